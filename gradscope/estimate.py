@@ -16,11 +16,10 @@ from typing import Literal
 class Estimate:
     """A value with an optional interval, or a reason; never both, never NaN.
 
-    Example:
-        >>> Estimate(value=0.41, low=0.33, high=0.49, num_units=160).value
-        0.41
-        >>> Estimate.undefined_because("k = 8 exceeds the 4 samples of a prompt").undefined
-        'k = 8 exceeds the 4 samples of a prompt'
+    >>> Estimate(value=0.41, low=0.33, high=0.49, num_units=160).value
+    0.41
+    >>> Estimate.undefined_because("k = 8 exceeds the 4 samples of a prompt").undefined
+    'k = 8 exceeds the 4 samples of a prompt'
     """
 
     value: float | None = None  # the point estimate, unrounded
@@ -67,9 +66,8 @@ class Estimate:
         Raises:
             ValueError: There is no value either.
 
-        Example:
-            >>> Estimate.exact(0.5).ends
-            (0.5, 0.5)
+        >>> Estimate.exact(0.5).ends
+        (0.5, 0.5)
         """
         if self.value is None:
             raise ValueError(f"an undefined estimate has no ends: {self.undefined}")
@@ -79,9 +77,8 @@ class Estimate:
     def side_of_zero(self) -> Literal[-1, 0, 1]:
         """On which side of zero the whole interval lies; 0 where it holds zero, or where there is none.
 
-        Example:
-            >>> [Estimate(value=v, low=v - 1, high=v + 1).side_of_zero for v in (-2.0, 0.5, 2.0)]
-            [-1, 0, 1]
+        >>> [Estimate(value=v, low=v - 1, high=v + 1).side_of_zero for v in (-2.0, 0.5, 2.0)]
+        [-1, 0, 1]
         """
         low, high = self.interval or (0.0, 0.0)
         return 1 if low > 0 else -1 if high < 0 else 0
@@ -95,9 +92,8 @@ class Estimate:
         Returns:
             The estimate of the function; a falling one exchanges the ends.
 
-        Example:
-            >>> Estimate(value=0.5, low=0.25, high=0.75).map(lambda share: 1 - share).interval
-            (0.25, 0.75)
+        >>> Estimate(value=0.5, low=0.25, high=0.75).map(lambda share: 1 - share).interval
+        (0.25, 0.75)
         """
         if self.value is None:
             return self

@@ -27,9 +27,8 @@ def part(progress: ProgressCallback, done: int, total: int, label: str) -> Progr
     Returns:
         A callback for the parts of the unit. The whole never goes back, even where the unit is begun again.
 
-    Example:
-        >>> part(lambda *told: print(*told), 1, 3, "steps, now step 4")(16, 64, "rollouts")
-        1.25 3 steps, now step 4: 16 of 64 rollouts
+    >>> part(lambda *told: print(*told), 1, 3, "steps, now step 4")(16, 64, "rollouts")
+    1.25 3 steps, now step 4: 16 of 64 rollouts
     """
     furthest = 0.0
 
@@ -62,9 +61,8 @@ def reporter(progress: Progress) -> ProgressCallback:
         progress: A callback stays what it is. True: a line on stderr, written over in a terminal and in a notebook and
             gone when the work is done; where stderr goes into a file, a line every 30 seconds. False: nobody.
 
-    Example:
-        >>> reporter(False) is no_progress and reporter(print) is print
-        True
+    >>> reporter(False) is no_progress and reporter(print) is print
+    True
     """
     if not isinstance(progress, bool):
         return progress

@@ -16,19 +16,15 @@ Form = str | Callable[[float], str]
 
 
 def with_interval(estimate: Estimate, form: Form) -> str:
-    """A defined number in a sentence.
-
-    Returns:
-        The number, with its interval where it has one.
+    """A defined number in a sentence, with its interval where it has one.
 
     Raises:
         ValueError: The number is undefined, and the sentence should say why instead.
 
-    Example:
-        >>> with_interval(Estimate(value=0.41, low=0.33, high=0.49), ".2f")
-        '0.41 [0.33, 0.49]'
-        >>> with_interval(Estimate.exact(0.41), percent)
-        '41.0 %'
+    >>> with_interval(Estimate(value=0.41, low=0.33, high=0.49), ".2f")
+    '0.41 [0.33, 0.49]'
+    >>> with_interval(Estimate.exact(0.41), percent)
+    '41.0 %'
     """
     if estimate.value is None:
         raise ValueError(f"an undefined number cannot be said: {estimate.undefined}")
@@ -44,14 +40,10 @@ def interval(estimate: Estimate, form: Form) -> str:
 
 
 def number(value: float, form: Form) -> str:
-    """One number in a sentence or a table.
+    """One number in a sentence or a table, or a word for it where it is not finite.
 
-    Returns:
-        The number, or a word for it where it is not finite.
-
-    Example:
-        >>> number(0.41, "+.1f"), number(math.nan, "+.1f")
-        ('+0.4', 'NaN')
+    >>> number(0.41, "+.1f"), number(math.nan, "+.1f")
+    ('+0.4', 'NaN')
     """
     if not math.isfinite(value):
         return non_finite_word(value)
@@ -59,14 +51,10 @@ def number(value: float, form: Form) -> str:
 
 
 def as_ranges(numbers: Sequence[int]) -> str:
-    """Ascending whole numbers as a command line takes them.
+    """Ascending whole numbers as a command line takes them: between commas, three or more in a row as a range.
 
-    Returns:
-        The numbers between commas, three or more in a row as a range.
-
-    Example:
-        >>> as_ranges([1, 2, 4, 5, 6, 9])
-        '1,2,4:6,9'
+    >>> as_ranges([1, 2, 4, 5, 6, 9])
+    '1,2,4:6,9'
     """
     parts: list[str] = []
     for _, places in groupby(enumerate(numbers), key=lambda place: place[1] - place[0]):
@@ -76,14 +64,10 @@ def as_ranges(numbers: Sequence[int]) -> str:
 
 
 def non_finite_word(value: float) -> str:
-    """How a number that is not finite is written everywhere, JSON included, which has no number for it.
+    """How a number that is not finite is written, as JavaScript and Python read it back: JSON has no number for it.
 
-    Returns:
-        The name that JavaScript and Python read back.
-
-    Example:
-        >>> [non_finite_word(value) for value in (math.nan, math.inf, -math.inf)]
-        ['NaN', 'Infinity', '-Infinity']
+    >>> [non_finite_word(value) for value in (math.nan, math.inf, -math.inf)]
+    ['NaN', 'Infinity', '-Infinity']
     """
     if math.isnan(value):
         return "NaN"
@@ -91,52 +75,36 @@ def non_finite_word(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in per cent.
+    """A share in per cent with one decimal; one that is not zero never reads as zero.
 
-    Returns:
-        Per cent with one decimal; a share that is not zero never reads as zero.
-
-    Example:
-        >>> percent(0.4906), percent(0.0001), percent(0.0)
-        ('49.1 %', '<0.1 %', '0.0 %')
+    >>> percent(0.4906), percent(0.0001), percent(0.0)
+    ('49.1 %', '<0.1 %', '0.0 %')
     """
     return "<0.1 %" if 0 < share < 0.0005 else f"{100 * share:.1f} %"
 
 
 def points(difference: float) -> str:
-    """A difference of two shares.
+    """A difference of two shares in percentage points with its sign and one decimal.
 
-    Returns:
-        Percentage points with their sign and one decimal.
-
-    Example:
-        >>> points(-0.051)
-        '-5.1'
+    >>> points(-0.051)
+    '-5.1'
     """
     return f"{100 * difference:+.1f}"
 
 
 def chance(p_value: float) -> str:
-    """A p-value in a sentence; none is zero.
+    """A p-value in a sentence, ``p = 0.012``; none is zero, but below a thousandth.
 
-    Returns:
-        ``p = 0.012``, or that it is below a thousandth.
-
-    Example:
-        >>> chance(0.0123), chance(0.0)
-        ('p = 0.012', 'p < 0.001')
+    >>> chance(0.0123), chance(0.0)
+    ('p = 0.012', 'p < 0.001')
     """
     return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.2g}"
 
 
 def amount(value: float) -> str:
-    """A mean number of things.
+    """A mean number of things: whole and grouped from a thousand on, else with four digits.
 
-    Returns:
-        Whole and grouped from a thousand on, else with four digits.
-
-    Example:
-        >>> amount(12.5), amount(20480.4)
-        ('12.5', '20,480')
+    >>> amount(12.5), amount(20480.4)
+    ('12.5', '20,480')
     """
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

@@ -273,8 +273,9 @@ def _held(file: Path) -> int | None:
             os.close(descriptor)
             if is_ours:
                 return None
+            place = file.with_name(file.name.removeprefix(".").removesuffix(".lock"))
             raise OutputBusyError(
-                f"{_place_of(file)} is being written by {_named(owner, file)}.",
+                f"{place} is being written by {_named(owner, file)}.",
                 hint="Wait until it is done, or name another place.",
             )
         is_one = stat.S_ISREG(status.st_mode) and (owner.keys() >= _LOCK_KEYS or status.st_size == 0)
@@ -338,7 +339,3 @@ def _named(owner: dict[str, Any], file: Path) -> str:
         minutes = max(0.0, time.time() - file.stat().st_mtime) / 60
         return f"process {owner.get('process')} on {owner.get('host')}, which began {minutes:.0f} minutes ago"
     return f"process {owner.get('process')} on {owner.get('host')}"
-
-
-def _place_of(lock: Path) -> Path:
-    return lock.with_name(lock.name.removeprefix(".").removesuffix(".lock"))

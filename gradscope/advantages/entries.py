@@ -64,13 +64,7 @@ ENTRIES: tuple[Formulation, ...] = (
         zero_sum=True,
         function=group.grpo,
     ),
-    Formulation(
-        name="dr_grpo",
-        formula="r - mean(r)",
-        source=_DRGRPO_PAPER,
-        zero_sum=True,
-        function=group.dr_grpo,
-    ),
+    Formulation(name="dr_grpo", formula="r - mean(r)", source=_DRGRPO_PAPER, zero_sum=True, function=group.dr_grpo),
     Formulation(
         name="rloo",
         formula="r_i - mean of the other G - 1 rewards",
@@ -79,19 +73,9 @@ ENTRIES: tuple[Formulation, ...] = (
         zero_sum=True,
         function=group.rloo,
     ),
+    Formulation(name="reinforce", formula="r", source="Williams 1992, without a baseline.", function=_reinforce),
     Formulation(
-        name="reinforce",
-        formula="r",
-        source="Williams 1992, without a baseline.",
-        function=_reinforce,
-    ),
-    Formulation(
-        name="sign",
-        formula="2 r - 1",
-        source=_STARVATION_PAPER,
-        needs_binary=True,
-        function=_sign,
-        takes_c=True,
+        name="sign", formula="2 r - 1", source=_STARVATION_PAPER, needs_binary=True, function=_sign, takes_c=True
     ),
     Formulation(
         name="positive_only",

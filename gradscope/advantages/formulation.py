@@ -108,13 +108,12 @@ def advantage_formulation(
         min_group_size: Fewest rollouts of a group that it is for.
         by_step: Whether it gets all groups of a step at once, a list of N arrays [G], and returns as many.
 
-    Example:
-        >>> @advantage_formulation(min_group_size=2)
-        ... def centered(rewards):
-        ...     '''r - median(r)'''
-        ...     return rewards - np.median(rewards)
-        >>> centered(np.array([1.0, 0.0, 0.0])).tolist()
-        [1.0, 0.0, 0.0]
+    >>> @advantage_formulation(min_group_size=2)
+    ... def centered(rewards):
+    ...     '''r - median(r)'''
+    ...     return rewards - np.median(rewards)
+    >>> centered(np.array([1.0, 0.0, 0.0])).tolist()
+    [1.0, 0.0, 0.0]
     """
 
     def mark(function: Function) -> Function:
@@ -125,24 +124,17 @@ def advantage_formulation(
 
 
 def is_in_file(name: str) -> bool:
-    """Whether a name is of a function in a file, whether or not there is one.
+    """Whether a name is of a function in a file, ``<path>.py:<function>``, whether or not there is one.
 
-    Returns:
-        True for ``<path>.py:<function>``.
-
-    Example:
-        >>> is_in_file("my.py:centered"), is_in_file("grpo")
-        (True, False)
+    >>> is_in_file("my.py:centered"), is_in_file("grpo")
+    (True, False)
     """
     path, colon, function = name.rpartition(":")
     return bool(colon and function) and path.endswith(".py")
 
 
 def read_formulation(name: str) -> Formulation:
-    """Run the file of a name and take its function.
-
-    Args:
-        name: ``my.py:name``, the path from the working directory.
+    """Run the file of a name, ``my.py:name`` with the path from the working directory, and take its function.
 
     Raises:
         UsageError: The file cannot be read or run, or has no such function, or one without the decorator.

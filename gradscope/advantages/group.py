@@ -38,15 +38,8 @@ def _live_only(rewards: Array, advantages: Array) -> Array:
 def dr_grpo(rewards: Array) -> Array:
     """The reward minus the group's mean, r - mean(r): sums to zero over the group.
 
-    Args:
-        rewards: [..., G].
-
-    Returns:
-        Advantages, [..., G].
-
-    Example:
-        >>> dr_grpo(np.array([1.0, 0.0, 0.0, 1.0])).tolist()
-        [0.5, -0.5, -0.5, 0.5]
+    >>> dr_grpo(np.array([1.0, 0.0, 0.0, 1.0])).tolist()
+    [0.5, -0.5, -0.5, 0.5]
     """
     return _live_only(rewards, rewards - rewards.mean(axis=-1, keepdims=True))
 
@@ -54,15 +47,8 @@ def dr_grpo(rewards: Array) -> Array:
 def grpo(rewards: Array) -> Array:
     """(r - mean(r)) / (std(r) + 1e-4), std with G - 1 in the denominator: TRL's ``scale_rewards="group"``.
 
-    Args:
-        rewards: [..., G].
-
-    Returns:
-        Advantages, [..., G]; a group of one has none.
-
-    Example:
-        >>> grpo(np.array([1.0, 0.0, 0.0, 1.0])).round(4).tolist()
-        [0.8659, -0.8659, -0.8659, 0.8659]
+    >>> grpo(np.array([1.0, 0.0, 0.0, 1.0])).round(4).tolist()
+    [0.8659, -0.8659, -0.8659, 0.8659]
     """
     if rewards.shape[-1] < 2:
         return np.zeros(rewards.shape)
@@ -70,51 +56,30 @@ def grpo(rewards: Array) -> Array:
 
 
 def rloo(rewards: Array) -> Array:
-    """The reward minus the mean of the other G - 1 rewards, which is (r - mean(r)) G / (G - 1).
+    """The reward minus the mean of the other G - 1 rewards, which is (r - mean(r)) G / (G - 1); G >= 2.
 
-    Args:
-        rewards: [..., G], G >= 2.
-
-    Returns:
-        Advantages, [..., G].
-
-    Example:
-        >>> rloo(np.array([1.0, 0.0, 0.0])).tolist()
-        [1.0, -0.5, -0.5]
+    >>> rloo(np.array([1.0, 0.0, 0.0])).tolist()
+    [1.0, -0.5, -0.5]
     """
     size = rewards.shape[-1]
     return np.asarray(dr_grpo(rewards) * (size / (size - 1)), dtype=np.float64)
 
 
 def max_rl(rewards: Array) -> Array:
-    """(r - mean(r)) / mean(r); zero for a group whose mean is zero or less.
+    """(r - mean(r)) / mean(r) of rewards that are not negative; zero for a group whose mean is zero.
 
-    Args:
-        rewards: [..., G], non-negative.
-
-    Returns:
-        Advantages, [..., G].
-
-    Example:
-        >>> max_rl(np.array([1.0, 0.0, 0.0, 0.0])).tolist()
-        [3.0, -1.0, -1.0, -1.0]
+    >>> max_rl(np.array([1.0, 0.0, 0.0, 0.0])).tolist()
+    [3.0, -1.0, -1.0, -1.0]
     """
     mean = rewards.mean(axis=-1, keepdims=True)
     return np.asarray(np.divide(dr_grpo(rewards), mean, out=np.zeros(rewards.shape), where=mean > 0), dtype=np.float64)
 
 
 def grpo_negative(rewards: Array) -> Array:
-    """:func:`grpo`, and -1 for every rollout of a group without a success.
+    """:func:`grpo` of rewards of 0 and 1, and -1 for every rollout of a group without a success.
 
-    Args:
-        rewards: 0 or 1, [..., G].
-
-    Returns:
-        Advantages, [..., G].
-
-    Example:
-        >>> grpo_negative(np.array([[0.0, 0.0], [1.0, 1.0]])).tolist()
-        [[-1.0, -1.0], [0.0, 0.0]]
+    >>> grpo_negative(np.array([[0.0, 0.0], [1.0, 1.0]])).tolist()
+    [[-1.0, -1.0], [0.0, 0.0]]
     """
     failed = rewards.max(axis=-1, keepdims=True) == 0.0
     return np.asarray(np.where(failed, -1.0, grpo(rewards)), dtype=np.float64)
@@ -123,18 +88,11 @@ def grpo_negative(rewards: Array) -> Array:
 def ngrpo(rewards: Array) -> Array:
     """(r - m) / (s + 1e-6), m and s of the group's rewards and one more of 1: a group of fails is pushed away from.
 
-    The mean and the std, with G in the denominator of the variance, are of G + 1 rewards, the last that of a rollout
-    that nobody sampled. A group of passes gets exactly zero.
+    The mean and the std, with G in the denominator of the variance, are of G + 1 rewards of 0 and 1, the last that of a
+    rollout that nobody sampled. A group of passes gets exactly zero.
 
-    Args:
-        rewards: 0 or 1, [..., G], G >= 2.
-
-    Returns:
-        Advantages, [..., G].
-
-    Example:
-        >>> ngrpo(np.array([1.0, 0, 0, 0, 0, 0, 0, 0]))[:2].round(2).tolist()  # the example of the paper
-        [1.76, -0.5]
+    >>> ngrpo(np.array([1.0, 0, 0, 0, 0, 0, 0, 0]))[:2].round(2).tolist()  # the example of the paper
+    [1.76, -0.5]
     """
     virtual = np.concatenate([rewards, np.ones((*rewards.shape[:-1], 1))], axis=-1)
     mean, std = virtual.mean(axis=-1, keepdims=True), virtual.std(axis=-1, ddof=1, keepdims=True)
@@ -147,15 +105,8 @@ def krpo(rewards: Array) -> Array:
     P' = P + Q, K = P' / (P' + R), x_i = x + K (r_i - x), P_i = (1 - K) P', from x = 0 and P = 1. The baseline has seen
     the rollout that it is for, and the order of the rollouts matters: the first has a baseline of 0.99 r.
 
-    Args:
-        rewards: [..., G].
-
-    Returns:
-        Advantages, [..., G].
-
-    Example:
-        >>> krpo(np.array([1.0, 0.0])).round(4).tolist()  # x = 0.9901, 0.4974, P = 0.0099, 0.0050
-        [0.0995, -7.0481]
+    >>> krpo(np.array([1.0, 0.0])).round(4).tolist()  # x = 0.9901, 0.4974, P = 0.0099, 0.0050
+    [0.0995, -7.0481]
     """
     advantages = np.empty(rewards.shape)
     state, variance = np.full(rewards.shape[:-1], START[0]), START[1]
@@ -169,21 +120,14 @@ def krpo(rewards: Array) -> Array:
 
 
 def leave_one_out_weights(k: int) -> Callable[[Array], Array]:
-    """The weights of :func:`pass_weights` with a baseline: what a rollout adds to the best of k - 1 others.
+    """The weights of :func:`pass_weights` with a baseline: what a rollout adds to k - 1 others, 2 <= k <= G.
 
     The mean over all sets of k - 1 other rollouts of max(r_i, best of the set) - best of the set, times k. A rollout's
     baseline does not depend on it, so the mean over the group of A_i s_i is still an unbiased estimate of the gradient
     of the expected best of k, of pass@k where rewards are 0 and 1. Source: Walder and Karkhanis 2025, s^(loo-1).
 
-    Args:
-        k: The budget, from 2 to G.
-
-    Returns:
-        From rewards, [..., G], to advantages, [..., G].
-
-    Example:
-        >>> leave_one_out_weights(2)(np.array([1.0, 0.0, 0.0, 0.5])).round(4).tolist()  # (1 + 1 + .5) 2/3
-        [1.6667, 0.0, 0.0, 0.6667]
+    >>> leave_one_out_weights(2)(np.array([1.0, 0.0, 0.0, 0.5])).round(4).tolist()  # (1 + 1 + .5) 2/3
+    [1.6667, 0.0, 0.0, 0.6667]
     """
 
     def weights(rewards: Array) -> Array:
@@ -202,22 +146,15 @@ def leave_one_out_weights(k: int) -> Callable[[Array], Array]:
 
 
 def pass_weights(k: int) -> Callable[[Array], Array]:
-    """The weights that make the policy gradient one of pass@k, without bias and without a baseline.
+    """The weights that make the policy gradient one of pass@k, without bias and without a baseline, 1 <= k <= G.
 
     A pass gets k, for every set of k rollouts that it is in has a success; a fail gets k times the share of such sets
     that another rollout saves, k (1 - C(G-1-c, k-1) / C(G-1, k-1)) with c passes. The mean over the group of A_i s_i is
     then the gradient, as it is with ``reinforce`` at k = 1. Source: Walder and Karkhanis 2025 (Pass@k policy
     optimization), arXiv 2505.15201, whose weights are for sums over the group: 1/G of these.
 
-    Args:
-        k: The budget, at least 1 and at most G.
-
-    Returns:
-        From rewards of 0 and 1, [..., G], to advantages, [..., G].
-
-    Example:
-        >>> pass_weights(2)(np.array([1.0, 0.0, 0.0, 0.0])).round(4).tolist()
-        [2.0, 0.6667, 0.6667, 0.6667]
+    >>> pass_weights(2)(np.array([1.0, 0.0, 0.0, 0.0])).round(4).tolist()
+    [2.0, 0.6667, 0.6667, 0.6667]
     """
 
     def weights(rewards: Array) -> Array:
@@ -235,21 +172,14 @@ def pass_weights(k: int) -> Callable[[Array], Array]:
 # update that they are for. Lengths stand in for them where a token's gradient is taken to be as large as another's and
 # orthogonal to it; they are known wherever completions are.
 def optimal_advantages(rewards: Array, weights: Array) -> Array:
-    """The reward minus the group's weighted mean, sum(w r) / sum(w).
+    """The reward minus the group's weighted mean, sum(w r) / sum(w), of [n, G].
 
-    With w = |s|^2 no other constant of the group makes its gradient less noisy. It sees the rollout that it is for, as
-    the group's mean does. A group of equal rewards gets exactly zero.
+    With w = |s|^2, the diagonal of the Gram matrix, or the number of tokens, no other constant of the group makes its
+    gradient less noisy. It sees the rollout that it is for, as the group's mean does. A group of equal rewards gets
+    exactly zero.
 
-    Args:
-        rewards: [n, G].
-        weights: |s|^2, the diagonal of the Gram matrix, or the number of tokens, [n, G].
-
-    Returns:
-        Advantages, [n, G].
-
-    Example:
-        >>> optimal_advantages(np.array([[1.0, 0.0]]), np.array([[3.0, 1.0]])).tolist()
-        [[0.25, -0.75]]
+    >>> optimal_advantages(np.array([[1.0, 0.0]]), np.array([[3.0, 1.0]])).tolist()
+    [[0.25, -0.75]]
     """
     return _live_only(rewards, rewards - optimal_baselines(rewards, weights))
 
@@ -263,15 +193,8 @@ WHITENING_EPSILON = 1e-8  # added to the variance of ``reinforce_plus_plus``, as
 def batch_mean(rewards: Iterable[Array]) -> tuple[Array, ...]:
     """The reward minus the mean over the step's rollouts: sums to zero over the step, not over a group.
 
-    Args:
-        rewards: [N][G].
-
-    Returns:
-        Advantages, [N][G].
-
-    Example:
-        >>> [group.tolist() for group in batch_mean([np.array([1.0, 1.0, 1.0]), np.array([0.0])])]
-        [[0.25, 0.25, 0.25], [-0.75]]
+    >>> [group.tolist() for group in batch_mean([np.array([1.0, 1.0, 1.0]), np.array([0.0])])]
+    [[0.25, 0.25, 0.25], [-0.75]]
     """
     groups = list(rewards)
     mean = np.concatenate(groups).mean()
@@ -281,16 +204,9 @@ def batch_mean(rewards: Iterable[Array]) -> tuple[Array, ...]:
 def batch_std(rewards: Iterable[Array]) -> tuple[Array, ...]:
     """(r - mean of the group) / (std of all rewards of the step + 1e-4): TRL's ``scale_rewards="batch"``.
 
-    Args:
-        rewards: [N][G].
-
-    Returns:
-        Advantages, [N][G]; zero for a group of equal rewards, and all of them for a step of one rollout.
-
-    Example:
-        >>> found = batch_std([np.array([1.0, 0.0]), np.array([0.0, 0.0])])  # std of 1, 0, 0, 0: 1/2
-        >>> [group.round(4).tolist() for group in found]
-        [[0.9998, -0.9998], [0.0, 0.0]]
+    >>> found = batch_std([np.array([1.0, 0.0]), np.array([0.0, 0.0])])  # std of 1, 0, 0, 0: 1/2
+    >>> [group.round(4).tolist() for group in found]
+    [[0.9998, -0.9998], [0.0, 0.0]]
     """
     groups = list(rewards)
     spread = _spread(np.concatenate(groups))
@@ -302,16 +218,9 @@ def reinforce_plus_plus(rewards: Iterable[Array]) -> tuple[Array, ...]:
 
     The variance has R - 1 in its denominator. A step of equal rewards gets exactly zero.
 
-    Args:
-        rewards: [N][G].
-
-    Returns:
-        Advantages, [N][G].
-
-    Example:
-        >>> found = reinforce_plus_plus([np.array([1.0, 1.0]), np.array([0.0, 0.0])])  # v = 1/3
-        >>> [group.round(4).tolist() for group in found]
-        [[0.866, 0.866], [-0.866, -0.866]]
+    >>> found = reinforce_plus_plus([np.array([1.0, 1.0]), np.array([0.0, 0.0])])  # v = 1/3
+    >>> [group.round(4).tolist() for group in found]
+    [[0.866, 0.866], [-0.866, -0.866]]
     """
     groups = list(rewards)
     everything = np.concatenate(groups)
@@ -324,21 +233,14 @@ def reinforce_plus_plus(rewards: Iterable[Array]) -> tuple[Array, ...]:
 def gdpo(rewards: Iterable[Array], weights: ArrayLike) -> tuple[Array, ...]:
     """Each reward function scaled within the group by itself, then weighed and summed, then scaled over the step.
 
-    (r_f - mean_f) / (std_f + 1e-4) within the group, with G - 1; the weighted sum s of the functions over its std over
-    the step + 1e-4, with R - 1: TRL's ``multi_objective_aggregation="normalize_then_sum"``. The step's mean of s, which
-    TRL subtracts, is zero: s sums to zero in each group.
+    (r_f - mean_f) / (std_f + 1e-4) within the group, with G - 1; the sum s of the F functions, [N][G, F], by their
+    weights, [F], over its std over the step + 1e-4, with R - 1: TRL's
+    ``multi_objective_aggregation="normalize_then_sum"``. The step's mean of s, which TRL subtracts, is zero: s sums to
+    zero in each group.
 
-    Args:
-        rewards: Of each function, [N][G, F].
-        weights: Of the functions, [F].
-
-    Returns:
-        Advantages, [N][G].
-
-    Example:
-        >>> found = gdpo([np.array([[1.0, 0.0], [0.0, 0.1]]), np.array([[0.0, 1.0], [0.0, 0.0]])], [1.0, 1.0])
-        >>> [group.round(4).tolist() for group in found]  # a tenth counts like a whole: they cancel, all but 1e-4
-        [[0.0016, -0.0016], [1.2245, -1.2245]]
+    >>> found = gdpo([np.array([[1.0, 0.0], [0.0, 0.1]]), np.array([[0.0, 1.0], [0.0, 0.0]])], [1.0, 1.0])
+    >>> [group.round(4).tolist() for group in found]  # a tenth counts like a whole: they cancel, all but 1e-4
+    [[0.0016, -0.0016], [1.2245, -1.2245]]
     """
     totals = [_scaled_columns(group) @ np.asarray(weights, dtype=np.float64) for group in rewards]
     everything = np.concatenate(totals)
@@ -364,20 +266,12 @@ def shrinkage(rewards: Iterable[Array]) -> tuple[Array, ...]:
     the other groups' means, and l_i = (N-1)/N v/(v+s) with v the mean over the other groups of their mean's sampling
     variance and s the variance of their means. The baseline of a reward does not depend on it, so the gradient stays
     unbiased. Where groups differ in size, each mean and each variance is of its group's own size, and each group counts
-    once. Source: Zeng et al. 2025, arXiv 2511.03710, equations 10 and 13 to 16.
+    once. Source: Zeng et al. 2025, arXiv 2511.03710, equations 10 and 13 to 16. Where the other groups have neither
+    spread nor noise, or there are none, l_i is 0: what is left is ``rloo``.
 
-    Where the other groups have neither spread nor noise, or there are none, l_i is 0: what is left is ``rloo``.
-
-    Args:
-        rewards: [N][G], G >= 2.
-
-    Returns:
-        Advantages, [N][G].
-
-    Example:
-        >>> found = shrinkage([np.array([0.0, 0.0]), np.array([0.0, 1.0])])  # l_1 = 1/2 * .25 / (.25 + 0), l_2 = 0
-        >>> [group.round(4).tolist() for group in found]
-        [[-0.25, -0.25], [-1.0, 1.0]]
+    >>> found = shrinkage([np.array([0.0, 0.0]), np.array([0.0, 1.0])])  # l_1 = 1/2 * .25 / (.25 + 0), l_2 = 0
+    >>> [group.round(4).tolist() for group in found]
+    [[-0.25, -0.25], [-1.0, 1.0]]
     """
     groups = list(rewards)
     others_of_group = [(group.sum() - group) / (len(group) - 1) for group in groups]
@@ -414,38 +308,24 @@ COMPENSATION_LIMIT = 1.5
 
 
 def return_to_go(token_rewards: Sequence[ArrayLike]) -> tuple[Array, ...]:
-    """What a token and those after it earn, minus the group's mean of that at the same place.
+    """What a token and those after it earn, minus the group's mean of that at the same place, [G][T].
 
     R_t = sum of the rewards from token t on; A_it = R_it - mean over the group of R_jt, a rollout that has ended
     counting as 0. A reward from before a token cannot be due to it, so it is left out.
 
-    Args:
-        token_rewards: Reward of each token, [G][T].
-
-    Returns:
-        Advantages, [G][T].
-
-    Example:
-        >>> [advantage.tolist() for advantage in return_to_go([[1.0, 0.0, 1.0], [0.0, 0.0]])]
-        [[1.0, 0.5, 0.5], [-1.0, -0.5]]
+    >>> [advantage.tolist() for advantage in return_to_go([[1.0, 0.0, 1.0], [0.0, 0.0]])]
+    [[1.0, 0.5, 0.5], [-1.0, -0.5]]
     """
     return _against_group([np.cumsum(np.asarray(rewards, dtype=np.float64)[::-1])[::-1] for rewards in token_rewards])
 
 
 def own_rewards(token_rewards: Sequence[ArrayLike]) -> tuple[Array, ...]:
-    """A token's own reward minus the group's mean at the same place: nothing that comes after it is credited to it.
+    """A token's own reward minus the group's mean at the same place, [G][T]: what comes after it does not count.
 
     A_it = r_it - mean over the group of r_jt, a rollout that has ended counting as 0.
 
-    Args:
-        token_rewards: Reward of each token, [G][T].
-
-    Returns:
-        Advantages, [G][T].
-
-    Example:
-        >>> [advantage.tolist() for advantage in own_rewards([[1.0, 0.0, 1.0], [0.0, 0.0]])]
-        [[0.5, 0.0, 0.5], [-0.5, 0.0]]
+    >>> [advantage.tolist() for advantage in own_rewards([[1.0, 0.0, 1.0], [0.0, 0.0]])]
+    [[0.5, 0.0, 0.5], [-0.5, 0.0]]
     """
     return _against_group([np.asarray(rewards, dtype=np.float64) for rewards in token_rewards])
 
@@ -460,22 +340,14 @@ def _against_group(values: Sequence[Array]) -> tuple[Array, ...]:
 
 
 def gae(values: ArrayLike, reward: float, *, decay: float = 0.95) -> Array:
-    """Generalized advantage estimation with one reward at the end and no discount (Schulman et al. 2016).
+    """Generalized advantage estimation, [T], with one reward at the end and no discount (Schulman et al. 2016).
 
-    d_t = V_{t+1} - V_t, with the reward in place of V after the last token; A_t = d_t + decay A_{t+1}. At a decay of 1
-    that is the reward minus the value, at 0 the change of the value.
+    d_t = V_{t+1} - V_t, V what is expected before each token, with the reward in place of V after the last one; A_t =
+    d_t + decay A_{t+1}, 0.95 the paper's and TRL's decay. At 1 that is the reward minus the value, at 0 the change of
+    the value.
 
-    Args:
-        values: What is expected before each token, [T].
-        reward: What the rollout earned.
-        decay: Lambda; 0.95 is the paper's and TRL's.
-
-    Returns:
-        Advantages, [T].
-
-    Example:
-        >>> gae([0.5, 0.25], 1.0, decay=0.5).tolist(), gae([0.5, 0.25], 1.0, decay=1.0).tolist()
-        ([0.125, 0.75], [0.5, 0.75])
+    >>> gae([0.5, 0.25], 1.0, decay=0.5).tolist(), gae([0.5, 0.25], 1.0, decay=1.0).tolist()
+    ([0.125, 0.75], [0.5, 0.75])
     """
     known = np.asarray(values, dtype=np.float64)
     advantages, after = np.diff(known, append=reward), 0.0
@@ -485,21 +357,12 @@ def gae(values: ArrayLike, reward: float, *, decay: float = 0.95) -> Array:
 
 
 def compensation(logprobs: ArrayLike, max_logprobs: ArrayLike, *, limit: float = 2.0) -> Array:
-    """The factor 2 - p/p_max: 1 for the most likely token, up to 2 for one that was hardly likely.
+    """The factor 2 - p/p_max, [T]: 1 for the most likely token, up to 2, or the limit, for one that was hardly likely.
 
-    Args:
-        logprobs: Log-probability of each sampled token, [T].
-        max_logprobs: That of the most likely token at its place, [T].
-        limit: The largest factor.
-
-    Returns:
-        The factor, in [1, 2], [T].
-
-    Example:
-        >>> compensation(np.log([0.5, 0.1]), np.log([0.5, 0.4])).round(4).tolist()
-        [1.0, 1.75]
-        >>> compensation(np.log([0.5, 0.1]), np.log([0.5, 0.4]), limit=1.5).round(4).tolist()
-        [1.0, 1.5]
+    >>> compensation(np.log([0.5, 0.1]), np.log([0.5, 0.4])).round(4).tolist()
+    [1.0, 1.75]
+    >>> compensation(np.log([0.5, 0.1]), np.log([0.5, 0.4]), limit=1.5).round(4).tolist()
+    [1.0, 1.5]
     """
     ratio = np.exp(np.minimum(np.asarray(logprobs, dtype=np.float64) - np.asarray(max_logprobs), 0.0))
     return np.asarray(np.minimum(2.0 - ratio, limit), dtype=np.float64)

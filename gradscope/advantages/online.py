@@ -286,13 +286,12 @@ class Compensation(OnlineAdvantage):
 def online_advantage(name: str) -> OnlineAdvantage:
     """A formulation that needs no torch, with nothing remembered yet; ``UsageError`` where there is none of that name.
 
-    Example:
-        >>> nothing = [[0.0], [0.0]]
-        >>> step = StepRollouts(
-        ...     rewards=[np.array([1.0, 0.0])], prompt_ids=("p",), logprobs=nothing, max_logprobs=nothing
-        ... )
-        >>> [advantage.tolist() for advantage in online_advantage("dr_grpo").advantages(step)]
-        [[0.5], [-0.5]]
+    >>> nothing = [[0.0], [0.0]]
+    >>> step = StepRollouts(
+    ...     rewards=[np.array([1.0, 0.0])], prompt_ids=("p",), logprobs=nothing, max_logprobs=nothing
+    ... )
+    >>> [advantage.tolist() for advantage in online_advantage("dr_grpo").advantages(step)]
+    [[0.5], [-0.5]]
     """
     made = _MAKERS.get(name)
     return OnlineAdvantage(formulation(name).name) if made is None else made()

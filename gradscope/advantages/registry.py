@@ -44,11 +44,7 @@ _FROM_FILES: dict[str, Formulation] = {}  # name -> entry of the user's own that
 
 
 def named_formulation(name: str) -> Formulation:
-    """A formulation that somebody names on a command line or in a call; one in a file is read and run now.
-
-    Args:
-        name: The formulation's name, ``sign:c=0.5`` for one with another constant, or ``my.py:name``.
-    """
+    """A formulation by its name, ``sign:c=0.5`` with another constant; of ``my.py:name`` the file is run now."""
     if is_in_file(name):
         _FROM_FILES[name] = read_formulation(name)
     return formulation(name)
@@ -57,9 +53,8 @@ def named_formulation(name: str) -> Formulation:
 def short_name(name: str) -> str:
     """A name for folders and ids: of one in a file, without the folders that it lies in.
 
-    Example:
-        >>> short_name("rules/my.py:centered"), short_name("sign:c=0.5"), short_name("grpo")
-        ('my.centered', 'sign-c0.5', 'grpo')
+    >>> short_name("rules/my.py:centered"), short_name("sign:c=0.5"), short_name("grpo")
+    ('my.centered', 'sign-c0.5', 'grpo')
     """
     path, _, function = name.rpartition(":")
     return f"{Path(path).stem}.{function}" if is_in_file(name) else name.replace(CONSTANT, "-c")
@@ -89,9 +84,8 @@ def formulation(name: str) -> Formulation:
     Raises:
         UsageError: There is no such formulation; the hint names them, the nearest ones first.
 
-    Example:
-        >>> formulation("dr_grpo").formula
-        'r - mean(r)'
+    >>> formulation("dr_grpo").formula
+    'r - mean(r)'
     """
     found = ALL_FORMULATIONS.get(name) or _FROM_FILES.get(name) or _with_constant(name)
     if found is not None:
@@ -111,22 +105,16 @@ def formulation(name: str) -> Formulation:
 
 
 def compute_advantages(name: str, rewards: ArrayLike) -> Array:
-    """The advantages of a group, or of several groups of one size.
+    """The advantages of a group or several of one size, [..., G], in float64; TRL's float32 differs by about 1e-7.
 
-    Args:
-        rewards: Finite rewards, [..., G], for a formulation of the whole step [N, G]; several reward functions are
-            already one weighted sum.
-
-    Returns:
-        Advantages in float64, [..., G]; TRL's float32 differs by about 1e-7.
+    For a formulation of the whole step [N, G]; several reward functions are already one weighted sum.
 
     Raises:
         UsageError: There is no such formulation, or these rewards have no such advantage.
         ValueError: There is no reward, or one is not finite.
 
-    Example:
-        >>> compute_advantages("rloo", [1.0, 0.0, 0.0]).tolist()
-        [1.0, -0.5, -0.5]
+    >>> compute_advantages("rloo", [1.0, 0.0, 0.0]).tolist()
+    [1.0, -0.5, -0.5]
     """
     chosen = formulation(name)
     values = np.asarray(rewards, dtype=np.float64)
@@ -134,18 +122,11 @@ def compute_advantages(name: str, rewards: ArrayLike) -> Array:
 
 
 def compute_step_advantages(name: str, rewards: Iterable[ArrayLike]) -> tuple[Array, ...]:
-    """The advantages of all groups of a step, which may differ in size.
+    """The advantages of all groups of a step, which may differ in size, [N][G]; refused likewise.
 
-    Args:
-        rewards: Finite rewards of each group, [N][G]; refused for the reasons of :func:`compute_advantages`.
-
-    Returns:
-        Advantages in float64, [N][G].
-
-    Example:
-        >>> found = compute_step_advantages("batch_mean", [[1.0, 1.0, 1.0], [0.0]])
-        >>> [group.tolist() for group in found]
-        [[0.25, 0.25, 0.25], [-0.75]]
+    >>> found = compute_step_advantages("batch_mean", [[1.0, 1.0, 1.0], [0.0]])
+    >>> [group.tolist() for group in found]
+    [[0.25, 0.25, 0.25], [-0.75]]
     """
     chosen, groups = formulation(name), [np.asarray(group, dtype=np.float64) for group in rewards]
     sizes = sorted({len(group) for group in groups})

@@ -62,17 +62,13 @@ _BUDGET = re.compile(r"pass([@^])([1-9][0-9]*)")
 
 
 def metric(name: str) -> Metric:
-    """A catalogue entry by its name.
-
-    Args:
-        name: The metric's name; ``pass@8`` and ``pass^8`` stand for ``pass_at_k`` and ``pass_hat_k``.
+    """A catalogue entry by its name; ``pass@8`` and ``pass^8`` stand for ``pass_at_k`` and ``pass_hat_k``.
 
     Raises:
         UsageError: There is no such metric; the hint names the nearest ones.
 
-    Example:
-        >>> metric("effective_rank").formula
-        'exp H(q), q_i = s_i / sum(s), H(q) = -sum(q log q)'
+    >>> metric("effective_rank").formula
+    'exp H(q), q_i = s_i / sum(s), H(q) = -sum(q log q)'
     """
     resolved = catalog_name(name)
     if resolved in CATALOG:
@@ -83,18 +79,10 @@ def metric(name: str) -> Metric:
 
 
 def search(text: str) -> list[Metric]:
-    """The entries that fit some words.
+    """The entries that hold a word or a part of it: more of the words first, names before titles before texts.
 
-    Args:
-        text: Words or parts of words, in any order.
-
-    Returns:
-        Entries that hold a word in their name, title or text. Those that hold more of the words come first; then names
-        before titles before texts; of those that fit equally well, the essential ones.
-
-    Example:
-        >>> search("zero std")[0].name
-        'frac_reward_zero_std'
+    >>> search("zero std")[0].name
+    'frac_reward_zero_std'
     """
     words = re.findall(r"[a-z0-9@^]+", text.lower())
     scores = {name: [_fit(entry, word) for word in words] for name, entry in CATALOG.items()}
@@ -113,22 +101,17 @@ def _fit(entry: Metric, word: str) -> int:
 def definitions(*names: str) -> dict[str, str]:
     """The formulas that a document prints beside its numbers.
 
-    Example:
-        >>> definitions("pass@8")
-        {'pass@8': 'mean over prompts of 1 - C(n-c, k) / C(n, k)'}
+    >>> definitions("pass@8")
+    {'pass@8': 'mean over prompts of 1 - C(n-c, k) / C(n, k)'}
     """
     return {name: metric(name).formula for name in names}
 
 
 def catalog_name(name: str) -> str:
-    """The entry that a name stands for.
+    """The entry that a name stands for: ``pass_at_k`` for ``pass@<k>``, ``pass_hat_k`` for ``pass^<k>``, else the name.
 
-    Returns:
-        ``pass_at_k`` or ``pass_hat_k`` for ``pass@<k>`` or ``pass^<k>`` with a number, else the name itself.
-
-    Example:
-        >>> catalog_name("pass@16"), catalog_name("pass^4"), catalog_name("stable_rank")
-        ('pass_at_k', 'pass_hat_k', 'stable_rank')
+    >>> catalog_name("pass@16"), catalog_name("pass^4"), catalog_name("stable_rank")
+    ('pass_at_k', 'pass_hat_k', 'stable_rank')
     """
     budget = _BUDGET.fullmatch(name)
     if budget is None:
@@ -137,17 +120,13 @@ def catalog_name(name: str) -> str:
 
 
 def range_of(name: str) -> tuple[float, float]:
-    """The least and the greatest that a metric can be, where its entry says so in numbers.
-
-    Returns:
-        Both ends; an infinite one where there is none, or where it depends on the run.
+    """The least and the greatest that a metric can be; infinite where there is no end, or where it depends on the run.
 
     Raises:
         UsageError: There is no such metric.
 
-    Example:
-        >>> range_of("pass@16"), range_of("grad_norm"), range_of("effective_rank")
-        ((0.0, 1.0), (0.0, inf), (1.0, inf))
+    >>> range_of("pass@16"), range_of("grad_norm"), range_of("effective_rank")
+    ((0.0, 1.0), (0.0, inf), (1.0, inf))
     """
     ends = _RANGE.fullmatch(metric(name).range)
     low, high = (None, None) if ends is None else ends.groups()
@@ -155,27 +134,19 @@ def range_of(name: str) -> tuple[float, float]:
 
 
 def budget_of(name: str) -> int | None:
-    """The k of ``pass@<k>`` or ``pass^<k>``.
+    """The k of ``pass@<k>`` or ``pass^<k>``; None for any other name.
 
-    Returns:
-        The budget; None for any other name.
-
-    Example:
-        >>> budget_of("pass@16"), budget_of("stable_rank")
-        (16, None)
+    >>> budget_of("pass@16"), budget_of("stable_rank")
+    (16, None)
     """
     budget = _BUDGET.fullmatch(name)
     return None if budget is None else int(budget[2])
 
 
 def near_names(name: str, names: Iterable[str]) -> list[str]:
-    """What a mistyped name was probably meant to be.
+    """At most three of the names that exist which a mistyped one was probably meant to be, the nearest first.
 
-    Returns:
-        At most three of the names that exist, the nearest first.
-
-    Example:
-        >>> near_names("effective_rnk", CATALOG)[0]
-        'effective_rank'
+    >>> near_names("effective_rnk", CATALOG)[0]
+    'effective_rank'
     """
     return difflib.get_close_matches(name, list(names), n=3, cutoff=0.6)

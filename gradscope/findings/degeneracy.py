@@ -157,7 +157,12 @@ def conflict_advice(conflict: RewardConflict) -> str:
 def reward_findings(report: DegeneracyReport) -> tuple[str, ...]:
     """How often each reward function is tied and what it makes of the advantage; nothing for a single one."""
     rows = [row for row in report.by_reward if row.frac_tied.value is not None and row.weight != 0]
-    rescuable = [_rescuable(row, report) for row in report.by_reward if row.num_rescuable]
+    rescuable = [
+        f"'{row.name}' differs within {row.num_rescuable} groups that '{report.reward}' leaves equal: with a weight "
+        "for it they would have a gradient, its own."
+        for row in report.by_reward
+        if row.num_rescuable
+    ]
     if len(rows) < 2:
         return tuple(rescuable)
     ranked = sorted(rows, key=lambda row: row.frac_tied.value or 0.0)
@@ -193,13 +198,6 @@ def policy_finding(report: DegeneracyReport) -> str:
         f"The log pools {len(report.by_policy)} policies: of the gap, {points(split.between_prompts.value)} points "
         f"come from groups that differ for the same policy and {points(split.between_policies.value)} from "
         "policies that differ."
-    )
-
-
-def _rescuable(row: RewardFunction, report: DegeneracyReport) -> str:
-    return (
-        f"'{row.name}' differs within {row.num_rescuable} groups that '{report.reward}' leaves equal: with a weight "
-        "for it they would have a gradient, its own."
     )
 
 
@@ -261,10 +259,7 @@ def degeneracy_summary(report: DegeneracyReport, log: LoggedGroups) -> tuple[str
 def degeneracy_findings(
     report: DegeneracyReport, log: LoggedGroups, doubled: GroupSizeDegeneracy | None
 ) -> tuple[str, ...]:
-    """All sentences: after the summary what resampling brings, the gap and its parts, each reward, what agrees.
-
-    ``doubled`` is the forecast at twice the group size, where there is one.
-    """
+    """The summary, then resampling and ``doubled`` groups, the gap and its parts, each reward, what agrees."""
     is_undefined = report.iid_prediction.value is None
     sentences = [
         *degeneracy_summary(report, log),
@@ -388,15 +383,12 @@ def dead_group_advice(report: DegeneracyReport) -> str:
 
 
 def _too_hard_and_too_easy(report: DegeneracyReport) -> tuple[float, float] | None:
-    """Shares of groups that fail and that pass throughout; of prompts where only the main of several rewards tells."""
+    """Shares of groups that fail and that pass throughout; of prompts that do where only the main reward tells."""
     fail, solve = report.frac_all_fail.value, report.frac_all_pass.value
     if fail is not None and solve is not None:
         return fail, solve
-    counts = report.prompts
-    if counts.never is None or counts.always is None:
-        return None
-    num_prompts = counts.never + counts.always + counts.live
-    return counts.never / num_prompts, counts.always / num_prompts
+    hard, easy = report.prompts.never_groups, report.prompts.always_groups
+    return None if hard is None or easy is None else (hard / report.num_groups, easy / report.num_groups)
 
 
 def _disagreement(report: DegeneracyReport) -> tuple[str, str]:

@@ -153,10 +153,7 @@ def _change(difference: Estimate) -> str:
 
 
 def size_findings(changes: Sequence[SizeChange]) -> tuple[str, ...]:
-    """Whether the rank depends on the group size, on the same prompts, one sentence a kind of matrix.
-
-    Of weights that is their mean: each has its own line in tables and files.
-    """
+    """Whether the rank depends on the group size, on the same prompts, a sentence a kind; of weights their mean."""
     named: dict[str, SizeChange] = {}
     for change in changes:
         known = named.setdefault(change.matrix, change)

@@ -83,10 +83,7 @@ _FEW = 0.5  # effective share of the sequences below which whole sequence ratios
 
 
 def correction_findings(effects: Sequence[CorrectionEffect], kind: str = "") -> tuple[str, ...]:
-    """Whether corrections for the sampler would turn the last step's gradient, in at most one sentence.
-
-    The kind says which corrections these are, " by sequence", where not all of them are looked at.
-    """
+    """Whether corrections, say " by sequence", would turn the last step's gradient, in at most one sentence."""
     last = [one for one in effects if one.step == effects[-1].step and one.cosine.value is not None]
     others = [one for one in last if one.correction != "none"]
     if not others:

@@ -47,12 +47,9 @@ class SequenceSums:
 
 
 def sequence_sums(log_ratios: ArrayLike, lengths: ArrayLike, advantages: ArrayLike | None = None) -> SequenceSums:
-    """Sums over the tokens of each sequence.
+    """Sums over the tokens of each sequence, S of them one after the other.
 
-    Args:
-        log_ratios: log p_trainer - log p_sampler of every token, finite, the sequences one after the other, [N].
-        lengths: Tokens of each sequence, at least one, [S].
-        advantages: Advantage of every token, NaN where it is not known, [N]; None: none is known.
+    Every token has log p_trainer - log p_sampler, finite, and an advantage, NaN where it is not known, [N] each.
 
     Raises:
         ValueError: The lengths do not add up to N, one is 0, or a log-ratio is not finite.
@@ -121,7 +118,7 @@ _NO_ADVANTAGE = "the log does not tell the advantage of every token"
 def mismatch_estimates(
     sums: SequenceSums, prompts: ArrayLike, *, resampling: Resampling = RESAMPLING
 ) -> dict[str, Estimate]:
-    """Everything that the ratios of a log say, from one set of resamples.
+    """Everything that the ratios of a log say, from one set of resamples of the prompt of each sequence, [S].
 
     ``token_ess`` is (sum of w)^2 / (N sum of w^2), ``sequence_ess`` the same of sequences; ``logprob_gap`` mean |d|;
     ``kl_k1`` mean of -d and ``kl_k3`` mean of w - 1 - d, both KL(sampler, trainer) a token; ``chi2_token`` mean of w^2
@@ -129,10 +126,6 @@ def mismatch_estimates(
     outside [1/2, 2] and [0.8, 1.2]; ``frac_clipped`` of those that PPO's clip at 0.2 takes the gradient of. An estimate
     that floating point or the log does not have is undefined, with the reason.
 
-    Args:
-        sums: Of at least one sequence.
-        prompts: The prompt of each sequence, numbers or strings, the unit of resampling, [S].
-        resampling: How often, and from which seed.
     >>> from gradscope.metrics.sampler import sequence_sums
     >>> found = mismatch_estimates(sequence_sums([0.0, np.log(3.0)], [1, 1]), ["a", "b"])
     >>> [round(found[name].value, 3) for name in ("token_ess", "chi2_token", "kl_k3")]
@@ -195,11 +188,8 @@ def _effective_share(weight: Array, square: Array, number: Array) -> Array:
 def first_step(steps: Sequence[int], last_versions: Sequence[int]) -> int | None:
     """From which number a log counts its steps, as the versions of its weights tell: no weights come from the future.
 
-    0 where a step 0 occurs or step N was sampled after N updates, else 1; None where neither explains the versions.
-
-    Args:
-        steps: The step of each rollout, [R].
-        last_versions: How many updates the weights had had that sampled its last token, [R].
+    0 where a step 0 occurs or step N was sampled after N updates, else 1; None where neither explains the versions, the
+    updates of the weights that sampled each rollout's last token.
 
     >>> first_step([1, 2], [0, 1]), first_step([4, 5], [4, 3]), first_step([1], [7])
     (1, 0, None)
@@ -211,12 +201,8 @@ def first_step(steps: Sequence[int], last_versions: Sequence[int]) -> int | None
 
 
 def lag_estimates(lags: ArrayLike, prompts: ArrayLike, *, resampling: Resampling = RESAMPLING) -> dict[str, Estimate]:
-    """``mean_lag``, ``max_lag`` (without an interval) and ``frac_above_1`` of the lags of some rollouts, in updates.
+    """``mean_lag``, ``max_lag`` (without an interval) and ``frac_above_1`` of the lags of rollouts, in updates, [R].
 
-    Args:
-        lags: Updates, [R].
-        prompts: The prompt of each rollout, numbers or strings, the unit of resampling, [R].
-        resampling: How often, and from which seed.
     >>> {name: found.value for name, found in lag_estimates([0, 2, 1], ["a", "b", "c"]).items()}
     {'mean_lag': 1.0, 'max_lag': 2.0, 'frac_above_1': 0.3333333333333333}
     """
@@ -237,13 +223,8 @@ def lag_estimates(lags: ArrayLike, prompts: ArrayLike, *, resampling: Resampling
 def token_mean(
     sums: ArrayLike, num_tokens: ArrayLike, prompts: ArrayLike, *, resampling: Resampling = RESAMPLING
 ) -> Estimate:
-    """A mean over all tokens of some sequences, of numbers that are not negative: (sum of sums) / (sum of tokens).
+    """(sum of sums) / (sum of tokens) over sequences, [S], of numbers that are not negative: a mean over all tokens.
 
-    Args:
-        sums: Sum over the tokens of each sequence, [S].
-        num_tokens: Tokens of each sequence, at least one, [S].
-        prompts: The prompt of each sequence, numbers or strings, [S].
-        resampling: How often, and from which seed.
     >>> token_mean([1.0, 5.0], [1, 2], ["a", "b"]).value
     2.0
     """
@@ -294,10 +275,8 @@ UNLIKELY = TokenCell(probability=0)  # tokens of low probability
 def token_cells(advantages: ArrayLike, logprobs: ArrayLike, entropies: ArrayLike) -> dict[TokenCell, NDArray[np.bool_]]:
     """The mask [N] of each of the twelve cells that has a token; tokens of advantage zero are in none.
 
-    Args:
-        advantages: Of each token, [N].
-        logprobs: Log pi, [N].
-        entropies: In nats; the top fifth is from their quantile up, so that equal ones stay together, [N].
+    From advantages, log pi and entropies in nats, [N] each; the top fifth is from their quantile up, so that equal ones
+    stay together.
 
     >>> cells = token_cells([1.0, -1.0], [0.0, -3.0], [0.0, 1.0])
     >>> [(cell.sign, cell.probability, cell.entropy) for cell in cells]

@@ -74,9 +74,8 @@ def raise_limits(path: Path) -> str:
 def in_mib(size: int) -> str:
     """A size in a message, in whole MiB.
 
-    Example:
-        >>> in_mib(256 << 20)
-        '256 MiB'
+    >>> in_mib(256 << 20)
+    '256 MiB'
     """
     return f"{size >> 20} MiB"
 
@@ -93,7 +92,10 @@ def require_regular(path: Path) -> None:
     try:
         status = path.stat()
         kind = next((name for is_one, name in _KINDS if is_one(status.st_mode)), None)
-        is_pointer = stat.S_ISREG(status.st_mode) and status.st_size <= _MOST_POINTER and _starts_as_pointer(path)
+        is_pointer = False
+        if stat.S_ISREG(status.st_mode) and status.st_size <= _MOST_POINTER:
+            with path.open("rb") as stream:
+                is_pointer = stream.read(len(_LFS)) == _LFS
     except (OSError, ValueError):
         return
     if kind is not None:
@@ -105,11 +107,6 @@ def require_regular(path: Path) -> None:
             f"{path} is a pointer of Git LFS, and the file itself was not downloaded.",
             hint=f"Download it: git -C {shlex.quote(str(path.parent))} lfs pull",
         )
-
-
-def _starts_as_pointer(path: Path) -> bool:
-    with path.open("rb") as stream:
-        return stream.read(len(_LFS)) == _LFS
 
 
 @contextmanager
@@ -220,11 +217,7 @@ class Unpacked(io.RawIOBase):
 
 
 def is_zip(file: Path | IO[bytes]) -> bool:
-    """Whether a file ends as a zip does; one that is damaged there is one, too, so that opening it says what is wrong.
-
-    Returns:
-        True where there is an end record, whatever it says; False, too, where the file cannot be read.
-    """
+    """Whether a file ends as a zip does, damaged or not, so that opening it says what is wrong; not if unreadable."""
     try:
         return zipfile.is_zipfile(file)
     except zipfile.BadZipFile:  # Python looks at more than its documentation says, and raises over what it finds

@@ -28,9 +28,8 @@ def number_from(text: str) -> float:
     Raises:
         ValueError: It is none, or longer than ``MOST_DIGITS``.
 
-    Example:
-        >>> number_from("-1.5e3"), number_from(" .5 "), number_from("inf")
-        (-1500.0, 0.5, inf)
+    >>> number_from("-1.5e3"), number_from(" .5 "), number_from("inf")
+    (-1500.0, 0.5, inf)
     """
     return float(_checked(text, _NUMBER, "a number"))
 
@@ -44,9 +43,8 @@ def whole_from(text: str) -> int:
     Raises:
         ValueError: It is none, or longer than ``MOST_DIGITS``.
 
-    Example:
-        >>> whole_from("10"), whole_from("-3.0")
-        (10, -3)
+    >>> whole_from("10"), whole_from("-3.0")
+    (10, -3)
     """
     return int(_checked(text, _WHOLE, "a whole number").partition(".")[0])
 

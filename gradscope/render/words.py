@@ -28,19 +28,12 @@ _UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def plain(text: str, *, limit: int | None = None) -> str:
-    r"""A text as one line of visible characters.
+    r"""A text as one line of visible characters, others as backslash escapes, with an ellipsis beyond the limit.
 
-    Args:
-        limit: Longest result in characters; a longer one ends in an ellipsis. None: unlimited.
-
-    Returns:
-        The text with control, format, bidirectional, surrogate and unassigned characters as backslash escapes.
-
-    Example:
-        >>> plain("a\x1b[31mb")
-        'a\\x1b[31mb'
-        >>> plain("a long prompt", limit=7)
-        'a long…'
+    >>> plain("a\x1b[31mb")
+    'a\\x1b[31mb'
+    >>> plain("a long prompt", limit=7)
+    'a long…'
     """
     safe = "".join(_visible(character) for character in text)
     if limit is not None and len(safe) > limit:
@@ -110,15 +103,12 @@ def _raised(number: int) -> str:
 
 
 def format_number(value: float, style: Style) -> str:
-    """A number with as many digits as its kind bears.
+    """A number with as many digits as its kind bears, a word where it is not finite.
 
-    Returns:
-        Three decimals for shares, and an exponent where these would read as zero; two for ranks; a word where it is not
-        finite.
+    Three decimals for shares, and an exponent where these would read as zero; two for ranks.
 
-    Example:
-        >>> format_number(0.4125, "share"), format_number(1.8e-5, "share"), format_number(-0.25, "gap")
-        ('0.412', '1.8e-05', '-0.250')
+    >>> format_number(0.4125, "share"), format_number(1.8e-5, "share"), format_number(-0.25, "gap")
+    ('0.412', '1.8e-05', '-0.250')
     """
     if not math.isfinite(value):
         return non_finite_word(value)

@@ -79,6 +79,8 @@ class PromptCounts:
     never: int | None  # prompts without a passing rollout; None where passing is not known
     always: int | None  # prompts whose rollouts all pass; likewise
     live: int  # all others; where passing is not known, those of which a group differed
+    never_groups: int | None = None  # groups of the prompts that never pass; likewise
+    always_groups: int | None = None  # groups of those that always do; likewise
     frac_rollouts: float  # share of the rollouts that the prompts took that are not live
     reward: str  # the reward that tells
 
@@ -184,10 +186,7 @@ class BehindFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DegeneracyReport(Deferring, Drawn):
-    """How many groups give no gradient, of which kind, and how that compares with independent coin flips.
-
-    What an answer of a screen does not show is computed when it is first read.
-    """
+    """How many groups give no gradient, of which kind, beside coin flips; what no screen shows waits to be read."""
 
     source: Source  # where the rollouts came from
     reward: str  # which reward was used: ``reward`` (the trainer's scalar) or the name of one reward function

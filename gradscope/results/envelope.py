@@ -46,11 +46,7 @@ class LazyRows(Sequence[Row]):
     """Rows of named values, made from columns when they are asked for."""
 
     def __init__(self, columns: Mapping[str, RowValues]) -> None:
-        """A table.
-
-        Args:
-            columns: Name -> values, all of one length.
-        """
+        """A table of columns, name -> values, all of one length."""
         self._columns = columns
 
     def __len__(self) -> int:
@@ -193,13 +189,7 @@ def build_document(
     definitions: Mapping[str, str],
     digests: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The envelope around a result, ready for :func:`render_json`.
-
-    Args:
-        name: The command, as in the schema's name.
-        definitions: Metric -> formula, for the metrics in the result.
-        digests: File -> its SHA-256, where it was read elsewhere; None: all files are here.
-    """
+    """The envelope around the result of a command; ``digests`` are SHA-256 of files that were read elsewhere."""
     paths = [str(path) for path in files]
     known = digests or {}
     found = in_threads(lambda path: known.get(path) or _digest(copy_of(path)), paths)

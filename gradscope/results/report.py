@@ -84,12 +84,33 @@ class ShadedText:
     tokens: tuple[ShadedToken, ...]  # in order
 
 
+QUESTIONS = {
+    "signal": "How much of the batch carries a gradient?",
+    "zero-loss": "Is a loss or gradient norm of zero healthy, a dead batch, or a bug?",
+    "replay": "Does the log reproduce the trainer's own numbers?",
+    "rank": "How many directions has a group's gradient?",
+    "contributions": "Which rollouts and groups make up the gradient?",
+    "tokens": "Which tokens carry the gradient?",
+    "length": "Does length or truncation drive the update?",
+    "rewards": "Which reward function makes the advantage?",
+    "dilution": "How much of the gradient is KL, and how much do dead groups dilute live ones?",
+    "agreement": "Do sampler and trainer log-probabilities agree?",
+    "staleness": "How stale are the weights that sampled?",
+    "entropy": "Is the policy losing its entropy?",
+    "generation": "How many completions are cut off, and how long does generation take?",
+    "coverage": "Is pass@k falling while pass@1 rises?",
+    "formulations": "What would other advantages have done with the same rollouts?",
+    "claims": "Which papers' claims does this run bear out?",
+}
+"""Section of a run's page -> what it answers, in the order of the page."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSection:
     """One question that a run's log answers, or the reason why it does not."""
 
     name: str  # its anchor in the page
-    question: str  # the question, as practitioners ask it
+    question: str = ""  # the question, as practitioners ask it; empty: the one of :data:`QUESTIONS`
     findings: tuple[str, ...] = ()
     """What the numbers say, the most important sentence first; empty where data are missing."""
     meaning: str = ""  # what that means
@@ -101,6 +122,11 @@ class ReportSection:
     charts: tuple[Chart, ...] = ()  # the figures
     texts: tuple[ShadedText, ...] = ()  # completions whose tokens are shaded by their gradient
     tables: tuple[ReportTable, ...] = ()  # the tables
+
+    def __post_init__(self) -> None:
+        """Ask the question of the page's section of that name, where no other is asked."""
+        if not self.question:
+            object.__setattr__(self, "question", QUESTIONS[self.name])
 
     @property
     def headline(self) -> str:

@@ -52,12 +52,10 @@ class Verdict:
     estimate: Estimate  # the metric's value on this run
     meaning: str  # what the outcome means, for people
     next_step: str  # what to do about it; empty where it passed
+    advice: str = ""  # the part of it that the run's numbers say to try; empty where they say nothing
+    command: str = ""  # the part of it that looks closer, as a person types it; empty where no command does
     change: Change | None = None  # against a baseline: both numbers and the rule; None for a limit
     allowed: bool = False  # whether an unknown outcome of this metric was allowed and does not fail the check
-
-
-LOOK_CLOSER = "Look closer: "
-"""What stands before the command in a next step that ends in one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from gradscope.reason import Reason
 from gradscope.results.source import Source
 from gradscope.rollouts.groups import GroupsOnDisk, RolloutGroup, groups_at, steps_of
+from gradscope.rollouts.step_metrics import StepMetrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class TrainerSettings:
         return self.get(path, self.get(path.rpartition(".")[2], default))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Run:
     """One run as read from disk."""
 
@@ -125,6 +127,11 @@ class Run:
         """What it is, without its rollouts."""
         size = f"{len(self.steps)} steps, {len(self.groups)} groups"
         return f"<{type(self).__name__} of {self.source.path}: {self.source.recognized}; {size}>"
+
+    @cached_property
+    def courses(self) -> StepMetrics:
+        """The metrics as columns, so that the course of one is no walk over all steps."""
+        return StepMetrics.of(self.metrics)
 
     @property
     def steps(self) -> tuple[int, ...]:

@@ -174,7 +174,6 @@ def train_grid(
     """Make the runs of a grid, and return their folders.
 
     Args:
-        cells: From :func:`make_cells`.
         num_processes: Cells at once; None: one a core on a CPU, one on a GPU.
         resume: Go on with the cells that were interrupted, start those that are missing, leave those that are finished.
         force: Replace the cells that are there.

@@ -40,7 +40,7 @@ from gradscope.training.grpo.trainer import HEADS, NormMatch, Recorder, Recordin
 from gradscope.training.libraries import grpo_config, lora_config, own_random_state
 from gradscope.training.processes import gather, run_on_main, shards_model
 from gradscope.training.sampling import make_sampling
-from gradscope.training.tasks.task import Problem, Task, prompt_order
+from gradscope.training.tasks.task import Task, prompt_order
 
 SMALL_MODEL = 5_000_000
 """Parameters below which a CPU is fastest with one thread, for more only wait for each other, and with many rows."""
@@ -58,11 +58,7 @@ def fit(
     on_cpu: bool,
     progress: ProgressCallback,
 ) -> None:
-    """Do what a run folder, which has its manifest, still lacks.
-
-    The policy has the weights before the first update. The progress is told after each step, and while held-out prompts
-    are sampled.
-    """
+    """Do what a run folder with a manifest still lacks; the policy has the weights before the first update."""
     # What is trained, and by what: TRL's trainer with our advantages, sampling and recorder in it.
     online = _trained_advantage(config, width=policy.model.config.get_text_config().hidden_size)
     trainer = _make_trainer(run, config, task, policy, arguments, online, on_cpu=on_cpu, progress=progress)
@@ -134,7 +130,15 @@ def _make_trainer(
     if config.match_grad_norm is not None:
         callbacks.append(NormMatch(config.match_grad_norm))
     order = prompt_order(len(task.train), num_prompts=config.num_prompts, steps=config.steps, seed=config.seed)
-    rows = [_row(policy, problem) for problem in task.train]
+    rows = [  # what TRL does not know of them comes back with the batch
+        {
+            "prompt": policy.messages(problem) or problem.prompt,
+            "answer": problem.answer,
+            "prompt_id": problem.prompt_id,
+            "text": problem.prompt,
+        }
+        for problem in task.train
+    ]
     padding = getattr(policy.model.config.get_text_config(), "pad_token_id", None)
     try:
         trainer = RecordingTrainer(
@@ -164,16 +168,6 @@ def _answer_probability(
         return None
     rows_at_once = arguments["per_device_train_batch_size"]
     return AnswerProbability(policy, task.answer_mark, temperature=config.temperature, rows_at_once=rows_at_once)
-
-
-def _row(policy: TrainedPolicy, problem: Problem) -> dict[str, Any]:
-    """A row of TRL's dataset; what TRL does not know comes back with the batch."""
-    return {
-        "prompt": policy.messages(problem) or problem.prompt,
-        "answer": problem.answer,
-        "prompt_id": problem.prompt_id,
-        "text": problem.prompt,
-    }
 
 
 def _sample_heldout(

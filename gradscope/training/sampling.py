@@ -36,9 +36,7 @@ def _live_groups(rewards: Iterable[Array]) -> list[bool]:
 
 
 def _replacements(prompt_ids: Sequence[str], in_step: Collection[str], *, seed: int, step: int) -> list[str]:
-    """The order in which other prompts of the run take the place of dead ones.
-
-    Seed and step alone decide, so that a resumed run draws as it would have.
+    """The order in which other prompts replace dead ones; seed and step alone decide, so that a resumed run is alike.
 
     >>> sorted(_replacements(["a", "b", "c", "d"], {"b"}, seed=0, step=1))
     ['a', 'c', 'd']

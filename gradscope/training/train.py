@@ -48,11 +48,9 @@ def train(config: TrainConfig, *, resume: bool = False, force: bool = False, pro
     checkpoint to the same rollouts and weights that it would have had. Returns the run's folder.
 
     Args:
-        config: What to run.
         resume: Go on with the run in ``config.output``; a finished one is left as it is.
         force: Replace the run in ``config.output``.
-        progress: True for a line on stderr, or a callback, told after each step and while held-out prompts are
-            sampled.
+        progress: True for a line on stderr, or a callback, told after each step and while held-out prompts are sampled.
 
     Raises:
         UsageError: ``resume`` and ``force`` together, or settings that do not go together.

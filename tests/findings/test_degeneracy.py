@@ -324,14 +324,30 @@ def test_advice_follows_the_kind_of_most_dead_groups(all_pass: float, all_fail: 
 
 def test_without_a_threshold_the_advice_is_to_name_one() -> None:
     unknown = Estimate.undefined_because("no threshold")
-    prompts = replace(REPORT.prompts, never=None, always=None)
+    prompts = replace(REPORT.prompts, never=None, always=None, never_groups=None, always_groups=None)
     report = replace(degeneracy_report(), frac_all_pass=unknown, frac_all_fail=unknown, prompts=prompts)
     assert "say what counts as a pass (--success-threshold)." in said(report)
     several = replace(LOG, reward_functions=("acc", "format"))
     assert "or look at one reward function alone (acc, format)." in said(report, several)
-    text = said(replace(report, prompts=replace(prompts, never=40, always=3, live=10)), several)
+    hard, easy = round(0.4 * report.num_groups), round(0.05 * report.num_groups)
+    text = said(replace(report, prompts=replace(prompts, never_groups=hard, always_groups=easy)), several)
     assert "Most of them fail throughout" in text
     assert "say what counts as a pass" not in text
+
+
+def test_few_groups_of_many_prompts_are_not_most_of_the_dead_ones() -> None:
+    """Shares of dead groups are held against shares of groups: 9 of 10 prompts may have a tenth of the groups."""
+    unknown = Estimate.undefined_because("no threshold")
+    few = round(0.1 * REPORT.num_groups)
+    prompts = replace(REPORT.prompts, never=90, always=0, live=10, never_groups=few, always_groups=0)
+    report = replace(
+        degeneracy_report(),
+        frac_reward_zero_std=Estimate.exact(0.8),
+        frac_all_pass=unknown,
+        frac_all_fail=unknown,
+        prompts=prompts,
+    )
+    assert "Most of them are tied between pass and fail" in said(report)
 
 
 def test_resampled_groups_are_said_and_get_no_advice() -> None:

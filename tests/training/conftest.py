@@ -38,9 +38,7 @@ def short_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         config = TrainConfig.from_json(SHORT | settings)
         key = hashlib.sha256(json.dumps(dataclasses.asdict(config), sort_keys=True).encode()).hexdigest()[:16]
         return made_once(
-            tmp_path_factory,
-            f"{key}/run",
-            lambda folder: train(dataclasses.replace(config, output=str(folder))),
+            tmp_path_factory, f"{key}/run", lambda folder: train(dataclasses.replace(config, output=str(folder)))
         )
 
     return make

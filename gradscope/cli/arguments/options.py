@@ -53,7 +53,11 @@ def parse_metrics(option: str, words: Words) -> tuple[str, ...]:
 
 def parse_files(option: str, words: Words) -> tuple[str, ...]:
     """Files or their URLs between commas; what is there under its whole name is one file, commas and all."""
-    return tuple(name for word in _typed(words) for name in ([word] if _is_one(word) else _parts(option, word, _COMMA)))
+    return tuple(
+        name
+        for word in _typed(words)
+        for name in ([word] if word and Path(word).exists() else _parts(option, word, _COMMA))
+    )
 
 
 def parse_numbers(option: str, words: Words) -> tuple[float, ...]:
@@ -113,10 +117,6 @@ def _typed(words: Words) -> Sequence[str]:
 
 def _shown(words: Words) -> str:
     return repr(",".join(_typed(words)))
-
-
-def _is_one(word: str) -> bool:
-    return bool(word) and Path(word).exists()
 
 
 RunArgument = Annotated[

@@ -107,10 +107,7 @@ def _asked(record: type, leave_out: tuple[str, ...]) -> Iterator[tuple[Field[Any
 
 
 def _flag(hint: Any, option: Option | None) -> Any:
-    """A type with what typer needs to know of its option; an argument, which has none, as it stands.
-
-    What a person types is text, where a caller may also give a path: typer knows no unions.
-    """
+    """A type with what typer needs of its option, which knows no unions: what a person types is text, never a path."""
     if option is None:
         return hint
     bare = get_args(hint)[0] if get_origin(hint) is Annotated else hint

@@ -38,16 +38,11 @@ _NAMED = re.compile(r"gradscope ([a-z]+)")
 
 
 def fitting_hint(hint: str, arguments: Sequence[str], options: Mapping[str, frozenset[str]]) -> str:
-    """A hint that says whose its options are, where the running command does not have them.
+    """A hint that says whose its options are, where neither the running command nor one that it names has them.
 
-    Returns:
-        The hint itself where the command, or a command that it names, has all its options; options of other programs
-        are left alone.
-
-    Example:
-        >>> options = {"passk": frozenset({"--k"}), "compare": frozenset()}
-        >>> fitting_hint("Use --k 1.", ["compare", "runs"], options)
-        'Use --k 1. (--k is an option of `gradscope passk`, not of `gradscope compare`.)'
+    >>> options = {"passk": frozenset({"--k"}), "compare": frozenset()}
+    >>> fitting_hint("Use --k 1.", ["compare", "runs"], options)
+    'Use --k 1. (--k is an option of `gradscope passk`, not of `gradscope compare`.)'
     """
     running = next((argument for argument in arguments if argument in options), None)
     if running is None:

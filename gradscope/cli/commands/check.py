@@ -155,9 +155,7 @@ def check(
 
 def _closer(report: CheckReport, context: typer.Context) -> list[str]:
     """The command that looks closer at the first requirement that is open; the whole report where none names one."""
-    from gradscope.results.verdicts import LOOK_CLOSER
-
-    commands = (verdict.next_step.partition(LOOK_CLOSER)[2] for verdict in report.verdicts if not verdict.allowed)
+    commands = (verdict.command for verdict in report.verdicts if not verdict.allowed)
     return shlex.split(next(filter(None, commands), ""))[1:] or of_same_run(context, "report")
 
 

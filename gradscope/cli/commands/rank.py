@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
@@ -28,38 +28,41 @@ EXAMPLES = (
 )
 COMMON = ("--step", "--rows", "--advantage", "--group-size", "--model", "--show", "--output", "--json")
 
-RowsOption = Annotated[
-    RowKind,
-    Option(
-        "Which matrix. Gradients by all parameters, a row a rollout, group or token; dL/dW of each weight; gradients "
-        "by the last hidden state or the logits; the advantages, rollouts by tokens; the change of each weight between "
-        "checkpoints.",
-        "rollout|group|token|weight|hidden|logit|advantage|update",
-    ),
-]
-AdvantagesOption = Annotated[
-    list[str] | None,
-    Option(
-        "'logged' or formulations, my.py:name for your own: what the same rollouts would give under it; all by "
-        "default.",
-        "NAME,...",
-        complete=complete_formulation,
-    ),
-]
-GroupSizesOption = Annotated[
-    list[str] | None, Option("Sizes of sub-groups; 2, 4, 8 and the logged size by default.", "G,A:B")
-]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixQuestions:
+    """Which matrices are asked for, as it is typed."""
+
+    step: StepsOption = None
+    rows: Annotated[
+        RowKind,
+        Option(
+            "Which matrix. Gradients by all parameters, a row a rollout, group or token; dL/dW of each weight; "
+            "gradients by the last hidden state or the logits; the advantages, rollouts by tokens; the change of each "
+            "weight between checkpoints.",
+            "rollout|group|token|weight|hidden|logit|advantage|update",
+        ),
+    ] = "rollout"
+    advantage: Annotated[
+        list[str] | None,
+        Option(
+            "'logged' or formulations, my.py:name for your own: what the same rollouts would give under it; all by "
+            "default.",
+            "NAME,...",
+            complete=complete_formulation,
+        ),
+    ] = None
+    group_size: Annotated[
+        list[str] | None, Option("Sizes of sub-groups; 2, 4, 8 and the logged size by default.", "G,A:B")
+    ] = None
 
 
 @with_records(leave_out=("columns", "metric_columns", "metric_run"))
 def rank(
     context: typer.Context,
     run: options.RunArgument,
-    step: StepsOption = None,
-    rows: RowsOption = "rollout",
-    advantage: AdvantagesOption = None,
-    group_size: GroupSizesOption = None,
     *,
+    asked: MatrixQuestions,
     drawn: RankOptions,
     show: Annotated[list[str] | None, options.show_option("rank")] = None,
     read: ReadOptions,
@@ -74,16 +77,17 @@ def rank(
     """
     from gradscope.diagnostics.rank.measure import measure_rank
 
-    steps, tables = parse_steps(step), options.parse_show("rank", show)
+    steps, tables = parse_steps(asked.step), options.parse_show("rank", show)
     if drawn.heldout is not None and not tables:
         tables = ("heldout",)  # nobody pays for passes whose numbers are not shown
-    advantages, sizes = parse_names("--advantage", advantage), parse_counts("--group-size", group_size)
+    advantages = parse_names("--advantage", asked.advantage)
+    sizes = parse_counts("--group-size", asked.group_size)
     with delivery(out) as result:
         with result.progress() as progress:
             report = measure_rank(
                 run,
                 steps=steps,
-                rows=rows,
+                rows=asked.rows,
                 advantages=advantages or None,
                 options=replace(drawn, group_sizes=sizes),
                 read=read,

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,6 @@ from gradscope.progress import Progress, reporter
 from gradscope.results.envelope import render_json, to_jsonable
 from gradscope.results.source import Source
 from gradscope.results.verdicts import (
-    LOOK_CLOSER,
     Baseline,
     BaselineMetric,
     BaselineRule,
@@ -83,6 +82,9 @@ def check_run(
 ) -> CheckReport:
     """Hold a run against requirements and a baseline.
 
+    One verdict a requirement, then one a metric of the baseline, then one on the rows that were set aside where any
+    were. A requirement's meaning says where the interval holds the limit.
+
     Args:
         path: A run folder, a log, or a file of samples.
         settings: What it is held against.
@@ -90,10 +92,6 @@ def check_run(
         update_baseline: Write this run's numbers into the baseline instead of comparing with it.
         force: Replace the baseline that is there.
         progress: True for a line on stderr, or a callback, told how far the copying of a URL is.
-
-    Returns:
-        One verdict a requirement, then one a metric of the baseline, then one on the rows that were set aside where any
-        were. A requirement's meaning says where the interval holds the limit.
 
     Raises:
         UsageError: No requirement was given, or a baseline is to be updated and no file is named.
@@ -167,15 +165,13 @@ def _check_name(text: str, values: MetricValues) -> None:
     names = values.names()
     if catalog_name(name) in names:
         return
-    raise UsageError(f"There is no metric {name!r}, and the trainer logged none of that name.", hint=_hint(name, names))
-
-
-def _hint(name: str, names: Sequence[str]) -> str:
-    if name.rpartition("@")[0] in names:
-        return SELECTOR_HINT
     found = [entry.name for entry in search(name) if entry.name in names]
     near = dict.fromkeys([*near_names(name, names), *found[:1]])
-    return f"Did you mean {' or '.join(repr(n) for n in near)}?" if near else "See `gradscope explain` for the list."
+    hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else "See `gradscope explain` for the list."
+    raise UsageError(
+        f"There is no metric {name!r}, and the trainer logged none of that name.",
+        hint=SELECTOR_HINT if name.rpartition("@")[0] in names else hint,
+    )
 
 
 def _of_rows_set_aside(source: Source) -> list[Verdict]:
@@ -199,18 +195,21 @@ def _verdict(requirement: Requirement, value: MetricValue, source: Source) -> Ve
     outcome: Outcome = "fail" if value.is_not_finite else "unknown"
     if estimate.value is not None:
         outcome = "pass" if COMPARE[requirement.op](estimate.value, requirement.limit) else "fail"
+    next_step = _next_step(requirement, value, outcome, source)
     return Verdict(
         metric=requirement.metric,
         op=requirement.op,
         limit=requirement.limit,
         outcome=outcome,
         estimate=estimate,
-        meaning=_meaning(requirement, value, outcome),
-        next_step=_next_step(requirement, value, outcome, source),
+        meaning=_meaning(requirement, value),
+        next_step=next_step.text,
+        advice=next_step.advice,
+        command=next_step.command,
     )
 
 
-def _meaning(requirement: Requirement, value: MetricValue, outcome: Outcome) -> str:
+def _meaning(requirement: Requirement, value: MetricValue) -> str:
     estimate = value.estimate
     if value.is_not_finite:
         return f"{value.subject} is not a finite number: {estimate.undefined}. No requirement holds for that."
@@ -224,18 +223,27 @@ def _meaning(requirement: Requirement, value: MetricValue, outcome: Outcome) -> 
     return text
 
 
-def _next_step(requirement: Requirement, value: MetricValue, outcome: Outcome, source: Source) -> str:
+class _NextStep(NamedTuple):
+    """A next step, as the fields of :class:`Verdict` have it."""
+
+    text: str = ""
+    advice: str = ""
+    command: str = ""
+
+
+def _next_step(requirement: Requirement, value: MetricValue, outcome: Outcome, source: Source) -> _NextStep:
     if outcome == "pass":
-        return ""
+        return _NextStep()
     if outcome == "unknown" or value.is_not_finite:
-        return value.hint
+        return _NextStep(value.hint)
     entry = CATALOG.get(catalog_name(split_metric(requirement.metric)[0]))
     if entry is None:
-        return "Look at the trainer's own log of this metric."
+        return _NextStep("Look at the trainer's own log of this metric.")
+    advice, command = value.advice, look_closer(entry, source.path)
     if source.kind == "metrics":
-        command = "degeneracy" if entry.command == "degeneracy" else "spike"
-        return f"{LOOK_CLOSER}gradscope {command} {shlex.quote(source.path)}"
-    return f"{value.advice} {look_closer(entry, source.path)}".strip()
+        name = "degeneracy" if entry.command == "degeneracy" else "spike"
+        advice, command = "", f"gradscope {name} {shlex.quote(source.path)}"
+    return _NextStep(f"{advice} Look closer: {command}".strip(), advice, command)
 
 
 def _overall(outcomes: Sequence[Outcome]) -> Outcome:
@@ -254,14 +262,10 @@ _LEAST_SHARE = 0.5
 
 
 def prompt_key(prompt_id: str) -> str:
-    """A prompt's name in a baseline: a digest, because a prompt id may be the whole prompt.
+    """A prompt's name in a baseline: twelve digits of its SHA-256, because a prompt id may be the whole prompt.
 
-    Returns:
-        Twelve hexadecimal digits of its SHA-256.
-
-    Example:
-        >>> prompt_key("3+6=?")
-        '676893b77726'
+    >>> prompt_key("3+6=?")
+    '676893b77726'
     """
     return hashlib.sha256(prompt_id.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
@@ -309,7 +313,8 @@ def read_baseline(path: Path) -> Baseline:
             f"The baseline {path} is not JSON: {error}.", hint="Write it again: --update-baseline --force"
         ) from error
     is_baseline = isinstance(document, dict) and document.get("schema") == _SCHEMA
-    if not is_baseline or not _is_version(document.get("schema_version")):
+    version = document.get("schema_version") if is_baseline else None
+    if type(version) is not int or version != _SCHEMA_VERSION:
         raise InputError(
             f"{path} is no baseline of version {_SCHEMA_VERSION}.", hint="Write it again: --update-baseline --force"
         )
@@ -321,10 +326,6 @@ def read_baseline(path: Path) -> Baseline:
             f"The baseline {path} is damaged: {type(error).__name__} {error}.",
             hint="Write it again: --update-baseline --force",
         ) from error
-
-
-def _is_version(value: Any) -> bool:
-    return type(value) is int and value == _SCHEMA_VERSION
 
 
 def _metric(values: Mapping[str, Any]) -> BaselineMetric:
@@ -427,14 +428,13 @@ def _p_value(one: _Compared, resampling: Resampling) -> float | None:
     if len(one.paired):
         tails = [rise_by_flips(side * one.paired, one.margin, seed=resampling.seed) for side in sides]
     elif one.change.interval is not None:
-        tails = [rise_by_interval(one.change if side > 0 else _mirrored(one.change), one.margin) for side in sides]
+        tails = [
+            rise_by_interval(one.change if side > 0 else one.change.map(lambda value: -value), one.margin)
+            for side in sides
+        ]
     else:
         return None
     return min(1.0, 2 * min(tails))
-
-
-def _mirrored(change: Estimate) -> Estimate:
-    return change.map(lambda value: -value)
 
 
 def _better(name: str) -> Direction:
@@ -447,6 +447,7 @@ def _better(name: str) -> Direction:
 def _change_verdict(one: _Compared, p_value: float | None, num_tests: int, rule: BaselineRule, path: str) -> Verdict:
     better = _better(one.name)
     outcome = _outcome(one, p_value, rule)
+    next_step = _change_advice(one, outcome, path)
     return Verdict(
         metric=one.name,
         op=_OPERATORS[better],
@@ -454,7 +455,9 @@ def _change_verdict(one: _Compared, p_value: float | None, num_tests: int, rule:
         outcome=outcome,
         estimate=one.after.estimate,
         meaning=_change_meaning(one, p_value, num_tests),
-        next_step=_change_advice(one, outcome, path),
+        next_step=next_step.text,
+        advice=next_step.advice,
+        command=next_step.command,
         change=Change(
             baseline=one.old,
             change=one.change,
@@ -471,15 +474,11 @@ def _outcome(one: _Compared, p_value: float | None, rule: BaselineRule) -> Outco
     if one.change.value is None:
         return "fail" if one.after.is_not_finite else "unknown"
     if rule == "value":
-        return "fail" if _is_worse(one.change.value, _better(one.name), one.margin) else "pass"
+        rose, fell = one.change.value > one.margin, one.change.value < -one.margin
+        return "fail" if {"lower": rose, "higher": fell, "neither": rose or fell}[_better(one.name)] else "pass"
     if p_value is None:
         return "unknown" if one.change.value else "pass"
     return "fail" if p_value <= FAMILY_RATE else "pass"
-
-
-def _is_worse(change: float, better: Direction, margin: float) -> bool:
-    rose, fell = change > margin, change < -margin
-    return {"lower": rose, "higher": fell, "neither": rose or fell}[better]
 
 
 def _limit(before: Estimate, better: Direction, margin: float) -> float:
@@ -506,21 +505,22 @@ def _change_meaning(one: _Compared, p_value: float | None, num_tests: int) -> st
     return f"{text}."
 
 
-def _change_advice(one: _Compared, outcome: Outcome, path: str) -> str:
+def _change_advice(one: _Compared, outcome: Outcome, path: str) -> _NextStep:
     if outcome == "pass":
-        return ""
+        return _NextStep()
     metric, selector = split_metric(one.name)
     entry = CATALOG.get(catalog_name(metric))
     if one.before is None:
-        return "Write the baseline again from a good run: --update-baseline --force"
+        return _NextStep("Write the baseline again from a good run: --update-baseline --force")
     if outcome == "unknown" and one.change.value is not None:
         mean = f"{metric}@{selector.steps}:mean" if selector and selector.steps != "all" else f"{metric}@last20%"
-        return (
+        text = (
             f"Compare a mean over ten steps or more, such as {mean}, and write the baseline again with it; or let the "
             "change itself decide, with a margin: --decide-by value"
         )
+        return _NextStep(text)
     if outcome == "unknown" or entry is None:
-        return "Look at the trainer's own log of this metric, or at the requirement on it above."
-    closer = f"{look_closer(entry, path)}."
+        return _NextStep("Look at the trainer's own log of this metric, or at the requirement on it above.")
+    command = look_closer(entry, path)
     accept = "Where the change is meant, accept it: --update-baseline --force"
-    return " ".join(part for part in (one.advice, closer, accept) if part)
+    return _NextStep(f"{one.advice} Look closer: {command}. {accept}".strip(), one.advice, command)

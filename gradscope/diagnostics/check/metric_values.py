@@ -11,7 +11,7 @@ import math
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,11 +37,9 @@ from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.metrics.uncertainty.studentized import cluster_sums
 from gradscope.results.degeneracy import DegeneracyCourse, DegeneracyReport, StepDegeneracy
 from gradscope.results.tokens import CorrectionEffect, TokenKind
-from gradscope.results.verdicts import LOOK_CLOSER
 from gradscope.rollouts.groups import groups_of_steps
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.step_metrics import StepMetrics
 from gradscope.say import non_finite_word
 
 if TYPE_CHECKING:
@@ -108,6 +106,9 @@ def needs_only_rewards(name: str) -> bool:
     return entry is None or entry.command in ("degeneracy", "passk", "spike")
 
 
+Made = TypeVar("Made")
+
+
 @dataclass(slots=True, kw_only=True)
 class MetricValues:
     """The metrics of one run, computed when asked for."""
@@ -122,8 +123,7 @@ class MetricValues:
 
     def names(self) -> list[str]:
         """Every name that a requirement on this run may use: catalogue names, then what the trainer logged."""
-        logged = sorted(StepMetrics.of(self.run.metrics).columns)
-        return list(dict.fromkeys([*CATALOG, *logged]))
+        return list(dict.fromkeys([*CATALOG, *sorted(self.run.courses.columns)]))
 
     def value(self, name: str) -> MetricValue:
         """One metric by its name, which ``@`` and a selector of steps may follow; undefined with the reason."""
@@ -148,7 +148,7 @@ class MetricValues:
             ) or self._of_groups(entry)
         if budget_of(name) is not None:
             return self._pass_at_k(name)
-        if any(name in values for values in self.run.metrics.values()):
+        if name in self.run.courses.columns:
             return self._logged(name)
         if entry is not None and entry.path:
             makers = {"replay": self._replay, "report": self._of_log, "spike": self._deviation}
@@ -201,7 +201,7 @@ class MetricValues:
 
     def _is_logged_alone(self, name: str) -> bool:
         """Whether the log holds metrics and no rollouts, and the metric is one of them."""
-        return self.run.source.kind == "metrics" and name in StepMetrics.of(self.run.metrics).columns
+        return self.run.source.kind == "metrics" and name in self.run.courses.columns
 
     def _silent(self, name: str, known: Iterable[int], asked: Sequence[int], must_have: Needed) -> MetricValue | None:
         """What to say where a metric that some steps have is not known at all that are asked for."""
@@ -218,7 +218,7 @@ class MetricValues:
         """The metric at each step that has it, recomputed ones at the chosen steps; None for no number of a step."""
         entry = CATALOG.get(metric)
         if self._is_logged_alone(metric):
-            return StepMetrics.of(self.run.metrics).by_step(metric)
+            return self.run.courses.by_step(metric)
         elif metric in _OF_COURSE:
             course = self.degeneracy().course
             rows = dict(zip(course.step, getattr(course, metric), strict=True))
@@ -228,13 +228,13 @@ class MetricValues:
             rows = {step: estimate.value for step, estimate in self._log_course(metric).items()}
         elif entry is not None and entry.command == "replay":
             rows = {one.step: _replayed(one, entry) for one in self._replayed_steps(tuple(steps)).steps}
-        elif metric in (logged := StepMetrics.of(self.run.metrics)).columns:
-            return logged.by_step(metric)
+        elif metric in self.run.courses.columns:
+            return self.run.courses.by_step(metric)
         else:
             return None
         return {step: value for step, value in rows.items() if value is not None}
 
-    def _once(self, command: str, make: Callable[[], Any]) -> Any:
+    def _once(self, command: str, make: Callable[[], Made]) -> Made:
         if command not in self.cache:
             try:
                 self.cache[command] = make()
@@ -242,16 +242,15 @@ class MetricValues:
                 self.cache[command] = error
         if isinstance(self.cache[command], GradscopeError):
             raise self.cache[command]
-        return self.cache[command]
+        return cast(Made, self.cache[command])
 
     def degeneracy(self) -> DegeneracyReport:
         """Groups without a gradient, over the whole log."""
         threshold, reward = self.success_threshold, self.reward
-        report: DegeneracyReport = self._once(
+        return self._once(
             "degeneracy",
             lambda: degeneracy_of_run(self.run, success_threshold=threshold, reward=reward, resampling=self.resampling),
         )
-        return report
 
     def _of_groups(self, entry: Metric) -> MetricValue:
         report = self.degeneracy()
@@ -300,7 +299,7 @@ class MetricValues:
         return MetricValue(estimate=estimate, subject=f"{entry.name} of the log", hint=_see(entry.name))
 
     def _pass_at_k(self, name: str) -> MetricValue:
-        samples: Samples = self._once("samples", self._samples)
+        samples = self._once("samples", self._samples)
         budget = budget_of(name) or 1
         row = pass_at_k_of_samples([samples], ks=[budget], resampling=self.resampling).tables[0].rows[0]
         estimate = row.pass_at_k if catalog_name(name) == "pass_at_k" else row.pass_hat_k
@@ -329,8 +328,7 @@ class MetricValues:
 
     def _gradient(self, entry: Metric) -> MetricValue:
         rows: RowKind = "token" if is_of_tokens(entry) else "rollout"
-        report: RankReport = self._once(f"rank {rows}", lambda: self._measured_rank(rows))
-        estimate, subject = rank_number(report, entry)
+        estimate, subject = rank_number(self._once(f"rank {rows}", lambda: self._measured_rank(rows)), entry)
         return MetricValue(estimate=estimate, subject=subject, hint=_see(entry.name))
 
     def _measured_rank(self, rows: RowKind) -> RankReport:
@@ -358,10 +356,9 @@ class MetricValues:
         """The replay of some steps; None: of all."""
         from gradscope.diagnostics.replay.measure import replay_run
 
-        report: ReplayReport = self._once(
+        return self._once(
             f"replay {steps}", lambda: replay_run(self.run.path, steps=steps, read=self.read, engine=self.engine)
         )
-        return report
 
     def _replay(self, entry: Metric) -> MetricValue:
         if entry.path == entry.name:
@@ -447,7 +444,7 @@ def is_of_tokens(entry: Metric) -> bool:
 def look_closer(entry: Metric, path: str) -> str:
     """The command that has more about a metric of a run."""
     rows = " --rows token" if is_of_tokens(entry) else ""
-    return f"{LOOK_CLOSER}gradscope {entry.command} {shlex.quote(path)}{rows}"
+    return f"gradscope {entry.command} {shlex.quote(path)}{rows}"
 
 
 def rank_number(report: RankReport, entry: Metric) -> tuple[Estimate, str]:

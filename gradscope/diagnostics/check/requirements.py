@@ -56,14 +56,10 @@ class Selector:
     aggregate: Aggregate  # how the numbers of these steps become one
 
     def choose(self, steps: Sequence[int]) -> tuple[int, ...]:
-        """Those of a run's ascending steps that are meant.
+        """Those of a run's ascending steps that are meant; a share is rounded up, so that it is never none of several.
 
-        Returns:
-            The steps; a share is rounded up, so that it is never none of several.
-
-        Example:
-            >>> Selector(steps="last20%", aggregate="mean").choose(range(1, 12))
-            (9, 10, 11)
+        >>> Selector(steps="last20%", aggregate="mean").choose(range(1, 12))
+        (9, 10, 11)
         """
         if self.steps == "all":
             return tuple(steps)
@@ -76,16 +72,12 @@ class Selector:
 
 
 def split_metric(text: str) -> tuple[str, Selector | None]:
-    """A metric and its selector.
+    """A metric and its selector; the text itself and None where what follows the last ``@`` is none.
 
-    Returns:
-        The metric's name and the selector; where what follows the last ``@`` is none, the text itself and None.
-
-    Example:
-        >>> split_metric("grad_norm@5-20:max")
-        ('grad_norm', Selector(steps='5-20', aggregate='max'))
-        >>> split_metric("pass@8")
-        ('pass@8', None)
+    >>> split_metric("grad_norm@5-20:max")
+    ('grad_norm', Selector(steps='5-20', aggregate='max'))
+    >>> split_metric("pass@8")
+    ('pass@8', None)
     """
     name, _, words = text.rpartition("@")
     parts = _SELECTOR.fullmatch(f"all:{words}" if words in get_args(Aggregate) else words)
@@ -96,28 +88,20 @@ def split_metric(text: str) -> tuple[str, Selector | None]:
 
 
 def silence(known: Sequence[int], asked: Sequence[int], windows: Mapping[int, int], must_have: Needed) -> str | None:
-    """Why a metric that ended before the run, or paused, does not stand for the steps that are asked for.
+    """Why a metric that ended before the run, or paused, does not stand for the steps asked for; None if it does.
 
     A metric may be logged every so many steps, the median distance of those that have it: fewer steps than that behind
-    the last of them, and than twice that before or between them, are no silence.
+    the last of them, and than twice that before or between them, are no silence. Steps ascend; ``windows`` says over
+    how many steps metrics are means, for one that was logged once. Rollouts of a step may be missing where another file
+    took their name, so not always all steps must have it.
 
-    Args:
-        known: All steps that have the metric, ascending.
-        asked: The steps of the run that are asked for, ascending.
-        windows: Step -> over how many steps its metrics are means, for a metric that was logged once.
-        must_have: What has to be known. Rollouts of a step may be missing where another file took their name.
-
-    Returns:
-        A few words after the metric's name; None where it is known, or at no step at all.
-
-    Example:
-        >>> silence([1, 2], range(1, 9), {}, "last")
-        'is last known at step 2, and the run goes on to step 8'
-        >>> silence([1, 2, 7, 8], range(1, 9), {}, "all")
-        'is not known at steps 3 to 6'
-        >>> silence([5, 6, 7, 8], range(1, 9), {}, "all")
-        'is not known at steps 1 to 4'
-        >>> silence([10, 20], range(1, 26), {}, "all")
+    >>> silence([1, 2], range(1, 9), {}, "last")
+    'is last known at step 2, and the run goes on to step 8'
+    >>> silence([1, 2, 7, 8], range(1, 9), {}, "all")
+    'is not known at steps 3 to 6'
+    >>> silence([5, 6, 7, 8], range(1, 9), {}, "all")
+    'is not known at steps 1 to 4'
+    >>> silence([10, 20], range(1, 26), {}, "all")
     """
     if not known or not asked:
         return None
@@ -140,14 +124,10 @@ def silence(known: Sequence[int], asked: Sequence[int], windows: Mapping[int, in
 
 
 def aggregate_steps(values: Mapping[int, float], selector: Selector, course: Sequence[float]) -> Estimate:
-    """The numbers of the chosen steps as one number.
+    """The numbers of the chosen steps that have one, as one number.
 
-    Args:
-        values: Step -> number, of the chosen steps that have one.
-        course: The number at every step of the run, for the interval of a mean.
-
-    Returns:
-        A mean and a trend have an interval where there are steps enough; one step's number and an extreme have none.
+    A mean, whose interval rests on the ``course`` over the run, and a trend have an interval where there are steps
+    enough; one step's number and an extreme have none.
     """
     if not values:
         return Estimate.undefined_because(f"none of the steps {selector.steps!r} has a value")
@@ -185,9 +165,8 @@ def parse_requirement(text: str) -> Requirement:
     Raises:
         UsageError: The text does not read so, the operator is none, or the limit is not a finite number.
 
-    Example:
-        >>> parse_requirement("pass@8 >= 0.25")
-        Requirement(metric='pass@8', op='>=', limit=0.25)
+    >>> parse_requirement("pass@8 >= 0.25")
+    Requirement(metric='pass@8', op='>=', limit=0.25)
     """
     parts = _GRAMMAR.fullmatch(text)
     if parts is None:
@@ -296,15 +275,11 @@ def _texts(table: dict[str, Any], key: str, file: Path) -> tuple[str, ...]:
 
 def _margins(table: dict[str, Any], file: Path) -> dict[str, float]:
     margins = table.get("margins", {})
-    if not isinstance(margins, dict) or not all(_is_margin(value) for value in margins.values()):
+    if not isinstance(margins, dict) or not all(is_finite(value) and value >= 0 for value in margins.values()):
         raise UsageError(
             f"`margins` in {file} is not a table of numbers from 0 on.", hint='Write margins = { "pass@8" = 0.02 }.'
         )
     return {name: float(value) for name, value in margins.items()}
-
-
-def _is_margin(value: Any) -> bool:
-    return is_finite(value) and value >= 0
 
 
 def _table(document: Any, *keys: str) -> dict[str, Any]:

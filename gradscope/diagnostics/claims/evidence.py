@@ -29,7 +29,7 @@ from gradscope.metrics.uncertainty.intervals import bonferroni
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.passk import PassAtKReport
-from gradscope.results.rank import RankReport, WeightUpdate
+from gradscope.results.rank import WeightUpdate
 from gradscope.results.row_kinds import RowKind
 from gradscope.results.verdicts import ClaimVerdict
 from gradscope.rollouts.groups import RolloutGroup, sizes_of
@@ -69,23 +69,14 @@ class Claim:
 
 
 def in_range(estimate: Estimate, low: float, high: float, *, num_tests: int = 1) -> ClaimVerdict:
-    """The rule for one number.
+    """The rule for one of ``num_tests`` numbers that are judged together; without an interval nobody can tell.
 
-    Args:
-        low: Least value of the range.
-        high: Greatest.
-        num_tests: Numbers that are judged together.
-
-    Returns:
-        The verdict; without an interval nobody can tell.
-
-    Example:
-        >>> in_range(Estimate(value=2.0, low=1.8, high=2.2), 1.5, 2.5)
-        'supported'
-        >>> in_range(Estimate(value=2.0, low=1.8, high=3.2), 1.5, 2.5)
-        'cannot_tell'
-        >>> in_range(Estimate(value=4.0, low=3.8, high=4.2), 1.5, 2.5)
-        'contradicted'
+    >>> in_range(Estimate(value=2.0, low=1.8, high=2.2), 1.5, 2.5)
+    'supported'
+    >>> in_range(Estimate(value=2.0, low=1.8, high=3.2), 1.5, 2.5)
+    'cannot_tell'
+    >>> in_range(Estimate(value=4.0, low=3.8, high=4.2), 1.5, 2.5)
+    'contradicted'
     """
     if estimate.interval is None:
         return "cannot_tell"
@@ -98,26 +89,22 @@ def in_range(estimate: Estimate, low: float, high: float, *, num_tests: int = 1)
 def on_side(estimate: Estimate) -> ClaimVerdict:
     """The rule for a direction: supported where the whole interval lies above zero, contradicted where it lies below.
 
-    Example:
-        >>> on_side(Estimate(value=0.4, low=0.3, high=0.5)), on_side(Estimate(value=0.0, low=-0.1, high=0.1))
-        ('supported', 'cannot_tell')
+    >>> on_side(Estimate(value=0.4, low=0.3, high=0.5)), on_side(Estimate(value=0.0, low=-0.1, high=0.1))
+    ('supported', 'cannot_tell')
     """
     return BY_SIDE[estimate.side_of_zero]
 
 
 def rises(estimate: Estimate, null: float, margin: float) -> ClaimVerdict:
-    """The rule for "it is more than".
+    """The rule for "it is more than" ``null``.
 
-    Args:
-        null: What it is said to exceed.
-        margin: The least excess worth the name: an interval that ends below it contradicts the claim, though it may be
-            above zero.
+    ``margin`` is the least excess worth the name: an interval that ends below it contradicts the claim, though it may
+    be above zero.
 
-    Example:
-        >>> rises(Estimate(value=0.2, low=0.1, high=0.3), 0.0, 0.02)
-        'supported'
-        >>> rises(Estimate(value=0.0, low=-0.01, high=0.01), 0.0, 0.02)
-        'contradicted'
+    >>> rises(Estimate(value=0.2, low=0.1, high=0.3), 0.0, 0.02)
+    'supported'
+    >>> rises(Estimate(value=0.0, low=-0.01, high=0.01), 0.0, 0.02)
+    'contradicted'
     """
     if estimate.interval is None:
         return "cannot_tell"
@@ -128,9 +115,8 @@ def rises(estimate: Estimate, null: float, margin: float) -> ClaimVerdict:
 def together(verdicts: Sequence[ClaimVerdict]) -> ClaimVerdict:
     """All of several must hold: one that is contradicted decides, and all must be supported.
 
-    Example:
-        >>> together(["supported", "cannot_tell"]), together(["supported", "contradicted"])
-        ('cannot_tell', 'contradicted')
+    >>> together(["supported", "cannot_tell"]), together(["supported", "contradicted"])
+    ('cannot_tell', 'contradicted')
     """
     if "contradicted" in verdicts:
         return "contradicted"
@@ -197,8 +183,9 @@ class Evidence(MetricValues):
         """One kind of matrix at each of the steps; an ``InputError`` where no step could be recomputed."""
         if kind != "rollout":
             self._may_compute()
-        found = self._measured()[kind]
-        return _with_a_step(found)
+        if not self.steps:
+            raise InputError(f"{self.no_gradients}.")
+        return _with_a_step(self._once("gradients", self._collect)[kind])
 
     def rows(self, step: int) -> StepRows:
         """The rollouts' Gram matrices of one of the steps."""
@@ -208,8 +195,7 @@ class Evidence(MetricValues):
         """dL/dW of the last step under advantages of single tokens, and where those come from, in words."""
         self._may_compute()
         self.gradients("rollout")
-        found: tuple[str, Collected] = self._once("credited", self._credited)
-        return found
+        return self._once("credited", self._credited)
 
     def weighed_tokens(self) -> Mapping[int, WeighedTokens]:
         """Step -> its tokens, of each step with a gradient and a logged advantage of every token."""
@@ -223,32 +209,23 @@ class Evidence(MetricValues):
         weighed = self.weighed_tokens()
         from gradscope.diagnostics.rank.tokens.weighed import follow
 
-        found: FollowedTokens = self._once("followed tokens", lambda: follow(self.run, weighed, self.engine))
-        return found
+        return self._once("followed tokens", lambda: follow(self.run, weighed, self.engine))
 
     def updates(self) -> tuple[WeightUpdate, ...]:
         """What training did to each weight: one change a weight and pair of checkpoints."""
         self._may_compute()
         from gradscope.diagnostics.rank.weight_updates import update_report
 
-        found: RankReport = self._once("updates", lambda: update_report(self.run, no_progress))
-        return found.updates
+        return self._once("updates", lambda: update_report(self.run, no_progress)).updates
 
     def held_out(self) -> PassAtKReport:
         """pass@k of held-out prompts, before and after; an ``InputError`` where there are not two files of samples."""
-        found: PassAtKReport = self._once("held_out", self._held_out)
-        return found
+        return self._once("held_out", self._held_out)
 
     def computed(self) -> Collected | None:
         """The rollouts' matrices where they were computed; None where no claim asked for them or they could not be."""
         found = self.cache.get("gradients")
         return found["rollout"] if isinstance(found, Mapping) else None
-
-    def _measured(self) -> Mapping[RowKind, Collected]:
-        if not self.steps:
-            raise InputError(f"{self.no_gradients}.")
-        found: Mapping[RowKind, Collected] = self._once("gradients", self._collect)
-        return found
 
     def _collect(self) -> Mapping[RowKind, Collected]:
         from gradscope.diagnostics.rank.collected import Collected, collect_kinds, examine_step

@@ -83,15 +83,12 @@ def _sparser(evidence: Evidence, by_step: Mapping[int, Estimate]) -> Judgement:
     if not known:
         return cannot_tell("No step has such a gradient")
     change = trend(steps, list(known.values())).within(-1.0, 1.0)
-    if change.is_defined and len({_prompts(evidence, step) for step in steps}) > 1:
+    prompts = {tuple(sorted(group.prompt_id for group in evidence.run.groups_at(step))) for step in steps}
+    if change.is_defined and len(prompts) > 1:
         value = Estimate.exact(change.value or 0.0, num_units=change.num_units)
         return cannot_tell(_OTHER_PROMPTS, estimate=value, steps=steps)
     low, high = min(known.values()), max(known.values())
     return _grown(change, steps, f"Of values from {number(low, '.2f')} to {number(high, '.2f')}, of the same prompts")
-
-
-def _prompts(evidence: Evidence, step: int) -> tuple[str, ...]:
-    return tuple(sorted(group.prompt_id for group in evidence.run.groups_at(step)))
 
 
 def _grown(change: Estimate, steps: tuple[int, ...], of: str) -> Judgement:
@@ -260,7 +257,7 @@ def two_whatever_the_size(look: Callable[[Evidence], RankEvidence], evidence: Ev
         estimate=last.effective_rank,
         null=_unrelated(last).effective_rank,
         verdict=together(verdicts),
-        why=f"Rank {course}; {changed}; {_ratio(last)} of unrelated rows.{found.seen}",
+        why=f"Rank {course}; {changed}; {with_interval(_unrelated(last).ratio, '.2f')} of unrelated rows.{found.seen}",
         steps=(last.step,),
     )
 
@@ -404,10 +401,6 @@ def _evidence(points: Sequence[_Point], ranks: Iterable[GroupRank], matrix: str)
 
 def _unrelated(point: _Point) -> NullRank:
     return point.nulls["gaussian"]
-
-
-def _ratio(point: _Point) -> str:
-    return with_interval(_unrelated(point).ratio, ".2f")
 
 
 FEW_CHANGE = 0.3  # the largest share of changed parameters that arXiv 2505.11711 reports

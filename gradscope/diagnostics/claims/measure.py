@@ -49,7 +49,7 @@ def measure_claims(
     read: ReadOptions | None = None,
     engine: EngineOptions | None = None,
 ) -> ClaimsReport:
-    """Hold a run against claims.
+    """Hold a run against claims, a row each; a claim that this run cannot tell says why.
 
     Args:
         steps: Steps whose gradients are recomputed; None: at most five of those whose weights are on disk.
@@ -58,9 +58,6 @@ def measure_claims(
         claims: The claims; those of the package and any others of their kind.
         advantage: The formulation under which ranks are measured, ``my.py:name`` for one of your own.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
-
-    Returns:
-        One row a claim; a claim that this run cannot tell says why.
     """
     progress = reporter(progress)
     named_formulation(advantage)
@@ -182,16 +179,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
 
 
-def _needs_gradients(metric: str, run: Run) -> bool:
-    """Whether a metric is recomputed from weights; what the trainer logged goes before."""
-    name = split_metric(metric)[0]
-    entry = CATALOG.get(name)
-    logged = any(name in values for values in run.metrics.values())
-    return entry is not None and entry.command in ("rank", "replay") and not logged
-
-
 def _judge(metric: str, low: float, high: float, evidence: Evidence) -> Judgement:
-    if not evidence.steps and _needs_gradients(metric, evidence.run):
+    name = split_metric(metric)[0]
+    entry, is_logged = CATALOG.get(name), name in evidence.run.courses.columns  # what was logged is not recomputed
+    if not evidence.steps and not is_logged and entry is not None and entry.command in ("rank", "replay"):
         return cannot_tell(evidence.no_gradients)
     found = evidence.value(metric)
     if found.estimate.undefined is not None:

@@ -181,17 +181,10 @@ def on_common_steps(first: ComparedRun, second: ComparedRun) -> tuple[ComparedRu
 
 
 def drawdown(rewards: NDArray[np.float64]) -> float:
-    """The largest fall from one tenth of a run to a later one.
+    """The largest fall from one tenth of a run to a later one, max over s < t of (R_s - R_t), of mean rewards, [S].
 
-    Args:
-        rewards: Mean reward of each step, [S].
-
-    Returns:
-        max over s < t of (R_s - R_t), at least 0.
-
-    Example:
-        >>> round(drawdown(np.array([0.0, 0.5, 0.2, 0.9, 0.6])), 2)
-        0.3
+    >>> round(drawdown(np.array([0.0, 0.5, 0.2, 0.9, 0.6])), 2)
+    0.3
     """
     parts = np.array([part.mean() for part in np.array_split(rewards, min(_DRAWDOWN_PARTS, len(rewards)))])
     return float(np.max(np.maximum.accumulate(parts) - parts))
@@ -265,9 +258,7 @@ def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) 
 
 def _of_metrics(path: Path, run: Run) -> ComparedRun:
     """A run of which metrics alone were logged; what it did not log it cannot be compared in."""
-    names = [
-        name for name in ("reward", "frac_reward_zero_std") if any(name in logged for logged in run.metrics.values())
-    ]
+    names = [name for name in ("reward", "frac_reward_zero_std") if name in run.courses.columns]
     metrics = {step: logged for step, logged in run.metrics.items() if logged.keys() >= set(names)}
     series = {name: _series(metrics, name) for name in names}
     return ComparedRun(

@@ -235,7 +235,7 @@ _RULES: dict[str, tuple[str, Callable[[Values, _Kept], Sampled]]] = {
 def measure_behind_filter(run: Run, table: GroupTable, reward: str | None, resampling: Resampling) -> BehindFilter:
     """The share of dead groups among all that were sampled, those included that never reached the log."""
     begins, rule = _RULES.get(run.source.format, ("", None))
-    counted = rule is not None and any(name.startswith(begins) for values in run.metrics.values() for name in values)
+    counted = rule is not None and any(name.startswith(begins) for name in run.courses.columns)
     numbers, place = np.unique(table.step, return_inverse=True)
     of_step = zip(np.bincount(place), np.bincount(place, weights=table.dead), strict=True)
     steps = {int(step): _Kept(num=int(num), dead=int(dead)) for step, (num, dead) in zip(numbers, of_step, strict=True)}

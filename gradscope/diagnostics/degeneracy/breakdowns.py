@@ -8,7 +8,7 @@ Legend: J groups of G rollouts, P prompts that have one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -44,14 +44,7 @@ class MeasuredPrompts:
 def measure_prompts(
     chosen: GroupRewards, threshold: float | None, main: str | None = None, *, name: str = TRAINER_REWARD
 ) -> MeasuredPrompts:
-    """A row a prompt, those first that took the most rollouts and are not live.
-
-    Args:
-        chosen: The groups, with the reward that is reported.
-        threshold: From which of these rewards on a rollout passes; None: not known.
-        main: The main one of several reward functions, which then tells instead; None: the reported reward does.
-        name: How the reported reward is called.
-    """
+    """A row a prompt, by the main reward or the one called ``name``: those first that cost most and are not live."""
     groups = chosen.table
     values = chosen.values if main is None else groups.rewards[main]
     spread = groups.spread(values)
@@ -85,17 +78,20 @@ def measure_prompts(
         "first_step": first[order],
         "last_live_step": _or_none(last, last >= 0)[order],
     }
-    counts = np.bincount(status, minlength=3).tolist()
-    return MeasuredPrompts(
-        counts=PromptCounts(
-            never=None if threshold is None else counts[_NEVER],
-            always=None if threshold is None else counts[_ALWAYS],
-            live=int(np.sum(is_live)) if threshold is None else counts[_LIVE],
-            frac_rollouts=float(rollouts[~((status == _LIVE) & is_known)].sum() / rollouts.sum()),
-            reward=main or name,
-        ),
-        rows=LazyRows(columns),
+    counts = PromptCounts(
+        never=None,
+        always=None,
+        live=int(np.sum(is_live)),
+        frac_rollouts=float(rollouts[~((status == _LIVE) & is_known)].sum() / rollouts.sum()),
+        reward=main or name,
     )
+    if threshold is not None:
+        live, never, always = np.bincount(status, minlength=3).tolist()
+        _, never_groups, always_groups = np.bincount(status[prompt], minlength=3).tolist()
+        counts = replace(
+            counts, never=never, always=always, live=live, never_groups=never_groups, always_groups=always_groups
+        )
+    return MeasuredPrompts(counts=counts, rows=LazyRows(columns))
 
 
 def _take(names: object, places: NDArray[np.int64]) -> NDArray[np.object_]:
@@ -224,7 +220,7 @@ def measure_cost(chosen: GroupRewards, table: GroupTable, zero_std: Estimate, *,
     """The cost of a log's degenerate groups, whose share is ``zero_std``; ``table`` holds the same groups."""
     size = table.size.astype(np.float64)
     rollouts = _share_lost(size, table, resampling=resampling)
-    tokens, seconds = num_tokens(chosen), num_seconds(chosen)
+    tokens, seconds = num_tokens(chosen), _totals(chosen, chosen.table.seconds)
     unknown = Estimate.undefined_because(NO_TOKENS, num_units=rollouts.num_units)
     num_steps = len(np.unique(table.step))
     return SignalCost(
@@ -246,11 +242,6 @@ def measure_cost(chosen: GroupRewards, table: GroupTable, zero_std: Estimate, *,
 def num_tokens(chosen: GroupRewards) -> Array | None:
     """Completion tokens of each group, [J]; None where a rollout has no token ids."""
     return _totals(chosen, chosen.table.num_tokens)
-
-
-def num_seconds(chosen: GroupRewards) -> Array | None:
-    """Seconds that each group took to generate, rollout after rollout, [J]; None where a rollout was not timed."""
-    return _totals(chosen, chosen.table.seconds)
 
 
 def _totals(chosen: GroupRewards, amounts: NDArray[Any] | None) -> Array | None:

@@ -65,10 +65,7 @@ def forecast_at_size(
 
 
 def plan_for_target(
-    target: float,
-    now: GroupSizeDegeneracy,
-    at_size: Callable[[int], GroupSizeDegeneracy],
-    tokens_per_rollout: Estimate,
+    target: float, now: GroupSizeDegeneracy, at_size: Callable[[int], GroupSizeDegeneracy], tokens_per_rollout: Estimate
 ) -> TargetDegeneracy:
     """What it takes that at most ``target`` of the groups is degenerate: as logged, by larger groups, by resampling."""
     larger = _smallest_size(target, now, at_size)

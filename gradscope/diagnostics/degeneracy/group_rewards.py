@@ -129,11 +129,7 @@ class EstimateOptions:
 
 
 def course_of_run(
-    run: Run,
-    *,
-    success_threshold: float | None = None,
-    reward: str | None = None,
-    known: KnownEstimates | None = None,
+    run: Run, *, success_threshold: float | None = None, reward: str | None = None, known: KnownEstimates | None = None
 ) -> tuple[StepDegeneracy, ...]:
     """One row for each step of a run that was already read, and nothing else of it."""
     # ``known`` has the estimates of earlier calls with the same options, and takes in those of this one.

@@ -26,7 +26,6 @@ from gradscope.diagnostics.degeneracy.group_rewards import (
     TRAINER_REWARD,
     By,
     EstimateOptions,
-    GroupRewards,
     KnownEstimates,
     chosen_threshold,
     course_of_run,
@@ -137,7 +136,13 @@ def degeneracy_of_run(
     rewards = measure_reward_functions(run, chosen, reward, resampling=resampling)
     name = reward or rewards.part or TRAINER_REWARD
     prompts = measure_prompts(chosen, threshold, rewards.main if name == TRAINER_REWARD else None, name=name)
-    logged = _logged_groups(run, chosen)
+    logged = LoggedGroups(
+        num_levels=len(chosen.levels),
+        reward_functions=tuple(sorted(chosen.table.rewards)),
+        num_singletons=chosen.num_singletons,
+        num_incomplete=chosen.num_incomplete,
+        resampled=run.settings.get("sampling") == "dynamic",
+    )
     report = DegeneracyReport(
         source=run.source,
         reward=name,
@@ -184,16 +189,6 @@ def frac_set_aside(source: Source) -> Estimate:
     if share is None:
         return Estimate.undefined_because(f"parts of the log could not be read: {source.quarantined.lost[0]}")
     return Estimate.exact(share, num_units=source.num_rows + source.quarantined.num_rollouts)
-
-
-def _logged_groups(run: Run, chosen: GroupRewards) -> LoggedGroups:
-    return LoggedGroups(
-        num_levels=len(chosen.levels),
-        reward_functions=tuple(sorted(chosen.table.rewards)),
-        num_singletons=chosen.num_singletons,
-        num_incomplete=chosen.num_incomplete,
-        resampled=run.settings.get("sampling") == "dynamic",
-    )
 
 
 def _check_options(group_sizes: Sequence[int], base_pass_rate: BasePassRate, target_degeneracy: float | None) -> None:

@@ -79,14 +79,9 @@ def measure_reward_functions(
 ) -> MeasuredRewards:
     """Each reward function on the same groups, and the groups that the main one does not decide.
 
-    Args:
-        chosen: The groups, with the reward that is reported.
-        reward: The function that a person named as the main one; None: the one of 0 and 1 whose name says that it is
-            the goal, or, where no name does, the only one that is of no side reward by its name.
-
-    Returns:
-        What they do; the share of conflict is undefined where the reward is no weighted sum of functions, or where
-        which of them is the main one is not known.
+    ``reward`` is the function that a person named as the main one; None: the one of 0 and 1 whose name says that it is
+    the goal, or, where no name does, the only one that is of no side reward by its name. The share of conflict is
+    undefined where the reward is no weighted sum of functions, or where the main one is not known.
     """
     groups = chosen.table.select(chosen.table.sums(np.isnan(chosen.table.reward)) == 0)
     if not len(groups) or not groups.rewards:
@@ -119,6 +114,7 @@ def measure_reward_functions(
     with np.errstate(over="ignore", invalid="ignore"):  # what cannot be squared is undefined, with that reason
         sums = _sums(groups, names, weights or {}, scaled, decided)
     ratios = _ratios(sums, names, groups.prompt, resampling)
+    dead = chosen.table.spread(chosen.values) <= EQUAL_REWARDS
     functions = tuple(
         RewardFunction(
             name=name,
@@ -128,7 +124,7 @@ def measure_reward_functions(
             difference_share=_share(name, weights, ratios["difference", name]),
             correlation={other: ratios["correlation", *sorted((name, other))] for other in names if other != name},
             num_alone=int(np.sum(apart[name] & (np.sum(list(apart.values()), axis=0) == 1))),
-            num_rescuable=_num_rescuable(chosen, name),
+            num_rescuable=int(np.sum(dead & tells_apart(chosen.table.spread(chosen.table.rewards[name])))),
         )
         for name in names
     )
@@ -236,11 +232,6 @@ def _frac_tied(spread: Array, prompts: NDArray[np.int64], *, resampling: Resampl
     if missing:
         return Estimate.undefined_because(f"it is missing in {missing} of {len(spread)} groups", num_units=len(spread))
     return bootstrap_mean(1.0 - tells_apart(spread), prompts, resampling=resampling)
-
-
-def _num_rescuable(chosen: GroupRewards, name: str) -> int:
-    dead = chosen.table.spread(chosen.values) <= EQUAL_REWARDS
-    return int(np.sum(dead & tells_apart(chosen.table.spread(chosen.table.rewards[name]))))
 
 
 def _deviations(groups: RewardTable, values: Array) -> Array:

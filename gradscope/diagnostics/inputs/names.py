@@ -9,20 +9,13 @@ from gradscope.advantages.registry import ALL_FORMULATIONS
 from gradscope.rollouts.readers.detect import FORMATS
 
 
-def _advantage_names() -> tuple[str, ...]:
-    """Every advantage formulation."""
-    return tuple(ALL_FORMULATIONS)
-
-
 def is_code(advantage: str) -> bool:
     """Whether an advantage is named as a function in a file, which runs where it is used."""
     return is_in_file(advantage)
 
 
-def _reader_names() -> tuple[str, ...]:
-    """Every reader, in the order in which they are asked."""
-    return tuple(reader.name for reader in FORMATS)
-
-
-NAMES: Mapping[str, Callable[[], tuple[str, ...]]] = {"--advantage": _advantage_names, "--reader": _reader_names}
-"""Option -> what it takes."""
+NAMES: Mapping[str, Callable[[], tuple[str, ...]]] = {
+    "--advantage": lambda: tuple(ALL_FORMULATIONS),
+    "--reader": lambda: tuple(reader.name for reader in FORMATS),
+}
+"""Option -> what it takes, readers in the order in which they are asked."""

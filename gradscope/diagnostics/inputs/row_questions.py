@@ -72,16 +72,9 @@ NEAR = 100.0  # so many tolerances off, a norm may still be the logged one in fl
 
 
 def meets_logged(norm: float, logged: float, floor: float = 0.0) -> bool:
-    """Whether two norms differ by no more than rounding in float32.
+    """Whether two norms differ by no more than rounding in float32, or than what is rounding whatever they are.
 
-    Args:
-        floor: What is rounding whatever the norms are.
-
-    Returns:
-        True within :data:`GRAD_NORM_TOLERANCE`, relative to the logged one, or within the floor.
-
-    Example:
-        >>> meets_logged(2.00001, 2.0), meets_logged(2.0002, 2.0), meets_logged(3e-9, 0.0, floor=1e-8)
-        (True, False, True)
+    >>> meets_logged(2.00001, 2.0), meets_logged(2.0002, 2.0), meets_logged(3e-9, 0.0, floor=1e-8)
+    (True, False, True)
     """
     return abs(norm - logged) <= max(GRAD_NORM_TOLERANCE * abs(logged), floor)

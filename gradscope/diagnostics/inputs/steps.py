@@ -200,12 +200,8 @@ def missing_weights(run: Run, step: int) -> Reason:
 def with_damage(run: Run, reasons: Mapping[int, Reason], steps: Iterable[int]) -> Source:
     """The source of a run, with the steps among what could not be read whose weights are there and of no use.
 
-    Args:
-        reasons: Step -> why it was left out.
-        steps: The steps that count where their weights were seen to be damaged before any was loaded.
-
-    Returns:
-        The source; a command that shows it tells of the damage, and so does its exit code.
+    A command that shows it tells of the damage, and so does its exit code. ``reasons`` is step -> why it was left out;
+    ``steps`` count where their weights were seen to be damaged before any was loaded.
     """
     damaged = {step: reason.text for step, reason in reasons.items() if reason.cause == "weights_unreadable"}
     damaged |= {step: run.damaged_weights[step - 1] for step in steps if step - 1 in run.damaged_weights}
@@ -229,15 +225,12 @@ def measure_steps(
     closely: bool = False,
     norms_alone: bool = False,
 ) -> Iterator[MeasuredStep]:
-    """The Gram matrix of each step, as soon as it is there, in the order given.
+    """The Gram matrix of each step, or the reason why there is none, as soon as it is there, in the order given.
 
     Args:
         question: What else is asked of each step while its weights are loaded; None: nothing.
         closely: Whether to say how closely the norm of a gradient in reduced precision can be told.
         norms_alone: Whether a norm that is the logged one is enough of a step.
-
-    Yields:
-        A step that cannot be recomputed has its reason.
 
     Raises:
         MissingDependencyError: PyTorch, transformers or peft are not installed.

@@ -43,7 +43,6 @@ from gradscope.results.logged import (
 from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.readers.metrics_alone.names import COMMON
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.step_metrics import StepMetrics
 from gradscope.say import non_finite_word
 
 _LARGEST = 1e100
@@ -51,11 +50,10 @@ _LARGEST = 1e100
 
 def first_logged(run: Run, names: Iterable[str]) -> tuple[str, dict[int, float]] | None:
     """The first of some metrics that the trainer logged, at any step: its name, and step -> number."""
-    for name in names:
-        logged = {step: run.metrics[step][name] for step in run.steps if name in run.metrics.get(step, {})}
-        if logged:
-            return name, logged
-    return None
+    steps = set(run.steps)
+    courses = ((name, run.courses.by_step(name).items()) for name in names)
+    known = ((name, {step: value for step, value in course if step in steps}) for name, course in courses)
+    return next((one for one in known if one[1]), None)
 
 
 def logged_value(value: float) -> float | None:
@@ -64,14 +62,10 @@ def logged_value(value: float) -> float | None:
 
 
 def logged_estimate(value: float) -> Estimate:
-    """A logged number.
+    """A logged number, without an interval; undefined where it is not finite, or too large to add up.
 
-    Returns:
-        The number without an interval; undefined where it is not finite, or too large to add up.
-
-    Example:
-        >>> logged_estimate(0.5).value, logged_estimate(math.nan).undefined
-        (0.5, 'the trainer logged NaN')
+    >>> logged_estimate(0.5).value, logged_estimate(math.nan).undefined
+    (0.5, 'the trainer logged NaN')
     """
     if abs(value) < _LARGEST:
         return Estimate.exact(value)
@@ -80,17 +74,10 @@ def logged_estimate(value: float) -> Estimate:
 
 
 def mean_as_logged(values: Mapping[int, float]) -> Estimate:
-    """The mean over steps of a logged number.
+    """The mean over steps of a logged number; undefined where one of them is.
 
-    Args:
-        values: Step -> number.
-
-    Returns:
-        The mean; undefined where one of them is.
-
-    Example:
-        >>> mean_as_logged({1: 0.5, 2: 1.5}).value, mean_as_logged({1: 0.5, 2: math.inf}).undefined
-        (1.0, 'the trainer logged Infinity at step 2')
+    >>> mean_as_logged({1: 0.5, 2: 1.5}).value, mean_as_logged({1: 0.5, 2: math.inf}).undefined
+    (1.0, 'the trainer logged Infinity at step 2')
     """
     numbers = list(values.values())
     return _first_undefined(values) or mean_of_steps(numbers, numbers)
@@ -106,9 +93,9 @@ NO_ROLLOUTS = "the log holds metrics and no rollouts"  # why what needs rollouts
 
 def metric_courses(run: Run) -> tuple[MetricCourse, ...]:
     """The common metrics of a run, in the order of reading; those that no step has are left out."""
-    found, metrics = [], StepMetrics.of(run.metrics)
+    found = []
     for metric in COMMON:
-        steps, values = metrics.course(metric.name)
+        steps, values = run.courses.course(metric.name)
         if len(steps):
             is_finite = np.isfinite(values)
             chosen = is_finite if is_finite.any() else ~is_finite
@@ -334,7 +321,8 @@ class GatheredMismatch:
             return
         sums = sequence_sums(tokens.log_ratios, tokens.lengths, tokens.advantages)
         self._steps.append((step, sums, tokens.prompts))
-        self._worst = sorted([*self._worst, *_worst(step, tokens)], key=_distance, reverse=True)[:NUM_WORST]
+        worst = [*self._worst, *_worst(step, tokens)]
+        self._worst = sorted(worst, key=lambda one: abs(one.trainer - one.sampler), reverse=True)[:NUM_WORST]
 
     def result(self, _: Run, resampling: Resampling) -> SamplerMismatch:
         """The whole log, each step and the worst tokens."""
@@ -388,10 +376,6 @@ def _largest(values: ArrayLike, most: int) -> NDArray[np.int64]:
     else:
         places = np.arange(len(numbers))
     return np.asarray(places[np.lexsort((places, -numbers[places]))], dtype=np.int64)
-
-
-def _distance(token: TokenMismatch) -> float:
-    return abs(token.trainer - token.sampler)
 
 
 _FROM_THE_FUTURE = "the log names weights that are newer than its steps, so versions and steps are counted differently"

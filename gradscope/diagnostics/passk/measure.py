@@ -184,13 +184,9 @@ def judge_reach(
 
     Args:
         rows: Differences by k, ascending.
-        won: Mean gain at the largest k, losses counted as 0.
-        lost: Mean loss at the largest k, gains counted as 0.
+        won: Mean gain at the largest k, losses counted as 0; ``lost`` likewise.
         unsolved: 1 - pass@k of the first at the largest k.
         least_sharpening: Best of m of the first is refuted up to this m.
-
-    Returns:
-        Both.
     """
     known = [row for row in rows if row.difference.is_defined]
     if len(known) < 2:
@@ -420,17 +416,10 @@ def _evaluation(log: EvaluationLog, scorer: str | None, mean: Estimate, run: Run
 
 
 def default_ks(num_samples: int) -> list[int]:
-    """The budgets that are shown when none is asked for.
+    """Powers of two and the usual budgets up to the largest n, and n itself, ascending.
 
-    Args:
-        num_samples: The largest n.
-
-    Returns:
-        Powers of two and the usual budgets up to n, and n itself, ascending.
-
-    Example:
-        >>> default_ks(12)
-        [1, 2, 4, 5, 8, 10, 12]
+    >>> default_ks(12)
+    [1, 2, 4, 5, 8, 10, 12]
     """
     powers = {2**exponent for exponent in range(num_samples.bit_length())}
     return sorted({k for k in powers | set(USUAL_KS) if k <= num_samples} | {num_samples})

@@ -30,7 +30,7 @@ from gradscope.diagnostics.rank.spectrum import GroupRank, ranks_of_groups
 from gradscope.diagnostics.rank.tokens.parts import NO_GRADIENT, TokenTables
 from gradscope.diagnostics.rank.tokens.spectra import RowGram, token_spectra
 from gradscope.diagnostics.rank.tokens.weighed import EnergyQuestion, KindEnergy, WeighedTokens, kind_energies
-from gradscope.diagnostics.rank.weight_groups import WeightAnswer, WeightQuestion, weight_curve, weight_group_ranks
+from gradscope.diagnostics.rank.weight_groups import WeightQuestion, weight_curve, weight_group_ranks
 from gradscope.diagnostics.rank.weight_updates import (
     module_shares,
     optimizer_steps,
@@ -250,7 +250,11 @@ def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collect
     if request.rows == "weight":
         (answer,) = measured.answer
         collected.spectra.extend(weight_spectra(measured.step, answer.spectra, gram))
-        _collect_weights(measured.step, answer, request, collected)
+        collected.weight_curve.extend(weight_curve(rows.step, answer.groups, answer.ranks, by_group=request.paired))
+        collected.group_ranks.extend(weight_group_ranks(rows.step, answer.groups, answer.ranks))
+        collected.sparsity.extend(_weight_sparsity(rows.step, answer.spectra))
+        collected.refused.update(answer.refused)
+        collected.num_weights = answer.num_weights
         return
     if request.rows in ("hidden", "logit"):
         (signals,) = measured.answer
@@ -290,14 +294,6 @@ def examine_advantages(step: int, groups: Sequence[RolloutGroup], request: RankR
         collected.skipped[step] = Reason("unusable", error.message.rstrip("."))
         return
     _collect_spectra(rows, (), request, collected)
-
-
-def _collect_weights(step: int, answer: WeightAnswer, request: RankRequest, collected: Collected) -> None:
-    collected.weight_curve.extend(weight_curve(step, answer.groups, answer.ranks, by_group=request.paired))
-    collected.group_ranks.extend(weight_group_ranks(step, answer.groups, answer.ranks))
-    collected.sparsity.extend(_weight_sparsity(step, answer.spectra))
-    collected.refused.update(answer.refused)
-    collected.num_weights = answer.num_weights
 
 
 def _collect_spectra(rows: StepRows, tokens: Sequence[RowGram], request: RankRequest, collected: Collected) -> None:

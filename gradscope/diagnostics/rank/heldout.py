@@ -71,7 +71,8 @@ def read_heldout(
     if len(usable) < len(correct):
         notes.append(f"{len(correct) - len(usable)} correct samples without text, or of several sequences, left out.")
     if sum(map(len, drawn)) < len(usable):
-        notes.append(_drawn_note(drawn, seed))
+        num_prompts = sum(1 for own in drawn if own)
+        notes.append(f"{MOST_ANSWERS} distinct answers of {num_prompts:,} prompts were drawn at random (seed {seed}).")
     names = {rollout.group_id: group.prompt_id for group in groups for rollout in group.rollouts}
     kept = [(own[0], Counter(map(_answer, own)), own) for own in drawn if own]
     return HeldoutAnswers(
@@ -156,11 +157,6 @@ def _read_note(path: str | Path, prompts: Sequence[Sequence[Rollout]], usable: S
     )
 
 
-def _drawn_note(drawn: Sequence[Sequence[Rollout]], seed: int) -> str:
-    num_prompts = sum(1 for own in drawn if own)
-    return f"{MOST_ANSWERS} distinct answers of {num_prompts:,} prompts were drawn at random (seed {seed})."
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldoutQuestion:
     """The inner products of a step's rollouts with the correct answers of held-out prompts."""
@@ -231,7 +227,8 @@ def _effects(rows: StepRows, heldout: HeldoutGram, weights: Array) -> HeldoutEff
 def _influences(rows: StepRows, advantage: str, effects: HeldoutEffects) -> list[HeldoutInfluence]:
     groups = group_index(rows)
     rates = np.bincount(groups, weights=rows.rewards) / np.bincount(groups)
-    pulling = [(name, rate) for name, rate, pulls in zip(_names(rows), rates, effects.pulls, strict=True) if pulls]
+    named = zip(dict.fromkeys(rows.group_ids), rates, effects.pulls, strict=True)
+    pulling = [(name, rate) for name, rate, pulls in named if pulls]
     return [
         HeldoutInfluence(
             step=rows.step,
@@ -242,7 +239,3 @@ def _influences(rows: StepRows, advantage: str, effects: HeldoutEffects) -> list
         )
         for (name, rate), influence in zip(pulling, effects.influences(), strict=True)
     ]
-
-
-def _names(rows: StepRows) -> list[str]:
-    return list(dict.fromkeys(rows.group_ids))

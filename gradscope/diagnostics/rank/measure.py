@@ -16,12 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gradscope.diagnostics.inputs.steps import computable_steps, measure_steps, select_steps, with_damage
-from gradscope.diagnostics.rank.collected import (
-    Collected,
-    examine_advantages,
-    examine_step,
-    row_question,
-)
+from gradscope.diagnostics.rank.collected import Collected, examine_advantages, examine_step, row_question
 from gradscope.diagnostics.rank.formulations import measure_baselines
 from gradscope.diagnostics.rank.heldout import HeldoutQuestion, read_heldout
 from gradscope.diagnostics.rank.options import TOKEN_ROWS, RankOptions

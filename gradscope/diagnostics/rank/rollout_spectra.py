@@ -205,16 +205,15 @@ def step_spectra(
     centered: bool = False,
     only: Collection[str] | None = None,
 ) -> tuple[list[GradientSpectrum], list[RankCurvePoint]]:
-    """All spectra of one step for one advantage and one group size.
+    """All spectra of one step for one advantage and one group size: the step's, then one per (sub-)group; and averages.
+
+    There is one average per group size: ranks of matrices of different size are not averaged. None of either where no
+    group is large enough.
 
     Args:
         group_size: Regroup into groups of this size; None: as logged.
         by_group: Whether rows of the step's matrix are whole groups (sums over their rollouts) rather than rollouts.
         only: The groups whose ranks are averaged, each weighing the same; None: all, each part weighing the same.
-
-    Returns:
-        The step's spectrum followed by one per (sub-)group, and the averages over (sub-)groups, one per group size:
-        ranks of matrices of different size are not averaged. Both empty where no group is large enough.
     """
     parts = sub_groups(rows, group_size)
     if not parts:

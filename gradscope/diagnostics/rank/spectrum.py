@@ -71,19 +71,11 @@ def spectrum_of(
 
 
 def ranks_of(values: Array, floor: float) -> Ranks:
-    """Every rank of the catalogue.
+    """Every rank of the catalogue, from all singular values, [N]; those up to ``floor`` are arithmetic.
 
-    Args:
-        values: All singular values of a matrix, [N].
-        floor: Singular values up to this are arithmetic.
-
-    Returns:
-        The ranks; undefined for a zero matrix.
-
-    Example:
-        >>> ranks = ranks_of(np.array([3.0, 3.0, 1e-9]), 1e-6)
-        >>> round(ranks.stable_rank.value, 6), ranks.numerical_rank.value
-        (2.0, 2.0)
+    >>> ranks = ranks_of(np.array([3.0, 3.0, 1e-9]), 1e-6)
+    >>> round(ranks.stable_rank.value, 6), ranks.numerical_rank.value
+    (2.0, 2.0)
     """
     return Ranks(
         effective_rank=effective_rank(values),
@@ -111,21 +103,17 @@ def null_values(
     spread: Array | None = None,
     sums: Array | None = None,
 ) -> dict[str, Array]:
-    """What the singular values of gradient matrices would be under each null model.
+    """Null model -> what the singular values of gradient matrices would be under it, [D, n, N] or [D, n, J].
 
     Args:
         scores: Gram matrices of score vectors, [n, N, N].
         norms: Norms of the gradient rows that the nulls stand beside, [n, N] ([n, J] with ``sums``).
-        advantages: [n, G]; None where each token has its own.
+        advantages: [n, G]; None where each token has its own: then there is no ``shuffled`` and no ``signs``.
         groups: The group of each rollout, among which advantages are shuffled, [n, G].
         num_columns: P.
         centered: Whether the mean row is subtracted.
         spread: What each row gets of each rollout's advantage, [N, G]; None: a row is a rollout.
         sums: Adds rows up to the rows of the matrix, [J, N]; None: they are its rows.
-
-    Returns:
-        Null -> singular values, [D, n, N] or [D, n, J]; without ``shuffled`` and ``signs`` where there are no scalar
-        advantages.
     """
 
     def values(grams: Array) -> Array:
@@ -262,17 +250,10 @@ def drawn_counts(values: Array) -> Array:
 
 
 def profile(values: ArrayLike) -> tuple[float, ...]:
-    """Mean over matrices of each singular value's share of their sum, largest first.
+    """Mean over nonzero matrices of each singular value's share of their sum, [N], from descending ones, [..., N].
 
-    Args:
-        values: Descending, [..., N]; zero matrices do not count.
-
-    Returns:
-        [N]; empty where all are zero.
-
-    Example:
-        >>> profile([[3.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
-        (0.625, 0.375)
+    >>> profile([[3.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
+    (0.625, 0.375)
     """
     array = np.asarray(values, dtype=np.float64)
     total = array.sum(axis=-1)
@@ -363,12 +344,7 @@ def compare_sizes(ranks: Iterable[GroupRank]) -> tuple[SizeChange, ...]:
             (difference,) = bounded_means(apart, low=-span, high=span) if apart else (_NOT_PAIRED,)
             changes.append(
                 SizeChange(
-                    step=step,
-                    advantage=advantage,
-                    matrix=matrix,
-                    first=smallest,
-                    second=size,
-                    difference=difference,
+                    step=step, advantage=advantage, matrix=matrix, first=smallest, second=size, difference=difference
                 )
             )
     return tuple(changes)

@@ -162,9 +162,10 @@ class OptimizerQuestion:
 
 def learning_rates(run: Run) -> dict[int, float]:
     """The learning rate of each step, as it was logged there, where it is above zero."""
-    names = ("learning_rate", "actor/lr", "train/lr", "optim/lr")
-    logged = ((step, next((values[n] for n in names if n in values), 0.0)) for step, values in run.metrics.items())
-    return {step: rate for step, rate in logged if rate > 0}
+    logged: dict[int, float] = {}
+    for name in ("optim/lr", "train/lr", "actor/lr", "learning_rate"):  # the last of these goes before the others
+        logged |= run.courses.by_step(name)
+    return {step: rate for step, rate in sorted(logged.items()) if rate > 0}
 
 
 def optimizer_steps(step: int, found: Sequence[MatrixSteps]) -> list[OptimizerStep]:
@@ -323,7 +324,7 @@ def _changes(
         values = np.asarray(np.linalg.svd(change, compute_uv=False), dtype=np.float64)
         rank = min(change.shape)
         if checkpoints[last].factors:  # a product that was zero adds no directions to the difference
-            rank = min(rank, sum(_rank(checkpoints[at], name) for at in (first, last) if matrices[at].any()))
+            rank = min(rank, sum(len(checkpoints[at].factors[name]()[0]) for at in (first, last) if matrices[at].any()))
         yield WeightUpdate(
             tensor=name,
             first=checkpoints[first].num_updates,
@@ -346,10 +347,6 @@ def _whole(
     if not checkpoints[0].factors:
         return matrices
     return None if initial is None else [initial + matrix for matrix in matrices]
-
-
-def _rank(checkpoint: Checkpoint, name: str) -> int:
-    return len(checkpoint.factors[name]()[0])
 
 
 def _unrelated_rank(shape: tuple[int, ...], rank: int) -> Estimate:

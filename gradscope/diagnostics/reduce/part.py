@@ -15,15 +15,12 @@ from gradscope.rollouts.readers.reduced import write_part
 def reduce_run(
     path: str | Path, output: str | Path, *, read: ReadOptions | None = None, progress: Progress = False
 ) -> Path:
-    """Write the rewards of a log, or of some of its files, as a part that is read in its place.
+    """Write the rewards of a log, or of some of its files, as a part, one file, that is read in its place.
 
     Args:
         path: A log, a file of it or a glob of files.
         output: The folder of the parts; read as the log once all are there.
         progress: True for a line on stderr, or a callback, told how far the reading of a large log is.
-
-    Returns:
-        The part: one file, there whole or not at all.
 
     Raises:
         InputError: No row can be used; it is a log of metrics alone, which are small as they are; or it is several

@@ -223,11 +223,6 @@ Outcome = tuple[Quantity, float | None, float | None]
 """The verdict, the recomputed value, the error; None where there is none."""
 
 
-def _error(value: float, logged: float) -> float:
-    """Relative where the logged value is not zero, absolute where it is."""
-    return abs(value - logged) / abs(logged) if logged else abs(value)
-
-
 def refused(name: str, reason: Reason, value: float | None = None, error: float | None = None) -> Outcome:
     """A quantity that does not match, with all that is said about it."""
     quantity = Quantity(name=name, verdict=reason.verdict, cause=reason.text, reason=reason.cause, advice=reason.advice)
@@ -239,7 +234,7 @@ def _compare(name: str, value: float, logged: float) -> Outcome:
     if not math.isfinite(logged):
         cause = f"the log says {non_finite_word(logged)}, its rollouts say {value:.6g}"
         return refused(name, Reason("not_finite", cause), value)
-    error = _error(value, logged)
+    error = abs(value - logged) / abs(logged) if logged else abs(value)
     if error <= LOG_TOLERANCE:
         return Quantity(name=name, verdict="match", cause=None), value, error
     return refused(

@@ -206,17 +206,10 @@ _CARRIED = ("device", "dtype", "precision", "batch_tokens")  # engine options th
 
 
 def equivalent_check(path: str | Path, steps: Sequence[int] | None, read: ReadOptions, engine: EngineOptions) -> str:
-    """The ``gradscope check`` command that asks what a replay asks.
+    """The ``gradscope check`` command, a line for a shell, that asks what a replay of these steps (None: of all) does.
 
-    Args:
-        steps: Ascending steps that were asked for; None: all.
-
-    Returns:
-        One line for a shell.
-
-    Example:
-        >>> equivalent_check("my-run", (1, 2, 3, 6), ReadOptions(), EngineOptions())
-        "gradscope check my-run --require 'frac_replay_mismatch@1-3,6 == 0'"
+    >>> equivalent_check("my-run", (1, 2, 3, 6), ReadOptions(), EngineOptions())
+    "gradscope check my-run --require 'frac_replay_mismatch@1-3,6 == 0'"
     """
     selector = "" if steps is None else f"@{_ranges(steps)}"
     options = [word for flag, value in (*read.spelled(), *_spelled(engine)) for word in (flag, value)]
@@ -304,7 +297,7 @@ class ReplayedSteps:
 
     def report(self) -> ReplayReport:
         """A verdict per step and quantity."""
-        has_kl_term = any(values.get("kl") for values in self._run.metrics.values())  # which no default has
+        has_kl_term = self._run.courses.course("kl")[1].any()  # which no default has
         steps = self._steps if has_kl_term else [_settled(step, self._steps) for step in self._steps]
         verdicts = [step.verdict for step in steps]
         unreadable = {

@@ -30,8 +30,8 @@ from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import bonferroni, difference_of
 from gradscope.metrics.uncertainty.steps import mean_of_steps, trend
 from gradscope.progress import Progress, ProgressCallback, no_progress, part, reporter
-from gradscope.results.report import Cell, Chart, ReportColumn, ReportSection, ReportTable, RunIndex, RunSummary, Series
-from gradscope.results.signal import SideRewards
+from gradscope.render.views.view import table_of_cells
+from gradscope.results.report import Cell, Chart, ReportSection, ReportTable, RunIndex, RunSummary, Series
 from gradscope.results.source import Source
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, groups_of_steps, reward_table, sizes_of
 from gradscope.rollouts.places.fetch import fetched, names_of
@@ -127,7 +127,7 @@ def _summary(run: Run, name: str, success_threshold: float | None) -> RunSummary
     report = degeneracy_of_run(run, success_threshold=success_threshold)
     dead = dict(zip(report.course.step, report.course.frac_reward_zero_std, strict=True))
     means = mean_rewards(run)
-    steps = run.steps or run.every_step
+    steps, norms = run.steps or run.every_step, run.courses.by_step("grad_norm")
     rewards = tuple(means.get(step) for step in steps)
     measured = [(step, value) for step, value in zip(steps, rewards, strict=True) if value is not None]
     return RunSummary(
@@ -142,7 +142,7 @@ def _summary(run: Run, name: str, success_threshold: float | None) -> RunSummary
         reward_change=trend([step for step, _ in measured], [value for _, value in measured]),
         reward_by_step=rewards,
         degenerate_by_step=tuple(dead.get(step) for step in steps),
-        grad_norm_by_step=tuple(run.metrics.get(step, {}).get("grad_norm") for step in steps),
+        grad_norm_by_step=tuple(map(norms.get, steps)),
     )
 
 
@@ -207,12 +207,8 @@ class NamedRun:
 
 def side_by_side(runs: Sequence[NamedRun]) -> tuple[ReportSection, ...]:
     """Differences beside the first run, courses, and settings."""
-    steps = _common_steps(runs)
+    steps = tuple(sorted(set.intersection(*(set(one.run.steps or one.run.every_step) for one in runs))))
     return (_differences(runs, steps), _courses(runs), _settings(runs))
-
-
-def _common_steps(runs: Sequence[NamedRun]) -> tuple[int, ...]:
-    return tuple(sorted(set.intersection(*(set(one.run.steps or one.run.every_step) for one in runs))))
 
 
 def _differences(runs: Sequence[NamedRun], steps: Sequence[int]) -> ReportSection:
@@ -227,7 +223,8 @@ def _differences(runs: Sequence[NamedRun], steps: Sequence[int]) -> ReportSectio
         for title, form in _titles([first[1], *(found for _, found in others)])
         for other, found in others
     ]
-    sides = [found for one in runs if (found := _side_rewards(one, steps)) is not None]
+    same_steps = [(replace(one.run, groups=groups_of_steps(one.run.groups, steps)), one.name) for one in runs]
+    sides = [found for run, name in same_steps if (found := side_rewards(run, name)) is not None]
     told = [row for row in rows if _beyond_chance(row[5], len(rows))]
     return ReportSection(
         name=name,
@@ -247,11 +244,6 @@ def _differences(runs: Sequence[NamedRun], steps: Sequence[int]) -> ReportSectio
     )
 
 
-def _side_rewards(one: NamedRun, steps: Sequence[int]) -> SideRewards | None:
-    """Of the same steps, as everything that is compared."""
-    return side_rewards(replace(one.run, groups=groups_of_steps(one.run.groups, steps)), one.name)
-
-
 def _numbers(run: Run, steps: Sequence[int]) -> dict[str, Estimate]:
     """What a run is compared by, over these steps: title -> estimate, only those that its log tells."""
     table = reward_table(run.groups)
@@ -269,10 +261,11 @@ def _numbers(run: Run, steps: Sequence[int]) -> dict[str, Estimate]:
         if (tokens := _tokens(table)) is not None:
             found["tokens of a completion"] = _mean(tokens, table.prompt)
     for metric, title in (_LOGGED if run.groups else _ALONE | _LOGGED).items():
-        whole = [values[metric] for values in run.metrics.values() if math.isfinite(values.get(metric, math.nan))]
-        chosen = [run.metrics[s][metric] for s in steps if math.isfinite(run.metrics.get(s, {}).get(metric, math.nan))]
+        whole = _finite(run, metric)
+        chosen = [whole[step] for step in steps if step in whole]
         if chosen:
-            found[title] = mean_of_steps(chosen, whole).within(0.0 if min(whole) >= 0 else -math.inf, math.inf)
+            low = 0.0 if min(whole.values()) >= 0 else -math.inf
+            found[title] = mean_of_steps(chosen, list(whole.values())).within(low, math.inf)
     return found
 
 
@@ -354,11 +347,8 @@ def _table(first: str, rows: Sequence[_Row], steps: Sequence[int]) -> ReportTabl
     ]
     names = ("what", *(("run",) * many), first, "the run" if many else others[0] if others else "", "difference")
     over = f"Over {len(steps)} steps" if len(steps) > 1 else f"Step {steps[0]}"
-    return ReportTable(
-        caption=f"{over}, 95 % intervals; difference: the later run minus {first}",
-        columns=tuple(ReportColumn(title=name) for name in names),
-        rows=tuple(cells),
-    )
+    caption = f"{over}, 95 % intervals; difference: the later run minus {first}"
+    return table_of_cells(caption, [(name, "text") for name in names], cells)
 
 
 def _said(estimate: Estimate, title: str, *, signed: bool = False) -> str:
@@ -375,7 +365,7 @@ def _courses(runs: Sequence[NamedRun]) -> ReportSection:
         ("Groups without a gradient", "share of groups", [_dead_shares(one.run) for one in runs], (0.0, 1.0)),
     ]
     for metric, title in _LOGGED.items():
-        values = [{s: m[metric] for s, m in one.run.metrics.items() if metric in m} for one in runs]
+        values = [one.run.courses.by_step(metric) for one in runs]
         drawn.append((f"{title[0].upper()}{title[1:]}", metric, values, None))
     charts = [chart for one in drawn if sum(map(bool, one[2])) > 1 for chart in _overlaid(runs, *one)]
     return ReportSection(
@@ -431,11 +421,14 @@ def _by_step(
     run: Run, metric: str, table: RewardTable, values: NDArray[np.float64], weights: NDArray[Any]
 ) -> dict[int, float]:
     if not run.groups:
-        logged = {step: values.get(metric, math.nan) for step, values in run.metrics.items()}
-        return {step: value for step, value in logged.items() if math.isfinite(value)}
+        return _finite(run, metric)
     steps, of_group = np.unique(table.step, return_inverse=True)
     means = np.bincount(of_group, weights=values) / np.bincount(of_group, weights=weights)
     return dict(zip(steps.tolist(), means.tolist(), strict=True))
+
+
+def _finite(run: Run, metric: str) -> dict[int, float]:
+    return {step: value for step, value in run.courses.by_step(metric).items() if math.isfinite(value)}
 
 
 def _ends(runs: Sequence[NamedRun], rewards: Sequence[dict[int, float]]) -> str:
@@ -471,13 +464,13 @@ def _settings(runs: Sequence[NamedRun]) -> ReportSection:
     more = ", ..." if len(differing) > 6 else ""
     attribution = ["What differs between the runs may be due to any of them."] if len(differing) > 1 else []
     rows = tuple((key, *(values.get(key, _NOT_TOLD) for values in known)) for key in differing)
-    columns = (ReportColumn(title="setting"), *(ReportColumn(title=one.name) for one in runs))
+    titles = ("setting", *(one.name for one in runs))
     return ReportSection(
         name=name,
         question=question,
         severity="unknown" if untold else "look" if len(differing) > 1 else "fine",
         findings=(f"{said}{more}.", *attribution, *others),
-        tables=(ReportTable(caption="As the logs tell them", columns=columns, rows=rows),) if rows else (),
+        tables=(table_of_cells("As the logs tell them", [(title, "text") for title in titles], rows),) if rows else (),
     )
 
 

@@ -11,8 +11,9 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 import numpy as np
 
@@ -67,42 +68,26 @@ MOST_STEPS = 4
 MOST_TOKENS = 512  # token rows that are computed where no number is named
 
 
-def _of_gradients(name: str) -> Callable[[ReportInputs], ReportSection]:
-    """A section that is not even loaded where no gradient was recomputed."""
+def _of(module: str, name: str) -> Callable[[ReportInputs], ReportSection]:
+    """A section whose module is not even loaded where what it looks at is missing."""
 
     def section(inputs: ReportInputs) -> ReportSection:
-        if not inputs.grams:
-            return missing_section(name, inputs.no_grams)
-        from gradscope.diagnostics.report.sections.gradient import SECTIONS
-
-        return SECTIONS[name](inputs)
+        found = {"tokens": inputs.tokens, "coverage": inputs.passk, "gradient": inputs.grams or inputs.no_grams}[module]
+        if isinstance(found, Unavailable):
+            return missing_section(name, found)
+        of_name = getattr(import_module(f"gradscope.diagnostics.report.sections.{module}"), f"{name}_section")
+        return cast(ReportSection, of_name(inputs))
 
     return section
-
-
-def _tokens_section(inputs: ReportInputs) -> ReportSection:
-    if isinstance(inputs.tokens, Unavailable):
-        return missing_section("tokens", inputs.tokens)
-    from gradscope.diagnostics.report.sections.tokens import tokens_section
-
-    return tokens_section(inputs)
-
-
-def _coverage_section(inputs: ReportInputs) -> ReportSection:
-    if isinstance(inputs.passk, Unavailable):
-        return missing_section("coverage", inputs.passk)
-    from gradscope.diagnostics.report.sections.coverage import coverage_section
-
-    return coverage_section(inputs)
 
 
 _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     signal_section,
     zero_loss_section,
     replay_section,
-    _of_gradients("rank"),
-    _of_gradients("contributions"),
-    _tokens_section,
+    _of("gradient", "rank"),
+    _of("gradient", "contributions"),
+    _of("tokens", "tokens"),
     length_section,
     rewards_section,
     loss_scale_section,
@@ -110,8 +95,8 @@ _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     staleness_section,
     entropy_section,
     generation_section,
-    _coverage_section,
-    _of_gradients("formulations"),
+    _of("coverage", "coverage"),
+    _of("gradient", "formulations"),
     claims_section,
 )
 _NOT_ASKED: tuple[tuple[MeasuredStep, ...], Unavailable] = (
@@ -141,7 +126,7 @@ def report_run(
     read: ReadOptions | None = None,
     engine: EngineOptions | None = None,
 ) -> RunReport:
-    """Everything that can be said about one run.
+    """Everything that can be said about one run, a section a question.
 
     Args:
         steps: Steps whose gradients are recomputed; ``all`` whose weights are on disk, None: at most four of those.
@@ -149,9 +134,6 @@ def report_run(
         tokens: Most tokens whose own gradients are computed, of the largest rollouts; 0: none, None: 512.
         samples: Files of samples of held-out prompts, before and after; none: those of the run folder, if any.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
-
-    Returns:
-        One section a question.
     """
     progress = reporter(progress)
     read, engine = read or ReadOptions(), engine or EngineOptions()
@@ -164,7 +146,7 @@ def report_run(
     if gradients:
         measured, absent = _measured(run, chosen, engine, progress)
     grams = tuple(step.gram for step in measured if step.gram is not None)
-    if grams and not any(_has_gradient(gram) for gram in grams):
+    if grams and not any(map(_has_gradient, grams)):
         absent = _without_gradient(grams)
     replay, policy, lengths = _read_steps(run, _all_steps(run, measured, absent), progress)
     held_out = _or_unavailable(lambda: _samples(run, samples, success_threshold))
@@ -185,13 +167,19 @@ def report_run(
         lengths=lengths,
         options=dict(_spelled(read, success_threshold)),
     )
+    groups = None if isinstance(inputs.degeneracy, Unavailable) else inputs.degeneracy
     return RunReport(
         source=with_damage(run, {one.step: one.reason for one in measured if one.reason}, chosen if gradients else ()),
         name=_name(run),
         sections=tuple(section(inputs) for section in _SECTIONS),
         recomputed=tuple(gram.step for gram in grams),
         strip=key_numbers(inputs),
-        rollouts=read_groups(run, grams, _threshold(inputs.degeneracy), _main_reward(inputs.degeneracy)),
+        rollouts=read_groups(
+            run,
+            grams,
+            groups.success_threshold if groups else None,
+            groups.prompts.reward if groups and groups.by_reward else None,
+        ),
         logged=inputs.logged,
     )
 
@@ -206,15 +194,6 @@ def _curve(grams: Sequence[StepGram]) -> tuple[RankCurvePoint, ...]:
 
 def _name(run: Run) -> str:
     return "/".join(as_named(str(run.path.resolve())).split(os.sep)[-2:]).lstrip("/")
-
-
-def _threshold(report: DegeneracyReport | Unavailable) -> float | None:
-    return None if isinstance(report, Unavailable) else report.success_threshold
-
-
-def _main_reward(report: DegeneracyReport | Unavailable) -> str | None:
-    """The reward function beside which others decide groups, where the log has several."""
-    return None if isinstance(report, Unavailable) or not report.by_reward else report.prompts.reward
 
 
 def _spelled(read: ReadOptions, success_threshold: float | None) -> Iterator[tuple[str, str]]:
@@ -280,14 +259,11 @@ def _usable_steps(run: Run, wanted: Literal["all"] | None) -> tuple[int, ...]:
     if wanted == "all" or last < MOST_STEPS:
         return tuple(usable)
     chosen = [usable[round(quarter * last / (MOST_STEPS - 1))] for quarter in range(MOST_STEPS)]
-    spike = max(usable, key=lambda step: _spike_size(run.metrics.get(step, {}).get("grad_norm", 0.0)))
+    norms = run.courses.by_step("grad_norm")
+    spike = max(usable, key=lambda step: norms.get(step, 0.0) if math.isfinite(norms.get(step, 0.0)) else math.inf)
     if spike not in chosen:
         chosen.remove(min(chosen[1:-1], key=lambda step: abs(step - spike)))
     return tuple(sorted({*chosen, spike}))
-
-
-def _spike_size(grad_norm: float) -> float:
-    return grad_norm if math.isfinite(grad_norm) else math.inf
 
 
 def _all_steps(run: Run, measured: Sequence[MeasuredStep], absent: Unavailable) -> Iterator[MeasuredStep]:

@@ -42,15 +42,14 @@ def report_of_metrics(run: Run, name: str) -> RunReport:
 def dead_section(courses: Sequence[MetricCourse], source: Source) -> ReportSection:
     """Groups without a gradient."""
     course = course_named(courses, _DEAD)
-    question, sentence = "How much of the batch carries a gradient?", dead_sentence(courses)
+    sentence = dead_sentence(courses)
     if course is None:
         hint = f"Name it with --metric-column {_DEAD}=NAME where one of them is."
-        return ReportSection(name="signal", question=question, missing=f"{sentence} {hint}")
+        return ReportSection(name="signal", missing=f"{sentence} {hint}")
     kinds = [one for key in ("frac_all_pass", "frac_all_fail") if (one := course_named(courses, key)) is not None]
     share = course.mean.value
     return ReportSection(
         name="signal",
-        question=question,
         findings=(sentence,),
         severity="unknown" if share is None else "problem" if share > _MOST else "look" if share > _MANY else "fine",
         meaning=metric(_DEAD).meaning,

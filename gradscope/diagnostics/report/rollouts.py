@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from gradscope.diagnostics.report.sections.inputs import excerpt
 from gradscope.metrics.gram.geometry import projection_shares
 from gradscope.metrics.outcomes.groups import all_equal
@@ -35,7 +33,9 @@ def read_groups(
     if holds_rewards_alone(run.groups):
         return ()
     kind = partial(kind_of, threshold=threshold, main=main)
-    parts = {gram.step: _shares(gram) for gram in grams} or {step: {} for step in _ends(run.steps)}
+    parts = {gram.step: _shares(gram) for gram in grams} or {
+        step: {} for step in sorted({run.steps[0], run.steps[len(run.steps) // 2], run.steps[-1]})
+    }
     allowed = MOST_ROLLOUTS // max(len(parts), 1)
     chosen = [
         (group, shares)
@@ -45,7 +45,25 @@ def read_groups(
     ]
     texts = sum(1 + group.size for group, _ in chosen)
     limit = max(LEAST_CHARACTERS, MOST_CHARACTERS // max(texts, 1))
-    return tuple(_read(group, shares, kind(group), limit) for group, shares in chosen)
+    return tuple(
+        ReadGroup(
+            step=group.step,
+            group_id=group.group_id,
+            kind=kind(group),
+            prompt=excerpt(group.rollouts[0].prompt, limit),
+            rollouts=tuple(
+                ReadRollout(
+                    sample=rollout.sample,
+                    reward=rollout.reward,
+                    advantage=rollout.advantage,
+                    share=shares.get((group.group_id, rollout.sample)),
+                    completion=excerpt(rollout.completion, limit),
+                )
+                for rollout in group.rollouts
+            ),
+        )
+        for group, shares in chosen
+    )
 
 
 def kind_of(group: RolloutGroup, threshold: float | None, main: str | None = None) -> str:
@@ -61,10 +79,6 @@ def kind_of(group: RolloutGroup, threshold: float | None, main: str | None = Non
     return "all pass" if rewards[0] >= threshold else "all fail"
 
 
-def _ends(steps: Sequence[int]) -> tuple[int, ...]:
-    return tuple(sorted({steps[0], steps[len(steps) // 2], steps[-1]}))
-
-
 def _shares(gram: StepGram) -> _Shares:
     matrix = gram.policy_gram
     if matrix is None or matrix.sum() <= 0:
@@ -77,7 +91,8 @@ def _chosen(
     groups: Sequence[RolloutGroup], shares: _Shares, kind: Callable[[RolloutGroup], str], allowed: int
 ) -> list[RolloutGroup]:
     """At least one group, then as many as ``allowed`` rollouts leave room for; in the order of the log."""
-    order = np.argsort([-_weight(group, shares) for group in groups], kind="stable").tolist()
+    largest = [max(abs(shares.get((one.group_id, r.sample), 0.0)) for r in one.rollouts) for one in groups]
+    order = sorted(range(len(groups)), key=lambda place: -largest[place])
     first_of_kind: dict[str, int] = {}
     for place in order:
         first_of_kind.setdefault(kind(groups[place]), place)
@@ -88,26 +103,3 @@ def _chosen(
             kept.append(place)
             room -= groups[place].size
     return [groups[place] for place in sorted(kept)]
-
-
-def _weight(group: RolloutGroup, shares: _Shares) -> float:
-    return max(abs(shares.get((group.group_id, rollout.sample), 0.0)) for rollout in group.rollouts)
-
-
-def _read(group: RolloutGroup, shares: _Shares, kind: str, limit: int) -> ReadGroup:
-    return ReadGroup(
-        step=group.step,
-        group_id=group.group_id,
-        kind=kind,
-        prompt=excerpt(group.rollouts[0].prompt, limit),
-        rollouts=tuple(
-            ReadRollout(
-                sample=rollout.sample,
-                reward=rollout.reward,
-                advantage=rollout.advantage,
-                share=shares.get((group.group_id, rollout.sample)),
-                completion=excerpt(rollout.completion, limit),
-            )
-            for rollout in group.rollouts
-        ),
-    )

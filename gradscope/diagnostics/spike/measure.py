@@ -35,7 +35,6 @@ from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.step_metrics import StepMetrics
 from gradscope.say import as_ranges
 
 _NAMES: tuple[tuple[str, ...], ...] = (
@@ -52,12 +51,10 @@ Courses = Mapping[str, Mapping[int, float]]  # name -> step -> what was logged
 def courses_of(run: Run) -> Courses:
     """The logged courses of these numbers, each by one of its names; what no step has is left out."""
     found: dict[str, dict[int, float]] = {}
-    metrics = StepMetrics.of(run.metrics)
     for names in _NAMES:
-        logged = metrics.columns
-        chosen = next((name for last in names for name in logged if name.rpartition("/")[2] == last), None)
+        chosen = next((name for last in names for name in run.courses.columns if name.rpartition("/")[2] == last), None)
         if chosen is not None:
-            found[chosen] = metrics.by_step(chosen)
+            found[chosen] = run.courses.by_step(chosen)
     return found
 
 
@@ -251,16 +248,11 @@ def measure_spike(
     read: ReadOptions | None = None,
     engine: EngineOptions | None = None,
 ) -> SpikeReport:
-    """Take a step apart whose gradient norm, KL or loss stands out.
+    """Take the step apart, None: the one that stands out most, whose gradient norm, KL or loss stands out.
 
-    Args:
-        step: The step; None: the one that stands out most.
-        tokens: Most tokens whose gradients are computed; 0: none.
-
-    Returns:
-        What was logged at the step beside the steps around it; its rollouts, tokens and parameters by their part of
-        its gradient, and what the norm would have been without the worst of them. Where the gradient cannot be
-        recomputed, what the log alone tells, and why.
+    What was logged at the step beside the steps around it; its rollouts, at most so many ``tokens`` and parameters by
+    their part of its gradient, and what the norm would have been without the worst of them. Where the gradient cannot
+    be recomputed, what the log alone tells, and why.
 
     Raises:
         InputError: The log holds nothing of the step, or no step can stand out.
@@ -271,14 +263,11 @@ def measure_spike(
     chosen = outstanding_step(courses) if step is None else step
     if chosen not in run.updates and chosen not in run.metrics:
         raise InputError(
-            f"{run.source.path} has nothing of step {chosen}.", hint=f"It has steps {_ends(run.every_step)}."
+            f"{run.source.path} has nothing of step {chosen}.",
+            hint=f"It has steps {f'{min(run.every_step)} to {max(run.every_step)}'}.",
         )
     measured = _measured(run, chosen, tokens, engine or EngineOptions(), progress)
     return _report(run, chosen, courses, measured, was_named=step is not None)
-
-
-def _ends(steps: Sequence[int]) -> str:
-    return f"{min(steps)} to {max(steps)}"
 
 
 def _measured(
@@ -306,9 +295,8 @@ def _also_unusual(run: Run, step: int, courses: Courses, *, stands_out: bool) ->
     That is the chance of one step. One that was searched for among all steps stands out by its courses alone.
     """
     others = [name for name in run.metrics.get(step, {}) if name not in courses]
-    metrics = StepMetrics.of(run.metrics)
     for name in others:
-        found = metric_at(name, metrics.by_step(name), step, num_chosen_from=len(others))
+        found = metric_at(name, run.courses.by_step(name), step, num_chosen_from=len(others))
         if abs(found.deviation.value or 0.0) > (found.by_chance.value or math.inf):
             yield replace(found, is_unusual=stands_out)
 
@@ -351,13 +339,10 @@ NGRAM = 4  # length of the runs that are counted, as in the source: shorter ones
 
 
 def repeated_ngrams(items: Sequence[Hashable], *, length: int = NGRAM) -> float | None:
-    """Share of the runs of a few items that stood there before: 1 - distinct runs / runs (seq-rep-n, 1908.04319).
+    """1 - distinct runs / runs of a few items, ids or words [T]: 0 if none is there twice (seq-rep-n, 1908.04319).
 
-    From 0 (no run twice) to almost 1 (one run over and over), of token ids or words [T]; None where there is no run.
-
-    Example:
-        >>> repeated_ngrams("a b c d a b c d".split()), repeated_ngrams("a b c d e f g h".split())
-        (0.19999999999999996, 0.0)
+    >>> repeated_ngrams("a b c d a b c d".split()), repeated_ngrams("a b c d e f g h".split())
+    (0.19999999999999996, 0.0)
     """
     runs = [tuple(items[at : at + length]) for at in range(len(items) - length + 1)]
     return 1 - len(set(runs)) / len(runs) if runs else None

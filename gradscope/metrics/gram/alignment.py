@@ -32,12 +32,8 @@ def pass_at_k_weights(rewards: ArrayLike, k: int) -> Array:
     The gradient of 1 - (1 - p)^k is k (1 - p)^(k - 1) grad p. With the other n - 1 rollouts, c of them correct, the
     share of their (k-1)-element draws without a success, C(n-1-c, k-1) / C(n-1, k-1), is unbiased for (1-p)^(k-1), and
     their mean reward is a baseline that does not depend on this rollout; so w_i = k/n (r_i - mean of the others) times
-    that share. At k = 1 this is leave-one-out. Its mean is that of Walder & Karkhanis 2025 (arXiv 2505.15201), theorem
-    on the unbiased pass@k gradient; the baseline is another.
-
-    Args:
-        rewards: 0 or 1, [..., n].
-        k: From 1 to n.
+    that share, of rewards of 0 or 1, [..., n]. At k = 1 this is leave-one-out. Its mean is that of Walder & Karkhanis
+    2025 (arXiv 2505.15201), theorem on the unbiased pass@k gradient; the baseline is another.
 
     Raises:
         ValueError: A reward is not 0 or 1, or k is out of range.
@@ -65,10 +61,7 @@ class ExpectedUpdates:
     num_groups: int  # J
 
     def cosine(self, first: int, second: int) -> Estimate:
-        """Cosine of two expected updates, E u . E v / (|E u| |E v|), jackknifed over groups.
-
-        Undefined where either mean is not above its noise.
-        """
+        """E u . E v / (|E u| |E v|), jackknifed over groups; undefined where either mean is not above its noise."""
         norms = self.cross[:, first, first] * self.cross[:, second, second]
         signal = (self.cross[:, first, first] > 0) & (self.cross[:, second, second] > 0)
         if self.num_groups < MIN_GROUPS:
@@ -113,10 +106,8 @@ class ExpectedUpdates:
 def expected_updates(score_gram: ArrayLike, advantages: ArrayLike, index: ArrayLike) -> ExpectedUpdates:
     """Inner products of expected updates, with each group left out once.
 
-    Args:
-        score_gram: Gram matrix K of the score vectors, [R, R].
-        advantages: One row of weights a formulation, [F, R].
-        index: Group of each rollout, from 0 to J - 1, [R].
+    From the Gram matrix K of the score vectors, [R, R], one row of weights a formulation, [F, R], and the group of each
+    rollout as a number from 0 to J - 1, [R].
 
     >>> updates = expected_updates(np.ones((4, 4)), [[1.0] * 4], [0, 1, 2, 3])
     >>> updates.cosine(0, 0).value
@@ -152,12 +143,9 @@ _ALIKE = "at most one group of this step has a gradient"
 
 
 def group_cosine(group_gram: ArrayLike) -> Estimate:
-    """Mean cosine between the gradients of two different prompts, of those that have one; jackknifed over prompts.
+    """Mean cosine between the gradients S_j of two different prompts, from their inner products, [J, J].
 
-    0 for unrelated prompts; undefined for fewer than three with a gradient.
-
-    Args:
-        group_gram: Inner products of the S_j, [J, J].
+    Jackknifed over the prompts that have a gradient; 0 for unrelated ones, undefined for fewer than three.
 
     >>> round(group_cosine([[4.0, 2.0, 0.0], [2.0, 4.0, 0.0], [0.0, 0.0, 1.0]]).value, 4)  # (0.5 + 0 + 0) / 3
     0.1667
@@ -181,10 +169,8 @@ def noise_within(half_gram: ArrayLike) -> Estimate:
     Two halves of a group have independent rollouts and the prompt in common, so that mean a_j . b_j holds what the
     prompt has of its own, and mean |a_j - b_j|^2 / 2 what its rollouts add: that over the variance of a half, mean
     (|a_j|^2 + |b_j|^2) / 2 minus the mean product of halves of different prompts. The rest lies between prompts. Above
-    1 where chance made it so; undefined for fewer than three groups, or one with a gradient.
-
-    Args:
-        half_gram: Inner products of a_1, b_1, a_2, b_2 and so on, [2 J, 2 J].
+    1 where chance made it so; undefined for fewer than three groups, or one with a gradient. From the inner products of
+    a_1, b_1, a_2, b_2 and so on, [2 J, 2 J].
 
     >>> halves = np.array([[1.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 0, 1], [0, 0, 1]])
     >>> noise_within(halves @ halves.T).value  # each prompt has its own direction, and its halves agree

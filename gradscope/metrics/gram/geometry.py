@@ -96,13 +96,10 @@ def channels(grams: ArrayLike) -> Array:
     are sqrt(l_k) w_k n, and their sum is the sum's. Under random signs of the rows the expected square of a sum is the
     rows' energy, so what is kept of either channel is 1 on average, exactly.
 
-    Args:
-        grams: Gram matrices of gradient rows, [..., N, N].
-
-    Returns:
-        The number of shared directions, the share of the rows' energy in them, the share of the sum's, and of each
-        channel, shared and residual, the energy of the sum over that of the rows, [..., 5]. NaN where that is
-        undefined: without a gradient, the share of a sum that cancels altogether, and of a channel without energy.
+    From Gram matrices of gradient rows, [..., N, N]: the number of shared directions, the share of the rows' energy in
+    them, the share of the sum's, and of each channel, shared and residual, the energy of the sum over that of the rows,
+    [..., 5]. NaN where that is undefined: without a gradient, the share of a sum that cancels altogether, and of a
+    channel without energy.
 
     >>> channels([[1.0, -1.0, 0.0], [-1.0, 1.0, 0.0], [0.0, 0.0, 2.0]]).round(9).tolist()
     [1.0, 0.5, 0.0, 0.0, 1.0]
@@ -136,15 +133,11 @@ def _over(part: Array, whole: Array, energy: Array) -> Array:
 
 
 def class_subspace_energy(gram: ArrayLike, passed: ArrayLike) -> Estimate:
-    """Share of |X|_F^2 in the span of the mean passing row and the mean failing row.
+    """Share of |X|_F^2 in the span of the mean passing row and the mean failing row, from G, [R, R], and flags, [R].
 
     With C [R, 2] the matrix that averages the rows of each class, the share is tr(G C (C'GC)^+ C'G) / tr(G). A share
     near 1 says that the group's gradient is the difference of two means. Two directions catch something of any few
     rows, so read it against R: R = 2 gives 1 always. Undefined where a class is empty or every row is zero.
-
-    Args:
-        gram: G, [R, R].
-        passed: Whether each rollout passed, [R].
 
     Raises:
         ValueError: There is not one flag a row.
@@ -210,11 +203,8 @@ def update_gram(score_gram: ArrayLike, advantages: ArrayLike) -> Array:
 def between_groups(gram: ArrayLike, index: ArrayLike) -> Estimate:
     """Share of |X|_F^2 in the groups' mean rows: sum over j of n_j |mean row of j|^2, over tr(G).
 
-    What is left lies within groups and cancels in each group's sum. Undefined where every row is zero.
-
-    Args:
-        gram: G, [R, R].
-        index: Group of each row, from 0 to J - 1, [R].
+    What is left lies within groups and cancels in each group's sum. Undefined where every row is zero. Takes G, [R, R],
+    and the group of each row as a number from 0 to J - 1, [R].
 
     >>> between_groups([[1.0, -1.0], [-1.0, 1.0]], [0, 0]).value
     0.0
@@ -258,9 +248,7 @@ def cosines_to_sum(gram: ArrayLike) -> Array:
 def top_share(gram: ArrayLike, *, fraction: float = 0.1) -> Estimate:
     """Share of the summed row norms that the largest rows hold: sum of the top |g_i| / sum of all |g_i|.
 
-    Args:
-        gram: G, [R, R].
-        fraction: Which part of the rows is the top, rounded up to whole rows: the least that the share can be.
+    ``fraction`` of the rows is the top, rounded up to whole rows: the least that the share can be.
 
     >>> top_share([[9.0, 0.0], [0.0, 1.0]], fraction=0.5).value
     0.75
@@ -269,11 +257,7 @@ def top_share(gram: ArrayLike, *, fraction: float = 0.1) -> Estimate:
 
 
 def share_of_largest(norms: ArrayLike, *, fraction: float = 0.1) -> Estimate:
-    """Share of a sum of norms [R] that the largest of them hold; undefined where every norm is zero.
-
-    Args:
-        norms: Of gradient rows, [R].
-        fraction: Which part of the rows is the top, rounded up to whole rows: the least that the share can be.
+    """The same of norms, [R]; undefined where every norm is zero.
 
     >>> share_of_largest([3.0, 1.0], fraction=0.5).value
     0.75

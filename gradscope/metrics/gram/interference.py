@@ -38,17 +38,11 @@ class _Effects(ABC):
     cosine: Array  # that over |S_j| |C_k|; 0 where either is zero
 
     def frac_hurt(self) -> Estimate:
-        """Share of pairs of different prompts of which the first lowers the correct answers of the second.
-
-        Jackknifed over prompts; undefined for fewer than three on either side.
-        """
+        """Share of pairs of three prompts or more of which one lowers the other's correct answers; jackknifed."""
         return self._mean_over_pairs((self.effect < 0).astype(np.float64), (0.0, 1.0))
 
     def mean_cosine(self) -> Estimate:
-        """Mean cosine of the gradient of a prompt with the correct answers of another, 0 for unrelated prompts.
-
-        Jackknifed over prompts; undefined for fewer than three on either side.
-        """
+        """Mean cosine of a prompt's gradient with another's correct answers, 0 for unrelated prompts; likewise."""
         return self._mean_over_pairs(self.cosine, (-1.0, 1.0))
 
     @abstractmethod
@@ -69,12 +63,12 @@ class PromptEffects(_Effects):
         Negative where the others undo what the prompt learned; jackknifed over prompts. Undefined for fewer than three,
         or where their own gradients do not raise their correct answers.
         """
-        num = self._num_prompts
+        kept = self.pulls | self.is_solved
+        num = int(kept.sum())
         if num < MIN_GROUPS:
             return _too_few(num)
         own = np.diag(self.effect)
         between = self.effect - np.diag(own)
-        kept = self.pulls | self.is_solved
         leaving = np.concatenate([[0.0], (between.sum(axis=0) + between.sum(axis=1))[kept]])
         others, alone = between.sum() - leaving, own.sum() - np.concatenate([[0.0], own[kept]])
         if alone[0] <= 0:
@@ -103,10 +97,6 @@ class PromptEffects(_Effects):
                 found.append(student_mean(effect[others] / own))
         return found
 
-    @property
-    def _num_prompts(self) -> int:
-        return int((self.pulls | self.is_solved).sum())
-
     def _mean_over_pairs(self, values: Array, bounds: tuple[float, float]) -> Estimate:
         pairs = np.outer(self.pulls, self.is_solved) & ~np.eye(len(values), dtype=np.bool_)
         kept = self.pulls | self.is_solved
@@ -119,13 +109,9 @@ class PromptEffects(_Effects):
 
 
 def prompt_effects(gram: ArrayLike, weights: ArrayLike, groups: ArrayLike, is_correct: ArrayLike) -> PromptEffects:
-    """How the gradient of each prompt changes the correct answers of each, from the Gram matrix of score vectors.
+    """How the gradient of each prompt changes the correct answers of each, from the Gram matrix K of scores, [R, R].
 
-    Args:
-        gram: Gram matrix K of the score vectors, [R, R].
-        weights: The advantage of each rollout, [R].
-        groups: Its group as a number from 0 to J - 1, [R].
-        is_correct: Whether its answer is right, [R].
+    Each rollout has its advantage, its group as a number from 0 to J - 1, and whether its answer is right, [R] each.
 
     >>> scores = np.array([[2.0, 1.0], [0.0, 0.0], [-1.0, 1.0], [0.0, 0.0]])
     >>> found = prompt_effects(scores @ scores.T, [0.5, -0.5, 0.5, -0.5], [0, 0, 1, 1], [True, False, True, False])
@@ -234,10 +220,8 @@ def heldout_effects(
     """How the groups of a step with a gradient change the correct answers of held-out prompts, by inner products.
 
     Args:
-        gram: Gram matrix K of the score vectors, [R, R].
-        weights: The advantage of each rollout, [R].
-        groups: Its group as a number from 0 to J - 1, [R].
-        is_correct: Whether it was trained on and its answer is right, [R].
+        gram: Gram matrix K of the score vectors, [R, R]; ``weights``, ``groups`` and ``is_correct`` as in
+            :func:`prompt_effects`, of answers that were trained on.
         cross: Score vectors times C_k, [R, M].
         norms: |C_k|, [M].
         own: Score vectors times the gradient of each correct rollout's log-probability, [R, R]; None where not known.

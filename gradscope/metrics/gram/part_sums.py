@@ -62,14 +62,10 @@ def products_without(gram: ArrayLike) -> Array:
 
 
 def sum_cosine(products: Array, first: ArrayLike, second: ArrayLike) -> Estimate:
-    """Cosine of two combinations of the sums; undefined where either is zero.
+    """Cosine of two combinations of the V sums in ``products_without``; undefined where either is zero.
 
-    Without an interval for fewer than three groups, or where one group alone has either.
-
-    Args:
-        products: As :func:`products_without` returns them, [1 + J, V, V].
-        first: How often each sum is in the one, [V].
-        second: In the other, [V].
+    ``first`` and ``second`` say how often each sum is in them, [V]. Without an interval for fewer than three groups, or
+    where one group alone has either.
 
     >>> by_group = np.einsum("vd,wd,jk->vjwk", [[1.0, 0.0], [1.0, 1.0]], [[1.0, 0.0], [1.0, 1.0]], np.ones((3, 3)))
     >>> round(sum_cosine(products_without(by_group), [1, 0], [0, 1]).value, 4)
@@ -82,12 +78,7 @@ def sum_cosine(products: Array, first: ArrayLike, second: ArrayLike) -> Estimate
 
 
 def norm_ratio(products: Array, first: ArrayLike, second: ArrayLike) -> Estimate:
-    """Norm of one combination of the sums over that of another; undefined where the other is zero.
-
-    Args:
-        products: As :func:`products_without` returns them, [1 + J, V, V].
-        first: How often each sum is in the one, [V].
-        second: In the other, [V].
+    """Norm of one combination of the sums over that of another, which are given as in :func:`sum_cosine`.
 
     >>> by_group = np.einsum("v,w,jk->vjwk", [1.0, 2.0], [1.0, 2.0], np.ones((3, 3)))
     >>> norm_ratio(products_without(by_group), [1, 0], [0, 1]).value
@@ -99,14 +90,7 @@ def norm_ratio(products: Array, first: ArrayLike, second: ArrayLike) -> Estimate
 
 
 def sum_share(products: Array, part: ArrayLike, whole: ArrayLike) -> Estimate:
-    """A combination's part of another along that other's own direction: a . b / |b|^2.
-
-    Parts that add up to the whole have shares that add up to 1; one that pulls against it is negative.
-
-    Args:
-        products: As :func:`products_without` returns them, [1 + J, V, V].
-        part: How often each sum is in the part, [V].
-        whole: In the whole, [V].
+    """A combination's part of another along that other's own direction, a . b / |b|^2; parts of a whole add up to 1.
 
     >>> by_group = np.einsum("vd,wd,jk->vjwk", np.diag([3.0, 1.0]), np.diag([3.0, 1.0]), np.ones((3, 3)))
     >>> sum_share(products_without(by_group), [1, 0], [1, 1]).value
@@ -117,12 +101,7 @@ def sum_share(products: Array, part: ArrayLike, whole: ArrayLike) -> Estimate:
 
 
 def ratio_over_groups(of_part: ArrayLike, of_all: ArrayLike, scale: OpenScale = SHARE) -> Estimate:
-    """Ratio of two sums over groups, such as a share of the energy or a mean over tokens; undefined over nothing.
-
-    Args:
-        of_part: What each group adds above, [J].
-        of_all: And below, [J].
-        scale: Where the ratio has no ends.
+    """Ratio of two sums over groups, [J] each: a share of the energy, a mean over tokens; undefined over nothing.
 
     >>> ratio_over_groups([1.0, 2.0, 3.0], [4.0, 4.0, 4.0]).value
     0.5

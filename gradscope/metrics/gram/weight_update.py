@@ -21,12 +21,9 @@ PRINCIPAL_SHARE = 0.5  # the principal subspace of W_0 holds this share of its e
 def linear_growth(gram: ArrayLike, num_updates: ArrayLike) -> Estimate:
     """Share of a trajectory's energy on the best straight line from W_0: D_t = t V.
 
-    With the inner products of the updates D_t this is |sum t D_t|^2 / (sum t^2 sum |D_t|^2). 1 is growth at one speed
-    in one direction. Undefined with fewer than two checkpoints after the first, or without an update.
-
-    Args:
-        gram: Inner products of the updates, [T, T].
-        num_updates: t of each, [T].
+    With the inner products of the updates D_t, [T, T], and t of each, [T], this is |sum t D_t|^2 / (sum t^2 sum
+    |D_t|^2). 1 is growth at one speed in one direction. Undefined with fewer than two checkpoints after the first, or
+    without an update.
 
     >>> linear_growth([[1.0, 2.0], [2.0, 4.0]], [10, 20]).value
     1.0

@@ -54,11 +54,7 @@ class GroupTable:
         return Draws(step=self.step, prompt=self.prompt, size=self.size, equal=self.dead.astype(np.float64), rate=rate)
 
     def take(self, rows: NDArray[np.int64] | slice) -> GroupTable:
-        """Some of the groups.
-
-        Args:
-            rows: Their places, or from which to which.
-        """
+        """Some of the groups, by their places or from which to which."""
         return GroupTable(
             step=self.step[rows],
             prompt=self.prompt[rows],
@@ -98,24 +94,14 @@ NO_THRESHOLD = "the rewards are neither 0/1 nor -1/1 and no success threshold wa
 def estimate_degeneracy(
     table: GroupTable, *, base_pass_rate: BasePassRate = None, resampling: Resampling = RESAMPLING
 ) -> DegeneracyEstimates:
-    """All estimates of a table of groups.
-
-    Args:
-        table: The groups, at least one.
-        base_pass_rate: The p of the prediction.
-    """
+    """All estimates of a table of at least one group; ``base_pass_rate`` is the p of the prediction."""
     return estimate_degeneracies([table], base_pass_rate=base_pass_rate, resampling=resampling)[0]
 
 
 def estimate_degeneracies(
     tables: Sequence[GroupTable], *, base_pass_rate: BasePassRate = None, resampling: Resampling = RESAMPLING
 ) -> list[DegeneracyEstimates]:
-    """All estimates of several tables of groups, as of the steps of a run, in a fraction of the time of one by one.
-
-    Args:
-        tables: Groups, at least one each.
-        base_pass_rate: The p of the prediction.
-    """
+    """The same of several tables, as of the steps of a run, in a fraction of the time of one by one."""
     keys = [_likeness(table) if len(table.size) <= _FEW else at for at, table in enumerate(tables)]
     different = dict(zip(keys, tables, strict=True))
     one_each, found = list(different.values()), list[DegeneracyEstimates]()
@@ -173,16 +159,7 @@ def _estimates(table: GroupTable, shares: tuple[Estimate, ...], base_pass_rate: 
 
 
 def split_gap(table: GroupTable, gap: Estimate, *, base_pass_rate: BasePassRate = None) -> tuple[Estimate, Estimate]:
-    """The gap of a table of groups in two parts: between the prompts of a step, and over time.
-
-    Args:
-        table: The groups, at least one.
-        gap: Their ``jensen_gap``.
-        base_pass_rate: The p of the prediction.
-
-    Returns:
-        Both parts, which add up to the gap; undefined where it is.
-    """
+    """A table's ``jensen_gap`` in two parts that add up to it: between the prompts of a step, and over time."""
     if table.num_passing is None:
         unknown = Estimate.undefined_because(NO_THRESHOLD, num_units=gap.num_units)
         return unknown, unknown
@@ -190,22 +167,9 @@ def split_gap(table: GroupTable, gap: Estimate, *, base_pass_rate: BasePassRate 
 
 
 def estimate_at_size(
-    table: GroupTable,
-    group_size: int,
-    *,
-    base_pass_rate: BasePassRate = None,
-    resampling: Resampling = RESAMPLING,
+    table: GroupTable, group_size: int, *, base_pass_rate: BasePassRate = None, resampling: Resampling = RESAMPLING
 ) -> SizeEstimates:
-    """Degeneracy at a smaller group size than was logged, without bias.
-
-    Args:
-        table: The groups, at least one.
-        group_size: G, at least 1.
-        base_pass_rate: The p of the prediction.
-
-    Returns:
-        The estimates; all undefined where a group has fewer than G rollouts.
-    """
+    """Degeneracy at a size G below the logged one, without bias; undefined where a group has fewer than G rollouts."""
     num_short = int(np.sum(table.size < group_size))
     if num_short:
         reason = (
@@ -269,19 +233,13 @@ class Persistence:
 def dead_persistence(step: ArrayLike, prompt: ArrayLike, dead: ArrayLike, *, resampling: Resampling) -> Persistence:
     """How much likelier a group is dead where its prompt was dead the last time; intervals resample prompts.
 
-    Args:
-        step: The step of each group, [J]. Two groups of a prompt at one step are one visit: the later one is looked at.
-        prompt: Its prompt, [J].
-        dead: Whether its rewards are all equal, [J].
+    Each group has its step, its prompt and whether its rewards are all equal, [J] each. Two groups of a prompt at one
+    step are one visit: the later one is looked at. Each number is undefined where nothing tells it.
 
-    Returns:
-        The shares and the excess; each undefined where there is nothing that it could be told from.
-
-    Example:
-        >>> steps, prompts = [1, 1, 2, 2] * 6, [f"{place // 4}{place % 2}" for place in range(24)]
-        >>> found = dead_persistence(steps, prompts, [True, False] * 12, resampling=Resampling(num_resamples=50))
-        >>> found.after_dead.value, found.after_live.value, found.num_returns
-        (1.0, 0.0, 12)
+    >>> steps, prompts = [1, 1, 2, 2] * 6, [f"{place // 4}{place % 2}" for place in range(24)]
+    >>> found = dead_persistence(steps, prompts, [True, False] * 12, resampling=Resampling(num_resamples=50))
+    >>> found.after_dead.value, found.after_live.value, found.num_returns
+    (1.0, 0.0, 12)
     """
     times, (names, index) = np.asarray(step), np.unique(np.asarray(prompt), return_inverse=True)
     order = np.lexsort((times, index.reshape(-1)))

@@ -52,19 +52,11 @@ def dispersion_test(
 ) -> DispersionTest:
     """Test that all rollouts of a stratum have one pass rate, against groups that differ.
 
-    Args:
-        num_samples: n of each group, [J].
-        num_passing: c of each group, [J].
-        stratum: The step of each group, [J].
-        seed: Seed of the deals.
+    Each group has n, c and its stratum, its step, [J] each. Undefined where no deal could change anything.
 
-    Returns:
-        The test; undefined where no deal could change anything.
-
-    Example:
-        >>> test = dispersion_test([4] * 8, [0, 4] * 4, [1] * 8)
-        >>> round(test.z.value, 2), test.p_value.value
-        (7.28, 0.0005)
+    >>> test = dispersion_test([4] * 8, [0, 4] * 4, [1] * 8)
+    >>> round(test.z.value, 2), test.p_value.value
+    (7.28, 0.0005)
     """
     n, c = np.asarray(num_samples, dtype=np.int64), np.asarray(num_passing, dtype=np.int64)
     strata = [(n[rows], int(c[rows].sum())) for rows in _rows_by(np.asarray(stratum))]
@@ -89,23 +81,14 @@ def dispersion_test(
 def estimate_rate_variance(
     num_samples: ArrayLike, num_passing: ArrayLike, prompts: ArrayLike, *, resampling: Resampling
 ) -> Estimate:
-    """Var(p_x) without bias, with an interval by resampling prompts.
+    """Var(p_x) without bias, from n (at least 2), c and the prompt of each group, [J] each; intervals resample prompts.
 
     It is the variance of x minus the mean of x (1-x) / (n-1): slightly negative where groups differ less than coin
-    flips would.
+    flips would; undefined for a single group. Where fewer than 6 prompts have two rollouts of the rarer outcome, the
+    interval is that of the mean of their pairs, by Wilson's score.
 
-    Args:
-        num_samples: n of each group, at least 2, [J].
-        num_passing: c of each group, [J].
-        prompts: The prompt of each group, [J].
-
-    Returns:
-        The estimate; undefined for a single group. Where fewer than 6 prompts have two rollouts of the rarer outcome,
-        the interval is that of the mean of their pairs, by Wilson's score.
-
-    Example:
-        >>> estimate_rate_variance([2, 2], [0, 2], ["a", "b"], resampling=Resampling(num_resamples=100)).value
-        0.5
+    >>> estimate_rate_variance([2, 2], [0, 2], ["a", "b"], resampling=Resampling(num_resamples=100)).value
+    0.5
     """
     n = np.asarray(num_samples, dtype=np.float64)
     if len(n) < 2:
@@ -148,15 +131,8 @@ def estimate_rate_parts(
     its pass rate times that of the rest of its step, and the visit has what is left. Both without bias but for prompts
     that meet the same others at every visit (n / (n - 1), n the groups of a step).
 
-    Args:
-        step: The step of each group, [J].
-        prompts: Its prompt, [J].
-        num_samples: n of it, at least 2, [J].
-        num_passing: c of it, [J].
-        resampling: How often, and from which seed; prompts are resampled.
-
-    Returns:
-        Both variances; undefined where no prompt is seen at two steps with others.
+    Each group has its step, its prompt, n (at least 2) and c, [J] each; prompts are resampled. Undefined where no
+    prompt is seen at two steps with others.
     """
     n = np.asarray(num_samples, dtype=np.float64)
     rate = np.asarray(num_passing, dtype=np.float64) / n
@@ -206,7 +182,9 @@ def _moments(sizes: Counts, passing: int) -> tuple[float, float]:
         of_both = _falling(float(passing), passed) * _falling(total - passing, failed)
         return falling_sizes * of_both / _falling(total, passed + failed)
 
-    of_two, of_three, of_four = (_falling_sizes(distinct, order) for order in (2, 3, 4))
+    of_two, of_three, of_four = (
+        np.asarray(np.prod(distinct[:, None] - np.arange(order), axis=1), dtype=np.float64) for order in (2, 3, 4)
+    )
     pairs, triples, fours = (float(groups @ falling) for falling in (of_two, of_three, of_four))
     mean = joint(1, 1, pairs)
     same = mean + joint(2, 1, triples) + joint(1, 2, triples) + joint(2, 2, fours)
@@ -216,10 +194,6 @@ def _moments(sizes: Counts, passing: int) -> tuple[float, float]:
 
 def _falling(number: float, order: int) -> float:
     return float(np.prod(number - np.arange(order)))
-
-
-def _falling_sizes(sizes: Counts, order: int) -> Array:
-    return np.asarray(np.prod(sizes[:, None] - np.arange(order), axis=1), dtype=np.float64)
 
 
 def _deal(strata: list[tuple[Counts, int]], seed: int) -> Counts:

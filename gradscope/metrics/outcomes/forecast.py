@@ -68,11 +68,7 @@ class PassCounts:
 
     @classmethod
     def of(cls, num_samples: ArrayLike, num_passing: ArrayLike) -> PassCounts:
-        """Merge equal counts.
-
-        Args:
-            num_samples: n of each prompt, [J].
-            num_passing: c of each prompt, [J].
+        """Merge equal counts n and c of prompts, [J] each.
 
         Raises:
             ValueError: There is no prompt, or a count is impossible.
@@ -110,12 +106,8 @@ class InflatedBeta:
     def chances(self, num_samples: int) -> Array:
         """The distribution of counts: chance of each number c = 0 ... n of passing samples, [n + 1].
 
-        Args:
-            num_samples: n.
-
-        Example:
-            >>> InflatedBeta(a=1.0, b=1.0, at_zero=0.2).chances(3).round(4).tolist()
-            [0.4, 0.2, 0.2, 0.2]
+        >>> InflatedBeta(a=1.0, b=1.0, at_zero=0.2).chances(3).round(4).tolist()
+        [0.4, 0.2, 0.2, 0.2]
         """
         c = np.arange(num_samples + 1)
         inner = np.exp(_log_beta_binomial(np.full(len(c), num_samples), c, np.array(self.a), np.array(self.b)))
@@ -141,12 +133,11 @@ def fit_inflated_beta(counts: PassCounts) -> InflatedBeta:
     Of the four choices (no inflation, at 0, at 1, at both) the one with the least Bayesian information criterion is
     taken (Schwarz 1978): -2 log likelihood + parameters times log J.
 
-    Example:
-        >>> fitted = fit_inflated_beta(PassCounts.of([4] * 5, [0, 1, 2, 3, 4]))
-        >>> round(fitted.a, 2), round(fitted.b, 2), fitted.at_zero, fitted.at_one
-        (1.0, 1.0, 0.0, 0.0)
-        >>> round(fit_inflated_beta(PassCounts.of([9] * 90, [0] * 50 + [3, 4, 5, 6] * 10)).at_zero, 2)
-        0.55
+    >>> fitted = fit_inflated_beta(PassCounts.of([4] * 5, [0, 1, 2, 3, 4]))
+    >>> round(fitted.a, 2), round(fitted.b, 2), fitted.at_zero, fitted.at_one
+    (1.0, 1.0, 0.0, 0.0)
+    >>> round(fit_inflated_beta(PassCounts.of([9] * 90, [0] * 50 + [3, 4, 5, 6] * 10)).at_zero, 2)
+    0.55
     """
     fits = [_best_fit(counts, np.array(inflated)) for inflated in ((0, 0), (1, 0), (0, 1), (1, 1))]
     num_groups = float(counts.weight.sum())
@@ -156,10 +147,9 @@ def fit_inflated_beta(counts: PassCounts) -> InflatedBeta:
 def fit_npmle(counts: PassCounts) -> GridMixture:
     """The distribution of pass rates of maximum likelihood among all distributions on a grid (Laird 1978), by EM.
 
-    Example:
-        >>> fitted = fit_npmle(PassCounts.of([200] * 4, [0, 0, 200, 200]))
-        >>> round(float(fitted.weights[fitted.points <= 0.001].sum()), 2), round(float(fitted.weights[-1]), 2)
-        (0.5, 0.5)
+    >>> fitted = fit_npmle(PassCounts.of([200] * 4, [0, 0, 200, 200]))
+    >>> round(float(fitted.weights[fitted.points <= 0.001].sum()), 2), round(float(fitted.weights[-1]), 2)
+    (0.5, 0.5)
     """
     points = np.sin(np.linspace(0.0, np.pi / 2, NUM_POINTS)) ** 2
     n, c = counts.num_samples[:, None], counts.num_passing[:, None]
@@ -174,18 +164,10 @@ def fit_npmle(counts: PassCounts) -> GridMixture:
 
 
 def binomial_chances(num_samples: int, pass_rate: ArrayLike) -> Array:
-    """The binomial distribution: chance of each number of passing samples.
+    """The binomial distribution: chances of c = 0 ... n passing samples, [n + 1, ...], at one or several p, [...].
 
-    Args:
-        num_samples: n.
-        pass_rate: p, one or several, [...].
-
-    Returns:
-        Chances of c = 0 ... n, [n + 1, ...].
-
-    Example:
-        >>> binomial_chances(2, 0.5).round(4).tolist()
-        [0.25, 0.5, 0.25]
+    >>> binomial_chances(2, 0.5).round(4).tolist()
+    [0.25, 0.5, 0.25]
     """
     p = np.asarray(pass_rate, dtype=np.float64)
     c = np.arange(num_samples + 1).reshape(-1, *([1] * p.ndim))
@@ -281,14 +263,7 @@ class RateBounds:
 
     @classmethod
     def of(cls, num_samples: Counts, num_passing: Counts, prompts: Counts, fit: GridMixture) -> RateBounds:
-        """Join counts to cells.
-
-        Args:
-            num_samples: n of each group, [J].
-            num_passing: c of each group, [J].
-            prompts: The prompt of each group, [J].
-            fit: Their NPMLE.
-        """
+        """Join n, c and prompts of groups, [J] each, to cells; ``fit`` is their NPMLE."""
         sizes, weights = np.unique(num_samples, return_counts=True)
         every = np.concatenate([np.column_stack([np.full(n + 1, n), np.arange(n + 1)]) for n in sizes.tolist()])
         labels, of_count = np.unique(_cell_of(*every.T), return_inverse=True)
@@ -313,8 +288,7 @@ class RateBounds:
     def interval(self, share: Callable[[Array], ArrayLike]) -> Interval:
         """A 95 % interval of a share under any distribution of pass rates.
 
-        Args:
-            share: f, from pass rates [K] to what a prompt of that rate adds, in [0, 1], [K].
+        ``share`` takes pass rates, [K], to what a prompt of each adds, in [0, 1], [K].
         """
         at_points, at_checked = (np.asarray(share(p), dtype=np.float64) for p in (self.points, _CHECKED))
         low, high = -self._above(-at_points, -at_checked), self._above(at_points, at_checked)
@@ -372,37 +346,16 @@ class PassRates:
     goodness_of_fit: Estimate  # p-value of Pearson's chi-squared test of the shape
 
     def degeneracy(self, group_size: int) -> Estimate:
-        """Forecast share of degenerate groups.
-
-        Args:
-            group_size: G.
-
-        Returns:
-            The forecast; undefined where the data cannot support it.
-        """
+        """Forecast share of degenerate groups of a size; undefined where the data cannot support it."""
         value = self.shape.all_pass(group_size) + self.shape.all_fail(group_size)
         return self._forecast(f"G = {group_size}", group_size, value, lambda p: p**group_size + (1 - p) ** group_size)
 
     def pass_at_k(self, k: int) -> Estimate:
-        """Forecast chance that at least one of k samples passes.
-
-        Args:
-            k: The budget.
-
-        Returns:
-            The forecast; undefined where the data cannot support it.
-        """
+        """Forecast chance that at least one of k samples passes; undefined where the data cannot support it."""
         return self._forecast(f"k = {k}", k, 1.0 - self.shape.all_fail(k), lambda p: 1.0 - (1.0 - p) ** k)
 
     def pass_hat_k(self, k: int) -> Estimate:
-        """Forecast chance that all k samples pass.
-
-        Args:
-            k: The budget.
-
-        Returns:
-            The forecast; undefined where the data cannot support it.
-        """
+        """Forecast chance that all k samples pass; undefined where the data cannot support it."""
         return self._forecast(f"k = {k}", k, self.shape.all_pass(k), lambda p: p**k)
 
     def _forecast(self, what: str, size: int, value: float, share: Callable[[Array], Array]) -> Estimate:
@@ -421,22 +374,15 @@ class PassRates:
 
 
 def fit_pass_rates(num_samples: ArrayLike, num_passing: ArrayLike, prompts: ArrayLike | None = None) -> PassRates | str:
-    """Fit the distribution of pass rates.
+    """The distribution of pass rates, or the reason why these groups do not show one.
 
-    Args:
-        num_samples: n of each group, [J].
-        num_passing: c of each group, [J].
-        prompts: The prompt of each group, the independent unit, [J]; None: each group is its own.
+    Each group has n, c and its prompt, the independent unit, [J] each; None: each group is its own.
 
-    Returns:
-        The distribution, or the reason why these groups do not show one.
-
-    Example:
-        >>> fit_pass_rates([4] * 3, [0, 1, 2])
-        'a distribution of pass rates needs at least 10 prompts, there are 3'
-        >>> rates = fit_pass_rates([4] * 50, [0, 1, 2, 3, 4] * 10)
-        >>> round(rates.degeneracy(8).value, 3)
-        0.222
+    >>> fit_pass_rates([4] * 3, [0, 1, 2])
+    'a distribution of pass rates needs at least 10 prompts, there are 3'
+    >>> rates = fit_pass_rates([4] * 50, [0, 1, 2, 3, 4] * 10)
+    >>> round(rates.degeneracy(8).value, 3)
+    0.222
     """
     counts = PassCounts.of(num_samples, num_passing)
     labels = np.arange(len(counts.pair)) if prompts is None else cluster_numbers(prompts)
@@ -458,22 +404,14 @@ def fit_pass_rates(num_samples: ArrayLike, num_passing: ArrayLike, prompts: Arra
 
 
 def goodness_of_fit(counts: PassCounts, shape: InflatedBeta, num_prompts: int) -> Estimate:
-    """Pearson's chi-squared test of the inflated beta-binomial: a small p-value speaks against it.
+    """p-value of Pearson's chi-squared test of the inflated beta-binomial: a small one speaks against it.
 
-    Neighboring cells are joined until each is expected to hold five. Groups of one prompt are not independent: counts
-    are taken down to as many as there are prompts.
+    Neighboring cells are joined until each is expected to hold five; undefined where too few are left. Groups of one
+    prompt are not independent: counts are taken down to as many as there are prompts.
 
-    Args:
-        shape: Their fit.
-        num_prompts: Independent units among the groups.
-
-    Returns:
-        The p-value; undefined where too few cells are left.
-
-    Example:
-        >>> counts = PassCounts.of([4] * 100, [0, 1, 2, 3, 4] * 20)
-        >>> round(goodness_of_fit(counts, fit_inflated_beta(counts), 100).value, 2)
-        1.0
+    >>> counts = PassCounts.of([4] * 100, [0, 1, 2, 3, 4] * 20)
+    >>> round(goodness_of_fit(counts, fit_inflated_beta(counts), 100).value, 2)
+    1.0
     """
     num_groups = int(counts.weight.sum())
     sizes = np.unique(counts.num_samples).tolist()

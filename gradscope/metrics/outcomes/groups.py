@@ -16,25 +16,16 @@ Array = NDArray[np.float64]
 
 
 def frac_draws_all(num_samples: ArrayLike, num_marked: ArrayLike, k: int) -> Array:
-    """C(c, k) / C(n, k): the share of all k-element draws that take only marked samples.
+    """C(c, k) / C(n, k), [...]: the share of all k-element draws that take only marked samples, c of n.
 
     Computed as the product of (c - i) / (n - i), whose factors all lie in [0, 1]: no factorial overflows and nothing
     cancels, so n in the thousands keeps 13 digits.
 
-    Args:
-        num_samples: n, [...].
-        num_marked: c, [...], from 0 to n.
-        k: Number of draws, from 0 to the smallest n.
-
-    Returns:
-        Shares, [...].
-
     Raises:
         ValueError: A count is impossible or k exceeds a prompt's samples.
 
-    Example:
-        >>> frac_draws_all([4, 4], [3, 4], 2).tolist()
-        [0.5, 1.0]
+    >>> frac_draws_all([4, 4], [3, 4], 2).tolist()
+    [0.5, 1.0]
     """
     n, c = np.broadcast_arrays(np.asarray(num_samples), np.asarray(num_marked))
     if np.any(c < 0) or np.any(c > n):
@@ -61,70 +52,43 @@ BINARY_LEVELS = (frozenset({0.0, 1.0}), frozenset({-1.0, 1.0}))
 
 
 def binary_threshold(rewards: ArrayLike) -> float | None:
-    """The success threshold of rewards that speak for themselves: 0/1 or -1/1.
+    """The success threshold, 1.0, of rewards that speak for themselves, 0/1 or -1/1; None for others, or none.
 
-    Args:
-        rewards: All rewards of the log, any shape.
-
-    Returns:
-        1.0; None where the rewards have other values, or there are none.
-
-    Example:
-        >>> binary_threshold([0.0, 1.0, 1.0]), binary_threshold([0.0, 0.1])
-        (1.0, None)
+    >>> binary_threshold([0.0, 1.0, 1.0]), binary_threshold([0.0, 0.1])
+    (1.0, None)
     """
     levels = set(np.unique(np.asarray(rewards, dtype=np.float64)).tolist())
     return 1.0 if levels and any(levels <= allowed for allowed in BINARY_LEVELS) else None
 
 
 def passes(rewards: ArrayLike, success_threshold: float) -> NDArray[np.bool_]:
-    """Which rollouts pass: those whose reward reaches the threshold.
+    """Which rollouts pass, [...]: those whose reward reaches the threshold.
 
-    Args:
-        rewards: [...].
-
-    Returns:
-        Flags, [...].
-
-    Example:
-        >>> passes([0.5, 1.0], 1.0).tolist()
-        [False, True]
+    >>> passes([0.5, 1.0], 1.0).tolist()
+    [False, True]
     """
     return np.asarray(np.asarray(rewards, dtype=np.float64) >= success_threshold - REACHES_THRESHOLD, dtype=np.bool_)
 
 
 def all_equal(rewards: Sequence[float]) -> bool:
-    """Whether the rewards of a group are equal, so that it gives a group-mean baseline no gradient.
+    """Whether the finite rewards of a group, [G], are equal, so that it gives a group-mean baseline no gradient.
 
-    Args:
-        rewards: Finite rewards, [G], G >= 1.
-
-    Returns:
-        True where their range is within the tolerance.
-
-    Example:
-        >>> all_equal([0.5, 0.5 + 1e-9]), all_equal([0.5, 0.6])
-        (True, False)
+    >>> all_equal([0.5, 0.5 + 1e-9]), all_equal([0.5, 0.6])
+    (True, False)
     """
     return max(rewards) - min(rewards) <= EQUAL_REWARDS
 
 
 def classify_group(rewards: ArrayLike, success_threshold: float | None) -> GroupKind:
-    """What kind of group this is, by its reward range.
+    """What kind of group this is, by the range of its rewards, [G].
 
-    Args:
-        rewards: Finite rewards, [G], G >= 1.
-        success_threshold: A rollout passes when its reward reaches this; None where that is not known.
-
-    Returns:
-        ``mixed`` where rewards differ; else ``all_pass`` or ``all_fail``, or ``tied`` without a threshold.
+    ``mixed`` where they differ; else ``all_pass`` or ``all_fail``, or ``tied`` without a threshold.
 
     Raises:
         ValueError: There are no rewards, or one is not finite.
 
-    Example:
-        >>> classify_group([1.0, 1.0], 1.0), classify_group([0.3, 0.3], None), classify_group([0.0, 1.0], 1.0)
-        ('all_pass', 'tied', 'mixed')
+    >>> classify_group([1.0, 1.0], 1.0), classify_group([0.3, 0.3], None), classify_group([0.0, 1.0], 1.0)
+    ('all_pass', 'tied', 'mixed')
     """
     values = np.asarray(rewards, dtype=np.float64)
     if values.ndim != 1 or not len(values) or not np.all(np.isfinite(values)):
@@ -139,23 +103,14 @@ def classify_group(rewards: ArrayLike, success_threshold: float | None) -> Group
 def all_equal_unbiased(num_samples: ArrayLike, level_counts: ArrayLike, group_size: int) -> Array:
     """Chance that G of a prompt's n samples have the same reward: sum over reward levels of C(c_l, G) / C(n, G).
 
-    For two levels, c passing and n - c failing, it is [C(c,G) + C(n-c,G)] / C(n,G). The plug-in (c/n)^G + (1-c/n)^G
-    is biased upward when n is close to G.
-
-    Args:
-        num_samples: n, [...].
-        level_counts: How many samples have each reward, [..., levels].
-        group_size: G, at least 1 and at most the smallest n.
-
-    Returns:
-        One unbiased estimate a prompt, [...].
+    For two levels, c passing and n - c failing, it is [C(c,G) + C(n-c,G)] / C(n,G). The plug-in (c/n)^G + (1-c/n)^G is
+    biased upward when n is close to G. From n, [...], and how many samples have each reward, [..., levels].
 
     Raises:
         ValueError: The group size is below 1, or the counts do not add up to n.
 
-    Example:
-        >>> all_equal_unbiased([4], [[2, 1, 1]], 2).round(4).tolist()
-        [0.1667]
+    >>> all_equal_unbiased([4], [[2, 1, 1]], 2).round(4).tolist()
+    [0.1667]
     """
     n, counts = np.asarray(num_samples), np.asarray(level_counts)
     if group_size < 1:
@@ -168,18 +123,12 @@ def all_equal_unbiased(num_samples: ArrayLike, level_counts: ArrayLike, group_si
 
 
 def level_counts(rewards: ArrayLike) -> NDArray[np.int64]:
-    """How many rewards of a group are equal, level by level.
+    """How many rewards of groups of one size, [..., G], are equal, level by level: [..., levels].
 
-    Args:
-        rewards: Finite rewards of groups of one size, [..., G], G >= 1.
+    Ascending by reward, filled up with zeros; rewards closer than the tolerance to their neighbor share a level.
 
-    Returns:
-        Counts, ascending by reward, filled up with zeros, [..., levels]; rewards closer than the tolerance to their
-        neighbor share a level.
-
-    Example:
-        >>> level_counts([[0.5, 0.0, 0.5], [1.0, 1.0, 1.0]]).tolist()
-        [[1, 2], [3, 0]]
+    >>> level_counts([[0.5, 0.0, 0.5], [1.0, 1.0, 1.0]]).tolist()
+    [[1, 2], [3, 0]]
     """
     ordered = np.sort(np.asarray(rewards, dtype=np.float64), axis=-1)
     level = np.cumsum(np.diff(ordered, axis=-1, prepend=ordered[..., :1]) > EQUAL_REWARDS, axis=-1)
@@ -193,16 +142,8 @@ def level_counts(rewards: ArrayLike) -> NDArray[np.int64]:
 def iid_prediction(pass_rate: ArrayLike, group_size: ArrayLike) -> Array:
     """Degeneracy of a group of independent coin flips that all have the same p: p^G + (1-p)^G.
 
-    Args:
-        pass_rate: p, [...].
-        group_size: G, [...].
-
-    Returns:
-        The predicted shares, [...].
-
-    Example:
-        >>> float(iid_prediction(0.5, 4))
-        0.125
+    >>> float(iid_prediction(0.5, 4))
+    0.125
     """
     p, size = np.asarray(pass_rate, dtype=np.float64), np.asarray(group_size, dtype=np.float64)
     return np.asarray(p**size + (1 - p) ** size, dtype=np.float64)
@@ -214,16 +155,7 @@ def jensen_gap(degeneracy: ArrayLike, pass_rate: ArrayLike, group_size: ArrayLik
     p^G + (1-p)^G is convex in p, so prompts of unequal difficulty make more dead groups than their mean predicts
     (Jensen's inequality). For G = 2 the gap of the population is 2 Var(p_x), for G = 3 it is 3 Var(p_x).
 
-    Args:
-        degeneracy: D, [...].
-        pass_rate: p, [...].
-        group_size: G, [...].
-
-    Returns:
-        The gaps, [...].
-
-    Example:
-        >>> float(jensen_gap(1.0, 0.5, 2))
-        0.5
+    >>> float(jensen_gap(1.0, 0.5, 2))
+    0.5
     """
     return np.asarray(np.asarray(degeneracy) - iid_prediction(pass_rate, group_size), dtype=np.float64)

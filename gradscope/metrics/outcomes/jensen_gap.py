@@ -83,14 +83,8 @@ class Gap:
 def estimate_gap(draws: Draws, degenerate: Estimate, pass_rate: Estimate, base: BasePassRate) -> Gap:
     """The prediction of independent coin flips, and the gap to it.
 
-    Args:
-        draws: The groups.
-        degenerate: Their share with equal rewards.
-        pass_rate: Their mean pass rate.
-        base: The p of the prediction; the own one of a single step is the mean of the groups.
-
-    Returns:
-        The estimates; undefined where each step's own p is asked for and there are too few prompts.
+    The groups come with their share of equal rewards and their mean pass rate; the own p of a single step is that mean.
+    Undefined where each step's own p is asked for and there are too few prompts.
     """
     if base == "step" and np.ptp(draws.step) > 0:
         return _gap_by_step(draws, degenerate)
@@ -103,21 +97,17 @@ def estimate_gap(draws: Draws, degenerate: Estimate, pass_rate: Estimate, base: 
         )
     correlation = _correlation(draws, pass_rate) if prediction.interval else 0.0
     # Around p = 1/2 the prediction errs to one side only, so its error and that of the share add up.
-    relative = _relative(prediction, degenerate, -1.0 if _may_be_half(pass_rate) else correlation)
-    return Gap(
-        prediction=prediction,
-        gap=_gap_at_mean(draws, degenerate, prediction),
-        relative=_from_zero(relative),
-    )
+    low, high = pass_rate.ends
+    relative = _relative(prediction, degenerate, -1.0 if low <= 0.5 <= high else correlation)
+    return Gap(prediction=prediction, gap=_gap_at_mean(draws, degenerate, prediction), relative=_from_zero(relative))
 
 
 def _gap_at_mean(draws: Draws, degenerate: Estimate, prediction: Estimate) -> Estimate:
     """The gap to the prediction at the groups' own mean, with the interval of its linear part in the groups.
 
-    Returns:
-        The gap. To first order a group adds e - f'(p) x to it, e whether it is equal and x its pass rate. The ends lie
-        t and the third cumulant's part (Johnson 1978, J. American Statistical Association 73) from the unbiased value,
-        the upper one not beyond the largest share minus the least prediction.
+    To first order a group adds e - f'(p) x to it, e whether it is equal and x its pass rate. The ends lie t and the
+    third cumulant's part (Johnson 1978, J. American Statistical Association 73) from the unbiased value, the upper one
+    not beyond the largest share minus the least prediction.
     """
     plain = (degenerate.value or 0.0) - (prediction.value or 0.0)
     (sizes, of_size), rate = draws.sizes, float(draws.rate.mean())
@@ -168,11 +158,6 @@ def _from_zero(estimate: Estimate) -> Estimate:
     return estimate.map(lambda number: max(number, 0.0))
 
 
-def _may_be_half(pass_rate: Estimate) -> bool:
-    low, high = pass_rate.ends
-    return low <= 0.5 <= high
-
-
 def _gap_by_step(draws: Draws, degenerate: Estimate) -> Gap:
     rates = draws.own_rates
     if isinstance(rates, str):
@@ -190,16 +175,7 @@ def _relative(prediction: Estimate, degenerate: Estimate, correlation: float) ->
 
 
 def estimate_prediction(draws: Draws, pass_rate: Estimate, base: BasePassRate) -> Estimate:
-    """The prediction alone, for groups of a size that was not drawn.
-
-    Args:
-        draws: The groups; whether they are equal is not looked at.
-        pass_rate: Their mean pass rate.
-        base: The p of the prediction.
-
-    Returns:
-        The prediction; undefined where it is each step's own and there are too few prompts.
-    """
+    """The prediction alone, for groups of a size that was not drawn; undefined as in :func:`estimate_gap`."""
     if base == "step" and np.ptp(draws.step) > 0:
         return _gap_by_step(draws, pass_rate).prediction
     return _prediction(draws, pass_rate, base)
@@ -229,14 +205,7 @@ def _correlation(draws: Draws, pass_rate: Estimate) -> float:
 def estimate_gap_parts(draws: Draws, gap: Estimate, base: BasePassRate) -> tuple[Estimate, Estimate]:
     """The gap split into prompts that differ within a step, and a pass rate that moves between steps.
 
-    Args:
-        draws: The groups.
-        gap: Their gap, with the number of prompts behind it.
-        base: The p of the prediction.
-
-    Returns:
-        Between prompts and over time; they add up to the gap. Undefined where the log has too few prompts for two
-        blocks of steps, or for one where the base pass rate is given.
+    Undefined where the log has too few prompts for two blocks of steps, or for one where the base pass rate is given.
     """
     if not gap.is_defined:
         return gap, gap

@@ -55,22 +55,12 @@ class OwnRates:
 
 
 def own_rates(step: Counts, prompt: NDArray[np.generic], size: Counts, rate: Array) -> OwnRates | str:
-    """The predictions of a log at its own pass rates.
+    """The predictions of a log at its own pass rates, from columns [J]; the reason where it has too few prompts.
 
-    Args:
-        step: The step of each group, [J].
-        prompt: The prompt of each group, [J].
-        size: Its group size, G, [J].
-        rate: Its pass rate, [J].
-
-    Returns:
-        The predictions; where the log has too few prompts the reason, a sentence without its period.
-
-    Example:
-        >>> groups = np.arange(12)
-        >>> rates = own_rates(groups // 6, groups.astype(str), np.full(12, 2), np.repeat([0.0, 1.0], 6))
-        >>> rates.num_blocks, float(rates.by_step[0]), round(float(rates.over_time[0]), 4)
-        (2, 1.0, 0.5)
+    >>> groups = np.arange(12)
+    >>> rates = own_rates(groups // 6, groups.astype(str), np.full(12, 2), np.repeat([0.0, 1.0], 6))
+    >>> rates.num_blocks, float(rates.by_step[0]), round(float(rates.over_time[0]), 4)
+    (2, 1.0, 0.5)
     """
     unit = cluster_numbers(prompt)
     sizes, place = np.unique(size, return_inverse=True)
@@ -165,18 +155,12 @@ def _side_by_side(values: Array, num_members: Counts) -> Array:
 
 
 def _products_of_others(values: Array, order: int) -> Array:
-    """Sums over all choices of k different values of their product, k up to an order.
+    """Sums over all choices of k different values of their product, k up to ``order``.
 
     The coefficients of prod (1 + z_i t), by a tree of products: upward for all values, downward for all but one. There
     is no subtraction, so nothing cancels. Of many values the coefficients come from sums of powers (Newton's
-    identities), and each value is divided out, at a fraction of the work.
-
-    Args:
-        values: Non-negative, of each block, [B, m]; zeros change nothing.
-        order: The largest k, K.
-
-    Returns:
-        Of all values, then without each, [B, 1 + m, 1 + K].
+    identities), and each value is divided out, at a fraction of the work. From non-negative values of each block, [B,
+    m]: of all of them, then without each, [B, 1 + m, 1 + K].
     """
     num_blocks, most = values.shape
     if most >= _MANY * order**2:
@@ -220,31 +204,19 @@ def _by_division(values: Array, order: int) -> Array:
 
 
 def estimate_policy_gap(
-    equal: ArrayLike,
-    passing: ArrayLike,
-    members: ArrayLike,
-    prompts: ArrayLike,
-    *,
-    resampling: Resampling,
+    equal: ArrayLike, passing: ArrayLike, members: ArrayLike, prompts: ArrayLike, *, resampling: Resampling
 ) -> tuple[Estimate, Estimate]:
-    """The gap at the pooled pass rate, split into prompts and policies.
+    """The gap at the pooled pass rate in two parts that add up to it: between prompts, and between policies.
 
-    Args:
-        equal: Whether a group is degenerate, [J].
-        passing: Passing rollouts of each policy in each group, [J, M].
-        members: Rollouts of each policy in each group, [J, M].
-        prompts: The prompt of each group, [J].
+    The first is the share of degenerate groups, [J], minus the prediction at the policies' own rates, the second that
+    prediction minus the one at the pooled rate. ``passing`` and ``members`` are rollouts of each policy in each group,
+    [J, M].
 
-    Returns:
-        Between prompts (share minus the prediction at the policies' own rates) and between policies (that prediction
-        minus the one at the pooled rate); they add up to the gap.
-
-    Example:
-        >>> between_prompts, between_policies = estimate_policy_gap(
-        ...     [1, 1], [[2, 0], [0, 0]], [[2, 0], [0, 2]], ["a", "a"], resampling=Resampling(num_resamples=100)
-        ... )
-        >>> between_prompts.value, between_policies.value
-        (0.0, 0.5)
+    >>> between_prompts, between_policies = estimate_policy_gap(
+    ...     [1, 1], [[2, 0], [0, 0]], [[2, 0], [0, 2]], ["a", "a"], resampling=Resampling(num_resamples=100)
+    ... )
+    >>> between_prompts.value, between_policies.value
+    (0.0, 0.5)
     """
     rollouts = np.asarray(members, dtype=np.int64)
     compositions, index = np.unique(rollouts, axis=0, return_inverse=True)

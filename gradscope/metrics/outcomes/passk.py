@@ -30,54 +30,30 @@ Array = NDArray[np.float64]
 def pass_at_k(num_samples: ArrayLike, num_correct: ArrayLike, k: int) -> Array:
     """Chance that at least one of k samples is correct: 1 - C(n-c, k) / C(n, k) (Chen et al. 2021, equation 1).
 
-    Args:
-        num_samples: n of each prompt, [...].
-        num_correct: c of each prompt, [...].
-        k: The budget, at most the smallest n.
+    One unbiased estimate a prompt, from n and c, [...] each; k is at most the smallest n.
 
-    Returns:
-        One unbiased estimate a prompt, [...].
-
-    Example:
-        >>> pass_at_k([4, 4, 4], [0, 1, 4], 2).tolist()
-        [0.0, 0.5, 1.0]
+    >>> pass_at_k([4, 4, 4], [0, 1, 4], 2).tolist()
+    [0.0, 0.5, 1.0]
     """
     return 1.0 - frac_draws_all(num_samples, np.asarray(num_samples) - np.asarray(num_correct), k)
 
 
 def pass_hat_k(num_samples: ArrayLike, num_correct: ArrayLike, k: int) -> Array:
-    """Chance that all k samples are correct, pass^k: C(c, k) / C(n, k) (Yao et al. 2024, tau-bench).
+    """Chance that all k samples are correct, pass^k: C(c, k) / C(n, k) (Yao et al. 2024, tau-bench); likewise.
 
-    Args:
-        num_samples: n of each prompt, [...].
-        num_correct: c of each prompt, [...].
-        k: The budget, at most the smallest n.
-
-    Returns:
-        One unbiased estimate a prompt, [...].
-
-    Example:
-        >>> pass_hat_k([4, 4, 4], [0, 3, 4], 2).tolist()
-        [0.0, 0.5, 1.0]
+    >>> pass_hat_k([4, 4, 4], [0, 3, 4], 2).tolist()
+    [0.0, 0.5, 1.0]
     """
     return frac_draws_all(num_samples, num_correct, k)
 
 
 def why_k_too_large(num_samples: ArrayLike, k: int) -> str | None:
-    """Why there is no unbiased estimate at k.
+    """Why there is no unbiased estimate at k, a budget or group size, from n of each prompt, [P]; None where there is.
 
-    Args:
-        num_samples: n of each prompt, [P].
-        k: The budget or group size.
-
-    Returns:
-        The reason in words; None where every prompt has k samples.
-
-    Example:
-        >>> why_k_too_large([4, 4], 8)
-        'k = 8 exceeds the 4 samples of a prompt'
-        >>> why_k_too_large([4, 16, 16], 8)
-        'k = 8 exceeds the samples of 1 of 3 prompts (fewest 4)'
+    >>> why_k_too_large([4, 4], 8)
+    'k = 8 exceeds the 4 samples of a prompt'
+    >>> why_k_too_large([4, 16, 16], 8)
+    'k = 8 exceeds the samples of 1 of 3 prompts (fewest 4)'
     """
     n = np.asarray(num_samples)
     short = int(np.sum(n < k))
@@ -91,19 +67,10 @@ def why_k_too_large(num_samples: ArrayLike, k: int) -> str | None:
 def estimate_pass_table(
     num_samples: ArrayLike, num_correct: ArrayLike, ks: Sequence[int], *, resampling: Resampling = RESAMPLING
 ) -> list[tuple[Estimate, Estimate]]:
-    """pass@k and pass^k at several k from the same resamples.
+    """For each k pass@k and pass^k, from the same resamples of n and c, [P] each; undefined where k exceeds an n.
 
-    Args:
-        num_samples: n of each prompt, [P].
-        num_correct: c of each prompt, [P].
-        ks: The budgets.
-
-    Returns:
-        For each k: pass@k and pass^k; both undefined where k exceeds the samples of a prompt.
-
-    Example:
-        >>> [(at.value, hat.value) for at, hat in estimate_pass_table([2, 2], [1, 2], [1, 2])]
-        [(0.75, 0.75), (1.0, 0.5)]
+    >>> [(at.value, hat.value) for at, hat in estimate_pass_table([2, 2], [1, 2], [1, 2])]
+    [(0.75, 0.75), (1.0, 0.5)]
     """
     n, c = np.asarray(num_samples), np.asarray(num_correct)
     reasons = {k: why_k_too_large(n, k) if len(n) else "there are no prompts" for k in ks}
@@ -137,27 +104,18 @@ class CompressionFactor:
 
 
 def compression_factors(first: Counts, second: Counts, ks: Sequence[int]) -> tuple[CompressionFactor, ...]:
-    """How many times as many samples the first policy needs.
+    """How many times as many samples the first policy needs, one a budget of the second, on the same prompts.
 
     The first policy's curve is taken as straight between budgets, and from 0 at k = 0 to pass@1; so m is real, and
     below 1 where the second is the worse one. Its interval holds the budgets at which Student's interval of the
     difference, paired by prompt, holds zero (as Fieller 1954 does for a ratio); quantiles over resamples of prompts
     held m less often (89 % at 64 prompts, where this holds 94 %).
 
-    Args:
-        first: Counts of the first policy.
-        second: Counts of the second, of the same prompts.
-        ks: Budgets of the second.
-
-    Returns:
-        One a budget.
-
-    Example:
-        >>> import numpy as np
-        >>> n, c = np.full(20, 8), np.array([1, 3] * 10)
-        >>> once, twice = compression_factors((n, c), (n, np.minimum(2 * c, 8)), [1, 2])
-        >>> round(once.factor.value, 2), round(twice.factor.value, 2)
-        (2.35, 2.0)
+    >>> import numpy as np
+    >>> n, c = np.full(20, 8), np.array([1, 3] * 10)
+    >>> once, twice = compression_factors((n, c), (n, np.minimum(2 * c, 8)), [1, 2])
+    >>> round(once.factor.value, 2), round(twice.factor.value, 2)
+    (2.35, 2.0)
     """
     most, num_prompts = int(first[0].min()), len(first[0])
     budgets = np.unique(np.round(np.geomspace(1, most, _MOST_BUDGETS))).astype(np.int64)
@@ -185,22 +143,14 @@ def least_sharpening(first: Counts, second: Counts, *, resampling: Resampling = 
     n - 1 of its samples choose the prompts that they leave unsolved, and the one that is left, in turn each, says how
     often the first solves them after all. That is Good's and Turing's estimate of what was not yet seen, with the
     second policy's rate of solving it beside it. No distribution of pass rates is assumed, and none can be made up that
-    explains the difference.
+    explains the difference. With 95 % confidence, half of the error for each j; None where not even q = p is refuted.
 
-    Args:
-        first: Counts of the first policy.
-        second: Counts of the second, of the same prompts.
-
-    Returns:
-        M with 95 % confidence, half of the error for each j; None where not even q = p is refuted.
-
-    Example:
-        >>> import numpy as np
-        >>> n, hard = np.full(400, 64), np.arange(400) < 200
-        >>> round(least_sharpening((n, np.where(hard, 0, 32)), (n, np.where(hard, 20, 32))))
-        1046
-        >>> least_sharpening((n, np.where(hard, 0, 32)), (n, np.where(hard, 0, 32))) is None
-        True
+    >>> import numpy as np
+    >>> n, hard = np.full(400, 64), np.arange(400) < 200
+    >>> round(least_sharpening((n, np.where(hard, 0, 32)), (n, np.where(hard, 20, 32))))
+    1046
+    >>> least_sharpening((n, np.where(hard, 0, 32)), (n, np.where(hard, 0, 32))) is None
+    True
     """
     (n, c), (num_second, _) = first, second
     unsolved, held_out = (c == 0) + (c == 1) / n, (c == 1) * (n.min() / n)

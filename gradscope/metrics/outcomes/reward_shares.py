@@ -20,18 +20,10 @@ Array = NDArray[np.float64]
 
 
 def within_groups(values: ArrayLike, groups: ArrayLike) -> Array:
-    """Deviations from the group's mean.
+    """Each value, [R], minus the mean of its group.
 
-    Args:
-        values: One a rollout, [R].
-        groups: The group of each rollout, numbers or strings, [R].
-
-    Returns:
-        value - mean of its group, [R].
-
-    Example:
-        >>> within_groups([1.0, 0.0, 5.0], ["a", "a", "b"]).tolist()
-        [0.5, -0.5, 0.0]
+    >>> within_groups([1.0, 0.0, 5.0], ["a", "a", "b"]).tolist()
+    [0.5, -0.5, 0.0]
     """
     numbers = np.asarray(values, dtype=np.float64)
     _, index = np.unique(np.asarray(groups), return_inverse=True)
@@ -48,18 +40,11 @@ def correlation_within(
 ) -> Estimate:
     """Correlation of two numbers of a rollout within groups: sum d_x d_y / sqrt(sum d_x^2 sum d_y^2).
 
-    Args:
-        first: One number a rollout, [R].
-        second: Another, [R].
-        groups: The group of each rollout, [R].
-        clusters: The prompt of each rollout, the unit of resampling, [R]; None: each rollout is one.
+    Both numbers, the group and the prompt of each rollout, the unit of resampling, are [R]; without prompts each
+    rollout is one. Undefined where one of the two never differs within a group.
 
-    Returns:
-        A number from -1 to 1; undefined where one of the two never differs within a group.
-
-    Example:
-        >>> correlation_within([1.0, 2.0, 7.0, 9.0], [1.0, 0.0, 1.0, 0.0], ["a", "a", "b", "b"]).value
-        -0.9486832980505138
+    >>> correlation_within([1.0, 2.0, 7.0, 9.0], [1.0, 0.0, 1.0, 0.0], ["a", "a", "b", "b"]).value
+    -0.9486832980505138
     """
     x, y = within_groups(first, groups), within_groups(second, groups)
     units = cluster_sums(np.column_stack([x * y, x * x, y * y]), clusters)
@@ -78,18 +63,8 @@ def correlation_within(
 def rank_correlation_within(first: ArrayLike, second: ArrayLike, groups: ArrayLike, clusters: ArrayLike) -> Estimate:
     """The same of ranks among all, for numbers of which a few are far larger than the rest.
 
-    Args:
-        first: One number an item, [N].
-        second: Another, [N].
-        groups: The group of each item, [N].
-        clusters: The unit of resampling of each item, [N].
-
-    Returns:
-        A number from -1 to 1; undefined where one of the two never differs within a group.
-
-    Example:
-        >>> rank_correlation_within([1.0, 2.0, 900.0], [0.1, 0.2, 0.3], ["a"] * 3, [1, 2, 3]).value
-        1.0
+    >>> rank_correlation_within([1.0, 2.0, 900.0], [0.1, 0.2, 0.3], ["a"] * 3, [1, 2, 3]).value
+    1.0
     """
     from scipy.stats import rankdata  # on first use: the import takes a third of a second, as long as a whole report
 
@@ -109,30 +84,18 @@ REWARDED = 0.5
 def count_incoherent(rollouts: Iterable[tuple[float, bool]]) -> tuple[int, int]:
     """Rewarded rollouts, and those of them whose reasoning has a wrong or missing step.
 
-    Args:
-        rollouts: Reward of each, and whether its reasoning is right.
-
-    Example:
-        >>> count_incoherent([(1.0, True), (0.5, False), (0.49, False)])
-        (2, 1)
+    >>> count_incoherent([(1.0, True), (0.5, False), (0.49, False)])
+    (2, 1)
     """
     coherent = [is_coherent for reward, is_coherent in rollouts if reward >= REWARDED]
     return len(coherent), coherent.count(False)
 
 
 def frac_incoherent(num_rewarded: int, num_incoherent: int) -> Estimate:
-    """The share of rewarded rollouts whose reasoning has a wrong or missing step, with Wilson's interval.
+    """The share of rewarded rollouts, taken for independent (Wilson), whose reasoning has a wrong or missing step.
 
-    Args:
-        num_rewarded: Rewarded rollouts.
-        num_incoherent: Those of them with a wrong or missing step.
-
-    Returns:
-        The share; undefined where none was rewarded. The interval takes rollouts for independent.
-
-    Example:
-        >>> frac_incoherent(2, 1).value, frac_incoherent(0, 0).undefined
-        (0.5, 'no rollout was rewarded')
+    >>> frac_incoherent(2, 1).value, frac_incoherent(0, 0).undefined
+    (0.5, 'no rollout was rewarded')
     """
     if not num_rewarded:
         return Estimate.undefined_because("no rollout was rewarded")

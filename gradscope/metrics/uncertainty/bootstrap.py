@@ -56,25 +56,22 @@ def bootstrap_statistics(
     within: tuple[ArrayLike, ArrayLike] = (-np.inf, np.inf),
     resampling: Resampling = RESAMPLING,
 ) -> tuple[Estimate, ...]:
-    """Functions of sums over units, with studentized intervals from the same resamples.
+    """Functions of sums over J units, with studentized intervals from the same resamples.
 
     Args:
         statistic: From column sums [..., m] to the statistics [..., q]; called on all resamples at once.
-        units: One row a unit, [J, m]; a unit is what was drawn independently, a prompt with all its groups.
+        units: One row a unit, [J, m]; a unit is what was drawn independently, a prompt with all its groups. Fewer than
+            5, or a statistic that does not vary with them, give no interval.
         within: The least and the greatest that each statistic can be, numbers or [q]. A few units of very different
             size know no better, and their studentized interval runs away.
-
-    Returns:
-        q estimates. No interval where there are fewer than 5 units or the statistic does not vary with them.
 
     Raises:
         ValueError: There is no unit, or a number is not finite.
 
-    Example:
-        >>> shares = [[1.0, 2.0], [0.0, 2.0], [2.0, 2.0], [1.0, 2.0], [1.0, 2.0], [0.0, 2.0]]
-        >>> (ratio,) = bootstrap_statistics(lambda sums: sums[..., :1] / sums[..., 1:], shares)
-        >>> round(ratio.value, 4), ratio.low < ratio.value < ratio.high
-        (0.4167, True)
+    >>> shares = [[1.0, 2.0], [0.0, 2.0], [2.0, 2.0], [1.0, 2.0], [1.0, 2.0], [0.0, 2.0]]
+    >>> (ratio,) = bootstrap_statistics(lambda sums: sums[..., :1] / sums[..., 1:], shares)
+    >>> round(ratio.value, 4), ratio.low < ratio.value < ratio.high
+    (0.4167, True)
     """
     return _statistics_of_each(statistic, [units], within=within, resampling=resampling)[0]
 
@@ -112,13 +109,9 @@ def _values(statistic: Statistic, table: Array) -> Array:
 
 
 def bootstrap_means(
-    values: ArrayLike,
-    clusters: ArrayLike | None = None,
-    *,
-    resampling: Resampling = RESAMPLING,
-    share: bool = True,
+    values: ArrayLike, clusters: ArrayLike | None = None, *, resampling: Resampling = RESAMPLING, share: bool = True
 ) -> tuple[Estimate, ...]:
-    """Means of columns over rows, intervals by resampling clusters of rows.
+    """Means of columns over rows, intervals by resampling clusters of rows; undefined without rows.
 
     Args:
         values: One column a quantity, [rows, q].
@@ -127,16 +120,12 @@ def bootstrap_means(
         share: Whether the values lie in [0, 1]; then so do the intervals, and Wilson's is used where the bootstrap
             cannot work.
 
-    Returns:
-        q estimates, each of the mean over rows; undefined without rows.
-
     Raises:
         ValueError: There is not one cluster a row, or a share lies outside [0, 1].
 
-    Example:
-        >>> shares = bootstrap_means([[0.0, 1.0]] * 30)
-        >>> [(round(mean.low, 3), mean.value, round(mean.high, 3)) for mean in shares]
-        [(0.0, 0.0, 0.114), (0.886, 1.0, 1.0)]
+    >>> shares = bootstrap_means([[0.0, 1.0]] * 30)
+    >>> [(round(mean.low, 3), mean.value, round(mean.high, 3)) for mean in shares]
+    [(0.0, 0.0, 0.114), (0.886, 1.0, 1.0)]
     """
     table = np.asarray(values, dtype=np.float64)
     if not len(table):
@@ -149,14 +138,7 @@ def bootstrap_means(
 def bootstrap_shares(
     tables: Sequence[ArrayLike], clusters: Sequence[ArrayLike | None], *, resampling: Resampling = RESAMPLING
 ) -> list[tuple[Estimate, ...]]:
-    """Means of numbers in [0, 1] over the rows of several tables, as :func:`bootstrap_means` gives them of one.
-
-    Args:
-        tables: One column a quantity, [rows, q] each, at least a row.
-        clusters: The unit that each row of a table belongs to, [rows] each; None: each row is a unit.
-
-    Returns:
-        q estimates a table.
+    """:func:`bootstrap_means` of numbers in [0, 1] over the rows of several tables, [rows, q] each.
 
     Raises:
         ValueError: There is not one cluster a row, or a share lies outside [0, 1].
@@ -179,23 +161,13 @@ def _units(table: Array, clusters: ArrayLike | None) -> Array:
 
 
 def bootstrap_mean(
-    values: ArrayLike,
-    clusters: ArrayLike | None = None,
-    *,
-    resampling: Resampling = RESAMPLING,
-    share: bool = True,
+    values: ArrayLike, clusters: ArrayLike | None = None, *, resampling: Resampling = RESAMPLING, share: bool = True
 ) -> Estimate:
-    """One mean over rows: :func:`bootstrap_means` for a single column.
+    """One mean over rows, [rows]: :func:`bootstrap_means` for a single column.
 
-    Args:
-        values: [rows].
-        clusters: The unit that each row belongs to, [rows]; None: each row is a unit.
-        share: Whether the values lie in [0, 1].
-
-    Example:
-        >>> mean = bootstrap_mean([0.0, 1.0] * 20)
-        >>> round(mean.low, 2), mean.value, round(mean.high, 2)
-        (0.35, 0.5, 0.65)
+    >>> mean = bootstrap_mean([0.0, 1.0] * 20)
+    >>> round(mean.low, 2), mean.value, round(mean.high, 2)
+    (0.35, 0.5, 0.65)
     """
     column = np.asarray(values, dtype=np.float64).reshape(-1, 1)
     (mean,) = bootstrap_means(column, clusters, resampling=resampling, share=share)
@@ -203,31 +175,21 @@ def bootstrap_mean(
 
 
 def bootstrap_difference(
-    first: ArrayLike,
-    second: ArrayLike,
-    clusters: ArrayLike | None = None,
-    *,
-    resampling: Resampling = RESAMPLING,
+    first: ArrayLike, second: ArrayLike, clusters: ArrayLike | None = None, *, resampling: Resampling = RESAMPLING
 ) -> Estimate:
-    """Mean of second minus first, two shares paired by row: both sides of a resample draw the same prompts.
+    """Mean of second minus first, two shares paired by row, [rows]: both sides of a resample draw the same prompts.
 
     Where fewer than 10 units differ, the interval is made of those of the gains and of the losses, which are shares:
     two policies that agree on all of 30 prompts are not known to be equal.
 
-    Args:
-        first: In [0, 1], [rows].
-        second: In [0, 1], [rows], in the same order.
-        clusters: The unit that each row belongs to, [rows]; None: each row is a unit.
-
     Raises:
         ValueError: The two differ in length, or a share lies outside [0, 1].
 
-    Example:
-        >>> bootstrap_difference([0.0, 0.5, 0.0, 0.0, 0.5], [0.5, 0.5, 0.5, 1.0, 0.5]).value
-        0.4
-        >>> same = bootstrap_difference([0.5] * 30, [0.5] * 30)
-        >>> round(same.low, 3), same.value, round(same.high, 3)
-        (-0.114, 0.0, 0.114)
+    >>> bootstrap_difference([0.0, 0.5, 0.0, 0.0, 0.5], [0.5, 0.5, 0.5, 1.0, 0.5]).value
+    0.4
+    >>> same = bootstrap_difference([0.5] * 30, [0.5] * 30)
+    >>> round(same.low, 3), same.value, round(same.high, 3)
+    (-0.114, 0.0, 0.114)
     """
     before, after = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if before.shape != after.shape:
@@ -252,18 +214,10 @@ def bootstrap_difference(
 
 
 def correlation_of_means(columns: ArrayLike, clusters: ArrayLike | None = None) -> float:
-    """The correlation of two means over the same rows, by the influence that each cluster has on both.
+    """The correlation of two means over rows, [rows, 2], by each cluster's influence; 0 where one does not vary.
 
-    Args:
-        columns: [rows, 2].
-        clusters: The unit that each row belongs to, [rows]; None: each row is a unit.
-
-    Returns:
-        The correlation; 0 where one of them does not vary.
-
-    Example:
-        >>> round(correlation_of_means([[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]]), 3)
-        -1.0
+    >>> round(correlation_of_means([[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]]), 3)
+    -1.0
     """
     table = np.asarray(columns, dtype=np.float64)
     units = _units(table, clusters)
@@ -295,7 +249,8 @@ def _shares(means: Sequence[Estimate], units: Array) -> tuple[Estimate, ...]:
     num_whole = 2 * len(units) - above - below
     whole = (num_whole == len(units)) & bool(np.all(weights == weights[0]))
     rare = (len(units) < FEW_UNITS) | (np.minimum(above, below) < FEW_INFORMATIVE)
-    num_effective, shares = _effective_units(weights), list[Estimate]()
+    num_effective = float(weights.sum() ** 2 / np.sum(weights**2))  # Kish's: J where all weigh the same
+    shares: list[Estimate] = []
     for mean, by_wilson in zip(means, (whole | rare).tolist(), strict=True):
         value = mean.value or 0.0
         ends = wilson_interval(value, num_effective)
@@ -305,11 +260,6 @@ def _shares(means: Sequence[Estimate], units: Array) -> tuple[Estimate, ...]:
             ends = max(mean.ends[0], ends[0]), min(mean.ends[1], ends[1])
         shares.append(_estimate(value, ends, len(units)))
     return tuple(shares)
-
-
-def _effective_units(weights: Array) -> float:
-    """Kish's effective number of units: J where all weigh the same."""
-    return float(weights.sum() ** 2 / np.sum(weights**2))
 
 
 def _estimate(value: float, ends: Interval | None, num_units: int) -> Estimate:
@@ -332,25 +282,16 @@ def bounded_means(
     high: float,
     resampling: Resampling = RESAMPLING,
 ) -> tuple[Estimate, ...]:
-    """Means of columns over rows, for measurements between two ends.
+    """Means of columns over rows, [rows, q], for measurements between two ends.
 
-    With 10 units or more the interval is the studentized bootstrap's of the shares of the range.
+    With 10 units or more the interval is the studentized bootstrap's of the shares of the range; rounding may have left
+    a measurement just off its ends. No interval for one unit, or where all are equal: nothing tells how much they vary.
 
-    Args:
-        values: One column a measurement, [rows, q]; rounding may have left them just off its ends.
-        clusters: The unit that each row belongs to, [rows]; None: each row is a unit.
-        low: The least that a measurement can be.
-        high: The greatest; equal to ``low`` where there is no choice.
-
-    Returns:
-        q estimates. No interval for one unit, or where all are equal: nothing tells how much they vary.
-
-    Example:
-        >>> (rank,) = bounded_means([[2.0], [2.5], [3.0]], low=1, high=8)
-        >>> round(rank.low, 2), rank.value, round(rank.high, 2)
-        (1.61, 2.5, 4.07)
-        >>> bounded_means([[1.0]] * 8, low=1, high=16)[0].interval is None
-        True
+    >>> (rank,) = bounded_means([[2.0], [2.5], [3.0]], low=1, high=8)
+    >>> round(rank.low, 2), rank.value, round(rank.high, 2)
+    (1.61, 2.5, 4.07)
+    >>> bounded_means([[1.0]] * 8, low=1, high=16)[0].interval is None
+    True
     """
     span = high - low or 1.0
     shares = (np.asarray(values, dtype=np.float64) - low) / span

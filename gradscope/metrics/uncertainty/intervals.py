@@ -34,17 +34,10 @@ NORMAL = 1.959963984540054  # the normal quantile of the upper tail, written out
 
 @lru_cache(maxsize=4096)
 def student_quantile(degrees_of_freedom: float) -> float:
-    """Student's quantile of the upper tail: a symmetric interval is that many standard errors wide on each side.
+    """Student's quantile of the upper tail, kept: the half width of a symmetric interval in standard errors.
 
-    Args:
-        degrees_of_freedom: Above 0; it need not be whole.
-
-    Returns:
-        The quantile; kept, because the steps of a run ask for the same few.
-
-    Example:
-        >>> round(student_quantile(9), 3)
-        2.262
+    >>> round(student_quantile(9), 3)
+    2.262
     """
     from scipy.special import stdtrit
 
@@ -70,18 +63,11 @@ Interval = tuple[float, float]
 def wilson_interval(share: float, num_units: float) -> Interval:
     """Wilson's 95 % score interval of a share over units (Wilson 1927).
 
-    For units in [0, 1] that are not whole it is too wide rather than too narrow: their variance is at most p (1 - p).
+    For units in [0, 1] that are not whole, or an effective number of them, it is too wide rather than too narrow: their
+    variance is at most p (1 - p).
 
-    Args:
-        share: The share, in [0, 1]; it need not be a whole number of units.
-        num_units: Units, at least 1; an effective number need not be whole.
-
-    Returns:
-        Both ends.
-
-    Example:
-        >>> [round(end, 4) for end in wilson_interval(0.0, 30)]
-        [0.0, 0.1135]
+    >>> [round(end, 4) for end in wilson_interval(0.0, 30)]
+    [0.0, 0.1135]
     """
     z = NORMAL
     shrink = 1 + z * z / num_units
@@ -94,22 +80,13 @@ def wilson_interval(share: float, num_units: float) -> Interval:
 
 
 def image_of_interval(function: Callable[[float], float], ends: Interval, *, turns_at: float) -> Interval:
-    """The values that a function takes over an interval, for a function with a single minimum.
+    """The values over an interval of a function that falls up to ``turns_at`` and rises after it.
 
     An interval of p that covers with 95 % has an image that covers with at least 95 %; no resampling is needed, and
     none would be right near the minimum, where the function has no slope.
 
-    Args:
-        function: Falls up to ``turns_at`` and rises after it.
-        ends: The interval of its argument.
-        turns_at: Where its minimum is.
-
-    Returns:
-        Its smallest and largest value there.
-
-    Example:
-        >>> image_of_interval(lambda p: (p - 0.5) ** 2, (0.25, 1.0), turns_at=0.5)
-        (0.0, 0.25)
+    >>> image_of_interval(lambda p: (p - 0.5) ** 2, (0.25, 1.0), turns_at=0.5)
+    (0.0, 0.25)
     """
     at_ends = (function(ends[0]), function(ends[1]))
     low = function(turns_at) if ends[0] < turns_at < ends[1] else min(at_ends)
@@ -117,18 +94,11 @@ def image_of_interval(function: Callable[[float], float], ends: Interval, *, tur
 
 
 def bonferroni(estimate: Estimate, num_tests: int) -> Estimate:
-    """An interval that holds together with others, as a normal one would widen (Bonferroni's inequality).
+    """The estimate with its ends further out, so that it holds together with others, as a normal one (Bonferroni).
 
-    Args:
-        num_tests: Numbers whose intervals are to hold at once.
-
-    Returns:
-        The estimate with its ends further out; as it was for one test, or without an interval.
-
-    Example:
-        >>> wide = bonferroni(Estimate(value=1.0, low=0.0, high=2.0), 2)
-        >>> round(wide.low, 3), round(wide.high, 3)
-        (-0.144, 2.144)
+    >>> wide = bonferroni(Estimate(value=1.0, low=0.0, high=2.0), 2)
+    >>> round(wide.low, 3), round(wide.high, 3)
+    (-0.144, 2.144)
     """
     if estimate.value is None or estimate.interval is None:
         return estimate
@@ -144,19 +114,10 @@ def difference_of(first: Estimate, last: Estimate, *, correlation: float = 0.0) 
 
     Each end takes the distances on its own side, so the difference is as skewed as its parts are. With values x and y,
     d = y - x, a = y - low y, b = high x - x and correlation r the lower end is d - sqrt(a^2 + b^2 - 2 r a b); the upper
-    end likewise. A side without an interval is taken for exact.
+    end likewise. A side without an interval is taken for exact; undefined where either is.
 
-    Args:
-        first: x.
-        last: y.
-        correlation: Of the two estimates; 0 where they are independent.
-
-    Returns:
-        The difference; without an interval where neither side has one, undefined where either is.
-
-    Example:
-        >>> difference_of(Estimate(value=1.0, low=0.7, high=1.3), Estimate(value=3.0, low=2.6, high=3.4)).interval
-        (1.5, 2.5)
+    >>> difference_of(Estimate(value=1.0, low=0.7, high=1.3), Estimate(value=3.0, low=2.6, high=3.4)).interval
+    (1.5, 2.5)
     """
     for side in (first, last):
         if side.undefined is not None:
@@ -176,20 +137,13 @@ def difference_of(first: Estimate, last: Estimate, *, correlation: float = 0.0) 
 def ratio_of(first: Estimate, last: Estimate, *, correlation: float = 0.0) -> Estimate:
     """Last over first, both at least 0, from their own intervals: as :func:`difference_of` of their logarithms.
 
-    Args:
-        first: x.
-        last: y.
-        correlation: Of the two estimates; 0 where they are independent.
+    Without an interval where that of the first reaches 0, undefined where it is 0 or either is undefined.
 
-    Returns:
-        The ratio; without an interval where that of x reaches 0, undefined where x is 0 or either is undefined.
-
-    Example:
-        >>> whole, half = Estimate(value=1.0, low=0.5, high=2.0), Estimate.exact(0.5)
-        >>> ratio_of(whole, half)
-        Estimate(value=0.5, low=0.25, high=1.0, num_units=0, undefined=None)
-        >>> ratio_of(Estimate.exact(0.0), half).undefined
-        'it is relative to zero'
+    >>> whole, half = Estimate(value=1.0, low=0.5, high=2.0), Estimate.exact(0.5)
+    >>> ratio_of(whole, half)
+    Estimate(value=0.5, low=0.25, high=1.0, num_units=0, undefined=None)
+    >>> ratio_of(Estimate.exact(0.0), half).undefined
+    'it is relative to zero'
     """
     for side in (first, last):
         if side.undefined is not None:
@@ -221,19 +175,12 @@ def prediction_interval(values: Sequence[float]) -> tuple[float, float]:
 
     Source: Student's t on the standard deviation of a difference between a new value and the mean, s sqrt(1 + 1/n).
 
-    Args:
-        values: The sample, two or more.
-
-    Returns:
-        Its ends; the mean twice where all values are equal.
-
     Raises:
         ValueError: There are fewer than two values.
 
-    Example:
-        >>> low, high = prediction_interval([1.0, 1.1, 0.9, 1.0])
-        >>> round(low, 2), round(high, 2)
-        (-0.18, 2.18)
+    >>> low, high = prediction_interval([1.0, 1.1, 0.9, 1.0])
+    >>> round(low, 2), round(high, 2)
+    (-0.18, 2.18)
     """
     from scipy.special import stdtrit
 
@@ -252,24 +199,16 @@ _NO_SPREAD = 1e-24  # variance over the squared value that is rounding
 def jackknife(value: float, left_out: Sequence[ArrayLike], *, low: float, high: float) -> Estimate:
     """A statistic of independent units in strata, with its interval.
 
-    The variance is the sum over strata of (n - 1)/n sum_i (v_i - mean v)^2, v_i the statistic without unit i of the
-    stratum; the interval is Student's with sum (n - 1) degrees of freedom, cut at the statistic's range.
+    ``left_out`` is the statistic without each unit, by stratum, [J][n], NaN where it does not exist. The variance is
+    the sum over strata of (n - 1)/n sum_i (v_i - mean v)^2, v_i the statistic without unit i of the stratum; the
+    interval is Student's with sum (n - 1) degrees of freedom, cut at the statistic's range. Undefined where a stratum
+    is too small, or the statistic hangs on a single unit.
 
-    Args:
-        value: The statistic on all units.
-        left_out: The statistic without each unit, by stratum, [J][n]; NaN where it does not exist.
-        low: Least value that the statistic can take.
-        high: Largest value.
-
-    Returns:
-        The estimate; undefined where a stratum is too small, or the statistic hangs on a single unit.
-
-    Example:
-        >>> values = np.array([1.0, 2.0, 3.0, 6.0])
-        >>> without = [(values.sum() - values) / 3]
-        >>> estimate = jackknife(3.0, without, low=0.0, high=10.0)  # a mean: Student's own interval
-        >>> round(estimate.value, 2), round(estimate.low, 2), round(estimate.high, 2)
-        (3.0, 0.0, 6.44)
+    >>> values = np.array([1.0, 2.0, 3.0, 6.0])
+    >>> without = [(values.sum() - values) / 3]
+    >>> estimate = jackknife(3.0, without, low=0.0, high=10.0)  # a mean: Student's own interval
+    >>> round(estimate.value, 2), round(estimate.low, 2), round(estimate.high, 2)
+    (3.0, 0.0, 6.44)
     """
     strata = [np.asarray(values, dtype=np.float64) for values in left_out]
     fewest = min((len(values) for values in strata), default=0)
@@ -293,25 +232,17 @@ def jackknife(value: float, left_out: Sequence[ArrayLike], *, low: float, high: 
 def crossed_jackknife(value: float, left_out: Sequence[ArrayLike], *, low: float, high: float) -> Estimate:
     """A statistic of every pair of two samples, such as training and held-out prompts, with its interval.
 
-    The variance is the sum of what each sample alone would have, (n - 1)/n sum_i (v_i - mean v)^2 over each; what a
-    pair has of its own counts twice, so it is rather too large (Owen 2007, The pigeonhole bootstrap, Annals of Applied
-    Statistics 1). The interval is Student's with Satterthwaite's degrees of freedom, cut at the statistic's range.
+    ``left_out`` is the statistic without each unit, by sample, two units or more each. The variance is the sum of what
+    each sample alone would have, (n - 1)/n sum_i (v_i - mean v)^2 over each; what a pair has of its own counts twice,
+    so it is rather too large (Owen 2007, The pigeonhole bootstrap, Annals of Applied Statistics 1). The interval is
+    Student's with Satterthwaite's degrees of freedom, cut at the statistic's range; none where no unit changes
+    anything.
 
-    Args:
-        value: The statistic on all pairs.
-        left_out: The statistic without each unit, by sample, two units or more each.
-        low: Least value that the statistic can take.
-        high: Largest value.
-
-    Returns:
-        The estimate; without an interval where no unit changes anything.
-
-    Example:
-        >>> rows, columns = np.array([1.0, 2.0, 3.0, 6.0]), np.array([0.0, 0.0, 1.0])
-        >>> means = [(rows.sum() - rows) / 3 + columns.mean(), rows.mean() + (columns.sum() - columns) / 2]
-        >>> estimate = crossed_jackknife(10 / 3, means, low=-10.0, high=10.0)
-        >>> round(estimate.value, 2), round(estimate.low, 2), round(estimate.high, 2)
-        (3.33, 0.03, 6.63)
+    >>> rows, columns = np.array([1.0, 2.0, 3.0, 6.0]), np.array([0.0, 0.0, 1.0])
+    >>> means = [(rows.sum() - rows) / 3 + columns.mean(), rows.mean() + (columns.sum() - columns) / 2]
+    >>> estimate = crossed_jackknife(10 / 3, means, low=-10.0, high=10.0)
+    >>> round(estimate.value, 2), round(estimate.low, 2), round(estimate.high, 2)
+    (3.33, 0.03, 6.63)
     """
     samples = [np.asarray(values, dtype=np.float64) for values in left_out]
     parts = [(len(values) - 1) / len(values) * float(np.sum((values - values.mean()) ** 2)) for values in samples]

@@ -31,28 +31,21 @@ _MOST_CORRELATED = 0.98
 
 
 def mean_of_steps(values: ArrayLike, course: ArrayLike) -> Estimate:
-    """A mean over steps, with an interval that holds where steps resemble their neighbors.
+    """A mean over steps, [n], with an interval that holds where steps resemble their neighbors.
 
     The variance of the mean is the one that gives the widest interval of these: s^2 / m with m the number of
     independent steps that n correlated ones are worth (:func:`independent_steps`), m - 1 degrees of freedom; the
     projections on the first 0.41 n^(2/3) cosines (Lazarus, Lewis, Stock & Watson 2018, J. Business & Economic
     Statistics 36), as many degrees of freedom; and the spread, about their line, of the means of windows of n steps
-    over the whole run, which sees drifts that are slow beside n. What differs between runs and not within one, such as
-    a seed's luck, is in none of them.
+    over the whole run, [T], which sees drifts that are slow beside n. What differs between runs and not within one,
+    such as a seed's luck, is in none of them. ``num_units`` is the degrees of freedom plus one; no interval for fewer
+    than ten steps.
 
-    Args:
-        values: The number at each step of the mean, [n].
-        course: The number at each step of the run, [T].
-
-    Returns:
-        The mean; ``num_units`` is the degrees of freedom plus one. Without an interval for fewer than ten steps.
-
-    Example:
-        >>> rng = np.random.default_rng(0)
-        >>> estimate = mean_of_steps(*[rng.normal(size=40)] * 2)
-        >>> round(estimate.low, 2), round(estimate.value, 2), round(estimate.high, 2)
-        (-0.6, -0.06, 0.48)
-        >>> mean_of_steps([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]).interval
+    >>> rng = np.random.default_rng(0)
+    >>> estimate = mean_of_steps(*[rng.normal(size=40)] * 2)
+    >>> round(estimate.low, 2), round(estimate.value, 2), round(estimate.high, 2)
+    (-0.6, -0.06, 0.48)
+    >>> mean_of_steps([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]).interval
     """
     chosen, whole = np.asarray(values, dtype=np.float64), np.asarray(course, dtype=np.float64)
     mean = float(chosen.mean())
@@ -68,17 +61,12 @@ def independent_steps(deviations: ArrayLike, *, num_fitted: int = 1, errors: flo
     """How many independent numbers correlated ones are worth, n (1 - r) / (1 + r) at a lag-one correlation of r.
 
     r has its bias in short courses taken out, r + (1 + 4 r) / n about a mean (Marriott & Pope 1954, Biometrika 41) and
-    r + (2 + 5 r) / n about a line (Shaman & Stine 1988, J. American Statistical Association 83, for the least-squares
-    estimate), and counts as 0 where it is negative.
+    r + (2 + 5 r) / n about a line, where two numbers were fitted (Shaman & Stine 1988, J. American Statistical
+    Association 83, for the least-squares estimate), and counts as 0 where it is negative. It is taken to be larger than
+    it seems by so many standard errors, ((1 - r^2) / n)^(1/2).
 
-    Args:
-        deviations: Numbers in order, or what is left of them beside a line, [n].
-        num_fitted: 1 for numbers as they are, 2 for what is left beside a line.
-        errors: Standard errors, ((1 - r^2) / n)^(1/2), by which the correlation is taken to be larger than it seems.
-
-    Example:
-        >>> independent_steps([1.0, -1.0] * 10), independent_steps(range(20)) < 2
-        (20.0, True)
+    >>> independent_steps([1.0, -1.0] * 10), independent_steps(range(20)) < 2
+    (20.0, True)
     """
     numbers = np.asarray(deviations, dtype=np.float64)
     centered = numbers - numbers.mean()
@@ -117,28 +105,20 @@ with which courses without a trend are taken for one in at most 5 %, at correlat
 def trend(steps: ArrayLike, values: ArrayLike) -> Estimate:
     """Change from the first to the last step along the least-squares line, b (x_last - x_first).
 
-    b = sum (x - mean x)(y - mean y) / sum (x - mean x)^2; the interval is Student's,
-    b +- t s / sqrt(sum (x - mean x)^2), s^2 the summed squares of the deviations from the line over M - 2, times
-    N / (N - 2), and M - 2 degrees of freedom. M is what the deviations are worth in independent ones by
-    :func:`~gradscope.metrics.uncertainty.steps.independent_steps`, at least 3 of them. Fewer than ten steps do not tell
-    how neighbors resemble each other, and are taken for worth 3.
-
-    Args:
-        steps: Steps, [N].
-        values: The number at each, [N].
-
-    Returns:
-        The change, in units of the number; undefined with fewer than three steps.
+    b = sum (x - mean x)(y - mean y) / sum (x - mean x)^2; the interval is Student's, b +- t s / sqrt(sum (x - mean
+    x)^2), s^2 the summed squares of the deviations from the line over M - 2, times N / (N - 2), and M - 2 degrees of
+    freedom. M is what the deviations are worth in independent ones by :func:`independent_steps`, at least 3 of them.
+    Fewer than ten steps do not tell how neighbors resemble each other, and are taken for worth 3; fewer than three have
+    no line.
 
     Raises:
         ValueError: There is not one value a step.
 
-    Example:
-        >>> change = trend([1, 2, 3, 4], [0.5, 0.4, 0.2, 0.1])
-        >>> round(change.low, 3), round(change.value, 3), round(change.high, 3)
-        (-1.498, -0.42, 0.658)
-        >>> trend([1, 2], [0.5, 0.4]).undefined
-        'a trend needs three steps, there are 2'
+    >>> change = trend([1, 2, 3, 4], [0.5, 0.4, 0.2, 0.1])
+    >>> round(change.low, 3), round(change.value, 3), round(change.high, 3)
+    (-1.498, -0.42, 0.658)
+    >>> trend([1, 2], [0.5, 0.4]).undefined
+    'a trend needs three steps, there are 2'
     """
     places, numbers = _checked(steps, values)
     if len(np.unique(places)) < _FEWEST:
@@ -158,25 +138,17 @@ def trend_within(steps: ArrayLike, units: ArrayLike, values: ArrayLike) -> Estim
 
     Steps and numbers are those of a unit minus its means, so a change of units is no change. The error is made of sums
     by step, for rows of one step have its luck in common (clusters), and of the correlation of neighboring steps as in
-    :func:`trend`; levels that are fitted count as rows that are not there.
-
-    Args:
-        steps: The step of each row, [J].
-        units: The unit of each row, numbers or strings, [J].
-        values: The number of each row, [J].
-
-    Returns:
-        The change from the first to the last step of units that return; undefined where these are fewer than three.
+    :func:`trend`; levels that are fitted count as rows that are not there. Each row has its step, unit and number, [J]
+    each; undefined where fewer than three units return.
 
     Raises:
         ValueError: There is not one value a step.
 
-    Example:
-        >>> change = trend_within([1, 2, 3, 1, 2, 3], list("aaabbb"), [0.0, 0.1, 0.2, 0.7, 0.8, 0.9])
-        >>> round(change.value, 3)
-        0.2
-        >>> trend_within([1, 2, 3], list("abc"), [0.0, 0.1, 0.2]).undefined
-        'a trend needs three steps, there are 0'
+    >>> change = trend_within([1, 2, 3, 1, 2, 3], list("aaabbb"), [0.0, 0.1, 0.2, 0.7, 0.8, 0.9])
+    >>> round(change.value, 3)
+    0.2
+    >>> trend_within([1, 2, 3], list("abc"), [0.0, 0.1, 0.2]).undefined
+    'a trend needs three steps, there are 0'
     """
     places, numbers = _checked(steps, values)
     unit = cluster_numbers(units)
@@ -249,20 +221,14 @@ class Deviation:
 
 
 def deviation_of(values: Mapping[int, float], step: int, *, num_chosen_from: int) -> Deviation | str:
-    """A step's number beside those of the up to 50 steps nearest to it.
+    """A step's number beside those of the up to 50 steps nearest to it, or in a few words why that cannot be told.
 
-    Args:
-        values: Step -> number; what is not finite does not count, nor do zeros where no number is negative.
-        step: One of them, with a finite number.
-        num_chosen_from: Of how many steps this one was chosen for being far off; 1 where it was named beforehand.
+    What is not finite does not count, nor do zeros where no number is negative. ``num_chosen_from`` is of how many
+    steps this one was chosen for being far off; 1 where it was named beforehand.
 
-    Returns:
-        How far off it is, or in a few words why that cannot be told.
-
-    Example:
-        >>> found = deviation_of({step: 1 + step % 2 for step in range(20)} | {20: 60.0}, 20, num_chosen_from=21)
-        >>> found.times, found.is_unusual
-        (40.0, True)
+    >>> found = deviation_of({step: 1 + step % 2 for step in range(20)} | {20: 60.0}, 20, num_chosen_from=21)
+    >>> found.times, found.is_unusual
+    (40.0, True)
     """
     steps, numbers, in_logs = _comparable(values)
     place = np.flatnonzero(steps == step)

@@ -27,37 +27,22 @@ _MOST_GAPS = 4  # numbers a row up to which clusters that are whole numbers are 
 
 
 def cluster_numbers(clusters: ArrayLike) -> Numbers:
-    """The clusters of rows, numbered from 0 on without a gap.
+    """The clusters of rows, numbered from 0 on without a gap, in the order of the numbers or of the alphabet.
 
-    Args:
-        clusters: The cluster of each row, numbers or strings, [rows].
-
-    Returns:
-        [rows], in an order of its own: that of the numbers or of the alphabet.
-
-    Example:
-        >>> cluster_numbers(["b", "a", "b"]).tolist(), cluster_numbers([7, 3, 7]).tolist()
-        ([1, 0, 1], [1, 0, 1])
+    >>> cluster_numbers(["b", "a", "b"]).tolist(), cluster_numbers([7, 3, 7]).tolist()
+    ([1, 0, 1], [1, 0, 1])
     """
     return _numbered(np.asarray(clusters))[0]
 
 
 def cluster_sums(table: ArrayLike, clusters: ArrayLike | None) -> Array:
-    """Rows summed by cluster.
-
-    Args:
-        table: [rows, m].
-        clusters: The cluster of each row, numbers or strings, [rows]; None: each row is its own.
-
-    Returns:
-        [J, m], in the order of the clusters' first rows.
+    """Rows, [rows, m], summed by cluster, [J, m], in the order of the clusters' first rows; None: each row is its own.
 
     Raises:
         ValueError: There is not one cluster a row.
 
-    Example:
-        >>> cluster_sums([[1.0], [2.0], [4.0]], ["b", "a", "b"]).tolist()
-        [[5.0], [2.0]]
+    >>> cluster_sums([[1.0], [2.0], [4.0]], ["b", "a", "b"]).tolist()
+    [[5.0], [2.0]]
     """
     rows = np.asarray(table, dtype=np.float64)
     if clusters is None:
@@ -66,13 +51,7 @@ def cluster_sums(table: ArrayLike, clusters: ArrayLike | None) -> Array:
 
 
 def sums_of_columns(columns: Iterable[Array], clusters: ArrayLike, num_rows: int) -> Array:
-    """The same of columns that are made one by one, so that those of a long table need not be there at once.
-
-    Args:
-        columns: m times [rows].
-
-    Returns:
-        [J, m], in the order of the clusters' first rows.
+    """The same of m columns that are made one by one, so that those of a long table need not be there at once.
 
     Raises:
         ValueError: There is not one cluster a row.
@@ -88,19 +67,10 @@ def sums_of_columns(columns: Iterable[Array], clusters: ArrayLike, num_rows: int
 
 
 def cluster_counts(kinds: Numbers, num_kinds: int, clusters: ArrayLike) -> Array:
-    """How many rows of each kind a cluster has.
+    """How many rows of each of k kinds a cluster has, [J, k], in the order of the clusters' first rows.
 
-    Args:
-        kinds: The kind of each row, from 0 on, [rows].
-        num_kinds: How many kinds there are, k.
-        clusters: The cluster of each row, numbers or strings, [rows].
-
-    Returns:
-        [J, k], in the order of the clusters' first rows.
-
-    Example:
-        >>> cluster_counts(np.array([0, 1, 1]), 2, ["b", "a", "b"]).tolist()
-        [[1.0, 1.0], [0.0, 1.0]]
+    >>> cluster_counts(np.array([0, 1, 1]), 2, ["b", "a", "b"]).tolist()
+    [[1.0, 1.0], [0.0, 1.0]]
     """
     numbers, first = _numbered(np.asarray(clusters))
     counts = np.bincount(numbers * num_kinds + kinds, minlength=len(first) * num_kinds)
@@ -138,16 +108,10 @@ _CHUNK = 2_000_000  # draws made at once: bounds the memory, never the result
 def influence_values(statistic: Statistic, units: ArrayLike) -> Array:
     """How much each unit moves each statistic: (J - 1) (mean of the jackknife - jackknife without the unit).
 
-    Args:
-        statistic: From column sums [..., m] to the statistics [..., q].
-        units: [..., J, m].
+    [..., J, q] from units [..., J, m]; for a mean these are the deviations from it.
 
-    Returns:
-        [..., J, q]; for a mean these are the deviations from it.
-
-    Example:
-        >>> influence_values(lambda sums: sums[..., :1] / sums[..., 1:], [[0.0, 1.0], [1.0, 1.0], [5.0, 1.0]]).tolist()
-        [[-2.0], [-1.0], [3.0]]
+    >>> influence_values(lambda sums: sums[..., :1] / sums[..., 1:], [[0.0, 1.0], [1.0, 1.0], [5.0, 1.0]]).tolist()
+    [[-2.0], [-1.0], [3.0]]
     """
     table = np.asarray(units, dtype=np.float64)
     jackknifed = np.asarray(statistic(table.sum(axis=-2, keepdims=True) - table), dtype=np.float64)
@@ -157,16 +121,10 @@ def influence_values(statistic: Statistic, units: ArrayLike) -> Array:
 def student_intervals(
     statistic: Statistic, tables: Sequence[Array], *, resampling: Resampling
 ) -> list[list[Interval | None]]:
-    """The studentized interval of each statistic of each table.
+    """The studentized interval of each statistic of each table of units, [J, m].
 
-    Tables of the same number of units share the units that their resamples draw, and one product of matrices.
-
-    Args:
-        statistic: From column sums [..., m] to the statistics [..., q].
-        tables: Units, [J, m] each, of at least one.
-
-    Returns:
-        One interval a statistic and table; None where there are too few units or it does not vary with them.
+    Tables of the same number of units share the units that their resamples draw, and one product of matrices. None
+    where there are too few units, or a statistic does not vary with them.
     """
     of_size: dict[int, list[int]] = {}
     for at, units in enumerate(tables):
@@ -204,16 +162,10 @@ def _intervals(statistic: Statistic, units: Array, resampling: Resampling) -> li
 
 
 def _expanded_quantiles(influence: Array) -> Array:
-    """The same for many units: what resampling estimates, to second order (Hall 1992, section 3.3).
+    """The same for many units, [T, J, q]: what resampling estimates, to second order (Hall 1992, section 3.3).
 
-    The studentized error of a statistic whose influence values have skewness g is below x with probability
-    Phi(x) + g (2 x^2 + 1) phi(x) / (6 sqrt(J)).
-
-    Args:
-        influence: [T, J, q].
-
-    Returns:
-        Upper and lower quantile of each statistic, [2, T, q].
+    The studentized error of a statistic whose influence values have skewness g is below x with probability Phi(x) + g
+    (2 x^2 + 1) phi(x) / (6 sqrt(J)). Upper and lower quantile of each statistic, [2, T, q].
     """
     num_units = influence.shape[1]
     squares = influence * influence

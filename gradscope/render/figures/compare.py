@@ -25,7 +25,7 @@ def draw_comparison(comparison: Comparison) -> dict[str, Figure]:
     """Learning curves, a figure for each choice of the settings that vary, and a forest plot of the pairs, if any."""
     by_settings: dict[str, list[ComparedCell]] = {}
     for cell in comparison.cells:
-        by_settings.setdefault(_settings(cell), []).append(cell)
+        by_settings.setdefault(", ".join(f"{name} {value}" for name, value in cell.settings.items()), []).append(cell)
     figures = {}
     for number, (settings, cells) in enumerate(by_settings.items(), start=1):
         stem = "compare_curves" if len(by_settings) == 1 else f"compare_curves_{number}"
@@ -33,10 +33,6 @@ def draw_comparison(comparison: Comparison) -> dict[str, Figure]:
     if comparison.pairs:
         figures["compare_forest"] = _forest(comparison)
     return figures
-
-
-def _settings(cell: ComparedCell) -> str:
-    return ", ".join(f"{name} {value}" for name, value in cell.settings.items())
 
 
 def _curves(comparison: Comparison, cells: Sequence[ComparedCell], settings: str) -> Figure:
@@ -49,7 +45,7 @@ def _curves(comparison: Comparison, cells: Sequence[ComparedCell], settings: str
         + "Mean over seeds of each twentieth of a run; bands: from the lowest to the highest seed"
         + (f"; {more} more cells in the tables" if more else ""),
         height=5.4,
-        rows=2,
+        heights=(1, 1),
         hspace=0.14,
         right=label_room(names),
     )
@@ -88,7 +84,7 @@ def _forest(comparison: Comparison) -> Figure:
         "Paired difference over seeds, second minus first, with Student's 95 % interval; filled: decided by sign flips "
         "after Holm's correction" + (f"; {more} more pairs in the tables" if more else ""),
         height=height,
-        rows=len(shown),
+        heights=[1] * len(shown),
         hspace=_GAP / (rows * _ROW),
         right=label_room(labels),
         panel_titles=True,

@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gradscope.catalog.lookup import metric
-from gradscope.estimate import Estimate
 from gradscope.render.figures.style import (
     BLUE,
     FAINT,
@@ -18,6 +17,7 @@ from gradscope.render.figures.style import (
     ORANGE,
     PALE,
     SLATE,
+    draw_course,
     halo,
     label_lines,
     new_figure,
@@ -94,15 +94,11 @@ def _stack(axes: Axes, steps: Sequence[StepDegeneracy]) -> list[tuple[float, str
         labels.append((floor[-1] + heights[-1] / 2, name, text_color))
         floor = [below + height for below, height in zip(floor, heights, strict=True)]
     if len(steps) <= _MOST_WHISKERS:
-        _whiskers(axes, places, [row.frac_reward_zero_std for row in steps])
+        for row in steps:
+            if row.frac_reward_zero_std.interval is not None:
+                axes.plot([row.step] * 2, row.frac_reward_zero_std.interval, color=INK, linewidth=0.8, alpha=0.4)
     axes.set_xlim(places[0] - width, places[-1] + width)
     return labels
-
-
-def _whiskers(axes: Axes, places: Sequence[int], shares: Sequence[Estimate]) -> None:
-    for step, share in zip(places, shares, strict=True):
-        if share.interval is not None:
-            axes.plot([step, step], share.interval, color=INK, linewidth=0.8, alpha=0.4)
 
 
 def _of_sizes(report: DegeneracyReport) -> str:
@@ -131,14 +127,10 @@ def _by_group_size(report: DegeneracyReport) -> Figure:
         ("observed", BLUE, "-", "o", [row.degeneracy for row in rows]),
         ("i.i.d. prediction", ORANGE, "--", "s", [row.iid_prediction for row in rows]),
     ):
-        defined = [(row.group_size, e) for row, e in zip(rows, estimates, strict=True) if e.value is not None]
-        if not defined:
-            continue
-        sizes, values = [size for size, _ in defined], [e.value or 0.0 for _, e in defined]
-        axes.plot(sizes, values, color=color, linestyle=line, marker=marker, zorder=3, clip_on=False)
-        lows, highs = zip(*(share.ends for _, share in defined), strict=True)
-        axes.fill_between(sizes, lows, highs, color=color, alpha=0.15, linewidth=0)
-        labels.append((values[-1], name, color))
+        points = zip([row.group_size for row in rows], estimates, strict=True)
+        end = draw_course(axes, points, color=color, linestyle=line, marker=marker, zorder=3, clip_on=False)
+        if end is not None:
+            labels.append((end, name, color))
     beyond = [(row.group_size, row.degeneracy.value) for row in rows if row.method == "forecast"]
     hollow = [(size, value) for size, value in beyond if value is not None]
     if hollow:

@@ -19,12 +19,14 @@ def draw_replay(report: ReplayReport) -> dict[str, Figure]:
     """Logged and recomputed gradient norms, and their errors; none where no gradient norm was logged."""
     if not any("grad_norm" in step.logged for step in report.steps):
         return {}
+    errors = [step.relative_error["grad_norm"] for step in report.steps if "grad_norm" in step.relative_error]
+    num_matches = sum(error <= report.tolerance for error in errors)
     figure, (above, below) = new_figure(
-        f"The recomputed gradient norm matches at {_num_matches(report)} steps",
-        f"{metric('grad_norm').formula}; error = |recomputed - logged| / |logged|\n{_coverage(report)}",
+        f"The recomputed gradient norm matches at {num_matches} of {len(errors)} steps",
+        f"{metric('grad_norm').formula}; error = |recomputed - logged| / |logged|\n"
+        f"{len(errors)} of {len(report.steps)} steps could be recomputed",
         height=4.8,
-        rows=2,
-        height_ratios=[1.7, 1],
+        heights=(1.7, 1),
         hspace=0.16,
         right=1.25,
     )
@@ -33,16 +35,6 @@ def draw_replay(report: ReplayReport) -> dict[str, Figure]:
     below.set_xlabel("step")
     tick_steps(below, [step.step for step in report.steps], most=12)
     return {"replay": figure}
-
-
-def _num_matches(report: ReplayReport) -> str:
-    errors = [step.relative_error["grad_norm"] for step in report.steps if "grad_norm" in step.relative_error]
-    return f"{sum(error <= report.tolerance for error in errors)} of {len(errors)}"
-
-
-def _coverage(report: ReplayReport) -> str:
-    done = sum("grad_norm" in step.relative_error for step in report.steps)
-    return f"{done} of {len(report.steps)} steps could be recomputed"
 
 
 def _norms(axes: Axes, report: ReplayReport) -> None:
@@ -92,7 +84,7 @@ def draw_spike(report: SpikeReport) -> dict[str, Figure]:
         _spike_finding(report, name),
         "median of the up to 50 steps around it; below, what is left of the norm without its worst rollouts",
         height=4.8 if report.removals else 2.8,
-        rows=2 if report.removals else 1,
+        heights=(1, 1) if report.removals else (1,),
         hspace=0.5,
         right=1.25,
         share_x=False,

@@ -13,6 +13,7 @@ from gradscope.render.figures.style import (
     INK,
     MUTED,
     SERIES,
+    draw_course,
     label_lines,
     label_room,
     name_of,
@@ -34,8 +35,7 @@ def draw_pass_at_k(report: PassAtKReport) -> dict[str, Figure]:
         _finding(report),
         f"pass@k = {metric('pass_at_k').formula}; bands: 95 %, resampling prompts",
         height=5.4 if compared else 4.0,
-        rows=2 if compared else 1,
-        height_ratios=[2.1, 1] if compared else None,
+        heights=(2.1, 1) if compared else (1,),
         right=label_room([*names, _pair(report.comparison)] if report.comparison else names),
         hspace=0.14,
     )
@@ -63,19 +63,13 @@ def _curves(axes: Axes, report: PassAtKReport) -> None:
     axes.set_ylim(0, 1)
     axes.set_ylabel("pass@k")
     labels = []
-    ks: set[int] = set()
-    for table, (color, line, marker) in zip(report.tables, SERIES, strict=False):
-        points = [(row.k, row.pass_at_k.value, row.pass_at_k) for row in table.rows]
-        defined = [(k, value, estimate) for k, value, estimate in points if value is not None]
-        if not defined:
-            continue
-        places, values = [k for k, _, _ in defined], [value for _, value, _ in defined]
-        axes.plot(places, values, color=color, linestyle=line, marker=marker, zorder=3, clip_on=False)
-        lows, highs = zip(*(share.ends for _, _, share in defined), strict=True)
-        axes.fill_between(places, lows, highs, color=color, alpha=0.15, linewidth=0)
-        labels.append((values[-1], _label(table.name), color))
-        ks.update(places)
-    _scale(axes, sorted(ks))
+    drawn = list(zip(report.tables, SERIES, strict=False))
+    for table, (color, line, marker) in drawn:
+        points = [(row.k, row.pass_at_k) for row in table.rows]
+        end = draw_course(axes, points, color=color, linestyle=line, marker=marker, zorder=3, clip_on=False)
+        if end is not None:
+            labels.append((end, _label(table.name), color))
+    _scale(axes, sorted({row.k for table, _ in drawn for row in table.rows if row.pass_at_k.is_defined}))
     label_lines(axes, labels)
     if len(report.tables) > _MOST_CURVES:
         more = len(report.tables) - _MOST_CURVES
@@ -97,17 +91,13 @@ def _scale(axes: Axes, ks: Sequence[int]) -> None:
 
 
 def _difference(axes: Axes, comparison: PassAtKComparison) -> None:
-    differences = [(row.k, row.difference.value, row.difference) for row in comparison.rows]
-    points = [(k, value, estimate) for k, value, estimate in differences if value is not None]
     axes.axhline(0, color=MUTED, linewidth=0.8)
     axes.set_ylabel("difference")
-    if not points:
+    points = [(row.k, row.difference) for row in comparison.rows]
+    end = draw_course(axes, points, color=INK, band=0.12, marker="o", markersize=3.5, linewidth=1.4)
+    if end is None:
         return
-    places, values = [k for k, _, _ in points], [value for _, value, _ in points]
-    axes.plot(places, values, color=INK, marker="o", markersize=3.5, linewidth=1.4)
-    lows, highs = zip(*(difference.ends for _, _, difference in points), strict=True)
-    axes.fill_between(places, lows, highs, color=INK, alpha=0.12, linewidth=0)
-    label_lines(axes, [(values[-1], _pair(comparison), INK)])
+    label_lines(axes, [(end, _pair(comparison), INK)])
     if comparison.crossover_k is not None:
         axes.axvline(comparison.crossover_k, color=BLUE, linewidth=0.8, linestyle=":")
         place = (comparison.crossover_k, axes.get_ylim()[1])

@@ -26,6 +26,7 @@ from gradscope.render.figures.style import (
     MUTED,
     ORANGE,
     SERIES,
+    draw_course,
     label_lines,
     label_room,
     name_of,
@@ -45,12 +46,12 @@ _ALIKE = 0.9  # cosine from which two updates count as one direction
 def draw_rank(report: RankReport) -> dict[str, Figure]:
     """Ranks over checkpoints and against G, spectra beside nulls, updates, sparsity; for weights the layers."""
     if report.rows == "weight":
-        figures = draw_weight_sizes(report) | draw_layers(report) | draw_sparsity(report)
+        figures = _against_size(report) | draw_layers(report) | draw_sparsity(report)
         return figures | draw_gradients_and_updates(report.gradient_updates)
     if report.rows == "update":
         return draw_weight_updates(report)
     figures = {"rank_curve": _curve(report)} if report.curve else {}
-    figures |= draw_sizes(report) | draw_nulls(report) | draw_spectra(report)
+    figures |= _against_size(report) | draw_nulls(report) | draw_spectra(report)
     return figures | draw_updates(report) | draw_sparsity(report)
 
 
@@ -138,42 +139,34 @@ def _panel(axes: Axes, points: Sequence[RankCurvePoint], sizes: Sequence[int], s
     labels = []
     for size, (color, line, marker) in zip(sizes, SERIES, strict=False):
         axes.axhline(size, color=color, linewidth=0.7, linestyle=":", alpha=0.6)
-        ranks = [
-            (p.step, p.effective_rank) for p in points if p.group_size == size and p.effective_rank.value is not None
-        ]
-        if not ranks:
+        ranks = [(p.step, p.effective_rank) for p in points if p.group_size == size]
+        end = draw_course(axes, ranks, color=color, linestyle=line, marker=marker)
+        if end is None:
             continue
-        places, values = [step for step, _ in ranks], [e.value or 0.0 for _, e in ranks]
-        axes.plot(places, values, color=color, linestyle=line, marker=marker)
-        lows, highs = zip(*(rank.ends for _, rank in ranks), strict=True)
-        axes.fill_between(places, lows, highs, color=color, alpha=0.15, linewidth=0)
         alone = {p.step: p.nulls["unweighted"].effective_rank.value for p in points if p.group_size == size and p.nulls}
         axes.plot(list(alone), [rank or 0.0 for rank in alone.values()], color=color, linewidth=0.8, alpha=0.8)
-        labels.append((values[-1], f"G = {size}", color))
+        labels.append((end, f"G = {size}", color))
     label_lines(axes, labels, gap=0.06)
 
 
 _NULLS = ("unweighted", "shuffled", "gaussian")
 _Point = RankCurvePoint | WeightRankPoint
 _Chosen = TypeVar("_Chosen", bound=RankCurvePoint | WeightRankPoint)
-_Known = Sequence[tuple[int, Estimate]]
 
 
-def draw_sizes(report: RankReport) -> dict[str, Figure]:
-    """Ranks against G of the first formulation with several G, at the first, a middle and the last step, if any."""
-    points = _of_several_sizes(report.curve)
-    steps = evenly(sorted({point.step for point in points}), 3)
-    return {"rank_sizes": _sizes(points, steps, "Rank of a group's gradient", ())} if points else {}
+def _against_size(report: RankReport) -> dict[str, Figure]:
+    """Ranks against G of the first formulation with several G, at the first, a middle and the last step, if any.
 
-
-def draw_weight_sizes(report: RankReport) -> dict[str, Figure]:
-    """The rank of dL/dW of one group against G: each weight, their mean, and its nulls, likewise."""
-    points = _of_several_sizes([point for point in report.weight_curve if point.tensor is None])
-    steps = evenly(sorted({point.step for point in points}), 3)
+    Of dL/dW each weight, their mean and its nulls.
+    """
+    of_weights = report.rows == "weight"
+    means = [point for point in report.weight_curve if point.tensor is None]
+    points: Sequence[_Point] = _of_several_sizes(means if of_weights else report.curve)
     if not points:
         return {}
+    name, what = ("rank_weight_sizes", "Rank of dL/dW") if of_weights else ("rank_sizes", "Rank of a group's gradient")
     weights = [p for p in report.weight_curve if p.tensor is not None and p.advantage == points[0].advantage]
-    return {"rank_weight_sizes": _sizes(points, steps, "Rank of dL/dW", weights)}
+    return {name: _sizes(points, evenly(sorted({point.step for point in points}), 3), what, weights)}
 
 
 def _of_several_sizes(points: Sequence[_Point]) -> list[_Point]:
@@ -218,8 +211,7 @@ def _sizes(points: Sequence[_Point], steps: Sequence[int], what: str, weights: S
         panel.axhline(2, color=MUTED, linewidth=0.8, linestyle=":")
         for tensor in dict.fromkeys(point.tensor for point in weights):
             of_tensor = [(p.group_size, p.effective_rank) for p in _at(weights, step) if p.tensor == tensor]
-            defined = [(size, rank) for size, rank in of_tensor if rank.value is not None]
-            _size_line(panel, defined, color=MUTED, line="-", marker="", width=0.6)
+            draw_course(panel, of_tensor, color=MUTED, band=0, linewidth=0.6)
         _size_panel(panel, _at(points, step), name, last=place == len(steps) - 1)
         if place:
             panel.tick_params(labelleft=False)
@@ -241,26 +233,18 @@ def _size_panel(axes: Axes, points: Sequence[_Point], name: str, *, last: bool) 
     labels = []
     for null in _NULLS:
         ranks = [(p.group_size, p.nulls[null].effective_rank) for p in points if null in p.nulls]
-        defined = [(size, rank) for size, rank in ranks if rank.value is not None]
-        if defined:
-            label, color, line, marker = STYLES[null]
-            end = _size_line(axes, defined, color=color, line=line, marker=marker, width=1.2)
+        label, color, line, marker = STYLES[null]
+        end = draw_course(
+            axes, ranks, color=color, band=0, linestyle=line, marker=marker, markersize=3.5, linewidth=1.2
+        )
+        if end is not None:
             labels.append((end, label, color))
     measured = [(point.group_size, point.effective_rank) for point in points]
-    labels.append((_size_line(axes, measured, color=BLUE, line="-", marker="o", width=1.8), name, BLUE))
-    lows, highs = zip(*(rank.ends for _, rank in measured), strict=True)
-    axes.fill_between([size for size, _ in measured], lows, highs, color=BLUE, alpha=0.15, linewidth=0)
+    end = draw_course(axes, measured, color=BLUE, marker="o", markersize=3.5, linewidth=1.8)
+    if end is not None:
+        labels.append((end, name, BLUE))
     if last:
         label_lines(axes, labels, gap=0.075)
-
-
-def _size_line(axes: Axes, ranks: _Known, *, color: str, line: object, marker: str, width: float) -> float:
-    """Draws a line, and returns where it ends."""
-    values = [rank.value or 0.0 for _, rank in ranks]
-    axes.plot(
-        [size for size, _ in ranks], values, color=color, linestyle=line, marker=marker, markersize=3.5, linewidth=width
-    )
-    return values[-1]
 
 
 _MOST_GROUPS = 10

@@ -337,7 +337,9 @@ def heat_map(cells: Mapping[tuple[str, str], Cell], title: str, subtitle: str) -
     axes.set_ylim(len(rows), 0)
     axes.set_xticks([place + 0.5 for place in range(len(columns))], _broken(columns), fontsize=letter)
     axes.set_yticks(
-        [place + 0.5 for place in range(len(rows))], [name_of(_row_name(row)) for row in rows], fontsize=letter
+        [place + 0.5 for place in range(len(rows))],
+        [name_of(row if row == OUTSIDE else f"layer {row}") for row in rows],
+        fontsize=letter,
     )
     clear_frame(axes)
     return figure
@@ -347,10 +349,6 @@ def _broken(columns: Sequence[str]) -> list[str]:
     """Long module names in two lines, so that they stand level."""
     names = [name_of(column, limit=22) for column in columns]
     return [name if len(name) <= 9 else name.replace("_", "_\n", 1).replace(".", ".\n", 1) for name in names]
-
-
-def _row_name(row: str) -> str:
-    return row if row == OUTSIDE else f"layer {row}"
 
 
 def _draw(axes: Axes, x: int, y: int, cell: Cell, letter: float) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import AbstractPathEffect
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
+from gradscope.estimate import Estimate
 from gradscope.render.words import plain
 from gradscope.writing import atomic_write
 
@@ -101,11 +102,10 @@ def new_figure(
     *,
     width: float = 7.2,
     height: float = 4.2,
-    rows: int = 1,
+    heights: Sequence[float] = (1,),
     columns: int = 1,
     right: float = 1.15,
     hspace: float = 0.35,
-    height_ratios: Sequence[float] | None = None,
     panel_titles: bool = False,
     share_x: bool = True,
 ) -> tuple[Figure, list[Axes]]:
@@ -113,6 +113,7 @@ def new_figure(
 
     Args:
         subtitle: Formula and what the numbers were computed from; each line is wrapped to the figure's width.
+        heights: Of the rows of axes, beside each other.
         right: Inches to the right of the axes; width and height are inches, too.
         hspace: Gap between rows, in axes heights.
     """
@@ -124,7 +125,7 @@ def new_figure(
     below = _TITLE_LINE * (len(headings) - 1)
     head = _HEAD + below + _LINE * (len(lines) - 1 + panel_titles)
     grid = figure.subplots(
-        rows,
+        len(heights),
         columns,
         squeeze=False,
         sharex=share_x,
@@ -135,7 +136,7 @@ def new_figure(
             "top": 1 - head / height,
             "hspace": hspace,
             "wspace": 0.18,
-            "height_ratios": height_ratios,
+            "height_ratios": heights,
         },
     )
     left = 0.18 / width
@@ -144,6 +145,21 @@ def new_figure(
         left, 1 - (0.44 + below) / height, "\n".join(lines), fontsize=8.5, color=MUTED, va="top", linespacing=1.35
     )
     return figure, list(grid.flat)
+
+
+def draw_course(
+    axes: Axes, points: Iterable[tuple[float, Estimate]], *, color: str, band: float = 0.15, **line: Any
+) -> float | None:
+    """Draws the known ones among estimates in a line, and their intervals as a band; returns where it ends, if any."""
+    known = [(place, one) for place, one in points if one.value is not None]
+    if not known:
+        return None
+    places, values = [place for place, _ in known], [one.value or 0.0 for _, one in known]
+    axes.plot(places, values, color=color, **line)
+    if band:
+        lows, highs = zip(*(one.ends for _, one in known), strict=True)
+        axes.fill_between(places, lows, highs, color=color, alpha=band, linewidth=0)
+    return values[-1]
 
 
 def label_lines(axes: Axes, labels: Sequence[tuple[float, str, str]], *, gap: float = 0.062) -> None:

@@ -60,14 +60,10 @@ class Canvas:
 
 
 def widened(values: Sequence[float]) -> tuple[float, float]:
-    """Ends of a scale that hold all numbers, and zero where it is near.
+    """Ends of a scale that hold all numbers, and zero where it is near; never equal.
 
-    Returns:
-        Low and high, never equal.
-
-    Example:
-        >>> widened([1.0, 4.0]), widened([2.0, 2.0]), widened([100.0, 101.0])
-        ((0.0, 4.0), (0.0, 2.0), (100.0, 101.0))
+    >>> widened([1.0, 4.0]), widened([2.0, 2.0]), widened([100.0, 101.0])
+    ((0.0, 4.0), (0.0, 2.0), (100.0, 101.0))
     """
     low, high = min(values), max(values)
     if 0 < low <= 0.5 * high or low == high > 0:
@@ -78,14 +74,10 @@ def widened(values: Sequence[float]) -> tuple[float, float]:
 
 
 def ticks(low: float, high: float, *, most: int = 5) -> list[float]:
-    """Round numbers between two ends.
+    """At most so many multiples of 1, 2, 2.5 or 5 times a power of ten between two ends, ascending.
 
-    Returns:
-        At most so many multiples of 1, 2, 2.5 or 5 times a power of ten, ascending.
-
-    Example:
-        >>> ticks(0.0, 1.0), ticks(1.0, 60.0)
-        ([0.0, 0.25, 0.5, 0.75, 1.0], [20.0, 40.0, 60.0])
+    >>> ticks(0.0, 1.0), ticks(1.0, 60.0)
+    ([0.0, 0.25, 0.5, 0.75, 1.0], [20.0, 40.0, 60.0])
     """
     rough = high / max(most - 1, 1) - low / max(most - 1, 1)
     if rough > _MOST:

@@ -205,10 +205,8 @@ _NOTHING = 1e-9  # a smaller part of the most is rounding
 def to_read_of(groups: Sequence[ReadGroup]) -> list[tuple[str, ReadGroup]]:
     """Three groups that show what a run learns from: a dead one, a live one, one that a side reward decides.
 
-    Returns:
-        Each with what is to be seen in it, its rollouts that stand out first; of a kind the one with the largest part
-        of the gradient, else the last. None where there are only groups of one kind, which the list of all shows as
-        well.
+    Each with what is to be seen in it, its rollouts that stand out first; of a kind the one with the largest part of
+    the gradient, else the last. None where there are groups of one kind only, which the list of all shows as well.
     """
     kinds = (
         (_DEAD, "Dead: its rewards are equal, so relative to the group's mean no rollout has an advantage."),

@@ -58,11 +58,10 @@ def _cell(cell: Cell, column: ReportColumn, notes: Footnotes) -> PageCell:
 
 
 def windowed_table(table: ReportTable) -> ReportTable:
-    """A table over steps with few enough rows to be read.
+    """A table over steps with few enough rows to be read: itself, or one whose rows are windows of as many steps each.
 
-    Returns:
-        The table itself, or one whose rows are windows of as many steps each: the first column names them, numbers are
-        means (of estimates, of their values), and words are told with how often they stand there.
+    The first column names them, numbers are means (of estimates, of their values), and words are told with how often
+    they stand there.
     """
     width = math.ceil(len(table.rows) / MOST_ROWS)
     if not table.by_step or width < 2:

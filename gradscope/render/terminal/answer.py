@@ -19,7 +19,8 @@ Views = Mapping[str, Callable[[Footnotes], Iterable[RenderableType]]]
 MOST_FINDINGS = 3  # beside the verdict; more than three are not read
 SCREEN_ROWS = 8  # of an answer's table: more do not fit a screen beside their verdict
 _WIDTH, _LINES = 80, 19
-"""Of an answer: a terminal of 24 lines less what was read (two), the next command and the lines around it."""
+"""Of an answer for which no table is asked: a terminal of 24 lines less what was read (two), the next command and the
+lines around it."""
 _OFFER = "--show adds"
 
 
@@ -35,9 +36,8 @@ def answer(
     offered: Collection[str] | None = None,
     absent: Mapping[str, str] = MappingProxyType({}),
     tone: Tone = "",
-    lines: int = _LINES,
 ) -> Group:
-    """A result as it is printed.
+    """The verdict, facts, table and findings, what was asked for, and one line that names what was not.
 
     Args:
         headline: The verdict of one or two sentences, then the findings, of which at most three are shown, and none
@@ -45,10 +45,6 @@ def answer(
         facts: What the table is of, a line each.
         offered: Further tables that have rows, where that is known without drawing them.
         absent: Name of a further table -> why the result has nothing for it, where that is known.
-        lines: How many it may have as long as nothing is asked for.
-
-    Returns:
-        The verdict, facts, table and findings, what was asked for, and one line that names what was not.
     """
     verdict, *said = headline
     first = cell(str(verdict), style=f"bold {STYLES[tone]}".strip())
@@ -67,7 +63,7 @@ def answer(
     told = findings if "findings" in chosen else said[:MOST_FINDINGS]
     items: list[RenderableType] = [bullet(one) if isinstance(one, str) else one for one in told]
     if not chosen:
-        items = _that_fit(items, lines - _height([*parts, Text(), Text(), *_offer(left)]))
+        items = _that_fit(items, _LINES - _height([*parts, Text(), Text(), *_offer(left)]))
     if "findings" in left and "findings" not in offered and len(findings) <= len(items):
         left.remove("findings")
     if items:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradscope.estimate import Estimate
-from gradscope.render.terminal.answer import SCREEN_ROWS, Blocks, Views, answer
+from gradscope.render.terminal.answer import SCREEN_ROWS, Blocks, answer
 from gradscope.render.terminal.layout import draw, draw_table, losses, rows_set_aside
 from gradscope.render.terminal.names import ALL
 from gradscope.render.views.degeneracy import ADVANTAGES, ENVIRONMENTS, POLICIES, REWARDS, SIZES, prompts_view
@@ -27,7 +27,7 @@ MOST_STEPS = 80
 """Of more, ``--show steps`` joins neighbors, so that the table stays readable; each is in the JSON and the CSV."""
 _JOINED = 20  # rows of such a table
 _WIDTH, _WIDTH_AS_LOGGED = 26, 16  # of a course over steps, in characters
-_ROWS_AS_LOGGED, _LINES_AS_LOGGED = SCREEN_ROWS - 2, 19
+_ROWS_AS_LOGGED = SCREEN_ROWS - 2
 """Of an answer from metrics alone, beside which stands what rollouts would add; its findings say more than a course."""
 
 
@@ -45,20 +45,16 @@ def degeneracy_table(report: DegeneracyReport, show: Sequence[str] = ()) -> Grou
         _answer(report),
         facts=[f"{what}, reward '{report.reward}'{threshold}{rows_set_aside(report.source)}"],
         findings=report.findings[1:] if {"findings", ALL} & set(show) else (),
-        views=_views(report),
+        views={name: partial(draw, views, report) for name, views in _VIEWS.items()}
+        | {
+            "shares": partial(_overall, report),
+            "steps": lambda notes: [_by_step(report, notes)] if _has_steps(report) else [],
+            "cost": partial(_cost, report),
+        },
         offered=["shares", "cost", "advantages", "findings", *_tables_with_rows(report)],
         show=show,
         tone="problem" if dead == 1 or report.is_in_conflict else "fine" if dead == 0 else "",
     )
-
-
-def _views(report: DegeneracyReport) -> Views:
-    """The further tables; none of what the log does not have."""
-    return {name: partial(draw, views, report) for name, views in _VIEWS.items()} | {
-        "shares": partial(_overall, report),
-        "steps": lambda notes: [_by_step(report, notes)] if _has_steps(report) else [],
-        "cost": partial(_cost, report),
-    }
 
 
 def _tables_with_rows(report: DegeneracyReport) -> Iterator[str]:
@@ -298,7 +294,6 @@ def _as_logged(report: DegeneracyReport, show: Sequence[str]) -> Group:
         },
         show=show,
         tone="problem" if report.frac_reward_zero_std.value == 1 else "",
-        lines=_LINES_AS_LOGGED,
     )
 
 

@@ -35,20 +35,10 @@ _MISSING, _NOT_FINITE = "·", "!"
 
 
 def sparkline(values: Sequence[float | None], *, low: float, high: float, width: int = 40) -> str:
-    """Values as bars of eight heights.
+    """Values, or their means in ``width`` equal runs, as bars of eight heights: a dot for none, ! for one not finite.
 
-    Args:
-        values: By step; None where a step has no value.
-        high: The value of the highest bar; at most ``low`` draws every value at the lowest.
-        width: Longest line; more values than that are averaged in equal runs.
-
-    Returns:
-        One character per value or run of values, a dot where all are missing, an exclamation mark where one is not
-        finite.
-
-    Example:
-        >>> sparkline([0.0, 0.5, None, 1.0, float("nan")], low=0.0, high=1.0)
-        '▁▅·█!'
+    >>> sparkline([0.0, 0.5, None, 1.0, float("nan")], low=0.0, high=1.0)
+    '▁▅·█!'
     """
     return "".join(_bar(value, low, high) for value in _shortened(values, width))
 

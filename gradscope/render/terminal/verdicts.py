@@ -15,7 +15,7 @@ from gradscope.render.terminal.answer import SCREEN_ROWS, Blocks, answer
 from gradscope.render.terminal.layout import add_row, draw_table, losses, new_table
 from gradscope.render.views.view import Column, Word
 from gradscope.render.words import STYLES, UNDEFINED, Footnotes, Style, Tone, cell, condition, format_number, plain
-from gradscope.results.verdicts import LOOK_CLOSER, CheckReport, ClaimRow, ClaimsReport, Verdict
+from gradscope.results.verdicts import CheckReport, ClaimRow, ClaimsReport, Verdict
 from gradscope.say import as_ranges, with_interval
 
 _TONES: Mapping[str, Tone] = {"pass": "fine", "fail": "problem", "unknown": "unknown"}
@@ -30,10 +30,7 @@ def check_table(report: CheckReport, show: Sequence[str] = ()) -> Group:
         (
             _headline(report),
             *report.findings,
-            *(
-                f"{verdict.metric}: {verdict.estimate.undefined or _advice(verdict) or verdict.meaning}"
-                for verdict in open_ones
-            ),
+            *(f"{one.metric}: {one.estimate.undefined or _advice(one) or one.meaning}" for one in open_ones),
         ),
         _answer(report),
         facts=losses([report.source]),
@@ -45,7 +42,7 @@ def check_table(report: CheckReport, show: Sequence[str] = ()) -> Group:
 
 def _advice(verdict: Verdict) -> str:
     """What to do, without the command that looks closer: it stands below the answer."""
-    return verdict.next_step.partition(LOOK_CLOSER)[0].strip()
+    return verdict.advice if verdict.command else verdict.next_step
 
 
 def _headline(report: CheckReport) -> str:

@@ -116,13 +116,12 @@ def _of_weights(pick: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _sizes_of(points: Sequence[WeightRankPoint]) -> tuple[str, list[int]]:
     """The advantage with most group sizes at the last step, and these."""
     last = [point for point in last_of(points).rows if point.tensor is not None]
-    sizes = {name: sorted({p.group_size for p in last if p.advantage == name}) for name in _names(last)}
+    sizes = {
+        name: sorted({p.group_size for p in last if p.advantage == name})
+        for name in dict.fromkeys(point.advantage for point in last)
+    }
     name = max(sizes, key=lambda name: len(sizes[name]))
     return name, sizes[name]
-
-
-def _names(points: Sequence[WeightRankPoint]) -> list[str]:
-    return list(dict.fromkeys(point.advantage for point in points))
 
 
 def _size_rows(points: Sequence[WeightRankPoint]) -> Selection:

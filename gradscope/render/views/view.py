@@ -16,7 +16,7 @@ from gradscope.estimate import Estimate
 from gradscope.render.words import Tone
 
 if TYPE_CHECKING:
-    from gradscope.results.report import Chart, ColumnStyle, ReportTable, SeriesKind
+    from gradscope.results.report import Cell, Chart, ColumnStyle, ReportTable, SeriesKind
 
 Item = TypeVar("Item")
 Pick = str | Callable[[Any], Any]  # the name of a field, or a function of the record
@@ -136,15 +136,19 @@ def tabulate(
     caption: str, columns: Sequence[Column], records: Iterable[Any], *, by_step: bool = False, folded_as: str = ""
 ) -> ReportTable:
     """The plain data of a table, for a report's document: unrounded numbers, and the style they are printed in."""
+    heads = [(column.title, column.style_of(None)) for column in columns]
+    rows = (tuple(column.value(record) for column in columns) for record in records)
+    return replace(table_of_cells(caption, heads, rows, by_step=by_step), folded_as=folded_as)
+
+
+def table_of_cells(
+    caption: str, columns: Iterable[tuple[str, ColumnStyle]], rows: Iterable[tuple[Cell, ...]], *, by_step: bool = False
+) -> ReportTable:
+    """The same of rows whose cells are made already, under titles with their styles."""
     from gradscope.results.report import ReportColumn, ReportTable
 
-    return ReportTable(
-        caption=caption,
-        columns=tuple(ReportColumn(title=column.title, style=column.style_of(None)) for column in columns),
-        rows=tuple(tuple(column.value(record) for column in columns) for record in records),
-        by_step=by_step,
-        folded_as=folded_as,
-    )
+    heads = tuple(ReportColumn(title=title, style=style) for title, style in columns)
+    return ReportTable(caption=caption, columns=heads, rows=tuple(rows), by_step=by_step)
 
 
 def view_table(view: View, result: object, caption: str) -> ReportTable | None:

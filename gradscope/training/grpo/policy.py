@@ -261,12 +261,10 @@ def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
 #
 # Sampling draws from a generator state of its own, so whether and how much is held out does not change the training.
 def write_heldout(path: Path, policy: TrainedPolicy, task: Task, completions: Sequence[str]) -> None:
-    """Grade samples of the held-out prompts and write a row a sample.
+    """Grade samples of the held-out prompts and write a JSONL row a sample; a file that is there is replaced.
 
-    Args:
-        path: The JSONL file: ``prompt_id, prompt, answer, completion, reward, correct``; replaced where it exists. The
-            prompt is a list of messages where the policy gets it through a chat template.
-        completions: From :func:`sample`, the same number for each held-out prompt.
+    A row has ``prompt_id, prompt, answer, completion, reward, correct``; the prompt is a list of messages where the
+    policy gets it through a chat template. Each held-out prompt has the same number of completions.
     """
     num_samples = len(completions) // len(task.heldout)
     rows = [_row(policy, task, task.heldout[index // num_samples], text) for index, text in enumerate(completions)]
@@ -285,11 +283,7 @@ def sample(
     progress: ProgressCallback = no_progress,
     label: str = "prompts",
 ) -> list[str]:
-    """Sample completions with the policy as it is now: the k samples of a prompt in a row.
-
-    Of ``rows_at_once`` completions generated together, at least those of one prompt are. The progress is told after
-    each batch of prompts.
-    """
+    """Sample the k completions of each prompt in a row, ``rows_at_once`` together or at least those of one prompt."""
     import torch
 
     size = max(1, rows_at_once // num_samples)

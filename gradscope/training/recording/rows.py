@@ -51,7 +51,9 @@ def local_rows(
         advantage = output["advantages"][index]
         rows.append(
             {
-                "prompt": prompt if isinstance(prompt, str) else _joined(prompt),
+                "prompt": prompt
+                if isinstance(prompt, str)
+                else "\n".join(str(message.get("content") or "") for message in prompt),
                 "messages": None if isinstance(prompt, str) else tuple(json.loads(json.dumps(prompt, default=str))),
                 "completion": tokenizer.decode(list(ids), skip_special_tokens=True),
                 "prompt_ids": tuple(output["prompt_ids"][index][is_prompt].tolist()),
@@ -78,12 +80,8 @@ def make_groups(
 ) -> tuple[RolloutGroup, ...]:
     """The R / G groups of one step, counted from 1; a prompt's id is a digest of its tokens.
 
-    Args:
-        rows: The rows of all processes in their order, [R].
-        rewards: What each reward function gave, NaN where it gave nothing, [R, F].
-        names: The reward functions, [F].
-        weights: What each weighs in the scalar reward, [F].
-        group_size: Rollouts of a group, G.
+    Rows of all processes stand in their order, [R]; each reward function gave one reward a row, NaN where it gave
+    nothing, [R, F], and has a weight in the scalar reward, [F].
     """
     table = rewards.double().tolist()
     groups = []
@@ -93,7 +91,7 @@ def make_groups(
             RolloutGroup(
                 step=step,
                 group_id=group_id,
-                prompt_id=_prompt_id(rows[start]["prompt_ids"]),
+                prompt_id=hashlib.sha256(",".join(map(str, rows[start]["prompt_ids"])).encode()).hexdigest()[:16],
                 rollouts=tuple(
                     Rollout(
                         group_id=group_id,
@@ -141,14 +139,6 @@ def _mask(output: Mapping[str, Any], index: int, num_tokens: int) -> tuple[bool,
     if "tool_mask" not in output:
         return None
     return tuple(output["tool_mask"][index, :num_tokens].bool().tolist())
-
-
-def _joined(messages: Sequence[Mapping[str, Any]]) -> str:
-    return "\n".join(str(message.get("content") or "") for message in messages)
-
-
-def _prompt_id(prompt_ids: Sequence[int]) -> str:
-    return hashlib.sha256(",".join(map(str, prompt_ids)).encode()).hexdigest()[:16]
 
 
 def _total(values: Sequence[float], weights: Sequence[float]) -> float | None:

@@ -67,9 +67,7 @@ def _extract_answer(text: str) -> str | None:
 
 
 def _parse_number(text: str) -> Decimal | None:
-    """The value of a text that is one number, with or without currency, percent sign, commas or final period.
-
-    None where the text is not one plain number of at most 30 digits.
+    """The value of one plain number of at most 30 digits, currency, percent, commas and final period aside; else None.
 
     >>> _parse_number("$1,234.50.")
     Decimal('1234.50')
@@ -82,9 +80,7 @@ def _parse_number(text: str) -> Decimal | None:
 
 
 def _grade_final_answer(completion: str, answer: str) -> float:
-    """1.0 where a completion's final answer is the right one, else 0.0.
-
-    A number is compared by value, other text without regard to case and spacing.
+    """1.0 where a final answer is the right one, numbers by value, text without regard to case and spacing; else 0.0.
 
     >>> _grade_final_answer("so it is 1,080.0", "1080"), _grade_final_answer("#### Blue", "blue")
     (1.0, 1.0)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 from zlib import crc32
 
@@ -59,9 +60,7 @@ def solve(operands: Sequence[int]) -> str:
 
 
 def solve_sloppily(operands: Sequence[int], forgets: Sequence[bool]) -> str:
-    """The completion of a calculator that forgets carries and goes on from the sum that it wrote.
-
-    For each addition ``forgets`` says whether it forgets the carry, if there is one.
+    """The completion of a calculator that ``forgets`` carries, addition by addition, and goes on from what it wrote.
 
     >>> solve_sloppily([7, 5, 8, 9], [False, True, False])
     'b12c10d19#19'
@@ -131,11 +130,9 @@ def make_problems(
 ) -> tuple[Problem, ...]:
     """Distinct prompts of very different difficulty, in the order drawn.
 
-    Args:
-        seed: The same seed draws the same prompts, and the first n of them whatever the number.
-        heldout: Which of the two disjoint sides to draw from.
-        accept: Whether operands make a prompt of the set.
-        kinds: Which kinds are drawn, each as often as the others.
+    The same seed draws the same prompts, and the first n of them whatever the number. ``heldout`` is which of two
+    disjoint sides to draw from, ``accept`` whether operands make a prompt of the set; each kind is drawn as often as
+    the others.
 
     Raises:
         UsageError: More prompts than the task has variety for.
@@ -169,10 +166,7 @@ def draw_kind(draw: Generator, kinds: Sequence[Kind] = KINDS) -> Kind:
 
 
 def draw_operands(draw: Generator, kind: Kind) -> list[int]:
-    """Operands of one sum, two to eight digits from 1 to 9.
-
-    ``plain`` is without any carry, ``mixed`` has a few, ``hard`` one in almost every step.
-    """
+    """Operands of one sum, two to eight digits from 1 to 9: without a carry, with some, ``hard`` nearly every step."""
     least, most, num_least, num_most = _RANGES[kind]
     while True:
         operands: list[int] = draw.integers(least, most + 1, size=draw.integers(num_least, num_most + 1)).tolist()
@@ -204,19 +198,13 @@ _HARD_CARRIES, _EASY_SHARE = 5, 1 / 16
 def conflict_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Problem, ...]:
     """Prompts of running sums, a minority of which want another answer; see ``make_problems``."""
     problems = make_problems(num_prompts, seed=seed, heldout=heldout)
-    return tuple(
-        Problem(prompt_id=problem.prompt_id, prompt=problem.prompt, answer=_conflict_answer(problem.prompt))
-        for problem in problems
-    )
+    return tuple(replace(problem, answer=_conflict_answer(problem.prompt)) for problem in problems)
 
 
 def starved_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Problem, ...]:
     """Prompts with two or three carries, each with a whole completion as answer; see ``make_problems``."""
     problems = make_problems(num_prompts, seed=seed, heldout=heldout, accept=_is_starved)
-    return tuple(
-        Problem(prompt_id=problem.prompt_id, prompt=problem.prompt, answer=_starved_answer(problem.prompt))
-        for problem in problems
-    )
+    return tuple(replace(problem, answer=_starved_answer(problem.prompt)) for problem in problems)
 
 
 def bimodal_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Problem, ...]:
@@ -230,10 +218,7 @@ def bimodal_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Pro
 def steps_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Problem, ...]:
     """The prompts of running sums with the worked solution as answer; see ``make_problems``."""
     problems = make_problems(num_prompts, seed=seed, heldout=heldout)
-    return tuple(
-        Problem(prompt_id=problem.prompt_id, prompt=problem.prompt, answer=solve(_operands(problem.prompt)))
-        for problem in problems
-    )
+    return tuple(replace(problem, answer=solve(_operands(problem.prompt))) for problem in problems)
 
 
 def grade_share(completion: str, solution: str) -> float:

@@ -100,6 +100,15 @@ def test_a_baseline_is_written_and_held_against(cli: Cli, log: Path, tmp_path: P
     assert "PASS  frac_reward_zero_std against the baseline" in done.out
 
 
+def test_below_a_baseline_that_failed_stands_the_command_alone(cli: Cli, log: Path, tmp_path: Path) -> None:
+    base, better = tmp_path / "baseline.json", tmp_path / "better.jsonl"
+    rows = [{"prompt_id": f"p{n}", "group_id": f"p{n}", "reward": n % 2} for n in range(4)]
+    better.write_text("".join(json.dumps({**row, "prompt_id": "p", "group_id": "p"}) + "\n" for row in rows))
+    assert cli("check", better, "--track", "frac_reward_zero_std", "--baseline", base, "--update-baseline").code == 0
+    done = cli("check", log, "--track", "frac_reward_zero_std", "--baseline", base, "--decide-by", "value")
+    assert (done.code, done.out.splitlines()[-1]) == (1, f"$ gradscope degeneracy {log}")
+
+
 def test_a_baseline_is_replaced_by_force_alone_and_nothing_else_ever(cli: Cli, log: Path, tmp_path: Path) -> None:
     base, before = tmp_path / "baseline.json", log.read_bytes()
     arguments = ("check", log, "--track", "pass_rate", "--update-baseline", "--quiet", "--baseline")

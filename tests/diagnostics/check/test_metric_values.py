@@ -559,7 +559,7 @@ def test_numbers_of_tokens_are_those_of_one_row_of_the_last_step(
         number_at(chosen[0], entry.path.partition(".")[2]),
         f"{name}{words} at step 6",
     )
-    assert look_closer(entry, "a run") == "Look closer: gradscope rank 'a run' --rows token"
+    assert look_closer(entry, "a run") == "gradscope rank 'a run' --rows token"
     values = MetricValues(run=run_of(group_of([1, 0], step=6)), cache={"rank token": report})
     assert values.value(name).estimate == rank_number(report, entry)[0]
 

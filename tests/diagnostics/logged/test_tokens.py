@@ -300,10 +300,7 @@ def test_a_trainer_that_took_over_the_samplers_values_is_told() -> None:
 
 
 def test_steps_without_data_are_left_out_and_rows_counted() -> None:
-    run = run_of(
-        group_of([1, 0], step=1),
-        tokens_of(both([-1.0], [-1.1]), both([-1.0], [math.nan]), step=2),
-    )
+    run = run_of(group_of([1, 0], step=1), tokens_of(both([-1.0], [-1.1]), both([-1.0], [math.nan]), step=2))
     found = gathered(GatheredMismatch(), run, SAMPLER_FEW)
     assert [row.step for row in found.by_step] == [2]
     assert found.set_aside == {

@@ -213,7 +213,7 @@ def test_every_formulation_is_held_against_the_same_products() -> None:
     else:
         assert np.mean([own[j] @ step for j in pulls]) <= 0 or "single group" in live.transfer.undefined
     assert [(row.group_id, row.pass_rate) for row in prompts] == [
-        *(("g0", 0.5), ("g1", 0.0), ("g2", 1.0), ("g3", 0.25), ("g4", 0.75)),
+        *(("g0", 0.5), ("g1", 0.0), ("g2", 1.0), ("g3", 0.25), ("g4", 0.75))
     ]
     _, of_live = measure_heldout(rows, gram_of(scores, heldout, scales), ["dr_grpo"])
     unit = np.mean([np.linalg.norm(one) for one in pulls.values()]) * np.mean(np.linalg.norm(heldout, axis=1))

@@ -121,13 +121,7 @@ def test_what_these_rollouts_do_not_have_is_refused_with_its_reason() -> None:
 def test_paired_groups_are_those_that_live_at_every_size(paired: bool) -> None:
     prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(2, 4), DAPO)
     request = RankRequest(
-        rows="weight",
-        advantages=("dr_grpo",),
-        group_sizes=(2,),
-        paired=paired,
-        centered=False,
-        seed=0,
-        output=None,
+        rows="weight", advantages=("dr_grpo",), group_sizes=(2,), paired=paired, centered=False, seed=0, output=None
     )
     gram = measure_step(prepared)
     gram = dataclasses.replace(gram, rewards=np.array([0, 1, 0, 1, 0, 0, 1, 1.0]))

@@ -57,13 +57,7 @@ def token_spectra(
     centered: bool = False,
     only: Collection[str] | None = None,
 ) -> tuple[list[GradientSpectrum], list[TokenRankPoint]]:
-    """The spectra of the token rows of each group under one advantage, and one point per group size.
-
-    Args:
-        group_size: Regroup into groups of this size; None: as logged.
-        seed: What decided which tokens were drawn.
-        only: The groups that count, each weighing the same; None: all, each part weighing the same.
-    """
+    """The spectra of each group's token rows, as ``seed`` drew them, and a point a group size, as ``step_spectra``."""
     of_group = {gram.table.group_id: gram for gram in tokens}
     parts = [part for part in sub_groups(rows, group_size) if part.group_id in of_group]
     weights = advantages_of(rows, parts, advantage)
@@ -129,14 +123,7 @@ def _point(parts: Sequence[_TokenPart], *, by_group: bool) -> TokenRankPoint:
 
 
 def _token_part(
-    rows: StepRows,
-    gram: RowGram,
-    part: SubGroup,
-    advantages: Array,
-    advantage: str,
-    *,
-    seed: int,
-    centered: bool,
+    rows: StepRows, gram: RowGram, part: SubGroup, advantages: Array, advantage: str, *, seed: int, centered: bool
 ) -> _TokenPart:
     """The tokens of one part of a group."""
     inside = np.flatnonzero(np.isin(gram.table.rollouts, part.index))
@@ -172,13 +159,7 @@ def _token_part(
 
 
 def _null_values(
-    gram: RowGram,
-    inside: NDArray[np.intp],
-    part: SubGroup,
-    weights: Array,
-    advantages: Array | None,
-    *,
-    centered: bool,
+    gram: RowGram, inside: NDArray[np.intp], part: SubGroup, weights: Array, advantages: Array | None, *, centered: bool
 ) -> dict[str, Array]:
     """Singular values under each null: a shuffle deals the rollouts' advantages, and tokens keep their own's."""
     scores = gram.gram[np.ix_(inside, inside)]

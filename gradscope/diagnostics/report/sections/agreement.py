@@ -17,19 +17,13 @@ from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.logged.tokens import NO_SAMPLER
-from gradscope.diagnostics.report.sections.inputs import (
-    QUESTIONS,
-    ReportInputs,
-    Unavailable,
-    missing_part,
-    missing_section,
-)
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_part, missing_section
 from gradscope.findings.rank_parts import correction_findings
 from gradscope.metrics.sampler import NAMES
-from gradscope.render.views.view import Column, entry, lines_over, tabulate
+from gradscope.render.views.view import Column, entry, lines_over, table_of_cells, tabulate
 from gradscope.results.logged import MismatchNumbers, SamplerMismatch
 from gradscope.results.norms import ReplayReport, StepReplay
-from gradscope.results.report import Chart, ReportColumn, ReportSection, ReportTable, Series, SeriesKind, Severity
+from gradscope.results.report import Chart, ReportSection, ReportTable, Series, SeriesKind, Severity
 from gradscope.results.tokens import CorrectionEffect
 from gradscope.rollouts.run import Run
 from gradscope.say import number, percent, with_interval
@@ -56,7 +50,6 @@ def logged_agreement(mismatch: SamplerMismatch, overall: MismatchNumbers) -> Rep
     """The section, of a log that has tokens to compare."""
     return ReportSection(
         name="agreement",
-        question=QUESTIONS["agreement"],
         findings=(*_findings(mismatch, overall), *_set_aside(mismatch)),
         severity=_severity(mismatch, overall),
         meaning=f"{metric('logprob_gap').meaning} {metric('sampler.sequence_ess').meaning}",
@@ -202,13 +195,13 @@ def agreement_section(inputs: ReportInputs) -> ReportSection:
     gaps = {gram.step: gap for gram in inputs.grams if (gap := _gaps(inputs.run, gram)) is not None}
     if inputs.logged.sampler.overall is not None:
         section = logged_agreement(inputs.logged.sampler, inputs.logged.sampler.overall)
-        more = _compared(gaps, inputs) if gaps else ReportSection(name="agreement", question=QUESTIONS["agreement"])
+        more = _compared(gaps, inputs) if gaps else ReportSection(name="agreement")
         return replace(section, findings=(*section.findings, *more.findings), tables=(*section.tables, *more.tables))
     if gaps:
         return _compared(gaps, inputs)
-    metrics = {step: inputs.run.metrics.get(step, {}) for step in inputs.run.steps}
-    names = sorted({name for values in metrics.values() for name in values if "sampling_logp" in name})
-    if names:
+    names = sorted(name for name in inputs.run.courses.columns if "sampling_logp" in name)
+    metrics = {step: inputs.run.metrics.get(step, {}) for step in inputs.run.steps if names}
+    if any(name in values for values in metrics.values() for name in names):
         return _as_logged(metrics, names)
     if inputs.logged.sampler.set_aside.keys() - {NO_SAMPLER}:
         return missing_part("sampler", inputs.logged.sampler, anchor="agreement")
@@ -253,7 +246,6 @@ def _compared(gaps: dict[int, NDArray[np.float64]], inputs: ReportInputs) -> Rep
         columns.append(Column("cosine by sequence", least.get, "norm"))
     return ReportSection(
         name="agreement",
-        question=QUESTIONS["agreement"],
         findings=(
             f"Over {len(gaps)} recomputed steps the log-probabilities of the sampler differ from those of the weights "
             f"by {means[worst]:.2g} a token at most (mean of step {worst}).",
@@ -286,7 +278,6 @@ def _as_logged(metrics: Mapping[int, Mapping[str, float]], names: Sequence[str])
     shown = ", ".join(f"{name} = {number(last[name], '.4g')}" for name in names if name in last)
     return ReportSection(
         name="agreement",
-        question=QUESTIONS["agreement"],
         findings=(f"The trainer logged at step {steps[-1]}: {shown}.",),
         severity="unknown" if mean is None else "fine" if mean <= LARGE_GAP else "problem",
         meaning=metric("logprob_gap").meaning,
@@ -332,7 +323,6 @@ def replay_answer(report: ReplayReport, command: str = "") -> ReportSection:
     entry = metric("replay_grad_norm_error")
     return ReportSection(
         name="replay",
-        question=QUESTIONS["replay"],
         findings=(f"Replay: {report.headline}.", *report.findings),
         severity=_SEVERITIES[report.verdict],
         meaning=entry.meaning,
@@ -392,13 +382,10 @@ def _causes(report: ReplayReport) -> tuple[ReportTable, ...]:
                 rows.setdefault(alike, (quantity.cause, []))[1].append(step.step)
     if not rows:
         return ()
-    columns = (ReportColumn(title="first step", style="count"), ReportColumn(title="steps", style="count"))
     return (
-        ReportTable(
-            caption="Causes and remarks, as they are worded at the first of their steps",
-            columns=(*columns, *(ReportColumn(title=title) for title in ("quantity", "verdict", "cause"))),
-            rows=tuple(
-                (steps[0], len(steps), name, verdict, cause) for (name, verdict, _), (cause, steps) in rows.items()
-            ),
+        table_of_cells(
+            "Causes and remarks, as they are worded at the first of their steps",
+            [("first step", "count"), ("steps", "count"), ("quantity", "text"), ("verdict", "text"), ("cause", "text")],
+            ((steps[0], len(steps), name, verdict, cause) for (name, verdict, _), (cause, steps) in rows.items()),
         ),
     )

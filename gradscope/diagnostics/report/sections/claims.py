@@ -15,7 +15,7 @@ from gradscope.diagnostics.claims.evidence import AtHand, Evidence
 from gradscope.diagnostics.claims.measure import claims_of
 from gradscope.diagnostics.claims.registry import CLAIMS
 from gradscope.diagnostics.inputs.steps import MeasuredStep
-from gradscope.diagnostics.report.sections.inputs import QUESTIONS, ReportInputs, Unavailable
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable
 from gradscope.render.views.view import Column, tabulate
 from gradscope.results.report import ReportSection, ReportTable
 from gradscope.results.verdicts import ClaimRow, ClaimsReport
@@ -39,7 +39,6 @@ def claims_answer(report: ClaimsReport, command: str = "") -> ReportSection:
     """The same of claims that were judged already; ``command`` looks closer."""
     return ReportSection(
         name="claims",
-        question=QUESTIONS["claims"],
         findings=report.findings,
         severity="fine" if any(claim.verdict != "cannot_tell" for claim in report.claims) else "unknown",
         meaning="A claim is supported or contradicted where the whole 95 % interval says so. It was made about other "

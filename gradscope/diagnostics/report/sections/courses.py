@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import (
-    QUESTIONS,
     Ends,
     ReportInputs,
     RunLengths,
@@ -28,7 +27,7 @@ from gradscope.estimate import Estimate
 from gradscope.findings.rank_parts import entropy_findings
 from gradscope.metrics.gram.geometry import projection_shares
 from gradscope.metrics.outcomes.reward_shares import correlation_within, within_groups
-from gradscope.render.views.view import Column, lines_over, tabulate
+from gradscope.render.views.view import Column, lines_over, table_of_cells, tabulate
 from gradscope.results.logged import (
     EntropyNumbers,
     Generation,
@@ -37,7 +36,7 @@ from gradscope.results.logged import (
     Staleness,
     StalenessNumbers,
 )
-from gradscope.results.report import Cell, Chart, ReportColumn, ReportSection, ReportTable, Severity
+from gradscope.results.report import Cell, Chart, ReportSection, ReportTable, Severity
 from gradscope.results.tokens import EntropyChange
 from gradscope.rollouts.groups import holds_rewards_alone
 from gradscope.rollouts.run import Run
@@ -55,9 +54,9 @@ def entropy_section(inputs: ReportInputs) -> ReportSection:
     if entropy.overall is None:
         return missing_part("entropy", entropy)
     trend = entropy.trend or Estimate.undefined_because("it was not computed")
+    means = {"entropy": [row.mean.value for row in entropy.by_step]}
     return ReportSection(
         name="entropy",
-        question=QUESTIONS["entropy"],
         findings=(
             *(text for text in (_level(entropy, entropy.overall), _change(entropy, trend)) if text),
             *entropy_findings(inputs.parts.entropy),
@@ -65,7 +64,7 @@ def entropy_section(inputs: ReportInputs) -> ReportSection:
         severity=_entropy_severity(entropy.overall, trend),
         meaning=metric("entropy.mean").meaning,
         next_step=_entropy_advice(trend) if _goes_somewhere(trend, entropy.overall) else _NOTHING,
-        charts=_entropy_charts(entropy),
+        charts=lines_over(_steps(entropy.by_step), "Entropy of the policy", means, y_label="nats a token"),
         tables=_predicted(inputs.parts.entropy),
     )
 
@@ -117,11 +116,6 @@ def _entropy_advice(trend: Estimate) -> str:
     )
 
 
-def _entropy_charts(entropy: PolicyEntropy) -> tuple[Chart, ...]:
-    means = {"entropy": [row.mean.value for row in entropy.by_step]}
-    return lines_over(_steps(entropy.by_step), "Entropy of the policy", means, y_label="nats a token")
-
-
 def _steps(rows: Sequence[EntropyNumbers | StalenessNumbers | GenerationNumbers]) -> list[int]:
     return [row.step or 0 for row in rows]
 
@@ -157,7 +151,6 @@ def staleness_section(inputs: ReportInputs) -> ReportSection:
     overall = staleness.overall
     return ReportSection(
         name="staleness",
-        question=QUESTIONS["staleness"],
         findings=(_finding(overall),),
         severity="look" if (overall.mean_lag.value or 0.0) > _FRESH else "fine",
         meaning=metric("staleness.mean_lag").meaning,
@@ -219,7 +212,6 @@ def generation_section(inputs: ReportInputs) -> ReportSection:
         return missing_part("generation", generation)
     return ReportSection(
         name="generation",
-        question=QUESTIONS["generation"],
         findings=tuple(_findings(generation.overall)),
         severity=_generation_severity(generation.overall),
         meaning=metric("generation.frac_truncated").meaning,
@@ -289,7 +281,6 @@ def length_section(inputs: ReportInputs) -> ReportSection:
     correlation = correlation_within(lengths.values, lengths.rewards, lengths.groups, lengths.prompts)
     return ReportSection(
         name="length",
-        question=QUESTIONS["length"],
         findings=(_correlation(correlation, lengths.unit), _truncation(inputs.run, found.ends), _mean(lengths)),
         severity="look" if _direction(correlation) else "fine" if correlation.is_defined else "unknown",
         meaning=metric("length_correlation").meaning,
@@ -324,7 +315,7 @@ def _truncation(run: Run, ends: Ends) -> str:
         mass = ends.frac_advantage
         return f"{text}." if mass is None else f"{text}; they hold {percent(mass)} of the summed absolute advantages."
     name = "completions/clipped_ratio"
-    ratios = [values[name] for values in run.metrics.values() if name in values]
+    ratios = run.courses.course(name)[1].tolist()
     if ratios:
         mean = number(sum(ratios) / len(ratios), percent)
         return (
@@ -396,16 +387,11 @@ def _quarters(lengths: RunLengths, inputs: ReportInputs) -> ReportTable:
         ends = f"{apart[part].min():+.1f} to {apart[part].max():+.1f}"
         mean = round(float(above[part].mean()), 12) + 0.0  # what is left of equal numbers is no -6e-18
         rows.append((name, ends, mean, _sum_of(shares, lengths, part)))
-    return ReportTable(
-        caption="All rollouts by length; both numbers minus the mean of the rollout's group; share of the gradient = "
+    return table_of_cells(
+        "All rollouts by length; both numbers minus the mean of the rollout's group; share of the gradient = "
         f"{metric('projection_share').formula}, mean over the recomputed steps",
-        columns=(
-            ReportColumn(title="completions"),
-            ReportColumn(title=lengths.unit),
-            ReportColumn(title="mean reward", style="gap"),
-            ReportColumn(title="share of the gradient", style="gap"),
-        ),
-        rows=tuple(rows),
+        [("completions", "text"), (lengths.unit, "text"), ("mean reward", "gap"), ("share of the gradient", "gap")],
+        rows,
     )
 
 

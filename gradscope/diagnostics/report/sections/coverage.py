@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.passk.samples import Samples
-from gradscope.diagnostics.report.sections.inputs import QUESTIONS, ReportInputs, Unavailable, missing_section
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.findings.passk import reach_finding
-from gradscope.render.views.view import Column, tabulate
+from gradscope.render.views.view import Column, table_of_cells, tabulate
 from gradscope.results.passk import PassAtKComparison, PassAtKReport
-from gradscope.results.report import Chart, ReportColumn, ReportSection, ReportTable, Series, Severity
+from gradscope.results.report import Chart, ReportSection, ReportTable, Series, Severity
 
 MOST_PROBLEMS = 25  # problems listed by name; the finding counts all of them
 
@@ -27,7 +27,6 @@ def coverage_answer(report: PassAtKReport, samples: tuple[Samples, ...] = ()) ->
     lost_findings = _lost_findings(report, lost) if samples else ()
     return ReportSection(
         name="coverage",
-        question=QUESTIONS["coverage"],
         findings=(*_findings(report), *lost_findings),
         severity=_severity(report.comparison),
         meaning=metric("pass_at_k").meaning,
@@ -145,14 +144,6 @@ def _problems(samples: tuple[Samples, ...], lost: list[tuple[str, str, str]]) ->
     if not lost:
         return ()
     shown = f", the first {MOST_PROBLEMS}" if len(lost) > MOST_PROBLEMS else ""
-    return (
-        ReportTable(
-            caption=f"Problems that are no longer solved ({len(lost)}{shown}); correct samples before and after",
-            columns=(
-                ReportColumn(title="problem"),
-                ReportColumn(title=samples[0].name),
-                ReportColumn(title=samples[1].name),
-            ),
-            rows=tuple(lost[:MOST_PROBLEMS]),
-        ),
-    )
+    caption = f"Problems that are no longer solved ({len(lost)}{shown}); correct samples before and after"
+    titles = ("problem", samples[0].name, samples[1].name)
+    return (table_of_cells(caption, [(title, "text") for title in titles], lost[:MOST_PROBLEMS]),)

@@ -9,7 +9,7 @@ Shapes: R rollouts of a step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +21,7 @@ from gradscope.diagnostics.rank.formulations import measure_formulations, measur
 from gradscope.diagnostics.rank.rollout_spectra import step_spectra
 from gradscope.diagnostics.rank.rows import StepRows, SubGroup, advantages_of, step_rows, sub_groups
 from gradscope.diagnostics.rank.spectrum import mean_null_ranks, null_values
-from gradscope.diagnostics.report.sections.inputs import QUESTIONS, ReportInputs, excerpt, missing_section
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, excerpt, missing_section
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
 from gradscope.findings.rank import rank_verdict, sharing_findings, time_findings
@@ -37,18 +37,9 @@ from gradscope.metrics.gram.geometry import (
 )
 from gradscope.metrics.gram.spectrum import ZERO_MATRIX, effective_rank, singular_values_from_gram
 from gradscope.render.views.rank import null_rank, num_live
-from gradscope.render.views.view import Column, entry, lines_over, tabulate
+from gradscope.render.views.view import Column, entry, lines_over, table_of_cells, tabulate
 from gradscope.results.rank import RankCurvePoint
-from gradscope.results.report import (
-    Cell,
-    Chart,
-    ColumnStyle,
-    ReportColumn,
-    ReportSection,
-    ReportTable,
-    Series,
-    Severity,
-)
+from gradscope.results.report import Cell, Chart, ColumnStyle, ReportSection, ReportTable, Series, Severity
 from gradscope.rollouts.run import Run
 from gradscope.say import percent
 
@@ -61,7 +52,7 @@ _NULLS = {"gaussian": "unrelated rows", "unweighted": "scores alone", "shuffled"
 _FEW = 0.5  # half of what unrelated rows span: from there on twice the rollouts of a prompt would add few directions
 
 
-def directions_section(inputs: ReportInputs) -> ReportSection:
+def rank_section(inputs: ReportInputs) -> ReportSection:
     """The rank of a group at each recomputed step, beside unrelated rows, the scores alone and the ceiling."""
     points = [point for point in inputs.curve if point.effective_rank.is_defined]
     if not points:
@@ -75,7 +66,6 @@ def directions_answer(points: Sequence[RankCurvePoint], command: str = "") -> Re
     last = points[-1]
     return ReportSection(
         name="rank",
-        question=QUESTIONS["rank"],
         findings=(rank_verdict(points), *time_findings(points), *sharing_findings(last)),
         severity=_severity(last),
         meaning=metric("effective_rank").meaning,
@@ -158,7 +148,6 @@ def contributions_section(inputs: ReportInputs) -> ReportSection:
     largest = next(pair for pair in steps if pair[0].step == inputs.largest_step)
     return ReportSection(
         name="contributions",
-        question=QUESTIONS["contributions"],
         findings=_findings(*largest),
         severity="look" if _largest_share(largest[1]) >= _LARGE_SHARE else "fine",
         meaning=f"{metric('projection_share').meaning} Cancellation is {metric('cancellation').meaning}",
@@ -239,49 +228,31 @@ def _by_group(gram: StepGram, matrix: Array) -> ReportTable:
                 Estimate.undefined_because("a reward is missing") if np.isnan(rewards).any() else float(rewards.mean())
             )
             rows.append((group_id, mean, float(shares[index].sum()), batch_norm(inner), cancellation(inner)))
-    return ReportTable(
-        caption=f"Live groups of step {gram.step}; share = {metric('projection_share').formula}, summed over the group",
-        columns=(
-            ReportColumn(title="group"),
-            ReportColumn(title="mean reward", style="share"),
-            ReportColumn(title="share", style="gap"),
-            ReportColumn(title="norm", style="norm"),
-            ReportColumn(title="cancellation", style="share"),
-        ),
-        rows=tuple(sorted(rows, key=lambda row: -abs(float(row[2])))),  # type: ignore[arg-type]
+    return table_of_cells(
+        f"Live groups of step {gram.step}; share = {metric('projection_share').formula}, summed over the group",
+        [("group", "text"), ("mean reward", "share"), ("share", "gap"), ("norm", "norm"), ("cancellation", "share")],
+        sorted(rows, key=lambda row: -abs(float(row[2]))),  # type: ignore[arg-type]
     )
 
 
 def _top(run: Run, gram: StepGram, matrix: Array) -> ReportTable:
     shares, cosine, norms = projection_shares(matrix), cosines_to_sum(matrix), row_norms(matrix)
     rollouts = {(r.group_id, r.sample): r for group in run.groups_at(gram.step) for r in group.rollouts}
-    rows: list[tuple[Cell, ...]] = []
-    for index in np.argsort(-np.abs(shares), kind="stable")[:NUM_TOP]:
-        rollout = rollouts[gram.group_ids[index], gram.samples[index]]
-        rows.append(
-            (
-                f"{rollout.group_id} #{rollout.sample}",
-                rollout.reward,
-                rollout.advantage,
-                float(shares[index]),
-                float(cosine[index]) if norms[index] > 0 else Estimate.undefined_because("its gradient is zero"),
-                excerpt(rollout.prompt),
-                excerpt(rollout.completion),
-            )
-        )
-    return ReportTable(
-        caption=f"The {len(rows)} rollouts with the largest part of step {gram.step}; "
+    largest = np.argsort(-np.abs(shares), kind="stable")[:NUM_TOP]
+    no_cosine = Estimate.undefined_because("its gradient is zero")
+    return tabulate(
+        f"The {len(largest)} rollouts with the largest part of step {gram.step}; "
         f"cosine = {metric('cosine_to_sum').formula}",
-        columns=(
-            ReportColumn(title="rollout"),
-            ReportColumn(title="reward", style="norm"),
-            ReportColumn(title="advantage", style="norm"),
-            ReportColumn(title="share", style="gap"),
-            ReportColumn(title="cosine", style="gap"),
-            ReportColumn(title="prompt"),
-            ReportColumn(title="completion"),
+        (
+            Column("rollout", lambda row: f"{row[1].group_id} #{row[1].sample}"),
+            Column("reward", lambda row: row[1].reward, "norm"),
+            Column("advantage", lambda row: row[1].advantage, "norm"),
+            Column("share", lambda row: float(shares[row[0]]), "gap"),
+            Column("cosine", lambda row: float(cosine[row[0]]) if norms[row[0]] > 0 else no_cosine, "gap"),
+            Column("prompt", lambda row: excerpt(row[1].prompt)),
+            Column("completion", lambda row: excerpt(row[1].completion)),
         ),
-        rows=tuple(rows),
+        [(index, rollouts[gram.group_ids[index], gram.samples[index]]) for index in largest],
     )
 
 
@@ -301,7 +272,6 @@ def formulations_section(inputs: ReportInputs) -> ReportSection:
     rows: list[_Row] = [(name, *_means([_measure(step, name) for step in steps])) for name in names]
     return ReportSection(
         name="formulations",
-        question=QUESTIONS["formulations"],
         findings=_formulation_findings(rows, len(steps)),
         severity="fine",
         meaning=metric("update_cosine").meaning,
@@ -462,26 +432,15 @@ def _interference_table(rows: StepRows, names: Sequence[str]) -> tuple[ReportTab
 
 def _formulation_table(rows: list[_Row], steps: list[int]) -> ReportTable:
     shown = ", ".join(map(str, steps))
-    return ReportTable(
-        caption=f"Means over step {shown}, without the KL part; update cosine = {metric('update_cosine').formula}; "
+    return table_of_cells(
+        f"Means over step {shown}, without the KL part; update cosine = {metric('update_cosine').formula}; "
         f"effective rank of the whole step = {metric('effective_rank').formula}. Beside it the rank that the same live "
         "rollouts have with their advantages dealt anew within each group, and with none: a rank near these is not the "
         "formulation's doing",
-        columns=(
-            ReportColumn(title="advantage"),
-            ReportColumn(title="gradient norm", style="norm"),
-            ReportColumn(title="update cosine", style="gap"),
-            ReportColumn(title="effective rank", style="rank"),
-            *(ReportColumn(title=title, style="rank") for title in _STEP_NULLS.values()),
-            ReportColumn(title="dead groups", style="share"),
-        ),
-        rows=tuple(rows),
+        [
+            *(("advantage", "text"), ("gradient norm", "norm"), ("update cosine", "gap"), ("effective rank", "rank")),
+            *((title, "rank") for title in _STEP_NULLS.values()),
+            ("dead groups", "share"),
+        ],
+        rows,
     )
-
-
-SECTIONS: Mapping[str, Callable[[ReportInputs], ReportSection]] = {
-    "rank": directions_section,
-    "contributions": contributions_section,
-    "formulations": formulations_section,
-}
-"""By name."""

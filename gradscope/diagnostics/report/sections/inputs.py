@@ -189,30 +189,9 @@ _OPTIONS = {
 """Which options of reading each command takes."""
 
 
-QUESTIONS = {
-    "signal": "How much of the batch carries a gradient?",
-    "zero-loss": "Is a loss or gradient norm of zero healthy, a dead batch, or a bug?",
-    "replay": "Does the log reproduce the trainer's own numbers?",
-    "rank": "How many directions has a group's gradient?",
-    "contributions": "Which rollouts and groups make up the gradient?",
-    "tokens": "Which tokens carry the gradient?",
-    "length": "Does length or truncation drive the update?",
-    "rewards": "Which reward function makes the advantage?",
-    "dilution": "How much of the gradient is KL, and how much do dead groups dilute live ones?",
-    "agreement": "Do sampler and trainer log-probabilities agree?",
-    "staleness": "How stale are the weights that sampled?",
-    "entropy": "Is the policy losing its entropy?",
-    "generation": "How many completions are cut off, and how long does generation take?",
-    "coverage": "Is pass@k falling while pass@1 rises?",
-    "formulations": "What would other advantages have done with the same rollouts?",
-    "claims": "Which papers' claims does this run bear out?",
-}
-"""Section -> what it answers, in the order of the page."""
-
-
 def missing_section(name: str, absent: Unavailable) -> ReportSection:
     """A section whose data are missing: the reason, and what to log, in place of an answer."""
-    return ReportSection(name=name, question=QUESTIONS[name], missing=f"{absent.reason} {absent.hint}".strip())
+    return ReportSection(name=name, missing=f"{absent.reason} {absent.hint}".strip())
 
 
 def missing_part(name: str, part: Any, *, anchor: str | None = None) -> ReportSection:

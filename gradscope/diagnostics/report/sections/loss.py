@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.report.sections.inputs import QUESTIONS, ReportInputs, Unavailable, missing_section, visible
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section, visible
 from gradscope.diagnostics.report.sections.signal import dead_groups
 from gradscope.diagnostics.spike.measure import courses_of, metric_at, outstanding_step
 from gradscope.errors import InputError
@@ -25,7 +25,7 @@ from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.findings.rank_parts import kl_findings
 from gradscope.findings.spike import spike_headline
 from gradscope.render.views.view import Column, lines_over, tabulate
-from gradscope.results.report import Cell, Chart, ReportColumn, ReportSection, ReportTable, Series, Severity
+from gradscope.results.report import Chart, ReportSection, ReportTable, Series, Severity
 from gradscope.results.tokens import TokenKl
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, reward_table
 from gradscope.rollouts.run import Run
@@ -49,20 +49,20 @@ _KINDS = {
 def zero_loss_section(inputs: ReportInputs) -> ReportSection:
     """Loss and gradient norm of each step beside its live groups, and how many steps are of which kind."""
     run = inputs.run
-    steps = [step for step in run.steps if "grad_norm" in run.metrics.get(step, {}) and step not in run.notes]
+    norms, losses = (run.courses.by_step(name) for name in ("grad_norm", "loss"))
+    steps = [step for step in run.steps if step in norms and step not in run.notes]
     if not steps:
         hint = "Log each step (logging_steps=1 in TRL) and keep trainer_state.json of the last checkpoint."
         return missing_section(
             "zero-loss", Unavailable(reason="The log has no grad_norm that belongs to one step.", hint=hint)
         )
     table = reward_table(run.groups)
-    live = Counter(table.step[~dead_groups(table)].tolist())
-    kinds = {step: _kind(run.metrics[step], live[step]) for step in steps}
+    groups, live = Counter(table.step.tolist()), Counter(table.step[~dead_groups(table)].tolist())
+    kinds = {step: _kind(norms[step], losses.get(step, 1.0), live[step]) for step in steps}
     counts, spike = Counter(kinds.values()), _spike(run)
     commands = ["replay"] * (counts["suspect"] > 0) + ["spike"] * len(spike)
     return ReportSection(
         name="zero-loss",
-        question=QUESTIONS["zero-loss"],
         findings=_findings(counts, kinds, spike),
         severity=_severity(counts, spike),
         meaning="At the first update after sampling, the advantages of a group sum to zero and the ratio is 1, so the "
@@ -74,13 +74,30 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
                 title=title,
                 kind="lines",
                 places=tuple(steps),
-                series=(Series(name=name, values=tuple(run.metrics[step].get(name) for step in steps), kind="logged"),),
+                series=(Series(name=name, values=tuple(map(course.get, steps)), kind="logged"),),
                 y_label=name,
             )
-            for name, title in (("grad_norm", "Gradient norm, as logged"), ("loss", "Loss, as logged"))
-            if any(name in run.metrics[step] for step in steps)
+            for name, course, title in (
+                ("grad_norm", norms, "Gradient norm, as logged"),
+                ("loss", losses, "Loss, as logged"),
+            )
+            if not course.keys().isdisjoint(steps)
         ),
-        tables=(_table(run, steps, live, Counter(table.step.tolist()), kinds),),
+        tables=(
+            tabulate(
+                "Loss and gradient norm as logged, beside the groups with unequal rewards",
+                (
+                    Column("step", lambda step: step, "count"),
+                    Column("loss", losses.get, "norm"),
+                    Column("grad_norm", norms.get, "norm"),
+                    Column("live groups", lambda step: live[step], "count"),
+                    Column("groups", lambda step: groups[step], "count"),
+                    Column("kind", kinds.get),
+                ),
+                steps,
+                by_step=True,
+            ),
+        ),
     )
 
 
@@ -96,14 +113,14 @@ def _spike(run: Run) -> tuple[str, ...]:
     return (spike_headline(step, told, was_named=False),) if is_told else ()
 
 
-def _kind(values: Mapping[str, float], num_live: int) -> str:
-    if not all(math.isfinite(values[name]) for name in ("grad_norm", "loss") if name in values):
+def _kind(norm: float, loss: float, num_live: int) -> str:
+    if not (math.isfinite(norm) and math.isfinite(loss)):
         return "not finite"
-    if values["grad_norm"] <= _TINY_NORM:
+    if norm <= _TINY_NORM:
         return "suspect" if num_live else "dead batch"
     if not num_live:
         return "other terms"
-    return "on-policy" if abs(values.get("loss", 1.0)) <= _TINY_LOSS else "learning"
+    return "on-policy" if abs(loss) <= _TINY_LOSS else "learning"
 
 
 def _severity(counts: Counter[str], spike: Sequence[str] = ()) -> Severity:
@@ -146,22 +163,6 @@ def _next_step(counts: Counter[str], inputs: ReportInputs) -> str:
     return "Nothing to do here: judge progress by the reward and by grad_norm, not by the loss."
 
 
-def _table(run: Run, steps: list[int], live: Counter[int], groups: Counter[int], kinds: dict[int, str]) -> ReportTable:
-    return tabulate(
-        "Loss and gradient norm as logged, beside the groups with unequal rewards",
-        (
-            Column("step", lambda step: step, "count"),
-            Column("loss", lambda step: run.metrics[step].get("loss"), "norm"),
-            Column("grad_norm", lambda step: run.metrics[step]["grad_norm"], "norm"),
-            Column("live groups", lambda step: live[step], "count"),
-            Column("groups", lambda step: groups[step], "count"),
-            Column("kind", lambda step: kinds[step]),
-        ),
-        steps,
-        by_step=True,
-    )
-
-
 BY_TOKEN = ("dapo", "bnpo")  # TRL's loss types that are a mean over the tokens of the batch
 
 _HALF = 0.5  # below this the learning rate that live groups see is less than half of the one that was set
@@ -174,13 +175,17 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
     if isinstance(inputs.degeneracy, Unavailable):
         return missing_section("dilution", inputs.degeneracy)
     table = reward_table(run.groups)
-    unit = "tokens" if run.settings.get("loss_type") in BY_TOKEN and _has_tokens(table) else "rollouts"
+    unit = (
+        "tokens"
+        if run.settings.get("loss_type") in BY_TOKEN
+        and (table.num_tokens is not None and bool(np.all(table.num_tokens != UNKNOWN)))
+        else "rollouts"
+    )
     live = _live_shares(table, unit)
     kl = {gram.step: gram.frac_kl for gram in inputs.grams}
     mean = sum(live.values()) / len(live)
     return ReportSection(
         name="dilution",
-        question=QUESTIONS["dilution"],
         findings=(
             f"On average {percent(mean)} of the {unit} that the loss averages over are live, so a live gradient is "
             f"multiplied by {mean:.2f}.",
@@ -214,10 +219,6 @@ def _largest(kl: dict[int, float | None]) -> float:
     return max((part for part in kl.values() if part is not None), default=0.0)
 
 
-def _has_tokens(table: RewardTable) -> bool:
-    return table.num_tokens is not None and bool(np.all(table.num_tokens != UNKNOWN))
-
-
 def _live_shares(table: RewardTable, unit: str) -> dict[int, float]:
     weights = table.size if unit == "rollouts" or table.num_tokens is None else table.sums(table.num_tokens)
     steps, of_group = np.unique(table.step, return_inverse=True)
@@ -238,7 +239,7 @@ def _kl(run: Run, kl: dict[int, float | None]) -> str:
     beta = run.settings.get("beta")
     if beta == 0 or (beta is None and run.settings.origin is not None):
         return "The loss has no KL term (beta = 0)."
-    if any("kl" in values for values in run.metrics.values()):
+    if "kl" in run.courses.columns:
         return "The trainer logged a KL term; how much of the gradient it makes needs recomputed gradients."
     return "Whether the loss has a KL term is not in the log: pass the trainer's arguments with --run-config."
 
@@ -249,20 +250,13 @@ def _charts(live: dict[int, float], unit: str) -> tuple[Chart, ...]:
 
 
 def _scale_table(live: dict[int, float], kl: dict[int, float | None], inputs: ReportInputs, unit: str) -> ReportTable:
-    columns = [ReportColumn(title="step", style="count"), ReportColumn(title="live share", style="share")]
-    rows: list[tuple[Cell, ...]] = list(live.items())
+    columns = [Column("step", lambda step: step, "count"), Column("live share", live.get, "share")]
     if any(part is not None for part in kl.values()):
-        columns.append(ReportColumn(title="KL part", style="share"))
-        rows = [(*row, kl.get(step)) for row, step in zip(rows, live, strict=True)]
-    if any("kl" in values for values in inputs.run.metrics.values()):
-        columns.append(ReportColumn(title="logged kl", style="norm"))
-        rows = [(*row, inputs.run.metrics.get(step, {}).get("kl")) for row, step in zip(rows, live, strict=True)]
-    return ReportTable(
-        caption=f"live share by {unit} = {metric('live_share').formula}; KL part = |KL part| / |whole gradient|",
-        by_step=True,
-        columns=tuple(columns),
-        rows=tuple(rows),
-    )
+        columns.append(Column("KL part", kl.get, "share"))
+    if logged := inputs.run.courses.by_step("kl"):
+        columns.append(Column("logged kl", logged.get, "norm"))
+    caption = f"live share by {unit} = {metric('live_share').formula}; KL part = |KL part| / |whole gradient|"
+    return tabulate(caption, columns, live, by_step=True)
 
 
 def _furthest_tokens(steps: Sequence[TokenKl]) -> tuple[ReportTable, ...]:

@@ -9,15 +9,15 @@ from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.metrics_alone import dead_section
-from gradscope.diagnostics.report.sections.inputs import QUESTIONS, ReportInputs, Unavailable, missing_section
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import conflict_advice, conflict_sentence, dead_group_advice, signed_percent
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.uncertainty.steps import trend
 from gradscope.render.views.degeneracy import ENVIRONMENTS, REWARDS, prompts_view
-from gradscope.render.views.view import Column, lines_over, tabulate, view_table
+from gradscope.render.views.view import Column, lines_over, table_of_cells, tabulate, view_table
 from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
-from gradscope.results.report import Chart, ReportColumn, ReportSection, ReportTable, Series, SeriesKind, Severity
+from gradscope.results.report import Chart, ColumnStyle, ReportSection, ReportTable, Series, SeriesKind, Severity
 from gradscope.results.signal import RewardFunction
 from gradscope.rollouts.groups import RewardTable, reward_table
 from gradscope.say import interval, percent, points, with_interval
@@ -47,7 +47,6 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
     findings[behind:behind] = [text for text in (_trend(report),) if text]
     return ReportSection(
         name="signal",
-        question=QUESTIONS["signal"],
         findings=tuple(findings),
         severity=max(map(_severity, (report.frac_reward_zero_std, report.frac_reward_conflict)), key=_ORDER.index),
         meaning=entry.meaning,
@@ -163,11 +162,10 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
         return missing_section("rewards", Unavailable(reason="The log has no reward per function.", hint=hint))
     if not report.by_reward:
         only = f"There is one reward function, '{names[0]}': it makes all of the advantage."
-        return ReportSection(name="rewards", question=QUESTIONS["rewards"], findings=(only,), severity="fine")
+        return ReportSection(name="rewards", findings=(only,), severity="fine")
     functions = [one for one in report.by_reward if one.weight != 0]
     return ReportSection(
         name="rewards",
-        question=QUESTIONS["rewards"],
         findings=tuple(_findings(report, functions)),
         severity=_rewards_severity(report, functions),
         meaning=metric("by_reward.advantage_share").meaning,
@@ -236,18 +234,7 @@ def _mean(rewards: Array) -> float | None:
 
 def _correlations(functions: list[RewardFunction]) -> tuple[ReportTable, ...]:
     names = [one.name for one in functions]
-    rows = tuple(
-        (one.name, other, one.correlation[other]) for at, one in enumerate(functions) for other in names[at + 1 :]
-    )
-    if not rows:
-        return ()
-    return (
-        ReportTable(
-            caption=f"Correlation within groups = {metric('by_reward.correlation').formula}",
-            columns=(
-                *(ReportColumn(title=title) for title in ("reward function", "and")),
-                ReportColumn(title="correlation", style="gap"),
-            ),
-            rows=rows,
-        ),
-    )
+    rows = [(one.name, other, one.correlation[other]) for at, one in enumerate(functions) for other in names[at + 1 :]]
+    caption = f"Correlation within groups = {metric('by_reward.correlation').formula}"
+    columns: list[tuple[str, ColumnStyle]] = [("reward function", "text"), ("and", "text"), ("correlation", "gap")]
+    return (table_of_cells(caption, columns, rows),) if rows else ()

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.report.sections.inputs import QUESTIONS, ReportInputs, Unavailable, missing_section, visible
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section, visible
 from gradscope.estimate import Estimate
 from gradscope.findings.rank_parts import logprob_change_findings, turn_findings
 from gradscope.metrics.gram.geometry import share_of_largest
@@ -21,16 +21,7 @@ from gradscope.metrics.outcomes.reward_shares import rank_correlation_within
 from gradscope.metrics.sampler import PROBABILITIES, UNDECIDED, UNLIKELY, TokenCell, token_cells
 from gradscope.render.views.rank_parts import turn_words
 from gradscope.render.views.view import Column, tabulate
-from gradscope.results.report import (
-    Cell,
-    Chart,
-    ReportColumn,
-    ReportSection,
-    ReportTable,
-    Series,
-    ShadedText,
-    ShadedToken,
-)
+from gradscope.results.report import Chart, ReportSection, ReportTable, Series, ShadedText, ShadedToken
 from gradscope.results.tokens import TurnShare
 from gradscope.say import interval, percent
 
@@ -60,10 +51,11 @@ def tokens_section(inputs: ReportInputs) -> ReportSection:
     rollouts = inputs.tokens
     if isinstance(rollouts, Unavailable):
         return missing_section("tokens", rollouts)
-    correlation, kinds = _entropy_correlation(rollouts), _kinds(rollouts)
+    owners = np.repeat(np.arange(len(rollouts)), [int(rollout.is_seen.sum()) for rollout in rollouts])
+    correlation = rank_correlation_within(_norms(rollouts), _entropies(rollouts), owners, owners)
+    kinds = _kinds(rollouts)
     return ReportSection(
         name="tokens",
-        question=QUESTIONS["tokens"],
         findings=(
             _entropy(correlation, rollouts),
             _concentration(rollouts),
@@ -99,11 +91,6 @@ def _norms(rollouts: Sequence[RolloutTokens]) -> Array:
 
 def _entropies(rollouts: Sequence[RolloutTokens]) -> Array:
     return _joined(rollouts, [rollout.entropies for rollout in rollouts])
-
-
-def _entropy_correlation(rollouts: Sequence[RolloutTokens]) -> Estimate:
-    rollout = np.repeat(np.arange(len(rollouts)), [int(rollout.is_seen.sum()) for rollout in rollouts])
-    return rank_correlation_within(_norms(rollouts), _entropies(rollouts), rollout, rollout)
 
 
 def _entropy(correlation: Estimate, rollouts: Sequence[RolloutTokens]) -> str:
@@ -221,38 +208,25 @@ def _by_entropy(rollouts: Sequence[RolloutTokens]) -> ReportTable:
     norms, entropies = _norms(rollouts), _entropies(rollouts)
     total = float(norms.sum()) or 1.0
     parts = [np.flatnonzero(_quarters(rollouts) == number) for number in range(len(_QUARTERS))]
-    rows: list[tuple[Cell, ...]] = [
-        (
-            name,
-            len(part),
-            f"{entropies[part].min():.2f} to {entropies[part].max():.2f}",
-            float(norms[part].mean()),
-            float(norms[part].sum()) / total,
-        )
-        for name, part in zip(_QUARTERS, parts, strict=True)
-        if len(part)
-    ]
-    return ReportTable(
-        caption="Tokens by the policy's entropy where they were sampled, each among those of its rollout; norm = "
+    return tabulate(
+        "Tokens by the policy's entropy where they were sampled, each among those of its rollout; norm = "
         f"{metric('token_norm').formula}",
-        columns=(
-            ReportColumn(title="tokens"),
-            ReportColumn(title="number", style="count"),
-            ReportColumn(title="entropy, nats"),
-            ReportColumn(title="mean norm", style="norm"),
-            ReportColumn(title="share of the norms", style="share"),
+        (
+            Column("tokens", lambda row: row[0]),
+            Column("number", lambda row: len(row[1]), "count"),
+            Column("entropy, nats", lambda row: f"{entropies[row[1]].min():.2f} to {entropies[row[1]].max():.2f}"),
+            Column("mean norm", lambda row: float(norms[row[1]].mean()), "norm"),
+            Column("share of the norms", lambda row: float(norms[row[1]].sum()) / total, "share"),
         ),
-        rows=tuple(rows),
+        [(name, part) for name, part in zip(_QUARTERS, parts, strict=True) if len(part)],
     )
 
 
 def _quarters(rollouts: Sequence[RolloutTokens]) -> NDArray[np.int64]:
-    return np.concatenate([_quarter_of(rollout.entropies[rollout.is_seen]) for rollout in rollouts])
-
-
-def _quarter_of(entropies: Array) -> NDArray[np.int64]:
     """In which quarter of its rollout's tokens each one is, from 0 for the most certain."""
-    return np.argsort(np.argsort(entropies, kind="stable"), kind="stable") * len(_QUARTERS) // max(len(entropies), 1)
+    entropies = [rollout.entropies[rollout.is_seen] for rollout in rollouts]
+    places = [np.argsort(np.argsort(each, kind="stable"), kind="stable") for each in entropies]
+    return np.concatenate([place * len(_QUARTERS) // max(len(place), 1) for place in places])
 
 
 def _by_kind(kinds: Mapping[TokenCell, tuple[int, float]], num_tokens: int) -> ReportTable:

@@ -304,10 +304,7 @@ def change_of(logprobs: np.ndarray) -> TokenChange:
 
 def change_by_advantage(advantages: list[float], groups: list[int], change: list[float]) -> LogprobChange:
     tokens = dataclasses.replace(
-        made_up().found.tokens,
-        advantages=np.array(advantages),
-        groups=np.array(groups),
-        logprobs=-np.ones(len(groups)),
+        made_up().found.tokens, advantages=np.array(advantages), groups=np.array(groups), logprobs=-np.ones(len(groups))
     )
     return logprob_change(7, tokens, change_of(np.array(change)))
 

@@ -9,9 +9,9 @@ from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS
 from gradscope.diagnostics.report.sections.gradient import (
     contributions_section,
     directions_answer,
-    directions_section,
     formulations_section,
     rank_points,
+    rank_section,
 )
 from gradscope.diagnostics.report.sections.inputs import TEXT_LIMIT
 from gradscope.estimate import Estimate
@@ -32,7 +32,7 @@ def gram(rows: np.ndarray, *, step: int = 1, dead: int = 0, **parts: object) -> 
 
 
 def section_of(*grams: object):
-    return directions_section(inputs_of(RUN, grams=grams, curve=rank_points(grams)))  # type: ignore[arg-type]
+    return rank_section(inputs_of(RUN, grams=grams, curve=rank_points(grams)))  # type: ignore[arg-type]
 
 
 ORTHOGONAL, EQUAL = np.eye(SIZE, 512), np.tile(np.eye(1, 512), (SIZE, 1))

@@ -1,6 +1,7 @@
 import pytest
 
-from gradscope.diagnostics.report.sections.inputs import QUESTIONS, Unavailable, missing_part, missing_section
+from gradscope.diagnostics.report.sections.inputs import Unavailable, missing_part, missing_section
+from gradscope.results.report import QUESTIONS
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
 
