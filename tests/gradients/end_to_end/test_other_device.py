@@ -31,7 +31,15 @@ from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.tokens.measure import measure_rollout_tokens, measure_signals, measure_tokens
 from gradscope.gradients.tokens.sums import CORRECTIONS, corrected, counted_tokens, measure_token_sums
 from gradscope.gradients.trained.norms import TrainerArithmetic, is_own_output, is_random, tensor_squares, trained_norms
-from tests.gradients.models import ARCHITECTURES, DAPO, policy_of, relative, tiny_experts, tiny_groups, tiny_model
+from tests.gradients.models import (
+    DAPO,
+    FULL_AND_LORA,
+    policy_of,
+    relative,
+    tiny_experts,
+    tiny_groups,
+    tiny_model,
+)
 from tests.gradients.other_device import THERE, Elsewhere, moved, other_device
 
 CHECKS = {"asked: gradients/model/passes.squared_norm": 1, "down: gradients/step/measure.gram": 1}
@@ -75,18 +83,11 @@ def both(make: Callable[[], Any], look: Callable[[Any], Any]) -> tuple[np.ndarra
     )
 
 
-@pytest.mark.parametrize("engine", ["loop", "stream", "prompt"])
 @pytest.mark.parametrize(
-    ("name", "lora"),
+    ("name", "lora", "engine"),
     [
-        pytest.param(
-            name,
-            lora,
-            id=f"{name}-{'lora' if lora else 'full'}",
-            marks=[pytest.mark.slow] * (name != "qwen3_gqa_norms"),
-        )
-        for name in ARCHITECTURES
-        for lora in (False, True)
+        *(("qwen3_gqa_norms", lora, engine) for engine in ("loop", "stream", "prompt") for lora in (False, True)),
+        *((*case, "stream") for case in FULL_AND_LORA if case[0] != "qwen3_gqa_norms"),
     ],
 )
 def test_an_engine_waits_once_a_batch(name: str, lora: bool, engine: str) -> None:
