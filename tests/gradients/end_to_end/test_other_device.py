@@ -42,6 +42,8 @@ from tests.gradients.models import (
 )
 from tests.gradients.other_device import THERE, Elsewhere, moved, other_device
 
+pytestmark = pytest.mark.slow  # each operation of PyTorch goes through Python
+
 CHECKS = {"asked: gradients/model/passes.squared_norm": 1, "down: gradients/step/measure.gram": 1}
 """What any engine waits for: the self-check's norm, and the matrix."""
 ONCE = {**CHECKS, "down: gradients/step/measure._on_cpu": 1}  # and all log-probabilities at once
@@ -128,9 +130,7 @@ def test_pairs_of_several_batches_go_to_the_cpu_and_come_back() -> None:
     assert {wait for wait in waits if wait not in ONCE} == KEPT
 
 
-@pytest.mark.parametrize(
-    "name", ["qwen3_moe_normalized", *(pytest.param(n, marks=pytest.mark.slow) for n in ("mixtral", "qwen3_moe"))]
-)
+@pytest.mark.parametrize("name", ["qwen3_moe_normalized", "mixtral", "qwen3_moe"])
 def test_experts_are_where_their_tokens_are(name: str) -> None:
     found, expected, waits = both(
         lambda: tiny_experts(name), lambda model: measure_step(prepared(model), engine="stream").gram
@@ -267,10 +267,9 @@ LOOKS = {
     "norms": ("qwen3_gqa_norms", norms),
     "answers": ("gpt2_tied_conv1d", answers),
 }
-LONG = ("token rows of a sketch", "token rows of a sample", "token rows of experts", "weights of groups", "hidden")
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.slow] * (case in LONG)) for case in LOOKS])
+@pytest.mark.parametrize("case", LOOKS)
 def test_nothing_stays_behind_on_the_cpu(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # of autocast PyTorch knows only devices of its own
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
