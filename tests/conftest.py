@@ -27,8 +27,10 @@ gc.set_threshold(10_000, 10, 10)  # as the console script does
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two workers for the whole suite, none for named files: each worker takes seconds to import what it needs."""
-    return 0 if config.args_source is pytest.Config.ArgsSource.ARGS else 2
+    """Two workers or as many as asked for; none for named files: each takes seconds to import what it needs."""
+    if config.args_source is pytest.Config.ArgsSource.ARGS:
+        return 0
+    return int(os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS", 2))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -2,6 +2,7 @@
 
 import atexit
 import functools
+import gc
 import multiprocessing
 import os
 import runpy
@@ -16,7 +17,10 @@ from pathlib import Path
 from tests.conftest import REPOSITORY
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["gradscope.cli.app", "gradscope.training.train", "gradscope.training.grpo.trainer"])
+_LATE = ("render.figures.style", "render.html.page", "training.run_training", "training.grpo.trainer")  # by commands
+_DIAGNOSTICS = (f"diagnostics.{name}.measure" for name in ("rank", "replay", "report", "check", "claims", "compare"))
+_SERVER.set_forkserver_preload([*(f"gradscope.{one}" for one in ("cli.app", *_LATE, *_DIAGNOSTICS)), "tests.forked"])
+gc.freeze()  # the server imports this module last: or each collection in a child would copy all that is imported
 
 
 @functools.cache

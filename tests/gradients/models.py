@@ -38,6 +38,11 @@ from gradscope.rollouts.groups import Rollout, RolloutGroup
 
 VOCAB = 23
 ARCHITECTURES = ("llama_untied_biases", "gpt2_tied_conv1d", "qwen3_gqa_norms", "gemma3_scaled")
+FULL_AND_LORA = (
+    *((name, False) for name in ARCHITECTURES),
+    *((name, True) for name in ("gpt2_tied_conv1d", "qwen3_gqa_norms")),
+)
+"""Every architecture; adapters meet linear layers and Conv1D in two ways, whatever the rest of a model is."""
 DAPO = Objective(loss_type="dapo")
 
 _TARGETS = {"gpt2_tied_conv1d": ["c_attn", "c_proj"]}
@@ -217,56 +222,27 @@ def relative(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 
 
+_SHAPE = {
+    "vocab_size": VOCAB,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 32,
+    "pad_token_id": 0,
+}
+_FEWER_KEYS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6}
+
+
 def _build(name: str) -> Any:
     if name == "llama_untied_biases":
-        return LlamaForCausalLM(
-            LlamaConfig(
-                vocab_size=VOCAB,
-                hidden_size=16,
-                intermediate_size=24,
-                num_hidden_layers=2,
-                num_attention_heads=2,
-                num_key_value_heads=2,
-                max_position_embeddings=32,
-                attention_bias=True,
-                mlp_bias=True,
-                tie_word_embeddings=False,
-                pad_token_id=0,
-            )
-        )
+        heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "tie_word_embeddings": False}
+        return LlamaForCausalLM(LlamaConfig(**_SHAPE, **heads, attention_bias=True, mlp_bias=True))
     if name == "gpt2_tied_conv1d":
-        return GPT2LMHeadModel(
-            GPT2Config(vocab_size=VOCAB, n_embd=16, n_layer=2, n_head=2, n_positions=32, bos_token_id=1, eos_token_id=1)
-        )
+        sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32}
+        return GPT2LMHeadModel(GPT2Config(vocab_size=VOCAB, **sizes, bos_token_id=1, eos_token_id=1))
     if name == "qwen3_gqa_norms":
-        return Qwen3ForCausalLM(
-            Qwen3Config(
-                vocab_size=VOCAB,
-                hidden_size=16,
-                intermediate_size=24,
-                num_hidden_layers=2,
-                num_attention_heads=4,
-                num_key_value_heads=2,
-                head_dim=6,
-                max_position_embeddings=32,
-                tie_word_embeddings=True,
-                pad_token_id=0,
-            )
-        )
-    return Gemma3ForCausalLM(
-        Gemma3TextConfig(
-            vocab_size=VOCAB,
-            hidden_size=16,
-            intermediate_size=24,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=6,
-            max_position_embeddings=32,
-            sliding_window=8,
-            pad_token_id=0,
-        )
-    )
+        return Qwen3ForCausalLM(Qwen3Config(**_SHAPE, **_FEWER_KEYS, tie_word_embeddings=True))
+    return Gemma3ForCausalLM(Gemma3TextConfig(**_SHAPE, **_FEWER_KEYS, sliding_window=8))
 
 
 def write_tokenizer(folder: Path, size: int) -> None:

@@ -12,7 +12,7 @@ from gradscope.rollouts.run_folder import checkpoint_path, manifest_path, read_m
 from gradscope.rollouts.store import read_steps
 from gradscope.training import grid as grid_module
 from gradscope.training.config import TrainConfig
-from gradscope.training.grid import _cell_command, _CellProcess, _start_cell, _stop_cells, make_cells, train_grid
+from gradscope.training.grid import _cell_command, _context, _start_cell, _stop_cells, make_cells, train_grid
 from gradscope.training.train import train
 from tests.training.conftest import SHORT
 
@@ -102,7 +102,7 @@ def num_steps(run: Path) -> int:
 
 def test_an_interrupted_grid_goes_on_cell_by_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grid_module, "_POLL", 0.01)  # looked at so often, the second cell is far from its end
-    steps = 20
+    steps = 10
     cells = make_cells(base(tmp_path, steps=steps), advantages=["grpo", "sign"], seeds=[0])
 
     def interrupt(done: int, total: int, label: str) -> None:
@@ -144,30 +144,18 @@ def test_a_cell_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     assert "--resume" in (caught.value.hint or "")
 
 
-def start(folder: Path, **settings: Any) -> _CellProcess:
-    cell = TrainConfig.from_json(SHORT | settings | {"output": str(folder)})
-    return _start_cell(cell, ["train"], resume=False, force=False, on_gpu=settings.get("device") == "auto")
-
-
-def wait(cell: _CellProcess) -> None:
-    cell.process.join()
-    assert cell.has_ended
-
-
 def test_a_killed_cell_is_a_failure_with_its_exit_code(tmp_path: Path) -> None:
-    cell = start(tmp_path / "run", steps=500)
+    config = TrainConfig.from_json(SHORT | {"output": str(tmp_path / "run"), "steps": 500})
+    cell = _start_cell(config, ["train"], resume=False, force=False, on_gpu=False)
     while not (tmp_path / "run" / "manifest.json").exists():
         assert not cell.has_ended
         time.sleep(0.05)
     cell.process.kill()
-    wait(cell)
+    cell.process.join()
+    assert cell.has_ended
     assert cell.failure == f"exit code -{signal.SIGKILL.value}"
     _stop_cells([cell])
 
 
-def test_where_there_is_a_gpu_a_cell_is_not_forked(tmp_path: Path) -> None:
-    cell = start(tmp_path / "run", device="auto", model=str(tmp_path / "none"))
-    wait(cell)
-    assert cell.failure is not None
-    assert "none' cannot be read" in cell.failure
-    _stop_cells([cell])
+def test_where_there_is_a_gpu_a_cell_is_not_forked() -> None:
+    assert [_context(on_gpu=on_gpu).get_start_method() for on_gpu in (True, False)] == ["spawn", "forkserver"]

@@ -1,4 +1,3 @@
-import os
 import signal
 import time
 from collections.abc import Callable
@@ -15,9 +14,8 @@ from gradscope.training import processes
 from gradscope.training.config import TrainConfig
 from gradscope.training.grid import train_grid
 from gradscope.training.train import resume_command, train
-from tests.launched import by_two
+from tests.launched import by_two, finish, start_processes
 from tests.training.conftest import SHORT
-from tests.training.two_processes import start
 
 SIZES = ["--num-prompts", "4", "--group-size", "4", "--train-prompts", "8", "--heldout-prompts", "2", "--steps", "6"]
 SETTINGS = [*SIZES, "--heldout-samples", "4", "--checkpoint-every", "2", "--device", "cpu"]
@@ -65,12 +63,14 @@ def test_the_norm_of_both_is_reproduced(whole: Path) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_ends_both_and_they_go_on_as_if_nothing_had_been(whole: Path, tmp_path: Path) -> None:
-    process = start(tmp_path, *TRAIN, *SETTINGS)
-    while not step_path(tmp_path / "run", 3).exists() and process.poll() is None:
+    both = start_processes(2, *TRAIN, *SETTINGS, cwd=tmp_path)
+    while not step_path(tmp_path / "run", 3).exists() and both[0].poll() is None:
         time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGINT)
-    said = process.communicate()[0]
-    assert process.returncode != 0
+    for process in both:
+        process.send_signal(signal.SIGINT)
+    codes, *said_by = zip(*finish(both), strict=True)
+    said = "".join(map("".join, said_by))
+    assert 0 not in codes
     assert said.count("stopped; continue with `torchrun --nproc-per-node 2 -m gradscope train --resume") == 1
     assert said.count("interrupted") == 1
     code, said = by_two(tmp_path, *TRAIN, "--resume", *SETTINGS)

@@ -1,29 +1,6 @@
-"""Two processes under torchrun, and a trainer that shards its model between them."""
+"""A trainer that shards its model between two processes."""
 
 import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
-
-from tests.conftest import REPOSITORY
-
-
-def start(folder: Path, *command: str) -> subprocess.Popen[str]:
-    """Two processes under torchrun; localhost is all the network they use."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
-    return subprocess.Popen(
-        [*launcher, *command],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-        # Tests that run in the background of a shell inherit that Ctrl-C is ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
 
 
 def shard_on_the_cpu() -> None:

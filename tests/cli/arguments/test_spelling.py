@@ -1,5 +1,7 @@
 import ast
 import re
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -52,37 +54,30 @@ def words_of(node: ast.AST) -> str:
     return "".join(words_of(part) for part in ast.iter_child_nodes(node))
 
 
-def hints() -> list[tuple[str, str]]:
-    found = []
+def hints() -> Iterator[tuple[str, str]]:
     for path in sorted(Path(gradscope.__file__).parent.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.keyword) and node.arg == "hint" and "--" in words_of(node.value):
-                found.append((f"{path.name}:{node.value.lineno}", words_of(node.value)))
-    return found
-
-
-HINTS = hints()
+                yield f"{path.name}:{node.value.lineno}", words_of(node.value)
 
 
 def options_in(text: str) -> set[str]:
     return set(re.findall(r"(?<![\w-])--[a-z][a-z0-9_-]*", text))
 
 
-def test_there_are_hints_to_look_at() -> None:
-    assert len(HINTS) > 50
+def test_an_option_of_a_hint_is_the_commands_own_or_its_owner_is_named() -> None:
+    known = OF_OTHER_PROGRAMS.union(*OPTIONS.values())
+    found = list(hints())
+    assert len(found) > 50
     assert {"passk", "check", "train"} <= OPTIONS.keys()
-
-
-@pytest.mark.parametrize(("place", "hint"), HINTS, ids=[place for place, _ in HINTS])
-def test_an_option_of_a_hint_is_the_commands_own_or_its_owner_is_named(place: str, hint: str) -> None:
-    known = frozenset().union(*OPTIONS.values())
-    assert options_in(hint) <= known | OF_OTHER_PROGRAMS, "an option that no command has"
-    for command, own in OPTIONS.items():
+    for (place, hint), (command, own) in product(found, OPTIONS.items()):
+        assert options_in(hint) <= known, f"{place} names an option that no command has"
         said = fitting_hint(hint, [command, "my-run"], OPTIONS)
         named = {name for name in re.findall(r"gradscope ([a-z]+)", hint) if name in OPTIONS}
         for option in options_in(hint) - own - OF_OTHER_PROGRAMS:
             owned = any(option in OPTIONS[name] for name in named)
-            assert owned or re.search(rf"\((--\S+, )*{option}(, --\S+)* (is an|are) options? of `gradscope ", said)
+            of_others = rf"\((--\S+, )*{option}(, --\S+)* (is an|are) options? of `gradscope "
+            assert owned or re.search(of_others, said), place
 
 
 def test_without_a_command_a_hint_stays_as_it_is() -> None:

@@ -11,18 +11,16 @@ from gradscope.rollouts.read_options import ReadOptions
 
 TRAINERS = {"verl": verl, "prime-rl": prime_rl, "nemo-rl": nemo_rl}
 CASES = [(trainer, name) for trainer, module in TRAINERS.items() for name in module.CASES]
-QUICK = {("verl", "low_var_kl in the loss"), ("prime-rl", "default, traces"), ("nemo-rl", "tis")}
+
+pytestmark = pytest.mark.slow  # trains
 
 
-@pytest.mark.parametrize(
-    ("trainer", "name"), [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in CASES]
-)
+@pytest.mark.parametrize(("trainer", "name"), CASES)
 def test_a_run_is_reproduced_or_refused_with_its_reason(trainer: str, name: str, tmp_path: Path) -> None:
     judged = judge(TRAINERS[trainer], name, tmp_path)
     assert judged.right, judged
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trainer", "name", "log", "config", "old", "new"),
     [

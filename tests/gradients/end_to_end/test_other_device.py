@@ -31,8 +31,18 @@ from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.tokens.measure import measure_rollout_tokens, measure_signals, measure_tokens
 from gradscope.gradients.tokens.sums import CORRECTIONS, corrected, counted_tokens, measure_token_sums
 from gradscope.gradients.trained.norms import TrainerArithmetic, is_own_output, is_random, tensor_squares, trained_norms
-from tests.gradients.models import ARCHITECTURES, DAPO, policy_of, relative, tiny_experts, tiny_groups, tiny_model
+from tests.gradients.models import (
+    DAPO,
+    FULL_AND_LORA,
+    policy_of,
+    relative,
+    tiny_experts,
+    tiny_groups,
+    tiny_model,
+)
 from tests.gradients.other_device import THERE, Elsewhere, moved, other_device
+
+pytestmark = pytest.mark.slow  # each operation of PyTorch goes through Python
 
 CHECKS = {"asked: gradients/model/passes.squared_norm": 1, "down: gradients/step/measure.gram": 1}
 """What any engine waits for: the self-check's norm, and the matrix."""
@@ -75,18 +85,11 @@ def both(make: Callable[[], Any], look: Callable[[Any], Any]) -> tuple[np.ndarra
     )
 
 
-@pytest.mark.parametrize("engine", ["loop", "stream", "prompt"])
 @pytest.mark.parametrize(
-    ("name", "lora"),
+    ("name", "lora", "engine"),
     [
-        pytest.param(
-            name,
-            lora,
-            id=f"{name}-{'lora' if lora else 'full'}",
-            marks=[pytest.mark.slow] * (name != "qwen3_gqa_norms"),
-        )
-        for name in ARCHITECTURES
-        for lora in (False, True)
+        *(("qwen3_gqa_norms", lora, engine) for engine in ("loop", "stream", "prompt") for lora in (False, True)),
+        *((*case, "stream") for case in FULL_AND_LORA if case[0] != "qwen3_gqa_norms"),
     ],
 )
 def test_an_engine_waits_once_a_batch(name: str, lora: bool, engine: str) -> None:
@@ -127,9 +130,7 @@ def test_pairs_of_several_batches_go_to_the_cpu_and_come_back() -> None:
     assert {wait for wait in waits if wait not in ONCE} == KEPT
 
 
-@pytest.mark.parametrize(
-    "name", ["qwen3_moe_normalized", *(pytest.param(n, marks=pytest.mark.slow) for n in ("mixtral", "qwen3_moe"))]
-)
+@pytest.mark.parametrize("name", ["qwen3_moe_normalized", "mixtral", "qwen3_moe"])
 def test_experts_are_where_their_tokens_are(name: str) -> None:
     found, expected, waits = both(
         lambda: tiny_experts(name), lambda model: measure_step(prepared(model), engine="stream").gram
@@ -266,10 +267,9 @@ LOOKS = {
     "norms": ("qwen3_gqa_norms", norms),
     "answers": ("gpt2_tied_conv1d", answers),
 }
-LONG = ("token rows of a sketch", "token rows of a sample", "token rows of experts", "weights of groups", "hidden")
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.slow] * (case in LONG)) for case in LOOKS])
+@pytest.mark.parametrize("case", LOOKS)
 def test_nothing_stays_behind_on_the_cpu(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # of autocast PyTorch knows only devices of its own
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())

@@ -46,7 +46,6 @@ IN_FLOAT64 = (
     "tied, small batches",
     "qwen3_moe",
     "lora with kl",
-    "temperature",
     "entropies",
     "soft cap, float64",
     "scaled logits",

@@ -12,7 +12,7 @@ from gradscope.gradients.model.batches import TokenSequence, pad_batch
 from gradscope.gradients.model.passes import gradients_on
 from gradscope.gradients.plan.prepared_step import prepare_step
 from tests.gradients.heads import model_of
-from tests.gradients.models import ARCHITECTURES, DAPO, policy_of, tiny_experts, tiny_groups, tiny_model
+from tests.gradients.models import DAPO, FULL_AND_LORA, policy_of, tiny_experts, tiny_groups, tiny_model
 
 
 class GatedNorm(nn.Module):
@@ -134,9 +134,12 @@ def gram_of(policy, way: str, *, recompute: bool):
     return total.gram, slow
 
 
-@pytest.mark.parametrize("way", ["one batch", "batches", "prompt"])
 @pytest.mark.parametrize(
-    ("name", "lora"), [*((name, lora) for name in ARCHITECTURES for lora in (False, True)), ("qwen3_moe", False)]
+    ("name", "lora", "way"),
+    [
+        *((*case, "one batch") for case in (*FULL_AND_LORA, ("qwen3_moe", False))),
+        *(("qwen3_gqa_norms", lora, way) for lora in (False, True) for way in ("batches", "prompt")),
+    ],
 )
 def test_the_gram_is_the_same_to_the_bit(name, lora, way):
     model = tiny_experts(name) if name == "qwen3_moe" else tiny_model(name, lora=lora)

@@ -44,8 +44,13 @@ def test_scale_and_cap_are_found_without_their_names(name):
     assert cap is None or head.cap == pytest.approx(cap, rel=1e-12)
 
 
-@pytest.mark.parametrize("engine", ["loop", "stream", "prompt"])
-@pytest.mark.parametrize("name", [*ARCHITECTURES, *TAILS, "qwen3_moe", "mixtral"])
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [
+        *((name, "stream") for name in (*ARCHITECTURES, *TAILS, "qwen3_moe")),
+        *((name, engine) for name in ("qwen3_gqa_norms", "gemma2") for engine in ("loop", "prompt")),
+    ],
+)
 def test_slices_give_the_gram_that_whole_logits_give(name, engine, monkeypatch):
     monkeypatch.setattr(head_module, "SLICE_BYTES", 300)  # a few words at a time
     policy, groups = policy_of(model_of(name)), tiny_groups()

@@ -19,7 +19,7 @@ from gradscope.gradients.step.directions import (
 from gradscope.gradients.step.measure import measure_step
 from gradscope.metrics.gram.geometry import row_sparsity
 from gradscope.metrics.gram.spectrum import effective_rank, participation_ratio, stable_rank
-from tests.gradients.models import ARCHITECTURES, DAPO, plain_logprobs, tiny_groups, tiny_policy
+from tests.gradients.models import DAPO, FULL_AND_LORA, plain_logprobs, tiny_groups, tiny_policy
 
 
 @pytest.mark.parametrize("batch_tokens", [None, 12])
@@ -168,10 +168,9 @@ def plain_gradients(prepared: PreparedStep, rollouts: tuple[int, ...], factors: 
     return {name: grad for name, grad in zip(names, found, strict=True) if grad is not None}
 
 
-@pytest.mark.parametrize("name", [*ARCHITECTURES, "mixtral"])
 @pytest.mark.parametrize(
-    ("lora", "max_bytes"),
-    [(False, 2**30), pytest.param(False, 1, marks=pytest.mark.slow), pytest.param(True, 2**30, marks=pytest.mark.slow)],
+    ("name", "lora", "max_bytes"),
+    [*((*case, 2**30) for case in (*FULL_AND_LORA, ("mixtral", False))), ("qwen3_gqa_norms", False, 1)],
 )
 def test_every_combination_is_that_of_a_backward_pass(name: str, lora: bool, max_bytes: int) -> None:
     prepared = prepare_step(tiny_policy(name, lora=lora and name != "mixtral"), tiny_groups(2, 3), DAPO)

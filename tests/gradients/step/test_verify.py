@@ -166,10 +166,10 @@ def with_others(gram, row, other):
     return changed
 
 
-@pytest.fixture(scope="module", params=ARCHITECTURES)
-def honest(request):
+@pytest.fixture(scope="module")
+def honest():
     """A step, its batches, and the matrix that the check lets pass."""
-    step = prepared(tiny_policy(request.param), tiny_groups(), DAPO)
+    step = prepared(tiny_policy("qwen3_gqa_norms"), tiny_groups(), DAPO)
     batches, gram = step.batches(range(6), 4096), measure_step(step, engine="loop").gram
     assert verify_gram(step, gram, batches, "first").error < 2e-6
     return step, batches, gram
@@ -196,8 +196,7 @@ def test_a_matrix_that_is_wrong_in_one_place_is_caught(honest, change):
 
 HONEST = {
     **{name: lambda name=name: tiny_policy(name) for name in ARCHITECTURES},
-    **{f"{name}, LoRA": lambda name=name: tiny_policy(name, lora=True) for name in ARCHITECTURES},
-    "mixtral": lambda: policy_of(tiny_experts("mixtral")),
+    "LoRA": lambda: tiny_policy("qwen3_gqa_norms", lora=True),
     "qwen3_moe": lambda: policy_of(tiny_experts("qwen3_moe_normalized")),
     "bfloat16": lambda: tiny_policy("qwen3_gqa_norms", dtype=torch.bfloat16),
     "float64": lambda: tiny_policy("llama_untied_biases", dtype=torch.float64),
@@ -224,6 +223,9 @@ def test_a_pair_of_two_batches_is_checked_with_all_of_them():
             verify_gram(step, with_others(gram, one, two), batches, verify)
 
 
+OTHERS = ("loop", "prompt")
+
+
 def from_all_rows(output):
     return output + output.mean(dim=0)
 
@@ -236,13 +238,13 @@ def from_the_padding(output):
     return output + output.flip(1)
 
 
-@pytest.mark.parametrize("engine", ["loop", "stream", "prompt"])
 @pytest.mark.parametrize(
-    ("size", "change"),
+    ("size", "change", "engine"),
     [
-        *((6, change) for change in (from_all_rows, from_the_width, from_the_padding)),
-        *((2, change) for change in (from_all_rows, from_the_width, from_the_padding)),
-        *((1, change) for change in (from_the_width, from_the_padding)),
+        *((6, change, "stream") for change in (from_all_rows, from_the_width, from_the_padding)),
+        *((2, change, "stream") for change in (from_all_rows, from_the_width, from_the_padding)),
+        *((1, change, "stream") for change in (from_the_width, from_the_padding)),
+        *((size, change, engine) for size, change in ((2, from_all_rows), (1, from_the_width)) for engine in OTHERS),
     ],
 )
 def test_a_model_whose_rows_depend_on_what_is_beside_them_is_blamed_itself(size, change, engine):

@@ -13,8 +13,8 @@ from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.tokens import measure
 from gradscope.gradients.tokens.measure import StepSignals, measure_rollout_tokens, measure_signals, measure_tokens
 from tests.gradients.models import (
-    ARCHITECTURES,
     DAPO,
+    FULL_AND_LORA,
     VOCAB,
     break_rule,
     measured_step,
@@ -32,8 +32,7 @@ def measured(policy, groups, objective=DAPO, **options):
     return measure_tokens(prepared, measure_step(prepared), **options)
 
 
-@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(("name", "lora"), FULL_AND_LORA)
 def test_token_gram_equals_one_float64_backward_per_token(name, lora):
     policy, groups = tiny_policy(name, lora=lora), tiny_groups(1, 3)
     rows = naive_token_rows(policy, groups)
@@ -202,8 +201,7 @@ def plain_rows(prepared: PreparedStep, rollout: int, kind: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", ["hidden", "logit"])
-@pytest.mark.parametrize("lora", [False, True])
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(("name", "lora"), FULL_AND_LORA)
 def test_rows_are_the_derivatives_by_what_the_head_sees_and_makes(name: str, lora: bool, kind: str) -> None:
     objective = dataclasses.replace(DAPO, temperature=0.7)
     prepared = prepare_step(tiny_policy(name, lora=lora), tiny_groups(2, 2), objective)

@@ -1,5 +1,6 @@
 """Runs killed outright, between steps and inside a checkpoint write, and gone on with: they end where others do."""
 
+import json
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gradscope.rollouts.run_folder import checkpoint_path, metrics_path
-from gradscope.training.checkpoints import MARKER, complete_checkpoints
+from gradscope.training.checkpoints import MARKER, MEMORY, MEMORY_ARRAYS, complete_checkpoints
 from gradscope.training.config import TrainConfig
 from gradscope.training.grid import _cell_command
 from gradscope.training.train import train
@@ -76,4 +77,11 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrainConfig]:
 def test_a_run_killed_twice_equals_the_uninterrupted(
     short_run: Callable[..., Path], killed: dict[str, TrainConfig], name: str
 ) -> None:
-    assert_same_run(train(killed[name], resume=True), short_run(**LONG, advantage=name))
+    run, whole = train(killed[name], resume=True), short_run(**LONG, advantage=name)
+    assert_same_run(run, whole)
+    kept, expected = checkpoint_path(run, 7), checkpoint_path(whole, 7)
+    assert (kept / MEMORY).read_bytes() == (expected / MEMORY).read_bytes()
+    assert [number for number in (2, 4, 6, 7) if (checkpoint_path(run, number) / MEMORY).is_file()] == [7]
+    if name == "token_critic":  # its head and the state of its optimizer
+        assert (kept / MEMORY_ARRAYS).read_bytes() == (expected / MEMORY_ARRAYS).read_bytes()
+        assert json.loads((kept / MEMORY).read_text()) == {"num_updates": 7.0}

@@ -120,7 +120,7 @@ def test_damaged_csv_costs_what_it_costs_the_row_reader(
 ) -> None:
     monkeypatch.setattr(processes, "BLOCK", block)
     found = 0
-    for seed in range(100):
+    for seed in range(40):
         draw = random.Random(seed)
         text = io.StringIO()
         rows = [
@@ -138,7 +138,7 @@ def test_damaged_csv_costs_what_it_costs_the_row_reader(
                 + data[cut + draw.randrange(2) :]
             )
         found += num_usual(assert_as_by_row(tmp_path / "a.csv", data))
-    assert found > 1000
+    assert found > 400
 
 
 def test_a_compressed_table_that_is_cut_is_read_to_there(tmp_path: Path) -> None:
