@@ -49,25 +49,19 @@ def to_strings(values: list[str]) -> pa.Array:
     return whole.cast(pa.string())
 
 
-def bytes_of(strings: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The bytes of strings that :func:`to_strings` made, and where each starts and the last one ends, [R + 1]."""
-    _, ends, data = strings.buffers()
-    starts = np.frombuffer(ends, np.int32, len(strings) + 1).astype(np.int64)
-    return np.frombuffer(data or b"", np.uint8, starts[-1]), starts
+def byte_counts(strings: pa.Array) -> NDArray[np.int32]:
+    """How many bytes each string of ``pa.string()`` has, [R]."""
+    ends = np.frombuffer(strings.buffers()[1], np.int32, len(strings) + 1, offset=4 * strings.offset)
+    return ends[1:] - ends[:-1]
 
 
-def cut_strings(strings: pa.Array, at: NDArray[np.int64]) -> tuple[pa.Array, pa.Array]:
-    """Strings of ``to_strings`` [R] cut at bytes of the whole [R]: what stands before, and from there on, [R] each."""
-    data, starts = bytes_of(strings)
-    sizes = np.stack([at - starts[:-1], starts[1:] - at])
-    is_head = np.repeat(np.tile([True, False], len(at)), sizes.T.ravel())
-    heads, tails = (
-        pa.Array.from_buffers(
-            pa.string(), len(at), [None, pa.py_buffer(np.cumsum([0, *size], dtype=np.int32)), pa.py_buffer(part)]
-        )
-        for size, part in zip(sizes, (data[is_head], data[~is_head]), strict=True)
-    )
-    return heads, tails
+_CACHED = 1 << 17  # letters that are compared at once: of a whole block, the results leave a processor's cache
+
+
+def places_of(letters: NDArray[np.uint8], letter: int, bits: int = 0) -> NDArray[np.int64]:
+    """Where a letter, or any that is it but for some bits which it has, stands among at least one."""
+    pieces = ((at, letters[at : at + _CACHED]) for at in range(0, len(letters), _CACHED))
+    return np.concatenate([np.flatnonzero((piece | bits if bits else piece) == letter) + at for at, piece in pieces])
 
 
 def to_texts(strings: pa.Array) -> list[str]:

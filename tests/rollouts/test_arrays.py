@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from gradscope.rollouts.arrays import (
-    bytes_of,
-    cut_strings,
+    byte_counts,
+    places_of,
     to_filled,
     to_floats,
     to_indices,
@@ -67,11 +67,14 @@ def test_tables_are_read_without_pandas(tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
 
 
-def test_strings_are_cut_at_bytes_of_their_own() -> None:
-    words = ["a_1_0", "", "é_x", "plain"]
-    strings = to_strings(words)
-    data, starts = bytes_of(strings)
-    assert (data.tobytes().decode(), starts.tolist()) == ("a_1_0é_xplain", [0, 5, 5, 9, 14])
-    heads, tails = cut_strings(strings, np.array([1, 5, 7, 14]))
-    assert (heads.to_pylist(), tails.to_pylist()) == (["a", "", "é", "plain"], ["_1_0", "", "_x", ""])
-    assert bytes_of(to_strings([]))[1].tolist() == [0]
+def test_strings_have_their_bytes_counted_wherever_they_start() -> None:
+    strings = to_strings(["a_1_0", "", "é_x", "plain"])
+    assert byte_counts(strings).tolist() == [5, 0, 4, 5]
+    assert byte_counts(strings[1:3]).tolist() == [0, 4]
+
+
+def test_a_letter_is_found_in_every_piece_that_is_looked_at() -> None:
+    letters = np.zeros(300_000, dtype=np.uint8)
+    letters[[0, 5, 131_071, 131_072, 299_999]] = ord("{"), ord("["), ord("["), ord("{"), ord("[")
+    assert places_of(letters, ord("[")).tolist() == [5, 131_071, 299_999]
+    assert places_of(letters, ord("{"), bits=0x20).tolist() == [0, 5, 131_071, 131_072, 299_999]

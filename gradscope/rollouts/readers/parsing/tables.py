@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import glob
+import os
 import re
 import sys
 from collections import deque
@@ -184,7 +185,6 @@ Row = tuple[str, dict[str, Any]]  # ``file:line`` and the row's cells
 
 _BATCH = 64
 """Rows of a Parquet file that are decoded at once: a few bytes on disk may stand for a large cell in every row."""
-_CHUNK = 1024  # the same where they stay columns
 _LARGE, _MANY = 64 << 20, 1 << 16  # bytes and rows of some columns at once, by what the file says of its size
 _DIGITS = re.compile("[0-9]+")
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
@@ -195,7 +195,9 @@ def expand(path: Path) -> tuple[Path, ...]:
     if path.is_file():
         return (path,)
     if path.is_dir():
-        return tuple(sorted((file for file in path.iterdir() if file.is_file() and suffix_of(file)), key=natural))
+        with os.scandir(path) as entries:  # which know without another look what is a file
+            files = [path / one.name for one in entries if _suffix_in(one.name) and one.is_file()]
+        return tuple(sorted(files, key=natural))
     return tuple(sorted((Path(name) for name in glob.glob(str(path)) if Path(name).is_file()), key=natural))
 
 
@@ -243,8 +245,12 @@ def _natural_name(name: str) -> tuple[int, str]:
 
 def suffix_of(path: Path) -> str | None:
     """The rows that a file's name promises: one of ``SUFFIXES``, also before ``.gz`` or ``.zst``; None for others."""
-    name = path.name.removesuffix(".gz").removesuffix(".zst")
-    return next((suffix for suffix in SUFFIXES if name.endswith(suffix)), None)
+    return _suffix_in(path.name)
+
+
+def _suffix_in(name: str) -> str | None:
+    bare = name.removesuffix(".gz").removesuffix(".zst")
+    return next((suffix for suffix in SUFFIXES if bare.endswith(suffix)), None) if bare.endswith(SUFFIXES) else None
 
 
 def is_untyped(path: Path) -> bool:
@@ -272,14 +278,19 @@ def read_rows(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
 def read_parquet(path: Path, *, without: Container[str] = ()) -> pa.Table:
     """A Parquet file, or all but some of its columns; one that names a column twice is an :class:`InputError`."""
-    with _opened(path) as file:  # as a path, "a=1/" above it would become a column
-        twice = twice_in(file.schema_arrow.names)
-        if twice is not None:
-            raise InputError(f"{path}: {TWICE.format(twice)}.", hint="Write each column under a name of its own.")
-        chosen = [name for name in file.schema_arrow.names if name not in without]
-        batches = list(_batches(path, file, columns=chosen, size=_CHUNK))
-        table = pa.Table.from_batches(batches, schema=None if batches else file.schema_arrow).select(chosen)
-        return table.replace_schema_metadata(file.schema_arrow.metadata)
+    with open_parquet(path) as file:  # as a path, "a=1/" above it would become a column
+        return table_in(path, file, without=without)
+
+
+def table_in(path: Path, file: pq.ParquetFile, *, without: Container[str]) -> pa.Table:
+    """The same of a file that was opened."""
+    twice = twice_in(file.schema_arrow.names)
+    if twice is not None:
+        raise InputError(f"{path}: {TWICE.format(twice)}.", hint="Write each column under a name of its own.")
+    chosen = [name for name in file.schema_arrow.names if name not in without]
+    batches = list(_batches(path, file, columns=chosen, size=_rows_at_once(file)))
+    table = pa.Table.from_batches(batches, schema=None if batches else file.schema_arrow).select(chosen)
+    return table.replace_schema_metadata(file.schema_arrow.metadata)
 
 
 def parquet_batches(path: Path, names: Collection[str]) -> Iterator[tuple[pa.RecordBatch, int, str | None]]:
@@ -288,34 +299,31 @@ def parquet_batches(path: Path, names: Collection[str]) -> Iterator[tuple[pa.Rec
     Yields:
         Rows, how many bytes of the file were read, and the name that two of its columns have.
     """
-    with _opened(path) as file:
+    with open_parquet(path) as file:
         present = file.schema_arrow.names
         chosen = [name for name in dict.fromkeys(present) if name in names]
-        twice, size, metadata = twice_in(present), path.stat().st_size, file.metadata
+        twice, size = twice_in(present), path.stat().st_size
     texts = [] if twice else [name for name in chosen if _is_text(file.schema_arrow.field(name).type)]
-    rows_of = max(metadata.num_rows, 1)
-    num_bytes = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
-    at_once = min(max(_LARGE * rows_of // max(num_bytes, 1), _BATCH), _MANY)
-    with _opened(path, read_dictionary=texts) as file:
+    with open_parquet(path, read_dictionary=texts) as file:
         done = 0
-        for batch in _batches(path, file, columns=[] if twice else chosen, size=at_once):
+        for batch in _batches(path, file, columns=[] if twice else chosen, size=_rows_at_once(file)):
             done += batch.num_rows
-            yield batch, size * done // rows_of, twice
+            yield batch, size * done // max(file.metadata.num_rows, 1), twice
+
+
+def _rows_at_once(file: pq.ParquetFile) -> int:
+    metadata = file.metadata
+    num_bytes = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+    return int(min(max(_LARGE * metadata.num_rows // max(num_bytes, 1), _BATCH), _MANY))
 
 
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def parquet_types(path: Path) -> dict[str, pa.DataType]:
-    """The columns of a Parquet file with their types, in order."""
-    with _opened(path) as file:
-        return dict(zip(file.schema_arrow.names, file.schema_arrow.types, strict=True))
-
-
 def read_parquet_rows(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     """The rows of a Parquet file, each with its ``file:row``."""
-    with _opened(path) as file:
+    with open_parquet(path) as file:
         twice = twice_in(file.schema_arrow.names)
         number, size = 0, path.stat().st_size
         for batch in _batches(path, file):
@@ -342,7 +350,8 @@ def _batches(
 
 
 @contextmanager
-def _opened(path: Path, **how: Any) -> Iterator[pq.ParquetFile]:
+def open_parquet(path: Path, **how: Any) -> Iterator[pq.ParquetFile]:
+    """A Parquet file; what is wrong with it meanwhile is an :class:`InputError`."""
     import pyarrow.parquet as pq  # 30 ms that no other log needs
 
     with _named_if_damaged(path), open_file(path) as stream, pq.ParquetFile(stream, **how) as file:

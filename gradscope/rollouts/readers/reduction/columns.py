@@ -25,7 +25,7 @@ import pyarrow as pa
 from msgspec import UNSET, Raw
 from numpy.typing import NDArray
 
-from gradscope.rollouts.arrays import to_filled, to_floats, to_indices, to_strings, to_texts
+from gradscope.rollouts.arrays import places_of, to_filled, to_floats, to_indices, to_strings, to_texts
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
     LARGEST_STEP,
@@ -51,6 +51,10 @@ _AT_ONCE = 1 << 13  # rows that are objects at once
 _ID_CELLS = b" 0123456789,"
 _CELLS = _ID_CELLS + b".-+eEnultrfas"
 """What stands in a JSON list of whole numbers, and in one of numbers, booleans and null."""
+_OPEN, _CLOSE, _COMMA = b"[],"
+_NO_CELLS = b'"{NI'
+_NO_ID_CELLS = _NO_CELLS + b"-.eEu"
+"""Of what else may stand in JSON some letters of each kind: of text, objects, NaN and infinity; of other cells."""
 _STRANGE = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')  # what a key of a struct must not have
 
 
@@ -92,6 +96,7 @@ class Cells:
         keys: Iterable[str],
         column: Callable[[str | None], Any],
         *,
+        some: Callable[[str | None, Sequence[int]], list[Any]] | None = None,
         from_text: bool = False,
     ) -> None:
         """Cells.
@@ -101,12 +106,14 @@ class Cells:
             size: Rows, R.
             keys: The keys that rows have, or may have.
             column: A column by its key: an array, or a list with UNSET where a row lacks the key.
+            some: The same of some rows alone, where that takes less than the column; None: it does not.
             from_text: Whether all of them are text, as those of CSV are.
         """
         self.path = path
         self.keys = tuple(keys)
         self.from_text = from_text
         self.column = cache(column)
+        self._some = some
         self._size = size
 
     @classmethod
@@ -154,12 +161,19 @@ class Cells:
 
     def cells(self, key: str | None, some: Sequence[int] | None = None) -> list[Any]:
         """The cells of some rows, or all, as plain values; None where a row has none."""
+        cells = self.column(key) if some is None else self.some(key, some)
+        if isinstance(cells, pa.Array):
+            return list(cells.to_pylist())
+        return list(cells) if _MADE_LATER.isdisjoint(map(type, cells)) else list(map(_plain, cells))
+
+    def some(self, key: str | None, rows: Sequence[int]) -> Any:
+        """A column of some rows alone."""
+        if self._some is not None:
+            return self._some(key, rows)
         column = self.column(key)
         if isinstance(column, pa.Array):
-            chosen = column if some is None else column.take(to_indices(np.array(some, dtype=np.int64)))
-            return list(chosen.to_pylist())
-        cells = column if some is None else list(map(column.__getitem__, some))
-        return list(cells) if _MADE_LATER.isdisjoint(map(type, cells)) else list(map(_plain, cells))
+            return column.take(to_indices(np.array(rows, dtype=np.int64)))
+        return list(map(column.__getitem__, rows))
 
     def cell(self, key: str | None, at: int) -> Any:
         """The cell of a row; None where it has none."""
@@ -285,10 +299,13 @@ def line_columns(
     getters = {key: attrgetter(name) for key, name in names.items()}
 
     def take_rows(rows: Sequence[Any], path: Path) -> Columns:
-        def column(key: str | None) -> list[Any]:
+        def column(key: str | None, rows: Sequence[Any] = rows) -> list[Any]:
             return list(map(getters[key], rows)) if key in getters else [UNSET] * len(rows)
 
-        return take(Cells(path, len(rows), getters, column))
+        def some(key: str | None, places: Sequence[int]) -> list[Any]:
+            return column(key, [rows[at] for at in places])
+
+        return take(Cells(path, len(rows), getters, column, some=some))
 
     return LineColumns(row=row, take=take_rows, of_cells=take, looks_at_path=looks_at_path)
 
@@ -449,12 +466,11 @@ def texts_of(cells: Sequence[Any]) -> list[str]:
     return [cell if isinstance(cell, str) else "" for cell in cells]
 
 
-def sample_hashes(cells: Iterable[str | None]) -> NDArray[np.uint32]:
+def sample_hashes(names: Iterable[str | None]) -> NDArray[np.uint32]:
     """A short hash of what tells each rollout from the others of its group; 0 where nothing does, [R]."""
-    return np.array(
-        [NOT_COMPARED if cell is None else zlib.crc32(cell.encode("utf-8", "surrogatepass")) | 1 for cell in cells],
-        dtype=np.uint32,
-    )
+    names = list(names)
+    hashes = {name: zlib.crc32(name.encode("utf-8", "surrogatepass")) | 1 for name in set(names) if name is not None}
+    return np.fromiter((NOT_COMPARED if name is None else hashes[name] for name in names), np.uint32, len(names))
 
 
 def json_of(cell: Any) -> bytes:
@@ -481,22 +497,33 @@ def num_ids(text: bytes) -> int:
     return flat_length(text) if text.translate(None, _ID_CELLS) == b"[]" else -1
 
 
-def flat_lengths(texts: Sequence[bytes]) -> Counts:
-    """:func:`flat_length` of each, [R]."""
-    return _lengths(texts, _CELLS, flat_length)
+def flat_lengths(texts: Sequence[bytes], depth: int = 1) -> Counts:
+    """:func:`flat_length` of each, [R], or, at ``depth`` 2, of the one list in each."""
+    return _lengths(texts, _NO_CELLS, flat_length, depth)
 
 
-def nums_ids(texts: Sequence[bytes]) -> Counts:
-    """:func:`num_ids` of each, [R]."""
-    return _lengths(texts, _ID_CELLS, num_ids)
+def nums_ids(texts: Sequence[bytes], depth: int = 1) -> Counts:
+    """:func:`num_ids` of each, [R], likewise."""
+    return _lengths(texts, _NO_ID_CELLS, num_ids, depth)
 
 
-def _lengths(texts: Sequence[bytes], cells: bytes, length_of: Callable[[bytes], int]) -> Counts:
+def _lengths(texts: Sequence[bytes], strange: bytes, length_of: Callable[[bytes], int], depth: int) -> Counts:
     """Of JSON texts that all are such lists only commas are counted, as one look at all of them together says so."""
-    if b"".join(texts).translate(None, cells) != b"[]" * len(texts):
-        return np.array(list(map(length_of, texts)), dtype=np.int64)
-    commas = [text.count(b",") for text in texts]
-    return np.array([count + 1 if count else length_of(text) for count, text in zip(commas, texts, strict=True)])
+    whole, size = b"".join(texts), np.fromiter(map(len, texts), np.int64, len(texts))
+    letters, ends = np.frombuffer(whole, np.uint8), np.cumsum(size)
+    are_lists = bool((size >= 2 * depth).all()) and all(
+        (letters[ends - size + at] == _OPEN).all() and (letters[ends - 1 - at] == _CLOSE).all() for at in range(depth)
+    )
+    num_lists = len(places_of(letters, _OPEN)) if are_lists else 0
+    if num_lists != depth * len(texts) or any(letter in whole for letter in strange):
+        counts = np.zeros(len(texts), dtype=np.int64)
+    else:
+        counts = np.diff(np.searchsorted(places_of(letters, _COMMA), ends), prepend=0)
+    lengths = counts + 1
+    for at in np.flatnonzero(counts == 0).tolist():
+        text = texts[at] if depth == 1 or texts[at][:1] == b"[" else b""
+        lengths[at] = length_of(text[depth - 1 : len(text) + 1 - depth])
+    return lengths
 
 
 def ids_digest(text: bytes) -> str:

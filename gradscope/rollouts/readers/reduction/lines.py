@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from gradscope.errors import InputError
 from gradscope.outside.limits import MOST_ROW, most
 from gradscope.outside.plain_json import MOST_DEPTH
+from gradscope.rollouts.arrays import places_of
 from gradscope.rollouts.readers.parsing.jsonl import BOM, MOST_FLAWED, open_bytes, parse_line
 from gradscope.rollouts.readers.reduction.columns import LineColumns
 from gradscope.rollouts.readers.reduction.parts import PLACES_A_FILE, Counts, Part, part_of_columns
@@ -90,7 +91,7 @@ class LineBlock:
         """The rows that a decoder takes, the numbers of their lines, and where each line starts and the last ends."""
         data = self.data + b"\n" if self.is_open else self.data
         letters = np.frombuffer(data, dtype=np.uint8)
-        bounds = np.concatenate([[0], np.flatnonzero(letters == _END) + 1])
+        bounds = np.concatenate([[0], places_of(letters, _END) + 1])
         rows, at = _decoded(decoder, data, bounds, _doubtful(data, letters, bounds))
         return rows, at, bounds
 
@@ -277,9 +278,9 @@ def _doubtful(data: bytes, letters: NDArray[np.uint8], bounds: Counts) -> Counts
     if returned.any():
         last = np.where(returned, letters[lasts - 1], last)
     is_doubtful = (letters[starts] != _OPEN) | (last != _CLOSE) | (np.diff(bounds) > most(MOST_ROW))
-    is_bracket = (letters | 0x20) == _BRACKET
-    if np.count_nonzero(is_bracket) > MOST_DEPTH + len(starts):
-        is_doubtful |= np.diff(np.searchsorted(np.flatnonzero(is_bracket), bounds)) > MOST_DEPTH
+    brackets = places_of(letters, _BRACKET, bits=0x20)
+    if len(brackets) > MOST_DEPTH + len(starts):
+        is_doubtful |= np.diff(np.searchsorted(brackets, bounds)) > MOST_DEPTH
     for place in _long_numbers(data, letters):
         is_doubtful[np.searchsorted(bounds, place, side="right") - 1] = True
     if not data.isascii():

@@ -8,13 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from operator import ne
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import DTypeLike, NDArray
 
-from gradscope.rollouts.arrays import to_indices, to_numpy, to_strings
+from gradscope.rollouts.arrays import byte_counts, to_indices, to_numpy, to_strings
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, RolloutGroup
 from gradscope.rollouts.readers.parsing.records import Record, common_advantage
 from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED, REWARD, Columns, sample_hashes
@@ -53,7 +55,7 @@ def unknown(column: str, length: int) -> NDArray[Any]:
 
 
 def part_of_rows(
-    step: Counts, group: pa.Array, columns: Mapping[str, NDArray[Any]], numbers_in_log: Counts
+    step: Counts, group: list[str] | pa.Array, columns: Mapping[str, NDArray[Any]], numbers_in_log: Counts
 ) -> tuple[Part, Counts]:
     """The groups of rows [R], prompts yet to be named, and the places of their rows, group after group, [n]."""
     order, size = grouped(step, group)
@@ -62,7 +64,7 @@ def part_of_rows(
     part = Part(
         place=numbers_in_log[first],
         step=step[first],
-        group=group.take(to_indices(first)),
+        group=_some_names(group, first),
         prompt=(),
         size=size,
         columns={name: made.setdefault(id(values), values[order]) for name, values in columns.items()},
@@ -70,12 +72,18 @@ def part_of_rows(
     return part, order
 
 
+def _some_names(names: list[str] | pa.Array, rows: Counts) -> pa.Array:
+    if isinstance(names, list):
+        return to_strings([names[at] for at in rows.tolist()])
+    return names.take(to_indices(rows))
+
+
 def part_of_columns(columns: Columns, at: Counts, *, with_texts: bool) -> tuple[Part | None, Counts, NDArray[np.bool_]]:
     """The groups of the usual rows, or None, their numbers, group after group [n], and which are odd [R]."""
     is_odd = (columns.step < 0) | ~np.isfinite(columns.numbers["reward"])
     if columns.is_odd is not None:
         is_odd |= columns.is_odd
-    group = to_strings(columns.group) if isinstance(columns.group, list) else columns.group
+    group = columns.group
     part, rows = None, np.arange(len(at))
     for _ in range(2):
         if is_odd.any():
@@ -85,12 +93,12 @@ def part_of_columns(columns: Columns, at: Counts, *, with_texts: bool) -> tuple[
         is_all = len(rows) == len(at)
         part, order = part_of_rows(
             columns.step if is_all else columns.step[rows],
-            group if is_all else group.take(to_indices(rows)),
+            group if is_all else _some_names(group, rows),
             columns.numbers if is_all else {name: values[rows] for name, values in columns.numbers.items()},
             at if is_all else at[rows],
         )
-        nameless = [number for number, name in enumerate(part.group.to_pylist()) if name == ""]
-        if not nameless:
+        nameless = np.flatnonzero(byte_counts(part.group) == 0)
+        if not len(nameless):
             break
         of_group = np.repeat(np.arange(len(part.size)), part.size)
         is_odd[rows[order[np.isin(of_group, nameless)]]] = True
@@ -117,7 +125,7 @@ def part_of_records(
     present |= {} if all(record.sample_id is None for record in rows) else {"sample": None}
     present |= {} if usual is None else dict.fromkeys(usual.columns)
     columns = {
-        name: sample_hashes(record.sample_id for record in rows)
+        name: sample_hashes([record.sample_id for record in rows])
         if name == "sample"
         else np.array([_cell(record, name) for record in rows], dtype=COLUMN_TYPES.get(name))
         for name in present
@@ -219,16 +227,25 @@ def repeated_samples(table: RewardTable, sample: NDArray[np.uint32]) -> NDArray[
     return repeated
 
 
-def grouped(step: Counts, group: pa.Array) -> tuple[Counts, Counts]:
+def grouped(step: Counts, group: list[str] | pa.Array) -> tuple[Counts, Counts]:
     """Rows in an order that has each group's together, by first rows, [R], and the groups' sizes, [j]."""
-    names = group.dictionary_encode()
-    key = to_numpy(names.indices).astype(np.int64)
-    if len(step) and np.any(step != step[0]):
-        key += len(names.dictionary) * np.unique(step, return_inverse=True)[1]
-    # Rows of a group mostly stand side by side already: runs of them are sorted, not rows.
-    run = np.flatnonzero(np.diff(key, prepend=key[:1] - 1))
-    length = np.diff(run, append=len(key))
-    number, _ = numbered(key[run])
+    # Rows of a group mostly stand side by side already: runs of them are told apart and sorted, not rows.
+    if isinstance(group, list):
+        begins = np.fromiter(map(ne, group, chain([None], group)), np.bool_, len(group))
+    else:
+        place = to_numpy(group.dictionary_encode().indices)
+        begins = np.diff(place, prepend=-1) != 0
+    begins[1:] |= step[1:] != step[:-1]
+    run = np.flatnonzero(begins)
+    if isinstance(group, list):
+        places: dict[str, int] = {}
+        key = np.fromiter(map(places.setdefault, [group[at] for at in run.tolist()], range(len(run))), np.int64)
+    else:
+        key = place[run].astype(np.int64)
+    if len(run) and np.any(step[run] != step[0]):
+        key += (key.max() + 1) * np.unique(step[run], return_inverse=True)[1]
+    length = np.diff(run, append=len(step))
+    number, _ = numbered(key)
     order = np.argsort(number, kind="stable")
     size = np.bincount(number, weights=length).astype(np.int64)
     return ranges(run[order], length[order]), size

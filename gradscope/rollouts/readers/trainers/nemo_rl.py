@@ -6,12 +6,12 @@ Beside it a run leaves checkpoints with their configuration, and TensorBoard's f
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +48,13 @@ from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
+    flat_lengths,
     ids_digest,
     jsons_of,
     line_columns,
     numbers_of,
+    nums_ids,
+    step_numbers,
 )
 from gradscope.rollouts.run import Run, TrainerSettings
 
@@ -136,20 +139,17 @@ _BY_TEXT = (
     "Rows carry no group id and no tokens (NeMo-RL before 0.4): all messages but the last are taken as the prompt, and "
     "rollouts of equal prompts at one step are a group."
 )
-_FLAT = b" 0123456789,.-+eEnultrfas"  # letters of lists of numbers, without their brackets
-_IDS = b"[] 0123456789,"  # letters of lists of ids
-_NOT_PLAIN = (-1, b"[]", None)  # stands for the tokens of a row whose lists are not plain
 _FILTERED = hidden_by("Dynamic sampling was on (filtered_rewards) and removes groups of equal rewards")
 
 
-_KEYS = ("rewards", "filtered_rewards", "input_lengths", "sample_loss_mask", "agent_ref")
-_LISTS = ("token_ids", "token_loss_mask", "generation_logprobs", "advantages")
+_KEYS = ("rewards", "filtered_rewards", "input_lengths", "sample_loss_mask", "agent_ref", "token_loss_mask")
+_TEXTS = ("token_ids", "generation_logprobs", "advantages")
 
 
 def _rows(rows: Cells) -> Columns:
     step = number_in_name(_STEP, rows.path)
     kept = rows.column("filtered_rewards")
-    rewards = [_only(one if two is UNSET else two) for one, two in zip(rows.column("rewards"), kept, strict=True)]
+    rewards = _onlys([one if two is UNSET else two for one, two in zip(rows.column("rewards"), kept, strict=True)])
     contents: dict[int, list[str]] = {}
 
     def texts_of(at: int) -> list[str]:
@@ -158,21 +158,17 @@ def _rows(rows: Cells) -> Columns:
         return contents[at]
 
     def tokens_of(at: int) -> Tokens:
-        return _tokens({key: _only(rows.cell(key, at)) for key in (*_LISTS, *_KEYS, "prev_logprobs")})
+        return _tokens({key: _only(rows.cell(key, at)) for key in (*_TEXTS, *_KEYS, "prev_logprobs")})
 
     has_tokens = np.array([cell is not UNSET for cell in rows.column("token_ids")], dtype=np.bool_)
-    num_tokens = np.full(len(rows), UNKNOWN)
-    advantage = np.full(len(rows), math.nan)
-    groups = [""] * len(rows)
-    if has_tokens.any():
-        lists = zip(*(jsons_of(rows.column(key)) for key in _LISTS), strict=True)
-        counts = rows.column("sample_loss_mask")
-        for at, (length, of_row) in enumerate(zip(rows.column("input_lengths"), lists, strict=True)):
-            if has_tokens[at]:
-                num_tokens[at], groups[at], level = _about_tokens(length, of_row, partial(tokens_of, at))
-                advantage[at] = math.nan if level is None or _only(counts[at]) == 0 else level
+    known = _plain_tokens(rows) if has_tokens.any() else {}
+    for at in np.flatnonzero(has_tokens).tolist() if len(known) < len(rows) else ():
+        if at not in known:
+            known[at] = _about_tokens(partial(tokens_of, at))
     for at in np.flatnonzero(~has_tokens).tolist():
-        groups[at] = _digest_of_texts(tuple(texts_of(at)[:-1]))
+        known[at] = UNKNOWN, _digest_of_texts(tuple(texts_of(at)[:-1])), math.nan
+    lengths, groups, levels = map(list, zip(*map(known.__getitem__, range(len(rows))), strict=True))
+    num_tokens, is_counted = np.array(lengths), [cell != 0 for cell in _onlys(rows.column("sample_loss_mask"))]
 
     def further(at: int) -> dict[str, Any]:
         tokens = tokens_of(at) if has_tokens[at] else None
@@ -182,9 +178,13 @@ def _rows(rows: Cells) -> Columns:
         step=np.full(len(rows), -1 if step is None else step),
         no_step="the file's name has no step",
         group=groups,
-        prompts=lambda some: [_in_agent(rows.cell("agent_ref", at), groups[at]) for at in some],
+        prompts=lambda some: _in_agents(rows.cells("agent_ref", some), [groups[at] for at in some]),
         texts=lambda some: ["\n".join(texts_of(at)[:-1]) for at in some],
-        numbers={"reward": numbers_of(rewards), "advantage": advantage, "num_tokens": num_tokens},
+        numbers={
+            "reward": numbers_of(rewards),
+            "advantage": np.where(is_counted, levels, math.nan),
+            "num_tokens": num_tokens,
+        },
         no_reward=lambda at: str(parse_reward(ABSENT if rewards[at] is UNSET else rewards[at])),
         is_odd=has_tokens & (num_tokens < 0),
         noted={_BY_IDS: has_tokens, _BY_TEXT: ~has_tokens, _FILTERED: np.array([cell is not UNSET for cell in kept])},
@@ -192,27 +192,72 @@ def _rows(rows: Cells) -> Columns:
     )
 
 
-def _about_tokens(
-    length: Any, lists: tuple[bytes, ...], tokens_of: Callable[[], Tokens]
-) -> tuple[int, str, float | None]:
-    """How many tokens the completion of a row has, the id of its prompt, and its advantage; -1 where it is unusable."""
-    num_tokens, prompt, advantage = _plain_tokens(length, *lists)
-    if num_tokens >= 0:
-        return num_tokens, _ids_digest(prompt), advantage
+_SPACE = ord(" ")
+_AboutTokens = tuple[int, str, float]
+"""How many tokens a completion has, -1 where they are unusable; the id of its prompt; the advantage of all sampled
+tokens, NaN where they differ or have none."""
+
+
+def _plain_tokens(rows: Cells) -> dict[int, _AboutTokens]:
+    """What is told of the tokens of rows without lists of them, by the row, where all is as NeMo-RL writes it."""
+    sizes = step_numbers(_onlys(rows.column("input_lengths")))
+    masks = [one if type(one) is list else [] for one in _onlys(rows.column("token_loss_mask"))]
+    ids, logprobs, advantages = (jsons_of(rows.column(key)) for key in _TEXTS)
+    num_ids, shortest = nums_ids(ids, depth=2), np.fromiter(map(len, masks), np.int64, len(rows))
+    for length, texts in (
+        (num_ids, ids),
+        (flat_lengths(logprobs, depth=2), logprobs),
+        (flat_lengths(advantages, depth=2), advantages),
+    ):
+        is_null = np.fromiter(map(b"null".__eq__, texts), np.bool_, len(rows))
+        shortest = np.where(is_null, shortest, np.minimum(shortest, length))
+    found, before, prompt, num_prompt = {}, b"\0", "", -1
+    for at in np.flatnonzero((sizes > 0) & (shortest >= sizes) & (num_ids > 0)).tolist():
+        mask, size, text = masks[at], int(sizes[at]), ids[at]
+        try:
+            start = mask.index(1, 0, size)
+            if any(mask[:start]):
+                continue
+            level = _level(advantages[at], mask, start, size)
+        except (TypeError, ValueError):  # nothing was sampled, or an advantage is null
+            continue
+        if start != num_prompt or not text.startswith(before):  # rollouts of one prompt stand side by side
+            cells = text[2:-2].split(b",", start)[:start]
+            before, num_prompt = b"".join([b"[[", *(cell + b"," for cell in cells)]), start
+            prompt = _ids_digest(b"[" + b",".join(cells) + b"]")
+        found[at] = size - start, prompt, level
+    return found
+
+
+def _level(text: bytes, mask: list[Any], start: int, end: int) -> float:
+    """The advantage of all sampled tokens from one to another in JSON, NaN where they differ or there is none."""
+    first = text.find(b",") + 1
+    if first and text[first] == _SPACE:
+        first += 1
+    if first and text[first:-2] == text[2:-first]:  # the same from cell to cell
+        return float(text[2:first].rstrip(b", "))
+    cells = text[2:-2].split(b",")[start:end] if text != b"null" else []
+    levels = set(map(float, set(compress(cells, mask[start:end]))))
+    return levels.pop() if len(levels) == 1 else math.nan
+
+
+def _about_tokens(tokens_of: Callable[[], Tokens]) -> _AboutTokens:
     try:
         tokens = tokens_of()
     except UnusableRowError:
-        return UNKNOWN, NOT_ALIGNED, None
-    return len(tokens.completion_ids), digest(tokens.prompt_ids), tokens.advantage
+        return UNKNOWN, NOT_ALIGNED, math.nan
+    level = math.nan if tokens.advantage is None else tokens.advantage
+    return len(tokens.completion_ids), digest(tokens.prompt_ids), level
 
 
 _digest_of_texts, _ids_digest = (lru_cache(maxsize=256)(one) for one in (digest, ids_digest))
 """Rollouts of one prompt stand side by side."""
 
 
-def _in_agent(cell: Any, prompt_id: str) -> str:
-    """The id of a prompt within the agent of NeMo Gym that a row names."""
-    return in_environment(mapping_of(_only(cell)).get("name"), prompt_id)
+def _in_agents(cells: Sequence[Any], prompt_ids: Sequence[str]) -> list[str]:
+    """The ids of prompts within the agents of NeMo Gym that rows name."""
+    agents = [mapping_of(_only(cell)).get("name") for cell in cells]
+    return list(map(in_environment, agents, prompt_ids))
 
 
 def _tokens(cells: Mapping[str, Any]) -> Tokens:
@@ -231,46 +276,15 @@ def _tokens(cells: Mapping[str, Any]) -> Tokens:
     return tokens
 
 
-def _plain_tokens(
-    length: Any, ids: bytes, mask: bytes, logprobs: bytes, advantages: bytes
-) -> tuple[int, bytes, float | None]:
-    """What is told of a row's tokens without a list of them: of four JSON texts, each a list of one list, or null.
-
-    Returns:
-        The number of tokens of the completion, -1 where the lists are not plain; the prompt's ids, as JSON; and the
-        advantage of all sampled tokens, None where they differ or have none.
-    """
-    logged = [text for text in (ids, mask, logprobs, advantages) if text != b"null"]
-    outline = b"".join(logged).translate(None, _FLAT)
-    are_one = {text[:2] + text[-2:] for text in logged} == {b"[[]]"}
-    are_one &= isinstance(length, list) and len(length) == 1 and type(length[0]) is int
-    if len(logged) < 2 or not are_one or outline != b"[[]]" * len(logged):
-        return _NOT_PLAIN
-    size, num_commas = length[0], [text.count(b",") for text in logged]
-    first = mask.find(b"1") if b"1" in mask else mask.find(b"true")
-    start = mask.count(b",", 0, max(first, 0))
-    is_flag = mask[first + 1 : first + 2] in (b",", b"]", b".", b"r", b" ")
-    is_plain = first > 0 and is_flag and not mask[2:first].strip(b"0,. fales") and not ids.translate(None, _IDS)
-    if not is_plain or min(num_commas) + 1 < size or start >= size:
-        return _NOT_PLAIN
-    advantage = None
-    if advantages != b"null":
-        number, comma, _ = advantages[2:-2].partition(b",")
-        gap = b", " if advantages[2 + len(number) : 4 + len(number)] == b", " else comma
-        is_one_level = advantages[2:-2] == number + (gap + number) * num_commas[-1]
-        levels = {number} if is_one_level else set(advantages[2:-2].replace(b" ", b"").split(b",")[start:size])
-        if levels & {b"null", b"true", b"false"}:
-            return _NOT_PLAIN
-        if len(levels) > 1:
-            flags, numbers = (json.loads(text)[0][start:size] for text in (mask, advantages))
-            levels = {number for number, flag in zip(numbers, flags, strict=True) if flag}
-        advantage = float(levels.pop()) if len(levels) == 1 else None
-    return size - start, b"[" + b",".join(ids[2:-2].split(b",", start)[:start]) + b"]", advantage
-
-
 def _only(cell: Any) -> Any:
     """The value in a list of length 1; any other cell as it is."""
     return cell[0] if isinstance(cell, list) and len(cell) == 1 else cell
+
+
+def _onlys(cells: Sequence[Any]) -> list[Any]:
+    if {list}.issuperset(map(type, cells)) and {1}.issuperset(map(len, cells)):
+        return [one for (one,) in cells]
+    return list(map(_only, cells))
 
 
 FORMAT = RowFormat(
@@ -279,7 +293,7 @@ FORMAT = RowFormat(
     title="NeMo-RL training data",
     patterns=("train_data_step*.jsonl", "exp_*/train_data_step*.jsonl"),
     recognizes_file=has_keys("content", "rewards"),
-    columns=lambda _: LogColumns(lines=line_columns(_rows, _KEYS, (*_LISTS, "content"), looks_at_path=True)),
+    columns=lambda _: LogColumns(lines=line_columns(_rows, _KEYS, (*_TEXTS, "content"), looks_at_path=True)),
     inferred=(_BY_IDS, _BY_TEXT),
     missing=(_FILTERED,),
     if_noted=frozenset({_BY_IDS, _BY_TEXT, _FILTERED}),

@@ -33,7 +33,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     token_ids,
     whole_number,
 )
-from gradscope.rollouts.readers.parsing.tables import natural, parquet_types, read_parquet
+from gradscope.rollouts.readers.parsing.tables import natural, open_parquet, read_parquet, table_in
 from gradscope.rollouts.run import TrainerSettings
 
 _REQUIRED = ("step", "prompt", "completion", "advantage")
@@ -97,21 +97,24 @@ class StepFile:
 
 def read_step_file(path: Path, functions: Sequence[str] = ()) -> StepFile:
     """One file of completions; an InputError where it is damaged, lacks a column, or holds several steps."""
-    types = parquet_types(path)
-    absent = [name for name in _REQUIRED if name not in types]
-    if absent:
-        raise InputError(
-            f"{path} lacks the column{'s' * (len(absent) > 1)} {', '.join(absent)} that TRL writes.",
-            hint="Use --reader generic and name the columns.",
-        )
-    doubles = tuple(name for name, kind in types.items() if pa.types.is_floating(kind))
-    numeric = [name for name in types if name in ("advantage", *functions, *doubles)]
-    cells = read_parquet(path, without=types.keys() - {"step", "prompt", _IDS, *numeric})
+    with open_parquet(path) as file:
+        types = dict(zip(file.schema_arrow.names, file.schema_arrow.types, strict=True))
+        absent = [name for name in _REQUIRED if name not in types]
+        if absent:
+            raise InputError(
+                f"{path} lacks the column{'s' * (len(absent) > 1)} {', '.join(absent)} that TRL writes.",
+                hint="Use --reader generic and name the columns.",
+            )
+        doubles = tuple(name for name, kind in types.items() if pa.types.is_floating(kind))
+        numeric = [name for name in types if name in ("advantage", *functions, *doubles)]
+        cells = table_in(path, file, without=types.keys() - {"step", "prompt", _IDS, *numeric})
     steps = cells["step"].unique().to_pylist() if pa.types.is_integer(types["step"]) else []
     if len(steps) != 1 or steps[0] is None:
         raise InputError(f"{path} does not hold one step, as TRL writes it.", hint="Use --reader generic.")
     numbers = {name: _numbers(cells[name]) for name in numeric}
-    advantage = cells["advantage"].to_pylist() if np.isnan(numbers["advantage"]).any() else [None] * len(cells)
+    is_broken = np.isnan(numbers["advantage"])
+    if is_broken.any():
+        is_broken = np.array(list(map(is_not_finite, cells["advantage"].to_pylist())), dtype=np.bool_)
     return StepFile(
         path=path,
         step=steps[0],
@@ -120,7 +123,7 @@ def read_step_file(path: Path, functions: Sequence[str] = ()) -> StepFile:
         prompts=_prompts(cells["prompt"].combine_chunks()),
         numbers=numbers,
         lacking=frozenset(name for name in numeric if cells[name].null_count),
-        is_broken=np.array(list(map(is_not_finite, advantage)), dtype=np.bool_),
+        is_broken=is_broken,
         num_tokens=_num_tokens(cells[_IDS]) if _IDS in types else np.full(len(cells), UNKNOWN),
     )
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
+from gradscope.rollouts.arrays import to_indices
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, Rollout, RolloutGroup
 from gradscope.rollouts.readers.parsing.cells import logged_number, parse_messages, text_of, token_ids
 from gradscope.rollouts.readers.trl.files import RowPrompts, StepFile, TrlState
@@ -105,7 +106,7 @@ def table_of_blocks(blocks: Sequence[Block], size: int) -> RewardTable:
     )
     return RewardTable(
         step=step.astype(np.int64),
-        names=pa.array(within).cast(pa.string()),
+        names=to_indices(within).cast(pa.string()),
         prompt=np.concatenate(prompts),
         prompts=tuple(texts),
         size=np.full(len(step), size, dtype=np.int64),

@@ -6,7 +6,7 @@ The logger "file" writes the metrics, a line a step: ``{"step": N, "data": {...}
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import starmap
 from pathlib import Path
@@ -43,7 +43,12 @@ class VerlMetrics:
 
 
 def verl_metrics(
-    folder: Path, groups: Sequence[RolloutGroup], experiment: str | None, quarantine: QuarantineLog
+    folder: Path,
+    groups: Sequence[RolloutGroup],
+    experiment: str | None,
+    quarantine: QuarantineLog,
+    *,
+    skip: Collection[Path] = (),
 ) -> VerlMetrics:
     """The metrics of some rollouts: of several experiments' the ones whose steps and mean rewards are theirs.
 
@@ -52,11 +57,12 @@ def verl_metrics(
         groups: The rollouts.
         experiment: The name of the file that was chosen, without its ending; None: none was.
         quarantine: Takes the lines that hold no metrics.
+        skip: Files that are known to hold none.
 
     Raises:
         InputError: There are several files, and none, or not one alone, has these rewards; or none has that name.
     """
-    files = next((some for where in (folder, folder.parent) if (some := _metrics_files(where))), [])
+    files = next((some for where in (folder, folder.parent) if (some := _metrics_files(where, skip))), [])
     if not files and experiment is None:
         return VerlMetrics()
     chosen = [file for file in files if experiment in (None, file.name.split(".")[0])]
@@ -86,8 +92,9 @@ def verl_metrics(
     return VerlMetrics(file=file, metrics=metrics, sentences=tuple(sentences))
 
 
-def _metrics_files(folder: Path) -> list[Path]:
-    return [file for file in sorted(folder.glob("*.jsonl")) if file.is_file() and is_metrics(file)]
+def _metrics_files(folder: Path, skip: Collection[Path]) -> list[Path]:
+    files = (file for file in sorted(folder.glob("*.jsonl")) if file not in skip and file.is_file())
+    return [file for file in files if are_metrics(peek(file, num_rows=1))]
 
 
 def _mean_rewards(groups: Sequence[RolloutGroup]) -> dict[int, float]:
@@ -116,9 +123,9 @@ def _is_close(logged: float, mean: float) -> bool:
     return math.isclose(logged, mean, abs_tol=_CLOSE)
 
 
-def is_metrics(file: Path) -> bool:
-    """Whether a JSONL file's first readable line has a step and an object ``data``, and nothing else."""
-    first = next(iter(peek(file, num_rows=1)), {})
+def are_metrics(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the first of a file's readable rows has a step and an object ``data``, and nothing else."""
+    first = rows[0] if rows else {}
     return first.keys() == {"step", "data"} and isinstance(first["data"], Mapping)
 
 

@@ -7,18 +7,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
 from msgspec import UNSET
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.reason import Reason
-from gradscope.rollouts.arrays import bytes_of, cut_strings, to_floats, to_numpy, to_strings, to_texts
+from gradscope.rollouts.arrays import to_floats
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, RolloutGroup, Tokens
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.cells import (
@@ -60,7 +59,13 @@ from gradscope.rollouts.readers.reduction.columns import (
     texts_of,
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups
-from gradscope.rollouts.readers.verl.left_behind import SWITCH_ON, is_metrics, verl_metrics, verl_settings, verl_weights
+from gradscope.rollouts.readers.verl.left_behind import (
+    SWITCH_ON,
+    are_metrics,
+    verl_metrics,
+    verl_settings,
+    verl_weights,
+)
 from gradscope.rollouts.run import Run
 
 COLUMNS = frozenset(
@@ -118,8 +123,6 @@ def _where_logged(values: Any, length: int, kept: list[int]) -> tuple[float, ...
 
 Uids = Literal["of outputs", "of groups"] | None
 """What uids name: each output, as ``<group>_<session>_<index>``, or its group; None: rows have none."""
-_TAIL = re.compile(r"_([0-9]+)_([0-9]+)")
-_MARK, _NEW_LINE = map(ord, "_\n")
 
 
 def _lines(first: Iterable[Mapping[str, Any]], uids: Uids, *, has_tokens: bool) -> LineColumns | None:
@@ -150,16 +153,8 @@ def _rows(uids: Uids, rows: Cells) -> Columns:
     ids = _prompt_ids(rows, range(len(rows))) if uids is None else []
     match uids:
         case "of outputs":
-            groups, tails = _cut_uids(texts_of(cells))
-            kinds, codes = [_TAIL.fullmatch(tail) for tail in to_texts(tails.dictionary)], to_numpy(tails.indices)
-            sessions = [kind and kind[1] for kind in kinds]
-            samples = [sessions[code] for code in codes.tolist()]
-            numbers["sample"] = sample_hashes(sessions)[codes]
-            is_wrong = np.array([kind is None for kind in kinds])[codes]
-            if (bytes_of(groups)[0] == _NEW_LINE).any():
-                is_wrong |= ["\n" in name for name in to_texts(groups)]
-            if is_wrong.any():
-                groups = ["" if wrong else name for wrong, name in zip(is_wrong, to_texts(groups), strict=True)]
+            groups, samples = _cut_uids(texts_of(cells))
+            numbers["sample"] = sample_hashes(samples)
         case "of groups":
             groups = texts_of(cells)
         case None:
@@ -195,8 +190,7 @@ def _rows(uids: Uids, rows: Cells) -> Columns:
 
 def _prompt_ids(rows: Cells, some: Sequence[int]) -> list[str]:
     """Of the input with the ground truth."""
-    texts = (rows.column(name) for name in ("input", "gts"))
-    pairs = list(zip(*(jsons_of([column[at] for at in some]) for column in texts), strict=True))
+    pairs = list(zip(*(jsons_of(rows.some(name, some)) for name in ("input", "gts")), strict=True))
     different = list(dict.fromkeys(pairs))
     ids = dict(zip(different, digests_of(different), strict=True))
     return list(map(ids.__getitem__, pairs))
@@ -209,18 +203,16 @@ def _tokens(cells: Mapping[str, Any]) -> Tokens | UnusableRowError | None:
         return error
 
 
-def _cut_uids(cells: list[str]) -> tuple[pa.Array, pa.Array]:
-    """The groups that uids of outputs name, and what follows, as a dictionary: ``_<session>_<index>`` where proper."""
-    uids = to_strings(cells)
-    data, starts = bytes_of(uids)
-    marks, cut = np.flatnonzero(data == _MARK), starts[1:].copy()
-    behind = np.searchsorted(marks, starts[1:])
-    has_two = behind - np.searchsorted(marks, starts[:-1]) >= 2
-    cut[has_two] = marks[behind[has_two] - 2]
-    groups, tails = cut_strings(uids, cut)
-    return groups, tails.dictionary_encode()
+def _cut_uids(uids: Sequence[str]) -> tuple[list[str], list[str | None]]:
+    """The groups and the sessions that uids of outputs name; "" and None where one is none, [R] each."""
+    parts = list(zip(*map(str.rsplit, uids, repeat("_"), repeat(2)), strict=False))
+    if len(parts) == 3 and all(map(_DIGITS.fullmatch, {*parts[1], *parts[2]})) and "\n" not in "".join(parts[0]):
+        return list(parts[0]), list(parts[1])
+    matches = list(map(_UID.fullmatch, uids))
+    return [one["group"] if one else "" for one in matches], [one and one["session"] for one in matches]
 
 
+_DIGITS = re.compile("[0-9]+")
 _UID = re.compile(r"(?P<group>.+)_(?P<session>[0-9]+)_(?P<index>[0-9]+)")
 _NUM_PEEKED = 1000  # rows that tell what uids name
 _WELL_KNOWN = 20
@@ -254,20 +246,22 @@ _SEVERAL_OUTPUTS = Reason(
 
 def _recognizes(request: ReadRequest) -> bool:
     """Whether the path holds rows with input, output, score and step."""
-    rows = (row for file in expand(_folder(request.path)) if not is_metrics(file) for row in peek(file))
-    return {"input", "output", "score", "step"} <= next(rows, {}).keys()
+    rows = map(peek, expand(_folder(request.path)))
+    first = next((some[0] for some in rows if some and not are_metrics(some)), {})
+    return {"input", "output", "score", "step"} <= first.keys()
 
 
 def _read(request: ReadRequest) -> Run:
     """Read a dump of rollouts: a ``rollout_data_dir``, the folder above it, or one file."""
     given = _folder(request.path)
-    files = tuple(file for file in expand(given) if not is_metrics(file))
+    firsts = {file: peek(file, num_rows=1) for file in expand(given)}
+    files = tuple(file for file, rows in firsts.items() if not are_metrics(rows))
     if not files:
         raise InputError(f"{request.path} holds no rollouts.", hint="Train with trainer.rollout_data_dir=DIR.")
-    found = _reduced(files, request) or _by_row(files, request)
+    found = _reduced(files, firsts, request) or _by_row(files, request)
     inferred = [*_GROUPED[found.uids], *([SEVERAL] if found.folded else [])]
     folder = given if given.is_dir() else given.parent
-    logged = verl_metrics(folder, found.groups, request.options.metric_run, found.quarantine)
+    logged = verl_metrics(folder, found.groups, request.options.metric_run, found.quarantine, skip=frozenset(files))
     if given != request.path:
         inferred.append(f"Rollouts were read from {folder.name}/; other folders (validation) are left out.")
     settings = verl_settings(request, folder, by_v1=found.uids == "of outputs")
@@ -328,7 +322,7 @@ def _by_row(files: Sequence[Path], request: ReadRequest) -> _Found:
     )
 
 
-def _reduced(files: Sequence[Path], request: ReadRequest) -> _Found | None:
+def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]], request: ReadRequest) -> _Found | None:
     """The groups of a log, without an object a rollout.
 
     Returns:
@@ -337,7 +331,7 @@ def _reduced(files: Sequence[Path], request: ReadRequest) -> _Found | None:
         that can be used.
     """
     first = [row for file in files[:_WELL_KNOWN] for row in peek(file)]
-    first += [row for file in files[_WELL_KNOWN:] for row in peek(file, num_rows=1)]
+    first += [row for file in files[_WELL_KNOWN:] for row in firsts[file]]
     uids, has_tokens = _uids_of(first), any(COLUMNS & row.keys() for row in first)
     if not first or len({"uid" in row for row in first}) > 1:
         return None
