@@ -207,18 +207,19 @@ def parquet(file: Path, chance: random.Random) -> str:
     """A column dropped, renamed, repeated, of another type or with other cells; rows taken away, turned or repeated."""
     try:
         table = pq.read_table(io.BytesIO(file.read_bytes()))
-    except (pa.ArrowException, OSError):
+        names = table.column_names
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
         return raw(file, chance)
     at = chance.randrange(max(1, table.num_columns))
-    name = table.column_names[at] if table.num_columns else ""
+    name = names[at] if names else ""
     rows = list(range(table.num_rows))
     try:
         match chance.randrange(9):
             case 0:
                 table = table.drop_columns([name])
             case 1:
-                other = chance.choice(table.column_names)
-                table = table.rename_columns([other if one == name else one for one in table.column_names])
+                other = chance.choice(names)
+                table = table.rename_columns([other if one == name else one for one in names])
             case 2:
                 table = table.append_column(name, table[name])
             case 3:
