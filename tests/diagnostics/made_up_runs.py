@@ -82,10 +82,7 @@ def tau_bench(data: Path) -> Run:
 def with_tokens(run: Run) -> Run:
     """The same run; a passing rollout has 3 tokens, a failing one 1."""
     groups = tuple(
-        replace(
-            group,
-            rollouts=tuple(replace(r, completion_ids=(7,) * (3 if r.reward else 1)) for r in group.rollouts),
-        )
+        replace(group, rollouts=tuple(replace(r, completion_ids=(7,) * (3 if r.reward else 1)) for r in group.rollouts))
         for group in run.groups
     )
     return replace(run, groups=groups)

@@ -130,11 +130,7 @@ def test_arguments_without_a_rule_are_named(settings: dict[str, str], named: str
 
 @pytest.mark.parametrize("scaled", [True, False])
 def test_verl_names_its_own_argument(scaled: bool) -> None:
-    settings = {
-        "trainer": "verl",
-        "algorithm.adv_estimator": "grpo",
-        "algorithm.norm_adv_by_std_in_grpo": scaled,
-    }
+    settings = {"trainer": "verl", "algorithm.adv_estimator": "grpo", "algorithm.norm_adv_by_std_in_grpo": scaled}
     report = degeneracy_of_run(a_run(settings=settings, correct=CORRECT, length=LENGTH))
     assert report.advantages_of == f"the advantages of norm_adv_by_std_in_grpo={scaled}"
     assert report.reward_conflict is not None

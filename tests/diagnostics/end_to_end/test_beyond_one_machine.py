@@ -61,13 +61,7 @@ def assert_parts_are_the_log(folder: Path, num_parts: int) -> None:
 
 def run(command: Sequence[str], folder: Path, **environment: str) -> str:
     done = subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
+        command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

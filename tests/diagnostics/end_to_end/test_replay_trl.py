@@ -48,10 +48,7 @@ WHOLE = {
     },
     "gaps": {"rewards": now_and_then},
     "gaps, scaled by the batch": {"rewards": now_and_then, "scale_rewards": "batch"},
-    "gaps, scaled one by one": {
-        "rewards": [now_and_then, length],
-        "multi_objective_aggregation": "normalize_then_sum",
-    },
+    "gaps, scaled one by one": {"rewards": [now_and_then, length], "multi_objective_aggregation": "normalize_then_sum"},
     "masked truncation": {"mask_truncated_completions": True},
     "a reference replaced every two steps": {**SYNCED, "ref_model_mixup_alpha": 1.0, "max_steps": 5},
     "an adaptive bonus": {**ONE_MICRO_BATCH, **BONUS},

@@ -117,10 +117,7 @@ def judged(draw: Callable[[np.random.Generator], np.ndarray], change: Change, n:
 
 def counted(n: int, correct: np.ndarray) -> Samples:
     return replace(
-        FIRST,
-        prompts=tuple(map(str, range(len(correct)))),
-        num_samples=np.full(len(correct), n),
-        num_correct=correct,
+        FIRST, prompts=tuple(map(str, range(len(correct)))), num_samples=np.full(len(correct), n), num_correct=correct
     )
 
 
@@ -223,22 +220,8 @@ def differences(*ends: tuple[float, float]) -> list[PassAtKDifference]:
         ((GAIN, GAIN), SOME, NONE, None, "undecided", "the best of up to 64 samples of the first may explain them"),
         ((GAIN, LOSS), SOME, SOME, 65.0, "undecided", "some prompts are solved anew, beyond any best of 64"),
         ((GAIN, EQUAL), NONE, NONE, None, "search compression", "at the largest less than 0.05 is won"),
-        (
-            (GAIN, EQUAL),
-            SOME,
-            NONE,
-            None,
-            "undecided",
-            "a gain at the smallest budget, no certain difference",
-        ),
-        (
-            (GAIN, EQUAL),
-            NONE,
-            SOME,
-            None,
-            "undecided",
-            "a gain at the smallest budget, no certain difference",
-        ),
+        ((GAIN, EQUAL), SOME, NONE, None, "undecided", "a gain at the smallest budget, no certain difference"),
+        ((GAIN, EQUAL), NONE, SOME, None, "undecided", "a gain at the smallest budget, no certain difference"),
         ((GAIN, (0.01, 0.03)), NONE, NONE, None, "undecided", "gains at every sampled k"),
         (((0.01, 0.05), EQUAL), NONE, NONE, None, "undecided", "a gain at the smallest budget"),
         ((GAIN, LOSS), NONE, SOME, None, "search compression", "the gain at the smallest budget is a loss"),

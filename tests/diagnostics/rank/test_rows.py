@@ -56,11 +56,7 @@ def test_a_rollout_is_live_where_its_gradient_is_not_zero() -> None:
 def test_a_group_of_four_splits_into_disjoint_pairs() -> None:
     rows, _ = make_rows([0, 1, 0, 1, 1, 1, 0], ["a"] * 4 + ["b"] * 3)
     parts = sub_groups(rows, 2)
-    assert [(part.group_id, part.samples) for part in parts] == [
-        ("a", (0, 1)),
-        ("a", (2, 3)),
-        ("b", (0, 1)),
-    ]
+    assert [(part.group_id, part.samples) for part in parts] == [("a", (0, 1)), ("a", (2, 3)), ("b", (0, 1))]
     assert [part.index.tolist() for part in parts] == [[0, 1], [2, 3], [4, 5]]
 
 

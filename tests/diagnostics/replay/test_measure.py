@@ -1,4 +1,3 @@
-import dataclasses
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -153,11 +152,7 @@ def test_a_match_says_what_it_rests_on() -> None:
 
 @pytest.mark.parametrize(
     ("logged", "norm", "reason"),
-    [
-        (None, 2.0, "not_logged"),
-        (float("nan"), 2.0, "not_finite"),
-        (2.0, None, "advantages_missing"),
-    ],
+    [(None, 2.0, "not_logged"), (float("nan"), 2.0, "not_finite"), (2.0, None, "advantages_missing")],
 )
 def test_what_has_no_number_has_a_reason(logged: float | None, norm: float | None, reason: str) -> None:
     assert judged(logged, norm)[0].reason == reason
@@ -187,11 +182,11 @@ def test_conversations_that_another_tokenizer_rendered_are_in_doubt(
 def difference_of(logged, recomputed, masks=None):
     group = group_of([1.0] * len(logged))
     rollouts = tuple(
-        dataclasses.replace(rollout, logprobs=values, mask=mask)
+        replace(rollout, logprobs=values, mask=mask)
         for rollout, values, mask in zip(group.rollouts, logged, masks or [None] * len(logged), strict=True)
     )
     own = [np.array(values) for values in recomputed]
-    return logprob_difference([dataclasses.replace(group, rollouts=rollouts)], own)
+    return logprob_difference([replace(group, rollouts=rollouts)], own)
 
 
 def sampled_step(difference, step=3):
@@ -309,10 +304,7 @@ def test_text_in_place_of_ids_is_named_as_the_cause(shared_data: Path) -> None:
     assert "the trainer counted 1623 sampled tokens, and the log has" in str(cause)
     assert "inferred from their text" in str(cause)
     # at step 6 the text happens to give back every id: a match, and the inference is still said
-    assert grad_norm_verdict(same) == (
-        "match",
-        "the token ids of 64 of 64 completions were inferred from their text",
-    )
+    assert grad_norm_verdict(same) == ("match", "the token ids of 64 of 64 completions were inferred from their text")
 
 
 def test_a_missing_first_checkpoint_asks_for_initial(shared_data: Path) -> None:

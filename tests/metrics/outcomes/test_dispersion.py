@@ -95,10 +95,7 @@ def test_rare_passes_leave_room_for_prompts_that_differ(flipped: bool) -> None:
     for seed in range(20):
         passed = np.random.default_rng(seed).binomial(4, np.random.default_rng(seed).beta(1, 200, 300))
         estimate = estimate_rate_variance(
-            np.full(300, 4),
-            4 - passed if flipped else passed,
-            np.arange(300),
-            resampling=Resampling(num_resamples=100),
+            np.full(300, 4), 4 - passed if flipped else passed, np.arange(300), resampling=Resampling(num_resamples=100)
         )
         assert estimate.high is not None
         assert 0.005 < estimate.high**0.5 < 0.2

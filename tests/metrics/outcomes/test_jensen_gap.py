@@ -5,11 +5,7 @@ from hypothesis import strategies as st
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import GroupTable, estimate_degeneracies, estimate_degeneracy, split_gap
-from gradscope.metrics.outcomes.groups import (
-    all_equal_unbiased,
-    iid_prediction,
-    jensen_gap,
-)
+from gradscope.metrics.outcomes.groups import all_equal_unbiased, iid_prediction, jensen_gap
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
 from gradscope.metrics.uncertainty.intervals import Resampling
 from tests.metrics.outcomes.test_degeneracy import table_of

@@ -195,10 +195,7 @@ def test_a_step_without_a_gradient_changes_nothing() -> None:
     [
         ({step: float(step != 1) for step in range(20)}, "it is zero"),
         (dict.fromkeys(range(20), 1.0), "half of the other steps have the same number"),
-        (
-            {step: 1.0 + step for step in range(FEWEST_NEIGHBORS)},
-            "7 other steps have the number, and a spread needs 8",
-        ),
+        ({step: 1.0 + step for step in range(FEWEST_NEIGHBORS)}, "7 other steps have the number, and a spread needs 8"),
     ],
 )
 def test_why_it_cannot_be_told(values: dict[int, float], reason: str) -> None:
