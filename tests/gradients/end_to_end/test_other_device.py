@@ -244,10 +244,9 @@ def answers(model: Any) -> Any:
 
 LOOKS = {
     "token rows": ("qwen3_gqa_norms", tokens_of()),
-    "token rows, tied": ("gpt2_tied_conv1d", tokens_of()),
-    "token rows of a sketch": ("qwen3_gqa_norms", tokens_of(num_buckets=64)),
-    "token rows of a sample": ("llama_untied_biases", tokens_of(most=4)),
-    "token rows of experts": ("mixtral", tokens_of()),
+    "token rows of a sketch": ("qwen3_gqa_norms", tokens_of(num_buckets=16)),
+    "token rows of a sample, tied": ("gpt2_tied_conv1d", tokens_of(most=3)),
+    "token rows of a sample, experts": ("mixtral", tokens_of(most=3)),
     "tokens of rollouts": ("qwen3_gqa_norms", rollout_tokens),
     "weights": ("qwen3_gqa_norms", weights),
     "weights of groups": ("qwen3_gqa_norms", group_weights),
