@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-BUDGET = {"gradscope": (74_710, 351), "tests": (64_592, 448), "benchmarks": (6_350, 43)}
+BUDGET = {"gradscope": (74_710, 351), "tests": (64_590, 448), "benchmarks": (6_350, 43)}
 """Folder -> most lines and modules. Lower them when the house has shrunk; raise one only with a reason."""
 
 

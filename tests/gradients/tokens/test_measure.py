@@ -204,12 +204,12 @@ def plain_rows(prepared: PreparedStep, rollout: int, kind: str) -> torch.Tensor:
 @pytest.mark.parametrize(("name", "lora"), FULL_AND_LORA)
 def test_rows_are_the_derivatives_by_what_the_head_sees_and_makes(name: str, lora: bool, kind: str) -> None:
     objective = replace(DAPO, temperature=0.7)
-    prepared = prepare_step(tiny_policy(name, lora=lora), tiny_groups(2, 2), objective)
+    prepared = prepare_step(tiny_policy(name, lora=lora), tiny_groups(2, 3), objective)
     found = signals_of(prepared, kind)
-    rows = [plain_rows(prepared, rollout, kind) for rollout in range(4)]
+    rows = [plain_rows(prepared, rollout, kind) for rollout in range(6)]
     assert found.num_columns == rows[0].shape[1]
     for place, gram in enumerate(found.tokens):
-        expected = torch.cat(rows[2 * place : 2 * place + 2])
+        expected = torch.cat(rows[3 * place : 3 * place + 3])
         np.testing.assert_allclose(gram.gram, expected @ expected.T, rtol=1e-3, atol=1e-5)
     sums = torch.stack([w.double() @ own for w, own in zip(prepared.plan.weights, rows, strict=True)])
     np.testing.assert_allclose(found.score_gram, sums @ sums.T, rtol=1e-3, atol=1e-7)
