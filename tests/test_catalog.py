@@ -1,9 +1,9 @@
 """The rows of the catalogue: complete, apart from each other, one a number, and true to the range that they state."""
 
-import dataclasses
 import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
 from functools import cache
 from operator import attrgetter
 from types import UnionType
@@ -116,7 +116,7 @@ ADAPTER = ("a_norm", "b_norm", "product_size", "alignment")
 
 
 def estimates_of(result: type) -> set[str]:
-    return {field.name for field in dataclasses.fields(result) if field.type == "Estimate"} - DIFFERENCES - NULLS
+    return {field.name for field in fields(result) if field.type == "Estimate"} - DIFFERENCES - NULLS
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_every_number_about_sampler_and_trainer_is_in_the_catalogue() -> None:
 def test_every_entry_says_everything() -> None:
     for name, entry in CATALOG.items():
         assert entry.name == name
-        assert all(getattr(entry, field.name).strip() for field in dataclasses.fields(entry) if field.name != "path")
+        assert all(getattr(entry, field.name).strip() for field in fields(entry) if field.name != "path")
         assert "2606.29238" not in entry.source
 
 
@@ -262,7 +262,7 @@ def rank_values(seed: int) -> Iterator[Found]:
     if seed % 3 == 0:  # all score vectors alike, or some of them zero
         pulls = rng.choice([0.0, 1.0, -3.0], len(rewards))
         alike = np.outer(pulls, pulls)
-        rows = dataclasses.replace(rows, gram=alike, policy_gram=np.outer(advantages, advantages) * alike)
+        rows = replace(rows, gram=alike, policy_gram=np.outer(advantages, advantages) * alike)
     for spectrum in (point for name in (LOGGED, "sign") for point in step_spectra(rows, name, None, by_group=False)[0]):
         yield "noise_floor", spectrum.noise_floor, 0
         yield from ((name, getattr(spectrum.ranks, name), spectrum.label.shape[0]) for name in estimates_of(Ranks))

@@ -1,4 +1,4 @@
-import dataclasses
+from dataclasses import MISSING, dataclass, fields
 from typing import Annotated, get_type_hints
 
 import pytest
@@ -18,8 +18,8 @@ def test_an_option_has_a_flag_a_sentence_and_a_default(record: type) -> None:
         assert all(flag.startswith("-") for flag in option.flags)
         assert option.help.endswith(".")
         assert option.panel in {"Input", "Model", "Output"}
-        (field,) = [field for field in dataclasses.fields(record) if field.name == name]
-        assert field.default is not dataclasses.MISSING
+        (field,) = [field for field in fields(record) if field.name == name]
+        assert field.default is not MISSING
 
 
 def test_no_two_options_share_a_flag() -> None:
@@ -34,7 +34,7 @@ def test_a_switch_has_no_metavar() -> None:
             assert (option.metavar is None) == (hints[name] is bool), name
 
 
-@dataclasses.dataclass
+@dataclass
 class Small:
     """One field of each kind."""
 

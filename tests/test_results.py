@@ -1,8 +1,8 @@
 """The result types: plain frozen records whose every field is explained, and whose documents scripts can rely on."""
 
 import ast
-import dataclasses
 import json
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 
@@ -19,7 +19,7 @@ RECORDS = [
     record
     for path in MODULES
     for record in vars(import_module(f"gradscope.results.{path.stem}")).values()
-    if dataclasses.is_dataclass(record) and record.__module__ == f"gradscope.results.{path.stem}"
+    if is_dataclass(record) and record.__module__ == f"gradscope.results.{path.stem}"
 ]
 
 
@@ -27,7 +27,7 @@ RECORDS = [
 def test_a_result_cannot_be_changed_nor_grow(record: type) -> None:
     assert record.__dataclass_params__.frozen  # type: ignore[attr-defined]
     assert "__slots__" in vars(record)
-    assert all(field.kw_only for field in dataclasses.fields(record))
+    assert all(field.kw_only for field in fields(record))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)

@@ -1,4 +1,3 @@
-import dataclasses
 from dataclasses import replace
 
 import pytest
@@ -200,7 +199,7 @@ def test_nothing_is_advised_where_nothing_is_hidden_or_nothing_is_left_to_do():
 
 def test_the_samplers_log_probabilities_are_held_against_the_weights():
     difference = LogprobDifference(num_tokens=10, mean=0.3, max=1.0, frac_beyond=0.5, bound=0.1)
-    steps = [dataclasses.replace(step, logprob_difference=difference) for step in rank_report().steps]
+    steps = [replace(step, logprob_difference=difference) for step in rank_report().steps]
     (sentence,) = reliability_findings((), steps, REDUCED)
     assert "differ from these weights' by more than 0.1 at 50.0 % of 10 tokens" in sentence
 
@@ -374,10 +373,9 @@ def test_nothing_is_said_of_open_interference() -> None:
     assert interference_findings([interference_of(2, Estimate.undefined_because("2 groups are too few"))]) == ()
 
 
-HEADLINE_REPORT = rank_report()
-HEADLINE_FIRST = next(p for p in HEADLINE_REPORT.curve if (p.advantage, p.group_size, p.step) == ("logged", 8, 1))
+HEADLINE_FIRST = next(p for p in REPORT.curve if (p.advantage, p.group_size, p.step) == ("logged", 8, 1))
 RANK = Estimate(value=2.5, low=2.25, high=2.75, num_units=9)
-STEP = replace(HEADLINE_REPORT.steps[0], grad_norm=Estimate.exact(0.5), logged_grad_norm=0.5)
+STEP = replace(REPORT.steps[0], grad_norm=Estimate.exact(0.5), logged_grad_norm=0.5)
 
 
 def curve_at(step: int = 1, difference: Estimate | None = None, rank: Estimate = RANK) -> RankCurvePoint:
@@ -387,7 +385,7 @@ def curve_at(step: int = 1, difference: Estimate | None = None, rank: Estimate =
 
 
 def report(*curve: RankCurvePoint, norm: float | None = 0.5) -> RankReport:
-    return replace(HEADLINE_REPORT, curve=curve, steps=(replace(STEP, logged_grad_norm=norm),))
+    return replace(REPORT, curve=curve, steps=(replace(STEP, logged_grad_norm=norm),))
 
 
 def test_a_norm_matches_where_replay_says_so() -> None:
@@ -460,8 +458,8 @@ def test_held_out_prompts_that_were_asked_for_come_before_what_is_always_there()
 
 
 def test_no_more_than_three_findings_follow() -> None:
-    broken = replace(HEADLINE_REPORT.steps[0], logged_grad_norm=float("inf"))
-    assert len(rank_headline(replace(HEADLINE_REPORT, steps=(broken,)))) <= 1 + MOST_FINDINGS
+    broken = replace(REPORT.steps[0], logged_grad_norm=float("inf"))
+    assert len(rank_headline(replace(REPORT, steps=(broken,)))) <= 1 + MOST_FINDINGS
 
 
 def test_other_rows_lead_with_their_own_findings() -> None:

@@ -1,4 +1,3 @@
-import dataclasses
 from dataclasses import replace
 
 from gradscope.estimate import Estimate
@@ -83,7 +82,7 @@ def test_steps_without_a_weighted_token_have_no_rank() -> None:
 def effects(*cosines: float, ess: float = 0.9) -> list[CorrectionEffect]:
     names = ("none", "tis", "sequence_ratio")
     return [
-        dataclasses.replace(correction(name), cosine=Estimate.exact(cosine), ess=Estimate.exact(ess))
+        replace(correction(name), cosine=Estimate.exact(cosine), ess=Estimate.exact(ess))
         for name, cosine in zip(names, (1.0, *cosines), strict=False)
     ]
 
@@ -115,7 +114,7 @@ def test_the_correction_that_turns_the_gradient_most_is_named() -> None:
 def test_without_corrections_there_is_nothing_to_say() -> None:
     none = Estimate.undefined_because("a ratio of this step is beyond 1e30")
     assert correction_findings([]) == ()
-    assert correction_findings([dataclasses.replace(correction("tis"), cosine=none)]) == ()
+    assert correction_findings([replace(correction("tis"), cosine=none)]) == ()
 
 
 def test_tokens_of_high_entropy_and_unlikely_ones_have_a_sentence() -> None:
@@ -132,7 +131,7 @@ def test_tokens_of_high_entropy_and_unlikely_ones_have_a_sentence() -> None:
         "At step 41 the tokens of the top fifth by entropy",
     ]
     assert "61.0 % [40.0 %, 82.0 %] of the energy" in sentences[0]
-    everything = dataclasses.replace(token_kind(probability=(0.0, 0.25)), frac_tokens=Estimate.exact(1.0))
+    everything = replace(token_kind(probability=(0.0, 0.25)), frac_tokens=Estimate.exact(1.0))
     assert kind_findings([everything]) == kind_findings([]) == ()
 
 
@@ -142,16 +141,16 @@ def test_the_way_of_the_entropy_is_said_where_it_is_known() -> None:
         "the trainer logged 0.104 there and 0.0917 at the next step.",
     )
     rising = Estimate(value=0.5, low=0.2, high=0.8)
-    alone = dataclasses.replace(entropy_change(41), cosine=rising, logged=None)
+    alone = replace(entropy_change(41), cosine=rising, logged=None)
     assert entropy_findings([alone]) == (
         "To first order the gradient of step 41 raises the entropy of its own tokens (cosine +0.50 [+0.20, +0.80]).",
     )
-    unsure = dataclasses.replace(alone, cosine=Estimate(value=0.1, low=-0.2, high=0.4))
+    unsure = replace(alone, cosine=Estimate(value=0.1, low=-0.2, high=0.4))
     assert entropy_findings([unsure]) == entropy_findings([]) == ()
 
 
 def test_the_largest_turn_is_named() -> None:
-    second = dataclasses.replace(turn(8), and_later=True, gradient_share=Estimate.exact(0.7))
+    second = replace(turn(8), and_later=True, gradient_share=Estimate.exact(0.7))
     assert turn_findings([turn(1), second]) == (
         "Turns from 8 on have 70.0 % of the gradient of step 41 along its own direction, with 25.0 % of the tokens.",
     )
@@ -164,7 +163,7 @@ def test_how_far_tokens_are_from_the_reference_is_said_of_the_last_step() -> Non
         "At step 6 the policy is 0.0123 [0.001, 0.0236] nats a token from the reference by k3, +0.0123 [+0.001, "
         "+0.0236] by k1; the furthest hundredth of the tokens holds 83.0 % of the former.",
     )
-    unknown = dataclasses.replace(kl(6), top_share=Estimate.undefined_because("all are zero"))
+    unknown = replace(kl(6), top_share=Estimate.undefined_because("all are zero"))
     assert kl_findings([]) == kl_findings([unknown]) == ()
 
 
@@ -177,7 +176,7 @@ def test_whether_tokens_moved_as_their_advantages_ask_is_said_with_the_differenc
     )
     for low, high, words in ((-0.3, -0.1, "against the advantages."), (-0.1, 0.3, "this may be chance.")):
         matched = Estimate(value=(low + high) / 2, low=low, high=high, num_units=16)
-        (sentence,) = logprob_change_findings([dataclasses.replace(logprob_change(41), matched=matched)])
+        (sentence,) = logprob_change_findings([replace(logprob_change(41), matched=matched)])
         assert sentence.endswith(words)
     assert logprob_change_findings([]) == logprob_change_findings([logprob_change(1)]) == ()
 

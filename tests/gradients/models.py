@@ -1,8 +1,8 @@
 """Tiny models of every architecture family that has rules of its own, with nothing left at a value that hides a bug."""
 
 import copy
-import dataclasses
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +114,7 @@ def policy_of(model: Any, *, lora: bool = False, reference: Any = None) -> Measu
 def break_rule(monkeypatch, name: str, change) -> None:
     """Exchange what one layer rule, called by the name of its function, says that a call adds."""
     changed = [
-        dataclasses.replace(rule, factors=change(rule.factors)) if rule.factors.__name__ == name else rule
-        for rule in rules.RULES
+        replace(rule, factors=change(rule.factors)) if rule.factors.__name__ == name else rule for rule in rules.RULES
     ]
     assert changed != list(rules.RULES), f"there is no rule {name}"
     monkeypatch.setattr(rules, "RULES", tuple(changed))
@@ -161,9 +160,7 @@ def long_prompts(groups: list[RolloutGroup], length: int = 11) -> list[RolloutGr
     rng = np.random.default_rng(7)
     prompts = [tuple(int(i) for i in rng.integers(0, VOCAB, length + number)) for number in range(len(groups))]
     return [
-        dataclasses.replace(
-            group, rollouts=tuple(dataclasses.replace(rollout, prompt_ids=prompt) for rollout in group.rollouts)
-        )
+        replace(group, rollouts=tuple(replace(rollout, prompt_ids=prompt) for rollout in group.rollouts))
         for group, prompt in zip(groups, prompts, strict=True)
     ]
 

@@ -1,6 +1,6 @@
 """Rank reports made by hand for each kind of row: formulations, sparsity, changes of weights, gradients beside them."""
 
-import dataclasses
+from dataclasses import replace
 
 from gradscope.estimate import Estimate
 from gradscope.results.rank import (
@@ -83,7 +83,7 @@ def formulation_report() -> RankReport:
         )
         for group, share in enumerate((0.7, 0.4, -0.1, 0.0))
     )
-    return dataclasses.replace(
+    return replace(
         examples.rank_report(),
         formulations=tuple(update(name, step) for step in (1, 41) for name in NAMES),
         kinds=tuple(kind_update(name, kind) for name in NAMES for kind in ("all_fail", "mixed")),
@@ -108,7 +108,7 @@ def interference(name: str, step: int) -> Interference:
 
 def heldout_report() -> RankReport:
     """The same where held-out samples were given, whose second step has none of them left."""
-    return dataclasses.replace(
+    return replace(
         formulation_report(),
         heldout=tuple(heldout(name, step) for step in (1, 41) for name in NAMES),
         heldout_influences=tuple(heldout_influence(place) for place in range(13)),
@@ -185,8 +185,8 @@ def sparsity(step: int, tensor: str | None = None) -> GradientSparsity:
 
 
 def token_report() -> RankReport:
-    bare = dataclasses.replace(examples.rank_report(), rows="token", curve=(), spectra=())
-    return dataclasses.replace(bare, sparsity=tuple(sparsity(step) for step in (1, 21, 41)))
+    bare = replace(examples.rank_report(), rows="token", curve=(), spectra=())
+    return replace(bare, sparsity=tuple(sparsity(step) for step in (1, 21, 41)))
 
 
 def token_kind(**kind: object) -> TokenKind:
@@ -281,7 +281,7 @@ def token_parts_report() -> RankReport:
         for entropy in ("top_fifth", "rest")
     )
     names = ("none", "token_ratio", "tis", "icepop", "token_mask", "sequence_truncate", "sequence_mask")
-    return dataclasses.replace(
+    return replace(
         token_report(),
         token_kinds=(
             token_kind(sign="positive"),
@@ -300,7 +300,7 @@ def token_parts_report() -> RankReport:
 def sparse_weight_report() -> RankReport:
     report = examples.weight_report()
     names = [str(spectrum.label.tensor) for spectrum in report.spectra]
-    return dataclasses.replace(report, sparsity=tuple(sparsity(step, name) for step in (1, 41) for name in names))
+    return replace(report, sparsity=tuple(sparsity(step, name) for step in (1, 41) for name in names))
 
 
 def update_report() -> RankReport:
@@ -336,10 +336,10 @@ def update_report() -> RankReport:
         walk_top_energy=Estimate.exact(0.82),
         walk_linear_growth=Estimate.exact(0.81),
     )
-    bare = dataclasses.replace(examples.weight_report(), rows="update", spectra=(), steps=())
-    return dataclasses.replace(
+    bare = replace(examples.weight_report(), rows="update", spectra=(), steps=())
+    return replace(
         bare,
-        updates=(update, *[dataclasses.replace(update, first=500)]),
+        updates=(update, *[replace(update, first=500)]),
         trajectories=(whole,),
         adapters=(adapter_state(0), adapter_state(1000)),
     )
@@ -403,8 +403,8 @@ def gradient_update_report() -> RankReport:
         update_top_energy=Estimate.exact(0.219),
         gaussian=Estimate.exact(51.53),
     )
-    pairs = (dataclasses.replace(pair, step=1), *(dataclasses.replace(pair, tensor=f"{n}.weight") for n in range(40)))
-    return dataclasses.replace(
+    pairs = (replace(pair, step=1), *(replace(pair, tensor=f"{n}.weight") for n in range(40)))
+    return replace(
         examples.weight_report(),
         gradient_updates=pairs,
         optimizers=(*optimizer_steps(1), *optimizer_steps(41)),
@@ -414,7 +414,7 @@ def gradient_update_report() -> RankReport:
 
 def weight_rank_report() -> RankReport:
     """dL/dW of one group under two formulations that are the same and one that is not, and a dead step."""
-    return dataclasses.replace(
+    return replace(
         examples.rank_report(),
         rows="weight",
         curve=(),

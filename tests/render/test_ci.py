@@ -38,11 +38,8 @@ def test_what_may_be_unknown_is_a_warning() -> None:
     assert "| UNKNOWN (allowed) |" in render_summary(allowed)
 
 
-SUITE = examples.check_report()
-
-
 def test_junit_counts_and_names_every_verdict() -> None:
-    suite = ElementTree.fromstring(render_junit(SUITE))
+    suite = ElementTree.fromstring(render_junit(REPORT))
     assert suite.tag == "testsuite"
     assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
         "tests": "3",
@@ -57,7 +54,7 @@ def test_junit_counts_and_names_every_verdict() -> None:
 
 
 def test_what_may_be_unknown_is_skipped() -> None:
-    allowed = replace(SUITE, verdicts=tuple(replace(one, allowed=one.outcome == "unknown") for one in SUITE.verdicts))
+    allowed = replace(REPORT, verdicts=tuple(replace(one, allowed=one.outcome == "unknown") for one in REPORT.verdicts))
     suite = ElementTree.fromstring(render_junit(allowed))
     assert (suite.get("errors"), suite.get("skipped")) == ("0", "1")
 
@@ -74,14 +71,14 @@ _CHILDREN = {"testsuite": {"testcase"}, "testcase": {"failure", "error", "skippe
 
 @pytest.mark.parametrize("allowed", [False, True])
 def test_junit_keeps_the_rules_of_the_schema(allowed: bool) -> None:
-    verdicts = tuple(replace(one, allowed=allowed and one.outcome == "unknown") for one in SUITE.verdicts)
-    for element in ElementTree.fromstring(render_junit(replace(SUITE, verdicts=verdicts))).iter():
+    verdicts = tuple(replace(one, allowed=allowed and one.outcome == "unknown") for one in REPORT.verdicts)
+    for element in ElementTree.fromstring(render_junit(replace(REPORT, verdicts=verdicts))).iter():
         required = _REQUIRED.get(element.tag, set())
         assert required <= set(element.attrib) <= required | _KNOWN[element.tag]
         assert {child.tag for child in element} <= _CHILDREN.get(element.tag, set())
 
 
 def test_junit_spells_out_what_xml_cannot_hold() -> None:
-    text = render_junit(SUITE)
+    text = render_junit(REPORT)
     assert "\x1b" not in text
     assert r"&lt;script&gt;[red]\x1b[31mred\u202egnp" in text

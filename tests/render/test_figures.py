@@ -1,7 +1,7 @@
-import dataclasses
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -76,19 +76,19 @@ def test_the_same_result_gives_the_same_bytes(name: str, tmp_path: Path) -> None
 
 def test_text_from_a_log_is_neither_mathematics_nor_a_missing_glyph(tmp_path: Path) -> None:
     report = examples.passk_report()
-    tables = (dataclasses.replace(report.tables[0], name=r"$\frac{$ 提示"), report.tables[1])
-    for stem, figure in draw_figures(dataclasses.replace(report, tables=tables)).items():
+    tables = (replace(report.tables[0], name=r"$\frac{$ 提示"), report.tables[1])
+    for stem, figure in draw_figures(replace(report, tables=tables)).items():
         assert save_figure(figure, tmp_path / stem)
 
 
 def test_a_result_without_numbers_has_no_figure() -> None:
     report = examples.passk_report(num_files=1)
     nothing = Estimate.undefined_because("no samples")
-    rows = tuple(dataclasses.replace(row, pass_at_k=nothing) for row in report.tables[0].rows)
-    assert draw_figures(dataclasses.replace(report, tables=(dataclasses.replace(report.tables[0], rows=rows),))) == {}
+    rows = tuple(replace(row, pass_at_k=nothing) for row in report.tables[0].rows)
+    assert draw_figures(replace(report, tables=(replace(report.tables[0], rows=rows),))) == {}
     replay = examples.replay_report()
-    silent = tuple(dataclasses.replace(step, logged={}) for step in replay.steps)
-    assert draw_figures(dataclasses.replace(replay, steps=silent)) == {}
+    silent = tuple(replace(step, logged={}) for step in replay.steps)
+    assert draw_figures(replace(replay, steps=silent)) == {}
 
 
 def test_names_are_shortened_and_powers_spelled_out() -> None:
@@ -98,17 +98,17 @@ def test_names_are_shortened_and_powers_spelled_out() -> None:
 
 def test_a_logged_norm_that_is_not_finite_is_marked_in_the_figure() -> None:
     report = examples.replay_report()
-    first = dataclasses.replace(report.steps[0], logged={"grad_norm": float("nan")})
-    (above, _) = draw_figures(dataclasses.replace(report, steps=(first, *report.steps[1:])))["replay"].axes
+    first = replace(report.steps[0], logged={"grad_norm": float("nan")})
+    (above, _) = draw_figures(replace(report, steps=(first, *report.steps[1:])))["replay"].axes
     assert "logged as NaN or infinity" in [text.get_text() for text in above.texts]
-    only = dataclasses.replace(report, steps=(dataclasses.replace(first, recomputed={}, relative_error={}),))
+    only = replace(report, steps=(replace(first, recomputed={}, relative_error={}),))
     assert set(draw_figures(only)) == {"replay"}
 
 
 def test_a_step_of_which_nothing_was_logged_has_no_figure_and_one_without_gradients_has_a_course() -> None:
     report = examples.spike_report()
-    assert draw_figures(dataclasses.replace(report, course={}, metrics=())) == {}
-    drawn = draw_figures(dataclasses.replace(report, removals=(), metrics=()))["spike"]
+    assert draw_figures(replace(report, course={}, metrics=())) == {}
+    drawn = draw_figures(replace(report, removals=(), metrics=()))["spike"]
     assert len(drawn.axes) == 1
 
 

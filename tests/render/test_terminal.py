@@ -1,5 +1,5 @@
-import dataclasses
 import re
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -99,7 +99,7 @@ def test_each_view_is_made_once_whatever_is_shown(show: tuple[str, ...], monkeyp
 
 @pytest.mark.parametrize(("dead", "tone"), [(0.0, "fine"), (1.0, "problem"), (0.4, "")])
 def test_the_verdict_has_the_color_of_what_it_says(dead: float, tone: Tone) -> None:
-    report = dataclasses.replace(examples.degeneracy_report(), frac_reward_zero_std=Estimate.exact(dead))
+    report = replace(examples.degeneracy_report(), frac_reward_zero_std=Estimate.exact(dead))
     (line, *_) = render_table(report, ("verdict",)).renderables
     assert str(line.style) == f"bold {STYLES[tone]}".strip()
 
@@ -131,8 +131,8 @@ def test_evaluations_are_rows_of_which_those_beyond_a_screen_are_counted() -> No
 def test_many_budgets_are_thinned_and_all_are_there_when_asked() -> None:
     report = examples.passk_report(num_files=1)
     (table,) = report.tables
-    many = tuple(dataclasses.replace(table.rows[0], k=k) for k in range(1, 31))
-    longer = dataclasses.replace(report, tables=(dataclasses.replace(table, rows=many, forecasts=()),))
+    many = tuple(replace(table.rows[0], k=k) for k in range(1, 31))
+    longer = replace(report, tables=(replace(table, rows=many, forecasts=()),))
     rows = [line for line in printed(render_table(longer)).splitlines() if re.match(r" *\d+  0\.", line)]
     assert (len(rows), rows[0].split()[0], rows[-1].split()[0]) == (8, "1", "30")
     assert " 29  0." in printed(render_table(longer, ("files",))).replace("\n", "\n ")
@@ -142,11 +142,11 @@ def test_of_many_files_each_has_a_row() -> None:
     report = examples.passk_report()
     assert report.comparison is not None
     first, second = report.tables
-    more = dataclasses.replace(report, tables=(first, second, second, second))
-    more = dataclasses.replace(more, further_comparisons=(report.comparison, report.comparison))
+    more = replace(report, tables=(first, second, second, second))
+    more = replace(more, further_comparisons=(report.comparison, report.comparison))
     rows = [line.split() for line in printed(render_table(more)).splitlines() if "-0.030" in line]
     assert len(rows) == 3
-    three = dataclasses.replace(more, tables=more.tables[:3], further_comparisons=(report.comparison,))
+    three = replace(more, tables=more.tables[:3], further_comparisons=(report.comparison,))
     assert "difference" not in printed(render_table(three))
 
 
@@ -182,21 +182,21 @@ def test_replay_shows_what_was_recomputed_and_counts_the_rest() -> None:
 def test_replay_of_a_long_run_shows_its_mismatches_first() -> None:
     report = examples.replay_report()
     good, bad = report.steps[0], report.steps[10]
-    steps = tuple(dataclasses.replace(bad if step % 100 == 7 else good, step=step) for step in range(600))
-    lines = printed(render_table(dataclasses.replace(report, steps=steps))).splitlines()
+    steps = tuple(replace(bad if step % 100 == 7 else good, step=step) for step in range(600))
+    lines = printed(render_table(replace(report, steps=steps))).splitlines()
     shown = [line.split()[:2] for line in lines if re.match(r" *\d+  (mis)?match", line)]
     assert shown == [[f"{step}", "mismatch¹"] for step in (7, 107, 207, 307, 407, 507)]
     assert "Not shown: 594 match (--show steps,causes)." in "\n".join(lines)
     assert len(lines) <= 21
-    fine = tuple(dataclasses.replace(good, step=step) for step in range(600))
-    lines = printed(render_table(dataclasses.replace(report, steps=fine))).splitlines()
+    fine = tuple(replace(good, step=step) for step in range(600))
+    lines = printed(render_table(replace(report, steps=fine))).splitlines()
     assert len([line for line in lines if re.match(r" *\d+  match", line)]) == 8
 
 
 def test_replay_of_nothing_shows_why() -> None:
     report = examples.replay_report()
     steps = tuple(step for step in report.steps if step.verdict == "cannot")
-    cannot = dataclasses.replace(report, steps=steps, verdict="cannot", headline="cannot at 16 of 16 steps")
+    cannot = replace(report, steps=steps, verdict="cannot", headline="cannot at 16 of 16 steps")
     text = " ".join(printed(render_table(cannot)).split())
     assert "relative" not in text
     assert "grad_norm, steps 2:5,7:10,12:15,17:20: cannot the weights before step 2" in text
@@ -217,7 +217,7 @@ def test_check_says_number_limit_meaning_and_next_step() -> None:
 def test_of_many_requirements_those_that_need_a_look_are_shown() -> None:
     report = examples.check_report()
     fail, unknown, good = report.verdicts
-    many = dataclasses.replace(report, verdicts=(*[good] * 20, dataclasses.replace(unknown, allowed=True), fail))
+    many = replace(report, verdicts=(*[good] * 20, replace(unknown, allowed=True), fail))
     lines = printed(render_table(many)).splitlines()
     assert [line.split()[0] for line in lines if line.startswith(("FAIL", "UNKNOWN", "PASS"))][:3] == [
         "FAIL",
@@ -240,13 +240,13 @@ def test_claims_are_verdicts_at_a_glance_and_reasons_when_asked() -> None:
     assert more.count("The gradient of a group has effective rank about 2, whatever the group size.") == 1
     assert "cannot tell dL/dW of one group, output head. The output head is tied" in " ".join(more.split())
     assert more.count("Would settle it:") == 2
-    unmeasured = dataclasses.replace(examples.claims_report(), steps=())
+    unmeasured = replace(examples.claims_report(), steps=())
     assert "no gradient was recomputed" in printed(render_table(unmeasured))
 
 
 def test_what_a_run_does_not_show_by_our_measure_contradicts_nobody() -> None:
     report = examples.claims_report()
-    ours = dataclasses.replace(report, claims=tuple(dataclasses.replace(row, ours=True) for row in report.claims))
+    ours = replace(report, claims=tuple(replace(row, ours=True) for row in report.claims))
     text, more = (printed(render_table(ours, show)) for show in ((), ("reasons",)))
     assert "More groups are dead" not in text
     assert "this run does not show it, by our measure  " in more
@@ -256,7 +256,7 @@ def test_what_a_run_does_not_show_by_our_measure_contradicts_nobody() -> None:
 
 def test_many_decided_claims_are_cut_and_counted() -> None:
     report = examples.claims_report()
-    many = dataclasses.replace(report, claims=report.claims[:1] * 20)
+    many = replace(report, claims=report.claims[:1] * 20)
     text = printed(render_table(many))
     assert text.count("(rollouts)") == 8
     assert "12 more are decided: --show reasons." in text
@@ -320,7 +320,7 @@ def test_a_report_says_what_each_answer_asks_for_the_numbers_on_top_and_what_is_
     sections = " ".join(printed(render_table(run_report(), ("sections",))).split())
     places = [sections.index(f"{one.severity} {one.question}") for one in run_report().by_severity]
     assert places == sorted(places)
-    nothing = dataclasses.replace(
+    nothing = replace(
         run_report(), sections=tuple(section for section in run_report().sections if section.missing is not None)
     )
     assert printed(render_table(nothing)).startswith("Of 1 questions this log answers 0. The page says what to log.")
@@ -333,8 +333,8 @@ def test_rows_that_were_set_aside_stand_in_the_heading() -> None:
 
 def test_a_logged_nan_is_shown_as_such() -> None:
     report = examples.replay_report()
-    broken = dataclasses.replace(report.steps[0], logged={"grad_norm": float("nan")})
-    assert " NaN " in printed(render_table(dataclasses.replace(report, steps=(broken,))))
+    broken = replace(report.steps[0], logged={"grad_norm": float("nan")})
+    assert " NaN " in printed(render_table(replace(report, steps=(broken,))))
 
 
 def test_findings_are_shown_as_far_as_a_terminal_of_24_lines_bears() -> None:

@@ -1,6 +1,6 @@
 """Declared tables: titles, cells and the rows that are shown; how the terminal and the page draw them."""
 
-import dataclasses
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -112,9 +112,9 @@ def test_equal_curves_share_a_row_and_others_do_not() -> None:
 def test_arithmetic_does_not_tell_curves_apart_and_dead_groups_do() -> None:
     point = examples.rank_report().curve[0]
     near = Estimate.exact((point.effective_rank.value or 0.0) * (1 + 1e-9))
-    twin = dataclasses.replace(point, advantage="twin", effective_rank=near)
-    deader = dataclasses.replace(point, advantage="deader", num_dead=point.num_dead + 1)
-    none = dataclasses.replace(point, advantage="none", effective_rank=Estimate.undefined_because("dead"))
+    twin = replace(point, advantage="twin", effective_rank=near)
+    deader = replace(point, advantage="deader", num_dead=point.num_dead + 1)
+    none = replace(point, advantage="none", effective_rank=Estimate.undefined_because("dead"))
     assert [names for names, _ in merge_same([point, twin, deader, none])] == [
         ("logged", "twin"),
         ("deader",),
@@ -124,7 +124,7 @@ def test_arithmetic_does_not_tell_curves_apart_and_dead_groups_do() -> None:
 
 def test_rows_of_other_signs_have_equal_ranks_and_another_sum() -> None:
     point = examples.rank_report().curve[0]
-    turned = dataclasses.replace(point, advantage="turned", summed_energy=Estimate.exact(0.2))
+    turned = replace(point, advantage="turned", summed_energy=Estimate.exact(0.2))
     assert [names for names, _ in merge_same([point, turned])] == [("logged",), ("turned",)]
 
 

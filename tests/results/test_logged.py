@@ -1,6 +1,6 @@
 """The records of what a log says of its policy: each part alike, and a document that says why a part is missing."""
 
-import dataclasses
+from dataclasses import fields
 from typing import get_args, get_type_hints
 
 import pytest
@@ -16,7 +16,7 @@ PARTS = {name: kind for name, kind in get_type_hints(LoggedPolicy).items() if na
 def test_a_part_has_the_same_numbers_of_the_log_and_of_each_step(part: type) -> None:
     hints = get_type_hints(part)
     assert get_args(hints["overall"])[0] is get_args(hints["by_step"])[0]
-    assert dataclasses.fields(get_args(hints["overall"])[0])[0].name == "step"
+    assert fields(get_args(hints["overall"])[0])[0].name == "step"
     assert part().overall is None
 
 

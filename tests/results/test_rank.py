@@ -1,6 +1,6 @@
 """The records of curves of ranks: points of one kind say alike which matrix they are of, and how chance is told."""
 
-import dataclasses
+from dataclasses import fields
 from typing import get_type_hints
 
 import pytest
@@ -15,7 +15,7 @@ POINTS = (RankCurvePoint, TokenRankPoint, WeightRankPoint)
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_point_says_of_which_matrix_it_is_and_has_ranks_and_nulls(point: type) -> None:
-    names = [field.name for field in dataclasses.fields(point)]
+    names = [field.name for field in fields(point)]
     assert names[:3] == ["step", "advantage", "group_size"]
     assert {"num_groups", "num_dead", "effective_rank", "stable_rank", "participation_ratio", "nulls"} <= set(names)
     assert get_type_hints(point)["effective_rank"] is Estimate
@@ -24,7 +24,7 @@ def test_a_point_says_of_which_matrix_it_is_and_has_ranks_and_nulls(point: type)
 def test_a_document_holds_a_point_without_a_number_and_its_reason() -> None:
     none = Estimate.undefined_because("every group is dead")
     null = NullRank(effective_rank=none, difference=none, ratio=none, two_direction_energy=none)
-    numbers = {field.name: none for field in dataclasses.fields(RankCurvePoint) if field.type == "Estimate"}
+    numbers = {field.name: none for field in fields(RankCurvePoint) if field.type == "Estimate"}
     point = RankCurvePoint(
         step=1, advantage="grpo", group_size=4, num_groups=2, num_dead=2, nulls={"random": null}, **numbers
     )
@@ -34,4 +34,4 @@ def test_a_document_holds_a_point_without_a_number_and_its_reason() -> None:
 
 
 def test_sparsity_is_of_tokens_or_of_entries() -> None:
-    assert [field.name for field in dataclasses.fields(GradientSparsity)][:3] == ["step", "parts", "tensor"]
+    assert [field.name for field in fields(GradientSparsity)][:3] == ["step", "parts", "tensor"]

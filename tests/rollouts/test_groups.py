@@ -1,5 +1,4 @@
-import dataclasses
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, fields, replace
 
 import numpy as np
 import pyarrow as pa
@@ -30,14 +29,14 @@ def test_a_group_has_its_rollouts_rewards_and_missing_ones_as_none() -> None:
 
 def test_rollouts_are_not_changed_after_they_are_read() -> None:
     rollout = group().rollouts[0]
-    with pytest.raises(dataclasses.FrozenInstanceError, match="reward"):
+    with pytest.raises(FrozenInstanceError, match="reward"):
         rollout.reward = 2.0  # type: ignore[misc]
 
 
 def test_each_sequence_of_a_rollout_is_a_rollout_of_its_own() -> None:
     before = Tokens(prompt_ids=(5,), completion_ids=(7, 8), mask=(True, False), logprobs=(-1.0, 0.0))
-    one = dataclasses.replace(group().rollouts[0], prompt_ids=(5, 7), completion_ids=(9,), mask=(True,), logprobs=None)
-    several = dataclasses.replace(one, earlier=(before,))
+    one = replace(group().rollouts[0], prompt_ids=(5, 7), completion_ids=(9,), mask=(True,), logprobs=None)
+    several = replace(one, earlier=(before,))
     first, last = several.sequences
     assert (first.prompt_ids, first.completion_ids, first.mask) == ((5,), (7, 8), (True, False))
     assert first.logprobs == (-1.0, 0.0)
@@ -48,7 +47,7 @@ def test_each_sequence_of_a_rollout_is_a_rollout_of_its_own() -> None:
 
 def test_what_a_log_does_not_tell_is_none_or_unknown() -> None:
     bare = Rollout(group_id="g", sample=0, row=0, prompt="", completion="", reward=None)
-    unknown = {field.name: getattr(bare, field.name) for field in dataclasses.fields(bare) if field.default is None}
+    unknown = {field.name: getattr(bare, field.name) for field in fields(bare) if field.default is None}
     assert set(unknown.values()) == {None}
     assert {"completion_ids", "logprobs", "mask", "seconds", "policy"} <= unknown.keys()
     assert (bare.status, bare.rewards) == ("unknown", {})

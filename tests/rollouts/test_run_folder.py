@@ -1,5 +1,5 @@
-import dataclasses
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,7 +109,7 @@ def test_only_complete_checkpoints_hold_weights(tmp_path: Path) -> None:
 def test_the_base_of_an_adapter_is_found_in_the_run_then_by_its_config_then_by_the_manifest(tmp_path: Path) -> None:
     adapter = adapter_folder(checkpoint_path(tmp_path, 0), base=None)
     assert find_weights(tmp_path)[0].base is None
-    write_manifest(tmp_path, dataclasses.replace(MANIFEST, model="org/from-manifest"))
+    write_manifest(tmp_path, replace(MANIFEST, model="org/from-manifest"))
     assert find_weights(tmp_path)[0].base == "org/from-manifest"
     (adapter / "adapter_config.json").write_text('{"base_model_name_or_path": "org/from-config"}')
     assert find_weights(tmp_path)[0].base == "org/from-config"

@@ -1,4 +1,4 @@
-import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -94,8 +94,8 @@ def test_the_trainers_log_probabilities_take_a_column_only_where_there_are_some(
     without = write_step_rollouts(tmp_path, 1, [group()])
     assert "trainer_logprobs" not in pq.read_schema(without).names
     assert read_step_rollouts(without)[0].rollouts[0].trainer_logprobs is None
-    rollouts = (dataclasses.replace(group().rollouts[0], trainer_logprobs=(-0.5, -0.25)),)
-    path = write_step_rollouts(tmp_path, 1, [dataclasses.replace(group(), rollouts=rollouts)], force=True)
+    rollouts = (replace(group().rollouts[0], trainer_logprobs=(-0.5, -0.25)),)
+    path = write_step_rollouts(tmp_path, 1, [replace(group(), rollouts=rollouts)], force=True)
     assert read_step_rollouts(path)[0].rollouts[0].trainer_logprobs == (-0.5, -0.25)
 
 
@@ -105,9 +105,9 @@ def test_what_cannot_be_one_step_is_a_bug_of_the_caller(tmp_path: Path) -> None:
             write_step_rollouts(tmp_path, 1, groups)
     with pytest.raises(ValueError, match="group id occurs twice"):
         write_step_rollouts(tmp_path, 1, [group(), group()])
-    named = dataclasses.replace(group(name="b").rollouts[0], rewards={"x": 1.0})
+    named = replace(group(name="b").rollouts[0], rewards={"x": 1.0})
     with pytest.raises(ValueError, match="same reward functions"):
-        write_step_rollouts(tmp_path, 1, [group(), dataclasses.replace(group(name="b"), rollouts=(named,))])
+        write_step_rollouts(tmp_path, 1, [group(), replace(group(name="b"), rollouts=(named,))])
     several = Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(True,))
     with pytest.raises(ValueError, match="holds one sequence"):
         write_step_rollouts(tmp_path, 1, [group(earlier=(several,))])
@@ -194,8 +194,8 @@ def test_what_a_crash_leaves_beside_a_joined_file_counts_once(tmp_path: Path) ->
 def test_large_steps_and_those_of_another_kind_stay_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rollouts = (dataclasses.replace(group(2).rollouts[0], trainer_logprobs=(-0.5, -0.25)),)
-    write_step_rollouts(tmp_path, 2, [dataclasses.replace(group(2), rollouts=rollouts)])
+    rollouts = (replace(group(2).rollouts[0], trainer_logprobs=(-0.5, -0.25)),)
+    write_step_rollouts(tmp_path, 2, [replace(group(2), rollouts=rollouts)])
     write_step_rollouts(tmp_path, 20, of_step(20))
     assert names(tmp_path) == ["step_00002.parquet", "step_00020.parquet"]
     monkeypatch.setattr("gradscope.rollouts.store._MOST_BYTES", 100)

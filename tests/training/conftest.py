@@ -1,9 +1,9 @@
 """Tiny models of other kinds than the embedded one, and short runs that several tests look at."""
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,10 +36,8 @@ def short_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
     def make(**settings: Any) -> Path:
         config = TrainConfig.from_json(SHORT | settings)
-        key = hashlib.sha256(json.dumps(dataclasses.asdict(config), sort_keys=True).encode()).hexdigest()[:16]
-        return made_once(
-            tmp_path_factory, f"{key}/run", lambda folder: train(dataclasses.replace(config, output=str(folder)))
-        )
+        key = hashlib.sha256(json.dumps(asdict(config), sort_keys=True).encode()).hexdigest()[:16]
+        return made_once(tmp_path_factory, f"{key}/run", lambda folder: train(replace(config, output=str(folder))))
 
     return make
 

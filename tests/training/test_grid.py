@@ -1,7 +1,7 @@
-import dataclasses
 import json
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ def test_cells_share_weights_prompts_and_first_rollouts(grid: tuple[Path, ...]) 
 
 def test_a_cell_is_the_run_made_alone(grid: tuple[Path, ...], tmp_path: Path) -> None:
     config = TrainConfig.from_json(dict(read_manifest(grid[3]).config))
-    alone = train(dataclasses.replace(config, output=str(tmp_path / "alone")))
+    alone = train(replace(config, output=str(tmp_path / "alone")))
     for step in (1, 2):
         assert step_path(alone, step).read_bytes() == step_path(grid[3], step).read_bytes()
 
@@ -136,7 +136,7 @@ def test_what_is_there_is_kept_and_a_grid_is_checked_before_it_starts(grid: tupl
 
 def test_a_cell_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     good = base(tmp_path / "good", steps=1)
-    bad = dataclasses.replace(good, output=str(tmp_path / "bad"), model=str(tmp_path / "none"))
+    bad = replace(good, output=str(tmp_path / "bad"), model=str(tmp_path / "none"))
     made: list[Path] = []
     with pytest.raises(InputError, match=r"1 of 2 cells failed: bad \(The model .*none.* cannot be read") as caught:
         train_grid([bad, good], num_processes=1, on_cell=made.append)

@@ -1,5 +1,5 @@
-import dataclasses
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ def test_a_run_is_not_replaced_by_one_that_reads_from_it(short_run: MakeRun) -> 
 def test_formulation_that_needs_larger_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gradscope.advantages.registry import ALL_FORMULATIONS
 
-    wide = dataclasses.replace(ALL_FORMULATIONS["rloo"], min_group_size=5)
+    wide = replace(ALL_FORMULATIONS["rloo"], min_group_size=5)
     monkeypatch.setitem(ALL_FORMULATIONS, "rloo", wide)
     with pytest.raises(UsageError, match="rloo needs groups of at least 5"):
         train(short(tmp_path / "run", advantage="rloo"))
@@ -102,7 +102,7 @@ def test_manifest_repeats_the_run(short_run: MakeRun, tmp_path: Path) -> None:
     assert manifest.seed == 0
     assert manifest.versions["trl"]
     assert "recomputed" in manifest.notes[0]
-    again = train(dataclasses.replace(read_config(run), output=str(tmp_path / "again")))
+    again = train(replace(read_config(run), output=str(tmp_path / "again")))
     for step in (1, 2, 3):
         assert step_path(run, step).read_bytes() == step_path(again, step).read_bytes()
     weights = [checkpoint_path(folder, 3) / "model.safetensors" for folder in (run, again)]

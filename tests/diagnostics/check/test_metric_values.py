@@ -1,6 +1,5 @@
 """Which row of which step a metric of gradients means."""
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -326,7 +325,7 @@ def test_replays_of_several_steps(name: str, value: float | None, undefined: str
 )
 def test_a_logged_number_that_is_not_finite_is_never_passed_over(name: str, reason: str | None) -> None:
     metrics = {step: {"kl": {2: math.nan, 5: math.inf}.get(step, 1.0)} for step in range(1, 6)}
-    value = MetricValues(run=dataclasses.replace(METRIC_VALUES_RUN, metrics=metrics)).value(name)
+    value = MetricValues(run=replace(METRIC_VALUES_RUN, metrics=metrics)).value(name)
     assert (value.estimate.undefined, value.is_not_finite) == (reason, reason is not None)
 
 
@@ -398,7 +397,7 @@ def test_rollouts_of_the_last_step_may_be_missing_from_a_mean_and_not_from_the_l
     values = MetricValues(run=run, resampling=Resampling(num_resamples=50))
     assert values.value("frac_reward_zero_std").estimate.value == 0.0
     assert values.value("frac_reward_zero_std@last").estimate.undefined == ENDED.replace("step 2", "step 7")
-    again = dataclasses.replace(run, repeats={8: 7})
+    again = replace(run, repeats={8: 7})
     assert MetricValues(run=again).value("frac_reward_zero_std@last").estimate.value == 0.0
 
 
@@ -412,7 +411,7 @@ def test_a_deviation_stands_for_the_whole_run() -> None:
 
 
 def test_a_metric_of_rollouts_that_ended_before_the_run_is_unknown() -> None:
-    run = dataclasses.replace(drifting_run(), metrics={step: {"kl": 1.0} for step in (7, 8)})
+    run = replace(drifting_run(), metrics={step: {"kl": 1.0} for step in (7, 8)})
     values = MetricValues(run=run, resampling=Resampling(num_resamples=50))
     ended = "it is last known at step 3, and the run goes on to step 8"
     assert [values.value(f"logprob_gap{one}").estimate.undefined for one in ("", "@max", "@all")] == [ended] * 3
@@ -466,14 +465,14 @@ def test_a_step_whose_number_is_beyond_floating_point_is_not_passed_over() -> No
     assert values.value("sampler.chi2_token@last").estimate.value == 0.0
 
 
-METRICS_ALONE = dataclasses.replace(
+METRICS_ALONE = replace(
     run_of(
         metrics={
             step: {"frac_reward_zero_std": step / 10, "grad_norm": math.nan if step == 5 else 1.0}
             for step in range(1, 11)
         }
     ),
-    source=dataclasses.replace(SOURCE, kind="metrics"),
+    source=replace(SOURCE, kind="metrics"),
 )
 
 
@@ -500,7 +499,7 @@ def test_metrics_alone_are_held_to_requirements(name: str, value: float | None, 
 
 def test_a_share_as_logged_that_ended_before_the_run_is_unknown() -> None:
     metrics = {step: {"loss": 1.0, **({"frac_reward_zero_std": 0.5} if step < 3 else {})} for step in range(1, 9)}
-    values = MetricValues(run=dataclasses.replace(METRICS_ALONE, metrics=metrics))
+    values = MetricValues(run=replace(METRICS_ALONE, metrics=metrics))
     assert values.value("frac_reward_zero_std").estimate.undefined == ENDED
 
 

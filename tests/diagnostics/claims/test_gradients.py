@@ -347,10 +347,10 @@ CASES = [
 def test_verdicts_on_parts_are_true_of_all_outcomes(rates: tuple[float, ...], part: str, target: str) -> None:
     policy = Policy(*rates, size=3)
     truth = cosine(policy.expected(PARTS[part]), policy.gradient(3 if target == "pass@G" else 1))
-    found = [judged(part, target, policy.rows(300, seed)).verdict for seed in range(24)]
+    found = [judged(part, target, policy.rows(300, seed)).verdict for seed in range(12)]
     right, wrong = ("supported", "contradicted") if truth > 0 else ("contradicted", "supported")
-    assert found.count(wrong) <= 3, (truth, found)
-    assert found.count(right) >= 8 or abs(truth) < 0.05, (truth, found)
+    assert found.count(wrong) <= 2, (truth, found)
+    assert found.count(right) >= 4 or abs(truth) < 0.05, (truth, found)
 
 
 @pytest.mark.slow  # a simulation
@@ -360,10 +360,10 @@ def test_a_direction_between_the_two_climbs_and_is_another(part: str) -> None:
     policy = Policy(0.9, 0.15, size=4)
     truth = cosine(policy.expected(PARTS[part]), policy.gradient(1))
     assert 0.25 < truth < 0.85
-    rows = [policy.rows(240, seed) for seed in range(20)]
+    rows = [policy.rows(240, seed) for seed in range(10)]
     climbs = [judged(part, "pass@1", one).verdict for one in rows]
     assert climbs.count("contradicted") == 0
-    assert climbs.count("supported") >= 15
+    assert climbs.count("supported") >= 7
     is_same = sign_part_is_the_direction(part, "pass@1")
     found = [Collected(rows=[one], steps=[SimpleNamespace(step=one.step)]) for one in rows]
     same = [is_same(Given(found={"gradients": {"rollout": one}})).verdict for one in found]

@@ -1,7 +1,7 @@
 """Claims about rewards: both sides of each threshold, and how often they are wrong on made-up logs."""
 
-import dataclasses
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations
 from types import SimpleNamespace
 
@@ -347,7 +347,7 @@ def with_advantages(sign: float, seed: int = 0) -> WeighedTokens:
     found, rng = made_up(seed, num_groups=GROUPS).found, np.random.default_rng(seed)
     own = sign * np.sign(found.tokens.logprobs - np.median(found.tokens.logprobs))
     advantages = own if sign else rng.choice([-1.0, 1.0], len(own))
-    return dataclasses.replace(found, tokens=dataclasses.replace(found.tokens, advantages=advantages))
+    return replace(found, tokens=replace(found.tokens, advantages=advantages))
 
 
 @pytest.mark.parametrize(("sign", "verdict"), [(1.0, "supported"), (0.0, "cannot_tell"), (-1.0, "contradicted")])
@@ -379,7 +379,7 @@ def later(found: WeighedTokens, change: float, seed: int = 0) -> TokenChange:
 def test_the_entropy_falls_where_likely_tokens_are_rewarded(sign: float, change: float, verdict: str) -> None:
     """The change is that of the weights on disk: no gradient, and no optimizer's step, is looked at."""
     weighed = {step: with_advantages(sign, seed=seed) for step, seed in ((5, 1), (10, 6))}
-    weighed = {step: dataclasses.replace(one, products=np.zeros_like(one.products)) for step, one in weighed.items()}
+    weighed = {step: replace(one, products=np.zeros_like(one.products)) for step, one in weighed.items()}
     changes = {step: later(one, change, seed=step) for step, one in weighed.items()}
     found = judged(changes_as_predicted, weighed, changes)
     assert (found.verdict, found.null.value, found.steps) == (verdict, 0.0, (5, 10))
@@ -464,7 +464,7 @@ def moved(slope: float, *, seed: int = 0, signs: bool = True, missing: dict[int,
     for step in (1, 6):
         found = made_up(step, num_groups=8).found
         advantages = rng.choice([-1.0, 1.0], len(found.tokens.groups)) if signs else np.ones(len(found.tokens.groups))
-        weighed[step] = dataclasses.replace(found, tokens=dataclasses.replace(found.tokens, advantages=advantages))
+        weighed[step] = replace(found, tokens=replace(found.tokens, advantages=advantages))
         own = slope * advantages + 0.1 * found.tokens.logprobs + 0.1 * rng.normal(size=len(advantages))
         changes[step] = TokenChange(first=step - 1, last=step + 4, logprobs=own, entropies=0.0 * own)
     given = FollowedTokens(weighed=weighed, changes={} if missing else changes, missing=missing or {})

@@ -1,6 +1,6 @@
 """The claims as data."""
 
-import dataclasses
+from dataclasses import fields
 
 from gradscope.diagnostics.claims.evidence import Claim
 from gradscope.diagnostics.claims.measure import claims_of
@@ -9,7 +9,7 @@ from tests.diagnostics.claims.made_up_evidence import Given
 
 
 def test_every_claim_says_everything_and_has_a_name_of_its_own() -> None:
-    texts = [field.name for field in dataclasses.fields(Claim) if field.name not in ("judge", "ours")]
+    texts = [field.name for field in fields(Claim) if field.name not in ("judge", "ours")]
     assert all(getattr(claim, text).strip() for claim in CLAIMS for text in texts)
     for text in ("name", "metric"):
         assert len({(getattr(claim, text), claim.claim) for claim in CLAIMS}) == len(CLAIMS)

@@ -1,6 +1,6 @@
 """A live TRL run that uses each batch three times, through the front door: a run folder, and replay."""
 
-import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,7 +30,7 @@ def write_run(run: Path, updates: list, norms: list[float], settings: TrainerSet
     )
     write_manifest(run, manifest)
     for step, ((inputs, weights), norm) in enumerate(zip(updates, norms, strict=True), start=1):
-        write_step_rollouts(run, step, [dataclasses.replace(group, step=step) for group in groups_of(inputs)])
+        write_step_rollouts(run, step, [replace(group, step=step) for group in groups_of(inputs)])
         append_metrics(run, step, {"grad_norm": norm})
         model = tiny_model(MODEL)
         model.load_state_dict(weights)

@@ -1,5 +1,5 @@
-import dataclasses
 import math
+from dataclasses import fields
 
 import pytest
 
@@ -75,7 +75,7 @@ def test_a_log_without_any_has_no_numbers() -> None:
 
 def test_every_part_of_a_log_that_has_them_all() -> None:
     found = gathered(GatheredPolicy(), drifting_run(), RESAMPLING)
-    assert {field.name for field in dataclasses.fields(LoggedPolicy)} == {*PARTS, "missing"}
+    assert {field.name for field in fields(LoggedPolicy)} == {*PARTS, "missing"}
     assert found.missing == {}
     for name in PARTS:
         part = getattr(found, name)

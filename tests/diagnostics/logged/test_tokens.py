@@ -1,7 +1,7 @@
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -181,7 +181,7 @@ def test_a_rollout_counts_where_any_of_its_sequences_does() -> None:
     (one,) = tokens_of(both([-0.5], [-0.5], mask=(False,))).rollouts
     before = Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(True,))
     assert not _counts_in_loss(one)
-    assert _counts_in_loss(dataclasses.replace(one, earlier=(before,)))
+    assert _counts_in_loss(replace(one, earlier=(before,)))
 
 
 FEW = Resampling(num_resamples=100)
@@ -259,11 +259,8 @@ def test_no_entropy_is_none() -> None:
     assert gathered(GatheredEntropy(), run_of(group_of([1, 0])), FEW).overall is None
 
 
-SAMPLER_FEW = Resampling(num_resamples=100)
-
-
 def test_each_step_and_the_whole_log_are_measured() -> None:
-    found = gathered(GatheredMismatch(), drifting_run(), SAMPLER_FEW)
+    found = gathered(GatheredMismatch(), drifting_run(), FEW)
     assert [row.step for row in found.by_step] == [1, 2, 3]
     assert [row.logprob_gap.value for row in found.by_step] == pytest.approx([0.01, 0.02, 0.03])
     assert found.overall is not None
@@ -281,7 +278,7 @@ def test_the_worst_tokens_are_named_the_largest_difference_first() -> None:
         sampler, trainer = (-rng.exponential(1.0, (4, 9)) for _ in range(2))
         groups.append(tokens_of(*map(both, sampler, trainer), step=step))
         every += [(abs(trainer[row, at] - sampler[row, at]), step, row, at) for row in range(4) for at in range(9)]
-    worst = gathered(GatheredMismatch(), run_of(*groups), SAMPLER_FEW).worst
+    worst = gathered(GatheredMismatch(), run_of(*groups), FEW).worst
     assert [(token.step, token.row, token.position) for token in worst] == [
         (step, row, at) for _, step, row, at in sorted(every, reverse=True)[:NUM_WORST]
     ]
@@ -289,19 +286,19 @@ def test_the_worst_tokens_are_named_the_largest_difference_first() -> None:
 
 def test_of_equal_differences_the_first_are_named() -> None:
     group = tokens_of(both([-1.0] * 30, [-2.0] * 30))
-    worst = gathered(GatheredMismatch(), run_of(group), SAMPLER_FEW).worst
+    worst = gathered(GatheredMismatch(), run_of(group), FEW).worst
     assert [token.position for token in worst] == list(range(NUM_WORST))
 
 
 def test_a_trainer_that_took_over_the_samplers_values_is_told() -> None:
-    found = gathered(GatheredMismatch(), run_of(tokens_of(both([-1.0, -2.0], [-1.0, -2.0]))), SAMPLER_FEW)
+    found = gathered(GatheredMismatch(), run_of(tokens_of(both([-1.0, -2.0], [-1.0, -2.0]))), FEW)
     assert found.is_identical
     assert found.worst == ()
 
 
 def test_steps_without_data_are_left_out_and_rows_counted() -> None:
     run = run_of(group_of([1, 0], step=1), tokens_of(both([-1.0], [-1.1]), both([-1.0], [math.nan]), step=2))
-    found = gathered(GatheredMismatch(), run, SAMPLER_FEW)
+    found = gathered(GatheredMismatch(), run, FEW)
     assert [row.step for row in found.by_step] == [2]
     assert found.set_aside == {
         "no log-probabilities of the sampler": 2,
@@ -310,19 +307,16 @@ def test_steps_without_data_are_left_out_and_rows_counted() -> None:
 
 
 def test_a_log_without_any_has_no_numbers() -> None:
-    found = gathered(GatheredMismatch(), run_of(group_of([1, 0])), SAMPLER_FEW)
+    found = gathered(GatheredMismatch(), run_of(group_of([1, 0])), FEW)
     assert (found.overall, found.by_step) == (None, ())
 
 
 @pytest.mark.parametrize(("log", "tokens", "gap"), [("nemo_rl", 9, 0.01), ("prime_rl_tokens", 4, 0.005)])
 def test_logs_of_trainers_that_keep_both(log: str, tokens: int, gap: float) -> None:
-    found = gathered(GatheredMismatch(), read_run(REPOSITORY / "fixtures" / "logs" / log), SAMPLER_FEW)
+    found = gathered(GatheredMismatch(), read_run(REPOSITORY / "fixtures" / "logs" / log), FEW)
     assert found.overall is not None
     assert found.overall.num_tokens == tokens
     assert found.overall.logprob_gap.value == pytest.approx(gap)
-
-
-STALENESS_FEW = Resampling(num_resamples=100)
 
 
 def stale_run() -> object:
@@ -339,7 +333,7 @@ def stale_run() -> object:
 
 
 def test_lags_are_those_of_the_first_token() -> None:
-    found = gathered(GatheredStaleness(), stale_run(), STALENESS_FEW)
+    found = gathered(GatheredStaleness(), stale_run(), FEW)
     assert found.overall is not None
     assert found.overall.num_rollouts == 5
     assert found.overall.mean_lag.value == pytest.approx((0 + 2 + 2 + 0 + 3) / 5)
@@ -350,36 +344,36 @@ def test_lags_are_those_of_the_first_token() -> None:
 
 
 def test_each_lag_has_its_share_and_its_gap() -> None:
-    rows = gathered(GatheredStaleness(), stale_run(), STALENESS_FEW).by_lag
+    rows = gathered(GatheredStaleness(), stale_run(), FEW).by_lag
     assert [(row.lag, row.num_rollouts, row.share) for row in rows] == [(0, 2, 0.4), (2, 2, 0.4), (3, 1, 0.2)]
     assert [row.logprob_gap.value for row in rows] == pytest.approx([0.0, 0.2, 0.3])
 
 
 def test_a_lag_without_log_probabilities_says_so() -> None:
-    (row,) = gathered(GatheredStaleness(), run_of(tokens_of({"policy_versions": (0, 0)})), STALENESS_FEW).by_lag
+    (row,) = gathered(GatheredStaleness(), run_of(tokens_of({"policy_versions": (0, 0)})), FEW).by_lag
     assert row.logprob_gap.undefined == "no rollout of this lag has log-probabilities of both sampler and trainer"
 
 
 def test_rollouts_that_no_update_used_have_no_lag() -> None:
     run = run_of(tokens_of({"policy_versions": (0, 0), "mask": (False,)}, {"policy_versions": (1, 1)}, step=2))
-    found = gathered(GatheredStaleness(), run, STALENESS_FEW)
+    found = gathered(GatheredStaleness(), run, FEW)
     assert found.overall is not None
     assert found.overall.num_rollouts == 1
 
 
 def test_versions_from_the_future_are_no_lag() -> None:
-    found = gathered(GatheredStaleness(), run_of(tokens_of({"policy_versions": (7, 9)}, step=2)), STALENESS_FEW)
+    found = gathered(GatheredStaleness(), run_of(tokens_of({"policy_versions": (7, 9)}, step=2)), FEW)
     assert found.overall is None
     assert "newer than its steps" in found.contradiction
 
 
 def test_no_versions_are_nothing() -> None:
-    found = gathered(GatheredStaleness(), run_of(group_of([1, 0])), STALENESS_FEW)
+    found = gathered(GatheredStaleness(), run_of(group_of([1, 0])), FEW)
     assert (found.overall, found.contradiction) == (None, "")
 
 
 @pytest.mark.parametrize(("log", "rollouts"), [("prime_rl", 2), ("tinker", 8)])
 def test_logs_that_name_the_weights(log: str, rollouts: int) -> None:
-    found = gathered(GatheredStaleness(), read_run(REPOSITORY / "fixtures" / "logs" / log), STALENESS_FEW)
+    found = gathered(GatheredStaleness(), read_run(REPOSITORY / "fixtures" / "logs" / log), FEW)
     assert found.overall is not None
     assert (found.overall.num_rollouts, found.overall.max_lag.value) == (rollouts, 0.0)

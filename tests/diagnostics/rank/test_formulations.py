@@ -239,13 +239,12 @@ def test_dead_groups_have_no_noise_to_compare() -> None:
 
 
 KINDS_REWARDS = [0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0]
-KINDS_GROUPS = [f"g{group}" for group in range(4) for _ in range(4)]
 KIND_OF_GROUP = ["mixed", "all_fail", "all_pass", "mixed"]
 
 
 @pytest.mark.parametrize("name", ["grpo", "sign", "reinforce", "ngrpo", "pass_at_2", "batch_mean", "opo"])
 def test_parts_are_sums_of_fresh_rows(name: str) -> None:
-    rows, scores = make_rows(KINDS_REWARDS, KINDS_GROUPS)
+    rows, scores = make_rows(KINDS_REWARDS, GROUPS)
     rows = replace(rows, lengths=np.ones(16))
     rewards = np.array(KINDS_REWARDS).reshape(4, 4)
     given = rewards - rewards.mean(1, keepdims=True) if name == "opo" else compute_step_advantages(name, rewards)
@@ -266,7 +265,7 @@ def test_parts_are_sums_of_fresh_rows(name: str) -> None:
 
 
 def test_the_parts_of_one_kind_alone_are_the_update() -> None:
-    rows, scores = make_rows([0.0, 1.0] * 8, KINDS_GROUPS)
+    rows, scores = make_rows([0.0, 1.0] * 8, GROUPS)
     scores[:, 0] += 3 * (rows.rewards - 0.5)
     rows = replace(rows, gram=scores @ scores.T)
     (part,) = measure_kinds(rows, ["rloo"])
@@ -305,21 +304,15 @@ def test_each_rollout_is_of_the_kind_of_its_group() -> None:
     }
 
 
-INTERFERENCE_REWARDS = [0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0]
-INTERFERENCE_GROUPS = [f"g{group}" for group in range(4) for _ in range(4)]
-
-
 def test_a_formulation_that_moves_dead_groups_has_their_influence_too() -> None:
-    rows, scores = make_rows(
-        INTERFERENCE_REWARDS, INTERFERENCE_GROUPS, advantages=[2 * reward - 1 for reward in INTERFERENCE_REWARDS]
-    )
+    rows, scores = make_rows(KINDS_REWARDS, GROUPS, advantages=[2 * reward - 1 for reward in KINDS_REWARDS])
     steps, prompts = measure_interference(rows, [LOGGED, "dr_grpo", "sign"])
     assert [(row.step, row.advantage) for row in steps] == [(rows.step, name) for name in (LOGGED, "dr_grpo", "sign")]
     assert [(row.group_id, row.pass_rate) for row in prompts] == [("g0", 0.5), ("g1", 0.0), ("g2", 1.0), ("g3", 0.25)]
     assert {row.advantage for row in prompts} == {LOGGED}
     logged, live, sign = steps
     assert (sign.frac_hurt, sign.transfer) == (logged.frac_hurt, logged.transfer)  # they are the same numbers
-    rewards = np.array(INTERFERENCE_REWARDS)
+    rewards = np.array(KINDS_REWARDS)
     group = np.arange(16) // 4
     pulls = [(rewards - rewards[group == g].mean())[group == g] @ scores[group == g] for g in (0, 3)]
     right = {g: scores[(group == g) & (rewards == 1)].mean(axis=0) for g in (0, 2, 3)}

@@ -1,8 +1,8 @@
 """Correct answers to held-out prompts: from files as people have them to their cosines with a step."""
 
-import dataclasses
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -229,7 +229,7 @@ def test_a_transfer_needs_the_steps_own_answers() -> None:
     assert "weighs the tokens of an answer unequally" in uneven.transfer.undefined
     assert uneven.frac_hurt.is_defined
     assert all(row.influence.is_defined for row in prompts)
-    graded = dataclasses.replace(rows, rewards=np.array(REWARDS) / 2)
+    graded = replace(rows, rewards=np.array(REWARDS) / 2)
     ((other,), prompts) = measure_heldout(graded, gram_of(scores, heldout, np.ones(20)), ["dr_grpo"])
     assert "rewards other than 0 and 1" in other.transfer.undefined
     assert (other.cosine.is_defined, prompts[0].pass_rate) == (True, 0.25)
@@ -237,7 +237,7 @@ def test_a_transfer_needs_the_steps_own_answers() -> None:
 
 def test_a_missing_reward_leaves_its_group_without_a_pass_rate() -> None:
     rows, scores = make_rows(REWARDS, GROUPS, advantages=[2 * reward - 1 for reward in REWARDS])
-    lacking = dataclasses.replace(rows, rewards=np.array([np.nan, *REWARDS[1:]]))
+    lacking = replace(rows, rewards=np.array([np.nan, *REWARDS[1:]]))
     heldout = np.random.default_rng(5).normal(size=(4, scores.shape[1]))
     _, prompts = measure_heldout(lacking, gram_of(scores, heldout, np.ones(20)), [LOGGED])
     assert [row.pass_rate for row in prompts] == [None, 0.0, 1.0, 0.25, 0.75]

@@ -1,6 +1,5 @@
 """Spectra of rollouts and their averages, against the rows that they stand for."""
 
-import dataclasses
 from dataclasses import replace
 
 import numpy as np
@@ -170,9 +169,7 @@ def test_one_score_vector_among_many_has_a_rank_and_no_shuffle(advantage: str) -
     size = 64
     rows, scores = make_rows([1.0] + [0.0] * (size - 1), ["a"] * size)
     scores[1:] = 0.0
-    ((spectrum, *_), (point,)) = step_spectra(
-        dataclasses.replace(rows, gram=scores @ scores.T), advantage, None, by_group=False
-    )
+    ((spectrum, *_), (point,)) = step_spectra(replace(rows, gram=scores @ scores.T), advantage, None, by_group=False)
     assert spectrum.ranks.effective_rank.value == pytest.approx(1.0)
     assert point.effective_rank.value == pytest.approx(1.0)
     assert point.nulls["unweighted"].effective_rank.value == pytest.approx(1.0)
@@ -184,7 +181,7 @@ def test_channels_are_means_over_the_groups_that_have_them(centered: bool) -> No
     rewards, groups = [0, 1, 1, 1, 0, 0, 1, 0, 0, 1, 1, 0, 1, 0], list("aaaabbbbccccdd")
     rows, scores = make_rows(rewards, groups)
     scores = scores + 1.0
-    rows = dataclasses.replace(rows, gram=scores @ scores.T)
+    rows = replace(rows, gram=scores @ scores.T)
     point = step_spectra(rows, "sign", None, by_group=False, centered=centered)[1][-1]
     gradients = ((2 * rows.rewards - 1)[:, None] * scores)[:12].reshape(3, 4, -1)
     expected = np.mean([channels_of_rows(part) for part in gradients], axis=0)
@@ -196,13 +193,13 @@ def test_channels_are_means_over_the_groups_that_have_them(centered: bool) -> No
 
 def test_a_channel_that_no_group_has_says_so() -> None:
     rows, _ = make_rows([0, 1, 1, 0], ["a", "a", "b", "b"])
-    alike = dataclasses.replace(rows, gram=np.ones((4, 4)))
+    alike = replace(rows, gram=np.ones((4, 4)))
     (point,) = step_spectra(alike, "sign", None, by_group=False)[1]
     assert point.shared_energy.value == pytest.approx(1.0)
     assert point.shared_kept.value == pytest.approx(0.0, abs=1e-9)
     assert point.residual_kept.undefined == "the rows of every group lie on the directions that they share"
     assert point.shared_sum.undefined == "the gradients of every group cancel altogether"
-    (apart,) = step_spectra(dataclasses.replace(rows, gram=np.eye(4)), "sign", None, by_group=False)[1]
+    (apart,) = step_spectra(replace(rows, gram=np.eye(4)), "sign", None, by_group=False)[1]
     assert apart.shared_kept.undefined == "the rows of no group share a direction"
     assert apart.residual_kept.value == pytest.approx(1.0)
 

@@ -1,6 +1,5 @@
 """From a Gram matrix to ranks, their means, nulls and differences, worked by hand."""
 
-import dataclasses
 from dataclasses import replace
 
 import numpy as np
@@ -288,11 +287,11 @@ def test_a_matrix_that_every_draw_leaves_empty_is_left_out_of_that_null_alone() 
     assert np.isnan(found).any(axis=1).tolist() == [False, True, False]
     mean = mean_of([EQUAL, ONE, EQUAL], ["a", "b", "c"])
     whole = {"gaussian": mean.counts, "unweighted": mean.counts}
-    nulls = dataclasses.replace(mean, nulls={**whole, "shuffled": found}).null_ranks()
+    nulls = replace(mean, nulls={**whole, "shuffled": found}).null_ranks()
     assert nulls["shuffled"].effective_rank.value == pytest.approx(2.5)  # of the first and the third
     assert nulls["shuffled"].difference.value == pytest.approx(1.5)
     assert nulls["gaussian"].effective_rank.value == nulls["unweighted"].effective_rank.value == pytest.approx(3.0)
-    nowhere = dataclasses.replace(mean, nulls={**whole, "shuffled": np.full((3, 4), np.nan)}).null_ranks()["shuffled"]
+    nowhere = replace(mean, nulls={**whole, "shuffled": np.full((3, 4), np.nan)}).null_ranks()["shuffled"]
     for estimate in (nowhere.effective_rank, nowhere.difference, nowhere.ratio, nowhere.two_direction_energy):
         assert "to rollouts without a score vector" in str(estimate.undefined)
 

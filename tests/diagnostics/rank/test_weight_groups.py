@@ -1,6 +1,6 @@
 """Which sums of a group's gradients are asked for, and their ranks."""
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -107,9 +107,8 @@ def test_the_step_as_the_optimizer_saw_it_and_every_group() -> None:
 
 def test_what_these_rollouts_do_not_have_is_refused_with_its_reason() -> None:
     groups = tiny_groups(1, 3)
-    odd = dataclasses.replace(
-        groups[0],
-        rollouts=tuple(dataclasses.replace(rollout, reward=0.3, advantage=None) for rollout in groups[0].rollouts),
+    odd = replace(
+        groups[0], rollouts=tuple(replace(rollout, reward=0.3, advantage=None) for rollout in groups[0].rollouts)
     )
     answer = answer_of([odd], "logged", "sign", "reinforce")
     assert set(answer.refused) == {"logged", "sign"}
@@ -124,7 +123,7 @@ def test_paired_groups_are_those_that_live_at_every_size(paired: bool) -> None:
         rows="weight", advantages=("dr_grpo",), group_sizes=(2,), paired=paired, centered=False, seed=0, output=None
     )
     gram = measure_step(prepared)
-    gram = dataclasses.replace(gram, rewards=np.array([0, 1, 0, 1, 0, 0, 1, 1.0]))
+    gram = replace(gram, rewards=np.array([0, 1, 0, 1, 0, 0, 1, 1.0]))
     (answer,) = WeightQuestion(request=request).measure(prepared, gram)
     assert len(answer.groups) == (1 if paired else 2)
 

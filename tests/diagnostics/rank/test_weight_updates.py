@@ -1,6 +1,5 @@
 """What training did to each weight, to an adapter, and beside the gradient before."""
 
-import dataclasses
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -160,7 +159,7 @@ def test_without_a_learning_rate_nothing_moves_that_could_be_told() -> None:
 def test_the_learning_rate_is_the_logged_one() -> None:
     run = run_of(group_of([0.0, 1.0], step=1), group_of([0.0, 1.0], step=2))
     metrics = {1: {"learning_rate": 1e-4}, 2: {"actor/lr": 2e-4}, 3: {"learning_rate": 0.0}, 4: {}}
-    assert learning_rates(dataclasses.replace(run, metrics=metrics)) == {1: 1e-4, 2: 2e-4}
+    assert learning_rates(replace(run, metrics=metrics)) == {1: 1e-4, 2: 2e-4}
 
 
 RNG = np.random.default_rng(0)

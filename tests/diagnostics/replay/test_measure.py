@@ -1,4 +1,3 @@
-import dataclasses
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -183,11 +182,11 @@ def test_conversations_that_another_tokenizer_rendered_are_in_doubt(
 def difference_of(logged, recomputed, masks=None):
     group = group_of([1.0] * len(logged))
     rollouts = tuple(
-        dataclasses.replace(rollout, logprobs=values, mask=mask)
+        replace(rollout, logprobs=values, mask=mask)
         for rollout, values, mask in zip(group.rollouts, logged, masks or [None] * len(logged), strict=True)
     )
     own = [np.array(values) for values in recomputed]
-    return logprob_difference([dataclasses.replace(group, rollouts=rollouts)], own)
+    return logprob_difference([replace(group, rollouts=rollouts)], own)
 
 
 def sampled_step(difference, step=3):

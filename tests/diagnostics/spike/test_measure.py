@@ -1,6 +1,6 @@
-import dataclasses
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -85,7 +85,7 @@ def prepared(groups: list[RolloutGroup] | None = None) -> PreparedStep:
 
 def with_advantage(value: float | None) -> list[RolloutGroup]:
     return [
-        dataclasses.replace(group, rollouts=tuple(dataclasses.replace(one, advantage=value) for one in group.rollouts))
+        replace(group, rollouts=tuple(replace(one, advantage=value) for one in group.rollouts))
         for group in tiny_groups()
     ]
 
@@ -133,8 +133,8 @@ def test_rollouts_come_by_their_part_of_the_gradient(gram: StepGram) -> None:
 def test_without_gradients_those_that_repeat_most_come_first() -> None:
     (group,) = [group_of([0.0, 1.0, 0.0])]
     texts = ("one two three four five", "no no no no no no no", "short")
-    rollouts = tuple(dataclasses.replace(one, completion=text) for one, text in zip(group.rollouts, texts, strict=True))
-    found = _rollouts_of([dataclasses.replace(group, rollouts=rollouts)], None, "the weights are gone")
+    rollouts = tuple(replace(one, completion=text) for one, text in zip(group.rollouts, texts, strict=True))
+    found = _rollouts_of([replace(group, rollouts=rollouts)], None, "the weights are gone")
     assert [one.sample for one in found] == [1, 0, 2]
     assert found[0].repeated_ngrams.value == pytest.approx(0.75)
     assert found[2].repeated_ngrams.undefined == "the completion is shorter than 4"
@@ -151,7 +151,7 @@ def test_rollouts_go_until_the_norm_is_that_of_the_steps_around(gram: StepGram) 
 
 
 def test_a_gradient_of_zero_has_no_parts(gram: StepGram) -> None:
-    zero = dataclasses.replace(gram, gram=np.zeros_like(gram.gram))
+    zero = replace(gram, gram=np.zeros_like(gram.gram))
     assert _removals_of(zero, 1.0) == _removals_of(None, 1.0) == ()
     assert {one.projection_share.undefined for one in _rollouts_of(tiny_groups(), zero, "it is zero")} == {"it is zero"}
 
@@ -185,7 +185,7 @@ REWARDS = {step: {**values, "reward": 0.5 + 0.01 * (step % 3)} for step, values 
 
 def given(monkeypatch: pytest.MonkeyPatch, metrics: Mapping[int, Mapping[str, float]], **more: object) -> Run:
     groups = [group_of([0.0, 1.0, 1.0, 0.0], step=step, advantages=[-1.0, 1.0, 1.0, -1.0]) for step in range(1, 21)]
-    run = dataclasses.replace(run_of(*groups, metrics=metrics), **more)
+    run = replace(run_of(*groups, metrics=metrics), **more)
     monkeypatch.setattr(module, "read_run", lambda *_, **__: run)
     return run
 

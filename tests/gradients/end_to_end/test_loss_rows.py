@@ -1,6 +1,6 @@
 """Singular values of a step's gradient rows against one float64 backward a rollout, of losses written down plainly."""
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -81,9 +81,7 @@ def test_the_rows_of_a_loss_have_the_singular_values_of_its_plain_gradients(case
     plain = measured_step(policy, tiny_groups(), Objective(loss_type="grpo"))
     noisy = iter([tuple(logp + rng.normal(scale=0.15, size=logp.shape)) for logp in plain.logprobs])
     groups = [
-        dataclasses.replace(
-            group, rollouts=tuple(dataclasses.replace(of, logprobs=next(noisy)) for of in group.rollouts)
-        )
+        replace(group, rollouts=tuple(replace(of, logprobs=next(noisy)) for of in group.rollouts))
         for group in tiny_groups()
     ]
     found = measured_step(policy, groups, objective, engine=engine).logged_gram

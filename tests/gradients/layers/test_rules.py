@@ -1,4 +1,4 @@
-import dataclasses
+from dataclasses import replace
 
 import pytest
 import torch
@@ -249,7 +249,7 @@ def test_a_layer_that_computes_something_else_does_not_fit():
     returned = module(given)
     call = ForwardCall(module=module, input=given, output=returned, num_rows=2, length=3)
     assert _fits_adapter(call)
-    assert not _fits_adapter(dataclasses.replace(call, output=1.01 * returned))
+    assert not _fits_adapter(replace(call, output=1.01 * returned))
 
 
 class Nothing:
@@ -297,7 +297,7 @@ def test_a_dropped_expert_is_caught(monkeypatch, rule, parameter):
         def silent(call):
             factors = dict(honest(call))
             part = factors[parameter]
-            return factors | {parameter: dataclasses.replace(part, left=tuple(0 * left for left in part.left))}
+            return factors | {parameter: replace(part, left=tuple(0 * left for left in part.left))}
 
         return silent
 
@@ -315,10 +315,10 @@ def test_experts_with_another_activation_inside_get_no_rule():
     returned = module(given, index, weights)
     call = ForwardCall(module=module, input=given, output=returned, extra=(index, weights), num_rows=2, length=3)
     assert rules_module._fits_experts(call)
-    assert not rules_module._fits_experts(dataclasses.replace(call, output=1.1 * returned))
-    assert not rules_module._fits_experts(dataclasses.replace(call, extra=(index,)))
-    assert not rules_module._fits_experts(dataclasses.replace(call, num_rows=4))
-    assert not rules_module._fits_experts(dataclasses.replace(call, extra=(index, weights[:, :1])))
+    assert not rules_module._fits_experts(replace(call, output=1.1 * returned))
+    assert not rules_module._fits_experts(replace(call, extra=(index,)))
+    assert not rules_module._fits_experts(replace(call, num_rows=4))
+    assert not rules_module._fits_experts(replace(call, extra=(index, weights[:, :1])))
 
 
 def test_experts_are_gated_by_their_own_function():
@@ -338,9 +338,9 @@ def test_a_router_that_looks_at_all_tokens_gets_no_rule():
     shares = router(given)[1]
     call = ForwardCall(module=router, input=given, output=shares, num_rows=4, length=3)
     assert rules_module._fits_router(call)
-    assert not rules_module._fits_router(dataclasses.replace(call, output=shares + 0.1))
-    assert not rules_module._fits_router(dataclasses.replace(call, num_rows=2))
-    assert not rules_module._fits_router(dataclasses.replace(call, extra=(given,)))
+    assert not rules_module._fits_router(replace(call, output=shares + 0.1))
+    assert not rules_module._fits_router(replace(call, num_rows=2))
+    assert not rules_module._fits_router(replace(call, extra=(given,)))
 
 
 def test_only_the_known_layout_counts_as_experts():

@@ -1,7 +1,7 @@
-import dataclasses
 import json
 import math
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -416,7 +416,7 @@ class LetterTokenizer:
         return "v" + "".join(message["content"] for message in messages) + chr(96 + end)
 
 
-POLICY = dataclasses.replace(tiny_policy("llama_untied_biases"), tokenizer=LetterTokenizer())
+POLICY = replace(tiny_policy("llama_untied_biases"), tokenizer=LetterTokenizer())
 
 
 def sequence(policy=POLICY, limit=None, template=None, **values):
@@ -459,7 +459,7 @@ def test_a_completion_at_the_limit_has_no_end_token():
 def test_a_tokenizer_without_end_token_adds_none():
     tokenizer = LetterTokenizer()
     tokenizer.eos_token_id = None
-    assert sequence(dataclasses.replace(POLICY, tokenizer=tokenizer)).completion_ids == (3, 4)
+    assert sequence(replace(POLICY, tokenizer=tokenizer)).completion_ids == (3, 4)
 
 
 def test_a_tokenizer_that_makes_a_text_much_longer_is_refused():
@@ -468,12 +468,12 @@ def test_a_tokenizer_that_makes_a_text_much_longer_is_refused():
             return {"input_ids": [1] * 1000}
 
     with pytest.raises(InputError, match="makes 1,000 tokens of a text of 2 bytes"):
-        sequence(dataclasses.replace(POLICY, tokenizer=Doubling()))
+        sequence(replace(POLICY, tokenizer=Doubling()))
 
 
 def test_text_without_a_tokenizer_is_refused():
     with pytest.raises(InputError, match="no token ids, and no tokenizer was found"):
-        sequence(dataclasses.replace(POLICY, tokenizer=None))
+        sequence(replace(POLICY, tokenizer=None))
 
 
 def test_a_mask_that_does_not_match_is_refused():
@@ -493,7 +493,7 @@ def test_ids_outside_the_vocabulary_are_refused(wrong):
 
 
 def test_more_tokens_than_a_table_of_positions_has_are_refused():
-    policy = dataclasses.replace(tiny_policy("gpt2_tied_conv1d"), tokenizer=LetterTokenizer())
+    policy = replace(tiny_policy("gpt2_tied_conv1d"), tokenizer=LetterTokenizer())
     assert sequence(policy, prompt_ids=(1,), completion_ids=(2,) * 31).length == 32
     with pytest.raises(InputError, match="sample 0 has 33 tokens; the model's table of positions ends at 32"):
         sequence(policy, prompt_ids=(1,), completion_ids=(2,) * 32)
@@ -510,6 +510,6 @@ def test_a_template_that_does_not_end_is_refused(monkeypatch):
                 pass
 
     monkeypatch.setattr("gradscope.outside.limits._MOST_SECONDS", 0.1)
-    policy = dataclasses.replace(POLICY, tokenizer=Endless())
+    policy = replace(POLICY, tokenizer=Endless())
     with pytest.raises(InputError, match=r"chat template of the tokenizer takes more than 0\.1 s"):
         sequence(policy, messages=({"role": "user", "content": "a"},), completion="b")

@@ -1,5 +1,5 @@
-import dataclasses
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -219,7 +219,7 @@ def test_a_score_vector_has_no_clip():
 
 @pytest.mark.parametrize(("advantage", "threshold", "stays"), [(1.0, 0.0, True), (-1.0, 0.1, True), (-1.0, 0.0, False)])
 def test_completions_of_negative_advantage_that_are_far_off_leave(advantage, threshold, stays):
-    completion = dataclasses.replace(off_policy(), old=LOGPROBS_SLOPES + 0.05)
+    completion = replace(off_policy(), old=LOGPROBS_SLOPES + 0.05)
     slope = reward_slope(
         LOSSES["sapo"],
         LossParameters(),

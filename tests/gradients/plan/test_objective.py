@@ -1,4 +1,4 @@
-import dataclasses
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,8 +11,8 @@ from gradscope.rollouts.groups import Rollout, Tokens
 from gradscope.rollouts.run import TrainerSettings
 
 ROLLOUT = Rollout(group_id="g", sample=0, row=0, prompt="p", completion="c", reward=1.0)
-TRUNCATED = dataclasses.replace(ROLLOUT, status="truncated")
-SAMPLED = dataclasses.replace(ROLLOUT, logprobs=(-1.0,))
+TRUNCATED = replace(ROLLOUT, status="truncated")
+SAMPLED = replace(ROLLOUT, logprobs=(-1.0,))
 
 
 def objective(**values) -> Objective:
@@ -93,10 +93,10 @@ def test_rollouts_missing_from_the_step_are_noticed():
 def test_masked_truncation_needs_the_status_or_exact_ids():
     masking = objective(mask_truncated_completions=True, loss_type="grpo")
     assert masking.reason_against([ROLLOUT]).cause == "truncation_unknown"
-    assert masking.reason_against([dataclasses.replace(ROLLOUT, completion_ids=(1,))]) is None
+    assert masking.reason_against([replace(ROLLOUT, completion_ids=(1,))]) is None
     assert masking.reason_against([TRUNCATED]) is None
     assert masking.counted(TRUNCATED, [True, True]) == (False, False)
-    assert masking.counted(dataclasses.replace(ROLLOUT, status="completed"), [True, False]) == (True, False)
+    assert masking.counted(replace(ROLLOUT, status="completed"), [True, False]) == (True, False)
 
 
 def test_what_masked_truncation_divides_by_depends_on_the_version():
@@ -123,7 +123,7 @@ def test_the_arguments_of_a_loss_are_passed_on():
 
 
 def test_a_log_without_a_setting_gets_the_default_of_the_installed_trl():
-    defaults = {field.name: field.default for field in dataclasses.fields(GRPOConfig)}
+    defaults = {field.name: field.default for field in fields(GRPOConfig)}
     bare = objective()
     assert bare.use_bias_correction_kl is defaults["use_bias_correction_kl"] is True
     assert Objective().use_bias_correction_kl is True
@@ -133,7 +133,7 @@ def test_a_log_without_a_setting_gets_the_default_of_the_installed_trl():
     assert bare.temperature == defaults["temperature"]
     assert bare.epsilon_low == bare.epsilon_high == defaults["epsilon"]
     assert bare.mask_truncated is defaults["mask_truncated_completions"]
-    same = [field.name for field in dataclasses.fields(LossParameters) if field.name in defaults]
+    same = [field.name for field in fields(LossParameters) if field.name in defaults]
     assert len(same) == 10
     assert {name: getattr(bare, name) for name in same} == {name: defaults[name] for name in same} | {
         "epsilon_high": 0.2,
@@ -215,8 +215,8 @@ def test_a_batch_is_reused_where_an_update_does_not_start_with_fresh_rollouts():
 def test_rollouts_of_several_sequences_are_refused_where_these_are_in_the_loss():
     own = Rollout(group_id="g", sample=0, row=0, prompt="", completion="", reward=1.0)
     before = Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(True,))
-    several = dataclasses.replace(own, earlier=(before,))
-    dropped = dataclasses.replace(own, earlier=(dataclasses.replace(before, mask=(False,)),))
+    several = replace(own, earlier=(before,))
+    dropped = replace(own, earlier=(replace(before, mask=(False,)),))
     assert several_sequences([own, dropped]) is None
     found = several_sequences([own, several])
     assert (found.cause, str(found).partition(" were")[0]) == ("several_sequences", "1 of 2 rollouts")

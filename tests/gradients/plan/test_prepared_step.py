@@ -1,4 +1,3 @@
-import dataclasses
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -41,7 +40,7 @@ from tests.gradients.models import (
     tiny_policy,
 )
 
-WITH_KL = dataclasses.replace(DAPO, beta=0.1)
+WITH_KL = replace(DAPO, beta=0.1)
 
 
 @pytest.mark.parametrize("question", [TokenQuestion(most=512), SignalQuestion(signal="hidden", most=512)])
@@ -105,7 +104,7 @@ def test_a_batch_apart_has_another_order_and_another_length_than_any_of_an_engin
 
 
 def test_a_batch_apart_stays_in_the_trainers_frame():
-    policy = dataclasses.replace(tiny_policy("gpt2_tied_conv1d"), padding=TrainerPadding())
+    policy = replace(tiny_policy("gpt2_tied_conv1d"), padding=TrainerPadding())
     step = prepared(policy, tiny_groups(), DAPO).framed()
     assert step.batch_apart([0, 1]).length == step.batch([0, 1]).length
     assert step.batch_apart([0, 1]).rows == (1, 0)
@@ -238,7 +237,7 @@ def test_a_model_keeps_the_frequencies_of_the_longest_batch() -> None:
 
 ROLLOUT = Rollout(group_id="g", sample=0, row=0, prompt="p", completion="c", reward=1.0, completion_ids=(7, 5))
 MASKING = Objective(mask_truncated=True)
-NEW, OLD = (dataclasses.replace(MASKING, trl=TrlVersion(numbers)) for numbers in ((1, 15), (1, 14)))
+NEW, OLD = (replace(MASKING, trl=TrlVersion(numbers)) for numbers in ((1, 15), (1, 14)))
 
 
 def policy(eos=3, pad=0, declared=None):
@@ -249,7 +248,7 @@ def policy(eos=3, pad=0, declared=None):
 
 
 def status(last, of=MASKING, **ends):
-    return _with_status(dataclasses.replace(ROLLOUT, completion_ids=(7, last)), policy(**ends), of).status
+    return _with_status(replace(ROLLOUT, completion_ids=(7, last)), policy(**ends), of).status
 
 
 def test_a_completion_ends_with_the_end_of_a_sequence_or_padding():
@@ -273,8 +272,8 @@ def test_without_an_end_of_sequence_nothing_can_be_told():
 
 
 def test_nothing_is_changed_that_is_known_or_not_asked_for():
-    told = dataclasses.replace(ROLLOUT, status="completed")
-    text = dataclasses.replace(ROLLOUT, completion_ids=None)
+    told = replace(ROLLOUT, status="completed")
+    text = replace(ROLLOUT, completion_ids=None)
     assert _with_status(told, policy(), MASKING) is told
     assert _with_status(text, policy(), MASKING) is text
     assert _with_status(ROLLOUT, policy(), Objective()) is ROLLOUT

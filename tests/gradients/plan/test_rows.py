@@ -1,5 +1,5 @@
-import dataclasses
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ LOGPROBS = torch.tensor([-1.0, -2.0, -3.0], dtype=torch.float64)
 
 
 def plan(objective=Objective(), passes=None, **changes):  # noqa: B008
-    return plan_rows([SEQUENCE], [dataclasses.replace(ROLLOUT, **changes)], objective, passes or ForwardPasses())
+    return plan_rows([SEQUENCE], [replace(ROLLOUT, **changes)], objective, passes or ForwardPasses())
 
 
 def test_the_score_channel_has_the_losses_weights_and_no_advantage():

@@ -1,4 +1,4 @@
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -60,7 +60,7 @@ def test_a_matrix_without_gradient_has_a_zero_spectrum():
 def test_spectra_need_logged_advantages():
     groups = tiny_groups(1, 1)
     rollout = groups[0].rollouts[0]
-    bare = dataclasses.replace(groups[0], rollouts=(dataclasses.replace(rollout, advantage=None),))
+    bare = replace(groups[0], rollouts=(replace(rollout, advantage=None),))
     with pytest.raises(InputError, match="has no logged advantage"):
         measure_weight_spectra(prepare_step(tiny_policy("llama_untied_biases"), [bare], DAPO))
 
@@ -199,14 +199,12 @@ def test_unrelated_rows_have_the_norms_of_the_smaller_side() -> None:
 def test_the_second_channel_is_the_gradient_with_the_logged_advantages_of_tokens() -> None:
     groups = tiny_groups(1, 3)
     rollouts = [
-        dataclasses.replace(rollout, token_advantages=(2.0,) * len(rollout.completion_ids or ()), advantage=None)
+        replace(rollout, token_advantages=(2.0,) * len(rollout.completion_ids or ()), advantage=None)
         for rollout in groups[0].rollouts
     ]
-    prepared = prepare_step(
-        tiny_policy("llama_untied_biases"), [dataclasses.replace(groups[0], rollouts=tuple(rollouts))], DAPO
-    )
+    prepared = prepare_step(tiny_policy("llama_untied_biases"), [replace(groups[0], rollouts=tuple(rollouts))], DAPO)
     factors = np.array([[0, 0, 0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 0, 0, 0]])
-    group = dataclasses.replace(combinations("a", (0, 1, 2), by_token=True), factors=factors, has_null=np.array([0, 0]))
+    group = replace(combinations("a", (0, 1, 2), by_token=True), factors=factors, has_null=np.array([0, 0]))
     for one in measure_group_weights(prepared, measure_step(prepared), [group]):
         assert one.counts[0] == pytest.approx(one.counts[1], rel=1e-3)  # one advantage for all is a factor
 
@@ -219,6 +217,6 @@ def test_a_group_without_rollouts_asked_for_has_nothing() -> None:
 def test_gradients_that_disagree_with_the_gram_matrix_are_refused() -> None:
     prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(1, 3), DAPO)
     step = measure_step(prepared)
-    wrong = dataclasses.replace(step, gram=step.gram * 1.01)
+    wrong = replace(step, gram=step.gram * 1.01)
     with pytest.raises(VerificationError, match="disagree with the rollouts' Gram matrix"):
         measure_group_weights(prepared, wrong, [combinations("a", (0, 1, 2))])

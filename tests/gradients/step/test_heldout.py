@@ -1,5 +1,5 @@
 import copy
-import dataclasses
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -80,7 +80,7 @@ def close(found: np.ndarray, expected: np.ndarray, tolerance: float = 1e-4) -> b
 def test_products_are_those_of_plain_gradients(name: str, lora: bool) -> None:
     experts = name == "mixtral"
     policy = policy_of(tiny_experts(name, implementation="eager")) if experts else tiny_policy(name, lora=lora)
-    prepared = prepare_step(policy, tiny_groups(), dataclasses.replace(DAPO, temperature=0.7))
+    prepared = prepare_step(policy, tiny_groups(), replace(DAPO, temperature=0.7))
     step = measure_step(prepared)
     found = measure_heldout_gram(prepared, step, heldout_groups(), SHARES)
     trained, heldout = expected_of(prepared, temperature=0.7)
@@ -109,8 +109,8 @@ def test_every_engine_finds_the_same_and_leaves_the_step_alone(engine: str) -> N
 def test_a_kl_term_and_an_entropy_bonus_are_none_of_the_answers_rows() -> None:
     policy = tiny_policy("llama_untied_biases")
     reference = copy.deepcopy(policy.model)
-    objective = dataclasses.replace(DAPO, beta=0.1, entropy_coef=0.05)
-    prepared = prepare_step(dataclasses.replace(policy, reference=reference), tiny_groups(), objective)
+    objective = replace(DAPO, beta=0.1, entropy_coef=0.05)
+    prepared = prepare_step(replace(policy, reference=reference), tiny_groups(), objective)
     found = measure_heldout_gram(prepared, measure_step(prepared), heldout_groups(), SHARES)
     trained, heldout = expected_of(prepared)
     weight = 1.0 / sum(len(rollout.completion_ids) for rollout in prepared.rollouts)
@@ -120,8 +120,8 @@ def test_a_kl_term_and_an_entropy_bonus_are_none_of_the_answers_rows() -> None:
 def test_tokens_that_nobody_sampled_are_no_part_of_an_answer() -> None:
     prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
     (group, *_) = heldout_groups()
-    masked = dataclasses.replace(group.rollouts[0], mask=(False, False, False))
-    groups = [dataclasses.replace(group, rollouts=(masked, group.rollouts[1]))]
+    masked = replace(group.rollouts[0], mask=(False, False, False))
+    groups = [replace(group, rollouts=(masked, group.rollouts[1]))]
     found = measure_heldout_gram(prepared, measure_step(prepared), groups, [(0.5, 0.5)])
     alone = plain(prepared, (7, 8, 9), (5, 1))
     assert found.norms == pytest.approx([np.linalg.norm(alone) / 2], rel=1e-4)
@@ -130,10 +130,10 @@ def test_tokens_that_nobody_sampled_are_no_part_of_an_answer() -> None:
 def test_rollouts_whose_tokens_weigh_unequally_have_no_scale() -> None:
     prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
     uneven = [torch.linspace(1, 2, len(weights), dtype=torch.float64) * weights for weights in prepared.plan.weights]
-    other = dataclasses.replace(prepared, plan=dataclasses.replace(prepared.plan, weights=tuple(uneven)))
+    other = replace(prepared, plan=replace(prepared.plan, weights=tuple(uneven)))
     assert measure_heldout_gram(other, measure_step(other), heldout_groups(), SHARES).scales is None
     left_out = [torch.zeros_like(prepared.plan.weights[0]), *prepared.plan.weights[1:]]
-    without = dataclasses.replace(prepared, plan=dataclasses.replace(prepared.plan, weights=tuple(left_out)))
+    without = replace(prepared, plan=replace(prepared.plan, weights=tuple(left_out)))
     scales = measure_heldout_gram(without, measure_step(without), heldout_groups(), SHARES).scales
     assert (scales[0], np.count_nonzero(scales)) == (0.0, 5)
 
@@ -142,7 +142,7 @@ def test_learned_positions_stand_where_the_answer_begins() -> None:
     """GPT-2 sees the padding before a prompt; the step stands in the trainer's, an answer has none."""
     policy = tiny_policy("gpt2_tied_conv1d")
     plain_step = prepare_step(policy, tiny_groups(), DAPO)
-    padded = prepare_step(dataclasses.replace(policy, padding=TrainerPadding()), tiny_groups(), DAPO)
+    padded = prepare_step(replace(policy, padding=TrainerPadding()), tiny_groups(), DAPO)
     assert any(sequence.frame for sequence in padded.plan.sequences)
     found = measure_heldout_gram(padded, measure_step(padded), heldout_groups(), SHARES)
     _, heldout = expected_of(plain_step)
@@ -152,7 +152,7 @@ def test_learned_positions_stand_where_the_answer_begins() -> None:
 def test_a_step_that_comes_out_otherwise_is_refused() -> None:
     prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
     step = measure_step(prepared)
-    other = dataclasses.replace(step, gram=step.gram * 1.01)
+    other = replace(step, gram=step.gram * 1.01)
     with pytest.raises(VerificationError, match="other inner products beside held-out answers"):
         measure_heldout_gram(prepared, other, heldout_groups(), SHARES)
 
@@ -168,7 +168,7 @@ def test_rows_that_do_not_fit_loop_are_refused(monkeypatch: pytest.MonkeyPatch) 
 def test_an_answer_in_other_tokens_is_named() -> None:
     prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
     (group, *_) = heldout_groups()
-    odd = dataclasses.replace(group, rollouts=(dataclasses.replace(group.rollouts[0], completion_ids=(99,)),))
+    odd = replace(group, rollouts=(replace(group.rollouts[0], completion_ids=(99,)),))
     with pytest.raises(InputError, match="held-out q0, sample 0: token id 99 is outside"):
         measure_heldout_gram(prepared, measure_step(prepared), [odd], [(1.0,)])
 
@@ -202,12 +202,10 @@ def step_of(*texts: tuple[str, str], tokenizer: Any = None, **changes: Any) -> P
     groups = tiny_groups(len(texts) or 1, 3)
     for place, (prompt, completion) in enumerate(texts):
         ids = {"prompt_ids": tuple(Letters()(prompt)["input_ids"]), "prompt": prompt}
-        rollouts = [dataclasses.replace(rollout, **ids, **changes) for rollout in groups[place].rollouts]
-        first = dataclasses.replace(
-            rollouts[0], completion=completion, completion_ids=(*Letters()(completion)["input_ids"], 1)
-        )
-        groups[place] = dataclasses.replace(groups[place], rollouts=(first, *rollouts[1:]))
-    policy = dataclasses.replace(tiny_policy("llama_untied_biases"), tokenizer=tokenizer or Letters())
+        rollouts = [replace(rollout, **ids, **changes) for rollout in groups[place].rollouts]
+        first = replace(rollouts[0], completion=completion, completion_ids=(*Letters()(completion)["input_ids"], 1))
+        groups[place] = replace(groups[place], rollouts=(first, *rollouts[1:]))
+    policy = replace(tiny_policy("llama_untied_biases"), tokenizer=tokenizer or Letters())
     return prepare_step(policy, groups, DAPO)
 
 
@@ -224,9 +222,9 @@ def test_text_becomes_tokens_as_the_trainers_does() -> None:
 
 def test_completions_that_other_ids_were_sampled_for_are_told() -> None:
     prepared = step_of(("abc", "de"))
-    first = dataclasses.replace(prepared.groups[0].rollouts[0], completion="ed")
-    groups = (dataclasses.replace(prepared.groups[0], rollouts=(first, *prepared.groups[0].rollouts[1:])),)
-    found = _heldout_sequences(dataclasses.replace(prepared, groups=groups), [prompt_of("ab", "c")], [(1.0,)])
+    first = replace(prepared.groups[0].rollouts[0], completion="ed")
+    groups = (replace(prepared.groups[0], rollouts=(first, *prepared.groups[0].rollouts[1:])),)
+    found = _heldout_sequences(replace(prepared, groups=groups), [prompt_of("ab", "c")], [(1.0,)])
     assert found.notes[1] == (
         "Some of the run's own completions have other ids than their text gives, so held-out answers may too."
     )
@@ -234,7 +232,7 @@ def test_completions_that_other_ids_were_sampled_for_are_told() -> None:
 
 def test_exact_ids_need_no_tokenizer_and_no_note() -> None:
     prepared = step_of()
-    prepared = dataclasses.replace(prepared, policy=dataclasses.replace(prepared.policy, tokenizer=None))
+    prepared = replace(prepared, policy=replace(prepared.policy, tokenizer=None))
     exact = prompt_of("", "", prompt_ids=(3, 4), completion_ids=(5, 1))
     assert _heldout_sequences(prepared, [exact], [(1.0,)]).notes == ()
     with pytest.raises(InputError, match="held-out ab has no token ids, and no tokenizer was found"):
@@ -268,8 +266,8 @@ def test_prompts_that_a_template_wrapped_need_messages() -> None:
     messages = ({"role": "user", "content": "abc"},)
     wrapped = step_of(("abc", "de"), messages=messages)
     ids = tuple(Letters()(Letters().apply_chat_template(list(messages)))["input_ids"])
-    rollouts = tuple(dataclasses.replace(rollout, prompt_ids=ids) for rollout in wrapped.rollouts)
-    groups = (dataclasses.replace(wrapped.groups[0], rollouts=rollouts),)
+    rollouts = tuple(replace(rollout, prompt_ids=ids) for rollout in wrapped.rollouts)
+    groups = (replace(wrapped.groups[0], rollouts=rollouts),)
     prepared = prepare_step(wrapped.policy, groups, DAPO)
     with pytest.raises(InputError, match="other token ids than their text gives, as with a chat template") as error:
         _heldout_sequences(prepared, [prompt_of("ab", "c")], [(1.0,)])
@@ -283,7 +281,7 @@ def test_a_log_of_ids_alone_shows_nothing_of_its_prompts() -> None:
 
 
 def test_answers_stand_without_padding_beside_rows_that_have_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = dataclasses.replace(tiny_policy("gpt2_tied_conv1d"), padding=TrainerPadding(), tokenizer=Letters())
+    policy = replace(tiny_policy("gpt2_tied_conv1d"), padding=TrainerPadding(), tokenizer=Letters())
     prepared = prepare_step(policy, tiny_groups(), DAPO)
     (sequence,) = _heldout_sequences(prepared, [prompt_of("ab", "c")], [(1.0,)]).sequences
     assert sequence.frame is not None

@@ -1,5 +1,5 @@
-import dataclasses
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -81,7 +81,7 @@ def test_gram_does_not_depend_on_batch_split():
 @pytest.mark.parametrize("engine", ["loop", "stream"])
 def test_gram_permutes_with_the_rows(engine):
     policy, groups = tiny_policy("gpt2_tied_conv1d"), tiny_groups(2, 3)
-    turned = [dataclasses.replace(group, rollouts=tuple(reversed(group.rollouts))) for group in reversed(groups)]
+    turned = [replace(group, rollouts=tuple(reversed(group.rollouts))) for group in reversed(groups)]
     straight = measured_step(policy, groups, DAPO, engine=engine)
     reversed_ = measured_step(policy, turned, DAPO, engine=engine)
     assert relative(reversed_.gram[::-1, ::-1], straight.gram) < 1e-5
@@ -161,10 +161,9 @@ def test_clipped_importance_ratios_enter_the_logged_gradient():
     rng = np.random.default_rng(1)
     sampled = [logp + rng.normal(scale=0.4, size=logp.shape) for logp in plain.logprobs]
     rollouts = tuple(
-        dataclasses.replace(rollout, logprobs=tuple(old))
-        for rollout, old in zip(groups[0].rollouts, sampled, strict=True)
+        replace(rollout, logprobs=tuple(old)) for rollout, old in zip(groups[0].rollouts, sampled, strict=True)
     )
-    groups = [dataclasses.replace(groups[0], rollouts=rollouts)]
+    groups = [replace(groups[0], rollouts=rollouts)]
     objective = Objective(loss_type="dapo", importance_ratio=True, epsilon_low=0.2, epsilon_high=0.28)
     found = measured_step(policy, groups, objective, engine="stream")
     loss = torch.zeros((), dtype=torch.float64)
@@ -181,10 +180,9 @@ def test_clipped_importance_ratios_enter_the_logged_gradient():
 def test_token_advantages_enter_the_logged_gradient():
     policy, groups = tiny_policy("qwen3_gqa_norms", dtype=torch.float64), tiny_groups(1, 2)
     rollouts = tuple(
-        dataclasses.replace(r, advantage=None, token_advantages=tuple(2.5 for _ in r.completion_ids))
-        for r in groups[0].rollouts
+        replace(r, advantage=None, token_advantages=tuple(2.5 for _ in r.completion_ids)) for r in groups[0].rollouts
     )
-    by_token = measured_step(policy, [dataclasses.replace(groups[0], rollouts=rollouts)], DAPO)
+    by_token = measured_step(policy, [replace(groups[0], rollouts=rollouts)], DAPO)
     assert by_token.advantages is None
     scalar = measured_step(policy, groups, DAPO).gradient_gram([2.5, 2.5])
     np.testing.assert_allclose(by_token.logged_gram, scalar, rtol=1e-6)
@@ -273,8 +271,8 @@ def test_a_weight_used_behind_its_modules_back_is_caught():
 def test_an_empty_completion_is_a_zero_row(engine, batch_tokens):
     policy, groups = tiny_policy("qwen3_gqa_norms"), long_prompts(tiny_groups(1, 3))
     first, *rest = groups[0].rollouts
-    rollouts = (dataclasses.replace(first, completion_ids=()), *rest)
-    emptied = [dataclasses.replace(groups[0], rollouts=rollouts)]
+    rollouts = (replace(first, completion_ids=()), *rest)
+    emptied = [replace(groups[0], rollouts=rollouts)]
     found = measured_step(policy, emptied, DAPO, batch_tokens=batch_tokens, engine=engine, verify="all")
     assert not found.gram[0].any()
     assert found.gram[1:, 1:].all()
@@ -285,8 +283,8 @@ def test_auto_keeps_rows_while_they_fit():
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups()
     assert measured_step(policy, groups, DAPO).engine == "loop"
     assert measured_step(policy, groups, DAPO, max_row_bytes=1000).engine == "stream"
-    on_gpu = dataclasses.replace(policy, device=torch.device("cuda"))
-    prepared = dataclasses.replace(prepare_step(policy, groups, DAPO), policy=on_gpu)
+    on_gpu = replace(policy, device=torch.device("cuda"))
+    prepared = replace(prepare_step(policy, groups, DAPO), policy=on_gpu)
     assert _choose("auto", prepared, 2**30) == "stream"
 
 
@@ -321,14 +319,14 @@ def test_groups_of_two_steps_are_a_callers_bug():
 
 def test_settings_without_a_gradient_give_their_reason():
     cannot = Reason("micro_batches_unknown", "the loss has an entropy bonus")
-    objective = dataclasses.replace(DAPO, cannot=cannot)
+    objective = replace(DAPO, cannot=cannot)
     with pytest.raises(InputError, match="cannot be formed: the loss has an entropy bonus"):
         measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), objective)
 
 
 def test_a_kl_term_without_its_reference_is_refused():
     with pytest.raises(InputError, match="weights before the first update") as caught:
-        measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), dataclasses.replace(DAPO, beta=0.1))
+        measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), replace(DAPO, beta=0.1))
     assert "--initial" in caught.value.hint
 
 
@@ -434,7 +432,7 @@ def test_the_row_that_float32_leaves_no_room_for_waits_on_the_cpu(monkeypatch):
         return 0.01
 
     policy, groups = policy_of(tiny_model("qwen3_gqa_norms", dtype=torch.bfloat16)), tiny_groups()
-    prepared = dataclasses.replace(prepare_step(policy, groups, DAPO), policy=dataclasses.replace(policy, device=THERE))
+    prepared = replace(prepare_step(policy, groups, DAPO), policy=replace(policy, device=THERE))
     monkeypatch.setattr("gradscope.gradients.step.measure._row_difference", full)
     for is_hopeless in (False, True):
         devices = []
@@ -445,7 +443,7 @@ def test_the_row_that_float32_leaves_no_room_for_waits_on_the_cpu(monkeypatch):
             assert relative_row_error(prepared, [1.0]) == 0.01
         assert devices == [THERE.type, "cpu"]
     devices, is_hopeless = [], False
-    here = dataclasses.replace(prepared, policy=policy)
+    here = replace(prepared, policy=policy)
     with pytest.raises(InputError, match="Memory ran out on one rollout in float32"):
         relative_row_error(here, [1.0])
 

@@ -1,4 +1,3 @@
-import dataclasses
 import json
 from dataclasses import fields, replace
 from pathlib import Path
@@ -33,7 +32,7 @@ def test_any_advantage_is_a_product_of_small_matrices(found):
 def test_the_kl_part_is_in_every_gradient_and_not_in_the_policy_part():
     model, reference = tiny_model("gpt2_tied_conv1d"), tiny_model("gpt2_tied_conv1d")
     reference.lm_head.weight.data.mul_(0.5)
-    step = measured_step(policy_of(model, reference=reference), tiny_groups(1, 3), dataclasses.replace(DAPO, beta=0.1))
+    step = measured_step(policy_of(model, reference=reference), tiny_groups(1, 3), replace(DAPO, beta=0.1))
     np.testing.assert_allclose(step.gradient_gram(np.zeros(3)), step.kl_gram)
     np.testing.assert_allclose(step.policy_gram, np.diag(step.advantages) @ step.score_gram @ np.diag(step.advantages))
     whole = np.sqrt(step.logged_gram.sum())
@@ -42,8 +41,8 @@ def test_the_kl_part_is_in_every_gradient_and_not_in_the_policy_part():
 
 def test_without_logged_advantages_there_is_no_logged_gradient(found):
     groups = tiny_groups(1, 2)
-    bare = tuple(dataclasses.replace(r, advantage=None, reward=None) for r in groups[0].rollouts)
-    step = measured_step(tiny_policy("llama_untied_biases"), [dataclasses.replace(groups[0], rollouts=bare)], DAPO)
+    bare = tuple(replace(r, advantage=None, reward=None) for r in groups[0].rollouts)
+    step = measured_step(tiny_policy("llama_untied_biases"), [replace(groups[0], rollouts=bare)], DAPO)
     assert step.logged_gram is None
     assert step.policy_gram is None
     assert step.frac_kl is None

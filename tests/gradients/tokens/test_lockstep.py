@@ -1,4 +1,4 @@
-import dataclasses
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -167,7 +167,7 @@ def test_a_parameter_that_no_sketch_holds_is_caught(monkeypatch: pytest.MonkeyPa
     step = measured_step(policy, groups, DAPO)
     monkeypatch.setattr(lockstep_module, "lockstep", lambda *_: frozenset(list(policy.trainable)[1:]))
     with pytest.raises(VerificationError, match=r"sketches of token rows miss 1 parameters, among them .*embed"):
-        measure_tokens(prepare_step(policy, [dataclasses.replace(groups[0])], DAPO), step, num_buckets=64)
+        measure_tokens(prepare_step(policy, [replace(groups[0])], DAPO), step, num_buckets=64)
 
 
 def sketched(rows: torch.Tensor, num_buckets: int, seed: int) -> np.ndarray:

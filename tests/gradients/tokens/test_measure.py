@@ -1,4 +1,4 @@
-import dataclasses
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -103,7 +103,7 @@ def test_a_wrong_rule_is_caught(monkeypatch):
         def wrong(call):
             factors = honest(call)
             weight = factors["weight"]
-            return factors | {"weight": dataclasses.replace(weight, left=tuple(0.99 * part for part in weight.left))}
+            return factors | {"weight": replace(weight, left=tuple(0.99 * part for part in weight.left))}
 
         return wrong
 
@@ -118,7 +118,7 @@ def test_rows_that_do_not_add_up_are_caught():
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
     step = measured_step(policy, groups, DAPO)
     with pytest.raises(VerificationError, match="token rows disagree with the rollouts' own gradients"):
-        measure_tokens(prepare_step(policy, groups, DAPO), dataclasses.replace(step, gram=step.gram * 1.01))
+        measure_tokens(prepare_step(policy, groups, DAPO), replace(step, gram=step.gram * 1.01))
 
 
 @pytest.fixture(scope="module")
@@ -203,13 +203,13 @@ def plain_rows(prepared: PreparedStep, rollout: int, kind: str) -> torch.Tensor:
 @pytest.mark.parametrize("kind", ["hidden", "logit"])
 @pytest.mark.parametrize(("name", "lora"), FULL_AND_LORA)
 def test_rows_are_the_derivatives_by_what_the_head_sees_and_makes(name: str, lora: bool, kind: str) -> None:
-    objective = dataclasses.replace(DAPO, temperature=0.7)
-    prepared = prepare_step(tiny_policy(name, lora=lora), tiny_groups(2, 2), objective)
+    objective = replace(DAPO, temperature=0.7)
+    prepared = prepare_step(tiny_policy(name, lora=lora), tiny_groups(2, 3), objective)
     found = signals_of(prepared, kind)
-    rows = [plain_rows(prepared, rollout, kind) for rollout in range(4)]
+    rows = [plain_rows(prepared, rollout, kind) for rollout in range(6)]
     assert found.num_columns == rows[0].shape[1]
     for place, gram in enumerate(found.tokens):
-        expected = torch.cat(rows[2 * place : 2 * place + 2])
+        expected = torch.cat(rows[3 * place : 3 * place + 3])
         np.testing.assert_allclose(gram.gram, expected @ expected.T, rtol=1e-3, atol=1e-5)
     sums = torch.stack([w.double() @ own for w, own in zip(prepared.plan.weights, rows, strict=True)])
     np.testing.assert_allclose(found.score_gram, sums @ sums.T, rtol=1e-3, atol=1e-7)
@@ -219,7 +219,7 @@ def test_rows_are_the_derivatives_by_what_the_head_sees_and_makes(name: str, lor
 @pytest.mark.parametrize("name", ["llama_untied_biases", "qwen3_gqa_norms", "gemma3_scaled"])
 def test_rows_are_found_in_the_trainers_padding(name: str, kind: str) -> None:
     """Where a sequence stands in the padding of its batch, its last token is not the batch's last place."""
-    policy = dataclasses.replace(tiny_policy(name), padding=TrainerPadding())
+    policy = replace(tiny_policy(name), padding=TrainerPadding())
     prepared = prepare_step(policy, tiny_groups(3, 2), DAPO).framed()
     assert any(sequence.frame and sequence.length > sequence.num_tokens for sequence in prepared.plan.sequences)
     found = signals_of(prepared, kind)
@@ -259,9 +259,7 @@ def test_of_many_tokens_some_are_drawn() -> None:
 
 def test_without_logged_advantages_there_is_no_logged_matrix() -> None:
     groups = tiny_groups(1, 2)
-    bare = dataclasses.replace(
-        groups[0], rollouts=tuple(dataclasses.replace(rollout, advantage=None) for rollout in groups[0].rollouts)
-    )
+    bare = replace(groups[0], rollouts=tuple(replace(rollout, advantage=None) for rollout in groups[0].rollouts))
     prepared = prepare_step(tiny_policy("llama_untied_biases"), [bare], DAPO)
     assert signals_of(prepared, "hidden").logged_gram is None
 

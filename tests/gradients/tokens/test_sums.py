@@ -1,5 +1,5 @@
-import dataclasses
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -64,7 +64,7 @@ def test_sums_are_those_of_one_backward_pass_a_token(name: str, lora: bool, max_
 @pytest.mark.parametrize("max_bytes", [2**30, 0], ids=["by group", "by layer"])
 def test_a_weighting_of_entropies_is_their_gradient(max_bytes: int) -> None:
     policy, groups = tiny_policy("qwen3_gqa_norms"), tiny_groups(2, 2)
-    prepared = prepare_step(policy, groups, dataclasses.replace(DAPO, temperature=0.8))
+    prepared = prepare_step(policy, groups, replace(DAPO, temperature=0.8))
     tokens, weights = asked(prepared)
     found = measure_token_sums(prepared, tokens, weights, np.array([False, True, False]), max_bytes=max_bytes)
     (model, parameters), rows, entropies = plain_model(policy), [], []
@@ -97,11 +97,10 @@ def test_parameters_without_a_rule_are_added_slowly(monkeypatch: pytest.MonkeyPa
 def changed(groups: list[RolloutGroup], **fields: Any) -> list[RolloutGroup]:
     """The groups with fields of every rollout, each from a function of the rollout."""
     return [
-        dataclasses.replace(
+        replace(
             group,
             rollouts=tuple(
-                dataclasses.replace(one, **{name: value(one) for name, value in fields.items()})
-                for one in group.rollouts
+                replace(one, **{name: value(one) for name, value in fields.items()}) for one in group.rollouts
             ),
         )
         for group in groups
@@ -109,7 +108,7 @@ def changed(groups: list[RolloutGroup], **fields: Any) -> list[RolloutGroup]:
 
 
 def tokens_of(groups: list[RolloutGroup], **objective: Any) -> CountedTokens | None:
-    prepared = prepare_step(tiny_policy("llama_untied_biases"), groups, dataclasses.replace(DAPO, **objective))
+    prepared = prepare_step(tiny_policy("llama_untied_biases"), groups, replace(DAPO, **objective))
     return counted_tokens(prepared, measure_step(prepared))
 
 
@@ -167,7 +166,7 @@ def test_log_probabilities_of_another_number_of_tokens_are_none() -> None:
 
 def test_the_reference_is_there_with_a_kl_term() -> None:
     policy = tiny_policy("llama_untied_biases", lora=True)
-    prepared = prepare_step(policy, tiny_groups(2, 2), dataclasses.replace(DAPO, beta=0.1))
+    prepared = prepare_step(policy, tiny_groups(2, 2), replace(DAPO, beta=0.1))
     found = counted_tokens(prepared, measure_step(prepared))
     assert found is not None
     assert found.reference is not None

@@ -196,7 +196,7 @@ def test_weights_in_bfloat16_have_their_norm_in_bfloat16() -> None:
 @pytest.mark.slow
 def test_float16_is_scaled_until_it_is_finite(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
-    monkeypatch.setattr("gradscope.gradients.trained.norms._LARGEST_SCALE", 2.0**130)
+    monkeypatch.setattr("gradscope.gradients.trained.norms._LARGEST_SCALE", 2.0**40)
     found = trained_norms(prepared, TrainerArithmetic(autocast=torch.float16), num_orders=2)
     assert found.mean == pytest.approx(logged_norm(prepared), rel=1e-2)
 

@@ -1,7 +1,7 @@
 """Which figures each kind of rank report has, and what they name."""
 
-import dataclasses
 import re
+from dataclasses import replace
 
 import pytest
 from matplotlib.figure import Figure
@@ -44,8 +44,8 @@ def test_a_figure_says_what_was_found() -> None:
     words = words_of(draw_figures(report)["rank_cosines"])
     assert re.search(r"\d of \d formulations give the \w+ update, \d pull against it", words)
     gone = dict.fromkeys(report.formulations[0].cosines, ZERO)
-    dead = tuple(dataclasses.replace(update, cosines=gone) for update in report.formulations)
-    assert "rank_cosines" not in draw_figures(dataclasses.replace(report, formulations=dead))
+    dead = tuple(replace(update, cosines=gone) for update in report.formulations)
+    assert "rank_cosines" not in draw_figures(replace(report, formulations=dead))
 
 
 def test_the_rank_has_its_course_and_every_advantage_beside_it() -> None:
@@ -54,18 +54,18 @@ def test_the_rank_has_its_course_and_every_advantage_beside_it() -> None:
     last = max(point.step for point in report.curve)
     assert re.search(rf"A group's gradient spans [\d.]+ of \d+ directions at step {last}", words_of(figure))
     assert len(figure.axes) == 1 + (len({point.advantage for point in report.curve}) > 1)
-    none = tuple(dataclasses.replace(point, effective_rank=ZERO) for point in report.curve)
-    assert "No group has a rank" in words_of(_curve(dataclasses.replace(report, curve=none)))
+    none = tuple(replace(point, effective_rank=ZERO) for point in report.curve)
+    assert "No group has a rank" in words_of(_curve(replace(report, curve=none)))
 
 
 def test_of_many_advantages_those_of_the_lowest_and_the_highest_ranks_are_drawn() -> None:
     report = examples.rank_report()
     point = next(point for point in report.curve if point.effective_rank.is_defined)
     many = tuple(
-        dataclasses.replace(point, advantage=f"mine_{number:02}", effective_rank=Estimate.exact(1 + number / 10))
+        replace(point, advantage=f"mine_{number:02}", effective_rank=Estimate.exact(1 + number / 10))
         for number in range(40)
     )
-    words = words_of(draw_figures(dataclasses.replace(report, curve=many))["rank_curve"])
+    words = words_of(draw_figures(replace(report, curve=many))["rank_curve"])
     assert [f"mine_{number:02}" in words for number in (1, 11, 12, 27, 28, 39)] == [
         True,
         True,
@@ -79,14 +79,14 @@ def test_of_many_advantages_those_of_the_lowest_and_the_highest_ranks_are_drawn(
 
 def test_a_single_formulation_and_a_dead_step_have_no_such_figure() -> None:
     report = formulation_report()
-    bare = dataclasses.replace(report, formulations=report.formulations[-1:], shares=())
+    bare = replace(report, formulations=report.formulations[-1:], shares=())
     assert not {"rank_cosines", "rank_shares"} & set(draw_figures(bare))
 
 
 def test_ranks_are_drawn_against_the_group_size_where_there_are_several() -> None:
     report = examples.rank_report()
     assert "rank_sizes" in draw_figures(report)
-    of_eight = dataclasses.replace(report, curve=tuple(p for p in report.curve if p.group_size == 8))
+    of_eight = replace(report, curve=tuple(p for p in report.curve if p.group_size == 8))
     assert "rank_sizes" not in draw_figures(of_eight)
 
 
@@ -100,14 +100,14 @@ def test_sparsity_has_a_course_and_a_heat_map() -> None:
     [("token", "its rows are the gradients of its tokens (8 to 8 x"), ("rollout", "a thin line a group (matrix 8 x")],
 )
 def test_the_legend_of_spectra_says_what_a_row_is(rows: RowKind, legend: str) -> None:
-    report = dataclasses.replace(examples.rank_report(), rows=rows)
+    report = replace(examples.rank_report(), rows=rows)
     assert legend in " ".join(" ".join(map(words_of, draw_figures(report).values())).split())
 
 
 def test_a_weight_without_a_gradient_has_no_cell_of_sparsity() -> None:
     report = sparse_weight_report()
     *others, last = sorted((one for one in report.sparsity if one.tensor is not None), key=lambda one: one.step)
-    report = dataclasses.replace(report, sparsity=(*others, dataclasses.replace(last, gini=ZERO)))
+    report = replace(report, sparsity=(*others, replace(last, gini=ZERO)))
     axes = draw_figures(report)["rank_layers_sparsity"].axes[0]
     cells = [text for text in axes.texts if re.fullmatch(r"0\.\d\d", text.get_text())]
     assert len(cells) == sum(one.step == last.step for one in others) > 0
@@ -115,7 +115,7 @@ def test_a_weight_without_a_gradient_has_no_cell_of_sparsity() -> None:
 
 def test_one_step_has_no_course() -> None:
     report = token_report()
-    once = dataclasses.replace(report, steps=report.steps[:1], sparsity=report.sparsity[:1])
+    once = replace(report, steps=report.steps[:1], sparsity=report.sparsity[:1])
     assert "rank_sparsity" not in draw_figures(once)
 
 
@@ -123,28 +123,26 @@ def test_changes_of_weights_have_a_curve_only_over_several_checkpoints() -> None
     report = update_report()
     assert set(draw_figures(report)) == {"update_layers", "update_trajectory"}
     change = report.updates[0]
-    later = dataclasses.replace(change, last=2000)
-    assert "update_curve" in draw_figures(dataclasses.replace(report, updates=(change, later)))
-    dead = dataclasses.replace(change, effective_rank=ZERO)
-    assert draw_figures(dataclasses.replace(report, updates=(dead,))) == {}
+    later = replace(change, last=2000)
+    assert "update_curve" in draw_figures(replace(report, updates=(change, later)))
+    dead = replace(change, effective_rank=ZERO)
+    assert draw_figures(replace(report, updates=(dead,))) == {}
 
 
 @pytest.mark.slow
 def test_a_gradient_is_drawn_beside_a_change_where_both_have_a_rank() -> None:
     report = gradient_update_report()
     assert "rank_gradient_update" in draw_figures(report)
-    nothing = dataclasses.replace(report.gradient_updates[0], update_rank=ZERO)
-    assert "rank_gradient_update" not in draw_figures(dataclasses.replace(report, gradient_updates=(nothing,)))
+    nothing = replace(report.gradient_updates[0], update_rank=ZERO)
+    assert "rank_gradient_update" not in draw_figures(replace(report, gradient_updates=(nothing,)))
 
 
 def test_spectra_and_nulls_are_drawn_where_any_group_lives() -> None:
     report = examples.rank_report()
-    flat = tuple(dataclasses.replace(one, singular_values=(0.0,) * 8) for one in report.spectra)
-    dead = tuple(dataclasses.replace(point, profile=(), nulls={}) for point in report.curve)
+    flat = tuple(replace(one, singular_values=(0.0,) * 8) for one in report.spectra)
+    dead = tuple(replace(point, profile=(), nulls={}) for point in report.curve)
     assert {"rank_spectrum", "rank_nulls"} <= set(draw_figures(report))
-    assert not {"rank_spectrum", "rank_nulls"} & set(
-        draw_figures(dataclasses.replace(report, spectra=flat, curve=dead))
-    )
+    assert not {"rank_spectrum", "rank_nulls"} & set(draw_figures(replace(report, spectra=flat, curve=dead)))
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,10 @@
 """The page as a document: complete, self-contained, the same every time, and no text of a result becomes markup."""
 
 import base64
-import dataclasses
 import hashlib
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from html.parser import HTMLParser
 from itertools import count
 from typing import Any
@@ -181,9 +180,9 @@ def poisoned(record: Any, numbers: Iterator[int]) -> Any:
         return f"<b id='t{next(numbers)}'>\x1b</title></style>\"'&<!--{{{{7*7}}}}"
     if isinstance(record, tuple):
         return tuple(poisoned(item, numbers) for item in record)
-    if dataclasses.is_dataclass(record) and not isinstance(record, type):
-        names = [field.name for field in dataclasses.fields(record) if field.name not in CHOICES]
-        return dataclasses.replace(record, **{name: poisoned(getattr(record, name), numbers) for name in names})
+    if is_dataclass(record) and not isinstance(record, type):
+        names = [field.name for field in fields(record) if field.name not in CHOICES]
+        return replace(record, **{name: poisoned(getattr(record, name), numbers) for name in names})
     return record
 
 

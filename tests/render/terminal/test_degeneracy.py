@@ -1,7 +1,7 @@
 """The tables of `gradscope degeneracy`, right at 80 columns."""
 
-import dataclasses
 import re
+from dataclasses import replace
 
 from gradscope.estimate import Estimate
 from gradscope.render.registry import render_table
@@ -27,7 +27,7 @@ def test_degeneracy_says_shares_kinds_gap_course_and_what_was_asked_for() -> Non
     ):
         assert part in text
     assert "tied" not in text
-    single = printed(render_table(dataclasses.replace(REPORT, by_group_size=REPORT.by_group_size[:1])))
+    single = printed(render_table(replace(REPORT, by_group_size=REPORT.by_group_size[:1])))
     assert "i.i.d." not in single
 
 
@@ -50,7 +50,7 @@ def test_further_tables_of_degeneracy_have_parts_costs_formulations_and_rewards(
 
 
 def test_ties_are_part_of_the_answer_where_there_are_any() -> None:
-    tied = dataclasses.replace(examples.degeneracy_report(), frac_tied=examples.around(0.1))
+    tied = replace(examples.degeneracy_report(), frac_tied=examples.around(0.1))
     assert "tied between 0.100 [0.00, 0.20]" in " ".join(printed(render_table(tied)).split())
 
 
@@ -70,7 +70,7 @@ def test_a_long_run_joins_neighboring_steps() -> None:
 
 def test_windows_that_were_asked_for_are_part_of_the_answer() -> None:
     report = examples.degeneracy_report(num_steps=4)
-    windows = tuple(dataclasses.replace(row, last_step=row.step + 4) for row in report.by_step)
+    windows = tuple(replace(row, last_step=row.step + 4) for row in report.by_step)
     text = printed(render_table(examples.with_steps(report, windows)))
     assert re.search(r"\n *1-5 ", text)
     assert "--show adds shares, cost" in text
@@ -80,10 +80,9 @@ def without_pass_rate(report: DegeneracyReport, num_steps: int) -> DegeneracyRep
     """The first so many steps have none, and neither has the log."""
     none = Estimate.undefined_because("rewards have no threshold")
     steps = tuple(
-        dataclasses.replace(row, pass_rate=none) if place < num_steps else row
-        for place, row in enumerate(report.by_step)
+        replace(row, pass_rate=none) if place < num_steps else row for place, row in enumerate(report.by_step)
     )
-    return dataclasses.replace(examples.with_steps(report, steps), pass_rate=none, iid_prediction=none)
+    return replace(examples.with_steps(report, steps), pass_rate=none, iid_prediction=none)
 
 
 def test_what_no_step_has_is_no_column_and_what_some_lack_is_a_dash() -> None:
@@ -97,7 +96,7 @@ def test_what_no_step_has_is_no_column_and_what_some_lack_is_a_dash() -> None:
 
 
 def test_numbers_that_are_undefined_for_one_reason_share_a_line() -> None:
-    report = dataclasses.replace(examples.degeneracy_report(), by_group_size=())
+    report = replace(examples.degeneracy_report(), by_group_size=())
     text = " ".join(printed(render_table(without_pass_rate(report, 0))).split())
     assert "Unknown: pass rate, because rewards have no threshold" in text
     assert "pass rate —" not in text

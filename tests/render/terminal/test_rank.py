@@ -1,7 +1,7 @@
 """The tables of every kind of rank report, right at 80 columns."""
 
-import dataclasses
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -80,7 +80,7 @@ def test_parts_of_weights_stand_in_tables_of_their_own() -> None:
 
 
 def test_a_table_that_is_not_there_says_why_where_that_is_known() -> None:
-    report = dataclasses.replace(token_report(), missing_parts={"turns": "step 41: no completion has a second turn"})
+    report = replace(token_report(), missing_parts={"turns": "step 41: no completion has a second turn"})
     assert "There is no table of turns in this result: step 41: no completion has a second turn." in words(
         report, "turns"
     )
@@ -118,7 +118,7 @@ def test_held_out_prompts_have_their_ranking_and_what_was_read_of_them() -> None
     assert "2 more between them are in the files (--output)" in text
     assert "Step 41: groups with a gradient 7 (advantage logged), held-out prompts 31" in text
     assert "Held-out answers: 9 correct samples. Step 21: all 3 held-out prompts are trained on." in text
-    nothing = dataclasses.replace(heldout_report(), heldout=(), heldout_influences=())
+    nothing = replace(heldout_report(), heldout=(), heldout_influences=())
     why = "There is no table of heldout in this result: step 21: all 3 held-out prompts are trained on."
     assert why in words(nothing, "heldout")
 
@@ -129,20 +129,19 @@ def test_a_critical_batch_that_is_not_known_says_the_least_it_can_be() -> None:
     assert "25.8 [13.3, 160]" in known
     assert "0.04 [-0.01, 0.09]" in known
     reason = Estimate.undefined_because("the signal may be zero, so no number of groups is too large")
-    updates = tuple(dataclasses.replace(update, critical_batch_size=reason) for update in report.formulations)
-    text = words(dataclasses.replace(report, formulations=updates), "signal")
+    updates = tuple(replace(update, critical_batch_size=reason) for update in report.formulations)
+    text = words(replace(report, formulations=updates), "signal")
     assert "at least 13.3" in text  # 16 groups over 1.2, the upper end of the signal to noise
     assert "the signal may be zero" not in text
     lost = tuple(
-        dataclasses.replace(update, signal_to_noise=Estimate.undefined_because("2 groups are too few"))
-        for update in updates
+        replace(update, signal_to_noise=Estimate.undefined_because("2 groups are too few")) for update in updates
     )
-    assert "the signal may be zero" in words(dataclasses.replace(report, formulations=lost), "signal")
+    assert "the signal may be zero" in words(replace(report, formulations=lost), "signal")
 
 
 def test_formulations_refused_for_one_reason_share_a_note() -> None:
     refused = {"sign": "'sign' needs 0 and 1", "tasa": "'tasa' needs 0 and 1", "max_rl": "needs a group"}
-    text = words(dataclasses.replace(examples.rank_report(), refused=refused), "formulations")
+    text = words(replace(examples.rank_report(), refused=refused), "formulations")
     assert "left out: sign, tasa. such needs 0 and 1" in text
     assert "left out: max_rl. needs a group" in text
 
@@ -158,7 +157,7 @@ def test_sparsity_of_tokens_and_weights_are_told_apart() -> None:
 def test_a_long_list_of_weights_is_cut_and_says_so() -> None:
     report = sparse_weight_report()
     many = tuple(sparsity(41, f"model.layers.{layer}.mlp.up_proj.weight") for layer in range(30))
-    text = printed(render_table(dataclasses.replace(report, sparsity=many), ("sparsity",)))
+    text = printed(render_table(replace(report, sparsity=many), ("sparsity",)))
     assert "6 more lines of sparsity are in the JSON and the CSV" in " ".join(text.split())
 
 
@@ -186,16 +185,16 @@ def test_dl_dw_of_a_group_has_a_line_a_size_and_a_column_a_size() -> None:
     assert "more weights are in the JSON and the CSV" in text
 
 
-REPORT = dataclasses.replace(formulation_report(), headline=("The verdict.", "One.", "Two.", "Three."))
+REPORT = replace(formulation_report(), headline=("The verdict.", "One.", "Two.", "Three."))
 
 
 def long_run(num_steps: int) -> RankReport:
     """A rank that rises from 1 by 0.01 a step."""
     point, geometry = REPORT.curve[0], REPORT.steps[-1]
     ranks = (Estimate.exact(1 + step / 100) for step in range(num_steps))
-    points = (dataclasses.replace(point, step=step, effective_rank=rank) for step, rank in enumerate(ranks))
-    steps = (dataclasses.replace(geometry, step=step) for step in range(num_steps))
-    return dataclasses.replace(REPORT, curve=tuple(points), steps=tuple(steps))
+    points = (replace(point, step=step, effective_rank=rank) for step, rank in enumerate(ranks))
+    steps = (replace(geometry, step=step) for step in range(num_steps))
+    return replace(REPORT, curve=tuple(points), steps=tuple(steps))
 
 
 def table_lines(report: RankReport, *show: str) -> list[list[str]]:
@@ -224,8 +223,8 @@ def test_a_line_a_step_has_the_rank_its_ceilings_and_the_norm_at_the_largest_gro
     ("logged", "cell"), [(float("nan"), "logged NaN"), (0.0, "logged 0"), (0.8246, "5.0e-01"), (0.4123, "0")]
 )
 def test_the_norm_is_off_by_a_share_of_the_logged_one(logged: float, cell: str) -> None:
-    steps = (dataclasses.replace(REPORT.steps[-1], logged_grad_norm=logged),)
-    assert " ".join(table_lines(dataclasses.replace(REPORT, steps=steps))[-1]).endswith(f" {cell}")
+    steps = (replace(REPORT.steps[-1], logged_grad_norm=logged),)
+    assert " ".join(table_lines(replace(REPORT, steps=steps))[-1]).endswith(f" {cell}")
 
 
 def test_a_long_run_is_thinned_evenly_and_the_rest_counted() -> None:
@@ -242,13 +241,13 @@ def test_a_long_run_is_thinned_evenly_and_the_rest_counted() -> None:
 
 def test_steps_without_a_rank_share_a_sentence() -> None:
     dead = Estimate.undefined_because("every group of this step is dead")
-    points = tuple(dataclasses.replace(p, effective_rank=dead) if p.step in (1, 11) else p for p in REPORT.curve)
-    text = words(dataclasses.replace(REPORT, curve=points))
+    points = tuple(replace(p, effective_rank=dead) if p.step in (1, 11) else p for p in REPORT.curve)
+    text = words(replace(REPORT, curve=points))
     assert "No rank at steps 1,11: every group of this step is dead" in text
 
 
 def test_steps_that_were_left_out_are_named_and_their_reasons_shown_when_asked() -> None:
-    report = dataclasses.replace(REPORT, skipped={2: "no weights", 3: "no ids", 4: "no weights"})
+    report = replace(REPORT, skipped={2: "no weights", 3: "no ids", 4: "no weights"})
     assert "Step 2 was left out: no weights So were 3,4; --show steps says why." in words(report)
     assert "Step 3 was left out: no ids Step 4" in words(report, "steps")
 
@@ -258,14 +257,14 @@ def test_what_the_result_has_is_offered_and_what_it_lacks_is_said() -> None:
     assert f"--show adds {offered}; or all." in words(REPORT)
     assert "There is no table of tokens in this result." in words(REPORT, "tokens")
     assert not [part for part in ("--show adds", "There is no table") if part in words(REPORT, "all")]
-    many = dataclasses.replace(REPORT, findings=tuple("ABCDEFG"))
+    many = replace(REPORT, findings=tuple("ABCDEFG"))
     assert "baselines, findings, engine" in words(many)
     assert "• G" in words(many, "findings")
 
 
 def test_every_name_has_a_table_in_some_result() -> None:
-    token = dataclasses.replace(token_report(), token_curve=(token_point(),))
-    longer = dataclasses.replace(long_run(20), findings=tuple("ABCDEFG"))
+    token = replace(token_report(), token_curve=(token_point(),))
+    longer = replace(long_run(20), findings=tuple("ABCDEFG"))
     reports = [(one, len(words(one))) for one in (longer, token, *KINDS.values())]
 
     def has_table(name: str) -> bool:
@@ -276,31 +275,31 @@ def test_every_name_has_a_table_in_some_result() -> None:
 
 
 def test_other_rows_have_their_own_ceiling_or_none() -> None:
-    token = dataclasses.replace(token_report(), token_curve=(token_point(),))
+    token = replace(token_report(), token_curve=(token_point(),))
     assert table_lines(token)[0][:3] == ["41", "12.50", "512"]
     assert "at most" not in words(weight_rank_report())
     assert "of dL/dW of a group, mean over weights, advantage logged" in words(weight_rank_report())
-    sums = dataclasses.replace(examples.rank_report(), rows="group", curve=())
+    sums = replace(examples.rank_report(), rows="group", curve=())
     assert "Effective rank of a step's groups" in words(sums)
     assert [line[0] for line in table_lines(sums)] == ["1", "21", "41"]
 
 
 def test_without_the_logged_advantage_the_first_one_stands_in() -> None:
     curve = tuple(point for point in REPORT.curve if point.advantage in ("dr_grpo", "sign"))
-    assert "advantage dr_grpo" in words(dataclasses.replace(REPORT, curve=curve))
+    assert "advantage dr_grpo" in words(replace(REPORT, curve=curve))
 
 
 def test_nothing_found_is_said() -> None:
-    none = dataclasses.replace(REPORT, headline=(), curve=(), spectra=(), steps=(), findings=())
+    none = replace(REPORT, headline=(), curve=(), spectra=(), steps=(), findings=())
     assert words(none).startswith("No rank could be found.")
 
 
 def test_a_rank_of_one_live_group_says_why_it_has_no_interval() -> None:
     curve = tuple(
-        dataclasses.replace(p, num_dead=p.num_groups - 1, effective_rank=Estimate.exact(2.0)) if p.step == 11 else p
+        replace(p, num_dead=p.num_groups - 1, effective_rank=Estimate.exact(2.0)) if p.step == 11 else p
         for p in REPORT.curve
     )
-    text = words(dataclasses.replace(REPORT, curve=curve))
+    text = words(replace(REPORT, curve=curve))
     assert "No interval at step 11: one live group does not tell how they differ" in text
     assert "No interval" not in words(REPORT)
 
@@ -317,9 +316,7 @@ def test_a_number_has_an_interval_or_the_table_says_why_not(report: RankReport) 
 
 
 def test_a_number_that_is_the_same_in_every_group_says_so() -> None:
-    (whole,) = (
-        dataclasses.replace(one, relative_noise={"group_mean": Estimate.exact(0.77)}) for one in REPORT.baselines
-    )
-    text = words(dataclasses.replace(REPORT, baselines=(whole,)), "baselines")
+    (whole,) = (replace(one, relative_noise={"group_mean": Estimate.exact(0.77)}) for one in REPORT.baselines)
+    text = words(replace(REPORT, baselines=(whole,)), "baselines")
     assert "group_mean 0.77¹" in text
     assert "¹ no interval: too few groups have a gradient, or all have this very value" in text

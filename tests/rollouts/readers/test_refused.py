@@ -124,12 +124,7 @@ def test_another_file_of_rows_keeps_the_general_answer(tmp_path: Path) -> None:
     ("name", "given", "message", "instead"),
     [
         ("dumped_data/global_step_3_training_input.pkl", ".", "SkyRL's dump", "dump_eval_results"),
-        (
-            "dumped_data/global_step_3_training_input.pkl",
-            "dumped_data",
-            "SkyRL's dump",
-            "global_step_<N>_evals",
-        ),
+        ("dumped_data/global_step_3_training_input.pkl", "dumped_data", "SkyRL's dump", "global_step_<N>_evals"),
         ("3/0/tq_batch.pt", ".", "verl's rollout cache", "trainer.rollout_data_dir"),
         ("3/gen_batch.dp", "3/gen_batch.dp", "verl's rollout cache", "trainer.rollout_data_dir"),
         ("rollout_data/3.pt", ".", "slime's dump of training", "--dump-details"),

@@ -16,13 +16,7 @@ pytestmark = pytest.mark.slow  # whole runs of TRL
 
 @pytest.mark.parametrize(
     "at",
-    [
-        (4, "held-out prompts before"),
-        (1, "steps"),
-        (4, "steps"),
-        (7, "steps"),
-        (4, "held-out prompts after"),
-    ],
+    [(4, "held-out prompts before"), (1, "steps"), (4, "steps"), (7, "steps"), (4, "held-out prompts after")],
     ids=lambda at: f"{at[1]}-{at[0]}",
 )
 def test_resumed_run_equals_the_uninterrupted(

@@ -140,7 +140,7 @@ def test_each_candidate_is_the_matrix_that_rank_looks_at(
 
 
 def test_energy_of_kinds_of_tokens_is_that_of_rank(run: Path) -> None:
-    found = measure_claims(run, steps=[STEP])
+    found = measure_claims(run, steps=[STEP], claims=[claim for claim in CLAIMS if claim.name.startswith("tokens.")])
     kinds = [
         one for one in measure_rank(run, rows="token", steps=[STEP], advantages=["logged"]).token_kinds if not one.sign
     ]

@@ -3,7 +3,6 @@
 What corrections make of a gradient, against the tokens' own rows.
 """
 
-import dataclasses
 from dataclasses import replace
 from typing import Any
 
@@ -163,9 +162,9 @@ def test_the_tokens_furthest_from_the_reference_come_first() -> None:
 
 def test_a_policy_that_is_the_reference_has_no_furthest_hundredth() -> None:
     found = made_up().found
-    tokens = dataclasses.replace(found.tokens, reference=found.tokens.logprobs + 1e-7)
+    tokens = replace(found.tokens, reference=found.tokens.logprobs + 1e-7)
     groups = [group_of([0.0] * 3, prompt=f"p{number}") for number in range(4)]
-    kl = token_kl(7, dataclasses.replace(found, tokens=tokens, texts=dict.fromkeys(range(72), "t")), groups)
+    kl = token_kl(7, replace(found, tokens=tokens, texts=dict.fromkeys(range(72), "t")), groups)
     assert kl.top_share.undefined == "the policy is the reference but for rounding"
 
 
@@ -175,8 +174,8 @@ STEP = MeasuredStep(step=7, groups=GROUPS, weights=None, gram=None, reason=None)
 
 def test_a_step_adds_its_parts_and_hands_on_its_rows() -> None:
     made, gathered = made_up(num_turns=2), TokenTables()
-    run = dataclasses.replace(run_of(*GROUPS), metrics={7: {"entropy": 0.5}, 8: {"entropy": 0.4}})
-    handed = gathered.take_tokens(run, dataclasses.replace(STEP, answer=(tuple(made.grams), made.found)))
+    run = replace(run_of(*GROUPS), metrics={7: {"entropy": 0.5}, 8: {"entropy": 0.4}})
+    handed = gathered.take_tokens(run, replace(STEP, answer=(tuple(made.grams), made.found)))
     assert handed.answer == tuple(made.grams)
     assert {one.step for part in (gathered.corrections, gathered.token_kinds, gathered.turns) for one in part} == {7}
     assert [(one.logged, one.logged_next) for one in gathered.entropy_changes] == [
@@ -188,8 +187,8 @@ def test_a_step_adds_its_parts_and_hands_on_its_rows() -> None:
 
 def test_what_a_step_lacks_is_missing_with_its_reason() -> None:
     made, gathered = made_up(sampler=False), TokenTables()
-    alone = dataclasses.replace(made.found, tokens=dataclasses.replace(made.found.tokens, reference=None))
-    gathered.take_tokens(run_of(*GROUPS), dataclasses.replace(STEP, answer=((), alone)))
+    alone = replace(made.found, tokens=replace(made.found.tokens, reference=None))
+    gathered.take_tokens(run_of(*GROUPS), replace(STEP, answer=((), alone)))
     assert set(gathered.missing_parts) == {"corrections", "turns", "kl"}
     assert "step 7: the log does not have the sampler's log-probability" in gathered.missing_parts["corrections"]
     assert gathered.entropy_changes[0].logged is None
@@ -197,20 +196,18 @@ def test_what_a_step_lacks_is_missing_with_its_reason() -> None:
 
 def test_a_step_without_a_gradient_has_none_of_them() -> None:
     gathered = TokenTables()
-    assert gathered.take_tokens(run_of(*GROUPS), dataclasses.replace(STEP, answer=(("rows",), None))).answer == (
-        "rows",
-    )
+    assert gathered.take_tokens(run_of(*GROUPS), replace(STEP, answer=(("rows",), None))).answer == ("rows",)
     assert set(gathered.missing_parts) == {"corrections", "turns", "kl", "energy", "entropy", "logprobs"}
 
 
 def test_a_step_that_could_not_be_recomputed_stays_as_it_is() -> None:
-    refused = dataclasses.replace(STEP, reason=Reason("unusable", "no weights"))
+    refused = replace(STEP, reason=Reason("unusable", "no weights"))
     assert TokenTables().take_tokens(run_of(*GROUPS), refused) is refused
 
 
 def test_what_became_of_the_tokens_joins_their_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     made, gathered = made_up(), TokenTables()
-    gathered.take_tokens(run_of(*GROUPS), dataclasses.replace(STEP, answer=(tuple(made.grams), made.found)))
+    gathered.take_tokens(run_of(*GROUPS), replace(STEP, answer=(tuple(made.grams), made.found)))
     ones = np.ones(len(made.found.tokens.groups))
     later = TokenChange(first=6, last=9, logprobs=0.5 * ones, entropies=-0.25 * ones)
     monkeypatch.setattr(token_parts, "token_changes", lambda run, tokens, options: ({7: later}, {}))
@@ -222,7 +219,7 @@ def test_what_became_of_the_tokens_joins_their_parts(monkeypatch: pytest.MonkeyP
 def test_tokens_are_looked_at_once_more_where_there_are_later_weights() -> None:
     made, gathered = made_up(num_turns=2), TokenTables()
     run = run_of(*GROUPS)
-    gathered.take_tokens(run, dataclasses.replace(STEP, answer=(tuple(made.grams), made.found)))
+    gathered.take_tokens(run, replace(STEP, answer=(tuple(made.grams), made.found)))
     gathered.look_later(run, EngineOptions(device="cpu"))
     assert gathered.logprob_changes == []
     assert gathered.missing_parts == {"logprobs": "step 7: no weights after its update are on disk"}
@@ -278,9 +275,7 @@ def test_without_the_samplers_log_probabilities_there_is_none() -> None:
 def test_a_ratio_that_is_too_large_is_said() -> None:
     found = made_up().found
     left = [at for at, label in enumerate(found.labels) if label != ("correction", "sequence_ratio")]
-    cut = dataclasses.replace(
-        found, labels=tuple(found.labels[at] for at in left), products=found.products[:, left][:, :, left]
-    )
+    cut = replace(found, labels=tuple(found.labels[at] for at in left), products=found.products[:, left][:, :, left])
     effects = {effect.correction: effect for effect in correction_effects(7, cut)}
     assert effects["sequence_ratio"].cosine.undefined == "a ratio of this step is beyond 1e30"
     assert effects["tis"].unbiased_cosine.undefined == "a ratio of this step is beyond 1e30"

@@ -1,6 +1,6 @@
 """Ranks of token rows: what each advantage makes of one group's tokens."""
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -111,7 +111,7 @@ def test_groups_that_are_all_dead_have_no_rank() -> None:
 
 
 def test_a_sketch_says_how_far_off_it_is() -> None:
-    sketched = [dataclasses.replace(gram, num_buckets=100) for gram in TOKENS]
+    sketched = [replace(gram, num_buckets=100) for gram in TOKENS]
     spectra, (point,) = token_spectra(ROWS, sketched, "logged", None, seed=3)
     assert spectra[0].tokens is not None
     assert (spectra[0].tokens.method, spectra[0].tokens.num_buckets, spectra[0].tokens.frac_seen) == ("sketch", 100, 1)

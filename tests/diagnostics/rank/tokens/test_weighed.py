@@ -1,7 +1,7 @@
 """The whole way from a model to the parts of its gradient, against one plain backward pass a token."""
 
-import dataclasses
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,7 +54,7 @@ ROWS = SimpleNamespace(measure=lambda prepared, gram, progress: ("rows",))
 
 def prepared_of(groups: list[Any], *, lora: bool = False, **objective: Any) -> PreparedStep:
     policy = tiny_policy("llama_untied_biases", lora=lora)
-    return prepare_step(policy, groups, dataclasses.replace(DAPO, **objective))
+    return prepare_step(policy, groups, replace(DAPO, **objective))
 
 
 def found_of(prepared: PreparedStep) -> WeighedTokens:
@@ -239,14 +239,14 @@ def run_on(folder: Path, *updates: int) -> Run:
         model.save_pretrained(folder / str(count))
         weights.append(WeightsRef(num_updates=count, path=folder / str(count), kind="full"))
     run = run_of(*tiny_groups(4, 3), settings={"loss_type": "dapo", "temperature": TEMPERATURE})
-    return dataclasses.replace(run, weights=tuple(weights))
+    return replace(run, weights=tuple(weights))
 
 
 def tokens_of(run: Run) -> CountedTokens:
     """All tokens, in the order of the log; of each only what the change looks at."""
     places = [(number, one) for number, group in enumerate(run.groups_at(1)) for one in group.rollouts]
     lengths = [len(one.completion_ids) for _, one in places]
-    return dataclasses.replace(
+    return replace(
         made_up().found.tokens,
         rollouts=np.repeat(np.arange(len(places)), lengths),
         groups=np.repeat([number for number, _ in places], lengths),
@@ -282,7 +282,7 @@ def test_the_change_is_that_of_the_models_own_forward_passes(tmp_path: Path) -> 
 
 def test_without_later_weights_or_with_unreadable_ones_it_says_why(tmp_path: Path) -> None:
     run = run_on(tmp_path, 0, 2)
-    first = dataclasses.replace(run, weights=run.weights[:1])
+    first = replace(run, weights=run.weights[:1])
     assert token_changes(first, {1: tokens_of(run)}, ON_CPU) == ({}, {1: "no weights after its update are on disk"})
     (tmp_path / "2" / "model.safetensors").unlink()
     found, missing = token_changes(run, {1: tokens_of(run)}, ON_CPU)
@@ -292,7 +292,7 @@ def test_without_later_weights_or_with_unreadable_ones_it_says_why(tmp_path: Pat
 
 def test_tokens_are_followed_as_far_as_there_are_weights(tmp_path: Path) -> None:
     run = run_on(tmp_path, 0, 2)
-    weighed = dataclasses.replace(made_up().found, tokens=tokens_of(run))
+    weighed = replace(made_up().found, tokens=tokens_of(run))
     found = follow(run, {1: weighed, 3: weighed}, ON_CPU)
     assert found.weighed == {1: weighed, 3: weighed}
     assert (list(found.changes), found.missing) == ([1], {3: "no weights after its update are on disk"})
@@ -303,7 +303,7 @@ def change_of(logprobs: np.ndarray) -> TokenChange:
 
 
 def change_by_advantage(advantages: list[float], groups: list[int], change: list[float]) -> LogprobChange:
-    tokens = dataclasses.replace(
+    tokens = replace(
         made_up().found.tokens, advantages=np.array(advantages), groups=np.array(groups), logprobs=-np.ones(len(groups))
     )
     return logprob_change(7, tokens, change_of(np.array(change)))
@@ -343,7 +343,7 @@ def test_tokens_of_like_probability_are_compared_as_least_squares_with_a_constan
     tokens = made_up(num_groups=5).found.tokens
     signs = rng.choice([-1.0, 0.0, 1.0], len(tokens.groups), p=[0.3, 0.2, 0.5])
     change = tokens.logprobs + 0.25 * signs + 0.1 * rng.normal(size=len(signs))
-    found = logprob_change(7, dataclasses.replace(tokens, advantages=signs), change_of(change))
+    found = logprob_change(7, replace(tokens, advantages=signs), change_of(change))
     seen = signs != 0
     likely = tokens.logprobs[seen]
     bins = np.eye(10)[np.digitize(likely, np.quantile(likely, np.linspace(0.1, 0.9, 9)))]
@@ -355,17 +355,17 @@ def test_tokens_of_like_probability_are_compared_as_least_squares_with_a_constan
 
 def test_a_policy_that_only_sharpens_moves_tokens_apart_and_none_of_like_probability() -> None:
     rng = np.random.default_rng(6)
-    tokens = dataclasses.replace(made_up(num_groups=40).found.tokens)
+    tokens = replace(made_up(num_groups=40).found.tokens)
     signs = np.where(rng.random(len(tokens.groups)) < np.exp(tokens.logprobs), 1.0, -1.0)  # failing ones are unlikelier
     change = 0.1 * (tokens.logprobs + 1.0)
-    found = logprob_change(7, dataclasses.replace(tokens, advantages=signs), change_of(change))
+    found = logprob_change(7, replace(tokens, advantages=signs), change_of(change))
     assert found.difference.low > 0.05
     assert abs(found.matched.value) < 0.2 * found.difference.value
 
 
 def test_tokens_of_other_probabilities_are_not_compared() -> None:
     signs = np.where(made_up().found.tokens.logprobs > np.median(made_up().found.tokens.logprobs), 1.0, -1.0)
-    tokens = dataclasses.replace(made_up().found.tokens, advantages=signs)
+    tokens = replace(made_up().found.tokens, advantages=signs)
     found = logprob_change(7, tokens, change_of(tokens.entropies))
     assert found.matched.undefined == "no tokens of positive and of negative advantage are of like probability"
 
@@ -376,7 +376,7 @@ def test_tokens_of_several_steps_are_compared_within_each_step() -> None:
     for seed, slope in ((0, 0.3), (1, 0.1)):
         own = made_up(seed, num_groups=6).found.tokens
         signs = rng.choice([-1.0, 1.0], len(own.groups))
-        tokens.append(dataclasses.replace(own, advantages=signs))
+        tokens.append(replace(own, advantages=signs))
         changes.append(change_of(5.0 * seed + slope * signs + 0.01 * rng.normal(size=len(signs))))
     alone = [logprob_change(7, own, change).matched for own, change in zip(tokens, changes, strict=True)]
     assert matched_change(tokens[:1], changes[:1]) == alone[0]

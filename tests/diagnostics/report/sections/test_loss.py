@@ -1,6 +1,5 @@
 """Questions about the loss: is zero healthy, and what is it made of."""
 
-import dataclasses
 import math
 from dataclasses import replace
 
@@ -172,7 +171,7 @@ def test_the_tokens_of_all_sequences_of_a_rollout_count() -> None:
 
 
 def test_the_tokens_furthest_from_the_reference_are_listed_for_the_last_step() -> None:
-    blank = dataclasses.replace(kl(6), top=(dataclasses.replace(kl(6).top[0], text="\n"),))
+    blank = replace(kl(6), top=(replace(kl(6).top[0], text="\n"),))
     section = section_of(run_of(LIVE, ALIVE), parts=TokenParts(kl=(kl(1), blank)))
     assert section.findings[-1] == kl_findings([blank])[0]
     table, token = section.tables[-1], blank.top[0]

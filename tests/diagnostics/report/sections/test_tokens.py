@@ -1,4 +1,4 @@
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -137,7 +137,7 @@ def test_a_kind_that_holds_every_token_or_none_is_not_said() -> None:
 
 
 def test_turns_and_what_became_of_tokens_are_said_where_they_are_known() -> None:
-    last = dataclasses.replace(turn(8), and_later=True)
+    last = replace(turn(8), and_later=True)
     parts = TokenParts(turns=(turn(1), last), logprobs=(logprob_change(6),))
     inputs = inputs_of(run_of(group_of([1, 0])), grams=[gram_of([[1.0]], ["0/p"], step=7)], tokens=RISING, parts=parts)
     section = tokens_section(inputs)

@@ -145,10 +145,7 @@ def test_other_lines_of_a_console(tmp_path: Path) -> None:
     aside = aside_log()
     found = cells_in(write(tmp_path / "x.txt", text), aside)
     assert str(found.pop(1)) == "{'loss': 0.25, 'rewards': 1.5, 'kl_loss': nan, 'step': 8}"
-    assert found == [
-        {"actor/grad_norm": 0.5, "x": 1e-05, "step": 7},
-        {"rollout/raw_reward": 0.5, "n": 2.0, "step": 3},
-    ]
+    assert found == [{"actor/grad_norm": 0.5, "x": 1e-05, "step": 7}, {"rollout/raw_reward": 0.5, "n": 2.0, "step": 3}]
     assert [one.reason for one in aside.result().reasons] == ["the dictionary of metrics is cut off"]
 
 

@@ -83,14 +83,7 @@ def read(path: Path, **options: Any) -> Run:
         ),
         ("notebook.ipynb", {}, "a notebook's outputs, 10 steps", (5, 50), 15, {"frac_reward_zero_std": 0.4}),
         ("card.md", {}, "tables in Markdown, 10 steps", (5, 50), 10, {"frac_reward_zero_std": 0.35, "loss": 0.002086}),
-        (
-            "mlflow",
-            {},
-            "MLflow's metrics, 10 steps",
-            (5, 50),
-            20,
-            {"frac_reward_zero_std": 0.25},
-        ),
+        ("mlflow", {}, "MLflow's metrics, 10 steps", (5, 50), 20, {"frac_reward_zero_std": 0.25}),
         ("wandb_history.csv", {}, "a table of metrics, 10 steps", (1, 10), 5, {"grad_norm": math.inf, "reward": 0.35}),
         (
             "wandb_chart.csv",

@@ -71,10 +71,7 @@ def test_a_node_takes_only_what_covers_it(tmp_path: Path, branch: Any, expected:
 
 def test_what_is_no_annotation_is_set_aside(tmp_path: Path) -> None:
     annotations, set_aside = read(tmp_path, shipped(3), shipped(4, version=2), shipped(4, trace_id=None), [])
-    assert set_aside == {
-        "the annotation is not of version 1 or names no trace": 2,
-        "the line is not a JSON object": 1,
-    }
+    assert set_aside == {"the annotation is not of version 1 or names no trace": 2, "the line is not a JSON object": 1}
     assert annotations.trained_at(["t"], [None]).tolist() == [3.0]
     assert annotations.folded({"id": 7}) == {"id": 7}
 
@@ -125,8 +122,7 @@ def test_a_trace_is_found_whatever_its_name(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "again"),
-    [((1, 1, 2), set()), ((1, 2, 1), {1}), ((1, 2, 2, 1, 2), {1, 2}), ((0, 3, 0), {0}), ((), set())],
+    ("steps", "again"), [((1, 1, 2), set()), ((1, 2, 1), {1}), ((1, 2, 2, 1, 2), {1, 2}), ((0, 3, 0), {0}), ((), set())]
 )
 @pytest.mark.parametrize("names", ["abcde", "aaaaa"])
 def test_a_step_is_trained_again_where_another_was_between(

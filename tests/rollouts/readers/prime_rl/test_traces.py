@@ -123,10 +123,7 @@ def test_a_trace_of_another_steps_batch_spoils_both_steps(tmp_path: Path) -> Non
     write_lines(tmp_path / "rollouts/step_3/train/all/traces.jsonl", row)
     write_lines(tmp_path / "rollouts/step_4/train/effective/traces.jsonl", row)
     run = read_run(tmp_path)
-    assert {step: reason.cause for step, reason in run.notes.items()} == {
-        3: "rollouts_missing",
-        4: "rollouts_missing",
-    }
+    assert {step: reason.cause for step, reason in run.notes.items()} == {3: "rollouts_missing", 4: "rollouts_missing"}
 
 
 def test_without_batches_a_trace_is_as_it_is() -> None:

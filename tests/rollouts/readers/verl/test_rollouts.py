@@ -230,8 +230,7 @@ def test_a_response_outside_the_loss_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    "cells",
-    [{"prompts": "5 6"}, {"attention_mask": [1]}, {"response_mask": [1, 1]}, {"rollout_log_probs": [None] * 4}],
+    "cells", [{"prompts": "5 6"}, {"attention_mask": [1]}, {"response_mask": [1, 1]}, {"rollout_log_probs": [None] * 4}]
 )
 def test_lists_that_do_not_fit_are_no_row(cells: dict[str, Any]) -> None:
     with pytest.raises(UnusableRowError):
