@@ -6,7 +6,9 @@ pyarrow's own ways look for pandas first, and importing it takes as long as hund
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from operator import ne
 from typing import Any
 
 import numpy as np
@@ -53,6 +55,11 @@ def byte_counts(strings: pa.Array) -> NDArray[np.int32]:
     """How many bytes each string of ``pa.string()`` has, [R]."""
     ends = np.frombuffer(strings.buffers()[1], np.int32, len(strings) + 1, offset=4 * strings.offset)
     return ends[1:] - ends[:-1]
+
+
+def run_starts(cells: Sequence[Any]) -> NDArray[np.bool_]:
+    """Where a cell is another one than that before it, [R]."""
+    return np.fromiter(map(ne, cells, chain([object()], cells)), np.bool_, len(cells))
 
 
 _CACHED = 1 << 17  # letters that are compared at once: of a whole block, the results leave a processor's cache

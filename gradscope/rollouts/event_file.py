@@ -42,7 +42,6 @@ def scalars_in(file: Path, damaged: Callable[[str], None]) -> StepMetrics:
     """The scalars of a file; a last record that is cut off is left out, for it may be being written.
 
     Args:
-        file: In TensorBoard's format.
         damaged: Told in a few words of each part that cannot be used.
 
     Returns:

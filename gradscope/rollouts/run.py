@@ -17,20 +17,13 @@ from gradscope.rollouts.step_metrics import StepMetrics
 
 @dataclass(frozen=True, slots=True)
 class TrlVersion:
-    """A version, or that none is known.
+    """A version, or that none is known."""
 
-    Args:
-        numbers: Major, minor and so on; empty where the version is not known.
-    """
-
-    numbers: tuple[int, ...] = ()
+    numbers: tuple[int, ...] = ()  # major, minor and so on; empty where the version is not known
 
     @classmethod
     def parse(cls, text: Any) -> TrlVersion:
-        """A version as TRL writes it into a model card.
-
-        Returns:
-            Its major and minor number; what is no version counts as not known.
+        """Major and minor number as TRL writes them into a model card; what is no version counts as not known.
 
         Example:
             >>> TrlVersion.parse("1.9.0.dev0").is_before(1, 10)

@@ -77,8 +77,7 @@ def write_step_rollouts(run: Path, step: int, groups: Sequence[RolloutGroup], *,
     """Write one step's rollouts, and join the files of twenty steps once all of them are done.
 
     Args:
-        run: The run's folder.
-        step: The step, counted from 1.
+        step: Counted from 1.
         groups: Its groups in order; all rollouts name the same reward functions.
         force: Replace the file that is there (a step repeated after a resume).
 

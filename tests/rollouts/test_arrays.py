@@ -10,6 +10,7 @@ import pytest
 from gradscope.rollouts.arrays import (
     byte_counts,
     places_of,
+    run_starts,
     to_filled,
     to_floats,
     to_indices,
@@ -34,7 +35,12 @@ def test_a_list_has_nan_where_it_has_no_number() -> None:
     assert to_floats([]).dtype == np.float64
 
 
-def test_places_choose_rows() -> None:
+def test_places_are_found_and_choose_rows() -> None:
+    assert run_starts(["a", "a", "b", None, None]).tolist() == [True, False, True, True, False]
+    letters = np.zeros(300_000, dtype=np.uint8)
+    letters[[0, 5, 131_071, 131_072, 299_999]] = list(b"{[[{[")
+    assert places_of(letters, ord("[")).tolist() == [5, 131_071, 299_999]
+    assert places_of(letters, ord("{"), bits=0x20).tolist() == [0, 5, 131_071, 131_072, 299_999]
     names = pa.array(["a", "b", "c"])
     for places in (np.array([2, 0, 2]), np.arange(3)[::2], np.zeros(0, dtype=np.int64)):
         assert names.take(to_indices(places)).to_pylist() == [names[at].as_py() for at in places.tolist()]
@@ -44,6 +50,7 @@ def test_text_of_any_letters_becomes_strings() -> None:
     texts = ["", "plain", "héllo ☃ 𝄞", "a\0b"]
     assert to_texts(to_strings(texts)) == to_strings(texts).to_pylist() == texts
     assert to_strings([]).to_pylist() == []
+    assert byte_counts(to_strings(texts)[1:]).tolist() == [len(text.encode()) for text in texts[1:]]
     # No file of UTF-8 holds half a surrogate pair, but JSON may name one.
     halves = ["\ud800", "\ud801", "\ud800", "é"]
     assert to_strings(halves).dictionary_encode().indices.to_pylist() == [0, 1, 0, 2]
@@ -65,16 +72,3 @@ def test_tables_are_read_without_pandas(tmp_path: Path) -> None:
     code = "import sys; from gradscope.rollouts.readers.detect import read_run; "
     code += f"read_run({str(tmp_path)!r}, rewards_only=True); print('pandas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
-
-
-def test_strings_have_their_bytes_counted_wherever_they_start() -> None:
-    strings = to_strings(["a_1_0", "", "é_x", "plain"])
-    assert byte_counts(strings).tolist() == [5, 0, 4, 5]
-    assert byte_counts(strings[1:3]).tolist() == [0, 4]
-
-
-def test_a_letter_is_found_in_every_piece_that_is_looked_at() -> None:
-    letters = np.zeros(300_000, dtype=np.uint8)
-    letters[[0, 5, 131_071, 131_072, 299_999]] = ord("{"), ord("["), ord("["), ord("{"), ord("[")
-    assert places_of(letters, ord("[")).tolist() == [5, 131_071, 299_999]
-    assert places_of(letters, ord("{"), bits=0x20).tolist() == [0, 5, 131_071, 131_072, 299_999]

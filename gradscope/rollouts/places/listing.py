@@ -118,10 +118,6 @@ def web_options() -> dict[str, Any]:
 def refuse_inwards(url: str, target: str) -> None:
     """Follow no redirect from outside to inside: to this machine, to its network, to what clouds answer machines alone.
 
-    Args:
-        url: What was asked.
-        target: Where its server sends us.
-
     Raises:
         InputError: The host of ``target`` is nearer to this machine than that of ``url``, or is this machine under
             another port.

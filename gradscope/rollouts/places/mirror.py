@@ -122,7 +122,7 @@ class Mirror:
                 count.stop()
                 for job in jobs:
                     job.cancel()
-                self._write_index()
+                atomic_write(self.home / _INDEX, json.dumps(self.copied, indent=0), force=True)
 
     def _copy_one(self, entry: Entry, count: _ByteCount) -> None:
         file = self.place_of(entry)
@@ -182,9 +182,6 @@ class Mirror:
             self.copied = {name: (size, mark) for name, (size, mark) in known.items()}
         except (InputError, OSError, ValueError, TypeError, AttributeError):
             self.copied = {}
-
-    def _write_index(self) -> None:
-        atomic_write(self.home / _INDEX, json.dumps(self.copied, indent=0), force=True)
 
 
 class _ByteCount:

@@ -170,7 +170,6 @@ def chosen_name(names: Iterable[str], request: ReadRequest, noun: str, otherwise
 
     Args:
         names: Those that are there, the same one as often as it is.
-        request: What was asked for.
         noun: What the format calls one.
         otherwise: What to say of a document without any: "... has {otherwise}".
 

@@ -110,13 +110,11 @@ def _is_wandb(path: Path) -> bool:
 
 
 def _is_text(path: Path) -> bool:
-    start = _start_of(path) if path.is_file() and suffix_of(path) is None else ""
+    start = ""
+    if path.is_file() and suffix_of(path) is None:
+        with path.open("rb") as file:
+            start = file.read(_START).decode("utf-8-sig", errors="replace")
     return start.strip() != "" and "\0" not in start and not start.lstrip().startswith(("{", "["))
-
-
-def _start_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return file.read(_START).decode("utf-8-sig", errors="replace")
 
 
 def _unpacking(path: Path) -> str:

@@ -253,16 +253,12 @@ def _skyrl_total(score: Any, row: LogRow) -> Any:
     return broken[0] if broken else math.fsum(score)
 
 
-def _holds_responses(file: Path) -> bool:
-    return file.name != "aggregated_results.jsonl"
-
-
 SKYRL = RowFormat(
     name="skyrl-eval",
     looks_for="dumped_evals/*/*.jsonl with input_prompt, output_response and score (SkyRL)",
     title="SkyRL evaluation",
     patterns=("dumped_evals/*/*.jsonl", "*_evals/*.jsonl", "eval_only/*.jsonl", "*.jsonl"),
-    keeps_file=_holds_responses,
+    keeps_file=lambda file: file.name != "aggregated_results.jsonl",
     recognizes_file=has_keys("input_prompt", "output_response", "score"),
     survey=_refuse_turns,
     records=_skyrl_records,

@@ -165,7 +165,7 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
     size = len(columns[main])
     if not size:
         return "the list of samples is empty"
-    if is_counted and not _counts_agree(row, columns[main]):
+    if is_counted and (row["n"], row["c"]) != (len(columns[main]), sum(map(bool, columns[main]))):
         return "n and c contradict the list of samples"
     same = {name: tuple(value) for name, value in columns.items() if len(value) == size}
     texts = _first(same, (*_ANSWER_KEYS, *_TEXT_LISTS))
@@ -209,10 +209,6 @@ def _from_policies(row: Mapping[str, Any], reward: str | None) -> PromptSamples 
         texts=tuple(texts),
         policies=tuple(named),
     )
-
-
-def _counts_agree(row: Mapping[str, Any], rewards: Sequence[Any]) -> bool:
-    return bool(row["n"] == len(rewards) and row["c"] == sum(bool(reward) for reward in rewards))
 
 
 def _first(columns: Mapping[str, Any], names: Sequence[str]) -> str | None:

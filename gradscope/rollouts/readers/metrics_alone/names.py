@@ -320,11 +320,7 @@ _SWITCHES: tuple[tuple[str, str], ...] = (
 
 def switch_on(keys: Iterable[str]) -> str:
     """How the trainer whose keys these are logs its rollouts, a sentence."""
-    there = list(keys)
+    bare = [key.removeprefix(_PREFIX) for key in keys]
     words = "log a row a rollout with step, prompt and reward, as JSONL, CSV or Parquet"
-    words = next((how for begin, how in _SWITCHES if any(_unprefixed(key).startswith(begin) for key in there)), words)
+    words = next((how for begin, how in _SWITCHES if any(key.startswith(begin) for key in bare)), words)
     return f"Metrics alone: rollouts would add intervals, prompts and causes; {words} (docs/howto.md)."
-
-
-def _unprefixed(key: str) -> str:
-    return key.removeprefix(_PREFIX)

@@ -12,6 +12,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from json.encoder import encode_basestring_ascii
@@ -30,14 +31,8 @@ def parse_reward(value: Any, *, from_text: bool = False) -> float | str:
     """A finite reward, or in a few words the reason why it is none.
 
     Booleans count 1 and 0. Text is no number, even where it looks like one: a log that mixes both was written by a
-    program that confused something, and guessing would hide it. CSV has nothing but text, so there it is read.
-
-    Args:
-        value: The cell.
-        from_text: The file has no types, so text is parsed.
-
-    Returns:
-        The number, or the reason for the quarantine.
+    program that confused something, and guessing would hide it. CSV has nothing but text, so there it is read
+    (``from_text``).
     """
     if value is ABSENT:
         return "the reward is missing"
@@ -291,7 +286,7 @@ def token_ids(value: Any) -> tuple[int, ...] | None:
         >>> token_ids([5, 9]), token_ids([5, True]), token_ids("59")
         ((5, 9), None, None)
     """
-    return tuple(value) if isinstance(value, list) and all(type(token) is int for token in value) else None
+    return tuple(value) if isinstance(value, list) and {int}.issuperset(map(type, value)) else None
 
 
 def cut_sequence(
@@ -326,7 +321,7 @@ def cut_sequence(
     lists = [mask, *(values for values in (logprobs, advantages) if values is not None)]
     if not all(isinstance(values, list) and len(values) == len(sequence) for values in lists):
         raise UnusableRowError(NOT_ALIGNED)
-    sampled = tuple(bool(flag) for flag in mask)
+    sampled = tuple(map(bool, mask))
     if not any(sampled):
         raise UnusableRowError(NOTHING_SAMPLED)
     start = sampled.index(True)
@@ -351,10 +346,8 @@ def numbers(value: Any, length: int) -> tuple[float, ...] | None:
         >>> numbers([1, 0.5], 2), numbers([1, None], 2)
         ((1.0, 0.5), None)
     """
-    if not isinstance(value, list) or len(value) != length:
-        return None
-    parsed = tuple(finite_or_none(cell) for cell in value)
-    return tuple(number for number in parsed if number is not None) if None not in parsed else None
+    parsed = numbers_with_gaps(value, length)
+    return None if parsed is None or not all(map(math.isfinite, parsed)) else parsed
 
 
 def numbers_with_gaps(value: Any, length: int) -> tuple[float, ...] | None:
@@ -369,7 +362,12 @@ def numbers_with_gaps(value: Any, length: int) -> tuple[float, ...] | None:
     """
     if not isinstance(value, list) or len(value) != length:
         return None
-    parsed = (finite_or_none(cell) for cell in value)
+    if {float, int}.issuperset(map(type, value)):  # at once, in a tenth of the time
+        with suppress(OverflowError):
+            plain = tuple(map(float, value))
+            if all(map(math.isfinite, plain)):
+                return plain
+    parsed = map(finite_or_none, value)
     return tuple(math.nan if number is None else number for number in parsed)
 
 

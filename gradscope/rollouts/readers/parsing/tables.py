@@ -250,7 +250,7 @@ def suffix_of(path: Path) -> str | None:
 
 def _suffix_in(name: str) -> str | None:
     bare = name.removesuffix(".gz").removesuffix(".zst")
-    return next((suffix for suffix in SUFFIXES if bare.endswith(suffix)), None) if bare.endswith(SUFFIXES) else None
+    return next(filter(bare.endswith, SUFFIXES), None)
 
 
 def is_untyped(path: Path) -> bool:

@@ -119,11 +119,9 @@ def _text(message: Any) -> str:
 
 
 def _sequences(leaves: Sequence[int], nodes: Sequence[Mapping[str, Any]]) -> tuple[Tokens, ...]:
-    """The tokens of each branch, without those that sampled nothing of their own.
+    """The tokens of each branch that sampled some of its own: what stands before a fork counts in the first one.
 
-    Returns:
-        What was trained on; what was sampled before a fork counts in the first branch that holds it. Nothing where one
-        branch cannot be told, since a part would pass for all.
+    Nothing where one branch cannot be told, since a part would pass for all.
     """
     found: list[Tokens] = []
     counted: set[int] = set()

@@ -169,16 +169,12 @@ TOKEN_EXPORT = RowFormat(
 
 @dataclass(frozen=True, slots=True)
 class TrainedBatches:
-    """The batches of a run.
-
-    Args:
-        traces: Trace id -> the trace as it was trained on, and the step of its batch where that is known; empty where
-            the batches are not at hand or are all that is read.
-        elsewhere: Steps found so far whose rollouts are not those of their update.
-    """
+    """The batches of a run."""
 
     traces: Mapping[str, tuple[Mapping[str, Any], int | None]] = field(default_factory=dict)
-    elsewhere: set[int] = field(default_factory=set)
+    """Trace id -> the trace as it was trained on, and the step of its batch where that is known; empty where the
+    batches are not at hand or are all that is read."""
+    elsewhere: set[int] = field(default_factory=set)  # steps so far whose rollouts are not those of their update
 
     def as_trained(self, trace: Mapping[str, Any], step: int) -> AgentTrace:
         """A trace that arrived at a step, with its advantages; no token of one that no batch holds counts."""
@@ -229,16 +225,12 @@ def _recognizes(request: ReadRequest) -> bool:
     return bool(stream_files(request.path)) or (bool(files) and not any(map(is_standalone, peek(files[0]))))
 
 
-def _holds_steps(path: Path) -> bool:
-    return bool(_files(path, "all") or _files(path, "effective"))
-
-
 def _read(request: ReadRequest) -> Run:
     """Read prime-rl's traces of training: of a run, its ``rollouts``, one of their folders, or one file."""
     stream = stream_files(request.path)
-    if stream:
-        return with_prime_rls(request, read_stream(request, stream, has_earlier=_holds_steps(request.path)))
     everything, effective = _files(request.path, "all"), _files(request.path, "effective")
+    if stream:
+        return with_prime_rls(request, read_stream(request, stream, has_earlier=bool(everything or effective)))
     files = everything or effective
     batches = effective if everything else ()
     is_whole = not request.rewards_only or keeps_texts(files)

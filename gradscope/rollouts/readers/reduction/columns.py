@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import islice
+from itertools import chain, islice, repeat
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ import pyarrow as pa
 from msgspec import UNSET, Raw
 from numpy.typing import NDArray
 
-from gradscope.rollouts.arrays import places_of, to_filled, to_floats, to_indices, to_strings, to_texts
+from gradscope.rollouts.arrays import places_of, run_starts, to_filled, to_floats, to_indices, to_strings, to_texts
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
     LARGEST_STEP,
@@ -223,13 +223,25 @@ class Cells:
             return _mapped(column, prompt_text_id)
         if Raw not in set(map(type, column)):
             return ["" if cell in (None, "", UNSET) else prompt_text_id(cell) for cell in column]
-        texts = jsons_of(column)
-        empty = {b"null": "", b'""': ""}
-        different = dict.fromkeys(texts)
-        plain = [text for text in different if text.startswith(b'"') and text not in empty]
-        ids = empty | dict(zip(plain, digests_of([(text,) for text in plain]), strict=True))
-        ids |= {text: prompt_text_id(json.loads(text)) for text in different if text not in ids}
-        return list(map(ids.__getitem__, texts))
+        return names_of_runs([column], _prompt_ids)
+
+
+def _prompt_ids(rows: Sequence[tuple[bytes, ...]]) -> list[str]:
+    plain = [row for row in rows if row[0].startswith(b'"') and row[0] != b'""']
+    ids = dict(zip(plain, digests_of(plain), strict=True)) | {(b"null",): "", (b'""',): ""}
+    return [ids[row] if row in ids else prompt_text_id(json.loads(row[0])) for row in rows]
+
+
+def names_of_runs(
+    columns: Sequence[Sequence[Any]], names_of: Callable[[list[tuple[bytes, ...]]], list[str]]
+) -> list[str]:
+    """Names of rows by the JSON of their cells, each told once: rows of one name mostly stand side by side, [R]."""
+    starts = np.flatnonzero(np.logical_or.reduce(list(map(run_starts, columns))))
+    firsts = list(zip(*(jsons_of([column[at] for at in starts.tolist()]) for column in columns), strict=True))
+    different = list(dict.fromkeys(firsts))
+    names = dict(zip(different, names_of(different), strict=True))
+    lengths = np.diff(starts, append=len(columns[0])).tolist()
+    return list(chain.from_iterable(map(repeat, map(names.__getitem__, firsts), lengths)))
 
 
 def texts_in(names: list[str] | pa.Array, some: Sequence[int] | None = None) -> list[Any]:
@@ -475,9 +487,7 @@ def sample_hashes(names: Iterable[str | None]) -> NDArray[np.uint32]:
 
 def json_of(cell: Any) -> bytes:
     """The JSON text of a cell that was not parsed, or of one that was; a missing one is null."""
-    if isinstance(cell, Raw):
-        return bytes(cell)
-    return b"null" if cell is UNSET else json.dumps(cell).encode()
+    return bytes(cell) if isinstance(cell, Raw) else b"null" if cell is UNSET else json.dumps(cell).encode()
 
 
 def jsons_of(cells: Sequence[Any]) -> list[bytes]:
@@ -532,19 +542,16 @@ def ids_digest(text: bytes) -> str:
     return hashlib.sha256(b"[" + spaced + b"]").hexdigest()[:16]
 
 
-def digest_of(*texts: bytes) -> str:
-    """The ``digest`` of what JSON texts say."""
-    if all(map(_is_canonical, texts)):  # what json.dumps would write is there already
-        return hashlib.sha256(b"[" + b", ".join(texts) + b"]").hexdigest()[:16]
-    return digest(*map(json.loads, texts))
-
-
 def digests_of(rows: Sequence[tuple[bytes, ...]]) -> list[str]:
-    """:func:`digest_of` of each row's JSON texts, [R]."""
+    """The ``digest`` of what each row's JSON texts say, [R]."""
     texts = [text for row in rows for text in row]
-    if {text[:1] for text in texts} == {b'"'} and _is_canonical(b"".join(texts)):  # of all of them at once
-        return [hashlib.sha256(b"[" + b", ".join(row) + b"]").hexdigest()[:16] for row in rows]
-    return [digest_of(*row) for row in rows]
+    are_all = {text[:1] for text in texts} == {b'"'} and _is_canonical(b"".join(texts))
+    return [
+        hashlib.sha256(b"[" + b", ".join(row) + b"]").hexdigest()[:16]  # what json.dumps would write is there already
+        if are_all or all(map(_is_canonical, row))
+        else digest(*map(json.loads, row))
+        for row in rows
+    ]
 
 
 def _is_canonical(text: bytes) -> bool:

@@ -6,17 +6,17 @@ Legend: R rows of a part, j groups of it, n rollouts of these; J and N of the wh
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from operator import ne
+from itertools import count
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import DTypeLike, NDArray
 
-from gradscope.rollouts.arrays import byte_counts, to_indices, to_numpy, to_strings
+from gradscope.rollouts.arrays import byte_counts, run_starts, to_indices, to_numpy, to_strings
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, RolloutGroup
 from gradscope.rollouts.readers.parsing.records import Record, common_advantage
 from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED, REWARD, Columns, sample_hashes
@@ -231,7 +231,7 @@ def grouped(step: Counts, group: list[str] | pa.Array) -> tuple[Counts, Counts]:
     """Rows in an order that has each group's together, by first rows, [R], and the groups' sizes, [j]."""
     # Rows of a group mostly stand side by side already: runs of them are told apart and sorted, not rows.
     if isinstance(group, list):
-        begins = np.fromiter(map(ne, group, chain([None], group)), np.bool_, len(group))
+        begins = run_starts(group)
     else:
         place = to_numpy(group.dictionary_encode().indices)
         begins = np.diff(place, prepend=-1) != 0
@@ -281,7 +281,7 @@ class Whole:
         self._step, self._size, self._place, self._prompt = (_Growing(np.int64) for _ in range(4))
         self._groups: list[pa.Array] = []
         self._texts: list[str] = []
-        self._prompts: dict[str, int] = {}
+        self._prompts: dict[str, int] = defaultdict(count().__next__)
         self._num_rows = 0
         # columns that were the same in every part are kept once
         self._columns: dict[tuple[str, ...], _Growing] = {}
@@ -291,8 +291,7 @@ class Whole:
         self._step.add(part.step)
         self._size.add(part.size)
         self._place.add(part.place)
-        numbers = self._prompts
-        self._prompt.add(np.array([numbers.setdefault(name, len(numbers)) for name in part.prompt], dtype=np.int64))
+        self._prompt.add(np.fromiter(map(self._prompts.__getitem__, part.prompt), np.int64, len(part.prompt)))
         self._texts += part.texts
         self._groups.append(part.group.cast(pa.large_string()))  # of many parts together more than 2 GB
         known = {name for names in self._columns for name in names}

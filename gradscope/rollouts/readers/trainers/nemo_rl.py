@@ -193,9 +193,7 @@ def _rows(rows: Cells) -> Columns:
 
 
 _SPACE = ord(" ")
-_AboutTokens = tuple[int, str, float]
-"""How many tokens a completion has, -1 where they are unusable; the id of its prompt; the advantage of all sampled
-tokens, NaN where they differ or have none."""
+_AboutTokens = tuple[int, str, float]  # tokens of a completion; the id of its prompt; what ``_level`` is
 
 
 def _plain_tokens(rows: Cells) -> dict[int, _AboutTokens]:
@@ -204,11 +202,8 @@ def _plain_tokens(rows: Cells) -> dict[int, _AboutTokens]:
     masks = [one if type(one) is list else [] for one in _onlys(rows.column("token_loss_mask"))]
     ids, logprobs, advantages = (jsons_of(rows.column(key)) for key in _TEXTS)
     num_ids, shortest = nums_ids(ids, depth=2), np.fromiter(map(len, masks), np.int64, len(rows))
-    for length, texts in (
-        (num_ids, ids),
-        (flat_lengths(logprobs, depth=2), logprobs),
-        (flat_lengths(advantages, depth=2), advantages),
-    ):
+    lengths = (num_ids, flat_lengths(logprobs, depth=2), flat_lengths(advantages, depth=2))
+    for length, texts in zip(lengths, (ids, logprobs, advantages), strict=True):
         is_null = np.fromiter(map(b"null".__eq__, texts), np.bool_, len(rows))
         shortest = np.where(is_null, shortest, np.minimum(shortest, length))
     found, before, prompt, num_prompt = {}, b"\0", "", -1

@@ -259,18 +259,14 @@ def _roll_rows(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     """The rollouts of a file's lines, each with the elements of all lists that are as long as that of responses."""
     lines = quarantine.of_lines()
     for location, line in read_jsonl(file, lines):
-        if not _is_batch(line):
+        sizes = {len(list_of(line.get(key))) for key in _OF_A_BATCH}
+        if len(sizes) > 1 or 0 in sizes:
             lines.add("global_step, responses and scores are not lists of one length", location)
             continue
         size = len(line["responses"])
         lines.held(size)
         columns = {name: cells for name, cells in line.items() if isinstance(cells, list) and len(cells) == size}
         yield from ((location, {name: cells[at] for name, cells in columns.items()}) for at in range(size))
-
-
-def _is_batch(line: Mapping[str, Any]) -> bool:
-    sizes = {len(list_of(line.get(key))) for key in _OF_A_BATCH}
-    return len(sizes) == 1 and 0 not in sizes
 
 
 def _roll_records(row: LogRow) -> Iterator[Record]:
@@ -363,10 +359,6 @@ def _traces_in(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
             quarantine.add("the trace is not JSON", location)
 
 
-def _holds_rewards(file: Path) -> bool:
-    return any("reward" in mapping_of(cells["metadata"]) for _, cells in _traces_in(file, QuarantineLog()))
-
-
 def _one_run(rows: Sequence[LogRow], reading: Reading) -> Mapping[str, Any]:
     files = list(dict.fromkeys(str(row.file) for row in rows))
     if len(files) > 1:
@@ -416,7 +408,9 @@ TRACKIO = RowFormat(
     title="trackio traces",
     patterns=("*.db",),
     rows_of=_traces_in,
-    recognizes_file=_holds_rewards,
+    recognizes_file=lambda file: any(
+        "reward" in mapping_of(cells["metadata"]) for _, cells in _traces_in(file, QuarantineLog())
+    ),
     survey=_one_run,
     records=_trackio_records,
     completes=_with_metrics,

@@ -310,17 +310,11 @@ def _repeat(file: StepFile, step: int) -> StepFile:
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """How a run's generation batches became updates, as its arguments say it.
+    """How a run's generation batches became updates, as its arguments say it."""
 
-    Args:
-        per_generation: Micro-batches of a generation batch.
-        accumulation: Micro-batches of an update.
-        num_iterations: How often a generation batch is used.
-    """
-
-    per_generation: int
-    accumulation: int
-    num_iterations: int = 1
+    per_generation: int  # micro-batches of a generation batch
+    accumulation: int  # micro-batches of an update
+    num_iterations: int = 1  # how often a generation batch is used
 
     @classmethod
     def from_settings(cls, settings: TrainerSettings) -> Batches | None:

@@ -194,10 +194,7 @@ def _explains(block: Block, size: int) -> bool:
     """Whether advantages are a positive multiple of reward minus mean within every block of this size.
 
     Holds for every group-centered formulation, whatever it divides by. A block too large mixes two means; one too small
-    is not centered.
-
-    Returns:
-        True also where a row lacks its reward, which says nothing about the size.
+    is not centered. A row without a reward says nothing about the size.
     """
     if not (np.isfinite(block.rewards).all() and np.isfinite(block.advantages).all()):
         return True
@@ -332,15 +329,7 @@ def _shared(names: Sequence[str], inferred: tuple[str, ...], which: str) -> Rewa
 
 
 def _least_squares(means: Floats, totals: Floats) -> list[float] | None:
-    """Weights with means @ weights = totals, if the steps determine them.
-
-    Args:
-        means: Mean reward per step and function, [N, K].
-        totals: Mean scalar reward per step, [N].
-
-    Returns:
-        The weights, rounded to six digits after the point; None where they are not determined or do not fit.
-    """
+    """Weights, to six digits, with which means [N, K] of functions add up to totals [N]; None where they do not fit."""
     if len(means) < means.shape[1] or not np.any(means):
         return None
     if np.linalg.cond(means) > _MAX_CONDITION:

@@ -6,7 +6,7 @@ The logger "file" writes the metrics, a line a step: ``{"step": N, "data": {...}
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import starmap
 from pathlib import Path
@@ -43,20 +43,13 @@ class VerlMetrics:
 
 
 def verl_metrics(
-    folder: Path,
-    groups: Sequence[RolloutGroup],
-    experiment: str | None,
-    quarantine: QuarantineLog,
-    *,
-    skip: Collection[Path] = (),
+    folder: Path, groups: Sequence[RolloutGroup], experiment: str | None, quarantine: QuarantineLog, skip: set[Path]
 ) -> VerlMetrics:
     """The metrics of some rollouts: of several experiments' the ones whose steps and mean rewards are theirs.
 
     Args:
         folder: The rollouts' own; its files count before those of the folder above.
-        groups: The rollouts.
         experiment: The name of the file that was chosen, without its ending; None: none was.
-        quarantine: Takes the lines that hold no metrics.
         skip: Files that are known to hold none.
 
     Raises:
@@ -92,7 +85,7 @@ def verl_metrics(
     return VerlMetrics(file=file, metrics=metrics, sentences=tuple(sentences))
 
 
-def _metrics_files(folder: Path, skip: Collection[Path]) -> list[Path]:
+def _metrics_files(folder: Path, skip: set[Path]) -> list[Path]:
     files = (file for file in sorted(folder.glob("*.jsonl")) if file not in skip and file.is_file())
     return [file for file in files if are_metrics(peek(file, num_rows=1))]
 

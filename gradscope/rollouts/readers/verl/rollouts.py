@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice, repeat
+from itertools import compress, islice, repeat
 from pathlib import Path
 from typing import Any, Literal
 
@@ -51,8 +51,8 @@ from gradscope.rollouts.readers.reduction.columns import (
     LineColumns,
     digests_of,
     int_steps,
-    jsons_of,
     line_columns,
+    names_of_runs,
     numbers_of,
     records_in,
     sample_hashes,
@@ -89,16 +89,17 @@ def row_tokens(row: Mapping[str, Any]) -> Tokens | None:
     attended = [1] * (len(prompt_ids) + len(response_ids)) if attended is None else attended
     if not isinstance(attended, list) or len(attended) != len(prompt_ids) + len(response_ids):
         raise UnusableRowError(NOT_ALIGNED)
-    kept = [at for at, flag in enumerate(attended[len(prompt_ids) :]) if flag]
-    mask = _aligned(row.get("response_mask"), len(response_ids), kept)
+    kept = attended[len(prompt_ids) :]
+    completion_ids = tuple(compress(response_ids, kept))
+    mask = _aligned(row.get("response_mask"), kept)
     return Tokens(
-        prompt_ids=tuple(token for token, flag in zip(prompt_ids, attended, strict=False) if flag),
-        completion_ids=tuple(response_ids[at] for at in kept),
-        mask=(True,) * len(kept) if mask is None else tuple(bool(flag) for flag in mask),
-        logprobs=_aligned(row.get("rollout_log_probs"), len(response_ids), kept),
-        token_advantages=_aligned(_spread(row.get("advantages"), len(response_ids)), len(response_ids), kept),
-        trainer_logprobs=_where_logged(row.get("old_log_probs"), len(response_ids), kept),
-        entropies=_where_logged(row.get("entropys"), len(response_ids), kept),
+        prompt_ids=tuple(compress(prompt_ids, attended)),
+        completion_ids=completion_ids,
+        mask=(True,) * len(completion_ids) if mask is None else tuple(map(bool, mask)),
+        logprobs=_aligned(row.get("rollout_log_probs"), kept),
+        token_advantages=_aligned(_spread(row.get("advantages"), len(response_ids)), kept),
+        trainer_logprobs=_where_logged(row.get("old_log_probs"), kept),
+        entropies=_where_logged(row.get("entropys"), kept),
     )
 
 
@@ -107,18 +108,18 @@ def _spread(value: Any, length: int) -> Any:
     return [value] * length if is_number(value) else value
 
 
-def _aligned(values: Any, length: int, kept: list[int]) -> tuple[float, ...] | None:
+def _aligned(values: Any, kept: list[Any]) -> tuple[float, ...] | None:
     if values is None:
         return None
-    parsed = numbers(values, length)
+    parsed = numbers(values, len(kept))
     if parsed is None:
         raise UnusableRowError(NOT_ALIGNED)
-    return tuple(parsed[at] for at in kept)
+    return tuple(compress(parsed, kept))
 
 
-def _where_logged(values: Any, length: int, kept: list[int]) -> tuple[float, ...] | None:
-    parsed = numbers_with_gaps(values, length)
-    return None if parsed is None else tuple(parsed[at] for at in kept)
+def _where_logged(values: Any, kept: list[Any]) -> tuple[float, ...] | None:
+    parsed = numbers_with_gaps(values, len(kept))
+    return None if parsed is None else tuple(compress(parsed, kept))
 
 
 Uids = Literal["of outputs", "of groups"] | None
@@ -142,13 +143,14 @@ def _rows(uids: Uids, rows: Cells) -> Columns:
         if name not in NO_REWARDS and any(map(is_number, rows.column(name))):
             numbers[REWARD + name] = numbers_of(rows.column(name))
     tokens: list[Tokens | UnusableRowError | None] = []
+    is_odd = np.zeros(len(rows), dtype=np.bool_)
     if any(name in COLUMNS for name in rows.keys):
         logged = zip(*map(rows.column, COLUMNS), strict=True)
         tokens = [_tokens(dict(zip(COLUMNS, one, strict=True))) for one in logged]
+        is_odd |= [isinstance(one, UnusableRowError) for one in tokens]
         known = [one if isinstance(one, Tokens) else None for one in tokens]
         numbers["num_tokens"] = np.array([UNKNOWN if one is None else len(one.completion_ids) for one in known])
         numbers["advantage"] = to_floats(None if one is None else one.advantage for one in known)
-    is_odd = np.array([isinstance(one, UnusableRowError) for one in tokens] or [False] * len(rows))
     samples: list[str | None] = []
     ids = _prompt_ids(rows, range(len(rows))) if uids is None else []
     match uids:
@@ -158,7 +160,8 @@ def _rows(uids: Uids, rows: Cells) -> Columns:
         case "of groups":
             groups = texts_of(cells)
         case None:
-            is_odd |= [cell is not UNSET for cell in cells]
+            if cells.count(UNSET) < len(cells):
+                is_odd |= [cell is not UNSET for cell in cells]
             groups = ids
 
     def prompts(some: list[int]) -> list[str]:
@@ -190,10 +193,7 @@ def _rows(uids: Uids, rows: Cells) -> Columns:
 
 def _prompt_ids(rows: Cells, some: Sequence[int]) -> list[str]:
     """Of the input with the ground truth."""
-    pairs = list(zip(*(jsons_of(rows.some(name, some)) for name in ("input", "gts")), strict=True))
-    different = list(dict.fromkeys(pairs))
-    ids = dict(zip(different, digests_of(different), strict=True))
-    return list(map(ids.__getitem__, pairs))
+    return names_of_runs([rows.some(name, some) for name in ("input", "gts")], digests_of)
 
 
 def _tokens(cells: Mapping[str, Any]) -> Tokens | UnusableRowError | None:
@@ -261,7 +261,7 @@ def _read(request: ReadRequest) -> Run:
     found = _reduced(files, firsts, request) or _by_row(files, request)
     inferred = [*_GROUPED[found.uids], *([SEVERAL] if found.folded else [])]
     folder = given if given.is_dir() else given.parent
-    logged = verl_metrics(folder, found.groups, request.options.metric_run, found.quarantine, skip=frozenset(files))
+    logged = verl_metrics(folder, found.groups, request.options.metric_run, found.quarantine, set(files))
     if given != request.path:
         inferred.append(f"Rollouts were read from {folder.name}/; other folders (validation) are left out.")
     settings = verl_settings(request, folder, by_v1=found.uids == "of outputs")
@@ -323,12 +323,10 @@ def _by_row(files: Sequence[Path], request: ReadRequest) -> _Found:
 
 
 def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]], request: ReadRequest) -> _Found | None:
-    """The groups of a log, without an object a rollout.
+    """The groups of a log, without an object a rollout; None where all rows have to be seen at once.
 
-    Returns:
-        What was found; None where rows have to be kept, or where all of them have to be seen at once: some lack a uid
-        that others have, no two share one, or an output of a session, which may have several, has no score or no tokens
-        that can be used.
+    So it is where some lack a uid that others have, no two share one, or an output of a session, which may have
+    several, has no score or no tokens that can be used.
     """
     first = [row for file in files[:_WELL_KNOWN] for row in peek(file)]
     first += [row for file in files[_WELL_KNOWN:] for row in firsts[file]]

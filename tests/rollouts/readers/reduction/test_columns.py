@@ -20,7 +20,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
     LineColumns,
-    digest_of,
+    digests_of,
     flat_length,
     flat_lengths,
     ids_digest,
@@ -206,6 +206,7 @@ def test_lists_are_counted_as_they_are_written(text: str, length: int, ids: int)
 def test_lists_of_many_rows_are_counted_as_each_alone(odd: bytes) -> None:
     plain = [b"[]", b"[ ]", b"[7]", b"[1, 20,3]"]
     for texts in (plain, [*plain, odd], [odd]):
+        assert nums_ids([b"[%b]" % text for text in texts], depth=2).tolist() == list(map(num_ids, texts))
         assert nums_ids(texts).tolist() == list(map(num_ids, texts))
         assert flat_lengths(texts).tolist() == list(map(flat_length, texts))
 
@@ -216,8 +217,8 @@ def test_lists_of_many_rows_are_counted_as_each_alone(odd: bytes) -> None:
 )
 def test_a_digest_is_of_what_is_written_and_not_of_how(cells: list[Any], ascii_only: bool) -> None:
     texts = [json.dumps(cell, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass") for cell in cells]
-    assert digest_of(*texts) == digest(*cells)
-    assert digest_of(*(text.replace(b"/", b"\\/") for text in texts)) == digest(*cells)
+    for some in (texts, [text.replace(b"/", b"\\/") for text in texts]):
+        assert digests_of([tuple(some)]) == [digest(*cells)]
 
 
 def test_a_cell_is_json_however_it_was_decoded() -> None:
