@@ -101,6 +101,8 @@ def _outcome(case: int, folder: Path, code: int, used: resource.struct_rusage) -
     shutil.rmtree(folder / f"{case}", ignore_errors=True)
     file = folder / f"{case}.json"
     if file.exists():
-        return replace(Outcome(**json.loads(file.read_text())), bytes=used.ru_maxrss << 10)
+        outcome = Outcome(**json.loads(file.read_text()))
+        file.unlink()  # a case may link to the folder above its own
+        return replace(outcome, bytes=used.ru_maxrss << 10)
     seconds = used.ru_utime + used.ru_stime
     return Outcome(case=case, code=-1, seconds=seconds, wrong=f"the process ended with {code}")
