@@ -11,9 +11,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 
@@ -68,26 +67,46 @@ MOST_STEPS = 4
 MOST_TOKENS = 512  # token rows that are computed where no number is named
 
 
-def _of(module: str, name: str) -> Callable[[ReportInputs], ReportSection]:
-    """A section whose module is not even loaded where what it looks at is missing."""
-
+# The modules of these sections are not even loaded where what they look at is missing.
+def _of_gradients(name: Literal["rank", "contributions", "formulations"]) -> Callable[[ReportInputs], ReportSection]:
     def section(inputs: ReportInputs) -> ReportSection:
-        found = {"tokens": inputs.tokens, "coverage": inputs.passk, "gradient": inputs.grams or inputs.no_grams}[module]
-        if isinstance(found, Unavailable):
-            return missing_section(name, found)
-        of_name = getattr(import_module(f"gradscope.diagnostics.report.sections.{module}"), f"{name}_section")
-        return cast(ReportSection, of_name(inputs))
+        if not inputs.grams:
+            return missing_section(name, inputs.no_grams)
+        from gradscope.diagnostics.report.sections import gradient
+
+        made = {
+            "rank": gradient.rank_section,
+            "contributions": gradient.contributions_section,
+            "formulations": gradient.formulations_section,
+        }
+        return made[name](inputs)
 
     return section
+
+
+def _tokens_section(inputs: ReportInputs) -> ReportSection:
+    if isinstance(inputs.tokens, Unavailable):
+        return missing_section("tokens", inputs.tokens)
+    from gradscope.diagnostics.report.sections.tokens import tokens_section
+
+    return tokens_section(inputs)
+
+
+def _coverage_section(inputs: ReportInputs) -> ReportSection:
+    if isinstance(inputs.passk, Unavailable):
+        return missing_section("coverage", inputs.passk)
+    from gradscope.diagnostics.report.sections.coverage import coverage_section
+
+    return coverage_section(inputs)
 
 
 _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     signal_section,
     zero_loss_section,
     replay_section,
-    _of("gradient", "rank"),
-    _of("gradient", "contributions"),
-    _of("tokens", "tokens"),
+    _of_gradients("rank"),
+    _of_gradients("contributions"),
+    _tokens_section,
     length_section,
     rewards_section,
     loss_scale_section,
@@ -95,8 +114,8 @@ _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     staleness_section,
     entropy_section,
     generation_section,
-    _of("coverage", "coverage"),
-    _of("gradient", "formulations"),
+    _coverage_section,
+    _of_gradients("formulations"),
     claims_section,
 )
 _NOT_ASKED: tuple[tuple[MeasuredStep, ...], Unavailable] = (
