@@ -49,7 +49,8 @@ class RewardFunction:
     make of the rewards; undefined without either."""
     difference_share: Estimate
     """Its share of the sum of squared deviations of the reward from its group's mean, which no advantage scales."""
-    correlation: Mapping[str, Estimate]  # other function -> correlation with it within groups
+    correlation: Mapping[str, Estimate]
+    """Other function -> correlation with it within groups; of more than 32 functions, with the main one alone."""
     num_alone: int  # groups in which it is the only function that tells rollouts apart
     num_rescuable: int  # degenerate groups in which it tells rollouts apart, though the trainer's scalar does not
 

@@ -241,3 +241,14 @@ def test_a_comparison_asks_how_often_the_main_reward_differs() -> None:
     assert graded is not None
     assert graded.frac_main_differs.undefined == "the log has no reward per function"
     assert side_rewards(run_of(group_of([1.0])), "single") is None
+
+
+def test_of_many_functions_the_main_one_alone_is_correlated() -> None:
+    many = {f"metric_{number}": RNG.random(CORRECT.shape) for number in range(40)}
+    by_name = {one.name: one for one in degeneracy_of_run(a_run(correct=CORRECT, **many), reward="correct").by_reward}
+    assert by_name["correct"].correlation.keys() == many.keys()
+    assert all(by_name[name].correlation.keys() == {"correct"} for name in many)
+    few = {name: many[name] for name in list(many)[:3]}
+    alone = {one.name: one for one in degeneracy_of_run(a_run(correct=CORRECT, **few), reward="correct").by_reward}
+    assert by_name["correct"].correlation["metric_0"] == alone["correct"].correlation["metric_0"]
+    assert alone["metric_0"].correlation.keys() == {"correct", "metric_1", "metric_2"}

@@ -234,7 +234,12 @@ def _mean(rewards: Array) -> float | None:
 
 def _correlations(functions: list[RewardFunction]) -> tuple[ReportTable, ...]:
     names = [one.name for one in functions]
-    rows = [(one.name, other, one.correlation[other]) for at, one in enumerate(functions) for other in names[at + 1 :]]
+    rows = [
+        (one.name, other, one.correlation[other])
+        for at, one in enumerate(functions)
+        for other in names[at + 1 :]
+        if other in one.correlation
+    ]
     caption = f"Correlation within groups = {metric('by_reward.correlation').formula}"
     columns: list[tuple[str, ColumnStyle]] = [("reward function", "text"), ("and", "text"), ("correlation", "gap")]
     return (table_of_cells(caption, columns, rows),) if rows else ()

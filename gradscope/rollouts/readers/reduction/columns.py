@@ -531,8 +531,9 @@ def _lengths(texts: Sequence[bytes], strange: bytes, length_of: Callable[[bytes]
         counts = np.diff(np.searchsorted(places_of(letters, _COMMA), ends), prepend=0)
     lengths = counts + 1
     for at in np.flatnonzero(counts == 0).tolist():
-        text = texts[at] if depth == 1 or texts[at][:1] == b"[" else b""
-        lengths[at] = length_of(text[depth - 1 : len(text) + 1 - depth])
+        text = texts[at]
+        is_nested = text[:depth] == b"[" * depth and text[-depth:] == b"]" * depth  # and not [[1], 2]
+        lengths[at] = length_of(text[depth - 1 : len(text) + 1 - depth] if is_nested else b"")
     return lengths
 
 

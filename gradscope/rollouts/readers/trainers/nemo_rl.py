@@ -211,7 +211,7 @@ def _plain_tokens(rows: Cells) -> dict[int, _AboutTokens]:
         mask, size, text = masks[at], int(sizes[at]), ids[at]
         try:
             start = mask.index(1, 0, size)
-            if any(mask[:start]):
+            if mask.count(0) + mask.count(1) < len(mask):
                 continue
             level = _level(advantages[at], mask, start, size)
         except (TypeError, ValueError):  # nothing was sampled, or an advantage is null

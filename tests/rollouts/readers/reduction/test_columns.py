@@ -209,6 +209,8 @@ def test_lists_of_many_rows_are_counted_as_each_alone(odd: bytes) -> None:
         assert nums_ids([b"[%b]" % text for text in texts], depth=2).tolist() == list(map(num_ids, texts))
         assert nums_ids(texts).tolist() == list(map(num_ids, texts))
         assert flat_lengths(texts).tolist() == list(map(flat_length, texts))
+    for text in (b"[[7], 8]", b"[8, [7]]", b"[[7], [8]]", b"[7, 8]"):
+        assert flat_lengths([text, b"[[7, 8]]"], depth=2).tolist() == [-1, 2]
 
 
 @given(
