@@ -252,3 +252,11 @@ def test_of_many_functions_the_main_one_alone_is_correlated() -> None:
     alone = {one.name: one for one in degeneracy_of_run(a_run(correct=CORRECT, **few), reward="correct").by_reward}
     assert by_name["correct"].correlation["metric_0"] == alone["correct"].correlation["metric_0"]
     assert alone["metric_0"].correlation.keys() == {"correct", "metric_1", "metric_2"}
+
+
+def test_beside_an_enormous_reward_no_other_function_is_known_to_decide() -> None:
+    neat = np.array([[1.0, 1.0], [0.0, 1.0], [1 << 62, 1 << 62], [1 << 62, 1 << 62]])
+    right = np.array([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
+    groups = [group_of(list(row), prompt=f"p{n}") for n, row in enumerate(right + 0.5 * neat)]
+    report = degeneracy_of_run(with_rewards(run_of(*groups), right=right.tolist(), neat=neat.tolist()))
+    assert report.reward_conflict is None
