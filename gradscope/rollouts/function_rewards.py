@@ -17,7 +17,8 @@ from gradscope.rollouts.run import TrainerSettings
 
 Array = NDArray[np.float64]
 
-_LARGEST = 1e100  # of a reward function; the squares of larger ones, and their sums, are no floats
+_SMALLEST, _LARGEST = 1e-100, 1e100
+"""Of a reward function; the squares of larger ones, and their sums, are no floats, those of smaller ones are 0."""
 _TOLERANCE = 1e-6  # largest residual, relative to the largest sum of absolute terms: a few roundings of float32
 _MOST_TERMS = 4
 _MOST_COLUMNS = 12  # columns among which sums are looked for: of 12 there are 793 sums of up to 4
@@ -56,11 +57,12 @@ def adds_up(reward: Array, columns: Mapping[str, Array], weights: Mapping[str, f
         weights: Name -> weight.
     """
     total, scale = np.zeros(len(reward)), np.zeros(len(reward))
-    for name, weight in weights.items():
-        term = weight * np.nan_to_num(columns[name])
-        total, scale = total + term, scale + np.abs(term)
     known = ~np.isnan(reward)
-    return bool(np.all(np.abs(total - reward)[known] <= _TOLERANCE * scale[known].max(initial=0.0)))
+    with np.errstate(over="ignore", invalid="ignore"):  # what adds up to infinity is no reward
+        for name, weight in weights.items():
+            term = weight * np.nan_to_num(columns[name])
+            total, scale = total + term, scale + np.abs(term)
+        return bool(np.all(np.abs(total - reward)[known] <= _TOLERANCE * scale[known].max(initial=0.0)))
 
 
 def reward_terms(reward: Array, columns: Mapping[str, Array]) -> dict[str, float] | None:
@@ -98,10 +100,10 @@ def reward_terms(reward: Array, columns: Mapping[str, Array]) -> dict[str, float
 
 
 def _different(columns: Mapping[str, Array]) -> list[str]:
-    """Columns that are not 0 throughout, can be squared, and are no multiple of one before them."""
+    """Columns that can be squared, are not 0 throughout, and are no multiple of one before them."""
     names: list[str] = []
     for name, values in columns.items():
-        if 0 < np.abs(values).max(initial=0) < _LARGEST and not any(
+        if _SMALLEST < np.abs(values).max(initial=0) < _LARGEST and not any(
             _is_multiple(values, columns[other]) for other in names
         ):
             names.append(name)

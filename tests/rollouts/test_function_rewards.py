@@ -78,6 +78,13 @@ def test_the_first_of_columns_that_are_multiples_counts() -> None:
     assert reward_terms(total, columns) == pytest.approx({"correct": 1.0, "length": -0.01})
 
 
+@pytest.mark.parametrize("tiny", [5e-324, 1e-300, 1e-170])
+def test_numbers_whose_squares_vanish_are_no_terms(tiny: float) -> None:
+    correct = np.array([1.0, 0.0] * 10)
+    beside = {"tiny": tiny * correct, "next to it": tiny * (1 - correct)}
+    assert reward_terms(correct, {**beside, "correct": correct}) == {"correct": 1.0}
+
+
 def test_a_constant_bonus_is_a_term() -> None:
     columns = {"correct": CORRECT, "tidy": np.ones(40), "length": LENGTH}
     found = reward_terms(CORRECT + 0.5 - 0.01 * LENGTH, columns)

@@ -43,6 +43,7 @@ _MAIN = re.compile(r"correct|accura|(^|[_/.])acc($|[_/.])|solv|success|pass|answ
 _SIDE = re.compile(r"format|style|tag|xml|length|short|long|penal|repet|langu|tidy|bonus", re.IGNORECASE)
 """Names of functions that are not, though they be 0 or 1."""
 _VERL_EPSILON = 1e-6
+_LARGEST = 1e150  # of a ratio; functions of 1e300 that cancel have larger ones, which no interval can be drawn around
 _MOST_CORRELATED = 32
 """Functions of which all pairs are correlated: of 200 numbers that a verifier logs, 20,000 pairs took 2 GB."""
 _NO_DIVISION = {"verl": "algorithm.norm_adv_by_std_in_grpo=False", "trl": 'scale_rewards="none"'}
@@ -376,9 +377,13 @@ def _ratios(
     above, left, right = np.array(list(wanted.values())).T
     within = [(-1.0, 1.0) if key[0] == "correlation" else (0.0, 1.0) if key[1] == "" else None for key in wanted]
     estimates = bootstrap_statistics(
-        lambda totals: ratio_or_zero(
-            totals[..., above],
-            np.sqrt(np.clip(totals[..., left], 0.0, None)) * np.sqrt(np.clip(totals[..., right], 0.0, None)),
+        lambda totals: np.clip(
+            ratio_or_zero(
+                totals[..., above],
+                np.sqrt(np.clip(totals[..., left], 0.0, None)) * np.sqrt(np.clip(totals[..., right], 0.0, None)),
+            ),
+            -_LARGEST,
+            _LARGEST,
         ),
         units,
         within=(

@@ -74,7 +74,8 @@ def rank_correlation_within(first: ArrayLike, second: ArrayLike, groups: ArrayLi
 def ratio_or_zero(above: Array, below: Array) -> Array:
     """A ratio; 0, which keeps a resample in the middle, where nothing differs and the denominator is not positive."""
     empty = below <= 0
-    return np.asarray(np.where(empty, 0.0, above / np.where(empty, 1.0, below)))
+    with np.errstate(over="ignore"):
+        return np.asarray(np.where(empty, 0.0, above / np.where(empty, 1.0, below)))
 
 
 REWARDED = 0.5

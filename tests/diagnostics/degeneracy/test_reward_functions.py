@@ -260,3 +260,14 @@ def test_beside_an_enormous_reward_no_other_function_is_known_to_decide() -> Non
     groups = [group_of(list(row), prompt=f"p{n}") for n, row in enumerate(right + 0.5 * neat)]
     report = degeneracy_of_run(with_rewards(run_of(*groups), right=right.tolist(), neat=neat.tolist()))
     assert report.reward_conflict is None
+
+
+def test_functions_that_cancel_have_a_finite_share() -> None:
+    one = np.array([[1.0, 1.0], [1e308, 1e308], [0.0, 0.0], [1.0, 1e308]])
+    two = np.array([[0.0, 1.0], [1e16, 0.5], [0.0, -1.0], [1.0, -1e308]])
+    groups = [
+        group_of(list(row), prompt=f"p{n % 3}", step=1 + n // 2) for n, row in enumerate(0.001 * one + 0.001 * two)
+    ]
+    report = degeneracy_of_run(with_rewards(run_of(*groups), one=one.tolist(), two=two.tolist()))
+    shares = [found.difference_share for found in report.by_reward]
+    assert all(share.undefined is not None or np.isfinite(share.ends).all() for share in shares)
