@@ -127,9 +127,7 @@ def measure_reward_functions(
             advantage_share=_share(name, weights, ratios["advantage", name], scaled),
             difference_share=_share(name, weights, ratios["difference", name]),
             correlation={
-                next(other for other in pair if other != name): ratios["correlation", *pair]
-                for pair in pairs
-                if name in pair
+                other: ratios[pair] for other in names if (pair := ("correlation", *sorted((name, other)))) in ratios
             },
             num_alone=int(np.sum(apart[name] & (np.sum(list(apart.values()), axis=0) == 1))),
             num_rescuable=int(np.sum(dead & tells_apart(chosen.table.spread(chosen.table.rewards[name])))),

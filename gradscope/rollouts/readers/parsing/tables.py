@@ -185,6 +185,7 @@ Row = tuple[str, dict[str, Any]]  # ``file:line`` and the row's cells
 
 _BATCH = 64
 """Rows of a Parquet file that are decoded at once: a few bytes on disk may stand for a large cell in every row."""
+_CHUNK = 1024  # the same where they stay columns, whose texts are no dictionary
 _LARGE, _MANY = 64 << 20, 1 << 16  # bytes and rows of some columns at once, by what the file says of its size
 _DIGITS = re.compile("[0-9]+")
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
@@ -288,7 +289,7 @@ def table_in(path: Path, file: pq.ParquetFile, *, without: Container[str]) -> pa
     if twice is not None:
         raise InputError(f"{path}: {TWICE.format(twice)}.", hint="Write each column under a name of its own.")
     chosen = [name for name in file.schema_arrow.names if name not in without]
-    batches = list(_batches(path, file, columns=chosen, size=_rows_at_once(file)))
+    batches = list(_batches(path, file, columns=chosen, size=_CHUNK))
     table = pa.Table.from_batches(batches, schema=None if batches else file.schema_arrow).select(chosen)
     return table.replace_schema_metadata(file.schema_arrow.metadata)
 
@@ -302,19 +303,16 @@ def parquet_batches(path: Path, names: Collection[str]) -> Iterator[tuple[pa.Rec
     with open_parquet(path) as file:
         present = file.schema_arrow.names
         chosen = [name for name in dict.fromkeys(present) if name in names]
-        twice, size = twice_in(present), path.stat().st_size
+        twice, size, metadata = twice_in(present), path.stat().st_size, file.metadata
     texts = [] if twice else [name for name in chosen if _is_text(file.schema_arrow.field(name).type)]
+    rows_of = max(metadata.num_rows, 1)
+    num_bytes = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+    at_once = min(max(_LARGE * rows_of // max(num_bytes, 1), _BATCH), _MANY)
     with open_parquet(path, read_dictionary=texts) as file:
         done = 0
-        for batch in _batches(path, file, columns=[] if twice else chosen, size=_rows_at_once(file)):
+        for batch in _batches(path, file, columns=[] if twice else chosen, size=at_once):
             done += batch.num_rows
-            yield batch, size * done // max(file.metadata.num_rows, 1), twice
-
-
-def _rows_at_once(file: pq.ParquetFile) -> int:
-    metadata = file.metadata
-    num_bytes = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
-    return int(min(max(_LARGE * metadata.num_rows // max(num_bytes, 1), _BATCH), _MANY))
+            yield batch, size * done // rows_of, twice
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -5,8 +5,10 @@ import gc
 import io
 import os
 import random
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -234,3 +236,23 @@ def test_files_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     assert [file.name for file in expand(tmp_path / "*.jsonl")] == ["10.jsonl"]
     assert expand(tmp_path / "notes.txt") == (tmp_path / "notes.txt",)
     assert expand(tmp_path / "gone") == ()
+
+
+def test_a_text_that_is_large_in_every_row_is_decoded_a_few_rows_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_rows, path, decoded = 5_000, tmp_path / "a.parquet", []
+    once = pa.DictionaryArray.from_arrays(pa.array([0] * num_rows, pa.int32()), pa.array(["x" * 20_000]))
+    pq.write_table(pa.table({"prompt": once}), path, store_schema=False)
+    assert path.stat().st_size < 20_000
+    monkeypatch.setattr(tables_module, "most_unpacked", lambda path: 1 << 40)
+    batches = tables_module._batches
+
+    def watched(*arguments: Any, **more: Any) -> Iterator[pa.RecordBatch]:
+        for batch in batches(*arguments, **more):
+            decoded.append(batch.nbytes)
+            yield batch
+
+    monkeypatch.setattr(tables_module, "_batches", watched)
+    assert len(read_parquet(path)) == num_rows
+    assert max(decoded) < 22 << 20
