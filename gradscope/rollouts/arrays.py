@@ -51,10 +51,33 @@ def to_strings(values: list[str]) -> pa.Array:
     return whole.cast(pa.string())
 
 
-def byte_counts(strings: pa.Array) -> NDArray[np.int32]:
-    """How many bytes each string of ``pa.string()`` has, [R]."""
-    ends = np.frombuffer(strings.buffers()[1], np.int32, len(strings) + 1, offset=4 * strings.offset)
-    return ends[1:] - ends[:-1]
+def to_cells(column: pa.Array) -> list[Any]:
+    """Plain values; equal ones of a dictionary are one object, as a few bytes may stand for a long text in each row."""
+    if not pa.types.is_dictionary(column.type):
+        return list(column.to_pylist())
+    values = [*column.dictionary.to_pylist(), None]
+    return [values[index] for index in to_filled(column.indices.cast(pa.int64()), -1).tolist()]
+
+
+def byte_counts(strings: pa.Array) -> NDArray[Any]:
+    """How many bytes each text or binary value has, [R]."""
+    is_large = pa.types.is_large_string(strings.type) or pa.types.is_large_binary(strings.type)
+    width = np.dtype(np.int64 if is_large else np.int32)
+    ends = np.frombuffer(strings.buffers()[1], width, len(strings) + 1, offset=width.itemsize * strings.offset)
+    return np.diff(ends)
+
+
+def expanded_bytes(column: pa.Array) -> int:
+    """The bytes of a column once each row has a copy of its own of what it refers to in a dictionary."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        if kind.value_type in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
+            sizes = np.append(byte_counts(column.dictionary), 0)
+            return int(sizes[to_filled(column.indices.cast(pa.int64()), -1)].sum())
+    elif kind.num_fields and "dictionary<" in str(kind):
+        parts = column.flatten()
+        return sum(map(expanded_bytes, parts if isinstance(parts, list) else [parts]))
+    return int(column.nbytes)
 
 
 def run_starts(cells: Sequence[Any]) -> NDArray[np.bool_]:

@@ -9,8 +9,10 @@ import pytest
 
 from gradscope.rollouts.arrays import (
     byte_counts,
+    expanded_bytes,
     places_of,
     run_starts,
+    to_cells,
     to_filled,
     to_floats,
     to_indices,
@@ -72,3 +74,26 @@ def test_tables_are_read_without_pandas(tmp_path: Path) -> None:
     code = "import sys; from gradscope.rollouts.readers.detect import read_run; "
     code += f"read_run({str(tmp_path)!r}, rewards_only=True); print('pandas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
+def test_rows_of_a_dictionary_count_what_they_refer_to_and_share_it(kind: pa.DataType) -> None:
+    texts = pa.DictionaryArray.from_arrays(pa.array([1, 0, None, 1], pa.int32()), pa.array(["a", "b" * 100], kind))
+    assert expanded_bytes(texts) == 201
+    assert expanded_bytes(pa.ListArray.from_arrays(pa.array([0, 1, 4]), texts)) == 201
+    assert expanded_bytes(pa.StructArray.from_arrays([texts, texts[:4]], names=["x", "y"])) == 402
+    first, _, third, last = to_cells(texts)
+    assert first is last
+    assert third is None
+    assert to_cells(texts) == texts.to_pylist()
+
+
+def test_other_columns_count_their_own_bytes() -> None:
+    for column in (
+        pa.array([1, 2]),
+        pa.array(["a", None]),
+        pa.array([[1], [2, 3]]),
+        pa.array([1, 1]).dictionary_encode(),
+    ):
+        assert expanded_bytes(column) == column.nbytes
+        assert to_cells(column) == column.to_pylist()

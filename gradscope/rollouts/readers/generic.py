@@ -303,7 +303,7 @@ def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: Quaranti
     wanted = dict.fromkeys([*heads, *(name for name in read if name not in columns.entries)])
     texts = () if names.prompt is None or names.prompt in columns.entries else (names.prompt,)
     lines = line_columns(columns.take, wanted, texts)
-    table = TableColumns(names=(*wanted, *texts), take=columns.take)
+    table = TableColumns(names=tuple(wanted), texts=texts, take=columns.take)
 
     def declared(file: Path) -> LineColumns | TableColumns | None:
         match suffix_of(file):

@@ -260,6 +260,34 @@ def test_what_unpacks_to_too_much_is_refused(cli: Cli, tmp_path: Path, monkeypat
     assert cli("degeneracy", tmp_path / "a.jsonl.gz").code == 0
 
 
+@pytest.mark.parametrize("name", ["group_id", "prompt_id", "step", "reward", "reward_format", "data_source"])
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_text_that_each_row_refers_to_is_refused(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, *, is_nested: bool
+) -> None:
+    monkeypatch.setattr(limits, "MOST_UNPACKED", 1 << 20)
+    text = pa.DictionaryArray.from_arrays(pa.array([0] * 400, pa.int32()), pa.array(["x" * 20_000]))
+    columns = {
+        "group_id": [f"g{row // 8}" for row in range(400)],
+        "step": [1] * 400,
+        "reward": [row % 2 for row in range(400)],
+    }
+    cells = pa.StructArray.from_arrays([text], names=["a"]) if is_nested else text
+    pq.write_table(pa.table(columns | {name: cells}), tmp_path / "a.parquet")
+    refused(cli("degeneracy", tmp_path / "a.parquet"), "unpacks to more than 1 MiB")
+
+
+def test_a_prompt_that_each_row_refers_to_is_read_once(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MOST_UNPACKED", 1 << 20)
+    prompts = pa.DictionaryArray.from_arrays(pa.array([0, 1] * 200, pa.int32()), pa.array(["x" * 20_000, "y"]))
+    table = pa.table({"prompt": prompts, "step": [1] * 400, "reward": [row % 3 for row in range(400)]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    answer = cli("degeneracy", tmp_path / "a.parquet", "--json")
+    assert json.loads(answer.out)["result"]["num_groups"] == 2
+
+
 def test_counts_declare_no_more_samples_than_are_read(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ from gradscope.errors import InputError
 from gradscope.outside.limits import MOST_ROW, in_mib, most, most_unpacked, open_file, raise_limits
 from gradscope.outside.plain_json import RefusedJsonError, parse_json
 from gradscope.results.source import TWICE, twice_in
+from gradscope.rollouts.arrays import expanded_bytes
 from gradscope.rollouts.readers.parsing.jsonl import BOM, COMPRESSED, document_bytes, parse_line, read_bytes, read_jsonl
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
@@ -294,23 +295,27 @@ def table_in(path: Path, file: pq.ParquetFile, *, without: Container[str]) -> pa
     return table.replace_schema_metadata(file.schema_arrow.metadata)
 
 
-def parquet_batches(path: Path, names: Collection[str]) -> Iterator[tuple[pa.RecordBatch, int, str | None]]:
+def parquet_batches(
+    path: Path, names: Collection[str], texts: Collection[str] = ()
+) -> Iterator[tuple[pa.RecordBatch, int, str | None]]:
     """Some columns of a Parquet file, many rows at a time; text that repeats stays a dictionary.
+
+    Those of ``texts`` may stand for any number of bytes: nobody copies them a row.
 
     Yields:
         Rows, how many bytes of the file were read, and the name that two of its columns have.
     """
     with open_parquet(path) as file:
         present = file.schema_arrow.names
-        chosen = [name for name in dict.fromkeys(present) if name in names]
+        chosen = [name for name in dict.fromkeys(present) if name in names or name in texts]
         twice, size, metadata = twice_in(present), path.stat().st_size, file.metadata
-    texts = [] if twice else [name for name in chosen if _is_text(file.schema_arrow.field(name).type)]
+    folded = [] if twice else [name for name in chosen if _is_text(file.schema_arrow.field(name).type)]
     rows_of = max(metadata.num_rows, 1)
     num_bytes = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
     at_once = min(max(_LARGE * rows_of // max(num_bytes, 1), _BATCH), _MANY)
-    with open_parquet(path, read_dictionary=texts) as file:
+    with open_parquet(path, read_dictionary=folded) as file:
         done = 0
-        for batch in _batches(path, file, columns=[] if twice else chosen, size=at_once):
+        for batch in _batches(path, file, columns=[] if twice else chosen, size=at_once, texts=texts):
             done += batch.num_rows
             yield batch, size * done // rows_of, twice
 
@@ -335,12 +340,23 @@ def read_parquet_rows(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
 
 def _batches(
-    path: Path, file: pq.ParquetFile, columns: list[str] | None = None, size: int = _BATCH
+    path: Path,
+    file: pq.ParquetFile,
+    columns: list[str] | None = None,
+    size: int = _BATCH,
+    texts: Collection[str] = (),
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a file, a few at a time; more bytes than a file of this size may hold are refused."""
+    """The rows of a file, a few at a time.
+
+    Raises:
+        InputError: They have more bytes than a file of its size may hold. Each row counts what it refers to in a
+            dictionary, but for the dictionaries of ``texts``.
+    """
     left = most_unpacked(path)
     for batch in file.iter_batches(batch_size=size, columns=columns):
-        left -= batch.nbytes
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            is_shared = name in texts and pa.types.is_dictionary(column.type)
+            left -= column.nbytes if is_shared else expanded_bytes(column)
         if left < 0:
             raise InputError(f"{path} unpacks to more than {in_mib(most_unpacked(path))}.", hint=raise_limits(path))
         batch.validate(full=True)  # else text that is not UTF-8 fails where a row of it is made

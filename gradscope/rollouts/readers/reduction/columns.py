@@ -25,7 +25,16 @@ import pyarrow as pa
 from msgspec import UNSET, Raw
 from numpy.typing import NDArray
 
-from gradscope.rollouts.arrays import places_of, run_starts, to_filled, to_floats, to_indices, to_strings, to_texts
+from gradscope.rollouts.arrays import (
+    places_of,
+    run_starts,
+    to_cells,
+    to_filled,
+    to_floats,
+    to_indices,
+    to_strings,
+    to_texts,
+)
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
     LARGEST_STEP,
@@ -163,7 +172,7 @@ class Cells:
         """The cells of some rows, or all, as plain values; None where a row has none."""
         cells = self.column(key) if some is None else self.some(key, some)
         if isinstance(cells, pa.Array):
-            return list(cells.to_pylist())
+            return to_cells(cells)
         return list(cells) if _MADE_LATER.isdisjoint(map(type, cells)) else list(map(_plain, cells))
 
     def some(self, key: str | None, rows: Sequence[int]) -> Any:
@@ -210,6 +219,8 @@ class Cells:
         """Cells as text; "" for null, [R]."""
         column = self.column(key)
         if isinstance(column, pa.Array):
+            if pa.types.is_dictionary(column.type) and pa.types.is_string(column.type.value_type):
+                column = column.dictionary_decode()
             is_text = pa.types.is_string(column.type) and not column.null_count
             return column if is_text else _mapped(column, text_of)
         if set(map(type, column)) == {str}:
@@ -327,6 +338,7 @@ class TableColumns:
     """How the rows of a Parquet or CSV file become columns."""
 
     names: tuple[str, ...]  # the columns that are read, where the file has them
+    texts: tuple[str, ...] = ()  # further ones, of long texts that are compared and never copied a row
     take: Callable[[Cells], Columns]  # what their cells mean
 
 
@@ -394,10 +406,10 @@ def _distinct(column: pa.Array) -> tuple[list[Any], NDArray[np.int64]]:
     """The different cells of a column, and which of them each row has; -1 for null, [R]."""
     if not pa.types.is_dictionary(column.type):
         if pa.types.is_nested(column.type):
-            cells = column.to_pylist()
+            cells = to_cells(column)
             return cells, np.where([cell is None for cell in cells], -1, np.arange(len(cells)))
         column = column.dictionary_encode()
-    return column.dictionary.to_pylist(), to_filled(column.indices.cast(pa.int64()), -1)
+    return to_cells(column.dictionary), to_filled(column.indices.cast(pa.int64()), -1)
 
 
 def _mapped(column: pa.Array, name_of: Callable[[Any], str]) -> pa.Array:

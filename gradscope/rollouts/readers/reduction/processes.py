@@ -25,7 +25,7 @@ from gradscope.errors import InputError
 from gradscope.machine import trim_heap, without_collection
 from gradscope.outside.limits import MOST_ROW, most
 from gradscope.results.source import TWICE
-from gradscope.rollouts.arrays import to_indices
+from gradscope.rollouts.arrays import to_cells, to_indices
 from gradscope.rollouts.readers.parsing.jsonl import BOM, COMPRESSED, named_if_unreadable, open_bytes
 from gradscope.rollouts.readers.parsing.tables import DECIMAL_COMMA, CsvRows, parquet_batches, suffix_of
 from gradscope.rollouts.readers.reduction.columns import Cells, LineColumns, TableColumns
@@ -51,21 +51,24 @@ def scan_table(path: Path, file: int, columns: TableColumns, *, with_texts: bool
 
 
 def _scan_parquet(path: Path, file: int, columns: TableColumns, with_texts: bool) -> Iterator[Scanned]:
-    for batch, end, twice in parquet_batches(path, columns.names):
+    for batch, end, twice in parquet_batches(path, columns.names, columns.texts):
         if twice is not None:
             odd = [OddRow(at=0, row=TWICE.format(twice), start=0, end=0, count=len(batch))]
             yield Scanned(file=file, end=end, num_rows=len(batch), odd=odd)
             continue
         taken = columns.take(Cells.of_batch(batch, path, from_text=False))
         part, at, is_odd = part_of_columns(taken, np.arange(len(batch)), with_texts=with_texts)
-        places = np.flatnonzero(is_odd)
-        rows = zip(places.tolist(), batch.take(to_indices(places)).to_pylist(), strict=True) if len(places) else ()
-        odd = [OddRow(at=number, row=row, start=0, end=0) for number, row in rows]
+        odd_rows = np.flatnonzero(is_odd)
+        cells = [to_cells(column.take(to_indices(odd_rows))) for column in batch.columns] if len(odd_rows) else []
+        odd = [
+            OddRow(at=number, row=dict(zip(batch.schema.names, row, strict=True)), start=0, end=0)
+            for number, *row in zip(odd_rows.tolist(), *cells, strict=True)
+        ]
         yield Scanned(file=file, end=end, num_rows=len(batch), part=part, at=at if odd else None, odd=odd)
 
 
 def _scan_csv(path: Path, file: int, columns: TableColumns, with_texts: bool) -> Iterator[Scanned]:
-    for block in csv_blocks(path, columns.names):
+    for block in csv_blocks(path, (*columns.names, *columns.texts)):
         batch, lines = block.batch, block.lines
         if batch is None:
             yield Scanned(file=file, end=block.end, num_rows=block.num_lines, odd=block.odd)
