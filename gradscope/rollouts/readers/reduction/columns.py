@@ -507,16 +507,16 @@ def jsons_of(cells: Sequence[Any]) -> list[bytes]:
     return list(map(bytes if {Raw}.issuperset(map(type, cells)) else json_of, cells))
 
 
-def flat_length(text: bytes) -> int:
-    """How many cells a JSON text has that is a flat list without text; -1 where it is anything else."""
-    if text.translate(None, _CELLS) != b"[]":
+def flat_length(text: bytes, cells: bytes = _CELLS) -> int:
+    """How many cells a JSON text has that is a flat list of such letters; -1 where it is anything else."""
+    if text.translate(None, cells) != b"[]":
         return -1
     return text.count(b",") + 1 if text.strip(b"[ ]") else 0
 
 
 def num_ids(text: bytes) -> int:
     """How many ids a JSON text has that is a list of whole numbers from 0 on; -1 where it is anything else."""
-    return flat_length(text) if text.translate(None, _ID_CELLS) == b"[]" else -1
+    return flat_length(text, _ID_CELLS)
 
 
 def flat_lengths(texts: Sequence[bytes], depth: int = 1) -> Counts:

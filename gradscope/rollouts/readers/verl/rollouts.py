@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress, islice, repeat
+from operator import and_
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.reason import Reason
-from gradscope.rollouts.arrays import to_floats
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, RolloutGroup, Tokens
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.cells import (
@@ -50,10 +53,13 @@ from gradscope.rollouts.readers.reduction.columns import (
     Columns,
     LineColumns,
     digests_of,
+    flat_length,
     int_steps,
+    jsons_of,
     line_columns,
     names_of_runs,
     numbers_of,
+    nums_ids,
     records_in,
     sample_hashes,
     texts_of,
@@ -126,12 +132,11 @@ Uids = Literal["of outputs", "of groups"] | None
 """What uids name: each output, as ``<group>_<session>_<index>``, or its group; None: rows have none."""
 
 
-def _lines(first: Iterable[Mapping[str, Any]], uids: Uids, *, has_tokens: bool) -> LineColumns | None:
+def dump_columns(first: Iterable[Mapping[str, Any]], uids: Uids, *, has_tokens: bool) -> LineColumns | None:
     """The columns of a dump, by the keys of its first rows: a row with any other is odd, as it may hold a reward."""
-    raw = ("input", "output", "gts", "reward", "request_id")
-    keys = dict.fromkeys([*sorted(NO_REWARDS - COLUMNS), *(sorted(COLUMNS) if has_tokens else ())])
-    keys |= dict.fromkeys(name for row in first for name in row)
-    usual = [key for key in keys if key not in raw and (has_tokens or key not in COLUMNS)]
+    raw = ("input", "output", "gts", "reward", "request_id", *(sorted(COLUMNS) if has_tokens else ()))
+    keys = dict.fromkeys([*sorted(NO_REWARDS - COLUMNS), *(name for row in first for name in row)])
+    usual = [key for key in keys if key not in raw and key not in COLUMNS]
     return line_columns(partial(_rows, uids), usual, raw, is_complete=True)
 
 
@@ -142,15 +147,12 @@ def _rows(uids: Uids, rows: Cells) -> Columns:
     for name in rows.keys:
         if name not in NO_REWARDS and any(map(is_number, rows.column(name))):
             numbers[REWARD + name] = numbers_of(rows.column(name))
-    tokens: list[Tokens | UnusableRowError | None] = []
     is_odd = np.zeros(len(rows), dtype=np.bool_)
     if any(name in COLUMNS for name in rows.keys):
-        logged = zip(*map(rows.column, COLUMNS), strict=True)
-        tokens = [_tokens(dict(zip(COLUMNS, one, strict=True))) for one in logged]
-        is_odd |= [isinstance(one, UnusableRowError) for one in tokens]
-        known = [one if isinstance(one, Tokens) else None for one in tokens]
-        numbers["num_tokens"] = np.array([UNKNOWN if one is None else len(one.completion_ids) for one in known])
-        numbers["advantage"] = to_floats(None if one is None else one.advantage for one in known)
+        counts = _token_counts(rows)
+        is_odd |= [count is None for count in counts]
+        lengths, advantages = zip(*(count or _NO_COUNT for count in counts), strict=True)
+        numbers |= {"num_tokens": np.array(lengths), "advantage": np.array(advantages)}
     samples: list[str | None] = []
     ids = _prompt_ids(rows, range(len(rows))) if uids is None else []
     match uids:
@@ -171,10 +173,7 @@ def _rows(uids: Uids, rows: Cells) -> Columns:
         )
 
     def further(at: int) -> dict[str, Any]:
-        of_row = tokens[at] if tokens else None
-        if isinstance(of_row, UnusableRowError):
-            raise of_row
-        return {"completion": text_of(rows.cell("output", at)), "tokens": of_row}
+        return {"completion": text_of(rows.cell("output", at)), "tokens": _tokens_of_row(rows, at)}
 
     return Columns(
         step=int_steps(rows.column("step")),
@@ -198,9 +197,77 @@ def _prompt_ids(rows: Cells, some: Sequence[int]) -> list[str]:
 
 def _tokens(cells: Mapping[str, Any]) -> Tokens | UnusableRowError | None:
     try:
-        return row_tokens({name: cell for name, cell in cells.items() if cell is not UNSET})
+        return row_tokens(cells)
     except UnusableRowError as error:
         return error
+
+
+def _tokens_of_row(rows: Cells, at: int) -> Tokens | None:
+    return row_tokens({name: rows.cell(name, at) for name in COLUMNS if rows.column(name)[at] is not UNSET})
+
+
+_Count = tuple[int, float]  # how many tokens a completion has, and the advantage that all sampled ones share, else NaN
+_NO_COUNT: _Count = (UNKNOWN, math.nan)
+_FLOATS = msgspec.json.Decoder(list[float])
+_NUMBER_STARTS = b"-0123456789"
+_FLAGS = bytes.maketrans(b"01", b"\0\1")
+
+
+def _token_counts(rows: Cells) -> list[_Count | None]:
+    """The counts of rows, None where lists are unusable, [R]."""
+    prompts, responses = (jsons_of(_logged_ids(rows, name)) for name in ("prompt", "response"))
+    sizes = zip(nums_ids(prompts).tolist(), nums_ids(responses).tolist(), strict=True)
+    names = ("attention_mask", "response_mask", "rollout_log_probs", "advantages")
+    lists = zip(*(jsons_of(rows.column(name)) for name in names), strict=True)
+    counts = [_plain_count(*size, *texts) for size, texts in zip(sizes, lists, strict=True)]
+    for at in (at for at, count in enumerate(counts) if count is None):
+        with suppress(UnusableRowError):
+            tokens = _tokens_of_row(rows, at)
+            advantage = None if tokens is None else tokens.advantage
+            length = UNKNOWN if tokens is None else len(tokens.completion_ids)
+            counts[at] = length, math.nan if advantage is None else advantage
+    return counts
+
+
+def _logged_ids(rows: Cells, name: str) -> list[Any]:
+    columns = zip(rows.column(f"{name}s"), rows.column(f"{name}_ids"), strict=True)
+    return [other if cell is UNSET else cell for cell, other in columns]
+
+
+def _plain_count(
+    num_prompt: int, size: int, attended: bytes, mask: bytes, logprobs: bytes, advantages: bytes
+) -> _Count | None:
+    """The count by the JSON of a row's lists; None where they are not all as verl writes them."""
+    is_attended, is_sampled = _flags(attended, num_prompt + size), _flags(mask, size)
+    if min(num_prompt, size) < 0 or is_attended is None or is_sampled is None:
+        return None
+    if advantages[:1] in _NUMBER_STARTS:  # one number counts for each token
+        advantages = b"[%b]" % b",".join([advantages] * size)
+    of_sampler, of_tokens = _floats(logprobs, size), _floats(advantages, size)
+    if of_sampler is None or of_tokens is None:
+        return None
+    is_attended = is_attended[num_prompt:]
+    levels = set(compress(of_tokens, map(and_, is_attended, is_sampled)))
+    return sum(is_attended), levels.pop() if len(levels) == 1 else math.nan
+
+
+def _floats(text: bytes, size: int) -> Sequence[float] | None:
+    """A list of so many finite numbers, empty where there is none; None where the text is another one."""
+    if text == b"null":
+        return ()
+    try:
+        values = _FLOATS.decode(text)
+    except msgspec.MsgspecError:
+        return None
+    return values if len(values) == size and math.isfinite(sum(values)) else None
+
+
+def _flags(text: bytes, size: int) -> bytes | None:
+    """A list of so many zeros and ones, all ones where there is none; None where the text is another one."""
+    if text == b"null":
+        return b"\1" * size
+    flags = text.translate(_FLAGS, b"[], ")
+    return flags if len(flags) == size == flat_length(text, b"01, ") else None
 
 
 def _cut_uids(uids: Sequence[str]) -> tuple[list[str], list[str | None]]:
@@ -349,7 +416,7 @@ def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]],
                 depend.add(location)
         return records_in(partial(_rows, uids), file, some, quarantine)
 
-    lines = _lines(first, uids, has_tokens=has_tokens)
+    lines = dump_columns(first, uids, has_tokens=has_tokens)
     if lines is None:
         return None
     log = ColumnLog(

@@ -1,8 +1,11 @@
 import json
 import math
+import random
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gradscope.errors import InputError
@@ -10,7 +13,7 @@ from gradscope.rollouts.groups import GroupsOnDisk, reward_table
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
-from gradscope.rollouts.readers.verl.rollouts import row_tokens
+from gradscope.rollouts.readers.verl.rollouts import dump_columns, row_tokens
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.reduced import assert_same, in_small_blocks, mutated, write_lines
 
@@ -235,6 +238,48 @@ def test_a_response_outside_the_loss_stays() -> None:
 def test_lists_that_do_not_fit_are_no_row(cells: dict[str, Any]) -> None:
     with pytest.raises(UnusableRowError):
         row_tokens({**ROW, **cells})
+
+
+ODD = (None, [], [None], "x", 0.5, True, -1, [[1]], [1.0], [True, False], {})
+ODD_ENDS = (None, True, 2, 0.5, -3, "a", 1e400, 10**400, [1])
+
+
+def changed(rng: random.Random, cell: Any) -> Any:
+    """A cell as it is, mostly; else another one, or a list with another end."""
+    if rng.random() < 0.7 or not isinstance(cell, list):
+        return cell
+    return rng.choice([rng.choice(ODD), cell[:-1], [*cell, 0], [*cell[:-1], rng.choice(ODD_ENDS)]])
+
+
+def test_columns_count_tokens_as_rows_do() -> None:
+    rng = random.Random(1)
+    decoder = (lines := dump_columns([], None, has_tokens=True)).decoder
+    num_compared = 0
+    for _ in range(3000):
+        num_prompt, size = rng.randrange(4), rng.randrange(5)
+        cells = {
+            rng.choice(["prompts", "prompt_ids"]): [5] * num_prompt,
+            rng.choice(["responses", "response_ids"]): [7] * size,
+            "attention_mask": rng.choices([0, 1, 1], k=num_prompt + size),
+            "response_mask": rng.choices([0, 1, 1], k=size),
+            "rollout_log_probs": rng.choices([-0.5, -1e-05, 0], k=size),
+            "advantages": rng.choice([[0.5] * size, rng.choices([0.5, 0.0], k=size), 0.25, -1]),
+        }
+        cells = {name: changed(rng, cell) for name, cell in cells.items() if rng.random() < 0.9}
+        text = json.dumps(row(None, **cells), separators=rng.choice([(", ", ": "), (",", ":")]))
+        with suppress(msgspec.MsgspecError):  # the row reader reads what the decoder refuses
+            columns = lines.take([decoder.decode(text.encode())], Path("1.jsonl"))
+            num_compared += 1
+            try:
+                tokens = row_tokens(json.loads(text))
+            except UnusableRowError:
+                assert columns.is_odd is not None
+                assert columns.is_odd.all()
+            else:
+                expected = (-1, None) if tokens is None else (len(tokens.completion_ids), tokens.advantage)
+                length, advantage = columns.numbers["num_tokens"][0], columns.numbers["advantage"][0]
+                assert (length, None if math.isnan(advantage) else advantage) == expected
+    assert num_compared > 2000
 
 
 def test_text_has_no_tokens() -> None:
