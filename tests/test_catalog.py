@@ -42,7 +42,7 @@ from gradscope.diagnostics.rank.tokens.parts import (
     with_later,
 )
 from gradscope.diagnostics.rank.tokens.weighed import TokenChange, logprob_change
-from gradscope.diagnostics.rank.weight_updates import _adapter_states, module_shares, optimizer_steps
+from gradscope.diagnostics.rank.weight_updates import _state, module_shares, optimizer_steps
 from gradscope.diagnostics.spike.measure import _tensors_of, repeated_ngrams
 from gradscope.estimate import Estimate
 from gradscope.gradients.model.checkpoint import Checkpoint
@@ -416,8 +416,8 @@ def weight_values(seed: int) -> Iterator[Found]:
     yield "principal_angle", principal_angle(*frames), 0
     up, down = rng.normal(size=(5, 2)) * rng.choice([0.0, 1.0]), rng.normal(size=(2, 4))
     held = Checkpoint(num_updates=1, matrices={}, factors={"q": lambda: (down, up)})
-    for state in _adapter_states("q", [held], [up @ down], Estimate.exact(2.0)):
-        yield from ((f"adapter.{name}", getattr(state, name), 0) for name in ADAPTER)
+    state = _state("q", held, up @ down, Estimate.exact(2.0))
+    yield from ((f"adapter.{name}", getattr(state, name), 0) for name in ADAPTER)
     rows = rng.normal(size=(3, 6))
     moved = (int(rng.integers(0, 7)), 0, 6)
     values = (np.ones(2), np.ones(2), np.ones(2))

@@ -41,11 +41,11 @@ def _two_runs(comparison: Comparison) -> Iterator[str]:
         return
     names = {cell.name: ", ".join(cell.runs) for cell in comparison.cells}
     first, second = names[pairs[0].first], names[pairs[0].second]
-    told = [(pair, pair.within_runs) for pair in pairs if pair.within_runs and pair.verdict == "differ"]
-    if not told:
+    sure = [(pair, pair.within_runs) for pair in pairs if pair.within_runs and pair.verdict == "differ"]
+    if not sure:
         yield f"No difference between {first} and {second} is beyond chance ({len(pairs)} looked at)."
         return
-    pair, difference = max(told, key=lambda one: sureness(one[1]))
+    pair, difference = max(sure, key=lambda entry: sureness(entry[1]))
     title, form, unit = _UNITS.get(pair.metric, (pair.metric, "+.3f", ""))
     yield f"{second} beside {first}: {title} {with_interval(difference, form)}{unit}, which is beyond chance."
 
@@ -67,7 +67,6 @@ def _claims(comparison: Comparison) -> Iterator[str]:
 
 
 def _why_none(pairs: Sequence[ComparedPair]) -> str:
-    """Why no test could have decided, where that is one reason for all."""
     reasons = {pair.least_detectable.undefined for pair in pairs}
     (reason,) = reasons if len(reasons) == 1 else (None,)
     return f": {reason}" if reason else ""
@@ -118,10 +117,12 @@ def _not_excluded(pairs: Sequence[ComparedPair]) -> str:
 
 def _detectable(pairs: Sequence[ComparedPair]) -> str:
     """The difference that would have been decided in most such comparisons, or why none would."""
-    known = [pair.least_detectable.value for pair in pairs if pair.least_detectable.value is not None]
-    if not known:
+    detectable = [pair.least_detectable.value for pair in pairs if pair.least_detectable.value is not None]
+    if not detectable:
         return f"; none could be decided ({pairs[0].least_detectable.undefined})"
-    span = f"{min(known):.3f}" + (f" to {max(known):.3f}" if max(known) - min(known) >= 0.0005 else "")
+    span = f"{min(detectable):.3f}" + (
+        f" to {max(detectable):.3f}" if max(detectable) - min(detectable) >= 0.0005 else ""
+    )
     return f"; one of {span} would be decided four times in five"
 
 

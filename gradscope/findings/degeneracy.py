@@ -117,18 +117,18 @@ def conflict_sentence(conflict: RewardConflict) -> str:
 
 def conflicts_of_runs(runs: Sequence[SideRewards]) -> Iterator[str]:
     """What a comparison of dead groups does not show: those that side rewards decide, and gains that are none."""
-    improved = {one.run: text for one in runs if (text := _no_gain(runs[0], one))}
+    improved = {run.run: text for run in runs if (text := _no_gain(runs[0], run))}
     yield from improved.values()
-    for one in runs:
-        if one.conflict is not None and one.run not in improved:
-            yield f"In {one.run} {conflict_sentence(one.conflict)}"
+    for run in runs:
+        if run.conflict is not None and run.run not in improved:
+            yield f"In {run.run} {conflict_sentence(run.conflict)}"
 
 
 def _no_gain(first: SideRewards, second: SideRewards) -> str:
     """That a run has fewer dead groups than another only because side rewards decide them; empty where it has not."""
     conflict, before = second.conflict, first.conflict
-    shares = [one.frac_main_differs for one in (first, second)]
-    dead = [one.frac_reward_zero_std.value or 0.0 for one in (first, second)]
+    shares = [run.frac_main_differs for run in (first, second)]
+    dead = [run.frac_reward_zero_std.value or 0.0 for run in (first, second)]
     more = conflict is not None and (conflict.frac_groups.value or 0.0) > (
         (before.frac_groups.value or 0.0) if before else 0.0
     )
@@ -146,8 +146,8 @@ def _no_gain(first: SideRewards, second: SideRewards) -> str:
 
 def conflict_advice(conflict: RewardConflict) -> str:
     """What to do about groups that side rewards decide."""
-    others = f"'{conflict.deciding}'" if conflict.is_alone else "side rewards"
-    weight = f"ive {others} no weight where '{conflict.main}' is tied."
+    side_rewards = f"'{conflict.deciding}'" if conflict.is_alone else "side rewards"
+    weight = f"ive {side_rewards} no weight where '{conflict.main}' is tied."
     left = conflict.difference_share.value
     if not conflict.remedy or left is None:
         return f"G{weight}"
@@ -305,16 +305,18 @@ def _filtered(report: DegeneracyReport, log: LoggedGroups) -> tuple[str, ...]:
 
 
 def _behind_filter(report: DegeneracyReport) -> str:
-    found = report.behind_filter
-    share, kept = found.frac_zero_std_sampled, report.frac_reward_zero_std
-    if share.value is None or kept.value is None:
+    behind = report.behind_filter
+    share, logged = behind.frac_zero_std_sampled, report.frac_reward_zero_std
+    if share.value is None or logged.value is None:
         return ""
-    known = sum(row.num_sampled is not None for row in found.by_step)
-    where = "" if known == len(found.by_step) else f", at the {known} of {len(found.by_step)} steps that tell"
+    num_counted = sum(row.num_sampled is not None for row in behind.by_step)
+    where = (
+        "" if num_counted == len(behind.by_step) else f", at the {num_counted} of {len(behind.by_step)} steps that tell"
+    )
     return (
-        f"Behind the filter: of {found.num_sampled:,} groups that were sampled {found.num_dead:,} "
+        f"Behind the filter: of {behind.num_sampled:,} groups that were sampled {behind.num_dead:,} "
         f"({with_interval(share, percent)}) gave no gradient, by the log's count of dropped groups{where}; "
-        f"the {percent(kept.value)} above is of those that were kept."
+        f"the {percent(logged.value)} above is of those that were kept."
     )
 
 
@@ -412,10 +414,10 @@ def _disagreement(report: DegeneracyReport) -> tuple[str, str]:
     return text, ""
 
 
-def _why_different(more_here: float) -> str:
-    if not math.isfinite(more_here):
+def _why_different(excess: float) -> str:
+    if not math.isfinite(excess):
         return "No batch of rollouts has such a share: the trainer's own number is broken."
-    if more_here > 0:
+    if excess > 0:
         return (
             "Here a group is dead when its rewards lie within 1e-8. A trainer that tests the standard deviation in "
             "float32 misses groups of equal fractional rewards, whose std is not exactly zero."

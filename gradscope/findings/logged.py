@@ -43,7 +43,7 @@ _STANDS_OUT = 3.0  # times its median that the largest norm is before a sentence
 
 def course_named(courses: Sequence[MetricCourse], name: str) -> MetricCourse | None:
     """One of some courses by its common name; None where there is none."""
-    return next((one for one in courses if one.name == name), None)
+    return next((course for course in courses if course.name == name), None)
 
 
 def dead_sentence(courses: Sequence[MetricCourse]) -> str:

@@ -24,7 +24,11 @@ def passk_findings(
         for table, missing in zip(tables, num_missing, strict=True)
         if missing
     ]
-    sentences += [sentence for one in comparisons for sentence in (_unpaired(one), _compression(one), _caution(one))]
+    sentences += [
+        sentence
+        for comparison in comparisons
+        for sentence in (_unpaired(comparison), _compression(comparison), _caution(comparison))
+    ]
     sentences += [_forecast(table) for table in tables]
     sentences += [_reach(table) for table in tables] if comparisons else []
     return tuple(sentence for sentence in sentences if sentence)
@@ -33,13 +37,13 @@ def passk_findings(
 def evaluation_findings(tables: Sequence[PassAtKTable]) -> tuple[str, ...]:
     """What a folder of evaluations holds, which of them are not whole, and which could not be read."""
     about = [(table, table.evaluation) for table in tables if table.evaluation is not None]
-    logs = {table.source.path: (table, one) for table, one in about}
+    logs = {table.source.path: (table, evaluation) for table, evaluation in about}
     counts = [
         f"{len(values)} {noun}{'s' if len(values) != 1 else ''}"
         for noun in ("task", "model", "scorer")
-        if (values := {getattr(one, noun) for _, one in about} - {""})
+        if (values := {getattr(evaluation, noun) for _, evaluation in about} - {""})
     ]
-    unfinished = [(path, one.unfinished) for path, (_, one) in logs.items() if one.unfinished]
+    unfinished = [(path, evaluation.unfinished) for path, (_, evaluation) in logs.items() if evaluation.unfinished]
     broken = [(path, table) for path, (table, _) in logs.items() if not table.num_prompts]
     short = f" {len(unfinished)} did not succeed." if unfinished else ""
     return (

@@ -156,8 +156,8 @@ def size_findings(changes: Sequence[SizeChange]) -> tuple[str, ...]:
     """Whether the rank depends on the group size, on the same prompts, a sentence a kind; of weights their mean."""
     named: dict[str, SizeChange] = {}
     for change in changes:
-        known = named.setdefault(change.matrix, change)
-        if (change.step, change.second) > (known.step, known.second) and change.advantage == known.advantage:
+        chosen = named.setdefault(change.matrix, change)
+        if (change.step, change.second) > (chosen.step, chosen.second) and change.advantage == chosen.advantage:
             named[change.matrix] = change
     return tuple(
         f"On the same {change.difference.num_units} prompts at step {change.step} the rank of {_KINDS[matrix]} at "
@@ -274,7 +274,7 @@ def _share_below(spectrum: GradientSpectrum) -> float:
 
 def sparsity_findings(by_step: Sequence[GradientSparsity]) -> tuple[str, ...]:
     """What the last step's numbers say, in at most one sentence."""
-    last = [one for one in by_step if one.step == by_step[-1].step and one.small.value is not None]
+    last = [row for row in by_step if row.step == by_step[-1].step and row.small.value is not None]
     if not last:
         return ()
     if last[0].parts == "tokens":
@@ -282,8 +282,8 @@ def sparsity_findings(by_step: Sequence[GradientSparsity]) -> tuple[str, ...]:
             f"At step {last[0].step} {with_interval(last[0].small, percent)} of the tokens have a row below 1 % of the "
             f"largest, {with_interval(last[0].zero, percent)} exactly zero (Gini {last[0].gini.value:.2f}).",
         )
-    even = min(last, key=lambda one: one.gini.value or 0.0)
-    uneven = max(last, key=lambda one: one.gini.value or 0.0)
+    even = min(last, key=lambda row: row.gini.value or 0.0)
+    uneven = max(last, key=lambda row: row.gini.value or 0.0)
     return (
         f"At step {last[0].step} the entries of the weights' gradients are most even in {even.tensor} (Gini "
         f"{even.gini.value:.2f}, {with_interval(even.small, percent)} below 1 % of the largest) and least in "
@@ -297,7 +297,6 @@ def update_findings(updates: Sequence[FormulationUpdate], baselines: Sequence[Ba
 
 
 def _noise(updates: Sequence[FormulationUpdate]) -> list[str]:
-    """How much of the logged update is signal."""
     of_first = [update.signal_to_noise.value for update in updates if update.advantage == _first(updates)]
     ratios = [ratio for ratio in of_first if ratio is not None]
     if not ratios:
@@ -327,12 +326,12 @@ def _baseline(baselines: Sequence[BaselineNoise]) -> list[str]:
     """The least noisy baseline that does not look at its own rollout, where it can be told from leave-one-out."""
     if not baselines:
         return []
-    whole = baselines[0]
-    usable = {n: r for n, r in whole.relative_noise.items() if n not in _OWN_REWARD and _side_of_one(r)}
+    total = baselines[0]
+    usable = {n: r for n, r in total.relative_noise.items() if n not in _OWN_REWARD and _side_of_one(r)}
     optimum = (
-        f"The optimal baseline of a mixed group is {whole.optimal_baseline.value:.2f} on average, at a mean reward of "
-        f"{whole.pass_rate:.2f}"
-        if whole.optimal_baseline.value is not None
+        f"The optimal baseline of a mixed group is {total.optimal_baseline.value:.2f} on average, at a mean reward of "
+        f"{total.pass_rate:.2f}"
+        if total.optimal_baseline.value is not None
         else "No group shows an optimal baseline"
     )
     if not usable:
@@ -413,8 +412,8 @@ def rank_headline(report: RankReport) -> tuple[str, ...]:
     problems. What held-out samples were given for comes before what is always there. Empty where nothing was found.
     """
     if report.rows != "rollout" or not report.curve:
-        first, others = report.findings[:1], report.findings[1:]
-        ordered = dict.fromkeys((*first, *_problems(report), *others)) if first else {}
+        first, rest = report.findings[:1], report.findings[1:]
+        ordered = dict.fromkeys((*first, *_problems(report), *rest)) if first else {}
         return tuple(ordered)[: 1 + MOST_FINDINGS]
     findings = [
         *_problems(report),
@@ -454,7 +453,6 @@ def _whose_doing(point: RankCurvePoint) -> str:
 
 
 def _problems(report: RankReport) -> list[str]:
-    """What makes the ranks doubtful."""
     off = [step for step in report.steps if (step.logprob_difference and step.logprob_difference.frac_beyond)]
     norms = [] if _all_match(report.steps) else _norm_findings(report.steps)
     return [*norms, *reliability_findings(report.spectra, off, report.engine)]

@@ -84,11 +84,11 @@ _FEW = 0.5  # effective share of the sequences below which whole sequence ratios
 
 def correction_findings(effects: Sequence[CorrectionEffect], kind: str = "") -> tuple[str, ...]:
     """Whether corrections, say " by sequence", would turn the last step's gradient, in at most one sentence."""
-    last = [one for one in effects if one.step == effects[-1].step and one.cosine.value is not None]
-    others = [one for one in last if one.correction != "none"]
-    if not others:
+    last = [effect for effect in effects if effect.step == effects[-1].step and effect.cosine.value is not None]
+    corrected = [effect for effect in last if effect.correction != "none"]
+    if not corrected:
         return ()
-    worst = min(others, key=lambda one: one.cosine.value or 0.0)
+    worst = min(corrected, key=lambda effect: effect.cosine.value or 0.0)
     if (worst.cosine.value or 0.0) >= _ALIKE:
         return (
             f"No correction for the sampler{kind} turns the gradient of step {worst.step}: its cosine with the "
@@ -98,23 +98,23 @@ def correction_findings(effects: Sequence[CorrectionEffect], kind: str = "") -> 
         f"Corrections for the sampler{kind} turn the gradient of step {worst.step}: {worst.correction} has cosine "
         f"{with_interval(worst.cosine, '.2f')} with the uncorrected one and {worst.norm_ratio.value:.2f} of its norm"
     )
-    whole = next((one for one in last if one.correction == "sequence_ratio"), None)
-    if whole is not None and whole.ess.value is not None and whole.ess.value < _FEW:
-        return (f"{text}; whole sequence ratios are worth {percent(whole.ess.value)} of the sequences.",)
+    sequence_ratio = next((effect for effect in last if effect.correction == "sequence_ratio"), None)
+    if sequence_ratio is not None and sequence_ratio.ess.value is not None and sequence_ratio.ess.value < _FEW:
+        return (f"{text}; whole sequence ratios are worth {percent(sequence_ratio.ess.value)} of the sequences.",)
     return (f"{text}.",)
 
 
 def kind_findings(kinds: Sequence[TokenKind]) -> tuple[str, ...]:
     """What the tokens of high entropy and the unlikely ones hold of the last step's gradient, in a sentence each."""
-    last = [one for one in kinds if one.step == kinds[-1].step and one.sign is None]
+    last = [kind for kind in kinds if kind.step == kinds[-1].step and kind.sign is None]
     return tuple(
-        f"At step {one.step} {name}, {percent(one.frac_tokens.value or 0.0)} of all, hold "
-        f"{with_interval(one.energy_share, percent)} of the energy of token gradients and "
-        f"{with_interval(one.gradient_share, percent)} of the gradient along its own direction."
-        for one in last
-        for name in _names(one)
-        if (one.frac_tokens.value or 0.0) < _NEARLY_ALL
-        if one.energy_share.is_defined and one.gradient_share.is_defined
+        f"At step {kind.step} {name}, {percent(kind.frac_tokens.value or 0.0)} of all, hold "
+        f"{with_interval(kind.energy_share, percent)} of the energy of token gradients and "
+        f"{with_interval(kind.gradient_share, percent)} of the gradient along its own direction."
+        for kind in last
+        for name in _names(kind)
+        if (kind.frac_tokens.value or 0.0) < _NEARLY_ALL
+        if kind.energy_share.is_defined and kind.gradient_share.is_defined
     )
 
 
@@ -142,10 +142,10 @@ def entropy_findings(changes: Sequence[EntropyChange]) -> tuple[str, ...]:
 
 def turn_findings(turns: Sequence[TurnShare]) -> tuple[str, ...]:
     """Which turn has the largest part of the last step's gradient, in at most one sentence."""
-    last = [one for one in turns if one.step == turns[-1].step and one.gradient_share.value is not None]
+    last = [turn for turn in turns if turn.step == turns[-1].step and turn.gradient_share.value is not None]
     if not last:
         return ()
-    largest = max(last, key=lambda one: one.gradient_share.value or 0.0)
+    largest = max(last, key=lambda turn: turn.gradient_share.value or 0.0)
     return (
         f"{f'Turns from {largest.turn} on have' if largest.and_later else f'Turn {largest.turn} has'} "
         f"{with_interval(largest.gradient_share, percent)} of the gradient of step {largest.step} along its own "
@@ -183,14 +183,15 @@ def weight_update_findings(
     updates: Sequence[WeightUpdate], trajectories: Sequence[UpdateTrajectory], *, of_adapter: bool = False
 ) -> tuple[str, ...]:
     """What training did to the weights, each number beside its null, in at most five sentences."""
-    whole, last = trajectories[0], max(update.last for update in updates)
+    course, last = trajectories[0], max(update.last for update in updates)
     sentences = []
-    if whole.top_energy.value is not None and whole.linear_growth.value is not None:
+    if course.top_energy.value is not None and course.linear_growth.value is not None:
         sentences.append(
-            f"Over {len(whole.num_updates)} checkpoints one direction holds {with_interval(whole.top_energy, percent)} "
-            f"of the updates' energy (a random walk: {with_interval(whole.walk_top_energy, percent)}), and a straight "
-            f"line {with_interval(whole.linear_growth, percent)} (a random walk: "
-            f"{with_interval(whole.walk_linear_growth, percent)})."
+            f"Over {len(course.num_updates)} checkpoints one direction holds "
+            f"{with_interval(course.top_energy, percent)} of the updates' energy (a random walk: "
+            f"{with_interval(course.walk_top_energy, percent)}), and a straight line "
+            f"{with_interval(course.linear_growth, percent)} (a random walk: "
+            f"{with_interval(course.walk_linear_growth, percent)})."
         )
     since = [update for update in updates if update.first == min(u.first for u in updates) and update.last == last]
     ranks = [(u.effective_rank.value, u.gaussian.value) for u in since if u.effective_rank.value and u.gaussian.value]
@@ -214,25 +215,23 @@ def weight_update_findings(
 
 
 def _in_bfloat16(since: Sequence[WeightUpdate]) -> tuple[str, ...]:
-    """How many parameters changed where weights are in bfloat16."""
     entries = [(u.shape[0] * u.shape[1], u.bfloat16_changed.value) for u in since]
-    known = [(number, share) for number, share in entries if share is not None]
-    if not known:
+    defined = [(number, share) for number, share in entries if share is not None]
+    if not defined:
         return ()
-    share = sum(number * share for number, share in known) / sum(number for number, _ in known)
-    return (f"bfloat16 sees {percent(share)} of the {sum(n for n, _ in known):,} entries of these matrices change.",)
+    share = sum(number * share for number, share in defined) / sum(number for number, _ in defined)
+    return (f"bfloat16 sees {percent(share)} of the {sum(n for n, _ in defined):,} entries of these matrices change.",)
 
 
 def _turned(since: Sequence[WeightUpdate]) -> tuple[str, ...]:
-    """Whether singular values are inherited while their directions turn."""
     numbers = [
         (u.spectrum_drift.value, u.spectrum_drift_null.value, u.principal_angle.value, u.principal_angle_null.value)
         for u in since
     ]
-    known = [four for four in numbers if None not in four]
-    if not known:
+    defined = [four for four in numbers if None not in four]
+    if not defined:
         return ()
-    drift, drift_null, angle, angle_null = np.array(known, dtype=np.float64).mean(axis=0)
+    drift, drift_null, angle, angle_null = np.array(defined, dtype=np.float64).mean(axis=0)
     return (
         f"Of a change {percent(drift)} is in the singular values on average (an unrelated one of its size: "
         f"{percent(drift_null)}), and the principal directions turn by {angle:.1f} degrees ({angle_null:.1f}).",
@@ -268,7 +267,7 @@ def adapter_findings(states: Sequence[AdapterState]) -> tuple[str, ...]:
 
 def optimizer_findings(steps: Sequence[OptimizerStep]) -> tuple[str, ...]:
     """How far the optimizers' steps from the last step's gradient differ, in at most one sentence."""
-    last = {one.optimizer: one for one in steps if one.tensor is None and one.step == steps[-1].step}
+    last = {row.optimizer: row for row in steps if row.tensor is None and row.step == steps[-1].step}
     if not last:
         return ()
     adam = last["adam"]
@@ -315,8 +314,8 @@ def _ratio(point: WeightRankPoint) -> str:
 
 def gradient_update_findings(pairs: Sequence[GradientAndUpdate]) -> tuple[str, ...]:
     """The means of the last step, in at most one sentence."""
-    last = [one for one in pairs if one.step == pairs[-1].step]
-    ranks = [(one.gradient_rank.value, one.update_rank.value, one.gaussian.value) for one in last]
+    last = [pair for pair in pairs if pair.step == pairs[-1].step]
+    ranks = [(pair.gradient_rank.value, pair.update_rank.value, pair.gaussian.value) for pair in last]
     defined = [triple for triple in ranks if None not in triple]
     if not defined:
         return ()

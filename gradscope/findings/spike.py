@@ -24,32 +24,34 @@ def spike_findings(report: SpikeReport) -> SpikeReport:
 
 def spike_headline(step: int, metrics: Sequence[SpikeMetric], *, was_named: bool) -> str:
     """Whether a step stands out, by the numbers that were logged at it, beside those of the steps around it."""
-    broken = [one.name for one in metrics if not one.value.is_defined]
+    broken = [metric.name for metric in metrics if not metric.value.is_defined]
     if broken:
         return f"Step {step} is broken: {_listed(broken)} was logged as NaN or infinity."
-    unusual = [one for one in metrics if one.is_unusual]
+    unusual = [metric for metric in metrics if metric.is_unusual]
     if unusual:
         also = (
-            f"; also {_listed([f'{one.name} ({one.value.value:.3g})' for one in unusual[1:]])}" if unusual[1:] else ""
+            f"; also {_listed([f'{metric.name} ({metric.value.value:.3g})' for metric in unusual[1:]])}"
+            if unusual[1:]
+            else ""
         )
-        return f"Step {step} stands out: {_said(unusual[0], was_named=was_named)}{also}."
-    told = [one for one in metrics if one.deviation.is_defined]
-    if not told:
-        untold = metrics[0].typical.undefined if metrics else "no gradient norm, KL or loss was logged at it"
-        return f"It is unknown whether step {step} stands out: {untold}."
-    said = _said(told[0], was_named=was_named)
+        return f"Step {step} stands out: {_described(unusual[0], was_named=was_named)}{also}."
+    compared = [metric for metric in metrics if metric.deviation.is_defined]
+    if not compared:
+        reason = metrics[0].typical.undefined if metrics else "no gradient norm, KL or loss was logged at it"
+        return f"It is unknown whether step {step} stands out: {reason}."
+    text = _described(compared[0], was_named=was_named)
     if was_named:
-        return f"Step {step} does not stand out: {said}."
-    return f"No step stands out. The furthest is step {step}: {said}."
+        return f"Step {step} does not stand out: {text}."
+    return f"No step stands out. The furthest is step {step}: {text}."
 
 
-def _said(one: SpikeMetric, *, was_named: bool) -> str:
-    values = (one.value.value, one.typical.value, one.deviation.value, one.by_chance.value)
+def _described(metric: SpikeMetric, *, was_named: bool) -> str:
+    values = (metric.value.value, metric.typical.value, metric.deviation.value, metric.by_chance.value)
     value, typical, deviation, by_chance = (0.0 if number is None else number for number in values)
     times = f", {value / typical:.3g} times" if value > 0 and typical > 0 else ", against"
     chance = f"chance reaches {by_chance:.1f} in one {'step' if was_named else 'run'} of twenty"
     return (
-        f"{one.name} {value:.3g}{times} the {typical:.3g} of the {one.typical.num_units} steps around it, "
+        f"{metric.name} {value:.3g}{times} the {typical:.3g} of the {metric.typical.num_units} steps around it, "
         f"{deviation:.1f} standard deviations, where {chance}"
     )
 
@@ -58,7 +60,7 @@ def _norms(report: SpikeReport) -> Iterator[str]:
     if report.grad_norm.value is None:
         yield f"Its gradient could not be recomputed: {report.grad_norm.undefined}."
         return
-    logged = next((one.value.value for one in report.metrics if one.name == "grad_norm"), None)
+    logged = next((metric.value.value for metric in report.metrics if metric.name == "grad_norm"), None)
     if logged is not None and abs(report.grad_norm.value - logged) > OTHER_GRADIENT * abs(logged):
         yield (
             f"The recomputed norm is {report.grad_norm.value:.4g}, the logged one {logged:.4g}: what follows describes "
@@ -72,7 +74,7 @@ def _rollouts(report: SpikeReport) -> Iterator[str]:
     if not report.removals:
         return
     number, last = len(report.rollouts), report.removals[-1]
-    typical = next((one.typical.value for one in report.metrics if one.name == "grad_norm"), None)
+    typical = next((metric.typical.value for metric in report.metrics if metric.name == "grad_norm"), None)
     is_above = typical is not None and report.grad_norm.value is not None and report.grad_norm.value > typical
     first = report.removals[0]
     yield (
@@ -91,22 +93,25 @@ def _rollouts(report: SpikeReport) -> Iterator[str]:
 
 
 def _repeats(report: SpikeReport) -> Iterator[str]:
-    known = [one for one in report.rollouts if one.repeated_ngrams.is_defined]
-    named = [one for one in known[:5] if (one.repeated_ngrams.value or 0.0) >= MUCH_REPEATED]
+    measured = [rollout for rollout in report.rollouts if rollout.repeated_ngrams.is_defined]
+    named = [rollout for rollout in measured[:5] if (rollout.repeated_ngrams.value or 0.0) >= MUCH_REPEATED]
     if named:
-        middle = statistics.median(one.repeated_ngrams.value or 0.0 for one in known)
-        parts = [f"{_name(one)} ({percent(one.repeated_ngrams.value or 0.0)})" for one in named]
+        middle = statistics.median(rollout.repeated_ngrams.value or 0.0 for rollout in measured)
+        parts = [f"{_name(rollout)} ({percent(rollout.repeated_ngrams.value or 0.0)})" for rollout in named]
         yield f"{_listed(parts)} mostly repeat runs of four tokens; the median of the step is {percent(middle)}."
 
 
 def _tensors(report: SpikeReport) -> Iterator[str]:
     large = [
-        one
-        for one in report.tensors[:3]
-        if one.tensor_share >= LARGE_PART * one.frac_parameters and one.tensor_share >= 0.1
+        parameter
+        for parameter in report.tensors[:3]
+        if parameter.tensor_share >= LARGE_PART * parameter.frac_parameters and parameter.tensor_share >= 0.1
     ]
     if large:
-        shares = [(one.tensor, percent(one.tensor_share), percent(one.frac_parameters)) for one in large]
+        shares = [
+            (parameter.tensor, percent(parameter.tensor_share), percent(parameter.frac_parameters))
+            for parameter in large
+        ]
         parts = [f"{tensor} {share} (of the parameters {parameters})" for tensor, share, parameters in shares]
         yield f"Of the squared norm, {_listed(parts)}."
 

@@ -392,14 +392,17 @@ class RankReport(Drawn):
 
     source: Source  # where the rollouts came from
     rows: RowKind  # what a row is
-    spectra: tuple[GradientSpectrum, ...]  # by step, advantage, group size and group
-    curve: tuple[RankCurvePoint, ...]  # effective rank over checkpoints, one point per step, advantage and group size
-    steps: tuple[StepGeometry, ...]  # by step
-    skipped: Mapping[int, str]  # steps that were asked for and could not be computed, with the reason
-    refused: Mapping[str, str]
+    spectra: tuple[GradientSpectrum, ...] = ()  # by step, advantage, group size and group
+    curve: tuple[RankCurvePoint, ...] = ()  # ranks over checkpoints, one point per step, advantage and group size
+    steps: tuple[StepGeometry, ...] = ()  # by step
+    skipped: Mapping[int, str] = field(default_factory=dict)
+    """Steps that were asked for and could not be computed, with the reason."""
+    refused: Mapping[str, str] = field(default_factory=dict)
     """Advantages that were asked for and cannot be computed from these rollouts, with the reason."""
-    gram: Mapping[str, str]  # step -> file of its Gram matrix of score vectors, where an output folder was given
-    engine: Mapping[str, object]  # engine, dtype, device, number of parameters, coverage, seconds
+    gram: Mapping[str, str] = field(default_factory=dict)
+    """Step -> file of its Gram matrix of score vectors, where an output folder was given."""
+    engine: Mapping[str, object] = field(default_factory=dict)
+    """Engine, dtype, device, number of parameters, coverage, seconds."""
     formulations: tuple[FormulationUpdate, ...] = ()  # by step and advantage
     kinds: tuple[KindUpdate, ...] = ()
     """What all-fail, mixed and all-pass groups give to it, of the kinds that there are; rewards of 0 and 1 alone."""

@@ -49,7 +49,7 @@ def compare(
     undecided is said to be, with the difference that would have been found. --vary asks less, and so decides more.
     """
     from gradscope.diagnostics.compare.measure import compare_runs
-    from gradscope.diagnostics.report.index import MOST_BESIDE
+    from gradscope.diagnostics.report.index import MOST_COMPARED
 
     budgets, tables = parse_counts("--k", k), options.parse_show("compare", show)
     with delivery(out) as result:
@@ -57,6 +57,6 @@ def compare(
             comparison = compare_runs(
                 *runs, ks=budgets, only=vary, gradients=gradients, strict=read.strict, read=read, progress=progress
             )
-        are_runs = sum(len(cell.runs) for cell in comparison.cells) == len(runs) <= MOST_BESIDE
+        are_runs = sum(len(cell.runs) for cell in comparison.cells) == len(runs) <= MOST_COMPARED
         side_by_side = [of_same_run(context, "report")] if len(runs) == 1 or are_runs else ()
         result.deliver(comparison, show=tables, then=side_by_side)

@@ -135,15 +135,18 @@ def check_run(
     if _SET_ASIDE not in names:
         verdicts += _of_rows_set_aside(run.source)
     verdicts = [
-        replace(one, allowed=one.outcome == "unknown" and one.metric in settings.allow_unknown) for one in verdicts
+        replace(verdict, allowed=verdict.outcome == "unknown" and verdict.metric in settings.allow_unknown)
+        for verdict in verdicts
     ]
-    outcomes: list[Outcome] = [one.outcome for one in verdicts if not one.allowed]
+    outcomes: list[Outcome] = [verdict.outcome for verdict in verdicts if not verdict.allowed]
     return CheckReport(
         source=run.source,
         verdicts=tuple(verdicts),
         outcome=_overall(outcomes),
         findings=_findings(run, names),
-        without_interval=tuple(name for name, one in now.items() if update_baseline and one.estimate.interval is None),
+        without_interval=tuple(
+            name for name, metric in now.items() if update_baseline and metric.estimate.interval is None
+        ),
     )
 
 
@@ -151,8 +154,8 @@ def _findings(run: Run, names: Sequence[str]) -> tuple[str, ...]:
     """What the rewards of a log say against a gate that passes; nothing where it asks for just that."""
     if any(split_metric(name)[0] == "frac_reward_conflict" for name in names):
         return ()
-    found = side_rewards(run, run.source.path)
-    return () if found is None else conflict_findings(found.conflict)
+    sides = side_rewards(run, run.source.path)
+    return () if sides is None else conflict_findings(sides.conflict)
 
 
 def _baseline_metric(value: MetricValue) -> BaselineMetric:
@@ -165,8 +168,8 @@ def _check_name(text: str, values: MetricValues) -> None:
     names = values.names()
     if catalog_name(name) in names:
         return
-    found = [entry.name for entry in search(name) if entry.name in names]
-    near = dict.fromkeys([*near_names(name, names), *found[:1]])
+    matches = [entry.name for entry in search(name) if entry.name in names]
+    near = dict.fromkeys([*near_names(name, names), *matches[:1]])
     hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else "See `gradscope explain` for the list."
     raise UsageError(
         f"There is no metric {name!r}, and the trainer logged none of that name.",
@@ -180,7 +183,7 @@ def _of_rows_set_aside(source: Source) -> list[Verdict]:
     if not quarantined.num_rows and not quarantined.lost:
         return []
     required = Requirement(metric=_SET_ASIDE, op="<=", limit=_MOST_SET_ASIDE)
-    reasons = (f"{one.counted}: {one.reason} ({one.where})" for one in quarantined.reasons)
+    reasons = (f"{entry.counted}: {entry.reason} ({entry.where})" for entry in quarantined.reasons)
     value = MetricValue(
         estimate=frac_set_aside(source),
         subject=f"{_SET_ASIDE} of {source.num_rows + quarantined.num_rollouts:,} rollouts",
@@ -414,22 +417,25 @@ def baseline_verdicts(
                 advice=(advice or {}).get(name, ""),
             )
         )
-    p_values = holm([_p_value(one, resampling) if rule == "interval" else None for one in compared])
+    p_values = holm([_p_value(metric, resampling) if rule == "interval" else None for metric in compared])
     num_tests = sum(p_value is not None for p_value in p_values)
     return [
-        _change_verdict(one, p_value, num_tests, rule, path) for one, p_value in zip(compared, p_values, strict=True)
+        _change_verdict(metric, p_value, num_tests, rule, path)
+        for metric, p_value in zip(compared, p_values, strict=True)
     ]
 
 
-def _p_value(one: _Compared, resampling: Resampling) -> float | None:
+def _p_value(compared: _Compared, resampling: Resampling) -> float | None:
     """How often chance makes a change as far beyond the margin, both sides counted; None where it cannot be said."""
     # 0.05 is where the near end of the 95 % interval of this metric alone is the margin.
-    sides = {"lower": (1,), "higher": (-1,), "neither": (1, -1)}[_better(one.name)]
-    if len(one.paired):
-        tails = [rise_by_flips(side * one.paired, one.margin, seed=resampling.seed) for side in sides]
-    elif one.change.interval is not None:
+    sides = {"lower": (1,), "higher": (-1,), "neither": (1, -1)}[_better(compared.name)]
+    if len(compared.paired):
+        tails = [rise_by_flips(side * compared.paired, compared.margin, seed=resampling.seed) for side in sides]
+    elif compared.change.interval is not None:
         tails = [
-            rise_by_interval(one.change if side > 0 else one.change.map(lambda value: -value), one.margin)
+            rise_by_interval(
+                compared.change if side > 0 else compared.change.map(lambda value: -value), compared.margin
+            )
             for side in sides
         ]
     else:
@@ -444,40 +450,42 @@ def _better(name: str) -> Direction:
     return "neither" if entry is None or (selector and selector.aggregate == "trend") else entry.better
 
 
-def _change_verdict(one: _Compared, p_value: float | None, num_tests: int, rule: BaselineRule, path: str) -> Verdict:
-    better = _better(one.name)
-    outcome = _outcome(one, p_value, rule)
-    next_step = _change_advice(one, outcome, path)
+def _change_verdict(
+    compared: _Compared, p_value: float | None, num_tests: int, rule: BaselineRule, path: str
+) -> Verdict:
+    better = _better(compared.name)
+    outcome = _outcome(compared, p_value, rule)
+    next_step = _change_advice(compared, outcome, path)
     return Verdict(
-        metric=one.name,
+        metric=compared.name,
         op=_OPERATORS[better],
-        limit=_limit(one.old, better, one.margin),
+        limit=_limit(compared.old, better, compared.margin),
         outcome=outcome,
-        estimate=one.after.estimate,
-        meaning=_change_meaning(one, p_value, num_tests),
+        estimate=compared.after.estimate,
+        meaning=_change_meaning(compared, p_value, num_tests),
         next_step=next_step.text,
         advice=next_step.advice,
         command=next_step.command,
         change=Change(
-            baseline=one.old,
-            change=one.change,
-            margin=one.margin,
+            baseline=compared.old,
+            change=compared.change,
+            margin=compared.margin,
             rule=rule,
-            num_paired=len(one.paired),
+            num_paired=len(compared.paired),
             p_value=p_value,
             num_tests=num_tests,
         ),
     )
 
 
-def _outcome(one: _Compared, p_value: float | None, rule: BaselineRule) -> Outcome:
-    if one.change.value is None:
-        return "fail" if one.after.is_not_finite else "unknown"
+def _outcome(compared: _Compared, p_value: float | None, rule: BaselineRule) -> Outcome:
+    if compared.change.value is None:
+        return "fail" if compared.after.is_not_finite else "unknown"
     if rule == "value":
-        rose, fell = one.change.value > one.margin, one.change.value < -one.margin
-        return "fail" if {"lower": rose, "higher": fell, "neither": rose or fell}[_better(one.name)] else "pass"
+        rose, fell = compared.change.value > compared.margin, compared.change.value < -compared.margin
+        return "fail" if {"lower": rose, "higher": fell, "neither": rose or fell}[_better(compared.name)] else "pass"
     if p_value is None:
-        return "unknown" if one.change.value else "pass"
+        return "unknown" if compared.change.value else "pass"
     return "fail" if p_value <= FAMILY_RATE else "pass"
 
 
@@ -487,32 +495,34 @@ def _limit(before: Estimate, better: Direction, margin: float) -> float:
     return before.value + {"lower": margin, "higher": -margin, "neither": 0.0}[better]
 
 
-def _change_meaning(one: _Compared, p_value: float | None, num_tests: int) -> str:
-    if one.old.value is None or one.after.estimate.value is None:
+def _change_meaning(compared: _Compared, p_value: float | None, num_tests: int) -> str:
+    if compared.old.value is None or compared.after.estimate.value is None:
         return (
-            f"{one.name} cannot be compared with the baseline: {one.change.undefined}. What is not known does not pass."
+            f"{compared.name} cannot be compared with the baseline: {compared.change.undefined}. What is not "
+            "known does not pass."
         )
-    how = f"paired over {len(one.paired)} prompts" if len(one.paired) else "not paired by prompt"
+    how = f"paired over {len(compared.paired)} prompts" if len(compared.paired) else "not paired by prompt"
     text = (
-        f"{one.name} was {one.old.value:.6g} in the baseline and is {one.after.estimate.value:.6g}; the change is "
-        f"{with_interval(one.change, '+.4g')}, {how}; allowed is {one.margin:g} to the worse"
+        f"{compared.name} was {compared.old.value:.6g} in the baseline and is "
+        f"{compared.after.estimate.value:.6g}; the change is "
+        f"{with_interval(compared.change, '+.4g')}, {how}; allowed is {compared.margin:g} to the worse"
     )
     if p_value is not None:
         family = f", corrected for {num_tests} metrics" if num_tests > 1 else ""
         return f"{text}; by chance alone p = {p_value:.2g}{family}."
-    if one.change.interval is None and one.change.value:
+    if compared.change.interval is None and compared.change.value:
         return f"{text}. How much of that is chance is not known, for a number without an interval."
     return f"{text}."
 
 
-def _change_advice(one: _Compared, outcome: Outcome, path: str) -> _NextStep:
+def _change_advice(compared: _Compared, outcome: Outcome, path: str) -> _NextStep:
     if outcome == "pass":
         return _NextStep()
-    metric, selector = split_metric(one.name)
+    metric, selector = split_metric(compared.name)
     entry = CATALOG.get(catalog_name(metric))
-    if one.before is None:
+    if compared.before is None:
         return _NextStep("Write the baseline again from a good run: --update-baseline --force")
-    if outcome == "unknown" and one.change.value is not None:
+    if outcome == "unknown" and compared.change.value is not None:
         mean = f"{metric}@{selector.steps}:mean" if selector and selector.steps != "all" else f"{metric}@last20%"
         text = (
             f"Compare a mean over ten steps or more, such as {mean}, and write the baseline again with it; or let the "
@@ -523,4 +533,4 @@ def _change_advice(one: _Compared, outcome: Outcome, path: str) -> _NextStep:
         return _NextStep("Look at the trainer's own log of this metric, or at the requirement on it above.")
     command = look_closer(entry, path)
     accept = "Where the change is meant, accept it: --update-baseline --force"
-    return _NextStep(f"{one.advice} Look closer: {command}. {accept}".strip(), one.advice, command)
+    return _NextStep(f"{compared.advice} Look closer: {command}. {accept}".strip(), compared.advice, command)

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 
 def _group_metric_by_prompt(run: Run, name: str, *, reward: str | None, threshold: float | None) -> dict[str, float]:
-    """A metric of groups, prompt by prompt."""
     if name not in METRICS or (name == "pass_rate" and threshold is None):
         return {}
     chosen = group_rewards(run, reward)
@@ -203,11 +202,11 @@ class MetricValues:
         """Whether the log holds metrics and no rollouts, and the metric is one of them."""
         return self.run.source.kind == "metrics" and name in self.run.courses.columns
 
-    def _silent(self, name: str, known: Iterable[int], asked: Sequence[int], must_have: Needed) -> MetricValue | None:
+    def _silent(self, name: str, logged: Iterable[int], asked: Sequence[int], must_have: Needed) -> MetricValue | None:
         """What to say where a metric that some steps have is not known at all that are asked for."""
-        there = set(known)
-        again = {step for step, sampled in self.run.repeats.items() if sampled in there}
-        reason = silence(sorted(there | again), asked, self.run.windows, must_have)
+        present = set(logged)
+        again = {step for step, sampled in self.run.repeats.items() if sampled in present}
+        reason = silence(sorted(present | again), asked, self.run.windows, must_have)
         if reason is None:
             return None
         estimate = Estimate.undefined_because(f"it {reason}")
@@ -227,7 +226,7 @@ class MetricValues:
         elif _part_of_log(metric):
             rows = {step: estimate.value for step, estimate in self._log_course(metric).items()}
         elif entry is not None and entry.command == "replay":
-            rows = {one.step: _replayed(one, entry) for one in self._replayed_steps(tuple(steps)).steps}
+            rows = {step.step: _replayed(step, entry) for step in self._replayed_steps(tuple(steps)).steps}
         elif metric in self.run.courses.columns:
             return self.run.courses.by_step(metric)
         else:
@@ -353,7 +352,6 @@ class MetricValues:
         )
 
     def _replayed_steps(self, steps: tuple[int, ...] | None) -> ReplayReport:
-        """The replay of some steps; None: of all."""
         from gradscope.diagnostics.replay.measure import replay_run
 
         return self._once(
@@ -370,7 +368,7 @@ class MetricValues:
         error = _replayed(last, entry)
         if error is not None:
             return MetricValue(estimate=Estimate.exact(error), subject=subject)
-        causes = [one.cause for one in last.quantities if one.name == quantity and one.cause]
+        causes = [replayed.cause for replayed in last.quantities if replayed.name == quantity and replayed.cause]
         cause = next(iter(causes), last.cause) or f"{quantity} could not be recomputed"
         return MetricValue(estimate=Estimate.undefined_because(cause), subject=subject, hint=_see(entry.name))
 
@@ -483,13 +481,13 @@ def furthest_deviation(run: Run) -> tuple[Estimate, str]:
     """How far the step that `gradscope spike` would choose stands out, and by which number, in words."""
     courses = courses_of(run)
     step = outstanding_step(courses)
-    told = [
+    metrics = [
         metric_at(name, course, step, num_chosen_from=len(course)) for name, course in courses.items() if step in course
     ]
-    broken = next((one for one in told if not one.value.is_defined), None)
+    broken = next((metric for metric in metrics if not metric.value.is_defined), None)
     if broken is not None:
         return broken.deviation, f"deviation of {broken.name} at step {step}"
-    first = next(one for one in told if one.deviation.is_defined)
+    first = next(metric for metric in metrics if metric.deviation.is_defined)
     chance = f"chance reaches {first.by_chance.value or 0.0:.1f} in one run of twenty"
     return first.deviation, f"deviation of {first.name} at step {step} ({chance})"
 

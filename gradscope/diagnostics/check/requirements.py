@@ -87,7 +87,7 @@ def split_metric(text: str) -> tuple[str, Selector | None]:
     return name, Selector(steps=parts["steps"], aggregate=aggregate)
 
 
-def silence(known: Sequence[int], asked: Sequence[int], windows: Mapping[int, int], must_have: Needed) -> str | None:
+def silence(logged: Sequence[int], asked: Sequence[int], windows: Mapping[int, int], must_have: Needed) -> str | None:
     """Why a metric that ended before the run, or paused, does not stand for the steps asked for; None if it does.
 
     A metric may be logged every so many steps, the median distance of those that have it: fewer steps than that behind
@@ -103,10 +103,10 @@ def silence(known: Sequence[int], asked: Sequence[int], windows: Mapping[int, in
     'is not known at steps 1 to 4'
     >>> silence([10, 20], range(1, 26), {}, "all")
     """
-    if not known or not asked:
+    if not logged or not asked:
         return None
-    every = float(np.median(np.diff(known))) if len(known) > 1 else windows.get(known[0], 1)
-    before = known[: bisect_right(known, asked[-1])]
+    every = float(np.median(np.diff(logged))) if len(logged) > 1 else windows.get(logged[0], 1)
+    before = logged[: bisect_right(logged, asked[-1])]
     if not before:
         return None
     num_behind = len(asked) - bisect_right(asked, before[-1])

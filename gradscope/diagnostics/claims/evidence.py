@@ -224,8 +224,8 @@ class Evidence(MetricValues):
 
     def computed(self) -> Collected | None:
         """The rollouts' matrices where they were computed; None where no claim asked for them or they could not be."""
-        found = self.cache.get("gradients")
-        return found["rollout"] if isinstance(found, Mapping) else None
+        collected = self.cache.get("gradients")
+        return collected["rollout"] if isinstance(collected, Mapping) else None
 
     def _collect(self) -> Mapping[RowKind, Collected]:
         from gradscope.diagnostics.rank.collected import Collected, collect_kinds, examine_step
@@ -235,7 +235,7 @@ class Evidence(MetricValues):
         if self.at_hand is None:
             every = list(requests.values())
             return collect_kinds(self.run, self.steps, every, self.engine, self.progress, most=MOST_TOKENS)
-        of_rollouts = Collected()
+        of_rollouts = Collected(source=self.run.source, kind="rollout")
         for measured in self.at_hand.steps:
             examine_step(self.run, measured, requests["rollout"], of_rollouts)
         return {"rollout": of_rollouts}
@@ -243,12 +243,12 @@ class Evidence(MetricValues):
     def _credited(self) -> tuple[str, Collected]:
         from gradscope.diagnostics.rank.collected import collect_kinds
 
-        step = self.gradients("rollout").steps[-1].step
+        step = self.gradients("rollout").report.steps[-1].step
         origin, groups = token_credit(self.run.groups_at(step))
         run = replace(self.run, groups=groups)
         request = _request("weight", ("logged", self.advantage), ())
-        found = collect_kinds(run, [step], [request], self.engine, self.progress, most=MOST_TOKENS)
-        return origin, _with_a_step(found["weight"])
+        collected = collect_kinds(run, [step], [request], self.engine, self.progress, most=MOST_TOKENS)
+        return origin, _with_a_step(collected["weight"])
 
     def _held_out(self) -> PassAtKReport:
         if self.at_hand is not None:
@@ -266,18 +266,17 @@ class Evidence(MetricValues):
 
 
 def _check_two(number: int) -> None:
-    """Whether so many files of samples are a policy before and one after."""
     if number < 2:
         raise InputError("The run has no samples of held-out prompts before and after training.")
     if number > 2:
         raise InputError(f"Reach needs two files of samples, before and after, and there are {number}.")
 
 
-def _with_a_step(found: Collected) -> Collected:
+def _with_a_step(collected: Collected) -> Collected:
     """What was found; where no step could be computed, an InputError with the first reason."""
-    if not found.steps:
-        raise InputError(str(next(iter(found.skipped.values()))))
-    return found
+    if not collected.tables["steps"]:
+        raise InputError(str(next(iter(collected.skipped.values()))))
+    return collected
 
 
 def _request(kind: RowKind, advantages: tuple[str, ...], sizes: tuple[int, ...]) -> RankRequest:

@@ -46,18 +46,18 @@ _NO_SPREAD = 1e-9
 
 def rows_grow_sparser(evidence: Evidence) -> Judgement:
     """Gini of the rollouts' row norms over the checkpoints."""
-    return _sparser(evidence, {step.step: step.sparsity["gini"] for step in evidence.gradients("rollout").steps})
+    return _sparser(evidence, {step.step: step.sparsity["gini"] for step in evidence.gradients("rollout").report.steps})
 
 
 def tokens_grow_sparser(evidence: Evidence) -> Judgement:
     """Gini of the tokens' row norms over the checkpoints."""
-    return _sparser(evidence, {row.step: row.gini for row in evidence.gradients("token").sparsity})
+    return _sparser(evidence, {row.step: row.gini for row in evidence.gradients("token").report.sparsity})
 
 
 def entries_grow_sparser(evidence: Evidence) -> Judgement:
     """Gini of the entries of each weight's gradient, mean over weights, over the checkpoints."""
     by_step: dict[int, list[float]] = {}
-    for row in evidence.gradients("weight").sparsity:
+    for row in evidence.gradients("weight").report.sparsity:
         if row.gini.value is not None:
             by_step.setdefault(row.step, []).append(row.gini.value)
     return _sparser(evidence, {step: Estimate.exact(fmean(values)) for step, values in by_step.items()})
@@ -78,16 +78,16 @@ def groups_grow_sparser(evidence: Evidence) -> Judgement:
 
 
 def _sparser(evidence: Evidence, by_step: Mapping[int, Estimate]) -> Judgement:
-    known = {step: index.value for step, index in sorted(by_step.items()) if index.value is not None}
-    steps = tuple(known)
-    if not known:
+    gini_at = {step: index.value for step, index in sorted(by_step.items()) if index.value is not None}
+    steps = tuple(gini_at)
+    if not gini_at:
         return cannot_tell("No step has such a gradient")
-    change = trend(steps, list(known.values())).within(-1.0, 1.0)
+    change = trend(steps, list(gini_at.values())).within(-1.0, 1.0)
     prompts = {tuple(sorted(group.prompt_id for group in evidence.run.groups_at(step))) for step in steps}
     if change.is_defined and len(prompts) > 1:
         value = Estimate.exact(change.value or 0.0, num_units=change.num_units)
         return cannot_tell(_OTHER_PROMPTS, estimate=value, steps=steps)
-    low, high = min(known.values()), max(known.values())
+    low, high = min(gini_at.values()), max(gini_at.values())
     return _grown(change, steps, f"Of values from {number(low, '.2f')} to {number(high, '.2f')}, of the same prompts")
 
 
@@ -110,30 +110,32 @@ def _grown(change: Estimate, steps: tuple[int, ...], of: str) -> Judgement:
 def group_mean_is_optimal(evidence: Evidence) -> Judgement:
     """Whether the least noisy constant of a group, E[|s|^2 r] / E[|s|^2], is the group's mean reward."""
     # It is where reward and squared norm are uncorrelated (Greensmith, Bartlett & Baxter 2004). Groups of equal
-    # rewards say nothing: every baseline between their rewards is that reward.
-    found = evidence.gradients("rollout")
-    steps = tuple(step.step for step in found.steps)
+    # rewards say nothing: every optimum between their rewards is that reward.
+    collected = evidence.gradients("rollout")
+    steps = tuple(step.step for step in collected.report.steps)
 
     from gradscope.diagnostics.rank.formulations import measure_baselines
     from gradscope.metrics.gram.reward_baselines import optimal_baseline_of_group
 
-    mixed = [group for group in found.baseline_groups if group.is_mixed]
+    mixed = [group for group in collected.baseline_groups if group.is_mixed]
     best = [optimal_baseline_of_group(group.rewards, group.squared_norms).value for group in mixed]
-    apart = [[one - group.rewards.mean()] for one, group in zip(best, mixed, strict=True) if one is not None]
+    apart = [
+        [optimum - group.rewards.mean()] for optimum, group in zip(best, mixed, strict=True) if optimum is not None
+    ]
     if not apart:
         return cannot_tell("no group with unequal rewards has a gradient", steps=steps)
     reach = float(np.ptp(_rewards(evidence)))
     (distance,) = bounded_means(apart, low=-reach, high=reach)
     margin = SAME_BASELINE * reach
-    whole = measure_baselines(found.baseline_groups)[0]
-    without = whole.relative_noise["optimal_leave_one_out"]
+    pooled = measure_baselines(collected.baseline_groups)[0]
+    without = pooled.relative_noise["optimal_leave_one_out"]
     return Judgement(
         estimate=distance,
         null=Estimate.exact(0.0),
         verdict=in_range(distance, -margin, margin),
         why=f"Over {len(apart)} groups of unequal rewards. The condition: squared norms above a mean reward are "
         f"{_or_unknown(_norm_ratio(mixed))} of those below it, and the correlation of reward and squared norm is "
-        f"{_or_unknown(whole.reward_norm_correlation)}; taken from the other rollouts the least "
+        f"{_or_unknown(pooled.reward_norm_correlation)}; taken from the other rollouts the least "
         f"noisy constant leaves {_or_unknown(without)} of leave-one-out's noise.",
         steps=steps,
     )
@@ -170,15 +172,15 @@ def sign_part_is_the_direction(part: GroupKind, target: Literal["pass@1", "pass@
 
 
 def _sign_part(part: GroupKind, target: str, rule: Callable[[Estimate], ClaimVerdict], evidence: Evidence) -> Judgement:
-    rows = [_binary_rows(evidence, step.step) for step in evidence.gradients("rollout").steps]
+    rows = [_binary_rows(evidence, step.step) for step in evidence.gradients("rollout").report.steps]
 
     from gradscope.diagnostics.rank.formulations import group_index, kinds_of
     from gradscope.metrics.gram.alignment import expected_updates, pass_at_k_weights
 
-    known = [one for one in rows if one is not None]
-    if not known:
+    binary = [step_rows for step_rows in rows if step_rows is not None]
+    if not binary:
         return cannot_tell("The rewards are not 0 and 1 in groups of two or more of one size")
-    chosen = max(known, key=lambda one: int(kinds_of(one)[part].sum()))
+    chosen = max(binary, key=lambda step_rows: int(kinds_of(step_rows)[part].sum()))
     groups, mine = group_index(chosen), kinds_of(chosen)[part]
     num_groups, size = len(np.unique(groups[mine])), int(np.sum(groups == 0))
     if not num_groups:
@@ -238,18 +240,18 @@ class RankEvidence:
 
 def two_whatever_the_size(look: Callable[[Evidence], RankEvidence], evidence: Evidence) -> Judgement:
     """Whether the rank at the largest group is about 2 and the smallest group's is no other, at the last step."""
-    found = look(evidence)
-    ranked = [point for point in found.points if point.effective_rank.is_defined]
+    ranks = look(evidence)
+    ranked = [point for point in ranks.points if point.effective_rank.is_defined]
     if not ranked:
-        reason = found.points[0].effective_rank.undefined if found.points else None
+        reason = ranks.points[0].effective_rank.undefined if ranks.points else None
         return cannot_tell(reason or "No group has such a matrix")
     last = ranked[-1]
     verdicts = [in_range(last.effective_rank, *ABOUT_TWO, num_tests=2)]
     changed = "there is one group size" if len(ranked) < 2 else "no change is stated"
-    if found.change is not None and found.change.is_defined and len(ranked) > 1:
-        verdicts.append(in_range(found.change, -SAME_RANK, SAME_RANK, num_tests=2))
-        change = with_interval(found.change, "+.2f")
-        changed = f"{change} from the smallest to the largest R on the same prompts ({found.change.num_units})"
+    if ranks.change is not None and ranks.change.is_defined and len(ranked) > 1:
+        verdicts.append(in_range(ranks.change, -SAME_RANK, SAME_RANK, num_tests=2))
+        change = with_interval(ranks.change, "+.2f")
+        changed = f"{change} from the smallest to the largest R on the same prompts ({ranks.change.num_units})"
     else:
         verdicts.append("cannot_tell")
     course = ", ".join(f"{number(p.effective_rank.value or 0.0, '.2f')} at R = {p.group_size}" for p in ranked)
@@ -257,7 +259,7 @@ def two_whatever_the_size(look: Callable[[Evidence], RankEvidence], evidence: Ev
         estimate=last.effective_rank,
         null=_unrelated(last).effective_rank,
         verdict=together(verdicts),
-        why=f"Rank {course}; {changed}; {with_interval(_unrelated(last).ratio, '.2f')} of unrelated rows.{found.seen}",
+        why=f"Rank {course}; {changed}; {with_interval(_unrelated(last).ratio, '.2f')} of unrelated rows.{ranks.seen}",
         steps=(last.step,),
     )
 
@@ -268,23 +270,23 @@ def two_class_means(evidence: Evidence) -> Judgement:
     # mean score vectors, whatever G. Its rows have rank 2 only as far as those of a class are alike: the part of
     # their summed squared norms in the class means, sum over classes of |sum of A_i s_i|^2 / n_c over the sum of |A_i
     # s_i|^2.
-    rows = evidence.rows(evidence.gradients("rollout").steps[-1].step)
+    rows = evidence.rows(evidence.gradients("rollout").report.steps[-1].step)
     parts = sub_groups(rows, None)
-    shares, others = [], 0
+    shares, unfit = [], 0
     for part, advantages in zip(parts, advantages_of(rows, parts, evidence.advantage), strict=True):
         if not np.any(advantages):
             continue
         values, of_class = np.unique(advantages.round(9), return_inverse=True)
         if len(values) > 2 or abs(advantages.sum()) > _NO_SPREAD * len(advantages):
-            others += 1
+            unfit += 1
             continue
         gram = rows.gram[np.ix_(part.index, part.index)] * np.outer(advantages, advantages)
         means = np.eye(len(values))[of_class] / np.sqrt(np.bincount(of_class))  # [G, classes]
         energy = np.trace(gram)
         shares.append(np.array([np.trace(means.T @ gram @ means), np.sum(means**2 * np.diag(gram)[:, None])]) / energy)
-    if others or not shares:
-        why = f"under {evidence.advantage} the advantages of {others} groups do not sum to zero or have over two values"
-        return cannot_tell(why if others else "no group has a gradient", steps=(rows.step,))
+    if unfit or not shares:
+        why = f"under {evidence.advantage} the advantages of {unfit} groups do not sum to zero or have over two values"
+        return cannot_tell(why if unfit else "no group has a gradient", steps=(rows.step,))
     share, null = bounded_means(shares, low=0.0, high=1.0)
     return Judgement(
         estimate=share,
@@ -298,7 +300,9 @@ def two_class_means(evidence: Evidence) -> Judgement:
 
 def of_rollouts(kind: RowKind) -> Callable[[Evidence], RankEvidence]:
     """Rows that are rollouts, in the space of one kind."""
-    return lambda evidence: _evidence(evidence.gradients(kind).curve, evidence.gradients(kind).group_ranks, "rollout")
+    return lambda evidence: _evidence(
+        evidence.gradients(kind).report.curve, evidence.gradients(kind).group_ranks, "rollout"
+    )
 
 
 def of_tokens(kind: RowKind) -> Callable[[Evidence], RankEvidence]:
@@ -306,9 +310,9 @@ def of_tokens(kind: RowKind) -> Callable[[Evidence], RankEvidence]:
 
     def look(evidence: Evidence) -> RankEvidence:
         collected = evidence.gradients(kind)
-        found = _evidence(collected.token_curve, collected.group_ranks, "token")
-        seen = min((point.frac_seen for point in found.points if isinstance(point, TokenRankPoint)), default=1.0)
-        return found if seen == 1.0 else replace(found, change=None, seen=f" {percent(seen)} of the tokens are rows.")
+        ranks = _evidence(collected.report.token_curve, collected.group_ranks, "token")
+        seen = min((point.frac_seen for point in ranks.points if isinstance(point, TokenRankPoint)), default=1.0)
+        return ranks if seen == 1.0 else replace(ranks, change=None, seen=f" {percent(seen)} of the tokens are rows.")
 
     return look
 
@@ -316,7 +320,7 @@ def of_tokens(kind: RowKind) -> Callable[[Evidence], RankEvidence]:
 def of_weights(evidence: Evidence) -> RankEvidence:
     """dL/dW of one group, mean over all weights."""
     collected = evidence.gradients("weight")
-    ranked, every = len({point.tensor for point in collected.weight_curve} - {None}), collected.num_weights
+    ranked, every = len({point.tensor for point in collected.report.weight_curve} - {None}), collected.num_weights
     seen = "" if ranked == every else f" The mean is over {ranked} of {every} weights, drawn at random."
     return replace(_of_weight(collected, None), seen=seen)
 
@@ -326,7 +330,7 @@ def of_head(evidence: Evidence) -> RankEvidence:
     from gradscope.diagnostics.rank.weight_groups import is_output_head
 
     collected = evidence.gradients("weight")
-    names = [point.tensor for point in collected.weight_curve if point.tensor is not None]
+    names = [point.tensor for point in collected.report.weight_curve if point.tensor is not None]
     heads = list(filter(is_output_head, names))
     if not heads:
         raise InputError("No weight is the output head alone: it is tied to the embedding, or was not trained.")
@@ -361,16 +365,16 @@ def higher_with_token_credit(evidence: Evidence) -> Judgement:
     """Whether dL/dW of a group has a higher rank where each token has an advantage of its own."""
     # Compared is the mean over weights of a group's dL/dW. A rank of rows would not do: it depends on how unequal the
     # advantages' sizes are, and never on whom they reward.
-    origin, found = evidence.credited()
+    origin, collected = evidence.credited()
 
     from gradscope.diagnostics.rank.weight_groups import ALL_WEIGHTS
 
     by_group: dict[str, dict[str, float]] = {}
-    for one in found.group_ranks:
-        if one.matrix == ALL_WEIGHTS:
-            by_group.setdefault(one.group_id, {})[one.advantage] = one.rank
+    for group_rank in collected.group_ranks:
+        if group_rank.matrix == ALL_WEIGHTS:
+            by_group.setdefault(group_rank.group_id, {})[group_rank.advantage] = group_rank.rank
     both = [(ranks[LOGGED], ranks[evidence.advantage]) for ranks in by_group.values() if len(ranks) == 2]
-    step = found.steps[-1].step
+    step = collected.report.steps[-1].step
     if not both:
         return cannot_tell("No group has a gradient under both advantages", steps=(step,))
     (ratio,) = bootstrap_statistics(lambda sums: sums[..., :1] / sums[..., 1:], both, within=(0.0, np.inf))
@@ -387,15 +391,14 @@ def higher_with_token_credit(evidence: Evidence) -> Judgement:
 def _of_weight(collected: Collected, tensor: str | None) -> RankEvidence:
     from gradscope.diagnostics.rank.weight_groups import ALL_WEIGHTS
 
-    points = [point for point in collected.weight_curve if point.tensor == tensor]
+    points = [point for point in collected.report.weight_curve if point.tensor == tensor]
     return _evidence(points, collected.group_ranks, tensor or ALL_WEIGHTS)
 
 
 def _evidence(points: Sequence[_Point], ranks: Iterable[GroupRank], matrix: str) -> RankEvidence:
-    """What is known at the last step."""
     step = max((point.step for point in points), default=0)
     chosen = sorted((point for point in points if point.step == step), key=lambda point: point.group_size)
-    changes = compare_sizes(one for one in ranks if (one.step, one.matrix) == (step, matrix))
+    changes = compare_sizes(rank for rank in ranks if (rank.step, rank.matrix) == (step, matrix))
     return RankEvidence(points=chosen, change=changes[-1].difference if changes else None)
 
 
@@ -408,17 +411,21 @@ FEW_CHANGE = 0.3  # the largest share of changed parameters that arXiv 2505.1171
 
 def avoids_principal_directions(evidence: Evidence) -> Judgement:
     """Share of a change in the principal directions of the initial weights, minus that of a random change."""
-    return _over_weights(evidence, lambda one: _minus(one.principal_overlap, one.principal_null), (-1.0, 0.0), 0.0)
+    return _over_weights(
+        evidence, lambda update: _minus(update.principal_overlap, update.principal_null), (-1.0, 0.0), 0.0
+    )
 
 
 def inherits_singular_values(evidence: Evidence) -> Judgement:
     """Part of a change that is in the singular values, minus that of an unrelated change of its size."""
-    return _over_weights(evidence, lambda one: _minus(one.spectrum_drift, one.spectrum_drift_null), (-1.0, 0.0), 0.0)
+    return _over_weights(
+        evidence, lambda update: _minus(update.spectrum_drift, update.spectrum_drift_null), (-1.0, 0.0), 0.0
+    )
 
 
 def few_parameters_change(evidence: Evidence) -> Judgement:
     """Share of the entries of a weight that change in bfloat16."""
-    return _over_weights(evidence, lambda one: one.bfloat16_changed.value, (0.0, FEW_CHANGE), 1.0)
+    return _over_weights(evidence, lambda update: update.bfloat16_changed.value, (0.0, FEW_CHANGE), 1.0)
 
 
 def _over_weights(
@@ -426,9 +433,9 @@ def _over_weights(
 ) -> Judgement:
     """Of a number from the least value of ``within`` to 1."""
     updates = evidence.updates()
-    first, last = min(one.first for one in updates), max(one.last for one in updates)
-    since = [one for one in updates if (one.first, one.last) == (first, last)]
-    values = [value for one in since if (value := measure(one)) is not None]
+    first, last = min(update.first for update in updates), max(update.last for update in updates)
+    since = [update for update in updates if (update.first, update.last) == (first, last)]
+    values = [value for update in since if (value := measure(update)) is not None]
     if len(values) < 2:
         return cannot_tell("The initial weights of fewer than two matrices are on disk")
     mean = student_mean(values, within=(within[0], 1.0))

@@ -84,9 +84,9 @@ def claims_of(evidence: Evidence, claims: Sequence[Claim] = CLAIMS) -> ClaimsRep
     return ClaimsReport(
         source=evidence.run.source,
         claims=rows,
-        steps=tuple(step.step for step in collected.steps) if collected else (),
+        steps=tuple(step.step for step in collected.report.steps) if collected else (),
         skipped={step: str(reason) for step, reason in collected.skipped.items()} if collected else {},
-        engine=collected.engine if collected else {},
+        engine=collected.report.engine if collected else {},
         findings=_findings(rows),
     )
 
@@ -116,7 +116,6 @@ def _row(claim: Claim, evidence: Evidence) -> ClaimRow | None:
 
 
 def _steps(run: Run, steps: Sequence[int] | None, *, gradients: bool) -> tuple[tuple[int, ...], str]:
-    """The steps to recompute, and why there are none."""
     if not gradients:
         return (), _NOT_ASKED
     if steps:
@@ -128,20 +127,19 @@ def _steps(run: Run, steps: Sequence[int] | None, *, gradients: bool) -> tuple[t
         return (), f"No gradient was recomputed: {reason.rstrip('.')}"
     if len(usable) <= MOST_STEPS:
         return tuple(usable), ""
-    return tuple(usable[round(place * (len(usable) - 1) / (MOST_STEPS - 1))] for place in range(MOST_STEPS)), ""
+    return tuple(usable[round(index * (len(usable) - 1) / (MOST_STEPS - 1))] for index in range(MOST_STEPS)), ""
 
 
 def _findings(rows: Sequence[ClaimRow]) -> tuple[str, ...]:
-    """How many claims hold, and which do not."""
     words = Counter(row.words for row in rows)
     contradicted, not_shown = words["contradicted"], words[NOT_SHOWN]
-    told = words["supported"] + contradicted + not_shown
+    decided = words["supported"] + contradicted + not_shown
     by_us = f", does not show {not_shown} by our measure" if not_shown else ""
     sentences = [
         f"Of {len(rows)} claims this run supports {words['supported']}, contradicts {contradicted}{by_us} and cannot "
-        f"tell {len(rows) - told}."
+        f"tell {len(rows) - decided}."
     ]
-    if told:
+    if decided:
         sentences.append("A verdict is about this run alone; its intervals hold claim by claim, not for all together.")
     return tuple(sentences)
 
@@ -161,12 +159,12 @@ def read_claims(path: str | Path) -> tuple[Claim, ...]:
 
 
 def _claim(table: Any, file: Path, number: int) -> Claim:
-    given = table if isinstance(table, dict) else {}
-    texts: dict[str, Any] = {key: text for key in _TEXTS if isinstance(text := given.get(key), str) and text.strip()}
+    fields = table if isinstance(table, dict) else {}
+    texts: dict[str, Any] = {key: text for key in _TEXTS if isinstance(text := fields.get(key), str) and text.strip()}
     missing = [key for key in _TEXTS if key not in texts]
     if missing:
         raise UsageError(f"Claim {number} of {file} has no text {missing[0]!r}.", hint=_EXAMPLE)
-    between = given.get("between")
+    between = fields.get("between")
     if not (isinstance(between, list) and len(between) == 2 and all(map(_is_number, between))):
         raise UsageError(f"Claim {number} of {file} has no range `between` of two numbers.", hint=_EXAMPLE)
     low, high = (float(end) for end in between)
@@ -184,12 +182,12 @@ def _judge(metric: str, low: float, high: float, evidence: Evidence) -> Judgemen
     entry, is_logged = CATALOG.get(name), name in evidence.run.courses.columns  # what was logged is not recomputed
     if not evidence.steps and not is_logged and entry is not None and entry.command in ("rank", "replay"):
         return cannot_tell(evidence.no_gradients)
-    found = evidence.value(metric)
-    if found.estimate.undefined is not None:
-        return cannot_tell(found.estimate.undefined)
-    without = "" if found.estimate.interval else "; without an interval nobody can tell"
+    measured = evidence.value(metric)
+    if measured.estimate.undefined is not None:
+        return cannot_tell(measured.estimate.undefined)
+    without = "" if measured.estimate.interval else "; without an interval nobody can tell"
     return Judgement(
-        estimate=found.estimate,
-        verdict=in_range(found.estimate, low, high),
-        why=f"{found.subject} is said to lie in [{low:g}, {high:g}]{without}.",
+        estimate=measured.estimate,
+        verdict=in_range(measured.estimate, low, high),
+        why=f"{measured.subject} is said to lie in [{low:g}, {high:g}]{without}.",
     )

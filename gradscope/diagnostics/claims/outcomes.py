@@ -63,17 +63,17 @@ def excess_from_prompts(evidence: Evidence) -> Judgement:
     if between.undefined is not None or over_time.undefined is not None:
         return cannot_tell(str(between.undefined or over_time.undefined))
     stays, of_visit = report.overdispersion.between_prompts, report.overdispersion.between_visits
-    known = stays.is_defined and of_visit.is_defined
+    returns = stays.is_defined and of_visit.is_defined
     by_prompt = (
         f"where prompts return, {with_interval(stays, 'z.3f')} of the variance of pass rates stays with the prompt and "
         f"{with_interval(of_visit, 'z.3f')} is of the visit"
-        if known
+        if returns
         else "no prompt returns, so what rollouts of a group share would look the same"
     )
     return Judgement(
         estimate=between,
         null=over_time,
-        verdict=together([_larger(between, over_time), _larger(stays, of_visit) if known else "cannot_tell"]),
+        verdict=together([_larger(between, over_time), _larger(stays, of_visit) if returns else "cannot_tell"]),
         why=f"{with_interval(between, points)} points from groups that differ within a step, "
         f"{with_interval(over_time, points)} from a pass rate that moves between steps; {by_prompt}.",
     )
@@ -82,32 +82,32 @@ def excess_from_prompts(evidence: Evidence) -> Judgement:
 def dead_groups_return(evidence: Evidence) -> Judgement:
     """Whether a prompt whose group was dead is dead at its next visit more often than one whose group was alive."""
     table = evidence.groups()
-    found = dead_persistence(table.step, table.prompt, table.dead, resampling=evidence.resampling)
-    if found.excess.undefined is not None:
-        return cannot_tell(found.excess.undefined)
-    if found.excess.num_units < _FEW_RETURNING:
+    dead = dead_persistence(table.step, table.prompt, table.dead, resampling=evidence.resampling)
+    if dead.excess.undefined is not None:
+        return cannot_tell(dead.excess.undefined)
+    if dead.excess.num_units < _FEW_RETURNING:
         return cannot_tell(
             f"Fewer than {_FEW_RETURNING} prompts return beside others whose last group was unlike theirs"
         )
     return Judgement(
-        estimate=found.excess,
+        estimate=dead.excess,
         null=Estimate.exact(0.0),
-        verdict=rises(found.excess, 0.0, PERSISTENT),
-        why=f"{with_interval(found.after_dead, percent)} are dead again after a dead group, "
-        f"{with_interval(found.after_live, percent)} after a live one; the excess is that of returns at one step, over "
-        f"{found.num_returns} returns.",
+        verdict=rises(dead.excess, 0.0, PERSISTENT),
+        why=f"{with_interval(dead.after_dead, percent)} are dead again after a dead group, "
+        f"{with_interval(dead.after_live, percent)} after a live one; the excess is that of returns at one step, over "
+        f"{dead.num_returns} returns.",
     )
 
 
 def search_not_capacity(evidence: Evidence) -> Judgement:
     """Whether held-out prompts are found with fewer samples and no more of them are solved."""
     comparison = evidence.held_out().comparison
-    known = [row for row in comparison.rows if row.difference.is_defined] if comparison else []
-    if comparison is None or not known:
+    defined = [row for row in comparison.rows if row.difference.is_defined] if comparison else []
+    if comparison is None or not defined:
         return cannot_tell("No budget is within the samples of every prompt, before and after")
     verdicts: dict[str, ClaimVerdict] = {"search compression": "supported", "capacity expansion": "contradicted"}
     return Judgement(
-        estimate=known[-1].difference,
+        estimate=defined[-1].difference,
         null=Estimate.exact(0.0),
         verdict=verdicts.get(comparison.verdict, "cannot_tell"),
         why=f"{comparison.evidence[:1].upper()}{comparison.evidence[1:].rstrip('.')}; {comparison.verifier}.",
@@ -179,13 +179,13 @@ def all_fail_is_exponential(evidence: Evidence) -> Judgement:
     )
 
 
-def _larger(one: Estimate, other: Estimate) -> ClaimVerdict:
+def _larger(estimate: Estimate, other: Estimate) -> ClaimVerdict:
     """Whether one number is larger, by intervals that do not meet."""
-    if one.interval is None or other.interval is None:
+    if estimate.interval is None or other.interval is None:
         return "cannot_tell"
-    if one.ends[0] > max(other.ends[1], 0.0):
+    if estimate.ends[0] > max(other.ends[1], 0.0):
         return "supported"
-    return "contradicted" if one.ends[1] < other.ends[0] else "cannot_tell"
+    return "contradicted" if estimate.ends[1] < other.ends[0] else "cannot_tell"
 
 
 NO_TOKENS = "No step has a gradient and a logged advantage of every token"
@@ -196,7 +196,7 @@ def likely_are_rewarded(evidence: Evidence) -> Judgement:
     weighed = evidence.weighed_tokens()
     if not weighed:
         return cannot_tell(NO_TOKENS)
-    tokens = [one.tokens for one in weighed.values()]
+    tokens = [step.tokens for step in weighed.values()]
     from gradscope.diagnostics.rank.tokens.parts import advantage_covariance
 
     covariance = advantage_covariance(tokens)
@@ -204,8 +204,8 @@ def likely_are_rewarded(evidence: Evidence) -> Judgement:
         estimate=covariance,
         null=Estimate.exact(0.0),
         verdict=on_side(covariance),
-        why=f"Over {sum(len(one.groups) for one in tokens):,} tokens of {covariance.num_units} groups, each beside the "
-        "means of its own step.",
+        why=f"Over {sum(len(step.groups) for step in tokens):,} tokens of {covariance.num_units} groups, each beside "
+        "the means of its own step.",
         steps=tuple(weighed),
     )
 
@@ -213,16 +213,16 @@ def likely_are_rewarded(evidence: Evidence) -> Judgement:
 def changes_as_predicted(evidence: Evidence) -> Judgement:
     """Whether the entropy at the steps' own tokens fell by the next checkpoint where their covariance is positive."""
     # The change is that of the weights on disk, whatever optimizer made them.
-    found = evidence.followed_tokens()
-    steps = tuple(found.changes)
+    followed = evidence.followed_tokens()
+    steps = tuple(followed.changes)
     if not steps:
-        return cannot_tell(next(iter(found.missing.values()), NO_TOKENS))
-    tokens = [found.weighed[step].tokens for step in steps]
+        return cannot_tell(next(iter(followed.missing.values()), NO_TOKENS))
+    tokens = [followed.weighed[step].tokens for step in steps]
     from gradscope.diagnostics.rank.tokens.parts import advantage_covariance, mean_over_tokens
 
     covariance = advantage_covariance(tokens)
-    change = mean_over_tokens(tokens, [found.changes[step].entropies for step in steps])
-    updates = sum(one.last - one.first for one in found.changes.values())
+    change = mean_over_tokens(tokens, [followed.changes[step].entropies for step in steps])
+    updates = sum(change.last - change.first for change in followed.changes.values())
     return Judgement(
         estimate=change,
         null=Estimate.exact(0.0),
@@ -241,13 +241,13 @@ def holds_most(kind: TokenCell) -> Callable[[Evidence], Judgement]:
     # Beside it stands their share of the tokens, which is that of the energy where all gradients are of one size.
 
     def judge(evidence: Evidence) -> Judgement:
-        found = [one for one in evidence.gradients("token").energies if one.kind == kind]
-        steps = tuple(one.step for one in found)
-        if not found:
+        energies = [row for row in evidence.gradients("token").energies if row.kind == kind]
+        steps = tuple(row.step for row in energies)
+        if not energies:
             return cannot_tell(NO_TOKENS)
-        share = _ratio([one.energy for one in found], [one.all_energy for one in found])
-        of_tokens = _ratio([one.tokens for one in found], [one.all_tokens for one in found])
-        if not sum(float(one.energy.sum()) for one in found):
+        share = _ratio([row.energy for row in energies], [row.all_energy for row in energies])
+        of_tokens = _ratio([row.tokens for row in energies], [row.all_tokens for row in energies])
+        if not sum(float(row.energy.sum()) for row in energies):
             return cannot_tell(f"No token {_NAMES[kind]} has a gradient", estimate=share, steps=steps)
         return Judgement(
             estimate=share,
@@ -263,21 +263,21 @@ def holds_most(kind: TokenCell) -> Callable[[Evidence], Judgement]:
 
 def moves_as_asked(evidence: Evidence) -> Judgement:
     """Whether training moved tokens of like probability apart the way their advantages ask."""
-    found = evidence.followed_tokens()
-    steps = tuple(found.changes)
+    followed = evidence.followed_tokens()
+    steps = tuple(followed.changes)
     if not steps:
-        return cannot_tell(next(iter(found.missing.values()), NO_TOKENS))
-    tokens = [found.weighed[step].tokens for step in steps]
+        return cannot_tell(next(iter(followed.missing.values()), NO_TOKENS))
+    tokens = [followed.weighed[step].tokens for step in steps]
     from gradscope.diagnostics.rank.tokens.weighed import matched_change
 
-    matched = matched_change(tokens, [found.changes[step] for step in steps])
+    matched = matched_change(tokens, [followed.changes[step] for step in steps])
     if matched.undefined is not None:
         return cannot_tell(matched.undefined, steps=steps)
     return Judgement(
         estimate=matched,
         null=Estimate.exact(0.0),
         verdict=in_range(matched, 0.0, math.inf),
-        why=f"From the weights before each step to the next on disk, over {sum(len(one.groups) for one in tokens):,} "
+        why=f"From the weights before each step to the next on disk, over {sum(len(own.groups) for own in tokens):,} "
         f"tokens of {matched.num_units} groups; updates on other prompts lie between the two.",
         steps=steps,
     )

@@ -105,20 +105,21 @@ Point = tuple[int, str, float]  # step, metric, value
 def _measure_gradients(
     runs: Sequence[ComparedRun], *, progress: ProgressCallback = no_progress
 ) -> dict[Path, dict[str, float]]:
-    """What the gradients of each run were like."""
     points: dict[Path, list[Point]] = {}
     for done, run in enumerate(runs):
-        told = part(progress, done, len(runs), f"gradients of runs, now {run.path.name}")
+        report_progress = part(progress, done, len(runs), f"gradients of runs, now {run.path.name}")
         sizes = () if run.group_size is None else (run.group_size,)
-        report = measure_rank(run.path, advantages=(LOGGED,), options=RankOptions(group_sizes=sizes), progress=told)
+        report = measure_rank(
+            run.path, advantages=(LOGGED,), options=RankOptions(group_sizes=sizes), progress=report_progress
+        )
         points[run.path] = list(_points(report))
-    common = set.intersection(*({step for step, _, _ in found} for found in points.values()))
+    common = set.intersection(*({step for step, _, _ in run_points} for run_points in points.values()))
     if not common:
         raise InputError(
             "The runs have no step in common whose gradients can be recomputed.",
             hint="Train them with one --checkpoint-every, or leave out --gradients.",
         )
-    return {path: _means([point for point in found if point[0] in common]) for path, found in points.items()}
+    return {path: _means([point for point in run_points if point[0] in common]) for path, run_points in points.items()}
 
 
 def _points(report: RankReport) -> Iterator[Point]:
@@ -242,8 +243,8 @@ def _cells(runs: Sequence[ComparedRun]) -> dict[_Cell, dict[int, ComparedRun]]:
 def _cautions(first: ComparedRun, second: ComparedRun) -> Iterator[str]:
     """What of two runs is not the same, beside what is compared."""
     if first.rewards is not None and second.rewards is not None:
-        one, other = (set(names) for names in prompt_names([first.rewards, second.rewards]))
-        yield f"{len(one & other):,} of {len(one | other):,} prompts are in both."
+        first_prompts, second_prompts = (set(names) for names in prompt_names([first.rewards, second.rewards]))
+        yield f"{len(first_prompts & second_prompts):,} of {len(first_prompts | second_prompts):,} prompts are in both."
         if unlike_rewards(first, second):
             yield "Their rewards are of other functions, so mean rewards are in two units."
     alone = sorted(first.settings.keys() ^ second.settings.keys())
@@ -270,10 +271,9 @@ def _has_cost(runs: Sequence[ComparedRun]) -> bool:
 
 
 def _cell_name(cell: _Cell) -> str:
-    """What a cell is called."""
     advantage, settings = cell
-    told = [f"{name} {value}" if name != "run" else str(value) for name, value in settings if value is not None]
-    return ", ".join([advantage, *told] if advantage != UNKNOWN else told) or UNKNOWN
+    words = [f"{name} {value}" if name != "run" else str(value) for name, value in settings if value is not None]
+    return ", ".join([advantage, *words] if advantage != UNKNOWN else words) or UNKNOWN
 
 
 def _pairs(cells: Sequence[_Cell]) -> Iterator[tuple[_Cell, _Cell]]:
@@ -287,8 +287,8 @@ def _asked(cells: Iterable[_Cell], only: str | None) -> list[tuple[_Cell, _Cell]
     pairs = list(_pairs(list(cells)))
     varied = list(dict.fromkeys(_changed(*pair)[0] for pair in pairs if len(_changed(*pair)) == 1))
     if only is not None and only not in varied:
-        there = f"They differ in {', '.join(varied)}" if varied else "No two differ in one thing"
-        raise InputError(f"No two cells differ in {only!r} alone.", hint=f"{there}; leave out --vary.")
+        alternatives = f"They differ in {', '.join(varied)}" if varied else "No two differ in one thing"
+        raise InputError(f"No two cells differ in {only!r} alone.", hint=f"{alternatives}; leave out --vary.")
     return [pair for pair in pairs if only is None or _changed(*pair) == [only]]
 
 
@@ -296,7 +296,7 @@ def _changed(first: _Cell, second: _Cell) -> list[str]:
     """What differs between two cells, of what both state; which run it is where they differ in nothing of that."""
     stated: dict[str, tuple[_Setting, _Setting]]
     stated = {"advantage": (first[0], second[0])} if UNKNOWN not in (first[0], second[0]) else {}
-    stated |= {name: (one, other) for (name, one), (_, other) in zip(first[1], second[1], strict=True)}
+    stated |= {name: (before, after) for (name, before), (_, after) in zip(first[1], second[1], strict=True)}
     changed = [name for name, both in stated.items() if None not in both and both[0] != both[1]]
     return [name for name in changed if name != "run" or changed == ["run"]] or ["run"]
 
@@ -375,7 +375,7 @@ def _curves(cell: _Cell, runs: Sequence[ComparedRun]) -> Iterator[ComparedCurve]
         if not length:
             continue
         windows = np.array_split(np.arange(length), min(_WINDOWS, length))
-        table = np.array([[one[window].mean() for window in windows] for one in series])
+        table = np.array([[values[window].mean() for window in windows] for values in series])
         yield ComparedCurve(
             cell=_cell_name(cell),
             metric=metric,

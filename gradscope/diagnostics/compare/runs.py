@@ -117,12 +117,12 @@ class ComparedRun:
 
 def find_runs(paths: Sequence[str | Path]) -> tuple[Path, ...]:
     """Runs under paths, one or two levels down, each once, in order; a path that holds none stands for itself."""
-    found: list[Path] = []
+    folders: list[Path] = []
     for path in map(fetched, paths):
         patterns = ("manifest.json", "*/manifest.json", "*/*/manifest.json")
         ours = sorted({file.parent for pattern in patterns for file in path.glob(pattern)})
-        found += ours or runs_below(path) or [path]
-    return tuple(dict.fromkeys(found))
+        folders += ours or runs_below(path) or [path]
+    return tuple(dict.fromkeys(folders))
 
 
 def read_runs(
@@ -137,10 +137,10 @@ def read_runs(
             runs.append(_read_log(folder, read, progress) if forced or not _is_ours(folder) else _read_run(folder))
         except GradscopeError as error:
             left_out[as_named(str(folder))] = error
-    return _told_apart(runs), left_out
+    return _with_run_names(runs), left_out
 
 
-def _told_apart(runs: Sequence[ComparedRun]) -> tuple[ComparedRun, ...]:
+def _with_run_names(runs: Sequence[ComparedRun]) -> tuple[ComparedRun, ...]:
     """Logs that state no setting in which they differ are not one run made twice: they differ in which run."""
     names = names_of([run.path for run in runs])
     return tuple(
@@ -151,12 +151,12 @@ def _told_apart(runs: Sequence[ComparedRun]) -> tuple[ComparedRun, ...]:
     )
 
 
-def _is_apart(one: ComparedRun, other: ComparedRun) -> bool:
+def _is_apart(run: ComparedRun, other: ComparedRun) -> bool:
     """Whether two runs are of other seeds, or state a setting each in its way."""
-    both = one.settings.keys() & other.settings.keys()
-    unlike = [name for name in both if repr(one.settings[name]) != repr(other.settings[name])]
-    is_known = UNKNOWN not in (one.advantage, other.advantage)
-    return one.seed != other.seed or bool(unlike) or (is_known and one.advantage != other.advantage)
+    both = run.settings.keys() & other.settings.keys()
+    unlike = [name for name in both if repr(run.settings[name]) != repr(other.settings[name])]
+    is_known = UNKNOWN not in (run.advantage, other.advantage)
+    return run.seed != other.seed or bool(unlike) or (is_known and run.advantage != other.advantage)
 
 
 def on_common_steps(first: ComparedRun, second: ComparedRun) -> tuple[ComparedRun, ComparedRun]:
@@ -337,8 +337,8 @@ def prompt_names(tables: Sequence[RewardTable]) -> list[list[str]]:
 
 def _question(text: str) -> str:
     plain = _MARKS.sub("\n", text)
-    found = _LAST_TURN.fullmatch(plain)
-    return (found[1] if found else plain).strip()
+    match = _LAST_TURN.fullmatch(plain)
+    return (match[1] if match else plain).strip()
 
 
 def with_differences(
@@ -349,12 +349,12 @@ def with_differences(
     # rollouts cannot be read. Of those that have one the verdict is ``differ`` where zero is outside, for all of them
     # at once.
     before, after = _means(first), _means(second)
-    found = {name: _difference(before[name], after[name]) for name in before.keys() & after.keys()}
+    differences = {name: _difference(before[name], after[name]) for name in before.keys() & after.keys()}
     judged = []
     for pair in pairs:
-        within = found.get(pair.metric)
+        within = differences.get(pair.metric)
         in_one_unit = pair.metric != "train_reward" or not unlike_rewards(first, second)
-        differs = within is not None and in_one_unit and bonferroni(within, len(found)).side_of_zero != 0
+        differs = within is not None and in_one_unit and bonferroni(within, len(differences)).side_of_zero != 0
         judged.append(replace(pair, within_runs=within, verdict="differ" if differs else pair.verdict))
     return tuple(judged)
 
@@ -413,15 +413,15 @@ def _mean(table: RewardTable, values: _Array, counts: _Array) -> _Mean:
 def _difference(first: _Mean | Estimate, second: _Mean | Estimate) -> Estimate:
     """Second minus first; prompts that nearly all are of both are resampled with their groups of both."""
     if isinstance(first, Estimate) or isinstance(second, Estimate):
-        one, other = (mean if isinstance(mean, Estimate) else _alone(mean) for mean in (first, second))
-        return difference_of(one, other)
+        before, after = (mean if isinstance(mean, Estimate) else _alone(mean) for mean in (first, second))
+        return difference_of(before, after)
     names = prompt_names([first.table, second.table])
     number = {name: n for n, name in enumerate(dict.fromkeys([*names[0], *names[1]]))}
     units = np.zeros((len(number), 4))  # [P, 4]: weighed values and weights of the first, and of the second
     for side, (mean, of_run) in enumerate(zip((first, second), names, strict=True)):
-        place = np.array([number[name] for name in of_run])[mean.table.prompt]
-        units[:, 2 * side] = np.bincount(place, weights=mean.weights * mean.values, minlength=len(number))
-        units[:, 2 * side + 1] = np.bincount(place, weights=mean.weights, minlength=len(number))
+        prompt_index = np.array([number[name] for name in of_run])[mean.table.prompt]
+        units[:, 2 * side] = np.bincount(prompt_index, weights=mean.weights * mean.values, minlength=len(number))
+        units[:, 2 * side + 1] = np.bincount(prompt_index, weights=mean.weights, minlength=len(number))
     if np.mean((units[:, 1] > 0) & (units[:, 3] > 0)) < _MOSTLY_SHARED:
         return difference_of(_alone(first), _alone(second))
     low = min(first.values.min(), second.values.min())

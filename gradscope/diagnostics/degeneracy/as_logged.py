@@ -1,4 +1,4 @@
-"""What the rollouts of a log do not tell: a share that was logged alone, and dead groups dropped before the log.
+"""Degeneracy that the rollouts of a log do not show: a share logged alone, and dead groups dropped before logging.
 
 Each counter of a trainer's filter was read in its trainer's source (August 2026): what it counts, and when it is
 written. A step at which something else was dropped too, dead or not, is left out.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -62,7 +62,7 @@ def degeneracy_as_logged(
     )
     findings = metric_findings(courses)
     steps = () if dead is None else dead.steps
-    shares = [_aligned(one, steps) for one in (dead, passed, failed)]
+    shares = [_aligned(course, steps) for course in (dead, passed, failed)]
     windows = _rows(steps, shares, NUM_WINDOWS) if by == "window" else ()
     return undefined(
         DegeneracyReport,
@@ -111,11 +111,10 @@ _Values = Sequence[float | None]  # at each step, None where it was not logged
 
 
 def _aligned(course: MetricCourse | None, steps: Sequence[int]) -> _Values:
-    """The numbers of a course at some steps."""
     if course is None or course.steps == steps:
         return [None] * len(steps) if course is None else course.values
-    known = dict(zip(course.steps, course.values, strict=True))
-    return [known.get(step) for step in steps]
+    value_at = dict(zip(course.steps, course.values, strict=True))
+    return [value_at.get(step) for step in steps]
 
 
 def _course(steps: Sequence[int], shares: Sequence[_Values]) -> DegeneracyCourse:
@@ -134,10 +133,9 @@ def _course(steps: Sequence[int], shares: Sequence[_Values]) -> DegeneracyCourse
 
 
 def _rows(steps: Sequence[int], shares: Sequence[_Values], number: int) -> tuple[StepDegeneracy, ...]:
-    """At most so many rows, of neighboring steps each."""
     number = min(number, len(steps))
     size, longer = divmod(len(steps), max(number, 1))
-    edges = accumulate((size + (place < longer) for place in range(number)), initial=0)
+    edges = accumulate((size + (window < longer) for window in range(number)), initial=0)
     blank = undefined(StepDegeneracy, _NONE, step=0, last_step=0, num_groups=0, logged=None)
     return tuple(
         replace(
@@ -153,109 +151,104 @@ def _rows(steps: Sequence[int], shares: Sequence[_Values], number: int) -> tuple
 
 
 def _mean_of(values: _Values) -> Estimate:
-    known = [value for value in values if value is not None]
-    return logged_estimate(math.fsum(known) / len(known)) if known else _NONE
+    logged = [value for value in values if value is not None]
+    return logged_estimate(math.fsum(logged) / len(logged)) if logged else _NONE
 
 
 NO_COUNTER = "the log has no counter of groups that a filter dropped"
 NOT_THE_REWARD = "a filter looks at the trainer's reward, not at one reward function"
-NOT_WHOLE = "the counter of dropped groups is not a whole number"
+NOT_AN_INTEGER = "the counter of dropped groups is not a whole number"
 NO_LINE = "nothing was logged at this step"
 OTHER_STEPS = "the metrics are not of the steps of the rollouts"
 STALE = "groups that had grown stale were dropped too, dead or not"
 ANOTHER_FILTER = "groups were dropped for another reason too, dead or not"
-NOT_ALL_KEPT = "the log does not hold all groups that were kept"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
-    """The groups of a step that are in the log."""
-
-    num: int
-    dead: int
+LOG_INCOMPLETE = "the log does not hold all groups that were kept"
 
 
 class _Unusable(Exception):
-    """A step whose groups cannot be told; the message is the reason."""
+    """A step whose number of dropped groups is unknown; the message is the reason."""
 
 
 Sampled = tuple[int, int]  # groups of a step that gave no gradient, and all that were sampled
 Values = Mapping[str, float]
+_Rule = Callable[[Values, int, int], Sampled]  # from the metrics, the logged groups and the dead among them
 
 _VERL = "training/filter_groups/"
 _SLIME = "rollout/dynamic_filter/drop_"
 _OPEN_INSTRUCT = "batch/"
 
 
-def _verl(values: Values, kept: _Kept) -> Sampled:
-    """Its counters are of groups, whatever their names say, summed over a step; one of none is not written."""
+def _verl(values: Values, num: int, dead: int) -> Sampled:
+    """Its counters count groups, whatever their names say, over a step; a counter of zero is not written."""
     if _count(values, "training/off_policy/evicted_samples"):
         raise _Unusable(STALE)
     dropped = _count(values, f"{_VERL}evicted_samples")
     live = _count(values, f"{_VERL}discarded_surplus_samples")
-    return kept.dead + dropped, kept.num + dropped + live
+    return dead + dropped, num + dropped + live
 
 
-def _slime(values: Values, kept: _Kept) -> Sampled:
-    """A counter a reason, of groups; those of equal rewards are named after the reward, others are of own filters."""
+def _slime(values: Values, num: int, dead: int) -> Sampled:
+    """One counter of groups per reason; those of equal rewards are named after the reward, others after a filter."""
     names = [name for name in values if name.startswith(_SLIME)]
     if any(_count(values, name) for name in names if not name.startswith(f"{_SLIME}zero_std_")):
         raise _Unusable(ANOTHER_FILTER)
     dropped = sum(_count(values, name) for name in names)
-    return kept.dead + dropped, kept.num + dropped
+    return dead + dropped, num + dropped
 
 
-def _open_instruct(values: Values, kept: _Kept) -> Sampled:
+def _open_instruct(values: Values, num: int, dead: int) -> Sampled:
     """Prompts of one batch whose rewards were equal; truncated completions may have been taken out after counting."""
     if f"{_OPEN_INSTRUCT}filtered_prompts" not in values:
         raise _Unusable(NO_LINE)
-    if _count(values, f"{_OPEN_INSTRUCT}total_prompts") != kept.num:
-        raise _Unusable(NOT_ALL_KEPT)
+    if _count(values, f"{_OPEN_INSTRUCT}total_prompts") != num:
+        raise _Unusable(LOG_INCOMPLETE)
     dropped = _count(values, f"{_OPEN_INSTRUCT}filtered_prompts")
-    return kept.dead + dropped, kept.num + dropped
+    return dead + dropped, num + dropped
 
 
-def _gradscope(values: Values, kept: _Kept) -> Sampled:
+def _gradscope(values: Values, num: int, dead: int) -> Sampled:
     """Our own dynamic sampling counts all groups that it sampled, and the dead among them."""
-    dead, sampled = (_count(values, f"num_sampled_{of}groups") for of in ("degenerate_", ""))
-    if not kept.num <= sampled or not kept.dead <= dead <= sampled:
-        raise _Unusable(NOT_ALL_KEPT)
-    return dead, sampled
+    num_dead, sampled = (_count(values, f"num_sampled_{of}groups") for of in ("degenerate_", ""))
+    if not num <= sampled or not dead <= num_dead <= sampled:
+        raise _Unusable(LOG_INCOMPLETE)
+    return num_dead, sampled
 
 
-_RULES: dict[str, tuple[str, Callable[[Values, _Kept], Sampled]]] = {
+_RULES: dict[str, tuple[str, _Rule]] = {
     "verl": (_VERL, _verl),
     "slime": (_SLIME, _slime),
     "open-instruct": (f"{_OPEN_INSTRUCT}filtered_prompts", _open_instruct),
     "gradscope": ("num_sampled_degenerate_groups", _gradscope),
 }
-"""Reader -> how the names of its counters begin, and what they say of a step."""
+"""Reader -> the prefix of its counters, and the rule that turns them into the groups that were sampled."""
 
 
 def measure_behind_filter(run: Run, table: GroupTable, reward: str | None, resampling: Resampling) -> BehindFilter:
     """The share of dead groups among all that were sampled, those included that never reached the log."""
     begins, rule = _RULES.get(run.source.format, ("", None))
     counted = rule is not None and any(name.startswith(begins) for name in run.courses.columns)
-    numbers, place = np.unique(table.step, return_inverse=True)
-    of_step = zip(np.bincount(place), np.bincount(place, weights=table.dead), strict=True)
-    steps = {int(step): _Kept(num=int(num), dead=int(dead)) for step, (num, dead) in zip(numbers, of_step, strict=True)}
+    steps, step_index = np.unique(table.step, return_inverse=True)
     if rule is None or not counted:
         return _nothing(NO_COUNTER)
     if reward is not None:
         return _nothing(NOT_THE_REWARD)
-    if run.source.format == "slime" and any(step < max(run.metrics) for step in steps.keys() - run.metrics.keys()):
+    if run.source.format == "slime" and any(
+        step < max(run.metrics) for step in set(steps.tolist()) - run.metrics.keys()
+    ):
         return _nothing(OTHER_STEPS)  # with --wandb-always-use-train-step a step is another number
-    rows = [_dropped_at(step, kept, run.metrics.get(step), rule) for step, kept in steps.items()]
+    counts = (steps, np.bincount(step_index), np.bincount(step_index, weights=table.dead).astype(np.int64))
+    rows = [
+        _dropped_at(step, num, dead, run.metrics.get(step), rule)
+        for step, num, dead in zip(*(column.tolist() for column in counts), strict=True)
+    ]
     return _overall(rows, resampling)
 
 
-def _dropped_at(
-    step: int, kept: _Kept, values: Values | None, rule: Callable[[Values, _Kept], Sampled]
-) -> StepBehindFilter:
+def _dropped_at(step: int, num: int, dead: int, values: Values | None, rule: _Rule) -> StepBehindFilter:
     try:
         if values is None:
             raise _Unusable(NO_LINE)
-        dead, sampled = rule(values, kept)
+        dead, sampled = rule(values, num, dead)
     except _Unusable as error:
         return StepBehindFilter(
             step=step, num_sampled=None, num_dead=None, frac_zero_std_sampled=Estimate.undefined_because(str(error))
@@ -265,11 +258,11 @@ def _dropped_at(
 
 
 def _overall(rows: list[StepBehindFilter], resampling: Resampling) -> BehindFilter:
-    known = [(row.num_dead, row.num_sampled) for row in rows if row.num_dead is not None]
-    if not known:
+    counts = [(row.num_dead, row.num_sampled) for row in rows if row.num_dead is not None]
+    if not counts:
         share = Estimate.undefined_because(rows[0].frac_zero_std_sampled.undefined or NO_COUNTER)
         return BehindFilter(frac_zero_std_sampled=share, num_sampled=None, num_dead=None, by_step=tuple(rows))
-    units = np.array(known, dtype=np.float64)
+    units = np.array(counts, dtype=np.float64)
     (share,) = bootstrap_statistics(
         lambda sums: sums[..., :1] / sums[..., 1:], units, within=(0.0, 1.0), resampling=resampling
     )
@@ -287,5 +280,5 @@ def _count(values: Values, name: str) -> int:
     """A counter; 0 where it was not written."""
     value = values.get(name, 0.0)
     if not (np.isfinite(value) and value >= 0 and value == int(value)):
-        raise _Unusable(NOT_WHOLE)
+        raise _Unusable(NOT_AN_INTEGER)
     return int(value)

@@ -1,6 +1,6 @@
 """Dead groups by prompt, environment and policy, what they cost, and what each formulation makes of the rest.
 
-A row a prompt is made of arrays alone, so that a million prompts cost what their groups do.
+Rows of prompts are made from arrays alone, so that a million prompts cost no more than their groups.
 
 Legend: J groups of G rollouts, P prompts that have one.
 """
@@ -29,6 +29,9 @@ from gradscope.results.degeneracy import EnvironmentDegeneracy, PolicyDegeneracy
 from gradscope.results.envelope import LazyRows
 from gradscope.results.signal import AdvantageMass, SignalCost
 
+Array = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
 _STATUS = np.array(["live", "never", "always"], dtype=object)
 _LIVE, _NEVER, _ALWAYS = range(3)
 
@@ -44,7 +47,7 @@ class MeasuredPrompts:
 def measure_prompts(
     chosen: GroupRewards, threshold: float | None, main: str | None = None, *, name: str = TRAINER_REWARD
 ) -> MeasuredPrompts:
-    """A row a prompt, by the main reward or the one called ``name``: those first that cost most and are not live."""
+    """One row per prompt, by the main reward or the one called ``name``: dead ones first, by their cost."""
     groups = chosen.table
     values = chosen.values if main is None else groups.rewards[main]
     spread = groups.spread(values)
@@ -69,8 +72,8 @@ def measure_prompts(
     order = np.lexsort((present, -rollouts, (status == _LIVE) & is_known))
     texts = groups.prompt_texts
     columns = {
-        "prompt_id": _take(groups.prompts, present[order]),
-        "prompt": np.full(len(present), None) if texts is None else _take(texts, present[order]),
+        "prompt_id": np.array(groups.prompts, dtype=object)[present[order]],
+        "prompt": np.full(len(present), None) if texts is None else np.array(texts, dtype=object)[present[order]],
         "num_groups": np.bincount(prompt)[order],
         "num_rollouts": rollouts[order],
         "pass_rate": _or_none(rate, np.isfinite(rate))[order],
@@ -94,10 +97,6 @@ def measure_prompts(
     return MeasuredPrompts(counts=counts, rows=LazyRows(columns))
 
 
-def _take(names: object, places: NDArray[np.int64]) -> NDArray[np.object_]:
-    return np.array(names, dtype=object)[places]
-
-
 def _or_none(values: NDArray[Any], is_known: NDArray[np.bool_]) -> NDArray[np.object_]:
     plain = values.astype(object)
     plain[~is_known] = None
@@ -107,7 +106,7 @@ def _or_none(values: NDArray[Any], is_known: NDArray[np.bool_]) -> NDArray[np.ob
 def measure_environments(
     chosen: GroupRewards, table: GroupTable, *, resampling: Resampling
 ) -> tuple[EnvironmentDegeneracy, ...]:
-    """A row an environment, by name; none where the prompts are not of several."""
+    """One row per environment, by name; none where all prompts belong to one."""
     # Readers put the environment before the last slash of a prompt's id.
     prompts = chosen.table.prompts
     named = environments_of(prompts)
@@ -116,16 +115,16 @@ def measure_environments(
     names, of_prompt = np.unique(named, return_inverse=True)
     of_group = of_prompt[chosen.table.prompt]
     rows = []
-    for place in np.unique(of_group).tolist():
-        there = of_group == place
-        columns = [table.dead[there].astype(np.float64)]
-        columns += [] if table.num_passing is None else [table.num_passing[there] / table.size[there]]
-        dead, *rate = bootstrap_means(np.column_stack(columns), table.prompt[there], resampling=resampling)
+    for index in np.unique(of_group).tolist():
+        in_environment = of_group == index
+        columns = [table.dead[in_environment].astype(np.float64)]
+        columns += [] if table.num_passing is None else [table.num_passing[in_environment] / table.size[in_environment]]
+        dead, *rate = bootstrap_means(np.column_stack(columns), table.prompt[in_environment], resampling=resampling)
         rows.append(
             EnvironmentDegeneracy(
-                environment=str(names[place]),
-                num_groups=int(there.sum()),
-                num_rollouts=int(table.size[there].sum()),
+                environment=str(names[index]),
+                num_groups=int(in_environment.sum()),
+                num_rollouts=int(table.size[in_environment].sum()),
                 frac_reward_zero_std=dead,
                 pass_rate=rate[0] if rate else Estimate.undefined_because(NO_THRESHOLD, num_units=dead.num_units),
             )
@@ -134,7 +133,7 @@ def measure_environments(
 
 
 def environments_of(prompts: Sequence[str]) -> list[str]:
-    """The environment of each prompt; nothing where an id names none, or where each prompt has one of its own."""
+    """The environment of each prompt; empty where an id names none, or where nearly every prompt has its own."""
     if not prompts or "/" not in prompts[0]:
         return []
     names = [prompt.rpartition("/")[0] for prompt in prompts]
@@ -142,15 +141,12 @@ def environments_of(prompts: Sequence[str]) -> list[str]:
     return names if is_known and 1 < len(set(names)) <= len(names) / 2 else []
 
 
-Counts = NDArray[np.int64]
-
-
 def policy_names(chosen: GroupRewards) -> tuple[str, ...]:
     """The names of a log's policies in its order; none where fewer than two have a group to judge."""
     table = chosen.table
     if table.policy is None:
         return ()
-    names = tuple(table.policies[place] for place in np.unique(table.policy[table.policy >= 0]).tolist())
+    names = tuple(table.policies[index] for index in np.unique(table.policy[table.policy >= 0]).tolist())
     return names if len(names) > 1 else ()
 
 
@@ -163,19 +159,19 @@ def measure_policies(
         return (), None
     passing, members = _counts(chosen, names, threshold)
     rows = []
-    for place, name in enumerate(names):
-        there = members[:, place] > 0
-        prompts = table.prompt[there]
-        rate = Estimate.undefined_because(NO_THRESHOLD, num_units=int(there.sum()))
+    for column, name in enumerate(names):
+        is_present = members[:, column] > 0
+        prompts = table.prompt[is_present]
+        rate = Estimate.undefined_because(NO_THRESHOLD, num_units=int(is_present.sum()))
         if passing is not None:
-            shares = passing[there, place] / members[there, place]
+            shares = passing[is_present, column] / members[is_present, column]
             rate = bootstrap_mean(shares, prompts, resampling=resampling)
-        alone = there & (members[:, place] == table.size)
+        alone = is_present & (members[:, column] == table.size)
         rows.append(
             PolicyDegeneracy(
                 policy=name,
                 num_groups=int(alone.sum()),
-                num_rollouts=int(members[:, place].sum()),
+                num_rollouts=int(members[:, column].sum()),
                 frac_reward_zero_std=_share(table, alone, resampling=resampling),
                 pass_rate=rate,
             )
@@ -197,8 +193,8 @@ def _share(table: GroupTable, alone: NDArray[np.bool_], *, resampling: Resamplin
     return share
 
 
-def _counts(chosen: GroupRewards, names: tuple[str, ...], threshold: float | None) -> tuple[Counts | None, Counts]:
-    """Passing rollouts (None: not known) and rollouts of each policy in each group, [J, M] each."""
+def _counts(chosen: GroupRewards, names: tuple[str, ...], threshold: float | None) -> tuple[Indices | None, Indices]:
+    """Passing rollouts (None: unknown) and all rollouts of each policy in each group, [J, M] each."""
     table, policy = chosen.table, np.asarray(chosen.table.policy)
     members = np.zeros((len(table), len(names)), dtype=np.int64)
     passing = None if threshold is None else np.zeros_like(members)
@@ -209,8 +205,6 @@ def _counts(chosen: GroupRewards, names: tuple[str, ...], threshold: float | Non
             passing[:, column] = table.sums(own & passes(chosen.values, threshold))
     return passing, members
 
-
-Array = NDArray[np.float64]
 
 NO_TOKENS = "token ids of the completions were not logged"
 NO_TIMES = "no generation time of each rollout was read from the log"
@@ -272,8 +266,6 @@ def _resampling_factor(zero_std: Estimate) -> Estimate:
     return zero_std.map(lambda share: 1.0 / (1.0 - share))
 
 
-Places = NDArray[np.int64]
-
 _FEW_KINDS = 64  # kinds of groups up to which they are counted prompt by prompt
 
 
@@ -308,8 +300,8 @@ class _Kinds:
     """Groups with the same rewards, which have the same advantages: of two rewards there are few kinds."""
 
     by_size: tuple[Array, ...]  # the rewards of each kind, those of one size together, [k, G]
-    of_group: Places  # the kind of each group, [J]
-    prompt: Places  # the prompt of each group, [J]
+    of_group: Indices  # the kind of each group, [J]
+    prompt: Indices  # the prompt of each group, [J]
 
     def of_prompts(self, sums: Array) -> Array:
         """Sums over the groups of each prompt from those of each kind, [prompts, 4]."""
@@ -331,7 +323,7 @@ def _kinds(chosen: GroupRewards) -> _Kinds:
     return _Kinds(by_size=tuple(by_size), of_group=of_group, prompt=chosen.table.prompt)
 
 
-def _of_two_levels(chosen: GroupRewards) -> tuple[list[Array], Places]:
+def _of_two_levels(chosen: GroupRewards) -> tuple[list[Array], Indices]:
     """Groups of one size with as many of the higher reward are of one kind."""
     levels = chosen.levels
     sizes, high = chosen.table.size, chosen.table.sums(chosen.values == levels[-1])
@@ -343,11 +335,11 @@ def _of_two_levels(chosen: GroupRewards) -> tuple[list[Array], Places]:
     ], of_group
 
 
-def _each_its_own(chosen: GroupRewards) -> tuple[list[Array], Places]:
+def _each_its_own(chosen: GroupRewards) -> tuple[list[Array], Indices]:
     by_size, of_group, num_kinds = [], np.zeros(len(chosen.table), dtype=np.int64), 0
-    for places, rewards in chosen.table.by_size(chosen.values):
+    for rows, rewards in chosen.table.by_size(chosen.values):
         by_size.append(rewards)
-        of_group[places] = num_kinds + np.arange(len(rewards))
+        of_group[rows] = num_kinds + np.arange(len(rewards))
         num_kinds += len(rewards)
     return by_size, of_group
 

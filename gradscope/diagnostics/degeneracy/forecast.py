@@ -33,11 +33,11 @@ def describe_pass_rates(table: GroupTable, rates: PassRates | str) -> PassRateDi
     if isinstance(rates, str):
         unknown = Estimate.undefined_because(rates, num_units=len(table.size))
         return undefined(PassRateDistribution, unknown, histogram=())
-    known, shape, num_prompts = rates, rates.shape, rates.num_prompts
+    distribution, shape, num_prompts = rates, rates.shape, rates.num_prompts
 
     def mass(inside: Callable[[Array], NDArray[np.bool_]]) -> Estimate:
-        value = float(known.free.weights[inside(known.free.points)].sum())
-        low, high = known.bounds.interval(inside)
+        value = float(distribution.free.weights[inside(distribution.free.points)].sum())
+        low, high = distribution.bounds.interval(inside)
         return Estimate(value=value, low=min(low, value), high=max(high, value), num_units=num_prompts)
 
     return PassRateDistribution(
@@ -107,8 +107,8 @@ def _smallest_size(
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if ends(at_size(middle)) else (middle + 1, high)
-    found = at_size(low)
-    return found if found.degeneracy.is_defined and ends(found) else None
+    smallest = at_size(low)
+    return smallest if smallest.degeneracy.is_defined and ends(smallest) else None
 
 
 def _plan(plan: str, row: GroupSizeDegeneracy, drawn: Estimate, tokens_per_rollout: Estimate) -> TargetPlan:
@@ -164,11 +164,11 @@ def _histogram(table: GroupTable, rates: PassRates) -> tuple[RateBin, ...]:
         rows = table.size == size
         rate = np.arange(size + 1) / size
         inner = 1 + np.minimum((rate * bins).astype(np.int64), bins - 1)
-        place = np.where(rate == 0.0, 0, np.where(rate == 1.0, bins + 1, inner))
+        bin_index = np.where(rate == 0.0, 0, np.where(rate == 1.0, bins + 1, inner))
         seen = np.bincount(passing[rows], minlength=size + 1) / len(table.size)
         weight = float(rows.mean())
         expected = [weight * rates.shape.chances(size), weight * binomial_chances(size, pooled)]
-        np.add.at(shares, place, np.column_stack([seen, *expected]))
+        np.add.at(shares, bin_index, np.column_stack([seen, *expected]))
     edges = [(0.0, 0.0), *((k / bins, (k + 1) / bins) for k in range(bins)), (1.0, 1.0)]
     return tuple(
         RateBin(low=low, high=high, observed=float(row[0]), beta_binomial=float(row[1]), binomial=float(row[2]))
@@ -217,12 +217,12 @@ class GroupSizes:
             )
         if np.any(self.table.size < group_size):
             return forecast_at_size(self.rates, group_size, self._predicted)
-        found = estimate_at_size(self.table, group_size, base_pass_rate=self.base, resampling=self.resampling)
+        estimates = estimate_at_size(self.table, group_size, base_pass_rate=self.base, resampling=self.resampling)
         return GroupSizeDegeneracy(
             group_size=group_size,
-            degeneracy=found.degeneracy,
-            iid_prediction=found.iid_prediction,
-            jensen_gap=found.jensen_gap,
+            degeneracy=estimates.degeneracy,
+            iid_prediction=estimates.iid_prediction,
+            jensen_gap=estimates.jensen_gap,
             method="unbiased",
         )
 

@@ -33,11 +33,11 @@ from gradscope.rollouts.run import Run
 Kind = TypeVar("Kind")
 
 
-def undefined(kind: Callable[..., Kind], unknown: Estimate, **known: Any) -> Kind:
+def undefined(kind: Callable[..., Kind], unknown: Estimate, **defined: Any) -> Kind:
     """A record all of whose estimates are undefined for one reason, but for those that are given."""
     record: Any = kind
     missing = {field.name: unknown for field in fields(record) if field.type == "Estimate"}
-    return kind(**(missing | known))
+    return kind(**(missing | defined))
 
 
 def estimates_of(record: DegeneracyEstimates, kind: type) -> dict[str, Any]:
@@ -75,9 +75,10 @@ def check_reward_name(run: Run, reward: str | None) -> None:
     if reward in names:
         return
     near = difflib.get_close_matches(reward, names, n=1, cutoff=0.5)
-    known = f"It has: {', '.join(names)}." if names else "It logs no reward per function."
+    available = f"It has: {', '.join(names)}." if names else "It logs no reward per function."
     raise UsageError(
-        f"{run.source.path} has no reward function {reward!r}.", hint=f"Did you mean {near[0]!r}?" if near else known
+        f"{run.source.path} has no reward function {reward!r}.",
+        hint=f"Did you mean {near[0]!r}?" if near else available,
     )
 
 
@@ -87,10 +88,10 @@ def group_rewards(run: Run, reward: str | None = None) -> GroupRewards:
     table = reward_table(run.groups)
     values = table.reward if reward is None else table.rewards[reward]
     complete = table.sums(np.isnan(values)) == 0
-    kept = complete & (table.size >= 2)
+    usable = complete & (table.size >= 2)
     num_incomplete = int(np.sum(~complete))
-    num_singletons = len(table) - num_incomplete - int(kept.sum())
-    if not kept.any():
+    num_singletons = len(table) - num_incomplete - int(usable.sum())
+    if not usable.any():
         raise InputError(
             f"{run.source.path} has no group to judge: of {len(table)} groups, {num_singletons} have one rollout and "
             f"{num_incomplete} lack a reward.",
@@ -98,15 +99,15 @@ def group_rewards(run: Run, reward: str | None = None) -> GroupRewards:
             "generic file with --prompt-column, --group-column and --reward-column.",
         )
     return GroupRewards(
-        table=table.select(kept),
-        values=values if kept.all() else values[np.repeat(kept, table.size)],
+        table=table.select(usable),
+        values=values if usable.all() else values[np.repeat(usable, table.size)],
         num_singletons=num_singletons,
         num_incomplete=num_incomplete,
     )
 
 
 By = Literal["step", "window"]
-KnownEstimates = dict[bytes, DegeneracyEstimates]  # a digest of some groups -> their estimates
+EstimateCache = dict[bytes, DegeneracyEstimates]  # a digest of some groups -> their estimates
 _STEPS_AT_ONCE = 1 << 13  # steps whose groups are tables of their own at once
 NUM_WINDOWS = 10
 """Windows that a course over time is cut into: few enough to read, and with more groups each than a step has."""
@@ -129,13 +130,13 @@ class EstimateOptions:
 
 
 def course_of_run(
-    run: Run, *, success_threshold: float | None = None, reward: str | None = None, known: KnownEstimates | None = None
+    run: Run, *, success_threshold: float | None = None, reward: str | None = None, cache: EstimateCache | None = None
 ) -> tuple[StepDegeneracy, ...]:
     """One row for each step of a run that was already read, and nothing else of it."""
     # ``known`` has the estimates of earlier calls with the same options, and takes in those of this one.
     chosen = group_rewards(run, reward)
     table = group_table(chosen, chosen_threshold(chosen, success_threshold))
-    return degeneracy_by_step(run, table, "step", reward, EstimateOptions(), known)
+    return degeneracy_by_step(run, table, "step", reward, EstimateOptions(), cache)
 
 
 def chosen_threshold(chosen: GroupRewards, success_threshold: float | None) -> float | None:
@@ -163,10 +164,10 @@ def _level_counts(chosen: GroupRewards) -> NDArray[np.int64]:
     if len(levels) == 2 and np.ptp(levels) > EQUAL_REWARDS:
         high = chosen.table.sums(chosen.values == levels[1])
         return np.column_stack([chosen.table.size - high, high])
-    counted = [(places, level_counts(rewards)) for places, rewards in chosen.table.by_size(chosen.values)]
-    counts = np.zeros((len(chosen.table), max(found.shape[1] for _, found in counted)), dtype=np.int64)
-    for places, found in counted:
-        counts[places, : found.shape[1]] = found
+    counted = [(indices, level_counts(rewards)) for indices, rewards in chosen.table.by_size(chosen.values)]
+    counts = np.zeros((len(chosen.table), max(size_counts.shape[1] for _, size_counts in counted)), dtype=np.int64)
+    for indices, size_counts in counted:
+        counts[indices, : size_counts.shape[1]] = size_counts
     return counts
 
 
@@ -201,7 +202,7 @@ def degeneracy_by_step(
     by: By,
     reward: str | None,
     options: EstimateOptions,
-    known: KnownEstimates | None = None,
+    cache: EstimateCache | None = None,
 ) -> tuple[StepDegeneracy, ...]:
     """A row for each step, or for each of at most ``NUM_WINDOWS`` windows; ``reward`` names what the table is of."""
     ordered, ends = _in_steps(table, by)
@@ -210,8 +211,8 @@ def degeneracy_by_step(
     def rows() -> Iterator[StepDegeneracy]:
         for first in range(0, len(bounds) - 1, _STEPS_AT_ONCE):
             spans = [ordered.take(slice(*ends)) for ends in pairwise(bounds[first : first + _STEPS_AT_ONCE + 1])]
-            estimates = options.estimates(spans) if known is None else _estimates(spans, options, known)
-            yield from (_row(run, groups, reward, found) for groups, found in zip(spans, estimates, strict=True))
+            estimates = options.estimates(spans) if cache is None else _estimates(spans, options, cache)
+            yield from (_row(run, groups, reward, estimate) for groups, estimate in zip(spans, estimates, strict=True))
 
     return tuple(rows())
 
@@ -227,12 +228,12 @@ def _in_steps(table: GroupTable, by: By) -> tuple[GroupTable, NDArray[np.int64]]
 
 
 def _estimates(
-    spans: Sequence[GroupTable], options: EstimateOptions, known: KnownEstimates
+    spans: Sequence[GroupTable], options: EstimateOptions, cache: EstimateCache
 ) -> list[DegeneracyEstimates]:
     keys = [_digest(groups) for groups in spans]
-    new = {key: groups for key, groups in zip(keys, spans, strict=True) if key not in known}
-    known.update(zip(new, options.estimates(list(new.values())), strict=True))
-    return [known[key] for key in keys]
+    new = {key: groups for key, groups in zip(keys, spans, strict=True) if key not in cache}
+    cache.update(zip(new, options.estimates(list(new.values())), strict=True))
+    return [cache[key] for key in keys]
 
 
 def _digest(groups: GroupTable) -> bytes:
@@ -243,7 +244,6 @@ def _digest(groups: GroupTable) -> bytes:
 
 
 def _row(run: Run, groups: GroupTable, reward: str | None, estimates: DegeneracyEstimates) -> StepDegeneracy:
-    """The row of the groups of one step, or of neighboring ones."""
     step, last = int(groups.step[0]), int(groups.step[-1])
     return StepDegeneracy(
         step=step,

@@ -25,8 +25,8 @@ from gradscope.diagnostics.degeneracy.forecast import GroupSizes, describe_pass_
 from gradscope.diagnostics.degeneracy.group_rewards import (
     TRAINER_REWARD,
     By,
+    EstimateCache,
     EstimateOptions,
-    KnownEstimates,
     chosen_threshold,
     course_of_run,
     degeneracy_by_step,
@@ -215,12 +215,12 @@ def _predictions(
         bases.append("step")
     rows = []
     for base in dict.fromkeys(bases):
-        found = overall if base == options.base_pass_rate else replace(options, base_pass_rate=base).estimate(table)
+        estimates = overall if base == options.base_pass_rate else replace(options, base_pass_rate=base).estimate(table)
         rows.append(
             IidPrediction(
                 pass_rate_origin=pass_rate_origin(base, len(table.size)),
-                iid_prediction=found.iid_prediction,
-                jensen_gap=found.jensen_gap,
+                iid_prediction=estimates.iid_prediction,
+                jensen_gap=estimates.jensen_gap,
             )
         )
     return tuple(rows)
@@ -279,23 +279,23 @@ def follow_degeneracy(
     pace = pace or Pace()
     _check_pace(pace)
 
-    so_far, known = ReadSoFar(), KnownEstimates()
+    so_far, cache = ReadSoFar(), EstimateCache()
 
     def look() -> tuple[StepDegeneracy, ...]:
         run = read_run(path, read, rewards_only=True, so_far=so_far)
-        return course_of_run(run, success_threshold=success_threshold, reward=reward, known=known)
+        return course_of_run(run, success_threshold=success_threshold, reward=reward, cache=cache)
 
-    told: dict[int, StepDegeneracy] = {}
+    reported: dict[int, StepDegeneracy] = {}
     last = log_extent(path)
     grown = pace.clock()
     course = look()
     started = ended = pace.clock()  # what follows a first look reads less
-    yield from _news(course[:-1], told)
+    yield from _news(course[:-1], reported)
     while True:
         pace.sleep(pace.every)
         now = pace.clock()
         if log_extent(path) == last:
-            yield from _news(course, told)
+            yield from _news(course, reported)
             if pace.idle is not None and now - grown >= pace.idle:
                 return
             continue
@@ -309,13 +309,13 @@ def follow_degeneracy(
             course = ()
             notice(f"{shown(path)} could not be read ({error}); waiting for more.")
         ended = pace.clock()
-        yield from _news(course[:-1], told)
+        yield from _news(course[:-1], reported)
 
 
-def _news(course: Sequence[StepDegeneracy], told: dict[int, StepDegeneracy]) -> Iterator[StepDegeneracy]:
+def _news(course: Sequence[StepDegeneracy], reported: dict[int, StepDegeneracy]) -> Iterator[StepDegeneracy]:
     for row in course:
-        if told.get(row.step) != row:
-            told[row.step] = row
+        if reported.get(row.step) != row:
+            reported[row.step] = row
             yield row
 
 

@@ -94,9 +94,9 @@ def measure_reward_functions(
         return MeasuredRewards(
             frac_conflict=_unknown(reason, groups), frac_main_differs=differs if is_main else _unknown(reason, groups)
         )
-    whole, main = _whole_of(groups, reward)
-    part = None if whole is groups or reward else main
-    groups, reward = whole, main
+    with_total, main = _with_total_reward(groups, reward)
+    part = None if with_total is groups or reward else main
+    groups, reward = with_total, main
     weights = weights_of_functions(groups, run.settings)
     names = [name for name in sorted(groups.rewards) if weights is None or name in weights or not _is(groups, name)]
     spreads = {name: groups.spread(groups.rewards[name]) for name in names}
@@ -105,19 +105,19 @@ def measure_reward_functions(
     # where the main one does not apply, as to another task, it is not tied
     is_tied = spreads[main] <= EQUAL_REWARDS if main in spreads else np.zeros(len(groups), dtype=np.bool_)
     decided = is_tied & (groups.spread(groups.reward) > EQUAL_REWARDS)
-    found = MeasuredRewards(
+    measured = MeasuredRewards(
         main=main if main in apart and sum(map(bool, (weights or {}).values())) > 1 else None,
         part=part,
         frac_conflict=_mean(decided, groups, resampling) if main in apart else _unknown(main, groups),
         frac_main_differs=_mean(apart[main], groups, resampling) if main in apart else _unknown(main, groups),
     )
     if len(names) < 2:
-        return found
+        return measured
     scaled = _scaled(run, groups)
     pairs = [pair for pair in combinations(names, 2) if len(names) <= _MOST_CORRELATED or (reward or main) in pair]
     with np.errstate(over="ignore", invalid="ignore"):  # what cannot be squared is undefined, with that reason
         sums = _sums(groups, names, pairs, weights or {}, scaled, decided)
-    ratios = _ratios(sums, names, pairs, groups.prompt, resampling)
+    ratios = _ratios(sums, groups.prompt, resampling)
     dead = chosen.table.spread(chosen.values) <= EQUAL_REWARDS
     functions = tuple(
         RewardFunction(
@@ -134,22 +134,24 @@ def measure_reward_functions(
         )
         for name in names
     )
-    found = replace(found, functions=functions, advantages_of="" if isinstance(scaled, str) else scaled.name)
-    others = [name for name, weight in (weights or {}).items() if weight and name != main]
-    if not decided.any() or not others:  # beside a reward of 4e18 the main function alone may pass as the whole sum
-        return found
+    measured = replace(measured, functions=functions, advantages_of="" if isinstance(scaled, str) else scaled.name)
+    side_functions = [name for name, weight in (weights or {}).items() if weight and name != main]
+    if (
+        not decided.any() or not side_functions
+    ):  # beside a reward of 4e18 the main function alone may pass as the whole sum
+        return measured
     part = "difference" if isinstance(scaled, str) else "advantage"
     conflict = RewardConflict(
         main=main,
-        deciding=max(others, key=lambda name: float(sums[part, name][decided].sum())),
-        is_alone=bool(np.all(np.sum([apart[name] for name in others], axis=0)[decided] == 1)),
+        deciding=max(side_functions, key=lambda name: float(sums[part, name][decided].sum())),
+        is_alone=bool(np.all(np.sum([apart[name] for name in side_functions], axis=0)[decided] == 1)),
         num_groups=int(decided.sum()),
-        frac_groups=found.frac_conflict,
+        frac_groups=measured.frac_conflict,
         advantage_share=_or_reason(ratios["advantage", ""], scaled),
         difference_share=ratios["difference", ""],
         remedy=_remedy(run) if isinstance(scaled, str) or scaled.is_divided else "",
     )
-    return replace(found, conflict=conflict)
+    return replace(measured, conflict=conflict)
 
 
 def side_rewards(run: Run, name: str) -> SideRewards | None:
@@ -158,23 +160,23 @@ def side_rewards(run: Run, name: str) -> SideRewards | None:
         chosen = group_rewards(run)
     except GradscopeError:
         return None
-    found = measure_reward_functions(run, chosen)
+    measured = measure_reward_functions(run, chosen)
     dead = chosen.table.spread(chosen.values) <= EQUAL_REWARDS
     return SideRewards(
         run=name,
         frac_reward_zero_std=_mean(dead, chosen.table, RESAMPLING),
-        frac_main_differs=found.frac_main_differs,
-        conflict=found.conflict,
+        frac_main_differs=measured.frac_main_differs,
+        conflict=measured.conflict,
     )
 
 
-def _whole_of(groups: RewardTable, named: str | None) -> tuple[RewardTable, str | None]:
+def _with_total_reward(groups: RewardTable, named: str | None) -> tuple[RewardTable, str | None]:
     """Where a person chose as reward a part of another one that was logged: the groups with that one, and the part."""
     for part in groups.rewards:
-        for whole, values in groups.rewards.items() if _is(groups, part) else ():
-            others = {name: column for name, column in groups.rewards.items() if name != whole}
-            if not np.isnan(values).any() and not _is(groups, whole) and whole in ("reward", "score"):
-                terms = reward_terms(values, others) or {}
+        for total, values in groups.rewards.items() if _is(groups, part) else ():
+            candidates = {name: column for name, column in groups.rewards.items() if name != total}
+            if not np.isnan(values).any() and not _is(groups, total) and total in ("reward", "score"):
+                terms = reward_terms(values, candidates) or {}
                 if part in terms and len(terms) > 1:
                     return replace(groups, reward=values), named or part
     return groups, named
@@ -184,16 +186,16 @@ def weights_of_functions(groups: RewardTable, settings: TrainerSettings) -> dict
     """Function -> its weight in the reward, of those that count; None where none add up to every reward."""
     # As the trainer's arguments say; where they say nothing 1 each, else as fitted to all rollouts, else 1 of a
     # function that is the reward itself.
-    others = {name: values for name, values in groups.rewards.items() if not _is(groups, name)}
-    given = settings.get("reward_weights")
-    if isinstance(given, Sequence) and len(given) == len(groups.rewards):
-        weights = dict(zip(groups.rewards, map(float, given), strict=True))
+    candidates = {name: values for name, values in groups.rewards.items() if not _is(groups, name)}
+    configured = settings.get("reward_weights")
+    if isinstance(configured, Sequence) and len(configured) == len(groups.rewards):
+        weights = dict(zip(groups.rewards, map(float, configured), strict=True))
         return weights if adds_up(groups.reward, groups.rewards, weights) else None
-    ones = dict.fromkeys(others, 1.0)
-    if ones and adds_up(groups.reward, others, ones):
+    ones = dict.fromkeys(candidates, 1.0)
+    if ones and adds_up(groups.reward, candidates, ones):
         return ones
     same = dict.fromkeys([name for name in groups.rewards if _is(groups, name)][:1], 1.0)
-    return reward_terms(groups.reward, others) or same or None
+    return reward_terms(groups.reward, candidates) or same or None
 
 
 def main_function(groups: RewardTable, weights: Mapping[str, float] | None, named: str | None) -> str:
@@ -203,7 +205,8 @@ def main_function(groups: RewardTable, weights: Mapping[str, float] | None, name
     counted = [name for name, weight in weights.items() if weight]
     if named in counted or len(counted) == 1:
         return named if named in counted else counted[0]
-    binary = [name for name in counted if binary_threshold(_known(groups.rewards[name])) is not None]
+    logged = {name: groups.rewards[name][~np.isnan(groups.rewards[name])] for name in counted}
+    binary = [name for name, values in logged.items() if binary_threshold(values) is not None]
     by_name = any(map(_MAIN.search, counted))
     goals = [name for name in binary if (_MAIN.search(name) if by_name else not _SIDE.search(name))]
     if len(goals) == 1:
@@ -214,10 +217,6 @@ def main_function(groups: RewardTable, weights: Mapping[str, float] | None, name
 def tells_apart(spread: Array) -> Flags:
     """Whether a reward function differs within groups, [J]; not where it is missing for a rollout."""
     return np.asarray(spread > EQUAL_REWARDS, dtype=np.bool_)
-
-
-def _known(values: Array) -> Array:
-    return values[~np.isnan(values)]
 
 
 def _is(groups: RewardTable, name: str) -> bool:
@@ -319,14 +318,14 @@ def _sums(
     """Sums over the rollouts of each group: squares, and the part of each function in them, [J] each."""
     # ``("advantage",)`` is the whole and ``("advantage", NAME)`` a function's part of it, ``("advantage", "")`` that
     # of the groups in conflict; ``difference`` likewise, without a scale; ``("product", A, B)`` is of two functions.
-    whole = _deviations(groups, groups.reward)
+    deviations = _deviations(groups, groups.reward)
     parts = {name: _deviations(groups, groups.rewards[name]) for name in names}
-    sums: dict[_Key, Array] = {("difference",): groups.sums(whole * whole)}
+    sums: dict[_Key, Array] = {("difference",): groups.sums(deviations * deviations)}
     if not isinstance(scaled, str):
         sums["advantage",] = groups.sums(scaled.advantage**2)
     for name in names:
         weighted = weights.get(name, 0.0) * parts[name]
-        sums["difference", name] = groups.sums(whole * weighted)
+        sums["difference", name] = groups.sums(deviations * weighted)
         if not isinstance(scaled, str):
             sums["advantage", name] = groups.sums(scaled.advantage * scaled.scale * weighted)
     for first, second in (*zip(names, names, strict=True), *pairs):
@@ -337,41 +336,39 @@ def _sums(
     return sums
 
 
-def _ratios(
-    sums: Mapping[_Key, Array],
-    names: Sequence[str],
-    pairs: Sequence[tuple[str, str]],
-    prompts: NDArray[np.int64],
-    resampling: Resampling,
-) -> dict[_Key, Estimate]:
-    """Shares of the sums of squares and correlations, from the same resamples of prompts."""
-    at = {key: place for place, key in enumerate(sums)}
+def _ratios(sums: Mapping[_Key, Array], prompts: NDArray[np.int64], resampling: Resampling) -> dict[_Key, Estimate]:
+    """Each function's share of the sums of squares, and the correlation of each pair, from the same resamples."""
+    products = [(first, second) for kind, first, second in (key for key in sums if len(key) == 3)]
+    names, pairs = [first for first, second in products if first == second], [p for p in products if p[0] != p[1]]
+    at = {key: column for column, key in enumerate(sums)}
     units = cluster_sums(np.column_stack(list(sums.values())), prompts)
     is_known = np.isfinite(np.abs(units).sum(axis=0))
     units = np.where(is_known, units, 0.0)
     wanted: dict[_Key, tuple[int, int, int]] = {}
-    found: dict[_Key, Estimate] = {}
-    totals = {key: float(units[:, place].sum()) for key, place in at.items()}
+    ratios: dict[_Key, Estimate] = {}
+    totals = {key: float(units[:, column].sum()) for key, column in at.items()}
     too_large = Estimate.undefined_because("rewards differ by more than can be squared", num_units=len(units))
     for kind in ("advantage", "difference"):
         for name in (*names, ""):
             if any(key in at and not is_known[at[key]] for key in ((kind, name), (kind,))):
-                found[kind, name] = too_large
+                ratios[kind, name] = too_large
             elif totals.get((kind,), 0.0) > 0:
                 wanted[kind, name] = (at[kind, name], at[kind,], at[kind,])
             else:
-                found[kind, name] = Estimate.undefined_because("no group has rewards that differ", num_units=len(units))
+                ratios[kind, name] = Estimate.undefined_because(
+                    "no group has rewards that differ", num_units=len(units)
+                )
     for first, second in pairs:
         own = [("product", name, name) for name in (first, second)]
         if not all(is_known[at[key]] for key in (*own, ("product", first, second))):
-            found["correlation", first, second] = too_large
+            ratios["correlation", first, second] = too_large
         elif all(totals[key] > 0 for key in own):
             wanted["correlation", first, second] = (at["product", first, second], at[own[0]], at[own[1]])
         else:
             reason = "one of the two never differs within a group"
-            found["correlation", first, second] = Estimate.undefined_because(reason, num_units=len(units))
+            ratios["correlation", first, second] = Estimate.undefined_because(reason, num_units=len(units))
     if not wanted:
-        return found
+        return ratios
     above, left, right = np.array(list(wanted.values())).T
     within = [(-1.0, 1.0) if key[0] == "correlation" else (0.0, 1.0) if key[1] == "" else None for key in wanted]
     estimates = bootstrap_statistics(
@@ -390,7 +387,7 @@ def _ratios(
         ),
         resampling=resampling,
     )
-    return found | dict(zip(wanted, estimates, strict=True))
+    return ratios | dict(zip(wanted, estimates, strict=True))
 
 
 def _share(
@@ -404,5 +401,4 @@ def _share(
 
 
 def _or_reason(ratio: Estimate, scaled: _Scaled | str) -> Estimate:
-    """A share of the advantage, or why there are no advantages."""
     return Estimate.undefined_because(scaled, num_units=ratio.num_units) if isinstance(scaled, str) else ratio

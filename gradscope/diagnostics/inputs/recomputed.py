@@ -81,10 +81,10 @@ def _other_tokens(run: Run, step: int, sequences: Sequence[TokenSequence]) -> Re
     inferred = any(sequence.inferred for sequence in sequences)
     completions, prompts = sum(sum(of.mask) for of in sequences), sum(len(of.prompt_ids) for of in sequences)
     if _LENGTH in logged and (counted := round(logged[_LENGTH] * len(sequences))) != completions:
-        what = f"the trainer counted {counted} sampled tokens, and the log has {completions}"
+        mismatch = f"the trainer counted {counted} sampled tokens, and the log has {completions}"
         if inferred:
-            return Reason("ids_inferred", f"{what}: completion ids were inferred from their text")
-        return Reason("mask_unknown", f"{what}: an environment or a tool wrote the others")
+            return Reason("ids_inferred", f"{mismatch}: completion ids were inferred from their text")
+        return Reason("mask_unknown", f"{mismatch}: an environment or a tool wrote the others")
     if any(name.startswith(_TOOLS) for name in logged) and not _logged_prompts(run, step):
         return Reason("prompt_unknown", "tools were offered, and their schemas, part of each prompt, are not on disk")
     before = 0.0 if step == 1 else run.metrics.get(step - 1, {}).get(_SEEN)
@@ -102,11 +102,13 @@ def _other_tokens(run: Run, step: int, sequences: Sequence[TokenSequence]) -> Re
 
 def other_texts(rollouts: Sequence[Rollout], tokenizer: Any) -> tuple[int, ...]:
     """Rows whose text is another one than their logged ids say, by the tokenizer that reads most of the others back."""
-    known = [rollout for rollout in rollouts if rollout.completion_ids and rollout.completion and rollout.mask is None]
-    if tokenizer is None or not known:
+    comparable = [
+        rollout for rollout in rollouts if rollout.completion_ids and rollout.completion and rollout.mask is None
+    ]
+    if tokenizer is None or not comparable:
         return ()
-    other = tuple(rollout.row for rollout in known if not _reads_back(rollout, tokenizer))
-    return other if 2 * len(other) <= len(known) else ()
+    other = tuple(rollout.row for rollout in comparable if not _reads_back(rollout, tokenizer))
+    return other if 2 * len(other) <= len(comparable) else ()
 
 
 def _reads_back(rollout: Rollout, tokenizer: Any) -> bool:
@@ -139,7 +141,6 @@ def _remember_longest(run: Run, step: int, policy: MeasuredPolicy, objective: Ob
 def _longest_before(
     run: Run, step: int, policy: MeasuredPolicy, objective: Objective, *, generates: bool = True
 ) -> Longest:
-    """The longest batch before a step."""
     start, longest = pretrained_length(policy.model), 0
     for number in range(step, 0, -1) if start is not None else ():
         if not run.groups_at(number):
@@ -186,75 +187,73 @@ class Recomputer:
     ) -> tuple[StepGram | StepNorm, tuple[Any, ...]]:
         """The step's Gram matrix, or its norm alone, and the answer to the question, from weights loaded once."""
         with ExitStack() as altered:
-            whole = prepared_of(
+            prepared = prepared_of(
                 self._run, step, weights, loss, self._options, altered=altered if self._by_trls_output else None
             )
-            found = self._measure(step, weights, loss, question, whole)
-        if found is None:
+            measured = self._measure(step, weights, loss, question, prepared)
+        if measured is None:
             self._by_trls_output = True
-            found = self.measure(step, weights, loss, question)
-        return found
+            measured = self.measure(step, weights, loss, question)
+        return measured
 
     def _measure(
-        self, step: int, weights: WeightsRef, loss: StepLoss, question: RowQuestion | None, whole: PreparedStep
+        self, step: int, weights: WeightsRef, loss: StepLoss, question: RowQuestion | None, base: PreparedStep
     ) -> tuple[StepGram | StepNorm, tuple[Any, ...]] | None:
         """The same of a step that is made ready; None where TRL's output layer has to be tried."""
-        self._require_no_randomness(whole)
-        told = Assumption.of(whole.policy)
-        start = self._fitted or told
-        alone = self._norm_alone(under(whole, start))
+        self._require_no_randomness(base)
+        stated = Assumption.of(base.policy)
+        start = self._fitted or stated
+        alone = self._norm_alone(under(base, start))
         if alone is not None:
-            own = (*notes_on(whole.plan), *whole.budget.notes, *start.describe(told))
-            described = {**alone.described, "notes": [*own, *self._untold(whole, told), *self._altered()]}
-            return replace(alone, described=described, other_texts=self._other_texts(whole)), ()
-        prepared, gram = self._by_rows(under(whole, start))
+            own = (*notes_on(base.plan), *base.budget.notes, *start.describe(stated))
+            described = {**alone.described, "notes": [*own, *self._untold(base, stated), *self._altered()]}
+            return replace(
+                alone, described=described, other_texts=other_texts(base.rollouts, base.policy.tokenizer)
+            ), ()
+        prepared, gram = self._by_rows(under(base, start))
         trained = None
         logged = self._unmet(step, gram)
         if logged is not None or self._logged(step) is None:
-            self._require_trainers_tokens(whole)
+            self._require_trainers_tokens(base)
         if logged is not None:
-            fitted, trained = self._look_again(whole, weights, loss, logged, start)
-            prepared = under(whole, fitted)
+            fitted, trained = self._look_again(base, weights, loss, logged, start)
+            prepared = under(base, fitted)
             gram = self._gram(prepared) if fitted != start else gram
             start = self._fitted = fitted
-            told_by_trainer = trained is not None and trained.meets(logged)
-            if not (self._is_reduced or told_by_trainer) and self._unmet(step, gram) is not None:
+            meets_reduced = trained is not None and trained.meets(logged)
+            if not (self._is_reduced or meets_reduced) and self._unmet(step, gram) is not None:
                 prepared = prepared.framed()
                 gram = self._gram(prepared)
                 unknown = self._unmet(step, gram) is not None and not self._by_trls_output
-                seen = _longest_before(self._run, step, whole.policy, loss.objective)
+                seen = _longest_before(self._run, step, base.policy, loss.objective)
                 if unknown and seen.unlogged:
                     raise InputError(
                         f"The rotary frequencies are those of the longest batch so far (dynamic scaling), and step "
                         f"{seen.unlogged} is not in the log.",
                         cause="lengths_unknown",
                     )
-                if unknown and not self._is_known_pass(whole):
+                if unknown and not self._is_known_pass(base):
                     return None
                 trained = self._rounding(prepared, gram, logged) or trained
         rounded = self._is_reduced and trained is None and self._unmet(step, gram) is not None
-        notes = (*gram.notes, *start.describe(told), *self._untold(whole, told), *self._altered())
+        notes = (*gram.notes, *start.describe(stated), *self._untold(base, stated), *self._altered())
         notes = (*notes, _ROUNDED) if rounded else notes
-        texts = self._other_texts(whole) if self.closely else ()
+        texts = other_texts(base.rollouts, base.policy.tokenizer) if self.closely else ()
         gram = replace(gram, notes=notes, trained=trained, assumption=start, other_texts=texts)
         return gram, question.measure(prepared, gram, self.progress) if question else ()
 
-    @staticmethod
-    def _other_texts(prepared: PreparedStep) -> tuple[int, ...]:
-        return other_texts(prepared.rollouts, prepared.policy.tokenizer)
-
     def _norm_alone(self, prepared: PreparedStep) -> StepNorm | None:
         """The norm by one backward pass; None where more is asked for, or has to be looked at."""
-        known = all(advantages is not None for advantages in prepared.plan.advantages)
-        if not (self.norms_alone and known and num_connected() == 1) or self._is_reduced:
+        has_advantages = all(advantages is not None for advantages in prepared.plan.advantages)
+        if not (self.norms_alone and has_advantages and num_connected() == 1) or self._is_reduced:
             return None
         logged = self._logged(prepared.step)
         if logged is None:
             self._require_trainers_tokens(prepared)
-        found = measure_norm(prepared, self.progress)
-        for norm in (found.norm, found.as_clipped):
+        measured = measure_norm(prepared, self.progress)
+        for norm in (measured.norm, measured.as_clipped):
             if norm is not None and math.isfinite(norm) and (logged is None or meets_logged(norm, logged)):
-                return replace(found, norm=norm)
+                return replace(measured, norm=norm)
         return None
 
     def _require_no_randomness(self, prepared: PreparedStep) -> None:
@@ -302,10 +301,10 @@ class Recomputer:
 
     def _unmet(self, step: int, gram: StepGram) -> float | None:
         """The logged norm, where there is one and the Gram matrix has another."""
-        logged, whole = self._logged(step), gram.logged_gram
-        if logged is None or not math.isfinite(logged) or whole is None:
+        logged, matrix = self._logged(step), gram.logged_gram
+        if logged is None or not math.isfinite(logged) or matrix is None:
             return None
-        return None if meets_logged(batch_norm(whole), logged, rounding_floor(gram.score_gram)) else logged
+        return None if meets_logged(batch_norm(matrix), logged, rounding_floor(gram.score_gram)) else logged
 
     def _rounding(self, prepared: PreparedStep, gram: StepGram, logged: float) -> TrainedNorms | None:
         """How closely a norm in float32 can be told, where it is off by no more than that may be."""
@@ -322,18 +321,20 @@ class Recomputer:
     ) -> tuple[Assumption, TrainedNorms | None]:
         """The assumption that fits, else that which was tried, and what the trainer's arithmetic makes of it."""
         arithmetic = TrainerArithmetic.from_settings(self._run.settings, prepared.policy.model)
-        others = other_assumptions(prepared, self._frozen, start)
+        alternatives = other_assumptions(prepared, self._frozen, start)
         if not arithmetic.router_coefficient:
-            norms_of = dict(norm_under(prepared, others))
-            fitted = next((assumption for assumption in others if meets_logged(norms_of[assumption], logged)), None)
+            norms_of = dict(norm_under(prepared, alternatives))
+            fitted = next(
+                (assumption for assumption in alternatives if meets_logged(norms_of[assumption], logged)), None
+            )
             if fitted is not None:
                 return fitted, None
-        if not (arithmetic.router_coefficient or self.closely or others):
+        if not (arithmetic.router_coefficient or self.closely or alternatives):
             return start, None
         # the trainer's own arithmetic, in which only an interval can be met
         first: TrainedNorms | None = None
         for computed, sampler, by in self._as_computed(prepared, weights, loss, arithmetic):
-            for assumption in [start, *others]:
+            for assumption in [start, *alternatives]:
                 norms = trained_norms(under(computed, assumption), by, sampler)
                 if norms.meets(logged):
                     return assumption, norms
@@ -359,16 +360,13 @@ class Recomputer:
             yield prepared, None, arithmetic
 
     def _sampler(self, loss: StepLoss, options: EngineOptions) -> MeasuredPolicy | None:
-        """The weights that sampled a reused batch."""
         return None if loss.sampled_with is None else policy_of(self._run, loss.sampled_with, options)
 
     @property
     def _switched_off(self) -> bool:
-        """Whether the trainer switched the dropout modules off."""
         return bool(self._run.settings.get("disable_dropout", False))
 
     def _logged(self, step: int) -> float | None:
-        """The norm that the trainer logged at a step."""
         return self._run.metrics.get(step, {}).get("grad_norm")
 
     @property
@@ -386,7 +384,7 @@ class Recomputer:
         first, last = (policy_of(self._run, of, self._options) for of in (saved[0], saved[-1]))
         return unchanged(first, last)
 
-    def _untold(self, prepared: PreparedStep, told: Assumption) -> Iterator[str]:
+    def _untold(self, prepared: PreparedStep, stated: Assumption) -> Iterator[str]:
         """Sentences on what the logged norm did not decide, where it matters."""
         is_base = prepared.policy.kind == "adapter" and prepared.policy.reference is None
         unknown = self._run.weights_before(1) is None and self._run.source.format != "trl"  # TRL's checkpoints tell
@@ -395,9 +393,9 @@ class Recomputer:
                 "The KL reference is the base model alone; where training went on from an adapter, its reference was "
                 "that adapter: --initial."
             )
-        if self._logged(prepared.step) is None and len(other_assumptions(prepared, frozenset(), told)) > 0:
+        if self._logged(prepared.step) is None and len(other_assumptions(prepared, frozenset(), stated)) > 0:
             yield (
-                f"Whether the embedding of the padding token {told.padding_row} had a gradient is not known, and no "
+                f"Whether the embedding of the padding token {stated.padding_row} had a gradient is not known, and no "
                 "grad_norm was logged that would tell."
             )
 
@@ -475,9 +473,9 @@ def policy_of(
 
 def _trained_dtype(run: Run) -> FloatName:
     """The dtype that the trainer had its weights in: that of its checkpoints; that of an adapter's base as loaded."""
-    weights, given = run.weights[-1], run.settings.get("model_init_kwargs")
-    if weights.kind == "adapter" and isinstance(given, Mapping):
-        named = str(given.get("dtype", given.get("torch_dtype"))).removeprefix("torch.")
+    weights, init_kwargs = run.weights[-1], run.settings.get("model_init_kwargs")
+    if weights.kind == "adapter" and isinstance(init_kwargs, Mapping):
+        named = str(init_kwargs.get("dtype", init_kwargs.get("torch_dtype"))).removeprefix("torch.")
         loaded = next((name for name in get_args(FloatName) if name == named), None)
         return loaded or stored_dtype(weights)
     return stored_dtype(weights)

@@ -75,7 +75,6 @@ def _reference_of(kl_at_start: float | None, *, checkpoints_tell: bool) -> Liter
 
 
 def _with_reference(run: Run, loss: StepLoss, step: int) -> StepLoss:
-    """The reference is the start of training, until the trainer moves it."""
     if not loss.objective.has_reference:
         return loss
     first, every = run.weights_before(1), int(run.settings.get("ref_model_sync_steps", 512))
@@ -116,14 +115,14 @@ def _with_adapters_reference(
     if always_base or first is None or first.kind == "full" or is_fresh(first.path):
         return loss
     kl = None if 1 in run.windows else run.metrics.get(1, {}).get("kl")
-    known = _reference_of(kl, checkpoints_tell=of_trl)
-    if known is None:
+    reference = _reference_of(kl, checkpoints_tell=of_trl)
+    if reference is None:
         text = (
             "the adapter did not start at zero, and whether the KL reference is its base alone or the adapter that it "
             "started from shows in the kl of step 1, which was not logged"
         )
         return replace(loss, reason=loss.reason or Reason("reference_missing", text))
-    return replace(loss, reference=first if known == "start" else None)
+    return replace(loss, reference=first if reference == "start" else None)
 
 
 def _with_entropy(run: Run, loss: StepLoss, step: int) -> StepLoss:
@@ -131,11 +130,11 @@ def _with_entropy(run: Run, loss: StepLoss, step: int) -> StepLoss:
     if not run.settings.get("use_adaptive_entropy", False):
         return loss
     target = float(run.settings.get("entropy_target", 0.2))
-    found = next(_controllers(run, step), None)
-    if found is None:
+    controller = next(_controllers(run, step), None)
+    if controller is None:
         text = "the coefficient of the adaptive entropy bonus at this step was neither saved nor logged"
         return replace(loss, reason=loss.reason or Reason("loss_not_on_disk", text))
-    coefficient, entropy = found
+    coefficient, entropy = controller
     applied = coefficient if entropy <= target else 0.0
     return replace(loss, objective=replace(loss.objective, entropy_coef=applied))
 

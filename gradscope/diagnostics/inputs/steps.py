@@ -40,7 +40,7 @@ _SUFFIXES = {".safetensors", ".json", ".jinja", ".model", ".txt"}
 _PACKAGES = ("torch", "transformers", "peft")
 
 
-class KeptStep:
+class StepCache:
     """Where one step is kept, and under which key.
 
     Args:
@@ -150,14 +150,13 @@ class MeasuredStep:
 
 
 def _norm_of(gram: StepGram) -> StepNorm:
-    """What a step's Gram matrix says of the norm of its gradient."""
     from gradscope.diagnostics.inputs.recomputed import rounding_floor
     from gradscope.gradients.step.step_gram import StepNorm
     from gradscope.metrics.gram.geometry import batch_norm
 
-    whole = gram.logged_gram
+    matrix = gram.logged_gram
     return StepNorm(
-        norm=None if whole is None else batch_norm(whole),
+        norm=None if matrix is None else batch_norm(matrix),
         floor=rounding_floor(gram.score_gram),
         frac_kl=gram.frac_kl,
         logprobs=gram.logprobs,
@@ -251,7 +250,6 @@ def measure_steps(
 
 
 def _arithmetic(options: EngineOptions) -> AbstractContextManager[None]:
-    """What was asked for, while steps are measured."""
     if options.precision != "high":
         return nullcontext()
     from gradscope.gradients.model.calls import without_tf32
@@ -274,20 +272,20 @@ def _measure(
         return replace(measured, reason=reason)
     # a question needs the weights again; of several processes the main one looks and writes
     looks = question is None and connected_index() == 0
-    kept = _kept(run, step, loss, options, recomputer) if looks else None
-    found = broadcast_from_main(lambda: kept.read() if kept else None)
+    cache = _step_cache(run, step, loss, options, recomputer) if looks else None
+    result = broadcast_from_main(lambda: cache.read() if cache else None)
     answer: tuple[Any, ...] = ()
     try:
-        if found is None:
+        if result is None:
             with shared_errors(), names_out_of_memory(f"step {step}"):
-                found, answer = recomputer.measure(step, weights, loss, question)
-            if kept:
-                kept.write(found)
+                result, answer = recomputer.measure(step, weights, loss, question)
+            if cache:
+                cache.write(result)
     except InputError as error:  # of this step; the others have weights and rollouts of their own
         return replace(measured, reason=Reason(error.cause or "unusable", error.message.rstrip("."), error.hint or ""))
-    if isinstance(found, StepNorm):
-        return replace(measured, norm=found)
-    return replace(measured, gram=found, answer=answer)
+    if isinstance(result, StepNorm):
+        return replace(measured, norm=result)
+    return replace(measured, gram=result, answer=answer)
 
 
 def _reason_against(run: Run, step: int, loss: StepLoss) -> Reason | None:
@@ -314,13 +312,14 @@ def _reason_against(run: Run, step: int, loss: StepLoss) -> Reason | None:
     return objective.reason_against(rollouts, has_old=loss.sampled_with is not None)
 
 
-def _kept(run: Run, step: int, loss: StepLoss, options: EngineOptions, recomputer: Recomputer) -> KeptStep | None:
-    """Where the step is kept; None where nothing is."""
+def _step_cache(
+    run: Run, step: int, loss: StepLoss, options: EngineOptions, recomputer: Recomputer
+) -> StepCache | None:
     if options.unfinished is None:
         return None
     arithmetic = (options.device, options.dtype, options.precision, recomputer.closely, recomputer.norms_alone)
     choices = (options.engine, options.verify, options.batch_tokens, *arithmetic)
-    return KeptStep(options.unfinished, run, step, loss.objective, choices, options.notice, loss.weights)
+    return StepCache(options.unfinished, run, step, loss.objective, choices, options.notice, loss.weights)
 
 
 def describe_engine(described: Mapping[str, object], before: Mapping[str, object]) -> dict[str, object]:

@@ -45,11 +45,13 @@ class _Rows:
     def of(cls, groups: Sequence[RolloutGroup]) -> _Rows:
         rows = [(group.step, group.prompt_id, rollout) for group in groups for rollout in group.rollouts]
         return cls(
-            ends=[(prompt, float(one.status == "truncated")) for _, prompt, one in rows if one.status in ENDED],
+            ends=[
+                (prompt, float(rollout.status == "truncated")) for _, prompt, rollout in rows if rollout.status in ENDED
+            ],
             times=[
-                (at, prompt, one.seconds)
-                for at, prompt, one in rows
-                if one.seconds is not None and one.seconds < _LONGEST
+                (at, prompt, rollout.seconds)
+                for at, prompt, rollout in rows
+                if rollout.seconds is not None and rollout.seconds < _LONGEST
             ],
         )
 
@@ -66,22 +68,17 @@ class GatheredGeneration:
 
     def result(self, run: Run, resampling: Resampling) -> Generation:
         """The whole log and each step; of ends that are known nowhere what the trainer logged."""
-        found = None if any(rows.ends for rows in self._steps.values()) else first_logged(run, TRUNCATED)
-        logged = {} if found is None else found[1]
-        by_step = tuple(
-            row for step, rows in self._steps.items() if _has_any(row := _numbers(step, rows, logged, resampling))
-        )
+        reported = None if any(rows.ends for rows in self._steps.values()) else first_logged(run, TRUNCATED)
+        logged = {} if reported is None else reported[1]
+        numbers = [_numbers(step, rows, logged, resampling) for step, rows in self._steps.items()]
+        by_step = tuple(row for row in numbers if row.frac_truncated.undefined != _NO_ENDS or row.seconds.is_defined)
         if not by_step:
             return Generation()
-        whole = _Rows(
+        all_rows = _Rows(
             ends=[end for rows in self._steps.values() for end in rows.ends],
             times=[time for rows in self._steps.values() for time in rows.times],
         )
-        return Generation(overall=_numbers(None, whole, logged, resampling), by_step=by_step)
-
-
-def _has_any(row: GenerationNumbers) -> bool:
-    return row.frac_truncated.undefined != _NO_ENDS or row.seconds.is_defined
+        return Generation(overall=_numbers(None, all_rows, logged, resampling), by_step=by_step)
 
 
 def _numbers(step: int | None, rows: _Rows, logged: Mapping[int, float], resampling: Resampling) -> GenerationNumbers:
@@ -120,7 +117,11 @@ def _slowest(times: Sequence[tuple[int, str, float]]) -> Estimate:
     by_step: dict[int, list[float]] = {}
     for step, _, seconds in times:
         by_step.setdefault(step, []).append(seconds)
-    ratios = [max(found) / np.mean(found) for found in by_step.values() if len(found) > 1 and max(found) > 0]
+    ratios = [
+        max(durations) / np.mean(durations)
+        for durations in by_step.values()
+        if len(durations) > 1 and max(durations) > 0
+    ]
     if not ratios:
         return Estimate.undefined_because(_ONE_TIMED)
     return mean_of_steps(ratios, ratios).within(1.0, np.inf)

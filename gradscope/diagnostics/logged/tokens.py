@@ -52,8 +52,8 @@ def first_logged(run: Run, names: Iterable[str]) -> tuple[str, dict[int, float]]
     """The first of some metrics that the trainer logged, at any step: its name, and step -> number."""
     steps = set(run.steps)
     courses = ((name, run.courses.by_step(name).items()) for name in names)
-    known = ((name, {step: value for step, value in course if step in steps}) for name, course in courses)
-    return next((one for one in known if one[1]), None)
+    logged = ((name, {step: value for step, value in course if step in steps}) for name, course in courses)
+    return next((match for match in logged if match[1]), None)
 
 
 def logged_value(value: float) -> float | None:
@@ -85,7 +85,9 @@ def mean_as_logged(values: Mapping[int, float]) -> Estimate:
 
 def _first_undefined(values: Mapping[int, float]) -> Estimate | None:
     unusable = ((step, logged_estimate(value)) for step, value in values.items() if not abs(value) < _LARGEST)
-    return next((Estimate.undefined_because(f"{one.undefined} at step {step}") for step, one in unusable), None)
+    return next(
+        (Estimate.undefined_because(f"{estimate.undefined} at step {step}") for step, estimate in unusable), None
+    )
 
 
 NO_ROLLOUTS = "the log holds metrics and no rollouts"  # why what needs rollouts is undefined
@@ -93,7 +95,7 @@ NO_ROLLOUTS = "the log holds metrics and no rollouts"  # why what needs rollouts
 
 def metric_courses(run: Run) -> tuple[MetricCourse, ...]:
     """The common metrics of a run, in the order of reading; those that no step has are left out."""
-    found = []
+    courses = []
     for metric in COMMON:
         steps, values = run.courses.course(metric.name)
         if len(steps):
@@ -101,7 +103,7 @@ def metric_courses(run: Run) -> tuple[MetricCourse, ...]:
             chosen = is_finite if is_finite.any() else ~is_finite
             unusable = np.flatnonzero(~(np.abs(values) < _LARGEST))[:1]
             broken = _first_undefined(dict(zip(steps[unusable].tolist(), values[unusable].tolist(), strict=True)))
-            found.append(
+            courses.append(
                 MetricCourse(
                     name=metric.name,
                     title=metric.title,
@@ -113,7 +115,7 @@ def metric_courses(run: Run) -> tuple[MetricCourse, ...]:
                     values=array("d", values.tobytes()),
                 )
             )
-    return tuple(found)
+    return tuple(courses)
 
 
 Result_co = TypeVar("Result_co", covariant=True)
@@ -176,19 +178,18 @@ def _counts_in_loss(rollout: Rollout) -> bool:
 
 
 def _step_tokens(groups: Sequence[RolloutGroup], set_aside: Counter[str]) -> _StepTokens:
-    """The tokens of a step."""
-    kept: list[tuple[RolloutGroup, int, Rollout]] = []
+    usable: list[tuple[RolloutGroup, int, Rollout]] = []
     columns: list[_Columns] = []
     for group in groups:
-        for at, one in (pair for rollout in group.rollouts for pair in enumerate(rollout.sequences)):
-            if not _counts_in_loss(one):
+        for at, sequence in (pair for rollout in group.rollouts for pair in enumerate(rollout.sequences)):
+            if not _counts_in_loss(sequence):
                 continue
-            found = _columns(one)
-            if isinstance(found, str):
-                set_aside[found] += 1
+            sequence_columns = _columns(sequence)
+            if isinstance(sequence_columns, str):
+                set_aside[sequence_columns] += 1
             else:
-                kept.append((group, at, one))
-                columns.append(found)
+                usable.append((group, at, sequence))
+                columns.append(sequence_columns)
     sampler, trainer, advantages, positions = map(np.concatenate, zip(_NOTHING, *columns, strict=True))
     if sampler.any() != trainer.any():  # as NeMo-RL writes where it takes the ratio for 1
         set_aside[PLACEHOLDERS] += len(columns)
@@ -199,9 +200,9 @@ def _step_tokens(groups: Sequence[RolloutGroup], set_aside: Counter[str]) -> _St
         advantages=advantages,
         positions=positions,
         lengths=np.array([len(column[0]) for column in columns], dtype=np.int64),
-        rollouts=tuple(one for *_, one in kept),
-        sequences=tuple(at for _, at, _ in kept),
-        prompts=tuple(group.prompt_id for group, *_ in kept),
+        rollouts=tuple(sequence for *_, sequence in usable),
+        sequences=tuple(at for _, at, _ in usable),
+        prompts=tuple(group.prompt_id for group, *_ in usable),
     )
 
 
@@ -260,16 +261,16 @@ class GatheredEntropy:
         if not self._steps:
             return None
         by_step = [EntropyNumbers(step=step, mean=_entropy_of(rows, resampling)) for step, rows in self._steps.items()]
-        rows = [row for found in self._steps.values() for row in found]
+        rows = [row for step_rows in self._steps.values() for row in step_rows]
         overall = EntropyNumbers(step=None, mean=_entropy_of(rows, resampling))
         return PolicyEntropy(overall=overall, by_step=tuple(by_step), trend=_trend(by_step), origin="tokens")
 
 
 def _rows(groups: Sequence[RolloutGroup]) -> Iterator[_Row]:
     for group in groups:
-        sequences = (one for rollout in group.rollouts for one in rollout.sequences)
-        for one in filter(_counts_in_loss, sequences):
-            values = _entropies(one)
+        sequences = (sequence for rollout in group.rollouts for sequence in rollout.sequences)
+        for sequence in filter(_counts_in_loss, sequences):
+            values = _entropies(sequence)
             if values is not None:
                 yield float(values.sum()), len(values), group.prompt_id
 
@@ -289,10 +290,10 @@ def _entropy_of(rows: Sequence[_Row], resampling: Resampling) -> Estimate:
 
 
 def _as_logged(run: Run) -> PolicyEntropy | None:
-    found = first_logged(run, METRICS)
-    if found is None:
+    match = first_logged(run, METRICS)
+    if match is None:
         return None
-    name, logged = found
+    name, logged = match
     by_step = [EntropyNumbers(step=step, mean=logged_estimate(value)) for step, value in logged.items()]
     overall = EntropyNumbers(step=None, mean=mean_as_logged(logged).within(min(0.0, *logged.values()), np.inf))
     return PolicyEntropy(overall=overall, by_step=tuple(by_step), trend=_trend(by_step), origin=name)
@@ -322,7 +323,7 @@ class GatheredMismatch:
         sums = sequence_sums(tokens.log_ratios, tokens.lengths, tokens.advantages)
         self._steps.append((step, sums, tokens.prompts))
         worst = [*self._worst, *_worst(step, tokens)]
-        self._worst = sorted(worst, key=lambda one: abs(one.trainer - one.sampler), reverse=True)[:NUM_WORST]
+        self._worst = sorted(worst, key=lambda token: abs(token.trainer - token.sampler), reverse=True)[:NUM_WORST]
 
     def result(self, _: Run, resampling: Resampling) -> SamplerMismatch:
         """The whole log, each step and the worst tokens."""
@@ -351,18 +352,18 @@ def _numbers(step: int | None, sums: SequenceSums, prompts: Sequence[str], resam
 def _worst(step: int, tokens: _StepTokens) -> list[TokenMismatch]:
     """The tokens of a step on which both differ most, the largest difference first."""
     distance = np.abs(tokens.log_ratios)
-    places = _largest(distance, NUM_WORST)
-    sequences = np.searchsorted(np.cumsum(tokens.lengths), places, side="right")
+    indices = _largest(distance, NUM_WORST)
+    sequences = np.searchsorted(np.cumsum(tokens.lengths), indices, side="right")
     return [
         TokenMismatch(
             step=step,
             row=tokens.rollouts[sequence].row,
             sequence=tokens.sequences[sequence],
-            position=int(tokens.positions[place]),
-            sampler=float(tokens.sampler[place]),
-            trainer=float(tokens.trainer[place]),
+            position=int(tokens.positions[index]),
+            sampler=float(tokens.sampler[index]),
+            trainer=float(tokens.trainer[index]),
         )
-        for place, sequence in zip(places, sequences, strict=True)
+        for index, sequence in zip(indices, sequences, strict=True)
     ]
 
 
@@ -371,11 +372,11 @@ def _largest(values: ArrayLike, most: int) -> NDArray[np.int64]:
     numbers = np.asarray(values, dtype=np.float64)
     if len(numbers) > most:
         least = np.partition(numbers, len(numbers) - most)[len(numbers) - most]
-        places = np.flatnonzero(numbers > least)
-        places = np.concatenate([places, np.flatnonzero(numbers == least)[: most - len(places)]])
+        indices = np.flatnonzero(numbers > least)
+        indices = np.concatenate([indices, np.flatnonzero(numbers == least)[: most - len(indices)]])
     else:
-        places = np.arange(len(numbers))
-    return np.asarray(places[np.lexsort((places, -numbers[places]))], dtype=np.int64)
+        indices = np.arange(len(numbers))
+    return np.asarray(indices[np.lexsort((indices, -numbers[indices]))], dtype=np.int64)
 
 
 _FROM_THE_FUTURE = "the log names weights that are newer than its steps, so versions and steps are counted differently"
@@ -422,7 +423,9 @@ class GatheredStaleness:
             return Staleness(contradiction=_FROM_THE_FUTURE)
         return Staleness(
             overall=_staleness_numbers(None, rows, origin, resampling),
-            by_step=tuple(_staleness_numbers(step, found, origin, resampling) for step, found in self._steps.items()),
+            by_step=tuple(
+                _staleness_numbers(step, of_step, origin, resampling) for step, of_step in self._steps.items()
+            ),
             by_lag=self._by_lag(rows, origin, resampling),
         )
 

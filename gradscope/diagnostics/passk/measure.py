@@ -72,8 +72,8 @@ def compare_samples(first: Samples, second: Samples, ks: Sequence[int], *, resam
     before = (first.num_samples[rows_first], first.num_correct[rows_first])
     after = (second.num_samples[rows_second], second.num_correct[rows_second])
     rows = _rows(before, after, ks, resampling=resampling)
-    known = [row.k for row in rows if row.difference.is_defined]
-    won, lost, unsolved = _at_largest(before, after, known, resampling=resampling)
+    defined_ks = [row.k for row in rows if row.difference.is_defined]
+    won, lost, unsolved = _at_largest(before, after, defined_ks, resampling=resampling)
     sharpening = least_sharpening(before, after, resampling=resampling)
     verdict, evidence = judge_reach(rows, won=won, lost=lost, unsolved=unsolved, least_sharpening=sharpening)
     return PassAtKComparison(
@@ -90,9 +90,9 @@ def compare_samples(first: Samples, second: Samples, ks: Sequence[int], *, resam
         verdict=verdict,
         evidence=evidence,
         verifier=verifier_caution(
-            (unsolved.value or 0.0, 1 - float(pass_at_k(*after, known[-1]).mean())), known[-1], len(pairs)
+            (unsolved.value or 0.0, 1 - float(pass_at_k(*after, defined_ks[-1]).mean())), defined_ks[-1], len(pairs)
         )
-        if known
+        if defined_ks
         else "",
     )
 
@@ -134,14 +134,14 @@ def _difference_of_rows(
 
 
 def _at_largest(
-    first: Counts, second: Counts, known: Sequence[int], *, resampling: Resampling
+    first: Counts, second: Counts, ks: Sequence[int], *, resampling: Resampling
 ) -> tuple[Estimate, Estimate, Estimate]:
     """What is gained, what is lost and what the first leaves unsolved at the largest budget that both have."""
-    if not known:
+    if not ks:
         undefined = Estimate.undefined_because("the two have no budget in common", num_units=len(first[0]))
         return undefined, undefined, undefined
-    before = pass_at_k(*first, known[-1])
-    gain = pass_at_k(*second, known[-1]) - before
+    before = pass_at_k(*first, ks[-1])
+    gain = pass_at_k(*second, ks[-1]) - before
     columns = np.column_stack([np.maximum(gain, 0.0), np.maximum(-gain, 0.0), 1 - before])
     won, lost, unsolved = bootstrap_means(columns, resampling=resampling)
     return won, lost, unsolved
@@ -188,11 +188,11 @@ def judge_reach(
         unsolved: 1 - pass@k of the first at the largest k.
         least_sharpening: Best of m of the first is refuted up to this m.
     """
-    known = [row for row in rows if row.difference.is_defined]
-    if len(known) < 2:
+    defined = [row for row in rows if row.difference.is_defined]
+    if len(defined) < 2:
         return "undecided", "one budget says nothing about reach: compare a small k with a large one"
-    small, large = known[0].difference, known[-1].difference
-    both = f"{_difference(known[0])}, {_difference(known[-1])}"
+    small, large = defined[0].difference, defined[-1].difference
+    both = f"{_difference(defined[0])}, {_difference(defined[-1])}"
     beyond = least_sharpening is not None and least_sharpening > MOST_SHARPENING
     if beyond and large.side_of_zero > 0:
         return "capacity expansion", (
@@ -215,7 +215,7 @@ def judge_reach(
         )
     if small.side_of_zero > 0 and none_won and large.side_of_zero < 0:
         return "search compression", f"the gain at the smallest budget is a loss at the largest: {both}"
-    return "undecided", f"{_course(known)}: {both}{_why_not_reach(known, beyond)}"
+    return "undecided", f"{_course(defined)}: {both}{_why_not_reach(defined, beyond)}"
 
 
 def verifier_caution(unsolved: tuple[float, float], k: int, num_prompts: int) -> str:
@@ -296,7 +296,7 @@ def measure_pass_at_k(
         for path in paths
     ]
     if any(evaluations):
-        logs = [log for path, found in zip(paths, evaluations, strict=True) for log in found or [_log_at(path, read)]]
+        logs = [log for path, below in zip(paths, evaluations, strict=True) for log in below or [_log_at(path, read)]]
         logs.sort(key=lambda log: (log.task, log.model))
         score = partial(_tables_of, ks=ks, threshold=success_threshold, read=read, resampling=resampling)
         tables = tuple(table for log in logs for table in score(log, progress=progress))
@@ -310,15 +310,15 @@ def pass_at_k_of_samples(
     samples: Sequence[Samples], *, ks: Sequence[int] = (), resampling: Resampling = RESAMPLING
 ) -> PassAtKReport:
     """pass@k of samples that were already read, one entry a policy, at the usual budgets where ``ks`` names none."""
-    budgets = sorted(set(ks)) or default_ks(max(int(one.num_samples.max()) for one in samples))
-    tables = tuple(_table(one, budgets, resampling=resampling) for one in samples)
-    first, *others = samples
-    comparisons = [compare_samples(first, other, budgets, resampling=resampling) for other in others]
+    budgets = sorted(set(ks)) or default_ks(max(int(policy.num_samples.max()) for policy in samples))
+    tables = tuple(_table(policy, budgets, resampling=resampling) for policy in samples)
+    first, *rest = samples
+    comparisons = [compare_samples(first, other, budgets, resampling=resampling) for other in rest]
     return PassAtKReport(
         tables=tables,
         comparison=comparisons[0] if comparisons else None,
         further_comparisons=tuple(comparisons[1:]),
-        findings=passk_findings(tables, comparisons, [one.num_missing for one in samples]),
+        findings=passk_findings(tables, comparisons, [policy.num_missing for policy in samples]),
     )
 
 
@@ -367,12 +367,12 @@ def _evaluation_table(
     rewards = reward_table(run.groups)
     scores = rewards.rewards.get(scorer or "", rewards.reward)
     is_known = ~np.isnan(scores)
-    known, prompts = scores[is_known], np.repeat(rewards.prompt, rewards.size)[is_known]
-    is_share = bool(np.all((known >= 0) & (known <= 1)))
-    (mean,) = bootstrap_means(known[:, None], prompts, resampling=resampling, share=is_share)
-    if threshold is None and binary_threshold(known) is None:
-        counted = np.unique(prompts, return_counts=True)[1] if len(known) else np.zeros(1, dtype=np.int64)
-        reason = _NO_VERDICT if len(known) else "no sample has this score"
+    scored, prompts = scores[is_known], np.repeat(rewards.prompt, rewards.size)[is_known]
+    is_share = bool(np.all((scored >= 0) & (scored <= 1)))
+    (mean,) = bootstrap_means(scored[:, None], prompts, resampling=resampling, share=is_share)
+    if threshold is None and binary_threshold(scored) is None:
+        counted = np.unique(prompts, return_counts=True)[1] if len(scored) else np.zeros(1, dtype=np.int64)
+        reason = _NO_VERDICT if len(scored) else "no sample has this score"
         return _without_verdicts(reason, log, scorer, source=run.source, mean=mean, counted=counted, run=run)
     name = f"{log.path}:{scorer}" if scorer else str(log.path)
     samples = samples_of_run(
@@ -451,5 +451,5 @@ def _forecasts(samples: Samples, ks: Sequence[int]) -> tuple[PassAtKForecast, ..
 
 def _named_apart(samples: Sequence[Samples]) -> list[Samples]:
     # Two files of one name in two folders: tables then show their paths.
-    names = [one.name for one in samples]
-    return [replace(one, name=one.source.path) if names.count(one.name) > 1 else one for one in samples]
+    names = [policy.name for policy in samples]
+    return [replace(policy, name=policy.source.path) if names.count(policy.name) > 1 else policy for policy in samples]

@@ -1,12 +1,13 @@
-"""One step after another: every matrix that was asked for, its spectra and averages, kept until the report is made.
+"""The report of `gradscope rank`, step after step: every matrix that was asked for, its spectra and averages.
 
-What a formulation cannot be computed from is kept among ``refused``, a step among ``skipped``, each with its reason.
+A formulation that cannot be computed is listed among ``refused``, a step among ``skipped``, each with its reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,13 +24,20 @@ from gradscope.diagnostics.rank.formulations import (
     measure_shares,
 )
 from gradscope.diagnostics.rank.heldout import measure_heldout
-from gradscope.diagnostics.rank.options import WHOLE_ROLLOUTS
+from gradscope.diagnostics.rank.options import ROLLOUT_ROWS
 from gradscope.diagnostics.rank.rollout_spectra import step_spectra
 from gradscope.diagnostics.rank.rows import RankRequest, StepRows, advantage_rows, step_rows, write_gram
 from gradscope.diagnostics.rank.spectrum import GroupRank, ranks_of_groups
-from gradscope.diagnostics.rank.tokens.parts import NO_GRADIENT, TokenTables
+from gradscope.diagnostics.rank.tokens.parts import NO_GRADIENT, token_part_tables, with_later
 from gradscope.diagnostics.rank.tokens.spectra import RowGram, token_spectra
-from gradscope.diagnostics.rank.tokens.weighed import EnergyQuestion, KindEnergy, WeighedTokens, kind_energies
+from gradscope.diagnostics.rank.tokens.weighed import (
+    EnergyQuestion,
+    KindEnergy,
+    WeighedTokens,
+    kind_energies,
+    logprob_change,
+    token_changes,
+)
 from gradscope.diagnostics.rank.weight_groups import WeightQuestion, weight_curve, weight_group_ranks
 from gradscope.diagnostics.rank.weight_updates import (
     module_shares,
@@ -42,23 +50,7 @@ from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import batch_norm, row_sparsity
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.reason import Reason
-from gradscope.results.rank import (
-    FormulationUpdate,
-    GradientSpectrum,
-    GroupShare,
-    HeldoutInfluence,
-    HeldoutTransfer,
-    Interference,
-    KindUpdate,
-    ModuleShare,
-    OptimizerStep,
-    PromptInfluence,
-    RankCurvePoint,
-    RankReport,
-    StepGeometry,
-    TokenRankPoint,
-    WeightRankPoint,
-)
+from gradscope.results.rank import GradientSpectrum, RankReport
 from gradscope.results.row_kinds import RowKind
 from gradscope.results.source import Source
 from gradscope.results.tokens import GradientSparsity
@@ -73,6 +65,7 @@ if TYPE_CHECKING:
     from gradscope.gradients.step.heldout import HeldoutGram
     from gradscope.gradients.step.step_gram import StepGram
     from gradscope.gradients.tokens.measure import TokenGram
+    from gradscope.gradients.tokens.sums import CountedTokens
 
 
 def _token_sparsity(step: int, tokens: Sequence[TokenGram]) -> list[GradientSparsity]:
@@ -121,37 +114,27 @@ def _weight_sparsity(step: int, spectra: Sequence[WeightSpectrum]) -> list[Gradi
 _IN_PARTS = "several processes share the model, and each has a part of every matrix"
 
 
-@dataclass(slots=True)
-class Collected(TokenTables):
-    """The tables of a :class:`RankReport`, by their names there, over the steps so far, and what else they need."""
+@dataclass(slots=True, kw_only=True)
+class Collected:
+    """The tables of a :class:`RankReport` over the steps so far, and what it is completed from."""
 
-    spectra: list[GradientSpectrum] = field(default_factory=list)
-    curve: list[RankCurvePoint] = field(default_factory=list)
-    token_curve: list[TokenRankPoint] = field(default_factory=list)
-    weight_curve: list[WeightRankPoint] = field(default_factory=list)
-    steps: list[StepGeometry] = field(default_factory=list)
+    source: Source
+    kind: RowKind  # what a row of the matrices is
+    tables: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))  # by their names in the report
     refused: dict[str, str] = field(default_factory=dict)
     gram: dict[str, str] = field(default_factory=dict)
     engine: dict[str, object] = field(default_factory=dict)
-    formulations: list[FormulationUpdate] = field(default_factory=list)
-    kinds: list[KindUpdate] = field(default_factory=list)
-    interference: list[Interference] = field(default_factory=list)
-    influences: list[PromptInfluence] = field(default_factory=list)
-    heldout: list[HeldoutTransfer] = field(default_factory=list)
-    heldout_influences: list[HeldoutInfluence] = field(default_factory=list)
-    shares: list[GroupShare] = field(default_factory=list)
-    sparsity: list[GradientSparsity] = field(default_factory=list)
-    optimizers: list[OptimizerStep] = field(default_factory=list)
-    modules: list[ModuleShare] = field(default_factory=list)
-    # from here on nothing is a table of the report
+    missing_parts: dict[str, str] = field(default_factory=dict)
     skipped: dict[int, Reason] = field(default_factory=dict)  # steps that could not be computed
     heldout_sentences: dict[str, None] = field(default_factory=dict)
     """What was read, drawn and left out of held-out answers, each sentence once."""
     heldout_missing: dict[str, list[int]] = field(default_factory=dict)
-    """Why steps have none of this, with what to do -> the steps."""
+    """Why steps have no held-out numbers, with what to do -> the steps."""
     group_ranks: list[GroupRank] = field(default_factory=list)
     """The rank of every matrix of one group, from which group sizes and advantages are compared."""
     baseline_groups: list[BaselineGroup] = field(default_factory=list)  # what baselines are judged by
+    tokens: dict[int, CountedTokens] = field(default_factory=dict)
+    """Step -> its tokens, until they are looked at under later weights."""
     energies: list[KindEnergy] = field(default_factory=list)
     """Of rows that are tokens, where only they are asked for: how their energy is spread over kinds."""
     weighed: dict[int, WeighedTokens] = field(default_factory=dict)
@@ -159,62 +142,80 @@ class Collected(TokenTables):
     rows: list[StepRows] = field(default_factory=list)  # the rollouts' Gram matrices, where rows are rollouts
     num_weights: int = 0  # matrices of the model, of which ``weight_curve`` has those that were drawn
 
-    def report(self, source: Source, rows: RowKind, **more: Any) -> RankReport:
-        """The report of what was collected, and of more tables."""
-        mine = {name: getattr(self, name) for name in _TABLES}
-        tables: dict[str, Any] = {
-            name: tuple(table) if isinstance(table, list) else table for name, table in mine.items()
-        }
-        skipped = {step: str(reason) for step, reason in self.skipped.items()}
+    @property
+    def report(self) -> RankReport:
+        """The report so far."""
+        tables: dict[str, Any] = {name: tuple(rows) for name, rows in self.tables.items()}
         return RankReport(
-            source=source, rows=rows, skipped=skipped, heldout_notes=tuple(self.heldout_notes()), **tables, **more
+            source=self.source,
+            rows=self.kind,
+            skipped={step: str(reason) for step, reason in self.skipped.items()},
+            refused=self.refused,
+            gram=self.gram,
+            engine=self.engine,
+            missing_parts=self.missing_parts,
+            heldout_notes=tuple(self.heldout_notes()),
+            **tables,
         )
+
+    def add(self, **tables: Iterable[Any]) -> None:
+        """Append to tables of the report, by their names."""
+        for name, rows in tables.items():
+            self.tables[name].extend(rows)
+
+    def add_spectra(self, spectra: Sequence[GradientSpectrum], **curves: Iterable[Any]) -> None:
+        """Append spectra, with the ranks of the groups among them, and points of curves."""
+        self.add(spectra=spectra, **curves)
+        self.group_ranks.extend(ranks_of_groups(spectra))
 
     def take_parts(self, run: Run, measured: MeasuredStep, rows: RowKind) -> MeasuredStep:
         """Take in what was asked of a step beside its rows; the step with the answer about its rows alone."""
-        if rows == "token":
-            return self.take_tokens(run, measured)
-        if rows != "weight" or not measured.answer:
+        if rows not in ("token", "weight") or not measured.answer:
             return measured
-        answer, gradient = measured.answer
-        found: dict[str, Sequence[object]] = {"optimizers": (), "modules": ()}
-        if gradient is not None:
-            self.optimizers.extend(steps := optimizer_steps(measured.step, gradient.steps))
-            self.modules.extend(shares := module_shares(measured.step, gradient.norms))
-            found = {"optimizers": steps, "modules": shares}
-        why = _IN_PARTS if found["modules"] else NO_GRADIENT
-        self.missing_parts.update({name: f"step {measured.step}: {why}" for name, parts in found.items() if not parts})
+        answer, part = measured.answer
+        if rows == "token":
+            tables, missing = token_part_tables(run, measured.step, measured.groups, answer, part)
+            if part is not None:
+                self.tokens[measured.step] = part.tokens
+        else:
+            tables = {
+                "optimizers": [] if part is None else optimizer_steps(measured.step, part.steps),
+                "modules": [] if part is None else module_shares(measured.step, part.norms),
+            }
+            why = _IN_PARTS if tables["modules"] else NO_GRADIENT
+            missing = {name: f"step {measured.step}: {why}" for name, rows_of in tables.items() if not rows_of}
+        self.add(**tables)
+        self.missing_parts |= missing
         return replace(measured, answer=answer)
+
+    def look_later(self, run: Run, options: EngineOptions) -> None:
+        """What became of the tokens of all steps, when no other weights are in memory."""
+        changes, missing = token_changes(run, self.tokens, options)
+        self.tables["entropy_changes"] = [
+            with_later(change, self.tokens[change.step], changes[change.step]) if change.step in changes else change
+            for change in self.tables["entropy_changes"]
+        ]
+        self.add(logprob_changes=[logprob_change(step, self.tokens[step], change) for step, change in changes.items()])
+        for step, reason in missing.items():
+            self.missing_parts["logprobs"] = f"step {step}: {reason}"
+        self.tokens.clear()
 
     def take_heldout(self, rows: StepRows, answer: Sequence[HeldoutGram | Reason], advantages: Sequence[str]) -> None:
         """Take in what the groups of a step do to held-out answers; nothing where none were given."""
-        for found in answer:
-            if isinstance(found, Reason):
-                self.heldout_missing.setdefault(f"{found}. {found.advice}", []).append(rows.step)
-                self.missing_parts["heldout"] = f"step {rows.step}: {found}. {found.advice.rstrip('.')}"
+        for entry in answer:
+            if isinstance(entry, Reason):
+                self.heldout_missing.setdefault(f"{entry}. {entry.advice}", []).append(rows.step)
+                self.missing_parts["heldout"] = f"step {rows.step}: {entry}. {entry.advice.rstrip('.')}"
                 continue
-            self.heldout_sentences |= dict.fromkeys(found.notes)
-            of_steps, of_groups = measure_heldout(rows, found, advantages)
-            self.heldout.extend(of_steps)
-            self.heldout_influences.extend(of_groups)
+            self.heldout_sentences |= dict.fromkeys(entry.notes)
+            of_steps, of_groups = measure_heldout(rows, entry, advantages)
+            self.add(heldout=of_steps, heldout_influences=of_groups)
 
     def heldout_notes(self) -> Iterator[str]:
         """What a reader of these numbers should know: of all steps, then of those that have none."""
         yield from self.heldout_sentences
         for why, steps in self.heldout_missing.items():
             yield f"No held-out numbers at step{'s' * (len(steps) > 1)} {as_ranges(steps)}: {why}"
-
-    def add(self, spectra: Sequence[GradientSpectrum]) -> None:
-        """Keep some spectra, and the ranks of the groups among them."""
-        self.spectra.extend(spectra)
-        self.group_ranks.extend(ranks_of_groups(spectra))
-
-
-_TABLES = {field.name for field in fields(Collected)} & {field.name for field in fields(RankReport)} - {
-    "rows",
-    "skipped",
-}
-"""The tables of a report that are collected step by step."""
 
 
 def _kl_of_dead_groups(gram: StepGram) -> Iterator[str]:
@@ -244,16 +245,19 @@ def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collect
     described = {**gram.describe(), "notes": [*gram.notes, *_kl_of_dead_groups(gram)]}
     collected.engine = describe_engine(described, collected.engine)
     geometry = measure_geometry(rows, measured.weights, gram, run.metrics.get(measured.step, {}))
-    collected.steps.append(replace(geometry, logprob_difference=logprob_difference(measured.groups, gram.logprobs)))
+    geometry = replace(geometry, logprob_difference=logprob_difference(measured.groups, gram.logprobs))
+    collected.add(steps=[geometry])
     if request.output:
         collected.gram[str(measured.step)] = write_gram(request.output, rows)
     if request.rows == "weight":
         (answer,) = measured.answer
-        collected.spectra.extend(weight_spectra(measured.step, answer.spectra, gram))
-        collected.weight_curve.extend(weight_curve(rows.step, answer.groups, answer.ranks, by_group=request.paired))
-        collected.group_ranks.extend(weight_group_ranks(rows.step, answer.groups, answer.ranks))
-        collected.sparsity.extend(_weight_sparsity(rows.step, answer.spectra))
+        collected.add(
+            spectra=weight_spectra(measured.step, answer.spectra, gram),
+            weight_curve=weight_curve(rows.step, answer.groups, answer.ranks, by_group=request.paired),
+            sparsity=_weight_sparsity(rows.step, answer.spectra),
+        )
         collected.refused.update(answer.refused)
+        collected.group_ranks.extend(weight_group_ranks(rows.step, answer.groups, answer.ranks))
         collected.num_weights = answer.num_weights
         return
     if request.rows in ("hidden", "logit"):
@@ -270,19 +274,21 @@ def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collect
         return
     # rollouts and tokens, under every advantage and group size
     tokens = measured.answer
-    if request.rows in WHOLE_ROLLOUTS:
+    if request.rows in ROLLOUT_ROWS:
         collected.take_heldout(rows, measured.answer, request.advantages)
         tokens = ()
     if request.rows == "rollout":
         collected.rows.append(rows)
-    collected.formulations.extend(measure_formulations(rows, request.advantages))
-    collected.kinds.extend(measure_kinds(rows, request.advantages))
     interference, influences = measure_interference(rows, request.advantages)
-    collected.interference.extend(interference)
-    collected.influences.extend(influences)
-    collected.shares.extend(measure_shares(rows))
+    collected.add(
+        formulations=measure_formulations(rows, request.advantages),
+        kinds=measure_kinds(rows, request.advantages),
+        interference=interference,
+        influences=influences,
+        shares=measure_shares(rows),
+        sparsity=_token_sparsity(measured.step, tokens),
+    )
     collected.baseline_groups.extend(baseline_groups(rows))
-    collected.sparsity.extend(_token_sparsity(measured.step, tokens))
     _collect_spectra(rows, tokens, request, collected)
 
 
@@ -308,14 +314,12 @@ def _collect_spectra(rows: StepRows, tokens: Sequence[RowGram], request: RankReq
                     spectra, points = token_spectra(
                         rows, tokens, advantage, size, seed=request.seed, centered=request.centered, only=only
                     )
-                    collected.token_curve.extend(points)
-                    collected.add(spectra)
+                    collected.add_spectra(spectra, token_curve=points)
                 if request.rows != "token":
                     spectra, curve = step_spectra(
                         rows, advantage, size, by_group=request.rows == "group", centered=request.centered, only=only
                     )
-                    collected.curve.extend(curve)
-                    collected.add(spectra)
+                    collected.add_spectra(spectra, curve=curve)
         except GradscopeError as error:
             collected.refused[advantage] = error.message
 
@@ -365,14 +369,14 @@ def _question(request: RankRequest, most: int) -> RowQuestion | None:
     return EnergyQuestion(rows=question) if isinstance(question, TokenQuestion) else question
 
 
-def _rows_alone(measured: MeasuredStep, rows: RowKind, found: Collected) -> MeasuredStep:
+def _rows_alone(measured: MeasuredStep, rows: RowKind, collected: Collected) -> MeasuredStep:
     """Take in what was asked beside the rows; the step with the answer about its rows alone."""
     if rows != "token" or not measured.answer:
         return measured
     answer, weighed = measured.answer
     if weighed is not None:
-        found.energies.extend(kind_energies(measured.step, weighed.tokens, answer))
-        found.weighed[measured.step] = weighed
+        collected.energies.extend(kind_energies(measured.step, weighed.tokens, answer))
+        collected.weighed[measured.step] = weighed
     return replace(measured, answer=answer)
 
 
@@ -387,13 +391,17 @@ def collect_kinds(
 ) -> Mapping[RowKind, Collected]:
     """Every kind of matrix that is asked for, of each step, by kind."""
     question = SeveralQuestions(questions=tuple(_question(request, most) for request in requests))
-    found: dict[RowKind, Collected] = {request.rows: Collected() for request in requests}
+    collected: dict[RowKind, Collected] = {
+        request.rows: Collected(source=run.source, kind=request.rows) for request in requests
+    }
     for measured in measure_steps(run, steps, engine, progress, question):
-        for place, request in enumerate(requests):
-            answer = measured.answer[place] if measured.answer else ()
+        for index, request in enumerate(requests):
+            answer = measured.answer[index] if measured.answer else ()
             if isinstance(answer, UsageError):
-                found[request.rows].skipped[measured.step] = Reason("unusable", answer.message.rstrip("."))
+                collected[request.rows].skipped[measured.step] = Reason("unusable", answer.message.rstrip("."))
                 continue
             alone = replace(measured, answer=answer)
-            examine_step(run, _rows_alone(alone, request.rows, found[request.rows]), request, found[request.rows])
-    return found
+            examine_step(
+                run, _rows_alone(alone, request.rows, collected[request.rows]), request, collected[request.rows]
+            )
+    return collected

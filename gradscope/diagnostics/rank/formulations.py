@@ -126,7 +126,7 @@ def measure_formulations(rows: StepRows, advantages: Sequence[str]) -> list[Form
     everything = np.array([*table, *targets.values()])
     expected = expected_updates(rows.gram, everything, groups)
     angles = cosines(update_gram(rows.gram, table))
-    place_of = {name: len(names) + index for index, name in enumerate(targets)}
+    index_of = {name: len(names) + index for index, name in enumerate(targets)}
     return first + [
         FormulationUpdate(
             step=rows.step,
@@ -134,7 +134,7 @@ def measure_formulations(rows: StepRows, advantages: Sequence[str]) -> list[Form
             signal_to_noise=expected.signal_to_noise(index),
             critical_batch_size=expected.critical_batch_size(index),
             noise_within=_noise_within(rows, name),
-            alignment=_alignment(expected, index, place_of, why_no_target),
+            alignment=_alignment(expected, index, index_of, why_no_target),
             cosines=apart | {other: _cosine(angles[index, at]) for at, other in enumerate(names) if at != index},
             **_size(rows, table[index], groups),
         )
@@ -142,7 +142,7 @@ def measure_formulations(rows: StepRows, advantages: Sequence[str]) -> list[Form
     ]
 
 
-def _of_tokens(rows: StepRows, groups: NDArray[np.int64], others: Sequence[str]) -> FormulationUpdate:
+def _of_tokens(rows: StepRows, groups: NDArray[np.int64], names: Sequence[str]) -> FormulationUpdate:
     """The logged update where each token has its own advantage: its rows are weighed already."""
     assert rows.policy_gram is not None, "the caller looked"
     weighed, ones = replace(rows, gram=rows.policy_gram), np.ones(len(rows.group_ids))
@@ -155,7 +155,7 @@ def _of_tokens(rows: StepRows, groups: NDArray[np.int64], others: Sequence[str])
         critical_batch_size=expected.critical_batch_size(0),
         noise_within=unknown,
         alignment=dict.fromkeys(targets, unknown),
-        cosines=dict.fromkeys(others, unknown),
+        cosines=dict.fromkeys(names, unknown),
         **_size(weighed, ones, groups),
     )
 
@@ -241,10 +241,10 @@ def _noise_within(rows: StepRows, advantage: str) -> Estimate:
     """The noise of halves of the groups, whose advantages are made of the half alone."""
     if advantage == LOGGED:
         return Estimate.undefined_because("logged advantages are relative to whole groups; name their formulation")
-    entry, wholes = formulation(advantage), sub_groups(rows, None)
+    entry, groups = formulation(advantage), sub_groups(rows, None)
     if entry.scope not in {"group", *WEIGHED}:
         return Estimate.undefined_because(f"{advantage} is relative to more than a group")
-    size = min(len(whole.index) for whole in wholes) // 2
+    size = min(len(group.index) for group in groups) // 2
     if size < max(2, entry.min_group_size):
         return Estimate.undefined_because(f"half of a group has {size} rollouts, too few for {advantage}")
     halves: dict[str, list[SubGroup]] = {}
@@ -279,21 +279,21 @@ def measure_kinds(rows: StepRows, advantages: Sequence[str]) -> list[KindUpdate]
     present = [kind for kind, mask in masks.items() if mask.any()]
     parts = np.array([np.where(masks[kind], weights, 0.0) for weights in table for kind in present])
     expected = expected_updates(rows.gram, np.array([*parts, *targets.values()]), groups)
-    found = []
-    for place, (name, kind) in enumerate((name, kind) for name in names for kind in present):
-        whole = table[names.index(name)]
-        found.append(
+    updates = []
+    for row, (name, kind) in enumerate((name, kind) for name in names for kind in present):
+        full_weights = table[names.index(name)]
+        updates.append(
             KindUpdate(
                 step=rows.step,
                 advantage=name,
                 kind=kind,
                 num_groups=len(np.unique(groups[masks[kind]])),
-                norm=Estimate.exact(batch_norm(gradient_gram(rows.gram, parts[place]))),
-                cosine=cosine_of_updates(rows.gram, parts[place], whole),
-                alignment={target: expected.cosine(place, len(parts) + index) for index, target in enumerate(targets)},
+                norm=Estimate.exact(batch_norm(gradient_gram(rows.gram, parts[row]))),
+                cosine=cosine_of_updates(rows.gram, parts[row], full_weights),
+                alignment={target: expected.cosine(row, len(parts) + index) for index, target in enumerate(targets)},
             )
         )
-    return found
+    return updates
 
 
 def kinds_of(rows: StepRows) -> Mapping[GroupKind, NDArray[np.bool_]]:

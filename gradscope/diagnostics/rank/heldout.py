@@ -51,8 +51,8 @@ def read_heldout(
     """The correct answers of a file of samples, a gradscope run or its folder ``heldout``, or any other log."""
     # The samples of a run of ours before and after training count alike, and say themselves which are correct. The
     # seed decides which answers are drawn where there are more than MOST_ANSWERS.
-    given = Path(path)
-    folder = given.parent if given.name == "heldout" and given.is_dir() else path
+    source = Path(path)
+    folder = source.parent if source.name == "heldout" and source.is_dir() else path
     groups: list[RolloutGroup] = []
     for file in sample_files(folder, progress):
         read = ReadOptions() if threshold is not None else with_own_verdicts(file, ReadOptions())
@@ -74,10 +74,10 @@ def read_heldout(
         num_prompts = sum(1 for own in drawn if own)
         notes.append(f"{MOST_ANSWERS} distinct answers of {num_prompts:,} prompts were drawn at random (seed {seed}).")
     names = {rollout.group_id: group.prompt_id for group in groups for rollout in group.rollouts}
-    kept = [(own[0], Counter(map(_answer, own)), own) for own in drawn if own]
+    answered = [(own[0], Counter(map(_answer, own)), own) for own in drawn if own]
     return HeldoutAnswers(
-        prompts=tuple(_group(names[first.group_id], own) for first, _, own in kept),
-        shares=tuple(tuple(count / len(own) for count in counts.values()) for _, counts, own in kept),
+        prompts=tuple(_group(names[first.group_id], own) for first, _, own in answered),
+        shares=tuple(tuple(count / len(own) for count in counts.values()) for _, counts, own in answered),
         notes=tuple(notes),
     )
 
@@ -108,11 +108,11 @@ def _has_answer(rollout: Rollout) -> bool:
 
 def _by_prompt(rollouts: Sequence[Rollout]) -> list[list[Rollout]]:
     """Samples of the same prompt together, whichever file or step they are from."""
-    found: dict[object, list[Rollout]] = {}
+    grouped: dict[object, list[Rollout]] = {}
     for rollout in rollouts:
-        messages = json.dumps([dict(one) for one in rollout.messages or ()], default=str)
-        found.setdefault(rollout.prompt_ids or (messages, rollout.prompt), []).append(rollout)
-    return list(found.values())
+        messages = json.dumps([dict(message) for message in rollout.messages or ()], default=str)
+        grouped.setdefault(rollout.prompt_ids or (messages, rollout.prompt), []).append(rollout)
+    return list(grouped.values())
 
 
 def _answer(rollout: Rollout) -> object:
@@ -135,9 +135,9 @@ def _drawn(prompts: Sequence[Sequence[Rollout]], rng: np.random.Generator) -> li
 
 def _in_turn(prompts: Sequence[Sequence[Rollout]], rng: np.random.Generator) -> Iterator[tuple[int, Rollout]]:
     orders = [rng.permutation(len(own)) for own in prompts]
-    places = rng.permutation(len(prompts)).tolist()
+    prompt_order = rng.permutation(len(prompts)).tolist()
     for turn in range(max(map(len, prompts))):
-        yield from ((at, prompts[at][orders[at][turn]]) for at in places if turn < len(prompts[at]))
+        yield from ((at, prompts[at][orders[at][turn]]) for at in prompt_order if turn < len(prompts[at]))
 
 
 def _group(prompt_id: str, samples: Sequence[Rollout]) -> RolloutGroup:
@@ -173,7 +173,7 @@ class HeldoutQuestion:
 
         try:
             with shared_errors():
-                found = measure_heldout_gram(
+                heldout_gram = measure_heldout_gram(
                     prepared,
                     gram,
                     self.answers.prompts,
@@ -184,7 +184,7 @@ class HeldoutQuestion:
                 )
         except (InputError, UsageError) as error:
             return (Reason(error.cause or "unusable", error.message.rstrip("."), error.hint or ""),)
-        return (found,)
+        return (heldout_gram,)
 
 
 _NOT_BINARY = "rewards other than 0 and 1 do not say which of the step's own answers are correct"

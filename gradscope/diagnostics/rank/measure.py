@@ -20,7 +20,7 @@ from gradscope.diagnostics.rank.collected import Collected, examine_advantages, 
 from gradscope.diagnostics.rank.formulations import measure_baselines
 from gradscope.diagnostics.rank.heldout import HeldoutQuestion, read_heldout
 from gradscope.diagnostics.rank.options import TOKEN_ROWS, RankOptions
-from gradscope.diagnostics.rank.rows import RankRequest, known_advantages, possible_sizes
+from gradscope.diagnostics.rank.rows import RankRequest, checked_advantages, possible_sizes
 from gradscope.diagnostics.rank.spectrum import compare_formulations, compare_sizes
 from gradscope.diagnostics.rank.tokens.weighed import PartsQuestion
 from gradscope.diagnostics.rank.weight_updates import (
@@ -105,14 +105,15 @@ def measure_rank(
         return update_report(run, progress)
     request = RankRequest(
         rows=rows,
-        advantages=known_advantages(advantages),
+        advantages=checked_advantages(advantages),
         group_sizes=() if rows in TOKEN_ROWS and not options.group_sizes else possible_sizes(run, options.group_sizes),
         paired=options.pair_groups,
         centered=options.centered,
         seed=options.seed,
         output=Path(output) if output else None,
     )
-    chosen, collected = select_steps(run, steps), Collected()
+    chosen = select_steps(run, steps)
+    collected = Collected(source=run.source, kind=rows)
     wanted = chosen
     if rows == "advantage":
         for step in chosen:
@@ -134,7 +135,7 @@ def measure_rank(
     for measured in measure_steps(run, chosen, engine, progress, question):
         examine_step(run, collected.take_parts(run, measured, rows), request, collected)
     collected.look_later(run, engine)
-    if not collected.steps:
+    if not collected.tables["steps"]:
         first = next(iter(collected.skipped.values()))
         if not run.weights and first.cause in _NO_WEIGHTS:
             raise InputError(
@@ -149,20 +150,21 @@ def measure_rank(
 
 def _instead(run: Run, reason: Reason) -> str:
     """What to do about a step that cannot be computed; where only its weights are missing, the command for others."""
-    others = computable_steps(run)
-    if reason.cause not in _NO_WEIGHTS or not others:
+    computable = computable_steps(run)
+    if reason.cause not in _NO_WEIGHTS or not computable:
         return reason.advice
-    return f"{reason.advice} Now: gradscope rank {shlex.quote(run.source.path)} --step {as_ranges(others)}"
+    return f"{reason.advice} Now: gradscope rank {shlex.quote(run.source.path)} --step {as_ranges(computable)}"
 
 
 def _report(run: Run, request: RankRequest, collected: Collected, source: Source) -> RankReport:
     """The tables that take all steps together, and the sentences."""
-    report = collected.report(
-        source,
-        request.rows,
+    report = collected.report
+    report = replace(
+        report,
+        source=source,
         baselines=measure_baselines(collected.baseline_groups),
-        comparisons=compare_formulations(collected.spectra),
-        gradient_updates=gradients_and_updates(run, collected.spectra) if request.rows == "weight" else (),
+        comparisons=compare_formulations(report.spectra),
+        gradient_updates=gradients_and_updates(run, report.spectra) if request.rows == "weight" else (),
         size_changes=compare_sizes(collected.group_ranks) if request.paired else (),
     )
     report = replace(report, findings=(*size_findings(report.size_changes), *_sentences(report)))

@@ -14,7 +14,7 @@ from gradscope.errors import UsageError
 from gradscope.option import Option
 from gradscope.results.row_kinds import RowKind
 
-WHOLE_ROLLOUTS = ("rollout", "group")
+ROLLOUT_ROWS = ("rollout", "group")
 """Kinds of rows that are made of whole rollouts, and ask nothing of a step but held-out answers."""
 TOKEN_ROWS = ("token", "hidden", "logit")  # kinds of rows that are tokens
 
@@ -91,7 +91,7 @@ class RankOptions:
             )
         if self.heldout is None and self.heldout_threshold is not None:
             raise UsageError("--heldout-threshold is about held-out samples.", hint="Name them: --heldout FILE")
-        if self.heldout is not None and rows not in WHOLE_ROLLOUTS:
+        if self.heldout is not None and rows not in ROLLOUT_ROWS:
             raise UsageError(
                 f"--heldout is for rows of whole rollouts, and --rows {rows} has others.",
                 hint="Leave out --rows, or use --rows group.",

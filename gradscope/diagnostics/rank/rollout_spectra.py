@@ -106,9 +106,9 @@ def _rank_given_prompts(stack: PartStack, advantage: str, ranks: Array, is_ranke
     own = np.where(is_ranked, ranks, 0.0)
     left_out = np.empty(stack.weights.shape)
     for left in range(size):
-        kept = np.delete(np.arange(size), left)
-        weights = formulated(advantage, stack.rewards[:, kept], stack.baseline_weights[:, kept])
-        ranks_without = effective_ranks(_values(stack, kept, weights))
+        remaining = np.delete(np.arange(size), left)
+        weights = formulated(advantage, stack.rewards[:, remaining], stack.baseline_weights[:, remaining])
+        ranks_without = effective_ranks(_values(stack, remaining, weights))
         lives = np.any(weights != 0, axis=1) & np.isfinite(ranks_without)
         sums = own.sum() - own + np.where(lives, ranks_without, 0.0)
         counts = is_ranked.sum() - is_ranked + lives
@@ -127,9 +127,9 @@ def _why_not(advantage: str, size: int) -> str | None:
     return None
 
 
-def _values(stack: PartStack, kept: NDArray[np.intp], weights: Array) -> Array:
+def _values(stack: PartStack, remaining: NDArray[np.intp], weights: Array) -> Array:
     """Singular values of the parts without one rollout, [n, G - 1]."""
-    grams = weights[:, :, None] * stack.scores[:, kept][:, :, kept] * weights[:, None, :]
+    grams = weights[:, :, None] * stack.scores[:, remaining][:, :, remaining] * weights[:, None, :]
     return singular_values_from_grams(center_grams(grams) if stack.centered else grams)
 
 
@@ -221,14 +221,14 @@ def step_spectra(
     weights = advantages_of(rows, parts, advantage)
     step = _AdvantagedStep(rows=rows, advantage=advantage, centered=centered, parts=parts, weights=weights)
     # at sub-sampled sizes the whole step's rows are nearly the same rows, so its nulls are given once
-    whole = step.whole_step(by_group, with_nulls=group_size is None)
+    step_spectrum = step.of_step(by_group, with_nulls=group_size is None)
     if by_group:
-        return [whole], []
+        return [step_spectrum], []
     chosen = step if only is None else step.of_groups(only)
     stacks = chosen.stacks()
     spectra = {id(part): spectrum for stack in stacks for part, spectrum in chosen.spectra(stack)}
     curve = [curve_point(stack, step=rows.step, advantage=advantage, by_group=only is not None) for stack in stacks]
-    return [whole, *(spectra[id(part)] for part in chosen.parts)], curve
+    return [step_spectrum, *(spectra[id(part)] for part in chosen.parts)], curve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,9 +243,9 @@ class _AdvantagedStep:
 
     def of_groups(self, group_ids: Collection[str]) -> _AdvantagedStep:
         """The parts of some groups alone, under the advantages that they have in the step."""
-        kept = [place for place, part in enumerate(self.parts) if part.group_id in group_ids]
+        chosen = [index for index, part in enumerate(self.parts) if part.group_id in group_ids]
         return replace(
-            self, parts=[self.parts[place] for place in kept], weights=[self.weights[place] for place in kept]
+            self, parts=[self.parts[index] for index in chosen], weights=[self.weights[index] for index in chosen]
         )
 
     @property
@@ -289,7 +289,7 @@ class _AdvantagedStep:
             for part, gram, values in zip(stack.parts, stack.gradients, stack.values, strict=True)
         ]
 
-    def whole_step(self, by_group: bool, *, with_nulls: bool) -> GradientSpectrum:
+    def of_step(self, by_group: bool, *, with_nulls: bool) -> GradientSpectrum:
         """The spectrum of all rows of the step, or of the sums over its groups."""
         index, weights = np.concatenate([part.index for part in self.parts]), np.concatenate(self.weights)
         gram = self.gradients(index, weights)
@@ -300,7 +300,7 @@ class _AdvantagedStep:
             gram,
             max(len(part.index) for part in self.parts),
             rows="group" if by_group else "rollout",
-            nulls=self._whole_nulls(by_group) if with_nulls else None,
+            nulls=self._step_nulls(by_group) if with_nulls else None,
         )
 
     def _spectrum(
@@ -326,7 +326,7 @@ class _AdvantagedStep:
         )
         return spectrum_of(gram, label, relative_row_error=self.rows.relative_row_error, values=values, nulls=nulls)
 
-    def _whole_nulls(self, by_group: bool) -> Mapping[str, Estimate]:
+    def _step_nulls(self, by_group: bool) -> Mapping[str, Estimate]:
         """Effective rank under each null, on the live groups: a dead group's score vectors are no gradient."""
         live = [position for position, weights in enumerate(self.weights) if np.any(weights != 0)]
         if not live:

@@ -211,24 +211,24 @@ def advantage_rows(step: int, groups: Sequence[RolloutGroup]) -> StepRows:
             cause="several_sequences",
         )
     counted = [_counted(rollout) for rollout in rollouts]
-    width = max(len(one) for one in counted)
-    scores = np.stack([np.pad(one, (0, width - len(one))) for one in counted])
-    logged = [_logged_advantages(rollout, one) for rollout, one in zip(rollouts, counted, strict=True)]
-    known = [one for one in logged if one is not None]
+    width = max(len(row) for row in counted)
+    scores = np.stack([np.pad(row, (0, width - len(row))) for row in counted])
+    logged = [_logged_advantages(rollout, row) for rollout, row in zip(rollouts, counted, strict=True)]
+    logged_rows = [row for row in logged if row is not None]
     gram = scores @ scores.T
     policy = None
-    if len(known) == len(rollouts):
-        rows = np.stack([np.pad(one, (0, width - len(one))) for one in known])
+    if len(logged_rows) == len(rollouts):
+        rows = np.stack([np.pad(row, (0, width - len(row))) for row in logged_rows])
         policy = np.asarray(rows @ rows.T, dtype=np.float64)
     scalars = [rollout.advantage for rollout in rollouts if rollout.token_advantages is None]
-    whole = [one for one in scalars if one is not None]
+    logged_scalars = [row for row in scalars if row is not None]
     return StepRows(
         step=step,
         gram=np.asarray(gram, dtype=np.float64),
         policy_gram=policy,
         full_gram=policy,
         rewards=np.array([math.nan if rollout.reward is None else rollout.reward for rollout in rollouts]),
-        advantages=np.array(whole) if len(whole) == len(rollouts) else None,
+        advantages=np.array(logged_scalars) if len(logged_scalars) == len(rollouts) else None,
         group_ids=tuple(rollout.group_id for rollout in rollouts),
         samples=tuple(rollout.sample for rollout in rollouts),
         num_parameters=width,
@@ -240,7 +240,7 @@ def advantage_rows(step: int, groups: Sequence[RolloutGroup]) -> StepRows:
 def _counted(rollout: Rollout) -> Array:
     """1 where a token counts in the loss, [T]."""
     values = (rollout.mask, rollout.token_advantages, rollout.completion_ids, rollout.logprobs)
-    length = next((len(one) for one in values if one is not None), None)
+    length = next((len(column) for column in values if column is not None), None)
     if not length:
         named = f" of group {rollout.group_id}" if rollout.group_id else ""
         raise InputError(
@@ -298,7 +298,7 @@ class RankRequest:
         return paired_groups(rows, advantage, self.sizes(rows, advantage)) if self.paired else None
 
 
-def known_advantages(names: Sequence[str] | None) -> tuple[str, ...]:
+def checked_advantages(names: Sequence[str] | None) -> tuple[str, ...]:
     """Names checked against the registry, each once; ``all`` and None: the logged one and every formulation."""
     # A name of a function in a file runs the file.
     everything = (LOGGED, *FORMULATIONS, *GRAM_FORMULATIONS)
@@ -307,7 +307,7 @@ def known_advantages(names: Sequence[str] | None) -> tuple[str, ...]:
             named_formulation(name)
     if names is None:
         return everything
-    return tuple(dict.fromkeys(one for name in names for one in (everything if name == "all" else (name,))))
+    return tuple(dict.fromkeys(advantage for name in names for advantage in (everything if name == "all" else (name,))))
 
 
 def possible_sizes(run: Run, sizes: Sequence[int]) -> tuple[int, ...]:

@@ -192,12 +192,12 @@ class MeanRanks:
         energies = self._mean_energies(np.column_stack([drawn[:, 3] for drawn in self.nulls.values()]))
         return {
             name: NullRank(
-                effective_rank=means[place],
-                difference=differences[place].within(-span, span),
-                ratio=ratios[place],
-                two_direction_energy=energies[place],
+                effective_rank=means[index],
+                difference=differences[index].within(-span, span),
+                ratio=ratios[index],
+                two_direction_energy=energies[index],
             )
-            for place, name in enumerate(self.nulls)
+            for index, name in enumerate(self.nulls)
         }
 
     def _only_under(self, null: str) -> MeanRanks:
@@ -210,7 +210,7 @@ class MeanRanks:
             self,
             counts=self.counts[is_chosen],
             nulls={name: drawn[is_chosen] for name, drawn in self.nulls.items()},
-            group_ids=[self.group_ids[place] for place in np.flatnonzero(is_chosen).tolist()],
+            group_ids=[self.group_ids[index] for index in np.flatnonzero(is_chosen).tolist()],
         )
 
     def mean_within(self, values: Array, low: float, high: float, none: str = "") -> Estimate:
@@ -283,7 +283,7 @@ def compare_formulations(spectra: Sequence[GradientSpectrum]) -> tuple[RankCompa
         label, rank = spectrum.label, spectrum.ranks.effective_rank.value
         if (label.step, label.group_size) == (step, size) and rank is not None:
             ranks.setdefault(label.advantage, {})[label.group_id, label.samples] = rank
-    first, *others = ranks or {"": {}}
+    first, *rest = ranks or {"": {}}
     return tuple(
         RankComparison(
             step=step,
@@ -292,7 +292,7 @@ def compare_formulations(spectra: Sequence[GradientSpectrum]) -> tuple[RankCompa
             second=second,
             difference=_difference(ranks[first], ranks[second]).within(1.0 - size, size - 1.0),
         )
-        for second in others
+        for second in rest
         if not _are_same(ranks[first], ranks[second])
     )
 
@@ -328,14 +328,16 @@ def ranks_of_groups(spectra: Sequence[GradientSpectrum]) -> Iterator[GroupRank]:
 
 def compare_sizes(ranks: Iterable[GroupRank]) -> tuple[SizeChange, ...]:
     """Each group size against the smallest, on the groups that have a rank at both: rollouts of the same prompts."""
-    found: dict[tuple[int, str, str], dict[int, dict[str, list[float]]]] = {}
+    ranks_of: dict[tuple[int, str, str], dict[int, dict[str, list[float]]]] = {}
     most: dict[str, int] = {}
-    for one in ranks:
-        of_size = found.setdefault((one.step, one.advantage, one.matrix), {}).setdefault(one.group_size, {})
-        of_size.setdefault(one.group_id, []).append(one.rank)
-        most[one.matrix] = max(one.most, most.get(one.matrix, 1))
+    for group_rank in ranks:
+        of_size = ranks_of.setdefault((group_rank.step, group_rank.advantage, group_rank.matrix), {}).setdefault(
+            group_rank.group_size, {}
+        )
+        of_size.setdefault(group_rank.group_id, []).append(group_rank.rank)
+        most[group_rank.matrix] = max(group_rank.most, most.get(group_rank.matrix, 1))
     changes = []
-    for (step, advantage, matrix), by_size in found.items():
+    for (step, advantage, matrix), by_size in ranks_of.items():
         smallest, *larger = sorted(by_size)
         for size in larger:
             first, second = by_size[smallest], by_size[size]

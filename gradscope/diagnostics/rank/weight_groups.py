@@ -61,20 +61,19 @@ class CombinedGroup:
 
 
 def _combine_groups(asked: Sequence[AdvantagedPart], *, by_token: bool) -> tuple[CombinedGroup, ...]:
-    """The combinations of each group."""
     of_group: dict[str, list[AdvantagedPart]] = {}
-    for one in asked:
-        of_group.setdefault(one.part.group_id, []).append(one)
+    for advantaged in asked:
+        of_group.setdefault(advantaged.part.group_id, []).append(advantaged)
     return tuple(_combined(group_id, parts, by_token=by_token) for group_id, parts in of_group.items())
 
 
 def _combined(group_id: str, asked: Sequence[AdvantagedPart], *, by_token: bool) -> CombinedGroup:
     from gradscope.gradients.step.directions import Combinations
 
-    rollouts = tuple(sorted({int(row) for one in asked for row in one.part.index}))
-    by_token = by_token and any(one.advantage == LOGGED for one in asked)
+    rollouts = tuple(sorted({int(row) for advantaged in asked for row in advantaged.part.index}))
+    by_token = by_token and any(advantaged.advantage == LOGGED for advantaged in asked)
     bank = _Bank(len(rollouts) * (1 + by_token))
-    parts = tuple(_combine_part(one, rollouts, bank, by_token=by_token) for one in asked)
+    parts = tuple(_combine_part(advantaged, rollouts, bank, by_token=by_token) for advantaged in asked)
     combinations = Combinations(
         group_id=group_id,
         rollouts=rollouts,
@@ -92,26 +91,26 @@ class _Bank:
     width: int
     directions: list[Array] = field(default_factory=list)
     has_null: list[bool] = field(default_factory=list)
-    places: dict[bytes, int] = field(default_factory=dict)
+    indices: dict[bytes, int] = field(default_factory=dict)
 
-    def place(self, factors: Array, *, with_null: bool = False) -> int:
+    def index_of(self, factors: Array, *, with_null: bool = False) -> int:
         """Where a combination stands; its scale and sign are of no account to a rank."""
         unit = factors / np.linalg.norm(factors)
         unit = unit * np.sign(unit[np.argmax(np.abs(unit) > 10.0**-_DIGITS)])
         key = (np.round(unit, _DIGITS) + 0.0).tobytes()
-        if key not in self.places:
-            self.places[key] = len(self.directions)
+        if key not in self.indices:
+            self.indices[key] = len(self.directions)
             self.directions.append(unit)
             self.has_null.append(False)
-        self.has_null[self.places[key]] |= with_null
-        return self.places[key]
+        self.has_null[self.indices[key]] |= with_null
+        return self.indices[key]
 
 
-def _combine_part(one: AdvantagedPart, rollouts: Sequence[int], bank: _Bank, *, by_token: bool) -> CombinedPart:
-    size, columns = len(one.part.index), np.searchsorted(rollouts, one.part.index)
-    of_tokens = by_token and one.advantage == LOGGED
-    if not np.any(one.weights != 0):
-        return CombinedPart(advantage=one.advantage, group_size=size, own=None)
+def _combine_part(advantaged: AdvantagedPart, rollouts: Sequence[int], bank: _Bank, *, by_token: bool) -> CombinedPart:
+    size, columns = len(advantaged.part.index), np.searchsorted(rollouts, advantaged.part.index)
+    of_tokens = by_token and advantaged.advantage == LOGGED
+    if not np.any(advantaged.weights != 0):
+        return CombinedPart(advantage=advantaged.advantage, group_size=size, own=None)
 
     def spread(weights: Array, *, channel: int = 0) -> Array:
         factors = np.zeros(bank.width)
@@ -119,16 +118,16 @@ def _combine_part(one: AdvantagedPart, rollouts: Sequence[int], bank: _Bank, *, 
         return factors
 
     # the second channel has the advantages in it already
-    factors = spread(np.ones(size), channel=1) if of_tokens else spread(one.weights)
-    own = bank.place(factors, with_null=True)
-    nulls: dict[str, tuple[int, ...]] = {"unweighted": (bank.place(spread(np.ones(size))),)}
+    factors = spread(np.ones(size), channel=1) if of_tokens else spread(advantaged.weights)
+    own = bank.index_of(factors, with_null=True)
+    nulls: dict[str, tuple[int, ...]] = {"unweighted": (bank.index_of(spread(np.ones(size))),)}
     if not of_tokens:
-        dealt = shuffled_within(one.weights, np.zeros(size, dtype=np.int64), _SHUFFLES)
+        dealt = shuffled_within(advantaged.weights, np.zeros(size, dtype=np.int64), _SHUFFLES)
         nulls |= {
-            "shuffled": tuple(bank.place(spread(weights)) for weights in dealt),
-            "signs": (bank.place(spread(np.sign(one.weights))),),
+            "shuffled": tuple(bank.index_of(spread(weights)) for weights in dealt),
+            "signs": (bank.index_of(spread(np.sign(advantaged.weights))),),
         }
-    return CombinedPart(advantage=one.advantage, group_size=size, own=own, nulls=nulls)
+    return CombinedPart(advantage=advantaged.advantage, group_size=size, own=own, nulls=nulls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,14 +202,16 @@ def weight_curve(
 ) -> list[WeightRankPoint]:
     """The mean ranks under each advantage at each group size: one point for all weights, then one a weight."""
     parts = [_Located(group_id=group.combinations.group_id, part=part) for group in groups for part in group.parts]
-    shapes = {one.tensor: one.shape for one in ranks}
-    found = {(one.group_id, one.tensor): one for one in ranks}
+    shapes = {weight.tensor: weight.shape for weight in ranks}
+    ranks_of = {(weight.group_id, weight.tensor): weight for weight in ranks}
     points = []
-    for advantage, size in dict.fromkeys((one.part.advantage, one.part.group_size) for one in parts):
-        chosen = [one for one in parts if (one.part.advantage, one.part.group_size) == (advantage, size)]
-        counted = _counted([one for one in chosen if one.part.own is not None], list(shapes), found)
-        for place, tensor in enumerate((None, *shapes)):
-            mean = counted.mean_of(None if tensor is None else place - 1, _most(shapes, tensor), by_group=by_group)
+    for advantage, size in dict.fromkeys((located.part.advantage, located.part.group_size) for located in parts):
+        chosen = [
+            located for located in parts if (located.part.advantage, located.part.group_size) == (advantage, size)
+        ]
+        counted = _counted([located for located in chosen if located.part.own is not None], list(shapes), ranks_of)
+        for index, tensor in enumerate((None, *shapes)):
+            mean = counted.mean_of(None if tensor is None else index - 1, _most(shapes, tensor), by_group=by_group)
             points.append(
                 WeightRankPoint(
                     step=step,
@@ -231,15 +232,15 @@ def weight_group_ranks(
     step: int, groups: Sequence[CombinedGroup], ranks: Sequence[GroupWeightRanks]
 ) -> Iterator[GroupRank]:
     """The effective rank of dL/dW of every part of every group: the mean over weights, then each weight's."""
-    tensors = list(dict.fromkeys(one.tensor for one in ranks))
-    found = {(one.group_id, one.tensor): one for one in ranks}
-    shapes = {one.tensor: one.shape for one in ranks}
+    tensors = list(dict.fromkeys(weight.tensor for weight in ranks))
+    ranks_of = {(weight.group_id, weight.tensor): weight for weight in ranks}
+    shapes = {weight.tensor: weight.shape for weight in ranks}
     for group in groups:
         group_id = group.combinations.group_id
         for part in group.parts:
             if part.own is None:
                 continue
-            own = np.array([found[group_id, tensor].counts[part.own, 0] for tensor in tensors])
+            own = np.array([ranks_of[group_id, tensor].counts[part.own, 0] for tensor in tensors])
             for matrix, rank in zip((ALL_WEIGHTS, *tensors), (float(_mean(own)), *own.tolist()), strict=True):
                 if np.isfinite(rank):
                     yield GroupRank(
@@ -271,7 +272,7 @@ class _Counted:
 
     def mean_of(self, weight: int | None, most: int, *, by_group: bool) -> MeanRanks:
         """Of one weight, or of each part's mean over all weights; a matrix that is zero has no rank."""
-        own, nulls = _taken(self.own, weight), {name: _taken(drawn, weight) for name, drawn in self.nulls.items()}
+        own, nulls = _selected(self.own, weight), {name: _selected(drawn, weight) for name, drawn in self.nulls.items()}
         ranked = np.isfinite(own[:, 0]) & np.all([np.isfinite(drawn[:, 0]) for drawn in nulls.values()], axis=0)
         return MeanRanks(
             counts=own[ranked],
@@ -283,21 +284,21 @@ class _Counted:
 
 
 def _counted(
-    live: Sequence[_Located], tensors: Sequence[str], found: Mapping[tuple[str, str], GroupWeightRanks]
+    live: Sequence[_Located], tensors: Sequence[str], ranks_of: Mapping[tuple[str, str], GroupWeightRanks]
 ) -> _Counted:
     own = np.full((len(tensors), len(live), 4), np.nan)
-    names = [name for name in NULLS if name == "gaussian" or all(name in one.part.nulls for one in live)]
+    names = [name for name in NULLS if name == "gaussian" or all(name in located.part.nulls for located in live)]
     nulls = {name: own.copy() for name in names}
     for row, tensor in enumerate(tensors):
-        for column, one in enumerate(live):
-            ranks, place = found[one.group_id, tensor], one.part.own
-            own[row, column], nulls["gaussian"][row, column] = ranks.counts[place], ranks.gaussian[place]
+        for column, located in enumerate(live):
+            ranks, index = ranks_of[located.group_id, tensor], located.part.own
+            own[row, column], nulls["gaussian"][row, column] = ranks.counts[index], ranks.gaussian[index]
             for name in set(names) - {"gaussian"}:
-                nulls[name][row, column] = _mean(ranks.counts[list(one.part.nulls[name])])
-    return _Counted(group_ids=[one.group_id for one in live], own=own, nulls=nulls)
+                nulls[name][row, column] = _mean(ranks.counts[list(located.part.nulls[name])])
+    return _Counted(group_ids=[located.group_id for located in live], own=own, nulls=nulls)
 
 
-def _taken(counts: Array, weight: int | None) -> Array:
+def _selected(counts: Array, weight: int | None) -> Array:
     return _mean(counts) if weight is None else np.asarray(counts[weight])
 
 

@@ -97,30 +97,26 @@ _WORDS: dict[_Module, tuple[str, ...]] = {
 """What the names of such weights hold; the first kind that a name fits counts."""
 
 
-def _module_of(tensor: str) -> _Module:
-    """The kind of module that a weight is of, by its name."""
-    return next((kind for kind, words in _WORDS.items() if any(word in tensor for word in words)), "other")
-
-
 def module_shares(step: int, norms: Sequence[TensorNorm]) -> list[ModuleShare]:
     """The parts of a gradient by kind of module; none where it is zero."""
     energies: dict[_Module, float] = {}
     numbers: dict[_Module, int] = {}
-    for one in norms:
-        kind = _module_of(one.tensor)
-        energies[kind] = energies.get(kind, 0.0) + one.norm**2
-        numbers[kind] = numbers.get(kind, 0) + one.num_entries
-    whole = sum(energies.values())
+    for weight in norms:
+        named = (kind for kind, words in _WORDS.items() if any(word in weight.tensor for word in words))
+        kind: _Module = next(named, "other")
+        energies[kind] = energies.get(kind, 0.0) + weight.norm**2
+        numbers[kind] = numbers.get(kind, 0) + weight.num_entries
+    total = sum(energies.values())
     return [
         ModuleShare(
             step=step,
             module=kind,
             norm=Estimate.exact(math.sqrt(energies[kind])),
-            energy_share=Estimate.exact(energies[kind] / whole),
+            energy_share=Estimate.exact(energies[kind] / total),
             frac_parameters=Estimate.exact(numbers[kind] / sum(numbers.values())),
         )
         for kind in get_args(_Module)
-        if kind in energies and whole > 0
+        if kind in energies and total > 0
     ]
 
 
@@ -168,37 +164,39 @@ def learning_rates(run: Run) -> dict[int, float]:
     return {step: rate for step, rate in sorted(logged.items()) if rate > 0}
 
 
-def optimizer_steps(step: int, found: Sequence[MatrixSteps]) -> list[OptimizerStep]:
+def optimizer_steps(step: int, matrices: Sequence[MatrixSteps]) -> list[OptimizerStep]:
     """The three steps over all matrices together, then of each; none without a gradient."""
-    if not found:
+    if not matrices:
         return []
     from gradscope.gradients.step.directions import OPTIMIZERS
 
     names = tuple(OPTIMIZERS)
-    whole = np.sum([one.products for one in found], axis=0)
-    entries = sum(one.num_entries for one in found)
-    ranks = [[effective_rank(values) for values in one.singular_values] for one in found]
+    products = np.sum([matrix.products for matrix in matrices], axis=0)
+    entries = sum(matrix.num_entries for matrix in matrices)
+    ranks = [[effective_rank(values) for values in matrix.singular_values] for matrix in matrices]
     rows = [
         OptimizerStep(
             step=step,
             tensor=None,
             optimizer=name,
-            effective_rank=Estimate.exact(float(np.mean([of[at].value or 0.0 for of in ranks])), num_units=len(found)),
-            cosines=_cosines(whole, names, at),
-            bfloat16_moved=_share([one.num_moved[at] if one.num_moved else None for one in found], entries),
+            effective_rank=Estimate.exact(
+                float(np.mean([of[at].value or 0.0 for of in ranks])), num_units=len(matrices)
+            ),
+            cosines=_cosines(products, names, at),
+            bfloat16_moved=_share([matrix.num_moved[at] if matrix.num_moved else None for matrix in matrices], entries),
         )
         for at, name in enumerate(names)
     ]
     return rows + [
         OptimizerStep(
             step=step,
-            tensor=one.tensor,
+            tensor=matrix.tensor,
             optimizer=name,
-            effective_rank=ranks[place][at],
-            cosines=_cosines(one.products, names, at),
-            bfloat16_moved=_share([one.num_moved[at] if one.num_moved else None], one.num_entries),
+            effective_rank=ranks[row][at],
+            cosines=_cosines(matrix.products, names, at),
+            bfloat16_moved=_share([matrix.num_moved[at] if matrix.num_moved else None], matrix.num_entries),
         )
-        for place, one in enumerate(found)
+        for row, matrix in enumerate(matrices)
         for at, name in enumerate(names)
     ]
 
@@ -209,21 +207,10 @@ def _cosines(products: np.ndarray, names: Sequence[str], at: int) -> dict[str, E
 
 
 def _share(moved: Sequence[int | None], entries: int) -> Estimate:
-    known = [number for number in moved if number is not None]
-    if len(known) < len(moved):
+    counts = [number for number in moved if number is not None]
+    if len(counts) < len(moved):
         return Estimate.undefined_because(_NO_RATE)
-    return Estimate.exact(sum(known) / entries, num_units=entries)
-
-
-def _adapter_states(
-    name: str, checkpoints: Sequence[Checkpoint], matrices: Sequence[Array], size: Estimate
-) -> list[AdapterState]:
-    """One product at each checkpoint."""
-    return [
-        _state(name, checkpoint, matrix, size)
-        for checkpoint, matrix in zip(checkpoints, matrices, strict=True)
-        if checkpoint.factors
-    ]
+    return Estimate.exact(sum(counts) / entries, num_units=entries)
 
 
 def _state(name: str, checkpoint: Checkpoint, matrix: Array, size: Estimate) -> AdapterState:
@@ -257,13 +244,6 @@ def update_report(run: Run, progress: ProgressCallback) -> RankReport:
     report = RankReport(
         source=run.source,
         rows="update",
-        spectra=(),
-        curve=(),
-        steps=(),
-        skipped={},
-        refused={},
-        gram={},
-        engine={},
         updates=updates,
         trajectories=trajectories,
         adapters=adapters,
@@ -299,14 +279,15 @@ def _measure_weight_updates(
         initial = base[name]() if name in base else None
         matrices = [checkpoint.matrices[name]() for checkpoint in checkpoints]
         updates += _changes(name, checkpoints, matrices, initial)
-        adapters += _adapter_states(name, checkpoints, matrices, _size(initial))
+        pairs = zip(checkpoints, matrices, strict=True)
+        adapters += [_state(name, saved, matrix, _size(initial)) for saved, matrix in pairs if saved.factors]
         rows = np.stack([(matrix - matrices[0]).ravel() for matrix in matrices[1:]])
         grams[name] = rows @ rows.T
         progress(done, len(names), "tensors")
     times = tuple(checkpoint.num_updates for checkpoint in checkpoints[1:])
-    whole = _trajectory(None, np.sum(list(grams.values()), axis=0), times)
+    overall = _trajectory(None, np.sum(list(grams.values()), axis=0), times)
     each = (_trajectory(name, gram, times) for name, gram in grams.items())
-    return tuple(updates), (whole, *each), tuple(adapters)
+    return tuple(updates), (overall, *each), tuple(adapters)
 
 
 def _changes(
@@ -315,9 +296,9 @@ def _changes(
     """Since the first checkpoint, then between neighbors that are not that already."""
     pairs = [(0, later) for later in range(1, len(checkpoints))]
     pairs += [pair for pair in pairwise(range(len(checkpoints))) if pair not in pairs]
-    whole = _whole(checkpoints, matrices, initial)
-    frames = None if whole is None else [frame_of(matrix) for matrix in whole]
-    is_base = initial is not None and whole is not None and np.array_equal(initial, whole[0])
+    merged = _merged_weights(checkpoints, matrices, initial)
+    frames = None if merged is None else [frame_of(matrix) for matrix in merged]
+    is_base = initial is not None and merged is not None and np.array_equal(initial, merged[0])
     base = None if initial is None else frames[0] if is_base and frames else frame_of(initial)
     for first, last in pairs:
         change = matrices[last] - matrices[first]
@@ -335,12 +316,12 @@ def _changes(
             gaussian=_unrelated_rank(change.shape, rank),
             stable_rank=stable_rank(values),
             top_energy=_top(values),
-            **_beside_base(change, initial, base),
-            **_turned(change, rank, whole, frames, (first, last)),
+            **_relative_to_base(change, initial, base),
+            **_turned(change, rank, merged, frames, (first, last)),
         )
 
 
-def _whole(
+def _merged_weights(
     checkpoints: Sequence[Checkpoint], matrices: Sequence[Array], initial: Array | None
 ) -> Sequence[Array] | None:
     """The weights themselves: of an adapter its base with the product added; None without a base."""
@@ -355,7 +336,7 @@ def _unrelated_rank(shape: tuple[int, ...], rank: int) -> Estimate:
     return effective_rank(frame_of(unrelated_matrix((shape[0], shape[1]), rank)).values[:rank])
 
 
-def _beside_base(change: Array, initial: Array | None, base: SingularFrame | None) -> dict[str, Estimate]:
+def _relative_to_base(change: Array, initial: Array | None, base: SingularFrame | None) -> dict[str, Estimate]:
     """What is relative to the weights before training."""
     none = Estimate.undefined_because(_NO_BASE)
     overlap, null = (none, none) if base is None else principal_overlap(base, change)
@@ -375,24 +356,24 @@ def _size(initial: Array | None) -> Estimate:
 def _turned(
     change: Array,
     rank: int,
-    whole: Sequence[Array] | None,
+    merged: Sequence[Array] | None,
     frames: Sequence[SingularFrame] | None,
     pair: tuple[int, int],
 ) -> dict[str, Estimate]:
     """What became of the singular values and their directions, beside an unrelated change of the same size."""
     from gradscope.gradients.model.checkpoint import changed_in_bfloat16
 
-    if whole is None or frames is None:
+    if merged is None or frames is None:
         names = ("spectrum_drift", "spectrum_drift_null", "principal_angle", "principal_angle_null", "bfloat16_changed")
         return dict.fromkeys(names, Estimate.undefined_because(_NO_BASE))
     before, after, size = frames[pair[0]], frames[pair[1]], float(np.linalg.norm(change))
-    null = frame_of(whole[pair[0]] + size * unrelated_matrix((change.shape[0], change.shape[1]), max(rank, 1)))
+    null = frame_of(merged[pair[0]] + size * unrelated_matrix((change.shape[0], change.shape[1]), max(rank, 1)))
     return {
         "spectrum_drift": spectrum_drift(before, after, size),
         "spectrum_drift_null": spectrum_drift(before, null, size),
         "principal_angle": principal_angle(before, after),
         "principal_angle_null": principal_angle(before, null),
-        "bfloat16_changed": Estimate.exact(changed_in_bfloat16(whole[pair[0]], whole[pair[1]])),
+        "bfloat16_changed": Estimate.exact(changed_in_bfloat16(merged[pair[0]], merged[pair[1]])),
     }
 
 
@@ -411,7 +392,7 @@ def _trajectory(name: str | None, gram: Array, times: tuple[int, ...]) -> Update
     )
 
 
-def _top(values: Array) -> Estimate:
+def _top(values: np.ndarray) -> Estimate:
     energy = float(np.sum(values**2))
     return Estimate.exact(float(values[0] ** 2) / energy) if energy > 0 else Estimate.undefined_because(ZERO_MATRIX)
 
@@ -440,15 +421,10 @@ def gradients_and_updates(run: Run, spectra: Sequence[GradientSpectrum]) -> tupl
                     first=first.num_updates,
                     last=last.num_updates,
                     gradient_rank=spectrum.ranks.effective_rank,
-                    gradient_top_energy=_top_energy(np.array(spectrum.singular_values)),
+                    gradient_top_energy=_top(np.array(spectrum.singular_values)),
                     update_rank=effective_rank(values),
-                    update_top_energy=_top_energy(values),
+                    update_top_energy=_top(values),
                     gaussian=spectrum.nulls["gaussian"],
                 )
             )
     return tuple(pairs)
-
-
-def _top_energy(values: np.ndarray) -> Estimate:
-    energy = float(np.sum(np.square(values)))
-    return Estimate.exact(float(values[0] ** 2) / energy) if energy > 0 else Estimate.undefined_because(ZERO_MATRIX)

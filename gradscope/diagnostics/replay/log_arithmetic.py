@@ -115,10 +115,10 @@ def _spread(values: Array) -> float:
     """The standard deviation as TRL computes it: over G - 1 known values, zero for a group of one, NaN without two."""
     if len(values) == 1:
         return 0.0
-    known = values[~np.isnan(values)]
-    if len(known) < 2:
+    scored = values[~np.isnan(values)]
+    if len(scored) < 2:
         return float("nan")
-    return float(known.std(ddof=1)) if np.ptp(known) > EQUAL_REWARDS else 0.0
+    return float(scored.std(ddof=1)) if np.ptp(scored) > EQUAL_REWARDS else 0.0
 
 
 def _is_zero(spreads: Array) -> NDArray[np.bool_]:
@@ -166,7 +166,6 @@ def _verl(settings: TrainerSettings) -> tuple[str, Formula | Reason]:
 
 
 def _prime_rl(settings: TrainerSettings) -> tuple[str, Formula | Reason]:
-    """The reward minus the mean of its group."""
     penalties = [name for name, value in settings.values.items() if ".length_penalty" in name and value is not None]
     if penalties:
         return "grpo", Reason("loss_unknown", "rewards were shaped by length_penalty, which has no rule here")
@@ -176,7 +175,7 @@ def _prime_rl(settings: TrainerSettings) -> tuple[str, Formula | Reason]:
 def _nemo_rl(settings: TrainerSettings) -> tuple[str, Formula | Reason]:
     """``grpo.adv_estimator``: baseline and spread of the others of the group, or of all."""
     name = str(settings.at("grpo.adv_estimator.name", "grpo"))
-    others, scaled = _of_grpo(settings, "use_leave_one_out_baseline"), _of_grpo(settings, "normalize_rewards")
+    leave_one_out, scaled = _of_grpo(settings, "use_leave_one_out_baseline"), _of_grpo(settings, "normalize_rewards")
     if name != "grpo":
         return name, Reason("loss_unknown", f"adv_estimator {name!r} has no rule here")
     for section in ("reward_shaping", "reward_scaling"):
@@ -184,10 +183,10 @@ def _nemo_rl(settings: TrainerSettings) -> tuple[str, Formula | Reason]:
             return name, Reason("loss_unknown", f"rewards went through grpo.{section}, which has no rule here")
 
     def of_group(rewards: Array) -> Array:
-        size = len(rewards) - int(others)
+        size = len(rewards) - int(leave_one_out)
         if len(rewards) <= 1:
             return np.zeros_like(rewards)
-        seen = np.ones((len(rewards), len(rewards))) - (np.eye(len(rewards)) if others else 0.0)
+        seen = np.ones((len(rewards), len(rewards))) - (np.eye(len(rewards)) if leave_one_out else 0.0)
         mean, square = seen @ rewards / size, seen @ rewards**2 / size
         centered = rewards - mean
         if not scaled or size < 2:
@@ -246,7 +245,9 @@ def _batch(run: Run, measured: MeasuredStep) -> _TrlBatch | Reason:
     """What the trainer made of the step's rewards, or why that cannot be told."""
     unscored = any(reward is None for group in measured.groups for reward in group.rewards)
     rollouts = [rollout for group in measured.groups for rollout in group.rollouts]
-    if any(one.reward is None and any(part is not None for part in one.rewards.values()) for one in rollouts):
+    if any(
+        rollout.reward is None and any(part is not None for part in rollout.rewards.values()) for rollout in rollouts
+    ):
         text = "reward functions share a name, and the table has one column for them"
         return Reason("rewards_missing", text, hint="Give each function a __name__ of its own in the next run.")
     if unscored and (not run.trained_by_trl or run.settings.get("advantage")):
@@ -263,9 +264,9 @@ def _not_of_this_step(run: Run, step: int) -> Reason | None:
     return run.notes.get(step)
 
 
-def _not_logged(run: Run, step: int, what: str) -> Reason:
+def _not_logged(run: Run, step: int, name: str) -> Reason:
     """A number that is not there; of a batch used again it was logged where the batch was sampled."""
-    text = f"the trainer logged no {what} at this step"
+    text = f"the trainer logged no {name} at this step"
     if step in run.repeats:
         text = f"{text}: its batch was sampled for step {run.repeats[step]}"
     return Reason("not_logged", text)
@@ -312,14 +313,14 @@ def replay_zero_std(run: Run, measured: MeasuredStep) -> Outcome:
 def _rounded_alive(run: Run, measured: MeasuredStep) -> list[RolloutGroup]:
     """Groups of equal rewards whose advantages are what TRL's float32 leaves of a mean, and not zero."""
     scales = str(run.settings.get("scale_rewards", "group")) not in ("none", "False")
-    found = []
+    alive = []
     for group in measured.groups if run.trained_by_trl else ():
         rewards = [reward for reward in group.rewards if reward is not None]
         bound = _UNITS * 2.0**-23 * max(map(abs, rewards), default=0.0) / (TRL_EPSILON if scales else 1.0)
         advantages = [abs(rollout.advantage or 0.0) for rollout in group.rollouts]
         if len(rewards) == group.size and all_equal(rewards) and 0.0 < max(advantages) <= bound:
-            found.append(group)
-    return found
+            alive.append(group)
+    return alive
 
 
 def replay_advantages(run: Run, measured: MeasuredStep) -> Outcome:
@@ -328,21 +329,21 @@ def replay_advantages(run: Run, measured: MeasuredStep) -> Outcome:
     logged = [rollout.advantage for rollout in rollouts]
     if any(value is None for value in logged):
         return refused("advantage", Reason("advantages_missing", "no advantages were logged, or one per token"))
-    given = run.settings.get("advantage")
-    if given == CUSTOM_ADVANTAGE:
+    named = run.settings.get("advantage")
+    if named == CUSTOM_ADVANTAGE:
         return refused(
             "advantage", Reason("loss_not_on_disk", "a subclass of the trainer made them, and how is not recorded")
         )
-    if given and (reason := _not_the_code(str(given), run.settings)) is not None:
+    if named and (reason := _not_the_code(str(named), run.settings)) is not None:
         return refused("advantage", reason)
-    if given and formulation(str(given)).scope in _BEYOND_THE_LOG:
-        return refused("advantage", Reason("loss_not_on_disk", f"{given} needs more than the rewards of the step"))
+    if named and formulation(str(named)).scope in _BEYOND_THE_LOG:
+        return refused("advantage", Reason("loss_not_on_disk", f"{named} needs more than the rewards of the step"))
     batch = _batch(run, measured)
     if isinstance(batch, Reason):
         return refused("advantage", batch)
     if batch.unknown is not None:
         return refused("advantage", batch.unknown)
-    value = batch.advantages if not given else _formulated(str(given), measured.groups, run.settings)
+    value = batch.advantages if not named else _formulated(str(named), measured.groups, run.settings)
     if isinstance(value, Reason):
         return refused("advantage", value)
     rounded = {id(rollout) for group in _rounded_alive(run, measured) for rollout in group.rollouts}
@@ -358,12 +359,11 @@ def replay_advantages(run: Run, measured: MeasuredStep) -> Outcome:
     if run.settings.origin is None:
         text = f"the advantage formula is not in the folder, and the trainer's default is {off} off"
         return refused("advantage", Reason("settings_unknown", text), size, largest)
-    name = f"{given} of its group" if given else batch.name
+    name = f"{named} of its group" if named else batch.name
     return refused("advantage", Reason("log_differs", f"an advantage differs from {name} by {off}"), size, largest)
 
 
 def _noise(num_rollouts: int, noise: float, most: float) -> str:
-    """What rounding made of groups of equal rewards, and what that does."""
     share = f"{noise / most:.2g} of what the largest advantage makes of the same rollout" if most else "the whole step"
     return (
         f"{num_rollouts} rollouts of equal rewards have advantages of up to {noise:.2g} where 0 is exact: {_ROUNDED}. "
@@ -392,10 +392,10 @@ def _formulated(name: str, groups: Sequence[RolloutGroup], settings: TrainerSett
         return np.concatenate(gdpo(np.split(functions.table, np.cumsum(sizes)[:-1]), functions.weights))
     if scope == "length":
         ids = [[rollout.completion_ids for rollout in group.rollouts] for group in groups]
-        if any(one is None for of_group in ids for one in of_group):
+        if any(completion is None for of_group in ids for completion in of_group):
             return Reason(
                 "ids_missing", f"{name} needs the lengths of completions, and their token ids were not logged"
             )
-        lengths = [np.array([len(one or ()) for one in of_group], dtype=float) for of_group in ids]
+        lengths = [np.array([len(completion or ()) for completion in of_group], dtype=float) for of_group in ids]
         return np.concatenate([optimal_advantages(r, length) for r, length in zip(rewards, lengths, strict=True)])
     return np.concatenate(compute_step_advantages(name, rewards))

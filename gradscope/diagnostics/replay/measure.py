@@ -64,40 +64,40 @@ _NAME = "grad_norm"
 
 def replay_grad_norm(run: Run, measured: MeasuredStep, tolerance: float) -> Outcome:
     """The gradient norm: verdict, recomputed value, relative error."""
-    logged, found = run.metrics.get(measured.step, {}).get(_NAME), measured.recomputed
-    if found is None:
+    logged, step_norm = run.metrics.get(measured.step, {}).get(_NAME), measured.recomputed
+    if step_norm is None:
         assert measured.reason is not None, "a step that was not recomputed has its reason"
         return refused(_NAME, measured.reason)
-    if found.norm is None:
+    if step_norm.norm is None:
         return refused(_NAME, Reason("advantages_missing", "no advantages were logged"))
-    value = found.trained.mean if found.trained else found.norm
+    value = step_norm.trained.mean if step_norm.trained else step_norm.norm
     if logged is None:
         return refused(_NAME, Reason("not_logged", "the trainer logged no grad_norm at this step"), value)
     if not math.isfinite(logged):
         cause = f"the trainer logged {non_finite_word(logged)}, and the recomputed norm is {value:.6g}"
         return refused(_NAME, Reason("not_finite", cause), value)
     error = abs(value - logged) / abs(logged) if logged else abs(value)
-    if max(value, abs(logged)) <= found.floor:
+    if max(value, abs(logged)) <= step_norm.floor:
         return refused(_NAME, Reason("no_gradient", _why_zero(measured)), value, error)
-    if abs(value - logged) <= max(tolerance * abs(logged), found.floor):
-        return Quantity(name=_NAME, verdict="match", cause=_although(run, found)), value, error
-    if found.trained is not None:
-        return _judge_reduced(run, measured.step, found, found.trained, logged, value, error)
+    if abs(value - logged) <= max(tolerance * abs(logged), step_norm.floor):
+        return Quantity(name=_NAME, verdict="match", cause=_although(run, step_norm)), value, error
+    if step_norm.trained is not None:
+        return _judge_reduced(run, measured.step, step_norm, step_norm.trained, logged, value, error)
     return refused(
-        _NAME, _off(run, measured.step, found, f"the recomputed norm is {_per_cent(error)} off"), value, error
+        _NAME, _off(run, measured.step, step_norm, f"the recomputed norm is {_per_cent(error)} off"), value, error
     )
 
 
-def replay_texts(found: StepNorm) -> Outcome:
+def replay_texts(norm: StepNorm) -> Outcome:
     """Texts that are not of their ids: the norm is of the ids."""
-    rows = ", ".join(map(str, found.other_texts[:8]))
-    which = f"{len(found.other_texts)} of {found.num_rollouts} completions"
+    rows = ", ".join(map(str, norm.other_texts[:8]))
+    which = f"{len(norm.other_texts)} of {norm.num_rollouts} completions"
     text = f"the texts of {which} are not those of their ids, row {rows}"
     return refused("completion", Reason("texts_differ", text))
 
 
 def _judge_reduced(
-    run: Run, step: int, found: StepNorm, trained: TrainedNorms, logged: float, value: float, error: float
+    run: Run, step: int, step_norm: StepNorm, trained: TrainedNorms, logged: float, value: float, error: float
 ) -> Outcome:
     """The verdict on a norm that can be told only within a spread."""
     within = trained.told_within
@@ -109,7 +109,7 @@ def _judge_reduced(
         return refused(_NAME, Reason("entropy_ties", ties), value, error)
     spread = f"the spread of {trained.dtype} over orders of the rollouts, {_per_cent(within)}"
     if error <= within:
-        notes = [f"within {spread}", _although(run, found)]
+        notes = [f"within {spread}", _although(run, step_norm)]
         return Quantity(name=_NAME, verdict="match", cause="; ".join(note for note in notes if note)), value, error
     off = f"the recomputed norm is {_per_cent(error)} off, beyond {spread}"
     close = max(WELL_BEYOND * within, _HALF_ROUNDING.get(trained.dtype, 0.0))
@@ -117,11 +117,10 @@ def _judge_reduced(
         hint = "Replay on the device that trained to settle it." if trained.dtype == "float32" else ""
         closer = Reason("precision", f"{off}, but not beyond what another device's arithmetic may shift it", hint)
         return refused(_NAME, closer, value, error)
-    return refused(_NAME, _off(run, step, found, off), value, error)
+    return refused(_NAME, _off(run, step, step_norm, off), value, error)
 
 
 def _why_zero(measured: MeasuredStep) -> str:
-    """Why a step has no gradient."""
     rollouts = [rollout for group in measured.groups for rollout in group.rollouts]
     if all(rollout.advantage == 0.0 for rollout in rollouts):
         return "every advantage is 0, so that the norm is zero in the log and here whatever weights and ids are"
@@ -131,24 +130,24 @@ def _why_zero(measured: MeasuredStep) -> str:
     )
 
 
-def _although(run: Run, found: StepNorm) -> str | None:
+def _although(run: Run, step_norm: StepNorm) -> str | None:
     """What a match rests on that was not logged."""
-    notes = [_inferred(found)]
+    notes = [_inferred(step_norm)]
     if run.settings.origin is None:
         notes.append("the loss settings were not given and the trainer's defaults fit")
     return "; ".join(note for note in notes if note) or None
 
 
-def _off(run: Run, step: int, found: StepNorm, off: str) -> Reason:
+def _off(run: Run, step: int, step_norm: StepNorm, off: str) -> Reason:
     """Why a norm is another one, the most likely cause first."""
     if run.settings.origin is None:
-        known = ", which the log contradicts, for it has a kl," if run.metrics.get(step, {}).get("kl") else ""
-        text = f"the loss settings are not in the folder, and with the trainer's defaults{known} {off}"
+        contradiction = ", which the log contradicts, for it has a kl," if run.metrics.get(step, {}).get("kl") else ""
+        text = f"the loss settings are not in the folder, and with the trainer's defaults{contradiction} {off}"
         return Reason("settings_unknown", text)
     if (trainer := run.settings.get("trl_trainer", "GRPO")) != "GRPO":
         text = f"{off}; README.md says that the run was trained with {trainer}, whose loss has no rule here"
         return Reason("loss_unknown", text, hint="Nothing to do: the losses of GRPOTrainer alone are known.")
-    if inferred := _inferred(found):
+    if inferred := _inferred(step_norm):
         return Reason("ids_inferred", f"{off}; {inferred}, and text loses special tokens and token boundaries")
     if _rendered_elsewhere(run, step):
         why = "prompts were rendered with a tokenizer that the run did not save, and its chat template may be another"
@@ -157,19 +156,16 @@ def _off(run: Run, step: int, found: StepNorm, off: str) -> Reason:
 
 
 def _rendered_elsewhere(run: Run, step: int) -> bool:
-    """Whether conversations were made into ids with another tokenizer than the one in the run's folder."""
     rollouts = [rollout for group in run.groups_at(step) for rollout in group.rollouts]
     rendered = any(rollout.prompt_ids is None and rollout.messages is not None for rollout in rollouts)
     root = run.path if run.path.is_dir() else run.path.parent
     return rendered and (run.tokenizer is None or not run.tokenizer.resolve().is_relative_to(root.resolve()))
 
 
-def _inferred(found: StepNorm) -> str | None:
-    if not found.num_inferred_ids:
+def _inferred(norm: StepNorm) -> str | None:
+    if not norm.num_inferred_ids:
         return None
-    return (
-        f"the token ids of {found.num_inferred_ids} of {found.num_rollouts} completions were inferred from their text"
-    )
+    return f"the token ids of {norm.num_inferred_ids} of {norm.num_rollouts} completions were inferred from their text"
 
 
 def _per_cent(share: float) -> str:
@@ -292,8 +288,8 @@ class ReplayedSteps:
     def add(self, measured: MeasuredStep) -> None:
         """Replay the next step."""
         self._steps.append(_replay_step(self._run, measured, self._tolerance))
-        if (found := measured.recomputed) is not None:
-            self._engine = describe_engine(found.described, self._engine)
+        if (step_norm := measured.recomputed) is not None:
+            self._engine = describe_engine(step_norm.described, self._engine)
 
     def report(self) -> ReplayReport:
         """A verdict per step and quantity."""
@@ -329,7 +325,6 @@ def _settled(step: StepReplay, steps: Sequence[StepReplay]) -> StepReplay:
 
 
 def _overall(verdicts: Sequence[ReplayVerdict]) -> ReplayVerdict:
-    """The verdict on a run: one mismatch decides; a match somewhere is worth more than a step that could not be."""
     if "mismatch" in verdicts:
         return "mismatch"
     return "match" if "match" in verdicts else "cannot"
@@ -340,12 +335,12 @@ def _headline(verdicts: Sequence[ReplayVerdict]) -> str:
     first = _overall(verdicts)
     counts = {verdict: verdicts.count(verdict) for verdict in ("mismatch", "match", "cannot")}
     num_first = counts.pop(first)
-    others = "".join(f"; {number} {verdict}" for verdict, number in counts.items() if number)
+    rest = "".join(f"; {number} {verdict}" for verdict, number in counts.items() if number)
     num_dead = verdicts.count("no_gradient")
     if num_dead and not num_first:
         return f"{first}: {num_dead} of {len(verdicts)} step{'' if len(verdicts) == 1 else 's'} without a gradient"
-    others += f"; {num_dead} without a gradient" if num_dead else ""
-    return f"{first} at {num_first} of {len(verdicts)} step{'' if len(verdicts) == 1 else 's'}{others}"
+    rest += f"; {num_dead} without a gradient" if num_dead else ""
+    return f"{first} at {num_first} of {len(verdicts)} step{'' if len(verdicts) == 1 else 's'}{rest}"
 
 
 def _frac_mismatch(verdicts: Sequence[ReplayVerdict]) -> Estimate:
@@ -356,13 +351,12 @@ def _frac_mismatch(verdicts: Sequence[ReplayVerdict]) -> Estimate:
 
 
 def _replay_step(run: Run, measured: MeasuredStep, tolerance: float) -> StepReplay:
-    """All quantities of one step."""
     logged = dict(run.metrics.get(measured.step, {}))
     quantities, recomputed, errors = [], {}, {}
     of_sampling = [] if measured.step in run.repeats else [replay_rewards(run, measured)]
     if of_sampling and run.settings.get("trainer") is None:  # the others log no such share
         of_sampling.append(replay_zero_std(run, measured))
-    texts = [replay_texts(found)] if (found := measured.recomputed) and found.other_texts else []
+    texts = [replay_texts(step_norm)] if (step_norm := measured.recomputed) and step_norm.other_texts else []
     parts = [*of_sampling, replay_advantages(run, measured), *texts, replay_grad_norm(run, measured, tolerance)]
     for quantity, value, error in parts:
         quantities.append(quantity)
@@ -382,15 +376,14 @@ def _replay_step(run: Run, measured: MeasuredStep, tolerance: float) -> StepRepl
         logged={name: logged[name] for name in ("reward", "frac_reward_zero_std", "grad_norm") if name in logged},
         recomputed=recomputed,
         relative_error=errors,
-        num_inferred_ids=found.num_inferred_ids if found else 0,
-        frac_kl=found.frac_kl if found else None,
-        told_within=found.trained.told_within if found and found.trained else None,
-        logprob_difference=logprob_difference(measured.groups, found.logprobs) if found else None,
+        num_inferred_ids=step_norm.num_inferred_ids if step_norm else 0,
+        frac_kl=step_norm.frac_kl if step_norm else None,
+        told_within=step_norm.trained.told_within if step_norm and step_norm.trained else None,
+        logprob_difference=logprob_difference(measured.groups, step_norm.logprobs) if step_norm else None,
     )
 
 
 def _findings(steps: Sequence[StepReplay]) -> tuple[str, ...]:
-    """What the verdicts say, in sentences."""
     if not steps:
         return ("The log holds no steps.",)
     sentences = []
@@ -425,5 +418,4 @@ def _findings(steps: Sequence[StepReplay]) -> tuple[str, ...]:
 
 
 def _verdict_on(step: StepReplay, name: str) -> ReplayVerdict | None:
-    """The verdict on one quantity of a step."""
     return next((quantity.verdict for quantity in step.quantities if quantity.name == name), None)

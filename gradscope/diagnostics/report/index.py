@@ -97,24 +97,24 @@ def _read(
     for done, (name, path) in enumerate(named.items()):
         progress(done, len(named), name)
         try:
-            told = part(progress, done, len(named), name)
-            run = read_run(path, read, rewards_only=True, progress=told, metrics_alone=True)
+            read_progress = part(progress, done, len(named), name)
+            run = read_run(path, read, rewards_only=True, progress=read_progress, metrics_alone=True)
             summary = _summary(run, name, success_threshold)
         except GradscopeError as error:
             left_out.append((name, error.message))
             continue
-        kept = NamedRun(name=name, run=run) if len(named) <= MOST_BESIDE else None
-        runs.append(_Summarized(summary=summary, source=run.source, run=kept))
+        named_run = NamedRun(name=name, run=run) if len(named) <= MOST_COMPARED else None
+        runs.append(_Summarized(summary=summary, source=run.source, run=named_run))
     progress(len(named), len(named), "runs")
     return runs, left_out
 
 
 def _index(runs: Sequence[_Summarized], left_out: Sequence[tuple[str, str]], path: str, name: str) -> RunIndex:
-    summaries = [one.summary for one in runs]
-    beside = [one.run for one in runs if one.run is not None]
-    sections = side_by_side(beside) if len(beside) > 1 else ()
+    summaries = [summarized.summary for summarized in runs]
+    compared = [summarized.run for summarized in runs if summarized.run is not None]
+    sections = side_by_side(compared) if len(compared) > 1 else ()
     return RunIndex(
-        source=_source(path, [one.source for one in runs]),
+        source=_source(path, [summarized.source for summarized in runs]),
         name=name,
         runs=tuple(summaries),
         left_out=tuple(left_out),
@@ -176,7 +176,7 @@ def _findings(runs: Sequence[RunSummary]) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-MOST_BESIDE = 12
+MOST_COMPARED = 12
 """Runs side by side: their rewards are in memory together, and a table of differences has a row a number and run."""
 _IN_A_CHART = 4  # runs in one chart, the first among them: of more lines the dashes and markers cannot be told apart
 
@@ -191,7 +191,7 @@ _LOGGED = {
 _REWARD, _DEAD = "mean reward", "groups without a gradient"
 _ALONE = {"reward": _REWARD, "frac_reward_zero_std": _DEAD}
 """What the trainer logged of rollouts that are not in the log."""
-_NOT_TOLD = "not known"
+_UNSTATED = "not known"
 _SHOWN = 40  # characters of a setting's value; a longer one is cut
 _OF_THE_FOLDER = ("output_dir", "logging_dir", "run_name", "output", "default_local_dir", "experiment_name")
 """Settings that name where a run is and not what it does, by their last part."""
@@ -207,7 +207,7 @@ class NamedRun:
 
 def side_by_side(runs: Sequence[NamedRun]) -> tuple[ReportSection, ...]:
     """Differences beside the first run, courses, and settings."""
-    steps = tuple(sorted(set.intersection(*(set(one.run.steps or one.run.every_step) for one in runs))))
+    steps = tuple(sorted(set.intersection(*(set(named.run.steps or named.run.every_step) for named in runs))))
     return (_differences(runs, steps), _courses(runs), _settings(runs))
 
 
@@ -217,21 +217,21 @@ def _differences(runs: Sequence[NamedRun], steps: Sequence[int]) -> ReportSectio
         return ReportSection(
             name=name, question=question, missing="The runs have no step in common, so no stretch of one is another's."
         )
-    first, *others = [(one.name, _numbers(one.run, steps)) for one in runs]
+    first, *rest = [(named.name, _numbers(named.run, steps)) for named in runs]
     rows = [
-        (title, form, other, first[1][title], found[title], difference_of(first[1][title], found[title]))
-        for title, form in _titles([first[1], *(found for _, found in others)])
-        for other, found in others
+        (title, form, other, first[1][title], numbers[title], difference_of(first[1][title], numbers[title]))
+        for title, form in _titles([first[1], *(numbers for _, numbers in rest)])
+        for other, numbers in rest
     ]
-    same_steps = [(replace(one.run, groups=groups_of_steps(one.run.groups, steps)), one.name) for one in runs]
-    sides = [found for run, name in same_steps if (found := side_rewards(run, name)) is not None]
-    told = [row for row in rows if _beyond_chance(row[5], len(rows))]
+    same_steps = [(replace(named.run, groups=groups_of_steps(named.run.groups, steps)), named.name) for named in runs]
+    sides = [side for run, name in same_steps if (side := side_rewards(run, name)) is not None]
+    beyond = [row for row in rows if _beyond_chance(row[5], len(rows))]
     return ReportSection(
         name=name,
         question=question,
-        severity="look" if told or any(one.conflict for one in sides) else "fine",
+        severity="look" if beyond or any(side.conflict for side in sides) else "fine",
         findings=(
-            *_sentences(first[0], [other for other, _ in others], rows),
+            *_sentences(first[0], [other for other, _ in rest], rows),
             *conflicts_of_runs(sides),
             *_cautions(runs, steps),
         ),
@@ -249,24 +249,24 @@ def _numbers(run: Run, steps: Sequence[int]) -> dict[str, Estimate]:
     table = reward_table(run.groups)
     complete = table.sums(np.isnan(table.reward)) == 0
     table = table.select(complete & np.isin(table.step, list(steps)))
-    found: dict[str, Estimate] = {}
+    estimates: dict[str, Estimate] = {}
     if len(table):
         means, live_size = table.sums(table.reward) / table.size, table.size > 1
-        found[_REWARD] = _mean(means, table.prompt)
+        estimates[_REWARD] = _mean(means, table.prompt)
         last = table.step >= steps[-(-3 * len(steps) // 4) - 1] if len(steps) >= 4 else np.zeros(len(table), bool)
         if last.any():
-            found["mean reward, last quarter"] = _mean(means[last], table.prompt[last])
+            estimates["mean reward, last quarter"] = _mean(means[last], table.prompt[last])
         if live_size.any():
-            found[_DEAD] = _mean(dead_groups(table)[live_size].astype(np.float64), table.prompt[live_size])
+            estimates[_DEAD] = _mean(dead_groups(table)[live_size].astype(np.float64), table.prompt[live_size])
         if (tokens := _tokens(table)) is not None:
-            found["tokens of a completion"] = _mean(tokens, table.prompt)
+            estimates["tokens of a completion"] = _mean(tokens, table.prompt)
     for metric, title in (_LOGGED if run.groups else _ALONE | _LOGGED).items():
-        whole = _finite(run, metric)
-        chosen = [whole[step] for step in steps if step in whole]
+        course = _finite(run, metric)
+        chosen = [course[step] for step in steps if step in course]
         if chosen:
-            low = 0.0 if min(whole.values()) >= 0 else -math.inf
-            found[title] = mean_of_steps(chosen, list(whole.values())).within(low, math.inf)
-    return found
+            low = 0.0 if min(course.values()) >= 0 else -math.inf
+            estimates[title] = mean_of_steps(chosen, list(course.values())).within(low, math.inf)
+    return estimates
 
 
 def _tokens(table: RewardTable) -> NDArray[np.float64] | None:
@@ -280,12 +280,12 @@ def _mean(values: NDArray[np.float64], prompts: NDArray[np.int64]) -> Estimate:
     return bootstrap_mean(values, prompts, share=is_share)
 
 
-def _titles(found: Sequence[Mapping[str, Estimate]]) -> list[tuple[str, Callable[[float], str]]]:
+def _titles(numbers: Sequence[Mapping[str, Estimate]]) -> list[tuple[str, Callable[[float], str]]]:
     """What every run has, and how its differences read."""
     return [
         (title, points if title == _DEAD else lambda value: f"{value:+.3g}")
-        for title in found[0]
-        if all(title in one for one in found)
+        for title in numbers[0]
+        if all(title in of_run for of_run in numbers)
     ]
 
 
@@ -297,61 +297,73 @@ def _beyond_chance(difference: Estimate, num_looks: int) -> bool:
 _Row = tuple[str, Callable[[float], str], str, Estimate, Estimate, Estimate]
 
 
-def _sentences(first: str, others: Sequence[str], rows: Sequence[_Row]) -> Iterator[str]:
+def _sentences(first: str, other_runs: Sequence[str], rows: Sequence[_Row]) -> Iterator[str]:
     """For each other run, what is beyond chance, most important first; runs without any together at the end."""
     alike = []
-    for other in others:
+    for other in other_runs:
         of_run = [row for row in rows if row[2] == other]
         sure = [row for row in of_run if _beyond_chance(row[5], len(rows))]
-        if len(others) == 1:  # of two runs the surest alone, in its one unit
+        if len(other_runs) == 1:  # of two runs the surest alone, in its one unit
             sure.sort(key=lambda row: -sureness(row[5]))
-        told = [
+        sentences = [
             f"{title} {with_interval(difference, form)}{' points' if form is points else ''}"
             for title, form, _, _, _, difference in sure
         ]
-        if not told:
+        if not sentences:
             alike.append(other)
             continue
-        at_once = 1 if len(others) == 1 else len(told)
-        yield f"{other} beside {first}: {'; '.join(told[:at_once])}."
-        if told[at_once:]:
-            yield f"Beyond chance, too: {'; '.join(told[at_once:])}."
+        at_once = 1 if len(other_runs) == 1 else len(sentences)
+        yield f"{other} beside {first}: {'; '.join(sentences[:at_once])}."
+        if sentences[at_once:]:
+            yield f"Beyond chance, too: {'; '.join(sentences[at_once:])}."
     if alike:
         num = sum(row[2] in alike for row in rows)
         yield f"{', '.join(alike)} beside {first}: none of {num} differences is beyond chance."
 
 
 def _cautions(runs: Sequence[NamedRun], steps: Sequence[int]) -> Iterator[str]:
-    longest = max(len(one.run.steps or one.run.every_step) for one in runs)
+    longest = max(len(named.run.steps or named.run.every_step) for named in runs)
     if len(steps) < longest:
         ends = f"at step {steps[0]}, the only one" if len(steps) == 1 else f"over the {len(steps)} steps"
         where = "" if len(steps) == 1 else f", {steps[0]} to {steps[-1]}"
         yield f"Compared {ends} that all runs have{where}."
-    if not all(one.run.groups for one in runs):
+    if not all(named.run.groups for named in runs):
         return
-    sizes = [", ".join(map(str, sizes_of(one.run.groups))) for one in runs]
+    sizes = [", ".join(map(str, sizes_of(named.run.groups))) for named in runs]
     if len(set(sizes)) > 1:
         yield f"Groups differ in size ({'; '.join(sizes)}), and larger ones are less often without a gradient."
-    prompts = list(map(set, prompt_names([reward_table(one.run.groups) for one in runs])))
+    prompts = list(map(set, prompt_names([reward_table(named.run.groups) for named in runs])))
     shared, every = len(set.intersection(*prompts)), len(set.union(*prompts))
     yield f"{shared:,} of {every:,} prompts are in all of them."
 
 
 def _table(first: str, rows: Sequence[_Row], steps: Sequence[int]) -> ReportTable:
     """A row a number and run; where only two runs are compared, no column names the second."""
-    others = list(dict.fromkeys(row[2] for row in rows))
-    many = len(others) > 1
+    other_runs = list(dict.fromkeys(row[2] for row in rows))
+    many = len(other_runs) > 1
     cells: list[tuple[Cell, ...]] = [
-        (title, *((other,) * many), _said(before, title), _said(after, title), _said(difference, title, signed=True))
+        (
+            title,
+            *((other,) * many),
+            _formatted(before, title),
+            _formatted(after, title),
+            _formatted(difference, title, signed=True),
+        )
         for title, _, other, before, after, difference in rows
     ]
-    names = ("what", *(("run",) * many), first, "the run" if many else others[0] if others else "", "difference")
+    names = (
+        "what",
+        *(("run",) * many),
+        first,
+        "the run" if many else other_runs[0] if other_runs else "",
+        "difference",
+    )
     over = f"Over {len(steps)} steps" if len(steps) > 1 else f"Step {steps[0]}"
     caption = f"{over}, 95 % intervals; difference: the later run minus {first}"
     return table_of_cells(caption, [(name, "text") for name in names], cells)
 
 
-def _said(estimate: Estimate, title: str, *, signed: bool = False) -> str:
+def _formatted(estimate: Estimate, title: str, *, signed: bool = False) -> str:
     """A number by its own kind: a table of several kinds has no style of its own."""
     if title == _DEAD:
         return f"{with_interval(estimate, points)} points" if signed else with_interval(estimate, percent)
@@ -361,13 +373,13 @@ def _said(estimate: Estimate, title: str, *, signed: bool = False) -> str:
 def _courses(runs: Sequence[NamedRun]) -> ReportSection:
     """Reward, dead groups and what the trainers logged, each run a line."""
     drawn: list[tuple[str, str, list[dict[int, float]], tuple[float, float] | None]] = [
-        ("Mean reward", "reward", [mean_rewards(one.run) for one in runs], None),
-        ("Groups without a gradient", "share of groups", [_dead_shares(one.run) for one in runs], (0.0, 1.0)),
+        ("Mean reward", "reward", [mean_rewards(named.run) for named in runs], None),
+        ("Groups without a gradient", "share of groups", [_dead_shares(named.run) for named in runs], (0.0, 1.0)),
     ]
     for metric, title in _LOGGED.items():
-        values = [one.run.courses.by_step(metric) for one in runs]
+        values = [named.run.courses.by_step(metric) for named in runs]
         drawn.append((f"{title[0].upper()}{title[1:]}", metric, values, None))
-    charts = [chart for one in drawn if sum(map(bool, one[2])) > 1 for chart in _overlaid(runs, *one)]
+    charts = [chart for course in drawn if sum(map(bool, course[2])) > 1 for chart in _overlaid(runs, *course)]
     return ReportSection(
         name="courses",
         question="How do the runs go?",
@@ -385,21 +397,21 @@ def _overlaid(
     y_range: tuple[float, float] | None,
 ) -> Iterator[Chart]:
     """The runs as lines of one scale; more than a chart can hold in several, the first run in each."""
-    places = sorted(set().union(*values))
-    known = [value for of_run in values for value in of_run.values() if math.isfinite(value)] or [0.0]
-    first, *others = zip(runs, values, strict=True)
-    batches = [others[start : start + _IN_A_CHART - 1] for start in range(0, len(others), _IN_A_CHART - 1)]
-    for place, batch in enumerate(batches, start=1):
+    steps = sorted(set().union(*values))
+    finite = [value for of_run in values for value in of_run.values() if math.isfinite(value)] or [0.0]
+    first, *rest = zip(runs, values, strict=True)
+    batches = [rest[start : start + _IN_A_CHART - 1] for start in range(0, len(rest), _IN_A_CHART - 1)]
+    for part_number, batch in enumerate(batches, start=1):
         yield Chart(
-            title=title if len(batches) == 1 else f"{title}, {place} of {len(batches)}",
+            title=title if len(batches) == 1 else f"{title}, {part_number} of {len(batches)}",
             kind="lines",
-            places=tuple(places),
+            places=tuple(steps),
             series=tuple(
-                Series(name=one.name, values=tuple(of_run.get(step) for step in places))
-                for one, of_run in (first, *batch)
+                Series(name=named.name, values=tuple(of_run.get(step) for step in steps))
+                for named, of_run in (first, *batch)
             ),
             y_label=y_label,
-            y_range=y_range or ((min(known), max(known)) if len(batches) > 1 and min(known) < max(known) else None),
+            y_range=y_range or ((min(finite), max(finite)) if len(batches) > 1 and min(finite) < max(finite) else None),
         )
 
 
@@ -433,8 +445,8 @@ def _finite(run: Run, metric: str) -> dict[int, float]:
 
 def _ends(runs: Sequence[NamedRun], rewards: Sequence[dict[int, float]]) -> str:
     ends = [
-        f"{one.name} {number(of_run[min(of_run)], '.3g')} to {number(of_run[max(of_run)], '.3g')}"
-        for one, of_run in zip(runs, rewards, strict=True)
+        f"{named.name} {number(of_run[min(of_run)], '.3g')} to {number(of_run[max(of_run)], '.3g')}"
+        for named, of_run in zip(runs, rewards, strict=True)
         if of_run
     ]
     return f"Mean reward, first to last step: {'; '.join(ends)}." if ends else "No step of these runs has all rewards."
@@ -443,41 +455,43 @@ def _ends(runs: Sequence[NamedRun], rewards: Sequence[dict[int, float]]) -> str:
 def _settings(runs: Sequence[NamedRun]) -> ReportSection:
     """The trainer's arguments in which the runs differ, as far as the logs tell them."""
     name, question = "settings", "Which settings differ?"
-    known = [_flat(one.run) for one in runs]
-    untold = [one.name for one in runs if one.run.settings.origin is None]
-    if len(untold) == len(runs):
+    settings = [_flat(named.run) for named in runs]
+    unlogged = [named.name for named in runs if named.run.settings.origin is None]
+    if len(unlogged) == len(runs):
         return ReportSection(
             name=name,
             question=question,
             missing="None of the logs tells its trainer's arguments. Keep them beside the log, as your trainer writes "
             "them; of one run --run-config names them.",
         )
-    values_of = {key: [values[key] for values in known if key in values] for key in sorted(set().union(*known))}
+    values_of = {key: [values[key] for values in settings if key in values] for key in sorted(set().union(*settings))}
     stated = {key: values for key, values in values_of.items() if len(values) > 1}
     differing = [key for key, values in stated.items() if len(set(values)) > 1]
-    others = [f"The arguments of {', '.join(untold)} are not in the log."] if untold else []
+    caveats = [f"The arguments of {', '.join(unlogged)} are not in the log."] if unlogged else []
     if num_alone := len(values_of) - len(stated):
-        others.append(
+        caveats.append(
             f"{num_alone} more {'is' if num_alone == 1 else 'are'} stated by one run alone, and unknown of the others."
         )
-    said = f"{len(differing)} of {len(stated)} settings differ" + (f": {', '.join(differing[:6])}" if differing else "")
+    summary = f"{len(differing)} of {len(stated)} settings differ" + (
+        f": {', '.join(differing[:6])}" if differing else ""
+    )
     more = ", ..." if len(differing) > 6 else ""
     attribution = ["What differs between the runs may be due to any of them."] if len(differing) > 1 else []
-    rows = tuple((key, *(values.get(key, _NOT_TOLD) for values in known)) for key in differing)
-    titles = ("setting", *(one.name for one in runs))
+    rows = tuple((key, *(values.get(key, _UNSTATED) for values in settings)) for key in differing)
+    titles = ("setting", *(named.name for named in runs))
     return ReportSection(
         name=name,
         question=question,
-        severity="unknown" if untold else "look" if len(differing) > 1 else "fine",
-        findings=(f"{said}{more}.", *attribution, *others),
+        severity="unknown" if unlogged else "look" if len(differing) > 1 else "fine",
+        findings=(f"{summary}{more}.", *attribution, *caveats),
         tables=(table_of_cells("As the logs tell them", [(title, "text") for title in titles], rows),) if rows else (),
     )
 
 
 def _flat(run: Run) -> dict[str, str]:
     """Setting -> its value in words, and how many rollouts a group has."""
-    told = ", ".join(map(str, sizes_of(run.groups)))
-    sizes = {"rollouts of a group": told} if told else {}
+    group_sizes = ", ".join(map(str, sizes_of(run.groups)))
+    sizes = {"rollouts of a group": group_sizes} if group_sizes else {}
     values = {
         name: text if len(text := str(value)) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
         for name, value in run.settings.values.items()

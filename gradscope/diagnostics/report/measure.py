@@ -187,8 +187,9 @@ def report_run(
         options=dict(_spelled(read, success_threshold)),
     )
     groups = None if isinstance(inputs.degeneracy, Unavailable) else inputs.degeneracy
+    reasons = {step.step: step.reason for step in measured if step.reason}
     return RunReport(
-        source=with_damage(run, {one.step: one.reason for one in measured if one.reason}, chosen if gradients else ()),
+        source=with_damage(run, reasons, chosen if gradients else ()),
         name=_name(run),
         sections=tuple(section(inputs) for section in _SECTIONS),
         recomputed=tuple(gram.step for gram in grams),
@@ -354,24 +355,24 @@ def token_parts(run: Run, measured: Sequence[MeasuredStep], options: EngineOptio
     weighed, groups = {}, {}
     for step in measured:
         if step.gram is not None and _squared_norm(step.gram) > 0 and _is_alone():
-            found = weigh_step(_prepared(run, step, options), step.gram)
-            if found is not None:
-                weighed[step.step], groups[step.step] = found, step.groups
+            weighed_step = weigh_step(_prepared(run, step, options), step.gram)
+            if weighed_step is not None:
+                weighed[step.step], groups[step.step] = weighed_step, step.groups
     last = max(weighed, default=0)
     later = follow(run, {last: weighed[last]} if weighed else {}, options).changes
     logged = first_logged(run, METRICS)
-    predicted = [entropy_change(step, one, logged[1] if logged else {}) for step, one in weighed.items()]
-    kl = (token_kl(step, one, groups[step]) for step, one in weighed.items())
+    predicted = [entropy_change(step, tokens, logged[1] if logged else {}) for step, tokens in weighed.items()]
+    kl = (token_kl(step, tokens, groups[step]) for step, tokens in weighed.items())
     return TokenParts(
         weighed=weighed,
         entropy=tuple(
-            with_later(one, weighed[one.step].tokens, later[one.step])
-            if one.step in later
-            else _not_followed(one, last)
-            for one in predicted
+            with_later(change, weighed[change.step].tokens, later[change.step])
+            if change.step in later
+            else _not_followed(change, last)
+            for change in predicted
         ),
-        kl=tuple(one for one in kl if one is not None),
-        turns=tuple(share for step, one in weighed.items() for share in turn_shares(step, one)),
+        kl=tuple(distance for distance in kl if distance is not None),
+        turns=tuple(share for step, tokens in weighed.items() for share in turn_shares(step, tokens)),
         logprobs=tuple(logprob_change(step, weighed[step].tokens, change) for step, change in later.items()),
     )
 
@@ -404,7 +405,6 @@ def _measure(run: Run, measured: MeasuredStep, most: int, options: EngineOptions
 
 
 def _prepared(run: Run, measured: MeasuredStep, options: EngineOptions) -> PreparedStep:
-    """A step that was recomputed, made ready once more as it was."""
     from gradscope.diagnostics.inputs.recomputed import prepared_of, under
     from gradscope.gradients.plan.trainers import objective_of
 
@@ -421,7 +421,6 @@ def key_numbers(inputs: ReportInputs) -> tuple[KeyNumber, ...]:
 
 
 def _unknown(name: str, title: str, reason: str, style: NumberStyle) -> KeyNumber:
-    """A number that the log does not tell."""
     value = Estimate.undefined_because(reason.rstrip("."))
     return KeyNumber(name=name, title=title, value=value, style=style)
 
@@ -474,15 +473,15 @@ def _norm(inputs: ReportInputs) -> KeyNumber:
     if isinstance(report, Unavailable):
         return _unknown("replay", title, report.reason, "norm")
     errors = [step.relative_error["grad_norm"] for step in report.steps if "grad_norm" in step.relative_error]
-    known = [error for error in errors if math.isfinite(error)]
-    matched = sum(error <= report.tolerance for error in known)
+    finite = [error for error in errors if math.isfinite(error)]
+    matched = sum(error <= report.tolerance for error in finite)
     logged = {step.step: step.logged.get("grad_norm") for step in report.steps}
     if all(norm is None for norm in logged.values()):
         logged = {}
     number = _unknown("replay", title, "no norm was recomputed", "norm")
     return replace(
         number,
-        value=Estimate.exact(max(known), num_units=len(known)) if known else number.value,
+        value=Estimate.exact(max(finite), num_units=len(finite)) if finite else number.value,
         note=f"{matched} of {len(errors)} norms match; course: as logged" if errors else "",
         places=tuple(logged),
         course=tuple(logged.values()),
@@ -490,18 +489,18 @@ def _norm(inputs: ReportInputs) -> KeyNumber:
 
 
 def _mismatch(inputs: ReportInputs) -> KeyNumber:
-    found, title = inputs.logged.sampler, "sampler against trainer"
-    if found.overall is None:
+    sampler, title = inputs.logged.sampler, "sampler against trainer"
+    if sampler.overall is None:
         reason = "the log does not hold the log-probabilities of both"
         return _unknown("agreement", title, reason, "norm")
     return KeyNumber(
         name="agreement",
         title=title,
-        value=found.overall.logprob_gap,
+        value=sampler.overall.logprob_gap,
         style="norm",
         note="mean |difference of log p| of a token",
-        places=tuple(row.step or 0 for row in found.by_step),
-        course=tuple(row.logprob_gap.value for row in found.by_step),
+        places=tuple(row.step or 0 for row in sampler.by_step),
+        course=tuple(row.logprob_gap.value for row in sampler.by_step),
     )
 
 

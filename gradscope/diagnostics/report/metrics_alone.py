@@ -35,7 +35,7 @@ def report_of_metrics(run: Run, name: str) -> RunReport:
         name=name,
         sections=(dead_section(courses, run.source), *_sections(courses, run.source)),
         recomputed=(),
-        strip=tuple(_key_number(one) for key in _STRIP if (one := course_named(courses, key)) is not None),
+        strip=tuple(_key_number(course) for key in _STRIP if (course := course_named(courses, key)) is not None),
     )
 
 
@@ -46,7 +46,7 @@ def dead_section(courses: Sequence[MetricCourse], source: Source) -> ReportSecti
     if course is None:
         hint = f"Name it with --metric-column {_DEAD}=NAME where one of them is."
         return ReportSection(name="signal", missing=f"{sentence} {hint}")
-    kinds = [one for key in ("frac_all_pass", "frac_all_fail") if (one := course_named(courses, key)) is not None]
+    kinds = [kind for key in ("frac_all_pass", "frac_all_fail") if (kind := course_named(courses, key)) is not None]
     share = course.mean.value
     return ReportSection(
         name="signal",
@@ -96,16 +96,25 @@ def _sections(courses: Sequence[MetricCourse], source: Source) -> Iterator[Repor
             command=f"gradscope spike {shlex.quote(source.path)}",
             charts=_chart("Gradient norm, as logged", [norm], "norm"),
         )
-    others = [one for one in courses if one.name not in (_DEAD, "frac_all_pass", "frac_all_fail", _CUT, _NORM)]
+    other_courses = [
+        course for course in courses if course.name not in (_DEAD, "frac_all_pass", "frac_all_fail", _CUT, _NORM)
+    ]
     if courses:
-        broken_others = tuple(broken_sentences(others))
-        severity: Severity = "look" if broken_others else "unknown"
+        broken_courses = tuple(broken_sentences(other_courses))
+        severity: Severity = "look" if broken_courses else "unknown"
         yield ReportSection(
             name="courses",
             question="How do reward, lengths, entropy and KL go?",
-            findings=(*broken_others, reward_sentence(courses) or f"{len(others)} other metrics are known by name."),
+            findings=(
+                *broken_courses,
+                reward_sentence(courses) or f"{len(other_courses)} other metrics are known by name.",
+            ),
             severity=severity,
-            charts=tuple(chart for one in others for chart in _chart(f"{one.title}, as logged", [one], one.title)),
+            charts=tuple(
+                chart
+                for course in other_courses
+                for chart in _chart(f"{course.title}, as logged", [course], course.title)
+            ),
             tables=(_table(courses),),
         )
     yield ReportSection(
@@ -117,7 +126,9 @@ def _sections(courses: Sequence[MetricCourse], source: Source) -> Iterator[Repor
 
 def _chart(title: str, courses: Sequence[MetricCourse], y_label: str) -> tuple[Chart, ...]:
     steps = courses[0].steps
-    by_step = {one.title.strip(): dict(zip(one.steps, map(_drawn, one.values), strict=True)) for one in courses}
+    by_step = {
+        course.title.strip(): dict(zip(course.steps, map(_drawn, course.values), strict=True)) for course in courses
+    }
     values = {name: [course.get(step) for step in steps] for name, course in by_step.items()}
     y_range = (0.0, 1.0) if courses[0].style == "share" else None
     return lines_over(steps, title, values, y_label=y_label.strip(), y_range=y_range)
@@ -132,12 +143,12 @@ def _table(courses: Sequence[MetricCourse]) -> ReportTable:
         "Each metric as the trainer logged it; a mean over steps has no interval here.",
         (
             Column("metric", "name"),
-            Column("steps", lambda one: len(one.steps), "count"),
+            Column("steps", lambda course: len(course.steps), "count"),
             Column("mean over steps", "mean", "norm"),
-            Column("first", lambda one: _drawn(one.values[0]), "norm"),
-            Column("last", lambda one: _drawn(one.values[-1]), "norm"),
-            Column("smallest", lambda one: _drawn(one.at(one.smallest_step)), "norm"),
-            Column("largest", lambda one: _drawn(one.at(one.largest_step)), "norm"),
+            Column("first", lambda course: _drawn(course.values[0]), "norm"),
+            Column("last", lambda course: _drawn(course.values[-1]), "norm"),
+            Column("smallest", lambda course: _drawn(course.at(course.smallest_step)), "norm"),
+            Column("largest", lambda course: _drawn(course.at(course.largest_step)), "norm"),
             Column("at step", "largest_step", "count"),
         ),
         courses,

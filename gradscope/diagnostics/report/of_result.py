@@ -32,7 +32,7 @@ def sections_of(result: object) -> tuple[ReportSection, ...]:
 
 def _check(report: CheckReport) -> tuple[ReportSection, ...]:
     held = sum(verdict.outcome == "pass" for verdict in report.verdicts)
-    others = [verdict for verdict in report.verdicts if verdict.outcome != "pass"]
+    unmet = [verdict for verdict in report.verdicts if verdict.outcome != "pass"]
     counted = f"{held} of {len(report.verdicts)} requirements hold." if report.verdicts else "The baseline is written."
     section = ReportSection(
         name="check",
@@ -40,7 +40,10 @@ def _check(report: CheckReport) -> tuple[ReportSection, ...]:
         findings=(
             f"Check: {report.outcome}. {counted}",
             *report.findings,
-            *(f"{one.metric} {one.op} {one.limit:g}: {one.meaning} {one.next_step}".rstrip() for one in others),
+            *(
+                f"{verdict.metric} {verdict.op} {verdict.limit:g}: {verdict.meaning} {verdict.next_step}".rstrip()
+                for verdict in unmet
+            ),
         ),
         severity=_OUTCOMES[report.outcome],
     )
@@ -54,9 +57,12 @@ def _compare(comparison: Comparison) -> tuple[ReportSection, ...]:
 
 def _rank(report: RankReport) -> tuple[ReportSection, ...]:
     """The course of the groups as they were logged; of other rows, and of other advantages alone, what was found."""
-    points = [one for one in report.curve if one.advantage == LOGGED and one.effective_rank.is_defined]
-    largest = {step: max(one.group_size for one in points if one.step == step) for step in {one.step for one in points}}
-    logged = [one for one in points if one.group_size == largest[one.step]]
+    points = [point for point in report.curve if point.advantage == LOGGED and point.effective_rank.is_defined]
+    largest = {
+        step: max(point.group_size for point in points if point.step == step)
+        for step in {point.step for point in points}
+    }
+    logged = [point for point in points if point.group_size == largest[point.step]]
     if report.rows == "rollout" and logged:
         return (directions_answer(logged),)
     question = "How many directions does the gradient have?"
@@ -64,7 +70,7 @@ def _rank(report: RankReport) -> tuple[ReportSection, ...]:
 
 
 def _spike(report: SpikeReport) -> tuple[ReportSection, ...]:
-    severity: Severity = "look" if any(one.is_unusual for one in report.metrics) else "fine"
+    severity: Severity = "look" if any(metric.is_unusual for metric in report.metrics) else "fine"
     question = f"What happened at step {report.step}?"
     return (ReportSection(name="spike", question=question, findings=report.findings, severity=severity),)
 

@@ -91,15 +91,15 @@ def _chosen(
     groups: Sequence[RolloutGroup], shares: _Shares, kind: Callable[[RolloutGroup], str], allowed: int
 ) -> list[RolloutGroup]:
     """At least one group, then as many as ``allowed`` rollouts leave room for; in the order of the log."""
-    largest = [max(abs(shares.get((one.group_id, r.sample), 0.0)) for r in one.rollouts) for one in groups]
-    order = sorted(range(len(groups)), key=lambda place: -largest[place])
+    largest = [max(abs(shares.get((group.group_id, r.sample), 0.0)) for r in group.rollouts) for group in groups]
+    order = sorted(range(len(groups)), key=lambda index: -largest[index])
     first_of_kind: dict[str, int] = {}
-    for place in order:
-        first_of_kind.setdefault(kind(groups[place]), place)
-    kept: list[int] = []
+    for index in order:
+        first_of_kind.setdefault(kind(groups[index]), index)
+    chosen: list[int] = []
     room = allowed
-    for place in dict.fromkeys((*first_of_kind.values(), *order)):
-        if not kept or groups[place].size <= room:
-            kept.append(place)
-            room -= groups[place].size
-    return [groups[place] for place in sorted(kept)]
+    for index in dict.fromkeys((*first_of_kind.values(), *order)):
+        if not chosen or groups[index].size <= room:
+            chosen.append(index)
+            room -= groups[index].size
+    return [groups[index] for index in sorted(chosen)]

@@ -50,12 +50,12 @@ Courses = Mapping[str, Mapping[int, float]]  # name -> step -> what was logged
 
 def courses_of(run: Run) -> Courses:
     """The logged courses of these numbers, each by one of its names; what no step has is left out."""
-    found: dict[str, dict[int, float]] = {}
+    courses: dict[str, dict[int, float]] = {}
     for names in _NAMES:
         chosen = next((name for last in names for name in run.courses.columns if name.rpartition("/")[2] == last), None)
         if chosen is not None:
-            found[chosen] = run.courses.by_step(chosen)
-    return found
+            courses[chosen] = run.courses.by_step(chosen)
+    return courses
 
 
 def outstanding_step(courses: Courses) -> int:
@@ -79,19 +79,19 @@ def metric_at(name: str, course: Mapping[int, float], step: int, *, num_chosen_f
     if not math.isfinite(value):
         none = Estimate.undefined_because("it was logged as no finite number")
         return SpikeMetric(name=name, value=none, typical=none, deviation=none, by_chance=none, is_unusual=True)
-    found = deviation_of(course, step, num_chosen_from=num_chosen_from)
-    if isinstance(found, str):
-        none = Estimate.undefined_because(found)
+    deviation = deviation_of(course, step, num_chosen_from=num_chosen_from)
+    if isinstance(deviation, str):
+        none = Estimate.undefined_because(deviation)
         return SpikeMetric(
             name=name, value=Estimate.exact(value), typical=none, deviation=none, by_chance=none, is_unusual=False
         )
     return SpikeMetric(
         name=name,
         value=Estimate.exact(value),
-        typical=Estimate.exact(found.typical, num_units=found.num_neighbors),
-        deviation=Estimate.exact(found.deviation, num_units=found.num_neighbors),
-        by_chance=Estimate.exact(found.by_chance, num_units=found.num_neighbors),
-        is_unusual=found.is_unusual,
+        typical=Estimate.exact(deviation.typical, num_units=deviation.num_neighbors),
+        deviation=Estimate.exact(deviation.deviation, num_units=deviation.num_neighbors),
+        by_chance=Estimate.exact(deviation.by_chance, num_units=deviation.num_neighbors),
+        is_unusual=deviation.is_unusual,
     )
 
 
@@ -104,8 +104,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SpikeAnswer:
-    """What was found."""
-
     tensors: tuple[TensorNorm, ...]  # one a parameter
     tokens: tuple[RolloutTokens, ...]  # the rollouts with the largest part of the gradient
 
@@ -123,12 +121,12 @@ class SpikeQuestion:
         from gradscope.gradients.step.directions import measure_tensor_norms
         from gradscope.gradients.tokens.measure import measure_rollout_tokens
 
-        whole = gram.logged_gram
-        if whole is None or not whole.sum() > 0:
+        matrix = gram.logged_gram
+        if matrix is None or not matrix.sum() > 0:
             return ()
         tensors = measure_tensor_norms(prepared)
-        order = np.argsort(-np.abs(projection_shares(whole)), kind="stable").tolist()
-        live = [index for index in order if whole[index].any()]
+        order = np.argsort(-np.abs(projection_shares(matrix)), kind="stable").tolist()
+        live = [index for index in order if matrix[index].any()]
         tokens = measure_rollout_tokens(prepared, gram, live, most=self.most_tokens) if self.most_tokens else ()
         return (_SpikeAnswer(tensors=tensors, tokens=tokens),)
 
@@ -144,7 +142,7 @@ def _rollouts_of(groups: Sequence[RolloutGroup], gram: StepGram | None, reason: 
     """All rollouts of a step, those with the largest part of its gradient first."""
     shares, without = _parts(gram)
     none = Estimate.undefined_because(reason)
-    found = [
+    rollouts = [
         SpikeRollout(
             group_id=rollout.group_id,
             sample=rollout.sample,
@@ -158,7 +156,7 @@ def _rollouts_of(groups: Sequence[RolloutGroup], gram: StepGram | None, reason: 
         for group in groups
         for rollout in group.rollouts
     ]
-    return tuple(sorted(found, key=_weight, reverse=True))
+    return tuple(sorted(rollouts, key=_weight, reverse=True))
 
 
 def _weight(rollout: SpikeRollout) -> tuple[float, float]:
@@ -166,11 +164,11 @@ def _weight(rollout: SpikeRollout) -> tuple[float, float]:
 
 
 def _parts(gram: StepGram | None) -> tuple[Mapping[_Name, Estimate], Mapping[_Name, Estimate]]:
-    whole = None if gram is None else gram.logged_gram
-    if gram is None or whole is None or not whole.sum() > 0:
+    matrix = None if gram is None else gram.logged_gram
+    if gram is None or matrix is None or not matrix.sum() > 0:
         return {}, {}
     names = list(zip(gram.group_ids, gram.samples, strict=True))
-    return _named(names, projection_shares(whole)), _named(names, norms_without(whole))
+    return _named(names, projection_shares(matrix)), _named(names, norms_without(matrix))
 
 
 def _named(names: Sequence[_Name], values: Array) -> Mapping[_Name, Estimate]:
@@ -186,12 +184,11 @@ def _repeats(rollout: Rollout) -> Estimate:
 
 
 def _removals_of(gram: StepGram | None, typical: float | None) -> tuple[SpikeRemoval, ...]:
-    """The step without one rollout after the other."""
-    whole = None if gram is None else gram.logged_gram
-    if gram is None or whole is None or not whole.sum() > 0:
+    matrix = None if gram is None else gram.logged_gram
+    if gram is None or matrix is None or not matrix.sum() > 0:
         return ()
-    most = math.ceil(MOST_REMOVED * len(whole))
-    order, norms = removal_order(whole, most=most)
+    most = math.ceil(MOST_REMOVED * len(matrix))
+    order, norms = removal_order(matrix, most=most)
     enough = next((at for at, norm in enumerate(norms, start=1) if typical is not None and norm <= typical), most)
     return tuple(
         SpikeRemoval(num_removed=number, group_id=gram.group_ids[index], sample=gram.samples[index], grad_norm=norm)
@@ -200,39 +197,37 @@ def _removals_of(gram: StepGram | None, typical: float | None) -> tuple[SpikeRem
 
 
 def _tokens_of(measured: Sequence[RolloutTokens]) -> tuple[SpikeToken, ...]:
-    """The tokens with the largest gradients among those that were measured."""
     every = [
         SpikeToken(
-            group_id=one.group_id,
-            sample=one.sample,
+            group_id=rollout.group_id,
+            sample=rollout.sample,
             position=at,
-            text=one.texts[at],
-            norm=float(one.norms[at]),
-            weight=float(one.weights[at]),
-            entropy=float(one.entropies[at]),
+            text=rollout.texts[at],
+            norm=float(rollout.norms[at]),
+            weight=float(rollout.weights[at]),
+            entropy=float(rollout.entropies[at]),
         )
-        for one in measured
-        for at in range(len(one.texts))
-        if one.is_seen[at]
+        for rollout in measured
+        for at in range(len(rollout.texts))
+        if rollout.is_seen[at]
     ]
     return tuple(sorted(every, key=lambda token: token.norm, reverse=True)[:MOST_TOKENS])
 
 
 def _tensors_of(measured: Sequence[TensorNorm]) -> tuple[SpikeTensor, ...]:
-    """Every parameter's part, the largest first."""
-    total = sum(one.norm**2 for one in measured)
-    entries = sum(one.num_entries for one in measured)
-    found = [
+    total = sum(tensor.norm**2 for tensor in measured)
+    entries = sum(tensor.num_entries for tensor in measured)
+    tensors = [
         SpikeTensor(
-            tensor=one.tensor,
-            norm=one.norm,
-            tensor_share=one.norm**2 / total,
-            frac_parameters=one.num_entries / entries,
+            tensor=tensor.tensor,
+            norm=tensor.norm,
+            tensor_share=tensor.norm**2 / total,
+            frac_parameters=tensor.num_entries / entries,
         )
-        for one in measured
+        for tensor in measured
         if total > 0
     ]
-    return tuple(sorted(found, key=lambda one: one.tensor_share, reverse=True))
+    return tuple(sorted(tensors, key=lambda tensor: tensor.tensor_share, reverse=True))
 
 
 _MOST_LISTED_TOKENS = 512
@@ -284,9 +279,9 @@ def _measured(
 
 def _why(run: Run, reason: Reason | str | None) -> str:
     """Why there is no gradient, with the steps that have one where the weights of this one are not on disk."""
-    text, others = str(reason).rstrip("."), computable_steps(run)
+    text, computable = str(reason).rstrip("."), computable_steps(run)
     has_weights = not isinstance(reason, Reason) or reason.cause not in ("weights_missing", "first_weights_missing")
-    return text if has_weights or not others else f"{text}; steps that can be: --step {as_ranges(others)}"
+    return text if has_weights or not computable else f"{text}; steps that can be: --step {as_ranges(computable)}"
 
 
 def _also_unusual(run: Run, step: int, courses: Courses, *, stands_out: bool) -> Iterator[SpikeMetric]:
@@ -294,26 +289,26 @@ def _also_unusual(run: Run, step: int, courses: Courses, *, stands_out: bool) ->
 
     That is the chance of one step. One that was searched for among all steps stands out by its courses alone.
     """
-    others = [name for name in run.metrics.get(step, {}) if name not in courses]
-    for name in others:
-        found = metric_at(name, run.courses.by_step(name), step, num_chosen_from=len(others))
-        if abs(found.deviation.value or 0.0) > (found.by_chance.value or math.inf):
-            yield replace(found, is_unusual=stands_out)
+    other_names = [name for name in run.metrics.get(step, {}) if name not in courses]
+    for name in other_names:
+        metric = metric_at(name, run.courses.by_step(name), step, num_chosen_from=len(other_names))
+        if abs(metric.deviation.value or 0.0) > (metric.by_chance.value or math.inf):
+            yield replace(metric, is_unusual=stands_out)
 
 
 def _report(run: Run, step: int, courses: Courses, measured: MeasuredStep | str, *, was_named: bool) -> SpikeReport:
-    found = [
+    course_metrics = [
         metric_at(name, course, step, num_chosen_from=1 if was_named else len(course))
         for name, course in courses.items()
         if step in course
     ]
-    stands_out = was_named or any(one.is_unusual for one in found)
-    metrics = (*found, *_also_unusual(run, step, courses, stands_out=stands_out))
+    stands_out = was_named or any(metric.is_unusual for metric in course_metrics)
+    metrics = (*course_metrics, *_also_unusual(run, step, courses, stands_out=stands_out))
     gram = None if isinstance(measured, str) else measured.gram
     reason = measured if isinstance(measured, str) else measured.reason
-    whole = None if gram is None else gram.logged_gram
+    matrix = None if gram is None else gram.logged_gram
     why = _why(run, reason) if gram is None else "advantages were not logged for every rollout"
-    typical = next((one.typical.value for one in metrics if one.name == "grad_norm"), None)
+    typical = next((metric.typical.value for metric in metrics if metric.name == "grad_norm"), None)
     answer = () if isinstance(measured, str) else measured.answer
     course = next(iter(courses.values()), {})
     damage = {} if reason is None or isinstance(reason, str) else {step: reason}
@@ -324,9 +319,9 @@ def _report(run: Run, step: int, courses: Courses, measured: MeasuredStep | str,
         metrics=metrics,
         course={at: value for at, value in course.items() if math.isfinite(value)},
         grad_norm=Estimate.undefined_because(why)
-        if whole is None
-        else Estimate.exact(batch_norm(whole), num_units=len(whole)),
-        rollouts=_rollouts_of(run.groups_at(step), gram, "the gradient is zero" if whole is not None else why),
+        if matrix is None
+        else Estimate.exact(batch_norm(matrix), num_units=len(matrix)),
+        rollouts=_rollouts_of(run.groups_at(step), gram, "the gradient is zero" if matrix is not None else why),
         removals=_removals_of(gram, typical),
         tokens=_tokens_of(answer[0].tokens) if answer else (),
         tensors=_tensors_of(answer[0].tensors) if answer else (),

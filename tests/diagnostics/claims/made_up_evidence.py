@@ -1,14 +1,18 @@
 """Evidence that was found already: what claims look at, given by hand."""
 
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from gradscope.diagnostics.claims.evidence import Evidence
 from gradscope.diagnostics.rank.collected import Collected
 from gradscope.estimate import Estimate
+from gradscope.results.rank import RankReport
 from gradscope.rollouts.run import Run
 from tests.diagnostics.made_up_runs import group_of, run_of
+
+_OWN = {field.name for field in fields(Collected)}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,6 +45,12 @@ class Given(Evidence):
 
     def held_out(self) -> Any:
         return self.found["held_out"] if "held_out" in self.found else Evidence.held_out(self)
+
+
+def made_up_collected(**parts: Any) -> Collected:
+    """Tables of the report, and what else was collected, by name."""
+    tables = {name: parts.pop(name) for name in {field.name for field in fields(RankReport)} & set(parts) - _OWN}
+    return Collected(source=None, kind="rollout", tables=defaultdict(list, tables), **parts)
 
 
 def between(low: float, high: float, units: int = 20) -> Estimate:

@@ -20,12 +20,11 @@ from gradscope.diagnostics.claims.evidence import (
     token_credit,
 )
 from gradscope.diagnostics.rank import collected
-from gradscope.diagnostics.rank.collected import Collected
 from gradscope.diagnostics.rank.tokens import weighed as tokens
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.rollouts.groups import RolloutGroup
-from tests.diagnostics.claims.made_up_evidence import between
+from tests.diagnostics.claims.made_up_evidence import between, made_up_collected
 from tests.diagnostics.made_up_runs import group_of, run_of, two_steps
 
 UNKNOWN = Estimate.undefined_because("nothing was logged")
@@ -139,7 +138,7 @@ def test_kinds_are_collected_once_with_sizes_below_the_largest_group(monkeypatch
     def collect(run, steps, requests, engine, progress, *, most):
         asked.append((steps, [request.rows for request in requests], requests[0].group_sizes, most))
         return {
-            request.rows: Collected(steps=[SimpleNamespace(step=2)], rows=[SimpleNamespace(step=2)])
+            request.rows: made_up_collected(steps=[SimpleNamespace(step=2)], rows=[SimpleNamespace(step=2)])
             for request in requests
         }
 
@@ -153,7 +152,7 @@ def test_kinds_are_collected_once_with_sizes_below_the_largest_group(monkeypatch
 
 
 def test_the_reason_of_the_first_step_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    skipped = Collected(skipped={1: "the weights of step 1 are gone", 2: "so are those of step 2"})
+    skipped = made_up_collected(skipped={1: "the weights of step 1 are gone", 2: "so are those of step 2"})
     monkeypatch.setattr(collected, "collect_kinds", lambda *_, **__: {"rollout": skipped})
     evidence = Evidence(run=two_steps(), steps=(1, 2))
     with pytest.raises(InputError, match="the weights of step 1 are gone"):
@@ -163,8 +162,8 @@ def test_the_reason_of_the_first_step_stands_for_all(monkeypatch: pytest.MonkeyP
 
 def test_token_credit_that_cannot_be_measured_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = {
-        "rollout": Collected(steps=[SimpleNamespace(step=1)]),
-        "weight": Collected(skipped={1: "no group has a gradient"}),
+        "rollout": made_up_collected(steps=[SimpleNamespace(step=1)]),
+        "weight": made_up_collected(skipped={1: "no group has a gradient"}),
     }
     monkeypatch.setattr(collected, "collect_kinds", lambda *_, **__: kinds)
     monkeypatch.setattr(module, "token_credit", lambda groups: ("tokens", tuple(groups)))
@@ -183,7 +182,7 @@ def test_an_error_is_kept_as_a_number_is() -> None:
 
 def test_tokens_are_followed_once_and_those_at_hand_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    kinds = {"token": Collected(steps=[SimpleNamespace(step=1)], weighed={1: "tokens"})}
+    kinds = {"token": made_up_collected(steps=[SimpleNamespace(step=1)], weighed={1: "tokens"})}
     monkeypatch.setattr(collected, "collect_kinds", lambda *_, **__: kinds)
     monkeypatch.setattr(tokens, "follow", lambda run, weighed, engine: asked.append(weighed) or "followed")
     evidence = Evidence(run=two_steps(), steps=(1,))

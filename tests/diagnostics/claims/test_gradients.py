@@ -38,7 +38,7 @@ from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.geometry import CHANNELS
 from gradscope.results.rank import NullRank, RankCurvePoint, TokenRankPoint, WeightRankPoint
-from tests.diagnostics.claims.made_up_evidence import Given, between
+from tests.diagnostics.claims.made_up_evidence import Given, between, made_up_collected
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.rank.test_rollout_spectra import make_rows
 
@@ -50,7 +50,7 @@ def course(values: list[float], prompts: list[str] | None = None) -> Judgement:
     steps = [SimpleNamespace(step=at, sparsity={"gini": Estimate.exact(one)}) for at, one in enumerate(values, start=1)]
     names = prompts or ["p"] * len(values)
     run = run_of(*(group_of([0.0, 1.0], step=at, prompt=name) for at, name in enumerate(names, start=1)))
-    return rows_grow_sparser(Given(run=run, found={"gradients": {"rollout": Collected(steps=steps)}}))
+    return rows_grow_sparser(Given(run=run, found={"gradients": {"rollout": made_up_collected(steps=steps)}}))
 
 
 def visits(
@@ -141,9 +141,9 @@ def test_each_part_has_its_own_index() -> None:
         for one in (Estimate.exact(g), Estimate.exact(3 * g), UNKNOWN)
     ]
     kinds = {
-        "rollout": Collected(steps=steps),
-        "token": Collected(sparsity=tokens),
-        "weight": Collected(sparsity=entries),
+        "rollout": made_up_collected(steps=steps),
+        "token": made_up_collected(sparsity=tokens),
+        "weight": made_up_collected(sparsity=entries),
     }
     run = run_of(*(group_of([0.0, 1.0], step=step) for step in range(20)))
     evidence = Given(run=run, found={"gradients": kinds})
@@ -166,7 +166,7 @@ def baseline_evidence(rewards: np.ndarray, norms: np.ndarray) -> Given:
     ids = [f"g{group}" for group in range(len(rewards)) for _ in range(4)]
     rows, _ = make_rows(rewards.ravel().tolist(), ids)
     own = baseline_groups(replace(rows, gram=np.diag(norms.ravel())))
-    found = Collected(baseline_groups=own, steps=[SimpleNamespace(step=3)])
+    found = made_up_collected(baseline_groups=own, steps=[SimpleNamespace(step=3)])
     run = run_of(*(group_of(row.tolist(), step=3, prompt=f"g{place}") for place, row in enumerate(rewards)))
     return Given(run=run, found={"gradients": {"rollout": found}})
 
@@ -225,7 +225,7 @@ def alike(within: float, advantage: str = ADVANTAGE, rewards: tuple[float, ...] 
     rows, noise = make_rows([*rewards] * 12, [f"g{group}" for group in range(12) for _ in rewards])
     means = np.random.default_rng(1).normal(size=(12, 2, noise.shape[1])).repeat(8, 0).reshape(96, 2, -1)
     scores = means[np.arange(96), (np.array(rows.rewards) > 0.5).astype(int)] + within * noise
-    found = Collected(rows=[replace(rows, gram=scores @ scores.T)], steps=[SimpleNamespace(step=3)])
+    found = made_up_collected(rows=[replace(rows, gram=scores @ scores.T)], steps=[SimpleNamespace(step=3)])
     return two_class_means(Given(advantage=advantage, found={"gradients": {"rollout": found}}))
 
 
@@ -244,7 +244,7 @@ def test_unrelated_rows_have_no_two_class_means() -> None:
 
 def test_the_share_is_that_of_rows_projected_on_the_class_means() -> None:
     rows, scores = make_rows([1.0, 1.0, 0.0, 0.0, 0.0, 1.0], ["a"] * 6)
-    found = Collected(rows=[rows], steps=[SimpleNamespace(step=3)])
+    found = made_up_collected(rows=[rows], steps=[SimpleNamespace(step=3)])
     judged = two_class_means(Given(found={"gradients": {"rollout": found}}))
     weighed = (rows.rewards - rows.rewards.mean())[:, None] * scores
     fitted = np.stack([weighed[rows.rewards == reward].mean(axis=0) for reward in rows.rewards])
@@ -316,7 +316,7 @@ def cosine(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def judged(part: str, target: str, rows: StepRows) -> Judgement:
-    found = Collected(rows=[rows], steps=[SimpleNamespace(step=rows.step)])
+    found = made_up_collected(rows=[rows], steps=[SimpleNamespace(step=rows.step)])
     return sign_part_climbs(part, target)(Given(found={"gradients": {"rollout": found}}))
 
 
@@ -365,7 +365,7 @@ def test_a_direction_between_the_two_climbs_and_is_another(part: str) -> None:
     assert climbs.count("contradicted") == 0
     assert climbs.count("supported") >= 7
     is_same = sign_part_is_the_direction(part, "pass@1")
-    found = [Collected(rows=[one], steps=[SimpleNamespace(step=one.step)]) for one in rows]
+    found = [made_up_collected(rows=[one], steps=[SimpleNamespace(step=one.step)]) for one in rows]
     same = [is_same(Given(found={"gradients": {"rollout": one}})).verdict for one in found]
     assert same.count("supported") <= 1
 
@@ -373,7 +373,7 @@ def test_a_direction_between_the_two_climbs_and_is_another(part: str) -> None:
 def test_the_step_with_most_such_groups_is_looked_at() -> None:
     policy = Policy(0.3, size=3)
     first, second = replace(policy.rows(10, 1), step=1), replace(policy.rows(200, 2), step=2)
-    found = Collected(rows=[first, second], steps=[SimpleNamespace(step=1), SimpleNamespace(step=2)])
+    found = made_up_collected(rows=[first, second], steps=[SimpleNamespace(step=1), SimpleNamespace(step=2)])
     judgement = sign_part_climbs("all_fail", "pass@G")(Given(found={"gradients": {"rollout": found}}))
     assert judgement.steps == (2,)
     assert "such groups of 200, G = 3" in judgement.why
@@ -489,7 +489,7 @@ def collected(points: list, matrix: str, **more: list) -> Collected:
     ]
     twist = [replace(one, rank=one.rank + 0.01 * int(one.group_id[1:]) * (one.group_size == 8)) for one in own]
     (kind,) = more
-    return Collected(group_ranks=twist, **{kind: [*points, *more[kind]]})
+    return made_up_collected(group_ranks=twist, **{kind: [*points, *more[kind]]})
 
 
 CURVE = [point(8, around(2.0), step=2), point(2, around(2.0), step=2), point(8, around(9.0), step=1)]
@@ -517,7 +517,7 @@ def test_drawn_tokens_have_no_change() -> None:
     drawn = found(1.0, 0.25)
     assert (drawn.change, drawn.seen) == (None, " 25.0 % of the tokens are rows.")
     assert judge_ranks(drawn.points, drawn.change, drawn.seen).why.endswith("25.0 % of the tokens are rows.")
-    assert gradients.of_tokens("token")(Given(found={"gradients": {"token": Collected()}})).points == []
+    assert gradients.of_tokens("token")(Given(found={"gradients": {"token": made_up_collected()}})).points == []
 
 
 def weights(*names: str) -> Given:
@@ -589,7 +589,7 @@ def credit(ratios: list[float], *, advantages: tuple[str, ...] = ("logged", ADVA
         for name, rank in (("logged", 5.0 * ratio), (ADVANTAGE, 5.0))
         if name in advantages
     ]
-    found = Collected(group_ranks=own, steps=[SimpleNamespace(step=3)])
+    found = made_up_collected(group_ranks=own, steps=[SimpleNamespace(step=3)])
     return Given(found={"credited": ("the logged advantages of tokens", found)})
 
 

@@ -9,11 +9,10 @@ from gradscope.diagnostics.claims import measure as module
 from gradscope.diagnostics.claims.evidence import Claim, Evidence, Judgement
 from gradscope.diagnostics.claims.measure import MOST_STEPS, claims_of, measure_claims, read_claims
 from gradscope.diagnostics.claims.registry import CLAIMS
-from gradscope.diagnostics.rank.collected import Collected
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate
 from gradscope.rollouts.run import Run, WeightsRef
-from tests.diagnostics.claims.made_up_evidence import Given
+from tests.diagnostics.claims.made_up_evidence import Given, made_up_collected
 from tests.diagnostics.made_up_runs import group_of, run_of, two_steps
 
 
@@ -119,7 +118,7 @@ def test_findings_count_and_warn_where_something_is_said() -> None:
 def test_what_was_recomputed_is_told() -> None:
     evidence = Evidence(run=two_steps(), steps=(1, 2))
     assert (claims_of(evidence, ()).steps, claims_of(evidence, ()).engine) == ((), {})
-    evidence.cache["gradients"] = {"rollout": Collected(skipped={2: "gone"}, engine={"engine": "loop"})}
+    evidence.cache["gradients"] = {"rollout": made_up_collected(skipped={2: "gone"}, engine={"engine": "loop"})}
     report = claims_of(evidence, ())
     assert (report.steps, report.skipped, report.engine) == ((), {2: "gone"}, {"engine": "loop"})
 

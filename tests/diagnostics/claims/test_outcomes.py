@@ -29,7 +29,6 @@ from gradscope.diagnostics.claims.outcomes import (
 )
 from gradscope.diagnostics.degeneracy.group_rewards import EstimateOptions, chosen_threshold, group_rewards, group_table
 from gradscope.diagnostics.passk.measure import compare_samples
-from gradscope.diagnostics.rank.collected import Collected
 from gradscope.diagnostics.rank.tokens.weighed import FollowedTokens, KindEnergy, TokenChange, WeighedTokens
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
@@ -39,7 +38,7 @@ from gradscope.metrics.outcomes.dispersion import estimate_rate_parts
 from gradscope.metrics.sampler import UNDECIDED, UNLIKELY, TokenCell
 from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.rollouts.run import Run
-from tests.diagnostics.claims.made_up_evidence import Given, between
+from tests.diagnostics.claims.made_up_evidence import Given, between, made_up_collected
 from tests.diagnostics.made_up_runs import group_of, run_of, samples
 from tests.diagnostics.rank.tokens.made_up_parts import made_up
 
@@ -416,7 +415,7 @@ def of_step(shares: list[float], *, step: int = 1, kind: TokenCell = UNDECIDED, 
 
 
 def judge_tokens(*energies: KindEnergy, kind: TokenCell = UNDECIDED) -> Judgement:
-    return holds_most(kind)(Given(found={"gradients": {"token": Collected(energies=list(energies))}}))
+    return holds_most(kind)(Given(found={"gradients": {"token": made_up_collected(energies=list(energies))}}))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from gradscope.diagnostics.compare import measure
 from gradscope.diagnostics.compare.measure import _cell_name, compare_runs
-from gradscope.diagnostics.compare.runs import ComparedRun, _told_apart, prompt_names, read_runs
+from gradscope.diagnostics.compare.runs import ComparedRun, _with_run_names, prompt_names, read_runs
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.render.terminal.compare import compare_table
@@ -156,7 +156,7 @@ def test_logs_that_tell_settings_and_seed_are_cells_and_pairs(tmp_path: Path) ->
         for seed in (1, 2)
         for run in read_runs([tmp_path / f"{rate}-{seed}" / "log.jsonl"])[0]
     ]
-    cells = measure._cells(_told_apart(runs))
+    cells = measure._cells(_with_run_names(runs))
     assert [_cell_name(cell) for cell in cells] == ["lr 1e-06", "lr 2e-06"]
     assert [sorted(of_seed) for of_seed in cells.values()] == [[1, 2], [1, 2]]
 

@@ -7,8 +7,8 @@ import pytest
 from gradscope.diagnostics.degeneracy import group_rewards as module
 from gradscope.diagnostics.degeneracy.group_rewards import (
     By,
+    EstimateCache,
     EstimateOptions,
-    KnownEstimates,
     course_of_run,
     group_rewards,
 )
@@ -137,10 +137,10 @@ def test_a_step_whose_groups_are_known_is_not_estimated_again(monkeypatch: pytes
         return original(self, tables)
 
     monkeypatch.setattr(EstimateOptions, "estimates", spy)
-    known: KnownEstimates = {}
+    known: EstimateCache = {}
     groups = [group_of([1.0, step % 2], step=step, prompt=f"p{step}") for step in (1, 2)]
-    first = course_of_run(run_of(*groups), known=known)
-    again = course_of_run(run_of(*groups, group_of([0.0, 1.0], step=2, prompt="p3")), known=known)
+    first = course_of_run(run_of(*groups), cache=known)
+    again = course_of_run(run_of(*groups, group_of([0.0, 1.0], step=2, prompt="p3")), cache=known)
     assert estimated == [1, 2, 2]
     assert again[0] == first[0]
     assert again[1].num_groups == 2

@@ -8,7 +8,7 @@ import pytest
 from gradscope.diagnostics.inputs import steps
 from gradscope.diagnostics.inputs.recomputed import Recomputer
 from gradscope.diagnostics.inputs.row_questions import TokenQuestion
-from gradscope.diagnostics.inputs.steps import KeptStep, _without_ids, describe_engine
+from gradscope.diagnostics.inputs.steps import StepCache, _without_ids, describe_engine
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.plan.objective import Objective
@@ -45,8 +45,8 @@ class Keeper:
         self.folder = folder
         self.said: list[str] = []
 
-    def kept(self, run: Run, choices: object = "float32") -> KeptStep:
-        return KeptStep(self.folder, run, 1, DAPO, choices, self.said.append)
+    def kept(self, run: Run, choices: object = "float32") -> StepCache:
+        return StepCache(self.folder, run, 1, DAPO, choices, self.said.append)
 
 
 USED = "step 1 was finished before and is used again"
@@ -143,7 +143,7 @@ def test_a_question_is_put_to_the_model_and_never_answered_from_what_was_kept(mo
 
     monkeypatch.setattr(Recomputer, "measure", measure)
     monkeypatch.setattr(steps, "_reason_against", lambda *_: None)
-    monkeypatch.setattr(steps, "_kept", kept)
+    monkeypatch.setattr(steps, "_step_cache", kept)
     (measured,) = steps.measure_steps(bare_run(), (3,), EngineOptions(unfinished=Path("kept")), no_progress, question)
     assert (measured.gram, measured.answer) == ("gram", ("answer",))
     assert put == [(3, question)]
@@ -151,7 +151,7 @@ def test_a_question_is_put_to_the_model_and_never_answered_from_what_was_kept(mo
 
 def test_a_kept_step_is_taken_as_it_is(monkeypatch):
     monkeypatch.setattr(steps, "_reason_against", lambda *_: None)
-    monkeypatch.setattr(steps, "_kept", lambda *_: SimpleNamespace(read=lambda: "kept gram"))
+    monkeypatch.setattr(steps, "_step_cache", lambda *_: SimpleNamespace(read=lambda: "kept gram"))
     (measured,) = steps.measure_steps(bare_run(), (3,), EngineOptions(), no_progress)
     assert (measured.gram, measured.answer, measured.weights) == ("kept gram", (), ADAPTER)
 

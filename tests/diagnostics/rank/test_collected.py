@@ -32,6 +32,7 @@ from gradscope.gradients.step.heldout import HeldoutGram
 from gradscope.metrics.gram.geometry import row_sparsity
 from gradscope.progress import no_progress
 from gradscope.reason import Reason
+from tests.diagnostics.claims.made_up_evidence import made_up_collected
 from tests.diagnostics.made_up_runs import group_of as rewarded
 from tests.diagnostics.made_up_runs import run_of, two_steps
 from tests.diagnostics.rank.test_rollout_spectra import make_rows
@@ -87,17 +88,20 @@ def test_each_weight_has_the_sparsity_of_its_entries() -> None:
 
 
 def test_a_step_without_gradients_keeps_its_reason() -> None:
-    collected = Collected()
+    collected = made_up_collected()
     measured = MeasuredStep(step=4, groups=(), weights=None, gram=None, reason="no weights are on disk")
     examine_step(None, measured, request(), collected)
     assert collected.skipped == {4: "no weights are on disk"}
 
 
 def test_advantages_need_no_gradient() -> None:
-    collected, rows = Collected(), request(rows="advantage", advantages=("logged", "sign", "pass_at_4"), group_sizes=())
+    collected, rows = (
+        made_up_collected(),
+        request(rows="advantage", advantages=("logged", "sign", "pass_at_4"), group_sizes=()),
+    )
     groups = group_of({"completion_ids": (1, 2), "advantage": 1.0}, {"completion_ids": (1, 2), "advantage": -1.0})
     examine_advantages(3, groups, rows, collected)
-    assert [point.advantage for point in collected.curve] == ["logged", "sign"]
+    assert [point.advantage for point in collected.report.curve] == ["logged", "sign"]
     assert set(collected.refused) == {"pass_at_4"}
     examine_advantages(4, group_of({"advantage": 1.0}), rows, collected)
     assert "has no token ids" in collected.skipped[4].text
@@ -110,25 +114,25 @@ def test_what_was_asked_of_weights_beside_their_rows_is_kept_or_named() -> None:
     measured = MeasuredStep(step=4, groups=(), weights=None, gram=None, reason=None)
 
     def collected(gradient: GradientOfStep | None) -> Collected:
-        into = Collected()
+        into = made_up_collected()
         asked = replace(measured, answer=(("rows",), gradient))
         assert into.take_parts(run_of(rewarded([0.0, 1.0], step=4)), asked, "weight").answer == ("rows",)
         return into
 
     whole = collected(GradientOfStep(norms=norms, steps=steps))
-    assert ([one.module for one in whole.modules], len(whole.optimizers)) == (["output head"], 6)
+    assert ([one.module for one in whole.report.modules], len(whole.report.optimizers)) == (["output head"], 6)
     assert whole.missing_parts == {}
     in_parts = collected(GradientOfStep(norms=norms, steps=()))
     assert in_parts.missing_parts.keys() == {"optimizers"}
     assert "step 4: several processes share the model" in in_parts.missing_parts["optimizers"]
     assert collected(None).missing_parts.keys() == {"optimizers", "modules"}
-    assert Collected().take_parts(run_of(rewarded([0.0, 1.0], step=4)), measured, "weight") is measured
-    assert Collected().take_parts(run_of(rewarded([0.0, 1.0], step=4)), measured, "rollout") is measured
+    assert made_up_collected().take_parts(run_of(rewarded([0.0, 1.0], step=4)), measured, "weight") is measured
+    assert made_up_collected().take_parts(run_of(rewarded([0.0, 1.0], step=4)), measured, "rollout") is measured
 
 
 def test_why_steps_have_nothing_of_held_out_answers_is_said_once() -> None:
     rows, _ = make_rows([0.0, 1.0], ["a", "a"])
-    collected = Collected(heldout_sentences={"Held-out answers: 2 of them.": None})
+    collected = made_up_collected(heldout_sentences={"Held-out answers: 2 of them.": None})
     for step in (1, 2, 3):
         collected.take_heldout(
             replace(rows, step=step), (Reason("unusable", "all are trained on", "Give others."),), []
@@ -146,10 +150,10 @@ def test_held_out_answers_are_taken_in_beside_the_rows() -> None:
     products = HeldoutGram(
         cross=scores @ scores[:3].T, norms=np.ones(3), scales=np.ones(8), num_answers=3, notes=("A note.",)
     )
-    collected = Collected()
+    collected = made_up_collected()
     collected.take_heldout(rows, (products,), ["dr_grpo", "sign"])
-    assert [row.advantage for row in collected.heldout] == ["dr_grpo", "sign"]
-    assert len(collected.heldout_influences) == 4
+    assert [row.advantage for row in collected.report.heldout] == ["dr_grpo", "sign"]
+    assert len(collected.report.heldout_influences) == 4
     assert list(collected.heldout_notes()) == ["A note."]
 
 

@@ -15,7 +15,7 @@ from gradscope.diagnostics.rank.rows import (
     advantage_rows,
     advantages_of,
     baseline_weights_of,
-    known_advantages,
+    checked_advantages,
     possible_sizes,
     step_rows,
     sub_groups,
@@ -217,10 +217,10 @@ def test_paired_groups_live_at_every_size() -> None:
 
 
 def test_names_are_checked_and_all_is_every_one() -> None:
-    assert known_advantages(["logged", "sign", "sign"]) == ("logged", "sign")
-    assert known_advantages(["all"]) == known_advantages(None)
+    assert checked_advantages(["logged", "sign", "sign"]) == ("logged", "sign")
+    assert checked_advantages(["all"]) == checked_advantages(None)
     with pytest.raises(UsageError, match="no advantage formulation"):
-        known_advantages(["signs"])
+        checked_advantages(["signs"])
 
 
 def test_sizes_are_those_that_some_group_can_give() -> None:

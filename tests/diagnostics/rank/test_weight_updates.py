@@ -13,9 +13,8 @@ from safetensors.torch import save_file
 from gradscope.diagnostics.rank.spectrum import ranks_of
 from gradscope.diagnostics.rank.weight_updates import (
     OptimizerQuestion,
-    _adapter_states,
     _measure_weight_updates,
-    _module_of,
+    _state,
     gradients_and_updates,
     learning_rates,
     module_shares,
@@ -69,7 +68,8 @@ def test_one_spectrum_a_matrix_beside_that_of_independent_entries() -> None:
     ],
 )
 def test_a_weight_is_of_the_module_that_its_name_tells(name: str, kind: str) -> None:
-    assert _module_of(name) == kind
+    (share,) = module_shares(1, [TensorNorm(tensor=name, num_entries=1, norm=1.0)])
+    assert share.module == kind
 
 
 def norm(name: str, value: float) -> TensorNorm:
@@ -172,7 +172,8 @@ def checkpoint(num_updates: int, up: np.ndarray) -> Checkpoint:
 
 def test_a_fresh_adapter_and_one_that_was_trained() -> None:
     checkpoints = [checkpoint(0, 0 * UP), checkpoint(5, UP)]
-    fresh, trained = _adapter_states("q", checkpoints, [np.zeros((30, 40)), 2 * UP @ DOWN], Estimate.exact(4.0))
+    products = zip(checkpoints, (np.zeros((30, 40)), 2 * UP @ DOWN), strict=True)
+    fresh, trained = (_state("q", saved, product, Estimate.exact(4.0)) for saved, product in products)
     assert fresh.b_norm.value == 0.0
     assert "zero" in str(fresh.effective_rank.undefined)
     assert fresh.alignment.undefined == "one of the two factors is still zero"
@@ -188,10 +189,6 @@ def test_a_fresh_adapter_and_one_that_was_trained() -> None:
     # these factors are unrelated, and so are those of the null
     assert trained.unrelated_rank.value == pytest.approx(trained.effective_rank.value, rel=0.1)
     assert trained.unrelated_alignment.value == pytest.approx(trained.alignment.value, rel=0.1)
-
-
-def test_a_whole_model_has_none() -> None:
-    assert _adapter_states("q", [Checkpoint(num_updates=0, matrices={})], [UP], Estimate.exact(1.0)) == []
 
 
 NAME = "model.layers.0.self_attn.q_proj.weight"

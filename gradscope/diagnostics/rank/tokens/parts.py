@@ -8,14 +8,13 @@ Shapes: N tokens that count, J groups, V sums of token gradients, M units that a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.logged.tokens import METRICS, first_logged
 from gradscope.diagnostics.rank.tokens.weighed import (
     ENTROPY,
@@ -26,13 +25,10 @@ from gradscope.diagnostics.rank.tokens.weighed import (
     WeighedTokens,
     by_group,
     k3_of,
-    logprob_change,
-    token_changes,
     token_energy,
     turn_masks,
 )
 from gradscope.estimate import Estimate
-from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import share_of_largest
 from gradscope.metrics.gram.part_sums import (
     ANY,
@@ -52,7 +48,6 @@ from gradscope.results.tokens import (
     CorrectionEffect,
     EntropyChange,
     KlToken,
-    LogprobChange,
     TokenKind,
     TokenKl,
     TurnShare,
@@ -69,75 +64,75 @@ _ROUNDING = 1e-5  # log-probabilities in float32 that differ by less are one num
 _NO_DISTANCE = "the policy is the reference but for rounding"
 
 
-def token_kinds(step: int, found: WeighedTokens, grams: Sequence[TokenGram]) -> list[TokenKind]:
+def token_kinds(step: int, weighed: WeighedTokens, grams: Sequence[TokenGram]) -> list[TokenKind]:
     """The parts of each sign, each bucket of probability and of entropy, then of every cell of all three."""
     # The diagonal of the Gram matrices has the energy; where tokens were drawn, each stands for some that were left
     # out.
-    energy, whole = token_energy(found.tokens, grams), found.chosen("cell")
-    return [_kind(step, found, kind, energy, whole) for kind in _kinds(found)]
+    energy, total = token_energy(weighed.tokens, grams), weighed.chosen("cell")
+    return [_kind(step, weighed, kind, energy, total) for kind in _kinds(weighed)]
 
 
-def _kinds(found: WeighedTokens) -> Iterator[TokenCell]:
+def _kinds(weighed: WeighedTokens) -> Iterator[TokenCell]:
     buckets = range(len(PROBABILITIES) - 1)
     alone = (
         *(TokenCell(sign=sign) for sign in SIGNS),
-        *(TokenCell(probability=place) for place in buckets),
+        *(TokenCell(probability=bucket) for bucket in buckets),
         *(TokenCell(entropy=entropy) for entropy in ENTROPIES),
     )
-    yield from (kind for kind in alone if any(kind.holds(cell) for cell in found.cells))
-    for sign, place, entropy in product(SIGNS, buckets, ENTROPIES):
-        if (cell := TokenCell(sign=sign, probability=place, entropy=entropy)) in found.cells:
+    yield from (kind for kind in alone if any(kind.holds(cell) for cell in weighed.cells))
+    for sign, bucket, entropy in product(SIGNS, buckets, ENTROPIES):
+        if (cell := TokenCell(sign=sign, probability=bucket, entropy=entropy)) in weighed.cells:
             yield cell
 
 
-def _kind(step: int, found: WeighedTokens, kind: TokenCell, energy: Array, whole: Array) -> TokenKind:
-    cells = [cell for cell in found.cells if kind.holds(cell)]
-    part, mask = found.chosen("cell", *cells), np.any([found.cells[cell] for cell in cells], axis=0)
-    place = kind.probability
+def _kind(step: int, weighed: WeighedTokens, kind: TokenCell, energy: Array, total: Array) -> TokenKind:
+    cells = [cell for cell in weighed.cells if kind.holds(cell)]
+    part, mask = weighed.chosen("cell", *cells), np.any([weighed.cells[cell] for cell in cells], axis=0)
+    bucket = kind.probability
     return TokenKind(
         step=step,
         sign=kind.sign,
-        probability=None if place is None else (PROBABILITIES[place], PROBABILITIES[place + 1]),
+        probability=None if bucket is None else (PROBABILITIES[bucket], PROBABILITIES[bucket + 1]),
         entropy=kind.entropy,
         num_tokens=int(mask.sum()),
-        frac_tokens=_share_of_tokens(found, mask),
-        energy_share=ratio_over_groups(by_group(found.tokens, energy * mask), by_group(found.tokens, energy)),
-        gradient_share=sum_share(found.products, part, whole),
-        cosine=sum_cosine(found.products, part, whole),
+        frac_tokens=_share_of_tokens(weighed, mask),
+        energy_share=ratio_over_groups(by_group(weighed.tokens, energy * mask), by_group(weighed.tokens, energy)),
+        gradient_share=sum_share(weighed.products, part, total),
+        cosine=sum_cosine(weighed.products, part, total),
     )
 
 
-def _share_of_tokens(found: WeighedTokens, mask: NDArray[np.bool_]) -> Estimate:
+def _share_of_tokens(weighed: WeighedTokens, mask: NDArray[np.bool_]) -> Estimate:
     ones = np.ones(len(mask))
-    return ratio_over_groups(by_group(found.tokens, ones * mask), by_group(found.tokens, ones))
+    return ratio_over_groups(by_group(weighed.tokens, ones * mask), by_group(weighed.tokens, ones))
 
 
-def turn_shares(step: int, found: WeighedTokens) -> list[TurnShare]:
+def turn_shares(step: int, weighed: WeighedTokens) -> list[TurnShare]:
     """The part of each turn; none where no completion has two."""
-    masks, whole = turn_masks(found.tokens), found.chosen("turn")
+    masks, total = turn_masks(weighed.tokens), weighed.chosen("turn")
     return [
         TurnShare(
             step=step,
             turn=turn,
-            and_later=turn == MOST_TURNS and int(found.tokens.turns.max()) >= MOST_TURNS,
-            num_rollouts=len(np.unique(found.tokens.rollouts[mask])),
-            frac_tokens=_share_of_tokens(found, mask),
-            gradient_share=sum_share(found.products, found.chosen("turn", turn), whole),
-            cosine=sum_cosine(found.products, found.chosen("turn", turn), whole),
+            and_later=turn == MOST_TURNS and int(weighed.tokens.turns.max()) >= MOST_TURNS,
+            num_rollouts=len(np.unique(weighed.tokens.rollouts[mask])),
+            frac_tokens=_share_of_tokens(weighed, mask),
+            gradient_share=sum_share(weighed.products, weighed.chosen("turn", turn), total),
+            cosine=sum_cosine(weighed.products, weighed.chosen("turn", turn), total),
         )
         for turn, mask in masks.items()
     ]
 
 
-def entropy_change(step: int, found: WeighedTokens, logged: Mapping[int, float]) -> EntropyChange:
+def entropy_change(step: int, weighed: WeighedTokens, logged: Mapping[int, float]) -> EntropyChange:
     """Which way the step moves the entropy, to first order, beside what was logged."""
-    tokens, update, climb = found.tokens, -found.chosen("cell"), found.chosen(ENTROPY)
+    tokens, update, climb = weighed.tokens, -weighed.chosen("cell"), weighed.chosen(ENTROPY)
     ones = np.ones(len(tokens.groups))
     return EntropyChange(
         step=step,
-        entropy=ratio_over_groups(by_group(found.tokens, tokens.entropies), by_group(found.tokens, ones), POSITIVE),
-        rate=Estimate.exact(float(climb @ found.products[0] @ update), num_units=tokens.num_groups),
-        cosine=_entropy_cosine([found]),
+        entropy=ratio_over_groups(by_group(weighed.tokens, tokens.entropies), by_group(weighed.tokens, ones), POSITIVE),
+        rate=Estimate.exact(float(climb @ weighed.products[0] @ update), num_units=tokens.num_groups),
+        cosine=_entropy_cosine([weighed]),
         covariance=advantage_covariance([tokens]),
         logged=logged.get(step),
         logged_next=logged.get(step + 1),
@@ -146,10 +141,12 @@ def entropy_change(step: int, found: WeighedTokens, logged: Mapping[int, float])
     )
 
 
-def _entropy_cosine(found: Sequence[WeighedTokens]) -> Estimate:
+def _entropy_cosine(weighed: Sequence[WeighedTokens]) -> Estimate:
     """Cosine of the gradients of the entropy at several steps' tokens with the steps' updates, laid end to end."""
-    pairs = [np.stack([one.chosen(ENTROPY), -one.chosen("cell")]) for one in found]
-    products = [np.einsum("av,jvw,bw->jab", pair, one.products, pair) for pair, one in zip(pairs, found, strict=True)]
+    pairs = [np.stack([step.chosen(ENTROPY), -step.chosen("cell")]) for step in weighed]
+    products = [
+        np.einsum("av,jvw,bw->jab", pair, step.products, pair) for pair, step in zip(pairs, weighed, strict=True)
+    ]
     return sum_cosine(over_steps(products), [1.0, 0.0], [0.0, 1.0])
 
 
@@ -173,9 +170,9 @@ def advantage_covariance(tokens: Sequence[CountedTokens]) -> Estimate:
     return mean_over_tokens(tokens, parts)
 
 
-def token_kl(step: int, found: WeighedTokens, groups: Sequence[RolloutGroup]) -> TokenKl | None:
+def token_kl(step: int, weighed: WeighedTokens, groups: Sequence[RolloutGroup]) -> TokenKl | None:
     """The tokens beside the reference; None without one."""
-    tokens = found.tokens
+    tokens = weighed.tokens
     if tokens.reference is None:
         return None
     rollouts = [rollout for group in groups for rollout in group.rollouts]
@@ -183,8 +180,8 @@ def token_kl(step: int, found: WeighedTokens, groups: Sequence[RolloutGroup]) ->
     order = np.argsort(-k3, kind="stable")[:MOST_KL_TOKENS].tolist()
     return TokenKl(
         step=step,
-        k1=ratio_over_groups(by_group(found.tokens, k1), by_group(found.tokens, ones), ANY),
-        k3=ratio_over_groups(by_group(found.tokens, k3), by_group(found.tokens, ones), POSITIVE),
+        k1=ratio_over_groups(by_group(weighed.tokens, k1), by_group(weighed.tokens, ones), ANY),
+        k3=ratio_over_groups(by_group(weighed.tokens, k3), by_group(weighed.tokens, ones), POSITIVE),
         top_share=share_of_largest(k3, fraction=0.01)
         if np.abs(k1).max() > _ROUNDING
         else Estimate.undefined_because(_NO_DISTANCE, num_units=len(k1)),
@@ -193,7 +190,7 @@ def token_kl(step: int, found: WeighedTokens, groups: Sequence[RolloutGroup]) ->
                 group_id=rollouts[int(tokens.rollouts[at])].group_id,
                 sample=rollouts[int(tokens.rollouts[at])].sample,
                 position=int(tokens.positions[at]),
-                text=found.texts[at],
+                text=weighed.texts[at],
                 logprob=float(tokens.logprobs[at]),
                 reference=float(tokens.reference[at]),
                 k1=float(k1[at]),
@@ -209,79 +206,48 @@ _MISSING: Mapping[str, str] = {
     "turns": "no completion has a second turn: none has tokens that were not sampled between two that were",
     "kl": "the loss has no KL term to a reference policy",
 }
+"""Part -> why a step lacks it."""
 NO_GRADIENT = "the step has no gradient, or not every token has a logged advantage"
 
 
-@dataclass(slots=True)
-class TokenTables:
-    """The tables of a :class:`RankReport` that are about tokens, by their names there, over the steps so far."""
-
-    corrections: list[CorrectionEffect] = field(default_factory=list)
-    token_kinds: list[TokenKind] = field(default_factory=list)
-    entropy_changes: list[EntropyChange] = field(default_factory=list)
-    token_kl: list[TokenKl] = field(default_factory=list)
-    turns: list[TurnShare] = field(default_factory=list)
-    logprob_changes: list[LogprobChange] = field(default_factory=list)
-    missing_parts: dict[str, str] = field(default_factory=dict)
-    tokens: dict[int, CountedTokens] = field(default_factory=dict)
-    """Step -> its tokens, until they are looked at under later weights."""
-
-    def take_tokens(self, run: Run, measured: MeasuredStep) -> MeasuredStep:
-        """Take in one step's answer to a ``PartsQuestion``; the step with the answer about its rows alone."""
-        if not measured.answer:
-            return measured
-        rows, found = measured.answer
-        step = measured.step
-        if found is None:
-            self.missing_parts |= dict.fromkeys(
-                (*_MISSING, "energy", "entropy", "logprobs"), f"step {step}: {NO_GRADIENT}"
-            )
-            return replace(measured, answer=rows)
-        self.tokens[step] = found.tokens
-        logged = first_logged(run, METRICS)
-        self.token_kinds.extend(token_kinds(step, found, rows))
-        self.entropy_changes.append(entropy_change(step, found, logged[1] if logged else {}))
-        self.corrections.extend(corrections := correction_effects(step, found))
-        self.turns.extend(turns := turn_shares(step, found))
-        if (kl := token_kl(step, found, measured.groups)) is not None:
-            self.token_kl.append(kl)
-        for name, part in (("corrections", corrections), ("kl", kl), ("turns", turns)):
-            if not part:
-                self.missing_parts[name] = f"step {step}: {_MISSING[name]}"
-        return replace(measured, answer=rows)
-
-    def look_later(self, run: Run, options: EngineOptions) -> None:
-        """What became of the tokens of all steps, when no other weights are in memory."""
-        changes, missing = token_changes(run, self.tokens, options)
-        self.logprob_changes += [logprob_change(step, self.tokens[step], change) for step, change in changes.items()]
-        self.entropy_changes = [
-            with_later(one, self.tokens[one.step], changes[one.step]) if one.step in changes else one
-            for one in self.entropy_changes
-        ]
-        for step, reason in missing.items():
-            self.missing_parts["logprobs"] = f"step {step}: {reason}"
-        self.tokens.clear()
+def token_part_tables(
+    run: Run, step: int, groups: Sequence[RolloutGroup], rows: Sequence[TokenGram], weighed: WeighedTokens | None
+) -> tuple[dict[str, Sequence[object]], dict[str, str]]:
+    """The tables of a :class:`RankReport` about the tokens of one step, by name; and why parts of them are missing."""
+    if weighed is None:
+        return {}, dict.fromkeys((*_MISSING, "energy", "entropy", "logprobs"), f"step {step}: {NO_GRADIENT}")
+    logged, kl = first_logged(run, METRICS), token_kl(step, weighed, groups)
+    tables: dict[str, Sequence[object]] = {
+        "token_kinds": token_kinds(step, weighed, rows),
+        "entropy_changes": [entropy_change(step, weighed, logged[1] if logged else {})],
+        "corrections": correction_effects(step, weighed),
+        "turns": turn_shares(step, weighed),
+        "token_kl": () if kl is None else (kl,),
+    }
+    of_table = {"corrections": "corrections", "token_kl": "kl", "turns": "turns"}
+    missing = {part: f"step {step}: {_MISSING[part]}" for table, part in of_table.items() if not tables[table]}
+    return tables, missing
 
 
 _TOO_LARGE = "a ratio of this step is beyond 1e30"
 
 
-def correction_effects(step: int, found: WeighedTokens) -> list[CorrectionEffect]:
+def correction_effects(step: int, weighed: WeighedTokens) -> list[CorrectionEffect]:
     """Every correction beside none at all; empty where the sampler's log-probabilities are not known."""
-    return [_effect(step, found, name, factors) for name, factors in found.factors.items()]
+    return [_effect(step, weighed, name, factors) for name, factors in weighed.factors.items()]
 
 
-def _effect(step: int, found: WeighedTokens, name: str, factors: Array) -> CorrectionEffect:
-    tokens = found.tokens
-    by_sequence = name in found.by_sequence
+def _effect(step: int, weighed: WeighedTokens, name: str, factors: Array) -> CorrectionEffect:
+    tokens = weighed.tokens
+    by_sequence = name in weighed.by_sequence
     first = np.unique(tokens.rollouts, return_index=True)[1] if by_sequence else np.arange(len(factors))
-    sums = {label: found.chosen("correction", label) for kind, label in found.labels if kind == "correction"}
+    sums = {label: weighed.chosen("correction", label) for kind, label in weighed.labels if kind == "correction"}
     return _correction_effect(
         step,
         str(name),
         _WeighedUnits(factors=factors[first], groups=tokens.groups[first], are_sequences=by_sequence),
-        found.products,
-        {str(label): one for label, one in sums.items()},
+        weighed.products,
+        {str(label): selected for label, selected in sums.items()},
     )
 
 
@@ -333,15 +299,17 @@ def sequence_corrections(run: Run, gram: StepGram) -> tuple[CorrectionEffect, ..
     objective, matrix = objective_of(run.settings), gram.policy_gram
     if objective.looks_at_logged or objective.ratio_to_logged or matrix is None or not matrix.sum() > 0:
         return ()
-    rollouts = {(one.group_id, one.sample): one for group in run.groups_at(gram.step) for one in group.rollouts}
+    rollouts = {
+        (rollout.group_id, rollout.sample): rollout for group in run.groups_at(gram.step) for rollout in group.rollouts
+    }
     gaps = [
         _gap(rollouts[name], own)
         for name, own in zip(zip(gram.group_ids, gram.samples, strict=True), gram.logprobs, strict=True)
     ]
-    known = [gap for gap in gaps if gap is not None]
-    if len(known) < len(gaps):
+    usable_gaps = [gap for gap in gaps if gap is not None]
+    if len(usable_gaps) < len(gaps):
         return ()
-    factors = sequence_factors(known)
+    factors = sequence_factors(usable_gaps)
     summed = usable(factors)
     groups = np.unique(gram.group_ids, return_inverse=True)[1]
     products = _products(matrix, groups == np.arange(groups.max() + 1)[:, None], np.stack(list(summed.values())))

@@ -61,17 +61,20 @@ def token_spectra(
     of_group = {gram.table.group_id: gram for gram in tokens}
     parts = [part for part in sub_groups(rows, group_size) if part.group_id in of_group]
     weights = advantages_of(rows, parts, advantage)
-    found = [
+    token_parts = [
         _token_part(rows, of_group[part.group_id], part, advantages, advantage, seed=seed, centered=centered)
         for part, advantages in zip(parts, weights, strict=True)
         if only is None or part.group_id in only
     ]
-    sizes = sorted({one.spectrum.label.group_size for one in found})
+    sizes = sorted({token_part.spectrum.label.group_size for token_part in token_parts})
     points = [
-        _point([one for one in found if one.spectrum.label.group_size == size], by_group=only is not None)
+        _point(
+            [token_part for token_part in token_parts if token_part.spectrum.label.group_size == size],
+            by_group=only is not None,
+        )
         for size in sizes
     ]
-    return [one.spectrum for one in found], points
+    return [token_part.spectrum for token_part in token_parts], points
 
 
 def _token_weights(table: TokenTable, rollouts: NDArray[np.intp], advantages: Array, advantage: str) -> Array:

@@ -111,7 +111,7 @@ def _weighed(
     labels = tuple(weightings)
     of_entropy = np.array([kind == ENTROPY for kind, _ in labels])
     sums = measure_token_sums(prepared, tokens, np.stack(list(weightings.values())), of_entropy, progress=progress)
-    found = WeighedTokens(
+    weighed = WeighedTokens(
         tokens=tokens,
         texts=_texts(prepared, tokens),
         labels=labels,
@@ -120,8 +120,8 @@ def _weighed(
         by_sequence=by_sequence,
         products=products_without(sums),
     )
-    _verify(prepared, gram, found)
-    return found
+    _verify(prepared, gram, weighed)
+    return weighed
 
 
 def turn_masks(tokens: CountedTokens) -> dict[int, NDArray[np.bool_]]:
@@ -142,7 +142,7 @@ def _factors(prepared: PreparedStep, tokens: CountedTokens) -> tuple[dict[str, A
     own = prepared.plan.objective.correction
     asked = CORRECTIONS if own is None or own in CORRECTIONS.values() else {**CORRECTIONS, "trained": own}
     factors = {name: corrected(tokens, tokens.sampler, correction) for name, correction in asked.items()}
-    return factors, frozenset(name for name, one in asked.items() if one and one.by_sequence)
+    return factors, frozenset(name for name, correction in asked.items() if correction and correction.by_sequence)
 
 
 def k3_of(tokens: CountedTokens) -> Array:
@@ -158,19 +158,19 @@ def _texts(prepared: PreparedStep, tokens: CountedTokens) -> dict[int, str]:
     if tokens.reference is None:
         return {}
     sequences, texts = prepared.plan.sequences, {}
-    for place in np.argsort(-k3_of(tokens), kind="stable")[:MOST_KL_TOKENS].tolist():
-        token = sequences[int(tokens.rollouts[place])].completion_ids[int(tokens.positions[place])]
-        texts[place] = token_text(prepared.policy.tokenizer, token)
+    for index in np.argsort(-k3_of(tokens), kind="stable")[:MOST_KL_TOKENS].tolist():
+        token = sequences[int(tokens.rollouts[index])].completion_ids[int(tokens.positions[index])]
+        texts[index] = token_text(prepared.policy.tokenizer, token)
     return texts
 
 
-def _verify(prepared: PreparedStep, gram: StepGram, found: WeighedTokens) -> None:
+def _verify(prepared: PreparedStep, gram: StepGram, weighed: WeighedTokens) -> None:
     """The cells must add up to the step's gradient."""
     from gradscope.gradients.step.verify import require_agreement, tolerance
 
     assert gram.policy_gram is not None, "the caller looks before"
-    cells = found.chosen("cell")
-    added, expected = float(cells @ found.products[0] @ cells), float(gram.policy_gram.sum())
+    cells = weighed.chosen("cell")
+    added, expected = float(cells @ weighed.products[0] @ cells), float(gram.policy_gram.sum())
     scale = max(expected, float(np.trace(gram.policy_gram)) / len(gram.policy_gram))
     limit = tolerance(prepared.policy.dtype, tf32=gram.tf32)
     require_agreement("The sums of tokens disagree with the step's Gram matrix", abs(added - expected) / scale, limit)
@@ -207,12 +207,12 @@ class EnergyQuestion:
 def kind_energies(step: int, tokens: CountedTokens, grams: Sequence[TokenGram]) -> tuple[KindEnergy, ...]:
     """The energy of each of the kinds that are followed, one that no token is of among them."""
     cells, energy = token_cells(tokens.advantages, tokens.logprobs, tokens.entropies), token_energy(tokens, grams)
-    ones, found = np.ones(len(energy)), []
+    ones, energies = np.ones(len(energy)), []
     for kind in KINDS:
         mask = np.zeros(len(energy), dtype=bool)
         for cell, inside in cells.items():
             mask |= inside & kind.holds(cell)
-        found.append(
+        energies.append(
             KindEnergy(
                 step=step,
                 kind=kind,
@@ -222,17 +222,19 @@ def kind_energies(step: int, tokens: CountedTokens, grams: Sequence[TokenGram]) 
                 all_energy=by_group(tokens, energy),
             )
         )
-    return tuple(found)
+    return tuple(energies)
 
 
 def token_energy(tokens: CountedTokens, grams: Sequence[TokenGram]) -> Array:
     """|v_t grad log pi|^2 of each measured token, times how many it stands for, and 0 of the others, [N]."""
-    places = {pair: at for at, pair in enumerate(zip(tokens.rollouts.tolist(), tokens.positions.tolist(), strict=True))}
-    energy = np.zeros(len(places))
+    index_of = {
+        pair: at for at, pair in enumerate(zip(tokens.rollouts.tolist(), tokens.positions.tolist(), strict=True))
+    }
+    energy = np.zeros(len(index_of))
     for gram in grams:
         stands_for = gram.table.num_tokens / len(gram.table.rows)
         for row, square in zip(gram.table.rows, np.clip(np.diag(gram.gram), 0.0, None).tolist(), strict=True):
-            at = places[row.sequence, row.position]
+            at = index_of[row.sequence, row.position]
             energy[at] = stands_for * square * tokens.weights[at] ** 2
     return energy
 
@@ -260,7 +262,7 @@ def token_changes(
 ) -> tuple[dict[int, TokenChange], dict[int, str]]:
     """Step -> the change from its weights to the next checkpoint, and of the other steps why there is none."""
     # Two forward passes a step, with one model in memory at a time.
-    found, missing = {}, {}
+    changes, missing = {}, {}
     for step, counted in tokens.items():
         first, last = run.weights_before(step), run.weights_after(step)
         if first is None or last is None:
@@ -272,10 +274,10 @@ def token_changes(
             missing[step] = error.message.rstrip(".")
             continue
         logprobs, entropies = after - before
-        found[step] = TokenChange(
+        changes[step] = TokenChange(
             first=first.num_updates, last=last.num_updates, logprobs=logprobs, entropies=entropies
         )
-    return found, missing
+    return changes, missing
 
 
 def _outputs(run: Run, step: int, weights: WeightsRef, options: EngineOptions, tokens: CountedTokens) -> Array:
@@ -294,8 +296,8 @@ def _outputs(run: Run, step: int, weights: WeightsRef, options: EngineOptions, t
         rows = step_logprobs(policy, run.groups_at(step), objective, budget, entropies=True)
     both = [row.double().cpu().numpy().reshape(2, -1) for row in rows]
     starts = np.cumsum([0, *(row.shape[1] for row in both)])
-    places = starts[tokens.rollouts] + tokens.positions
-    return np.asarray(np.concatenate(both, axis=1)[:, places], dtype=np.float64)
+    indices = starts[tokens.rollouts] + tokens.positions
+    return np.asarray(np.concatenate(both, axis=1)[:, indices], dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,7 +311,7 @@ class FollowedTokens:
 
 def follow(run: Run, weighed: Mapping[int, WeighedTokens], options: EngineOptions) -> FollowedTokens:
     """Look at the tokens once more, under later weights."""
-    changes, missing = token_changes(run, {step: one.tokens for step, one in weighed.items()}, options)
+    changes, missing = token_changes(run, {step: step_tokens.tokens for step, step_tokens in weighed.items()}, options)
     return FollowedTokens(weighed=weighed, changes=changes, missing=missing)
 
 
@@ -337,7 +339,7 @@ def matched_change(tokens: Sequence[CountedTokens], changes: Sequence[TokenChang
     """The difference of tokens of positive and of negative advantage among those of one step and like probability."""
     # The mean over bins of the steps, weighed as least squares with a constant a bin weighs them.
     parts = [_matched(own, change.logprobs) for own, change in zip(tokens, changes, strict=True)]
-    added, total = (over_steps([part[place] for part in parts]) for place in range(2))
+    added, total = (over_steps([part[index] for part in parts]) for index in range(2))
     difference = np.divide(added, total, out=np.full(len(total), np.nan), where=total > 0)
     return _estimate(np.asarray(difference, dtype=np.float64), _NOT_ALIKE)
 

@@ -55,7 +55,7 @@ def logged_agreement(mismatch: SamplerMismatch, overall: MismatchNumbers) -> Rep
         meaning=f"{metric('logprob_gap').meaning} {metric('sampler.sequence_ess').meaning}",
         next_step=_next_step(mismatch, overall),
         charts=_charts(mismatch),
-        tables=(_whole(overall), *_steps(mismatch), *_tokens(mismatch)),
+        tables=(_overall_table(overall), *_steps(mismatch), *_tokens(mismatch)),
     )
 
 
@@ -136,7 +136,7 @@ def _charts(mismatch: SamplerMismatch) -> tuple[Chart, ...]:
     )
 
 
-def _whole(overall: MismatchNumbers) -> ReportTable:
+def _overall_table(overall: MismatchNumbers) -> ReportTable:
     return tabulate(
         "The whole log; intervals resample prompts, w = p_trainer / p_sampler",
         (
@@ -231,8 +231,8 @@ def _compared(gaps: dict[int, NDArray[np.float64]], inputs: ReportInputs) -> Rep
     from gradscope.diagnostics.rank.tokens.parts import sequence_corrections
 
     means = {step: float(np.abs(gap).mean()) for step, gap in gaps.items()}
-    found = {gram.step: sequence_corrections(inputs.run, gram) for gram in inputs.grams if gram.step in gaps}
-    least = {step: min(effects, key=_cosine).cosine for step, effects in found.items() if effects}
+    corrections = {gram.step: sequence_corrections(inputs.run, gram) for gram in inputs.grams if gram.step in gaps}
+    least = {step: min(effects, key=_cosine).cosine for step, effects in corrections.items() if effects}
     turned = min(least, key=lambda step: least[step].value or 0.0) if least else None
     worst = max(means, key=lambda step: means[step])
     columns = [
@@ -249,7 +249,7 @@ def _compared(gaps: dict[int, NDArray[np.float64]], inputs: ReportInputs) -> Rep
         findings=(
             f"Over {len(gaps)} recomputed steps the log-probabilities of the sampler differ from those of the weights "
             f"by {means[worst]:.2g} a token at most (mean of step {worst}).",
-            *(() if turned is None else correction_findings(found[turned], " by sequence")),
+            *(() if turned is None else correction_findings(corrections[turned], " by sequence")),
         ),
         severity="problem" if means[worst] > LARGE_GAP else "fine",
         meaning=metric("logprob_gap").meaning,
@@ -263,7 +263,6 @@ def _cosine(effect: CorrectionEffect) -> float:
 
 
 def _advice(gap: float | None) -> str:
-    """What to do about a mean gap; None where none was logged."""
     if gap is None:
         return "Log the mean difference as well: the largest of a step says little about the others."
     if gap <= LARGE_GAP:
@@ -338,7 +337,12 @@ def _replay_next(report: ReplayReport) -> str:
     if report.verdict == "match" and all(step.verdict != "cannot" for step in report.steps):
         return "Nothing to do: weights, tokens and loss are the trainer's own, so the gradient sections stand on them."
     wanted = "mismatch" if report.verdict == "mismatch" else "cannot"
-    causes = [one.cause for step in report.steps for one in step.quantities if one.verdict == wanted and one.cause]
+    causes = [
+        quantity.cause
+        for step in report.steps
+        for quantity in step.quantities
+        if quantity.verdict == wanted and quantity.cause
+    ]
     remedies = [remedy for words, remedy in _REMEDIES.items() if any(words in cause for cause in causes)]
     advice = f"{'; '.join(remedies)}." if remedies else "Read the cause of the first such step below."
     return f"{advice[:1].upper()}{advice[1:]}"
@@ -355,7 +359,7 @@ def _replay_charts(report: ReplayReport) -> tuple[Chart, ...]:
 
 def _replay_table(report: ReplayReport) -> ReportTable:
     def verdict(name: str) -> Callable[[StepReplay], str | None]:
-        return lambda step: next((one.verdict for one in step.quantities if one.name == name), None)
+        return lambda step: next((quantity.verdict for quantity in step.quantities if quantity.name == name), None)
 
     names = ("reward", "advantage", "frac_reward_zero_std", "grad_norm")
     return tabulate(

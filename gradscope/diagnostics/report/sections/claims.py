@@ -79,17 +79,17 @@ def _next_step(rows: Sequence[ClaimRow]) -> str:
     unsettled = Counter(row.settle for row in rows if row.verdict == "cannot_tell")
     if not unsettled:
         return _ANOTHER_SEED
-    (settle, number), *others = unsettled.most_common()
-    whole = unsettled.total()
-    rest = " The command says what would settle the others." if others else ""
-    return f"What would settle {number} of the {whole} that cannot be told: {settle}{rest}"
+    (settle, number), *remaining = unsettled.most_common()
+    total = unsettled.total()
+    rest = " The command says what would settle the others." if remaining else ""
+    return f"What would settle {number} of the {total} that cannot be told: {settle}{rest}"
 
 
 def _samples(inputs: ReportInputs) -> list[str]:
     """The files of samples as options, where they are not those of the run itself, which the command finds."""
-    files = {one.source.path: copy_of(one.source.path) for one in inputs.samples}
-    others = [name for name, file in files.items() if inputs.run.path not in (file, *file.parents)]
-    return [word for name in others for word in ("--samples", name)]
+    files = {samples.source.path: copy_of(samples.source.path) for samples in inputs.samples}
+    outside_run = [name for name, file in files.items() if inputs.run.path not in (file, *file.parents)]
+    return [word for name in outside_run for word in ("--samples", name)]
 
 
 def _table(report: ClaimsReport) -> ReportTable:

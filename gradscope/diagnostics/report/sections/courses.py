@@ -271,8 +271,8 @@ _STAYED = Unavailable(
 
 def length_section(inputs: ReportInputs) -> ReportSection:
     """Length and reward within groups, what was cut off, and shares of the gradient by length."""
-    found = inputs.lengths or lengths_of(inputs.run)
-    lengths = found.whole()
+    gathered = inputs.lengths or lengths_of(inputs.run)
+    lengths = gathered.all_steps()
     if holds_rewards_alone(inputs.run.groups):
         return missing_section("length", _STAYED)
     if not lengths.values.any():
@@ -281,7 +281,7 @@ def length_section(inputs: ReportInputs) -> ReportSection:
     correlation = correlation_within(lengths.values, lengths.rewards, lengths.groups, lengths.prompts)
     return ReportSection(
         name="length",
-        findings=(_correlation(correlation, lengths.unit), _truncation(inputs.run, found.ends), _mean(lengths)),
+        findings=(_correlation(correlation, lengths.unit), _truncation(inputs.run, gathered.ends), _mean(lengths)),
         severity="look" if _direction(correlation) else "fine" if correlation.is_defined else "unknown",
         meaning=metric("length_correlation").meaning,
         next_step=_next_step(correlation),
@@ -369,9 +369,9 @@ def _within(lengths: RunLengths) -> tuple[Array, Array]:
 
 def _mean_at(lengths: RunLengths, step: int, apart: Array, weights: Array) -> float | None:
     """Mean of the lengths of a step by these weights; None where all weights are zero."""
-    here = lengths.steps == step
-    total = float(weights[here].sum())
-    return float(apart[here] @ weights[here]) / total if total > 0 else None
+    at_step = lengths.steps == step
+    total = float(weights[at_step].sum())
+    return float(apart[at_step] @ weights[at_step]) / total if total > 0 else None
 
 
 def _quarters(lengths: RunLengths, inputs: ReportInputs) -> ReportTable:

@@ -37,7 +37,6 @@ def coverage_answer(report: PassAtKReport, samples: tuple[Samples, ...] = ()) ->
 
 
 def _findings(report: PassAtKReport) -> tuple[str, ...]:
-    """The answer to the question first."""
     answer = () if report.comparison is None else (reach_finding(report.comparison),)
     return (*answer, *(finding for finding in report.findings if finding not in answer))
 

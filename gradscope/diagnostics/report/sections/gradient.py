@@ -414,8 +414,8 @@ def _kinds_table(rows: StepRows, names: Sequence[str]) -> tuple[ReportTable, ...
 def _interference_table(rows: StepRows, names: Sequence[str]) -> tuple[ReportTable, ...]:
     """What the prompts of the last step do to each other's correct answers, where that is defined."""
     interference, _ = measure_interference(rows, names)
-    known = [of for of in interference if of.transfer.is_defined or of.frac_hurt.is_defined]
-    if not known:
+    defined = [of for of in interference if of.transfer.is_defined or of.frac_hurt.is_defined]
+    if not defined:
         return ()
     caption = (
         f"Step {rows.step} between prompts: pairs that hurt = {metric('interference.frac_hurt').formula}; "
@@ -427,7 +427,7 @@ def _interference_table(rows: StepRows, names: Sequence[str]) -> tuple[ReportTab
         Column("cosine", "cosine", "gap"),
         Column("transfer", "transfer", "gap"),
     )
-    return (tabulate(caption, columns, known),)
+    return (tabulate(caption, columns, defined),)
 
 
 def _formulation_table(rows: list[_Row], steps: list[int]) -> ReportTable:

@@ -54,10 +54,10 @@ class Ends:
         """Take in the next rollout."""
         if rollout.status not in ENDED:
             return
-        is_cut, known = rollout.status == "truncated", rollout.advantage is not None
+        is_cut, has_advantage = rollout.status == "truncated", rollout.advantage is not None
         self.num_judged += 1
         self.num_cut += is_cut
-        if known:
+        if has_advantage:
             self._sizes.append(abs(rollout.advantage or 0.0))
         if is_cut:
             self._of_cut.append(abs(rollout.advantage or 0.0))
@@ -98,7 +98,7 @@ class Lengths:
             self._names.append(group.group_id)
             self._prompts.extend([self._numbers.setdefault(group.prompt_id, len(self._numbers))] * group.size)
 
-    def whole(self) -> RunLengths:
+    def all_steps(self) -> RunLengths:
         """Those of all steps."""
         exact = bool(self._names) and self._exact
         return RunLengths(

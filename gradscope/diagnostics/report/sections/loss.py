@@ -108,9 +108,9 @@ def _spike(run: Run) -> tuple[str, ...]:
         step = outstanding_step(courses)
     except InputError:
         return ()
-    told = [metric_at(name, course, step, num_chosen_from=len(course)) for name, course in courses.items()]
-    is_told = all(one.value.is_defined and one.is_unusual for one in told)
-    return (spike_headline(step, told, was_named=False),) if is_told else ()
+    readings = [metric_at(name, course, step, num_chosen_from=len(course)) for name, course in courses.items()]
+    stands_out = all(reading.value.is_defined and reading.is_unusual for reading in readings)
+    return (spike_headline(step, readings, was_named=False),) if stands_out else ()
 
 
 def _kind(norm: float, loss: float, num_live: int) -> str:
@@ -134,7 +134,7 @@ def _findings(counts: Counter[str], kinds: dict[int, str], spike: Sequence[str])
     total = len(kinds)
     good = counts["learning"] + counts["on-policy"]
 
-    def told(names: Sequence[str]) -> list[str]:
+    def sentences(names: Sequence[str]) -> list[str]:
         first = {name: next((step for step, kind in kinds.items() if kind == name), None) for name in names}
         return [
             f"{counts[name]} of {total} steps (first: step {first[name]}): {_KINDS[name]}."
@@ -142,8 +142,8 @@ def _findings(counts: Counter[str], kinds: dict[int, str], spike: Sequence[str])
             if counts[name]
         ]
 
-    odd = (*told(("not finite", "suspect")), *spike, *told(("dead batch", "other terms")))
-    return (*odd, f"{good} of {total} steps have a gradient from live groups.", *told(("on-policy",)))
+    odd = (*sentences(("not finite", "suspect")), *spike, *sentences(("dead batch", "other terms")))
+    return (*odd, f"{good} of {total} steps have a gradient from live groups.", *sentences(("on-policy",)))
 
 
 def _next_step(counts: Counter[str], inputs: ReportInputs) -> str:

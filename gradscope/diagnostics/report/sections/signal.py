@@ -77,11 +77,11 @@ def _severity(dead: Estimate) -> Severity:
 
 def _trend(report: DegeneracyReport) -> str:
     shares = list(zip(report.course.step, report.course.frac_reward_zero_std, strict=True))
-    places = [step for step, value in shares if value is not None]
-    change = trend(places, [value for _, value in shares if value is not None]).within(-1.0, 1.0)
+    steps = [step for step, value in shares if value is not None]
+    change = trend(steps, [value for _, value in shares if value is not None]).within(-1.0, 1.0)
     if change.value is None or len({value for _, value in shares}) == 1:
         return ""
-    text = f"From step {places[0]} to {places[-1]} the share changes by {points(change.value)} points along its line"
+    text = f"From step {steps[0]} to {steps[-1]} the share changes by {points(change.value)} points along its line"
     undecided = "" if change.side_of_zero else ", so its direction is undecided"
     return f"{text}{interval(change, points)}{undecided}."
 
@@ -123,7 +123,6 @@ def _kinds(report: DegeneracyReport) -> ReportTable:
 
 
 def _views(report: DegeneracyReport) -> Iterator[ReportTable | None]:
-    """The tables that the terminal has, too."""
     caption = f"{len(report.by_prompt):,} prompts, first those never or always solved, by their number of rollouts"
     yield view_table(ENVIRONMENTS, report, "Each environment, data source or agent that rows name")
     yield view_table(prompts_view(MOST_PROMPTS), report, caption)
@@ -163,7 +162,7 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
     if not report.by_reward:
         only = f"There is one reward function, '{names[0]}': it makes all of the advantage."
         return ReportSection(name="rewards", findings=(only,), severity="fine")
-    functions = [one for one in report.by_reward if one.weight != 0]
+    functions = [function for function in report.by_reward if function.weight != 0]
     return ReportSection(
         name="rewards",
         findings=tuple(_findings(report, functions)),
@@ -171,7 +170,7 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
         meaning=metric("by_reward.advantage_share").meaning,
         next_step=_next_step(report, functions),
         command=inputs.command("degeneracy", "--show", "rewards"),
-        charts=_charts(reward_table(inputs.run.groups), [one.name for one in functions]),
+        charts=_charts(reward_table(inputs.run.groups), [function.name for function in functions]),
         tables=(*filter(None, (view_table(REWARDS, report, _FORMULA),)), *_correlations(functions)),
     )
 
@@ -179,37 +178,42 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
 def _rewards_severity(report: DegeneracyReport, functions: list[RewardFunction]) -> Severity:
     if report.is_in_conflict:
         return "problem" if report.frac_reward_conflict.ends[0] > 0.5 else "look"
-    is_idle = any(one.frac_tied.value == 1 for one in functions)
+    is_idle = any(function.frac_tied.value == 1 for function in functions)
     return "look" if report.reward_conflict or is_idle or not functions else "fine"
 
 
 def _findings(report: DegeneracyReport, functions: list[RewardFunction]) -> Iterator[str]:
     conflict = () if report.reward_conflict is None else (conflict_sentence(report.reward_conflict),)
     if report.is_in_conflict and report.reward_conflict is not None:  # the page begins with the conflict itself
-        main = next(one for one in report.by_reward if one.name == report.reward_conflict.main)
+        main = next(function for function in report.by_reward if function.name == report.reward_conflict.main)
         yield f"'{main.name}' is tied in {with_interval(main.frac_tied, percent)} of the groups."
     else:
         yield from conflict
-    for kind, what in (("advantage_share", "squared advantage"), ("difference_share", "squared reward differences")):
-        shares = {one.name: share for one in functions if (share := getattr(one, kind)).value is not None}
+    for kind, quantity in (
+        ("advantage_share", "squared advantage"),
+        ("difference_share", "squared reward differences"),
+    ):
+        shares = {
+            function.name: share for function in functions if (share := getattr(function, kind)).value is not None
+        }
         if shares:
             top = max(shares, key=lambda name: shares[name].value or 0.0)
             whose = f", by {report.advantages_of}" if kind == "advantage_share" else ""
             value = signed_percent(shares[top].value or 0.0)
-            yield f"'{top}' makes {value}{interval(shares[top], signed_percent)} of the {what}{whose}."
+            yield f"'{top}' makes {value}{interval(shares[top], signed_percent)} of the {quantity}{whose}."
             break
     else:
         yield f"What each makes is not known: {report.by_reward[0].difference_share.undefined}."
     if report.is_in_conflict:
         yield from conflict
-    for one in functions:
-        if one.num_alone and report.reward_conflict is None:
-            yield f"'{one.name}' alone differs in {one.num_alone:,} of {report.num_groups:,} groups."
-        if one.frac_tied.value == 1:
-            yield f"'{one.name}' is tied in every group: it adds no gradient."
-    beside = [one.name for one in report.by_reward if one.weight == 0]
-    if beside:
-        yield f"Logged beside the reward and no part of it: {', '.join(beside)}."
+    for function in functions:
+        if function.num_alone and report.reward_conflict is None:
+            yield f"'{function.name}' alone differs in {function.num_alone:,} of {report.num_groups:,} groups."
+        if function.frac_tied.value == 1:
+            yield f"'{function.name}' is tied in every group: it adds no gradient."
+    unweighted = [function.name for function in report.by_reward if function.weight == 0]
+    if unweighted:
+        yield f"Logged beside the reward and no part of it: {', '.join(unweighted)}."
 
 
 def _next_step(report: DegeneracyReport, functions: list[RewardFunction]) -> str:
@@ -228,17 +232,17 @@ def _charts(table: RewardTable, names: list[str]) -> tuple[Chart, ...]:
 
 
 def _mean(rewards: Array) -> float | None:
-    known = rewards[~np.isnan(rewards)]
-    return float(np.mean(known)) if len(known) else None
+    logged = rewards[~np.isnan(rewards)]
+    return float(np.mean(logged)) if len(logged) else None
 
 
 def _correlations(functions: list[RewardFunction]) -> tuple[ReportTable, ...]:
-    names = [one.name for one in functions]
+    names = [function.name for function in functions]
     rows = [
-        (one.name, other, one.correlation[other])
-        for at, one in enumerate(functions)
+        (function.name, other, function.correlation[other])
+        for at, function in enumerate(functions)
         for other in names[at + 1 :]
-        if other in one.correlation
+        if other in function.correlation
     ]
     caption = f"Correlation within groups = {metric('by_reward.correlation').formula}"
     columns: list[tuple[str, ColumnStyle]] = [("reward function", "text"), ("and", "text"), ("correlation", "gap")]

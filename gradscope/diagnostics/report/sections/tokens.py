@@ -121,13 +121,13 @@ def _kinds(rollouts: Sequence[RolloutTokens]) -> dict[TokenCell, tuple[int, floa
     weights = _joined(rollouts, [rollout.weights for rollout in rollouts])
     logprobs = _joined(rollouts, [rollout.logprobs for rollout in rollouts])
     cells, squares = token_cells(-weights, logprobs, _entropies(rollouts)), _norms(rollouts) ** 2
-    total, found = float(squares.sum()) or 1.0, {}
+    total, kinds = float(squares.sum()) or 1.0, {}
     for kind in _KINDS:
         masks = [mask for cell, mask in cells.items() if kind.holds(cell)]
         if masks:
             mask = np.any(masks, axis=0)
-            found[kind] = int(mask.sum()), float(squares[mask].sum()) / total
-    return found
+            kinds[kind] = int(mask.sum()), float(squares[mask].sum()) / total
+    return kinds
 
 
 def _energy(kinds: Mapping[TokenCell, tuple[int, float]], num_tokens: int) -> tuple[str, ...]:
@@ -141,8 +141,8 @@ def _energy(kinds: Mapping[TokenCell, tuple[int, float]], num_tokens: int) -> tu
     ]
     if not held:
         return ()
-    (first, name, share), *others = held
-    rest = "".join(f"; the {number} {words} hold {part}" for number, words, part in others)
+    (first, name, share), *remaining = held
+    rest = "".join(f"; the {number} {words} hold {part}" for number, words, part in remaining)
     return (f"The {first} of these tokens {name} hold {share} of the energy, the summed squared norms{rest}.",)
 
 
@@ -160,18 +160,18 @@ def _direction(rollouts: Sequence[RolloutTokens]) -> str:
 def _next_step(correlation: Estimate, rollouts: Sequence[RolloutTokens]) -> str:
     if correlation.side_of_zero > 0:
         norms = _norms(rollouts)
-        kept = float(norms[_quarters(rollouts) == len(_QUARTERS) - 1].sum() / norms.sum())
+        remaining = float(norms[_quarters(rollouts) == len(_QUARTERS) - 1].sum() / norms.sum())
         return (
             "Read the dark tokens: are they where the answer is decided, or format and numbers copied? A loss on the "
-            f"most uncertain quarter alone (top_entropy_quantile in TRL) keeps {percent(kept)} of these norms."
+            f"most uncertain quarter alone (top_entropy_quantile in TRL) keeps {percent(remaining)} of these norms."
         )
     return "Read the dark tokens: is this where the completion is right or wrong? If not, look at the reward first."
 
 
 def _by_position(rollouts: Sequence[RolloutTokens]) -> Chart:
     norms = _norms(rollouts)
-    places = _joined(rollouts, [np.arange(len(r.norms)) / len(r.norms) for r in rollouts])
-    fifths = np.minimum((places * len(_FIFTHS)).astype(int), len(_FIFTHS) - 1)
+    positions = _joined(rollouts, [np.arange(len(r.norms)) / len(r.norms) for r in rollouts])
+    fifths = np.minimum((positions * len(_FIFTHS)).astype(int), len(_FIFTHS) - 1)
     total = float(norms.sum()) or 1.0
     sums = np.bincount(fifths, weights=norms, minlength=len(_FIFTHS))
     return Chart(
@@ -225,8 +225,8 @@ def _by_entropy(rollouts: Sequence[RolloutTokens]) -> ReportTable:
 def _quarters(rollouts: Sequence[RolloutTokens]) -> NDArray[np.int64]:
     """In which quarter of its rollout's tokens each one is, from 0 for the most certain."""
     entropies = [rollout.entropies[rollout.is_seen] for rollout in rollouts]
-    places = [np.argsort(np.argsort(each, kind="stable"), kind="stable") for each in entropies]
-    return np.concatenate([place * len(_QUARTERS) // max(len(place), 1) for place in places])
+    ranks = [np.argsort(np.argsort(each, kind="stable"), kind="stable") for each in entropies]
+    return np.concatenate([rank * len(_QUARTERS) // max(len(rank), 1) for rank in ranks])
 
 
 def _by_kind(kinds: Mapping[TokenCell, tuple[int, float]], num_tokens: int) -> ReportTable:

@@ -1,7 +1,4 @@
-"""Parts of a step's gradient, against the sums of the tokens' own rows.
-
-What corrections make of a gradient, against the tokens' own rows.
-"""
+"""Parts of a step's gradient, and its corrections, against the sums of the tokens' own rows."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,9 +7,8 @@ import numpy as np
 import pytest
 
 from gradscope.diagnostics.inputs.steps import MeasuredStep
-from gradscope.diagnostics.rank.tokens import parts as token_parts
+from gradscope.diagnostics.rank import collected
 from gradscope.diagnostics.rank.tokens.parts import (
-    TokenTables,
     _entropy_cosine,
     advantage_covariance,
     correction_effects,
@@ -28,6 +24,7 @@ from gradscope.gradients.engine_options import EngineOptions
 from gradscope.reason import Reason
 from gradscope.results.tokens import TokenKind
 from gradscope.rollouts.run import Run, TrainerSettings
+from tests.diagnostics.claims.made_up_evidence import made_up_collected
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.rank.tokens.made_up_parts import MadeUp, made_up
 from tests.diagnostics.report.sections.made_up_inputs import gram_of
@@ -173,55 +170,55 @@ STEP = MeasuredStep(step=7, groups=GROUPS, weights=None, gram=None, reason=None)
 
 
 def test_a_step_adds_its_parts_and_hands_on_its_rows() -> None:
-    made, gathered = made_up(num_turns=2), TokenTables()
+    made, gathered = made_up(num_turns=2), made_up_collected()
     run = replace(run_of(*GROUPS), metrics={7: {"entropy": 0.5}, 8: {"entropy": 0.4}})
-    handed = gathered.take_tokens(run, replace(STEP, answer=(tuple(made.grams), made.found)))
+    handed = gathered.take_parts(run, replace(STEP, answer=(tuple(made.grams), made.found)), "token")
     assert handed.answer == tuple(made.grams)
-    assert {one.step for part in (gathered.corrections, gathered.token_kinds, gathered.turns) for one in part} == {7}
-    assert [(one.logged, one.logged_next) for one in gathered.entropy_changes] == [
-        (0.5, None)
-    ]  # step 8 has no rollouts here
-    assert len(gathered.token_kl) == 1
-    assert gathered.missing_parts == {}
+    report = gathered.report
+    assert {row.step for table in (report.corrections, report.token_kinds, report.turns) for row in table} == {7}
+    (change,) = report.entropy_changes
+    assert (change.logged, change.logged_next) == (0.5, None)  # step 8 has no rollouts here
+    assert len(report.token_kl) == 1
+    assert report.missing_parts == {}
 
 
 def test_what_a_step_lacks_is_missing_with_its_reason() -> None:
-    made, gathered = made_up(sampler=False), TokenTables()
+    made, gathered = made_up(sampler=False), made_up_collected()
     alone = replace(made.found, tokens=replace(made.found.tokens, reference=None))
-    gathered.take_tokens(run_of(*GROUPS), replace(STEP, answer=((), alone)))
+    gathered.take_parts(run_of(*GROUPS), replace(STEP, answer=((), alone)), "token")
     assert set(gathered.missing_parts) == {"corrections", "turns", "kl"}
     assert "step 7: the log does not have the sampler's log-probability" in gathered.missing_parts["corrections"]
-    assert gathered.entropy_changes[0].logged is None
+    assert gathered.report.entropy_changes[0].logged is None
 
 
 def test_a_step_without_a_gradient_has_none_of_them() -> None:
-    gathered = TokenTables()
-    assert gathered.take_tokens(run_of(*GROUPS), replace(STEP, answer=(("rows",), None))).answer == ("rows",)
+    gathered = made_up_collected()
+    assert gathered.take_parts(run_of(*GROUPS), replace(STEP, answer=(("rows",), None)), "token").answer == ("rows",)
     assert set(gathered.missing_parts) == {"corrections", "turns", "kl", "energy", "entropy", "logprobs"}
 
 
 def test_a_step_that_could_not_be_recomputed_stays_as_it_is() -> None:
     refused = replace(STEP, reason=Reason("unusable", "no weights"))
-    assert TokenTables().take_tokens(run_of(*GROUPS), refused) is refused
+    assert made_up_collected().take_parts(run_of(*GROUPS), refused, "token") is refused
 
 
 def test_what_became_of_the_tokens_joins_their_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, gathered = made_up(), TokenTables()
-    gathered.take_tokens(run_of(*GROUPS), replace(STEP, answer=(tuple(made.grams), made.found)))
+    made, gathered = made_up(), made_up_collected()
+    gathered.take_parts(run_of(*GROUPS), replace(STEP, answer=(tuple(made.grams), made.found)), "token")
     ones = np.ones(len(made.found.tokens.groups))
     later = TokenChange(first=6, last=9, logprobs=0.5 * ones, entropies=-0.25 * ones)
-    monkeypatch.setattr(token_parts, "token_changes", lambda run, tokens, options: ({7: later}, {}))
+    monkeypatch.setattr(collected, "token_changes", lambda run, tokens, options: ({7: later}, {}))
     gathered.look_later(run_of(*GROUPS), EngineOptions())
-    assert [(one.step, one.last) for one in gathered.logprob_changes] == [(7, 9)]
-    assert [(one.last, one.measured.value) for one in gathered.entropy_changes] == [(9, -0.25)]
+    assert [(one.step, one.last) for one in gathered.report.logprob_changes] == [(7, 9)]
+    assert [(one.last, one.measured.value) for one in gathered.report.entropy_changes] == [(9, -0.25)]
 
 
 def test_tokens_are_looked_at_once_more_where_there_are_later_weights() -> None:
-    made, gathered = made_up(num_turns=2), TokenTables()
+    made, gathered = made_up(num_turns=2), made_up_collected()
     run = run_of(*GROUPS)
-    gathered.take_tokens(run, replace(STEP, answer=(tuple(made.grams), made.found)))
+    gathered.take_parts(run, replace(STEP, answer=(tuple(made.grams), made.found)), "token")
     gathered.look_later(run, EngineOptions(device="cpu"))
-    assert gathered.logprob_changes == []
+    assert gathered.report.logprob_changes == ()
     assert gathered.missing_parts == {"logprobs": "step 7: no weights after its update are on disk"}
     assert gathered.tokens == {}
 

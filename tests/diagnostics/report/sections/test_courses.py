@@ -181,14 +181,14 @@ SECOND = with_fields(group_of([0, None], step=1, prompt="b"), ids(5), {})
 
 
 def test_tokens_count_where_every_rollout_that_is_judged_has_them() -> None:
-    found = lengths_of(run_of(FIRST, SECOND)).whole()
+    found = lengths_of(run_of(FIRST, SECOND)).all_steps()
     assert (found.unit, found.values.tolist(), found.rewards.tolist()) == ("tokens", [2, 1], [1, 0])
     assert (found.steps.tolist(), found.samples.tolist(), found.names) == ([2, 2], [0, 1], [FIRST.group_id])
 
 
 def test_else_the_characters_do() -> None:
     text = with_fields(group_of([1, 1], step=1, prompt="a"), {"completion": "abc"}, {"completion": ""})
-    found = lengths_of(run_of(FIRST, text)).whole()
+    found = lengths_of(run_of(FIRST, text)).all_steps()
     assert (found.unit, found.values.tolist(), found.steps.tolist()) == ("characters", [3, 0, 1, 1], [1, 1, 2, 2])
     assert (found.groups.tolist(), found.prompts.tolist()) == ([0, 0, 1, 1], [0, 0, 0, 0])
 
