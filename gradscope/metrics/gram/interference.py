@@ -68,13 +68,13 @@ class PromptEffects(_Effects):
         if num < MIN_GROUPS:
             return _too_few(num)
         own = np.diag(self.effect)
-        from_others = _without_each(self.effect - np.diag(own), counted)
+        cross_effects = _without_each(self.effect - np.diag(own), counted)
         alone = own.sum() - np.concatenate([[0.0], own[counted]])
         if alone[0] <= 0:
             return Estimate.undefined_because(NO_OWN, num_units=num)
         if np.any(alone <= 0):
             return Estimate.undefined_because(HANGS_ON_ONE, num_units=num)
-        return jackknifed(from_others / alone)
+        return jackknifed(cross_effects / alone)
 
     def influences(self) -> list[Estimate]:
         """The effect of each prompt on the correct answers of the others, in units of prompts' own effects, [J].

@@ -89,14 +89,14 @@ def norm_ratio(products: Array, first: ArrayLike, second: ArrayLike) -> Estimate
     return _jackknifed(squares[0], squares[1], POSITIVE)
 
 
-def sum_share(products: Array, part: ArrayLike, whole: ArrayLike) -> Estimate:
+def sum_share(products: Array, part: ArrayLike, reference: ArrayLike) -> Estimate:
     """A combination's share of another along the other's own direction, a . b / |b|^2; the parts of a sum add up to 1.
 
     >>> by_group = np.einsum("vd,wd,jk->vjwk", np.diag([3.0, 1.0]), np.diag([3.0, 1.0]), np.ones((3, 3)))
     >>> sum_share(products_without(by_group), [1, 0], [1, 1]).value
     0.9
     """
-    a, b = np.asarray(part, dtype=np.float64), np.asarray(whole, dtype=np.float64)
+    a, b = np.asarray(part, dtype=np.float64), np.asarray(reference, dtype=np.float64)
     return _jackknifed(_form(products, a, b), _form(products, b, b), ANY)
 
 
@@ -179,7 +179,7 @@ LARGEST = 1e30  # weights from here on would leave single precision in a gradien
 class WeightEstimates:
     """Estimates of weights f of M units."""
 
-    kept: Estimate  # share of the units with f > 0
+    frac_positive: Estimate  # share of the units with f > 0
     ess: Estimate  # (sum of f)^2 / (M sum of f^2)
     chi2: Estimate  # mean of f^2 - 1
 
@@ -190,7 +190,7 @@ def weight_estimates(weights: ArrayLike, groups: ArrayLike) -> WeightEstimates:
     The effective share is undefined where every weight is zero.
 
     >>> estimates = weight_estimates([1.0, 3.0, 0.0, 0.0], [0, 0, 1, 1])
-    >>> estimates.kept.value, estimates.ess.value, estimates.chi2.value
+    >>> estimates.frac_positive.value, estimates.ess.value, estimates.chi2.value
     (0.5, 0.4, 1.5)
     """
     f, index = np.asarray(weights, dtype=np.float64), np.asarray(groups, dtype=np.int64)
@@ -198,7 +198,7 @@ def weight_estimates(weights: ArrayLike, groups: ArrayLike) -> WeightEstimates:
         np.bincount(index, values) for values in (np.ones(len(f)), (f > 0).astype(np.float64), f, f**2)
     )
     return WeightEstimates(
-        kept=ratio_over_groups(positive, number),
+        frac_positive=ratio_over_groups(positive, number),
         ess=_effective_share(total, square, number),
         chi2=ratio_over_groups(square, number, POSITIVE).map(lambda moment: moment - 1.0),
     )

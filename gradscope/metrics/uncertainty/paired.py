@@ -31,8 +31,8 @@ def student_mean(values: ArrayLike, *, within: tuple[float, float] = (-np.inf, n
 
     Of values that lie between two ends, as shares do, it is Student's interval of the logit of the mean's position
     between them, with the mean's error on that scale: it cannot leave the range, and near an end it holds the truth
-    more often than the plain one cut off (96 % rather than 90 to 93 % of the time for five runs with shares near 0.95). An
-    interval of values with one end is cut there; none for one run, or where all are equal.
+    more often than the plain one cut off (96 % rather than 90 to 93 % of the time for five runs with shares near 0.95).
+    An interval of values with one end is cut there; none for one run, or where all are equal.
 
     Raises:
         ValueError: A value lies outside the range.
