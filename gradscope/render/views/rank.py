@@ -301,7 +301,7 @@ ROLLOUT_VIEWS: Mapping[str, tuple[View, ...]] = {
     ),
     "spectra": (
         View(
-            lambda report: () if report.rows == "weight" else _step_spectra(report),
+            lambda report: () if report.rows == "weight" else _ungrouped_spectra(report),
             (
                 Column("step", lambda spectrum: str(spectrum.label.step), "count"),
                 Column("advantage", lambda spectrum: spectrum.label.advantage, limit=_NAME),
@@ -369,7 +369,7 @@ ROLLOUT_VIEWS: Mapping[str, tuple[View, ...]] = {
 """Name of ``--show`` -> its tables, each drawn where the result has such records."""
 
 MATRIX_SPECTRA = View(
-    lambda report: _step_spectra(report) if report.rows == "weight" else (),
+    lambda report: _ungrouped_spectra(report) if report.rows == "weight" else (),
     (
         Column("step", lambda spectrum: str(spectrum.label.step), "count"),
         Column("tensor", lambda spectrum: short_tensor(spectrum.label.tensor), limit=22),
