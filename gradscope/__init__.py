@@ -1,4 +1,4 @@
-"""gradscope: what carries signal in a GRPO run, and what does not.
+"""gradscope: which parts of a GRPO run carry signal.
 
 Each command of the app is one function here that takes paths and returns a result object; nothing prints inside it.
 How to read, compute and resample are records: ``measure_rank(run, read=ReadOptions(...), engine=EngineOptions(...))``.
@@ -102,7 +102,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What TAB and ``help(gradscope)`` list: the public names, imported or not yet."""
+    """The names that TAB and ``help(gradscope)`` list: the public ones, imported or not yet."""
     return sorted(__all__)
 
 

@@ -1,10 +1,10 @@
-"""The one place where an exception becomes an exit code.
+"""The one module where an exception becomes an exit code.
 
 0 done · 1 a check failed or could not be decided, and a replay is one · 2 usage or unusable input, also where a part
 of it is damaged and the rest is shown · 3 a bug in gradscope · 130 interrupted by Ctrl-C · 141 the reader of a pipe
 went away, as a shell reports it of other programs.
 
-What takes long to import is imported by `_run_command`, where Ctrl-C has an answer.
+Slow imports are in `_run_command`, where Ctrl-C is handled.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except (BrokenPipeError, SystemExit) as error:
         if isinstance(error, SystemExit) and error.code in (0, 2):
-            return error.code  # 0: typer's shell completion; 2: one of several processes, and another has told why
+            return error.code  # 0: typer's shell completion; 2: one of several processes, and another has reported why
         _drop_stdout()  # typer answers a closed pipe with exit(1), which would read as a failed check
         return CLOSED_PIPE
     except GradscopeError as error:
@@ -86,15 +86,15 @@ def run() -> NoReturn:
     gc.set_threshold(*_SELDOM)
     try:
         code = main()
-    except KeyboardInterrupt:  # pressed again while the first was told
+    except KeyboardInterrupt:  # pressed again while the first was reported
         code = INTERRUPTED
     import signal
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is said
-    if not code or num_processes() == 1:  # what is left of their connections may wait for the others, or abort
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all messages are out
+    if not code or num_processes() == 1:  # of several, open connections may wait for the others, or abort
         atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # what could not be written has been told
+        with suppress(OSError, ValueError):  # a failure to write has been reported
             stream.flush()
     if not code and _COMPLETE not in os.environ and _reader_went():
         code = CLOSED_PIPE
@@ -106,7 +106,7 @@ def _reader_went() -> bool:
     """Whether a pipe's reader goes before its end, as ``head -1`` does, also where all of a short answer fitted in."""
     with suppress(OSError, ValueError, AttributeError):  # no such file, or a system without poll
         watched = select.poll()
-        watched.register(sys.stdout.fileno(), 0)  # its errors are told unasked
+        watched.register(sys.stdout.fileno(), 0)  # errors are reported in any case
         return stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode) and bool(watched.poll(_MOMENT))
     return False
 

@@ -1,14 +1,14 @@
-"""Local copies of what a person named by a URL: the copy is read, and the URL is what is said and written."""
+"""Local copies of URLs: the copy is read, and messages and files name the URL."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-_NAMES: dict[str, str] = {}  # copy -> the URL of what it is a copy of, without its credentials
+_NAMES: dict[str, str] = {}  # copy -> its URL, without credentials
 
 
 def note_copy(copy: Path, url: str) -> None:
-    """Remember what a file or folder, alone in a folder of its own, is the copy of."""
+    """Remember the URL of a copied file or folder, which is alone in a folder of its own."""
     _NAMES[str(copy)] = url
 
 
@@ -16,7 +16,7 @@ def as_named(text: str) -> str:
     """A sentence or path, with URLs in place of their copies.
 
     Args:
-        text: Any text; a copy's own folder stands for the folder above the URL.
+        text: Any text; a copy's own folder becomes the folder above the URL.
     """
     for copy, url in _NAMES.items():
         if copy in text:
@@ -30,7 +30,7 @@ def copy_of(name: str | Path) -> Path:
     text = str(name)
     for copy, url in _NAMES.items():
         if text == url or text.startswith(f"{url}/"):
-            found = Path(copy + text[len(url) :])
-            if found.exists():
-                return found
+            copied = Path(copy + text[len(url) :])
+            if copied.exists():
+                return copied
     return Path(name)

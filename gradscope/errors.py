@@ -1,7 +1,7 @@
-"""The errors gradscope raises on purpose: each says what is wrong, where, and what to do next.
+"""The errors gradscope raises on purpose: each with the problem, its location, and a hint.
 
 A failed rollout is data and never an error; an input that cannot be used is. Errors become exit codes in one
-place, ``gradscope.__main__``. A wrong array handed to a function is a caller's bug and stays a ``ValueError``.
+module, ``gradscope.__main__``. A wrong array handed to a function is a caller's bug and stays a ``ValueError``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ class GradscopeError(Exception):
     """An expected failure, with a message for people and a next step.
 
     Args:
-        message: What is wrong and where, in one or two sentences without a final newline; of a copy, its URL is told.
+        message: The problem and its location, in one or two sentences without a final newline; copies are named by
+            their URL.
         hint: The next step; where it is a command, it works when pasted.
         cause: Its row of :data:`gradscope.reason.CAUSES`, where it may be about one step of several.
     """
@@ -26,7 +27,7 @@ class GradscopeError(Exception):
 
 
 class InputError(GradscopeError):
-    """The input cannot be used: missing, unreadable, inconsistent, or lacking what the command needs."""
+    """The input cannot be used: missing, unreadable, inconsistent, or without data that the command needs."""
 
 
 class UsageError(GradscopeError):
@@ -46,10 +47,10 @@ class MissingDependencyError(GradscopeError):
 
 
 class LaunchError(Exception):
-    """One of several processes met what the others did not, so none can go on: never set aside as one step's trouble.
+    """One of several processes met an error that the others did not, so none can go on; never the fault of one step.
 
     Args:
-        message: What happened, in one or two sentences without a final newline.
+        message: The event, in one or two sentences without a final newline.
     """
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:

@@ -75,7 +75,7 @@ class Estimate:
 
     @property
     def side_of_zero(self) -> Literal[-1, 0, 1]:
-        """On which side of zero the whole interval lies; 0 where it holds zero, or where there is none.
+        """The side of zero on which the interval lies; 0 where it holds zero, or where there is none.
 
         >>> [Estimate(value=v, low=v - 1, high=v + 1).side_of_zero for v in (-2.0, 0.5, 2.0)]
         [-1, 0, 1]
@@ -87,7 +87,7 @@ class Estimate:
         """A monotone function of the number, whose interval is the image of this one; undefined stays undefined.
 
         Args:
-            function: Rises or falls over the whole interval, and is finite there.
+            function: Monotone and finite over the interval.
 
         Returns:
             The estimate of the function; a falling one exchanges the ends.

@@ -1,7 +1,7 @@
 """The machine that this runs on: which of several processes this one is, several files at a time, memory handed back.
 
 Of several processes, as `torchrun` and `accelerate launch` start them, one prints and writes: the main one. Where a run
-ends in an error, the first that met it tells why, and the others end with the same exit code and without a word.
+ends in an error, the first that met it reports why, and the others end silently with the same exit code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-_told: list[bool] = []  # whether this process is the one that tells how the run ended; empty until that is settled
+_reports_outcome: list[
+    bool
+] = []  # whether this process is the one that tells how the run ended; empty until that is settled
 
 
 def num_processes() -> int:
@@ -27,19 +29,19 @@ def process_index() -> int:
 
 
 def settle_speaker(*, speaks: bool) -> None:
-    """Say whether this process tells how the run ended."""
-    _told[:] = [speaks]
+    """Set whether this process reports how the run ended."""
+    _reports_outcome[:] = [speaks]
 
 
 def tell_own_error() -> None:
     """Let this process speak of an error that it alone may have met, unless another's turn was settled."""
-    if not _told:
+    if not _reports_outcome:
         settle_speaker(speaks=True)
 
 
 def speaks() -> bool:
-    """Whether what happens is this process's to tell; the main one's, where nothing else was settled."""
-    return _told[0] if _told else process_index() == 0
+    """Whether this process reports events; by default the main one does."""
+    return _reports_outcome[0] if _reports_outcome else process_index() == 0
 
 
 Item = TypeVar("Item")
@@ -47,13 +49,13 @@ Found = TypeVar("Found")
 
 
 def in_threads(work: Callable[[Item], Found], items: Iterable[Item]) -> list[Found]:
-    """What comes of items, in their order.
+    """Results of a function on items, in their order.
 
     Args:
-        work: Called in threads; what it raises ends the others that have not begun, and so does Ctrl-C.
-        items: What it is called with.
+        work: Called in threads; its exception ends calls that have not begun, and so does Ctrl-C.
+        items: Its arguments.
     """
-    from concurrent.futures import ThreadPoolExecutor  # with ctypes two thirds of what Ctrl-C met before its answer
+    from concurrent.futures import ThreadPoolExecutor  # with ctypes two thirds of the time before Ctrl-C was handled
 
     pool = ThreadPoolExecutor()
     try:
@@ -63,7 +65,7 @@ def in_threads(work: Callable[[Item], Found], items: Iterable[Item]) -> list[Fou
 
 
 def trim_heap() -> None:
-    """Hand free memory back to the system: glibc keeps what many small pieces held, more than a gigabyte was seen."""
+    """Return free memory to the system: glibc keeps that of many small pieces, more than a gigabyte was seen."""
     if sys.platform == "linux":
         import ctypes
 

@@ -32,9 +32,9 @@ _MOST_ROWS = 12  # rows of a table that no section of the page shows: a cell of 
 
 
 def line_of(result: object) -> str:
-    """The type, what it is of, and the first sentence of the answer."""
-    first, *others = (source.path for source in spec_of(result).sources(result))
-    more = f" and {len(others)} more" if others else ""
+    """The type, its sources, and the first sentence of the answer."""
+    first, *rest = (source.path for source in spec_of(result).sources(result))
+    more = f" and {len(rest)} more" if rest else ""
     sentence = _SENTENCE.split(_answer(result))[0].rstrip(".")
     return plain(f"<{type(result).__name__} of {first}{more}: {sentence}", limit=_WIDTH) + ">"
 
@@ -107,7 +107,7 @@ def _table(name: str, records: list[Any]) -> ReportTable:
 
 
 def _cells(record: Any) -> dict[str, Cell]:
-    """The numbers and words of a record itself; what is nested in it is in the data frame."""
+    """The numbers and words of a record itself; nested ones are in the data frame."""
     named = record.items() if isinstance(record, Mapping) else fields_of(record)
     texts = {name: ("no", "yes")[value] if isinstance(value, bool) else value for name, value in named}
     return {name: value for name, value in texts.items() if isinstance(value, str | int | float | Estimate)}

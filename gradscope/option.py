@@ -1,7 +1,7 @@
 """How a parameter of a command, or a field of an option record, is asked for on a command line.
 
 It is declared once, in an :class:`Option` beside the name: the command line makes its flags from these, and callers of
-the package read the same words in the records (``ReadOptions``, ``EngineOptions``). What has none is no flag.
+the package read the same words in the records (``ReadOptions``, ``EngineOptions``). A field without one is no flag.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any, get_type_hints
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The flags of one name and what its help says."""
+    """The flags of one name and its help."""
 
     help: str  # one sentence
-    metavar: str | None = None  # what stands for the value; None for a switch
-    panel: str = "Measure"  # the panel of the help that it stands in
+    metavar: str | None = None  # placeholder of the value; None for a switch
+    panel: str = "Measure"  # its panel of the help
     flags: tuple[str, ...] = ()  # as they are typed, the usual spelling first; empty: the name itself
-    parse: Callable[[str], Any] | None = None  # text to value, where the type alone does not tell
+    parse: Callable[[str], Any] | None = None  # text to value, where the type alone does not suffice
     shows_default: bool = True  # whether the help repeats the default
     at_least: int | None = None  # a smaller number is refused
-    complete: Callable[[str], list[str]] | None = None  # what a shell offers for the beginning of a value
+    complete: Callable[[str], list[str]] | None = None  # a shell's completions for the beginning of a value
 
     @property
     def parameter(self) -> str:

@@ -1,4 +1,4 @@
-"""Why a logged number cannot be recomputed, or was not met: every cause with its verdict and what a reader can do.
+"""Why a logged number cannot be recomputed, or was not met: every cause with its verdict and advice.
 
 One table for all commands: the same cause has the same verdict wherever it was found, in the arguments, in the log, in
 a model's configuration or in a file.
@@ -17,8 +17,8 @@ Verdict = Literal["match", "mismatch", "cannot", "no_gradient"]
 class Cause:
     """One row of the table."""
 
-    verdict: Verdict  # what is said of a number that meets it
-    advice: str  # what to do, as a sentence
+    verdict: Verdict  # verdict on a number with this cause
+    advice: str  # a sentence
 
 
 CAUSES: Mapping[str, Cause] = {
@@ -78,8 +78,8 @@ class Reason:
 
     Args:
         cause: Its row of :data:`CAUSES`.
-        text: What was found, a sentence without a final period.
-        hint: What to do, where the case tells more than the row; empty: what the row says.
+        text: The case, a sentence without a final period.
+        hint: Advice for the case; empty: the row's.
     """
 
     cause: str
@@ -88,12 +88,12 @@ class Reason:
 
     @property
     def verdict(self) -> Verdict:
-        """What is said of a number that meets it."""
+        """The verdict on a number with this cause."""
         return CAUSES[self.cause].verdict
 
     @property
     def advice(self) -> str:
-        """What to do, as a sentence."""
+        """The advice, as a sentence."""
         return self.hint or CAUSES[self.cause].advice
 
     def __str__(self) -> str:

@@ -32,7 +32,7 @@ def with_interval(estimate: Estimate, form: Form) -> str:
 
 
 def interval(estimate: Estimate, form: Form) -> str:
-    """What follows a number in a sentence: `` [0.33, 0.49]``, or nothing where there is no interval."""
+    """The text after a number in a sentence: `` [0.33, 0.49]``, or nothing where there is no interval."""
     if estimate.interval is None:
         return ""
     low, high = estimate.interval
@@ -51,14 +51,14 @@ def number(value: float, form: Form) -> str:
 
 
 def as_ranges(numbers: Sequence[int]) -> str:
-    """Ascending whole numbers as a command line takes them: between commas, three or more in a row as a range.
+    """Ascending integers as a command line takes them: between commas, three or more in a row as a range.
 
     >>> as_ranges([1, 2, 4, 5, 6, 9])
     '1,2,4:6,9'
     """
     parts: list[str] = []
-    for _, places in groupby(enumerate(numbers), key=lambda place: place[1] - place[0]):
-        row = [number for _, number in places]
+    for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+        row = [number for _, number in run]
         parts += [f"{row[0]}:{row[-1]}"] if len(row) > 2 else map(str, row)
     return ",".join(parts)
 
@@ -102,7 +102,7 @@ def chance(p_value: float) -> str:
 
 
 def amount(value: float) -> str:
-    """A mean number of things: whole and grouped from a thousand on, else with four digits.
+    """A mean number of things: an integer with separators from a thousand on, else with four digits.
 
     >>> amount(12.5), amount(20480.4)
     ('12.5', '20,480')

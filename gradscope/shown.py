@@ -1,6 +1,6 @@
 """How a result shows itself in Python: one line, a notebook's cell, data frames, figures.
 
-Results are data and know no output. What shows them is above them, and is named once, by the package's front door.
+Results are data and know no output. The modules that show them are above them, and are named once, by the package.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Views(Protocol):
-    """What shows results."""
+    """The interface of the module that shows results."""
 
     def line_of(self, result: object) -> str:
         """The answer in one line."""
@@ -43,7 +43,7 @@ _loaders: list[Callable[[], Views]] = []
 
 
 def show_by(load: Callable[[], Views]) -> None:
-    """Name what shows results; it is loaded when the first one is shown."""
+    """Name the module that shows results; it is loaded when the first one is shown."""
     _loaders[:] = [load]
 
 
@@ -57,11 +57,11 @@ class Shown:
     __slots__ = ()
 
     def __repr__(self) -> str:
-        """The type, what it is of, and the answer in one sentence."""
+        """The type, its sources, and the answer in one sentence."""
         return _views().line_of(self)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the sections of the report's page that this result answers."""
+        """The display in a notebook: the sections of the report's page that this result answers."""
         return _views().html_of(self)
 
     @property
@@ -79,8 +79,8 @@ class Shown:
             table: One of ``table_names``; None: the first.
 
         Returns:
-            The table. A column that mixes numbers and words is text; what a trainer logged as NaN or infinity is that
-            number.
+            The table. A column that mixes numbers and words is text; values that a trainer logged as NaN or infinity
+            are that number.
 
         Raises:
             UsageError: There is no such table.

@@ -1,7 +1,7 @@
-"""Everything that is written goes through here: whole or not at all, nothing unasked, one writer an output.
+"""All writing of files: completely or not at all, nothing unasked, one writer an output.
 
 A file is written aside and then renamed, so that a reader never sees half of it and ``kill -9`` leaves the old one.
-What was being written lies beside its place as ``.NAME.<pid>-<random>.partial``; it belongs to the process that holds
+An unfinished file is next to its destination as ``.NAME.<pid>-<random>.partial``; it belongs to the process that holds
 its lock, and the next writer of that name removes it once nobody does. Locks are those of the kernel (``flock``): they
 end with their process however it ends, and neither a clock nor a process number that is used again can make one look
 alive. Where a file system has none, nothing is refused and nothing removed on their account.
@@ -35,7 +35,7 @@ _HELD = {errno.EWOULDBLOCK, errno.EACCES}
 _FLOCK: Any = import_module("fcntl") if find_spec("fcntl") else None
 _OURS: set[tuple[int, int, int]] = set()  # locks that are held: the process that does, device and inode
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-"""Flags that open neither what a link points to nor wait for the other end of a pipe."""
+"""Flags with which opening follows no link and waits for no pipe."""
 _LOCK_KEYS = {"process", "host", "since"}
 _OS_ERROR = re.compile(r"\(os error ([0-9]+)\)")
 _PARTIAL = re.compile(r"\.([^/]+)\.[0-9]+(?:-[0-9a-f]{6})?\.partial")
@@ -43,11 +43,11 @@ _TORCH_WRITER = re.compile("PytorchStreamWriter|inline_container")
 
 
 def atomic_write(path: Path, data: bytes | str, *, force: bool = False) -> None:
-    """Write a whole file, its folder too, or nothing; text becomes UTF-8.
+    """Write a complete file, and its folder, or nothing; text becomes UTF-8.
 
     Args:
         path: Where it belongs.
-        force: Replace what is there.
+        force: Replace an existing file.
 
     Raises:
         OutputExistsError: Something is there and ``force`` is off.
@@ -59,7 +59,7 @@ def atomic_write(path: Path, data: bytes | str, *, force: bool = False) -> None:
             # half a surrogate pair, which a log may hold, has no bytes of its own
             stream.write(data.encode(errors="backslashreplace") if isinstance(data, str) else data)
             stream.flush()
-            take_place(Path(stream.name), path, force=force)
+            move_into_place(Path(stream.name), path, force=force)
 
 
 def is_own(path: Path) -> bool:
@@ -74,12 +74,12 @@ def is_own(path: Path) -> bool:
 
 
 def open_own(path: str, flags: int) -> int:
-    """An ``opener`` for a file that grows in place: what a link leads to is not opened, and no pipe is waited for."""
+    """An ``opener`` for a file that grows: it follows no link and waits for no pipe."""
     return os.open(path, flags | _NO_LINKS, 0o666)
 
 
-def take_place(aside: Path, path: Path, *, force: bool) -> None:
-    """Let a file take its place; what appeared there in the meantime is replaced with ``force`` alone.
+def move_into_place(aside: Path, path: Path, *, force: bool) -> None:
+    """Move a file to its destination; a file that appeared there in the meantime is replaced with ``force`` alone.
 
     Raises:
         OutputExistsError: Something is there and ``force`` is off.
@@ -90,13 +90,13 @@ def take_place(aside: Path, path: Path, *, force: bool) -> None:
             return
         except FileExistsError:
             refuse_existing(path, force=False)
-        except (OSError, NotImplementedError):  # a file system without links; whatever else it is, renaming tells
+        except (OSError, NotImplementedError):  # a file system without links; other errors recur in the rename
             pass
     aside.replace(path)
 
 
 def repeatable(tensors: bytes) -> bytes:
-    """What ``safetensors.save`` made, with its metadata in order: the library has them in another one each time."""
+    """The bytes of ``safetensors.save`` with its metadata sorted: the library's order varies."""
     end = 8 + int.from_bytes(tensors[:8], "little")
     header = json.loads(tensors[8:end])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
@@ -106,7 +106,7 @@ def repeatable(tensors: bytes) -> bytes:
 
 
 def refuse_existing(path: Path, *, force: bool) -> None:
-    """Refuse a place that is taken, before any work.
+    """Refuse an existing path, before any work.
 
     Raises:
         OutputExistsError: Something is there and ``force`` is off, or it is a folder.
@@ -119,7 +119,7 @@ def refuse_existing(path: Path, *, force: bool) -> None:
 
 @contextmanager
 def partial_file(path: Path) -> Iterator[IO[bytes]]:
-    """An empty file beside its place to be, open; its name is gone at the end unless it was renamed."""
+    """An empty open file next to its destination; it is removed at the end unless it was renamed."""
     remove_partials(path)
     aside = _aside(path)
     with aside.open("xb") as stream:
@@ -132,7 +132,7 @@ def partial_file(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def partial_folder(path: Path) -> Iterator[Path]:
-    """An empty folder beside its place to be, gone with all that is in it at the end."""
+    """An empty folder next to its destination, removed with its content at the end."""
     remove_partials(path)
     aside = _aside(path)
     aside.mkdir(parents=True)
@@ -147,21 +147,21 @@ def partial_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder that takes its place whole when the block ends well; what is there is replaced. It begins empty."""
-    place = path.resolve()
-    with partial_folder(place) as aside:
+    """An empty folder that replaces its destination when the block ends without an error."""
+    target = path.resolve()
+    with partial_folder(target) as aside:
         yield aside
-        with partial_folder(place) as old:
-            if place.exists():
-                place.rename(old / place.name)
-            aside.rename(place)
+        with partial_folder(target) as old:
+            if target.exists():
+                target.rename(old / target.name)
+            aside.rename(target)
 
 
 def remove_partials(path: Path) -> None:
-    """Remove what writers of this place left behind that were killed."""
+    """Remove unfinished files of killed writers of this path."""
     for partial in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
-        found = _PARTIAL.fullmatch(partial.name)
-        if found is None or found[1] != path.name:
+        match = _PARTIAL.fullmatch(partial.name)
+        if match is None or match[1] != path.name:
             continue
         with contextlib.suppress(OSError):  # another writer of the same name may be as fast
             descriptor = os.open(partial, os.O_RDONLY | os.O_NONBLOCK)
@@ -174,18 +174,18 @@ def remove_partials(path: Path) -> None:
 
 @contextmanager
 def one_writer(path: Path) -> Iterator[None]:
-    """Be the only one who writes a place, a file or a folder, until the end.
+    """Be the only writer of a path, a file or a folder, until the end.
 
-    The lock is a file beside the place, ``.NAME.lock``, that says who holds it since when. A process that holds it
+    The lock is a file next to the path, ``.NAME.lock``, with its holder and time. A process that holds it
     already is let in again; parts that a killed writer left behind are removed. A file of that name which says
-    something else is somebody's: it is neither written nor removed, and no link is followed.
+    something else is a user's: it is neither written nor removed, and no link is followed.
 
     Args:
-        path: The place, which need not exist.
+        path: The file or folder, which need not exist.
 
     Raises:
         OutputBusyError: Another process does.
-        OutputExistsError: What lies in the place of the lock is none.
+        OutputExistsError: The path of the lock is another file.
     """
     file = lock_path(path)
     with naming(file):
@@ -204,10 +204,10 @@ def one_writer(path: Path) -> Iterator[None]:
 
 
 def lock_path(path: Path) -> Path:
-    """The lock of a place: a hidden file beside it.
+    """The lock of a path: a hidden file next to it.
 
     Raises:
-        OutputExistsError: The place is the root of all files.
+        OutputExistsError: The path is the root of all files.
     """
     absolute = path.absolute()
     if not absolute.name:
@@ -220,7 +220,7 @@ def naming(path: Path | str) -> Iterator[None]:
     """Let every failure to write say which file it was about, those of libraries with errors of their own too.
 
     Raises:
-        OSError: What was raised, with the file's name.
+        OSError: The raised error, with the file's name.
         GradscopeError: As it was raised.
     """
     try:
@@ -231,26 +231,26 @@ def naming(path: Path | str) -> Iterator[None]:
         if error.errno is None:
             raise
         raise OSError(
-            error.errno, error.strerror or os.strerror(error.errno), _whole(error.filename or path)
+            error.errno, error.strerror or os.strerror(error.errno), _final_name(error.filename or path)
         ) from error
     except Exception as error:
-        found = _of_library(error, path)
-        if found is None:
+        os_error = _of_library(error, path)
+        if os_error is None:
             raise
-        raise found from error
+        raise os_error from error
 
 
-def _whole(path: object) -> str:
-    """A place as it is named once it is there."""
+def _final_name(path: object) -> str:
+    """The final name of a path that may be unfinished."""
     return _PARTIAL.sub(r"\1", str(path))
 
 
 def _of_library(error: Exception, path: Path | str) -> OSError | None:
-    """What safetensors and PyTorch tell of a file that could not be written, as what it is."""
-    if told := _OS_ERROR.search(str(error)):
-        return OSError(int(told[1]), os.strerror(int(told[1])), _whole(path))
+    """Errors of safetensors and PyTorch over a file that could not be written, as OSError."""
+    if match := _OS_ERROR.search(str(error)):
+        return OSError(int(match[1]), os.strerror(int(match[1])), _final_name(path))
     if _TORCH_WRITER.search(str(error)):
-        return OSError(errno.EIO, "PyTorch could not write a file to its end", _whole(path))
+        return OSError(errno.EIO, "PyTorch could not write a file to its end", _final_name(path))
     return None
 
 
@@ -273,9 +273,9 @@ def _held(file: Path) -> int | None:
             os.close(descriptor)
             if is_ours:
                 return None
-            place = file.with_name(file.name.removeprefix(".").removesuffix(".lock"))
+            target = file.with_name(file.name.removeprefix(".").removesuffix(".lock"))
             raise OutputBusyError(
-                f"{place} is being written by {_named(owner, file)}.",
+                f"{target} is being written by {_named(owner, file)}.",
                 hint="Wait until it is done, or name another place.",
             )
         is_one = stat.S_ISREG(status.st_mode) and (owner.keys() >= _LOCK_KEYS or status.st_size == 0)
@@ -306,7 +306,7 @@ def _identity(descriptor: int) -> tuple[int, int, int]:
 
 
 def _lock(descriptor: int) -> bool | None:
-    """Whether nobody else held the lock of an open file, which this process now does; None where there are no locks."""
+    """Whether the lock of an open file was free and is now this process's; None where there are no locks."""
     if _FLOCK is None:
         return None
     try:
@@ -324,12 +324,12 @@ def _is_still(file: Path, descriptor: int) -> bool:
 
 
 def _owner(descriptor: int) -> dict[str, Any]:
-    """What the lock says of its holder; nothing where that is only just about to write it."""
+    """The holder's record in the lock; empty where it is not yet written."""
     try:
-        found = json.loads(os.read(descriptor, 4096))
+        owner = json.loads(os.read(descriptor, 4096))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return owner if isinstance(owner, dict) else {}
 
 
 def _named(owner: dict[str, Any], file: Path) -> str:

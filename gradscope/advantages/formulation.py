@@ -1,4 +1,4 @@
-"""What there is to know of an advantage formulation: formula, source, what it needs, and when it is refused.
+"""An advantage formulation: formula, source, inputs, and when it is refused.
 
 Shapes: N groups of a step, G rollouts of a group.
 """
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gradscope.errors import UsageError
-from gradscope.outside.limits import read_whole
+from gradscope.outside.limits import read_limited
 
 Scope = Literal["group", "step", "length", "functions", "run", "token", "gram"]
 
@@ -42,7 +42,7 @@ class Formulation:
     min_group_size: int = 1  # fewest rollouts of a group that it is defined for
     zero_sum: bool = False  # whether the advantages of every group sum to zero
     scope: Scope = "group"
-    """What it needs: the rewards of a group, of all groups of a step, also the lengths of completions, the rewards of
+    """Its inputs: the rewards of a group, of all groups of a step, also the lengths of completions, the rewards of
     each function, a memory of the run, numbers of each token, or a Gram matrix of score vectors."""
     function: Callable[[Any], Any] | None = None
     """From rewards [..., G] to advantages [..., G], with ``step`` from [N][G] to [N][G]; None where rewards alone do
@@ -78,7 +78,7 @@ class Formulation:
 
 # A formulation of the user's own: one decorated function in a file, named as ``my.py:name``.
 #
-# The file is code and is run, so it is run only where somebody names it: on a command line or in a call. A name that is
+# The file is code and is run, so it is run only where a user names it: on a command line or in a call. A name that is
 # read from a log, a manifest or a file of settings runs nothing.
 Array = NDArray[np.float64]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -88,7 +88,7 @@ _MARK = "__gradscope_formulation__"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Terms:
-    """What the decorator was told."""
+    """The arguments of the decorator."""
 
     needs_binary: bool
     min_group_size: int
@@ -167,7 +167,7 @@ def read_formulation(name: str) -> Formulation:
 
 def _source(path: str) -> bytes:
     try:
-        return read_whole(Path(path))
+        return read_limited(Path(path))
     except OSError as error:
         raise UsageError(
             f"{path} cannot be read: {error.strerror or error}.",
@@ -176,7 +176,7 @@ def _source(path: str) -> bytes:
 
 
 def _run(path: str, source: bytes) -> ModuleType:
-    """The module of a file, run from the bytes whose digest is kept; no bytecode is written beside it."""
+    """The module of a file, run from the bytes whose digest is recorded; no bytecode is written."""
     module = ModuleType(f"gradscope_file_{hashlib.sha256(source).hexdigest()[:16]}")
     module.__file__ = path
     sys.modules[module.__name__] = module  # where dataclasses and the like look their module up
@@ -184,7 +184,7 @@ def _run(path: str, source: bytes) -> ModuleType:
         exec(compile(source, path, "exec"), vars(module))
     except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]
-        raise UsageError(f"{path} does not run: {_said(error, path)}.", hint="Mend the file.") from error
+        raise UsageError(f"{path} does not run: {_describe_error(error, path)}.", hint="Mend the file.") from error
     return module
 
 
@@ -224,7 +224,9 @@ class _OfFile:
         try:
             return self.function(rewards)
         except Exception as error:
-            raise UsageError(f"{self.name} fails: {_said(error, self.path)}.", hint="Mend the function.") from error
+            raise UsageError(
+                f"{self.name} fails: {_describe_error(error, self.path)}.", hint="Mend the function."
+            ) from error
 
     def _checked(self, answer: Any, shape: tuple[int, ...]) -> Array:
         try:
@@ -246,7 +248,7 @@ class _OfFile:
         return values
 
 
-def _said(error: BaseException, path: str) -> str:
+def _describe_error(error: BaseException, path: str) -> str:
     """An error in one line, with the line of the file that it is about."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     if isinstance(error, SyntaxError):

@@ -23,7 +23,7 @@ TRL_EPSILON = 1e-4  # added to the group's std; verl adds 1e-6, OpenRLHF 1e-9
 NGRPO_EPSILON = 1e-6  # added to the std of ``ngrpo``, as its authors' program does
 DRIFT, NOISE, START, KRPO_EPSILON = 1e-5, 1e-2, (0.0, 1.0), 1e-8
 """The filter of ``krpo``: variance of the state's drift Q and of a reward R, the state's mean and variance before the
-first rollout, and what is added to its std. They are the constants of its authors' program."""
+first rollout, and the number added to its std. They are the constants of its authors' program."""
 
 
 def _live_only(rewards: Array, advantages: Array) -> Array:
@@ -89,7 +89,7 @@ def ngrpo(rewards: Array) -> Array:
     """(r - m) / (s + 1e-6), m and s of the group's rewards and one more of 1: a group of fails is pushed away from.
 
     The mean and the std, with G in the denominator of the variance, are of G + 1 rewards of 0 and 1, the last that of a
-    rollout that nobody sampled. A group of passes gets exactly zero.
+    rollout that was not sampled. A group of passes gets exactly zero.
 
     >>> ngrpo(np.array([1.0, 0, 0, 0, 0, 0, 0, 0]))[:2].round(2).tolist()  # the example of the paper
     [1.76, -0.5]
@@ -120,7 +120,7 @@ def krpo(rewards: Array) -> Array:
 
 
 def leave_one_out_weights(k: int) -> Callable[[Array], Array]:
-    """The weights of :func:`pass_weights` with a baseline: what a rollout adds to k - 1 others, 2 <= k <= G.
+    """The weights of :func:`pass_weights` with a baseline: a rollout's gain over k - 1 others, 2 <= k <= G.
 
     The mean over all sets of k - 1 other rollouts of max(r_i, best of the set) - best of the set, times k. A rollout's
     baseline does not depend on it, so the mean over the group of A_i s_i is still an unbiased estimate of the gradient
@@ -134,7 +134,7 @@ def leave_one_out_weights(k: int) -> Callable[[Array], Array]:
         size = rewards.shape[-1]
         order = np.argsort(rewards, axis=-1, kind="stable")
         ascending = np.take_along_axis(rewards, order, axis=-1)
-        # sets whose best is one of the lower ones: what lies between two neighbours is gained over each of them
+        # sets whose best is one of the lower ones: the difference of two neighbors is gained over each of them
         sets_below = np.cumsum(comb(np.arange(size - 1), k - 2))
         gained = np.cumsum(np.diff(ascending, axis=-1) * sets_below, axis=-1)
         sorted_gain = np.concatenate([np.zeros((*rewards.shape[:-1], 1)), gained], axis=-1)
@@ -184,7 +184,7 @@ def optimal_advantages(rewards: Array, weights: Array) -> Array:
     return _live_only(rewards, rewards - optimal_baselines(rewards, weights))
 
 
-# Advantages relative to the whole step: the baseline borrows from the other prompts, so dead groups still push.
+# Advantages relative to the step: the baseline borrows from the other prompts, so dead groups still push.
 #
 # Groups may differ in size: N groups of a step, G rewards of a group, [N][G]; an array [N, G] is one such.
 WHITENING_EPSILON = 1e-8  # added to the variance of ``reinforce_plus_plus``, as verl does
@@ -267,22 +267,22 @@ def shrinkage(rewards: Iterable[Array]) -> tuple[Array, ...]:
     variance and s the variance of their means. The baseline of a reward does not depend on it, so the gradient stays
     unbiased. Where groups differ in size, each mean and each variance is of its group's own size, and each group counts
     once. Source: Zeng et al. 2025, arXiv 2511.03710, equations 10 and 13 to 16. Where the other groups have neither
-    spread nor noise, or there are none, l_i is 0: what is left is ``rloo``.
+    spread nor noise, or there are none, l_i is 0, which is ``rloo``.
 
-    >>> found = shrinkage([np.array([0.0, 0.0]), np.array([0.0, 1.0])])  # l_1 = 1/2 * .25 / (.25 + 0), l_2 = 0
-    >>> [group.round(4).tolist() for group in found]
+    >>> advantages = shrinkage([np.array([0.0, 0.0]), np.array([0.0, 1.0])])  # l_1 = 1/2 * .25 / (.25 + 0), l_2 = 0
+    >>> [group.round(4).tolist() for group in advantages]
     [[-0.25, -0.25], [-1.0, 1.0]]
     """
     groups = list(rewards)
-    others_of_group = [(group.sum() - group) / (len(group) - 1) for group in groups]
+    leave_one_out = [(group.sum() - group) / (len(group) - 1) for group in groups]
     if len(groups) < 2:
-        return tuple(group - baseline for group, baseline in zip(groups, others_of_group, strict=True))
+        return tuple(group - baseline for group, baseline in zip(groups, leave_one_out, strict=True))
     noise, spread, target = _other_groups(groups)
     total = noise + spread
     weight = (len(groups) - 1) / len(groups) * np.divide(noise, total, out=np.zeros(len(groups)), where=total > 0)
     return tuple(
         group - ((1 - share) * baseline + share * mean)
-        for group, baseline, share, mean in zip(groups, others_of_group, weight, target, strict=True)
+        for group, baseline, share, mean in zip(groups, leave_one_out, weight, target, strict=True)
     )
 
 
@@ -308,7 +308,7 @@ COMPENSATION_LIMIT = 1.5
 
 
 def return_to_go(token_rewards: Sequence[ArrayLike]) -> tuple[Array, ...]:
-    """What a token and those after it earn, minus the group's mean of that at the same place, [G][T].
+    """The summed reward of a token and those after it, minus the group's mean of that at the same position, [G][T].
 
     R_t = sum of the rewards from token t on; A_it = R_it - mean over the group of R_jt, a rollout that has ended
     counting as 0. A reward from before a token cannot be due to it, so it is left out.
@@ -320,7 +320,7 @@ def return_to_go(token_rewards: Sequence[ArrayLike]) -> tuple[Array, ...]:
 
 
 def own_rewards(token_rewards: Sequence[ArrayLike]) -> tuple[Array, ...]:
-    """A token's own reward minus the group's mean at the same place, [G][T]: what comes after it does not count.
+    """A token's own reward minus the group's mean at the same position, [G][T]: later tokens do not count.
 
     A_it = r_it - mean over the group of r_jt, a rollout that has ended counting as 0.
 
@@ -331,7 +331,7 @@ def own_rewards(token_rewards: Sequence[ArrayLike]) -> tuple[Array, ...]:
 
 
 def _against_group(values: Sequence[Array]) -> tuple[Array, ...]:
-    """Values of tokens, [G][T], minus their mean over the group at the same place, an ended rollout counting as 0."""
+    """Values of tokens, [G][T], minus their group's mean at the same position, an ended rollout counting as 0."""
     padded = np.zeros((len(values), max(len(row) for row in values)))
     for index, row in enumerate(values):
         padded[index, : len(row)] = row
@@ -342,17 +342,17 @@ def _against_group(values: Sequence[Array]) -> tuple[Array, ...]:
 def gae(values: ArrayLike, reward: float, *, decay: float = 0.95) -> Array:
     """Generalized advantage estimation, [T], with one reward at the end and no discount (Schulman et al. 2016).
 
-    d_t = V_{t+1} - V_t, V what is expected before each token, with the reward in place of V after the last one; A_t =
+    d_t = V_{t+1} - V_t, V the expected reward before each token, and the reward itself after the last one; A_t =
     d_t + decay A_{t+1}, 0.95 the paper's and TRL's decay. At 1 that is the reward minus the value, at 0 the change of
     the value.
 
     >>> gae([0.5, 0.25], 1.0, decay=0.5).tolist(), gae([0.5, 0.25], 1.0, decay=1.0).tolist()
     ([0.125, 0.75], [0.5, 0.75])
     """
-    known = np.asarray(values, dtype=np.float64)
-    advantages, after = np.diff(known, append=reward), 0.0
-    for place in reversed(range(len(known))):
-        after = advantages[place] = advantages[place] + decay * after
+    before = np.asarray(values, dtype=np.float64)
+    advantages, after = np.diff(before, append=reward), 0.0
+    for token in reversed(range(len(before))):
+        after = advantages[token] = advantages[token] + decay * after
     return np.asarray(advantages, dtype=np.float64)
 
 

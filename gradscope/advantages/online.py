@@ -1,4 +1,4 @@
-"""Advantages while a run is trained, by name: what a formulation asks of a step beyond its rewards.
+"""Advantages while a run is trained, by name: a formulation's inputs of a step beyond its rewards.
 
 Most are arithmetic on the step's rewards (:class:`~gradscope.advantages.online.OnlineAdvantage`). Here are
 those that read tokens, lengths or single reward functions, and the choice among all that need no torch.
@@ -33,7 +33,7 @@ Ids = Sequence[int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What a formulation must keep to go on as it was, plain enough for JSON and safetensors."""
+    """The state from which a formulation resumes, plain enough for JSON and safetensors."""
 
     numbers: Mapping[str, float] = field(default_factory=dict)  # single numbers by name
     arrays: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)  # arrays by name
@@ -41,12 +41,12 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRollouts:
-    """What the advantages of a step may depend on."""
+    """The inputs of the advantages of a step."""
 
     rewards: Sequence[Array]  # scalar rewards by group, [N][G]
     prompt_ids: tuple[str, ...]  # the prompt of each group, [N]
     logprobs: Sequence[Sequence[float]]  # log-probability of each sampled token, [R][T]
-    max_logprobs: Sequence[Sequence[float]]  # log-probability of the most likely token at each place, [R][T]
+    max_logprobs: Sequence[Sequence[float]]  # log-probability of the most likely token at each position, [R][T]
     token_rewards: Sequence[Sequence[float]] | None = None
     """Reward of each token, [R][T]; None where the task does not grade steps."""
     states: Sequence[NDArray[np.float32]] | None = None
@@ -95,12 +95,12 @@ class OnlineAdvantage:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What it has to say of the last step, for the run's metrics."""
+        """Its numbers of the last step, for the run's metrics."""
         return {}
 
     @property
     def memory(self) -> Memory:
-        """What it remembers."""
+        """Its memory."""
         return Memory()
 
     def recall(self, memory: Memory) -> None:
@@ -109,7 +109,7 @@ class OnlineAdvantage:
 
 _MEMORY = 0.5  # how much of the running mean of ``running_mean`` stays when its prompt is seen again
 HALF_LIFE, LEAST_KEPT, MOST_KEPT = 0.06, 0.875, 0.96
-"""Of ``spo``: the change D of the policy that halves what is kept of the counts, and the bounds of that share: the
+"""Of ``spo``: the change D of the policy that halves the weight of old counts, and the bounds of that weight: the
 constants of its authors' program and of its script. They amount to windows of 8 to 25 visits."""
 PRIOR = 0.5
 """Passes and fails that ``spo`` counts before a prompt's first visit, as its program does without earlier samples."""
@@ -118,7 +118,7 @@ _KINDS, _ARRAYS = ("passes", "fails"), ("ids", "logprobs")
 
 
 class _RunningMean(OnlineAdvantage):
-    """``running_mean``: the reward minus what its prompt used to earn.
+    """``running_mean``: the reward minus the running mean of its prompt.
 
     A group of equal rewards pushes when that differs from the prompt's past. A prompt's first baseline is the mean of
     the step that it comes up in.
@@ -223,7 +223,7 @@ class _ValueTracker(OnlineAdvantage):
 
 
 class _OfTokenRewards(OnlineAdvantage):
-    """``per_step`` and ``per_token``: what a token earns, alone or with those after it, against the group.
+    """``per_step`` and ``per_token``: a token's reward, alone or with those after it, against the group.
 
     Args:
         function: From the token rewards of a group, [G][T], to advantages, [G][T].
@@ -278,8 +278,8 @@ class Compensation(OnlineAdvantage):
         """The advantages of a step, one number a token, [R][T]."""
         advantages = np.concatenate(compute_step_advantages("grpo", step.rewards))
         return tuple(
-            advantage * compensation(taken, top, limit=self._limit)
-            for advantage, taken, top in zip(advantages, step.logprobs, step.max_logprobs, strict=True)
+            advantage * compensation(chosen, top, limit=self._limit)
+            for advantage, chosen, top in zip(advantages, step.logprobs, step.max_logprobs, strict=True)
         )
 
 
@@ -310,6 +310,6 @@ _MAKERS: dict[str, Callable[[], OnlineAdvantage]] = {
 
 
 def _by_group(values: Sequence[Any] | NDArray[Any], step: StepRollouts) -> list[Any]:
-    """What belongs to the rollouts of a step, [R], cut into its groups, [N][G]."""
+    """Values of the rollouts of a step, [R], split into its groups, [N][G]."""
     ends = np.cumsum([len(group) for group in step.rewards])
     return [values[end - len(group) : end] for group, end in zip(step.rewards, ends, strict=True)]

@@ -1,7 +1,7 @@
 """Every advantage formulation by name: the one list that training, rank and degeneracy choose from.
 
-A new formulation is one function and one row in :mod:`gradscope.advantages.entries`. What a formulation needs is its
-``scope``: the rewards of a group, those of the whole step, lengths of completions, the rewards of each function, what
+A new formulation is one function and one row in :mod:`gradscope.advantages.entries`. The inputs of a formulation are
+its ``scope``: the rewards of a group, those of the step, lengths of completions, the rewards of each function, what
 the run remembers, something of every token, or a Gram matrix. The first two are functions of rewards and can be asked
 "what if" of any log; those of the run and of tokens exist while a run is trained (:mod:`gradscope.advantages.online`),
 the last where `rank` has the matrix (:mod:`gradscope.advantages.group`).
@@ -32,11 +32,11 @@ ALL_FORMULATIONS: dict[str, Formulation] = {entry.name: entry for entry in ENTRI
 FORMULATIONS: dict[str, Formulation] = {
     name: entry for name, entry in ALL_FORMULATIONS.items() if entry.scope == "group"
 }
-"""Name -> entry of those that the rewards of one group decide: what any log can be asked afterwards."""
+"""Name -> entry of the formulations of one group's rewards, which can be computed from any log."""
 GRAM_FORMULATIONS: dict[str, Formulation] = {
     name: entry for name, entry in ALL_FORMULATIONS.items() if entry.scope in ("gram", "length")
 }
-"""Name -> entry of those that weigh the rewards of a group: what any recomputed step can be asked as well."""
+"""Name -> entry of those that weigh the rewards of a group, which any recomputed step has as well."""
 
 
 CONSTANT = ":c="  # between the name of a formulation that takes a constant and its value, as in ``sign:c=0.5``
@@ -51,7 +51,7 @@ def named_formulation(name: str) -> Formulation:
 
 
 def short_name(name: str) -> str:
-    """A name for folders and ids: of one in a file, without the folders that it lies in.
+    """A name for folders and ids: of one in a file, without its folders.
 
     >>> short_name("rules/my.py:centered"), short_name("sign:c=0.5"), short_name("grpo")
     ('my.centered', 'sign-c0.5', 'grpo')
@@ -60,8 +60,8 @@ def short_name(name: str) -> str:
     return f"{Path(path).stem}.{function}" if is_in_file(name) else name.replace(CONSTANT, "-c")
 
 
-def is_known(name: str) -> bool:
-    """Whether there is such a formulation; one in a file that nobody has named is none."""
+def is_formulation(name: str) -> bool:
+    """Whether there is such a formulation; one in a file counts once it is loaded."""
     return name in ALL_FORMULATIONS or name in _FROM_FILES or _with_constant(name) is not None
 
 
@@ -87,9 +87,9 @@ def formulation(name: str) -> Formulation:
     >>> formulation("dr_grpo").formula
     'r - mean(r)'
     """
-    found = ALL_FORMULATIONS.get(name) or _FROM_FILES.get(name) or _with_constant(name)
-    if found is not None:
-        return found
+    entry = ALL_FORMULATIONS.get(name) or _FROM_FILES.get(name) or _with_constant(name)
+    if entry is not None:
+        return entry
     if is_in_file(name):
         raise UsageError(
             f"{name} is code in a file, which runs only where you name it.", hint=f"Add --advantage {name}"
@@ -107,7 +107,7 @@ def formulation(name: str) -> Formulation:
 def compute_advantages(name: str, rewards: ArrayLike) -> Array:
     """The advantages of a group or several of one size, [..., G], in float64; TRL's float32 differs by about 1e-7.
 
-    For a formulation of the whole step [N, G]; several reward functions are already one weighted sum.
+    For a formulation of the step [N, G]; several reward functions are already one weighted sum.
 
     Raises:
         UsageError: There is no such formulation, or these rewards have no such advantage.

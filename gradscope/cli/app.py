@@ -47,11 +47,11 @@ _START_TEXT = """What carries signal in a GRPO run? RUN is a folder, a log or a 
   gradscope demo             the whole tour on a small model, in two minutes
   gradscope --help           all commands
 """
-"""What `gradscope` alone prints."""
+"""The output of `gradscope` alone."""
 
 
 def _help(paragraphs: list[str], examples: tuple[str, ...]) -> str:
-    """What a command is for, its examples, and the rest."""
+    """A command's question, its examples, and its options."""
     first, *more = (" ".join(paragraph.split()) for paragraph in paragraphs)
     shown = examples_in(examples).replace("[", r"\[")
     return "\n\n".join([first, f"[bold]Examples[/bold]\n{shown}", *more])

@@ -1,4 +1,4 @@
-"""Two pages of help for each command: `--help` with examples and what most people need, `--help-all` with all."""
+"""Two pages of help for each command: `--help` with examples and the usual options, `--help-all` with all."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HELP_NAMES = ("-h", "--help", "--help-all")
 
 _WIDTH = 78
 _FIRST_EXAMPLES = 3  # on the first page, which is to fit a terminal of 24 lines
-_WIDEST_VALUE = 18  # characters; choices that take more stand behind the sentence
+_WIDEST_VALUE = 18  # characters; choices that take more follow the sentence
 _LISTS = "Lists: 2,4 or the option again. Ranges: 2:4 or 2-4."
 _EVERY_PAGE = "--help: the options most people need; --help-all: every option."
 
@@ -42,10 +42,12 @@ def page_of(function: Callable[..., None], examples: Sequence[str], common: Sequ
 
 
 def _is_a_number(hint: Any) -> bool:
-    """Whether typer itself makes a number of the parameter; where an option has a parser, that one has the say."""
-    told = getattr(hint, "__metadata__", ())
-    kind = get_args(hint)[0] if told else hint
-    return bool({int, float} & {kind, *get_args(kind)}) and not any(getattr(one, "parser", None) for one in told)
+    """Whether typer itself converts the parameter to a number: not where an option has a parser."""
+    metadata = getattr(hint, "__metadata__", ())
+    kind = get_args(hint)[0] if metadata else hint
+    return bool({int, float} & {kind, *get_args(kind)}) and not any(
+        getattr(parameter, "parser", None) for parameter in metadata
+    )
 
 
 class PlainSwitches:
@@ -54,31 +56,31 @@ class PlainSwitches:
     def get_params(self, ctx: Any) -> list[Any]:
         """The parameters, the help option last."""
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
-        for one in params:
-            if getattr(one, "is_flag", False):
-                one.metavar = ""
-            if one.param_type_name == "argument":
-                one.get_usage_pieces = partial(_metavar_alone, one)
-            if set(HELP_NAMES) & set(one.opts):
-                one.help, one.opts = _EVERY_PAGE, [*HELP_NAMES[1:], HELP_NAMES[0]]  # typer's order changes
+        for parameter in params:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+            if parameter.param_type_name == "argument":
+                parameter.get_usage_pieces = partial(_metavar_alone, parameter)
+            if set(HELP_NAMES) & set(parameter.opts):
+                parameter.help, parameter.opts = _EVERY_PAGE, [*HELP_NAMES[1:], HELP_NAMES[0]]  # typer's order changes
         return params
 
 
-def _metavar_alone(one: Any, ctx: Any) -> list[str]:
-    """An argument in the line of usage, whose own brackets and dots say what typer's would say again."""
-    return [str(one.metavar)]
+def _metavar_alone(parameter: Any, ctx: Any) -> list[str]:
+    """An argument in the line of usage by its own metavar, whose brackets and dots typer would repeat."""
+    return [str(parameter.metavar)]
 
 
-def _in_one_grammar(one: Any) -> Callable[[Any, Any], Any]:
-    """How typer processes a number, held to the grammar of all others: its own takes ``1_0`` and NaN."""
-    process = one.process_value
+def _in_one_grammar(parameter: Any) -> Callable[[Any, Any], Any]:
+    """Typer's processing of a number, with our grammar: its own takes ``1_0`` and NaN."""
+    process = parameter.process_value
 
     def processed(ctx: Any, value: Any) -> Any:
         try:
             if isinstance(value, str) and not isfinite(number_from(value)):
                 raise ValueError(f"{value!r} is not a finite number")
         except ValueError as error:
-            raise typer.BadParameter(f"{error}.", ctx=ctx, param=one) from error
+            raise typer.BadParameter(f"{error}.", ctx=ctx, param=parameter) from error
         return process(ctx, value)
 
     return processed
@@ -91,12 +93,12 @@ class _Command(PlainSwitches, TyperCommand):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        for one in self.params:
-            if one.name in self.numbers:
-                one.process_value = _in_one_grammar(one)  # type: ignore[assignment]
+        for parameter in self.params:
+            if parameter.name in self.numbers:
+                parameter.process_value = _in_one_grammar(parameter)  # type: ignore[assignment]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Notes which page is asked for, before the help option prints it, and what was typed."""
+        """Notes which page is asked for, before the help option prints it, and the typed words."""
         ctx.meta["help_all"] = "--help-all" in args
         ctx.meta["typed"] = tuple(args)
         return super().parse_args(ctx, args)
@@ -107,9 +109,9 @@ class _Command(PlainSwitches, TyperCommand):
 
     def _every_option(self, ctx: Any) -> RenderableType:
         panels: dict[str, list[Any]] = {}
-        for one in self.get_params(ctx):
-            own = "Arguments" if one.param_type_name == "argument" else "Options"
-            panels.setdefault(one.rich_help_panel or own, []).append(one)
+        for parameter in self.get_params(ctx):
+            own = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            panels.setdefault(parameter.rich_help_panel or own, []).append(parameter)
         return Group(
             Text(self.get_usage(ctx), style="bold"),
             Text.from_markup(f"{self.help}\n"),
@@ -118,8 +120,8 @@ class _Command(PlainSwitches, TyperCommand):
         )
 
     def _first_page(self, ctx: Any) -> RenderableType:
-        chosen = [one for one in self.params if one.param_type_name == "argument"]
-        chosen += [one for flag in self.common for one in self.params if flag in one.opts]
+        chosen = [parameter for parameter in self.params if parameter.param_type_name == "argument"]
+        chosen += [parameter for flag in self.common for parameter in self.params if flag in parameter.opts]
         everything = f"all options: {ctx.command_path} --help-all"
         return Group(
             Text(self.get_usage(ctx), style="bold"),
@@ -128,7 +130,7 @@ class _Command(PlainSwitches, TyperCommand):
             Text("Examples", style="bold"),
             Text(examples_in(self.examples[:_FIRST_EXAMPLES])),
             _panel(_rows(chosen, _in_short), "Common", everything),
-            *([Text(_LISTS)] if any(_is_list(one) for one in chosen) else []),
+            *([Text(_LISTS)] if any(_is_list(parameter) for parameter in chosen) else []),
         )
 
 
@@ -136,61 +138,63 @@ def _panel(rows: Table, title: str, subtitle: str | None = None) -> Panel:
     return Panel(rows, title=title, subtitle=subtitle, title_align="left", subtitle_align="left", border_style=QUIET)
 
 
-def _rows(params: Sequence[Any], told: Callable[[Any], str]) -> Table:
+def _rows(params: Sequence[Any], describe: Callable[[Any], str]) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0), expand=True)
     table.add_column(style=STYLES["unknown"], no_wrap=True)
     table.add_column(ratio=1)
-    for one in params:
-        table.add_row(Text(_spelled(one)), Text(told(one)))
+    for parameter in params:
+        table.add_row(Text(_spelled(parameter)), Text(describe(parameter)))
     return table
 
 
-def _in_short(one: Any) -> str:
+def _in_short(parameter: Any) -> str:
     """The first sentence of an option's help, and its choices where they are too many for the left."""
-    sentence, _, _ = Text.from_markup(one.help or "").plain.partition(". ")
+    sentence, _, _ = Text.from_markup(parameter.help or "").plain.partition(". ")
     sentence, _, _ = sentence.partition("; ")
-    return f"{sentence.rstrip('.')}: {_choices(one)}." if _is_wide(one) else f"{sentence.rstrip('.')}."
+    return f"{sentence.rstrip('.')}: {_choices(parameter)}." if _is_wide(parameter) else f"{sentence.rstrip('.')}."
 
 
-def _in_full(one: Any) -> str:
+def _in_full(parameter: Any) -> str:
     """All of an option's help, its choices where they are too many for the left, its other names and its default."""
-    known = [f"One of {_choices(one)}."] if _is_wide(one) else []
-    others = [flag for flag in one.opts[1:] if flag.startswith("--")]
-    known += [f"Also {', '.join(others)}."] if others and not set(HELP_NAMES) & set(others) else []
-    default = one.show_default if isinstance(one.show_default, str) else one.default
-    if one.show_default and not isinstance(default, bool) and default not in (None, (), []):
-        known.append(f"[default: {default}]")
-    return " ".join([Text.from_markup(one.help or "").plain, *known])
+    details = [f"One of {_choices(parameter)}."] if _is_wide(parameter) else []
+    aliases = [flag for flag in parameter.opts[1:] if flag.startswith("--")]
+    details += [f"Also {', '.join(aliases)}."] if aliases and not set(HELP_NAMES) & set(aliases) else []
+    default = parameter.show_default if isinstance(parameter.show_default, str) else parameter.default
+    if parameter.show_default and not isinstance(default, bool) and default not in (None, (), []):
+        details.append(f"[default: {default}]")
+    return " ".join([Text.from_markup(parameter.help or "").plain, *details])
 
 
-def _choices(one: Any) -> str:
-    return str(one.metavar).replace("|", ", ")
+def _choices(parameter: Any) -> str:
+    return str(parameter.metavar).replace("|", ", ")
 
 
-def _is_wide(one: Any) -> bool:
-    return "|" in (one.metavar or "") and len(one.metavar) > _WIDEST_VALUE
+def _is_wide(parameter: Any) -> bool:
+    return "|" in (parameter.metavar or "") and len(parameter.metavar) > _WIDEST_VALUE
 
 
-def _is_list(one: Any) -> bool:
-    return one.param_type_name == "option" and bool(one.multiple) and "," in one.metavar
+def _is_list(parameter: Any) -> bool:
+    return parameter.param_type_name == "option" and bool(parameter.multiple) and "," in parameter.metavar
 
 
-def _spelled(one: Any) -> str:
+def _spelled(parameter: Any) -> str:
     """The option as it is typed: `--output, -o DIR`, `--gradients/--no-gradients`."""
-    if one.param_type_name == "argument":
-        return str(one.metavar)
-    switch = "/".join([one.opts[0], *one.secondary_opts])
-    short = [flag for flag in one.opts if not flag.startswith("--")]
-    value = "NAME" if _is_wide(one) else one.metavar
-    return " ".join(filter(None, (", ".join([switch, *short]), "" if one.is_flag else value)))
+    if parameter.param_type_name == "argument":
+        return str(parameter.metavar)
+    switch = "/".join([parameter.opts[0], *parameter.secondary_opts])
+    short = [flag for flag in parameter.opts if not flag.startswith("--")]
+    value = "NAME" if _is_wide(parameter) else parameter.metavar
+    return " ".join(filter(None, (", ".join([switch, *short]), "" if parameter.is_flag else value)))
 
 
 def _names(params: Sequence[Any]) -> RenderableType:
     """The names that options take of which there are too many for their own line."""
     from gradscope.diagnostics.inputs.names import NAMES
 
-    known: Mapping[str, Any] = {flag: NAMES[flag] for one in params for flag in one.opts if flag in NAMES}
-    return Group(*(Text(f"{flag}: {', '.join(names())}") for flag, names in known.items()))
+    names_of: Mapping[str, Any] = {
+        flag: NAMES[flag] for parameter in params for flag in parameter.opts if flag in NAMES
+    }
+    return Group(*(Text(f"{flag}: {', '.join(names())}") for flag, names in names_of.items()))
 
 
 def _lines(example: str) -> list[str]:

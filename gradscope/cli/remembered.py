@@ -1,15 +1,15 @@
 """A run remembers how it was read: options of reading that were given once are used by the next commands on it.
 
-They are kept in ``gradscope.toml`` beside the run, or in one that gradscope wrote farther up in the same project (the
-folder with ``.git`` or ``pyproject.toml``), as a table a run::
+They are written to ``gradscope.toml`` next to the run, or in one that gradscope wrote farther up in the same project
+(the folder with ``.git`` or ``pyproject.toml``), as a table a run::
 
     [runs."my-run"]
     initial = "./base"
     reward-column = "score"
 
-Whatever is used from there is said. Only options of :class:`ReadOptions` can stand there: names, columns and paths of
+Use of them is reported. Only options of :class:`ReadOptions` are remembered: names, columns and paths of
 data, never a formulation, which is code. A file that gradscope did not write is read and left as it is. Of a URL
-nothing is kept: there is no place beside it, and it may hold a password.
+nothing is remembered: there is no folder next to it, and it may hold a password.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from gradscope.cli.output.streams import say
 from gradscope.errors import GradscopeError, InputError, OutputExistsError
 from gradscope.machine import process_index
 from gradscope.option import options_of
-from gradscope.outside.limits import read_whole
+from gradscope.outside.limits import read_limited
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.writing import atomic_write, one_writer
 
 FILE = "gradscope.toml"
-VARIABLE = "GRADSCOPE_REMEMBER"  # the environment variable that, as ``0``, has nothing kept and nothing used
+VARIABLE = "GRADSCOPE_REMEMBER"  # the environment variable that, as ``0``, switches remembering off
 HEADER = "# Options that runs were read with, kept by gradscope. Delete a line to forget it.\n"
 """The first line of a file that gradscope may change."""
 _PROJECT = (".git", "pyproject.toml")
@@ -55,7 +55,7 @@ _Value = str | list[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What one file keeps for one run."""
+    """The options in one file for one run."""
 
     file: Path  # the ``gradscope.toml``
     run: Path  # the run, links followed
@@ -69,14 +69,14 @@ class Kept:
         return ", ".join(f"--{name} {v if isinstance(v, str) else ','.join(v)}" for name, v in values.items())
 
 
-def kept_for(run: str) -> tuple[Kept, ...]:
-    """What is kept for a run, the nearest file first; see :func:`kept_in`."""
+def remembered_for(run: str) -> tuple[Kept, ...]:
+    """The remembered options of a run, the nearest file first; see :func:`remembered_in`."""
     real = Path(os.path.realpath(run))
-    return tuple(kept for file in _files_of(real) for kept in kept_in(file) if kept.run == real)
+    return tuple(entry for file in _files_of(real) for entry in remembered_in(file) if entry.run == real)
 
 
-def kept_in(file: Path) -> tuple[Kept, ...]:
-    """What a file keeps, a record a run; nothing where there is no file, InputError where it holds what it cannot."""
+def remembered_in(file: Path) -> tuple[Kept, ...]:
+    """The options in a file, a record a run; none where there is no file, InputError where its content is invalid."""
     if not file.exists():
         return ()
     owner = _other_owner(file) or _other_owner(file.parent)
@@ -95,66 +95,66 @@ def kept_in(file: Path) -> tuple[Kept, ...]:
 def remembering(
     runs: Sequence[str], read: ReadOptions, offered: Sequence[str], *, quiet: bool = False
 ) -> Iterator[ReadOptions]:
-    """How to read some runs while a command works; what was given is kept once the command has an answer.
+    """How to read runs while a command works; typed options are remembered once the command has an answer.
 
     Args:
-        offered: The options without their dashes that the command has: of what is kept no other is used, but where
-            the first weights are.
-        quiet: Say nothing, but of what another user keeps.
+        offered: The options without their dashes that the command has: no other remembered one is used, except
+            for the initial weights.
+        quiet: Report only options of another user's file.
 
     Raises:
-        InputError: What is kept cannot be read.
+        InputError: The remembered options cannot be read.
         Exit: The command's own.
     """
     num_named = len(runs)
     runs = () if os.environ.get(VARIABLE) == "0" else [run for run in runs if not _is_url(run)]
-    given = {name: value for name in _FLAGS if (value := _value_of(read, name)) is not None}
-    chosen = {run: _with_kept(run, read, offered, given, quiet) for run in runs}
+    typed = {name: value for name in _FLAGS if (value := _value_of(read, name)) is not None}
+    chosen = {run: _with_remembered(run, read, offered, typed, quiet) for run in runs}
     try:
         yield next(iter(chosen.values())) if len(chosen) == 1 == num_named else replace(read, of_run=chosen)
     except typer.Exit as ended:
         if ended.exit_code == 1:  # a verdict, to which the run was read
-            _keep_all(runs, given, quiet)
+            _keep_all(runs, typed, quiet)
         raise
-    _keep_all(runs, given, quiet)
+    _keep_all(runs, typed, quiet)
 
 
-def _with_kept(
-    run: str, read: ReadOptions, offered: Sequence[str], given: Mapping[str, _Value], quiet: bool
+def _with_remembered(
+    run: str, read: ReadOptions, offered: Sequence[str], typed: Mapping[str, _Value], quiet: bool
 ) -> ReadOptions:
-    wanted = set(offered) - given.keys()
-    for kept in kept_for(run):
-        new = [name for name in kept.options if _value_of(read, name) is None]
-        if _INITIAL in new and _INITIAL not in offered and kept.owner is None:
-            read = read.with_initial_if_whole(str(kept.options[_INITIAL]))
+    wanted = set(offered) - typed.keys()
+    for entry in remembered_for(run):
+        new = [name for name in entry.options if _value_of(read, name) is None]
+        if _INITIAL in new and _INITIAL not in offered and entry.owner is None:
+            read = read.with_initial_if_whole(str(entry.options[_INITIAL]))
         used = [name for name in new if name in wanted]
         if not used:
             continue
         for name in used:
-            read = _with_value(read, name, kept.options[name])
-        if kept.owner is not None:
-            say(f"warning: {kept.file} is of user {kept.owner}, and is used for {run}: {kept.spelled(used)}")
+            read = _with_value(read, name, entry.options[name])
+        if entry.owner is not None:
+            say(f"warning: {entry.file} is of user {entry.owner}, and is used for {run}: {entry.spelled(used)}")
         elif not quiet:
-            say(f"note: {kept.file} is used for {run}: {kept.spelled(used)}")
+            say(f"note: {entry.file} is used for {run}: {entry.spelled(used)}")
     return read
 
 
-def _keep_all(runs: Iterable[str], given: Mapping[str, _Value], quiet: bool) -> None:
-    """Keeps what was given; that it cannot be is no reason to fail a command that has answered."""
-    given = {name: value for name, value in given.items() if not _is_url(str(value))}
-    for run in runs if given and process_index() == 0 else ():
+def _keep_all(runs: Iterable[str], typed: Mapping[str, _Value], quiet: bool) -> None:
+    """Remember typed options; a failure to write is no reason to fail a command that has answered."""
+    typed = {name: value for name, value in typed.items() if not _is_url(str(value))}
+    for run in runs if typed and process_index() == 0 else ():
         try:
-            file = _keep(Path(os.path.realpath(run)), given)
+            file = _keep(Path(os.path.realpath(run)), typed)
         except (GradscopeError, OSError, ValueError) as error:
-            said = f"note: options are not kept for {run}: {error}"
+            note = f"note: options are not kept for {run}: {error}"
         else:
-            said = f"wrote {file}: the next command on {run} needs no --{', --'.join(given)}" if file else ""
-        if said and not quiet:
-            say(said)
+            note = f"wrote {file}: the next command on {run} needs no --{', --'.join(typed)}" if file else ""
+        if note and not quiet:
+            say(note)
 
 
-def _keep(run: Path, given: Mapping[str, _Value]) -> Path | None:
-    """Writes what was given into the file of a run; None where it stood there."""
+def _keep(run: Path, typed: Mapping[str, _Value]) -> Path | None:
+    """Write typed options into the file of a run; None where the file has them already."""
     files = list(_files_of(run))
     file = next((file for file in files if _is_ours(file)), files[0])
     if (owner := _other_owner(file.parent)) is not None:
@@ -168,7 +168,7 @@ def _keep(run: Path, given: Mapping[str, _Value]) -> Path | None:
         name = next((name for name in tables if os.path.realpath(folder / name) == str(run)), None)
         name = name or str(run.relative_to(folder))
         before = tables.get(name, {})
-        table = {**before, **{option: _closed(option, value, folder) for option, value in given.items()}}
+        table = {**before, **{option: _closed(option, value, folder) for option, value in typed.items()}}
         if table == before:
             return None
         changed = _with_table(text, name, table)
@@ -194,10 +194,10 @@ def _other_owner(path: Path) -> int | None:
 
 
 def _files_of(run: Path) -> Iterator[Path]:
-    """Where options of a run may be kept: beside it, and in the folders above it up to its project's, if it has one."""
+    """Files that may hold options of a run: next to it, and in the folders above it up to its project's, if any."""
     above = list(run.parents)
     depth = next((n for n, one in enumerate(above) if any((one / name).exists() for name in _PROJECT)), 0)
-    yield from (from_here(one / FILE) for one in above[: depth + 1])
+    yield from (relative_to_cwd(one / FILE) for one in above[: depth + 1])
 
 
 def _is_url(text: str) -> bool:
@@ -206,7 +206,7 @@ def _is_url(text: str) -> bool:
 
 def _text_of(file: Path) -> str:
     try:
-        return read_whole(file).decode("utf-8")
+        return read_limited(file).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file} cannot be read: {error}.", hint=_repair(file)) from error
 
@@ -243,25 +243,25 @@ def _repair(file: Path) -> str:
 
 
 def _opened(name: str, value: _Value, folder: Path) -> _Value:
-    """A path of a file as it opens from here; a model may be an id of the hub's."""
+    """A path in a file, resolved from the current folder; a model may be an id of the hub's."""
     if name not in _PATHS or isinstance(value, list):
         return value
     is_id = name == "model" and not value.startswith((".", "/"))
-    return value if is_id else str(from_here(Path(os.path.normpath(folder.absolute() / value))))
+    return value if is_id else str(relative_to_cwd(Path(os.path.normpath(folder.absolute() / value))))
 
 
 def _closed(name: str, value: _Value, folder: Path) -> _Value:
-    """A value as a file has it: paths below its folder from there, all others whole."""
+    """A value as a file has it: paths below its folder relative to it, all others absolute."""
     if name not in _PATHS or isinstance(value, list) or not Path(value).exists():
         return value
     path, folder = Path(value).absolute(), folder.absolute()
     return f"./{path.relative_to(folder)}" if path.is_relative_to(folder) else str(path)
 
 
-def from_here(path: Path) -> Path:
+def relative_to_cwd(path: Path) -> Path:
     """A path from the current folder, where it is below that."""
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
+    folder = Path.cwd()
+    return path.relative_to(folder) if path.is_relative_to(folder) else path
 
 
 def _value_of(read: ReadOptions, name: str) -> _Value | None:
@@ -277,7 +277,7 @@ def _with_value(read: ReadOptions, name: str, value: Any) -> ReadOptions:
 
 
 def _with_table(text: str, run: str, table: Mapping[str, _Value]) -> str:
-    """A file's text with a run's table in place of the one it had, or at its end."""
+    """A file's text with a run's table replaced, or added at its end."""
     head = f"[runs.{_quoted(run)}]\n"
     lines = text.splitlines(keepends=True)
     start = lines.index(head) if head in lines else len(lines)

@@ -30,22 +30,22 @@ def missing_library(*more: str) -> str | None:
 
 
 def require_libraries(*more: str) -> None:
-    """Refuse, before any of it is imported, what needs libraries that are not installed.
+    """Raise before any import if a required library is not installed.
 
-    ``more`` is what is needed beside those of gradients, and comes with the extra ``train``.
+    ``more`` are libraries needed besides those of gradients; they come with the extra ``train``.
 
     Raises:
         MissingDependencyError: One of them is not installed.
     """
     if (name := missing_library(*more)) is not None:
-        what, extra = ("Recording needs", "train") if more else ("Gradients need", "gradients")
+        purpose, extra = ("Recording needs", "train") if more else ("Gradients need", "gradients")
         raise MissingDependencyError(
-            f"{what} {name}, which is not installed.", hint=f"pip install 'gradscope[{extra}]'"
+            f"{purpose} {name}, which is not installed.", hint=f"pip install 'gradscope[{extra}]'"
         )
 
 
 def parse_batch_tokens(text: str) -> int | None:
-    """The tokens of a batch as they are typed, ``auto`` or a whole number; None for ``auto``.
+    """The tokens of a batch as typed on a command line, ``auto`` or an integer; None for ``auto``.
 
     Raises:
         UsageError: It is neither.
@@ -69,7 +69,7 @@ class EngineOptions:
             "auto|float32|bfloat16|float16",
         ),
     ] = "auto"
-    """Sums of products are kept in float64 whatever it is."""
+    """Sums of products are float64 in any case."""
     precision: Annotated[
         Precision,
         _option("high: --dtype float32 with TF32 off, to confirm a low rank that was found in less.", "auto|high"),
@@ -89,7 +89,7 @@ class EngineOptions:
         "first"
     )
     """Two rows of a step cost little and catch a wrong layer rule; ``all`` doubles the time."""
-    notice: NoticeCallback = no_notice  # told what a person should know at once, such as that a batch did not fit
+    notice: NoticeCallback = no_notice  # called with messages for the user, such as that a batch did not fit
     unfinished: Annotated[
         Path | None,
         _option(

@@ -1,7 +1,7 @@
-"""The processes of a launch as one command: what the main one alone does, what all of them add up, and how they end.
+"""The processes of a launch as one command: the main process's own work, exchange between processes, and their end.
 
-Every process runs the same command on the same inputs, so all of them take the same decisions. What only one can know,
-such as what lies on its disk, is decided by the main one and told to the others.
+Every process runs the same command on the same inputs, so all of them take the same decisions. Those that depend on one
+process, such as on its disk, are taken by the main one and sent to the others.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def connected_index() -> int:
 
 
 def broadcast_from_main(work: Callable[[], Value]) -> Value:
-    """Do something in the main process alone; every process gets what it returned there, as a copy."""
+    """Call a function in the main process alone; every process gets a copy of its return value."""
     if num_connected() == 1:
         return work()
     payload: list[Any] = [work() if connected_index() == 0 else None]
@@ -117,7 +117,7 @@ def shared_errors() -> Iterator[None]:
 
 
 def _is_met_by_all() -> bool:
-    """Whether every process meets an error at this place, within a time that differing speeds explain."""
+    """Whether every process meets an error at this point, within a time that differing speeds explain."""
     _errors.append(True)
     store, key = distributed.distributed_c10d._get_default_store(), f"gradscope/errors/{len(_errors)}"
     store.add(key, 1)

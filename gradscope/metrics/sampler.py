@@ -1,4 +1,4 @@
-"""How far the trainer's policy is from the one that sampled, and what the tokens of a log say of it.
+"""How far the trainer's policy is from the one that sampled, estimated from the tokens of a log.
 
 Legend: N tokens, S sequences, R rollouts. A token's ratio is w = p_trainer / p_sampler, its log-ratio d = log w; a
 sequence's are the product and the sum of its tokens'. A log of many tokens is summed a step at a time, and the sums are
@@ -112,13 +112,13 @@ _LEAST = np.array([0.0, 0.0, 0.0, -np.inf, 0.0, -1.0, -1.0, 0.0, 0.0, 0.0])
 _GREATEST = np.array([1.0, 1.0, np.inf, np.inf, np.inf, np.inf, np.inf, 1.0, 1.0, 1.0])
 _LARGEST = 1e200
 _TOO_LARGE = "a ratio in the log is beyond floating-point numbers"
-_NO_ADVANTAGE = "the log does not tell the advantage of every token"
+_NO_ADVANTAGE = "the log does not have the advantage of every token"
 
 
 def mismatch_estimates(
     sums: SequenceSums, prompts: ArrayLike, *, resampling: Resampling = RESAMPLING
 ) -> dict[str, Estimate]:
-    """Everything that the ratios of a log say, from one set of resamples of the prompt of each sequence, [S].
+    """All estimates from the ratios of a log, with one set of resamples of the prompt of each sequence, [S].
 
     ``token_ess`` is (sum of w)^2 / (N sum of w^2), ``sequence_ess`` the same of sequences; ``logprob_gap`` mean |d|;
     ``kl_k1`` mean of -d and ``kl_k3`` mean of w - 1 - d, both KL(sampler, trainer) a token; ``chi2_token`` mean of w^2
@@ -127,23 +127,23 @@ def mismatch_estimates(
     that floating point or the log does not have is undefined, with the reason.
 
     >>> from gradscope.metrics.sampler import sequence_sums
-    >>> found = mismatch_estimates(sequence_sums([0.0, np.log(3.0)], [1, 1]), ["a", "b"])
-    >>> [round(found[name].value, 3) for name in ("token_ess", "chi2_token", "kl_k3")]
+    >>> estimates = mismatch_estimates(sequence_sums([0.0, np.log(3.0)], [1, 1]), ["a", "b"])
+    >>> [round(estimates[name].value, 3) for name in ("token_ess", "chi2_token", "kl_k3")]
     [0.8, 4.0, 0.451]
     """
     columns = _columns(sums)
-    known = {name: bool(np.all(np.abs(values) < _LARGEST)) for name, values in columns.items()}
-    table = np.column_stack([values if known[name] else np.zeros_like(values) for name, values in columns.items()])
+    is_finite = {name: bool(np.all(np.abs(values) < _LARGEST)) for name, values in columns.items()}
+    table = np.column_stack([values if is_finite[name] else np.zeros_like(values) for name, values in columns.items()])
     estimates = bootstrap_statistics(
         _statistics, cluster_sums(table, prompts), within=(_LEAST, _GREATEST), resampling=resampling
     )
-    found = dict(zip(NAMES, estimates, strict=True))
+    by_name = dict(zip(NAMES, estimates, strict=True))
     for name in ("kl_k3", "chi2_token", "chi2_sequence"):
-        if not known[name]:
-            found[name] = Estimate.undefined_because(_TOO_LARGE, num_units=found[name].num_units)
-    if not known["frac_clipped"]:
-        found["frac_clipped"] = Estimate.undefined_because(_NO_ADVANTAGE, num_units=found["frac_clipped"].num_units)
-    return found
+        if not is_finite[name]:
+            by_name[name] = Estimate.undefined_because(_TOO_LARGE, num_units=by_name[name].num_units)
+    if not is_finite["frac_clipped"]:
+        by_name["frac_clipped"] = Estimate.undefined_because(_NO_ADVANTAGE, num_units=by_name["frac_clipped"].num_units)
+    return by_name
 
 
 def _columns(sums: SequenceSums) -> dict[str, Array]:
@@ -186,7 +186,7 @@ def _effective_share(weight: Array, square: Array, number: Array) -> Array:
 
 
 def first_step(steps: Sequence[int], last_versions: Sequence[int]) -> int | None:
-    """From which number a log counts its steps, as the versions of its weights tell: no weights come from the future.
+    """The number of a log's first step, inferred from the versions of its weights: none come from the future.
 
     0 where a step 0 occurs or step N was sampled after N updates, else 1; None where neither explains the versions, the
     updates of the weights that sampled each rollout's last token.
@@ -203,7 +203,7 @@ def first_step(steps: Sequence[int], last_versions: Sequence[int]) -> int | None
 def lag_estimates(lags: ArrayLike, prompts: ArrayLike, *, resampling: Resampling = RESAMPLING) -> dict[str, Estimate]:
     """``mean_lag``, ``max_lag`` (without an interval) and ``frac_above_1`` of the lags of rollouts, in updates, [R].
 
-    >>> {name: found.value for name, found in lag_estimates([0, 2, 1], ["a", "b", "c"]).items()}
+    >>> {name: estimate.value for name, estimate in lag_estimates([0, 2, 1], ["a", "b", "c"]).items()}
     {'mean_lag': 1.0, 'max_lag': 2.0, 'frac_above_1': 0.3333333333333333}
     """
     values = np.asarray(lags, dtype=np.float64)
@@ -231,12 +231,13 @@ def token_mean(
     table = np.column_stack([np.asarray(sums, dtype=np.float64), np.asarray(num_tokens, dtype=np.float64)])
     if not len(table):
         return Estimate.undefined_because("there is nothing to average")
-    (mean,) = bootstrap_statistics(_ratio, cluster_sums(table, prompts), within=(0.0, np.inf), resampling=resampling)
+    (mean,) = bootstrap_statistics(
+        lambda totals: totals[..., :1] / totals[..., 1:],
+        cluster_sums(table, prompts),
+        within=(0.0, np.inf),
+        resampling=resampling,
+    )
     return mean
-
-
-def _ratio(totals: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(totals[..., :1] / totals[..., 1:], dtype=np.float64)
 
 
 Sign = Literal["positive", "negative"]
@@ -286,12 +287,12 @@ def token_cells(advantages: ArrayLike, logprobs: ArrayLike, entropies: ArrayLike
     undecided = np.asarray(entropies, dtype=np.float64)
     bucket = np.clip(np.searchsorted(PROBABILITIES[1:-1], probabilities, side="right"), 0, len(PROBABILITIES) - 2)
     is_top = undecided >= np.quantile(undecided, 1.0 - TOP)
-    found = {}
+    masks = {}
     for sign in SIGNS:
         of_sign = values > 0 if sign == "positive" else values < 0
-        for place in range(len(PROBABILITIES) - 1):
+        for probability in range(len(PROBABILITIES) - 1):
             for entropy in ENTROPIES:
-                mask = of_sign & (bucket == place) & (is_top if entropy == "top_fifth" else ~is_top)
+                mask = of_sign & (bucket == probability) & (is_top if entropy == "top_fifth" else ~is_top)
                 if mask.any():
-                    found[TokenCell(sign=sign, probability=place, entropy=entropy)] = mask
-    return found
+                    masks[TokenCell(sign=sign, probability=probability, entropy=entropy)] = mask
+    return masks

@@ -1,4 +1,4 @@
-"""What is read at all: regular files, up to a size.
+"""Which files are read: regular ones, up to a size.
 
 A pipe, a socket or a device may never end, a few bytes may unpack to all memory, and one row of a log may be a
 document. Each limit is far above what trainers write; :data:`VARIABLE` raises all of them for one command.
@@ -49,7 +49,7 @@ def most(limit: int) -> int:
         limit: One of those above.
 
     Raises:
-        UsageError: What stands there is no number from 1 on.
+        UsageError: The variable is no number from 1 on.
     """
     text = os.environ.get(VARIABLE)
     if not text:
@@ -72,7 +72,7 @@ def raise_limits(path: Path) -> str:
 
 
 def in_mib(size: int) -> str:
-    """A size in a message, in whole MiB.
+    """A size in a message, in MiB without a fraction.
 
     >>> in_mib(256 << 20)
     '256 MiB'
@@ -81,10 +81,10 @@ def in_mib(size: int) -> str:
 
 
 def require_regular(path: Path) -> None:
-    """Refuse to open what is no file, as reading it may never end, and what only stands for one.
+    """Refuse to open anything but a file, as reading it may never end, and pointers to files.
 
     Args:
-        path: What is about to be opened; one that is not there, or a folder, is left to the opening.
+        path: The path to be opened; a missing one, or a folder, is left to the opening.
 
     Raises:
         InputError: It is a pipe, a socket or a device, also by a link, or the pointer that Git LFS leaves of a file.
@@ -110,13 +110,13 @@ def require_regular(path: Path) -> None:
 
 
 @contextmanager
-def ending(what: str) -> Iterator[None]:
-    """Run what a stranger wrote, for some seconds of processor time and with some memory beyond what is held.
+def ending(subject: str) -> Iterator[None]:
+    """Run untrusted code or data, with limits on processor time and on memory beyond the current use.
 
-    Where a system has no such limits, and beside the main thread, it runs without them.
+    Where a system has no such limits, and outside the main thread, it runs without them.
 
     Args:
-        what: What runs, for the message.
+        subject: Names the work in the message.
 
     Raises:
         InputError: It took more.
@@ -127,7 +127,7 @@ def ending(what: str) -> Iterator[None]:
     import resource
 
     error = InputError(
-        f"{what} takes more than {_MOST_SECONDS} s or {in_mib(_MOST_MEMORY)}.",
+        f"{subject} takes more than {_MOST_SECONDS} s or {in_mib(_MOST_MEMORY)}.",
         hint="Look at it before you run it anywhere; where it is meant, it has to be made simpler.",
     )
 
@@ -135,15 +135,15 @@ def ending(what: str) -> Iterator[None]:
         raise error
 
     before, (soft, hard) = signal.signal(signal.SIGVTALRM, too_long), resource.getrlimit(resource.RLIMIT_AS)
-    with suppress(OSError):  # no Linux: what is held is not known, and memory not limited
+    with suppress(OSError):  # not on Linux: the memory in use is not known, and not limited
         held = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
         if soft == resource.RLIM_INFINITY or soft > held + _MOST_MEMORY:
             resource.setrlimit(resource.RLIMIT_AS, (held + _MOST_MEMORY, hard))
     signal.setitimer(signal.ITIMER_VIRTUAL, _MOST_SECONDS)
     try:
         yield
-    except MemoryError as found:
-        raise error from found
+    except MemoryError as exhausted:
+        raise error from exhausted
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
@@ -151,12 +151,12 @@ def ending(what: str) -> Iterator[None]:
 
 
 def open_file(path: Path) -> IO[bytes]:
-    """A file's bytes; what is no regular file is refused by :func:`require_regular` before it is opened."""
+    """A file's bytes; anything but a regular file is refused by :func:`require_regular` before it is opened."""
     require_regular(path)
     return path.open("rb")
 
 
-def read_whole(path: Path) -> bytes:
+def read_limited(path: Path) -> bytes:
     """A small file at once: a configuration, a manifest, an index.
 
     Raises:
@@ -217,8 +217,8 @@ class Unpacked(io.RawIOBase):
 
 
 def is_zip(file: Path | IO[bytes]) -> bool:
-    """Whether a file ends as a zip does, damaged or not, so that opening it says what is wrong; not if unreadable."""
+    """Whether a file ends as a zip does, damaged or not, so that opening it reports the damage; not if unreadable."""
     try:
         return zipfile.is_zipfile(file)
-    except zipfile.BadZipFile:  # Python looks at more than its documentation says, and raises over what it finds
+    except zipfile.BadZipFile:  # Python checks more than its documentation says, and raises over it
         return True

@@ -34,8 +34,8 @@ def number_from(text: str) -> float:
     return float(_checked(text, _NUMBER, "a number"))
 
 
-def whole_from(text: str) -> int:
-    """The whole number that a text is, in digits; ``3.0`` is one.
+def integer_from(text: str) -> int:
+    """The integer in a text, in digits; ``3.0`` is one.
 
     Args:
         text: The text; blanks around it do not count.
@@ -43,16 +43,16 @@ def whole_from(text: str) -> int:
     Raises:
         ValueError: It is none, or longer than ``MOST_DIGITS``.
 
-    >>> whole_from("10"), whole_from("-3.0")
+    >>> integer_from("10"), integer_from("-3.0")
     (10, -3)
     """
     return int(_checked(text, _WHOLE, "a whole number").partition(".")[0])
 
 
-def _checked(text: str, grammar: re.Pattern[str], what: str) -> str:
+def _checked(text: str, grammar: re.Pattern[str], kind: str) -> str:
     word = text.strip(_BLANKS)
     if len(word) > MOST_DIGITS:
         raise ValueError(f"{len(word)} letters are more than the {MOST_DIGITS} of a number")
     if grammar.fullmatch(word) is None:
-        raise ValueError(f"{text[:_SHOWN]!r} is not {what}")
+        raise ValueError(f"{text[:_SHOWN]!r} is not {kind}")
     return word

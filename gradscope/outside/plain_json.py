@@ -1,7 +1,7 @@
 """JSON from anybody: bounded in depth and in the length of its numbers. A key that is named twice counts as its last.
 
-Every part of gradscope that reads JSON reads it here. NaN and Infinity are read as the numbers they stand for, which
-Python writes and JSON does not have: what is not finite is judged where it is used.
+Every part of gradscope that reads JSON uses this module. NaN and Infinity are read as numbers, which Python writes and
+JSON does not have: whoever uses a number checks that it is finite.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gradscope.outside.limits import read_whole
+from gradscope.outside.limits import read_limited
 
 MOST_DEPTH = 100
 """Levels of lists and objects within one another: logs and configurations have a dozen, and each costs a call."""
@@ -27,7 +27,7 @@ class RefusedJsonError(ValueError):
     """Text is JSON of a kind that is not read.
 
     Args:
-        why: What it does, for a sentence whose subject goes before: "is nested deeper than 100 levels".
+        why: The predicate of a sentence about the text: "is nested deeper than 100 levels".
     """
 
     def __init__(self, why: str) -> None:
@@ -36,7 +36,7 @@ class RefusedJsonError(ValueError):
 
 
 def parse_json(text: bytes | str) -> Any:
-    """What a text of JSON says.
+    """The value of a text of JSON.
 
     Args:
         text: Text, or UTF-8 without a byte-order mark.
@@ -53,7 +53,7 @@ def parse_json(text: bytes | str) -> Any:
         raise RefusedJsonError(_TOO_DEEP) from None
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise
-    except ValueError:  # all that is left is what int() says of a number
+    except ValueError:  # only int() is left to raise, over a number's length
         raise RefusedJsonError("has a number of more than 4300 digits") from None
     # A text with fewer brackets than that needs no second look, which is nearly every one.
     if _num_opened(text) > MOST_DEPTH and is_deeper(value, MOST_DEPTH):
@@ -75,7 +75,7 @@ def _num_opened(text: bytes | str) -> int:
 
 
 def _decoded(text: bytes | str) -> Any:
-    """What ``json.loads`` gives, in a third of its time where nothing is in it that only Python takes, as NaN."""
+    """As ``json.loads``, in a third of its time where the text has no extensions of Python's, such as NaN."""
     decode, refused = _decoder()
     try:
         return decode(text)
@@ -91,18 +91,18 @@ def _decoder() -> tuple[Callable[[bytes | str], Any], type[Exception]]:
 
 
 def read_json(path: Path) -> Any:
-    """What a small file of JSON says, a configuration or a manifest.
+    """The value of a small file of JSON, a configuration or a manifest.
 
     Raises:
         InputError: It is no regular file, or too large.
         OSError: It cannot be read.
         ValueError: It is no JSON: see :func:`parse_json`.
     """
-    return parse_json(read_whole(path).removeprefix(b"\xef\xbb\xbf"))
+    return parse_json(read_limited(path).removeprefix(b"\xef\xbb\xbf"))
 
 
 def is_deeper(value: Any, depth: int) -> bool:
-    """Whether lists and objects are within one another on more levels than that; parts in several places count once."""
+    """Whether lists and objects are nested on more levels than that; parts that occur several times count once."""
     level: list[Any] = [value] if type(value) in _OUTER else []
     for _ in range(depth if level else 0):
         parts = [part for outer in level for part in (outer.values() if type(outer) is dict else outer)]

@@ -1,4 +1,4 @@
-"""What a setting that somebody else wrote can be: a predicate and the words for it."""
+"""Rules for the values of settings from outside: a predicate and the words for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHOWN = 40
 
 @dataclass(frozen=True, slots=True)
 class FieldRule:
-    """What a value can be."""
+    """The allowed values of a field."""
 
     words: str  # completes "it can only be"
     holds: Callable[[Any], bool]
@@ -33,8 +33,8 @@ def is_finite(value: Any) -> bool:
         return False
 
 
-def whole_from_to(low: int, high: int | None = None) -> FieldRule:
-    """A whole number, as an int, within bounds."""
+def integer_between(low: int, high: int | None = None) -> FieldRule:
+    """An integer within bounds."""
     words = f"a whole number from {low} {'on' if high is None else f'to {high}'}"
     return FieldRule(words, lambda value: type(value) is int and low <= value and (high is None or value <= high))
 
@@ -61,11 +61,11 @@ def require_fields(
     hint: str,
     cause: str | None = None,
 ) -> None:
-    """Refuse settings that are not what they can be; a rule of what is not there holds.
+    """Refuse settings that break their rule; a rule of a missing field holds.
 
     Args:
         values: Field -> value.
-        rules: Field -> what it can be.
+        rules: Field -> its allowed values.
         origin: Where they come from, for the message.
 
     Raises:

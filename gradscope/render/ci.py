@@ -50,7 +50,7 @@ def _word(verdict: Verdict) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that Markdown and HTML show as it stands."""
+    """Text escaped for Markdown and HTML."""
     safe = html.escape(plain(text), quote=False)
     return "".join(f"\\{character}" if character in "\\`*_[]|~" else character for character in safe)
 

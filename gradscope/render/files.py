@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def notes_of(result: object) -> tuple[str, ...]:
-    """What a reader of a result should know of its gradients; nothing where no gradient was computed."""
+    """Caveats of a result's gradients; none where no gradient was computed."""
     notes = getattr(result, "engine", {}).get("notes")
     return tuple(map(str, notes)) if isinstance(notes, list) else ()
 
@@ -131,7 +131,7 @@ def arrow_of(result: object, table: str | None = None) -> pyarrow.Table:
 def pandas_of(result: object, table: str | None = None) -> pandas.DataFrame:
     """The same as :func:`arrow_of`, as pandas; an absent number is NaN."""
     try:
-        import pandas  # noqa: F401  # what Arrow would import, with an error of its own
+        import pandas  # noqa: F401  # Arrow would import it, with an error of its own
     except ImportError as error:
         raise MissingDependencyError(
             "to_pandas() needs pandas, which is not installed.", hint="Use to_arrow(), or: pip install pandas"
@@ -189,7 +189,7 @@ def write_spectra(report: RankReport, folder: Path) -> list[Path]:
 
 def _name(spectrum: GradientSpectrum) -> str:
     label = spectrum.label
-    whole = label.tensor or label.group_id or "step"
+    subject = label.tensor or label.group_id or "step"
     samples = "-".join(map(str, label.samples))
-    parts = (f"{label.step:05d}", label.advantage, f"G{label.group_size}", whole, samples)
+    parts = (f"{label.step:05d}", label.advantage, f"G{label.group_size}", subject, samples)
     return "/".join(part for part in parts if part)

@@ -1,4 +1,4 @@
-"""What becomes of each result: one row a command names its document, its table, its figures and its CSV files.
+"""The output of each result: one row a command names its document, its table, its figures and its CSV files.
 
 A new command adds a row to ``SPECS`` and nothing else here. Drawing functions and result types are named and not
 imported, so that a command loads matplotlib only where it draws, and only its own records and table.
@@ -54,7 +54,7 @@ def _degeneracy_rows(report: DegeneracyReport) -> Tables:
 
 
 def _pass_at_k_rows(report: PassAtKReport) -> Tables:
-    """Rows beside their file's name, differences beside the names of their pair, and what each evaluation is of."""
+    """Rows with their file's name, differences with the names of their pair, and the subject of each evaluation."""
     rows = [{"name": table.name, **to_jsonable(row)} for table in report.tables for row in table.rows]
     comparisons = (*([report.comparison] if report.comparison else []), *report.further_comparisons)
     differences = [
@@ -101,8 +101,8 @@ class ResultSpec:
     result: str  # ``module:type`` below :mod:`gradscope.results`
     name: str  # the command, which is also the schema's name and the stem of its files
     table: str
-    """``module:function`` below :mod:`gradscope.render`: from the result to what rich prints; names of further tables
-    are a second argument where there are any."""
+    """``module:function`` below :mod:`gradscope.render`: from the result to a renderable of rich; names of further
+    tables are a second argument where there are any."""
     csv: Callable[[Any], Mapping[str, Iterable[Any]]]  # from the result to its CSV tables: name -> records
     figures: str | None = None  # ``module:function``: from the result to its figures, file stem -> figure
     arrays: str | None = None  # ``module:function``: writes arrays into a folder and returns the files

@@ -1,6 +1,6 @@
 r"""Words, numbers and hostile text, alike for every kind of output.
 
-A log line can hold escape sequences that recolor or retitle a terminal, bidirectional marks that reorder what is read,
+A log line can hold escape sequences that recolor or retitle a terminal, bidirectional marks that reorder text,
 and square brackets that rich would take for markup. Controls are written as ``\x1b``; markup is never parsed, because
 cells are rich ``Text`` and not strings.
 """
@@ -42,8 +42,8 @@ def plain(text: str, *, limit: int | None = None) -> str:
 
 
 def cell(text: str, *, limit: int | None = None, style: str = "") -> Text:
-    """An escaped text as a table cell that rich prints as it stands: square brackets in it are not markup."""
-    from rich.text import Text  # here, so that a report is made without it
+    """An escaped text as a table cell that rich prints literally: square brackets in it are not markup."""
+    from rich.text import Text  # imported late, so that a report is made without it
 
     return Text(plain(text, limit=limit), style=style)
 
@@ -59,18 +59,18 @@ def _visible(character: str) -> str:
 
 Style = Literal["share", "gap", "rank", "norm", "count"]
 """``share`` in [0, 1]; ``gap`` a signed difference of shares; ``rank`` around 1 to 100; ``norm`` any magnitude;
-``count`` a whole number."""
+``count`` an integer."""
 
 UNDEFINED = "—"
 FACTS = "A number of one step or one matrix is a fact about it, and has no interval"
-"""What a table says of its numbers that nothing was sampled for."""
+"""A table's remark on numbers without sampling error."""
 IN_THE_FILES = "Intervals that have no room here are in the JSON and the CSV"
-"""What a table says that has no room for all intervals."""
+"""A table's remark where it has no room for all intervals."""
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 class Footnotes:
-    """The reasons why numbers of one table are undefined, each said once; of a table that is not shown, none."""
+    """The reasons why numbers of one table are undefined, each once; none of a table that is not shown."""
 
     def __init__(self, *, is_shown: bool = True) -> None:
         self.is_shown = is_shown
@@ -78,17 +78,17 @@ class Footnotes:
         self._remarks: list[str] = []
 
     def mark(self, reason: str) -> str:
-        """The dash that stands for an undefined number, with the raised number of the footnote that says why."""
+        """The dash for an undefined number, with the raised number of the footnote that says why."""
         return f"{UNDEFINED}{self.number(reason)}"
 
     def number(self, reason: str) -> str:
-        """The raised number of a footnote, to stand behind a word: ``cannot²``."""
+        """The raised number of a footnote, to follow a word: ``cannot²``."""
         if reason not in self._reasons:
             self._reasons.append(reason)
         return _raised(self._reasons.index(reason) + 1)
 
     def remark(self, sentence: str) -> None:
-        """Adds what no single number points to, such as the rows that a table leaves out; once."""
+        """Adds, once, a remark that no single number refers to, such as on omitted rows."""
         if sentence not in self._remarks:
             self._remarks.append(sentence)
 
@@ -176,7 +176,7 @@ def metric_title(name: str) -> str:
 
 
 def pair_label(pair: ComparedPair, comparison: Comparison) -> str:
-    """A pair by what differs, ``sign - grpo`` and below it what both have; else by the names of its cells."""
+    """A pair by its difference, ``sign - grpo``, and below it the settings of both; else by the names of its cells."""
     cells = {cell.name: cell for cell in comparison.cells}
     first, second = cells[pair.first], cells[pair.second]
     if pair.changed == "advantage":
@@ -215,6 +215,6 @@ STYLES: Mapping[Tone, str] = {
     "unknown": "color(32)",
     "": "",
 }
-"""What an answer asks of its reader -> how rich draws it."""
+"""Severity of an answer -> its style in rich."""
 QUIET = "color(243)"
-"""What is there to be found and not to be read: a path, the names of further tables. Never a unit or a reason."""
+"""The style of text for reference: a path, the names of further tables. Never of a unit or a reason."""

@@ -1,1 +1,1 @@
-"""What each command finds, as plain frozen types, and the JSON envelope they travel in."""
+"""The results of the commands, as plain frozen types, and their JSON envelope."""

@@ -1,4 +1,4 @@
-"""What `gradscope compare` finds: cells of runs that differ in their seed only, and pairs of cells."""
+"""The result of `gradscope compare`: cells of runs that differ in their seed only, and pairs of cells."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ComparedCell:
     advantage: str  # the formulation
     settings: Mapping[str, str | int | float | bool | None]  # the other settings in which the compared runs differ
     seeds: tuple[int, ...]  # one run each
-    runs: tuple[str, ...] = ()  # these runs, by as much of their paths as tells all compared ones apart
+    runs: tuple[str, ...] = ()  # these runs, by the parts of their paths that distinguish all compared ones
     metrics: Mapping[str, Estimate]  # metric -> mean over the runs, interval by Student's t
 
 
@@ -34,7 +34,7 @@ class ComparedPair:
 
     first: str  # a cell's name
     second: str  # the other cell's name
-    changed: str  # what differs: ``advantage``, or the setting's name
+    changed: str  # the varied setting: ``advantage``, or its name
     metric: str  # the metric
     difference: Estimate  # mean over the common seeds of second minus first
     p_value: float | None  # of the paired t test; None where it could not be made
@@ -47,7 +47,7 @@ class ComparedPair:
     two single runs whose prompts do not explain it, with no word on other seeds."""
     least_detectable: Estimate = _NOT_JUDGED
     """The difference that would be decided in 80 % of such comparisons, at the spread seen."""
-    spread: float | None = None  # standard deviation of the paired differences; None where nothing tells it
+    spread: float | None = None  # standard deviation of the paired differences; None where it is unknown
     num_pairs: int  # seeds that both cells have
     test: str  # which test ``p_value`` is of
     undefined: str | None  # why there is no p-value
@@ -81,5 +81,5 @@ class Comparison(Drawn):
     rewards: tuple[SideRewards, ...] = ()
     """How much of each run its main reward decides; of runs of ours only where two are compared."""
     left_out: Mapping[str, str] = field(default_factory=dict)  # folder of a run -> why it is not compared
-    cautions: tuple[str, ...] = ()  # what of two runs is not the same, or not known to be, beside what is compared
-    findings: tuple[str, ...] = ()  # what the numbers say, in sentences for people
+    cautions: tuple[str, ...] = ()  # other differences, or possible differences, of the runs than the compared one
+    findings: tuple[str, ...] = ()  # the meaning of the numbers, in sentences

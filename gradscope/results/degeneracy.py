@@ -1,4 +1,4 @@
-"""What `gradscope degeneracy` finds."""
+"""The result of `gradscope degeneracy`."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class Overdispersion:
 
     rate_variance: Estimate  # Var(p_x) over groups without bias; twice it is the gap of the population at G = 2
     between_prompts: Estimate
-    """Of the variance within steps, what stays with a prompt from visit to visit; undefined where none returns."""
-    between_visits: Estimate  # what is left of it: of the visit, such as what the rollouts of one group share
+    """The part of the variance within steps that a prompt has at every visit; undefined where none returns."""
+    between_visits: Estimate  # the rest, of the visit, such as anything that the rollouts of one group share
     z: Estimate  # standard deviations by which fewer pairs of a group disagree than if outcomes were dealt at random
     p_value: Estimate  # chance of so few disagreeing pairs under the i.i.d. hypothesis
-    test: str  # how the p-value was found
+    test: str  # how the p-value was computed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class PromptCounts:
     never_groups: int | None = None  # groups of the prompts that never pass; likewise
     always_groups: int | None = None  # groups of those that always do; likewise
     frac_rollouts: float  # share of the rollouts that the prompts took that are not live
-    reward: str  # the reward that tells
+    reward: str  # the reward that decides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ class DegeneracyCourse:
 
     step: Sequence[int] = ()
     last_step: Sequence[int] = ()  # each as in :class:`StepDegeneracy`, a row each
-    frac_reward_zero_std: Sequence[float | None] = ()  # None where it is undefined, here and below
+    frac_reward_zero_std: Sequence[float | None] = ()  # None where it is undefined, as below
     frac_all_pass: Sequence[float | None] = ()  # likewise
     frac_all_fail: Sequence[float | None] = ()  # likewise
     frac_tied: Sequence[float | None] = ()  # likewise
@@ -168,7 +168,7 @@ class StepBehindFilter:
     """One step of the run before its trainer's filter."""
 
     step: int
-    num_sampled: int | None  # groups that were sampled, kept or dropped; None where that is not known
+    num_sampled: int | None  # groups that were sampled, logged or dropped; None where that is not known
     num_dead: int | None  # those of them that gave no gradient: dropped for equal rewards, or dead in the log
     frac_zero_std_sampled: Estimate  # num_dead / num_sampled
 
@@ -186,7 +186,7 @@ class BehindFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DegeneracyReport(Deferring, Drawn):
-    """How many groups give no gradient, of which kind, beside coin flips; what no screen shows waits to be read."""
+    """How many groups give no gradient, of which kind, against coin flips; fields that no screen shows are deferred."""
 
     source: Source  # where the rollouts came from
     reward: str  # which reward was used: ``reward`` (the trainer's scalar) or the name of one reward function
@@ -215,36 +215,36 @@ class DegeneracyReport(Deferring, Drawn):
     gap_decomposition: GapDecomposition  # the gap split into prompts and time
     by_policy: tuple[PolicyDegeneracy, ...]  # one row per policy, where the log pools several
     policy_gap: PolicyGap | None
-    """The gap split into prompts and policies; None for a log of one policy, or where what passes is not
+    """The gap split into prompts and policies; None for a log of one policy, or where passing is not
     known."""
     by_environment: tuple[EnvironmentDegeneracy, ...]
     """One row per environment, data source or agent, where rows name several."""
     by_step: tuple[StepDegeneracy, ...]  # one row per step
     course: DegeneracyCourse = field(default=DegeneracyCourse(), metadata=NOT_IN_DOCUMENT)  # the shares of ``by_step``
     pass_rates: PassRateDistribution  # the distribution of pass rates over groups
-    starvation: SignalCost  # what degenerate groups cost
+    starvation: SignalCost  # the cost of degenerate groups
     advantages: tuple[AdvantageMass, ...]  # each formulation of the registry on these rewards
     advantages_of: str  # whose advantages the shares of ``by_reward`` are of, in words; empty where there are none
     by_reward: tuple[RewardFunction, ...]  # each reward function, where several were logged
     frac_reward_conflict: Estimate
     """Share of groups in which the main reward is tied and the others make all of the gradient."""
     reward_conflict: RewardConflict | None
-    """What is known of these groups; None where there are none, or where the share is undefined."""
+    """Details of these groups; None where there are none, or where the share is undefined."""
     prompts: PromptCounts  # how many prompts never pass, always pass, and are live
     by_prompt: LazyRows
     """One row a prompt, those that cost the most rollouts without a gradient first: ``prompt_id``, ``prompt`` (its
     text; None where the log was reduced to its rewards), ``num_groups``, ``num_rollouts``, ``pass_rate`` (None where
     passing is not known), ``status``, ``first_step``, ``last_live_step`` (None where none of its groups differed)."""
     target: TargetDegeneracy | None
-    """What it takes to reach a share of degenerate groups; None where none was asked for."""
+    """Ways to reach a share of degenerate groups; None where none was asked for."""
     frac_set_aside: Estimate
     """Share of the log's rows that could not be used; without an interval, for it is of this log and no sample."""
-    quarantined: Quarantine  # rows that were set aside (the same object as in ``source``; scripts rely on it here)
+    quarantined: Quarantine  # rows that were set aside (the same object as in ``source``; scripts rely on both)
     summary: tuple[str, ...] = field(default=(), metadata=NOT_IN_DOCUMENT)
-    """The first findings: the share, what does not fit, its cost, what to try."""
-    findings: tuple[str, ...] = ()  # what the numbers say, in sentences for people
+    """The first findings: the share, contradictions, its cost, advice."""
+    findings: tuple[str, ...] = ()  # the meaning of the numbers, in sentences
     metrics: tuple[MetricCourse, ...] = ()
-    """What the trainer logged by step, where the log holds metrics and no rollouts."""
+    """The trainer's metrics by step, where the log holds metrics and no rollouts."""
 
     @property
     def is_in_conflict(self) -> bool:

@@ -1,6 +1,6 @@
 """The JSON document that every command prints with --json and writes with --output.
 
-Strict JSON: floats unrounded, shares in [0, 1]; a null has its reason beside it; a number that a trainer logged as NaN
+Strict JSON: floats unrounded, shares in [0, 1]; a null has its reason next to it; a number that a trainer logged as NaN
 or infinity is the text "NaN", "Infinity" or "-Infinity". Two runs on the same input differ in ``created_at`` only.
 Long tables are rows that are made when they are read.
 """
@@ -71,7 +71,7 @@ class LazyRows(Sequence[Row]):
     __hash__ = None  # type: ignore[assignment]  # its columns may be arrays
 
     def __repr__(self) -> str:
-        """How long it is, and of what."""
+        """Its length and the type of its items."""
         return f"<{len(self)} rows of {', '.join(self._columns)}>"
 
 
@@ -86,7 +86,7 @@ class _Deferred:
 
 
 def deferred(compute: Callable[[], Value]) -> Value:
-    """What a field of a :class:`Deferring` record is given to be computed when it is first read."""
+    """The computation of a field of a :class:`Deferring` record, done when it is first read."""
     return cast(Value, _Deferred(compute))
 
 
@@ -98,7 +98,7 @@ class Deferring:
     if not TYPE_CHECKING:  # mypy would take every name for a field
 
         def __getattribute__(self, name):
-            """The value, which replaces what computes it."""
+            """The value, which replaces its computation."""
             value = object.__getattribute__(self, name)
             if type(value) is _Deferred:
                 value = value.compute()
@@ -113,9 +113,9 @@ class PlainRows(list[dict[str, Any]]):
     """Rows of plain values: each is one line of the printed document, however many there are."""
 
 
-FLATTENED = {"flattened": True}  # metadata of a field whose own fields stand in its place in the document
+FLATTENED = {"flattened": True}  # metadata of a field whose own fields replace it in the document
 NOT_IN_DOCUMENT = {"in_document": False}
-"""Metadata of a field that repeats in other words what the document holds, for people alone."""
+"""Metadata of a field that repeats content of the document in other words, for people alone."""
 
 
 _PLAIN = frozenset({str, bool, int, type(None)})
@@ -147,7 +147,7 @@ def to_jsonable(value: Any) -> Any:
 
 
 def fields_of(record: Any) -> Iterator[tuple[str, Any]]:
-    """Name and value of the fields of a dataclass as its document has them, those of a flattened field in its place."""
+    """Name and value of the fields of a dataclass in its document, those of a flattened field instead of it."""
     for name, is_flattened in _document_fields(record.__class__):
         value = getattr(record, name)
         if is_flattened:
@@ -158,7 +158,7 @@ def fields_of(record: Any) -> Iterator[tuple[str, Any]]:
 
 @cache
 def _document_fields(record: type) -> tuple[tuple[str, bool], ...]:
-    """The fields of a dataclass that its document has, and whether their own stand in their place."""
+    """The fields of a dataclass that its document has, and whether they are flattened."""
     return tuple(
         (field.name, bool(field.metadata.get("flattened")))
         for field in dataclasses.fields(record)
@@ -191,14 +191,14 @@ def build_document(
 ) -> dict[str, Any]:
     """The envelope around the result of a command; ``digests`` are SHA-256 of files that were read elsewhere."""
     paths = [str(path) for path in files]
-    known = digests or {}
-    found = in_threads(lambda path: known.get(path) or _digest(copy_of(path)), paths)
+    digest_of = digests or {}
+    file_digests = in_threads(lambda path: digest_of.get(path) or _digest(copy_of(path)), paths)
     return {
         "schema": f"gradscope/{name}",
         "schema_version": SCHEMA_VERSION,
         "gradscope": __version__,
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "inputs": [{"path": path, "sha256": digest} for path, digest in zip(paths, found, strict=True)],
+        "inputs": [{"path": path, "sha256": digest} for path, digest in zip(paths, file_digests, strict=True)],
         "definitions": dict(definitions),
         "result": to_jsonable(result),
     }
@@ -206,7 +206,7 @@ def build_document(
 
 def render_json(document: Mapping[str, Any]) -> str:
     """The document as indented strict JSON in ASCII, which no terminal acts on and no encoding spoils."""
-    import msgspec  # only what prints a document loads it
+    import msgspec  # only commands that print a document load it
 
     mark, tables = f"rows {uuid.uuid4()} ", list[str]()
     encode = json.JSONEncoder(allow_nan=False).encode
@@ -217,7 +217,7 @@ def render_json(document: Mapping[str, Any]) -> str:
             return f"{mark}{len(tables) - 1}"
         return {key: marked(item) for key, item in value.items()} if isinstance(value, dict) else value
 
-    # of a million rows nobody reads one value a line; json's own indent would make its encoder fifty times slower
+    # nobody reads a million rows with one value a line; json's own indent would make its encoder fifty times slower
     plain = marked(document)
     try:
         text = msgspec.json.format(encode(plain), indent=2)

@@ -1,4 +1,4 @@
-"""What logged tokens and metrics say of the policy, over the steps."""
+"""The policy over the steps, from logged tokens and metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradscope.estimate import Estimate
 class EntropyNumbers:
     """How undecided the policy was."""
 
-    step: int | None  # the step; None: the whole log
+    step: int | None  # the step; None: all steps
     mean: Estimate  # nats a token
 
 
@@ -22,7 +22,7 @@ class EntropyNumbers:
 class PolicyEntropy:
     """The entropy that was logged."""
 
-    overall: EntropyNumbers | None = None  # the whole log
+    overall: EntropyNumbers | None = None  # all steps
     by_step: tuple[EntropyNumbers, ...] = ()  # each step that has it
     trend: Estimate | None = None  # change along its line, first to last step
     origin: str = ""  # ``tokens``, or the trainer's name of it
@@ -32,7 +32,7 @@ class PolicyEntropy:
 class StalenessNumbers:
     """How many updates the weights that sampled were behind."""
 
-    step: int | None  # the step; None: the whole log
+    step: int | None  # the step; None: all steps
     num_rollouts: int  # rollouts whose weights are known and that count in the loss
     mean_lag: Estimate  # mean lag of their first token
     max_lag: Estimate  # largest lag
@@ -55,28 +55,28 @@ class LagShare:
 class Staleness:
     """The versions of the weights that sampled."""
 
-    overall: StalenessNumbers | None = None  # the whole log
+    overall: StalenessNumbers | None = None  # all steps
     by_step: tuple[StalenessNumbers, ...] = ()  # each step that has them
     by_lag: tuple[LagShare, ...] = ()  # each lag that occurs, ascending
-    contradiction: str = ""  # why the versions do not tell a lag, where they do not; a sentence without its period
+    contradiction: str = ""  # why the versions give no lag, where they do not; a sentence without its period
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationNumbers:
     """How completions ended and how long they took."""
 
-    step: int | None  # the step; None: the whole log
+    step: int | None  # the step; None: all steps
     frac_truncated: Estimate  # share of completions that were cut off at the length limit
     seconds: Estimate  # mean seconds of generating a completion
     slowest_over_mean: Estimate
-    """Seconds of the slowest completion of a step over the mean of the step; of the whole log its mean over steps."""
+    """Seconds of the slowest completion of a step over the mean of the step; overall its mean over steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
     """The ends and times of completions."""
 
-    overall: GenerationNumbers | None = None  # the whole log
+    overall: GenerationNumbers | None = None  # all steps
     by_step: tuple[GenerationNumbers, ...] = ()  # each step that has any of them
 
 
@@ -85,7 +85,7 @@ class MetricCourse:
     """One number at the steps that have it, as it was logged."""
 
     name: str  # its common name: ``frac_reward_zero_std``, ``reward``, ``grad_norm``, ...
-    title: str  # what it is, in a few words
+    title: str  # its name for people
     style: Literal["share", "norm", "count"]  # how it reads
     mean: Estimate  # mean over these steps, without an interval; undefined where one of them is no finite number
     largest_step: int  # the step of its largest finite number; of its first number where none is finite
@@ -102,7 +102,7 @@ class MetricCourse:
 class MismatchNumbers:
     """How far the trainer's policy is from the one that sampled; w is the ratio of both probabilities of a token."""
 
-    step: int | None  # the step; None: the whole log
+    step: int | None  # the step; None: all steps
     num_tokens: int  # sampled tokens that have both log-probabilities
     num_sequences: int  # sequences that have them
     token_ess: Estimate  # effective share of the tokens
@@ -124,16 +124,16 @@ class TokenMismatch:
     step: int  # its step
     row: int  # the row of its rollout within the step, from 0
     sequence: int  # which of its rollout's sequences it is in, from 0; 0 where the rollout is one
-    position: int  # its place in the completion of its sequence, from 0
+    position: int  # its position in the completion of its sequence, from 0
     sampler: float  # the sampler's log-probability
     trainer: float  # the trainer's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerMismatch:
-    """The logged log-probabilities of sampler and trainer beside each other."""
+    """The logged log-probabilities of sampler and trainer compared."""
 
-    overall: MismatchNumbers | None = None  # the whole log
+    overall: MismatchNumbers | None = None  # all steps
     by_step: tuple[MismatchNumbers, ...] = ()  # each step that has tokens to compare
     worst: tuple[TokenMismatch, ...] = ()  # the tokens with the largest |log w|
     set_aside: Mapping[str, int] = field(default_factory=dict)  # why rows could not be compared -> how many

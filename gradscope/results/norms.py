@@ -1,4 +1,4 @@
-"""What `gradscope replay` and `gradscope spike` find: the logged norms of the steps, and what makes one of them."""
+"""The results of `gradscope replay` and `gradscope spike`: the logged norms of the steps, and the cause of one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Quantity:
     cause: str | None  # why not, or how it could be reproduced although something was inferred
     reason: str | None = None
     """The kind of cause: ``weights_missing``, ``differs``, ... (`docs/replay.md` has them all); None for a match."""
-    advice: str | None = None  # what to do about it, a sentence; None for a match
+    advice: str | None = None  # a sentence; None for a match
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,22 +34,23 @@ class StepReplay(OfStep):
 
     weights: str | None  # the weights that were used; None where they are not on disk
     verdict: ReplayVerdict
-    """``mismatch`` if any quantity differs, else what is said of ``grad_norm``: only the right weights, ids, advantages
-    and loss reproduce it. ``no_gradient``: it is zero in the log and here, which any weights and ids would give."""
+    """``mismatch`` if any quantity differs, else the verdict on ``grad_norm``: only the right weights, ids, advantages
+    and loss reproduce it. ``no_gradient``: it is zero, logged and recomputed, as any weights and ids would make it."""
     cause: str | None  # the first cause, for people
     quantities: tuple[Quantity, ...]  # the verdict on each
-    logged: Mapping[str, float]  # what the trainer logged
+    logged: Mapping[str, float]  # the trainer's values
     recomputed: Mapping[str, float]  # the same names, recomputed; a name is absent where it could not be
     relative_error: Mapping[str, float]
     """|recomputed - logged| / |logged|, and |recomputed - logged| where the logged value is 0. For ``advantage``:
     the largest absolute difference over the step's rollouts."""
     num_inferred_ids: int  # rollouts of the step whose token ids were re-tokenized from text
-    frac_kl: float | None  # norm of the KL part of the gradient over the norm of the whole; None without a KL term
+    frac_kl: float | None  # norm of the KL part of the gradient over the norm of the gradient; None without a KL term
     logprob_difference: LogprobDifference | None = None
     """Whether these weights made these rollouts; None where the sampler's log-probabilities were not logged."""
     told_within: float | None = None
-    """How closely the logged ``grad_norm`` can be told, relative: half the interval over orders of the rollouts, where
-    the trainer computed in bfloat16 or float16, its micro-batches matter, or float32 missed it by little; else None."""
+    """How closely the logged ``grad_norm`` can be reproduced, relative: half the interval over orders of the rollouts,
+    where the trainer computed in bfloat16 or float16, its micro-batches matter, or float32 missed it by little; else
+    None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -87,7 +88,7 @@ class LogprobDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpikeMetric:
-    """One number that the trainer logged at the step, beside those of the steps around it."""
+    """One number that the trainer logged at the step, compared with those of the steps around it."""
 
     name: str  # as it was logged
     value: Estimate  # at the step; undefined where it was logged as NaN or infinity
@@ -95,8 +96,8 @@ class SpikeMetric:
     deviation: Estimate
     """Standard deviations from it, by their median absolute deviation; of logarithms where none is negative."""
     by_chance: Estimate
-    """What the furthest of as many steps exceeds in one run of twenty, were the steps normal and alike."""
-    is_unusual: bool  # whether the deviation lies beyond that, or the number is none
+    """The deviation that the furthest of as many normal, equal steps exceeds in one run of twenty."""
+    is_unusual: bool  # whether the deviation is larger, or the number is not finite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +121,7 @@ class SpikeRemoval:
     num_removed: int  # how many are left out
     group_id: str  # group of the one that is left out last
     sample: int
-    grad_norm: float  # what is left of the norm
+    grad_norm: float  # the norm without them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +133,7 @@ class SpikeToken:
     position: int  # index within the completion
     text: str  # the token alone; its id in brackets where there is no tokenizer
     norm: float  # norm of its gradient, ``token_norm``
-    weight: float  # what multiplies grad log pi in the loss; negative where the update makes the token more likely
+    weight: float  # factor on grad log pi in the loss; negative where the update makes the token more likely
     entropy: float  # entropy of the policy where it was sampled, in nats
 
 
@@ -142,7 +143,7 @@ class SpikeTensor:
 
     tensor: str
     norm: float  # norm of its gradient
-    tensor_share: float  # its part of the squared norm of the whole gradient
+    tensor_share: float  # its part of the squared norm of the gradient
     frac_parameters: float  # its part of the trainable parameters: the share that it would have, were all entries alike
 
 
@@ -153,7 +154,9 @@ class SpikeReport(Drawn):
     source: Source
     step: int
     was_named: bool  # whether the step was asked for; else it is the one that stands out most
-    metrics: tuple[SpikeMetric, ...]  # what was logged at it: the gradient norm, the KL, the loss, as far as they were
+    metrics: tuple[
+        SpikeMetric, ...
+    ]  # its logged metrics: the gradient norm, the KL, the loss, as far as they were logged
     course: Mapping[int, float]
     """Step -> the logged number by which the step was chosen, or its first metric; finite ones."""
     grad_norm: Estimate  # recomputed; undefined where it could not be, with the reason

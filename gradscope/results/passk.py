@@ -1,4 +1,4 @@
-"""What `gradscope passk` finds. Letters: n samples of a prompt, c of them correct, k the budget."""
+"""The result of `gradscope passk`. Letters: n samples of a prompt, c of them correct, k the budget."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class PassAtKForecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Which of several evaluations a table is of: they are told apart by task, model and scorer, and never pooled."""
+    """The evaluation of a table: several are distinguished by task, model and scorer, and never pooled."""
 
-    task: str  # the task; where nothing else tells, the file's name
-    model: str  # the model; empty where nothing tells
+    task: str  # the task; where it is unknown, the file's name
+    model: str  # the model; empty where it is unknown
     scorer: str  # whose score it is: a scorer, or a metric after a filter; ``reward`` where a sample has one score
     unfinished: str
     """How the evaluation ended and how many of its samples there are, where it did not succeed; else empty."""
@@ -69,7 +69,7 @@ class PassAtKDifference:
     """The least m with which pass@(m k) of the first reaches pass@k of the second; undefined, with the reason, where
     the first's samples end before."""
     compression_at_least: float | None
-    """Where m is undefined for that reason: what it is at least, with 97.5 % confidence."""
+    """Where m is undefined for that reason: its lower bound, with 97.5 % confidence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,14 +98,14 @@ class PassAtKComparison:
     frac_won: Estimate  # mean over prompts of the gain at the largest k, losses counted as 0
     frac_lost: Estimate  # mean over prompts of the loss at the largest k, gains counted as 0
     least_sharpening: float | None
-    """No best of m of the first explains what the second solves anew for m up to this, with 95 % confidence; None where
-    not even m = 1 is refuted."""
+    """No best of m of the first explains the second's newly solved prompts for m up to this, with 95 % confidence; None
+    where not even m = 1 is refuted."""
     verdict: Literal["capacity expansion", "search compression", "no headroom", "undecided"]
     """``capacity expansion``: the second solves prompts that no plausible sharpening of the first would, and more at
     the largest k; ``search compression``: it gains at the smallest k and solves hardly another prompt at the largest,
     though the first left some unsolved; ``no headroom``: it left next to none; ``undecided``: neither is shown."""
-    evidence: str  # what the verdict rests on, in words
-    verifier: str  # what false positives of the verifier would do to it, in words; empty without a budget in common
+    evidence: str  # the evidence of the verdict, in words
+    verifier: str  # the effect of false positives of the verifier, in words; empty without a budget in common
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -116,10 +116,10 @@ class PassAtKReport(Drawn):
     """One per file; of a folder of evaluations one per log and scorer, which are not compared."""
     comparison: PassAtKComparison | None  # first against second file; None for one file
     further_comparisons: tuple[PassAtKComparison, ...] = ()  # first against third, fourth, ...
-    findings: tuple[str, ...] = ()  # what the numbers say, in sentences for people
+    findings: tuple[str, ...] = ()  # the meaning of the numbers, in sentences
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """What was read: a source a file, or one of all evaluations together."""
+        """The inputs: a source a file, or one of all evaluations together."""
         sources = tuple({table.source.path: table.source for table in self.tables}.values())
         return (merged(sources),) if any(table.evaluation for table in self.tables) else sources

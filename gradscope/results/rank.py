@@ -1,4 +1,4 @@
-"""What `gradscope rank` finds.
+"""The result of `gradscope rank`.
 
 Shapes: R rollouts, G group size, P parameters, N rows of the matrix; W_t weights after t updates, T checkpoints.
 """
@@ -116,9 +116,9 @@ class ModuleShare(OfStep):
     """The part of one kind of module in the gradient of a step."""
 
     module: Literal["output head", "embedding", "attention", "mlp", "other"]
-    """Which weights, by their names; ``other`` is norms and what no name tells."""
+    """Which weights, by their names; ``other`` is norms and unrecognized names."""
     norm: Estimate  # norm of the gradient of these weights
-    energy_share: Estimate  # its square over that of the whole gradient
+    energy_share: Estimate  # its square over that of the gradient
     frac_parameters: Estimate
     """Share of the trainable parameters, which the other is where the gradient is spread evenly."""
 
@@ -158,9 +158,9 @@ class RankCurvePoint(OfAdvantage):
     shared_kept: Estimate
     """``summed_energy`` of the rows' parts on them, averaged over the sub-groups whose rows have any."""
     residual_kept: Estimate
-    """``summed_energy`` of what is left of the rows, averaged over the sub-groups where something is."""
+    """``summed_energy`` of the rest of the rows, averaged over the sub-groups where it is not zero."""
     profile: tuple[float, ...] = ()
-    """Mean over the live sub-groups of s / sum s, largest first: what the effective rank is the entropy of."""
+    """Mean over the live sub-groups of s / sum s, largest first; the effective rank is its exponential entropy."""
     nulls: Mapping[str, NullRank] = field(default_factory=dict)
     """The same under each null model; empty where every sub-group is dead."""
 
@@ -205,7 +205,7 @@ class WeightRankPoint(OfAdvantage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeChange(OfAdvantage):
-    """What a larger group does to the effective rank, from the same rollouts of the same prompts."""
+    """The effect of a larger group on the effective rank, from the same rollouts of the same prompts."""
 
     matrix: str  # which matrix: a kind of rows, or the name of a weight
     first: int  # the smaller group size
@@ -225,7 +225,7 @@ class HeldoutTransfer(OfAdvantage):
     cosine: Estimate
     """Mean cosine of a group's gradient with that of the log-probability of a held-out prompt's correct answers."""
     transfer: Estimate
-    """What the step does to held-out correct answers over what it does to those that it was trained on."""
+    """The step's effect on held-out correct answers over its effect on those that it was trained on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +244,7 @@ class Interference(OfAdvantage):
     frac_hurt: Estimate
     """Share of pairs of which the first lowers the log-probability of the correct answers of the second."""
     cosine: Estimate  # mean cosine of a group's gradient with the mean score vector of another's correct rollouts
-    transfer: Estimate  # what all others do to a group's correct answers over what its own gradient does for them
+    transfer: Estimate  # the effect of all other groups on a group's correct answers over that of its own gradient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,18 +254,18 @@ class PromptInfluence(OfAdvantage):
     group_id: str
     pass_rate: float  # its mean reward
     influence: Estimate
-    """Mean change of the log-probability of the others' correct answers, in units of what groups do for their own."""
+    """Mean change of the log-probability of the others' correct answers, in units of groups' effects on their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpectrumLabel(OfStep):
     """Which gradient matrix a spectrum is of."""
 
-    group_id: str | None = None  # the group whose rollouts are the rows; None for a whole step
-    rows: RowKind  # what a row of the matrix is
+    group_id: str | None = None  # the group whose rollouts are the rows; None for a step
+    rows: RowKind  # the kind of a row of the matrix
     advantage: str  # ``logged``, or the formulation that weighs the rows
     group_size: int  # rollouts over which an advantage was computed
-    samples: tuple[int, ...] = ()  # which samples of the group are the rows; empty for a whole step
+    samples: tuple[int, ...] = ()  # which samples of the group are the rows; empty for a step
     tensor: str | None = None  # for ``rows = weight``: the parameter's name
     shape: tuple[int, int]  # rows and columns of the matrix
     centered: bool = False  # whether the mean row was subtracted
@@ -273,30 +273,30 @@ class SpectrumLabel(OfStep):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """What the singular values s of a matrix count as; the catalogue has each formula."""
+    """Rank counts of the singular values s of a matrix; the catalogue has each formula."""
 
     effective_rank: Estimate  # exp H(s / sum s)
     spectral_entropy_rank: Estimate  # exp H(s^2 / sum s^2)
     stable_rank: Estimate  # sum s^2 / s_1^2
     participation_ratio: Estimate  # (sum s^2)^2 / sum s^4
     numerical_rank: Estimate  # number of singular values above the noise floor
-    frac_energy_below_floor: Estimate  # share of sum s^2 that lies under it
+    frac_energy_below_floor: Estimate  # share of sum s^2 below it
     energy_rank_90: Estimate  # fewest singular values with 90 % of sum s^2
     energy_rank_99: Estimate  # fewest singular values with 99 % of sum s^2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientSpectrum:
-    """The singular values of one gradient matrix and what they count as."""
+    """The singular values of one gradient matrix and their rank counts."""
 
     label: SpectrumLabel = field(metadata=FLATTENED)  # which matrix it is
     singular_values: tuple[float, ...]  # descending
     noise_floor: float  # singular values below this are arithmetic, not signal
     ranks: Ranks = field(metadata=FLATTENED)  # the eight ranks
     nulls: Mapping[str, Estimate] = field(default_factory=dict)
-    """Effective rank under each null model; empty for the matrix of a single group, whose nulls stand in the curve."""
+    """Effective rank under each null model; empty for the matrix of a single group, whose nulls are in the curve."""
     tokens: TokenRows | None = None
-    """For ``rows = token``: how the rows were had, and what share of the tokens they are."""
+    """For ``rows = token``: how the rows were obtained, and their share of the tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,7 +307,7 @@ class StepGeometry(OfStep):
     num_rollouts: int  # R
     num_inferred_ids: int  # rollouts whose token ids were re-tokenized from text
     grad_norm: Estimate  # sqrt(1' G 1), G the Gram of all gradient rows of the step, the KL part included
-    logged_grad_norm: float | None  # what the trainer logged
+    logged_grad_norm: float | None  # the trainer's value
     cancellation: Estimate  # |sum of rows| / sum of |row|: 1 when all pull one way, 0 when they cancel
     class_subspace_energy: Estimate
     """Mean over mixed groups of the share of |X|_F^2 in the span of the mean passing and the mean failing row."""
@@ -342,18 +342,18 @@ GroupKind = Literal["all_fail", "mixed", "all_pass"]  # of groups with rewards o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindUpdate(OfAdvantage):
-    """What the groups of one kind give to the update of one formulation."""
+    """The contribution of the groups of one kind to the update of one formulation."""
 
     kind: GroupKind  # which groups
     num_groups: int  # how many there are at this step
     norm: Estimate  # |sum of A_i s_i| over these groups
-    cosine: Estimate  # cosine of that sum with the whole update
+    cosine: Estimate  # cosine of that sum with the update
     alignment: Mapping[str, Estimate]  # ``pass@<k>`` -> cosine of the expected sum with the expected gradient of pass@k
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupShare(OfStep):
-    """What one group gives to a step's gradient under the logged advantage."""
+    """The contribution of one group to a step's gradient under the logged advantage."""
 
     group_id: str
     pass_rate: float | None  # its mean reward; None where a reward is missing
@@ -391,7 +391,7 @@ class RankReport(Drawn):
     """Spectra and effective ranks of per-rollout gradients."""
 
     source: Source  # where the rollouts came from
-    rows: RowKind  # what a row is
+    rows: RowKind  # the kind of a row
     spectra: tuple[GradientSpectrum, ...] = ()  # by step, advantage, group size and group
     curve: tuple[RankCurvePoint, ...] = ()  # ranks over checkpoints, one point per step, advantage and group size
     steps: tuple[StepGeometry, ...] = ()  # by step
@@ -405,14 +405,14 @@ class RankReport(Drawn):
     """Engine, dtype, device, number of parameters, coverage, seconds."""
     formulations: tuple[FormulationUpdate, ...] = ()  # by step and advantage
     kinds: tuple[KindUpdate, ...] = ()
-    """What all-fail, mixed and all-pass groups give to it, of the kinds that there are; rewards of 0 and 1 alone."""
+    """The contributions of all-fail, mixed and all-pass groups to it, where there are any; rewards of 0 and 1 alone."""
     interference: tuple[Interference, ...] = ()
-    """By step and advantage, for rewards of 0 and 1: what groups do to each other's correct answers."""
+    """By step and advantage, for rewards of 0 and 1: effects of groups on each other's correct answers."""
     influences: tuple[PromptInfluence, ...] = ()  # of each group with a gradient, under the first advantage
     heldout: tuple[HeldoutTransfer, ...] = ()
-    """By step and advantage, where held-out samples were given: what groups do to their correct answers."""
+    """By step and advantage, where held-out samples were given: effects of groups on their correct answers."""
     heldout_influences: tuple[HeldoutInfluence, ...] = ()  # of each group with a gradient, under the first advantage
-    heldout_notes: tuple[str, ...] = ()  # what was read, drawn and left out of the held-out samples, in sentences
+    heldout_notes: tuple[str, ...] = ()  # sentences on the read, drawn and omitted held-out samples
     shares: tuple[GroupShare, ...] = ()  # by step and group
     baselines: tuple[BaselineNoise, ...] = ()  # all steps together, then by step, then by group
     comparisons: tuple[RankComparison, ...] = ()
@@ -430,23 +430,23 @@ class RankReport(Drawn):
     trajectories: tuple[UpdateTrajectory, ...] = ()
     """For ``rows = update``: all checkpoints as rows, all matrices together first."""
     gradient_updates: tuple[GradientAndUpdate, ...] = ()
-    """For ``rows = weight``: each gradient beside the change of its weight up to the next checkpoint."""
+    """For ``rows = weight``: each gradient and the change of its weight up to the next checkpoint."""
     optimizers: tuple[OptimizerStep, ...] = ()
-    """For ``rows = weight``: what SGD, Adam and Muon would make of each gradient, all matrices together first."""
+    """For ``rows = weight``: the steps of SGD, Adam and Muon for each gradient, all matrices together first."""
     modules: tuple[ModuleShare, ...] = ()  # for ``rows = weight``: which kinds of modules each step's gradient is in
     adapters: tuple[AdapterState, ...] = ()  # for ``rows = update`` of a LoRA adapter: its factors at each checkpoint
     corrections: tuple[CorrectionEffect, ...] = ()
-    """For ``rows = token``: what corrections for the engine that sampled make of each step."""
+    """For ``rows = token``: the effect of corrections for the sampling engine on each step."""
     token_kinds: tuple[TokenKind, ...] = ()
     """For ``rows = token``: each step's gradient by advantage sign, probability and entropy of its tokens."""
     entropy_changes: tuple[EntropyChange, ...] = ()  # for ``rows = token``: which way each step moves the entropy
-    token_kl: tuple[TokenKl, ...] = ()  # for ``rows = token``: the tokens of each step beside the reference policy
+    token_kl: tuple[TokenKl, ...] = ()  # for ``rows = token``: the tokens of each step against the reference policy
     turns: tuple[TurnShare, ...] = ()  # for ``rows = token``: the part of each turn in a step's gradient
     logprob_changes: tuple[LogprobChange, ...] = ()
     """For ``rows = token``: how far the log-probabilities of each step's tokens moved up to the next checkpoint."""
     missing_parts: Mapping[str, str] = field(default_factory=dict)
     """For ``rows = token``, ``rows = weight`` and held-out samples: what some step lacks of these, by the name of its
     table, with why."""
-    findings: tuple[str, ...] = ()  # what the numbers say, in sentences for people
+    findings: tuple[str, ...] = ()  # the meaning of the numbers, in sentences
     headline: tuple[str, ...] = field(default=(), metadata=NOT_IN_DOCUMENT)
-    """What to read first: the verdict, then at most three findings."""
+    """The headline: the verdict, then at most three findings."""

@@ -1,4 +1,4 @@
-"""What `gradscope report` finds: one section a question, each with its sentences, charts and tables as plain data."""
+"""The result of `gradscope report`: one section a question, each with sentences, charts and tables as plain data."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from gradscope.results.source import Source
 from gradscope.shown import Drawn
 
 ColumnStyle = Literal["text", "share", "gap", "rank", "norm", "count"]
-"""How the cells of a column read: as they stand, or as a number of that kind."""
+"""How the cells of a column are formatted: as text, or as a number of that kind."""
 ChartKind = Literal["lines", "stack", "bars"]
 SeriesKind = Literal["all_fail", "all_pass", "tied", "logged", "recomputed"]
-"""What has one color in every picture of it, the figures of other commands included."""
+"""Series with the same color in every figure, those of other commands included."""
 Severity = Literal["problem", "look", "fine", "unknown"]
-"""What an answer asks of its reader, the most urgent first. Where nothing can be wrong, an answer is fine."""
+"""The urgency of an answer, the most urgent first. Where nothing can be wrong, an answer is fine."""
 SEVERITIES: tuple[Severity, ...] = ("problem", "look", "fine", "unknown")
-NumberStyle = Literal["share", "gap", "rank", "norm", "count"]  # the same of what is a number
+NumberStyle = Literal["share", "gap", "rank", "norm", "count"]  # the same for numbers
 Cell = str | int | float | None | Estimate  # one cell; None where the log has nothing there
 
 
@@ -34,13 +34,13 @@ class ReportColumn:
 class ReportTable:
     """A table of a section."""
 
-    caption: str  # what it shows, with the formula where a number has one
+    caption: str  # its subject, with the formula where a number has one
     columns: tuple[ReportColumn, ...]  # from left to right
     rows: tuple[tuple[Cell, ...], ...]  # one cell a column
     by_step: bool = False
     """Whether each row is a step, its first cell: a page folds such a table, for its chart says the same."""
     folded_as: str = ""
-    """What stands on the fold of any other table that is there for those who ask; empty: it stands open."""
+    """The label of a folded table with details; empty: it is open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,20 +48,20 @@ class Series:
     """One line, or one kind of bar."""
 
     name: str  # its label
-    values: tuple[float | None, ...]  # one a place; None where there is none
-    kind: SeriesKind | None = None  # what it is, where that has a color of its own; None: the next color of the chart
+    values: tuple[float | None, ...]  # one a position; None where there is none
+    kind: SeriesKind | None = None  # its kind, where that has a color of its own; None: the next color of the chart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
     """A figure of a section."""
 
-    title: str  # what it shows
+    title: str
     kind: ChartKind  # ``lines`` over steps, ``stack`` of shares over steps, or horizontal ``bars`` with a name each
     places: tuple[float | str, ...]  # steps, or the names of bars
     series: tuple[Series, ...]  # at least one; bars have exactly one
-    x_label: str = "step"  # what the places are; for bars what their length is
-    y_label: str = ""  # what the values are, with their unit where they have one; bars leave it empty
+    x_label: str = "step"  # name of the positions; for bars of their length
+    y_label: str = ""  # name of the values, with their unit where they have one; bars leave it empty
     y_range: tuple[float, float] | None = None  # fixed ends of the scale of values; None: those of the values
 
 
@@ -102,7 +102,7 @@ QUESTIONS = {
     "formulations": "What would other advantages have done with the same rollouts?",
     "claims": "Which papers' claims does this run bear out?",
 }
-"""Section of a run's page -> what it answers, in the order of the page."""
+"""Section of a run's page -> its question, in the order of the page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,13 +112,13 @@ class ReportSection:
     name: str  # its anchor in the page
     question: str = ""  # the question, as practitioners ask it; empty: the one of :data:`QUESTIONS`
     findings: tuple[str, ...] = ()
-    """What the numbers say, the most important sentence first; empty where data are missing."""
-    meaning: str = ""  # what that means
-    next_step: str = ""  # what to try next
+    """The meaning of the numbers, the most important sentence first; empty where data are missing."""
+    meaning: str = ""  # the interpretation
+    next_step: str = ""  # advice
     command: str = ""  # the command that looks closer, as a person would type it; empty where there is none
-    missing: str | None = None  # why there is no answer, and what to log to get one
+    missing: str | None = None  # why there is no answer, and how to log the data for one
     severity: Severity = "unknown"
-    """What the answer asks of its reader; unknown where there is none, or where the log does not decide it."""
+    """The urgency of the answer; unknown where there is none, or where the log does not decide it."""
     charts: tuple[Chart, ...] = ()  # the figures
     texts: tuple[ShadedText, ...] = ()  # completions whose tokens are shaded by their gradient
     tables: tuple[ReportTable, ...] = ()  # the tables
@@ -130,7 +130,7 @@ class ReportSection:
 
     @property
     def headline(self) -> str:
-        """The one sentence for a list of sections: the first finding, or what is missing."""
+        """The one sentence for a list of sections: the first finding, or the missing data."""
         return self.findings[0] if self.findings else self.missing or ""
 
 
@@ -139,11 +139,11 @@ class KeyNumber:
     """One of the numbers that a run is known by, with its course."""
 
     name: str  # the section that it is of, its anchor in the page
-    title: str  # what it is, in a few words
+    title: str  # its name for people
     value: Estimate  # the number
     style: NumberStyle  # how it reads
-    note: str = ""  # what it is held against, or of what it is; why there is none where the value is undefined
-    then: Estimate | None = None  # a second number that belongs to it, as pass@k beside pass@1
+    note: str = ""  # its comparison or subject; the reason where the value is undefined
+    then: Estimate | None = None  # a second number that belongs to it, as pass@k to pass@1
     places: tuple[int, ...] = ()  # the steps of its course
     course: tuple[float | None, ...] = ()  # its value at each of them
 
@@ -152,7 +152,7 @@ class KeyNumber:
 class ReadRollout:
     """One rollout to be read."""
 
-    sample: int  # its place in its group, from 0
+    sample: int  # its index in its group, from 0
     reward: float | None  # its reward
     advantage: float | None  # its advantage
     share: float | None  # its part of its step's gradient along that gradient; None where that was not recomputed
@@ -182,11 +182,11 @@ class RunReport(Drawn):
     recomputed: tuple[int, ...]  # steps whose gradients were recomputed
     strip: tuple[KeyNumber, ...] = ()  # the numbers on top, in one order for every run
     rollouts: tuple[ReadGroup, ...] = ()  # groups to be read, by step and then as logged
-    logged: LoggedPolicy = field(default_factory=LoggedPolicy)  # what the log alone says of its policy
+    logged: LoggedPolicy = field(default_factory=LoggedPolicy)  # its policy from the log alone
 
     @property
     def by_severity(self) -> tuple[ReportSection, ...]:
-        """The sections as they are read: problems first, what cannot be answered last, else in their own order."""
+        """The sections by urgency: problems first, unanswered ones last, else in their own order."""
         ranked = sorted(self.sections, key=lambda one: (one.missing is not None, SEVERITIES.index(one.severity)))
         return tuple(ranked)
 
@@ -215,6 +215,6 @@ class RunIndex(Drawn):
     name: str  # what the page calls it
     runs: tuple[RunSummary, ...]  # in order of their names
     left_out: tuple[tuple[str, str], ...]  # name of a run that cannot be read, and why
-    findings: tuple[str, ...]  # what the numbers say
+    findings: tuple[str, ...]  # the meaning of the numbers, in sentences
     sections: tuple[ReportSection, ...] = ()
-    """The runs side by side, where they are few enough to be told apart in one chart."""
+    """The runs side by side, where they are few enough for one chart."""

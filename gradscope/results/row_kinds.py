@@ -13,13 +13,13 @@ and of rollouts; ``advantage`` is the advantages themselves, rollouts by tokens;
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfStep:
-    """What was found at one step."""
+    """A record of one step."""
 
     step: int  # the trainer's step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfAdvantage(OfStep):
-    """What was found at one step under one advantage."""
+    """A record of one step under one advantage."""
 
     advantage: str  # ``logged``, or the formulation

@@ -1,4 +1,4 @@
-"""What degenerate groups cost, who makes them, and what would help: parts of what `gradscope degeneracy` finds."""
+"""The cost of degenerate groups, their sources, and remedies: parts of the result of `gradscope degeneracy`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SignalCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvantageMass:
-    """What one formulation would have fed to the optimizer on the rewards of this log."""
+    """The signal that one formulation would have given the optimizer on the rewards of this log."""
 
     advantage: str  # name of the formulation
     positive_mass: Estimate  # mean over rollouts of max(A, 0)
@@ -41,7 +41,7 @@ class RewardFunction:
 
     name: str
     weight: float | None
-    """What it is multiplied by in the reward; 0 where it is no part of it, None where the weights are not known."""
+    """Its weight in the reward; 0 where it is no part of it, None where the weights are not known."""
     frac_tied: Estimate
     """Share of groups in which it is equal for all rollouts; undefined where it is missing somewhere."""
     advantage_share: Estimate
@@ -51,8 +51,8 @@ class RewardFunction:
     """Its share of the sum of squared deviations of the reward from its group's mean, which no advantage scales."""
     correlation: Mapping[str, Estimate]
     """Other function -> correlation with it within groups; of more than 32 functions, with the main one alone."""
-    num_alone: int  # groups in which it is the only function that tells rollouts apart
-    num_rescuable: int  # degenerate groups in which it tells rollouts apart, though the trainer's scalar does not
+    num_alone: int  # groups in which it is the only function that distinguishes rollouts
+    num_rescuable: int  # degenerate groups in which it distinguishes rollouts, though the trainer's scalar does not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +75,12 @@ class RewardConflict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideRewards:
-    """How much of a run its main reward decides: what a comparison of dead groups alone does not show."""
+    """The share of a run that its main reward decides, which a comparison of dead groups alone does not show."""
 
-    run: str  # what the comparison calls the run
+    run: str  # the run's name in the comparison
     frac_reward_zero_std: Estimate  # share of its groups with zero reward range
     frac_main_differs: Estimate
-    """Share of its groups in which the main reward tells rollouts apart; undefined where that is not known."""
+    """Share of its groups in which the main reward distinguishes rollouts; undefined where that is not known."""
     conflict: RewardConflict | None
     """Its groups that side rewards decide; None where there are none, or where that is not known."""
 
@@ -103,7 +103,7 @@ class PassRateDistribution:
     beta_a: Estimate  # first shape of the beta distribution, by maximum likelihood
     beta_b: Estimate  # second shape
     at_zero: Estimate
-    """Share of prompts that never pass, beside the beta distribution; 0 where the counts do not ask for it."""
+    """Share of prompts that never pass, besides the beta distribution; 0 where the counts do not need it."""
     at_one: Estimate  # share of prompts that always pass, likewise
     goodness_of_fit: Estimate  # p-value of the inflated beta-binomial by Pearson's chi-squared test
     frac_hopeless: Estimate  # mass of the NPMLE at pass rates up to 0.01
@@ -127,7 +127,7 @@ class TargetPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetDegeneracy:
-    """What it takes that at most a given share of groups is degenerate."""
+    """A way to at most a given share of degenerate groups."""
 
     target: float  # the share
     plans: tuple[TargetPlan, ...]  # as logged, by larger groups, by resampling

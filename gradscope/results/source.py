@@ -1,4 +1,4 @@
-"""Where a result came from: what was recognized, what was inferred, what is missing, what was set aside."""
+"""The source of a result: its recognized format, inferences, missing data, and rows that were set aside."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 CUT_OFF, BLANK = "the last line is cut off", "the line is blank"
-"""Reasons of lines that may be whole a moment later, and that hold nothing."""
+"""Reasons of lines that may be complete a moment later, and that hold nothing."""
 TWICE = "two columns have the name {!r}"
-"""Why a row, or a table, is set aside of which it is not known what its cells mean."""
+"""The reason for setting aside a row, or a table, whose cells have an unknown meaning."""
 
 LOWER_BOUND = "the share of dead groups in this log is then a lower bound."
 """How a sentence of ``Source.missing`` ends where a filter of the trainer may have removed dead groups."""
 
 
 def twice_in(names: Sequence[str]) -> str | None:
-    """The first name that stands there twice; None where each is there once."""
+    """The first name that occurs twice; None where each occurs once."""
     return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
@@ -30,7 +30,7 @@ class QuarantineReason:
     num_rows: int  # how many rows
     first: str  # the first of them, as ``file:line`` (line or row counted from 1)
     num_rollouts: int = 0
-    """How many rollouts these rows hold: a row is one, and a line that is a whole batch as many as the others have."""
+    """How many rollouts these rows hold: a row is one, and a line of a batch as many as the other lines have."""
     num_files: int = 1  # how many files they are in: a column that one file lacks hides behind the first row of another
 
     @property
@@ -40,7 +40,7 @@ class QuarantineReason:
 
     @property
     def where(self) -> str:
-        """The place of the first, and of how many files it stands for."""
+        """The location of the first, and the number of files."""
         return f"first at {self.first}{f', in {self.num_files} files' if self.num_files > 1 else ''}"
 
 
@@ -66,7 +66,7 @@ def _counted(rows: int, rollouts: int) -> str:
 
 
 def merged(sources: Sequence[Source]) -> Source:
-    """Several evaluations as one input: what was read and set aside in all, without what is said of each."""
+    """Several evaluations as one input: read and set-aside rows in all, without notes on each."""
     formats = tuple(dict.fromkeys(source.format for source in sources))
     return Source(
         path=os.path.commonpath([source.path for source in sources]) or ".",
@@ -79,7 +79,7 @@ def merged(sources: Sequence[Source]) -> Source:
 
 
 def set_aside_together(parts: Sequence[Quarantine]) -> Quarantine:
-    """What was set aside of several inputs; of each reason the place in the first of them."""
+    """The set-aside rows of several inputs; for each reason the location in the first of them."""
     reasons: dict[str, QuarantineReason] = {}
     for reason in (one for part in parts for one in part.reasons):
         first = reasons.get(reason.reason, replace(reason, num_rows=0, num_rollouts=0, num_files=0))
@@ -99,27 +99,27 @@ def set_aside_together(parts: Sequence[Quarantine]) -> Quarantine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One input and what its reader made of it."""
+    """One input as its reader understood it."""
 
     path: str  # the path as given
     format: str  # name of the reader, for example ``trl``
-    recognized: str  # what it is, in words: "TRL output_dir, 20 files of completions"
+    recognized: str  # its format, in words: "TRL output_dir, 20 files of completions"
     files: tuple[str, ...] = ()  # files that were read, in order
     digests: tuple[str, ...] = field(default=(), metadata={"in_document": False})
-    """The SHA-256 of each, where they were read elsewhere; empty where they are here."""
+    """The SHA-256 of each, where they were read on another machine; else empty."""
     kind: Literal["rollouts", "metrics"] = "rollouts"
-    """What it holds: rollouts, with the trainer's metrics or without them, or metrics alone."""
+    """Its content: rollouts, with the trainer's metrics or without them, or metrics alone."""
     num_rows: int = 0  # rows that were used, each a rollout; of metrics alone rows of them
-    inferred: tuple[str, ...] = ()  # what the log does not state and the reader worked out, one sentence each, with how
+    inferred: tuple[str, ...] = ()  # inferences of the reader that the log does not state, one sentence each, with how
     missing: tuple[str, ...] = ()
-    """What the log lacks and a command may need, one sentence each, with what to switch on."""
+    """Data that the log lacks and a command may need, one sentence each, with the setting that logs them."""
     quarantined: Quarantine = Quarantine()  # rows that were set aside
     unfinished: str = ""
     """How an evaluation ended and how many of its samples there are, where it did not succeed: "was cancelled: ..."."""
 
     @property
     def filters(self) -> tuple[str, ...]:
-        """What is missing because a filter of the trainer may have removed dead groups."""
+        """The missing data where a filter of the trainer may have removed dead groups."""
         return tuple(sentence for sentence in self.missing if sentence.endswith(LOWER_BOUND))
 
     @property

@@ -1,4 +1,4 @@
-"""What `gradscope rank --rows token` finds of single tokens and of the kinds that they are of."""
+"""The results of `gradscope rank --rows token` on single tokens and kinds of tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gradscope.estimate import Estimate
 from gradscope.results.row_kinds import OfStep
 
 TokenMethod = Literal["exact", "sampled", "sketch"]
-"""``exact``: all token rows; ``sampled``: exact rows of a random part of them; ``sketch``: all rows, each kept as k
+"""``exact``: all token rows; ``sampled``: exact rows of a random part of them; ``sketch``: all rows, each reduced to k
 numbers."""
 
 
@@ -20,11 +20,11 @@ class TokenRows:
     method: TokenMethod  # whether all tokens were measured, and how
     num_tokens: int  # tokens of the rollouts that count in the loss
     frac_seen: float  # share of them in the matrix. The effective rank of a sample is at most the sample's size.
-    seed: int  # what decided which tokens were drawn, or the sketch
+    seed: int  # seed of the drawn tokens, or of the sketch
     value_error: float
     """Error of a singular value, over the Frobenius norm: that of the arithmetic; where rows were sketched the root of
     ``energy_error``."""
-    num_buckets: int | None = None  # numbers kept of each sketched row, k
+    num_buckets: int | None = None  # numbers of each sketched row, k
     energy_error: float | None = None
     """Of a sketch sqrt((1 + 1/PR) / k), PR the participation ratio: the root mean square of |K~ - K|_F over tr K. It
     bounds the error of every squared singular value, over their sum."""
@@ -35,7 +35,7 @@ class GradientSparsity(OfStep):
     """Four definitions on the sizes of some parts x of one step's gradient, under the logged advantage."""
 
     parts: Literal["tokens", "entries"]
-    """What x is: the row norm of every token, or the absolute value of every entry of one weight's gradient."""
+    """The kind of x: the row norm of every token, or the absolute value of every entry of one weight's gradient."""
     tensor: str | None  # the weight; None for tokens
     num_parts: int  # tokens or entries
     frac_seen: float  # share of them that was measured: below 1 where tokens were drawn at random
@@ -47,24 +47,24 @@ class GradientSparsity(OfStep):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrectionEffect(OfStep):
-    """What one correction for the engine that sampled makes of a step, f what it multiplies a token's gradient by."""
+    """The effect of one correction for the sampling engine on a step, f its factor on a token's gradient."""
 
     correction: str
     """``none``, ``token_ratio``, ``tis``, ``icepop``, ``mis``, ``token_mask``, ``sequence_truncate``,
     ``sequence_mask``, ``geometric_mask``, ``sequence_ratio``; ``trained`` for the run's own."""
-    units: Literal["tokens", "sequences"]  # what has one f
+    units: Literal["tokens", "sequences"]  # the units that have one f each
     kept: Estimate  # share of the units with f > 0
     ess: Estimate  # (sum of f)^2 / (number of f * sum of f^2)
     chi2: Estimate  # mean of f^2 - 1
     norm_ratio: Estimate  # norm of the corrected gradient over that without a correction
     cosine: Estimate  # cosine of the corrected gradient with that without a correction
     unbiased_cosine: Estimate
-    """Cosine with the gradient under whole sequence ratios, whose expectation is the gradient on policy."""
+    """Cosine with the gradient under full sequence ratios, whose expectation is the gradient on policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenKind(OfStep):
-    """The tokens of one kind, and their part of a step's gradient; a None stands for all of its kind."""
+    """The tokens of one kind, and their part of a step's gradient; None means all of its kind."""
 
     sign: Literal["positive", "negative"] | None  # of their advantage
     probability: tuple[float, float] | None
@@ -75,7 +75,7 @@ class TokenKind(OfStep):
     frac_tokens: Estimate  # share of the tokens that count in the loss
     energy_share: Estimate  # share of the sum over tokens of |v_t grad log pi|^2
     gradient_share: Estimate  # their part of the gradient along its own direction
-    cosine: Estimate  # cosine of their summed gradient with the whole
+    cosine: Estimate  # cosine of their summed gradient with the step's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class KlToken:
 
     group_id: str
     sample: int  # its rollout within the group
-    position: int  # its place in the completion, from 0
+    position: int  # its position in the completion, from 0
     text: str  # the token alone as text
     logprob: float  # log pi of the policy
     reference: float  # log pi of the reference
@@ -108,7 +108,7 @@ class KlToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenKl(OfStep):
-    """The tokens of a step beside the reference policy."""
+    """The tokens of a step against the reference policy."""
 
     k1: Estimate  # mean of log(p / p_ref) over tokens
     k3: Estimate  # mean of p_ref / p - 1 - log(p_ref / p)
@@ -125,7 +125,7 @@ class TurnShare(OfStep):
     num_rollouts: int  # rollouts that have it
     frac_tokens: Estimate  # share of the tokens that count in the loss
     gradient_share: Estimate  # its part of the gradient along the gradient's own direction
-    cosine: Estimate  # cosine of its summed gradient with the whole
+    cosine: Estimate  # cosine of its summed gradient with the step's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What `gradscope check` and `gradscope claims` decide: each requirement and each claim with its verdict."""
+"""The results of `gradscope check` and `gradscope claims`: each requirement and each claim with its verdict."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class Requirement:
     """One condition on a metric: ``frac_reward_zero_std@last20% <= 0.5``."""
 
     metric: str
-    """A catalogue metric, ``pass@<k>``, or what the trainer logged; ``@`` and a selector of steps may follow."""
+    """A catalogue metric, ``pass@<k>``, or a metric of the trainer; ``@`` and a selector of steps may follow."""
     op: Operator  # how the value must compare with the limit
     limit: float  # the limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A metric of this run beside the baseline's."""
+    """A metric of this run compared with the baseline's."""
 
     baseline: Estimate  # the value when the baseline was written
     change: Estimate  # this run minus the baseline
     margin: float  # how much worse it may be
     rule: BaselineRule
-    """``interval``: fails when chance does not explain what is beyond the margin; ``value``: when the change is."""
+    """``interval``: fails when chance does not explain a change beyond the margin; ``value``: on any such change."""
     num_paired: int  # prompts that both runs have and that were paired; 0 where the two were compared as wholes
     p_value: float | None = None
     """How often chance alone would make a change as far beyond the margin, corrected by Holm's rule for all metrics
@@ -43,15 +43,15 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A requirement and what became of it."""
+    """A requirement and its outcome."""
 
     metric: str  # the requirement's metric
     op: Operator  # the requirement's operator; against a baseline the one that its direction asks for
     limit: float  # the requirement's limit; against a baseline its value with the margin, 0 where it has none
     outcome: Outcome  # ``unknown`` where the metric has no value; it never counts as a pass
     estimate: Estimate  # the metric's value on this run
-    meaning: str  # what the outcome means, for people
-    next_step: str  # what to do about it; empty where it passed
+    meaning: str  # interpretation of the outcome
+    next_step: str  # advice; empty where it passed
     advice: str = ""  # the part of it that the run's numbers say to try; empty where they say nothing
     command: str = ""  # the part of it that looks closer, as a person types it; empty where no command does
     change: Change | None = None  # against a baseline: both numbers and the rule; None for a limit
@@ -67,7 +67,7 @@ class CheckReport(Shown):
     outcome: Outcome
     """``fail`` if any failed, else ``unknown`` if any could not be decided without leave, else ``pass``."""
     findings: tuple[str, ...] = ()
-    """What no requirement asked and a reader of the outcome should know: groups that side rewards decide."""
+    """Caveats of the outcome beyond the requirements: groups that side rewards decide."""
     without_interval: tuple[str, ...] = ()
     """Metrics of a baseline that was just written that have no interval: a change of theirs will not be decided."""
 
@@ -100,17 +100,17 @@ class ClaimRow:
 
     name: str  # the claim's name: a word a topic, then the matrix or the part
     source: str  # who says so
-    claim: str  # what is said, in one sentence
-    metric: str  # what was measured, of which matrix or which groups
-    steps: tuple[int, ...]  # steps that it was measured at; empty for the whole log
+    claim: str  # one sentence
+    metric: str  # the measured metric, of which matrix or which groups
+    steps: tuple[int, ...]  # steps that it was measured at; empty for all steps
     estimate: Estimate  # the number; undefined where this run does not have it
     null: Estimate
-    """What it is to be held against: its value by chance, or if the claim's cause were absent; undefined where there is
+    """The number to compare with: its value by chance, or if the claim's cause were absent; undefined where there is
     no such number."""
     verdict: ClaimVerdict
-    """``supported`` or ``contradicted`` where the whole interval says so, on this run; else ``cannot_tell``."""
-    why: str  # what the verdict rests on, in words
-    settle: str  # what would settle it
+    """``supported`` or ``contradicted`` where all of the interval agrees, on this run; else ``cannot_tell``."""
+    why: str  # reason of the verdict, in words
+    settle: str  # how to settle it
     ours: bool
     """Whether the definition, or a bound in it, is gradscope's: a ``contradicted`` row then refutes no source."""
 
@@ -131,4 +131,4 @@ class ClaimsReport(Shown):
     steps: tuple[int, ...]  # steps whose gradients were recomputed
     skipped: Mapping[int, str]  # steps that could not be, with the reason
     engine: Mapping[str, object]  # how gradients were computed; empty where none were
-    findings: tuple[str, ...] = ()  # what the rows say, in sentences for people
+    findings: tuple[str, ...] = ()  # the meaning of the rows, in sentences

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from gradscope.outside.limits import read_whole
+from gradscope.outside.limits import read_limited
 from gradscope.outside.plain_json import MOST_DEPTH, is_deeper, parse_json
 
 _FORMATS = {".yaml": "YAML", ".yml": "YAML", ".toml": "TOML"}
@@ -35,7 +35,7 @@ def read_document(path: Path) -> Any:
         InputError: It is no regular file, or too large.
         ValueError: It is not of its format, too deep, or refers to itself so often that it has too many values.
     """
-    text = read_whole(path).decode("utf-8")
+    text = read_limited(path).decode("utf-8")
     kind = config_format(path)
     try:
         document = _yaml(text) if kind == "YAML" else tomllib.loads(text) if kind == "TOML" else parse_json(text)

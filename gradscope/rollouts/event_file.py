@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.outside.limits import read_whole
+from gradscope.outside.limits import read_limited
 from gradscope.rollouts.step_metrics import Counts, Floats, Numbers, StepMetrics
 
 Bytes = NDArray[np.uint8]
@@ -47,7 +47,7 @@ def scalars_in(file: Path, damaged: Callable[[str], None]) -> StepMetrics:
     Returns:
         Step -> tag -> value, of a repeated one the later.
     """
-    data = np.frombuffer(read_whole(file), dtype=np.uint8)
+    data = np.frombuffer(read_limited(file), dtype=np.uint8)
     starts, sizes, why = _records(data)
     read = _Scalars()
     order = np.argsort(sizes, kind="stable")

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from gradscope.errors import InputError
-from gradscope.outside.limits import read_whole
+from gradscope.outside.limits import read_limited
 from gradscope.outside.numerals import number_from
 from gradscope.outside.plain_json import parse_json, read_json
 from gradscope.results.envelope import to_jsonable
@@ -197,7 +197,7 @@ def read_metrics(run: Path, quarantine: SetAside | None = None) -> dict[int, dic
     """Step -> name -> value, of a step repeated after a resume the last line; lines that are none are set aside."""
     path = metrics_path(run)
     metrics: dict[int, dict[str, float]] = {}
-    lines = read_whole(path).split(b"\n") if path.exists() else []
+    lines = read_limited(path).split(b"\n") if path.exists() else []
     for number, line in enumerate(lines, start=1):
         try:
             if line.strip():

@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from gradscope.errors import InputError
-from gradscope.outside.limits import open_file, read_whole
+from gradscope.outside.limits import open_file, read_limited
 from gradscope.outside.plain_json import parse_json
 from gradscope.results.envelope import sha256_of
 from gradscope.rollouts.groups import Rollout, RolloutGroup
@@ -278,7 +278,7 @@ def read_step_rollouts(path: Path, quarantine: SetAside | None = None) -> tuple[
 def _require_checksum(path: Path) -> None:
     file = checksum_path(path)
     try:
-        written = read_whole(file).split()[:1]
+        written = read_limited(file).split()[:1]
     except OSError:  # a run of an older version, or one that ended between its two files
         return
     if path.is_file() and written != [sha256_of(path).encode()]:

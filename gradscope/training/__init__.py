@@ -1,11 +1,11 @@
 """Reference runs: TRL's GRPOTrainer with gradscope's advantages plugged in; and a recorder for anybody's GRPOTrainer.
 
-What one run does (:func:`gradscope.training.train.train`): refuse what cannot work (``run_checks``), load the task and
+A run (:func:`gradscope.training.train.train`) refuses what cannot work (``run_checks``), loads the task and
 the policy (``tasks.load.load_task``, ``grpo.policy.load_trained_policy``), write the manifest
 (``run_checks.make_manifest``), and do what the folder still lacks (``run_training.fit``): weights before the
 first update, held-out samples, the steps, held-out samples again.
 
-What one step does (``grpo.trainer.RecordingTrainer``):
+A step (``grpo.trainer.RecordingTrainer``):
 
 1. Choose the prompts: a row of ``tasks.task.prompt_order``, G times each.
 2. Generate and score completions, in rounds (``sampling.make_sampling``): TRL generates, and calls the task's
@@ -16,7 +16,7 @@ What one step does (``grpo.trainer.RecordingTrainer``):
 6. Keep the rollouts aside (``grpo.trainer.Recorder.stage``).
 7. Loss, backward, clipping and AdamW are TRL's own; ``grpo.trainer.NormMatch`` may scale the gradient before it.
 8. Once the step is logged, write its rollouts and metrics (``Recorder.write``); every so often save a checkpoint, with
-   what the formulation remembers, and mark it complete (``checkpoints``).
+   the formulation's memory, and mark it complete (``checkpoints``).
 
 ``GradscopeCallback`` and ``RolloutRecorder`` are imported when first used, so that ``import gradscope.training`` loads
 no third-party package.

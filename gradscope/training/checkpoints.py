@@ -1,8 +1,8 @@
-"""Which checkpoints of a run are complete, and what is needed to go on from one.
+"""Which checkpoints of a run are complete, and the files that resuming needs.
 
 A checkpoint counts once our own marker lies in it, written after everything else; a folder that was cut off has none.
-The optimizer's state is kept in the newest complete checkpoint only: resuming needs no other, and it is twice the size
-of the weights. What the trainer loads on resume it wrote itself, and with ``weights_only``: no pickle runs code.
+The newest complete checkpoint alone has the optimizer's state: resuming needs no other, and it is twice the size
+of the weights. Files that the trainer loads on resume it wrote itself, and with ``weights_only``: no pickle runs code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save
 
 from gradscope.advantages.online import Memory, OnlineAdvantage
 from gradscope.errors import InputError
-from gradscope.outside.limits import read_whole
+from gradscope.outside.limits import read_limited
 from gradscope.outside.plain_json import read_json
 from gradscope.rollouts.run_folder import checkpoint_path, checkpoints_path, metrics_path, step_of
 from gradscope.rollouts.store import drop_steps_after
@@ -25,10 +25,10 @@ from gradscope.training.processes import shards_model
 from gradscope.writing import atomic_write
 
 MARKER = "gradscope_checkpoint.json"
-MEMORY = "gradscope_advantage.json"  # what an advantage formulation remembers of the steps before: its numbers
+MEMORY = "gradscope_advantage.json"  # an advantage formulation's memory of the steps before: its numbers
 MEMORY_ARRAYS = "gradscope_advantage.safetensors"  # the arrays among it, where there are some
 _SHARDED_ONLY = ("optimizer.bin", "pytorch_model_fsdp.bin")
-"""What accelerate writes of a sharded model, both whole: the optimizer, and the weights once more."""
+"""Files that accelerate writes for a sharded model, both gathered: the optimizer, and the weights once more."""
 _RESUME_ONLY = (
     *("optimizer.pt", *_SHARDED_ONLY, "scheduler.pt", "scaler.pt", "rng_state*.pth", "trainer_state.json"),
     *(MEMORY, MEMORY_ARRAYS),
@@ -37,7 +37,7 @@ _UNUSED = "training_args.bin"  # a pickle that nothing needs: the manifest holds
 
 
 def mark_complete(run: Path, num_updates: int) -> None:
-    """Note that a checkpoint is complete, and take from older ones what only resuming needs."""
+    """Mark a checkpoint complete, and remove from older ones the files that only resuming needs."""
     folder = checkpoint_path(run, num_updates)
     (folder / _UNUSED).unlink(missing_ok=True)
     atomic_write(folder / MARKER, json.dumps({"num_updates": num_updates}) + "\n", force=True)
@@ -45,7 +45,7 @@ def mark_complete(run: Path, num_updates: int) -> None:
 
 
 def drop_spent(run: Path) -> None:
-    """Take from all complete checkpoints but the newest what only resuming needs, also where that was interrupted."""
+    """Remove from older complete checkpoints the files that only resuming needs, also after an interruption."""
     for older in complete_checkpoints(run)[:-1]:
         for pattern in _RESUME_ONLY:
             for file in checkpoint_path(run, older).glob(pattern):
@@ -53,7 +53,7 @@ def drop_spent(run: Path) -> None:
 
 
 def write_memory(run: Path, num_updates: int, memory: Memory) -> None:
-    """Keep what an advantage formulation remembers, before the checkpoint is marked complete."""
+    """Write an advantage formulation's memory, before the checkpoint is marked complete."""
     folder = checkpoint_path(run, num_updates)
     atomic_write(folder / MEMORY, json.dumps(dict(memory.numbers), indent=0) + "\n", force=True)
     if memory.arrays:
@@ -61,7 +61,7 @@ def write_memory(run: Path, num_updates: int, memory: Memory) -> None:
 
 
 def recall_memory(folder: Path, online: OnlineAdvantage) -> None:
-    """Give an advantage formulation, as it is at the start of a run, back what a checkpoint's folder remembers of it.
+    """Restore a fresh advantage formulation's memory from a checkpoint's folder.
 
     Raises:
         InputError: It is not there, not readable, or not this formulation's; without it the run would go on
@@ -105,7 +105,7 @@ def resumable(run: Path, num_updates: int, num_processes: int = 1) -> Path:
 
 
 def rewind(run: Path, num_updates: int) -> None:
-    """Take away what lies after a checkpoint: steps that will be made again, and checkpoints that were cut off."""
+    """Remove later steps, which will be made again, and incomplete checkpoints."""
     complete = {checkpoint_path(run, number).name for number in complete_checkpoints(run)}
     for folder in checkpoints_path(run).glob("checkpoint-*"):
         if folder.name not in complete:
@@ -120,10 +120,10 @@ def rewind(run: Path, num_updates: int) -> None:
 def _lines_until(run: Path, num_updates: int) -> Iterator[bytes]:
     """The lines of metrics up to a step, each as it was written; one that was cut off at the end is none."""
     file = metrics_path(run)
-    lines = read_whole(file).splitlines(keepends=True) if file.exists() else []
+    lines = read_limited(file).splitlines(keepends=True) if file.exists() else []
     steps = [step_of(line) for line in lines]
     for at, (line, step) in enumerate(zip(lines, steps, strict=True)):
         is_last = step is None or step not in steps[at + 1 :]
-        # A line that cannot be read stays: it is a reader's to tell.
+        # a line that cannot be read stays, for readers to report
         if line.endswith(b"\n") and is_last and (step is None or step <= num_updates):
             yield line

@@ -27,20 +27,20 @@ SAMPLINGS: tuple[str, ...] = get_args(Sampling)
 REWARDS: tuple[str, ...] = get_args(RewardName)
 GRADERS: tuple[str, ...] = get_args(GraderName)
 DEFAULT_MAX_RESAMPLING = 4
-_WITHOUT_REASONING = ("starved", "steps")  # tasks whose answer is the whole completion
+_WITHOUT_REASONING = ("starved", "steps")  # tasks whose answer is the entire completion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
     """The configuration of one reference run; the defaults are the demo.
 
-    Settings that contradict each other by themselves are refused when one is made; what depends on the formulation, the
+    Settings that contradict each other are refused when one is made; checks that depend on the formulation, the
     task, the launch or the disk is refused in ``run_checks``, before a run begins.
     """
 
     output: str = "run"  # the run's folder; it must not exist
     task: TaskName = "running-sums"
-    """What is trained: the embedded task or a variant of it, GSM8K's own files, or a file of prompts and answers."""
+    """The task: the embedded one or a variant of it, GSM8K's own files, or a file of prompts and answers."""
     data: str | None = None  # the file of prompts, for the tasks ``gsm8k`` and ``jsonl``
     heldout_data: str | None = None
     """A file of held-out prompts; without it the last ``heldout_prompts`` of ``data`` are held out."""
@@ -48,7 +48,7 @@ class TrainConfig:
     """How the final answers of ``gsm8k`` and ``jsonl`` are compared: as numbers or text, or as expressions."""
     model: str = EMBEDDED_MODEL  # ``embedded``, a Hugging Face model folder, or a hub id
     reward: RewardName = "outcome"
-    """What is trained on: the task's own reward, or the probability of the true answer after the sampled reasoning."""
+    """The reward: the task's own, or the probability of the true answer after the sampled reasoning."""
     advantage: str = "grpo"  # the advantage formulation, by its name in the registry
     group_size: int = 8  # rollouts of a prompt, G
     num_prompts: int = 16  # prompts of a step
@@ -143,7 +143,7 @@ class TrainConfig:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """The configuration as plain JSON values, field by field; nulls are kept, so it round-trips exactly."""
+        """The configuration as plain JSON values, field by field, nulls included, so it round-trips exactly."""
         return dataclasses.asdict(self)
 
     @classmethod
@@ -215,7 +215,7 @@ def _flag(name: str) -> str:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a JSON value has the type of a field; whole numbers also fit where a fraction may stand."""
+    """Whether a JSON value has the type of a field; integers also fit a float field."""
     if get_origin(hint) is Literal:
         return value in get_args(hint)
     if get_origin(hint) is types.UnionType:

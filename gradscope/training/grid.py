@@ -29,13 +29,13 @@ from gradscope.training.processes import check_alone
 from gradscope.training.run_checks import check_free, check_settings
 from gradscope.training.train import is_finished
 
-# A cell of a grid as a process of its own, forked from one that has already imported what training needs.
+# A cell of a grid as a process of its own, forked from one that has already imported the libraries of training.
 #
 # The imports take as long as a small run. On a CPU they are made once, in multiprocessing's fork server, and every cell
 # starts from there; a process that has a GPU must not be forked, so there each cell imports for itself.
 #
-# Not by ``concurrent.futures``: one worker that is killed breaks its whole pool and leaves no exit code, and a pool
-# cannot interrupt one worker. Here the other cells go on, and a cell that failed keeps its exit code and its last
+# Not by ``concurrent.futures``: one worker that is killed breaks its pool and leaves no exit code, and a pool
+# cannot interrupt one worker. So the other cells go on, and a cell that failed keeps its exit code and its last
 # words.
 _PRELOADED = ["gradscope.training.run_training", "gradscope.training.train"]
 _PATIENCE = 20.0  # seconds that an interrupted cell gets to end by itself
@@ -47,7 +47,7 @@ class _CellProcess:
 
     config: TrainConfig
     process: BaseProcess
-    talk: IO[bytes]  # what it says on stderr
+    talk: IO[bytes]  # its stderr
 
     @property
     def has_ended(self) -> bool:
@@ -56,7 +56,7 @@ class _CellProcess:
 
     @property
     def failure(self) -> str | None:
-        """The last thing that a cell said which failed; None for one that did not."""
+        """The last line on stderr of a cell that failed; None for one that did not."""
         if not self.process.exitcode:
             return None
         self.talk.seek(0)
@@ -96,7 +96,7 @@ def _context(*, on_gpu: bool) -> Any:
 
 
 def _make(cell: TrainConfig, arguments: Sequence[str], resume: bool, force: bool, talk: str) -> None:
-    """What the process does: one run, with one thread, its last words in a file."""
+    """The process's main function: one run, with one thread, stderr in a file."""
     import torch
 
     from gradscope.training.train import train
@@ -129,9 +129,9 @@ def make_cells(
     learning_rates: Sequence[float] = (),
     seeds: Sequence[int] = (),
 ) -> tuple[TrainConfig, ...]:
-    """The configurations of a grid; what is not varied is that of the base, whose output is the folder of the grid.
+    """The configurations of a grid; other settings are those of the base, whose output is the folder of the grid.
 
-    Seed by seed, each with a folder named for what is varied.
+    Seed by seed, each with a folder named for the varied settings.
 
     Raises:
         UsageError: A value is given twice.
@@ -177,8 +177,8 @@ def train_grid(
         num_processes: Cells at once; None: one a core on a CPU, one on a GPU.
         resume: Go on with the cells that were interrupted, start those that are missing, leave those that are finished.
         force: Replace the cells that are there.
-        progress: Told how many steps of all cells are done.
-        on_cell: Told the folder of each cell that is finished now.
+        progress: Called with the number of finished steps of all cells.
+        on_cell: Called with the folder of each cell that is finished.
 
     Raises:
         UsageError: ``resume`` and ``force`` together, or settings that do not go together.

@@ -1,6 +1,6 @@
-"""What TRL and PEFT are told, and how a run leaves them and its process as it met them.
+"""Arguments of TRL and PEFT, and how a run restores them and its process.
 
-Nothing heavy is imported before it is used: what is missing is then said in a sentence.
+Nothing heavy is imported before it is used: a missing library is then reported in a sentence.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gradscope.training.config import TrainConfig
 # A run's configuration in TRL's words: every option that bears on the result is written out, none left to a default.
 #
 # Defaults move between TRL's releases, and a run must mean the same under each. The same mapping goes into the
-# manifest, where a diagnosis finds what the loss was made of.
+# manifest, where a diagnosis finds the settings of the loss.
 _FIXED: dict[str, Any] = {
     # The loss.
     "num_iterations": 1,
@@ -36,7 +36,7 @@ _FIXED: dict[str, Any] = {
     "top_entropy_quantile": 1.0,
     "sync_ref_model": False,
     "disable_dropout": True,  # else neither log-probabilities nor gradients could be recomputed
-    # Bears only on what TRL logs: the advantages are replaced. In "group", frac_reward_zero_std counts groups.
+    # Bears only on TRL's own metrics: the advantages are replaced. In "group", frac_reward_zero_std counts groups.
     "scale_rewards": "group",
     # Sampling.
     "top_p": 1.0,
@@ -71,9 +71,9 @@ _SINCE_LATER: dict[str, Any] = {
     "cast_lm_head_to_fp32": False,
     "use_transformers_continuous_batching": False,
 }
-"""Options that younger releases of TRL know, set to what older ones do."""
+"""Options of newer releases of TRL, set to the behavior of older ones."""
 _VLLM: dict[str, Any] = {"vllm_importance_sampling_correction": True, "vllm_importance_sampling_mode": "sequence_mask"}
-"""What bears on the loss where vLLM samples; a configuration may say otherwise."""
+"""Options that bear on the loss where vLLM samples; a configuration may override them."""
 
 
 def trainer_arguments(config: TrainConfig, max_completion_length: int, num_processes: int = 1) -> dict[str, Any]:
@@ -119,13 +119,13 @@ def check_vllm(config: TrainConfig) -> None:
         return
     from trl import GRPOConfig
 
-    known = [field.name.removeprefix("vllm_") for field in fields(GRPOConfig) if field.name.startswith("vllm_")]
+    names = [field.name.removeprefix("vllm_") for field in fields(GRPOConfig) if field.name.startswith("vllm_")]
     for name in config.vllm:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
             raise UsageError(
                 f"TRL's GRPOConfig has no argument vllm_{name}.",
-                hint=f"Did you mean {near[0]!r}?" if near else f"Known names: {', '.join(known)}.",
+                hint=f"Did you mean {near[0]!r}?" if near else f"Known names: {', '.join(names)}.",
             )
     if util.find_spec("vllm") is None:
         raise MissingDependencyError(
@@ -195,7 +195,7 @@ def quiet_libraries() -> Iterator[None]:
 
 @contextmanager
 def own_random_state() -> Iterator[None]:
-    """What is seeded or drawn inside does not show outside."""
+    """Restore the state of all random generators at the end."""
     import torch
 
     python, numpy = random.getstate(), np.random.get_state()

@@ -1,9 +1,9 @@
-"""Several processes of one run, as `accelerate launch` and `torchrun` start them: who works, who waits, who tells.
+"""Several processes of one run, as `accelerate launch` and `torchrun` start them: who works, who waits, who reports.
 
 Each has a part of a step's rollouts, and the main one alone writes the run. An error that every process meets is told
 once: one process raises it, the others end with the same exit code and without a word. All of them leave the group of
-processes first. One that ended inside it would break the connections of the others, and tearing down what is left of
-the group at exit may abort a process in place of its exit code.
+processes first. One that ended inside it would break the connections of the others, and tearing down the rest of the
+group at exit may abort a process in place of its exit code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gradscope.machine import num_processes, process_index, tell_own_error
 
 _PATIENCE = timedelta(days=7)  # how long processes wait for the main one, which samples the held-out prompts alone
 _FSDP = {"FSDP_VERSION": "2", "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT"}
-"""What accelerate tells a process of FSDP, as a run needs it: FSDP2, and checkpoints that are whole."""
+"""Environment variables of accelerate for FSDP as a run needs it: FSDP2, and unsharded checkpoints."""
 SHARDED_LAUNCH = (
     *("accelerate", "launch", "--use_fsdp", "--fsdp_version", "2", "--fsdp_state_dict_type", "FULL_STATE_DICT"),
     *("--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP"),
@@ -60,7 +60,7 @@ def raise_once(error: GradscopeError) -> None:
 
 
 def shards_model() -> bool:
-    """Whether accelerate was told to shard the model (FSDP), so that no process has it whole."""
+    """Whether accelerate shards the model (FSDP), so that no process has all of it."""
     return os.environ.get("ACCELERATE_USE_FSDP") == "true"
 
 
@@ -98,7 +98,7 @@ def check_launch(num_rollouts: int, num_parts: int) -> None:
 
 
 def check_alone(subject: str) -> None:
-    """Refuse several processes for what one process makes: "A grid is made" is a ``subject``."""
+    """Refuse several processes for work of a single one: "A grid is made" is a ``subject``."""
     size = num_processes()
     if size > 1:
         raise_once(
@@ -107,7 +107,7 @@ def check_alone(subject: str) -> None:
 
 
 def run_everywhere(work: Callable[[], Value]) -> Value:
-    """Do the same in every process; where it fails, all leave the group and the first that failed tells why.
+    """Call a function in every process; where it fails, all leave the group and the first that failed reports why.
 
     Raises:
         GradscopeError: In the first process that it failed in.
@@ -130,7 +130,7 @@ def run_everywhere(work: Callable[[], Value]) -> Value:
 
 
 def run_on_main(work: Callable[[], Value]) -> Value:
-    """Do something in the main process alone, while the others wait; every process gets what it returned there."""
+    """Call a function in the main process alone, while the others wait; every process gets its return value."""
     if num_processes() == 1:
         return work()
     returned: Any = run_everywhere(work if process_index() == 0 else lambda: None)

@@ -1,4 +1,4 @@
-"""What training and the recorder use of transformers and TRL, whose own types mypy does not follow."""
+"""The parts of transformers and TRL that training and the recorder use, whose own types mypy does not follow."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a run is refused for beyond its configuration: the formulation, the task, the launch, and what lies on disk.
+"""Reasons to refuse a run beyond its configuration: the formulation, the task, the launch, and files on disk.
 
-Settings that contradict each other by themselves are refused by ``TrainConfig``, whoever makes one. Here is the rest,
+Settings that contradict each other by themselves are refused by ``TrainConfig``. This module has the rest,
 which takes a look at something else, all of it before anything is loaded, computed or written.
 """
 
@@ -34,7 +34,7 @@ def check_settings(config: TrainConfig) -> None:
 
     Raises:
         UsageError: There is no such formulation, it is none to train with, groups or rewards do not suit it, the
-            sampling needs one process, or the reward or the control a whole model in each.
+            sampling needs one process, or the reward or the control an unsharded model in each.
     """
     chosen = named_formulation(config.advantage)
     if chosen.scope == "gram":
@@ -103,7 +103,7 @@ def check_task(config: TrainConfig, task: Task) -> None:
 def check_free(run: Path, *, force: bool, in_script: bool = False) -> None:
     """Refuse a folder that holds something, and under ``force`` one that holds something else than a run.
 
-    ``in_script`` says that a person's own script asks, which has arguments in place of options.
+    ``in_script``: the caller is a user's own script, which has arguments in place of options.
 
     Raises:
         OutputExistsError: Something is in the way.
@@ -128,7 +128,7 @@ def check_apart(run: Path, config: TrainConfig) -> None:
     """Refuse to replace a folder that the new run reads from.
 
     Raises:
-        UsageError: The model or a file of prompts lies in it.
+        UsageError: The model or a file of prompts is in it.
     """
     for path in (config.model, config.data, config.heldout_data):
         if path is not None and run.exists() and Path(path).resolve().is_relative_to(run.resolve()):

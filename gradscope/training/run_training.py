@@ -1,6 +1,6 @@
 """The middle of a run: initial weights, held-out samples, the training itself, held-out samples again.
 
-Each part leaves a file once it is complete, so going on after an interruption means doing what is not there yet.
+Each part leaves a file once it is complete, so going on after an interruption means doing the missing parts.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def fit(
     on_cpu: bool,
     progress: ProgressCallback,
 ) -> None:
-    """Do what a run folder with a manifest still lacks; the policy has the weights before the first update."""
-    # What is trained, and by what: TRL's trainer with our advantages, sampling and recorder in it.
+    """Do the missing parts of a run folder with a manifest; the policy has the weights before the first update."""
+    # the policy and its trainer: TRL's with our advantages, sampling and recorder
     online = _trained_advantage(config, width=policy.model.config.get_text_config().hidden_size)
     trainer = _make_trainer(run, config, task, policy, arguments, online, on_cpu=on_cpu, progress=progress)
     policy = dataclasses.replace(policy, model=trainer.model)
@@ -67,7 +67,7 @@ def fit(
     def hold_out(when: Literal["before", "after"]) -> None:
         run_on_main(lambda: _sample_heldout(when, run, config, task, policy, arguments, progress))
 
-    # The weights before the first update, unless an earlier start has kept them.
+    # the weights before the first update, unless an earlier start has written them
     newest = run_on_main(lambda: _newest(run))
     if newest is None:
         trainer.save_model(str(checkpoint_path(run, 0)))
@@ -83,7 +83,7 @@ def fit(
         trainer.train(resume_from_checkpoint=str(folder))
     elif not shards_model():
         trainer._load_from_checkpoint(str(checkpoint_path(run, newest)))
-    # What the trained policy makes of prompts that it never saw.
+    # completions of prompts that the trained policy never saw
     hold_out("after")
 
 
@@ -95,7 +95,7 @@ def _trained_advantage(config: TrainConfig, *, width: int) -> OnlineAdvantage:
 
 
 def _newest(run: Path) -> int | None:
-    """The newest complete checkpoint, with what lies after it taken away."""
+    """The newest complete checkpoint, after everything later was removed."""
     newest = max(complete_checkpoints(run), default=None)
     rewind(run, newest or 0)
     return newest
@@ -130,7 +130,7 @@ def _make_trainer(
     if config.match_grad_norm is not None:
         callbacks.append(NormMatch(config.match_grad_norm))
     order = prompt_order(len(task.train), num_prompts=config.num_prompts, steps=config.steps, seed=config.seed)
-    rows = [  # what TRL does not know of them comes back with the batch
+    rows = [  # columns unknown to TRL come back with the batch
         {
             "prompt": policy.messages(problem) or problem.prompt,
             "answer": problem.answer,
@@ -191,7 +191,7 @@ def _sample_heldout(
         policy,
         task.heldout,
         num_samples=config.heldout_samples,
-        # as many as a step samples, so what trains also fits
+        # as many as a step samples, so that memory suffices
         rows_at_once=max(config.num_prompts * config.group_size, _FEWEST_ROWS * small),
         max_completion_length=arguments["max_completion_length"],
         temperature=config.temperature,

@@ -1,7 +1,7 @@
-"""How a step's rollouts are sampled: in one round, or in several of which each depends on what the last one earned.
+"""How a step's rollouts are sampled: in one round, or in several of which each depends on the last one's rewards.
 
 Each kind takes the step's rows as TRL's sampler has them, G in a row a prompt, and a function that samples and scores
-rows, and gives back the batch to train on with what it cost.
+rows, and returns the batch to train on with its cost.
 
 Shapes: N groups of a step, G rollouts of a group, R rollouts of a step, T tokens of a completion.
 """
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gradscope.metrics.outcomes.groups import all_equal
 from gradscope.training.config import DEFAULT_MAX_RESAMPLING, TrainConfig
 
-# Which prompts a step samples, and how many rollouts of each, once it is known what the first ones earned.
+# Which prompts a step samples, and how many rollouts of each, given the rewards of the first ones.
 #
 # ``dynamic`` replaces dead groups by groups of other prompts (Yu et al. 2025, DAPO, arXiv 2503.14476). ``reallocated``
 # moves rollouts from prompts that a probe of half the budget solves to prompts that it does not.
@@ -49,8 +49,8 @@ def _remaining_budget(probe: Sequence[Array], *, size: int, highest: float) -> l
     """How many rollouts each prompt still gets after a probe, [N], of ``size`` that each has left.
 
     A prompt is solved where every rollout of its probe has the highest reward, and unsolved where none has any. Solved
-    prompts give what they have left to the unsolved ones, which share it evenly; what does not divide goes, one each,
-    to the first of them. All others keep their own, and so does everyone where nobody gives or nobody takes.
+    prompts give their remaining rollouts to the unsolved ones, which share them evenly; the remainder goes, one each,
+    to the first of them. All others keep their own, as do all where there are no givers or no takers.
 
     >>> solved, unsolved, mixed = np.ones(2), np.zeros(2), np.array([1.0, 0.0])
     >>> _remaining_budget([solved, unsolved, mixed, unsolved, solved, solved], size=3, highest=1.0)
@@ -72,7 +72,8 @@ def _remaining_budget(probe: Sequence[Array], *, size: int, highest: float) -> l
 # Rollouts as TRL returns them, sampled and scored, and several rounds of them as one batch.
 #
 # TRL pads prompts on the left and completions on the right, to the longest of a call. Rounds are padded to the longest
-# of all, and what no kept row needs is cut off again, so that a batch of several calls looks like one of a single call.
+# of all, and columns that no selected row needs are cut off, so that a batch of several calls looks like a single
+# call's.
 _PROMPT = ("prompt_ids", "prompt_mask")
 _TOTAL = "num_items_in_batch"  # TRL's number of tokens that are in the loss
 
@@ -82,7 +83,7 @@ class Scored:
     """Rollouts that were generated and scored."""
 
     rows: Sequence[Mapping[str, Any]]  # the rows of TRL's dataset that they answer, [R]
-    output: dict[str, Any]  # what TRL's method returns for them
+    output: dict[str, Any]  # TRL's output for them
     rewards: Mapping[str, Sequence[float]]  # reward function -> rewards, [R]
     trained: tuple[str, ...]  # the reward functions that are trained on; the others are only recorded
 
@@ -152,12 +153,12 @@ Sample = Callable[[Sequence[Row]], Scored]  # samples and scores a completion of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StepBatch:
-    """What a step trains on."""
+    """The batch that a step trains on."""
 
     scored: Scored  # its rollouts, group by group
     sizes: tuple[int, ...]  # rollouts of each group, [N]
     cost: Mapping[str, int] = field(default_factory=dict)
-    """What was sampled for it, by the names of the run's metrics; empty where it is what was sampled."""
+    """The sampled rollouts and groups, by the names of the run's metrics; empty where the batch has all of them."""
 
 
 class FixedSampling:
@@ -196,27 +197,29 @@ class _DynamicSampling(FixedSampling):
         order = _replacements(list(self._pool), {row["prompt_id"] for row in rows}, seed=self._seed, step=step)
         rounds = [sample(rows)]
         is_live = _live_groups(rounds[0].totals.reshape(-1, size))
-        taken = list(range(len(is_live)))
-        missing = [slot for slot in taken if not is_live[slot]]
+        slot_groups = list(range(len(is_live)))
+        missing = [index for index in slot_groups if not is_live[index]]
         while missing and order and len(rounds) <= self._max_rounds:
             chosen, order = order[: len(missing)], order[len(missing) :]
             rounds.append(sample([dict(self._pool[prompt_id]) for prompt_id in chosen for _ in range(size)]))
             lives = _live_groups(rounds[-1].totals.reshape(-1, size))
-            replacing = [len(is_live) + slot for slot, live in enumerate(lives) if live]
+            replacing = [len(is_live) + index for index, live in enumerate(lives) if live]
             is_live += lives
-            for slot, group in zip(missing, replacing, strict=False):
-                taken[slot] = group
+            for index, group in zip(missing, replacing, strict=False):
+                slot_groups[index] = group
             missing = missing[len(replacing) :]
-        selected = [group * size + sample for group in taken for sample in range(size)]
+        selected = [group * size + sample for group in slot_groups for sample in range(size)]
         more = {
             "num_sampled_degenerate_groups": len(is_live) - sum(is_live),
-            "num_resampled_groups": len(is_live) - len(taken),
+            "num_resampled_groups": len(is_live) - len(slot_groups),
         }
-        return _batch(rounds, selected, [size] * len(taken), self._padding, {"num_sampled_groups": len(is_live)} | more)
+        return _batch(
+            rounds, selected, [size] * len(slot_groups), self._padding, {"num_sampled_groups": len(is_live)} | more
+        )
 
 
 class _ReallocatedSampling(FixedSampling):
-    """A probe of G/2 rollouts of each prompt; what solved prompts have left goes to unsolved ones."""
+    """A probe of G/2 rollouts of each prompt; the remaining ones of solved prompts go to unsolved ones."""
 
     def __init__(self, group_size: int, *, padding: int) -> None:
         super().__init__(group_size)

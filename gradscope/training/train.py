@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gradscope.training.grpo.policy import TrainedPolicy
     from gradscope.training.tasks.task import Task
 
-_FREE_ON_RESUME = ("output", "device")  # what a run may go on with differently; everything else decides its result
+_FREE_ON_RESUME = ("output", "device")  # settings that may differ on resume; all others decide the result
 
 
 def train(config: TrainConfig, *, resume: bool = False, force: bool = False, progress: Progress = False) -> Path:
@@ -50,7 +50,8 @@ def train(config: TrainConfig, *, resume: bool = False, force: bool = False, pro
     Args:
         resume: Go on with the run in ``config.output``; a finished one is left as it is.
         force: Replace the run in ``config.output``.
-        progress: True for a line on stderr, or a callback, told after each step and while held-out prompts are sampled.
+        progress: True for a line on stderr, or a callback, called after each step and while held-out prompts are
+            sampled.
 
     Raises:
         UsageError: ``resume`` and ``force`` together, or settings that do not go together.
@@ -71,7 +72,7 @@ def train(config: TrainConfig, *, resume: bool = False, force: bool = False, pro
     finished = resume and run_on_main(lambda: is_finished(run, config))
     with ExitStack() as held:
         run_on_main(lambda: held.enter_context(one_writer(run)))
-        if finished:  # but for what it was ended at
+        if finished:  # it may have been ended before it was tidied
             run_on_main(lambda: drop_spent(run))
         else:
             if not resume:
@@ -142,7 +143,7 @@ def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: 
                     policy.tokenizer.save_pretrained(base_model_path(folder))
 
         policy = run_everywhere(load)
-        # From here on the folder is the run's: its manifest first, so that what follows can be resumed.
+        # From here on the folder is the run's: its manifest first, so that the rest can be resumed.
         if not resume:
             with naming(run):
                 run_on_main(start)
@@ -151,7 +152,7 @@ def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: 
             try:
                 fit(run, config, task, policy, arguments, on_cpu=on_cpu, progress=progress)
             except GradscopeError:
-                tell_own_error()  # from here on a process may meet one alone
+                tell_own_error()  # from here on a process may meet an error alone
                 raise
 
 
@@ -164,7 +165,7 @@ def _require_trl() -> None:
         )
     try:
         with quiet_libraries():
-            from trl import GRPOTrainer  # noqa: F401  # it loads lazily; what it lacks shows only here
+            from trl import GRPOTrainer  # noqa: F401  # it loads lazily; missing dependencies show only here
     except (ImportError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[-1]
         raise MissingDependencyError(

@@ -11,7 +11,7 @@ from gradscope.advantages.registry import (
     compute_advantages,
     compute_step_advantages,
     formulation,
-    is_known,
+    is_formulation,
     named_formulation,
     short_name,
 )
@@ -172,7 +172,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, path: str, message: 
 def test_nothing_runs_that_nobody_named(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     name = write(tmp_path, f"open({str(ran)!r}, 'w').close()\n") + ":own"
-    assert not is_known(name)
+    assert not is_formulation(name)
     with pytest.raises(UsageError, match="is code in a file, which runs only where you name it") as caught:
         formulation(name)
     assert caught.value.hint == f"Add --advantage {name}"

@@ -9,7 +9,7 @@ from gradscope.advantages.registry import (
     compute_advantages,
     compute_step_advantages,
     formulation,
-    is_known,
+    is_formulation,
 )
 from gradscope.errors import UsageError
 
@@ -159,7 +159,7 @@ def test_a_constant_is_what_a_group_without_a_success_loses(base: str) -> None:
 
 @pytest.mark.parametrize("name", ["sign:c=", "sign:c=-1", "sign:c=inf", "sign:c=nan", "sign:k=1", "rloo:c=1", "no:c=1"])
 def test_a_constant_that_is_none_is_no_formulation(name: str) -> None:
-    assert not is_known(name)
+    assert not is_formulation(name)
     with pytest.raises(UsageError, match=f"There is no advantage formulation '{name}'") as caught:
         formulation(name)
     assert "sign:c=X and grpo_negative:c=X, X 0 or more" in caught.value.hint

@@ -23,7 +23,7 @@ def test_beside_torch_numpy_alone_takes_one_thread(
         monkeypatch.setenv(name, "")  # so that what is set below is taken back
         monkeypatch.delenv(name)
     monkeypatch.setattr("os.uname", lambda: SimpleNamespace(machine=machine))
-    one_blas_thread(beside_torch=True)
+    one_blas_thread(with_torch=True)
     assert (os.environ.get("OPENBLAS_NUM_THREADS"), os.environ.get("MKL_NUM_THREADS")) == (threads, None)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gradscope.cli import remembered
-from gradscope.cli.remembered import FILE, HEADER, kept_for, kept_in
+from gradscope.cli.remembered import FILE, HEADER, remembered_for, remembered_in
 from gradscope.errors import InputError
 from gradscope.rollouts.read_options import ReadOptions
 from tests.cli.conftest import Cli, write_rows
@@ -49,7 +49,7 @@ def test_what_was_given_once_is_used_and_said_until_it_is_given_anew(cli: Cli, o
     other = cli("degeneracy", odd, "--reward-column", "reward")
     assert dead(other) == "4"
     assert "--prompt-column question" in other.err
-    assert dict(kept_for(odd.name)[0].options) == {"prompt-column": "question", "reward-column": "reward"}
+    assert dict(remembered_for(odd.name)[0].options) == {"prompt-column": "question", "reward-column": "reward"}
 
 
 def test_the_same_again_is_said_no_more_and_quiet_says_nothing(cli: Cli, odd: Path) -> None:
@@ -110,10 +110,14 @@ def test_without_a_project_nothing_above_is_looked_at(cli: Cli, odd: Path, tmp_p
 
 def test_paths_open_from_anywhere_and_ids_stay(odd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path(FILE).write_text(f'{TABLE}initial = "./base"\nrun-config = "/a/b"\nmodel = "org/name"\n')
-    assert dict(kept_for("log.jsonl")[0].options) == {"initial": "base", "run-config": "/a/b", "model": "org/name"}
+    assert dict(remembered_for("log.jsonl")[0].options) == {
+        "initial": "base",
+        "run-config": "/a/b",
+        "model": "org/name",
+    }
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
-    (kept,) = kept_for("../log.jsonl")
+    (kept,) = remembered_for("../log.jsonl")
     assert kept.options["initial"] == str(tmp_path / "base")
 
 
@@ -206,7 +210,7 @@ def test_hostile_files_end_in_one_clear_error(cli: Cli, odd: Path, text: str, sa
 def test_bytes_that_are_no_text_and_a_pipe_are_refused(cli: Cli, odd: Path) -> None:
     Path(FILE).write_bytes(b"\xff")
     with pytest.raises(InputError, match="cannot be read"):
-        kept_in(Path(FILE))
+        remembered_in(Path(FILE))
     Path(FILE).unlink()
     os.mkfifo(FILE)
     assert "is a pipe" in cli("degeneracy", odd.name).err
@@ -217,7 +221,7 @@ def test_names_with_quotes_and_other_scripts_come_back(cli: Cli, tmp_path: Path)
     rows: list[dict[str, object]] = [{"q\\": "p", "прим": n % 2, "step": 1} for n in range(4)]
     log = write_rows(tmp_path / name, rows)
     assert cli("degeneracy", log, "--reward-column", "прим", "--prompt-column", "q\\").code == 0
-    assert dict(kept_for(name)[0].options) == {"prompt-column": "q\\", "reward-column": "прим"}
+    assert dict(remembered_for(name)[0].options) == {"prompt-column": "q\\", "reward-column": "прим"}
 
 
 def test_of_a_url_and_of_its_password_nothing_is_kept(cli: Cli, odd: Path) -> None:
@@ -230,7 +234,7 @@ def test_a_link_to_a_run_is_the_run(cli: Cli, odd: Path, tmp_path: Path) -> None
     cli("degeneracy", odd.name, *NAMES)
     Path("links").mkdir()
     Path("links/latest").symlink_to(odd)
-    assert kept_for("links/latest") == kept_for(odd.name)
+    assert remembered_for("links/latest") == remembered_for(odd.name)
 
 
 def test_each_option_of_reading_can_be_kept_but_switches() -> None:

@@ -155,7 +155,7 @@ def test_one_prompt_that_is_all_the_weight_breaks_no_interval() -> None:
 
 def test_clipping_without_advantages_is_not_known() -> None:
     found = mismatch_estimates(sequence_sums([0.5], [1]), ["a"], resampling=FEW)
-    assert found["frac_clipped"].undefined == "the log does not tell the advantage of every token"
+    assert found["frac_clipped"].undefined == "the log does not have the advantage of every token"
 
 
 def test_prompts_are_the_unit_that_is_resampled() -> None:

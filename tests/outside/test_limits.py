@@ -23,7 +23,7 @@ from gradscope.outside.limits import (
     most,
     most_unpacked,
     open_file,
-    read_whole,
+    read_limited,
     require_regular,
 )
 
@@ -52,7 +52,7 @@ def test_what_is_no_file_is_never_opened(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # a socket's name may have 108 letters
     path = make(tmp_path / "a.json")  # type: ignore[operator]
-    for read in (require_regular, open_file, read_whole):
+    for read in (require_regular, open_file, read_limited):
         with pytest.raises(InputError, match=f"is {kind}, and only files are read"):
             read(path)
 
@@ -63,7 +63,7 @@ def test_files_folders_and_what_is_not_there_are_left_alone(tmp_path: Path) -> N
     require_regular(tmp_path)
     require_regular(tmp_path / "absent")
     require_regular(Path("a\0b"))
-    assert read_whole(tmp_path / "a") == b"abc"
+    assert read_limited(tmp_path / "a") == b"abc"
 
 
 def test_a_file_is_read_up_to_the_limit_and_the_environment_raises_it(
@@ -72,10 +72,10 @@ def test_a_file_is_read_up_to_the_limit_and_the_environment_raises_it(
     monkeypatch.setattr(limits, "MOST_ROW", 2 << 20)
     (tmp_path / "a").write_bytes(bytes((2 << 20) + 1))
     with pytest.raises(InputError, match="a is larger than 2 MiB") as caught:
-        read_whole(tmp_path / "a")
+        read_limited(tmp_path / "a")
     assert caught.value.hint == "Where a is meant to be so large, set GRADSCOPE_LIMITS=4 to allow four times as much."
     monkeypatch.setenv(VARIABLE, "1.5")
-    assert len(read_whole(tmp_path / "a")) == (2 << 20) + 1
+    assert len(read_limited(tmp_path / "a")) == (2 << 20) + 1
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "0.5", "nan", "inf", "four", "1_0"])
@@ -110,7 +110,7 @@ def test_a_pointer_of_git_lfs_says_how_the_file_is_had(tmp_path: Path) -> None:
     file = tmp_path / "my logs" / "a.json"
     file.parent.mkdir()
     file.write_bytes(POINTER)
-    for read in (require_regular, open_file, read_whole):
+    for read in (require_regular, open_file, read_limited):
         with pytest.raises(InputError, match="is a pointer of Git LFS") as caught:
             read(file)
         assert caught.value.hint == f"Download it: git -C '{file.parent}' lfs pull"

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from gradscope.outside.numerals import MOST_DIGITS, number_from, whole_from
+from gradscope.outside.numerals import MOST_DIGITS, integer_from, number_from
 
 NO_NUMBERS = ("", " ", "1_0", "٣", "²", "1e", "e5", "0x10", "1,5", "--1", "1 0", "true", ".", "1.2.3", "nan1", "½")
 
@@ -26,18 +26,18 @@ def test_everything_else_is_none(text: str) -> None:
     with pytest.raises(ValueError, match="is not a number"):
         number_from(text)
     with pytest.raises(ValueError, match="is not a whole number"):
-        whole_from(text)
+        integer_from(text)
 
 
 @pytest.mark.parametrize(("text", "number"), [("10", 10), ("-3.0", -3), ("+7", 7), (str(2**80), 2**80)])
 def test_whole_numbers_are_read(text: str, number: int) -> None:
-    assert whole_from(text) == number
+    assert integer_from(text) == number
 
 
 @pytest.mark.parametrize("text", ["2.9", "1e3", "nan", "inf"])
 def test_a_fraction_is_no_whole_number(text: str) -> None:
     with pytest.raises(ValueError, match="is not a whole number"):
-        whole_from(text)
+        integer_from(text)
 
 
 def test_a_number_has_so_many_digits_and_no_more() -> None:
@@ -45,4 +45,4 @@ def test_a_number_has_so_many_digits_and_no_more() -> None:
     with pytest.raises(ValueError, match=f"more than the {MOST_DIGITS}"):
         number_from("9" * (MOST_DIGITS + 1))
     with pytest.raises(ValueError, match=f"more than the {MOST_DIGITS}"):
-        whole_from("9" * 5000)
+        integer_from("9" * 5000)

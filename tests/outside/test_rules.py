@@ -4,7 +4,7 @@ import pytest
 
 from gradscope.errors import InputError
 from gradscope.outside import rules
-from gradscope.outside.rules import FieldRule, is_finite, require_fields, whole_from_to
+from gradscope.outside.rules import FieldRule, integer_between, is_finite, require_fields
 
 
 @pytest.mark.parametrize(
@@ -19,8 +19,8 @@ from gradscope.outside.rules import FieldRule, is_finite, require_fields, whole_
         (rules.ABOVE_ZERO, [0.5], [0, -1, "1"]),
         (rules.NUMBERS, [[], [1, 0.5], (1,)], [1, [True], [1, "x"]]),
         (rules.TEXTS, [[], ["a"]], ["a", [1], None]),
-        (whole_from_to(1), [1, 10**20], [0, 1.0, True, "1", None]),
-        (whole_from_to(0, 3), [0, 3], [-1, 4]),
+        (integer_between(1), [1, 10**20], [0, 1.0, True, "1", None]),
+        (integer_between(0, 3), [0, 3], [-1, 4]),
     ],
 )
 def test_a_rule_holds_of_what_its_words_say(rule: FieldRule, held: list[Any], broken: list[Any]) -> None:
@@ -29,7 +29,7 @@ def test_a_rule_holds_of_what_its_words_say(rule: FieldRule, held: list[Any], br
 
 
 def test_words_complete_the_sentence() -> None:
-    words = [rule.words for rule in (whole_from_to(1), whole_from_to(0, 3), rules.TEXT.or_null())]
+    words = [rule.words for rule in (integer_between(1), integer_between(0, 3), rules.TEXT.or_null())]
     assert words == ["a whole number from 1 on", "a whole number from 0 to 3", "text or null"]
     assert not is_finite(True)
 

@@ -1,7 +1,7 @@
 """The options that several commands share, each with its one wording, and how several values of one are written.
 
-Values stand between commas, in repeated options and in ranges of whole numbers. Every option that takes several is read
-here, so `grpo,sign`, `1e-4,2e-4`, `0-4` and `2:8` mean the same wherever they stand.
+Values are separated by commas, in repeated options and in ranges of integers. Every option that takes several is parsed
+by this module, so `grpo,sign`, `1e-4,2e-4`, `0-4` and `2:8` mean the same in all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COMMA_OF_METRICS = re.compile(r",(?!\s*[0-9])")
 """A comma before a digit is one of the metric's own steps, as in ``reward@1,6,11-20``."""
 
 Words = Sequence[str] | str | None
-"""What was typed: a text for each time that the option stands there; None where it does not."""
+"""The typed values: a text for each occurrence of the option; None where it does not occur."""
 
 
 def parse_names(option: str, words: Words) -> tuple[str, ...]:
@@ -52,7 +52,7 @@ def parse_metrics(option: str, words: Words) -> tuple[str, ...]:
 
 
 def parse_files(option: str, words: Words) -> tuple[str, ...]:
-    """Files or their URLs between commas; what is there under its whole name is one file, commas and all."""
+    """Files or their URLs between commas; an existing file with commas in its name is one file."""
     return tuple(
         name
         for word in _typed(words)
@@ -74,13 +74,13 @@ def parse_counts(option: str, words: Words) -> tuple[int, ...]:
     """Whole numbers between commas, and ranges with both ends, ``2:5`` or ``2-5``; UsageError for all else."""
     numbers: list[int] = []
     for part in (part.strip() for word in _typed(words) for part in word.split(",")):
-        found = _RANGE.fullmatch(part)
-        if found is None:
+        match = _RANGE.fullmatch(part)
+        if match is None:
             raise UsageError(
                 f"{option} {part!r} is not a whole number or a range of them.",
                 hint=f"Write {option} 4, {option} 2,8 or {option} 2:8",
             )
-        first, last = int(found[1]), int(found[2] or found[1])
+        first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise UsageError(f"{option} {part} is a range that runs backwards.", hint=f"Write {option} {last}:{first}")
         if last - first > MOST_NUMBERS:
@@ -140,7 +140,7 @@ StepsOption = Annotated[list[str] | None, Option("Steps to compute.", "N,A:B|all
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunQuestions:
-    """What is asked of one run by the commands that look at all of it."""
+    """Questions to one run by the commands that analyse all of it."""
 
     step: StepsOption = None
     gradients: Annotated[

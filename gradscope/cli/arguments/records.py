@@ -16,17 +16,17 @@ from gradscope.option import Option, options_of
 from gradscope.rollouts.read_options import ReadOptions
 
 Command = Callable[..., None]
-_RUNS = ("run", "runs", "files")  # what commands call the argument that names what is read
+_RUNS = ("run", "runs", "files")  # names of the argument that commands read from
 
 
 def with_records(*, leave_out: tuple[str, ...] = (), needs_torch: bool = True) -> Callable[[Command], Command]:
     """Let a command declare its flags by :class:`~gradscope.option.Option`, and take records of them.
 
-    Each parameter whose type is a dataclass is replaced, where it stands, by one flag for every field that declares an
+    Each parameter whose type is a dataclass is replaced, in its position, by one flag for every field that declares an
     option, records inside records included; the command is then called with the record.
 
     Args:
-        leave_out: Fields, or whole records inside, that this command has no use for; they keep their defaults.
+        leave_out: Fields, or records inside, that this command has no use for; they keep their defaults.
         needs_torch: Whether it may load PyTorch, which may share NumPy's setting of threads.
     """
 
@@ -51,7 +51,7 @@ def with_records(*, leave_out: tuple[str, ...] = (), needs_torch: bool = True) -
                 return
             from gradscope.cli.remembered import remembering  # `--help` need not wait for it
 
-            one_blas_thread(beside_torch=needs_torch)
+            one_blas_thread(with_torch=needs_torch)
             late_modules()
             named = next(values[name] for name in _RUNS if name in values)
             runs = [named] if isinstance(named, str) else named
@@ -66,7 +66,7 @@ def with_records(*, leave_out: tuple[str, ...] = (), needs_torch: bool = True) -
 
 
 def with_parameters(more: Iterable[inspect.Parameter], *, panels: tuple[str, ...]) -> Callable[[Command], Command]:
-    """Give a command that takes ``**settings`` a parameter for each of them; the help's panels stand in this order."""
+    """Give a command that takes ``**settings`` a parameter for each of them; the help's panels have this order."""
 
     def decorate(command: Command) -> Command:
         own = [one for one in inspect.signature(command).parameters.values() if one.kind is not one.VAR_KEYWORD]
@@ -107,7 +107,7 @@ def _asked(record: type, leave_out: tuple[str, ...]) -> Iterator[tuple[Field[Any
 
 
 def _flag(hint: Any, option: Option | None) -> Any:
-    """A type with what typer needs of its option, which knows no unions: what a person types is text, never a path."""
+    """A type with typer's settings of its option, which has no unions: a typed value is text, never a path."""
     if option is None:
         return hint
     bare = get_args(hint)[0] if get_origin(hint) is Annotated else hint

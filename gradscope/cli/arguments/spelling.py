@@ -15,20 +15,20 @@ _RENAMED = {
     ("compare", "--only"): "--vary",
     ("check", "--rule"): "--decide-by",
 }
-"""Command and old flag -> new flag. In `check`, ``--format`` is what stdout shows, and stays."""
+"""Command and old flag -> new flag. In `check`, ``--format`` is the format of stdout, and stays."""
 
 
 def with_new_names(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """A command line with every old flag replaced, and one sentence for each that was."""
     command = next(iter(arguments), "")
     renamed, notes = list(arguments), []
-    for place, word in enumerate(arguments):
+    for index, word in enumerate(arguments):
         if word == "--":
             break
         old, equals, value = word.partition("=")
         new = _RENAMED.get((command, old))
         if new is not None:
-            renamed[place] = f"{new}{equals}{value}"
+            renamed[index] = f"{new}{equals}{value}"
             notes.append(f"{old} is now {new}; the next release drops the old spelling")
     return renamed, notes
 
@@ -47,11 +47,11 @@ def fitting_hint(hint: str, arguments: Sequence[str], options: Mapping[str, froz
     running = next((argument for argument in arguments if argument in options), None)
     if running is None:
         return hint
-    there = options[running].union(*(options.get(name, frozenset()) for name in _NAMED.findall(hint)))
+    available = options[running].union(*(options.get(name, frozenset()) for name in _NAMED.findall(hint)))
     elsewhere: dict[str, list[str]] = {}
     for option in dict.fromkeys(_OPTION.findall(hint)):
         owner = next((name for name, own in options.items() if option in own), None)
-        if owner is not None and option not in there:
+        if owner is not None and option not in available:
             elsewhere.setdefault(owner, []).append(option)
     for owner, foreign in elsewhere.items():
         are = "is an option" if len(foreign) == 1 else "are options"

@@ -56,7 +56,7 @@ _gate = partial(Option, panel="Gate")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateOptions:
-    """What a run is held against, as it is typed; the rest is in the file of settings."""
+    """The requirements of a run, as typed; the rest is in the file of settings."""
 
     require: Annotated[
         list[str] | None, _gate("A requirement (repeatable).", "'METRIC OP NUMBER'", complete=complete_metric)
@@ -81,12 +81,12 @@ class GateOptions:
     success_threshold: options.SuccessThresholdOption = None
 
     def settings(self) -> CheckSettings:
-        """With those of the file that was named, or of the first usual file here that has any."""
+        """With those of the named file, or of the first usual file in the current folder that has any."""
         from gradscope.diagnostics.check.requirements import CheckSettings, read_settings
 
         usual = [Path(name) for name in SETTINGS_FILES if Path(name).is_file()]
         files, empty = usual if self.config is None else [self.config], CheckSettings()
-        written = next((found for file in files if (found := read_settings(file)) != empty), empty)
+        written = next((settings for file in files if (settings := read_settings(file)) != empty), empty)
         baseline = self.baseline or written.baseline
         return replace(
             written,
@@ -154,13 +154,13 @@ def check(
 
 
 def _closer(report: CheckReport, context: typer.Context) -> list[str]:
-    """The command that looks closer at the first requirement that is open; the whole report where none names one."""
+    """The command that looks closer at the first open requirement; the report where none names one."""
     commands = (verdict.command for verdict in report.verdicts if not verdict.allowed)
     return shlex.split(next(filter(None, commands), ""))[1:] or of_same_run(context, "report")
 
 
 def _printed(report: CheckReport, form: str) -> str | None:
-    """What stdout shows in place of the table; in GitHub's case the job's summary is written too."""
+    """The output on stdout in place of the table; in GitHub's case the job's summary is written too."""
     if form == "junit":
         from gradscope.render.ci import render_junit
 

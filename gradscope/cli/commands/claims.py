@@ -1,4 +1,4 @@
-"""`gradscope claims`: what papers say, held against a run."""
+"""`gradscope claims`: claims of papers, tested on a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gradscope compare`: what changing one thing did."""
+"""`gradscope compare`: the effect of changing one thing."""
 
 from __future__ import annotations
 

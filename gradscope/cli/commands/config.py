@@ -1,4 +1,4 @@
-"""`gradscope config`: which options are kept for a run."""
+"""`gradscope config`: the remembered options of a run."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def config(run: RunArgument = None) -> None:
     They stand in gradscope.toml beside the run or in its project's folder; delete a line there to forget it. Options on
     the command line win over them, and GRADSCOPE_REMEMBER=0 ignores them.
     """
-    from gradscope.cli.remembered import FILE, from_here, kept_for, kept_in
+    from gradscope.cli.remembered import FILE, relative_to_cwd, remembered_for, remembered_in
 
     files = [Path(FILE), *sorted(Path().glob(f"*/{FILE}"))]
-    found = kept_for(run) if run is not None else [kept for file in files for kept in kept_in(file)]
-    for kept in found:
-        owner = "" if kept.owner is None else f" (of user {kept.owner})"
-        show_line(f"{from_here(kept.run)}: {kept.spelled()}  # {kept.file}{owner}")
-    if not found:
+    remembered = remembered_for(run) if run is not None else [entry for file in files for entry in remembered_in(file)]
+    for entry in remembered:
+        owner = "" if entry.owner is None else f" (of user {entry.owner})"
+        show_line(f"{relative_to_cwd(entry.run)}: {entry.spelled()}  # {entry.file}{owner}")
+    if not remembered:
         show_line(f"Nothing is kept for {run or 'runs here'}.")
         show_line("Reading options, such as --initial or --reader, are kept once they are given.")

@@ -42,7 +42,7 @@ _follow_option = partial(Option, panel="Follow")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupQuestions:
-    """What is asked of the groups."""
+    """Questions about the groups."""
 
     group_size: Annotated[
         list[str] | None, Option("Also at these group sizes; forecast beyond the log's.", "G,A:B")

@@ -1,4 +1,4 @@
-"""`gradscope demo`: the whole tour on the embedded default, each command as a person would type it."""
+"""`gradscope demo`: the tour on the embedded default, each command as a user would type it."""
 
 from __future__ import annotations
 

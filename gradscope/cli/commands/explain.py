@@ -38,7 +38,7 @@ def explain(
     markdown: Annotated[bool, Option("Print the whole catalogue as Markdown tables.", panel="Output")] = False,
 ) -> None:
     """What a metric or an advantage formulation is: formula, range, direction, what moves it, source."""
-    from gradscope.advantages.registry import formulation, is_known
+    from gradscope.advantages.registry import formulation, is_formulation
     from gradscope.render.terminal.explain import catalog_markdown, essential_metrics, fact_page, metric_answer
 
     if markdown and metric is not None:
@@ -47,7 +47,7 @@ def explain(
         )
     if markdown:
         write_data(catalog_markdown())
-    elif metric is not None and is_known(metric):
+    elif metric is not None and is_formulation(metric):
         entry = formulation(metric)
         rewards = "of 0 and 1 only" if entry.needs_binary else "any that are finite"
         facts = {"formula": entry.formula, "rewards": rewards, "source": entry.source}

@@ -1,4 +1,4 @@
-"""`gradscope passk`: what a policy can solve with k samples."""
+"""`gradscope passk`: the share of prompts that a policy solves with k samples."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def rank(
 
     steps, tables = parse_steps(asked.step), options.parse_show("rank", show)
     if drawn.heldout is not None and not tables:
-        tables = ("heldout",)  # nobody pays for passes whose numbers are not shown
+        tables = ("heldout",)  # no pass is made whose numbers are not shown
     advantages = parse_names("--advantage", asked.advantage)
     sizes = parse_counts("--group-size", asked.group_size)
     with delivery(out) as result:

@@ -89,25 +89,27 @@ def report(
 
     tables = options.parse_show("report", show)
     steps, held_out = parse_steps(asked.step), parse_files("--samples", asked.samples)
-    with delivery(out) as result, _places(page, force=out.force, inputs=result.inputs) as folder:
+    with delivery(out) as result, _outputs(page, force=out.force, inputs=result.inputs) as folder:
         with result.progress() as progress:
             below = () if read.reader is not None or len(runs) > 1 else runs_below(runs[0], progress)
         if len(runs) > 1 or len(below) > 1:
             _refuse_of_one_run({"--step": asked.step, "--max-tokens": max_tokens, "--samples": asked.samples})
-        found: RunReport | RunIndex
+        result_of_runs: RunReport | RunIndex
         with result.progress() as progress:
             if len(runs) > 1:
                 from gradscope.diagnostics.report.index import report_runs
 
-                found = report_runs(runs, success_threshold=asked.success_threshold, read=read, progress=progress)
+                result_of_runs = report_runs(
+                    runs, success_threshold=asked.success_threshold, read=read, progress=progress
+                )
             elif len(below) > 1:
                 from gradscope.diagnostics.report.index import report_index
 
-                found = report_index(
+                result_of_runs = report_index(
                     runs[0], below, success_threshold=asked.success_threshold, strict=read.strict, progress=progress
                 )
             else:
-                found = report_run(
+                result_of_runs = report_run(
                     runs[0],
                     steps="all" if asked.step and steps is None else steps,
                     gradients=asked.gradients,
@@ -118,10 +120,10 @@ def report(
                     engine=replace(engine, notice=result.notice),
                     progress=progress,
                 )
-        _write_page(found, page.path, force=out.force)
+        _write_page(result_of_runs, page.path, force=out.force)
         if folder is not None:
-            _write_figures(found, folder)
-        result.deliver(found, show=tables, then=_closer(found))
+            _write_figures(result_of_runs, folder)
+        result.deliver(result_of_runs, show=tables, then=_closer(result_of_runs))
     if not out.quiet:
         say(f"wrote {page.path}" if page.figures is None else f"wrote {page.path} and the charts in {page.figures}")
     if page.open_page and process_index() == 0:
@@ -130,17 +132,17 @@ def report(
 
 def _refuse_of_one_run(options_of_one: Mapping[str, object]) -> None:
     """Several runs are looked at in their logs alone, where these options have no use."""
-    given = [name for name, value in options_of_one.items() if value is not None]
-    if given:
+    typed = [name for name, value in options_of_one.items() if value is not None]
+    if typed:
         raise UsageError(
-            f"{given[0]} does not apply to several runs, which are compared by their logs.",
-            hint=f"Leave {given[0]} out, or name one run.",
+            f"{typed[0]} does not apply to several runs, which are compared by their logs.",
+            hint=f"Leave {typed[0]} out, or name one run.",
         )
 
 
 @contextmanager
-def _places(page: PageOptions, *, force: bool, inputs: Sequence[str]) -> Iterator[Path | None]:
-    """The page's place for this process alone; yields a folder where charts wait, None without any to write."""
+def _outputs(page: PageOptions, *, force: bool, inputs: Sequence[str]) -> Iterator[Path | None]:
+    """Lock the page's path for this process; yields a staging folder for charts, None where there are none to write."""
     if process_index() > 0:
         yield None
         return
@@ -152,28 +154,28 @@ def _places(page: PageOptions, *, force: bool, inputs: Sequence[str]) -> Iterato
             yield stack.enter_context(staged_folder(page.figures, force=force, inputs=inputs))
 
 
-def _write_figures(found: RunReport | RunIndex, folder: Path) -> None:
+def _write_figures(result: RunReport | RunIndex, folder: Path) -> None:
     from gradscope.render.figures.style import save_figure
     from gradscope.render.registry import draw_figures
 
-    for stem, figure in draw_figures(found).items():
+    for stem, figure in draw_figures(result).items():
         save_figure(figure, folder / stem)
 
 
-def _closer(found: RunReport | RunIndex) -> list[list[str]]:
+def _closer(result: RunReport | RunIndex) -> list[list[str]]:
     """The words behind ``gradscope`` of a command that looks closer: at the first answer, or at the first run."""
     from gradscope.results.report import RunIndex
 
-    if isinstance(found, RunIndex):
-        commands = [one.command for one in found.runs[:1]]
+    if isinstance(result, RunIndex):
+        commands = [one.command for one in result.runs[:1]]
     else:
-        answered = dict.fromkeys(one.command for one in found.sections if one.command and one.missing is None)
+        answered = dict.fromkeys(one.command for one in result.sections if one.command and one.missing is None)
         commands = list(answered)[:1]
     return [shlex.split(command)[1:] for command in commands]
 
 
 def _refuse_existing(page: Path, *, force: bool) -> None:
-    """Before any work: a page is never laid over something else unasked, and over what is no page not even then."""
+    """Before any work: an existing page is replaced on request alone, and a file that is no page never."""
     if page.is_dir():
         raise OutputExistsError(f"{page} is a folder.", hint=f"Name a file: --output {page / 'report.html'}")
     refuse_existing(page, force=force)
@@ -186,11 +188,11 @@ def _refuse_existing(page: Path, *, force: bool) -> None:
             )
 
 
-def _write_page(found: RunReport | RunIndex, path: Path, *, force: bool) -> None:
-    """A page is whole or not there. Of several processes the main one writes it."""
+def _write_page(result: RunReport | RunIndex, path: Path, *, force: bool) -> None:
+    """Written completely or not at all. Of several processes the main one writes it."""
     from gradscope.render.html.page import render_index, render_page
     from gradscope.results.report import RunIndex
 
     if process_index() == 0:
-        page = render_index(found) if isinstance(found, RunIndex) else render_page(found)
+        page = render_index(result) if isinstance(result, RunIndex) else render_page(result)
         atomic_write(path, page, force=force)

@@ -1,4 +1,4 @@
-"""`gradscope spike`: what happened at the step that stands out?"""
+"""`gradscope spike`: the cause of a step that stands out."""
 
 from __future__ import annotations
 

@@ -83,13 +83,13 @@ _run_option, _grid_option = (partial(Option, panel=panel) for panel in ("Run", "
 
 
 def _settings() -> Iterator[inspect.Parameter]:
-    """A flag for each field of the configuration, None where it is not given; its default stands in the help."""
+    """A flag for each field of the configuration, None where it is not typed; the help has its default."""
     types = get_type_hints(TrainConfig) | {"advantage": list[str], "learning_rate": list[str], "vllm": str}
     for panel, settings in _SETTINGS.items():
         for name, (words, metavar) in settings.items():
             default = getattr(_DEFAULTS, name)
             shown = words if default is None else rf"{words} \[default: {default}]"
-            kind = str if get_origin(types[name]) is Literal else types[name]  # what it can be is said by TrainConfig
+            kind = str if get_origin(types[name]) is Literal else types[name]  # TrainConfig checks the choices
             flag = Option(shown, metavar, panel, shows_default=False)
             yield inspect.Parameter(
                 name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, flag]
@@ -121,13 +121,13 @@ def train(
 
     Under `torchrun` or `accelerate launch -m gradscope train ...` several processes make one run.
     """
-    given = {name: value for name, value in settings.items() if value is not None}
-    if "vllm" in given:
-        given["vllm"] = _read_json("--vllm", given["vllm"])
+    typed = {name: value for name, value in settings.items() if value is not None}
+    if "vllm" in typed:
+        typed["vllm"] = _read_json("--vllm", typed["vllm"])
     base = (read_config(config) if config is not None else _DEFAULTS).to_json()
     varied: dict[str, Any] = {
-        "advantages": parse_names("--advantage", given.pop("advantage", None)),
-        "learning_rates": parse_numbers("--learning-rate", given.pop("learning_rate", None)),
+        "advantages": parse_names("--advantage", typed.pop("advantage", None)),
+        "learning_rates": parse_numbers("--learning-rate", typed.pop("learning_rate", None)),
         "seeds": parse_counts("--seeds", seeds),
     }
     if config is not None and not varied["advantages"]:
@@ -135,7 +135,7 @@ def train(
     how = {"resume": resume, "force": force, "quiet": quiet}
     if seeds or any(len(values) > 1 for values in varied.values()):
         _check_seeds(settings["seed"], seeds)
-        grid = TrainConfig.from_json(base | given)
+        grid = TrainConfig.from_json(base | typed)
         _train_grid(grid, varied, jobs, **how)
         if not quiet:
             show_next(["compare", grid.output])
@@ -143,7 +143,7 @@ def train(
     _check_jobs(jobs)
     single = {name.removesuffix("s"): values[0] for name, values in varied.items() if values}
     how["quiet"] = quiet or process_index() > 0
-    chosen = TrainConfig.from_json(base | given | single)
+    chosen = TrainConfig.from_json(base | typed | single)
     folder = _train(chosen, **how)
     if not how["quiet"]:
         _say_done(folder, chosen)
@@ -159,7 +159,7 @@ def _read_json(option: str, text: str) -> Any:
 
 
 def _say_done(folder: Path, config: TrainConfig) -> None:
-    """Says where the run is and, of a reward that could go to anything, what it went to."""
+    """Prints the run's folder and, where reasoning can be checked, which rollouts were rewarded."""
     say(f"wrote the run {folder}")
     if config.reward == "answer_probability":
         from gradscope.training.tasks.task import incoherence_sentence
@@ -197,13 +197,13 @@ def _check_seeds(seed: int | None, seeds: list[str] | None) -> None:
 
 
 def _check_jobs(jobs: int | None) -> None:
-    """Refuses what has no effect."""
+    """Refuses options without an effect."""
     if jobs is not None:
         raise UsageError("--jobs is for a grid, and this is one run.", hint="Give --seeds too, or leave it out.")
 
 
 def _train(config: TrainConfig, *, resume: bool, force: bool, quiet: bool) -> Path:
-    """Trains under a progress bar; Ctrl-C or a full disk keeps what is done, and says how to go on."""
+    """Trains under a progress bar; after Ctrl-C or on a full disk finished work stays, with a hint how to go on."""
     from gradscope.training.train import resume_command
     from gradscope.training.train import train as train_run
 
@@ -219,7 +219,7 @@ def _train(config: TrainConfig, *, resume: bool, force: bool, quiet: bool) -> Pa
 def _train_grid(
     base: TrainConfig, varied: dict[str, Any], jobs: int | None, *, resume: bool, force: bool, quiet: bool
 ) -> None:
-    """Trains the cells under one progress bar; Ctrl-C keeps what is done, and says how to go on."""
+    """Trains the cells under one progress bar; after Ctrl-C finished cells stay, and a message says how to go on."""
     from gradscope.training.grid import make_cells, train_grid
 
     cells = make_cells(base, **varied)

@@ -1,6 +1,6 @@
 """How a command hands over its result: a table or one JSON document on stdout, files where asked, talk on stderr.
 
-An output folder appears whole or not at all, and nothing in it is overwritten unasked.
+An output folder appears completely or not at all, and nothing in it is overwritten unasked.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from gradscope.render.registry import render_table, spec_of
 from gradscope.render.terminal.names import ALL, NOTES, VERDICT
 from gradscope.results.envelope import render_json
 from gradscope.results.source import Source
-from gradscope.writing import atomic_write, is_own, naming, one_writer, partial_folder, take_place
+from gradscope.writing import atomic_write, is_own, move_into_place, naming, one_writer, partial_folder
 
-_STEP_START = b'{"__metadata__":{"key":'  # of what `write_step` writes, behind eight bytes of length
+_STEP_START = b'{"__metadata__":{"key":'  # of a file of `write_step`, after eight bytes of length
 _STEP = re.compile(r"\.?step_[0-9]+\.safetensors(\.[0-9]+-[0-9a-f]{6}\.partial)?")
 
 
 @contextmanager
 def staged_folder(folder: Path, *, force: bool, inputs: Sequence[str] = ()) -> Iterator[Path]:
-    """A folder to write into, whose files move to their place once all of them are there.
+    """A folder to write into, whose files move to their destination once all of them are written.
 
     With ``force`` files of the same name are replaced and everything else in the folder stays: it may be a home. What
     the command read is never replaced.
 
     Yields:
-        An empty folder beside it, on the same disk; an exception removes it and leaves ``folder`` as it was.
+        An empty folder next to it, on the same disk; an exception removes it and leaves ``folder`` as it was.
 
     Raises:
         OutputExistsError: There is a file at that path, a folder with something in it and ``force`` is off, or one of
-            the inputs in the place of a file.
+            the inputs at the path of a file.
         OutputBusyError: Another process writes there.
     """
     if folder.exists() and not folder.is_dir():
@@ -66,27 +66,27 @@ def staged_folder(folder: Path, *, force: bool, inputs: Sequence[str] = ()) -> I
 
 @contextmanager
 def unfinished_folder(folder: Path, *, force: bool) -> Iterator[Path]:
-    """A place for finished parts of work that may be interrupted; it goes when the work is done, and only then.
+    """A folder for finished parts of work that may be interrupted; it is removed once the work is done, not before.
 
     Yields:
-        A hidden folder beside it, which need not exist.
+        A hidden folder next to it, which need not exist.
 
     Raises:
-        OutputExistsError: What is there is no such folder: a link, one with other files, or another user's.
+        OutputExistsError: The path exists and is no such folder: a link, one with other files, or another user's.
     """
-    kept = unfinished_path(folder)
-    if os.path.lexists(kept):
-        is_one = kept.is_dir() and not kept.is_symlink() and all(map(_is_step, kept.iterdir()))
-        if not is_one or not is_own(kept):
+    unfinished = unfinished_path(folder)
+    if os.path.lexists(unfinished):
+        is_one = unfinished.is_dir() and not unfinished.is_symlink() and all(map(_is_step, unfinished.iterdir()))
+        if not is_one or not is_own(unfinished):
             reason = "is another user's" if is_one else "holds something else"
             raise OutputExistsError(
-                f"{kept} is where finished steps are kept, and {reason}.",
+                f"{unfinished} is where finished steps are kept, and {reason}.",
                 hint="Move it, or name another folder with --output.",
             )
     if force:
-        shutil.rmtree(kept, ignore_errors=True)
-    yield kept
-    shutil.rmtree(kept, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
+    yield unfinished
+    shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def unfinished_path(folder: Path) -> Path:
@@ -118,7 +118,7 @@ def _move_files(aside: Path, folder: Path, inputs: Sequence[str], *, force: bool
         target = folder / file.relative_to(aside)
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            take_place(file, target, force=force)
+            move_into_place(file, target, force=force)
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
@@ -128,12 +128,12 @@ def _move_files(aside: Path, folder: Path, inputs: Sequence[str], *, force: bool
 _option = partial(Option, panel="Output")
 _MOST_NAMED = 3
 _LINE = 80
-"""Characters of what a terminal is told of an input, as far as it can do with them; ``--show notes`` says all."""
+"""Characters of a line about an input on a terminal, where they suffice; ``--show notes`` prints all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryOptions:
-    """What a person wants of a result, and where."""
+    """The wanted outputs of a result, and their destinations."""
 
     as_json: Annotated[bool, _option("Print one JSON document and nothing else.", flags=("--json",))] = False
     output: Annotated[
@@ -153,10 +153,10 @@ class Delivery:
     unfinished: Path | None
     """The folder where finished steps wait for a second call, should this one be interrupted; None: no files."""
     quiet: bool  # say nothing but errors on stderr
-    lost: list[str] = field(default_factory=list)  # what could not be read of the input of a result that was delivered
+    lost: list[str] = field(default_factory=list)  # sentences on unreadable parts of the input of a delivered result
     inputs: list[str] = field(default_factory=list)  # the files that the result was read from, which nothing replaces
-    said: set[str] = field(default_factory=set)
-    """What was said while the work went on, so that it is not said again at its end."""
+    reported: set[str] = field(default_factory=set)
+    """Sentences reported during the work, so that they are not repeated at its end."""
 
     def deliver(
         self,
@@ -171,7 +171,9 @@ class Delivery:
             self.lost.extend(source.quarantined.lost)
             self.inputs.extend(source.files)
         if not self.quiet:
-            self._describe(spec_of(result).sources(result), notes_of(result), whole=not {NOTES, ALL}.isdisjoint(show))
+            self._describe(
+                spec_of(result).sources(result), notes_of(result), show_all=not {NOTES, ALL}.isdisjoint(show)
+            )
         document = document_of(result) if self.as_json or self.staging else None
         if self.staging is not None and document is not None:
             from gradscope.render.files import write_files
@@ -192,30 +194,33 @@ class Delivery:
                 show_next(*then, apart=not offers_more(table))
 
     def notice(self, sentence: str) -> None:
-        """Say, once, what happened while the work goes on."""
-        if not self.quiet and sentence not in self.said:
+        """Report an event during the work, once."""
+        if not self.quiet and sentence not in self.reported:
             say(f"note: {sentence}")
-        self.said.add(sentence)
+        self.reported.add(sentence)
 
-    def _describe(self, sources: Sequence[Source], notes: Sequence[str], *, whole: bool) -> None:
-        """What a reader made of its inputs, in two lines: of more notes their number, unless all are asked for."""
+    def _describe(self, sources: Sequence[Source], notes: Sequence[str], *, show_all: bool) -> None:
+        """The readers' notes on the inputs, in two lines: of more notes their number, unless all are asked for."""
         unfinished = [f"The evaluation {source.unfinished}." for source in sources if source.unfinished]
-        self.said.update(unfinished)  # as a warning
-        said = [sentence for source in sources for sentence in (*source.inferred, *source.missing)]
-        said = [sentence for sentence in dict.fromkeys([*said, *notes]) if sentence not in self.said]
+        self.reported.update(unfinished)  # as a warning
+        sentences = [sentence for source in sources for sentence in (*source.inferred, *source.missing)]
+        sentences = [sentence for sentence in dict.fromkeys([*sentences, *notes]) if sentence not in self.reported]
         is_folded = (
-            len(said) + len(sources) > 2
-            and len(said) > 0
-            and not whole
+            len(sentences) + len(sources) > 2
+            and len(sentences) > 0
+            and not show_all
             and all(source.kind != "metrics" for source in sources)
         )
-        folded = f"; {len(said)} note{'s' * (len(said) > 1)}: --show {NOTES}" if is_folded else ""
+        folded = f"; {len(sentences)} note{'s' * (len(sentences) > 1)}: --show {NOTES}" if is_folded else ""
         for number, source in enumerate(sources, 1):
             last = folded if number == len(sources) else ""
             words = [f"{source.recognized}{_chosen(source)}", source.recognized, *([""] if len(sources) > 1 else [])]
-            lines = [_read(source, what, last) for what in (words if _is_told_in_short() and not whole else words[:1])]
+            lines = [
+                _read(source, words_of_line, last)
+                for words_of_line in (words if _is_terminal() and not show_all else words[:1])
+            ]
             say(next((line for line in lines if len(line) <= _LINE), lines[-1]))
-        for sentence in () if is_folded else said:
+        for sentence in () if is_folded else sentences:
             self.notice(sentence)
         for sentence in unfinished:
             say(f"warning: {sentence}")
@@ -233,7 +238,7 @@ def delivery(options: DeliveryOptions, *, judges: bool = False) -> Iterator[Deli
     """Opens the output folder around a command's work; of several processes the main one does, and all are connected.
 
     Yields:
-        The delivery; at its end the files are in their place and named on stderr.
+        The delivery; at its end the files are at their destination and named on stderr.
 
     Raises:
         Exit: Parts of the input could not be read; the exit code is 2, and the result is that of the others.
@@ -241,7 +246,7 @@ def delivery(options: DeliveryOptions, *, judges: bool = False) -> Iterator[Deli
     if num_processes() == 1:
         with _opened(options) as opened:
             yield opened
-        _say_what_is_lost(opened.lost, judges=judges)
+        _say_losses(opened.lost, judges=judges)
         return
     from gradscope.gradients.processes import connected_processes
 
@@ -249,7 +254,7 @@ def delivery(options: DeliveryOptions, *, judges: bool = False) -> Iterator[Deli
         if process_index() == 0:
             with _opened(options) as opened:
                 yield opened
-            _say_what_is_lost(opened.lost, judges=judges)
+            _say_losses(opened.lost, judges=judges)
         else:
             unfinished = unfinished_path(options.output) if options.output else None
             yield Delivery(as_json=False, staging=None, unfinished=unfinished, quiet=True)
@@ -271,7 +276,7 @@ def _opened(options: DeliveryOptions) -> Iterator[Delivery]:
         try:
             yield opened
         except BaseException:
-            _say_what_is_kept(unfinished, quiet=quiet)
+            _say_unfinished(unfinished, quiet=quiet)
             raise
         files = sorted(file.relative_to(staging) for file in staging.rglob("*") if file.is_file())
     if not quiet and files:
@@ -285,7 +290,7 @@ def _named(files: Sequence[Path]) -> str:
     return ", ".join([*map(str, few), *(f"{number} {kind}" for kind, number in sorted(kinds.items()))])
 
 
-def _say_what_is_kept(folder: Path, *, quiet: bool) -> None:
+def _say_unfinished(folder: Path, *, quiet: bool) -> None:
     """How to go on, where there is something to go on from."""
     num_steps = len(list(folder.glob("*.safetensors")))
     if num_steps and not quiet:
@@ -293,7 +298,7 @@ def _say_what_is_kept(folder: Path, *, quiet: bool) -> None:
         say(f"stopped; the same command goes on from the {finished} in {folder}, --force starts anew")
 
 
-def _say_what_is_lost(sentences: Sequence[str], *, judges: bool) -> None:
+def _say_losses(sentences: Sequence[str], *, judges: bool) -> None:
     for sentence in dict.fromkeys(sentences):
         say(f"error: {sentence}")
     if sentences:
@@ -302,12 +307,12 @@ def _say_what_is_lost(sentences: Sequence[str], *, judges: bool) -> None:
             raise typer.Exit(2)
 
 
-def _is_told_in_short() -> bool:
+def _is_terminal() -> bool:
     return sys.stderr.isatty()
 
 
-def _read(source: Source, what: str, rest: str) -> str:
-    return f"read {source.path}: {what}{', ' if what else ''}{source.num_rows:,} rows{rest}"
+def _read(source: Source, reader: str, rest: str) -> str:
+    return f"read {source.path}: {reader}{', ' if reader else ''}{source.num_rows:,} rows{rest}"
 
 
 def _chosen(source: Source) -> str:

@@ -1,7 +1,7 @@
 """stdout is data, stderr is talk; neither lets a log's text act on the terminal. Of several processes one prints.
 
-How far the work is stands on stderr, a bar on a terminal and a line now and then elsewhere; the commands that a person
-may paste next stand below the answer.
+Progress is on stderr, a bar on a terminal and a line now and then elsewhere; the commands to paste next are below the
+answer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PREFIXES = {
     "wrote ": QUIET,
 }
 _PASTED = ("error:", "hint:")
-"""What may hold a command, which stays in one line: a terminal breaks it where it likes, and copies it whole."""
+"""Text that may hold a command, which stays on one line: a terminal wraps it, and copies it as one."""
 _WORD = re.compile(r"(?:`[^`]*`|'[^']*'|\S)+")
 
 
@@ -51,7 +51,7 @@ def say(line: str) -> None:
 
 
 def _broken(text: Text, width: int) -> Text:
-    """Lines broken between words, and never within what is quoted, which is there to be pasted."""
+    """Lines broken between words, and never within quotes, whose content is to be pasted."""
     starts = [0]
     for word in _WORD.finditer(text.plain):
         if word.end() - starts[-1] > width and word.start() > starts[-1]:
@@ -91,7 +91,7 @@ def show_command(words: Sequence[str]) -> None:
 
 
 def _parts(words: Sequence[str]) -> list[str]:
-    """What stays together: an option and its value."""
+    """Words that stay together: an option and its value."""
     parts: list[str] = []
     for before, word in pairwise(["", *words]):
         if before.startswith("-") and not word.startswith("-"):
@@ -112,7 +112,7 @@ def show(renderable: RenderableType) -> None:
 
 
 def rendered(renderable: RenderableType) -> str:
-    """What :func:`show` would print, for who prints it."""
+    """The output of :func:`show` as text, for another printer."""
     console = _console(sys.stdout)
     with console.capture() as printed:
         console.print(renderable)
@@ -121,7 +121,7 @@ def rendered(renderable: RenderableType) -> str:
 
 
 def write_data(text: str) -> None:
-    """Write a document on stdout as it stands, its final newline included."""
+    """Write a document on stdout unchanged, its final newline included."""
     if process_index() == 0:
         with naming("stdout"):
             sys.stdout.write(text)
@@ -133,12 +133,12 @@ def _console(stream: object) -> Console:
 
 _SWITCHES = frozenset({"--json", "--force", "--follow", "--update-baseline"})
 _WITH_VALUE = frozenset({"--output", "-o", "--show", "--every", "--idle"})
-"""What the next command has no use for: it prints, once, and it does not replace files."""
+"""Options that the next command has no use for: it prints, once, and it does not replace files."""
 
 
 def typed_again(typed: Sequence[str]) -> list[str]:
     """The arguments typed behind a command that decide what is computed: no files, no JSON, no tables."""
-    kept: list[str] = []
+    arguments: list[str] = []
     words = iter(typed)
     for word in words:
         name, has_value, _ = word.partition("=")
@@ -146,8 +146,8 @@ def typed_again(typed: Sequence[str]) -> list[str]:
             if not has_value:
                 next(words, None)
         elif word not in _SWITCHES and not (word.startswith("-o") and not word.startswith("--")):
-            kept.append(word)
-    return kept
+            arguments.append(word)
+    return arguments
 
 
 def of_same_run(context: typer.Context, command: str) -> list[str]:
@@ -159,9 +159,9 @@ def of_same_run(context: typer.Context, command: str) -> list[str]:
     words = iter(typed_again(context.meta["typed"]))
     for word in words:
         name, equals, _ = word.partition("=")
-        taken = [word, *([next(words, "")] if has_value.get(name) and not equals else [])]
+        words_of_option = [word, *([next(words, "")] if has_value.get(name) and not equals else [])]
         if not word.startswith("-") or name in shared:
-            again += taken
+            again += words_of_option
     return [command, *again]
 
 
@@ -176,7 +176,7 @@ def show_next(*commands: Sequence[str], apart: bool = True) -> None:
 
 LINE_EVERY = 30.0  # seconds between two lines in a file of logs: a run of an hour fills no more than two pages
 FIRST_AFTER = 5.0
-"""Seconds until the first line, where it can say what is left: who waits wants to know whether to wait."""
+"""Seconds until the first line that can estimate the remaining time, so that a user knows whether to wait."""
 _BAR = 20
 
 
@@ -211,11 +211,11 @@ def progress_bar(*, quiet: bool) -> Iterator[ProgressCallback]:
 
 
 def _lines() -> ProgressCallback:
-    said = begun = time.monotonic()
+    last_line = begun = time.monotonic()
     of, first, wait, began_moving = 0, 0.0, FIRST_AFTER, False
 
     def report(done: float, total: int, label: str) -> None:
-        nonlocal said, begun, of, first, wait, began_moving
+        nonlocal last_line, begun, of, first, wait, began_moving
         now = time.monotonic()
         if total != of or done < first:  # another piece of work
             begun, of, first, began_moving = now, total, done, False
@@ -224,12 +224,12 @@ def _lines() -> ProgressCallback:
         due = LINE_EVERY if left is None or starts else wait
         if starts:  # its pace is that of loading a model
             begun, first, began_moving = now, done, True
-        if now - said < due:
+        if now - last_line < due:
             return
         estimate = "" if left is None or left < 1 else f"about {_duration(left)} left: "
         sys.stderr.write(f"{estimate}{int(done)} of {total} {label}\n")
         sys.stderr.flush()
-        said, wait = now, LINE_EVERY
+        last_line, wait = now, LINE_EVERY
 
     return report
 

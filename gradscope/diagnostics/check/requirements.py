@@ -19,7 +19,7 @@ from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.metrics.uncertainty.steps import mean_of_steps, trend
-from gradscope.outside.limits import read_whole
+from gradscope.outside.limits import read_limited
 from gradscope.outside.numerals import number_from
 from gradscope.outside.rules import is_finite
 from gradscope.results.verdicts import BaselineRule, Operator, Requirement
@@ -29,7 +29,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     """The tables of a TOML file; an ``InputError`` where it cannot be read."""
     file = Path(path)
     try:
-        return tomllib.loads(read_whole(file).decode("utf-8"))
+        return tomllib.loads(read_limited(file).decode("utf-8"))
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}.", hint="Check the path.") from error
     except ValueError as error:

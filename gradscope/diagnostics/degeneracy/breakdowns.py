@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.advantages.formulation import Formulation
-from gradscope.advantages.registry import CONSTANT, FORMULATIONS, compute_advantages, formulation, is_known
+from gradscope.advantages.registry import CONSTANT, FORMULATIONS, compute_advantages, formulation, is_formulation
 from gradscope.diagnostics.degeneracy.group_rewards import TRAINER_REWARD, GroupRewards, chosen_threshold, undefined
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, GroupTable
@@ -276,7 +276,7 @@ def measure_advantage_mass(
     groups = chosen.table
     kinds = _kinds(chosen)
     masses = []
-    trained = [formulation(own)] if own is not None and CONSTANT in own and is_known(own) else []
+    trained = [formulation(own)] if own is not None and CONSTANT in own and is_formulation(own) else []
     for entry in (*FORMULATIONS.values(), *trained):
         sums = _sums(entry, kinds)
         if isinstance(sums, str):

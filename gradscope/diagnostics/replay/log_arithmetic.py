@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gradscope.advantages.formulation import is_in_file
 from gradscope.advantages.group import TRL_EPSILON, gdpo, optimal_advantages
-from gradscope.advantages.registry import compute_step_advantages, formulation, is_known
+from gradscope.advantages.registry import compute_step_advantages, formulation, is_formulation
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, all_equal
 from gradscope.reason import Reason
@@ -373,9 +373,9 @@ def _noise(num_rollouts: int, noise: float, most: float) -> str:
 
 def _not_the_code(name: str, settings: TrainerSettings) -> Reason | None:
     """Why a user's own formulation is not at hand as the run had it."""
-    if is_in_file(name) and not is_known(name):
+    if is_in_file(name) and not is_formulation(name):
         return Reason("code_not_named", f"{name} is code in a file, and nobody named it here")
-    then, now = settings.get("advantage_digest"), formulation(name).digest if is_known(name) else None
+    then, now = settings.get("advantage_digest"), formulation(name).digest if is_formulation(name) else None
     if then and now and then != now:
         return Reason("code_changed", f"{name} has changed: SHA-256 {now[:12]}, with which the run began {then[:12]}")
     return None

@@ -2,9 +2,10 @@
 
 Weights lie in parts on all processes, so all of them make the same number of passes; who has fewer batches repeats one
 for nothing. (Input, output gradient) pairs wait until all passes are done. Then, parameter by parameter, every process
-sends each of the others what its rows add to that one's piece, and all have all rows of their own piece: a part of the
-Gram matrix, which adds up over parameters and over their pieces alike. Of an output layer in slices a process's piece
-is the ids whose rows of the weight it holds anyway: their output gradients are formed there, and no weight is sent.
+sends each other process its rows' contribution to that one's piece, and each then has all rows of its own piece: a part
+of the Gram matrix, which adds up over parameters and over their pieces alike. Of an output layer in slices a process's
+piece is the ids whose rows of the weight it holds anyway: their output gradients are formed there, and no weight is
+sent.
 
 Shapes: N rows, B rows, T tokens, I inputs, O outputs, P processes.
 """
@@ -21,7 +22,7 @@ import torch
 from torch import distributed, nn
 
 from gradscope.gradients.engines.loop import GramAccumulator, parameter_blocks
-from gradscope.gradients.engines.stream import KEPT_BYTES, OnSequence, PartStore, capture_batch
+from gradscope.gradients.engines.stream import PENDING_BYTES, OnSequence, PartStore, capture_batch
 from gradscope.gradients.layers.capture import Capture
 from gradscope.gradients.layers.factors import (
     GradientFactor,
@@ -43,7 +44,7 @@ from gradscope.gradients.processes import all_gather, connected_index, num_conne
 
 # Factors as bytes, and the exchange of them: every process has a letter for every process.
 #
-# A letter is a header, which says what is in it, and numbers. Headers go from CPU to CPU, numbers from device to
+# A letter is a header, which describes its content, and numbers. Headers go from CPU to CPU, numbers from device to
 # device.
 _KINDS: dict[str, Callable[..., GradientFactor]] = {
     kind.__name__: kind for kind in (OuterProduct, Scatter, Routed, Summed)
@@ -53,7 +54,7 @@ _ALIGNMENT = 16  # bytes at whose multiples numbers begin, so that they can be l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Letter:
-    """What one process's rows add to another's piece of a parameter."""
+    """The contribution of one process's rows to another's piece of a parameter."""
 
     shape: tuple[int, ...]
     parts: tuple[Part, ...]  # rows and their factors; empty where the process ran no rows
@@ -83,7 +84,7 @@ def _sent(parts: Sequence[torch.Tensor], sizes: list[int], device: torch.device)
 
 
 def _pack(letter: _Letter) -> tuple[bytes, torch.Tensor]:
-    """A letter as a header and a whole number of aligned blocks of bytes."""
+    """A letter as a header and aligned blocks of bytes."""
     tensors: list[torch.Tensor] = []
     parts: list[Any] = []
     for rows, factors in letter.parts:
@@ -99,7 +100,7 @@ def _pack(letter: _Letter) -> tuple[bytes, torch.Tensor]:
 
 
 def _values(factor: GradientFactor) -> dict[str, Any]:
-    """What is sent of a factor: tensors, or one a row, by name."""
+    """The tensors of a factor, or one a row, by name."""
     if isinstance(factor, HeadProduct):
         rows = [tokens.tensors() for tokens in factor.tokens]
         return {name: tuple(row[name] for row in rows) for name in rows[0]}
@@ -133,8 +134,8 @@ def _unpack(header: bytes, body: torch.Tensor, head: PlainHead | None) -> _Lette
         return tensor
 
     def value_of(described: list[Any]) -> Any:
-        shapes, dtype, *one = described
-        return take(shapes, dtype) if one else tuple(take(shape, dtype) for shape in shapes)
+        shapes, dtype, *single = described
+        return take(shapes, dtype) if single else tuple(take(shape, dtype) for shape in shapes)
 
     def factor_of(kind: str, described: dict[str, Any]) -> GradientFactor:
         values = {name: value_of(each) for name, each in described.items()}
@@ -150,7 +151,7 @@ def _unpack(header: bytes, body: torch.Tensor, head: PlainHead | None) -> _Lette
     return _Letter(shape=tuple(fields["shape"]), parts=tuple(parts))
 
 
-# What a part of a parameter gets from each row: factors cut along the parameter's longer side.
+# The contribution of each row to a part of a parameter: factors cut along the parameter's longer side.
 #
 # Of a product left right^T the cut side goes in pieces to the processes, and the other side, the shorter one, goes to
 # all of them. Looked-up and routed tokens go only to the process whose rows or experts they are about. An output layer
@@ -178,7 +179,7 @@ def _bounds_of(size: int, num_processes: int) -> list[tuple[int, int]]:
 
 
 def _piece_of(factor: GradientFactor, side: int, start: int, stop: int) -> GradientFactor:
-    """What a factor adds to a piece of its parameter, cut along a side; routed experts are cut along the first."""
+    """A factor's contribution to a piece of its parameter, cut along a side; routed experts are cut along the first."""
     if isinstance(factor, OuterProduct):
         left, right = factor.left, factor.right
         if side == 0:
@@ -232,26 +233,26 @@ def exchanged_gram(
     on_sequence: OnSequence,
     *,
     padding_side: PaddingSide = "right",
-    max_kept_bytes: int = KEPT_BYTES,
+    max_pending_bytes: int = PENDING_BYTES,
 ) -> frozenset[str]:
     """Add this process's pieces of all parameters that a layer rule covers. Returns the names of the others.
 
     They are the same in every process. ``accumulator`` gets a part of the Gram matrix: the sum over all processes is
-    the matrix. ``batch_tokens`` and ``max_kept_bytes`` are of one process; what waits beyond that goes to a temporary
-    file.
+    the matrix. ``batch_tokens`` and ``max_pending_bytes`` are of one process; pending parts beyond that go to a
+    temporary file.
     """
     policy, plan = prepared.policy, prepared.plan
     batches = _own_batches(prepared, batch_tokens, padding_side)
     reshard(policy.model)  # layers are known by the parameters that they have outside of a pass
     capture = Capture(policy.model, policy.trainable)
-    with PartStore(max_kept_bytes) as store:
+    with PartStore(max_pending_bytes) as store:
         for batch, counts in batches:
 
             def take(name: str, factors: list[GradientFactor], batch: PaddedBatch = batch, on: bool = counts) -> None:
                 if on:
                     store.keep(name, batch.rows, compact(factors))
 
-            seen = on_sequence if counts else _nobody
+            seen = on_sequence if counts else lambda *_: None  # a pass that ran for the other processes alone
             store.make_room()
             with gradients_on(policy.trainable, on=False):
                 capture_batch(policy.model, plan, batch, capture, take, seen)
@@ -327,7 +328,7 @@ class _OwnIds:
 def _add_own_piece(
     accumulator: GramAccumulator, parameter: nn.Parameter, parts: Sequence[Part], ids: _OwnIds | None
 ) -> None:
-    """Exchange what all rows add to one parameter, and add this process's piece of it."""
+    """Exchange all rows' contributions to one parameter, and add this process's piece of it."""
     shape, side = _cut_shape(parameter.shape, [factor for _, factors in parts for factor in factors])
     letters = []
     for start, stop in _bounds_of(shape[side], num_connected()) if ids is None else ids.bounds:
@@ -346,7 +347,3 @@ def _room(num_rows: int, parameter: nn.Parameter) -> torch.Tensor:
     start, stop = _bounds_of(parameter.numel(), num_connected())[connected_index()]
     dtype = torch.promote_types(parameter.dtype, torch.float32)
     return torch.zeros(num_rows, stop - start, dtype=dtype, device=parameter.device)
-
-
-def _nobody(sequence: int, logprobs: torch.Tensor) -> None:
-    """Forget the log-probabilities of a pass that ran for nothing."""

@@ -1,4 +1,4 @@
-"""Engine ``loop``: one sequence at a time, ordinary backward, rows kept; the reference, exact for any architecture.
+"""Engine ``loop``: one sequence at a time, ordinary backward, rows stored; the reference, exact for any architecture.
 
 Shapes: N rows, P parameters.
 """
@@ -21,7 +21,7 @@ from gradscope.gradients.plan.rows import RowPlan
 
 SLICE_BYTES = 64 * 2**20  # memory for the slice of all rows' gradients that exists at one time
 CUDA_SLICE_BYTES = 2**29
-"""The same on a GPU, which is idle between slices; a float64 copy of twice as many bytes exists beside it."""
+"""The same on a GPU, which is idle between slices; a float64 copy of twice as many bytes exists as well."""
 CAST_BYTES = 2 * 2**20  # memory for the float64 copy of a part of it: on a CPU it should stay in the cache
 FLOAT32_COLUMNS = 2**12
 """Columns whose products are added in float32 before they are added in float64, where rows are no better than that."""
@@ -37,7 +37,7 @@ class GramAccumulator:
     Args:
         is_coarse: Whether rows are themselves off by 1e-3 and more, as those of half precision. On a GPU their products
             are then added in float32, a few columns at a time: a float64 copy moves five times the memory.
-        places: Row of the matrix that each row of the step counts to, so that those of one place are summed; None: each
+        row_targets: Row of the matrix that each row of the step is added to, so that rows can be summed; None: each
             is a row of its own.
     """
 
@@ -46,13 +46,13 @@ class GramAccumulator:
         num_rows: int,
         device: torch.device,
         slice_bytes: int | None = None,
-        places: Sequence[int] | None = None,
+        row_targets: Sequence[int] | None = None,
         *,
         is_coarse: bool = False,
     ) -> None:
         self.num_parameters = 0  # elements of all parameters that were added
         self.device = device  # where slices are formed
-        self._places = places
+        self._row_targets = row_targets
         self._is_coarse = is_coarse
         self._lower = torch.zeros(num_rows, num_rows, dtype=torch.float64, device=device)
         self._slice_bytes = slice_bytes or (CUDA_SLICE_BYTES if device.type == "cuda" else SLICE_BYTES)
@@ -95,19 +95,19 @@ class GramAccumulator:
         working = torch.promote_types(dtype, torch.float32)
         step = max(1, min(length, self._slice_bytes // (width * self.num_rows * working.itemsize)))
         buffer = torch.empty(self.num_rows * step * width, dtype=working, device=self.device)
-        whole = self._whole_product(parts)
+        product = self._padded_product(parts)
         for start in range(0, length, step):
             stop = min(start + step, length)
             slices = buffer[: self.num_rows * (stop - start) * width].view(self.num_rows, stop - start, width)
-            if whole is not None:
-                whole.write_all(start, slices)
+            if product is not None:
+                product.write_all(start, slices)
             else:
                 self._add_one_by_one(parts, start, slices.zero_())
             self._lower += self.products(slices.flatten(1))
 
-    def _whole_product(self, parts: Sequence[tuple[Sequence[int], Sequence[GradientFactor]]]) -> PaddedProduct | None:
+    def _padded_product(self, parts: Sequence[tuple[Sequence[int], Sequence[GradientFactor]]]) -> PaddedProduct | None:
         """A parameter that multiplies tokens once, in one batch of all rows: the rows at once, as a GPU needs it."""
-        if self.device.type == "cpu" or self._places is not None or len(parts) != 1 or len(parts[0][1]) != 1:
+        if self.device.type == "cpu" or self._row_targets is not None or len(parts) != 1 or len(parts[0][1]) != 1:
             return None
         rows, (factor,) = parts[0]
         if not isinstance(factor, OuterProduct) or len(rows) != self.num_rows:
@@ -123,7 +123,7 @@ class GramAccumulator:
     ) -> None:
         for rows, factors in parts:
             for local, row in enumerate(rows):
-                target = row if self._places is None else self._places[row]
+                target = row if self._row_targets is None else self._row_targets[row]
                 for factor in factors:
                     factor.add_to(local, start, slices[target])
 
@@ -148,8 +148,11 @@ class GramAccumulator:
 def _products_of_parts(rows: torch.Tensor) -> torch.Tensor:
     """Inner products of float32 rows, [N, N]: of a few columns in float32, their sum in float64."""
     num_parts = rows.shape[1] // FLOAT32_COLUMNS
-    whole = num_parts * FLOAT32_COLUMNS
-    parts = rows[:, :whole].view(len(rows), num_parts, FLOAT32_COLUMNS).transpose(0, 1), rows[:, whole:].unsqueeze(0)
+    num_aligned = num_parts * FLOAT32_COLUMNS
+    parts = (
+        rows[:, :num_aligned].view(len(rows), num_parts, FLOAT32_COLUMNS).transpose(0, 1),
+        rows[:, num_aligned:].unsqueeze(0),
+    )
     with without_tf32():
         products = [torch.bmm(part, part.transpose(1, 2)).sum(0, dtype=torch.float64) for part in parts]
     return products[0] + products[1]
@@ -158,7 +161,7 @@ def _products_of_parts(rows: torch.Tensor) -> torch.Tensor:
 def _renumber(
     parts: Sequence[tuple[Sequence[int], Sequence[GradientFactor]]],
 ) -> tuple[list[tuple[Sequence[int], list[GradientFactor]]], int, int]:
-    """Count ids among those that occur: rows of a table that nobody looked up have no gradient."""
+    """Number the ids that occur: rows of a table that were never looked up have no gradient."""
     scatters = [factor for _, factors in parts for factor in factors if isinstance(factor, Scatter)]
     seen = torch.unique(torch.cat([ids for factor in scatters for ids in factor.ids]))
     renumbered = [

@@ -23,7 +23,7 @@ from transformers import DynamicCache
 from gradscope.errors import UsageError
 from gradscope.gradients.engines.loop import GramAccumulator
 from gradscope.gradients.engines.stream import (
-    KEPT_BYTES,
+    PENDING_BYTES,
     OnRounds,
     OnSequence,
     PendingParts,
@@ -35,7 +35,7 @@ from gradscope.gradients.layers.factors import GradientFactor
 from gradscope.gradients.layers.rules import waits_for_tokens
 from gradscope.gradients.layers.trace import TracedCall, Tracer, decoder_layers
 from gradscope.gradients.model.batches import PaddedBatch, pad_batch, split_rows
-from gradscope.gradients.model.calls import activations_kept, forward_arguments
+from gradscope.gradients.model.calls import forward_arguments, without_checkpointing
 from gradscope.gradients.model.passes import Past, gradients_on
 from gradscope.gradients.plan.rows import RowPlan
 
@@ -67,7 +67,7 @@ def can_share(model: Any) -> bool:
 
 
 class _Prefix:
-    """What the rows of a group share, and the cotangents that they have left on it."""
+    """The forward pass that the rows of a group share, and the cotangents that they have left on it."""
 
     def __init__(self, model: Any, tracer: Tracer, ids: Sequence[int], device: torch.device) -> None:
         if not can_share(model):
@@ -75,11 +75,11 @@ class _Prefix:
         self._layers, self._length = tracer.layers, len(ids)
         self._expanded: list[list[KeysAndValues]] = []
         cache = DynamicCache()
-        with tracer.recording(self._length) as self._trace, activations_kept(model):
-            # One row of logits, for nothing is predicted here; they get no gradient.
+        with tracer.recording(self._length) as self._trace, without_checkpointing(model):
+            # one row of logits, for no token is predicted from the prompt; they get no gradient
             model(input_ids=torch.tensor([ids], device=device), past_key_values=cache, use_cache=True, logits_to_keep=1)
         self._past = [(layer.keys, layer.values) for layer in cache.layers]
-        if not self._trace.is_cut or not self._is_whole():
+        if not self._trace.is_cut or not self._is_complete():
             raise UsageError(_NEEDS, hint=_HINT)
 
     def expanded(self, num_rows: int) -> Past:
@@ -114,7 +114,7 @@ class _Prefix:
             segments[segment] = []
             yield {name for name, lowest in last.items() if lowest == segment}, added
 
-    def _is_whole(self) -> bool:
+    def _is_complete(self) -> bool:
         """Whether every decoder layer left keys and values of all tokens."""
         return len(self._past) == len(self._trace.cuts) - 1 and all(
             isinstance(part, torch.Tensor) and part.dim() == 4 and part.shape[2] == self._length
@@ -146,7 +146,8 @@ class _Prefix:
     def _of_past(self, layer: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Keys and values of a layer, each with its cotangents of all rows."""
         for kind in (0, 1):
-            parts = [_gradient(leaves[layer][kind]) for leaves in self._expanded]
+            leaves = [expanded[layer][kind] for expanded in self._expanded]
+            parts = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
             yield self._past[layer][kind], torch.cat(parts).unsqueeze(1)
 
 
@@ -167,11 +168,6 @@ def _row_by_row(
                 rows = grad.new_empty(num_rows, *grad.shape) if rows is None else rows
                 rows[row], stacked[index] = grad, rows
     return stacked
-
-
-def _gradient(leaf: torch.Tensor) -> torch.Tensor:
-    """What a backward pass left on a leaf; zero where it did not reach it."""
-    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
 
 MIN_SHARED = 0.1
@@ -203,7 +199,7 @@ def _group_by_prompt(plan: RowPlan) -> tuple[_PromptGroup, ...]:
 def is_worth_sharing(plan: RowPlan, *, weight_gradients: bool) -> bool:
     """Whether running each prompt once saves enough of a plain pass, and prompts are long: picks ``prompt``."""
     if any(sequence.frame for sequence in plan.sequences):
-        return False  # each prompt starts at a place of its own
+        return False  # each prompt starts at a position of its own
     groups = _group_by_prompt(plan)
     mean_prefix = sum(len(group.prefix_ids) for group in groups) / len(groups)
     return mean_prefix >= MIN_PREFIX and _frac_shared(plan, weight_gradients=weight_gradients) >= MIN_SHARED
@@ -232,14 +228,14 @@ def prompt_gram(
     accumulator: GramAccumulator,
     on_sequence: OnSequence,
     *,
-    max_kept_bytes: int = KEPT_BYTES,
+    max_pending_bytes: int = PENDING_BYTES,
     recompute: bool = False,
     on_rounds: OnRounds = lambda _: None,
 ) -> frozenset[str]:
     """Add the Gram of all parameters that a layer rule covers. Returns the names of the others.
 
-    ``on_sequence`` is called in every round, ``on_rounds`` with how many are to come. What waits for other groups takes
-    ``max_kept_bytes``; more of it goes to a temporary file, of which each round takes at most half of what is free.
+    ``on_sequence`` is called in every round, ``on_rounds`` with the number of rounds. Parts that wait for other groups
+    take ``max_pending_bytes``; the rest goes to a temporary file, of at most half of the free disk space a round.
     With ``recompute`` decoder layers run again in the backward pass instead of keeping their activations.
 
     Raises:
@@ -255,7 +251,7 @@ def prompt_gram(
     groups = _group_by_prompt(plan)
     remaining, waits = trainable, len(groups) > 1
     while remaining:
-        with PendingParts(remaining, accumulator, waits=waits, max_kept_bytes=max_kept_bytes) as pending:
+        with PendingParts(remaining, accumulator, waits=waits, max_pending_bytes=max_pending_bytes) as pending:
             for number, group in enumerate(groups):
                 batches = _completion_batches(plan, group, batch_tokens, accumulator.device)
                 with gradients_on(trainable, on=False):
@@ -268,7 +264,7 @@ def prompt_gram(
                         pending.combine(name)
                 if number == 0:
                     shares = share_of_first([each.rows for each in groups], plan)
-                    on_rounds(pending.leave_what_does_not_fit(*shares))
+                    on_rounds(pending.defer_oversized(*shares))
             pending.combine_all(capture.uncovered)
         remaining = {name: part for name, part in pending.left.items() if name not in capture.uncovered}
     return frozenset(capture.uncovered)

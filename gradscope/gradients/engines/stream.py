@@ -31,11 +31,11 @@ from gradscope.gradients.plan.rows import RowPlan
 from gradscope.machine import trim_heap
 from gradscope.writing import naming
 
-# What several batches of ``stream`` keep until their rows meet: in memory up to a budget, beyond it in a file on disk.
+# Parts of several batches of ``stream`` until their rows meet: in memory up to a budget, beyond it in a file on disk.
 #
 # The file has no name: the system removes it when it is closed, also after an error, Ctrl-C or a kill. It holds bare
 # numbers; where they are and what they were stays in memory.
-KEPT_BYTES = 2**28  # memory for what waits, where nothing else is said
+PENDING_BYTES = 2**28  # default memory for pending parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +51,10 @@ class PartStore:
     """Factors by parameter, on the CPU or on disk.
 
     Args:
-        max_bytes: Memory for them; what comes later goes to a temporary file.
+        max_bytes: Memory for them; later parts go to a temporary file.
     """
 
-    def __init__(self, max_bytes: int = KEPT_BYTES) -> None:
+    def __init__(self, max_bytes: int = PENDING_BYTES) -> None:
         self._left = max_bytes
         self._parts: dict[str, list[Part]] = defaultdict(list)
         self._open = ExitStack()
@@ -72,32 +72,32 @@ class PartStore:
 
     @property
     def names(self) -> list[str]:
-        """The parameters of which something is kept."""
+        """The parameters that have stored parts."""
         return list(self._parts)
 
     def keep(self, name: str, rows: tuple[int, ...], factors: Sequence[GradientFactor]) -> None:
-        """Keep what the calls in one batch add to a parameter."""
+        """Store the contribution of the calls in one batch to a parameter."""
         self._parts[name].append((rows, [self._stored(factor) for factor in factors]))
 
     def make_room(self) -> None:
-        """Hand back what earlier passes freed, where so much waits among it that the next one would not fit there."""
+        """Return freed memory to the system, where pending parts fragment it too much for the next pass."""
         if self._file is not None:
             trim_heap()
 
     def take(self, name: str, device: torch.device) -> list[Part]:
-        """Hand out what was kept of a parameter, one part per batch, and forget it."""
+        """Return the stored parts of a parameter, one per batch, and forget them."""
         return [
             (rows, [moved(changed(factor, self._read), device) for factor in factors])
             for rows, factors in self._parts.pop(name)
         ]
 
     def factors(self) -> Iterator[tuple[str, list[GradientFactor]]]:
-        """Each parameter with its factors of all batches so far; of what is on disk only the places."""
+        """Each parameter with its factors of all batches so far; of parts on disk only their addresses."""
         for name, parts in self._parts.items():
             yield name, [factor for _, factors in parts for factor in factors]
 
     def drop(self, name: str) -> None:
-        """Forget what was kept of a parameter; the room that it has on disk stays taken."""
+        """Forget the stored parts of a parameter; their space on disk stays allocated."""
         del self._parts[name]
 
     def _stored(self, factor: GradientFactor) -> GradientFactor:
@@ -129,12 +129,12 @@ class PartStore:
 
 
 def free_bytes() -> int:
-    """What is free where the temporary file is, or would be."""
+    """Free disk space where the temporary file is, or would be."""
     return shutil.disk_usage(tempfile.gettempdir()).free
 
 
 def _stored_bytes(factors: Iterable[GradientFactor]) -> int:
-    """What factors take, here or on disk."""
+    """Bytes that factors take, in memory or on disk."""
     parts = (part for factor in factors for part in _parts(factor))
     return sum(part.shape.numel() * part.dtype.itemsize for part in parts)
 
@@ -151,19 +151,19 @@ def _parts(value: Any) -> list[torch.Tensor | _Place]:
     return parts
 
 
-# What each parameter has been given so far, batch by batch, until it can be added to the Gram.
+# The parts of each parameter so far, batch by batch, until it can be added to the Gram.
 #
 # Rows of different batches have inner products too. So where several batches or groups are to come, factors wait on the
 # CPU or on disk until all are in; where nothing more will come, they stay where they are until their parameter is
-# complete, are added and dropped. What would not fit is left for another round: all rows run again for the parameters
-# whose rows have not met.
+# complete, are added and dropped. Parameters that would not fit are left for another round: all rows run again for the
+# parameters whose rows have not met.
 class PendingParts:
     """Factors by parameter.
 
     Args:
-        trainable: The parameters of this round; of others nothing is kept.
+        trainable: The parameters of this round; parts of others are dropped.
         waits: Whether factors wait for those of other batches.
-        max_kept_bytes: Memory for what waits; more of it goes to a temporary file.
+        max_pending_bytes: Memory for pending parts; the rest goes to a temporary file.
     """
 
     def __init__(
@@ -172,13 +172,13 @@ class PendingParts:
         accumulator: GramAccumulator,
         *,
         waits: bool,
-        max_kept_bytes: int = KEPT_BYTES,
+        max_pending_bytes: int = PENDING_BYTES,
     ) -> None:
         self.left: dict[str, nn.Parameter] = {}  # parameters for the rounds to come
         self._trainable, self._accumulator, self._waits = dict(trainable), accumulator, waits
-        self._max_kept_bytes = max_kept_bytes
-        self._here: dict[str, list[Part]] = defaultdict(list)
-        self._store = PartStore(max_kept_bytes)
+        self._max_pending_bytes = max_pending_bytes
+        self._in_memory: dict[str, list[Part]] = defaultdict(list)
+        self._store = PartStore(max_pending_bytes)
 
     def __enter__(self) -> Self:
         self._store.__enter__()
@@ -187,7 +187,7 @@ class PendingParts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._here.clear()
+        self._in_memory.clear()
         self._store.__exit__(kind, error, traceback)
 
     def make_room(self) -> None:
@@ -195,13 +195,13 @@ class PendingParts:
         self._store.make_room()
 
     def take(self, name: str, rows: Sequence[int], factors: Sequence[GradientFactor]) -> None:
-        """Keep what the calls in one batch add to a parameter in some of the step's rows."""
+        """Store the contribution of the calls in one batch to a parameter, for these rows of the step."""
         if not self._waits:
-            self._here[name].append((tuple(rows), list(factors)))
+            self._in_memory[name].append((tuple(rows), list(factors)))
         elif name in self._trainable:
             self._store.keep(name, tuple(rows), compact(factors))
 
-    def leave_what_does_not_fit(self, tokens: float, rows: float) -> int:
+    def defer_oversized(self, tokens: float, rows: float) -> int:
         """Once the first of several batches is in, leave parameters whose parts of all batches are too much together.
 
         Of those that stay the gradients came last, from the bottom of the model: the rounds to come go down less far.
@@ -209,11 +209,12 @@ class PendingParts:
 
         Args:
             tokens: Tokens of all batches over those of the first.
-            rows: Their rows likewise; a gradient that is kept whole takes as much for a short row as for a long one.
+            rows: Their rows likewise; a gradient that is stored in full takes as much for a short row as for a long
+                one.
         """
         if not self._waits:
             return 1
-        room = self._max_kept_bytes + free_bytes() // 2
+        room = self._max_pending_bytes + free_bytes() // 2
         sizes = {}
         for name, factors in reversed([*self._store.factors()]):
             by_row = _stored_bytes(factor for factor in factors if isinstance(factor, Summed))
@@ -225,13 +226,13 @@ class PendingParts:
         return 1 + len(later)
 
     def combine(self, name: str) -> None:
-        """Add a parameter that is complete to the Gram, and drop what was kept of it."""
-        parts = self._store.take(name, self._accumulator.device) if self._waits else self._here.pop(name)
+        """Add a parameter that is complete to the Gram, and drop its parts."""
+        parts = self._store.take(name, self._accumulator.device) if self._waits else self._in_memory.pop(name)
         self._accumulator.add_parameter(self._trainable[name].shape, self._trainable[name].dtype, parts)
 
     def combine_all(self, uncovered: Collection[str]) -> None:
-        """Add every parameter of which something was kept."""
-        for name in self._store.names if self._waits else list(self._here):
+        """Add every parameter that has stored parts."""
+        for name in self._store.names if self._waits else list(self._in_memory):
             if name not in uncovered:
                 self.combine(name)
 
@@ -263,21 +264,21 @@ def stream_gram(
     accumulator: GramAccumulator,
     on_sequence: OnSequence,
     *,
-    max_kept_bytes: int = KEPT_BYTES,
+    max_pending_bytes: int = PENDING_BYTES,
     recompute: bool = False,
     on_rounds: OnRounds = lambda _: None,
 ) -> frozenset[str]:
     """Add the Gram of all parameters that a layer rule covers. Returns the names of the others.
 
-    ``on_sequence`` is called in every round, ``on_rounds`` with how many are to come. What waits for other batches
-    takes ``max_kept_bytes``; more of it goes to a temporary file, of which each round takes at most half of what is
-    free. With ``recompute`` decoder layers run again in the backward pass instead of keeping their activations.
+    ``on_sequence`` is called in every round, ``on_rounds`` with the number of rounds. Parts that wait for other batches
+    take ``max_pending_bytes``; the rest goes to a temporary file, of at most half of the free disk space a round. With
+    ``recompute`` decoder layers run again in the backward pass instead of keeping their activations.
     """
     slow: set[str] = set()
     remaining, waits = trainable, len(batches) > 1
     while remaining:
         capture = Capture(model, remaining, recompute=recompute)
-        with PendingParts(remaining, accumulator, waits=waits, max_kept_bytes=max_kept_bytes) as pending:
+        with PendingParts(remaining, accumulator, waits=waits, max_pending_bytes=max_pending_bytes) as pending:
             for number, batch in enumerate(batches):
 
                 def take(name: str, factors: list[GradientFactor], rows: tuple[int, ...] = batch.rows) -> None:
@@ -290,7 +291,7 @@ def stream_gram(
                     capture_batch(model, plan, batch, capture, take, on_sequence)
                 if number == 0:
                     shares = share_of_first([batch.rows for batch in batches], plan)
-                    on_rounds(pending.leave_what_does_not_fit(*shares))
+                    on_rounds(pending.defer_oversized(*shares))
             pending.combine_all(capture.uncovered)
         slow |= capture.uncovered
         remaining = {name: part for name, part in pending.left.items() if name not in slow}
@@ -314,7 +315,7 @@ def capture_batch(
 ) -> None:
     """One forward and backward pass of a batch, handed out parameter by parameter; weight gradients must be off.
 
-    ``past`` is what ran before the batch; None where it holds whole sequences.
+    ``past`` are keys and values from before the batch; None where it holds complete sequences.
     """
     rows = [plan.rows[index] for index in batch.rows]
     with capture.hooks(), capture.batch(batch, sink):

@@ -24,7 +24,7 @@ from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.calls import exchanged_forward, removed_later
 from gradscope.gradients.model.head import HeadTokens, PlainHead, Watch, plain_head
 
-# Decoder layers that keep nothing of their forward pass but what goes in, and run again within the backward pass.
+# Decoder layers that store only the input of their forward pass, and run again within the backward pass.
 #
 # A backward pass holds the activations of every layer: in bfloat16 some 10 MB a token of a model of 8 billion
 # parameters. A layer that runs again holds its input, and all the rest for itself alone. That is PyTorch's reentrant
@@ -63,7 +63,7 @@ def _again(forward: Callable[..., Any], run: Run) -> Callable[..., Any]:
             return forward(*arguments, **keywords)
 
         def once(inputs: torch.Tensor) -> Any:
-            with _as_it_was([value for value in extra_inputs if isinstance(value, Cache)]):
+            with _restored([value for value in extra_inputs if isinstance(value, Cache)]):
                 return run(lambda: forward(inputs, *arguments[1:], **keywords))
 
         hidden: torch.Tensor = arguments[0]
@@ -84,8 +84,8 @@ def _is_repeatable(value: Any) -> bool:
 
 
 @contextmanager
-def _as_it_was(caches: Sequence[Cache]) -> Iterator[None]:
-    """Take back what a layer adds to a cache: no other layer reads it."""
+def _restored(caches: Sequence[Cache]) -> Iterator[None]:
+    """Undo a layer's additions to a cache: no other layer reads them."""
     entries = [(entry, dict(vars(entry))) for cache in caches for entry in cache.layers]
     try:
         yield
@@ -99,7 +99,7 @@ Sink = Callable[[str, list[GradientFactor]], None]
 
 
 class Capture:
-    """Collects what the rows of one batch after the other add to each parameter.
+    """Collects the contributions of rows to each parameter, batch by batch.
 
     Args:
         trainable: Name -> parameter, tied parameters once.
@@ -130,7 +130,7 @@ class Capture:
 
     @property
     def watch(self) -> Watch | None:
-        """What a pass over a batch tells of an output layer in slices; None where that layer is hooked as any other."""
+        """The observer of an output layer in slices during a pass; None where that layer is hooked as any other."""
         return None if self.head is None else self._join_head
 
     @contextmanager
@@ -177,7 +177,7 @@ class Capture:
         return None
 
     def _take(self, module: nn.Module, arguments: tuple[Any, ...], returned: Any) -> torch.Tensor | None:
-        """Record one call, and say what is handed on in place of what it returned."""
+        """Record one call, and return the replacement of its output."""
         if self._batch is None or self._layers.asks:
             return None
         owned = self._layers.covered_by(module)
@@ -234,7 +234,7 @@ class Capture:
         self._deliver(self._layers.covered_by(head.module), {"weight": weight, "bias": bias})
 
     def _deliver(self, owned: Mapping[str, str], factors: Mapping[str, GradientFactor]) -> None:
-        """Take what one call adds to some parameters; hand on those of which nothing more will come."""
+        """Add one call's contributions to its parameters; pass on the parameters that are then complete."""
         for local, name in owned.items():
             self._arrived[name].append(factors[local])
             self._expected[name] -= 1

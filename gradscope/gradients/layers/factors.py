@@ -1,6 +1,6 @@
-"""What one call with a parameter adds to the gradient of each row, kept in factors until a slice of it is asked for.
+"""The contribution of one call with a parameter to the gradient of each row, as factors until a slice is needed.
 
-A row's weight gradient is never stored whole: it is formed for a slice of the parameter's first dimension, added to a
+A row's weight gradient is never stored in full: it is formed for a slice of the parameter's first dimension, added to a
 buffer, and dropped. Tied weights need no rule of their own: their calls add to the same buffer.
 
 Shapes: B rows, T tokens, I inputs, O outputs, V vocabulary, H width, S padded length.
@@ -36,7 +36,7 @@ class OuterProduct:
 
     @property
     def num_bytes(self) -> int:
-        """What both take when they are kept."""
+        """Bytes that both factors take when stored."""
         return sum(part.numel() * part.itemsize for part in (*self.left, *self.right))
 
     def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
@@ -47,7 +47,7 @@ class OuterProduct:
 
     @property
     def padded_bytes(self) -> int:
-        """What both take in float32 with all rows as long as the longest."""
+        """Bytes that both take in float32 with all rows as long as the longest."""
         width = self.left[0].shape[1] + self.right[0].shape[1]
         return 4 * len(self.left) * max(map(len, self.left)) * width
 
@@ -130,7 +130,7 @@ class Routed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summed:
-    """A gradient small enough to be kept whole: biases, norm weights, routers."""
+    """A gradient small enough to be stored in full: biases, norm weights, routers."""
 
     rows: torch.Tensor  # the gradient of each row, [B, O] or [B, O, I]
 
@@ -156,10 +156,10 @@ def moved(factor: GradientFactor, device: torch.device) -> GradientFactor:
 
 
 def compact(factors: Sequence[GradientFactor]) -> list[GradientFactor]:
-    """What the calls of one batch add to a parameter, in as few bytes as it takes until other batches come.
+    """The contributions of the calls of one batch to a parameter, in as few bytes as possible until other batches come.
 
     Of T tokens a product left right^T is T (I + O) numbers, and its matrix I O. So matrices are formed at once where
-    they are less: of the adapters of any model as soon as a row has more tokens than their rank, of a whole weight for
+    they are less: of the adapters of any model as soon as a row has more tokens than their rank, of a full weight for
     long rows of narrow layers.
     """
     products = [factor for factor in factors if isinstance(factor, OuterProduct)]
@@ -178,13 +178,13 @@ def compact(factors: Sequence[GradientFactor]) -> list[GradientFactor]:
 
 
 Part = tuple[tuple[int, ...], list[GradientFactor]]
-"""The indices of some rows among the step's, and what each call with a parameter adds to them."""
+"""Indices of rows among the step's, and the contribution of each call with a parameter to them."""
 
 
-# One call of a module, as a layer rule sees it, and what a rule is.
+# One call of a module, as a layer rule sees it, and the interface of a rule.
 #
 # A :class:`Rule` says which modules it is for, whether it is exact for one :class:`ForwardCall` of such a module, and
-# what a :class:`LayerCall`, the same call once its output gradient has come, adds to each of the module's parameters.
+# the contribution of a :class:`LayerCall`, the call with its output gradient, to each of the module's parameters.
 Spans = Sequence[tuple[int, int]]
 Verdict = bool | torch.Tensor  # whether a rule fits: known at once, or a number on the device that is not waited for
 
@@ -194,9 +194,9 @@ class ForwardCall:
     """One call of a module during a forward pass, its gradient still to come."""
 
     module: nn.Module
-    input: torch.Tensor  # what it was given, [B, ...]; of experts and routers tokens alone, [B S, ...]
-    output: torch.Tensor  # what it returned, likewise
-    extra: tuple[torch.Tensor, ...] = ()  # what it was given beside its input
+    input: torch.Tensor  # its first argument, [B, ...]; of experts and routers tokens alone, [B S, ...]
+    output: torch.Tensor  # its return value, likewise
+    extra: tuple[torch.Tensor, ...] = ()  # its other tensor arguments
     num_rows: int  # B
     length: int  # S
 
@@ -206,9 +206,9 @@ class LayerCall:
     """One call of a module during one forward pass."""
 
     module: nn.Module
-    input: torch.Tensor  # what it was given, [B, ...]; one row expanded to B where all share it
-    grad: torch.Tensor  # the gradient of what it returned, [B, ...]
-    extra: tuple[torch.Tensor, ...] = ()  # what it was given beside its input: an expert layer's routes
+    input: torch.Tensor  # its first argument, [B, ...]; one row expanded to B where all share it
+    grad: torch.Tensor  # the gradient of its output, [B, ...]
+    extra: tuple[torch.Tensor, ...] = ()  # its other tensor arguments: an expert layer's routes
     spans: Spans  # first and last-plus-one position of each row's tokens, [B]
     length: int  # the padded length, S
 
@@ -245,13 +245,13 @@ class Rule:
     fits: Callable[[ForwardCall], Verdict]
     """Whether the rule is exact for one call of such a module; it may call the module again."""
     factors: Callable[[LayerCall], Mapping[str, GradientFactor]]
-    """What one call adds to each of the module's own parameters, by their local names."""
+    """The contribution of one call to each of the module's own parameters, by their local names."""
 
 
 def begin_graph(output: torch.Tensor, returned: Any) -> torch.Tensor | None:
     """Let the graph start at an output that nothing trainable led to, as nothing does while weight gradients are off.
 
-    Returns what the module hands on in its place: a copy, which the model may change in place as it may not the start
+    Returns the output's replacement: a copy, which the model may change in place as it may not the start
     of a graph. None where the output stays: it has a graph already, or is one of several.
     """
     if output.requires_grad:
@@ -261,7 +261,7 @@ def begin_graph(output: torch.Tensor, returned: Any) -> torch.Tensor | None:
 
 
 def once(inputs: torch.Tensor, compute: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """What a function makes of each row, [B, ...]; of one row that was expanded to many it is computed once."""
+    """A function applied to each row, [B, ...]; for one row that was expanded to many it is computed once."""
     if len(inputs) > 1 and inputs.stride(0) == 0:
         result = compute(inputs[:1])
         return result.expand(len(inputs), *result.shape[1:])

@@ -1,8 +1,8 @@
-"""The layer rules: from a layer's input and output gradient to what each row adds to its parameters.
+"""The layer rules: from a layer's input and output gradient to each row's contribution to its parameters.
 
 :data:`RULES` lists them; :func:`rule_for` picks the first that matches a module. A rule applies only where it is exact.
-A module whose forward is not what the rule assumes (a subclass that computes something else, a norm that is not affine
-in its weight, tensors without a batch and token axis) gets no rule, and its parameters go the slow exact way.
+A module whose forward differs from the rule's assumption (a subclass that computes something else, a norm that is not
+affine in its weight, tensors without a batch and token axis) gets no rule, and its parameters go the slow exact way.
 
 Shapes: B rows, S padded length, I inputs, O outputs, H width, T tokens of a row, E experts, K experts of a token.
 """
@@ -71,7 +71,7 @@ def _is_adapted(module: nn.Module) -> bool:
 
 
 def adapter(call: LayerCall) -> Mapping[str, GradientFactor]:
-    """The whole layer at once: A [r, I], B [O, r], and with DoRA the magnitudes m [O] and the base layer's bias b [O].
+    """The layer at once: A [r, I], B [O, r], and with DoRA the magnitudes m [O] and the base layer's bias b [O].
 
     With g = s (m / n) d: dB = sum_t g (A x)^T, dA = sum_t B^T g x^T, dm = sum_t d (y - b + s B A x) / n, db = sum_t d.
     The input is [B, S, I] or ids [B, S]; the factor of an embedding's A is a table by id, [I, r].
@@ -96,7 +96,7 @@ def adapter(call: LayerCall) -> Mapping[str, GradientFactor]:
 
 
 def _fits_adapter(call: ForwardCall) -> Verdict:
-    """Whether a layer computes what the rule takes it to compute: its first row can be computed again."""
+    """Whether a layer computes what the rule assumes: its first row can be computed again."""
     with torch.no_grad():
         layer = _Layer.of(call.module)
         rebuilt = layer.bias + layer.gain * layer.adapted(call.input[:1].detach())
@@ -159,7 +159,7 @@ class _Layer:
         return self.down.t()[inputs] if self.is_lookup else inputs.to(self.down.dtype) @ self.down.t()
 
     def adapted(self, inputs: torch.Tensor) -> torch.Tensor:
-        """What is left of the output without magnitudes and bias, y - b + s B A x, [..., O]."""
+        """The output without magnitudes and bias, y - b + s B A x, [..., O]."""
         base: torch.Tensor = self.module.base_layer(inputs)
         return base - self.bias + self.scale * (self.inner(inputs) @ self.up.t())
 
@@ -176,7 +176,7 @@ def _active(module: lora.Linear | lora.Embedding) -> list[str]:
 #
 # Qwen3-MoE, Mixtral and their like hold ``gate_up_proj`` [E, 2I, H] and ``down_proj`` [E, H, I] and compute, for token
 # t and each chosen expert e with weight p, p W_down,e (act(g) * u) with (g, u) = W_gate_up,e x_t. Inside, tokens lose
-# their row; but what goes in and comes out still has it, so the inside is computed again, row by row.
+# their row; but the layer's input and output still have it, so the inside is computed again, row by row.
 def _is_expert_layer(module: nn.Module) -> bool:
     """Whether a module holds experts as the rule knows them: [E, 2I, H] and [E, H, I] without biases."""
     own = dict(module.named_parameters(recurse=False))
@@ -193,14 +193,14 @@ def _is_router(module: nn.Module) -> bool:
 
 
 def returned_by(module: nn.Module, output: Any) -> Any:
-    """What carries a module's gradient: a router's weights of the chosen experts, elsewhere its output."""
+    """The output that carries a module's gradient: a router's weights of the chosen experts, elsewhere its output."""
     return output[1] if _is_router(module) and isinstance(output, tuple) and len(output) == 3 else output
 
 
 def experts(call: LayerCall) -> Mapping[str, GradientFactor]:
     """All experts' matrices: dW_down,e = sum p d h^T and dW_gate_up,e = sum dz x^T over the tokens of expert e.
 
-    The input is [B S, H], and beside it stand the experts [B S, K] and their weights [B S, K].
+    The input is [B S, H]; further arguments are the experts [B S, K] and their weights [B S, K].
     """
     index, weights = call.extra
     pairs = [
@@ -284,7 +284,7 @@ def _pairs(
 
 
 def _gated(module: nn.Module, before: torch.Tensor) -> torch.Tensor:
-    """What goes into the second matrix: transformers' own function where the experts have one, else act(g) * u."""
+    """The input of the second matrix: transformers' own function where the experts have one, else act(g) * u."""
     own = getattr(module, "_apply_gate", None)
     if callable(own):
         gated: torch.Tensor = own(before)
@@ -337,15 +337,17 @@ def norm(call: LayerCall) -> Mapping[str, GradientFactor]:
 
 
 def _is_linear(module: nn.Module) -> bool:
-    return isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward and _has_known_parameters(module)
+    return (
+        isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward and _has_standard_parameters(module)
+    )
 
 
 def _is_conv1d(module: nn.Module) -> bool:
-    return isinstance(module, Conv1D) and type(module).forward is Conv1D.forward and _has_known_parameters(module)
+    return isinstance(module, Conv1D) and type(module).forward is Conv1D.forward and _has_standard_parameters(module)
 
 
 def _is_embedding(module: nn.Module) -> bool:
-    if not isinstance(module, nn.Embedding) or not _has_known_parameters(module):
+    if not isinstance(module, nn.Embedding) or not _has_standard_parameters(module):
         return False
     return module.max_norm is None and not module.scale_grad_by_freq
 
@@ -353,10 +355,10 @@ def _is_embedding(module: nn.Module) -> bool:
 def _is_norm(module: nn.Module) -> bool:
     own = dict(module.named_parameters(recurse=False))
     is_flat = "weight" in own and all(part.dim() == 1 for part in own.values())
-    return "Norm" in type(module).__name__ and is_flat and _has_known_parameters(module)
+    return "Norm" in type(module).__name__ and is_flat and _has_standard_parameters(module)
 
 
-def _has_known_parameters(module: nn.Module) -> bool:
+def _has_standard_parameters(module: nn.Module) -> bool:
     """Whether a module owns nothing but a weight and a bias: one more parameter may enter its output anywhere."""
     return {name for name, _ in module.named_parameters(recurse=False)} <= {"weight", "bias"}
 
@@ -396,7 +398,7 @@ def _is_affine(call: ForwardCall) -> Verdict:
 
 
 def _is_only_scaled(call: ForwardCall) -> Verdict:
-    """Whether the first row's output is what its ids look up, times the module's scale."""
+    """Whether the first row's output is the rows that its ids look up, times the module's scale."""
     assert isinstance(call.module, nn.Embedding), "the rule is chosen by type"
     ids = call.input[:1]
     blank = torch.zeros_like(call.module.weight[:1])
@@ -409,7 +411,7 @@ def _is_only_scaled(call: ForwardCall) -> Verdict:
 
 
 def _embedding_scale(module: nn.Embedding) -> torch.Tensor:
-    """What the module multiplies a looked-up row by, [1] or [H]."""
+    """The module's factor on a looked-up row, [1] or [H]."""
     unit = torch.ones((), dtype=module.weight.dtype, device=module.weight.device)
     if type(module).forward is nn.Embedding.forward:
         return unit

@@ -1,4 +1,4 @@
-"""One sequence's forward pass, cut at the decoder layers: what lockstep sends its cotangents down.
+"""One sequence's forward pass, cut at the decoder layers; lockstep sends its cotangents down it.
 
 Shapes: S tokens of the sequence, T tokens of its completion, H width, L decoder layers.
 """
@@ -46,7 +46,7 @@ class CoveredLayers:
             self.owned[module], self.rules[module] = owned, rule
             ruled.update(owned.values())
         self.uncovered: set[str] = set(trainable) - (ruled - unruled)
-        """Names of the parameters of which some call has no rule; engines add what they find on the way."""
+        """Names of the parameters of which a call has no rule; engines add those that they meet."""
         self.asks = False  # whether a question runs, whose calls of modules are none of the model's
         self._assumed: list[tuple[torch.Tensor, tuple[str, ...]]] = []
 
@@ -85,7 +85,7 @@ class CoveredLayers:
         return False
 
     def ask(self, question: Callable[[], Answer]) -> Answer:
-        """Run something that may call a hooked module again; ``asks`` tells the hooks not to collect that call."""
+        """Run a function that may call a hooked module again; with ``asks`` the hooks do not collect that call."""
         self.asks = True
         try:
             with torch.no_grad():
@@ -100,12 +100,12 @@ class CoveredLayers:
 
 def _holders(model: nn.Module) -> Iterator[tuple[nn.Module, dict[str, nn.Parameter]]]:
     """Every module, the outer first, with the parameters that its rule is about, unless a layer around it has them."""
-    taken: set[tuple[nn.Module, str]] = set()
+    claimed: set[tuple[nn.Module, str]] = set()
     for module in model.modules():
-        held = {name: p for name, p in module._parameters.items() if p is not None and (module, name) not in taken}
+        held = {name: p for name, p in module._parameters.items() if p is not None and (module, name) not in claimed}
         for name in adapter_parameters(module):
             path, _, local = name.rpartition(".")
-            taken.add((module.get_submodule(path), local))
+            claimed.add((module.get_submodule(path), local))
             held[name] = module.get_parameter(name)
         yield module, held
 
@@ -115,9 +115,9 @@ class TracedCall:
     """One call of a module that a rule covers, with the graph of its output."""
 
     module: nn.Module
-    input: torch.Tensor  # what it was given, detached, [1, ...]; experts and routers are given tokens alone, [S, ...]
-    output: torch.Tensor  # what it returned, likewise
-    extra: tuple[torch.Tensor, ...] = ()  # what it was given beside its input: an expert layer's routes
+    input: torch.Tensor  # its first argument, detached, [1, ...]; of experts and routers tokens alone, [S, ...]
+    output: torch.Tensor  # its return value, likewise
+    extra: tuple[torch.Tensor, ...] = ()  # its other tensor arguments: an expert layer's routes
     version: int = 0  # how often the output was written to by the time of the call
 
     @property
@@ -145,7 +145,7 @@ class TracedCall:
 
 @dataclass(slots=True, kw_only=True)
 class ForwardTrace:
-    """A forward pass whose graph is kept."""
+    """A forward pass with its graph."""
 
     length: int  # S
     segments: list[list[TracedCall]]
@@ -178,7 +178,7 @@ class ForwardTrace:
 
 
 class Tracer:
-    """Runs forward passes and records what lockstep needs.
+    """Runs forward passes and records the calls that lockstep needs.
 
     Args:
         trainable: Name -> parameter, tied parameters once.

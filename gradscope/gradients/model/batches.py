@@ -24,7 +24,7 @@ class Frame:
 
     @property
     def width(self) -> int:
-        """Tokens of the whole row."""
+        """Tokens of the row."""
         return self.prompt_width + self.completion_width
 
 
@@ -60,11 +60,11 @@ class TokenSequence:
 
 PaddingSide = Literal["left", "right"]
 
-MAX_BATCH_TOKENS = 4096  # padded tokens of one forward pass where nothing else is said; bounds activations
+MAX_BATCH_TOKENS = 4096  # default of the padded tokens of one forward pass; bounds activations
 BATCH_COST = 128
 """Padded tokens that take a CPU as long as another batch does; for a model of 13.5 M parameters 60 to 70 were seen."""
 LOGIT_BYTES = 2**29
-"""Memory for one float32 copy of a batch's logits where nothing else is said; a backward pass holds a few."""
+"""Default memory for one float32 copy of a batch's logits; a backward pass holds a few."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class PaddedBatch:
     input_ids: torch.Tensor  # token ids, [B, S]
     attention_mask: torch.Tensor  # 1 where there is a token, [B, S]
     position_ids: torch.Tensor | None
-    """Positions counted from the first real token, [B, S]; None where the rows stand in the trainer's padding and the
+    """Positions counted from the first real token, [B, S]; None where the rows have the trainer's padding and the
     model counts by itself, as it did in training."""
     spans: tuple[tuple[int, int], ...]  # first and last-plus-one position of each row's tokens, [B]
     num_completion: tuple[int, ...]  # T of each row, [B]
@@ -87,9 +87,9 @@ class PaddedBatch:
 
 
 def default_batch_tokens(vocab_size: int) -> int:
-    """Padded tokens of one forward pass where nothing else is said.
+    """The default of the padded tokens of one forward pass.
 
-    Where logits are formed whole, a large vocabulary makes them the largest tensor of all; 0 where they are in slices.
+    Where all logits are formed, a large vocabulary makes them the largest tensor of all; 0 where they are in slices.
 
     >>> default_batch_tokens(0), default_batch_tokens(8192), default_batch_tokens(151936)
     (4096, 4096, 883)
@@ -165,24 +165,24 @@ def pad_batch(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerPadding:
-    """What decides the width of a padded row."""
+    """The settings that decide the width of a padded row."""
 
     num_processes: int = 1  # each pads its own slice of the batch
     multiple: int = 1  # widths are rounded up to a multiple of it (``pad_to_multiple_of``)
 
     @classmethod
     def from_settings(cls, settings: TrainerSettings) -> TrainerPadding:
-        """The padding of a trainer's arguments; one process where they do not tell."""
+        """The padding of a trainer's arguments; one process where they do not determine it."""
         rows, per_device = settings.get("generation_batch_size"), settings.get("per_device_train_batch_size")
         steps = settings.get("steps_per_generation", settings.get("gradient_accumulation_steps"))
-        known = all(isinstance(value, int) and value > 0 for value in (rows, per_device, steps))
+        has_sizes = all(isinstance(value, int) and value > 0 for value in (rows, per_device, steps))
         return cls(
-            num_processes=max(1, rows // (per_device * steps)) if known else 1,
+            num_processes=max(1, rows // (per_device * steps)) if has_sizes else 1,
             multiple=int(settings.get("pad_to_multiple_of", 1)),
         )
 
     def framed(self, sequences: Sequence[TokenSequence], padding_id: int) -> tuple[TokenSequence, ...]:
-        """The sequences of a whole step, [R], each in the row that its process padded it into."""
+        """The sequences of a step, [R], each in the row that its process padded it into."""
         per_process = -(-len(sequences) // self.num_processes)
         framed: list[TokenSequence] = []
         for start in range(0, len(sequences), per_process):

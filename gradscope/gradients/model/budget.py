@@ -1,4 +1,4 @@
-"""How many padded tokens one forward pass may have: a first guess, halved where memory runs out, and then said so."""
+"""How many padded tokens one forward pass may have: a first guess, halved with a message where memory runs out."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from gradscope.progress import NoticeCallback, no_notice
 LAYER_VALUES = 34
 """Numbers that a layer's backward pass keeps, per token and unit of width: twice the 17 of Korthikanti et al. 2022
 (dropout masks in, attention scores out), for gated layers and the inputs that ``stream`` takes."""
-LOGIT_COPIES = 5  # Float32 copies of a token's logits that exist at one time, where they are formed whole
+LOGIT_COPIES = 5  # float32 copies of a token's logits that exist at one time, where all logits are formed
 MOST_CUDA_TOKENS = 65536  # the largest guess
 CPU_BYTES = 2**30
-"""Memory for a batch's activations on a CPU, where larger batches are hardly faster and free memory is hard to tell."""
+"""Memory for a batch's activations on a CPU, where larger batches are hardly faster and free memory is hard to know."""
 
 _HINT = "Use a machine with more memory (--device cpu where the GPU has less), or --dtype bfloat16."
 
@@ -42,14 +42,14 @@ class TokenBudget:
     Args:
         tokens: The first guess.
         fixed: Whether running out of memory is an error instead of a reason to halve it.
-        notice: Told when it is halved.
+        notice: Called when it is halved.
     """
 
     def __init__(self, tokens: int, *, fixed: bool = False, notice: NoticeCallback = no_notice) -> None:
         self.tokens = tokens  # most padded tokens of a batch, as of now; a longer row is a batch of its own
         self.recompute = False
         """Whether decoder layers run again in the backward pass instead of keeping their activations."""
-        self.notes: list[str] = []  # what was halved and what took longer for want of room, in sentences
+        self.notes: list[str] = []  # sentences on halved batches and on work that took longer for want of memory
         self._fixed, self._notice = fixed, notice
 
     def fit(self, lengths: Sequence[int], attempt: Callable[[int], Made], *, recomputed: int | None = None) -> Made:
@@ -57,16 +57,16 @@ class TokenBudget:
 
         Args:
             lengths: Tokens of each row.
-            attempt: Told the tokens of a batch; it looks at ``recompute`` too.
+            attempt: Called with the tokens of a batch; it reads ``recompute`` too.
             recomputed: Where layers can run again: the most tokens for which one batch of that kind is better than
                 several of the other. None: they cannot.
 
         Raises:
             InputError: One row alone does not fit, or the budget is fixed.
         """
-        longest, whole = max(lengths), max(lengths) * len(lengths)
-        if not self._fixed and self.tokens < whole <= (recomputed or 0):
-            self.tokens, self.recompute = whole, True
+        longest, total = max(lengths), max(lengths) * len(lengths)
+        if not self._fixed and self.tokens < total <= (recomputed or 0):
+            self.tokens, self.recompute = total, True
         while True:
             try:
                 return attempt(self.tokens)
@@ -79,16 +79,16 @@ class TokenBudget:
                 if self._fixed and not alone:
                     raise InputError(
                         f"Memory ran out at {self.tokens} tokens a batch.",
-                        hint=f"Use {_AUTO if num_connected() == 1 else _GIVEN} below {min(self.tokens, whole)}.",
+                        hint=f"Use {_AUTO if num_connected() == 1 else _GIVEN} below {min(self.tokens, total)}.",
                     ) from error
-            self._shrink(longest, whole)  # outside, where the error and the frames that it held are gone
+            self._shrink(longest, total)  # outside, where the error and the frames that it held are gone
 
-    def _shrink(self, longest: int, whole: int) -> None:
+    def _shrink(self, longest: int, total: int) -> None:
         if torch.cuda.is_available():
             gc.collect()
             torch.cuda.empty_cache()
         before, self.recompute = self.tokens, self.tokens <= longest
-        self.tokens = max(longest, min(self.tokens, whole) // 2)
+        self.tokens = max(longest, min(self.tokens, total) // 2)
         went_on = "layers that run again in the backward pass" if self.recompute else str(self.tokens)
         self.say(f"Memory ran out at {before} tokens a batch; went on with {went_on}.")
 
@@ -112,9 +112,9 @@ def first_batch_tokens(policy: MeasuredPolicy) -> int:
 def recomputed_tokens(policy: MeasuredPolicy) -> int:
     """Most tokens of a batch whose decoder layers had better run again than wait, in several batches, for each other.
 
-    What waits leaves a GPU for the CPU, and forward passes are cheap there: as many as its memory holds. On a CPU pairs
-    that wait cost a few percent of a pass and layers that run again a quarter, so they do only where nothing else fits.
-    A rough count; 0 on a CPU.
+    Pending parts move from a GPU to the CPU, and forward passes are cheap there: as many as its memory holds. On a CPU
+    pairs that wait cost a few percent of a pass and layers that run again a quarter, so they do only where nothing else
+    fits. A rough count; 0 on a CPU.
     """
     shape = _shape(policy)
     if shape is None or policy.device.type != "cuda":
@@ -139,7 +139,7 @@ def _tokens_that_fit(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shape:
-    """What decides how much a token takes."""
+    """The sizes that decide how much memory a token takes."""
 
     vocab_size: int  # V; 0 where the output layer is taken in slices
     num_layers: int  # decoder layers
@@ -169,7 +169,7 @@ def _free_bytes(device: torch.device) -> int:
 
 @contextmanager
 def names_out_of_memory(subject: str) -> Iterator[None]:
-    """Turn running out of memory into an error that says on what.
+    """Turn running out of memory into an error that names the work.
 
     Raises:
         InputError: Memory ran out.

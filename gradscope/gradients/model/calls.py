@@ -1,4 +1,4 @@
-"""How a model of any class is called: the arguments that it takes, and what it must not do meanwhile."""
+"""How a model of any class is called: the arguments that it takes, and temporary changes to its modules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CHECKPOINTING = "gradient_checkpointing"
 
 
 def forward_arguments(model: Any) -> frozenset[str]:
-    """Names of what a model's forward pass can be given."""
+    """Names of the arguments of a model's forward pass."""
     return _parameters(type(without_adapter(model)).forward)
 
 
@@ -24,14 +24,14 @@ def without_adapter(model: Any) -> Any:
 
 
 def call_on(model: Any, ids: torch.Tensor) -> Any:
-    """What a model returns for whole rows of ids, [B, S], nothing cached."""
+    """A model's output for rows of ids, [B, S], without a cache."""
     options = {"use_cache": False} if "use_cache" in forward_arguments(model) else {}
-    with activations_kept(model):
+    with without_checkpointing(model):
         return model(input_ids=ids, attention_mask=torch.ones_like(ids), **options)
 
 
 @contextmanager
-def activations_kept(model: Any) -> Iterator[None]:
+def without_checkpointing(model: Any) -> Iterator[None]:
     """Switch off gradient checkpointing, which transformers does in training mode.
 
     A forward pass that runs again within the backward pass would be seen twice by every hook, and the reentrant kind
@@ -49,7 +49,7 @@ def activations_kept(model: Any) -> Iterator[None]:
 
 @contextmanager
 def exchanged_forward(module: Any, forward: Callable[..., Any]) -> Iterator[None]:
-    """Let a module compute something else for a while; a forward of the instance's own comes back."""
+    """Replace a module's forward for a while; a forward of the instance's own is restored."""
     before = vars(module).get("forward")
     vars(module)["forward"] = forward
     try:
@@ -64,11 +64,11 @@ def exchanged_forward(module: Any, forward: Callable[..., Any]) -> Iterator[None
 @contextmanager
 def removed_later(handles: Iterable[Any]) -> Iterator[None]:
     """Keep hooks on for a while."""
-    kept = list(handles)
+    installed = list(handles)
     try:
         yield
     finally:
-        for handle in kept:
+        for handle in installed:
             handle.remove()
 
 

@@ -1,4 +1,4 @@
-"""What a loader raises over somebody's files, as an error of the input."""
+"""Errors of loaders over damaged or foreign files, as errors of the input."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from transformers.utils import logging as progress
 from gradscope.errors import InputError
 from gradscope.outside.limits import in_mib, most, raise_limits, require_regular
 from gradscope.outside.plain_json import parse_json, read_json
-from gradscope.outside.rules import FLAG, TEXT, TEXTS, FieldRule, is_finite, require_fields, whole_from_to
+from gradscope.outside.rules import FLAG, TEXT, TEXTS, FieldRule, integer_between, is_finite, require_fields
 from gradscope.rollouts.checkpoint_folders import is_whole
 from gradscope.rollouts.places.fetch import bring_weights
 
@@ -28,9 +28,9 @@ _REFUSED = (
     *(OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, ImportError),
     *(RuntimeError, SafetensorError, StrictDataclassError),
 )
-"""What transformers and PEFT raise where a configuration says what none can."""
+"""Errors that transformers and PEFT raise over an impossible configuration."""
 _FOREIGN = ("jinja2", "pyo3_runtime")
-"""Modules whose errors are of nothing but a template, and of nothing but what tokenizers gives up on."""
+"""Modules whose errors are always about a template, or about a text that tokenizers rejects."""
 UNREADABLE = "weights_unreadable"  # the cause of an error over weights that are there and cannot be used
 _SHOWN = 300
 
@@ -44,7 +44,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def loading_errors(headline: str, hint: str | None = None) -> Iterator[None]:
-    """Turn what a loader raises into an error that names the folder; running out of memory stays what it is.
+    """Turn a loader's error into one that names the folder; running out of memory is passed on.
 
     The headline goes before the loader's own words: "<folder> does not load as a tokenizer".
 
@@ -76,7 +76,7 @@ def open_safetensors(file: Path) -> Iterator[Any]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without what loaders print and warn of: what matters of it is checked here."""
+    """Silence prints and warnings of loaders: those that matter are checked in this module."""
     bars = progress.is_progress_bar_enabled()
     loggers = [logging.getLogger(name) for name in ("transformers", "peft")]
     levels = [logger.level for logger in loggers]
@@ -126,8 +126,8 @@ def require_readable(folder: Path) -> None:
 def _read_configuration(file: Path) -> dict[str, Any]:
     """The fields of a configuration."""
     if file.is_file() and file.stat().st_size > most(_MOST_CONFIGURATION):
-        what = f"{file} is larger than {in_mib(most(_MOST_CONFIGURATION))}."
-        raise InputError(what, hint=raise_limits(file), cause=UNREADABLE)
+        message = f"{file} is larger than {in_mib(most(_MOST_CONFIGURATION))}."
+        raise InputError(message, hint=raise_limits(file), cause=UNREADABLE)
     document = _document(file)
     if not isinstance(document, dict):
         raise InputError(f"{file} is not a JSON object.", hint=_AGAIN, cause=UNREADABLE)
@@ -153,7 +153,7 @@ _INNER = ("intermediate_size", "moe_intermediate_size", "n_inner", "ffn_dim", "d
 
 
 def require_consistent_config(folder: Path) -> None:
-    """Refuse a configuration that the weights beside it, ``*.safetensors``, cannot be of.
+    """Refuse a configuration that the weights next to it, ``*.safetensors``, cannot belong to.
 
     Raises:
         InputError: It is no object, it is of a quantized model, a dropout of it is no share, or it declares more layers
@@ -182,11 +182,11 @@ def require_consistent_config(folder: Path) -> None:
             raise InputError(f"{file} declares {layers:,} layers, and there are {len(shapes)} tensors.", hint=_FIT)
         inner = max((part[name] for name in _INNER if type(part.get(name)) is int), default=0)
         heads = [part.get(name) for name in ("num_attention_heads", "head_dim")]
-        attended = math.prod(heads) if {type(one) for one in heads} == {int} else 0
-        for what, size in (("an embedding", rows), ("a layer", inner), ("attention", attended)):
+        attended = math.prod(heads) if {type(size) for size in heads} == {int} else 0
+        for part_name, size in (("an embedding", rows), ("a layer", inner), ("attention", attended)):
             if type(size) is int and type(width) is int and size * width > numbers:
                 raise InputError(
-                    f"{file} declares {what} of {size:,} by {width:,}, and the weights are {numbers:,} numbers.",
+                    f"{file} declares {part_name} of {size:,} by {width:,}, and the weights are {numbers:,} numbers.",
                     hint=_FIT,
                     cause=UNREADABLE,
                 )
@@ -282,7 +282,7 @@ _PARTS = re.compile(
 )
 _NARROW = re.compile(r"\\d|\[(?:0-9|\\d)\]|[A-Za-z0-9_]|\\\.")
 """Atoms that no long part of a module's name is made of: repeating them is cheap, and few places have one."""
-_COUNT = whole_from_to(0, 1 << 16)
+_COUNT = integer_between(0, 1 << 16)
 _SIZE = FieldRule("a number below 1e12", lambda value: is_finite(value) and abs(value) < _LARGEST)
 _NAMES = FieldRule("text, a list of texts", lambda value: isinstance(value, str) or TEXTS.holds(value)).or_null()
 _TABLE = FieldRule(
@@ -305,7 +305,7 @@ _RULES = {
     "use_rslora": FLAG.or_null(),
 }
 """Field -> what it is, where it is there."""
-_OF_LORA = {"r": whole_from_to(1, 1 << 16), "lora_alpha": _SIZE}  # other kinds have a rank of 0 or null, and no scale
+_OF_LORA = {"r": integer_between(1, 1 << 16), "lora_alpha": _SIZE}  # other kinds have a rank of 0 or null, and no scale
 _SAVE_AGAIN = "Save the adapter again with save_pretrained()."
 
 
@@ -354,29 +354,29 @@ def _why_slow(pattern: str) -> str | None:
     """Why an expression may take long over a name of n letters: each wildcard that may start anywhere is a factor n."""
     # A wildcard behind another one starts at few places where a letter stands between them whichever way is taken: in
     # each alternative, not in an optional part, and not in what only looks ahead or back.
-    wildcards, is_beside = 0, False
+    wildcards, is_adjacent = 0, False
     groups: list[tuple[bool, bool, bool]] = [(False, False, False)]
     for part in _PARTS.finditer(pattern):
         is_narrow = _NARROW.fullmatch(part["atom"] or "") is not None
         if part["flags"]:
             continue
         if part["look"] or part["open"]:
-            groups.append((is_beside, False, part["look"] is not None))
+            groups.append((is_adjacent, False, part["look"] is not None))
         elif part["or"]:
-            before, ended_beside, looks = groups[-1]
-            groups[-1] = (before, ended_beside or is_beside, looks)
-            is_beside = before
+            before, ended_adjacent, looks = groups[-1]
+            groups[-1] = (before, ended_adjacent or is_adjacent, looks)
+            is_adjacent = before
         elif part["atom"] == ")":
             if part["repeat"]:
                 return "repeats a group"
-            before, ended_beside, looks = groups.pop()
-            is_beside = before if looks else is_beside or ended_beside or (part["after"] == "?" and before)
+            before, ended_adjacent, looks = groups.pop()
+            is_adjacent = before if looks else is_adjacent or ended_adjacent or (part["after"] == "?" and before)
         elif part["repeat"] is None:
-            is_beside &= not is_narrow or part["after"] == "?"
+            is_adjacent &= not is_narrow or part["after"] == "?"
         elif not is_narrow:
-            if is_beside:
+            if is_adjacent:
                 return "has a wildcard beside a wildcard"
-            wildcards, is_beside = wildcards + 1, True
+            wildcards, is_adjacent = wildcards + 1, True
     return f"has more than {_MOST_WILDCARDS} wildcards" if wildcards > _MOST_WILDCARDS else None
 
 

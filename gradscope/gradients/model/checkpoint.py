@@ -86,7 +86,7 @@ def _endpoint() -> str:
 
 
 def _is_reachable(address: str) -> bool:
-    """Whether something answers; where only the loaders could tell, such as behind a SOCKS proxy, they shall try."""
+    """Whether a host answers; where only the loaders could find out, such as behind a SOCKS proxy, let them try."""
     if "all" in urllib.request.getproxies():
         return True
     try:
@@ -117,7 +117,7 @@ _FACTOR = re.compile(r"\.(lora_(?:embedding_)?)([AB])((?:\.weight|\.bias)?)$")
 
 
 def load_model(source: Path | str, dtype: torch.dtype | None, *, may_ask: bool = True) -> Any:
-    """A whole causal language model from a folder or a hub id, in the checkpoint's own dtype where none is given.
+    """A causal language model with all weights from a folder or a hub id, by default in the checkpoint's own dtype.
 
     Only the cache is looked at where a file alone names the id.
 
@@ -187,7 +187,7 @@ def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:
             model = get_peft_model(model, config)
             call_as_module(model)
             result = set_peft_model_state_dict(model, tensors)
-        except KeyError as error:  # what peft says of a module that was to be saved whole
+        except KeyError as error:  # peft, over a module in modules_to_save
             raise InputError(
                 f"{weights.path}: the adapter lacks the tensor {error.args[0]}.",
                 hint="Save it again with save_pretrained().",
@@ -209,7 +209,7 @@ def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:
 
 
 def _require_plain_lora(folder: Path, config: Any, tensors: Mapping[str, torch.Tensor], model: Any) -> None:
-    """Refuse adapters that look at whole weights of the base, or copy some, where several processes hold parts of it.
+    """Refuse adapters that read or copy full weights of the base, where several processes hold parts of it.
 
     Raises:
         InputError: It is such an adapter.
@@ -238,13 +238,13 @@ def _never_read(model: Any, missing: set[str]) -> list[str]:
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if parameter.requires_grad:
             names.setdefault(id(parameter), []).append(name)
-    return [known[0] for known in names.values() if missing.issuperset(known)]
+    return [aliases[0] for aliases in names.values() if missing.issuperset(aliases)]
 
 
 def is_fresh(folder: Path) -> bool:
     """Whether switching an adapter off changes nothing yet: LoRA starts with A or B of every pair at zero.
 
-    Magnitudes and modules saved whole count as a change, for what they started from is not in the folder. Biases of the
+    Magnitudes and fully saved modules count as a change, for their initial values are not in the folder. Biases of the
     base do not: they stay as they are when an adapter is switched off, also in TRL's reference.
     """
     tensors = _adapter_tensors(folder)
@@ -448,7 +448,7 @@ def _adapter(weights: WeightsRef) -> Checkpoint:
 
 
 def _scale(folder: Path, config: dict[str, Any]) -> float:
-    """What PEFT multiplies B A with: alpha / r, or alpha / sqrt(r) with ``use_rslora``."""
+    """PEFT's factor on B A: alpha / r, or alpha / sqrt(r) with ``use_rslora``."""
     used = next((name for name in _UNSUPPORTED if config.get(name)), None)
     if config.get("peft_type") != "LORA" or used is not None:
         raise InputError(

@@ -1,8 +1,8 @@
 """Which models have an output layer that can be taken in slices, asked of the model itself.
 
 No names of configurations are looked at. The model runs on a few tokens with numbers of our choice in place of the
-layer's output, over the whole range and for every id: what it makes of them is a scale and a soft cap, or the logits
-are formed whole as the model forms them. Log-probabilities, entropies and gradients of the same tokens are then held
+layer's output, over their full range and for every id: its function of them is a scale and a soft cap, or the logits
+are all formed as the model forms them. Log-probabilities, entropies and gradients of the same tokens are then held
 against the model's own. Where several processes share the model, all of them ask it, and go by one answer.
 
 Shapes: B rows, S tokens, H width, V vocabulary, N tokens, C columns of a slice.
@@ -44,12 +44,12 @@ DEVICE_SLICE_BYTES = 2**28  # the same on a GPU, where small products leave it i
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class PlainHead:
-    """A linear output layer, and what the model makes of its output z: cap tanh(scale z / cap), or scale z."""
+    """A linear output layer, and the model's function of its output z: cap tanh(scale z / cap), or scale z."""
 
     module: nn.Linear
-    scale: float  # what the output is multiplied by
-    cap: float | None  # what it is soft-capped at; None without one
-    temperature: float = 1.0  # what the logits are divided by
+    scale: float  # factor on the output
+    cap: float | None  # bound of the soft cap; None without one
+    temperature: float = 1.0  # divisor of the logits
 
     @property
     def vocab_size(self) -> int:
@@ -97,15 +97,15 @@ class PlainHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadTokens:
-    """What is kept of tokens so that the gradient of each slice of their logits can be had again."""
+    """Tensors of tokens from which the gradient of each slice of their logits can be computed again."""
 
-    hidden: torch.Tensor  # what the layer was given, [N, H]
+    hidden: torch.Tensor  # the layer's input, [N, H]
     ids: torch.Tensor  # the tokens, [N]
     log_total: torch.Tensor  # log-sum-exp of the logits over the temperature, [N]
     rest: torch.Tensor  # 1 - p of the token itself, [N]
     entropy: torch.Tensor  # entropy, [N]
-    weights: torch.Tensor  # what the log-probabilities are weighed by, [N]
-    entropy_weights: torch.Tensor | None = None  # what the entropies are weighed by, [N]; None: not at all
+    weights: torch.Tensor  # weights of the log-probabilities, [N]
+    entropy_weights: torch.Tensor | None = None  # weights of the entropies, [N]; None: zero
 
     def split(self, lengths: Sequence[int]) -> tuple[HeadTokens, ...]:
         """The tokens row by row."""
@@ -113,7 +113,7 @@ class HeadTokens:
         return tuple(HeadTokens(**{name: rows[row] for name, rows in parts.items()}) for row in range(len(lengths)))
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """All that is kept, by the names of the fields; entropy weights only where there are some."""
+        """All tensors by the names of the fields; entropy weights only where there are some."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -122,7 +122,7 @@ class HeadTokens:
         hidden = self.hidden.to(self.log_total.dtype)
         logits, slope = head.logits(hidden, start, stop)
         logs = logits.sub_(self.log_total.unsqueeze(1)) if head.cap is None else logits - self.log_total.unsqueeze(1)
-        local, inside = _places(self.ids, start, stop)
+        local, inside = _columns_in_slice(self.ids, start, stop)
         own_log = logs.gather(1, local).squeeze(1)
         share = logs.exp()
         own = self.weights * self.rest
@@ -135,7 +135,7 @@ class HeadTokens:
 
 
 Watch = Callable[[PlainHead, HeadTokens], None]
-"""Told, within the backward pass, what the tokens of a pass add to the layer's parameters."""
+"""Called within the backward pass with the contribution of a pass's tokens to the layer's parameters."""
 
 
 def sliced_outputs(
@@ -151,11 +151,11 @@ def sliced_outputs(
 
     Args:
         head: The output layer, at a temperature.
-        hidden: What it is given where each token is predicted, [N, H].
+        hidden: The layer's input where each token is predicted, [N, H].
         ids: The tokens, [N].
-        dtype: What is added up in, float32 or float64.
+        dtype: Precision of the sums, float32 or float64.
         entropies: Whether entropies get a gradient too.
-        watch: Told what the layer's own parameters get, which autograd is not asked for then.
+        watch: Called with the contribution to the layer's own parameters, which autograd is not asked for then.
     """
     if watch is not None and not hidden.requires_grad:
         hidden = hidden.detach().requires_grad_(True)  # nothing trainable led to it, as with weight gradients off
@@ -242,7 +242,7 @@ def _scan(
     pull = [torch.zeros_like(hidden) for _ in range(pulls)]
     for start, stop in head.slices(len(hidden)):
         logits, slope = head.logits(hidden, start, stop)
-        local, inside = _places(ids, start, stop)
+        local, inside = _columns_in_slice(ids, start, stop)
         raised = torch.maximum(top, logits.amax(1))
         drop, top = top - raised, raised
         scale = drop.exp()
@@ -276,7 +276,7 @@ def _of_parameters(head: PlainHead, tokens: HeadTokens) -> tuple[torch.Tensor, t
     return to_weight, to_bias
 
 
-def _places(ids: torch.Tensor, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _columns_in_slice(ids: torch.Tensor, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Each id's column within a slice, any where it is outside, and whether it is inside, [N, 1]; nothing waits."""
     return (ids - start).clamp(0, stop - start - 1).unsqueeze(1), ((ids >= start) & (ids < stop)).unsqueeze(1)
 
@@ -308,38 +308,39 @@ _TINY, _HUGE, _RANGE = 2.0**-20, 2.0**40, 300.0
 _SAME = 1e-6  # relative difference of a scaled and capped number that is rounding to float32
 
 Tail = tuple[float, float | None]  # scale and cap
-_known: WeakKeyDictionary[nn.Module, tuple[ReferenceType[Any], Tail | None]] = WeakKeyDictionary()
+_tails: WeakKeyDictionary[nn.Module, tuple[ReferenceType[Any], Tail | None]] = WeakKeyDictionary()
 """Output layer -> the forward pass that was asked, and its answer."""
 
 
 def plain_head(model: Any) -> PlainHead | None:
-    """The output layer where it can be taken in slices; None where logits must be formed whole, by the model itself.
+    """The output layer where it can be computed in slices; None where the model itself must form all logits.
 
     A layer that somebody watches by a hook, exchanged or put an adapter around is not plain, and under autocast its
-    products are the trainer's. One that FSDP shards is whole whenever it is called. The first call for a model runs it
-    twice on three tokens.
+    products are the trainer's. One that FSDP shards is gathered whenever it is called. The first call for a model runs
+    it twice on three tokens.
     """
     module = _output_layer(model)
     if module is None:
         return None
     base = without_adapter(model)
     forward = vars(base).get("forward", type(base))
-    asked, tail = _known.get(module, (None, None))
+    asked, tail = _tails.get(module, (None, None))
     if asked is None or asked() is not forward:
         tail = _tail(model, module)
-        _known[module] = (ref(forward), tail)
+        _tails[module] = (ref(forward), tail)
     return None if tail is None else PlainHead(module=module, scale=tail[0], cap=tail[1])
 
 
 @contextmanager
-def told_input(head: PlainHead, tell: Callable[[torch.Tensor], None]) -> Iterator[None]:
-    """Tell what the layer is given, and let it hand on a single column, for the model to go on with.
+def observed_input(head: PlainHead, observe: Callable[[torch.Tensor], None]) -> Iterator[None]:
+    """Observe the layer's input, and let it return a single column, with which the model goes on.
 
-    ``tell`` is called within the layer's call, where a weight that several processes share is together, with [B, S, H].
+    ``observe`` is called within the layer's call, where a weight that several processes share is gathered, with [B, S,
+    H].
     """
 
     def note(hidden: torch.Tensor) -> torch.Tensor:
-        tell(hidden)
+        observe(hidden)
         return start_of_pass(hidden.detach()[..., :1].clone())
 
     with exchanged_forward(head.module, note):
@@ -347,7 +348,7 @@ def told_input(head: PlainHead, tell: Callable[[torch.Tensor], None]) -> Iterato
 
 
 def _output_layer(model: Any) -> nn.Linear | None:
-    """The layer, if it is a linear one as PyTorch has it, on its own, and whole where it is called."""
+    """The layer, if it is PyTorch's own linear one, unhooked, and complete where it is called."""
     find = getattr(model, "get_output_embeddings", None)
     module = None if find is None else find()
     if not isinstance(module, nn.Linear) or original_type(module) is not nn.Linear or "forward" in vars(module):
@@ -355,8 +356,8 @@ def _output_layer(model: Any) -> nn.Linear | None:
     kind = module.weight.device.type
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     is_watched = any(not is_sharding_hook(hook) for each in hooks for hook in each.values())
-    is_whole = type(module.weight) in (nn.Parameter, torch.Tensor) or is_distributed(module.weight)
-    return module if is_whole and kind != "meta" and not is_watched and not torch.is_autocast_enabled(kind) else None
+    is_local = type(module.weight) in (nn.Parameter, torch.Tensor) or is_distributed(module.weight)
+    return module if is_local and kind != "meta" and not is_watched and not torch.is_autocast_enabled(kind) else None
 
 
 def _tail(model: Any, module: nn.Linear) -> Tail | None:
@@ -371,7 +372,7 @@ def _tail(model: Any, module: nn.Linear) -> Tail | None:
 
 
 def _scale_and_cap(model: Any, module: nn.Linear, ids: torch.Tensor) -> Tail | None:
-    """What the model makes of outputs of our choice, if that is a scale and a cap."""
+    """The model's function of outputs of our choice, if that is a scale and a cap."""
     outputs = _chosen_outputs(module)
 
     def choose(hidden: torch.Tensor) -> torch.Tensor:
@@ -402,7 +403,7 @@ def _chosen_outputs(module: nn.Linear) -> torch.Tensor:
 
 def _agrees(model: Any, head: PlainHead, ids: torch.Tensor) -> bool:
     """Whether a few tokens have the log-probabilities, entropies and gradients that the model's own logits give."""
-    given: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     sliced: list[_Found] = []
     eps = torch.finfo(head.module.weight.dtype).eps
 
@@ -411,32 +412,34 @@ def _agrees(model: Any, head: PlainHead, ids: torch.Tensor) -> bool:
         sliced.append(_in_slices(head, hidden[0], ids[0].to(hidden.device)))
         bias = head.module.bias
         output = nn.functional.linear(hidden, head.module.weight.detach(), None if bias is None else bias.detach())
-        given.extend((output, hidden))
+        tensors.extend((output, hidden))
         return output.clone()
 
     with torch.enable_grad(), exchanged_forward(head.module, keep):
         logits = call_on(model, ids).logits[0]
-    (found,), tokens = sliced, ids[0].to(logits.device)
+    (outputs,), tokens = sliced, ids[0].to(logits.device)
     wide = torch.promote_types(logits.dtype, torch.float32)
     with torch.enable_grad():
         logs = torch.log_softmax(logits.to(wide), dim=-1)
         own = logs.gather(1, tokens.unsqueeze(1)).squeeze(1), -(logs.exp() * logs).sum(1)
-        own_grads = torch.autograd.grad(_weighed(own), given)
-    units = 64 * torch.finfo(wide).eps if given[0].dtype == wide else 8 * eps  # half precision rounds each logit
+        own_grads = torch.autograd.grad(_weighed(own), tensors)
+    units = 64 * torch.finfo(wide).eps if tensors[0].dtype == wide else 8 * eps  # half precision rounds each logit
     limit = units * max(1.0, float(logits.detach().abs().max()))
-    return all(bool((one - other).abs().max() <= limit) for one, other in zip(found.values, own, strict=True)) and all(
-        bool((one - other[0]).abs().max() <= eps**0.5 * other.abs().max())
-        for one, other in zip(found.grads, own_grads, strict=True)
+    return all(
+        bool((ours - theirs).abs().max() <= limit) for ours, theirs in zip(outputs.values, own, strict=True)
+    ) and all(
+        bool((ours - theirs[0]).abs().max() <= eps**0.5 * theirs.abs().max())
+        for ours, theirs in zip(outputs.grads, own_grads, strict=True)
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """What slices give for a few tokens."""
+    """Results of slices for a few tokens."""
 
     values: tuple[torch.Tensor, torch.Tensor]  # log-probabilities and entropies, [N] each
     grads: tuple[torch.Tensor, torch.Tensor]
-    """The gradients of their weighed sum by the layer's output, [N, V], and by what it was given, [N, H]."""
+    """The gradients of their weighed sum by the layer's output, [N, V], and by its input, [N, H]."""
 
 
 def _in_slices(head: PlainHead, hidden: torch.Tensor, ids: torch.Tensor) -> _Found:

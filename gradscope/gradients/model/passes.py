@@ -15,8 +15,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from gradscope.gradients.model.batches import PaddedBatch
-from gradscope.gradients.model.calls import activations_kept, forward_arguments, removed_later
-from gradscope.gradients.model.head import Watch, plain_head, sliced_outputs, told_input
+from gradscope.gradients.model.calls import forward_arguments, removed_later, without_checkpointing
+from gradscope.gradients.model.head import Watch, observed_input, plain_head, sliced_outputs
 from gradscope.gradients.model.sharding import end_of_pass, full_tensor
 
 
@@ -45,9 +45,9 @@ def completion_logprobs(
 
     Args:
         softmax_dtype: The least precision of the softmax. The gradient of a token of probability near 1 is 1 - pi, of
-            which whole float32 logits keep few digits; they matter where that token is a row of its own.
+            which float32 logits keep few digits; they matter where that token is a row of its own.
         entropies: Whether each row's entropies follow its log-probabilities.
-        watch: Told, within the backward pass, what a sliced output layer's own parameters get.
+        watch: Called within the backward pass with the contribution to a sliced output layer's own parameters.
     """
     head = plain_head(model)
     if head is None:
@@ -69,13 +69,13 @@ def completion_logprobs(
         )
         per_row.append(outputs)
 
-    with told_input(head, take):
+    with observed_input(head, take):
         column = _run(model, batch, past)
-    ((logprobs, beside),) = per_row
+    ((logprobs, entropy),) = per_row
     logprobs = end_of_pass(logprobs, column)
     if not entropies:
         return list(torch.split(logprobs, lengths))
-    return [torch.cat(pair) for pair in zip(torch.split(logprobs, lengths), torch.split(beside, lengths), strict=True)]
+    return [torch.cat(pair) for pair in zip(torch.split(logprobs, lengths), torch.split(entropy, lengths), strict=True)]
 
 
 def completion_entropies(model: Any, batch: PaddedBatch, temperature: float) -> list[torch.Tensor]:
@@ -119,13 +119,13 @@ def _run(model: Any, batch: PaddedBatch, past: Past | None) -> torch.Tensor:
         arguments["attention_mask"] = torch.cat([mask.new_ones(len(mask), past.length), mask], dim=1)
         arguments["position_ids"] = batch.position_ids + past.length
         arguments.update(past_key_values=past.cache, use_cache=True)
-    with activations_kept(model):
+    with without_checkpointing(model):
         logits: torch.Tensor = model(**arguments).logits
     return logits
 
 
 def _predicting(outputs: torch.Tensor, batch: PaddedBatch) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Row by row what stands where its completion is predicted, [T, ...], and its tokens, [T]."""
+    """For each row the values at the positions that predict its completion, [T, ...], and its tokens, [T]."""
     offset = batch.length - outputs.shape[1]
     # Rows are unbound first: indexing them one by one would cost a gradient of the whole batch per row.
     for row, ids, start, num in zip(
@@ -145,7 +145,7 @@ def _starts(batch: PaddedBatch) -> list[int]:
 Weigh = Callable[[int, torch.Tensor], torch.Tensor]
 """From a position within the batch and its detached outputs, log-probabilities [T], to as many weights."""
 _PART, _CUDA_PART = 2**20, 2**26
-"""Elements that are copied into float64 at one time: a whole table of embeddings would take gigabytes."""
+"""Elements that are copied into float64 at one time: a full table of embeddings would take gigabytes."""
 
 
 @contextmanager
@@ -163,7 +163,7 @@ def gradients_on(trainable: Mapping[str, nn.Parameter], *, on: bool) -> Iterator
 
 @contextmanager
 def own_gradients(trainable: Mapping[str, nn.Parameter]) -> Iterator[None]:
-    """Gradients on, none there; what was there, of a model in training, comes back."""
+    """Gradients on and empty; those of a model in training are restored after it."""
     before = {name: parameter.grad for name, parameter in trainable.items()}
     try:
         for parameter in trainable.values():
@@ -212,8 +212,8 @@ def backward(
     """The gradient of sum_b sum_t v_bt log pi(token t of row b), with v held fixed.
 
     Each tensor's gradient is handed out as soon as it is complete and then dropped; where several processes hold parts
-    of it, whole, once the pass is over. Gradients that the parameters hold already, of a model in training, are no part
-    of it and stay as they are.
+    of it, gathered, once the pass is over. Gradients that the parameters hold already, of a model in training, are no
+    part of it and stay as they are.
 
     ``consume`` is called with each parameter's name and gradient, never for a parameter that has none. With
     ``entropies`` the tokens' entropies are weighed too, behind their log-probabilities.

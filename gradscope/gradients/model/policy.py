@@ -1,4 +1,4 @@
-"""The policy whose gradients are measured: its weights, its tokenizer, its reference, and what was found on the way.
+"""The policy whose gradients are measured: its weights, its tokenizer, its reference, and notes from loading them.
 
 Shapes: T tokens of a completion.
 """
@@ -32,12 +32,12 @@ from gradscope.outside.limits import ending
 from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run import WeightsRef
 
-# What a model looks up: its tokens, under whatever PEFT put around their embedding, and its positions, if any.
+# Tables that a model looks up: its tokens, under PEFT's wrappers of their embedding, and its positions, if any.
 #
 # A model with rotary positions runs, and trains, beyond the ``max_position_embeddings`` of its configuration.
-_PROBE = 3  # tokens enough to see what is counted up
+_PROBE = 3  # tokens enough to recognize ascending ids
 _AGAIN = "Name the tokenizer that the run was sampled with, by --model."
-_INSIDE = ("base_layer", "original_module")  # where PEFT's wrappers keep what they wrap
+_INSIDE = ("base_layer", "original_module")  # attributes of PEFT's wrappers that hold the wrapped module
 
 
 def token_embedding(model: Any) -> nn.Embedding:
@@ -116,7 +116,7 @@ class MeasuredPolicy:
     """A model with the parameters that the trainer trained."""
 
     model: Any  # the model in evaluation mode, with its adapter where it has one
-    tokenizer: Any  # its tokenizer; None where none was found
+    tokenizer: Any  # None where there is none
     trainable: Mapping[str, nn.Parameter]
     """Name -> parameter: everything for a full model, else the adapter's; tied parameters once."""
     kind: Literal["full", "adapter"]  # what was trained
@@ -236,7 +236,7 @@ def load_measured_policy(
 
 
 def coarsest_dtype(model: nn.Module) -> torch.dtype:
-    """The dtype of a model's parameters that rounds most: what its gradients are as exact as."""
+    """The coarsest dtype of a model's parameters, which bounds the precision of its gradients."""
     dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
     return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
 
@@ -291,7 +291,7 @@ def _reference(
     device: torch.device,
     rounded: FloatName,
 ) -> Any:
-    """The weights before the first update with what was mixed in; None for an adapter that changes nothing yet."""
+    """The weights before the first update with later mixtures; None for an adapter that changes nothing yet."""
     if initial.kind == "adapter":
         if is_fresh(initial.path):
             return None
@@ -324,7 +324,7 @@ def token_sequences(
     for group in groups:
         for rollout in group.rollouts:
             sequence = _sequence(policy.tokenizer, rollout, max_completion_length, chat_template_kwargs or {})
-            _require_known(policy, sequence, group.step)
+            _require_in_vocabulary(policy, sequence, group.step)
             sequences.append(sequence)
     _require_positions(policy, sequences)
     return tuple(sequences)
@@ -383,8 +383,8 @@ def _ids(tokenizer: Any, text: str, **options: Any) -> tuple[int, ...]:
         ids = tuple(tokenizer(text, **options)["input_ids"])
     num_bytes = len(text.encode(errors="replace"))
     if len(ids) > _MOST_OF_A_BYTE * (num_bytes + 8):
-        what = f"The tokenizer makes {len(ids):,} tokens of a text of {num_bytes:,} bytes."
-        raise InputError(what, hint=_AGAIN)
+        message = f"The tokenizer makes {len(ids):,} tokens of a text of {num_bytes:,} bytes."
+        raise InputError(message, hint=_AGAIN)
     return ids
 
 
@@ -397,7 +397,7 @@ def _completion_ids(tokenizer: Any, completion: str, max_completion_length: int 
     return (*ids, tokenizer.eos_token_id)
 
 
-def _require_known(policy: MeasuredPolicy, sequence: TokenSequence, step: int) -> None:
+def _require_in_vocabulary(policy: MeasuredPolicy, sequence: TokenSequence, step: int) -> None:
     ids = (*sequence.prompt_ids, *sequence.completion_ids)
     if min(ids) < 0 or max(ids) >= policy.vocab_size:
         outside = max(ids) if max(ids) >= policy.vocab_size else min(ids)
@@ -409,7 +409,7 @@ def _require_known(policy: MeasuredPolicy, sequence: TokenSequence, step: int) -
 
 
 def _require_positions(policy: MeasuredPolicy, sequences: Sequence[TokenSequence]) -> None:
-    """Refuse what a table of positions cannot hold; a model without one runs longer sequences than it was built for."""
+    """Refuse sequences longer than a table of positions; a model without one runs longer than it was built for."""
     longest = max(sequences, key=lambda sequence: sequence.num_tokens, default=None)
     expected = _built_for(policy.model)
     if longest is None or (expected is not None and longest.num_tokens <= expected):

@@ -1,4 +1,4 @@
-"""A model whose weights lie in parts on all processes: how it is loaded, and what differs from a whole one.
+"""A model whose weights are sharded over all processes: how it is loaded, and how it differs from an unsharded one.
 
 transformers distributes a model before it reads the weights (FSDP2, from 5.14.1 on), so no process ever holds all of
 them. In a forward or backward pass each decoder layer is put together, used and let go; so every process must make
@@ -39,18 +39,18 @@ def own_device(kind: str) -> torch.device:
                 hint="Leave out --device cpu, or hide the GPUs: CUDA_VISIBLE_DEVICES=''.",
             )
         return torch.device("cpu")
-    index, num_here = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
-    if index >= num_here:
+    index, num_gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if index >= num_gpus:
         raise UsageError(
-            f"Each process needs a GPU of its own, and this machine has {num_here}.",
-            hint=f"Start {num_here} here: torchrun --nproc-per-node {num_here}.",
+            f"Each process needs a GPU of its own, and this machine has {num_gpus}.",
+            hint=f"Start {num_gpus} here: torchrun --nproc-per-node {num_gpus}.",
         )
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
 
 
 def sharding_arguments(model_class: Any, config: Any) -> dict[str, Any]:
-    """What ``from_pretrained`` is told so that each process loads its part; nothing where there is one process.
+    """Arguments of ``from_pretrained`` with which each process loads its part; none for a single process.
 
     Raises:
         MissingDependencyError: The installed transformers cannot distribute a model while it loads.
@@ -74,7 +74,7 @@ def sharding_arguments(model_class: Any, config: Any) -> dict[str, Any]:
 
 
 def _require_sharding(version: str) -> None:
-    """Refuse a version of transformers that loads whole models only."""
+    """Refuse a version of transformers that cannot shard models."""
     numbers = tuple(int(part) for part in version.split(".")[:3] if part.isdecimal())
     if numbers < _SINCE:
         raise MissingDependencyError(
@@ -84,10 +84,10 @@ def _require_sharding(version: str) -> None:
 
 
 def settle(model: nn.Module) -> None:
-    """Make a freshly loaded model fit for hooks: nothing happens where it is whole.
+    """Make a freshly loaded model fit for hooks; an unsharded model stays as it is.
 
     The embedding, the last norm and the head stay together until the pass is over, for their hooks look at their
-    weights. After a pass without gradients they are let go too: what is switched on and off afterwards must reach them.
+    weights. After a pass without gradients they are freed too, so that gradients switched on and off reach them.
     """
     roots = [module for module in model.modules() if isinstance(module, FSDPModule)]
     for module in roots:
@@ -113,18 +113,18 @@ def reshard(model: nn.Module) -> None:
 
 
 def start_of_pass(output: torch.Tensor) -> torch.Tensor:
-    """What a layer hands on in place of its output; where weights are in parts a graph begins at it."""
+    """A layer's replaced output; where weights are sharded a graph begins at it."""
     if num_connected() == 1 or not torch.is_grad_enabled():
         return output
     return output.requires_grad_(True).clone()  # the model may change it in place, as it may not the start of a graph
 
 
 def end_of_pass(numbers: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
-    """Numbers that a pass gave beside a model's own output, as they are; their backward pass begins at that output.
+    """Further outputs of a pass besides the model's own, unchanged; their backward pass begins at that output.
 
     FSDP looks there for a backward pass, at whose end it reduces gradients. Where nothing below the output layer has
     one, as where the layer's own weight is differentiated alone, it would see no pass, and the gradient would be lost.
-    The output is made of what :func:`start_of_pass` gave one of the layers.
+    The output is computed from the tensor that :func:`start_of_pass` gave one of the layers.
     """
     if not (numbers.requires_grad and output.requires_grad):
         return numbers
@@ -147,12 +147,12 @@ class _EndOfPass(torch.autograd.Function):
 
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor put together from the parts of all processes; one that is whole as it is."""
+    """A tensor gathered from the parts of all processes; an unsharded one as it is."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """This process's part of a tensor; all of one that is whole."""
+    """This process's part of a tensor; all of an unsharded one."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
@@ -164,7 +164,7 @@ def row_bounds(tensor: torch.Tensor) -> list[tuple[int, int]]:
 
 
 def is_distributed(tensor: torch.Tensor) -> bool:
-    """Whether a parameter lies in parts on the processes of this command, which put it together for a pass."""
+    """Whether a parameter is sharded over the processes of this command, which gather it for a pass."""
     return num_connected() > 1 and isinstance(tensor, DTensor)
 
 
@@ -179,7 +179,7 @@ def original_type(module: nn.Module) -> type:
 
 
 def require_one_process(subject: str) -> None:
-    """Refuse what only a whole model answers: "Rows of tokens are" is a ``subject``.
+    """Refuse a measurement that needs an unsharded model: "Rows of tokens are" is a ``subject``.
 
     Raises:
         UsageError: Several processes share the model.

@@ -1,1 +1,1 @@
-"""What to differentiate: the trainer's own weight of every token, and the rows that follow from it."""
+"""The trainer's own weight of every token, and the gradient rows that follow from it."""

@@ -1,4 +1,4 @@
-"""Losses, one declared function each: what a token adds to the reward part of the loss, and how tokens average.
+"""Losses, one declared function each: a token's term in the reward part of the loss, and how tokens average.
 
 A loss is its formula and nothing else. The weight of grad log pi(token) is the formula's derivative, taken by autograd
 on the few numbers of one completion, so it cannot be wrong where the formula is right. A new loss is one function and
@@ -35,17 +35,17 @@ class LossParameters:
     vespo_lambda_neg: float = 2.0  # the decay there
     max_completion_length: int | None = None  # the trainer's limit on completions, which ``dr_grpo`` divides by
     loss_scale_factor: float | None = None
-    """What a sum over tokens is divided by, where another trainer names it; None where none does."""
-    advantage_scale: float = 1.0  # what advantages are multiplied by, where another trainer's loss has such a factor
+    """The divisor of a sum over tokens where another trainer's settings have one; else None."""
+    advantage_scale: float = 1.0  # factor on advantages, where another trainer's loss has one
     kl_type: str = "k3"  # how the KL divergence is estimated, a name of ``KL_TERMS``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a loss makes of the tokens of one completion."""
+    """The arguments of a loss for the tokens of one completion."""
 
     logprobs: torch.Tensor  # log pi of each token, [T]
-    log_ratio: torch.Tensor  # the same minus what it was where the batch was sampled, [T]
+    log_ratio: torch.Tensor  # the same minus the log-probability under the sampling weights, [T]
     ratio: torch.Tensor  # the importance ratio by token, [T], or of the sequence, [1]
     advantages: torch.Tensor  # advantage of each token, [T]
     counted: torch.Tensor  # 1 where a token is in the loss, [T]
@@ -65,7 +65,7 @@ Average = Callable[[Sequence[int], LossParameters, int], list[float]]
 class Loss:
     """One loss."""
 
-    term: Callable[[Terms], torch.Tensor]  # what each token adds to the reward part, [T], before averaging
+    term: Callable[[Terms], torch.Tensor]  # each token's term of the reward part, [T], before averaging
     average: Average
     """The weight of a token of each completion; sums over the update then have the scale of the logged norm."""
     by_micro_batch: bool = False
@@ -97,7 +97,7 @@ def soft_gate(terms: Terms) -> torch.Tensor:
 
 
 def _gamma_weighted(terms: Terms) -> torch.Tensor:
-    """VESPO: log pi weighed by a gamma density of the whole sequence's ratio, out of the derivative."""
+    """VESPO: log pi weighed by a gamma density of the sequence's ratio, out of the derivative."""
     least, of = math.log(1e-8), terms.of
     log_weight = (terms.log_ratio.clamp(-20.0, 20.0) * terms.counted).sum()
     if terms.correction is not None:
@@ -145,13 +145,13 @@ def within_one_bound(terms: Terms) -> torch.Tensor:
     """The ratio, without tokens whose probability moved too far the way that their advantage pushes it."""
     moved = _moved(terms)
     gone = torch.where(terms.advantages > 0, moved > terms.high - 1, moved < terms.low - 1)
-    return _kept_ratio(terms, gone)
+    return _masked_ratio(terms, gone)
 
 
 def within_both_bounds(terms: Terms) -> torch.Tensor:
     """The ratio, without tokens whose probability moved too far either way."""
     moved = _moved(terms)
-    return _kept_ratio(terms, (moved > terms.high - 1) | (moved < terms.low - 1))
+    return _masked_ratio(terms, (moved > terms.high - 1) | (moved < terms.low - 1))
 
 
 def _moved(terms: Terms) -> torch.Tensor:
@@ -159,7 +159,7 @@ def _moved(terms: Terms) -> torch.Tensor:
     return (terms.logprobs.exp() - (terms.logprobs - terms.log_ratio).exp()).detach()
 
 
-def _kept_ratio(terms: Terms, gone: torch.Tensor) -> torch.Tensor:
+def _masked_ratio(terms: Terms, gone: torch.Tensor) -> torch.Tensor:
     worth = terms.of.advantage_scale * terms.advantages * terms.log_ratio.exp()
     return -worth.masked_fill(gone, 0.0)
 
@@ -222,14 +222,14 @@ LOSSES: Mapping[str, Loss] = {
 
 
 Mode = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]
-"""Whether tokens or whole completions are weighed, and whether a ratio out of bounds is cut or drops them."""
+"""Whether tokens or completions are weighed, and whether a ratio out of bounds is cut or drops them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerCorrection:
     """Ratios of trainer to sampler, in TRL's ``vllm_importance_sampling_*``."""
 
-    mode: Mode = "sequence_mask"  # what is weighed, and what happens out of bounds
+    mode: Mode = "sequence_mask"  # the unit that is weighed, and the treatment of ratios out of bounds
     low: float | None = None  # the least ratio; None without one
     high: float | None = 3.0  # the largest ratio; None without one
     geometric: bool = False
@@ -253,11 +253,11 @@ class SamplerCorrection:
 
     @property
     def by_sequence(self) -> bool:
-        """Whether the whole sequence has one ratio."""
+        """Whether a sequence has one ratio for all tokens."""
         return self.mode.startswith("sequence")
 
     def ratio(self, sampler: torch.Tensor, old: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
-        """What the reward part is multiplied by, a ratio by token, [T], or one, [1].
+        """The factor on the reward part, a ratio by token, [T], or one, [1].
 
         Args:
             sampler: The sampling engine's log-probabilities, [T]; a token without a number counts as on policy.
@@ -265,8 +265,8 @@ class SamplerCorrection:
             counted: 1 where a token is in the loss, [T].
         """
         gap = ((old - sampler) * counted).nan_to_num(nan=0.0)
-        whole = gap.sum().unsqueeze(0) / (counted.sum().clamp(min=1) if self.geometric else 1)
-        ratio = (whole if self.by_sequence else gap).exp()
+        sequence_gap = gap.sum().unsqueeze(0) / (counted.sum().clamp(min=1) if self.geometric else 1)
+        ratio = (sequence_gap if self.by_sequence else gap).exp()
         low = -float("inf") if self.low is None else self.low
         high = float("inf") if self.high is None else self.high
         if self.mode.endswith("truncate"):
@@ -321,7 +321,7 @@ KL_TERMS: Mapping[str, KlTerm] = {
     "square": square,
     "abs": magnitude,
 }
-"""Name here -> the estimator."""
+"""Our name -> the estimator."""
 
 
 _NO_CLIP = (-float("inf"), float("inf"), float("inf"))
@@ -329,7 +329,7 @@ _NO_CLIP = (-float("inf"), float("inf"), float("inf"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """What the loss knows of one completion beside its log-probabilities."""
+    """The inputs of the loss for one completion besides its log-probabilities."""
 
     counted: torch.Tensor  # 1 where a token is in the loss, [T]
     old: torch.Tensor | None = None
@@ -361,7 +361,7 @@ def reward_slope(
     """Derivative by log pi of the averaged reward part, [T]: the weights of grad log pi.
 
     Args:
-        weights: What each token's term is multiplied by, [T].
+        weights: Factor on each token's term, [T].
         advantages: Advantage of each token, [T].
         correction: How the loss is corrected for the engine that sampled; None: it is not.
         off_policy_threshold: Completions of negative advantage further off than this leave the reward part.
@@ -377,7 +377,7 @@ def reward_slope(
         bound = float("inf") if of.delta is None else of.delta
     mask = torch.ones_like(weights)
     if off_policy_threshold is not None and clip:
-        mask = _kept(completion, logprobs, advantages, off_policy_threshold)
+        mask = _unmasked(completion, logprobs, advantages, off_policy_threshold)
 
     def part(leaf: torch.Tensor) -> torch.Tensor:
         log_ratio = leaf - _old(completion, leaf)
@@ -404,7 +404,7 @@ def kl_slope(
 ) -> torch.Tensor:
     """Derivative by log pi of the averaged KL term, whose estimator ``of`` names, [T].
 
-    ``weights`` are what each token's term is multiplied by, beta included. Where it is ``corrected`` it is multiplied
+    ``weights`` are the factors on each token's term, beta included. Where it is ``corrected`` it is multiplied
     by the importance ratio too; that of a sequence spreads over its tokens.
     """
     reference = completion.reference
@@ -420,7 +420,7 @@ def kl_slope(
 def sent(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """A tensor in the dtype and on the device of another; itself where nothing changes.
 
-    What goes to a GPU is queued there behind the work at hand, and the program goes on. What comes back is waited for:
+    A copy to a GPU is queued behind the work at hand, and the program goes on. A copy from it makes the program wait:
     nothing else would keep it from being read too early.
     """
     return tensor.to(like, non_blocking=tensor.device.type == "cpu")
@@ -455,7 +455,9 @@ def _ratio(log_ratio: torch.Tensor, counted: torch.Tensor, of: LossParameters) -
     return ((log_ratio * counted).sum() / counted.sum().clamp(min=1.0)).exp().unsqueeze(0)
 
 
-def _kept(completion: Completion, logprobs: torch.Tensor, advantages: torch.Tensor, threshold: float) -> torch.Tensor:
+def _unmasked(
+    completion: Completion, logprobs: torch.Tensor, advantages: torch.Tensor, threshold: float
+) -> torch.Tensor:
     """1 where the advantage is not negative or the completion is not further off than the threshold, [T]."""
     sampled = _old(completion, logprobs) if completion.sampler is None else completion.sampler
     gap = (sampled - logprobs.detach()).nan_to_num(nan=0.0) * completion.counted

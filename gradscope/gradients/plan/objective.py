@@ -1,8 +1,8 @@
-"""The trainer's own loss as its arguments tell it: which formula, how tokens average, what the log must hold for it.
+"""The trainer's own loss from its arguments: which formula, how tokens average, what the log must hold for it.
 
 TRL minimizes sum_i sum_t w_it (term_it + beta kl_it). The formula of the term and the averages w_it are declared in
 :mod:`gradscope.gradients.plan.losses`; what multiplies grad log pi follows in :mod:`gradscope.gradients.plan.losses`. A
-setting whose weights the log cannot tell gives a reason, never a number.
+setting whose weights the log does not determine gives a reason, never a number.
 
 Shapes: R rollouts of a step, T tokens of a completion.
 """
@@ -67,7 +67,7 @@ def _obstacles(settings: TrainerSettings) -> Iterator[Reason]:
 
 
 def _of_batches(settings: TrainerSettings) -> Iterator[Reason]:
-    """What depends on which rollouts were together in a generation batch, an update or a micro-batch."""
+    """Settings whose effect depends on which rollouts shared a generation batch, an update or a micro-batch."""
     get = settings.get
     accumulation, per_generation = _steps(settings)
     if per_generation < accumulation:
@@ -77,8 +77,8 @@ def _of_batches(settings: TrainerSettings) -> Iterator[Reason]:
     loss = LOSSES.get(get("loss_type", "dapo"))
     masked = float(get("top_entropy_quantile", 1.0)) < 1.0
     bonus = bool(get("entropy_coef", 0.0) or get("use_adaptive_entropy", False))
-    known = TrlVersion.parse(get("trl_version")).known
-    if masked and bonus and loss is not None and loss.by_all_tokens and not known:
+    has_version = TrlVersion.parse(get("trl_version")).known
+    if masked and bonus and loss is not None and loss.by_all_tokens and not has_version:
         yield Reason(
             "settings_unknown",
             "what the entropy bonus is divided by depends on TRL's version, which is not known",
@@ -143,7 +143,7 @@ _PARAMETERS = (
     "vespo_k_neg",
     "vespo_lambda_neg",
 )
-"""Arguments of the losses that are called the same here and in TRL."""
+"""Arguments of the losses that have the same name in TRL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,9 +172,9 @@ class Objective(LossParameters):
     """Whether the importance ratio is to log-probabilities that were logged, at every update."""
     kl_to_sampler: bool = False
     """Whether the KL term is to the engine that sampled, whose log-probabilities were logged."""
-    num_rows: int | None = None  # rollouts of one optimizer step according to the settings; None where they do not tell
+    num_rows: int | None = None  # rollouts of one optimizer step by the settings; None where they do not determine it
     trl: TrlVersion = UNKNOWN_TRL  # TRL's version, as far as it is known
-    assumed: tuple[str, ...] = ()  # settings that shape the gradient, were not known, and stand at TRL's default
+    assumed: tuple[str, ...] = ()  # unknown settings that shape the gradient, set to TRL's default
     cannot: Reason | None = None  # why the trainer's gradient cannot be formed from these settings; None where it can
 
     @classmethod
@@ -229,7 +229,7 @@ class Objective(LossParameters):
         return self.importance_ratio or self.needs_sampler or self.kl_to_sampler
 
     def reason_against(self, rollouts: Sequence[Rollout], *, has_old: bool = False) -> Reason | None:
-        """Why the rollouts of a step do not tell the trainer's gradient, the first reason, or None.
+        """The first reason why the rollouts of a step do not determine the trainer's gradient, or None.
 
         With ``has_old`` the weights that sampled a reused batch are at hand, so that nothing need be logged of it.
         """
@@ -247,8 +247,8 @@ class Objective(LossParameters):
                 "truncation_unknown",
                 "truncated completions leave the loss, and the log does not say which were truncated",
             )
-        some_cut = any(rollout.status == "truncated" for rollout in rollouts)
-        if self.mask_truncated and some_cut and self.loss.by_all_tokens and not self.trl.known:
+        any_truncated = any(rollout.status == "truncated" for rollout in rollouts)
+        if self.mask_truncated and any_truncated and self.loss.by_all_tokens and not self.trl.known:
             return Reason(
                 "settings_unknown",
                 f"whether {self.loss_type} divides by the tokens of truncated completions depends on TRL's version, "
@@ -297,11 +297,11 @@ class Objective(LossParameters):
         self, masks: Sequence[Sequence[bool]], before_truncation: Sequence[Sequence[bool]] | None = None
     ) -> int:
         """The tokens that a loss over all tokens divides by; the arguments are those of :meth:`token_weights`."""
-        whole = self.loss.by_all_tokens and self.trl.is_before(1, 9)
-        return sum(map(sum, before_truncation if whole and before_truncation is not None else masks))
+        counts_truncated = self.loss.by_all_tokens and self.trl.is_before(1, 9)
+        return sum(map(sum, before_truncation if counts_truncated and before_truncation is not None else masks))
 
 
 def _num_rows(settings: TrainerSettings) -> int | None:
-    """Rows of one update: the generation batch where each update uses one whole generation batch."""
+    """Rows of one update: the generation batch where each update uses exactly one."""
     size = settings.get("generation_batch_size")
     return None if size is None else int(size)

@@ -100,8 +100,8 @@ def _padding_id_of(policy: MeasuredPolicy) -> int:
     """The token that the trainer pads with: the tokenizer's, else its end-of-sequence token, as TRL has it."""
     config = policy.model.config.get_text_config()
     candidates = [getattr(policy.tokenizer, name, None) for name in ("pad_token_id", "eos_token_id")]
-    known = [token for token in (*candidates, getattr(config, "pad_token_id", None)) if isinstance(token, int)]
-    return next((token for token in known if 0 <= token < policy.vocab_size), 0)
+    token_ids = [token for token in (*candidates, getattr(config, "pad_token_id", None)) if isinstance(token, int)]
+    return next((token for token in token_ids if 0 <= token < policy.vocab_size), 0)
 
 
 def _logprobs(policy: MeasuredPolicy, sequence: TokenSequence) -> torch.Tensor:
@@ -110,7 +110,7 @@ def _logprobs(policy: MeasuredPolicy, sequence: TokenSequence) -> torch.Tensor:
     return logprobs
 
 
-# Which completions were cut at the trainer's limit, told from their exact ids as TRL tells it.
+# Which completions were cut at the trainer's limit, derived from their exact ids as TRL does.
 #
 # A completion that ends neither with an end-of-sequence token nor with padding was cut. TRL takes the tokenizer's token
 # for the end of a sequence, and since 1.15 those of the model's generation configuration too.
@@ -159,7 +159,7 @@ class PreparedStep:
     groups: tuple[RolloutGroup, ...]
     policy: MeasuredPolicy  # the weights that the step's update started from
     plan: RowPlan  # the rows, with the reference's log-probabilities where the loss has a KL term
-    budget: TokenBudget  # most padded tokens of a forward pass; what measuring learns about memory stays in it
+    budget: TokenBudget  # most padded tokens of a forward pass; lowered for good where memory ran out
 
     @property
     def rollouts(self) -> list[Rollout]:
@@ -174,7 +174,7 @@ class PreparedStep:
     def batches(self, rows: Sequence[int], batch_tokens: int, padding_side: PaddingSide = "right") -> list[PaddedBatch]:
         """Some rows of the plan, by index, each in one batch of at most ``batch_tokens`` padded tokens."""
         of_all = self.plan.lengths
-        # on a GPU what waits for other batches leaves it, and several processes put all weights together for each batch
+        # on a GPU pending parts move to the CPU, and several processes gather all weights for each batch
         cost = BATCH_COST if self.policy.device.type == "cpu" and num_connected() == 1 else None
         parts = split_rows([of_all[row] for row in rows], batch_tokens, cost)
         return [self.batch([rows[i] for i in part], padding_side) for part in parts]
@@ -216,7 +216,7 @@ class PreparedStep:
         return replace(self, plan=replace(self.plan, sequences=_in_frames(self.policy, self.plan)))
 
     def planned_with(self, passes: ForwardPasses) -> PreparedStep:
-        """The same step, where forward passes told other numbers, such as those of a lower precision."""
+        """The same step with other results of forward passes, such as those of a lower precision."""
         rollouts = [_with_status(rollout, self.policy, self.plan.objective) for rollout in self.rollouts]
         return replace(self, plan=plan_rows(self.plan.sequences, rollouts, self.plan.objective, passes))
 

@@ -22,7 +22,7 @@ from gradscope.gradients.plan.objective import Objective
 from gradscope.rollouts.groups import Rollout
 
 Channel = Literal["score", "kl", "logged", "entropy"]
-BESIDE: tuple[Channel, ...] = ("kl", "entropy")  # channels of the loss that no advantage reaches
+EXTRA_CHANNELS: tuple[Channel, ...] = ("kl", "entropy")  # channels of the loss that no advantage reaches
 _ENTROPY_ROUNDING = 1e-5
 """Entropies that differ by less, relative to the larger of them and 1, may be equal: float32 moves them by 1e-6."""
 
@@ -33,13 +33,13 @@ class Row:
 
     sequence: int  # index of its sequence within the step
     channel: Channel  # which part of the loss it is
-    given: torch.Tensor | None = field(default=None, compare=False, repr=False)
-    """Weights of its sequence's outputs that stand in place of the channel's; None: those of the channel."""
+    weights: torch.Tensor | None = field(default=None, compare=False, repr=False)
+    """Weights of its sequence's outputs that replace the channel's; None: those of the channel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardPasses:
-    """What forward passes before the rows tell of each completion; None where the loss does not ask for it."""
+    """Results of forward passes before the rows for each completion; None where the loss does not need them."""
 
     reference: Sequence[torch.Tensor] | None = None
     """Log-probabilities under the reference policy, for the KL term, [R][T]."""
@@ -58,7 +58,7 @@ class RowPlan:
     sequences: tuple[TokenSequence, ...]  # the step's rollouts, [R]
     rows: tuple[Row, ...]  # the rows, channel by channel, [N]
     objective: Objective
-    completions: tuple[Completion, ...]  # what the loss knows of each completion, [R]
+    completions: tuple[Completion, ...]  # the loss's inputs for each completion, [R]
     weights: tuple[torch.Tensor, ...]  # w_it of the reward part per sequence, zero where a token is masked, [R][T]
     kl_weights: tuple[torch.Tensor, ...]  # the same of the KL term, beta included, [R][T]
     entropy_weights: tuple[torch.Tensor, ...] | None  # the same of the tokens' entropies; None without a bonus, [R][T]
@@ -86,9 +86,9 @@ class RowPlan:
         return outputs[: len(self.sequences[sequence].completion_ids)]
 
     def cotangent(self, row: Row, outputs: torch.Tensor) -> torch.Tensor:
-        """What a row weighs its sequence's outputs by, at the detached outputs: [T], or [2 T] with entropies."""
-        if row.given is not None:
-            return sent(row.given, outputs)
+        """A row's weights of its sequence's outputs, at the detached outputs: [T], or [2 T] with entropies."""
+        if row.weights is not None:
+            return sent(row.weights, outputs)
         logprobs = self.logprobs(row.sequence, outputs)
         if row.channel == "entropy":
             assert self.entropy_weights is not None, "a plan with entropy rows has their weights"
@@ -97,9 +97,9 @@ class RowPlan:
         return torch.cat([slope, slope.new_zeros(len(outputs) - len(slope))])
 
     def gradient(self, sequence: int, outputs: torch.Tensor) -> torch.Tensor:
-        """The same of a rollout's whole gradient as the optimizer saw it, what no advantage reaches included."""
+        """The same for a rollout's gradient as the optimizer saw it, with the channels that no advantage multiplies."""
         total = self.cotangent(Row(sequence=sequence, channel="logged"), outputs)
-        for channel in BESIDE:
+        for channel in EXTRA_CHANNELS:
             if self.index(channel):
                 total = total + self.cotangent(Row(sequence=sequence, channel=channel), outputs)
         return total
@@ -238,14 +238,14 @@ def _one_advantage_factors_out(objective: Objective) -> bool:
 def _entropy_weights(
     objective: Objective,
     counted: Sequence[torch.Tensor],
-    kept: Sequence[torch.Tensor],
+    unmasked: Sequence[torch.Tensor],
     weights: Sequence[torch.Tensor],
     num_tokens: int,
 ) -> tuple[torch.Tensor, ...]:
     """The bonus is a mean over the tokens that it acts on; before TRL 1.10 some losses divided it as the rest."""
     if objective.loss.entropy_alike:
         return tuple(-objective.entropy_coef * weight for weight in weights)
-    acting = [mask * keep for mask, keep in zip(counted, kept, strict=True)]
+    acting = [mask * selected for mask, selected in zip(counted, unmasked, strict=True)]
     divisor = float(sum(mask.sum() for mask in acting))
     if objective.loss.by_all_tokens and objective.trl.is_before(1, 10):
         divisor = float(num_tokens)

@@ -1,6 +1,6 @@
-"""The losses of verl, prime-rl and NeMo-RL, told from their own arguments, and whose loss a run's arguments describe.
+"""The losses of verl, prime-rl and NeMo-RL by their own arguments, and whose loss a run's arguments describe.
 
-A setting whose weights the log cannot tell gives a reason, never a number.
+A setting whose weights the log does not determine gives a reason, never a number.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _product(settings: TrainerSettings, *names: str) -> int | None:
 # verl's actor loss: ``loss_mode`` and ``loss_agg_mode``, the KL loss, the entropy bonus and the rollout correction.
 #
 # One optimizer update takes a mini-batch. Since 0.8 (the workers on engines) tokens and sequences are counted over the
-# whole mini-batch; the older workers average within each micro-batch, which changes ``token-mean``. ``actor/grad_norm``
+# mini-batch; the older workers average within each micro-batch, which changes ``token-mean``. ``actor/grad_norm``
 # is taken before clipping and is the mean over a step's mini-batches and epochs, so a step with one update has its own.
 _ACTOR = "actor_rollout_ref.actor"
 _CORRECTION = "algorithm.rollout_correction"
@@ -142,7 +142,7 @@ def _verl_obstacles(settings: TrainerSettings) -> Iterator[Reason]:
 
 
 def _verl_updates(settings: TrainerSettings) -> Iterator[Reason]:
-    """The norm of a step is a mean over its updates, of which all but the first start from weights nobody saved."""
+    """The norm of a step is a mean over its updates, and only the first starts from weights that are saved."""
     prompts, mini_batch = settings.at("data.train_batch_size"), settings.at(f"{_ACTOR}.ppo_mini_batch_size")
     epochs = int(settings.at(f"{_ACTOR}.ppo_epochs", 1))
     if prompts is None or mini_batch is None:
@@ -169,10 +169,10 @@ def _verl_names(settings: TrainerSettings) -> Iterator[Reason]:
         yield Reason("loss_unknown", f"kl_loss_type {kl_type!r} has no rule here")
     if settings.get("distillation.enabled", False):
         yield Reason("loss_unknown", "the loss has a distillation term")
-    given = str(settings.at(f"{_ACTOR}.loss_agg_mode", "token-mean"))
-    beside = settings.at(f"{_ACTOR}.use_kl_loss", False) or settings.at(f"{_ACTOR}.entropy_coeff", 0.0)
-    if term in _ALWAYS_BY_SEQUENCE and beside and given != _BY_SEQUENCE:
-        text = f"{term} averages its own term by sequence and the KL and entropy terms by {given}"
+    aggregation = str(settings.at(f"{_ACTOR}.loss_agg_mode", "token-mean"))
+    has_extra_terms = settings.at(f"{_ACTOR}.use_kl_loss", False) or settings.at(f"{_ACTOR}.entropy_coeff", 0.0)
+    if term in _ALWAYS_BY_SEQUENCE and has_extra_terms and aggregation != _BY_SEQUENCE:
+        text = f"{term} averages its own term by sequence and the KL and entropy terms by {aggregation}"
         yield Reason("loss_unknown", f"{text}, which has no rule here")
 
 
@@ -214,7 +214,7 @@ def _verl_rejections(settings: TrainerSettings) -> Iterator[Reason]:
 
 
 def _counts_by_mini_batch(settings: TrainerSettings) -> bool | None:
-    """Whether tokens are counted over the whole mini-batch, as since verl 0.8; None where nothing tells."""
+    """Whether tokens are counted over the mini-batch, as since verl 0.8; None where that is unknown."""
     version = _release(settings, "verl_version")
     if version is not None:
         return version >= (0, 8) or settings.at("trainer.use_legacy_worker_impl") == "disable"
@@ -237,7 +237,7 @@ def _verl_term(settings: TrainerSettings) -> str:
 
 
 def _is_bypassed(settings: TrainerSettings) -> bool:
-    """Whether the sampler's log-probabilities stand for those of the trainer before the update."""
+    """Whether the sampler's log-probabilities are used for those of the trainer before the update."""
     return bool(settings.at(f"{_CORRECTION}.bypass_mode", False))
 
 
@@ -275,14 +275,14 @@ def _verl_correction(settings: TrainerSettings) -> SamplerCorrection | None:
 #
 # Every token has the importance ratio of the trainer to the engine that sampled it, whose log-probabilities are logged;
 # tokens whose probability moved too far are left out, and the squared log-ratio is added. All are summed and divided by
-# the tokens of the whole batch, over all processes. ``optim/grad_norm`` is taken before clipping.
+# the tokens of the batch, over all processes. ``optim/grad_norm`` is taken before clipping.
 _PRIME_LOSS = "trainer.loss"
 _PRIME_TERMS = {"default": within_one_bound, "ipo": within_both_bounds}
 _PRIME_ARGUMENTS = frozenset(
     {"type", "adv_tau", "kl_tau", "dppo_mask_low", "dppo_mask_high", "ipo_threshold", "ipo_mask_low", "ipo_mask_high"}
     | {"teacher_tau", "import_path", "kwargs"}
 )
-"""Arguments of the losses since 0.5; another name tells a loss of an older or a newer release."""
+"""Arguments of the losses since 0.5; another name means a loss of an older or a newer release."""
 _PRIME_SHAPING = (f"{_PRIME_LOSS}.type", f"{_PRIME_LOSS}.kl_tau")
 
 
@@ -309,7 +309,7 @@ def _prime_rl_objective(settings: TrainerSettings) -> Objective:
 
 
 def _sampling_temperature(settings: TrainerSettings) -> float:
-    """What the rollouts of training were sampled at: its place in the configuration changed, its name did not."""
+    """The sampling temperature of training: its section of the configuration changed, its name did not."""
     named = _sampling_temperatures(settings)
     return named[0] if named else float(settings.get("temperature", 1.0))
 
@@ -378,7 +378,7 @@ _NEMO_ARGUMENTS = frozenset(
     | {"truncated_importance_sampling_type", "truncated_importance_sampling_ratio", "force_on_policy_ratio"}
     | {"truncated_importance_sampling_ratio_min", "use_on_policy_kl_approximation", "positive_example_nll_weight"}
 )
-"""Arguments of the loss until 0.7 and a little beyond; another one that is set tells a loss of another release."""
+"""Arguments of the loss until 0.7 and a little beyond; another one that is set means a loss of another release."""
 _NEUTRAL = {"top_p": (None, 1, 1.0), "top_k": (None, -1, 0)}
 """Values of the sampling arguments that leave the distribution alone."""
 _NEMO_VERSION = 'Give NeMo-RL\'s version with --run-config: {"nemo_rl_version": "0.7.0", ...}.'
@@ -425,7 +425,7 @@ def _nemo_rl_objective(settings: TrainerSettings) -> Objective:
 
 
 def _weighs_kl(settings: TrainerSettings) -> bool | None:
-    """Whether the KL term is multiplied by a ratio of value 1, as since 0.7; None where nothing tells."""
+    """Whether the KL term is multiplied by a ratio of value 1, as since 0.7; None where that is unknown."""
     version = _release(settings, "nemo_rl_version")
     if version is not None:
         return version >= (0, 7)

@@ -1,6 +1,6 @@
 """dL/dW, tensor by tensor: how many directions of each weight a step's update moves, and those of single groups.
 
-The gradient of the whole step is added up by ordinary backward passes, as in training; then each two-dimensional
+The gradient of the step is added up by ordinary backward passes, as in training; then each two-dimensional
 parameter is decomposed alone. The sizes of its entries say how much of it is (near) zero.
 
 Of single groups there are many advantages at once. dL/dW is linear in the advantages, so each rollout's gradient is
@@ -142,11 +142,11 @@ def measure_tensor_norms(
     )
 
 
-# What SGD, Adam and Muon, each fresh, would make of one and the same gradient, matrix by matrix.
+# The updates of SGD, Adam and Muon, each fresh, for the same gradient, matrix by matrix.
 #
 # The optimizers are PyTorch's own, with nothing behind them and without weight decay. Adam's first step has the signs
 # of the gradient, Muon's its directions with equal singular values. Learning rates of the three are not comparable; so
-# for what bfloat16 sees each step is given the size of Adam's at the logged learning rate.
+# for the share that bfloat16 keeps each step is scaled to the size of Adam's at the logged learning rate.
 Optimizer = Literal["sgd", "adam", "muon"]
 OPTIMIZERS: Mapping[Optimizer, Callable[[nn.Parameter], torch.optim.Optimizer]] = {
     "sgd": lambda parameter: torch.optim.SGD([parameter], lr=1.0),
@@ -232,13 +232,13 @@ class Combinations:
     rollouts: tuple[int, ...]  # its rollouts within the step, [G]
     by_token: bool
     """Whether a second channel follows, the gradient with the logged advantage of every token: C is 2 or 1."""
-    factors: Array  # what multiplies each rollout's gradient, score vectors first, [V, C G]
-    has_null: NDArray[np.bool_]  # which combinations are wanted beside unrelated rows of their norms, [V]
+    factors: Array  # factors on each rollout's gradient, score vectors first, [V, C G]
+    has_null: NDArray[np.bool_]  # which combinations are compared with unrelated rows of their norms, [V]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupWeightRanks:
-    """What the spectra of the combinations of one group count as, for one weight."""
+    """Rank counts of the spectra of the combinations of one group, for one weight."""
 
     group_id: str
     tensor: str
@@ -320,17 +320,17 @@ def _rollout_gradients(
                 channels.append(Row(sequence=sequence, channel="logged"))
             if num_connected() > 1:
                 for number, row in enumerate(channels):
-                    _put_whole_gradient(prepared, batch, row, block, rows, number * len(group.rollouts) + index)
+                    _store_gathered_gradient(prepared, batch, row, block, rows, number * len(group.rollouts) + index)
                 continue
             (logprobs,) = completion_logprobs(policy.model, batch, plan.objective.temperature)
             for number, row in enumerate(channels):
                 weights, is_last = plan.cotangent(row, logprobs.detach()), row is channels[-1]
-                place = number * len(group.rollouts) + index
-                add_gradients(list(rows.values()), place, logprobs, parameters, weights, is_last=is_last)
+                position = number * len(group.rollouts) + index
+                add_gradients(list(rows.values()), position, logprobs, parameters, weights, is_last=is_last)
     return rows
 
 
-def _put_whole_gradient(
+def _store_gathered_gradient(
     prepared: PreparedStep,
     batch: PaddedBatch,
     row: Row,
@@ -338,7 +338,7 @@ def _put_whole_gradient(
     rows: Mapping[str, torch.Tensor],
     index: int,
 ) -> None:
-    """One row's gradients where several processes hold parts of them: only a whole backward pass puts them together."""
+    """One row's gradients where several processes hold parts of them: only a full backward pass gathers them."""
     policy, plan = prepared.policy, prepared.plan
 
     def weigh(_: int, logprobs: torch.Tensor) -> torch.Tensor:

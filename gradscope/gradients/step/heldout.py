@@ -30,9 +30,9 @@ from gradscope.metrics.gram.spectrum import Array
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.groups import Rollout, RolloutGroup
 
-# Correct answers of held-out prompts as token ids, beside a step that they were not trained on.
+# Correct answers of held-out prompts as token ids, for a step that they were not trained on.
 #
-# What a file holds as text is tokenized as the trainer's prompts are. Where the step's own prompts show that this gives
+# A file's texts are tokenized as the trainer's prompts are. Where the step's own prompts show that this gives
 # other ids, such as those without a chat template, there is no number: it would be one of other prompts.
 _WITH_TEXT = "Give the held-out prompts as they were given to the trainer: as messages, or with prompt_ids."
 
@@ -45,7 +45,7 @@ class _HeldoutSequences:
     sequences: tuple[TokenSequence, ...]  # their answers, prompt by prompt
     owners: tuple[int, ...]  # whose answer each is, from 0 to M - 1
     shares: tuple[float, ...]  # its share among the correct samples of its prompt
-    notes: tuple[str, ...]  # what was left out, and what may be inexact, in sentences
+    notes: tuple[str, ...]  # sentences on omitted prompts and on inexact texts
 
 
 def _heldout_sequences(
@@ -63,14 +63,14 @@ def _heldout_sequences(
             num_trained += 1
             continue
         pairs = enumerate(zip(group.rollouts, sequences, strict=True))
-        known = [index for index, (rollout, of) in pairs if _is_written(prepared, rollout, of)]
-        num_unspelled += len(sequences) - len(known)
-        total = sum(own[index] for index in known)
-        selected += [(sequences[index], len(groups), own[index] / total) for index in known]
-        if known:
-            rollouts = tuple(group.rollouts[index] for index in known)
+        usable = [index for index, (rollout, of) in pairs if _is_written(prepared, rollout, of)]
+        num_unspelled += len(sequences) - len(usable)
+        total = sum(own[index] for index in usable)
+        selected += [(sequences[index], len(groups), own[index] / total) for index in usable]
+        if usable:
+            rollouts = tuple(group.rollouts[index] for index in usable)
             groups.append(replace(group, step=prepared.step, rollouts=rollouts))
-    _require_some(len(prompts), num_trained, len(selected))
+    _require_usable(len(prompts), num_trained, len(selected))
     every, owners, parts = zip(*selected, strict=True)
     return _HeldoutSequences(
         groups=tuple(groups),
@@ -81,7 +81,7 @@ def _heldout_sequences(
     )
 
 
-def _require_some(num_prompts: int, num_trained: int, num_answers: int) -> None:
+def _require_usable(num_prompts: int, num_trained: int, num_answers: int) -> None:
     if num_trained == num_prompts:
         raise InputError(
             "Every held-out prompt is trained on in this very step.",
@@ -100,7 +100,7 @@ def _sequences(prepared: PreparedStep, group: RolloutGroup) -> tuple[TokenSequen
 
 
 def _is_written(prepared: PreparedStep, rollout: Rollout, sequence: TokenSequence) -> bool:
-    """Whether the tokens of a text spell it: what a vocabulary lacks becomes another token, or none."""
+    """Whether the tokens of a text spell it: characters that a vocabulary lacks become another token, or none."""
     plain = [(rollout.completion, sequence.completion_ids)] if rollout.completion_ids is None else []
     if rollout.prompt_ids is None and rollout.messages is None:
         plain.append((rollout.prompt, sequence.prompt_ids))
@@ -108,12 +108,12 @@ def _is_written(prepared: PreparedStep, rollout: Rollout, sequence: TokenSequenc
 
 
 def _letters(text: str) -> str:
-    """A text without what tokenizers change in good faith: spaces, case and compatible forms."""
+    """A text without the differences that tokenizers may make: spaces, case and compatible forms."""
     return "".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def _framed(prepared: PreparedStep, sequences: Sequence[TokenSequence]) -> tuple[TokenSequence, ...]:
-    """Without padding; where the step's rows stand in the trainer's, so that a batch can hold both."""
+    """Sequences without padding, or in the trainer's where the step's rows have it, so that a batch can hold both."""
     frame = prepared.plan.sequences[0].frame
     if frame is None:
         return tuple(sequences)
@@ -174,7 +174,7 @@ def _notes(
 
 
 def _keeps_logged_ids(prepared: PreparedStep) -> bool:
-    """Whether completions of the step whose ids were logged beside their text have them again when tokenized."""
+    """Whether completions of the step whose ids were logged with their text have them again when tokenized."""
     pairs = zip(prepared.rollouts, prepared.plan.sequences, strict=True)
     logged = [(rollout, of) for rollout, of in pairs if not of.inferred and rollout.completion and all(of.mask)]
     again = [_retokenized(prepared, replace(rollout, completion_ids=None, mask=None)) for rollout, _ in logged]
@@ -196,7 +196,7 @@ _EVEN = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldoutGram:
-    """The rollouts of a step beside the correct samples of held-out prompts.
+    """The rollouts of a step and the correct samples of held-out prompts.
 
     C_k is the mean gradient of the log-probability of those of prompt k.
     """
@@ -204,7 +204,7 @@ class HeldoutGram:
     cross: Array  # score vectors of the step's rollouts times C_k, [R, M]
     norms: Array  # |C_k|, [M]
     scales: Array | None
-    """What makes the gradient of a rollout's log-probability of its score vector, 0 where the loss leaves it out, [R];
+    """The factor from a rollout's score vector to its log-probability's gradient, 0 where the loss leaves it out, [R];
     None where the loss weighs the tokens of a rollout unequally."""
     num_answers: int  # distinct answers, H
     notes: tuple[str, ...]  # what was left out, and what may be inexact, in sentences
@@ -250,17 +250,14 @@ def _joined(prepared: PreparedStep, answers: _HeldoutSequences) -> PreparedStep:
     plan, num = prepared.plan, len(prepared.plan.sequences)
     rows = [Row(sequence=index, channel="score") for index in range(num)]
     for index, (sequence, share) in enumerate(zip(answers.sequences, answers.shares, strict=True), start=num):
-        rows.append(Row(sequence=index, channel="score", given=_sampled(sequence) * share))
+        weights = torch.tensor(sequence.mask, dtype=torch.float64) * share
+        rows.append(Row(sequence=index, channel="score", weights=weights))
     joined = replace(plan, sequences=(*plan.sequences, *answers.sequences), rows=tuple(rows), entropy_weights=None)
     return replace(prepared, plan=joined, groups=(*prepared.groups, *answers.groups))
 
 
-def _sampled(sequence: TokenSequence) -> torch.Tensor:
-    return torch.tensor(sequence.mask, dtype=torch.float64)
-
-
 def _scales(plan: RowPlan, logprobs: Sequence[NDArray[np.float64]]) -> Array | None:
-    """One over what the score vector of each rollout weighs all its sampled tokens by."""
+    """One over the weight that each rollout's score vector gives all its sampled tokens."""
     scales = np.zeros(len(plan.sequences))
     for index, (sequence, own) in enumerate(zip(plan.sequences, logprobs, strict=True)):
         slope = plan.cotangent(Row(sequence=index, channel="score"), torch.as_tensor(own)).numpy()

@@ -2,7 +2,7 @@
 
 :func:`measure_step` picks an engine, lets it add up the inner products of all rows, computes parameters that no layer
 rule covers by one backward pass a row, and refuses a matrix that misses a parameter or disagrees with an ordinary
-backward pass. What does not fit the memory is tried again in smaller batches.
+backward pass. Where memory runs out, the step is tried again in smaller batches.
 
 Shapes: N rows.
 """
@@ -25,7 +25,7 @@ from gradscope.gradients.engine_options import Engine, Verify
 from gradscope.gradients.engines.exchange import add_slowly, exchanged_gram
 from gradscope.gradients.engines.loop import ROW_BYTES, GramAccumulator, loop_gram, parameter_blocks, row_bytes
 from gradscope.gradients.engines.prompt import can_share, is_worth_sharing, prompt_gram
-from gradscope.gradients.engines.stream import KEPT_BYTES, stream_gram
+from gradscope.gradients.engines.stream import PENDING_BYTES, stream_gram
 from gradscope.gradients.model.batches import PaddedBatch, PaddingSide, pad_batch
 from gradscope.gradients.model.budget import names_out_of_memory, recomputed_tokens
 from gradscope.gradients.model.calls import finer_products, removed_later, uses_tf32
@@ -59,7 +59,7 @@ def measure_step(
     progress: ProgressCallback = no_progress,
     padding_side: PaddingSide = "right",
     max_row_bytes: int = ROW_BYTES,
-    max_kept_bytes: int = KEPT_BYTES,
+    max_pending_bytes: int = PENDING_BYTES,
 ) -> StepGram:
     """The Gram matrix of one step's gradient rows, checked against an ordinary backward pass.
 
@@ -68,8 +68,8 @@ def measure_step(
             ``loop`` on a CPU while all rows fit ``max_row_bytes``, else ``stream``.
         padding_side: Where batches are padded; results do not depend on it.
         max_row_bytes: Memory that ``loop`` may spend on rows.
-        max_kept_bytes: Memory for what waits for other batches in ``stream`` and for other groups in ``prompt``; more
-            goes to a temporary file, and what half of the free disk does not hold takes further rounds.
+        max_pending_bytes: Memory for parts that wait for other batches in ``stream`` and other groups in ``prompt``;
+            the rest goes to a temporary file, and parts beyond half of the free disk take further rounds.
 
     Raises:
         UsageError: There is no such engine.
@@ -85,13 +85,13 @@ def measure_step(
     def attempt(tokens: int) -> _Attempt:
         started = _Attempt(prepared, progress, max_row_bytes)
         if num_connected() > 1:
-            started.exchange(tokens, padding_side, max_kept_bytes)
+            started.exchange(tokens, padding_side, max_pending_bytes)
         elif chosen == "loop":
             started.loop()
         elif chosen == "stream":
-            started.gather(stream_gram, batches(tokens), max_kept_bytes)
+            started.gather(stream_gram, batches(tokens), max_pending_bytes)
         else:
-            started.gather(prompt_gram, tokens, max_kept_bytes)
+            started.gather(prompt_gram, tokens, max_pending_bytes)
         return started
 
     # the matrix; loop has one sequence at a time whatever the budget, so a smaller one is no help
@@ -147,7 +147,7 @@ class _Attempt:
         self._loop(self._policy.trainable)
 
     def gather(self, run: Callable[..., frozenset[str]], batches: Sequence[PaddedBatch] | int, most: int) -> None:
-        """``stream`` over batches, or ``prompt`` over batches of so many tokens, with ``most`` bytes kept."""
+        """``stream`` over batches, or ``prompt`` over batches of so many tokens, with ``most`` bytes in memory."""
         self._add_slowly(
             run(
                 self._policy.model,
@@ -156,17 +156,17 @@ class _Attempt:
                 batches,
                 self._accumulator,
                 self._done,
-                max_kept_bytes=most,
+                max_pending_bytes=most,
                 recompute=self._budget.recompute,
                 on_rounds=self._say_rounds,
             )
         )
 
-    def exchange(self, batch_tokens: int, padding_side: PaddingSide, max_kept_bytes: int) -> None:
+    def exchange(self, batch_tokens: int, padding_side: PaddingSide, max_pending_bytes: int) -> None:
         """``stream`` by several processes, of which each has some of the rows and adds up some of each parameter."""
         prepared, total = self._prepared, self._accumulator
         self.slow = exchanged_gram(
-            prepared, batch_tokens, total, self._done, padding_side=padding_side, max_kept_bytes=max_kept_bytes
+            prepared, batch_tokens, total, self._done, padding_side=padding_side, max_pending_bytes=max_pending_bytes
         )
         add_slowly(prepared, self.slow, total, self._max_bytes)
         own = {sequence: logprobs.cpu() for sequence, logprobs in self.logprobs.items()}
@@ -213,7 +213,7 @@ class _Attempt:
 
 
 def _require_finite(prepared: PreparedStep, logprobs: Sequence[Array], gram: Array) -> None:
-    """Refuse what arithmetic on the rows would turn into NaN."""
+    """Refuse numbers that arithmetic on the rows would turn into NaN."""
     if all(np.isfinite(row).all() for row in logprobs) and np.isfinite(gram).all():
         return
     first = _first_non_finite(prepared) if num_connected() == 1 else None  # a part of a model cannot run alone
@@ -258,7 +258,7 @@ def _advantages(rollouts: Sequence[Rollout]) -> Array | None:
 
 
 def notes_on(plan: RowPlan, slow: frozenset[str] = frozenset()) -> list[str]:
-    """What a reader of a step's numbers should know, in sentences."""
+    """Caveats of a step's numbers, in sentences."""
     notes = []
     inferred = sum(sequence.inferred for sequence in plan.sequences)
     if inferred:
@@ -289,7 +289,7 @@ def relative_row_error(prepared: PreparedStep, norms: Sequence[float], *, num_ro
 
     Raises:
         InputError: Memory ran out, also with the row in its own precision on the CPU.
-        RuntimeError: What PyTorch raises otherwise.
+        RuntimeError: Another error of PyTorch's.
     """
     policy = prepared.policy
     if policy.dtype in (torch.float32, torch.float64) and not uses_tf32(policy.device):
@@ -305,13 +305,13 @@ def relative_row_error(prepared: PreparedStep, norms: Sequence[float], *, num_ro
         return max(_row_difference(prepared, row, torch.device("cpu")) for row in largest)
 
 
-def _row_difference(prepared: PreparedStep, row: int, kept_on: torch.device) -> float:
-    """Of one row. It is kept in its own precision alone; its float32 tensors are compared and dropped as they come."""
+def _row_difference(prepared: PreparedStep, row: int, device: torch.device) -> float:
+    """Of one row, which is stored in its own precision alone; float32 tensors are compared and dropped as they come."""
     coarse: dict[str, torch.Tensor] = {}
     errors, sizes = [], []
 
     def keep(name: str, grad: torch.Tensor) -> None:
-        coarse[name] = grad.detach().to(kept_on)
+        coarse[name] = grad.detach().to(device)
 
     def compare(name: str, grad: torch.Tensor) -> None:
         errors.append(sum_of_squares(coarse.pop(name).to(grad).sub_(grad)))

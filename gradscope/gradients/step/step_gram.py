@@ -1,4 +1,4 @@
-"""What the engine finds at one step: one Gram matrix, from which any advantage's Gram is a product of small matrices.
+"""The engine's result at one step: one Gram matrix, from which any advantage's Gram is a product of small matrices.
 
 For outcome rewards a rollout's gradient is g_i = -A_i s_i + c_i, with s_i its score vector and c_i its KL part. The
 inner products of all score and KL rows are computed once; no formulation costs another backward pass.
@@ -24,7 +24,7 @@ from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.calls import uses_tf32
 from gradscope.gradients.model.passes import backpropagate, completion_logprobs, own_gradients
 from gradscope.gradients.plan.prepared_step import PreparedStep
-from gradscope.gradients.plan.rows import BESIDE, Channel, Row
+from gradscope.gradients.plan.rows import EXTRA_CHANNELS, Channel, Row
 from gradscope.gradients.step.verify import Verification
 from gradscope.gradients.trained.norms import Assumption, TrainedNorms
 from gradscope.metrics.gram.spectrum import Array
@@ -40,7 +40,7 @@ class StepGram:
 
     step: int
     gram: Array  # inner products of all rows, float64, [N, N]
-    rows: tuple[Row, ...]  # what each row is, channel by channel, [N]
+    rows: tuple[Row, ...]  # each row's sequence and channel, channel by channel, [N]
     group_ids: tuple[str, ...]  # group of each rollout, [R]
     samples: tuple[int, ...]  # index of each rollout within its group, [R]
     rewards: Array  # scalar reward, NaN where it is missing, [R]
@@ -50,7 +50,7 @@ class StepGram:
     engine: Chosen  # how the rows were computed
     dtype: str  # arithmetic of the model
     device: str
-    batch_tokens: int  # most padded tokens of a forward pass of several rows; what fit, where memory ran out
+    batch_tokens: int  # most padded tokens of a forward pass of several rows; the number that fit, where memory ran out
     num_parameters: int  # trainable parameters, P
     coverage: float  # share of them that the Gram covers: 1.0, or there would be an error
     slow_parameters: tuple[str, ...]  # parameters without a layer rule, computed one backward pass a row
@@ -58,15 +58,15 @@ class StepGram:
     tf32: bool  # whether float32 products could round to TF32
     relative_row_error: float
     """Relative error of a row by arithmetic; times the Frobenius norm it is the noise floor of singular values."""
-    notes: tuple[str, ...]  # what a reader of the numbers should know, in sentences
+    notes: tuple[str, ...]  # caveats of the numbers, in sentences
     trained: TrainedNorms | None = None  # norms by the trainer's own arithmetic; None where the matrix holds all of it
     assumption: Assumption | None = None
-    """How the model was trained, as far as the folder and the logged norm tell; None where nothing was in doubt."""
+    """How the model was trained, inferred from the folder and the logged norm; None where nothing was in doubt."""
     other_texts: tuple[int, ...] = ()  # rows whose text is another one than their ids say
 
     @property
     def precision(self) -> Literal["high", "reduced"]:
-        """``high`` where all of it was float32 or better: what ``--precision high`` asks for."""
+        """``high`` where all of it was float32 or better, as ``--precision high`` asks for."""
         return "high" if self.dtype in ("float32", "float64") and not self.tf32 else "reduced"
 
     @property
@@ -91,28 +91,25 @@ class StepGram:
 
     @property
     def policy_gram(self) -> Array | None:
-        """The same without what no advantage reaches, the KL part and the entropy bonus, [R, R]."""
-        return self._mixed("logged", beside=0.0) if self._has_logged() else None
+        """The same without the KL part and the entropy bonus, which no advantage multiplies, [R, R]."""
+        return self._mixed("logged", extra=0.0) if self._has_logged() else None
 
     @property
     def frac_kl(self) -> float | None:
-        """Norm of the KL part of the step's gradient over the norm of the whole.
-
-        None without a KL term, without logged advantages, and where the whole is zero.
-        """
-        part, whole = self.kl_gram, self.logged_gram
-        if part is None or whole is None or whole.sum() <= 0:
+        """Norm of the KL part over that of the step's gradient; None without a KL term, advantages or a gradient."""
+        part, total = self.kl_gram, self.logged_gram
+        if part is None or total is None or total.sum() <= 0:
             return None
-        return float(np.sqrt(max(part.sum(), 0.0) / whole.sum()))
+        return float(np.sqrt(max(part.sum(), 0.0) / total.sum()))
 
     def gradient_gram(self, advantages: Sequence[float] | Array | Literal["logged"]) -> Array:
         """Inner products of the rollouts' gradients under some advantages, with the KL part and the entropy bonus.
 
         Args:
-            advantages: One per rollout, [R], or ``logged``: what the optimizer saw, per-token advantages, importance
-                ratios and clip included.
+            advantages: One per rollout, [R], or ``logged``: those that the optimizer saw, per-token advantages,
+                importance ratios and clip included.
         """
-        return self._mixed(advantages, beside=1.0)
+        return self._mixed(advantages, extra=1.0)
 
     def describe(self) -> dict[str, object]:
         """How it was computed, for the JSON document."""
@@ -138,7 +135,7 @@ class StepGram:
         rows = [index for index, row in enumerate(self.rows) if row.channel == channel]
         return self.gram[np.ix_(rows, rows)]
 
-    def _mixed(self, advantages: Sequence[float] | Array | Literal["logged"], *, beside: float) -> Array:
+    def _mixed(self, advantages: Sequence[float] | Array | Literal["logged"], *, extra: float) -> Array:
         """Gram of the rows that each rollout's gradient is made of."""
         by_token = isinstance(advantages, str) and any(row.channel == "logged" for row in self.rows)
         reward: Channel = "logged" if by_token else "score"
@@ -147,8 +144,8 @@ class StepGram:
         for index, row in enumerate(self.rows):
             if row.channel == reward:
                 mixing[row.sequence, index] = factors[row.sequence]
-            elif row.channel in BESIDE:
-                mixing[row.sequence, index] = beside
+            elif row.channel in EXTRA_CHANNELS:
+                mixing[row.sequence, index] = extra
         return np.asarray(mixing @ self.gram @ mixing.T)
 
     def _scalars(self, advantages: Sequence[float] | Array | Literal["logged"]) -> Array:
@@ -164,18 +161,18 @@ class StepGram:
         return array
 
 
-# The norm of one step's whole gradient, by one forward and backward pass over its rollouts.
+# The norm of one step's gradient, by one forward and backward pass over its rollouts.
 #
 # A norm alone needs no inner products of rows, which cost several passes. Where it is not the logged one, the Gram
-# matrix and what else may explain it are computed after all.
+# matrix and its other possible explanations are computed after all.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepNorm:
-    """What a replay needs to know of a step's gradient."""
+    """The numbers of a step's gradient that a replay needs."""
 
     norm: float | None  # of the gradient that the optimizer saw; None where no advantages were logged
     floor: float  # up to where a norm of this step is rounding
     frac_kl: float | None
-    """Norm of the KL part over the norm of the whole; None without a KL term, and where the whole is zero."""
+    """Norm of the KL part over the norm of the gradient; None without a KL term, and where the gradient is zero."""
     logprobs: tuple[Array, ...]  # the policy's log-probability of each completion token, [R][T]
     num_inferred_ids: int  # rollouts whose token ids were re-tokenized from text
     described: Mapping[str, object]  # how it was computed, for the JSON document
@@ -193,7 +190,7 @@ class StepNorm:
 
 @dataclass(slots=True)
 class _Pass:
-    """What one pass over all batches gives."""
+    """The results of one pass over all batches."""
 
     squares: float = 0.0
     as_clipped: float = 0.0
@@ -268,13 +265,13 @@ def _squares(gradients: Iterable[torch.Tensor]) -> float:
 
 # One step's Gram matrix as a safetensors file, so that interrupted work need not compute it again.
 #
-# The file carries the key of what it was computed from; it is never read under another one.
+# The file has a key of its inputs; it is never read under another one.
 _ARRAYS = ("gram", "rewards", "advantages", "logprobs")
 _TUPLES = ("group_ids", "samples", "slow_parameters", "notes")
 
 
 def write_step(path: Path, step: StepGram | StepNorm, key: str) -> None:
-    """Write everything that is known of a step, with the key of what it was computed from."""
+    """Write all fields of a step, with the key of its inputs."""
     arrays = {
         "logprobs": np.concatenate([np.zeros(0), *step.logprobs]),
         "lengths": np.array([len(row) for row in step.logprobs], dtype=np.int64),
@@ -286,12 +283,12 @@ def write_step(path: Path, step: StepGram | StepNorm, key: str) -> None:
         arrays |= {"gram": step.gram, "rewards": step.rewards}
         arrays |= {} if step.advantages is None else {"advantages": step.advantages}
         rest |= _parts_of(step)
-    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    atomic_write(path, repeatable(save(whole, metadata={"key": key, "step": json.dumps(rest)})), force=True)
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    atomic_write(path, repeatable(save(contiguous, metadata={"key": key, "step": json.dumps(rest)})), force=True)
 
 
 def _parts_of(gram: StepGram) -> dict[str, Any]:
-    """What is no number or text by itself."""
+    """Nested records as plain JSON values."""
     rest: dict[str, Any] = {}
     rest |= {"rows": [asdict(row) for row in gram.rows], "verification": asdict(gram.verification)}
     rest["trained"] = gram.trained and asdict(gram.trained)
@@ -324,8 +321,8 @@ def read_step(path: Path, key: str) -> StepGram | StepNorm | None:
     if rest["trained"]:
         rest["trained"] = TrainedNorms(**rest["trained"] | {"norms": tuple(rest["trained"]["norms"])})
     if rest["assumption"]:
-        kept = rest["assumption"]
-        rest["assumption"] = Assumption(padding_row=kept["padding_row"], frozen=frozenset(kept["frozen"]))
+        assumption = rest["assumption"]
+        rest["assumption"] = Assumption(padding_row=assumption["padding_row"], frozen=frozenset(assumption["frozen"]))
     return StepGram(
         gram=arrays["gram"], rewards=arrays["rewards"], advantages=arrays.get("advantages"), logprobs=logprobs, **rest
     )

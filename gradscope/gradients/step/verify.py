@@ -2,8 +2,8 @@
 
 A rule that is wrong or missing changes K and not the ordinary gradient. Prototypes were silently 18 % off on one
 architecture and 0.8 % on another until their rules were right; a dropped norm costs 2e-4, a dropped tied term 1e-3.
-No two weights are alike, so what one row loses to another one does not cancel, as it would under 1'K1. The rows run in
-a batch that no engine forms, so a model whose rows depend on what is beside them is seen too.
+No two weights are alike, so an error that moves gradient from one row to another does not cancel, as it would under
+1'K1. The rows run in a batch that no engine forms, so a model whose rows depend on their neighbors is noticed too.
 
 Shapes: N rows of the step, B rows of a batch.
 """
@@ -40,7 +40,7 @@ _TF32_TOLERANCE = 1e-2  # TF32 has float16's 10 bits of mantissa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What the self-check found; it passed, or there would be an error in its place."""
+    """The result of a self-check that passed; one that fails is an error."""
 
     error: float
     """Largest relative difference of w'Kw and the squared norm of the ordinary gradient of so weighted rows."""
@@ -87,7 +87,7 @@ def verify_gram(
 
     Raises:
         VerificationError: A difference is larger than arithmetic explains, or nothing has a gradient.
-        InputError: The model is why: its rows depend on the rows or the padding beside them, or all tokens are alike.
+        InputError: The cause is the model: its rows depend on other rows or on padding, or all tokens are alike.
     """
     policy, plan = prepared.policy, prepared.plan
     limit = tolerance_of(policy)
@@ -155,7 +155,7 @@ def _error(prepared: PreparedStep, gram: NDArray[np.float64], batch: PaddedBatch
 
 @contextmanager
 def _trimmed_before_the_table(model: Any) -> Iterator[None]:
-    """Make room for the gradient of the token embedding: a tied output layer's is there, and what the layers freed."""
+    """Make room for the gradient of the token embedding: return to the system the memory that the layers freed."""
 
     def on_output(module: torch.nn.Module, inputs: object, output: object) -> None:
         if isinstance(output, torch.Tensor) and output.requires_grad:
@@ -177,7 +177,7 @@ def _weights(block: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _require_different_tokens(prepared: PreparedStep, batch: PaddedBatch) -> None:
-    """Blame the weights where it is them: a norm makes zeros of what is beyond all reason, and all logits are alike."""
+    """Blame the weights where they are the cause: a norm turns absurdly large ones into zeros, and all logits agree."""
     with torch.no_grad():
         logprobs = completion_logprobs(prepared.policy.model, batch, prepared.plan.objective.temperature)
     values = torch.cat([row.flatten() for row in logprobs])
@@ -190,7 +190,7 @@ def _require_different_tokens(prepared: PreparedStep, batch: PaddedBatch) -> Non
 
 
 def _require_independent_rows(prepared: PreparedStep, batch: PaddedBatch, limit: float) -> None:
-    """Blame the model where it is the model: what a rollout gets may depend on the rows and the padding beside it."""
+    """Blame the model where it is the cause: a rollout's outputs may depend on other rows and on padding."""
     model, temperature = prepared.policy.model, prepared.plan.objective.temperature
     with torch.no_grad():
         together = completion_logprobs(model, batch, temperature)

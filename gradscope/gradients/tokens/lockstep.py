@@ -35,7 +35,7 @@ from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.tokens.rows import Chunk, token_loop_rows
 
 
-# Fewer columns for the same inner products: what token rows share is taken out before any row is formed.
+# Fewer columns for the same inner products: factors that token rows share are extracted before any row is formed.
 #
 # Two things are special about token rows. All rows of a sequence have the same input to a layer; only output gradients
 # are a row's own. Inner products of sum_p d_p a_p' see no more of the inputs than the space that they span, so in an
@@ -77,7 +77,7 @@ def _is_one_position_a_row(alone: Uses) -> bool:
 def _add_rank_one(
     accumulator: GramAccumulator, shape: torch.Size, dtype: torch.dtype, alone: Uses, looked_up: Sequence[Part]
 ) -> None:
-    """Matrices d h', and what a tied table adds to the ids that occur: of those, rows are formed."""
+    """Matrices d h', and a tied table's rows of the ids that occur: of those, rows are formed."""
     left, right = (torch.zeros(accumulator.num_rows, size, dtype=dtype, device=accumulator.device) for size in shape)
     for rows, factor in alone:
         left[list(rows)], right[list(rows)] = torch.cat(factor.left).to(left), torch.cat(factor.right).to(right)
@@ -103,21 +103,28 @@ def _in_common_basis(alone: Uses) -> tuple[tuple[int, int], list[Part]] | None:
     for turned in (alone, [(rows, OuterProduct(left=factor.right, right=factor.left)) for rows, factor in alone]):
         shared: dict[tuple[int, ...], torch.Tensor] = {}
         for right in (right for _, factor in turned for right in factor.right):
-            if len(right) > len(shared.get(_place(right), ())):
-                shared[_place(right)] = right
+            if len(right) > len(shared.get(_storage_key(right), ())):
+                shared[_storage_key(right)] = right
         num_columns = sum(len(part) for part in shared.values())
         if num_columns < next(iter(shared.values())).shape[1]:
             turn = _coordinates(shared)
             parts: list[Part] = [
-                (rows, [OuterProduct(left=factor.left, right=tuple(turn[_place(r)][: len(r)] for r in factor.right))])
+                (
+                    rows,
+                    [
+                        OuterProduct(
+                            left=factor.left, right=tuple(turn[_storage_key(r)][: len(r)] for r in factor.right)
+                        )
+                    ],
+                )
                 for rows, factor in turned
             ]
             return (turned[0][1].left[0].shape[1], num_columns), parts
     return None
 
 
-def _place(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Where a factor starts in memory: rows of one sequence have prefixes of one tensor."""
+def _storage_key(tensor: torch.Tensor) -> tuple[int, ...]:
+    """A factor's start in memory: rows of one sequence have prefixes of one tensor."""
     return (tensor.data_ptr(), *tensor.stride())
 
 
@@ -162,7 +169,7 @@ def lockstep(
     *,
     max_layer_bytes: int = LAYER_BYTES,
 ) -> frozenset[str]:
-    """Hand out what each row adds to each parameter that a layer rule covers; the names of the others.
+    """Pass on each row's contribution to each parameter that a layer rule covers; the names of the others.
 
     ``consume`` is called with a parameter's name and, by chunk, the factors of all calls with it.
     """
@@ -195,7 +202,7 @@ class _Line:
             self.trace.share_inputs(longest.trace)
 
     def descend(self, segment: int) -> dict[str, list[GradientFactor]]:
-        """What the calls of one segment add to each parameter; the segments must come from the top down."""
+        """The contributions of the calls of one segment to each parameter; the segments must come from the top down."""
         top = len(self.trace.segments) - 1
         calls = [call for call in self.trace.segments[segment] if self._tracer.layers.covered_by(call.module)]
         grads = self._from_the_loss(calls) if segment == top else self._from_above(segment, calls)
@@ -215,7 +222,7 @@ class _Line:
         return factors_of
 
     @property
-    def _places(self) -> list[int]:
+    def _predicting_positions(self) -> list[int]:
         """The position that predicts each token, [C]."""
         return [self.trace.start + position - 1 for position in self.chunk.positions]
 
@@ -230,7 +237,7 @@ class _Line:
         grads: list[torch.Tensor | None] = []
         grads += torch.autograd.grad(self.trace.logprobs, targets, chosen, allow_unused=True)
         if last.requires_grad:
-            grad, positions = grads.pop(0), self._places
+            grad, positions = grads.pop(0), self._predicting_positions
             if grad is not None:
                 self._cotangent = grad.new_zeros(len(positions), *grad.shape)
                 self._cotangent[range(len(positions)), 0, positions] = grad[0, positions]
@@ -255,12 +262,12 @@ class _Line:
 
     def _by_row(self, call: TracedCall, grad: torch.Tensor) -> LayerCall:
         """A call below: each row ends at its own position."""
-        return call.as_rows(grad, [position + 1 for position in self._places], self.trace.length)
+        return call.as_rows(grad, [position + 1 for position in self._predicting_positions], self.trace.length)
 
     def _by_position(self, call: TracedCall, grad: torch.Tensor) -> LayerCall | None:
         """A call above the decoder layers: each row is one position. None where positions are not the second axis."""
         missing = self.trace.length - grad.shape[1]
-        positions = [position - missing for position in self._places]
+        positions = [position - missing for position in self._predicting_positions]
         if grad.dim() != 3 or call.input.dim() != 3 or call.input.shape[1] != grad.shape[1] or min(positions) < 0:
             return None
         spans = ((0, 1),) * len(positions)
@@ -272,7 +279,7 @@ class _Line:
 
 
 def _lines(tracer: Tracer, chunks: Sequence[Chunk]) -> list[_Line]:
-    """All chunks, each with the inputs of its sequence's longest: what follows a token changes nothing before it."""
+    """All chunks, each with the inputs of its sequence's longest: later tokens change nothing before them."""
     longest: dict[int, _Line] = {}
     lines = {}
     for index in sorted(range(len(chunks)), key=lambda index: -chunks[index].positions[-1]):
@@ -298,7 +305,7 @@ def _require_fit(lines: Sequence[_Line], segment: int, limit: int) -> None:
     if segment == len(lines[0].trace.segments) - 1:
         return
     needed = sum(
-        len(line.chunk.rows) * _kept_of_a_row(call) * call.output.element_size()
+        len(line.chunk.rows) * _elements_of_row(call) * call.output.element_size()
         for line in lines
         for call in line.trace.segments[segment]
     )
@@ -311,8 +318,8 @@ def _require_fit(lines: Sequence[_Line], segment: int, limit: int) -> None:
         )
 
 
-def _kept_of_a_row(call: TracedCall) -> int:
-    """Elements that a row keeps of one call: its output gradients; of experts the factors of every routed token."""
+def _elements_of_row(call: TracedCall) -> int:
+    """Elements that one call takes of a row: its output gradients; of experts the factors of every routed token."""
     if not call.extra:
         return call.output.numel()
     _, twice_inner, width = call.module.get_parameter("gate_up_proj").shape
@@ -421,7 +428,7 @@ def sketch_rows(
 def sketch_plain_rows(
     policy: MeasuredPolicy, chunks: Sequence[Chunk], temperature: float, num_buckets: int, seed: int
 ) -> Sketch:
-    """The same sketches by one plain backward pass a row: what the others are checked against."""
+    """The same sketches by one plain backward pass a row, against which the others are checked."""
     sketch = Sketch(sum(len(chunk.rows) for chunk in chunks), num_buckets, seed, policy.device)
     for chunk in chunks:
         _add_slowly(sketch, policy, chunk, temperature, list(policy.trainable))

@@ -1,4 +1,4 @@
-"""What single tokens pull: the Gram matrix of grad log pi over the tokens of a group.
+"""Gradients of single tokens: the Gram matrix of grad log pi over the tokens of a group.
 
 A token's row under any advantage is its weight times grad log pi of the token, and so are the importance ratio, the
 clip and the trainer's averaging: per token everything that the trainer does is a scalar. The Gram of the rows is
@@ -36,15 +36,15 @@ from gradscope.progress import ProgressCallback, no_progress
 
 # The self-check of token rows: a few of them by plain backward passes, and their sums against the rollouts' rows.
 #
-# The identity 1'K1 = |gradient|^2 cannot tell token rows from a decomposition by position: their sums are the same. So
+# The identity 1'K1 = |gradient|^2 cannot distinguish token rows from a decomposition by position: their sums agree. So
 # three rows of every group are recomputed, and their inner products compared.
 _TOKEN_FACTOR = 5
-"""A token's row has fewer digits than a sum of hundreds: where pi is near 1, what is left of it has cancelled."""
+"""A token's row has fewer digits than a sum of hundreds: where pi is near 1, most of it cancels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TokenVerification:
-    """What the self-check of one matrix of token rows found; it passed, or there would be an error in its place."""
+    """The result of the self-check of one matrix of token rows, which passed; one that fails is an error."""
 
     row_error: float
     """Largest difference of an inner product of the recomputed rows, over the product of their norms; a row
@@ -140,7 +140,7 @@ class TokenGram:
     slow_parameters: tuple[str, ...] = ()  # parameters without a layer rule, computed one backward pass a row
     verification: _TokenVerification | None = None  # None of a signal, whose rows are one backward pass anyway
     num_buckets: int | None = None
-    """Numbers kept of each row where inner products are those of sketches; None where they are exact."""
+    """Numbers in each row's sketch where inner products are those of sketches; None where they are exact."""
 
 
 def measure_tokens(
@@ -221,7 +221,7 @@ class RolloutTokens:
     is_seen: NDArray[np.bool_]
     """Which tokens were measured: not those that the loss masks, nor those that were not drawn, [T]."""
     weights: Array
-    """What multiplies grad log pi in the loss: negative where the update makes the token more likely, [T]."""
+    """The factor on grad log pi in the loss: negative where the update makes the token more likely, [T]."""
     norms: Array  # norm of each token's gradient, 0 where it was not measured, [T]
     shares: Array | None
     """Part of the rollout's gradient along that gradient's own direction, [T]; None where tokens were not drawn."""
@@ -284,7 +284,7 @@ def _tokens(
     weights[positions], seen[positions] = factors, 1.0
     total = float(rows.sum())
     shares[positions] = rows.sum(axis=1) / total if total > 0 else 0.0
-    whole = len(table.rows) == table.num_tokens and total > 0
+    is_complete = len(table.rows) == table.num_tokens and total > 0
     return RolloutTokens(
         group_id=sequence.group_id,
         sample=sequence.sample,
@@ -292,7 +292,7 @@ def _tokens(
         is_seen=seen > 0,
         weights=weights,
         norms=norms,
-        shares=shares if whole else None,
+        shares=shares if is_complete else None,
         entropies=entropies,
         logprobs=logprobs,
     )
@@ -303,7 +303,7 @@ def token_text(tokenizer: Any, token: int) -> str:
     return f"[{token}]" if tokenizer is None else str(tokenizer.decode([token]))
 
 
-# The gradient by the last hidden state and by the logits: what reaches the output head from each token.
+# The gradient by the last hidden state and by the logits: each token's signal at the output head.
 #
 # The row of a token is the derivative of its log-probability by the input of the output head (d numbers) or by the
 # logits (V numbers: one-hot minus probabilities, over the temperature). Only the token's own position has one, so one
@@ -373,9 +373,9 @@ def _token_rows(prepared: PreparedStep, sequence: int, signal: Signal) -> torch.
     (grad,) = torch.autograd.grad(logprobs.sum(), seen)
     # what the head saw ends where the batch does, in the trainer's padding where the sequence stands in it; before that
     # come the last prompt token and all of the completion, whose last token predicts nothing
-    seen_of_it, ((_, end),) = grad.flatten(0, -2), batch.spans
-    last = len(seen_of_it) - (batch.length - end) - 1
-    return seen_of_it[last - len(logprobs) : last]
+    signal_grads, ((_, end),) = grad.flatten(0, -2), batch.spans
+    last = len(signal_grads) - (batch.length - end) - 1
+    return signal_grads[last - len(logprobs) : last]
 
 
 @contextmanager

@@ -30,7 +30,7 @@ class TokenRow:
     """One row: the gradient of the log-probability of one sampled token."""
 
     sequence: int
-    position: int  # its place in the completion, from 0
+    position: int  # its position in the completion, from 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Chunk:
     """Rows of one sequence that go down one graph."""
 
     rows: tuple[int, ...]  # their indices among all rows, [C]
-    positions: tuple[int, ...]  # their places in the completion, ascending, [C]
+    positions: tuple[int, ...]  # their positions in the completion, ascending, [C]
     sequence: int
     prefix: TokenSequence  # the sequence up to the last of them
 
@@ -112,7 +112,7 @@ class TokenTable:
     rows: tuple[TokenRow, ...]  # the tokens, [N]
     score_weights: Array  # the trainer's weight of each token, importance ratio included and advantage not, [N]
     logged_weights: Array | None
-    """The whole weight of each token in the reward part of the gradient that the optimizer saw: per-token advantages,
+    """The total weight of each token in the reward part of the gradient that the optimizer saw: per-token advantages,
     ratio and clip included, [N]; None where no advantages were logged."""
     num_tokens: int  # tokens of the group that count in the loss; more than N where they were sampled
 
@@ -123,7 +123,7 @@ class TokenTable:
 
     @property
     def positions(self) -> NDArray[np.intp]:
-        """Each token's place in its completion, [N]."""
+        """Each token's position in its completion, [N]."""
         return np.array([row.position for row in self.rows])
 
 
@@ -165,7 +165,7 @@ def token_tables(
 
 
 def _weights(plan: RowPlan, step: StepGram, channel: Channel) -> list[Array]:
-    """What multiplies each token's grad log pi in a rollout's row, [R][T]."""
+    """The factor on each token's grad log pi in a rollout's row, [R][T]."""
     return [
         plan.cotangent(Row(sequence=sequence, channel=channel), torch.tensor(logprobs)).double().numpy()
         for sequence, logprobs in enumerate(step.logprobs)

@@ -39,7 +39,7 @@ class CountedTokens:
 
     rollouts: Index  # which rollout of the step each is of, [N]
     groups: Index  # which group, from 0 to J - 1, [N]
-    positions: Index  # its place in its completion, from 0, [N]
+    positions: Index  # its position in its completion, from 0, [N]
     turns: Index
     """Its turn, from 0: a turn is a stretch of sampled tokens, and ends where a tool or an environment writes, [N]."""
     logprobs: Array  # log pi of the policy, [N]
@@ -49,7 +49,7 @@ class CountedTokens:
     them."""
     reference: Array | None  # log pi of the reference policy, [N]; None without a KL term
     advantages: Array  # [N]
-    weights: Array  # what multiplies grad log pi in the reward part of the gradient that the optimizer saw, [N]
+    weights: Array  # factors on grad log pi in the reward part of the gradient that the optimizer saw, [N]
     plain: Array
     """The same at ratio 1: without importance ratio, clip and correction, as if the policy itself had sampled, [N]."""
     lengths: tuple[int, ...]  # completion tokens of every rollout, those that do not count among them, [R]
@@ -78,7 +78,8 @@ def counted_tokens(prepared: PreparedStep, step: StepGram) -> CountedTokens | No
         return gathered(values).astype(np.int64)
 
     logprobs = [torch.tensor(own) for own in step.logprobs]
-    sampled = [_sampled(rollout.logprobs, own) for rollout, own in zip(prepared.rollouts, step.logprobs, strict=True)]
+    logged = zip(prepared.rollouts, step.logprobs, strict=True)
+    sampled = [values for rollout, own in logged if (values := _sampled(rollout.logprobs, own)) is not None]
     has_reference = plan.objective.has_reference  # a KL term to the sampler has none
     reference = [completion.reference if has_reference else None for completion in plan.completions]
     return CountedTokens(
@@ -88,7 +89,7 @@ def counted_tokens(prepared: PreparedStep, step: StepGram) -> CountedTokens | No
         turns=numbered(lambda at: _turns(plan.sequences[at].mask)),
         logprobs=gathered(lambda at: step.logprobs[at]),
         entropies=gathered(lambda at: entropies[at]),
-        sampler=None if any(value is None for value in sampled) else gathered(lambda at: _known(sampled[at])),
+        sampler=gathered(sampled.__getitem__) if len(sampled) == len(counted) else None,
         reference=None if any(value is None for value in reference) else gathered(lambda at: _numbers(reference[at])),
         advantages=gathered(lambda at: _numbers(plan.advantages[at])),
         weights=gathered(lambda at: _numbers(plan.cotangent(Row(sequence=at, channel="logged"), logprobs[at]))),
@@ -113,16 +114,11 @@ def _at_ratio_one(plan: RowPlan, sequence: int, logprobs: torch.Tensor) -> torch
 
 
 def _sampled(logged: Sequence[float] | None, own: Array) -> Array | None:
-    """The sampler's numbers, in place of which the policy's own stand where it gave none."""
+    """The sampler's log-probabilities; the policy's own where it gave none."""
     if logged is None or len(logged) != len(own):
         return None
     values = np.array(logged, dtype=np.float64)
     return np.where(np.isfinite(values), values, own)
-
-
-def _known(values: Array | None) -> Array:
-    assert values is not None, "the caller looks before"
-    return values
 
 
 def _numbers(values: torch.Tensor | None) -> Array:
@@ -148,10 +144,10 @@ def measure_token_sums(
     """Inner products of sum_t w_vt grad log pi(token t) over a group's tokens, by weighting and group, [V, J, V, J].
 
     Args:
-        weights: What multiplies each token's gradient, one row a weighting, [V, N].
+        weights: Factors on each token's gradient, one row a weighting, [V, N].
         of_entropy: Which weightings weigh grad of the entropies where tokens were sampled instead, [V].
-        max_bytes: Memory for the sums by all parameters. Where they take more, layers are taken one by one, and what
-            no layer rule covers goes in blocks of parameters.
+        max_bytes: Memory for the sums by all parameters. Where they take more, layers are processed one by one, and
+            parameters without a layer rule in blocks.
     """
     require_one_process("Sums of tokens are")
     outputs = _outputs(tokens, weights, of_entropy)
@@ -162,7 +158,7 @@ def measure_token_sums(
 
     def attempt(batch_tokens: int) -> Array:
         rows = _rows(outputs, tokens)
-        total = GramAccumulator(num_rows, device, places=[target for target, _ in rows])
+        total = GramAccumulator(num_rows, device, row_targets=[target for target, _ in rows])
         remaining = trainable
         if by_layer:
             slow = _by_layer(prepared, [row for _, row in rows], batch_tokens, total, entropies=entropies)
@@ -178,15 +174,15 @@ def measure_token_sums(
 
 
 Outputs = list[list[torch.Tensor]]
-"""What each weighting weighs the outputs of each sequence by, [V][R][T], or [V][R][2 T] with entropies."""
+"""Each weighting's weights of the outputs of each sequence, [V][R][T], or [V][R][2 T] with entropies."""
 
 
 def _outputs(tokens: CountedTokens, weights: Array, of_entropy: NDArray[np.bool_]) -> Outputs:
     ends = np.cumsum(tokens.lengths)
-    starts, whole, halves = ends - tokens.lengths, int(ends[-1]), 1 + bool(of_entropy.any())
+    starts, num_tokens, halves = ends - tokens.lengths, int(ends[-1]), 1 + bool(of_entropy.any())
     at, made = starts[tokens.rollouts] + tokens.positions, []
     for row, is_of_entropy in zip(weights, of_entropy, strict=True):
-        spread = np.zeros((halves, whole))
+        spread = np.zeros((halves, num_tokens))
         spread[int(is_of_entropy), at] = row
         made.append([torch.from_numpy(part.flatten()) for part in np.split(spread, ends[:-1], axis=1)])
     return made
@@ -196,10 +192,10 @@ def _rows(outputs: Outputs, tokens: CountedTokens) -> list[tuple[int, Row]]:
     """Every sequence under every weighting that has a token of it, and the sum that it counts to."""
     group_of = dict(zip(tokens.rollouts.tolist(), tokens.groups.tolist(), strict=True))
     return [
-        (number * tokens.num_groups + group_of[sequence], Row(sequence=sequence, channel="logged", given=given))
+        (number * tokens.num_groups + group_of[sequence], Row(sequence=sequence, channel="logged", weights=weights))
         for number, of_sequence in enumerate(outputs)
-        for sequence, given in enumerate(of_sequence)
-        if given.any()
+        for sequence, weights in enumerate(of_sequence)
+        if weights.any()
     ]
 
 
@@ -208,8 +204,8 @@ def _by_layer(
 ) -> frozenset[str]:
     """Add all parameters that a layer rule covers; the names of the others."""
     policy, plan = prepared.policy, prepared.plan
-    beside = plan.weights if entropies else None  # says that rows weigh entropies; theirs are given
-    weighed = replace(prepared, plan=replace(plan, rows=tuple(rows), entropy_weights=beside))
+    entropy_weights = plan.weights if entropies else None  # says that rows weigh entropies; theirs are in the rows
+    weighed = replace(prepared, plan=replace(plan, rows=tuple(rows), entropy_weights=entropy_weights))
     return stream_gram(
         policy.model,
         policy.trainable,
@@ -274,7 +270,7 @@ means, the others the bound of TRL."""
 
 
 def corrected(tokens: CountedTokens, sampler: Array, correction: SamplerCorrection | None) -> Array:
-    """What a correction multiplies each token's gradient by, infinite beyond floating point, [N].
+    """A correction's factor on each token's gradient, infinite beyond floating point, [N].
 
     It is one factor for all tokens of a rollout where ratios are of sequences. ``sampler`` is the sampler's
     log-probability of each token, [N].
@@ -290,7 +286,7 @@ def corrected(tokens: CountedTokens, sampler: Array, correction: SamplerCorrecti
 
 
 def sequence_factors(gaps: Sequence[Array]) -> dict[str, Array]:
-    """What each correction by sequence, and :data:`UNCORRECTED`, multiplies rollouts by, infinite beyond floats, [R].
+    """Factors on rollouts of each correction by sequence, and of :data:`UNCORRECTED`, infinite beyond floats, [R].
 
     ``gaps`` are the policy's log-probabilities minus the sampler's, 0 where a token does not count, [R][T].
     """

@@ -1,1 +1,1 @@
-"""A step as its trainer computed it: what the folder does not tell, reduced precision, dropout, the router's term."""
+"""A step as its trainer computed it: settings that the folder lacks, reduced precision, dropout, the router's term."""

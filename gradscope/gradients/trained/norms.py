@@ -3,10 +3,10 @@
 The Gram matrix is exact in float32 and sums what one rollout gives. Two things it cannot hold: arithmetic in bfloat16
 or float16, whose rounding depends on which rollouts share a batch and in which order, and a router's load-balancing
 term, which is one of the whole batch. The order is not logged, so the passes run in several random orders; how far
-their norms lie apart is how closely the logged one can be told.
+their norms lie apart is how closely the logged one can be reproduced.
 
-What a folder does not tell is tried against that norm: whether the padding token's embedding got a gradient depends on
-when the padding token was written into the model's configuration; which tensors were frozen stands nowhere, but a
+Facts that a folder lacks are tried against that norm: whether the padding token's embedding got a gradient depends on
+when the padding token was written into the model's configuration; which tensors were frozen is not recorded, but a
 frozen one is the same in every checkpoint. Either changes the norm by far more than rounding, so at most one way of
 training fits what was logged.
 
@@ -58,10 +58,10 @@ class _FusedHead(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, given: torch.dtype | None
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, fixed_dtype: torch.dtype | None
     ) -> torch.Tensor:
         kind = hidden.device.type
-        dtype = given or (torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype)
+        dtype = fixed_dtype or (torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype)
         with torch.autocast(kind, enabled=False):
             ctx.save_for_backward(hidden, weight)
             ctx.dtype, ctx.bias_dtype = dtype, None if bias is None else bias.dtype
@@ -107,14 +107,14 @@ _LARGEST_SCALE = 2.0**16  # where float16's gradients are scaled from; PyTorch's
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerArithmetic:
-    """How a trainer computed, beside the loss itself."""
+    """How a trainer computed, besides the loss itself."""
 
     autocast: torch.dtype | None = None  # the dtype of its products; None: that of the weights
     micro_batch: int | None = None  # rollouts of one forward and backward pass; None: all of the step
     fused_head: bool = True
     """Whether the output layer's gradients are products in float32 (TRL's fused head) or in the dtype of the others."""
     float32_head: bool = False  # whether the fused head's logits are in float32 (``cast_lm_head_to_fp32``)
-    router_coefficient: float = 0.0  # what the router's load-balancing term is multiplied with
+    router_coefficient: float = 0.0  # factor on the router's load-balancing term
 
     @classmethod
     def from_settings(cls, settings: TrainerSettings, model: object) -> TrainerArithmetic:
@@ -160,17 +160,17 @@ class TrainedNorms:
 
     @property
     def told_within(self) -> float:
-        """How closely the trainer's norm can be told, relative: half of where one more order would put it."""
+        """Relative uncertainty of the reproduced norm: half the range in which one more order would lie."""
         low, high = prediction_interval(self.norms)
         return max((high - low) / (high + low), self.resolution) if high + low > 0 else 0.0
 
     def meets(self, logged: float) -> bool:
-        """Whether a logged norm lies as close as it can be told."""
+        """Whether a logged norm is as close as it can be reproduced."""
         return abs(self.mean - logged) <= self.told_within * abs(logged)
 
 
 def tensor_squares(prepared: PreparedStep) -> dict[str, float]:
-    """The squared norm of the step's whole gradient, tensor by tensor, in the arithmetic of the policy."""
+    """The squared norm of the step's gradient, tensor by tensor, in the arithmetic of the policy."""
     batches = prepared.batches(range(len(prepared.plan.sequences)), prepared.budget.tokens)
     with _accumulated(prepared, batches, TrainerArithmetic()) as gradients:
         return {name: float(full_tensor(gradient.double().square().sum())) for name, gradient in gradients.items()}
@@ -260,7 +260,7 @@ def _unseen(plan: RowPlan, batch: PaddedBatch) -> PaddedBatch:
 def _in_trainers_rows(
     prepared: PreparedStep, arithmetic: TrainerArithmetic, sampler: MeasuredPolicy | None
 ) -> tuple[PreparedStep, ForwardPasses]:
-    """The step in the trainer's padding, and what its loss looks at, computed by the same arithmetic."""
+    """The step in the trainer's padding, and the inputs of its loss, computed by the same arithmetic."""
     policy, plan = prepared.policy, prepared.plan
     framed, is_reduced = prepared.framed(), arithmetic.is_reduced(policy)
 
@@ -285,7 +285,7 @@ def _in_trainers_rows(
 
 
 def _nudged(prepared: PreparedStep, passes: ForwardPasses, draw: torch.Generator) -> PreparedStep:
-    """The step with every token's weight, and what forward passes told, a little larger or smaller."""
+    """The step with every token's weight, and the results of forward passes, a little larger or smaller."""
 
     def nudge(row: torch.Tensor, least: float) -> torch.Tensor:
         return row + _NUDGE * torch.randn(row.shape, generator=draw).to(row) * row.abs().clamp(min=least)
@@ -302,7 +302,7 @@ def _nudged(prepared: PreparedStep, passes: ForwardPasses, draw: torch.Generator
 def _accumulated(
     prepared: PreparedStep, batches: Sequence[PaddedBatch], arithmetic: TrainerArithmetic, *, rewards: float = 1.0
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """The gradients that a step's backward passes leave on the parameters; what these held before comes back."""
+    """The gradients that a step's backward passes leave on the parameters; their previous ones are restored."""
     trainable = prepared.policy.trainable
     scale = _LARGEST_SCALE if arithmetic.autocast == torch.float16 else 1.0
     with own_gradients(trainable):
@@ -340,7 +340,7 @@ def _backward(
 def _norm(gradients: Iterable[torch.Tensor]) -> float:
     """As PyTorch's clipping computes it, in the dtype of the gradients."""
     parts = list(gradients)
-    if num_connected() > 1:  # of tensors in parts, and whole ones beside them
+    if num_connected() > 1:  # of sharded tensors and unsharded ones
         return float(
             torch.linalg.vector_norm(torch.stack([full_tensor(torch.linalg.vector_norm(part)) for part in parts]))
         )
@@ -363,7 +363,7 @@ class Assumption:
 
     @classmethod
     def of(cls, policy: MeasuredPolicy) -> Assumption:
-        """What the folder itself says."""
+        """The facts from the folder itself."""
         return cls(padding_row=padding_row(policy.model))
 
     def holds_for(self, policy: MeasuredPolicy) -> MeasuredPolicy:
@@ -375,7 +375,7 @@ class Assumption:
         return replace(policy, trainable={n: p for n, p in policy.trainable.items() if n not in self.frozen})
 
     def describe(self, start: Assumption) -> Iterator[str]:
-        """What it says beyond what the folder says, which is ``start``, in sentences."""
+        """Its differences from the folder's own facts, ``start``, in sentences."""
         if self.padding_row != start.padding_row:
             had = "a gradient" if self.padding_row is None else "no gradient"
             token = start.padding_row if self.padding_row is None else self.padding_row
@@ -398,7 +398,7 @@ def other_assumptions(prepared: PreparedStep, frozen: frozenset[str], start: Ass
 
 
 def norm_under(prepared: PreparedStep, assumptions: Sequence[Assumption]) -> Iterator[tuple[Assumption, float]]:
-    """The norm of a step's whole gradient under each of some assumptions; one backward pass a padding row tells all."""
+    """The norm of a step's gradient under each of several assumptions, by one backward pass a padding row."""
     for row in dict.fromkeys(assumption.padding_row for assumption in assumptions):
         policy = Assumption(padding_row=row).holds_for(prepared.policy)
         squares = tensor_squares(replace(prepared, policy=policy))
@@ -429,7 +429,7 @@ def _padding_rows(prepared: PreparedStep) -> Sequence[int | None]:
 # TRL's output layer, where it is not a model's own.
 #
 # From 1.13 on TRL asks a model for its last hidden state only, multiplies it by the output embedding, scales and caps
-# it by a few numbers of the configuration, and takes log-probabilities from that. What a model does beyond, as BERT's
+# it by a few numbers of the configuration, and takes log-probabilities from that. Further layers of a model, as BERT's
 # family does in its prediction head, was no part of such a training.
 _SAME = 1e-3  # relative difference of logits that is rounding
 
@@ -461,9 +461,9 @@ def trl_output(model: Any) -> Iterator[None]:
 
 
 def _scaled(config: Any, logits: torch.Tensor) -> torch.Tensor:
-    """What TRL makes of the product, [1, S, V], by the configuration's numbers of these names."""
-    known = (getattr(config, name, None) for name in ("logit_scale", "output_multiplier", "lm_head_multiplier"))
-    scale, divisor = next((number for number in known if number is not None), None), "logits_scaling"
+    """TRL's function of the product, [1, S, V], by the configuration's numbers of these names."""
+    scales = (getattr(config, name, None) for name in ("logit_scale", "output_multiplier", "lm_head_multiplier"))
+    scale, divisor = next((number for number in scales if number is not None), None), "logits_scaling"
     if scale is None and getattr(config, divisor, None) is not None:
         scale = getattr(config, divisor) if config.model_type == "hyperclovax" else 1 / getattr(config, divisor)
     logits = logits if scale is None else logits * scale
@@ -472,20 +472,20 @@ def _scaled(config: Any, logits: torch.Tensor) -> torch.Tensor:
 
 
 _MOST_TOKENS = 16
-"""Tokens of a prompt, and of a completion, that the model is asked about: what it draws, it draws for each."""
+"""Tokens of a prompt, and of a completion, that the model is probed with: random numbers are drawn for each."""
 
 
 def is_random(policy: MeasuredPolicy, sequence: TokenSequence, *, without_dropout: bool) -> bool:
     """Whether two forward passes of training would differ.
 
     The model itself is asked, in training mode, for what it is called differs from one architecture to the next. Where
-    TRL switched dropout off (``disable_dropout``) it switched off the modules; what a layer hands to a function as a
-    number stays on.
+    TRL switched dropout off (``disable_dropout``) it switched off the modules; a rate that a layer hands to a function
+    as a number stays on.
     """
     batch = pad_batch([0], [_piece(sequence)], policy.device)
     with torch.no_grad(), _training(policy.model, without_dropout=without_dropout):
         first, second = (_seeded(policy, batch, seed) for seed in (0, 1))
-    return not torch.equal(first.nan_to_num(), second.nan_to_num())  # what overflowed is equal to itself here
+    return not torch.equal(first.nan_to_num(), second.nan_to_num())  # overflow is equal to itself
 
 
 def takes_random_numbers(policy: MeasuredPolicy, sequence: TokenSequence, *, without_dropout: bool) -> bool:
@@ -499,7 +499,7 @@ def takes_random_numbers(policy: MeasuredPolicy, sequence: TokenSequence, *, wit
 
 
 def _piece(sequence: TokenSequence) -> TokenSequence:
-    """The tokens around the end of a prompt; a row in a trainer's frame stays whole."""
+    """The tokens around the end of a prompt; a row in a trainer's frame is not cut."""
     if sequence.frame is not None:
         return sequence
     completion_ids, mask = sequence.completion_ids[:_MOST_TOKENS], sequence.mask[:_MOST_TOKENS]

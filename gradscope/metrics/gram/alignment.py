@@ -21,13 +21,14 @@ from gradscope.metrics.outcomes.groups import frac_draws_all
 from gradscope.metrics.uncertainty.intervals import NORMAL
 
 MIN_GROUPS = 3  # fewer groups have no jackknife worth the name
+_ONE_GRADIENT = "at most one group of this step has a gradient"
 _NO_SIGNAL = "its mean over groups is not above its own noise at this step, so it has no direction"
 _NO_LIMIT = "the signal may be zero, so no number of groups is too large"
 _ONE_GROUP = "it rests on a single group of this step"
 
 
 def pass_at_k_weights(rewards: ArrayLike, k: int) -> Array:
-    """What each score vector weighs in an unbiased estimate of the gradient of pass@k, from n rollouts of a prompt.
+    """The weight of each score vector in an unbiased estimate of the gradient of pass@k, from n rollouts of a prompt.
 
     The gradient of 1 - (1 - p)^k is k (1 - p)^(k - 1) grad p. With the other n - 1 rollouts, c of them correct, the
     share of their (k-1)-element draws without a success, C(n-1-c, k-1) / C(n-1, k-1), is unbiased for (1-p)^(k-1), and
@@ -65,7 +66,7 @@ class ExpectedUpdates:
         norms = self.cross[:, first, first] * self.cross[:, second, second]
         signal = (self.cross[:, first, first] > 0) & (self.cross[:, second, second] > 0)
         if self.num_groups < MIN_GROUPS:
-            return Estimate.undefined_because(f"{self.num_groups} groups are too few", num_units=self.num_groups)
+            return _too_few(self.num_groups)
         if not signal[0]:
             return Estimate.undefined_because(_NO_SIGNAL, num_units=self.num_groups)
         if not signal.all():
@@ -73,29 +74,27 @@ class ExpectedUpdates:
         values = self.cross[:, first, second] / np.sqrt(norms)
         return jackknifed(values, bounds=(-1.0, 1.0))
 
-    def signal_to_noise(self, place: int) -> Estimate:
+    def signal_to_noise(self, index: int) -> Estimate:
         """|E u|^2 over the total variance of u, u the mean of J groups: above 1 the update is mostly signal.
 
         At least -1, and negative where chance made the estimate of the signal so; undefined without a gradient.
         """
         if self.num_groups < MIN_GROUPS:
-            return Estimate.undefined_because(f"{self.num_groups} groups are too few", num_units=self.num_groups)
+            return _too_few(self.num_groups)
         counts = np.array([self.num_groups] + [self.num_groups - 1] * self.num_groups, dtype=np.float64)
-        signal = self.cross[:, place, place] / (counts * (counts - 1))
-        variance = self.own[:, place] / counts - signal
+        signal = self.cross[:, index, index] / (counts * (counts - 1))
+        variance = self.own[:, index] / counts - signal
         if not np.all(variance > 0):
-            return Estimate.undefined_because(
-                "at most one group of this step has a gradient", num_units=self.num_groups
-            )
+            return Estimate.undefined_because(_ONE_GRADIENT, num_units=self.num_groups)
         return jackknifed(counts * signal / variance, bounds=(-1.0, np.inf))
 
-    def critical_batch_size(self, place: int) -> Estimate:
+    def critical_batch_size(self, index: int) -> Estimate:
         """The number of groups at which signal and noise of the step's update are equal: J over the signal to noise.
 
         Below it twice the groups make nearly twice the progress, above it they add little. Undefined where the ratio
         may be zero; J over the upper end of its interval is then still the least that there can be.
         """
-        ratio = self.signal_to_noise(place)
+        ratio = self.signal_to_noise(index)
         if ratio.value is None:
             return ratio
         if ratio.low is None or ratio.low <= 0 or ratio.high is None:
@@ -122,9 +121,9 @@ def expected_updates(score_gram: ArrayLike, advantages: ArrayLike, index: ArrayL
     with_own = (weights[:, None, :] * (weights @ blocks)[None, :, :]) @ members
     across = np.moveaxis(with_all - with_own, -1, 0)
     own = np.diagonal(with_own, axis1=0, axis2=1)
-    whole = across.sum(axis=0)
+    total = across.sum(axis=0)
     # without group j all products with it go, from either side
-    cross = np.concatenate([whole[None], whole - across - across.swapaxes(1, 2)])
+    cross = np.concatenate([total[None], total - across - across.swapaxes(1, 2)])
     return ExpectedUpdates(
         cross=cross, own=np.concatenate([own.sum(axis=0)[None], own.sum(axis=0) - own]), num_groups=members.shape[1]
     )
@@ -139,7 +138,8 @@ def jackknifed(values: Array, bounds: tuple[float, float] = (-np.inf, np.inf)) -
     return Estimate(value=value, low=low, high=high, num_units=num)
 
 
-_ALIKE = "at most one group of this step has a gradient"
+def _too_few(num_groups: int, which: str = "groups") -> Estimate:
+    return Estimate.undefined_because(f"{num_groups} {which} are too few", num_units=num_groups)
 
 
 def group_cosine(group_gram: ArrayLike) -> Estimate:
@@ -154,12 +154,12 @@ def group_cosine(group_gram: ArrayLike) -> Estimate:
     live = np.diag(gram) > 0
     num = int(live.sum())
     if num < MIN_GROUPS:
-        return Estimate.undefined_because(f"{num} groups with a gradient are too few", num_units=num)
+        return _too_few(num, "groups with a gradient")
     norms = np.sqrt(np.diag(gram)[live])
     angles = gram[np.ix_(live, live)] / norms[:, None] / norms
-    with_others = angles.sum(axis=1) - 1.0
-    total = with_others.sum()
-    without = (total - 2 * with_others) / ((num - 1) * (num - 2))
+    cross_sums = angles.sum(axis=1) - 1.0
+    total = cross_sums.sum()
+    without = (total - 2 * cross_sums) / ((num - 1) * (num - 2))
     return jackknifed(np.concatenate([[total / (num * (num - 1))], without]), bounds=(-1.0, 1.0))
 
 
@@ -179,17 +179,17 @@ def noise_within(half_gram: ArrayLike) -> Estimate:
     gram = checked_gram(half_gram)
     num = len(gram) // 2
     if num < MIN_GROUPS:
-        return Estimate.undefined_because(f"{num} groups are too few", num_units=num)
+        return _too_few(num)
     squares = np.diag(gram).reshape(num, 2).mean(axis=1)
     shared = gram[np.arange(num) * 2, np.arange(num) * 2 + 1]
     groups = gram.reshape(num, 2, num, 2).sum(axis=(1, 3)) / 4
-    with_others = groups.sum(axis=1) - np.diag(groups)
-    total = with_others.sum()
-    products = np.concatenate([[total / (num * (num - 1))], (total - 2 * with_others) / ((num - 1) * (num - 2))])
+    cross_sums = groups.sum(axis=1) - np.diag(groups)
+    total = cross_sums.sum()
+    products = np.concatenate([[total / (num * (num - 1))], (total - 2 * cross_sums) / ((num - 1) * (num - 2))])
     own = _means_without(squares - shared)
     variance = _means_without(squares) - products
     if not np.all(variance > 0):
-        return Estimate.undefined_because(_ALIKE, num_units=num)
+        return Estimate.undefined_because(_ONE_GRADIENT, num_units=num)
     return jackknifed(own / variance, bounds=(0.0, np.inf))
 
 

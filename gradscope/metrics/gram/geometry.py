@@ -1,11 +1,11 @@
-"""How gradient rows lie to each other and which of them make up their sum: quadratic forms in their Gram matrix.
+"""Angles between gradient rows, and the share of each row in their sum: quadratic forms in the Gram matrix.
 
 Legend: R rollouts, X the matrix of their gradient rows [R, P], G = X X' its Gram matrix [R, R], the ``gram`` of most
 functions, K the Gram matrix of the score vectors (rows before they are multiplied by their advantage), J groups. The
 sum of the rows has the squared norm 1'G1, row i the inner product (G1)_i with it, and without row i the sum has 1'G1 -
 2 (G1)_i + G_ii.
 
-Sparsity is told by five definitions on the norms of the rows. A step can be sparse because whole groups are dead
+Sparsity has five definitions on the norms of the rows. A step can be sparse because entire groups are dead
 (``zero_groups``, ``zero_rows``), because few rollouts outweigh the rest (``small_rows``), or in between (``hoyer``,
 ``gini``). The definitions disagree by design; each keeps its name. Shares are undefined without rows, or where every
 row is zero.
@@ -24,7 +24,7 @@ from gradscope.metrics.gram.spectrum import ZERO_MATRIX, Array, checked_gram
 _COLLINEAR = 1e-10  # two class means whose Gram of unit vectors has a smaller eigenvalue than this are one direction
 _NOTHING = 1e-6  # a share of the rows' energy up to this is arithmetic: Gram matrices come from models in float32
 CHANNELS = ("shared_directions", "shared_energy", "shared_sum", "shared_kept", "residual_kept")
-"""What :func:`channels` says, in its order."""
+"""The numbers that :func:`channels` returns, in its order."""
 
 
 def gradient_gram(score_gram: ArrayLike, advantages: ArrayLike) -> Array:
@@ -94,7 +94,7 @@ def channels(grams: ArrayLike) -> Array:
     direction of its own pass for a shared one; a row times -1 changes nothing either, so which directions are shared is
     blind to who was rewarded. With eigenvectors w_k, eigenvalues l_k and norms n the rows' coordinates on direction k
     are sqrt(l_k) w_k n, and their sum is the sum's. Under random signs of the rows the expected square of a sum is the
-    rows' energy, so what is kept of either channel is 1 on average, exactly.
+    rows' energy, so the expected energy of the sum over that of the rows is exactly 1 in either channel.
 
     From Gram matrices of gradient rows, [..., N, N]: the number of shared directions, the share of the rows' energy in
     them, the share of the sum's, and of each channel, shared and residual, the energy of the sum over that of the rows,
@@ -126,17 +126,17 @@ def channels(grams: ArrayLike) -> Array:
     )
 
 
-# A ratio of energies; NaN where the lower one is nothing beside the rows'.
-def _over(part: Array, whole: Array, energy: Array) -> Array:
-    known = np.full(whole.shape, np.nan)
-    return np.asarray(np.divide(part, whole, out=known, where=whole > _NOTHING * energy), dtype=np.float64)
+def _over(part: Array, total: Array, energy: Array) -> Array:
+    """A ratio of energies; NaN where the denominator is negligible beside the rows' energy."""
+    shares = np.full(total.shape, np.nan)
+    return np.asarray(np.divide(part, total, out=shares, where=total > _NOTHING * energy), dtype=np.float64)
 
 
 def class_subspace_energy(gram: ArrayLike, passed: ArrayLike) -> Estimate:
     """Share of |X|_F^2 in the span of the mean passing row and the mean failing row, from G, [R, R], and flags, [R].
 
     With C [R, 2] the matrix that averages the rows of each class, the share is tr(G C (C'GC)^+ C'G) / tr(G). A share
-    near 1 says that the group's gradient is the difference of two means. Two directions catch something of any few
+    near 1 says that the group's gradient is the difference of two means. Two directions hold some energy of any few
     rows, so read it against R: R = 2 gives 1 always. Undefined where a class is empty or every row is zero.
 
     Raises:
@@ -184,7 +184,7 @@ def group_sums(gram: ArrayLike, index: ArrayLike) -> Array:
 
 
 def update_gram(score_gram: ArrayLike, advantages: ArrayLike) -> Array:
-    """Inner products of whole updates: A K A', [F, F], one row of A a formulation, [F, R].
+    """Inner products of the updates of formulations: A K A', [F, F], one row of A a formulation, [F, R].
 
     Its :func:`cosines` are those between formulations.
 
@@ -203,7 +203,7 @@ def update_gram(score_gram: ArrayLike, advantages: ArrayLike) -> Array:
 def between_groups(gram: ArrayLike, index: ArrayLike) -> Estimate:
     """Share of |X|_F^2 in the groups' mean rows: sum over j of n_j |mean row of j|^2, over tr(G).
 
-    What is left lies within groups and cancels in each group's sum. Undefined where every row is zero. Takes G, [R, R],
+    The rest lies within groups and cancels in each group's sum. Undefined where every row is zero. Takes G, [R, R],
     and the group of each row as a number from 0 to J - 1, [R].
 
     >>> between_groups([[1.0, -1.0], [-1.0, 1.0]], [0, 0]).value
@@ -248,7 +248,7 @@ def cosines_to_sum(gram: ArrayLike) -> Array:
 def top_share(gram: ArrayLike, *, fraction: float = 0.1) -> Estimate:
     """Share of the summed row norms that the largest rows hold: sum of the top |g_i| / sum of all |g_i|.
 
-    ``fraction`` of the rows is the top, rounded up to whole rows: the least that the share can be.
+    ``fraction`` of the rows counts as the top, rounded up.
 
     >>> top_share([[9.0, 0.0], [0.0, 1.0]], fraction=0.5).value
     0.75
@@ -304,16 +304,14 @@ def removal_order(gram: ArrayLike, *, most: int) -> tuple[list[int], list[float]
     ([0], [1.0])
     """
     matrix = checked_gram(gram)
-    kept = np.ones(len(matrix), dtype=np.bool_)
-    order: list[int] = []
-    norms: list[float] = []
-    total = float(matrix.sum())
+    remaining = np.ones(len(matrix), dtype=np.bool_)
+    order, norms, total = list[int](), list[float](), float(matrix.sum())
     while len(order) < min(most, len(matrix)):
-        squared = total - 2 * matrix @ kept + np.diag(matrix)
-        best = int(np.argmin(np.where(kept, squared, np.inf)))
+        squared = total - 2 * matrix @ remaining + np.diag(matrix)
+        best = int(np.argmin(np.where(remaining, squared, np.inf)))
         if not squared[best] < total:
             break
-        kept[best] = False
+        remaining[best] = False
         total = max(float(squared[best]), 0.0)
         order.append(best)
         norms.append(float(np.sqrt(total)))

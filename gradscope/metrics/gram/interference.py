@@ -1,4 +1,4 @@
-"""What a step along the gradient of one prompt does to the correct answers of others, trained or held out.
+"""How a step along the gradient of one prompt changes the correct answers of other prompts, trained or held out.
 
 To first order a small step t S_j changes the log-probability of an answer with the score vector s by t S_j . s. The
 correct answers of another prompt did not enter S_j, so the sign of the product is not the noise that both share.
@@ -32,7 +32,7 @@ HANGS_ON_ONE = "it hangs on a single group of this step"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Effects(ABC):
-    """How gradients of prompts change correct answers of prompts; rows are who pulls, columns who is pulled."""
+    """How gradients of prompts (rows) change correct answers of prompts (columns)."""
 
     effect: Array  # e_jk per unit of step, [J, J] or [J, M]; 0 for one without a correct answer
     cosine: Array  # that over |S_j| |C_k|; 0 where either is zero
@@ -58,53 +58,55 @@ class PromptEffects(_Effects):
     is_solved: NDArray[np.bool_]  # whether it has a correct answer, [J]
 
     def transfer(self) -> Estimate:
-        """What all other prompts do to a prompt's correct answers over what it does for itself, in the sum.
+        """The effect of all other prompts on a prompt's correct answers over the prompt's own effect, in the sum.
 
-        Negative where the others undo what the prompt learned; jackknifed over prompts. Undefined for fewer than three,
-        or where their own gradients do not raise their correct answers.
+        Negative where they undo what the prompt learned; jackknifed over prompts. Undefined for fewer than three, or
+        where prompts' own gradients do not raise their correct answers.
         """
-        kept = self.pulls | self.is_solved
-        num = int(kept.sum())
+        counted = self.pulls | self.is_solved
+        num = int(counted.sum())
         if num < MIN_GROUPS:
             return _too_few(num)
         own = np.diag(self.effect)
-        between = self.effect - np.diag(own)
-        leaving = np.concatenate([[0.0], (between.sum(axis=0) + between.sum(axis=1))[kept]])
-        others, alone = between.sum() - leaving, own.sum() - np.concatenate([[0.0], own[kept]])
+        cross_effects = _without_each(self.effect - np.diag(own), counted)
+        alone = own.sum() - np.concatenate([[0.0], own[counted]])
         if alone[0] <= 0:
             return Estimate.undefined_because(NO_OWN, num_units=num)
         if np.any(alone <= 0):
             return Estimate.undefined_because(HANGS_ON_ONE, num_units=num)
-        return jackknifed(others / alone)
+        return jackknifed(cross_effects / alone)
 
     def influences(self) -> list[Estimate]:
-        """What each prompt does to the correct answers of the others, in units of what prompts do for themselves, [J].
+        """The effect of each prompt on the correct answers of the others, in units of prompts' own effects, [J].
 
-        The mean of e_jk over the others with a correct answer, over the mean of e_kk, with Student's interval over the
-        others; undefined where prompts do nothing for themselves, the group has no gradient, or no other has an answer.
+        The mean of e_jk over the other prompts with a correct answer, over the mean of e_kk, with Student's interval
+        over those prompts; undefined where prompts have no effect on themselves, the group has no gradient, or no other
+        prompt has a correct answer.
         """
         own = float(np.diag(self.effect)[self.is_solved].mean()) if self.is_solved.any() else 0.0
         if own <= 0:
             return [Estimate.undefined_because(NO_OWN)] * len(self.effect)
-        found = []
-        for place, effect in enumerate(self.effect):
-            others = self.is_solved & (np.arange(len(effect)) != place)
-            if not self.pulls[place]:
-                found.append(Estimate.undefined_because("the group has no gradient"))
-            elif not others.any():
-                found.append(Estimate.undefined_because("no other group has a correct answer"))
+        estimates = []
+        for index, effect in enumerate(self.effect):
+            other_solved = self.is_solved & (np.arange(len(effect)) != index)
+            if not self.pulls[index]:
+                estimates.append(Estimate.undefined_because("the group has no gradient"))
+            elif not other_solved.any():
+                estimates.append(Estimate.undefined_because("no other group has a correct answer"))
             else:
-                found.append(student_mean(effect[others] / own))
-        return found
+                estimates.append(student_mean(effect[other_solved] / own))
+        return estimates
 
     def _mean_over_pairs(self, values: Array, bounds: tuple[float, float]) -> Estimate:
         pairs = np.outer(self.pulls, self.is_solved) & ~np.eye(len(values), dtype=np.bool_)
-        kept = self.pulls | self.is_solved
-        if kept.sum() < MIN_GROUPS or not pairs.any():
-            return _too_few(int(kept.sum()))
-        counts, sums = (_without_each(part, kept) for part in (pairs.astype(np.float64), np.where(pairs, values, 0.0)))
+        counted = self.pulls | self.is_solved
+        if counted.sum() < MIN_GROUPS or not pairs.any():
+            return _too_few(int(counted.sum()))
+        counts, sums = (
+            _without_each(part, counted) for part in (pairs.astype(np.float64), np.where(pairs, values, 0.0))
+        )
         if np.any(counts <= 0):
-            return Estimate.undefined_because(HANGS_ON_ONE, num_units=int(kept.sum()))
+            return Estimate.undefined_because(HANGS_ON_ONE, num_units=int(counted.sum()))
         return jackknifed(sums / counts, bounds)
 
 
@@ -114,8 +116,8 @@ def prompt_effects(gram: ArrayLike, weights: ArrayLike, groups: ArrayLike, is_co
     Each rollout has its advantage, its group as a number from 0 to J - 1, and whether its answer is right, [R] each.
 
     >>> scores = np.array([[2.0, 1.0], [0.0, 0.0], [-1.0, 1.0], [0.0, 0.0]])
-    >>> found = prompt_effects(scores @ scores.T, [0.5, -0.5, 0.5, -0.5], [0, 0, 1, 1], [True, False, True, False])
-    >>> found.effect.tolist()  # each prompt undoes a part of what the other does for itself
+    >>> effects = prompt_effects(scores @ scores.T, [0.5, -0.5, 0.5, -0.5], [0, 0, 1, 1], [True, False, True, False])
+    >>> effects.effect.tolist()  # each prompt undoes a part of the other's own effect
     [[2.5, -0.5], [-0.5, 1.0]]
     """
     matrix = checked_gram(gram)
@@ -133,9 +135,9 @@ def prompt_effects(gram: ArrayLike, weights: ArrayLike, groups: ArrayLike, is_co
     )
 
 
-def _without_each(pairs: Array, kept: NDArray[np.bool_]) -> Array:
-    """The sum over all pairs of different groups, and without those of each group that is kept, [1 + kept]."""
-    leaving = (pairs.sum(axis=0) + pairs.sum(axis=1))[kept]
+def _without_each(pairs: Array, counted: NDArray[np.bool_]) -> Array:
+    """The sum over all pairs of different groups, then without the pairs of each counted group, [1 + counted]."""
+    leaving = (pairs.sum(axis=0) + pairs.sum(axis=1))[counted]
     return np.asarray(pairs.sum() - np.concatenate([[0.0], leaving]))
 
 
@@ -154,7 +156,7 @@ class HeldoutEffects(_Effects):
     pulls: NDArray[np.bool_]  # which groups of the step have a gradient; J of them do
 
     def transfer(self) -> Estimate:
-        """What the step does to a held-out prompt's correct answers over what it does to those that it was trained on.
+        """The step's effect on a held-out prompt's correct answers over its effect on those that it was trained on.
 
         A ratio of means, 1 where held-out answers gain as much; jackknifed over prompts of both kinds. Undefined for
         fewer than three of either, or where the step does not raise its own prompts' correct answers.
@@ -163,7 +165,7 @@ class HeldoutEffects(_Effects):
             return few
         if self.own is None:
             return Estimate.undefined_because(self.unknown, num_units=self._num_units)
-        # a training prompt leaves both sides: as one that pulls, and as one whose answers are looked at
+        # a left-out training prompt goes from both sides: its gradient, and its correct answers
         pulled = self.effect.mean(axis=1)
         held = np.concatenate([[pulled.sum()], pulled.sum() - pulled])
         total, solved = self.own.sum(), self.is_solved.astype(np.float64)
@@ -194,10 +196,10 @@ class HeldoutEffects(_Effects):
         return sum(self.effect.shape)
 
     def _too_few(self) -> Estimate | None:
-        whats = ("groups have a gradient", "held-out prompts have a correct answer")
-        for num, what in zip(self.effect.shape, whats, strict=True):
+        conditions = ("groups have a gradient", "held-out prompts have a correct answer")
+        for num, condition in zip(self.effect.shape, conditions, strict=True):
             if num < MIN_GROUPS:
-                return Estimate.undefined_because(f"fewer than {MIN_GROUPS} {what}", num_units=num)
+                return Estimate.undefined_because(f"fewer than {MIN_GROUPS} {condition}", num_units=num)
         return None
 
     def _mean_over_pairs(self, values: Array, bounds: tuple[float, float]) -> Estimate:
@@ -228,10 +230,10 @@ def heldout_effects(
         unknown: Why it is not.
 
     >>> scores = np.array([[1.0, 0.0], [0.0, 1.0]])
-    >>> found = heldout_effects(
+    >>> effects = heldout_effects(
     ...     np.eye(2), [1.0, -1.0], [0, 1], [True, False], scores @ [[3.0], [4.0]], [5.0], None
     ... )
-    >>> found.effect.tolist(), found.cosine.round(2).tolist()
+    >>> effects.effect.tolist(), effects.cosine.round(2).tolist()
     ([[3.0], [-4.0]], [[0.6], [-0.8]])
     """
     matrix = checked_gram(gram)
@@ -244,14 +246,14 @@ def heldout_effects(
     cosine = np.clip(np.divide(effect, scale, out=np.zeros_like(effect), where=scale > 0), -1.0, 1.0)
     right = of_group * np.asarray(is_correct, dtype=np.float64)
     num_right = right.sum(axis=1, keepdims=True)
-    at_home = None
+    trained = None
     if own is not None:
-        at_home = pulling @ np.asarray(own, dtype=np.float64) @ (right / np.maximum(num_right, 1.0)).T
+        trained = pulling @ np.asarray(own, dtype=np.float64) @ (right / np.maximum(num_right, 1.0)).T
     return HeldoutEffects(
         effect=effect,
         cosine=cosine,
         norms=(_mean(lengths[pulls]), _mean(np.asarray(norms, dtype=np.float64))),
-        own=None if at_home is None else at_home[np.ix_(pulls, pulls)],
+        own=None if trained is None else trained[np.ix_(pulls, pulls)],
         unknown=unknown,
         is_solved=(num_right[:, 0] > 0)[pulls],
         pulls=pulls,

@@ -1,15 +1,15 @@
-"""Weighted sums of the same gradients beside each other: shares, cosines and sizes, with intervals over groups.
+"""Weighted sums of the same gradients compared: shares, cosines and sizes, with intervals over groups.
 
-A step's tokens under several weights make several sums. Their inner products by group say how the sums lie to each
-other, and what is left of that without any one group, which gives the intervals: they are for other prompts.
+A step's tokens under several weights make several sums. Their inner products by group give the angles between the sums,
+with all groups and without any one group, which gives the intervals: they are for other prompts.
 
 Intervals are jackknifed on a scale without ends (the logit of a share, the logarithm of a ratio, Fisher's z of a
 cosine), with Student's quantile; a few groups of large norm decide the variance, so its degrees of freedom are
 Satterthwaite's (1946). ``benchmarks/referee/token_parts.py`` measures what they cover: in steps of 8 to 64 groups whose
 norms differ by orders of magnitude nominal 95 % held the truth 92 to 98 % of times, of an energy's share 85 to 94 %.
 
-What the weights themselves leave of a sample (its effective share, their variance, what is masked) has intervals of
-the same kind.
+The effect of the weights themselves on a sample (its effective share, their variance, the masked share) has intervals
+of the same kind.
 
 Legend: V sums, J groups, K the Gram matrix of the sums by group, M units of a weight: tokens or whole sequences.
 """
@@ -35,10 +35,10 @@ NO_LENGTH = "one of the two sums is zero, and has no direction"
 
 @dataclass(frozen=True, slots=True)
 class OpenScale:
-    """Where a number has no ends: the way there and back."""
+    """A transformation to a scale without ends, and back."""
 
-    there: Callable[[Array], Array]  # from the number, elementwise
-    back: Callable[[float], float]  # to it
+    forward: Callable[[Array], Array]  # elementwise
+    inverse: Callable[[float], float]
 
 
 SHARE = OpenScale(lambda share: np.asarray(logit(share)), lambda value: float(expit(value)))  # from 0 to 1
@@ -55,17 +55,17 @@ def products_without(gram: ArrayLike) -> Array:
     [4.0, 1.0, 1.0]
     """
     products = np.asarray(gram, dtype=np.float64)
-    whole, with_group = products.sum(axis=(1, 3)), products.sum(axis=3)
+    total, with_group = products.sum(axis=(1, 3)), products.sum(axis=3)
     own = np.einsum("vjwj->jvw", products)
     across = np.moveaxis(with_group, 1, 0)
-    return np.concatenate([whole[None], whole - across - across.swapaxes(1, 2) + own])
+    return np.concatenate([total[None], total - across - across.swapaxes(1, 2) + own])
 
 
 def sum_cosine(products: Array, first: ArrayLike, second: ArrayLike) -> Estimate:
     """Cosine of two combinations of the V sums in ``products_without``; undefined where either is zero.
 
-    ``first`` and ``second`` say how often each sum is in them, [V]. Without an interval for fewer than three groups, or
-    where one group alone has either.
+    ``first`` and ``second`` are the coefficients of the sums in them, [V]. Without an interval for fewer than three
+    groups, or where a single group has either.
 
     >>> by_group = np.einsum("vd,wd,jk->vjwk", [[1.0, 0.0], [1.0, 1.0]], [[1.0, 0.0], [1.0, 1.0]], np.ones((3, 3)))
     >>> round(sum_cosine(products_without(by_group), [1, 0], [0, 1]).value, 4)
@@ -89,14 +89,14 @@ def norm_ratio(products: Array, first: ArrayLike, second: ArrayLike) -> Estimate
     return _jackknifed(squares[0], squares[1], POSITIVE)
 
 
-def sum_share(products: Array, part: ArrayLike, whole: ArrayLike) -> Estimate:
-    """A combination's part of another along that other's own direction, a . b / |b|^2; parts of a whole add up to 1.
+def sum_share(products: Array, part: ArrayLike, reference: ArrayLike) -> Estimate:
+    """A combination's share of another along the other's own direction, a . b / |b|^2; the parts of a sum add up to 1.
 
     >>> by_group = np.einsum("vd,wd,jk->vjwk", np.diag([3.0, 1.0]), np.diag([3.0, 1.0]), np.ones((3, 3)))
     >>> sum_share(products_without(by_group), [1, 0], [1, 1]).value
     0.9
     """
-    a, b = np.asarray(part, dtype=np.float64), np.asarray(whole, dtype=np.float64)
+    a, b = np.asarray(part, dtype=np.float64), np.asarray(reference, dtype=np.float64)
     return _jackknifed(_form(products, a, b), _form(products, b, b), ANY)
 
 
@@ -119,8 +119,8 @@ def left_out_sums(values: ArrayLike) -> Array:
     [3.0, 2.0, 1.0]
     """
     numbers = np.asarray(values, dtype=np.float64)
-    whole = numbers.sum(axis=0)
-    return np.concatenate([whole[None], whole - numbers])
+    total = numbers.sum(axis=0)
+    return np.concatenate([total[None], total - numbers])
 
 
 def over_steps(values: Sequence[Array]) -> Array:
@@ -129,33 +129,33 @@ def over_steps(values: Sequence[Array]) -> Array:
     >>> over_steps([left_out_sums([1.0, 2.0]), left_out_sums([4.0])]).tolist()
     [7.0, 6.0, 5.0, 3.0]
     """
-    whole = np.sum([one[0] for one in values], axis=0)
-    return np.concatenate([whole[None], *(whole - one[0] + one[1:] for one in values)])
+    total = np.sum([sums[0] for sums in values], axis=0)
+    return np.concatenate([total[None], *(total - sums[0] + sums[1:] for sums in values)])
 
 
 def jackknifed_on(values: ArrayLike, scale: OpenScale) -> Estimate:
-    """A number with its interval, made on a scale without ends from what it is without each group, [1 + J].
+    """A number with its interval, computed on a scale without ends from its values without each group, [1 + J].
 
     Without an interval where there are fewer than three groups, the number is at an end of its range with some group
     left out, or no group makes a difference.
 
-    >>> found = jackknifed_on([0.5, 0.4, 0.5, 0.6], SHARE)
-    >>> found.value, round(found.low, 3), round(found.high, 3)
+    >>> share = jackknifed_on([0.5, 0.4, 0.5, 0.6], SHARE)
+    >>> share.value, round(share.low, 3), round(share.high, 3)
     (0.5, 0.118, 0.882)
     """
     numbers = np.asarray(values, dtype=np.float64)
     num = len(numbers) - 1
     with np.errstate(divide="ignore", invalid="ignore"):
-        there = scale.there(numbers)
+        scaled = scale.forward(numbers)
     alone = Estimate.exact(float(numbers[0]), num_units=num)
-    if num < MIN_GROUPS or not np.all(np.isfinite(there)):
+    if num < MIN_GROUPS or not np.all(np.isfinite(scaled)):
         return alone
-    squares = (there[1:] - there[1:].mean()) ** 2
+    squares = (scaled[1:] - scaled[1:].mean()) ** 2
     if not squares.max() > 0:
         return alone
     freedom = min(float(num - 1), 3 * float(squares.sum()) ** 2 / float(np.sum(squares**2)))
     half = student_quantile(freedom) * math.sqrt((num - 1) / num * float(squares.sum()))
-    low, high = (scale.back(float(there[0]) + side * half) for side in (-1, 1))
+    low, high = (scale.inverse(float(scaled[0]) + side * half) for side in (-1, 1))
     return Estimate(value=float(numbers[0]), low=low, high=high, num_units=num)
 
 
@@ -177,20 +177,20 @@ LARGEST = 1e30  # weights from here on would leave single precision in a gradien
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightEstimates:
-    """Some weights f of M units."""
+    """Estimates of weights f of M units."""
 
-    kept: Estimate  # share of the units with f > 0
+    frac_positive: Estimate  # share of the units with f > 0
     ess: Estimate  # (sum of f)^2 / (M sum of f^2)
     chi2: Estimate  # mean of f^2 - 1
 
 
 def weight_estimates(weights: ArrayLike, groups: ArrayLike) -> WeightEstimates:
-    """The three numbers of some weights, finite and not negative, [M], with intervals over their groups, [M].
+    """The three estimates of finite, non-negative weights, [M], with intervals over their groups, [M].
 
     The effective share is undefined where every weight is zero.
 
-    >>> found = weight_estimates([1.0, 3.0, 0.0, 0.0], [0, 0, 1, 1])
-    >>> found.kept.value, found.ess.value, found.chi2.value
+    >>> estimates = weight_estimates([1.0, 3.0, 0.0, 0.0], [0, 0, 1, 1])
+    >>> estimates.frac_positive.value, estimates.ess.value, estimates.chi2.value
     (0.5, 0.4, 1.5)
     """
     f, index = np.asarray(weights, dtype=np.float64), np.asarray(groups, dtype=np.int64)
@@ -198,14 +198,14 @@ def weight_estimates(weights: ArrayLike, groups: ArrayLike) -> WeightEstimates:
         np.bincount(index, values) for values in (np.ones(len(f)), (f > 0).astype(np.float64), f, f**2)
     )
     return WeightEstimates(
-        kept=ratio_over_groups(positive, number),
+        frac_positive=ratio_over_groups(positive, number),
         ess=_effective_share(total, square, number),
         chi2=ratio_over_groups(square, number, POSITIVE).map(lambda moment: moment - 1.0),
     )
 
 
 def usable(weights: Mapping[str, Array]) -> dict[str, Array]:
-    """Those of some weights that a gradient can be multiplied by: all of them below :data:`LARGEST`.
+    """The weights that a gradient can be multiplied by: all of them below :data:`LARGEST`.
 
     >>> list(usable({"small": np.array([1.0, 2.0]), "large": np.array([1.0, np.inf])}))
     ['small']

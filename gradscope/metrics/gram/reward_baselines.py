@@ -19,7 +19,7 @@ from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
 
 REFERENCE = "leave_one_out"
-"""The baseline that others are compared with: unbiased, and what centering by the group's mean is up to a factor."""
+"""The baseline of reference: unbiased, and equal to centering by the group's mean up to a factor."""
 
 
 def optimal_baseline_of_group(rewards: ArrayLike, squared_norms: ArrayLike) -> Estimate:
@@ -56,23 +56,23 @@ def baselines(rewards: ArrayLike, squared_norms: ArrayLike) -> dict[str, Array]:
     ``group_mean`` and ``optimal`` see the rollout that they are for: the first shrinks the gradient by (G - 1)/G, the
     second is a bound that no constant of the group can beat on these rollouts. The others do not.
 
-    >>> found = baselines([[1.0, 0.0, 0.0]], [[1.0, 1.0, 1.0]])
-    >>> found["leave_one_out"].tolist(), found["optimal_leave_one_out"].tolist()
+    >>> by_name = baselines([[1.0, 0.0, 0.0]], [[1.0, 1.0, 1.0]])
+    >>> by_name["leave_one_out"].tolist(), by_name["optimal_leave_one_out"].tolist()
     ([[0.0, 0.5, 0.5]], [[0.0, 0.5, 0.5]])
     """
     values, weights = _checked(rewards, squared_norms)
     size = values.shape[-1]
     total, weighted = weights.sum(axis=-1, keepdims=True), (weights * values).sum(axis=-1, keepdims=True)
-    others = (values.sum(axis=-1, keepdims=True) - values) / (size - 1)
+    leave_one_out = (values.sum(axis=-1, keepdims=True) - values) / (size - 1)
     mean = np.broadcast_to(values.mean(axis=-1, keepdims=True), values.shape)
     left = total - weights
     return {
         "zero": np.zeros(values.shape),
         "group_mean": mean,
-        "leave_one_out": others,
+        "leave_one_out": leave_one_out,
         "optimal": np.broadcast_to(optimal_baselines(values, weights), values.shape),
         "optimal_leave_one_out": np.divide(
-            weighted - weights * values, left, out=others.copy(), where=left > 1e-12 * total
+            weighted - weights * values, left, out=leave_one_out.copy(), where=left > 1e-12 * total
         ),
     }
 

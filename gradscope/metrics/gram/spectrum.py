@@ -1,8 +1,8 @@
-"""What the singular values of a gradient matrix count as, and what a rank would be without its supposed cause.
+"""Ranks of a gradient matrix from its singular values, and null models that take a rank's supposed cause away.
 
 Legend: R rollouts, N rows of the matrix X, P columns, D draws, s the singular values of X in descending order,
-G = X X' its Gram matrix [N, N], K that of the score vectors. Singular values may be given in any order, [N]; what they
-count as is undefined for a zero matrix.
+G = X X' its Gram matrix [N, N], K that of the score vectors. Singular values may be given in any order, [N]; ranks are
+undefined for a zero matrix.
 
 Six answers to "how many directions are there?" always come in this order (Renyi entropies of falling order):
 ``1 <= stable_rank <= participation_ratio <= spectral_entropy_rank <= effective_rank <= rank <= min(N, P)``.
@@ -98,8 +98,8 @@ def center_grams(grams: Array) -> Array:
     [[[0.5, -0.5], [-0.5, 0.5]]]
     """
     means = grams.mean(axis=-1, keepdims=True)
-    whole = means.mean(axis=-2, keepdims=True)
-    return np.asarray(grams - means - means.swapaxes(-1, -2) + whole, dtype=np.float64)
+    grand_means = means.mean(axis=-2, keepdims=True)
+    return np.asarray(grams - means - means.swapaxes(-1, -2) + grand_means, dtype=np.float64)
 
 
 def noise_floor(gram: ArrayLike, relative_error: float) -> float:

@@ -1,4 +1,4 @@
-"""Shares of degenerate groups, the i.i.d. prediction beside them, and whether a dead prompt comes back dead.
+"""Shares of degenerate groups, their i.i.d. prediction, and whether a dead prompt is dead again at its next visit.
 
 Legend: J groups, G group size, V pairs of consecutive visits of one prompt.
 
@@ -54,7 +54,7 @@ class GroupTable:
         return Draws(step=self.step, prompt=self.prompt, size=self.size, equal=self.dead.astype(np.float64), rate=rate)
 
     def take(self, rows: NDArray[np.int64] | slice) -> GroupTable:
-        """Some of the groups, by their places or from which to which."""
+        """The groups of these rows."""
         return GroupTable(
             step=self.step[rows],
             prompt=self.prompt[rows],
@@ -104,22 +104,24 @@ def estimate_degeneracies(
     """The same of several tables, as of the steps of a run, in a fraction of the time of one by one."""
     keys = [_likeness(table) if len(table.size) <= _FEW else at for at, table in enumerate(tables)]
     different = dict(zip(keys, tables, strict=True))
-    one_each, found = list(different.values()), list[DegeneracyEstimates]()
-    for start in range(0, len(one_each), _TABLES):
-        some = one_each[start : start + _TABLES]
+    representatives, estimates = list(different.values()), list[DegeneracyEstimates]()
+    for start in range(0, len(representatives), _TABLES):
+        chunk = representatives[start : start + _TABLES]
         shares = bootstrap_shares(
-            list(map(share_columns, some)), [table.draws.unit for table in some], resampling=resampling
+            list(map(share_columns, chunk)), [table.draws.unit for table in chunk], resampling=resampling
         )
-        found += [_estimates(table, of_table, base_pass_rate) for table, of_table in zip(some, shares, strict=True)]
-    known = dict(zip(different, found, strict=True))
-    return [known[key] for key in keys]
+        estimates += [
+            _estimates(table, of_table, base_pass_rate) for table, of_table in zip(chunk, shares, strict=True)
+        ]
+    by_key = dict(zip(different, estimates, strict=True))
+    return [by_key[key] for key in keys]
 
 
 def _likeness(table: GroupTable) -> tuple[object, ...]:
-    """What the estimates of a table follow from: its prompts and steps count by their order alone."""
-    places = tuple(_ranks(column.tolist()) for column in (table.prompt, table.step))
+    """A key that tables with the same estimates share: prompts and steps count by their order alone."""
+    ranks = tuple(_ranks(column.tolist()) for column in (table.prompt, table.step))
     passing = None if table.num_passing is None else table.num_passing.tobytes()
-    return *places, table.size.tobytes(), table.dead.tobytes(), passing
+    return *ranks, table.size.tobytes(), table.dead.tobytes(), passing
 
 
 def _ranks(values: list[object]) -> tuple[int, ...]:
@@ -234,11 +236,11 @@ def dead_persistence(step: ArrayLike, prompt: ArrayLike, dead: ArrayLike, *, res
     """How much likelier a group is dead where its prompt was dead the last time; intervals resample prompts.
 
     Each group has its step, its prompt and whether its rewards are all equal, [J] each. Two groups of a prompt at one
-    step are one visit: the later one is looked at. Each number is undefined where nothing tells it.
+    step are one visit: the later one counts. Each number is undefined where no return bears on it.
 
-    >>> steps, prompts = [1, 1, 2, 2] * 6, [f"{place // 4}{place % 2}" for place in range(24)]
-    >>> found = dead_persistence(steps, prompts, [True, False] * 12, resampling=Resampling(num_resamples=50))
-    >>> found.after_dead.value, found.after_live.value, found.num_returns
+    >>> steps, prompts = [1, 1, 2, 2] * 6, [f"{row // 4}{row % 2}" for row in range(24)]
+    >>> persistence = dead_persistence(steps, prompts, [True, False] * 12, resampling=Resampling(num_resamples=50))
+    >>> persistence.after_dead.value, persistence.after_live.value, persistence.num_returns
     (1.0, 0.0, 12)
     """
     times, (names, index) = np.asarray(step), np.unique(np.asarray(prompt), return_inverse=True)
@@ -260,23 +262,23 @@ def dead_persistence(step: ArrayLike, prompt: ArrayLike, dead: ArrayLike, *, res
     )
 
 
-def _share(after: Bools, who: Ints, chosen: Bools, others: str, resampling: Resampling) -> Estimate:
+def _share(after: Bools, who: Ints, chosen: Bools, if_none: str, resampling: Resampling) -> Estimate:
     """Of the chosen returns, those that are dead."""
     if not chosen.any():
-        return Estimate.undefined_because(f"every group before a return is {others}", num_units=len(np.unique(who)))
+        return Estimate.undefined_because(f"every group before a return is {if_none}", num_units=len(np.unique(who)))
     return bootstrap_mean(after[chosen], who[chosen], resampling=resampling)
 
 
 def _excess(before: Bools, after: Bools, who: Ints, at: Ints, resampling: Resampling) -> Estimate:
     """By step n1 n0 / n (p1 - p0), summed over sum n1 n0 / n: the slope of ``after`` on ``before`` within steps."""
-    _, place = np.unique(at, return_inverse=True)
-    num = np.bincount(place)
-    was, is_now = (flags - (np.bincount(place, flags) / num)[place] for flags in (before, after))
+    _, stratum = np.unique(at, return_inverse=True)
+    num = np.bincount(stratum)
+    was, is_now = (flags - (np.bincount(stratum, flags) / num)[stratum] for flags in (before, after))
     if not np.any(was):
         return Estimate.undefined_because(_ALL_ALIKE, num_units=len(np.unique(who)))
     units = cluster_sums(np.column_stack([was * is_now, was**2]), who)
     units = units[units[:, 1] > 0]
-    floor = _NOTHING * units[:, 1].sum()  # a resample may hold no prompt that tells the two apart
+    floor = _NOTHING * units[:, 1].sum()  # a resample may hold no prompt that returns after both kinds
 
     def slope(sums: Array) -> Array:
         return np.asarray(sums[..., :1] / np.maximum(sums[..., 1:], floor), dtype=np.float64)

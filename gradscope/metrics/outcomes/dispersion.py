@@ -44,7 +44,7 @@ class DispersionTest:
     z: Estimate
     """Standard deviations by which fewer pairs disagree than in the mean of all deals; positive: over-dispersed."""
     p_value: Estimate  # chance of so few disagreeing pairs if all rollouts of a step had one pass rate
-    test: str  # how the p-value was found
+    test: str  # how the p-value was computed
 
 
 def dispersion_test(
@@ -123,37 +123,37 @@ def estimate_rate_variance(
 def estimate_rate_parts(
     step: ArrayLike, prompts: ArrayLike, num_samples: ArrayLike, num_passing: ArrayLike, *, resampling: Resampling
 ) -> tuple[Estimate, Estimate]:
-    """The variance of pass rates within steps where prompts return: what stays with the prompt, what is of the visit.
+    """The variance of pass rates within steps where prompts return, split between the prompt and the visit.
 
     Rollouts of a group may share more than their prompt: a judge, a cache, a failure. What they share at one visit
-    makes groups differ as prompts would, but is not there at the next. So what stays is the product of a prompt's
-    deviations from the rest of its steps, mean over pairs of its visits; the whole is a group's pairs of passes minus
-    its pass rate times that of the rest of its step, and the visit has what is left. Both without bias but for prompts
-    that meet the same others at every visit (n / (n - 1), n the groups of a step).
+    makes groups differ as prompts would, but does not return at the next. So the prompt's part is the product of a
+    prompt's deviations from the rest of its steps, mean over pairs of its visits; the total is a group's pairs of
+    passes minus its pass rate times that of the rest of its step, and the visit's part is the difference. Both without
+    bias but for prompts that meet the same prompts at every visit (n / (n - 1), n the groups of a step).
 
     Each group has its step, its prompt, n (at least 2) and c, [J] each; prompts are resampled. Undefined where no
-    prompt is seen at two steps with others.
+    prompt is seen at two steps with other prompts.
     """
     n = np.asarray(num_samples, dtype=np.float64)
     rate = np.asarray(num_passing, dtype=np.float64) / n
     at, who = cluster_numbers(step), cluster_numbers(prompts)
-    beside = np.bincount(at)[at] - 1
-    rest = (np.bincount(at, weights=rate)[at] - rate) / np.maximum(beside, 1)
-    whole = rate * (n * rate - 1) / (n - 1) - rate * rest
-    known = beside > 0
-    visits, index = np.unique(np.stack([who[known], at[known]]), axis=1, return_inverse=True)
+    num_other = np.bincount(at)[at] - 1
+    rest = (np.bincount(at, weights=rate)[at] - rate) / np.maximum(num_other, 1)
+    covariance = rate * (n * rate - 1) / (n - 1) - rate * rest
+    comparable = num_other > 0
+    visits, index = np.unique(np.stack([who[comparable], at[comparable]]), axis=1, return_inverse=True)
     index = index.reshape(-1)
     groups = np.bincount(index)
-    off, whole = (np.bincount(index, weights=values[known]) / groups for values in (rate - rest, whole))
+    off, covariance = (np.bincount(index, weights=values[comparable]) / groups for values in (rate - rest, covariance))
     again = np.bincount(visits[0])
     if not np.any(again > 1):
         reason = "no prompt is seen at two steps, so what stays with it is not known"
         undefined = Estimate.undefined_because(reason, num_units=len(np.unique(who)))
         return undefined, undefined
     back = np.flatnonzero(again > 1)
-    sums, squares, wholes = (np.bincount(visits[0], weights=values)[back] for values in (off, off**2, whole))
+    sums, squares, covariances = (np.bincount(visits[0], weights=values)[back] for values in (off, off**2, covariance))
     num = again[back].astype(np.float64)
-    units = np.column_stack([(sums**2 - squares) / (num - 1), wholes, num])
+    units = np.column_stack([(sums**2 - squares) / (num - 1), covariances, num])
 
     def parts(totals: Array) -> Array:
         stays, both, count = np.moveaxis(totals, -1, 0)
@@ -231,11 +231,11 @@ def _deal_by_column(rng: np.random.Generator, strata: list[tuple[Counts, int]], 
         cells = cells - width
         hits = rng.hypergeometric(width, cells, left)
         left = left - hits
-        others = np.broadcast_to(width, shape)
+        remaining = np.broadcast_to(width, shape)
         for size, passed in sorted(key for key in tally if key[0] > column)[::-1]:
             groups = tally[size, passed]
-            others = others - groups
-            hit = rng.hypergeometric(groups, others, hits)
+            remaining = remaining - groups
+            hit = rng.hypergeometric(groups, remaining, hits)
             hits = hits - hit
             tally[size, passed] = groups - hit
             tally[size, passed + 1] = tally.get((size, passed + 1), 0) + hit

@@ -323,8 +323,8 @@ class RateBounds:
 
 def _cell_of(num_samples: Counts, num_passing: Counts) -> Counts:
     """A number for the cell of each count: 0 for none passing, the largest for all."""
-    place = np.ceil(2 / np.pi * np.arcsin(np.sqrt(num_passing / num_samples)) * NUM_CELLS)
-    return np.where(num_passing == num_samples, NUM_CELLS + 1, place).astype(np.int64)
+    cell = np.ceil(2 / np.pi * np.arcsin(np.sqrt(num_passing / num_samples)) * NUM_CELLS)
+    return np.where(num_passing == num_samples, NUM_CELLS + 1, cell).astype(np.int64)
 
 
 MOST_TIMES = 8  # a forecast reaches this many times as far as the samples; hiding tested it up to 6.25 times
@@ -358,17 +358,17 @@ class PassRates:
         """Forecast chance that all k samples pass; undefined where the data cannot support it."""
         return self._forecast(f"k = {k}", k, self.shape.all_pass(k), lambda p: p**k)
 
-    def _forecast(self, what: str, size: int, value: float, share: Callable[[Array], Array]) -> Estimate:
+    def _forecast(self, label: str, size: int, value: float, share: Callable[[Array], Array]) -> Estimate:
         reason, fit = None, self.goodness_of_fit.value
         if size > MOST_TIMES * self.num_samples:
-            reason = f"{what} is more than {MOST_TIMES} times the {self.num_samples} samples of a prompt"
+            reason = f"{label} is more than {MOST_TIMES} times the {self.num_samples} samples of a prompt"
         elif fit is not None and fit < LEAST_FIT:
             reason = f"no inflated beta distribution of pass rates fits the counts (p = {fit:.2g})"
         if reason is not None:
             return Estimate.undefined_because(reason, num_units=self.num_prompts)
         low, high = self.bounds.interval(share)
         if high - low > MOST_UNCERTAIN:
-            reason = f"a forecast at {what} could be anything from {low:.2f} to {high:.2f}"
+            reason = f"a forecast at {label} could be anything from {low:.2f} to {high:.2f}"
             return Estimate.undefined_because(reason, num_units=self.num_prompts)
         return Estimate(value=value, low=min(low, value), high=max(high, value), num_units=self.num_prompts)
 

@@ -1,4 +1,4 @@
-"""Degenerate groups: which groups give no gradient, how many coin flips would, and what is left over.
+"""Degenerate groups: which groups give no gradient, how many coin flips would, and the difference.
 
 Legend: G rollouts of a group, n samples of a prompt, c of them passing or otherwise of the kind asked for, k drawn
 without replacement, p pass rate.
@@ -52,7 +52,7 @@ BINARY_LEVELS = (frozenset({0.0, 1.0}), frozenset({-1.0, 1.0}))
 
 
 def binary_threshold(rewards: ArrayLike) -> float | None:
-    """The success threshold, 1.0, of rewards that speak for themselves, 0/1 or -1/1; None for others, or none.
+    """The success threshold, 1.0, of rewards that need none given, 0/1 or -1/1; None for other rewards, or none.
 
     >>> binary_threshold([0.0, 1.0, 1.0]), binary_threshold([0.0, 0.1])
     (1.0, None)
@@ -134,8 +134,8 @@ def level_counts(rewards: ArrayLike) -> NDArray[np.int64]:
     level = np.cumsum(np.diff(ordered, axis=-1, prepend=ordered[..., :1]) > EQUAL_REWARDS, axis=-1)
     num_levels, groups = int(level.max(initial=0)) + 1, ordered.shape[:-1]
     by_group = level.reshape(-1, ordered.shape[-1])
-    place = by_group + num_levels * np.arange(len(by_group))[:, None]
-    counts = np.bincount(place.ravel(), minlength=num_levels * len(by_group))
+    cell = by_group + num_levels * np.arange(len(by_group))[:, None]
+    counts = np.bincount(cell.ravel(), minlength=num_levels * len(by_group))
     return np.asarray(counts.reshape(*groups, num_levels), dtype=np.int64)
 
 

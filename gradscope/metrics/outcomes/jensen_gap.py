@@ -7,10 +7,9 @@ side. The prediction for groups of unequal size is the mean of p^G + (1-p)^G ove
 their number of groups.
 
 No gap is below 0 (Jensen), so value and interval are not either. At few groups the prediction at their mean is too
-high, and most of what tells a gap is in rare groups that a short log may not have: the interval has that bias taken
-out, the skewness of the groups put in on the side that it lengthens, and one more group, half a weight, that is as
-likely to have any number of passes. ``docs/research/validation_coverage_of_the_gap.csv`` says
-what it covers.
+high, and most of the evidence of a gap is in rare groups that a short log may not have: the interval is corrected for
+that bias, and for the skewness of the groups on the side that it lengthens, and has one more group of weight one half
+that is as likely to have any number of passes. ``docs/research/validation_coverage_of_the_gap.csv`` has its coverage.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ from gradscope.metrics.uncertainty.studentized import cluster_numbers
 
 Array = NDArray[np.float64]
 BasePassRate = float | Literal["step"] | None
-"""The p of the prediction: a given one, each step's own, or (None) the mean of the groups."""
+"""The p of the prediction: a number, each step's own, or (None) the mean of the groups."""
 
 _ALIKE = 1e-12  # rounding: numbers closer than this are one
 _UNSEEN = 0.5
-"""Weight of the group that stands for those that a short log does not have; a whole one is wider and covers no more."""
+"""Weight of the group that represents those that a short log lacks; a weight of 1 is wider and covers no more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,10 +254,10 @@ def _mean_prediction(draws: Draws, rate: float) -> float:
 
 
 def _plain_predictions(draws: Draws, base: float | None) -> Array:
-    """p^G + (1-p)^G at the mean pass rate or a given one, of the whole log and without each prompt, [1 + n]."""
+    """p^G + (1-p)^G at the mean pass rate or at ``base``, of the log and without each prompt, [1 + n]."""
     rate = _without_each(draws, draws.rate) if base is None else np.array(base)
-    sizes, place = np.unique(draws.size, return_inverse=True)
-    shares = np.stack([_without_each(draws, (place == index).astype(np.float64)) for index in range(len(sizes))])
+    sizes, size_index = np.unique(draws.size, return_inverse=True)
+    shares = np.stack([_without_each(draws, (size_index == index).astype(np.float64)) for index in range(len(sizes))])
     return np.asarray(sum(share * iid_prediction(rate, size) for share, size in zip(shares, sizes, strict=True)))
 
 
@@ -271,7 +270,7 @@ def _without_each(draws: Draws, values: Array) -> Array:
 
 
 def _jackknifed(values: Array, *, low: float = -1.0) -> Estimate:
-    """A statistic of the whole log, then without each prompt, as an estimate; no interval where no prompt moves it."""
+    """An estimate from a statistic of all prompts and without each, [1 + n]; no interval where no prompt moves it."""
     if np.ptp(values[1:]) <= _ALIKE:
         return Estimate.exact(float(values[0]), num_units=len(values) - 1)
     return jackknife(float(values[0]), [values[1:]], low=low, high=1.0)

@@ -3,7 +3,7 @@
 p^G at the mean of a few groups is biased upward: 8 groups of 4 whose pass rates are spread evenly say 0.05 too much.
 The mean over all choices of G *different prompts* of the product of their pass rates is not biased, for rollouts of one
 prompt share its difficulty and those of different prompts are independent (a U-statistic, Hoeffding 1948). A step with
-too few prompts is taken together with its neighbors.
+too few prompts is pooled with its neighbors.
 
 A group whose rollouts come from policies with pass rates p_m is predicted to be degenerate with probability
 prod p_m + prod (1 - p_m) over its rollouts. For groups of one policy each this is that policy's own p^G + (1-p)^G; for
@@ -41,7 +41,7 @@ class OwnRates:
     """Mean predictions over the groups of a log, and the same without each prompt."""
 
     num_blocks: int  # blocks of steps, B
-    by_step: Array  # at each block's own pass rate, [1 + n]: of the whole log first
+    by_step: Array  # at each block's own pass rate, [1 + n]: of all groups first
     pooled: Array  # at the pass rate of the log, likewise
     num_groups: Array  # groups that are left, likewise
 
@@ -63,7 +63,7 @@ def own_rates(step: Counts, prompt: NDArray[np.generic], size: Counts, rate: Arr
     (2, 1.0, 0.5)
     """
     unit = cluster_numbers(prompt)
-    sizes, place = np.unique(size, return_inverse=True)
+    sizes, size_index = np.unique(size, return_inverse=True)
     num_prompts, fewest = int(unit.max()) + 1, int(sizes[-1]) + 1
     if num_prompts < fewest:
         return (
@@ -73,9 +73,9 @@ def own_rates(step: Counts, prompt: NDArray[np.generic], size: Counts, rate: Arr
     order = np.argsort(step, kind="stable")
     ends = _ends(step[order], unit[order], fewest)
     block = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
-    members, whole, without = _predictions(block, unit[order], place[order], rate[order], sizes)
-    by_step = whole.sum() + np.concatenate([[0.0], np.bincount(members.unit, weights=without - whole[members.block])])
-    _, pooled, pooled_without = _predictions(np.zeros_like(unit), unit, place, rate, sizes)
+    members, totals, without = _predictions(block, unit[order], size_index[order], rate[order], sizes)
+    by_step = totals.sum() + np.concatenate([[0.0], np.bincount(members.unit, weights=without - totals[members.block])])
+    _, pooled, pooled_without = _predictions(np.zeros_like(unit), unit, size_index, rate, sizes)
     num_groups = len(rate) - np.concatenate([[0], np.bincount(unit)])
     return OwnRates(
         num_blocks=len(ends),
@@ -103,11 +103,11 @@ class _Members:
 
     block: Counts
     unit: Counts
-    within: Counts  # their places within their blocks
+    within: Counts  # their positions within their blocks
 
 
 def _predictions(
-    block: Counts, unit: Counts, place: Counts, rate: Array, sizes: Counts
+    block: Counts, unit: Counts, size_index: Counts, rate: Array, sizes: Counts
 ) -> tuple[_Members, Array, Array]:
     """The prompts of each block, [m], and sums over its groups of their prediction: of all, [B], without each, [m]."""
     num_units = int(unit.max()) + 1
@@ -116,22 +116,22 @@ def _predictions(
     num_members = np.bincount(of_block)
     start = np.cumsum(num_members) - num_members
     members = _Members(block=of_block, unit=at, within=np.arange(len(pairs)) - start[of_block])
-    counts = np.bincount(index * len(sizes) + place, minlength=len(pairs) * len(sizes)).reshape(-1, len(sizes))
+    counts = np.bincount(index * len(sizes) + size_index, minlength=len(pairs) * len(sizes)).reshape(-1, len(sizes))
     weight, passed = counts.sum(axis=1).astype(np.float64), np.bincount(index, weights=rate)
     # A common factor cancels; this one keeps products of many weights near one.
     scale, order = (sizes[-1] / np.bincount(of_block, weights=weight))[of_block], int(sizes[-1])
-    whole, without = np.empty((len(num_members), len(sizes))), np.empty((len(pairs), len(sizes)))
+    with_all, without = np.empty((len(num_members), len(sizes))), np.empty((len(pairs), len(sizes)))
     for blocks, rows in _alike(num_members, start, order):
         choices, passes, fails = (
-            _products_of_others(_side_by_side(scale[rows] * values[rows], num_members[blocks]), order)[..., sizes]
+            _leave_one_out_products(_side_by_side(scale[rows] * values[rows], num_members[blocks]), order)[..., sizes]
             for values in (weight, passed, weight - passed)
         )
         is_member = np.arange(choices.shape[1] - 1) < num_members[blocks, None]
-        whole[blocks] = (passes[:, 0] + fails[:, 0]) / choices[:, 0]
+        with_all[blocks] = (passes[:, 0] + fails[:, 0]) / choices[:, 0]
         without[rows] = (passes[:, 1:][is_member] + fails[:, 1:][is_member]) / choices[:, 1:][is_member]
     total = np.add.reduceat(counts, start)
     left = total[of_block] - counts
-    return members, np.asarray(np.sum(total * whole, axis=1)), np.asarray(np.sum(left * without, axis=1))
+    return members, np.asarray(np.sum(total * with_all, axis=1)), np.asarray(np.sum(left * without, axis=1))
 
 
 def _alike(num_members: Counts, start: Counts, order: int) -> Iterator[tuple[Counts, Counts]]:
@@ -142,9 +142,9 @@ def _alike(num_members: Counts, start: Counts, order: int) -> Iterator[tuple[Cou
         blocks = np.flatnonzero((depth == kind) & (is_large == large))
         at_once = max(1, _CELLS // ((order + 1) << kind))
         for first in range(0, len(blocks), at_once):
-            some = blocks[first : first + at_once]
-            size = num_members[some]
-            yield some, np.repeat(start[some] - np.cumsum(size) + size, size) + np.arange(int(size.sum()))
+            chunk = blocks[first : first + at_once]
+            size = num_members[chunk]
+            yield chunk, np.repeat(start[chunk] - np.cumsum(size) + size, size) + np.arange(int(size.sum()))
 
 
 def _side_by_side(values: Array, num_members: Counts) -> Array:
@@ -154,7 +154,7 @@ def _side_by_side(values: Array, num_members: Counts) -> Array:
     return rows
 
 
-def _products_of_others(values: Array, order: int) -> Array:
+def _leave_one_out_products(values: Array, order: int) -> Array:
     """Sums over all choices of k different values of their product, k up to ``order``.
 
     The coefficients of prod (1 + z_i t), by a tree of products: upward for all values, downward for all but one. There
@@ -171,12 +171,12 @@ def _products_of_others(values: Array, order: int) -> Array:
     levels = [leaves]
     while levels[-1].shape[1] > 1:
         levels.append(_multiplied(levels[-1][:, 0::2], levels[-1][:, 1::2], 1 << (len(levels) - 1)))
-    others = np.tile(np.eye(1, order + 1), (num_blocks, 1, 1))
+    excluding = np.tile(np.eye(1, order + 1), (num_blocks, 1, 1))
     for height in reversed(range(len(levels) - 1)):
         shape = levels[height].shape
         siblings = levels[height].reshape(num_blocks, -1, 2, order + 1)[:, :, ::-1].reshape(shape)
-        others = _multiplied(siblings, np.repeat(others, 2, axis=1), 1 << height)
-    return np.concatenate([levels[-1], others[:, :most]], axis=1)
+        excluding = _multiplied(siblings, np.repeat(excluding, 2, axis=1), 1 << height)
+    return np.concatenate([levels[-1], excluding[:, :most]], axis=1)
 
 
 def _multiplied(first: Array, second: Array, degree: int) -> Array:
@@ -191,16 +191,20 @@ def _by_division(values: Array, order: int) -> Array:
     """The same from sums of powers; each value's factor is divided out of the product of all."""
     num_blocks, most = values.shape
     sums, power = np.empty((order, num_blocks)), np.ones_like(values)
-    for place in range(order):
+    for index in range(order):
         power = power * values
-        sums[place] = power.sum(axis=1)
-    found = np.ones((order + 1, num_blocks, 1 + most))
+        sums[index] = power.sum(axis=1)
+    coefficients = np.ones((order + 1, num_blocks, 1 + most))
     for degree in range(1, order + 1):
         signs = (-1.0) ** np.arange(degree)[:, None]
-        found[degree, :, 0] = np.sum(signs * found[degree - 1 :: -1, :, 0][:degree] * sums[:degree], axis=0) / degree
+        coefficients[degree, :, 0] = (
+            np.sum(signs * coefficients[degree - 1 :: -1, :, 0][:degree] * sums[:degree], axis=0) / degree
+        )
     for degree in range(1, order + 1):
-        found[degree, :, 1:] = np.maximum(found[degree, :, :1] - values * found[degree - 1, :, 1:], 0.0)
-    return np.moveaxis(found, 0, -1)
+        coefficients[degree, :, 1:] = np.maximum(
+            coefficients[degree, :, :1] - values * coefficients[degree - 1, :, 1:], 0.0
+        )
+    return np.moveaxis(coefficients, 0, -1)
 
 
 def estimate_policy_gap(

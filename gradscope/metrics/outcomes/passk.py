@@ -120,8 +120,8 @@ def compression_factors(first: Counts, second: Counts, ks: Sequence[int]) -> tup
     most, num_prompts = int(first[0].min()), len(first[0])
     budgets = np.unique(np.round(np.geomspace(1, most, _MOST_BUDGETS))).astype(np.int64)
     curves = np.column_stack([np.zeros(num_prompts), *(pass_at_k(*first, int(k)) for k in budgets)])
-    places = np.concatenate([[0.0], budgets.astype(np.float64)])
-    found = []
+    budgets_from_zero = np.concatenate([[0.0], budgets.astype(np.float64)])
+    factors = []
     for k in ks:
         reason = why_k_too_large(second[0], k)
         target = None if reason else pass_at_k(*second, k)
@@ -129,10 +129,10 @@ def compression_factors(first: Counts, second: Counts, ks: Sequence[int]) -> tup
             reason = f"the second solves no prompt at k = {k}, so no sample of the first is needed"
         if target is None or reason:
             unknown = Estimate.undefined_because(reason or "", num_units=num_prompts)
-            found.append(CompressionFactor(factor=unknown, at_least=None))
+            factors.append(CompressionFactor(factor=unknown, at_least=None))
         else:
-            found.append(_factor(k, curves - target[:, None], places))
-    return tuple(found)
+            factors.append(_factor(k, curves - target[:, None], budgets_from_zero))
+    return tuple(factors)
 
 
 def least_sharpening(first: Counts, second: Counts, *, resampling: Resampling = RESAMPLING) -> float | None:
@@ -140,10 +140,10 @@ def least_sharpening(first: Counts, second: Counts, *, resampling: Resampling = 
 
     Best of any m up to M has q <= M p at every prompt, so (1-p)^(n-1) q^j (q - M p) <= 0 for j = 0 and j = 1, and so
     its mean over any prompts. The mean is estimated without bias from the prompts that the first solves never or once:
-    n - 1 of its samples choose the prompts that they leave unsolved, and the one that is left, in turn each, says how
-    often the first solves them after all. That is Good's and Turing's estimate of what was not yet seen, with the
-    second policy's rate of solving it beside it. No distribution of pass rates is assumed, and none can be made up that
-    explains the difference. With 95 % confidence, half of the error for each j; None where not even q = p is refuted.
+    n - 1 of its samples choose the prompts that they leave unsolved, and the remaining one, each in turn, says how
+    often the first solves them after all. That is Good's and Turing's estimate of the unseen, set against the second
+    policy's rate of solving it. No distribution of pass rates is assumed, so none can explain the difference away. With
+    95 % confidence, half of the error for each j; None where not even q = p is refuted.
 
     >>> import numpy as np
     >>> n, hard = np.full(400, 64), np.arange(400) < 200

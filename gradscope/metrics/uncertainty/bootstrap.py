@@ -5,12 +5,13 @@ Legend: J units, m columns, q statistics.
 The studentized bootstrap is the rule, for a share never wider than Wilson's interval, which holds for any units in
 [0, 1]. Where resampling cannot work it is not used: with fewer than 10 units a mean gets
 Student's t and a share Wilson's interval; so does a share that fewer than 6 units move, and one whose units are all 0
-or 1. ``docs/research/degeneracy_intervals.csv`` says what these intervals cover.
+or 1. ``docs/research/degeneracy_intervals.csv`` has the coverage of these intervals.
 
 Wilson's interval takes the worst case for certain: units at both ends. Ranks of the groups of a step lie close
 together, and with fewer than ten groups that worst case is several times as wide as what they show. For measurements
-in a known range Student's interval is taken on the logit of the mean's place in its range, which follows the skewness
-near both ends and cannot leave the range. ``docs/research/validation_intervals_of_the_mean.csv`` says what it covers.
+in a known range Student's interval is computed on the logit of the mean's position in its range, which follows the
+skewness near both ends and cannot leave the range. ``docs/research/validation_intervals_of_the_mean.csv`` has its
+coverage.
 
 Written here, for ``scipy.stats.bootstrap`` has no studentized interval, no clusters, and calls the statistic in a loop.
 """
@@ -87,16 +88,16 @@ def _statistics_of_each(
     tables = [np.asarray(table, dtype=np.float64) for table in units]
     values = [_values(statistic, table) for table in tables]
     intervals = student_intervals(statistic, tables, resampling=resampling)
-    found = []
+    estimates = []
     for table, of_table, ends_of_table in zip(tables, values, intervals, strict=True):
         ranges = zip(*(np.broadcast_to(end, of_table.shape) for end in within), strict=True)
-        found.append(
+        estimates.append(
             tuple(
                 _estimate(value, ends and (max(ends[0], least), min(ends[1], greatest)), len(table))
                 for value, ends, (least, greatest) in zip(of_table, ends_of_table, ranges, strict=True)
             )
         )
-    return found
+    return estimates
 
 
 def _values(statistic: Statistic, table: Array) -> Array:
@@ -245,13 +246,13 @@ def _shares(means: Sequence[Estimate], units: Array) -> tuple[Estimate, ...]:
     weights = units[:, -1]
     of_unit = units[:, :-1] / weights[:, None]
     above, below = np.count_nonzero(of_unit > 0.0, axis=0), np.count_nonzero(of_unit < 1.0, axis=0)
-    # a unit is whole where its share is 0 or 1: it is not both above the one and below the other
-    num_whole = 2 * len(units) - above - below
-    whole = (num_whole == len(units)) & bool(np.all(weights == weights[0]))
+    # a share of 0 or 1 is not both above 0 and below 1
+    num_extreme = 2 * len(units) - above - below
+    all_extreme = (num_extreme == len(units)) & bool(np.all(weights == weights[0]))
     rare = (len(units) < FEW_UNITS) | (np.minimum(above, below) < FEW_INFORMATIVE)
     num_effective = float(weights.sum() ** 2 / np.sum(weights**2))  # Kish's: J where all weigh the same
     shares: list[Estimate] = []
-    for mean, by_wilson in zip(means, (whole | rare).tolist(), strict=True):
+    for mean, by_wilson in zip(means, (all_extreme | rare).tolist(), strict=True):
         value = mean.value or 0.0
         ends = wilson_interval(value, num_effective)
         if not by_wilson and mean.interval is not None:

@@ -29,10 +29,10 @@ _EQUAL = 1e-12
 def student_mean(values: ArrayLike, *, within: tuple[float, float] = (-np.inf, np.inf)) -> Estimate:
     """A mean with Student's 95 % interval, mean +- t(n-1) sd / sqrt(n): right where values are normal.
 
-    Of values that lie between two ends, as shares do, it is Student's interval of the logit of the mean's place between
-    them, with the error that the mean has there: it cannot leave the range, and near an end it holds the truth more
-    often than the plain one cut off (96 % rather than 90 to 93 % of the time for five runs with shares near 0.95). An
-    interval of values with one end is cut there; none for one run, or where all are equal.
+    Of values that lie between two ends, as shares do, it is Student's interval of the logit of the mean's position
+    between them, with the mean's error on that scale: it cannot leave the range, and near an end it holds the truth
+    more often than the plain one cut off (96 % rather than 90 to 93 % of the time for five runs with shares near 0.95).
+    An interval of values with one end is cut there; none for one run, or where all are equal.
 
     Raises:
         ValueError: A value lies outside the range.
@@ -57,9 +57,9 @@ def student_mean(values: ArrayLike, *, within: tuple[float, float] = (-np.inf, n
     if not (np.isfinite(low) and np.isfinite(high)):
         return Estimate(value=mean, low=mean - half, high=mean + half, num_units=len(numbers)).within(low, high)
     span = high - low
-    place = (mean - low) / span
-    reach = half / span / (place * (1 - place))
-    ends = low + span * expit(logit(place) + reach * np.array([-1.0, 1.0]))
+    share = (mean - low) / span
+    reach = half / span / (share * (1 - share))
+    ends = low + span * expit(logit(share) + reach * np.array([-1.0, 1.0]))
     return Estimate(value=mean, low=float(ends[0]), high=float(ends[1]), num_units=len(numbers))
 
 
@@ -134,12 +134,12 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     >>> holm([0.01, 0.04, None, 0.03])
     [0.03, 0.06, None, 0.06]
     """
-    made = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
+    made = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
     corrected: list[float | None] = [None] * len(p_values)
     largest = 0.0
-    for rank, (p, place) in enumerate(made):
+    for rank, (p, index) in enumerate(made):
         largest = max(largest, min(1.0, (len(made) - rank) * p))
-        corrected[place] = largest
+        corrected[index] = largest
     return corrected
 
 

@@ -47,13 +47,15 @@ def mean_of_steps(values: ArrayLike, course: ArrayLike) -> Estimate:
     (-0.6, -0.06, 0.48)
     >>> mean_of_steps([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]).interval
     """
-    chosen, whole = np.asarray(values, dtype=np.float64), np.asarray(course, dtype=np.float64)
+    chosen, all_values = np.asarray(values, dtype=np.float64), np.asarray(course, dtype=np.float64)
     mean = float(chosen.mean())
     if len(chosen) < FEWEST_STEPS:
         return Estimate.exact(mean, num_units=len(chosen))
     if not np.ptp(chosen):
         return Estimate(value=mean, low=mean, high=mean, num_units=len(chosen))
-    half, free = max((student_quantile(free) * variance**0.5, free) for variance, free in _variances(chosen, whole))
+    half, free = max(
+        (student_quantile(free) * variance**0.5, free) for variance, free in _variances(chosen, all_values)
+    )
     return Estimate(value=mean, low=mean - half, high=mean + half, num_units=round(free) + 1)
 
 
@@ -78,7 +80,7 @@ def independent_steps(deviations: ArrayLike, *, num_fitted: int = 1, errors: flo
     return len(numbers) * (1 - correlation) / (1 + correlation)
 
 
-def _variances(chosen: Array, whole: Array) -> Iterator[tuple[float, float]]:
+def _variances(chosen: Array, all_values: Array) -> Iterator[tuple[float, float]]:
     """Each remedy's variance of the mean, and its degrees of freedom."""
     worth = max(independent_steps(chosen), 2.0)
     yield float(chosen.var()) / (1 - 1 / worth) / worth, worth - 1
@@ -87,12 +89,12 @@ def _variances(chosen: Array, whole: Array) -> Iterator[tuple[float, float]]:
     waves = (np.fft.rfft(chosen, 2 * len(chosen))[k] * np.exp(-0.5j * np.pi * k / len(chosen))).real
     # sums of cos(pi k (i + 1/2) / n) x_i; scipy.fft has them in a call, and takes as long to import as a log
     yield float(np.mean(waves**2)) * 2 / len(chosen) ** 2, num_cosines
-    num_windows = len(whole) // len(chosen)
+    num_windows = len(all_values) // len(chosen)
     if num_windows >= _FEWEST_WINDOWS:
-        means = whole[-num_windows * len(chosen) :].reshape(num_windows, -1).mean(axis=1)
+        means = all_values[-num_windows * len(chosen) :].reshape(num_windows, -1).mean(axis=1)
         line = np.polynomial.Polynomial.fit(np.arange(num_windows), means, 1)
-        beside = means - line(np.arange(num_windows))
-        yield float(beside @ beside) / (num_windows - 2), num_windows - 2
+        residuals = means - line(np.arange(num_windows))
+        yield float(residuals @ residuals) / (num_windows - 2), num_windows - 2
 
 
 _FEWEST = 3
@@ -120,10 +122,10 @@ def trend(steps: ArrayLike, values: ArrayLike) -> Estimate:
     >>> trend([1, 2], [0.5, 0.4]).undefined
     'a trend needs three steps, there are 2'
     """
-    places, numbers = _checked(steps, values)
-    if len(np.unique(places)) < _FEWEST:
-        return _too_few(len(np.unique(places)))
-    x, y = (places - places.mean()) / np.ptp(places), numbers - numbers.mean()
+    times, numbers = _checked(steps, values)
+    if len(np.unique(times)) < _FEWEST:
+        return _too_few(len(np.unique(times)))
+    x, y = (times - times.mean()) / np.ptp(times), numbers - numbers.mean()
     spread, num = float(x @ x), len(x)
     slope = float(x @ y) / spread
     residual = y - slope * x
@@ -150,14 +152,14 @@ def trend_within(steps: ArrayLike, units: ArrayLike, values: ArrayLike) -> Estim
     >>> trend_within([1, 2, 3], list("abc"), [0.0, 0.1, 0.2]).undefined
     'a trend needs three steps, there are 0'
     """
-    places, numbers = _checked(steps, values)
+    times, numbers = _checked(steps, values)
     unit = cluster_numbers(units)
-    returns = np.bincount(unit, weights=np.abs(_within(unit, places)))[unit] > _NOTHING
-    places, numbers, unit = places[returns], numbers[returns], cluster_numbers(np.asarray(unit)[returns])
-    names, step = np.unique(places, return_inverse=True)
+    returns = np.bincount(unit, weights=np.abs(_within(unit, times)))[unit] > _NOTHING
+    times, numbers, unit = times[returns], numbers[returns], cluster_numbers(np.asarray(unit)[returns])
+    names, step = np.unique(times, return_inverse=True)
     if len(names) < _FEWEST:
         return _too_few(len(names))
-    x, y, num = _within(unit, places / np.ptp(places)), _within(unit, numbers), len(names)
+    x, y, num = _within(unit, times / np.ptp(times)), _within(unit, numbers), len(names)
     spread = float(x @ x)
     slope = float(x @ y) / spread
     residual = y - slope * x
@@ -170,10 +172,10 @@ def trend_within(steps: ArrayLike, units: ArrayLike, values: ArrayLike) -> Estim
 
 
 def _checked(steps: ArrayLike, values: ArrayLike) -> tuple[Array, Array]:
-    places, numbers = np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64)
-    if places.shape != numbers.shape or places.ndim != 1:
-        raise ValueError(f"one value a step is needed, got shapes {places.shape} and {numbers.shape}")
-    return places, numbers
+    times, numbers = np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    if times.shape != numbers.shape or times.ndim != 1:
+        raise ValueError(f"one value a step is needed, got shapes {times.shape} and {numbers.shape}")
+    return times, numbers
 
 
 def _too_few(number: int) -> Estimate:
@@ -221,23 +223,23 @@ class Deviation:
 
 
 def deviation_of(values: Mapping[int, float], step: int, *, num_chosen_from: int) -> Deviation | str:
-    """A step's number beside those of the up to 50 steps nearest to it, or in a few words why that cannot be told.
+    """A step's number compared with those of the up to 50 steps nearest to it, or the reason why it cannot be.
 
-    What is not finite does not count, nor do zeros where no number is negative. ``num_chosen_from`` is of how many
-    steps this one was chosen for being far off; 1 where it was named beforehand.
+    Numbers that are not finite do not count, nor do zeros where no number is negative. ``num_chosen_from`` is the
+    number of steps that this one was selected from for being far off; 1 where it was named beforehand.
 
-    >>> found = deviation_of({step: 1 + step % 2 for step in range(20)} | {20: 60.0}, 20, num_chosen_from=21)
-    >>> found.times, found.is_unusual
+    >>> deviation = deviation_of({step: 1 + step % 2 for step in range(20)} | {20: 60.0}, 20, num_chosen_from=21)
+    >>> deviation.times, deviation.is_unusual
     (40.0, True)
     """
     steps, numbers, in_logs = _comparable(values)
-    place = np.flatnonzero(steps == step)
-    if not len(place):
+    indices = np.flatnonzero(steps == step)
+    if not len(indices):
         return "it is zero"
     num_neighbors = min(len(steps) - 1, NUM_NEIGHBORS)
     if num_neighbors < FEWEST_NEIGHBORS:
         return f"{num_neighbors} other steps have the number, and a spread needs {FEWEST_NEIGHBORS}"
-    ((typical, deviation),) = _deviations(steps, numbers, place, in_logs=in_logs)
+    ((typical, deviation),) = _deviations(steps, numbers, indices, in_logs=in_logs)
     if math.isnan(deviation):
         return "half of the other steps have the same number"
     return Deviation(
@@ -255,8 +257,8 @@ def most_deviating(values: Mapping[int, float]) -> int | None:
     if len(steps) <= FEWEST_NEIGHBORS:
         return None
     parts = np.array_split(np.arange(len(steps)), len(steps) // _AT_ONCE + 1)
-    found = np.concatenate([_deviations(steps, numbers, part, in_logs=in_logs)[:, 1] for part in parts])
-    return None if np.isnan(found).all() else int(steps[np.nanargmax(found)])
+    deviations = np.concatenate([_deviations(steps, numbers, part, in_logs=in_logs)[:, 1] for part in parts])
+    return None if np.isnan(deviations).all() else int(steps[np.nanargmax(deviations)])
 
 
 _AT_ONCE = 1 << 14  # steps whose neighbors are looked at together
@@ -274,24 +276,24 @@ def _comparable(values: Mapping[int, float]) -> tuple[NDArray[np.int64], Array, 
     return steps[usable][order], numbers[usable][order], in_logs
 
 
-def _deviations(steps: NDArray[np.int64], numbers: Array, places: NDArray[np.int64], *, in_logs: bool) -> Array:
-    """Of steps at P places the median of those nearest, and the deviation from it; NaN without a spread, [P, 2]."""
+def _deviations(steps: NDArray[np.int64], numbers: Array, indices: NDArray[np.int64], *, in_logs: bool) -> Array:
+    """For P indices of steps the median of the nearest and the deviation from it; NaN without a spread, [P, 2]."""
     size = min(NUM_NEIGHBORS, len(steps) - 1)
-    first, last = np.maximum(places - size, 0), np.minimum(places, len(steps) - 1 - size)
+    first, last = np.maximum(indices - size, 0), np.minimum(indices, len(steps) - 1 - size)
     while (first < last).any():  # of two steps at one distance the earlier is the nearer
         middle = (first + last) // 2
         behind = np.minimum(middle + size + 1, len(steps) - 1)
-        is_near = steps[places] - steps[middle] <= steps[behind] - steps[places]
+        is_near = steps[indices] - steps[middle] <= steps[behind] - steps[indices]
         is_near |= middle + size + 1 == len(steps)
         first, last = np.where(is_near, first, middle + 1), np.where(is_near, middle, last)
     around = first[:, None] + np.arange(size)
-    others = numbers[around + (around >= places[:, None])]
-    scaled, own = (np.log(others), np.log(numbers[places])) if in_logs else (others, numbers[places])
+    neighbors = numbers[around + (around >= indices[:, None])]
+    scaled, own = (np.log(neighbors), np.log(numbers[indices])) if in_logs else (neighbors, numbers[indices])
     middles = np.median(scaled, axis=1)
     spreads = _TO_SIGMA * np.median(np.abs(scaled - middles[:, None]), axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         deviations = np.where(spreads == 0, math.nan, (own - middles) / spreads)
-    return np.stack([np.median(others, axis=1), deviations], axis=1)
+    return np.stack([np.median(neighbors, axis=1), deviations], axis=1)
 
 
 def _by_chance(num_neighbors: int, num_chosen_from: int) -> float:

@@ -51,7 +51,7 @@ def cluster_sums(table: ArrayLike, clusters: ArrayLike | None) -> Array:
 
 
 def sums_of_columns(columns: Iterable[Array], clusters: ArrayLike, num_rows: int) -> Array:
-    """The same of m columns that are made one by one, so that those of a long table need not be there at once.
+    """The same of m columns that are made one by one, so that a long table need not be in memory.
 
     Raises:
         ValueError: There is not one cluster a row.
@@ -82,11 +82,11 @@ def _numbered(labels: NDArray[np.generic]) -> tuple[Numbers, Numbers]:
     if not np.issubdtype(labels.dtype, np.integer) or not _is_dense(labels.astype(np.int64)):
         _, first, numbers = np.unique(labels, return_index=True, return_inverse=True)
         return numbers, first
-    whole = labels.astype(np.int64)
-    first = np.full(int(whole.max(initial=-1)) + 1, len(whole))
-    first[whole[::-1]] = np.arange(len(whole))[::-1]  # of several rows of a cluster the first is written last
-    is_there = first < len(whole)
-    return np.asarray(np.cumsum(is_there) - 1, dtype=np.int64)[whole], first[is_there]
+    integers = labels.astype(np.int64)
+    first = np.full(int(integers.max(initial=-1)) + 1, len(integers))
+    first[integers[::-1]] = np.arange(len(integers))[::-1]  # of several rows of a cluster the first is written last
+    occurs = first < len(integers)
+    return np.asarray(np.cumsum(occurs) - 1, dtype=np.int64)[integers], first[occurs]
 
 
 def _is_dense(labels: Numbers) -> bool:
@@ -129,13 +129,13 @@ def student_intervals(
     of_size: dict[int, list[int]] = {}
     for at, units in enumerate(tables):
         of_size.setdefault(len(units), []).append(at)
-    found: dict[int, list[Interval | None]] = {}
+    by_table: dict[int, list[Interval | None]] = {}
     for alike in of_size.values():
         for start in range(0, len(alike), _TABLES):
-            some = alike[start : start + _TABLES]
-            intervals = _intervals(statistic, np.stack([tables[at] for at in some]), resampling)
-            found.update(zip(some, intervals, strict=True))
-    return [found[at] for at in range(len(tables))]
+            chunk = alike[start : start + _TABLES]
+            intervals = _intervals(statistic, np.stack([tables[at] for at in chunk]), resampling)
+            by_table.update(zip(chunk, intervals, strict=True))
+    return [by_table[at] for at in range(len(tables))]
 
 
 def _intervals(statistic: Statistic, units: Array, resampling: Resampling) -> list[list[Interval | None]]:
@@ -162,7 +162,7 @@ def _intervals(statistic: Statistic, units: Array, resampling: Resampling) -> li
 
 
 def _expanded_quantiles(influence: Array) -> Array:
-    """The same for many units, [T, J, q]: what resampling estimates, to second order (Hall 1992, section 3.3).
+    """The same for many units, [T, J, q]: the quantiles that resampling estimates, to second order (Hall 1992, 3.3).
 
     The studentized error of a statistic whose influence values have skewness g is below x with probability Phi(x) + g
     (2 x^2 + 1) phi(x) / (6 sqrt(J)). Upper and lower quantile of each statistic, [2, T, q].

@@ -67,8 +67,8 @@ def _curves(comparison: Comparison, cells: Sequence[ComparedCell], settings: str
 def _ends(comparison: Comparison, cells: Sequence[ComparedCell]) -> str:
     """Where the first and the last cell come out, by their reward."""
     ends = {curve.cell: curve.mean[-1] for curve in comparison.curves if curve.metric == "reward"}
-    best, *others = sorted(cells, key=lambda cell: -ends[cell.name])
-    return ", ".join(f"{ends[cell.name]:.2f} {name_of(cell.advantage, limit=16)}" for cell in (best, *others[-1:]))
+    best, *rest = sorted(cells, key=lambda cell: -ends[cell.name])
+    return ", ".join(f"{ends[cell.name]:.2f} {name_of(cell.advantage, limit=16)}" for cell in (best, *rest[-1:]))
 
 
 def _forest(comparison: Comparison) -> Figure:
@@ -105,7 +105,7 @@ def _forest(comparison: Comparison) -> Figure:
 
 
 def _line(pair: ComparedPair, comparison: Comparison) -> str:
-    """A pair's label on one line: what differs, and after a comma what both have."""
+    """A pair's label on one line: the difference, and after a comma what both have in common."""
     return ", ".join(name_of(part, limit=35) for part in pair_label(pair, comparison).split("\n  at "))
 
 

@@ -1,4 +1,4 @@
-"""Dead groups as figures: shares over steps and by group size, and pass rates beside what coin flips would give."""
+"""Dead groups as figures: shares over steps and by group size, and pass rates against those of coin flips."""
 
 from __future__ import annotations
 
@@ -76,36 +76,36 @@ def _title(report: DegeneracyReport) -> str:
 
 def _stack(axes: Axes, steps: Sequence[StepDegeneracy]) -> list[tuple[float, str, str]]:
     """Bars of the kinds on top of each other; returns where their labels belong."""
-    places = [row.step for row in steps]
-    width = 0.82 * min((after - before for before, after in pairwise(places)), default=1)
+    positions = [row.step for row in steps]
+    width = 0.82 * min((after - before for before, after in pairwise(positions)), default=1)
     kinds = (
         ("all fail", SLATE, SLATE, "", [row.frac_all_fail for row in steps]),
         ("all pass", PALE, BLUE, "", [row.frac_all_pass for row in steps]),
         ("tied", "white", MUTED, "////", [row.frac_tied for row in steps]),
     )
-    floor = [0.0] * len(places)
+    floor = [0.0] * len(positions)
     labels = []
     for name, face, text_color, hatch, shares in kinds:
         heights = [share.value or 0.0 for share in shares]
         if not any(heights):
             continue
         edge = MUTED if hatch else "white"
-        axes.bar(places, heights, width, bottom=floor, color=face, hatch=hatch, edgecolor=edge, linewidth=0.4)
+        axes.bar(positions, heights, width, bottom=floor, color=face, hatch=hatch, edgecolor=edge, linewidth=0.4)
         labels.append((floor[-1] + heights[-1] / 2, name, text_color))
         floor = [below + height for below, height in zip(floor, heights, strict=True)]
     if len(steps) <= _MOST_WHISKERS:
         for row in steps:
             if row.frac_reward_zero_std.interval is not None:
                 axes.plot([row.step] * 2, row.frac_reward_zero_std.interval, color=INK, linewidth=0.8, alpha=0.4)
-    axes.set_xlim(places[0] - width, places[-1] + width)
+    axes.set_xlim(positions[0] - width, positions[-1] + width)
     return labels
 
 
 def _of_sizes(report: DegeneracyReport) -> str:
-    known = [row for row in report.by_group_size if row.degeneracy.value is not None]
-    if not known:
+    defined = [row for row in report.by_group_size if row.degeneracy.value is not None]
+    if not defined:
         return "Groups without a gradient, by group size"
-    least, most = (choose(known, key=lambda row: row.group_size) for choose in (min, max))
+    least, most = (choose(defined, key=lambda row: row.group_size) for choose in (min, max))
     shares = [f"{percent(row.degeneracy.value or 0.0)} of groups of {row.group_size}" for row in (least, most)]
     return f"{', '.join(dict.fromkeys(shares))} give no gradient"
 
@@ -154,9 +154,9 @@ def draw_pass_rates(report: DegeneracyReport) -> Figure:
         f"binomial: independent rollouts with one pass rate, p = {report.pass_rate.value or 0:.3g}",
         right=1.4,
     )
-    places = list(range(len(bars)))
+    positions = list(range(len(bars)))
     colors = [SLATE, *([PALE] * (len(bars) - 2)), SLATE]
-    axes.bar(places, [bar.observed for bar in bars], 0.8, color=colors, edgecolor="white", linewidth=0.4)
+    axes.bar(positions, [bar.observed for bar in bars], 0.8, color=colors, edgecolor="white", linewidth=0.4)
     for end in (0, len(bars) - 1):
         bar = bars[end]
         above = (end, max(bar.observed, bar.beta_binomial, bar.binomial))
@@ -176,7 +176,7 @@ def draw_pass_rates(report: DegeneracyReport) -> Figure:
         ("binomial", ORANGE, "--", "s", [bar.binomial for bar in bars]),
     ):
         axes.plot(
-            places,
+            positions,
             shares,
             color=color,
             linestyle=line,
@@ -199,9 +199,9 @@ def _name_bars(axes: Axes, report: DegeneracyReport) -> None:
     """Exact rates where a bar holds one, else the edges between bars."""
     bars, size = report.pass_rates.histogram, report.group_size
     if size is not None and len(bars) == size + 1:
-        shown = [place for place in range(len(bars)) if len(bars) <= 13 or place % 4 == 0 or place == len(bars) - 1]
-        axes.set_xticks(shown, [f"{place}/{size}" for place in shown])
+        shown = [bar for bar in range(len(bars)) if len(bars) <= 13 or bar % 4 == 0 or bar == len(bars) - 1]
+        axes.set_xticks(shown, [f"{bar}/{size}" for bar in shown])
         return
-    edges = [place for place in range(1, len(bars) - 1) if len(bars) <= 13 or place % 4 == 1]
-    names = [(0.0, "0"), *((place - 0.5, f"{bars[place].low:.2g}") for place in edges if bars[place].low > 0)]
+    edges = [bar for bar in range(1, len(bars) - 1) if len(bars) <= 13 or bar % 4 == 1]
+    names = [(0.0, "0"), *((bar - 0.5, f"{bars[bar].low:.2g}") for bar in edges if bars[bar].low > 0)]
     axes.set_xticks(*zip(*[*names, (len(bars) - 1.0, "1")], strict=True))

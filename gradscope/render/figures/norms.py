@@ -1,4 +1,4 @@
-"""Gradient norms over steps: as logged beside as replayed, and the step that stands out."""
+"""Gradient norms over steps: logged and replayed, and the step that stands out."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def draw_spike(report: SpikeReport) -> dict[str, Figure]:
     )
     above, *below = axes
     _course(above, report, name)
-    for one in below:
-        _left(one, report)
+    for panel in below:
+        _left(panel, report)
     return {"spike": figure}
 
 
@@ -121,9 +121,9 @@ def _course(axes: Axes, report: SpikeReport, name: str) -> None:
 
 
 def _left(axes: Axes, report: SpikeReport) -> None:
-    whole = report.grad_norm.value or 0.0
-    counts = [0, *(one.num_removed for one in report.removals)]
-    norms = [whole, *(one.grad_norm for one in report.removals)]
+    total = report.grad_norm.value or 0.0
+    counts = [0, *(removal.num_removed for removal in report.removals)]
+    norms = [total, *(removal.grad_norm for removal in report.removals)]
     axes.plot(counts, norms, color=ORANGE, marker="o", markersize=4)
     axes.set_ylim(0, 1.12 * max(norms))
     axes.set_xlabel(f"rollouts left out, of {len(report.rollouts)}")

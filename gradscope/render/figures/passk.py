@@ -54,7 +54,7 @@ def _finding(report: PassAtKReport) -> str:
         return "What k samples can solve"
     first, last = (table[shared[-1]] for table in (tables[0], tables[-1]))
     if len(tables) > 1:
-        names = [_label(report.tables[place].name) for place in (-1, 0)]
+        names = [_label(report.tables[index].name) for index in (-1, 0)]
         return f"pass@{shared[-1]}: {last:.2f} of {names[0]}, {first:.2f} of {names[1]}"
     return f"pass@{shared[0]} is {tables[0][shared[0]]:.2f}, pass@{shared[-1]} {last:.2f}"
 
@@ -87,7 +87,7 @@ def _pair(comparison: PassAtKComparison) -> str:
 def _scale(axes: Axes, ks: Sequence[int]) -> None:
     """A logarithmic axis whose ticks are budgets, thinned until their numbers do not touch."""
     axes.set_xscale("log", base=2)
-    tick_at(axes.xaxis, [k for place, k in enumerate(ks) if place == 0 or k == ks[-1] or k >= 1.35 * ks[place - 1]])
+    tick_at(axes.xaxis, [k for index, k in enumerate(ks) if index == 0 or k == ks[-1] or k >= 1.35 * ks[index - 1]])
 
 
 def _difference(axes: Axes, comparison: PassAtKComparison) -> None:
@@ -100,5 +100,5 @@ def _difference(axes: Axes, comparison: PassAtKComparison) -> None:
     label_lines(axes, [(end, _pair(comparison), INK)])
     if comparison.crossover_k is not None:
         axes.axvline(comparison.crossover_k, color=BLUE, linewidth=0.8, linestyle=":")
-        place = (comparison.crossover_k, axes.get_ylim()[1])
-        axes.annotate("sign turns ", place, color=BLUE, fontsize=8, va="top", ha="right")
+        position = (comparison.crossover_k, axes.get_ylim()[1])
+        axes.annotate("sign turns ", position, color=BLUE, fontsize=8, va="top", ha="right")

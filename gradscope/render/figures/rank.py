@@ -39,12 +39,12 @@ from gradscope.render.views.view import evenly
 from gradscope.results.rank import FormulationUpdate, GroupShare, RankCurvePoint, RankReport, WeightRankPoint
 from gradscope.results.tokens import GradientSparsity
 
-_MOST_ROWS = 24  # advantages beside each other; of more those of the lowest and the highest ranks are shown
+_MOST_ROWS = 24  # advantages in a panel; of more those of the lowest and the highest ranks are shown
 _ALIKE = 0.9  # cosine from which two updates count as one direction
 
 
 def draw_rank(report: RankReport) -> dict[str, Figure]:
-    """Ranks over checkpoints and against G, spectra beside nulls, updates, sparsity; for weights the layers."""
+    """Ranks over checkpoints and against G, spectra with nulls, updates, sparsity; for weights the layers."""
     if report.rows == "weight":
         figures = _against_size(report) | draw_layers(report) | draw_sparsity(report)
         return figures | draw_gradients_and_updates(report.gradient_updates)
@@ -56,14 +56,14 @@ def draw_rank(report: RankReport) -> dict[str, Figure]:
 
 
 def _curve(report: RankReport) -> Figure:
-    """The course of one advantage, a line a group size, and beside it all advantages at the last step."""
+    """The course of one advantage, a line a group size, and in a second panel all advantages at the last step."""
     panels = merge_same(report.curve)
     names, points = next((panel for panel in panels if "logged" in panel[0]), panels[0])
     last = max(point.step for point in report.curve)
-    others = _at_last(panels, last)
-    both = len(others) > 1
+    at_last = _at_last(panels, last)
+    both = len(at_last) > 1
     left_out = (
-        f"; {len(panels) - len(others)} more advantages in the tables" if both and len(others) < len(panels) else ""
+        f"; {len(panels) - len(at_last)} more advantages in the tables" if both and len(at_last) < len(panels) else ""
     )
     centered = "centered" if report.spectra and report.spectra[0].label.centered else "not centered"
     figure, axes = new_figure(
@@ -71,7 +71,7 @@ def _curve(report: RankReport) -> Figure:
         f"effective rank = {metric('effective_rank').formula}, rows {centered}\n"
         f"mean over live groups with 95 % interval; dotted: the ceiling, G; thin: scores without advantages{left_out}",
         width=7.6 if both else 5.4,
-        height=max(4.2, 1.5 + 0.26 * len(others)) if both else 4.2,
+        height=max(4.2, 1.5 + 0.26 * len(at_last)) if both else 4.2,
         columns=1 + both,
         share_x=False,
         panel_titles=True,
@@ -85,13 +85,13 @@ def _curve(report: RankReport) -> Figure:
         box = axes[0].get_position()
         axes[0].set_position((box.x0, box.y0, 0.34, box.height))
         axes[1].set_position((0.685, box.y0, 0.295, box.height))
-        _dots(axes[1], others)
+        _dots(axes[1], at_last)
         axes[1].set_title(f"every advantage at step {last}", loc="left", fontsize=9, color=INK)
     return figure
 
 
 def _finding(points: Sequence[RankCurvePoint]) -> str:
-    """What the last step with a rank says of the largest groups."""
+    """The title: the last rank of the largest groups."""
     largest = max(point.group_size for point in points)
     ranked = [point for point in points if point.group_size == largest and point.effective_rank.value is not None]
     if not ranked:
@@ -106,20 +106,20 @@ def _at_last(
     """The advantages that have a rank then, at their largest group size, by rank; those of one rank are one."""
     rows = []
     for names, points in panels:
-        here = [point for point in points if point.step == step and point.effective_rank.is_defined]
-        if here:
+        defined = [point for point in points if point.step == step and point.effective_rank.is_defined]
+        if defined:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            rows.append((f"{name_of(names[0], limit=18)}{more}", max(here, key=lambda point: point.group_size)))
+            rows.append((f"{name_of(names[0], limit=18)}{more}", max(defined, key=lambda point: point.group_size)))
     rows.sort(key=lambda row: row[1].effective_rank.value or 0.0)
     return rows if len(rows) <= _MOST_ROWS else [*rows[: _MOST_ROWS // 2], *rows[-_MOST_ROWS // 2 :]]
 
 
 def _dots(axes: Axes, rows: Sequence[tuple[str, RankCurvePoint]]) -> None:
     """A rank with its interval a row."""
-    for place, (name, point) in enumerate(rows):
+    for row, (name, point) in enumerate(rows):
         color = ORANGE if name.startswith("logged") else BLUE
-        axes.plot(point.effective_rank.ends, (place, place), color=color, linewidth=1.6, alpha=0.5)
-        axes.plot([point.effective_rank.value or 0.0], [place], color=color, marker="o")
+        axes.plot(point.effective_rank.ends, (row, row), color=color, linewidth=1.6, alpha=0.5)
+        axes.plot([point.effective_rank.value or 0.0], [row], color=color, marker="o")
     axes.set_xscale("log", base=2)
     highest = max(point.effective_rank.ends[1] for _, point in rows)
     axes.set_xlim(0.93, highest * 1.1)
@@ -164,9 +164,11 @@ def _against_size(report: RankReport) -> dict[str, Figure]:
     points: Sequence[_Point] = _of_several_sizes(means if of_weights else report.curve)
     if not points:
         return {}
-    name, what = ("rank_weight_sizes", "Rank of dL/dW") if of_weights else ("rank_sizes", "Rank of a group's gradient")
+    name, subject = (
+        ("rank_weight_sizes", "Rank of dL/dW") if of_weights else ("rank_sizes", "Rank of a group's gradient")
+    )
     weights = [p for p in report.weight_curve if p.tensor is not None and p.advantage == points[0].advantage]
-    return {name: _sizes(points, evenly(sorted({point.step for point in points}), 3), what, weights)}
+    return {name: _sizes(points, evenly(sorted({point.step for point in points}), 3), subject, weights)}
 
 
 def _of_several_sizes(points: Sequence[_Point]) -> list[_Point]:
@@ -179,14 +181,14 @@ def _of_several_sizes(points: Sequence[_Point]) -> list[_Point]:
     return [point for point in ranked if point.advantage == chosen]
 
 
-def _sizes(points: Sequence[_Point], steps: Sequence[int], what: str, weights: Sequence[WeightRankPoint]) -> Figure:
+def _sizes(points: Sequence[_Point], steps: Sequence[int], subject: str, weights: Sequence[WeightRankPoint]) -> Figure:
     name = f"mean, {name_of(points[0].advantage)}" if weights else name_of(points[0].advantage)
     dotted = "the constant 2 that binary rewards have been said to give"
     dotted = f"dotted: {dotted}; thin: each weight" if weights else f"dotted: the ceiling, G, and {dotted}"
     at_last = _at(points, steps[-1])
     least, most = at_last[0], at_last[-1]
     figure, axes = new_figure(
-        f"{what}: {least.effective_rank.value:.1f} with {least.group_size} rollouts, "
+        f"{subject}: {least.effective_rank.value:.1f} with {least.group_size} rollouts, "
         f"{most.effective_rank.value:.1f} with {most.group_size} (step {steps[-1]})",
         f"effective rank = {metric('effective_rank').formula}; mean over live groups, 95 % interval\n{dotted}",
         columns=len(steps),
@@ -197,7 +199,7 @@ def _sizes(points: Sequence[_Point], steps: Sequence[int], what: str, weights: S
     )
     sizes = sorted({point.group_size for point in points})
     highest = max([float(sizes[-1]), *(rank.ends[1] for rank in _ranks(points, weights))])
-    for place, (panel, step) in enumerate(zip(axes, steps, strict=True)):
+    for column, (panel, step) in enumerate(zip(axes, steps, strict=True)):
         panel.set_xscale("log", base=2)
         panel.set_yscale("log", base=2)
         panel.set_xlim(sizes[0] / 1.15, sizes[-1] * 1.15)
@@ -212,8 +214,8 @@ def _sizes(points: Sequence[_Point], steps: Sequence[int], what: str, weights: S
         for tensor in dict.fromkeys(point.tensor for point in weights):
             of_tensor = [(p.group_size, p.effective_rank) for p in _at(weights, step) if p.tensor == tensor]
             draw_course(panel, of_tensor, color=MUTED, band=0, linewidth=0.6)
-        _size_panel(panel, _at(points, step), name, last=place == len(steps) - 1)
-        if place:
+        _size_panel(panel, _at(points, step), name, last=column == len(steps) - 1)
+        if column:
             panel.tick_params(labelleft=False)
     return figure
 
@@ -268,34 +270,36 @@ def draw_updates(report: RankReport) -> dict[str, Figure]:
 def _cosines(updates: Sequence[FormulationUpdate]) -> dict[str, Figure]:
     """How far each update points the way of the logged one, none where that is zero; the matrix is in the tables."""
     reference = next((update for update in updates if update.advantage == "logged"), updates[0])
-    others = [update for update in updates if update is not reference]
-    known = [(update, value) for update in others if (value := reference.cosines[update.advantage].value) is not None]
-    known.sort(key=lambda pair: pair[1])
-    if not known:
+    compared = [update for update in updates if update is not reference]
+    defined = [
+        (update, value) for update in compared if (value := reference.cosines[update.advantage].value) is not None
+    ]
+    defined.sort(key=lambda pair: pair[1])
+    if not defined:
         return {}
     none = [
-        name_of(update.advantage, limit=18) for update in others if not reference.cosines[update.advantage].is_defined
+        name_of(update.advantage, limit=18) for update in compared if not reference.cosines[update.advantage].is_defined
     ]
-    alike, against = (sum(test) for test in zip(*((value >= _ALIKE, value < 0) for _, value in known), strict=True))
+    alike, against = (sum(test) for test in zip(*((value >= _ALIKE, value < 0) for _, value in defined), strict=True))
     name = name_of(reference.advantage, limit=18)
     missing = f"; undefined: {', '.join(none)}" if none else ""
     figure, (axes,) = new_figure(
-        f"{alike} of {len(known)} formulations give the {name} update, {against} pull against it",
+        f"{alike} of {len(defined)} formulations give the {name} update, {against} pull against it",
         f"cosine with the update of {name} from the same rollouts of step {reference.step} = "
         f"{metric('update_cosine').formula}, K the Gram matrix of the score vectors; the same: {_ALIKE:g} or "
         f"more{missing}",
-        height=1.6 + 0.24 * max(len(known), 3),
+        height=1.6 + 0.24 * max(len(defined), 3),
         right=0.6,
     )
     box = axes.get_position()
     axes.set_position((0.22, box.y0, box.x1 - 0.22, box.height))
-    for row, (_, value) in enumerate(known):
+    for row, (_, value) in enumerate(defined):
         axes.barh(row, value, height=0.66, color=BLUE if value > 0 else ORANGE)
         axes.text(max(value, 0.0) + 0.02, row, f"{value:+.2f}", va="center", fontsize=8.5, color=INK)
     axes.axvline(0.0, color=MUTED, linewidth=0.8)
-    axes.set_xlim(min(0.0, known[0][1]) - 0.05, 1.12)
-    axes.set_ylim(-0.6, len(known) - 0.4)
-    axes.set_yticks(range(len(known)), [name_of(update.advantage, limit=18) for update, _ in known], fontsize=8.5)
+    axes.set_xlim(min(0.0, defined[0][1]) - 0.05, 1.12)
+    axes.set_ylim(-0.6, len(defined) - 0.4)
+    axes.set_yticks(range(len(defined)), [name_of(update.advantage, limit=18) for update, _ in defined], fontsize=8.5)
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
     return {"rank_cosines": figure}
@@ -394,13 +398,13 @@ def _sparsity(panels: dict[str, _Course]) -> Figure:
         right=label_room(_LINES),
         panel_titles=True,
     )
-    for place, (panel, (name, course)) in enumerate(zip(axes, panels.items(), strict=True)):
+    for column, (panel, (name, course)) in enumerate(zip(axes, panels.items(), strict=True)):
         panel.set_title(name, loc="left", fontsize=9)
         panel.set_ylim(-0.02, 1.02)
         panel.set_xlabel("step")
         tick_steps(panel, [step for step, _ in course], most=6)
-        _lines(panel, course, last=place == len(panels) - 1)
-        if place:
+        _lines(panel, course, last=column == len(panels) - 1)
+        if column:
             panel.tick_params(labelleft=False)
     return figure
 
@@ -415,8 +419,8 @@ def _sparsest(panels: dict[str, _Course]) -> str:
 
 def _lines(axes: Axes, course: _Course, *, last: bool) -> None:
     labels = []
-    for place, (name, (color, line, marker)) in enumerate(zip(_LINES, SERIES, strict=True)):
-        points = [(step, value) for step, values in course if (value := values[place]) is not None]
+    for index, (name, (color, line, marker)) in enumerate(zip(_LINES, SERIES, strict=True)):
+        points = [(step, value) for step, values in course if (value := values[index]) is not None]
         if points:
             axes.plot(*zip(*points, strict=True), color=color, linestyle=line, marker=marker)
             labels.append((points[-1][1], name, color))

@@ -1,4 +1,4 @@
-"""Figures of matrices: singular values beside null models, and heat maps of every weight's gradient and change."""
+"""Figures of matrices: singular values with null models, and heat maps of every weight's gradient and change."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _nulls(points: Sequence[RankCurvePoint], *, centered: bool) -> Figure:
     size = points[0].group_size
     names = [name_of(points[0].advantage), *(style[0] for style in STYLES.values())]
     figure, axes = new_figure(
-        _beside_nulls(points[-1]),
+        _compared_with_nulls(points[-1]),
         f"share of each singular value in their sum, s_i / sum(s), rows {'centered' if centered else 'not centered'}; "
         "mean over live groups\nthe numbers are the mean effective ranks; below 0.0001 nothing is drawn",
         columns=len(points),
@@ -78,7 +78,7 @@ def _nulls(points: Sequence[RankCurvePoint], *, centered: bool) -> Figure:
         right=label_room(names),
         panel_titles=True,
     )
-    for place, (panel, point) in enumerate(zip(axes, points, strict=True)):
+    for column, (panel, point) in enumerate(zip(axes, points, strict=True)):
         panel.set_yscale("log")
         panel.set_ylim(_LEAST_SHARE, 1.2)
         panel.yaxis.set_minor_locator(NullLocator())
@@ -87,18 +87,18 @@ def _nulls(points: Sequence[RankCurvePoint], *, centered: bool) -> Figure:
         panel.set_xlabel("index")
         live = point.num_groups - point.num_dead
         panel.set_title(f"step {point.step}, {live} live", loc="left", fontsize=9, color=INK)
-        _null_panel(panel, point, last=place == len(points) - 1)
-        if place:
+        _null_panel(panel, point, last=column == len(points) - 1)
+        if column:
             panel.tick_params(labelleft=False)
     return figure
 
 
-def _beside_nulls(point: RankCurvePoint) -> str:
+def _compared_with_nulls(point: RankCurvePoint) -> str:
     null = point.nulls.get("gaussian")
     unrelated = None if null is None else null.effective_rank.value
-    beside = "" if unrelated is None else f", unrelated rows {unrelated:.1f}"
+    comparison = "" if unrelated is None else f", unrelated rows {unrelated:.1f}"
     rank = point.effective_rank.value or 0.0
-    return f"A group spans {rank:.1f} directions at step {point.step}{beside}"
+    return f"A group spans {rank:.1f} directions at step {point.step}{comparison}"
 
 
 def _null_panel(axes: Axes, point: RankCurvePoint, *, last: bool) -> None:
@@ -118,13 +118,13 @@ def _null_panel(axes: Axes, point: RankCurvePoint, *, last: bool) -> None:
     ranks.append((point.effective_rank, name, BLUE))
     if last:
         label_lines(axes, labels, gap=0.07)
-    for place, (rank, name, color) in enumerate(reversed(ranks)):
-        height = 0.04 + 0.07 * place
+    for index, (rank, name, color) in enumerate(reversed(ranks)):
+        height = 0.04 + 0.07 * index
         axes.text(0.03, height, f"{rank.value:.2f} {name}", transform=axes.transAxes, color=color, fontsize=8)
 
 
 def _null_line(axes: Axes, profile: Sequence[float], **style: Any) -> float:
-    """Draws what is large enough to count, and returns where the line ends."""
+    """Draws the values that are large enough to count, and returns the height of the line's end."""
     shown = [share for share in profile if share >= _LEAST_SHARE]
     axes.plot(range(1, len(shown) + 1), shown, **style)
     return shown[-1]
@@ -137,7 +137,7 @@ def draw_spectra(report: RankReport) -> dict[str, Figure]:
 
 
 def _spectra_by_step(report: RankReport) -> Mapping[int, list[GradientSpectrum]]:
-    """Spectra of whole groups and steps under the logged advantage, at first, middle and last step."""
+    """Spectra of groups and steps under the logged advantage, at first, middle and last step."""
     advantages = [spectrum.label.advantage for spectrum in report.spectra]
     chosen = "logged" if "logged" in advantages else next(iter(advantages), None)
     by_step: dict[int, list[GradientSpectrum]] = defaultdict(list)
@@ -169,15 +169,15 @@ def _spectrum(report: RankReport, by_step: Mapping[int, Sequence[GradientSpectru
     low, high = (min(values), max(values)) if values else (1e-6, 1.0)
     floor = min(spectrum.noise_floor for spectrum in spectra)
     bottom = floor / 2 if low / 1000 < floor else low / 3
-    for place, (panel, (step, of_step)) in enumerate(zip(axes, by_step.items(), strict=True)):
+    for column, (panel, (step, of_step)) in enumerate(zip(axes, by_step.items(), strict=True)):
         panel.set_yscale("log")
         panel.yaxis.set_major_formatter(power_of_ten)
         panel.yaxis.set_minor_locator(NullLocator())
         panel.set_ylim(bottom, high * 2)
         panel.set_title(f"step {step}", loc="left", fontsize=9, color=INK)
         panel.set_xlabel("index")
-        _spectrum_panel(panel, of_step, last=place == len(by_step) - 1)
-        if place:
+        _spectrum_panel(panel, of_step, last=column == len(by_step) - 1)
+        if column:
             panel.tick_params(labelleft=False)
     axes[0].set_ylabel("singular value")
     return figure
@@ -185,16 +185,16 @@ def _spectrum(report: RankReport, by_step: Mapping[int, Sequence[GradientSpectru
 
 def _first_value(report: RankReport, by_step: Mapping[int, Sequence[GradientSpectrum]]) -> str:
     step, spectra = max(by_step.items())
-    groups = [one for one in spectra if one.label.group_id is not None and any(one.singular_values)]
-    whole = groups or [one for one in spectra if any(one.singular_values)]
-    shares = [max(one.singular_values) / sum(one.singular_values) for one in whole]
+    groups = [spectrum for spectrum in spectra if spectrum.label.group_id is not None and any(spectrum.singular_values)]
+    chosen = groups or [spectrum for spectrum in spectra if any(spectrum.singular_values)]
+    shares = [max(spectrum.singular_values) / sum(spectrum.singular_values) for spectrum in chosen]
     whose = "a group" if groups else "the step"
     share = f"{100 * sum(shares) / len(shares):.0f} %"
     return f"The first singular value of {whose} has {share} of their sum at step {step}"
 
 
 def _legend(report: RankReport, spectra: Sequence[GradientSpectrum]) -> str:
-    """What the lines are, with shape and centering."""
+    """A description of the lines, with shape and centering."""
     centered = "centered" if spectra[0].label.centered else "not centered"
     groups = [spectrum for spectrum in spectra if spectrum.label.group_id is not None]
     num_rows, num_columns = (groups or spectra)[0].label.shape
@@ -238,10 +238,10 @@ def _line(
     marker: str = "",
     alpha: float = 1,
 ) -> list[float]:
-    """Draws what is above the noise floor, and returns it."""
+    """Draws the values above the noise floor, and returns them."""
     shown = [value for value in spectrum.singular_values if value > spectrum.noise_floor]
-    places = range(1, len(shown) + 1)
-    axes.plot(places, shown, color=color, linewidth=width, linestyle=style, marker=marker, markersize=2.6, alpha=alpha)
+    indices = range(1, len(shown) + 1)
+    axes.plot(indices, shown, color=color, linewidth=width, linestyle=style, marker=marker, markersize=2.6, alpha=alpha)
     return shown
 
 
@@ -271,7 +271,7 @@ def _ranks(spectra: Sequence[GradientSpectrum]) -> dict[str, Figure]:
     if not ranked:
         return {}
     step = max(spectrum.label.step for spectrum in ranked)
-    cells = {place_of(s.label.tensor or ""): _rank_cell(s) for s in ranked if s.label.step == step}
+    cells = {heat_map_cell(s.label.tensor or ""): _rank_cell(s) for s in ranked if s.label.step == step}
     figure = heat_map(
         cells,
         f"A weight's gradient has rank {_range(cells)} at step {step}",
@@ -299,7 +299,7 @@ def _sparsity(sparsities: Sequence[GradientSparsity]) -> dict[str, Figure]:
         return {}
     step = max(one.step for one in of_weights)
     cells = {
-        place_of(one.tensor or ""): Cell(
+        heat_map_cell(one.tensor or ""): Cell(
             value=f"{one.gini.value:.2f}", note=f"{one.small.value:.0%}", strength=one.gini.value or 0.0
         )
         for one in of_weights
@@ -314,7 +314,7 @@ def _sparsity(sparsities: Sequence[GradientSparsity]) -> dict[str, Figure]:
     return {"rank_layers_sparsity": figure}
 
 
-def place_of(tensor: str) -> tuple[str, str]:
+def heat_map_cell(tensor: str) -> tuple[str, str]:
     """Row and column of a tensor in the heat map: its layer, or where there is none ``outside``, and its module."""
     name = tensor.replace(".default", "").removesuffix(".weight")
     layer = _LAYER.search(name)
@@ -325,7 +325,7 @@ def place_of(tensor: str) -> tuple[str, str]:
 
 
 def heat_map(cells: Mapping[tuple[str, str], Cell], title: str, subtitle: str) -> Figure:
-    """Weights by layer and module, each at its :func:`place_of`; the subtitle says what the small print is."""
+    """Weights by layer and module, each in its :func:`heat_map_cell`; the subtitle explains the small print."""
     rows = sorted({row for row, _ in cells}, key=lambda row: (row == OUTSIDE, int(row) if row.isdigit() else 0))
     columns = list(dict.fromkeys(column for _, column in cells))
     width, height = 1.9 + max(0.74 * len(columns), 3.6), 1.75 + 0.46 * len(rows)
@@ -335,9 +335,9 @@ def heat_map(cells: Mapping[tuple[str, str], Cell], title: str, subtitle: str) -
         _draw(axes, columns.index(column), rows.index(row), cell, letter)
     axes.set_xlim(0, len(columns))
     axes.set_ylim(len(rows), 0)
-    axes.set_xticks([place + 0.5 for place in range(len(columns))], _broken(columns), fontsize=letter)
+    axes.set_xticks([index + 0.5 for index in range(len(columns))], _broken(columns), fontsize=letter)
     axes.set_yticks(
-        [place + 0.5 for place in range(len(rows))],
+        [index + 0.5 for index in range(len(rows))],
         [name_of(row if row == OUTSIDE else f"layer {row}") for row in rows],
         fontsize=letter,
     )
@@ -346,7 +346,7 @@ def heat_map(cells: Mapping[tuple[str, str], Cell], title: str, subtitle: str) -
 
 
 def _broken(columns: Sequence[str]) -> list[str]:
-    """Long module names in two lines, so that they stand level."""
+    """Long module names in two lines, so that they stay horizontal."""
     names = [name_of(column, limit=22) for column in columns]
     return [name if len(name) <= 9 else name.replace("_", "_\n", 1).replace(".", ".\n", 1) for name in names]
 
@@ -370,7 +370,7 @@ _SHARES = (
 
 
 def draw_weight_updates(report: RankReport) -> dict[str, Figure]:
-    """Of ``rows = update``: ranks by layer, the trajectory beside a random walk, the course over checkpoints."""
+    """Of ``rows = update``: ranks by layer, the trajectory and a random walk, the course over checkpoints."""
     start = min((update.first for update in report.updates), default=0)
     since = [update for update in report.updates if update.first == start and update.effective_rank.value is not None]
     if not since:
@@ -387,7 +387,7 @@ def draw_gradients_and_updates(pairs: Sequence[GradientAndUpdate]) -> dict[str, 
     """Ranks of the last step's gradient and of the change that followed, matrix by matrix; none without pairs."""
     ranked = [one for one in pairs if one.gradient_rank.value is not None and one.update_rank.value is not None]
     last = [one for one in ranked if one.step == ranked[-1].step][:_MOST_MATRICES]
-    return {"rank_gradient_update": _beside(last)} if last else {}
+    return {"rank_gradient_update": _gradients_and_updates(last)} if last else {}
 
 
 def _layers(updates: Sequence[WeightUpdate]) -> Figure:
@@ -395,7 +395,7 @@ def _layers(updates: Sequence[WeightUpdate]) -> Figure:
     for update in updates:
         value, null = update.effective_rank.value or 0.0, update.gaussian.value or 1.0
         strength = min((value - 1) / (null - 1), 1.0) if null > 1 else 1.0
-        cells[place_of(update.tensor)] = Cell(value=f"{value:.1f}", note=f"{null:.1f}", strength=strength)
+        cells[heat_map_cell(update.tensor)] = Cell(value=f"{value:.1f}", note=f"{null:.1f}", strength=strength)
     return heat_map(
         cells,
         f"A weight's change from {updates[0].first} to {updates[0].last} updates has rank {_range(cells)}",
@@ -449,7 +449,7 @@ def _mean(estimates: Sequence[Estimate]) -> float | None:
 
 def _trajectory(trajectories: Sequence[UpdateTrajectory]) -> Figure:
     """Two panels, one row a matrix; the random walk is one line, because it knows no matrix."""
-    shown = [one for one in trajectories if one.top_energy.value is not None][: _MOST_MATRICES + 1]
+    shown = [trajectory for trajectory in trajectories if trajectory.top_energy.value is not None][: _MOST_MATRICES + 1]
     figure, panels = new_figure(
         f"{100 * (shown[0].top_energy.value or 0.0):.0f} % of the path of "
         f"{'all weights' if shown[0].tensor is None else name_of(short_tensor(shown[0].tensor))} is in one direction",
@@ -471,20 +471,23 @@ def _trajectory(trajectories: Sequence[UpdateTrajectory]) -> Figure:
     ):
         panel.set_title(title, loc="left", fontsize=9, color=INK)
         panel.axvline(getattr(shown[0], walk).value, color=ORANGE, linestyle="--", linewidth=1.2)
-        for row, one in enumerate(shown):
-            value = getattr(one, measured).value
+        for row, trajectory in enumerate(shown):
+            value = getattr(trajectory, measured).value
             if value is not None:
-                panel.plot([value], [row], color=BLUE, marker="o" if one.tensor else "D", linestyle="")
+                panel.plot([value], [row], color=BLUE, marker="o" if trajectory.tensor else "D", linestyle="")
         _rows(panel, len(shown))
         panel.set_xlim(0, 1.02)
         panel.set_xlabel("share")
-    names = ["all together" if one.tensor is None else name_of(short_tensor(one.tensor)) for one in shown]
+    names = [
+        "all together" if trajectory.tensor is None else name_of(short_tensor(trajectory.tensor))
+        for trajectory in shown
+    ]
     _names(panels[-1], names)
     return figure
 
 
-def _beside(pairs: Sequence[GradientAndUpdate]) -> Figure:
-    num_lower = sum((one.gradient_rank.value or 0.0) < (one.update_rank.value or 0.0) for one in pairs)
+def _gradients_and_updates(pairs: Sequence[GradientAndUpdate]) -> Figure:
+    num_lower = sum((pair.gradient_rank.value or 0.0) < (pair.update_rank.value or 0.0) for pair in pairs)
     figure, (axes,) = new_figure(
         f"In {num_lower} of {len(pairs)} weights the gradient of step {pairs[0].step} has a lower rank than the change",
         f"effective rank = {metric('effective_rank').formula} of each weight's matrix; square: dL/dW, circle: "
@@ -492,17 +495,17 @@ def _beside(pairs: Sequence[GradientAndUpdate]) -> Figure:
         height=1.6 + 0.21 * len(pairs),
         right=1.75,
     )
-    for row, one in enumerate(pairs):
-        gradient, update = one.gradient_rank.value or 0.0, one.update_rank.value or 0.0
+    for row, pair in enumerate(pairs):
+        gradient, update = pair.gradient_rank.value or 0.0, pair.update_rank.value or 0.0
         axes.plot([gradient, update], [row, row], color=MUTED, linewidth=0.9)
         axes.plot([gradient], [row], color=ORANGE, marker="s", linestyle="")
         axes.plot([update], [row], color=BLUE, marker="o", linestyle="")
-        if one.gaussian.value is not None:
-            axes.plot([one.gaussian.value], [row], color=MUTED, marker="|", markersize=9, linestyle="")
+        if pair.gaussian.value is not None:
+            axes.plot([pair.gaussian.value], [row], color=MUTED, marker="|", markersize=9, linestyle="")
     _rows(axes, len(pairs))
     axes.set_xlim(left=0)
     axes.set_xlabel("effective rank")
-    _names(axes, [name_of(short_tensor(one.tensor)) for one in pairs])
+    _names(axes, [name_of(short_tensor(pair.tensor)) for pair in pairs])
     return figure
 
 

@@ -1,4 +1,4 @@
-"""The charts of a report as figures for slides: one a chart, with what it shows in the title."""
+"""The charts of a report as figures for slides: one a chart, with its finding as title."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from gradscope.render.words import plain
 from gradscope.results.report import Chart, ReportSection, RunIndex, RunReport, Series
 
 COLORS = {"all_fail": SLATE, "all_pass": PALE, "tied": FAINT, "logged": MUTED, "recomputed": BLUE}
-"""What has one color in every picture of it: those of `gradscope degeneracy` and `gradscope replay`."""
-_ON_COLOR = {"all_pass": BLUE, "tied": MUTED}  # labels beside a pale area
+"""Colors that are the same in every figure, those of `gradscope degeneracy` and `gradscope replay`."""
+_ON_COLOR = {"all_pass": BLUE, "tied": MUTED}  # labels of pale areas
 _LAYERS = (BLUE, PALE, FAINT)
 _BAR = 0.24  # inches of a horizontal bar
 _NAME = 0.078  # inches of a character of a bar's name
@@ -48,13 +48,13 @@ def draw_report_index(index: RunIndex) -> dict[str, Figure]:
 
 def _draw_sections(sections: Sequence[ReportSection]) -> dict[str, Figure]:
     return {
-        f"{section.name}_{place}" if len(section.charts) > 1 else section.name: _draw(
+        f"{section.name}_{number}" if len(section.charts) > 1 else section.name: _draw(
             # the first sentence of a section is about the first of its charts
             chart,
-            section.headline if place == 1 else "",
+            section.headline if number == 1 else "",
         )
         for section in sections
-        for place, chart in enumerate(section.charts, start=1)
+        for number, chart in enumerate(section.charts, start=1)
     }
 
 
@@ -70,32 +70,32 @@ def _draw(chart: Chart, finding: str) -> Figure:
 
 
 def _ends(chart: Chart) -> str:
-    """What a chart comes to, behind its title: its longest and shortest bar, or where lines begin or end."""
+    """A chart's finding, after its title: its longest and shortest bar, or where lines begin or end."""
     if chart.kind == "bars":
-        ranked = sorted(zip(_known(chart.series[0]), chart.places, strict=True), reverse=True)
+        ranked = sorted(zip(_heights(chart.series[0]), chart.places, strict=True), reverse=True)
         return ": " + ", ".join(f"{value:.2g} {name}" for value, name in (ranked[0], *ranked[1:][-1:]))
     columns = zip(*(series.values for series in chart.series), strict=True)
-    known = [column for column in columns if all(one is not None and math.isfinite(one) for one in column)]
-    if not known or len(chart.series) > _MOST_ENDS:
+    complete = [column for column in columns if all(one is not None and math.isfinite(one) for one in column)]
+    if not complete or len(chart.series) > _MOST_ENDS:
         return ""
     if len(chart.series) > 1 and chart.kind == "lines":
-        ends = zip(known[-1], chart.series, strict=True)
+        ends = zip(complete[-1], chart.series, strict=True)
         return ": " + ", ".join(f"{value:.2g} {name_of(series.name)}" for value, series in ends)
-    return ": " + " to ".join(f"{sum(value or 0.0 for value in column):.2g}" for column in (known[0], known[-1]))
+    return ": " + " to ".join(f"{sum(value or 0.0 for value in column):.2g}" for column in (complete[0], complete[-1]))
 
 
 def _lines(axes: Axes, chart: Chart) -> None:
     steps = [float(step) for step in chart.places]
     labels = []
-    for place, series in enumerate(chart.series):
-        color, line, marker = SERIES[place % len(SERIES)]
+    for index, series in enumerate(chart.series):
+        color, line, marker = SERIES[index % len(SERIES)]
         color = COLORS.get(series.kind or "", color)
         values = [value if value is not None and math.isfinite(value) else math.nan for value in series.values]
         few = sum(not math.isnan(value) for value in values) <= 40
         axes.plot(steps, values, color=color, linestyle=line, marker=marker if few else "")
-        known = [value for value in values if not math.isnan(value)]
-        if known:
-            labels.append((known[-1], name_of(series.name), color))
+        finite = [value for value in values if not math.isnan(value)]
+        if finite:
+            labels.append((finite[-1], name_of(series.name), color))
     _not_finite(axes, chart)
     _frame(axes, chart)
     if len(chart.series) > 1:
@@ -103,7 +103,7 @@ def _lines(axes: Axes, chart: Chart) -> None:
 
 
 def _not_finite(axes: Axes, chart: Chart) -> None:
-    """A cross at the top where a value is logged that has no place."""
+    """A cross at the top where a logged value is not finite."""
     pairs = [pair for series in chart.series for pair in zip(chart.places, series.values, strict=True)]
     broken = [float(step) for step, value in pairs if value is not None and not math.isfinite(value)]
     if broken:
@@ -116,9 +116,9 @@ def _stack(axes: Axes, chart: Chart) -> None:
     gap = min((after - before for before, after in pairwise(steps)), default=1.0)
     floor = [0.0] * len(steps)
     labels = []
-    for place, series in enumerate(chart.series):
+    for index, series in enumerate(chart.series):
         heights = [value or 0.0 for value in series.values]
-        color = COLORS.get(series.kind or "", _LAYERS[place % len(_LAYERS)])
+        color = COLORS.get(series.kind or "", _LAYERS[index % len(_LAYERS)])
         hatch = "///" if color == FAINT else ""
         axes.bar(steps, heights, 0.86 * gap, bottom=floor, color=color, hatch=hatch, edgecolor="white", linewidth=0.4)
         labels.append((floor[-1] + heights[-1] / 2, name_of(series.name), _ON_COLOR.get(series.kind or "", color)))
@@ -129,12 +129,12 @@ def _stack(axes: Axes, chart: Chart) -> None:
 
 def _bars(axes: Axes, chart: Chart) -> None:
     (series,) = chart.series
-    values = _known(series)
-    places = range(len(values), 0, -1)
-    axes.barh(list(places), values, 0.7, color=[BLUE if value >= 0 else PALE for value in values])
+    values = _heights(series)
+    positions = range(len(values), 0, -1)
+    axes.barh(list(positions), values, 0.7, color=[BLUE if value >= 0 else PALE for value in values])
     axes.axvline(0, color=MUTED, linewidth=0.8)
     names = [name_of(str(name), limit=22) for name in chart.places]
-    axes.set_yticks(list(places), names, color=INK)
+    axes.set_yticks(list(positions), names, color=INK)
     axes.grid(visible=False)
     axes.set_xlabel(plain(chart.x_label))
     _indent(axes, 0.3 + _NAME * max(map(len, names)))
@@ -146,7 +146,7 @@ def _indent(axes: Axes, inches: float) -> None:
     axes.set_position((left, box.y0, box.x1 - left, box.height))
 
 
-def _known(series: Series) -> Sequence[float]:
+def _heights(series: Series) -> Sequence[float]:
     return [value or 0.0 for value in series.values]
 
 

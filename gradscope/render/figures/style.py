@@ -87,7 +87,7 @@ def figure_style() -> Iterator[None]:
 
 
 class ShownFigure(Figure):
-    """A figure that a notebook shows, whether or not it has loaded pyplot, which alone would tell it how."""
+    """A figure that a notebook shows, whether or not it has loaded pyplot, which otherwise provides that."""
 
     def _repr_png_(self) -> bytes:
         picture = io.BytesIO()
@@ -112,8 +112,8 @@ def new_figure(
     """A titled figure with room on the right for the labels of its lines.
 
     Args:
-        subtitle: Formula and what the numbers were computed from; each line is wrapped to the figure's width.
-        heights: Of the rows of axes, beside each other.
+        subtitle: Formula and source of the numbers; each line is wrapped to the figure's width.
+        heights: Relative heights of the rows of axes.
         right: Inches to the right of the axes; width and height are inches, too.
         hspace: Gap between rows, in axes heights.
     """
@@ -151,14 +151,14 @@ def draw_course(
     axes: Axes, points: Iterable[tuple[float, Estimate]], *, color: str, band: float = 0.15, **line: Any
 ) -> float | None:
     """Draws the known ones among estimates in a line, and their intervals as a band; returns where it ends, if any."""
-    known = [(place, one) for place, one in points if one.value is not None]
-    if not known:
+    defined = [(position, estimate) for position, estimate in points if estimate.value is not None]
+    if not defined:
         return None
-    places, values = [place for place, _ in known], [one.value or 0.0 for _, one in known]
-    axes.plot(places, values, color=color, **line)
+    positions, values = [position for position, _ in defined], [estimate.value or 0.0 for _, estimate in defined]
+    axes.plot(positions, values, color=color, **line)
     if band:
-        lows, highs = zip(*(one.ends for _, one in known), strict=True)
-        axes.fill_between(places, lows, highs, color=color, alpha=band, linewidth=0)
+        lows, highs = zip(*(estimate.ends for _, estimate in defined), strict=True)
+        axes.fill_between(positions, lows, highs, color=color, alpha=band, linewidth=0)
     return values[-1]
 
 
@@ -171,9 +171,9 @@ def label_lines(axes: Axes, labels: Sequence[tuple[float, str, str]], *, gap: fl
     for index in order:
         placed.append(max(heights[index], placed[-1] + gap) if placed else heights[index])
     overshoot = max(0.0, placed[-1] - 1.0) if placed else 0.0
-    for place, index in enumerate(order):
+    for rank, index in enumerate(order):
         _, text, color = labels[index]
-        ceiling = placed[place] - overshoot
+        ceiling = placed[rank] - overshoot
         axes.text(1.015, ceiling, text, transform=axes.transAxes, color=color, fontsize=8.5, va="center")
 
 
@@ -237,7 +237,7 @@ DARK = {
 
 
 def save_figure(figure: Figure, stem: Path) -> list[Path]:
-    """Writes a figure as PNG and SVG beside each other; the same figure gives the same bytes."""
+    """Writes a figure as PNG and SVG; the same figure gives the same bytes."""
     picture, drawing = stem.with_suffix(".png"), stem.with_suffix(".svg")
     pixels, text = io.BytesIO(), io.StringIO()
     with figure_style():

@@ -1,1 +1,1 @@
-"""A report as one HTML file that needs nothing beside itself: no network, no fonts, no framework."""
+"""A report as one self-contained HTML file: no network, no fonts, no framework."""

@@ -1,8 +1,8 @@
 """Charts as inline SVG: colors come from the page's style, so light, dark and print need no second drawing.
 
 Lines differ in dash and marker, bars in pattern, and a legend above the drawing shows both: none needs its color. The
-legend is text of the page, which wraps on a phone where a label inside the drawing would be cut off. What the numbers
-are stands beside the drawing for the page's script, which shows them under its cursor.
+legend is text of the page, which wraps on a phone where a label inside the drawing would be cut off. The numbers are
+data attributes of the drawing for the page's script, which shows them under its cursor.
 
 A drawing of a thousand steps on eight hundred pixels has more points than can be seen. A long course is therefore drawn
 in windows, each the mean of neighboring steps in a band from their least to their greatest value: no spike is lost.
@@ -22,7 +22,7 @@ from gradscope.results.report import Chart, Series
 from gradscope.say import non_finite_word
 
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
-_LEAST = 1e-300  # numbers nearer than that are drawn as one: what lies between them has no digits left for ticks
+_LEAST = 1e-300  # numbers nearer than that are drawn as one: between them no digits are left for ticks
 _MOST = 1e306  # steps wider than that have no rounder one above that is finite
 
 
@@ -32,18 +32,18 @@ class Scale:
 
     low: float  # the number at ``start``
     high: float  # the number at ``end``, above ``low``
-    start: float  # the place of ``low`` in the drawing
-    end: float  # the place of ``high``
+    start: float  # the coordinate of ``low`` in the drawing
+    end: float  # the coordinate of ``high``
 
     def __call__(self, value: float) -> float:
-        """The place of a number; by halves, whose differences are finite whatever a log holds."""
+        """The coordinate of a number; by halves, whose differences are finite whatever a log holds."""
         share = (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2)
         return self.start + share * (self.end - self.start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canvas:
-    """The size of a drawing in its own units, which a browser scales, and the room around what is drawn."""
+    """The size of a drawing in its own units, which a browser scales, and its margins."""
 
     width: float  # from edge to edge
     height: float  # from top to bottom
@@ -88,7 +88,7 @@ def ticks(low: float, high: float, *, most: int = 5) -> list[float]:
     return [float(f"{multiple * step:.12g}") for multiple in range(first, last + 1)]
 
 
-def place(value: float) -> str:
+def coordinate(value: float) -> str:
     """A coordinate with at most one decimal, a twentieth of a pixel."""
     return f"{value:.1f}".removesuffix(".0")
 
@@ -98,11 +98,11 @@ MOST_PLACES = 160  # points of a line: five pixels each on a page of full width
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Neighboring places of a chart, one or more."""
+    """Neighboring positions of a chart, one or more."""
 
-    low: float  # the first place
+    low: float  # the first position
     high: float  # the last
-    start: int  # where it begins among all places
+    start: int  # its first index among all positions
     end: int  # where the next one begins
 
     @property
@@ -112,13 +112,13 @@ class Window:
 
     @property
     def name(self) -> str:
-        """Its place, or its first and last."""
+        """Its position, or its first and last."""
         return f"{self.low:g}" if self.low == self.high else f"{self.low:g}-{self.high:g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """What a window holds of one line."""
+    """A line's values in a window."""
 
     value: float  # the mean of its finite values
     low: float  # the least of them
@@ -126,13 +126,13 @@ class Point:
 
 
 def windows_of(chart: Chart) -> tuple[Window, ...]:
-    """The places of a chart over numbers, put together where there are more than :data:`MOST_PLACES`."""
-    places = [float(place) for place in chart.places]
-    width = math.ceil(len(places) / MOST_PLACES)
-    starts = range(0, len(places), width or 1)
-    ends = [min(start + width, len(places)) for start in starts]
+    """The positions of a chart over numbers, joined where there are more than :data:`MOST_PLACES`."""
+    positions = [float(position) for position in chart.places]
+    width = math.ceil(len(positions) / MOST_PLACES)
+    starts = range(0, len(positions), width or 1)
+    ends = [min(start + width, len(positions)) for start in starts]
     return tuple(
-        Window(low=places[start], high=places[end - 1], start=start, end=end)
+        Window(low=positions[start], high=positions[end - 1], start=start, end=end)
         for start, end in zip(starts, ends, strict=True)
     )
 
@@ -143,9 +143,9 @@ def points_of(values: Sequence[float | None], windows: Sequence[Window]) -> list
 
 
 def point_of(values: Sequence[float | None]) -> Point | None:
-    """The mean of what is finite, with its ends; None where nothing is."""
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    return Point(value=math.fsum(known) / len(known), low=min(known), high=max(known)) if known else None
+    """The mean of the finite values, with their ends; None where there are none."""
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    return Point(value=math.fsum(finite) / len(finite), low=min(finite), high=max(finite)) if finite else None
 
 
 _WIDTH, _RIGHT = 760.0, 72.0
@@ -174,15 +174,15 @@ def draw_bars(chart: Chart, head: Markup, described: Markup) -> Markup:
         '<text class="tick" x="{middle}" y="{bottom}" text-anchor="middle">{label}</text></svg>'
     ).format(
         width=_WIDTH,
-        height=place(height),
-        whole=place(height + _AXIS),
+        height=coordinate(height),
+        whole=coordinate(height + _AXIS),
         head=head,
         described=described,
-        middle=place((scale.start + scale.end) / 2),
-        bottom=place(height + 15),
+        middle=coordinate((scale.start + scale.end) / 2),
+        bottom=coordinate(height + 15),
         label=plain(chart.x_label),
         rows=Markup("").join(rows),
-        zero=place(scale(0.0)),
+        zero=coordinate(scale(0.0)),
     )
 
 
@@ -198,15 +198,15 @@ def _row(name: str, value: float, scale: Scale, name_at: float, top: float) -> M
         '<rect class="bar {kind}" x="{start}" y="{top}" width="{width}" height="{bar:g}"/>'
         '<text class="tick" x="{value_at}" y="{middle}" dy="4" text-anchor="{anchor}">{value:.3f}</text>'
     ).format(
-        name_at=place(name_at),
-        middle=place(top + _BAR / 2),
+        name_at=coordinate(name_at),
+        middle=coordinate(top + _BAR / 2),
         name=plain(name),
         kind="b0" if is_up else "b1",
-        start=place(start),
-        top=place(top),
-        width=place(end - start),
+        start=coordinate(start),
+        top=coordinate(top),
+        width=coordinate(end - start),
         bar=_BAR,
-        value_at=place(end + 6 if is_up else start - 6),
+        value_at=coordinate(end + 6 if is_up else start - 6),
         anchor="start" if is_up else "end",
         value=value,
     )
@@ -221,7 +221,7 @@ _NUM_STYLES = 4
 
 
 def drawing(chart: Chart, identity: str, finding: str = "", *, small: bool = False) -> Markup:
-    """A chart as an ``svg`` element, with its values as data; ``identity`` is the id of what holds its title."""
+    """A chart as an ``svg`` element, with its values as data; ``identity`` is the id of the element with its title."""
     described = Markup("")
     if finding:
         described = Markup('<desc id="{}-finding">{}</desc>').format(plain(identity), plain(finding))
@@ -255,7 +255,7 @@ def _stack_sample(series: Series, index: int, identity: str) -> Markup:
 
 
 def _class_of(series: Series, index: int) -> str:
-    """The style of a line: its place among the lines, and over it the color of what it is."""
+    """The style of a line: by its index, overridden by the color of its kind."""
     style = f"s{index % _NUM_STYLES}"
     return style if series.kind is None else f"{style} {series.kind}"
 
@@ -300,8 +300,8 @@ def _numbers(chart: Chart) -> list[float]:
 
 def _frame(chart: Chart, across: Scale, up: Scale, canvas: Canvas) -> Markup:
     """Grid, ticks and the names of both axes."""
-    start, end, floor = place(across.start), place(across.end), up(up.low)
-    middle, below = place((across.start + across.end) / 2), place(floor + 0.9 * canvas.bottom)
+    start, end, floor = coordinate(across.start), coordinate(across.end), up(up.low)
+    middle, below = coordinate((across.start + across.end) / 2), coordinate(floor + 0.9 * canvas.bottom)
     grid = Markup(
         '<line class="grid" x1="{}" x2="{}" y1="{y}" y2="{y}"/>'
         '<text class="tick" x="{}" y="{y}" dy="4" text-anchor="end">{:g}</text>'
@@ -312,14 +312,14 @@ def _frame(chart: Chart, across: Scale, up: Scale, canvas: Canvas) -> Markup:
     return Markup("").join(
         (
             *(
-                grid.format(start, end, place(across.start - 6), value, y=place(up(value)))
+                grid.format(start, end, coordinate(across.start - 6), value, y=coordinate(up(value)))
                 for value in ticks(up.low, up.high)
             ),
             *(
-                label.format(place(across(value)), place(floor + 0.48 * canvas.bottom), f"{value:g}")
+                label.format(coordinate(across(value)), coordinate(floor + 0.48 * canvas.bottom), f"{value:g}")
                 for value in _step_ticks(chart, across, canvas)
             ),
-            axis.format(start, end, y=place(floor)),
+            axis.format(start, end, y=coordinate(floor)),
             label.format(middle, below, plain(chart.x_label)),
             name if chart.y_label else "",
         )
@@ -327,10 +327,10 @@ def _frame(chart: Chart, across: Scale, up: Scale, canvas: Canvas) -> Markup:
 
 
 def _step_ticks(chart: Chart, across: Scale, canvas: Canvas) -> list[float]:
-    """The places themselves where they are few and far apart, else round whole numbers."""
+    """The positions themselves where they are few and far apart, else round integers."""
     steps = [float(step) for step in chart.places]
-    places = [across(step) for step in steps]
-    gaps = [after - before for before, after in pairwise(places)]
+    positions = [across(step) for step in steps]
+    gaps = [after - before for before, after in pairwise(positions)]
     if len(steps) <= 10 and (not gaps or min(gaps) >= canvas.letter * (1 + max(len(f"{step:g}") for step in steps))):
         return steps
     return [value for value in ticks(across.low, across.high, most=canvas.most_ticks) if value == int(value)]
@@ -348,14 +348,14 @@ def _lines(chart: Chart, windows: Sequence[Window], across: Scale, up: Scale) ->
             drawn += [band.format(style, _outline(piece, across, up)) for piece in pieces if len(piece) > 1]
         drawn += [line.format(style, _course(piece, across, up)) for piece in pieces]
         if sum(map(len, pieces)) <= _MOST_MARKERS or any(len(piece) == 1 for piece in pieces):
-            places = [(across(window.middle), up(point.value)) for piece in pieces for window, point in piece]
-            drawn += [_marker(x, y, series, index) for x, y in places]
+            points_drawn = [(across(window.middle), up(point.value)) for piece in pieces for window, point in piece]
+            drawn += [_marker(x, y, series, index) for x, y in points_drawn]
         parts.append(_with_values(series, points, drawn))
     return Markup("").join([*parts, *_not_finite(chart, across, up)])
 
 
 def _with_values(series: Series, points: Sequence[Point | None], drawn: Sequence[Markup]) -> Markup:
-    """A line beside its numbers, which the page's script shows under its cursor."""
+    """A line with its numbers, which the page's script shows under its cursor."""
     numbers = " ".join("-" if point is None else f"{point.value:.4g}" for point in points)
     group = Markup('<g data-name="{}" data-y="{}">{}</g>')
     return group.format(plain(series.name), numbers, Markup("").join(drawn))
@@ -373,23 +373,23 @@ def _pieces(windows: Sequence[Window], points: Sequence[Point | None]) -> list[l
 
 
 def _course(piece: Sequence[tuple[Window, Point]], across: Scale, up: Scale) -> str:
-    return " ".join(f"{place(across(window.middle))},{place(up(point.value))}" for window, point in piece)
+    return " ".join(f"{coordinate(across(window.middle))},{coordinate(up(point.value))}" for window, point in piece)
 
 
 def _outline(piece: Sequence[tuple[Window, Point]], across: Scale, up: Scale) -> str:
     """From the least values forth to the greatest back."""
     forth = [(window.middle, point.low) for window, point in piece]
     back = [(window.middle, point.high) for window, point in reversed(piece)]
-    return " ".join(f"{place(across(x))},{place(up(y))}" for x, y in [*forth, *back])
+    return " ".join(f"{coordinate(across(x))},{coordinate(up(y))}" for x, y in [*forth, *back])
 
 
 def _not_finite(chart: Chart, across: Scale, up: Scale) -> list[Markup]:
-    """A mark at the edge for each value that has no place, because it is not finite: above, or below for -infinity."""
+    """A mark at the edge for each value that is not finite: above, or below for -infinity."""
     mark = Markup('<text class="not-finite" x="{}" y="{}" text-anchor="middle">!<title>{}</title></text>')
     return [
         mark.format(
-            place(across(float(step))),
-            place(up.start - 3 if value == -math.inf else up.end + 8),
+            coordinate(across(float(step))),
+            coordinate(up.start - 3 if value == -math.inf else up.end + 8),
             plain(f"{series.name}: {non_finite_word(value)} at {step}"),
         )
         for series in chart.series
@@ -402,18 +402,18 @@ def _marker(x: float, y: float, series: Series, index: int) -> Markup:
     """A circle, square, triangle or diamond."""
     kind, style = _class_of(series, index), index % _NUM_STYLES
     if style == 0:
-        return Markup('<circle class="mark {}" cx="{}" cy="{}" r="3"/>').format(kind, place(x), place(y))
+        return Markup('<circle class="mark {}" cx="{}" cy="{}" r="3"/>').format(kind, coordinate(x), coordinate(y))
     corners = {
         1: ((-3, -3), (3, -3), (3, 3), (-3, 3)),
         2: ((0, -4), (4, 3), (-4, 3)),
         3: ((0, -4), (4, 0), (0, 4), (-4, 0)),
     }[style]
-    points = " ".join(f"{place(x + dx)},{place(y + dy)}" for dx, dy in corners)
+    points = " ".join(f"{coordinate(x + dx)},{coordinate(y + dy)}" for dx, dy in corners)
     return Markup('<polygon class="mark {}" points="{}"/>').format(kind, points)
 
 
 def _stack(chart: Chart, windows: Sequence[Window], across: Scale, up: Scale, identity: str) -> Markup:
-    """Bars of shares on top of each other, told apart by pattern."""
+    """Bars of shares on top of each other, distinguished by pattern."""
     gaps = [after.middle - before.middle for before, after in pairwise(windows)]
     width = max(1.0, 0.8 * (across(min(gaps, default=1.0)) - across(0.0)))
     floor = [0.0] * len(windows)
@@ -425,7 +425,9 @@ def _stack(chart: Chart, windows: Sequence[Window], across: Scale, up: Scale, id
             if point is None or not point.value:
                 continue
             left, below, above = across(window.middle) - width / 2, up(floor[at]), up(floor[at] + point.value)
-            bars.append(f"M{place(left)},{place(below)}h{place(width)}V{place(above)}h{place(-width)}z")
+            bars.append(
+                f"M{coordinate(left)},{coordinate(below)}h{coordinate(width)}V{coordinate(above)}h{coordinate(-width)}z"
+            )
             floor[at] += point.value
         drawn = layer.format(_layer_class(series, index), _fill(series, index, identity), "".join(bars))
         parts.append(_with_values(series, points, [drawn] if bars else []))

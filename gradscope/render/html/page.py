@@ -2,7 +2,7 @@
 
 The page forbids itself everything but its own style and its one script, which is named by its digest: markup that a
 log smuggled in could not run even if the escaping failed. Two rules hold for every expression of every template, so
-that none can be forgotten: characters that could act on a terminal or reorder what is read are spelled out, and
+that none can be forgotten: characters that could act on a terminal or reorder text are spelled out, and
 characters of markup are escaped. Only what code returns as ``Markup``, such as a drawing, passes as it is.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from gradscope.render.html.chart import Scale, drawing, legend, place, points_of, widened, windows_of
+from gradscope.render.html.chart import Scale, coordinate, drawing, legend, points_of, widened, windows_of
 from gradscope.render.html.table import page_table
 from gradscope.render.views.view import Column, tabulate
 from gradscope.render.words import format_number, key_number_words, plain
@@ -59,7 +59,7 @@ def render_page(report: RunReport) -> str:
 
 
 def render_fragment(sections: Sequence[ReportSection], strip: Sequence[StripItem] = ()) -> str:
-    """Sections, in their order, as a ``<div>`` of somebody else's page: their style reaches nothing outside."""
+    """Sections, in their order, as a ``<div>`` for another page: their style affects nothing outside."""
     return render("fragment.html", style=_nested_style(), strip=strip, **_answers(sections))
 
 
@@ -75,7 +75,7 @@ def _answers(sections: Sequence[ReportSection]) -> dict[str, object]:
 
 @cache
 def _nested_style() -> Markup:
-    """The page's style within one element: what it says of the whole page is said of that element."""
+    """The page's style within one element: rules of the page are rules of that element."""
     nested = re.sub(r"(^|[{}]\s*)(?::root|html|body)(?= \{)", r"\1&", str(_asset("page.css")))
     own = "& { margin: 0; padding: .5rem 1rem; } & > section:first-of-type { border: 0; margin: 0; padding: 0; }"
     return Markup(f".gradscope {{\n{nested}{own}\n}}")
@@ -117,13 +117,13 @@ class StripItem:
     """One number as the page shows it."""
 
     anchor: str  # the section that has the rest
-    title: str  # what it is
+    title: str  # its name for people
     text: str  # the number, or a dash
     interval: str  # its interval; empty where it has none
-    note: str  # what it is held against, or why it is not known
+    note: str  # what it is compared with, or why it is undefined
     severity: Severity  # that of its section
     line: Markup  # its course; empty where it has none
-    is_known: bool  # whether there is a number
+    is_defined: bool  # whether there is a number
 
 
 def strip_of(report: RunReport) -> tuple[StripItem, ...]:
@@ -142,7 +142,7 @@ def _item(number: KeyNumber, severity: Severity) -> StripItem:
         note=number.note if number.value.undefined is None else number.value.undefined,
         severity=severity if number.value.is_defined else "unknown",
         line=_line(number),
-        is_known=number.value.is_defined,
+        is_defined=number.value.is_defined,
     )
 
 
@@ -152,16 +152,16 @@ def _line(number: KeyNumber) -> Markup:
     chart = Chart(title="", kind="lines", places=number.places, series=(Series(name="", values=number.course),))
     windows = windows_of(chart)
     points = points_of(number.course, windows)
-    known = [point.value for point in points if point is not None]
-    low, high = (0.0, 1.0) if number.style == "share" else widened(known)
+    values = [point.value for point in points if point is not None]
+    low, high = (0.0, 1.0) if number.style == "share" else widened(values)
     across = Scale(low=windows[0].low, high=windows[-1].high, start=2.0, end=_WIDTH - 2.0)
     up = Scale(low=low, high=high, start=_HEIGHT - 2.0, end=2.0)
     drawn = [(window, point) for window, point in zip(windows, points, strict=True) if point is not None]
-    places = [f"{place(across(window.middle))},{place(up(point.value))}" for window, point in drawn]
+    coordinates = [f"{coordinate(across(window.middle))},{coordinate(up(point.value))}" for window, point in drawn]
     return Markup(
         '<svg class="spark" viewBox="0 0 {:g} {:g}" preserveAspectRatio="none" aria-hidden="true">'
         '<polyline class="line s0" points="{}"/></svg>'
-    ).format(_WIDTH, _HEIGHT, " ".join(places))
+    ).format(_WIDTH, _HEIGHT, " ".join(coordinates))
 
 
 def token_texts_of(report: RunReport) -> dict[tuple[str, int], str]:
@@ -188,8 +188,8 @@ _LABELS = {
     "signal": "groups without a gradient",
     "zero-loss": "losses of zero",
 }
-"""Section -> what it is about, where its name does not say it."""
-MOST_FINDINGS = 4  # beside its first sentence three are read; the others fold
+"""Section -> its title, where that is not its name."""
+MOST_FINDINGS = 4  # besides its first sentence three are read; the others fold
 
 
 def shows_something(chart: Chart) -> bool:
@@ -205,7 +205,7 @@ _NOTHING = 1e-9  # a smaller part of the most is rounding
 def to_read_of(groups: Sequence[ReadGroup]) -> list[tuple[str, ReadGroup]]:
     """Three groups that show what a run learns from: a dead one, a live one, one that a side reward decides.
 
-    Each with what is to be seen in it, its rollouts that stand out first; of a kind the one with the largest part of
+    Each with a caption, its outstanding rollouts first; of a kind the one with the largest part of
     the gradient, else the last. None where there are groups of one kind only, which the list of all shows as well.
     """
     kinds = (
@@ -235,7 +235,7 @@ def _pulls(group: ReadGroup) -> dict[int, float]:
 
 
 def advantage_shade(rollout: ReadRollout, group: ReadGroup) -> str:
-    """The classes of a rollout's text: raised or lowered, and how far beside the most of its group."""
+    """The classes of a rollout's text: raised or lowered, and how far relative to its group's largest."""
     pulls = _pulls(group)
     pull, most = pulls.get(rollout.sample, 0.0), max(map(abs, pulls.values()), default=0.0)
     if not math.isfinite(most + pull) or abs(pull) <= _NOTHING * most:
@@ -244,13 +244,13 @@ def advantage_shade(rollout: ReadRollout, group: ReadGroup) -> str:
 
 
 def share_of_group(group: ReadGroup) -> str:
-    """What a group sorts by: the largest part of the gradient that a rollout of it has; empty where none is known."""
+    """A group's sort key: the largest part of the gradient that a rollout of it has; empty where none is known."""
     shares = [abs(rollout.share) for rollout in group.rollouts if rollout.share is not None]
     return f"{max(shares):.4g}" if shares else ""
 
 
 def summary_of(group: ReadGroup) -> str:
-    """What is said of a group behind its name: its mean reward, and its part of the gradient."""
+    """The text behind a group's name: its mean reward, and its part of the gradient."""
     rewards = [rollout.reward for rollout in group.rollouts if rollout.reward is not None]
     shares = [rollout.share for rollout in group.rollouts if rollout.share is not None]
     mean = f" · mean reward {format_number(sum(rewards) / len(rewards), 'norm')}" if rewards else ""
@@ -258,7 +258,7 @@ def summary_of(group: ReadGroup) -> str:
 
 
 def rollout_line(rollout: ReadRollout) -> str:
-    """What is said of a rollout above its text, as far as it is known."""
+    """The heading of a rollout's text, as far as it is known."""
     parts = [f"#{rollout.sample}"]
     if rollout.reward is not None:
         parts.append(f"reward {format_number(rollout.reward, 'norm')}")
@@ -269,7 +269,7 @@ def rollout_line(rollout: ReadRollout) -> str:
     return " · ".join(parts)
 
 
-NUM_SHADES = 8  # strengths that the style sheet tells apart, classes ``h1`` to ``h8``; ``h0`` is no gradient
+NUM_SHADES = 8  # strengths in the style sheet, classes ``h1`` to ``h8``; ``h0`` is no gradient
 
 
 def shade_of(token: ShadedToken) -> str:
@@ -281,7 +281,7 @@ def shade_of(token: ShadedToken) -> str:
 
 
 def render(template: str, **context: object) -> str:
-    """A page from a template of this package and what it shows."""
+    """A page from a template of this package and its variables."""
     return _environment().get_template(template).render(**context)
 
 
@@ -315,7 +315,7 @@ def _environment() -> Environment:
 
 
 def _visible(value: Any) -> Any:
-    """What an expression prints: text as one line of visible characters."""
+    """The printed value of an expression: text as one line of visible characters."""
     return value if isinstance(value, Markup) else plain(str(value))
 
 

@@ -1,4 +1,4 @@
-"""The one shape of every answer: the verdict, a table, findings as far as a screen bears, and what ``--show`` adds."""
+"""The one shape of every answer: the verdict, a table, findings that fit a screen, and tables that ``--show`` adds."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gradscope.render.words import QUIET, STYLES, Footnotes, Tone, cell
 Blocks = Iterator[RenderableType]
 Views = Mapping[str, Callable[[Footnotes], Iterable[RenderableType]]]
 """Name -> its tables; none where the result has nothing of it."""
-MOST_FINDINGS = 3  # beside the verdict; more than three are not read
-SCREEN_ROWS = 8  # of an answer's table: more do not fit a screen beside their verdict
+MOST_FINDINGS = 3  # besides the verdict; more than three are not read
+SCREEN_ROWS = 8  # of an answer's table: more do not fit a screen with their verdict
 _WIDTH, _LINES = 80, 19
 """Of an answer for which no table is asked: a terminal of 24 lines less what was read (two), the next command and the
 lines around it."""
@@ -37,16 +37,16 @@ def answer(
     absent: Mapping[str, str] = MappingProxyType({}),
     tone: Tone = "",
 ) -> Group:
-    """The verdict, facts, table and findings, what was asked for, and one line that names what was not.
+    """The verdict, facts, table and findings, the tables that were asked for, and one line that names the others.
 
     Args:
         headline: The verdict of one or two sentences, then the findings, of which at most three are shown, and none
             that goes beyond a screen where no table is asked for.
-        facts: What the table is of, a line each.
+        facts: The subject of the table, a line each.
         offered: Further tables that have rows, where that is known without drawing them.
         absent: Name of a further table -> why the result has nothing for it, where that is known.
     """
-    verdict, *said = headline
+    verdict, *headline_findings = headline
     first = cell(str(verdict), style=f"bold {STYLES[tone]}".strip())
     if VERDICT in show:
         return Group(first)
@@ -55,13 +55,13 @@ def answer(
     parts: list[RenderableType] = [first, Text(), *(cell(fact, style=QUIET) for fact in facts), *table]
     notes = Footnotes()
     shown = {name: list(views[name](notes)) for name in chosen if name in views}
-    others = [name for name in names if name not in chosen]
+    unchosen = [name for name in names if name not in chosen]
     unseen = Footnotes(is_shown=False)
     if offered is None:
-        offered = [name for name in others if name in views and any(True for _ in views[name](unseen))]
-    left = [name for name in others if name in ("findings", *offered)]
-    told = findings if "findings" in chosen else said[:MOST_FINDINGS]
-    items: list[RenderableType] = [bullet(one) if isinstance(one, str) else one for one in told]
+        offered = [name for name in unchosen if name in views and any(True for _ in views[name](unseen))]
+    left = [name for name in unchosen if name in ("findings", *offered)]
+    sentences = findings if "findings" in chosen else headline_findings[:MOST_FINDINGS]
+    items: list[RenderableType] = [bullet(one) if isinstance(one, str) else one for one in sentences]
     if not chosen:
         items = _that_fit(items, _LINES - _height([*parts, Text(), Text(), *_offer(left)]))
     if "findings" in left and "findings" not in offered and len(findings) <= len(items):

@@ -1,4 +1,4 @@
-"""A comparison: what the tests decide, what changing one thing did, and further tables of cells and tests."""
+"""A comparison: the decisions of the tests, the effect of a change, and further tables of cells and tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradscope.render.views.view import Column, Word, entry
 from gradscope.render.words import Footnotes, cell, metric_title, pair_label, plain, why_alone
 from gradscope.results.compare import ComparedPair, Comparison
 
-_AT_ONCE = 2  # metrics beside each other in 80 columns
+_AT_ONCE = 2  # metrics that fit 80 columns
 _MOST_PAIRS = 6
 _METRIC, _LABEL = 16, 29  # characters of a name, as many as leave room for the numbers in 80 columns
 _OVER_PROMPTS = "Difference of the two runs, the second minus the first [95 % interval]"
@@ -24,7 +24,7 @@ _ORDER = ("decides", "suggests", "differ", "open")
 
 
 def compare_table(comparison: Comparison, show: Sequence[str] = ()) -> Group:
-    """What the tests decide, the differences that say most, and what stays open; ``show`` adds tables."""
+    """The decisions of the tests, the most telling differences, and open questions; ``show`` adds tables."""
     cells = "1 cell" if len(comparison.cells) == 1 else f"{len(comparison.cells)} cells"
     tested = [f"{cells}, {comparison.num_tests} tests"] if comparison.num_tests else []
     return answer(

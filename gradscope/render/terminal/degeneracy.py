@@ -28,7 +28,7 @@ MOST_STEPS = 80
 _JOINED = 20  # rows of such a table
 _WIDTH, _WIDTH_AS_LOGGED = 26, 16  # of a course over steps, in characters
 _ROWS_AS_LOGGED = SCREEN_ROWS - 2
-"""Of an answer from metrics alone, beside which stands what rollouts would add; its findings say more than a course."""
+"""Of an answer from metrics alone, which also lists what rollouts would add; its findings say more than a course."""
 
 
 def degeneracy_table(report: DegeneracyReport, show: Sequence[str] = ()) -> Group:
@@ -36,14 +36,14 @@ def degeneracy_table(report: DegeneracyReport, show: Sequence[str] = ()) -> Grou
     if report.source.kind == "metrics":
         return _as_logged(report, show)
     size = f"groups of {report.group_size}" if report.group_size else "groups of unequal size"
-    what = f"{report.num_groups:,} {size}, {report.num_rollouts:,} rollouts"
+    counts = f"{report.num_groups:,} {size}, {report.num_rollouts:,} rollouts"
     threshold = "" if report.success_threshold is None else f", success at {report.success_threshold:g} or more"
     dead = report.frac_reward_zero_std.value
     return answer(
         "degeneracy",
         report.summary,
         _answer(report),
-        facts=[f"{what}, reward '{report.reward}'{threshold}{rows_set_aside(report.source)}"],
+        facts=[f"{counts}, reward '{report.reward}'{threshold}{rows_set_aside(report.source)}"],
         findings=report.findings[1:] if {"findings", ALL} & set(show) else (),
         views={name: partial(draw, views, report) for name, views in _VIEWS.items()}
         | {
@@ -105,9 +105,9 @@ _SHARES = (
     ("side rewards alone", attrgetter("frac_reward_conflict"), False),
     ("pass rate", attrgetter("pass_rate"), True),
 )
-"""What a person asks first, where it is, and whether each step has it."""
+"""The first questions of a user, their fields, and whether each step has them."""
 _SELDOM = {"  of all sampled", "  tied between", "side rewards alone"}
-"""Rows that stand only where there are such groups: most rewards are 0 and 1."""
+"""Rows that are shown only where there are such groups: most rewards are 0 and 1."""
 
 
 def _shares(report: DegeneracyReport, notes: Footnotes) -> Table:
@@ -190,7 +190,7 @@ def _cost(report: DegeneracyReport, notes: Footnotes) -> Blocks:
         Column("what degenerate groups cost", itemgetter(0)),
         Column("[95 % interval]", itemgetter(1), itemgetter(2), ""),
     )
-    # few logs time their rollouts: a dash would stand in nearly every table
+    # few logs time their rollouts: nearly every table would have a dash
     timed = [row for row in rows if row[1].is_defined or row[1] is not cost.frac_generation_time]
     yield draw_table(columns, timed, notes)
 
@@ -235,23 +235,23 @@ groups is that of all the groups."""
 def _by_step(report: DegeneracyReport, notes: Footnotes) -> Table:
     """Every step or window, of many steps neighbors together; the last column only where the trainer logged its own."""
     steps = report.by_step
-    whole = len(steps) <= MOST_STEPS
+    is_short = len(steps) <= MOST_STEPS
     shown = [
         (title, name, style)
         for title, name, style in _BY_STEP
-        if (whole or name not in _OF_ONE_STEP) and any(getattr(row, name).is_defined for row in steps)
+        if (is_short or name not in _OF_ONE_STEP) and any(getattr(row, name).is_defined for row in steps)
     ]
     columns = [
         Column("step", lambda rows: _span(rows[0].step, rows[-1].last_step), "count"),
         Column("groups", lambda rows: str(sum(row.num_groups for row in rows)), "count"),
         *(Column(title, partial(_mean, name), style) for title, name, style in shown),
     ]
-    if whole and any(row.logged is not None for row in steps):
+    if is_short and any(row.logged is not None for row in steps):
         columns.append(Column("logged", _logged, "share"))
     edges = [len(steps) * edge // _JOINED for edge in range(_JOINED + 1)]
     joined = [steps[start:stop] for start, stop in pairwise(edges)]
-    table = draw_table(columns, [(row,) for row in steps] if whole else joined, notes)
-    if not whole:
+    table = draw_table(columns, [(row,) for row in steps] if is_short else joined, notes)
+    if not is_short:
         notes.remark(
             f"Each row joins about {len(steps) / _JOINED:.0f} steps, a mean over their groups. --by window has "
             "intervals; the JSON and the CSV have each step."
@@ -269,8 +269,8 @@ def _mean(name: str, rows: Sequence[StepDegeneracy]) -> Estimate | float | None:
     if len(rows) == 1:
         estimate: Estimate = getattr(rows[0], name)
         return estimate
-    known = [(value, row.num_groups) for row in rows if (value := getattr(row, name).value) is not None]
-    return sum(value * number for value, number in known) / sum(number for _, number in known) if known else None
+    defined = [(value, row.num_groups) for row in rows if (value := getattr(row, name).value) is not None]
+    return sum(value * number for value, number in defined) / sum(number for _, number in defined) if defined else None
 
 
 def _logged(rows: Sequence[StepDegeneracy]) -> Estimate | float:
@@ -281,7 +281,7 @@ def _logged(rows: Sequence[StepDegeneracy]) -> Estimate | float:
 
 
 def _as_logged(report: DegeneracyReport, show: Sequence[str]) -> Group:
-    """What rich prints of a report whose source holds metrics and no rollouts."""
+    """The answer for a report whose source holds metrics and no rollouts."""
     return answer(
         "degeneracy",
         report.findings,
@@ -336,7 +336,7 @@ def _steps_as_logged(report: DegeneracyReport, notes: Footnotes) -> Iterator[Tab
     edges = [len(course.step) * edge // number for edge in range(number + 1)]
     columns = (
         Column("step", lambda part: _span(course.step[part.start], course.last_step[part.stop - 1]), "count"),
-        Column("no\ngradient", lambda part: _known_mean(dead[part.start : part.stop]), "share"),
+        Column("no\ngradient", lambda part: _mean_of_defined(dead[part.start : part.stop]), "share"),
     )
     if number < len(course.step):
         notes.remark(
@@ -346,9 +346,9 @@ def _steps_as_logged(report: DegeneracyReport, notes: Footnotes) -> Iterator[Tab
     yield draw_table(columns, [slice(*edge) for edge in pairwise(edges)], notes)
 
 
-def _known_mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if known else None
+def _mean_of_defined(values: Sequence[float | None]) -> float | None:
+    defined = [value for value in values if value is not None]
+    return math.fsum(defined) / len(defined) if defined else None
 
 
 _FOLLOWED = ((7, "step"), (7, "groups"), (20, "degenerate [95 %]"), (7, "fail"), (7, "pass"), (7, "tied"), (7, "p"))
@@ -361,11 +361,11 @@ def step_head() -> str:
 
 
 def step_line(row: StepDegeneracy) -> str:
-    """One step as one line, to be read as it comes; a dash stands for a number that is not defined."""
+    """One step as one line, for output while the work goes on; undefined numbers are dashes."""
     shares = (row.frac_reward_zero_std, row.frac_all_fail, row.frac_all_pass, row.frac_tied, row.pass_rate)
     cells = (
-        UNDEFINED if share.value is None else format_estimate(share, Footnotes(), "share", interval=place == 0)
-        for place, share in enumerate(shares)
+        UNDEFINED if share.value is None else format_estimate(share, Footnotes(), "share", interval=index == 0)
+        for index, share in enumerate(shares)
     )
     return _line([str(row.step), str(row.num_groups), *cells])
 

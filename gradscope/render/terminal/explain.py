@@ -1,4 +1,4 @@
-"""The metric catalogue for readers: what to know first, what a search finds, a page for each metric, and Markdown."""
+"""The metric catalogue for readers: a first overview, search results, a page for each metric, and Markdown."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _page(name: str) -> Group:
 
 
 def fact_page(head: str, meaning: str, facts: Mapping[str, str]) -> Group:
-    """What something is: a head, a sentence, and named facts below it."""
+    """A definition: a head, a sentence, and named facts below it."""
     table = Table.grid(padding=(0, 2))
     for label, text in facts.items():
         table.add_row(Text(label, style=QUIET), cell(text))

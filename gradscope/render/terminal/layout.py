@@ -1,4 +1,4 @@
-"""How the terminal draws what a view declares, and the lines that stand around every table."""
+"""How the terminal draws the declaration of a view, and the lines around every table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gradscope.render.words import (
 )
 from gradscope.results.source import Source
 
-WIDTH = 80  # columns that every table fits; what a terminal has beyond them goes to intervals, courses and texts
+WIDTH = 80  # columns that every table fits; further columns of a terminal go to intervals, courses and texts
 _UNBOUND = 10_000
 _BARS = "▁▂▃▄▅▆▇█"
 _MISSING, _NOT_FINITE = "·", "!"
@@ -64,17 +64,17 @@ Column = tuple[str, Literal["left", "right"]]
 
 
 def source_line(source: Source) -> str:
-    """Where the numbers came from: the path, what it was recognized as, and what of it is missing."""
+    """The source of the numbers: the path, its recognized format, and its missing parts."""
     return f"{source.path} ({source.recognized}){rows_set_aside(source)}"
 
 
 def losses(sources: Iterable[Source]) -> list[str]:
-    """A line for each input of which something is missing; what was read is said beside the answer."""
+    """A line for each input of which something is missing; stderr says what was read."""
     return [source_line(source) for source in sources if rows_set_aside(source)]
 
 
 def rows_set_aside(source: Source) -> str:
-    """What follows a file in a heading where something of it is missing; of rows the most frequent reason is said."""
+    """The note on a file in a heading where parts of it are missing; of rows the most frequent reason."""
     ended = f"; the evaluation {source.unfinished}" if source.unfinished else ""
     parts = len(source.quarantined.lost)
     lost = f"; {parts} {'parts' if parts > 1 else 'part'} of it could not be read" if parts else ""
@@ -85,11 +85,11 @@ def rows_set_aside(source: Source) -> str:
 
 def draw(views: Iterable[view.View], result: object, notes: Footnotes) -> Iterator[Table]:
     """The tables of a result that it has records for; reasons and remarks go to the notes."""
-    for one in views:
-        if records := view.pick(one.of, result):
-            shown = one.rows(records)
-            yield draw_table(one.columns_of(records, shown.facts), shown.rows, notes, one.is_bold)
-            for remark in (*one.remarks, *shown.remarks):
+    for table_view in views:
+        if records := view.pick(table_view.of, result):
+            shown = table_view.rows(records)
+            yield draw_table(table_view.columns_of(records, shown.facts), shown.rows, notes, table_view.is_bold)
+            for remark in (*table_view.remarks, *shown.remarks):
                 notes.remark(remark)
 
 
@@ -109,8 +109,14 @@ def draw_table(
         and any(isinstance(value, Estimate) and value.interval for value in map(column.value, records))
         for column in columns
     ]
-    whole = [replace(column, alone="") if is_bare else column for column, is_bare in zip(columns, bare, strict=True)]
-    for chosen, more in ((whole, room), (whole, room // 2), (whole, 0), (columns, room // 2)) if room > 0 else ():
+    with_intervals = [
+        replace(column, alone="") if is_bare else column for column, is_bare in zip(columns, bare, strict=True)
+    ]
+    for chosen, more in (
+        ((with_intervals, room), (with_intervals, room // 2), (with_intervals, 0), (columns, room // 2))
+        if room > 0
+        else ()
+    ):
         table = _table(chosen, records, notes, is_bold, more)
         if terminal.measure(table, options=terminal.options.update(width=_UNBOUND)).maximum <= terminal.width:
             return table
@@ -161,7 +167,7 @@ def new_table(columns: Sequence[Column]) -> Table:
 
 
 def add_row(table: Table, *cells: str | Text, style: str | None = None) -> None:
-    """Adds a row whose texts are printed as they stand, one per column."""
+    """Adds a row of literal texts, one per column."""
     table.add_row(*(item if isinstance(item, Text) else cell(item) for item in cells), style=style)
 
 

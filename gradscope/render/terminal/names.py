@@ -1,4 +1,4 @@
-"""The tables that ``--show`` adds to each command's answer. They stand apart so that help loads nothing else."""
+"""The tables that ``--show`` adds to each command's answer. A module of their own, so that help loads nothing else."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 ALL = "all"  # the name of all tables together
 VERDICT = "verdict"  # the name of the answer without its table: nothing but the first sentences
-NOTES = "notes"  # the name of what was concluded and missed while a run was read, which is said beside the answer
+NOTES = "notes"  # the name of inferences and gaps from reading a run, which stderr shows
 
 TABLES: Mapping[str, tuple[str, ...]] = {
     "degeneracy": (
@@ -31,5 +31,5 @@ TABLES: Mapping[str, tuple[str, ...]] = {
 
 
 def choices_of(command: str) -> tuple[str, ...]:
-    """What ``--show`` takes in a command."""
+    """The names that ``--show`` takes in a command."""
     return (*TABLES[command], NOTES, VERDICT, ALL)

@@ -1,4 +1,4 @@
-"""Gradient norms: replay, what was logged beside what is recomputed; spike, the step that stands out."""
+"""Gradient norms: replay, logged and recomputed numbers; spike, the step that stands out."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def replay_table(report: ReplayReport, show: Sequence[str] = ()) -> Group:
     return answer(
         "replay",
         (f"Replay: {head}{report.findings[0]}", *report.findings[1:]),
-        _answer(report, whole="steps" in show or ALL in show),
+        _answer(report, show_all="steps" in show or ALL in show),
         facts=losses([report.source]),
         findings=report.findings[1:],
         views={"causes": lambda notes: _causes(report.steps)},
@@ -42,12 +42,12 @@ def replay_table(report: ReplayReport, show: Sequence[str] = ()) -> Group:
     )
 
 
-def _answer(report: ReplayReport, *, whole: bool) -> Blocks:
+def _answer(report: ReplayReport, *, show_all: bool) -> Blocks:
     """Steps that were judged, mismatches first where there are many; the rest as counts."""
     wrong = [step for step in report.steps if step.verdict == "mismatch"]
     judged = [step for step in report.steps if step.verdict == "mismatch" or _NORM in step.recomputed]
     shown = list(judged)
-    if whole:
+    if show_all:
         shown = list(report.steps)
     elif len(judged) > SCREEN_ROWS:
         shown = sorted(evenly(wrong or judged, SCREEN_ROWS), key=lambda step: step.step)
@@ -67,20 +67,22 @@ def _answer(report: ReplayReport, *, whole: bool) -> Blocks:
 
 
 def _steps(steps: Sequence[StepReplay], notes: Footnotes) -> Table:
-    likewise = Counter(_shape(one.cause) for step in steps for one in step.quantities if one.cause)
+    likewise = Counter(_shape(quantity.cause) for step in steps for quantity in step.quantities if quantity.cause)
     first: dict[str, str] = {}
 
     def verdict(name: str) -> Callable[[StepReplay], Word]:
         """A verdict whose cause is a footnote; causes that differ in their numbers only share the first one's."""
 
         def word(step: StepReplay) -> Word:
-            one = next((one for one in step.quantities if one.name == name), None)
-            if one is None or one.cause is None:
-                return Word("") if one is None else Word(one.verdict, _TONES[one.verdict])
-            shape = _shape(one.cause)
+            quantity = next((quantity for quantity in step.quantities if quantity.name == name), None)
+            if quantity is None or quantity.cause is None:
+                return Word("") if quantity is None else Word(quantity.verdict, _TONES[quantity.verdict])
+            shape = _shape(quantity.cause)
             more = f" (likewise {likewise[shape] - 1} more)" if likewise[shape] > 1 else ""
-            advice = f". {one.advice}" if one.advice else ""
-            return Word(one.verdict, _TONES[one.verdict], first.setdefault(shape, f"{one.cause}{more}{advice}"))
+            advice = f". {quantity.advice}" if quantity.advice else ""
+            return Word(
+                quantity.verdict, _TONES[quantity.verdict], first.setdefault(shape, f"{quantity.cause}{more}{advice}")
+            )
 
         return word
 
@@ -103,21 +105,23 @@ def _of_norm(numbers: Mapping[str, float], words: Callable[[float], str]) -> str
 
 
 def _causes(steps: Sequence[StepReplay], *, most: int | None = None) -> Blocks:
-    """Each cause with its steps and what to do about it; causes that differ in their numbers only are one."""
-    found: dict[tuple[str, str], list[tuple[int, Quantity]]] = {}
+    """Each cause with its steps and its advice; causes that differ in their numbers only are one."""
+    by_cause: dict[tuple[str, str], list[tuple[int, Quantity]]] = {}
     for step in steps:
         for quantity in step.quantities:
             if quantity.cause is not None:
-                found.setdefault((quantity.name, _shape(quantity.cause)), []).append((step.step, quantity))
-    by_norm_first = sorted(found.items(), key=lambda item: (item[0][0] != _NORM, -len(item[1])))
-    for (name, _), places in by_norm_first[:most]:
-        first = places[0][1]
-        head = Text(f"{name}, step{'s' * (len(places) > 1)} {as_ranges([step for step, _ in places])}: ", style="bold")
+                by_cause.setdefault((quantity.name, _shape(quantity.cause)), []).append((step.step, quantity))
+    by_norm_first = sorted(by_cause.items(), key=lambda item: (item[0][0] != _NORM, -len(item[1])))
+    for (name, _), occurrences in by_norm_first[:most]:
+        first = occurrences[0][1]
+        head = Text(
+            f"{name}, step{'s' * (len(occurrences) > 1)} {as_ranges([step for step, _ in occurrences])}: ", style="bold"
+        )
         head.append(first.verdict, style=STYLES[_TONES[first.verdict]])
         advice = f". {first.advice}" if first.advice else ""
         yield Group(head, Padding(cell(f"{first.cause}{advice}"), (0, 0, 0, 2)))
-    if most is not None and len(found) > most:
-        yield cell(f"{len(found) - most} more causes: --show causes.")
+    if most is not None and len(by_cause) > most:
+        yield cell(f"{len(by_cause) - most} more causes: --show causes.")
 
 
 def _shape(cause: str) -> str:

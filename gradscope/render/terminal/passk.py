@@ -50,7 +50,7 @@ def _files(report: PassAtKReport, notes: Footnotes) -> Blocks:
         if len(report.tables) > SCREEN_ROWS:
             yield _by_evaluation(report.tables, notes)
     elif len(report.tables) > 1 or len(report.tables[0].rows) > SCREEN_ROWS:
-        yield from (_one(table, notes, table.rows) for table in report.tables)
+        yield from (_budgets(table, notes, table.rows) for table in report.tables)
 
 
 def _pairs(report: PassAtKReport, notes: Footnotes) -> Blocks:
@@ -69,7 +69,7 @@ def _answer(report: PassAtKReport) -> Blocks:
     elif len(report.tables) == 1:
         yield cell("[95 % interval over prompts]")
         (table,) = report.tables
-        yield _one(table, notes, evenly(table.rows, SCREEN_ROWS), named=False)
+        yield _budgets(table, notes, evenly(table.rows, SCREEN_ROWS), named=False)
     else:
         yield cell("pass@k [95 % interval over prompts]")
         yield (_by_budget if len(report.tables) <= _MOST_FILES else _by_file)(report, notes)
@@ -77,7 +77,7 @@ def _answer(report: PassAtKReport) -> Blocks:
 
 
 def _by_budget(report: PassAtKReport, notes: Footnotes) -> Table:
-    """A row a budget, a column a file; of two files the difference beside them."""
+    """A row a budget, a column a file; for two files also their difference."""
     tables, compared = report.tables, report.comparison
     columns = [Column("k", lambda rows: str(rows[0].k), "count")]
     columns += [Column(plain(table.name, limit=21), _share_in(file), "share", "") for file, table in enumerate(tables)]
@@ -90,36 +90,38 @@ def _by_budget(report: PassAtKReport, notes: Footnotes) -> Table:
 def _by_evaluation(tables: Sequence[PassAtKTable], notes: Footnotes) -> Table:
     """A row a task, model and scorer; a column for each of these only where they differ."""
     about = [(table, table.evaluation) for table in tables if table.evaluation is not None]
-    rows = [_scores(table, one, notes) for table, one in about]
+    rows = [_scores(table, evaluation, notes) for table, evaluation in about]
     titles = ("n", "pass@1", "pass@k", "mean")
-    widths = [max(len(row[place]) for row in rows) for place in range(len(titles))]
-    known = [place for place, width in enumerate(widths) if width]
-    names = [name for name in ("task", "model", "scorer") if len({getattr(one, name) for _, one in about}) > 1]
-    # Owners of models and tasks stand before a slash, filters and versions at the end.
-    texts = [[plain(getattr(one, name).rpartition("/")[2]) for _, one in about] for name in names]
-    room = _shared([max(map(len, column)) for column in texts], _WIDTH - sum(widths[at] + 2 for at in known))
-    columns = [Column(title, itemgetter(place)) for place, title in enumerate([*names, *(titles[at] for at in known)])]
+    widths = [max(len(row[index]) for row in rows) for index in range(len(titles))]
+    filled = [index for index, width in enumerate(widths) if width]
+    names = [
+        name for name in ("task", "model", "scorer") if len({getattr(evaluation, name) for _, evaluation in about}) > 1
+    ]
+    # owners of models and tasks come before a slash, filters and versions at the end
+    texts = [[plain(getattr(evaluation, name).rpartition("/")[2]) for _, evaluation in about] for name in names]
+    room = _shared([max(map(len, column)) for column in texts], _WIDTH - sum(widths[at] + 2 for at in filled))
+    columns = [Column(title, itemgetter(index)) for index, title in enumerate([*names, *(titles[at] for at in filled)])]
     shown = [
         [
-            *(_shortened(column[place], width) for column, width in zip(texts, room, strict=True)),
-            *(row[at] for at in known),
+            *(_shortened(column[index], width) for column, width in zip(texts, room, strict=True)),
+            *(row[at] for at in filled),
         ]
-        for place, row in enumerate(rows)
+        for index, row in enumerate(rows)
     ]
-    if len(known) > 2:
+    if len(filled) > 2:
         notes.remark(IN_THE_FILES)
     return draw_table(columns, shown, notes)
 
 
 def _scores(table: PassAtKTable, evaluation: Evaluation, notes: Footnotes) -> tuple[str, str, str, str]:
-    """Samples, pass@1, pass@k where there are several samples, and the mean where nobody knows which of them pass."""
+    """Samples, pass@1, pass@k where there are several samples, and the mean where it is unknown which of them pass."""
     fewest, most = table.num_samples
     samples = f" x {fewest}" if fewest == most else f" x {fewest}-{most}"
     size = f"{table.num_prompts:,}{samples if most > 1 else ''}"
     if evaluation.unfinished:
         size += notes.number(f"the evaluation {evaluation.unfinished}")
-    first, *others = [row for row in table.rows if row.pass_at_k.value is not None] or table.rows
-    last = f"{others[-1].pass_at_k.value:.3f} k = {others[-1].k}" if others else ""
+    first, *rest = [row for row in table.rows if row.pass_at_k.value is not None] or table.rows
+    last = f"{rest[-1].pass_at_k.value:.3f} k = {rest[-1].k}" if rest else ""
     mean = None if first.pass_at_k.is_defined else evaluation.mean_score.value
     return (
         size,
@@ -145,7 +147,7 @@ def _share_in(file: int) -> Callable[[Sequence[PassAtK]], Estimate]:
 
 
 def _by_file(report: PassAtKReport, notes: Footnotes) -> Table:
-    """A row a file at the smallest and the largest budget, with what the others are ahead of the first by there."""
+    """A row a file at the smallest and the largest budget, with the others' lead over the first."""
     low, high = (report.tables[0].rows[index].k for index in (0, -1))
     columns = [
         Column("file", lambda row: row[0].name, limit=14),
@@ -161,8 +163,12 @@ def _by_file(report: PassAtKReport, notes: Footnotes) -> Table:
 
 def _facts(tables: Sequence[PassAtKTable]) -> list[str]:
     """How many prompts and samples each file has, in one line where all have as many."""
-    said = [_size(table) for table in tables]
-    return said[:1] if len(set(said)) == 1 else [f"{one.name}: {size}" for one, size in zip(tables, said, strict=True)]
+    sizes = [_size(table) for table in tables]
+    return (
+        sizes[:1]
+        if len(set(sizes)) == 1
+        else [f"{table.name}: {size}" for table, size in zip(tables, sizes, strict=True)]
+    )
 
 
 def _size(table: PassAtKTable) -> str:
@@ -171,7 +177,7 @@ def _size(table: PassAtKTable) -> str:
     return f"{table.num_prompts:,} prompts, {samples} samples each"
 
 
-def _one(table: PassAtKTable, notes: Footnotes, rows: Sequence[PassAtK], *, named: bool = True) -> Table:
+def _budgets(table: PassAtKTable, notes: Footnotes, rows: Sequence[PassAtK], *, named: bool = True) -> Table:
     """The budgets of one file; forecasts in a column of their own, where a budget exceeds the samples."""
     columns = [
         Column("k", digits("k"), "count"),

@@ -1,4 +1,4 @@
-"""What `gradscope rank` prints: the verdict, a line a step, what it means; every other table where it is asked for.
+"""The terminal output of `gradscope rank`: the verdict, a line a step, the meaning; other tables on request.
 
 Letters: G group size, N rows of a matrix.
 """
@@ -73,7 +73,7 @@ def rank_table(report: RankReport, show: Sequence[str] = ()) -> Group:
     return answer(
         "rank",
         report.headline or ("No rank could be found.",),
-        _answer(report, whole="steps" in show or ALL in show),
+        _answer(report, show_all="steps" in show or ALL in show),
         facts=losses([report.source]),
         findings=report.findings,
         views={name: partial(view, report) for name, view in _TABLES.items()},
@@ -83,19 +83,19 @@ def rank_table(report: RankReport, show: Sequence[str] = ()) -> Group:
     )
 
 
-def _answer(report: RankReport, *, whole: bool) -> Blocks:
-    """The table of the answer, what it leaves out, and what could not be computed."""
+def _answer(report: RankReport, *, show_all: bool) -> Blocks:
+    """The table of the answer, its omissions, and numbers that could not be computed."""
     if report.trajectories:
         notes = Footnotes()
         yield from draw((TRAJECTORY,), report, notes)
         yield from map(cell, notes.lines())
-    yield from _step_ranks(report, whole=whole)
+    yield from _step_ranks(report, show_all=show_all)
     skipped = list(report.skipped.items())
-    for step, reason in skipped if whole else skipped[:1]:
+    for step, reason in skipped if show_all else skipped[:1]:
         yield cell(f"Step {step} was left out: {reason}")
-    if len(skipped) > 1 and not whole:
-        others = as_ranges([step for step, _ in skipped[1:]])
-        yield cell(f"So were {others}; --show steps says why.")
+    if len(skipped) > 1 and not show_all:
+        rest = as_ranges([step for step, _ in skipped[1:]])
+        yield cell(f"So were {rest}; --show steps says why.")
 
 
 def _formulations(report: RankReport, notes: Footnotes) -> Blocks:
@@ -134,12 +134,12 @@ def _refusals(refused: Mapping[str, str]) -> Iterator[tuple[Sequence[str], str]]
         yield names, reason if len(names) > 1 else refused[names[0]]
 
 
-def _step_ranks(report: RankReport, *, whole: bool = False) -> Blocks:
-    """The rank beside its ceilings at every step, or at some, and a line each for what is undefined or left out."""
+def _step_ranks(report: RankReport, *, show_all: bool = False) -> Blocks:
+    """The rank with its ceilings at every step, or at some, and a line each for undefined ranks and omitted steps."""
     rows, advantage = _rows(report)
     if not rows:
         return
-    shown = rows if whole else evenly(rows, SCREEN_ROWS)
+    shown = rows if show_all else evenly(rows, SCREEN_ROWS)
     yield cell(f"Effective rank {_WHAT[report.rows]}, advantage {advantage}")
     notes = Footnotes()
     yield _table(shown, {step.step: step for step in report.steps}, notes)
@@ -168,11 +168,11 @@ def _rows(report: RankReport) -> tuple[list[_Row], str]:
         name = _preferred([point.advantage for point in points])
         sized = sorted((p for p in points if p.advantage == name), key=lambda point: (point.step, point.group_size))
         return [_of_point(point) for point in {point.step: point for point in sized}.values()], name
-    whole = [s for s in report.spectra if s.label.group_id is None and s.label.tensor is None]
-    if not whole:
+    of_step = [s for s in report.spectra if s.label.group_id is None and s.label.tensor is None]
+    if not of_step:
         return [], ""
-    name = _preferred([spectrum.label.advantage for spectrum in whole])
-    of_name = [spectrum for spectrum in whole if spectrum.label.advantage == name]
+    name = _preferred([spectrum.label.advantage for spectrum in of_step])
+    of_name = [spectrum for spectrum in of_step if spectrum.label.advantage == name]
     of_name.sort(key=lambda spectrum: (spectrum.label.step, spectrum.label.group_size))
     return [_of_spectrum(one) for one in {one.label.step: one for one in of_name}.values()], name
 
@@ -247,7 +247,7 @@ def _matrix(report: RankReport) -> str:
 
 
 def _floor(report: RankReport) -> Iterator[str]:
-    """What of the spectra could be arithmetic: a rank says nothing about it."""
+    """The share of the spectra that could be arithmetic, about which a rank says nothing."""
     below = [spectrum.ranks.frac_energy_below_floor.value for spectrum in report.spectra]
     shares = [share for share in below if share is not None]
     if shares:

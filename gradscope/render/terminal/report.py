@@ -32,11 +32,11 @@ def report_table(report: RunReport, show: Sequence[str] = ()) -> Group:
     answered = [section for section in report.by_severity if section.missing is None]
     counts = Counter(section.severity for section in answered)
     kinds = ", ".join(f"{counts[kind]} {word}" for kind, word in _KINDS.items() if counts[kind])
-    said = f"Of {len(report.sections)} questions this log answers {len(answered)}{f' ({kinds})' if kinds else ''}."
-    verdict = f"{answered[0].headline} {said}" if answered else f"{said} The page says what to log."
+    summary = f"Of {len(report.sections)} questions this log answers {len(answered)}{f' ({kinds})' if kinds else ''}."
+    verdict = f"{answered[0].headline} {summary}" if answered else f"{summary} The page says what to log."
     fine = [section.name for section in answered[1:] if section.severity == "fine"]
     missing = [section.name for section in report.sections if section.missing is not None]
-    known = [number for number in report.strip if number.value.is_defined]
+    defined = [number for number in report.strip if number.value.is_defined]
     return answer(
         "report",
         (
@@ -45,7 +45,7 @@ def report_table(report: RunReport, show: Sequence[str] = ()) -> Group:
             *([_item("fine", ", ".join(fine))] if fine else []),
             *([_item("unknown", f"{', '.join(missing)}: the page says what to log", "absent")] if missing else []),
         ),
-        [_key_numbers(known)] if known else [],
+        [_key_numbers(defined)] if defined else [],
         facts=losses([report.source]),
         views={"sections": lambda notes: map(_paragraph, report.by_severity)},
         show=show,
@@ -54,7 +54,7 @@ def report_table(report: RunReport, show: Sequence[str] = ()) -> Group:
 
 
 def _key_numbers(numbers: Sequence[KeyNumber]) -> Table:
-    """A line a number with what it is held against, where there is room for that; its course is on the page."""
+    """A line a number with its comparison, where there is room for that; its course is on the page."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     titles = [plain(number.title, limit=_TITLE) for number in numbers]
     room = _LONGEST - max(map(len, titles))

@@ -1,4 +1,4 @@
-"""Verdicts: a check, a line a requirement, and the claims of papers, each beside what it was measured by."""
+"""Verdicts: a check, a line a requirement, and the claims of papers, each with its measurement."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check_table(report: CheckReport, show: Sequence[str] = ()) -> Group:
 
 
 def _advice(verdict: Verdict) -> str:
-    """What to do, without the command that looks closer: it stands below the answer."""
+    """The advice, without the command that looks closer, which is below the answer."""
     return verdict.advice if verdict.command else verdict.next_step
 
 
@@ -84,14 +84,14 @@ def _paragraph(verdict: Verdict) -> Group:
 
 
 def _value(verdict: Verdict) -> str:
-    """The number; why there is none is said in the meaning below."""
+    """The number; the reason why there is none is in the meaning below."""
     estimate = verdict.estimate
     if estimate.value is None:
         return UNDEFINED
     return with_interval(estimate, lambda number: format_number(number, "norm"))
 
 
-_CLAIM_WIDTH, _MEASURED_WIDTH = 44, 23  # with what chance gives, 80 columns
+_CLAIM_WIDTH, _MEASURED_WIDTH = 44, 23  # with the value by chance, 80 columns
 _EXPLAINS = re.compile(r"[:;]|, and ")
 _CLAIM_TONES: Mapping[str, Tone] = {"supported": "fine", "contradicted": "problem", "cannot_tell": "unknown"}
 
@@ -114,10 +114,10 @@ def claims_table(report: ClaimsReport, show: Sequence[str] = ()) -> Group:
 def _claims_answer(rows: Sequence[ClaimRow]) -> Blocks:
     """The claims that this run supports or contradicts, as many as a screen bears."""
     decided = [row for words in ("contradicted", "supported") for row in rows if row.words == words]
-    told = decided[:SCREEN_ROWS]
-    yield from (_verdicts([row for row in told if row.words == words]) for words in {row.words: 0 for row in told})
-    if len(decided) > len(told):
-        yield cell(f"{len(decided) - len(told)} more are decided: --show reasons.")
+    shown = decided[:SCREEN_ROWS]
+    yield from (_verdicts([row for row in shown if row.words == words]) for words in {row.words: 0 for row in shown})
+    if len(decided) > len(shown):
+        yield cell(f"{len(decided) - len(shown)} more are decided: --show reasons.")
 
 
 def _verdicts(rows: Sequence[ClaimRow]) -> Table:
@@ -131,7 +131,7 @@ def _verdicts(rows: Sequence[ClaimRow]) -> Table:
 
 
 def _in_short(row: ClaimRow, rows: Sequence[ClaimRow]) -> str:
-    """The claim up to what only explains it, with the part that tells it from the others of its sentence."""
+    """The claim without its explanation, with the part that distinguishes it from the others of its sentence."""
     sentence = _EXPLAINS.split(row.claim)[0].removesuffix(".")
     if sum(one.claim == row.claim for one in rows) > 1:
         sentence += f" ({row.name.rpartition('.')[2].replace('_', ' ')})"
@@ -152,10 +152,10 @@ def _style(row: ClaimRow) -> Style:
 
 def _by_sentence(rows: Sequence[ClaimRow]) -> list[list[ClaimRow]]:
     """Rows of one sentence together."""
-    found: dict[str, list[ClaimRow]] = {}
+    by_sentence: dict[str, list[ClaimRow]] = {}
     for row in rows:
-        found.setdefault(f"{row.source} {row.claim}", []).append(row)
-    return list(found.values())
+        by_sentence.setdefault(f"{row.source} {row.claim}", []).append(row)
+    return list(by_sentence.values())
 
 
 def _claim_paragraph(rows: Sequence[ClaimRow]) -> Group:

@@ -26,8 +26,8 @@ _TOLERANCE = 1e-6
 """Ranks of formulations that differ by one factor a group agree to nine digits, those of others hardly to three."""
 
 _NULL_TITLES = {"unweighted": "scores", "shuffled": "shuf-\nfled", "gaussian": "unre-\nlated"}
-"""Columns of the null models: the same matrix without what the rank might be due to. ``signs`` is ``scores`` but for
-rollouts of zero advantage, and stands in the JSON."""
+"""Columns of the null models: the same matrix without a possible cause of the rank. ``signs`` is ``scores`` but for
+rollouts of zero advantage, and is in the JSON."""
 _LIKE = {
     "zero": "reinforce",
     "group_mean": "dr_grpo, which shrinks by (G-1)/G",
@@ -91,8 +91,8 @@ def _is_close(first: Estimate, second: Estimate) -> bool:
 def curve_rows(points: Sequence[_Point]) -> list[CurveRow]:
     """A row for each group size of each formulation; formulations of the same curve share theirs and a footnote."""
     rows = []
-    for (name, *others), curve in merge_same(points):
-        note = f"{', '.join(others)}: the same, up to one factor a group" if others else ""
+    for (name, *equal), curve in merge_same(points):
+        note = f"{', '.join(equal)}: the same, up to one factor a group" if equal else ""
         last = {point.group_size: point for point in curve}
         labels = [Word(plain(name), note=note), *[Word("")] * (len(last) - 1)]
         rows += [CurveRow(label, last[size]) for label, size in zip(labels, sorted(last), strict=True)]
@@ -106,7 +106,7 @@ def num_live(point: Any) -> int:
 
 
 def live_of_all(point: Any) -> str:
-    """The same beside all of them."""
+    """The same, and all of them."""
     return f"{num_live(point)}/{point.num_groups}"
 
 
@@ -150,7 +150,7 @@ def _channel_rows(points: Sequence[RankCurvePoint]) -> Selection:
     return Selection(curve_rows(last.rows), last.facts)
 
 
-def _whole(report: RankReport) -> list[GradientSpectrum]:
+def _ungrouped_spectra(report: RankReport) -> list[GradientSpectrum]:
     return [spectrum for spectrum in report.spectra if spectrum.label.group_id is None]
 
 
@@ -164,10 +164,10 @@ def _matrix_spectra(spectra: Sequence[GradientSpectrum]) -> Selection:
     return _few_spectra(spectra, spectra, max(spectrum.label.step for spectrum in spectra))
 
 
-def _few_spectra(chosen: Sequence[GradientSpectrum], whole: Sequence[GradientSpectrum], step: int) -> Selection:
+def _few_spectra(chosen: Sequence[GradientSpectrum], spectra: Sequence[GradientSpectrum], step: int) -> Selection:
     if len(chosen) > MOST_SPECTRA:
         chosen = [spectrum for spectrum in chosen if spectrum.label.step == step][:MOST_SPECTRA]
-    left = len(whole) - len(chosen)
+    left = len(spectra) - len(chosen)
     return Selection(chosen, remarks=(f"{left} more spectra are in the JSON and the CSV",) if left else ())
 
 
@@ -177,7 +177,7 @@ def short_tensor(name: str | None) -> str:
 
 
 def _critical_batch(update: FormulationUpdate) -> str | Estimate:
-    """The number of groups, or the least that there can be, of which the interval of the signal to noise tells."""
+    """The number of groups, or its least value by the interval of the signal to noise."""
     ratio = update.signal_to_noise
     if not update.critical_batch_size.is_defined and ratio.high is not None and ratio.high > 0:
         return f"at least {ratio.num_units / ratio.high:.3g}"
@@ -201,11 +201,13 @@ def _update_columns(updates: Sequence[FormulationUpdate]) -> list[Column]:
 
 
 def _kind_rows(kinds: Sequence[KindUpdate]) -> Selection:
-    """What gives nothing is left out; a formulation is named in its first row."""
+    """Without kinds of zero norm; a formulation is named in its first row."""
     last = last_of(kinds)
-    given = [part for part in last.rows if part.norm.value != 0.0]
-    above = [None, *(part.advantage for part in given)]
-    return Selection([(part, part.advantage != name) for part, name in zip(given, above, strict=False)], last.facts)
+    contributing = [part for part in last.rows if part.norm.value != 0.0]
+    above = [None, *(part.advantage for part in contributing)]
+    return Selection(
+        [(part, part.advantage != name) for part, name in zip(contributing, above, strict=False)], last.facts
+    )
 
 
 def _kind_columns(kinds: Sequence[KindUpdate]) -> list[Column]:
@@ -223,9 +225,9 @@ def _kind_columns(kinds: Sequence[KindUpdate]) -> list[Column]:
 
 def _baseline_rows(baselines: Sequence[BaselineNoise]) -> Selection:
     """All computed steps together."""
-    whole = baselines[0]
-    correlation = (Word("correlation of reward\nand squared norm"), whole.reward_norm_correlation, "")
-    return Selection([*((name, noise, _LIKE[name]) for name, noise in whole.relative_noise.items()), correlation])
+    first = baselines[0]
+    correlation = (Word("correlation of reward\nand squared norm"), first.reward_norm_correlation, "")
+    return Selection([*((name, noise, _LIKE[name]) for name, noise in first.relative_noise.items()), correlation])
 
 
 def _pair_columns(style: Any, alone: str) -> tuple[Column, ...]:
@@ -240,7 +242,7 @@ def _pair_columns(style: Any, alone: str) -> tuple[Column, ...]:
 def _ranking(of: str, title: str, style: Any, alone: str) -> View:
     """The prompts that help most, and those that hurt most."""
 
-    def known(report: RankReport) -> Sequence[Any]:
+    def influences_of(report: RankReport) -> Sequence[Any]:
         influences = getattr(report, of)
         return influences if any(row.influence.is_defined for row in influences) else ()
 
@@ -257,17 +259,17 @@ def _ranking(of: str, title: str, style: Any, alone: str) -> View:
         Column("pass rate", "pass_rate", "share"),
         Column(title, "influence", style, alone),
     )
-    return View(known, columns, ends)
+    return View(influences_of, columns, ends)
 
 
 def _heldout_rows(steps: Sequence[Any]) -> Selection:
     last = last_of(steps)
     first = last.rows[0]
-    said = (
+    remark = (
         f"Step {first.step}: groups with a gradient {first.num_groups} (advantage {first.advantage}), held-out prompts "
         f"{first.num_heldout}"
     )
-    return Selection(last.rows, last.facts, (said,))
+    return Selection(last.rows, last.facts, (remark,))
 
 
 ROLLOUT_VIEWS: Mapping[str, tuple[View, ...]] = {
@@ -299,7 +301,7 @@ ROLLOUT_VIEWS: Mapping[str, tuple[View, ...]] = {
     ),
     "spectra": (
         View(
-            lambda report: () if report.rows == "weight" else _whole(report),
+            lambda report: () if report.rows == "weight" else _ungrouped_spectra(report),
             (
                 Column("step", lambda spectrum: str(spectrum.label.step), "count"),
                 Column("advantage", lambda spectrum: spectrum.label.advantage, limit=_NAME),
@@ -367,7 +369,7 @@ ROLLOUT_VIEWS: Mapping[str, tuple[View, ...]] = {
 """Name of ``--show`` -> its tables, each drawn where the result has such records."""
 
 MATRIX_SPECTRA = View(
-    lambda report: _whole(report) if report.rows == "weight" else (),
+    lambda report: _ungrouped_spectra(report) if report.rows == "weight" else (),
     (
         Column("step", lambda spectrum: str(spectrum.label.step), "count"),
         Column("tensor", lambda spectrum: short_tensor(spectrum.label.tensor), limit=22),

@@ -1,4 +1,4 @@
-"""The tables of `gradscope rank` below the rollout: tokens, weights, and what training did to the weights.
+"""The tables of `gradscope rank` below the rollout: tokens, weights, and changes of weights in training.
 
 Letters: w = p_policy / p_sampler; W_t weights after t updates.
 """
@@ -26,9 +26,9 @@ from gradscope.render.views.view import (
     digits,
     entry,
     evenly,
+    evenly_spaced,
     first_of,
     last_of,
-    some_of,
 )
 from gradscope.render.words import FACTS, plain, why_alone
 from gradscope.results.rank import ModuleShare, OptimizerStep, TokenRankPoint, UpdateTrajectory, WeightRankPoint
@@ -47,16 +47,16 @@ def _tensor(title: str, limit: int) -> Column:
 
 
 def turn_words(turn: TurnShare) -> str:
-    """The number of a turn, the last of which stands for all that follow."""
+    """The number of a turn; the last includes all later ones."""
     return f"{turn.turn}{' and later' * turn.and_later}"
 
 
 def _parts_of_last(parts: Sequence[Any]) -> Selection:
     last = last_of(parts)
-    others = len({part.step for part in parts}) - 1
-    if not others:
+    num_other = len({part.step for part in parts}) - 1
+    if not num_other:
         return last
-    more = f"{others} other step{'s are' if others > 1 else ' is'} in the JSON and the CSV"
+    more = f"{num_other} other step{'s are' if num_other > 1 else ' is'} in the JSON and the CSV"
     return Selection(last.rows, last.facts, (f"Parts of a step are those of step {last.facts['step']}; {more}",))
 
 
@@ -70,13 +70,16 @@ def _sparsity_rows(sparsities: Sequence[GradientSparsity]) -> Selection:
     """Of tokens the last steps, of weights the last step's matrices, each with its Gini coefficient by step."""
     step = sparsities[-1].step
     of_tokens = sparsities[0].parts == "tokens"
-    shown = list(sparsities) if of_tokens else [one for one in sparsities if one.step == step]
+    shown = list(sparsities) if of_tokens else [sparsity for sparsity in sparsities if sparsity.step == step]
     left = len(shown) - MOST_SPECTRA
     courses: dict[str | None, list[float | None]] = {}
-    for one in sparsities:
-        courses.setdefault(one.tensor, []).append(one.gini.value)
+    for sparsity in sparsities:
+        courses.setdefault(sparsity.tensor, []).append(sparsity.gini.value)
     return Selection(
-        [(one, courses[one.tensor]) for one in (shown[-MOST_SPECTRA:] if of_tokens else shown[:MOST_SPECTRA])],
+        [
+            (sparsity, courses[sparsity.tensor])
+            for sparsity in (shown[-MOST_SPECTRA:] if of_tokens else shown[:MOST_SPECTRA])
+        ],
         {"step": step},
         (f"{left} more lines of sparsity are in the JSON and the CSV",) if left > 0 else (),
     )
@@ -147,17 +150,17 @@ def _size_columns(points: Sequence[WeightRankPoint]) -> list[Column]:
 def _paired_rows(pairs: Sequence[Any]) -> Selection:
     end = pairs[-1]
     of_step = [pair for pair in pairs if pair.step == end.step]
-    what = "pairs of a gradient and a change"
-    return first_of(of_step, pairs, _MOST_MATRICES, what, step=end.step, first=end.first, last=end.last)
+    label = "pairs of a gradient and a change"
+    return first_of(of_step, pairs, _MOST_MATRICES, label, step=end.step, first=end.first, last=end.last)
 
 
-def _first_to_last(what: str) -> Callable[[Sequence[Any]], Selection]:
+def _first_to_last(label: str) -> Callable[[Sequence[Any]], Selection]:
     """The changes from the first checkpoint to the last."""
 
     def rows(updates: Sequence[Any]) -> Selection:
         first, last = min(update.first for update in updates), max(update.last for update in updates)
         chosen = [update for update in updates if (update.first, update.last) == (first, last)]
-        return first_of(chosen, updates, _MOST_MATRICES, what, first=first, last=last)
+        return first_of(chosen, updates, _MOST_MATRICES, label, first=first, last=last)
 
     return rows
 
@@ -170,8 +173,8 @@ def _adapter_rows(states: Sequence[Any]) -> Selection:
 
 def _optimizer_rows(steps: Sequence[OptimizerStep]) -> Selection:
     chosen = [step for step in last_of(steps).rows if step.tensor is None]
-    what = "steps, of single matrices and of other gradients,"
-    return first_of(chosen, steps, len(chosen), what, **last_of(steps).facts)
+    label = "steps, of single matrices and of other gradients,"
+    return first_of(chosen, steps, len(chosen), label, **last_of(steps).facts)
 
 
 def _optimizer_columns(steps: Sequence[OptimizerStep]) -> list[Column]:
@@ -203,13 +206,13 @@ def _module_columns(shares: Sequence[ModuleShare]) -> list[Column]:
 
 
 def _trajectory_rows(trajectories: Sequence[UpdateTrajectory]) -> Selection:
-    """All matrices together beside a random walk, a row a measure."""
-    whole = trajectories[0]
+    """All matrices together and a random walk, a row a measure."""
+    all_weights = trajectories[0]
     return Selection(
         [
-            ("effective rank of the checkpoints", whole.effective_rank, whole.walk_effective_rank, "rank"),
-            ("energy in one direction", whole.top_energy, whole.walk_top_energy, "share"),
-            ("energy on a straight line", whole.linear_growth, whole.walk_linear_growth, "share"),
+            ("effective rank of the checkpoints", all_weights.effective_rank, all_weights.walk_effective_rank, "rank"),
+            ("energy in one direction", all_weights.top_energy, all_weights.walk_top_energy, "share"),
+            ("energy on a straight line", all_weights.linear_growth, all_weights.walk_linear_growth, "share"),
         ]
     )
 
@@ -314,7 +317,7 @@ PART_VIEWS: Mapping[str, tuple[View, ...]] = {
                 Column("by the next\ncheckpoint", "measured", "gap"),
                 Column("logged\nchange", _logged_change, "gap"),
             ),
-            some_of,
+            evenly_spaced,
             ("Logged change: from the step to the next one, on other prompts", FACTS),
         ),
     ),
@@ -327,7 +330,7 @@ PART_VIEWS: Mapping[str, tuple[View, ...]] = {
                 Column("k3", "k3", "norm", _ALONE),
                 Column("in the top\nhundredth", "top_share", "share"),
             ),
-            some_of,
+            evenly_spaced,
         ),
         View(
             "token_kl",
@@ -370,7 +373,7 @@ PART_VIEWS: Mapping[str, tuple[View, ...]] = {
                 Column("> 0 less\n< 0", "difference", "share"),
                 Column("of like\nprobability", "matched", "share", _ALONE),
             ),
-            some_of,
+            evenly_spaced,
             ("Mean change of log p of the step's own tokens, in nats; on average a policy's own tokens fall",),
         ),
     ),

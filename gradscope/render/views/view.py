@@ -1,8 +1,8 @@
 """A table declared once: which records of a result, which of their fields, under which titles.
 
-The terminal draws a declaration, and :func:`tabulate` makes of its columns what the page and the notebook show.
+The terminal draws a declaration, and :func:`tabulate` turns its columns into tables of the page and the notebook.
 CSV files and data frames have every field of the same records. A declaration knows nothing of colors, widths or HTML:
-what it hands on is text, numbers, estimates and the three classes below.
+its values are text, numbers, estimates and the three classes below.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Pick = str | Callable[[Any], Any]  # the name of a field, or a function of the record
 
-MOST_ROWS = 12  # of a table that is not asked for whole
+MOST_ROWS = 12  # of a table where not all rows are asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Word:
 
     text: str
     tone: Tone = ""
-    note: str = ""  # what its footnote says; empty for none
+    note: str = ""  # its footnote; empty for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class Column:
     """One column of a table.
 
     Attributes:
-        title: Its head; ``{step}`` and the like stand for facts of the rows that are shown.
-        of: What a cell is of its record.
+        title: Its head; ``{step}`` and the like are replaced by facts of the shown rows.
+        of: A cell's attribute of its record, or function of it.
         style: How numbers read, in all rows or in one; an integer is grouped by thousands, which ``str`` avoids for
             steps.
         alone: None where intervals have no room. Else they are shown, and this says why a number has none; empty where
-            that is said elsewhere.
+            that is shown elsewhere.
         limit: Characters of a text; a longer one is cut.
     """
 
@@ -78,12 +78,12 @@ class Column:
 
 
 def pick(of: Pick, record: Any) -> Any:
-    """What a declaration names of a record."""
+    """The value of a record that a declaration names."""
     return getattr(record, of) if isinstance(of, str) else of(record)
 
 
 def digits(name: str) -> Callable[[Any], str]:
-    """A whole number without separators, such as a step or a size."""
+    """An integer without separators, such as a step or a size."""
     return lambda record: str(getattr(record, name))
 
 
@@ -97,8 +97,8 @@ class Selection:
     """The rows of a table, of all that there are."""
 
     rows: Sequence[Any]
-    facts: Mapping[str, object] = field(default_factory=dict)  # what titles name in braces
-    remarks: tuple[str, ...] = ()  # what is said of the rest
+    facts: Mapping[str, object] = field(default_factory=dict)  # values of the names in braces in titles
+    remarks: tuple[str, ...] = ()  # sentences on the omitted rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,8 @@ class View:
     Attributes:
         of: The field that holds the records, or a function of the result.
         columns: From left to right; a function of the records where their number depends on these.
-        rows: Which of the records are shown; all where nothing is said.
-        remarks: What stands below the table.
+        rows: Which of the records are shown; all by default.
+        remarks: Sentences below the table.
         is_bold: Whether a row stands out.
     """
 
@@ -174,7 +174,7 @@ def view_table(view: View, result: object, caption: str) -> ReportTable | None:
 
 
 def lines_over(
-    places: Iterable[float],
+    steps: Iterable[float],
     title: str,
     series: Mapping[str, Iterable[float | None]],
     *,
@@ -185,10 +185,10 @@ def lines_over(
     """A chart of lines over steps, for page and figures; none over a single step, which is no course."""
     from gradscope.results.report import Chart, Series
 
-    steps = tuple(places)
+    positions = tuple(steps)
     lines = (Series(name=name, values=tuple(values), kind=kinds.get(name)) for name, values in series.items())
-    chart = Chart(title=title, kind="lines", places=steps, series=tuple(lines), y_label=y_label, y_range=y_range)
-    return (chart,) if len(steps) > 1 else ()
+    chart = Chart(title=title, kind="lines", places=positions, series=tuple(lines), y_label=y_label, y_range=y_range)
+    return (chart,) if len(positions) > 1 else ()
 
 
 def evenly(items: Sequence[Item], most: int = MOST_ROWS) -> Sequence[Item]:
@@ -198,7 +198,7 @@ def evenly(items: Sequence[Item], most: int = MOST_ROWS) -> Sequence[Item]:
     return [items[round(index * (len(items) - 1) / (most - 1))] for index in range(most)]
 
 
-def some_of(records: Sequence[Any]) -> Selection:
+def evenly_spaced(records: Sequence[Any]) -> Selection:
     """Records of many steps, evenly spaced."""
     return Selection(evenly(records))
 
@@ -209,13 +209,13 @@ def last_of(records: Sequence[Any]) -> Selection:
     return Selection([record for record in records if record.step == step], {"step": step})
 
 
-def first_of(shown: Sequence[Any], whole: Sequence[Any], most: int, what: str, **facts: object) -> Selection:
+def first_of(shown: Sequence[Any], records: Sequence[Any], most: int, label: str, **facts: object) -> Selection:
     """The first of those that would be shown, and how many of all are left to the files."""
-    left = len(whole) - min(len(shown), most)
-    remarks = (f"{left} more {what} are in the JSON and the CSV",) if left > 0 else ()
+    left = len(records) - min(len(shown), most)
+    remarks = (f"{left} more {label} are in the JSON and the CSV",) if left > 0 else ()
     return Selection(shown[:most], facts, remarks)
 
 
 def unless_empty(estimate: Estimate | None) -> Estimate | None:
-    """The estimate where it is a number, and else a plain dash: its reason is said elsewhere."""
+    """The estimate where it is a number, and else a plain dash: its reason is shown elsewhere."""
     return estimate if estimate is not None and estimate.is_defined else None

@@ -1,4 +1,4 @@
-"""The policy to train: its model and tokenizer, checked for what sampling needs before any time is spent.
+"""The policy to train: its model and tokenizer, checked for the needs of sampling before any time is spent.
 
 Handled rather than refused: a tokenizer without a padding token pads with its end of sequence, and one without a chat
 template gets its prompts as plain text. Refused: no end of sequence, a tokenizer that does not fit the model, prompts
@@ -36,7 +36,7 @@ class TrainedPolicy:
     model: Any  # A ``PreTrainedModel``
     tokenizer: Tokenizer  # it pads on the left
     chat: bool  # whether prompts are put as messages through the tokenizer's chat template
-    notes: tuple[str, ...] = ()  # how what the tokenizer lacks was made up for, one sentence each, for the manifest
+    notes: tuple[str, ...] = ()  # replacements of tokens that the tokenizer lacks, one sentence each, for the manifest
 
     def messages(self, problem: Problem) -> list[dict[str, str]] | None:
         """A prompt as a conversation, one message of the user; None where prompts are plain text."""
@@ -102,7 +102,7 @@ def load_trained_policy(name: str, *, dtype: str, chat: bool) -> TrainedPolicy:
 
 
 def load_saved_policy(policy: TrainedPolicy, config: TrainConfig, folder: Path, device: Any) -> TrainedPolicy:
-    """A policy with the weights of a checkpoint of its run, whole in this process; the given one may be sharded."""
+    """A policy with the weights of a checkpoint of its run, unsharded; the argument may be sharded."""
     from peft import PeftModel
 
     if config.lora_rank is None:
@@ -114,7 +114,7 @@ def load_saved_policy(policy: TrainedPolicy, config: TrainConfig, folder: Path, 
 
 
 def weights_dtype(config: TrainConfig) -> str:
-    """What a model is loaded in: float32 where it is trained; only the frozen base of an adapter may be half."""
+    """The dtype that a model is loaded in: float32 where trained; only the frozen base of an adapter may be half."""
     return "bfloat16" if config.dtype == "bfloat16" and config.lora_rank is not None else "float32"
 
 
@@ -168,11 +168,11 @@ def _check(name: str, model: Any, tokenizer: Any, missing: Sequence[str]) -> Non
 # sampling temperature: one forward without gradient. The reasoning is the completion up to its answer mark, so what the
 # model answered itself does not count.
 #
-# The sampled tokens of the reasoning are kept. The answer gets the tokens that the tokenizer gives it after that text;
+# The reasoning has its sampled tokens. The answer gets the tokens that the tokenizer gives it after that text;
 # where it would join the end of the reasoning and the answer into one token, that token is scored as a whole, after the
 # sampled tokens before it.
 ANSWER_PROBABILITY = "answer_probability"  # the reward function's name in the log
-_DECIMALS = 6  # rewards are rounded to this: what differs by the arithmetic of a batch must not become an advantage
+_DECIMALS = 6  # rewards are rounded to this: differences by the arithmetic of a batch must not become an advantage
 
 Row = tuple[tuple[int, ...], tuple[int, ...]]  # ids that are given and ids that are scored after them
 
@@ -191,7 +191,7 @@ class AnswerProbability:
         self._temperature = temperature
         self._rows_at_once = rows_at_once
         self.forward: Callable[[torch.Tensor], torch.Tensor] = lambda ids: policy.model(input_ids=ids).logits
-        """From ids [R, T] to scores [R, T, V]; a trainer puts its own here."""
+        """From ids [R, T] to scores [R, T, V]; a trainer sets its own."""
 
     def __call__(self, problems: Sequence[Problem], completion_ids: Sequence[Sequence[int]]) -> list[float]:
         """The probabilities of a batch, [R]; equal completions of a prompt have equal ones."""
@@ -216,10 +216,11 @@ class AnswerProbability:
     def _probabilities(self, rows: Sequence[Row]) -> list[float]:
         ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(context + scored) for context, scored in rows], True)
         scores = torch.log_softmax(self.forward(ids)[:, :-1].float() / self._temperature, dim=-1).cpu()
-        taken = scores.gather(-1, ids[:, 1:, None]).squeeze(-1)
+        logprobs = scores.gather(-1, ids[:, 1:, None]).squeeze(-1)
         return [
             round(
-                float(taken[index, len(context) - 1 : len(context) + len(scored) - 1].double().sum().exp()), _DECIMALS
+                float(logprobs[index, len(context) - 1 : len(context) + len(scored) - 1].double().sum().exp()),
+                _DECIMALS,
             )
             for index, (context, scored) in enumerate(rows)
         ]
@@ -238,10 +239,10 @@ def _split_ids(
     most = bisect.bisect_right(range(len(sampled) + 1), len(reasoning), key=lambda number: len(text(number))) - 1
     for number in range(most, -1, -1):
         head = text(number)
-        alone, whole = (_encode(tokenizer, part) for part in (head, reasoning + answer))
-        if reasoning.startswith(head) and whole[: len(alone)] == alone:
+        alone, full = (_encode(tokenizer, part) for part in (head, reasoning + answer))
+        if reasoning.startswith(head) and full[: len(alone)] == alone:
             break
-    return tuple(sampled[:number]), tuple(whole[len(alone) :])
+    return tuple(sampled[:number]), tuple(full[len(alone) :])
 
 
 def most_answer_tokens(policy: TrainedPolicy, task: Task, problems: Sequence[Problem], config: TrainConfig) -> int:
@@ -359,14 +360,14 @@ class RewardFunctions:
     """A task's graders as TRL's reward functions, which keep the rewards of the batch scored last.
 
     Args:
-        dense: What is trained on in place of the task's graders, which are then only recorded.
+        dense: The reward that replaces the task's graders, which are then only recorded.
     """
 
     def __init__(self, task: Task, dense: AnswerProbability | None = None) -> None:
         self.last: dict[str, list[float]] = {}  # reward function -> rewards of the last batch, [R]
         self.functions = [self._wrap(name, grader) for name, grader in task.graders.items()]
-        """What TRL calls, in the order of the task's graders."""
-        self.dense = dense  # what is trained on in place of the task's graders, where there is such a thing
+        """The functions that TRL calls, in the order of the task's graders."""
+        self.dense = dense  # the reward that replaces the task's graders, if any
         self.trained = tuple(task.graders) if dense is None else (ANSWER_PROBABILITY,)
         """The functions whose sum is the scalar reward."""
         if dense is not None:

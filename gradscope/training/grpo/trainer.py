@@ -1,11 +1,11 @@
 """TRL's GRPOTrainer with two things added: the advantages are ours, and every step is recorded.
 
 One method of the training is overridden, ``_generate_and_score_completions``; its name and the keys of its result have
-been stable where its body was not. Rewards come through ordinary reward functions that keep what they return.
+been stable where its body was not. Rewards come through ordinary reward functions that record their return values.
 
 One Parquet a step goes to disk when the step is done. A step is first staged, when its completions are sampled and
-scored, and kept aside while the update is made. It is written together with the step's metrics once the trainer logs
-it, so a file on disk always stands for a finished step.
+scored, and held while the update is made. It is written together with the step's metrics once the trainer logs
+it, so a file on disk is always of a finished step.
 
 Shapes: R rollouts of a step, N groups or tokens of a step, T tokens of a completion, H width of the states.
 """
@@ -38,7 +38,7 @@ from gradscope.training.tasks.task import Problem, Task, incoherence_metrics
 
 
 def _batch_numbers(groups: Sequence[RolloutGroup]) -> dict[str, float]:
-    """What TRL logs of rewards and lengths, by its names."""
+    """TRL's metrics of rewards and lengths, by its names."""
     # As TRL has them: the share of dead groups counts groups whatever their size, standard deviations are of the whole
     # batch, with R - 1, and without a completion that ended the lengths of ended ones are 0.
     rollouts = [rollout for group in groups for rollout in group.rollouts]
@@ -100,7 +100,7 @@ class Recorder:
     ) -> None:
         """Keep a step's rollouts, group by group, [R], until the step is done; steps count from 1.
 
-        A row has the fields of a :class:`Rollout` that the trainer knows. The cost is what was sampled for the step,
+        A row has the fields of a :class:`Rollout` that the trainer knows. The cost is the sampling of the step,
         empty where the rows are all that was.
         """
         groups, start = list[RolloutGroup](), 0
@@ -113,7 +113,7 @@ class Recorder:
         self._staged = {step: (tuple(groups), cost)}
 
     def write(self, step: int, logs: Mapping[str, Any]) -> None:
-        """Write the step that is now done, with what the trainer logged for it."""
+        """Write the step that is now done, with the trainer's metrics of it."""
         groups, cost = self._staged.pop(step)
         write_step_rollouts(self._run, step, groups, force=True)
         numbers = {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}
@@ -146,7 +146,7 @@ class Recorder:
         return self._pieces[token]
 
 
-_COLUMNS = ("prompt_id", "text", "answer")  # of the dataset, what makes a problem
+_COLUMNS = ("prompt_id", "text", "answer")  # columns of the dataset that make a problem
 
 
 class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
@@ -185,7 +185,7 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         own_completions = _unpad(output["completion_ids"], output["completion_mask"])
         own_logprobs, own_max_logprobs, own_states = self._sampler_logprobs(own_prompts, own_completions)
         engine = output.get("sampling_per_token_logps")  # vLLM's
-        # 2. The whole step in every process: a group may lie in several, and a formulation may look at all groups.
+        # 2. All rows of the step in every process: a group may span several, and a formulation may use all groups.
         prompt_ids, completion_ids = gather(own_prompts), gather(own_completions)
         logprobs, max_logprobs = gather(own_logprobs), gather(own_max_logprobs)
         states = None if own_states is None else gather(own_states)
@@ -197,7 +197,7 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         if len(problems) > len(scored.rows):  # of several processes, whose groups are all of one size
             sizes = (self.num_generations,) * (len(problems) // self.num_generations)
         starts = np.cumsum(sizes)[:-1]
-        # 3. Advantages, ours in place of TRL's: this process's part goes into the loss.
+        # 3. Our advantages replace TRL's: this process's part goes into the loss.
         token_rewards = self._recorder.grade_steps(problems, completion_ids)
         advantages = self._online.advantages(
             StepRollouts(
@@ -242,7 +242,7 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
     def _sample(self, rows: Sequence[Row]) -> Scored:
         """One round of a step: TRL's own method on these rows."""
         num_generations: int = self.args.num_generations
-        # TRL's own statistics want whole groups; of such a round they are not used.
+        # TRL's own statistics need complete groups; those of such a round are not used.
         if num_processes() == 1 and len(rows) % num_generations:
             self.num_generations = len(rows)
         try:
@@ -261,7 +261,7 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         )
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
-        """Write no model card: TRL would put one beside the checkpoints of every run."""
+        """Write no model card: TRL would add one to the checkpoints of every run."""
 
     @torch.no_grad()
     def _logits(self, ids: torch.Tensor) -> torch.Tensor:
@@ -291,11 +291,11 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
             with _head_inputs(self.model, wanted=wanted) as seen:
                 logits = self._logits(ids)
             scores = torch.log_softmax(logits[:, :-1].float() / self.temperature, dim=-1)
-            taken, top = scores.gather(-1, ids[:, 1:, None]).squeeze(-1).cpu(), scores.amax(-1).cpu()
-            for index in range(len(taken)):
+            chosen, top = scores.gather(-1, ids[:, 1:, None]).squeeze(-1).cpu(), scores.amax(-1).cpu()
+            for index in range(len(chosen)):
                 begin = len(prompt_ids[start + index]) - 1
                 sampled = slice(begin, begin + len(completion_ids[start + index]))
-                logprobs.append(tuple(taken[index, sampled].tolist()))
+                logprobs.append(tuple(chosen[index, sampled].tolist()))
                 max_logprobs.append(tuple(top[index, sampled].tolist()))
                 if wanted:
                     states.append(seen[0][index, begin : sampled.stop + 1].float().cpu().numpy())
@@ -303,10 +303,10 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
 
 
 class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers has no types
-    """Tells when a step is logged and when a checkpoint is complete.
+    """Reports when a step is logged and when a checkpoint is complete.
 
     Args:
-        on_step: Called with (step, what was logged) once a step is done.
+        on_step: Called with (step, its metrics) once a step is done.
         on_checkpoint: Called with the number of updates once a checkpoint is written.
     """
 
@@ -326,7 +326,7 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers has n
 
 @contextmanager
 def _head_inputs(model: Any, *, wanted: bool) -> Iterator[list[torch.Tensor]]:
-    """What the output layer reads in forwards inside: the last hidden states, without keeping those of all layers."""
+    """Records the output layer's input in forward passes: the last hidden states, without those of other layers."""
     seen: list[torch.Tensor] = []
     if not wanted:
         yield seen
@@ -347,7 +347,7 @@ def _padded(advantages: Sequence[NDArray[np.float64]], shape: torch.Size) -> tor
 
 
 def _unpad(rows: torch.Tensor, mask: torch.Tensor) -> list[tuple[Any, ...]]:
-    """Ids or numbers of tokens, [R][T], without what pads them."""
+    """Ids or numbers of tokens, [R][T], without padding."""
     return [tuple(row[keep.bool()].tolist()) for row, keep in zip(rows, mask, strict=True)]
 
 
@@ -358,7 +358,7 @@ def _unpad(rows: torch.Tensor, mask: torch.Tensor) -> list[tuple[Any, ...]]:
 # ``token_critic``: A_it = A_i + b_it, with A_i the ``grpo`` advantage and h the state *at* token t, which has seen it;
 # the head lowers -A_i b_it, averaged over the step's tokens, and its first step is that of ``grpo``. Nothing bounds b.
 #
-# ``gae``: PPO's. The state *before* a token cannot tell what was chosen, so V is a baseline; d_t = V_{t+1} - V_t, the
+# ``gae``: PPO's. The state *before* a token does not depend on the choice, so V is a baseline; d_t = V_{t+1} - V_t, the
 # last with the reward in place of the next V, and A_t = d_t + 0.95 A_{t+1}. The head learns A_t + V_t by least squares.
 Array = NDArray[np.float64]
 
@@ -404,26 +404,26 @@ class _Head(OnlineAdvantage, ABC):
             raise ValueError(f"{self.name} needs the hidden state of every token")
         lengths = [len(states) - 1 for states in step.states]
         with torch.enable_grad():
-            said = torch.from_numpy(np.concatenate(self._read(step.states))) @ self._head[:-1] + self._head[-1]
-            plain = np.split(said.detach().numpy().astype(np.float64), np.cumsum(lengths)[:-1])
+            outputs = torch.from_numpy(np.concatenate(self._read(step.states))) @ self._head[:-1] + self._head[-1]
+            plain = np.split(outputs.detach().numpy().astype(np.float64), np.cumsum(lengths)[:-1])
             advantages, targets = self._made(step, plain)
-            loss = self._loss(said, torch.from_numpy(np.concatenate(targets)).to(said)).mean()
+            loss = self._loss(outputs, torch.from_numpy(np.concatenate(targets)).to(outputs)).mean()
             self._optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
-        self._metrics = {"critic_mean_abs": float(said.detach().abs().mean()), "critic_loss": float(loss.detach())}
+        self._metrics = {"critic_mean_abs": float(outputs.detach().abs().mean()), "critic_loss": float(loss.detach())}
         return advantages
 
     @abstractmethod
     def _read(self, states: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
-        """What the head reads of the states before the first token and at each, [R][1 + T, H]: one a token."""
+        """The head's inputs from the states before the first token and at each, [R][1 + T, H]: one a token."""
 
     @abstractmethod
-    def _made(self, step: StepRollouts, said: Sequence[Array]) -> tuple[tuple[Array, ...], Sequence[Array]]:
-        """From what the head says, [R][T], to advantages and to what it is to learn, both [R][T]."""
+    def _made(self, step: StepRollouts, outputs: Sequence[Array]) -> tuple[tuple[Array, ...], Sequence[Array]]:
+        """From the head's outputs, [R][T], to advantages and to its targets, both [R][T]."""
 
     @abstractmethod
-    def _loss(self, said: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def _loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Of each token, [N]."""
 
     @property
@@ -461,13 +461,13 @@ class TokenCritic(_Head):
     def _read(self, states: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
         return [own[1:] for own in states]
 
-    def _made(self, step: StepRollouts, said: Sequence[Array]) -> tuple[tuple[Array, ...], Sequence[Array]]:
+    def _made(self, step: StepRollouts, outputs: Sequence[Array]) -> tuple[tuple[Array, ...], Sequence[Array]]:
         outcome = np.concatenate(self._outcome.advantages(step))
-        targets = [np.full(len(own), advantage) for own, advantage in zip(said, outcome, strict=True)]
-        return tuple(own + target for own, target in zip(said, targets, strict=True)), targets
+        targets = [np.full(len(own), advantage) for own, advantage in zip(outputs, outcome, strict=True)]
+        return tuple(own + target for own, target in zip(outputs, targets, strict=True)), targets
 
-    def _loss(self, said: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return -targets * said
+    def _loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return -targets * outputs
 
 
 class ValueHead(_Head):
@@ -479,17 +479,17 @@ class ValueHead(_Head):
     def _read(self, states: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
         return [own[:-1] for own in states]
 
-    def _made(self, step: StepRollouts, said: Sequence[Array]) -> tuple[tuple[Array, ...], Sequence[Array]]:
+    def _made(self, step: StepRollouts, outputs: Sequence[Array]) -> tuple[tuple[Array, ...], Sequence[Array]]:
         rewards = np.concatenate(step.rewards)
-        found = tuple(gae(values, reward) for values, reward in zip(said, rewards, strict=True))
-        return found, [advantage + values for advantage, values in zip(found, said, strict=True)]
+        advantages = tuple(gae(values, reward) for values, reward in zip(outputs, rewards, strict=True))
+        return advantages, [advantage + values for advantage, values in zip(advantages, outputs, strict=True)]
 
-    def _loss(self, said: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return (said - targets).square() / 2
+    def _loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (outputs - targets).square() / 2
 
 
 HEADS: dict[str, Callable[[int, float], OnlineAdvantage]] = {"token_critic": TokenCritic, "gae": ValueHead}
-"""Formulation -> what makes it, of the width of a hidden state and the learning rate of its head."""
+"""Formulation -> its constructor, from the width of a hidden state and the learning rate of its head."""
 
 
 # A control for comparisons: every update from a gradient of one norm, so that formulations differ in direction alone.

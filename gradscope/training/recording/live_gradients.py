@@ -1,4 +1,4 @@
-"""What carries signal in the batch at hand, measured on the model while it trains: between sampling and the update.
+"""Which rollouts carry signal in the current batch, measured on the model in training: between sampling and the update.
 
 The same engine as of `gradscope rank`, on the live weights and in their own precision, whatever the trainer's autocast.
 Nothing of it shows in the training: modes, random state and gradients that wait for the optimizer are as they were.
@@ -40,25 +40,25 @@ def measure_live(
 ) -> dict[str, float]:
     """The gradient that the coming update is made of.
 
-    ``grad_norm`` of the whole; of the reward part of the rollouts' gradients ``effective_rank``, a mean over the groups
+    ``grad_norm`` of the step; of the reward part of the rollouts' gradients ``effective_rank``, a mean over the groups
     that have a gradient, ``cancellation`` and ``signal_to_noise``; each left out where it is undefined. The groups are
-    those of all processes. ``saved`` are the weights of a model that no process has whole.
+    those of all processes. ``saved`` are the weights of a sharded model.
     """
-    with _random_state_kept(trainer):
+    with _preserved_random_state(trainer):
         if saved is not None:
             gram = measure_step(prepare_step(_loaded(trainer, saved), groups, objective))
         else:
-            with _as_it_sampled(trainer) as model:
+            with _evaluation_mode(trainer) as model:
                 gram = measure_step(prepare_step(_policy(trainer, model), groups, objective))
-    whole, reward_part = gram.logged_gram, gram.policy_gram
-    if whole is None or reward_part is None:  # an advantage that is no number
+    logged_gram, reward_part = gram.logged_gram, gram.policy_gram
+    if logged_gram is None or reward_part is None:  # an advantage that is no number
         return {}
     index = np.unique(np.array(gram.group_ids), return_inverse=True)[1]
     members = [np.flatnonzero(index == group) for group in range(int(index.max()) + 1)]
     ranks = [effective_rank(singular_values_from_gram(reward_part[np.ix_(of, of)])).value for of in members]
     defined = [rank for rank in ranks if rank is not None]
     estimates = {
-        "grad_norm": Estimate.exact(batch_norm(whole), num_units=len(whole)),
+        "grad_norm": Estimate.exact(batch_norm(logged_gram), num_units=len(logged_gram)),
         "effective_rank": Estimate.exact(float(np.mean(defined)))
         if defined
         else Estimate.undefined_because("no group has one"),
@@ -84,7 +84,7 @@ def _policy(trainer: Any, model: Any) -> MeasuredPolicy:
 
 
 def _loaded(trainer: Trainer, saved: WeightsRef) -> MeasuredPolicy:
-    """A sharded model's weights beside the trainer's share of them, in the precision that it keeps them in."""
+    """All weights of a sharded model, besides the trainer's share of them, in the precision that they are saved in."""
     with names_out_of_memory("the gathered weights"):
         return load_measured_policy(saved, device=trainer.accelerator.device.type, padding=_padding(trainer))
 
@@ -94,15 +94,15 @@ def _padding(trainer: Any) -> TrainerPadding:
 
 
 @contextmanager
-def _random_state_kept(trainer: Trainer) -> Iterator[None]:
-    """Whatever is drawn inside, such as the first values of an adapter before it is loaded, does not show outside."""
+def _preserved_random_state(trainer: Trainer) -> Iterator[None]:
+    """Restore the random state after draws inside, such as of an adapter's initial values before it is loaded."""
     device = trainer.accelerator.device
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         yield
 
 
 @contextmanager
-def _as_it_sampled(trainer: Trainer) -> Iterator[Any]:
+def _evaluation_mode(trainer: Trainer) -> Iterator[Any]:
     """The bare model in evaluation mode, outside of autocast; its modes come back."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     modes = {module: module.training for module in model.modules()}

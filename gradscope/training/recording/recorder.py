@@ -1,14 +1,14 @@
-"""GradscopeCallback: one line in somebody's own TRL script, and every command here can read the run.
+"""GradscopeCallback: one line in a user's own TRL script, and every command of gradscope can read the run.
 
 ::
 
     trainer = GRPOTrainer(..., callbacks=[GradscopeCallback("my-run")])
 
 It hands the trainer to RolloutRecorder, which takes one itself: ``RolloutRecorder(trainer, "my-run")``.
-Two methods of the trainer are wrapped on the instance, and what they return passes through unchanged:
-``_calculate_rewards`` tells exact ids and each function's rewards, ``_generate_and_score_completions`` what the loss
-will see. A callback writes a step once its update is done. Nothing is drawn at random and no mode is left changed, so
-the training is the same to the last bit.
+Two methods of the trainer are wrapped on the instance, and their results pass through unchanged:
+``_calculate_rewards`` has exact ids and each function's rewards, ``_generate_and_score_completions`` the inputs that
+the loss will see. A callback writes a step once its update is done. Nothing is drawn at random and no mode is left
+changed, so the training is the same to the last bit.
 
 Shapes: R rollouts of a generation batch, F reward functions.
 """
@@ -75,7 +75,7 @@ def _recorded_manifest(trainer: Trainer, notes: Sequence[str] = ()) -> RunManife
         run_id=f"recorded-{uuid.uuid4().hex[:8]}",
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         command=shlex.join(["python", *sys.argv]),
-        config={},  # no command of ours repeats somebody's script
+        config={},  # no command of ours repeats a user's script
         seed=trainer.args.seed,
         model=str(trainer.model.config._name_or_path),
         task="recorded",
@@ -158,18 +158,18 @@ def _save_weights(trainer: Trainer, run: Path, num_updates: int) -> None:
 
 
 def is_sharded(trainer: Trainer) -> bool:
-    """Whether no process need have the whole model: FSDP, DeepSpeed."""
+    """Whether the model may be sharded: FSDP, DeepSpeed."""
     return trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
 
 
 def _saves_shards(trainer: Trainer) -> bool:
-    """Whether FSDP was told to save a piece a process, which is no model that anything here could load."""
+    """Whether FSDP saves a piece a process, which cannot be loaded as a model."""
     return trainer.is_fsdp_enabled and "FULL" not in str(trainer.accelerator.state.fsdp_plugin.state_dict_type)
 
 
 @contextmanager
 def _gathered_weights(trainer: Trainer, run: Path) -> Iterator[WeightsRef | None]:
-    """Have the weights of a sharded model in one place for a while. Every process calls it."""
+    """Gather the weights of a sharded model for a while. Every process calls it."""
     if not is_sharded(trainer):
         yield None
         return
@@ -187,7 +187,7 @@ def _gathered_weights(trainer: Trainer, run: Path) -> Iterator[WeightsRef | None
 
 
 def _forget_after(run: Path, num_updates: int) -> None:
-    """Take away what was recorded after a checkpoint that the trainer goes on from."""
+    """Remove the records after a checkpoint that the trainer goes on from."""
     for number in complete_checkpoints(run):
         if number > num_updates:
             shutil.rmtree(checkpoint_path(run, number))
@@ -206,11 +206,11 @@ def _name_padding(config: Path, model: Any) -> None:
 
 _LOGGER = logging.getLogger("gradscope")
 _PREFIX = "gradscope/"  # of our metrics in the trainer's log
-_OF_THE_STEP = ("grad_norm", "learning_rate")  # what a log entry tells of its own step where it stands for several
+_OF_THE_STEP = ("grad_norm", "learning_rate")  # a log entry's values that are of its own step where it covers several
 
 
 class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers has no types
-    """Records the run of a GRPOTrainer, and logs what share of its groups is dead.
+    """Records the run of a GRPOTrainer, and logs the share of its dead groups.
 
     Each entry of the trainer's log gets ``gradscope/frac_reward_zero_std`` and, where rewards are 0 and 1 (or -1 and 1,
     or a threshold is given), ``gradscope/frac_all_fail`` and ``gradscope/frac_all_pass``.
@@ -291,7 +291,7 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
         self._alone.close()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Write what the update was made from."""
+        """Write the rollouts of the update."""
         staged = self._staged.pop(state.global_step, None)
         if staged is not None:
             write_step_rollouts(self._run, state.global_step, self._groups(state.global_step, *staged), force=True)
@@ -306,7 +306,7 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
         append_metrics(self._run, state.global_step, numbers)
 
     def _check(self) -> None:
-        """Refuse what could only fail later."""
+        """Refuse settings that would only fail later."""
         if self._gradients_every is not None:
             if self._objective.cannot is not None:
                 raise UsageError(
@@ -330,13 +330,13 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
             )
 
     def _keep_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids: Any) -> Any:
-        """TRL's own, with exact ids and the rewards of all processes kept."""
+        """TRL's own, recording exact ids and the rewards of all processes."""
         rewards = self._calculate_rewards(inputs, prompts, completions, completion_ids)
         self._scored = completion_ids, rewards.detach()
         return rewards
 
     def _keep_batch(self, inputs: Any) -> Any:
-        """TRL's own, with a training batch kept; an evaluation's is not."""
+        """TRL's own, recording a training batch; an evaluation's is not."""
         output = self._generate(inputs)
         if self._trainer.model.training:
             self._stage(inputs, output)
@@ -382,7 +382,7 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
         """Measure the rollouts of all processes in the main one; the others wait, as they have the same weights."""
         try:
             self._tell(measure_live(self._trainer, groups, self._objective, saved))
-        except GradscopeError as error:  # a measurement is no reason to end somebody's training
+        except GradscopeError as error:  # a failed measurement is no reason to end a user's training
             _LOGGER.warning("step %d: no gradient was measured: %s", done + 1, error.message)
 
     def _tell(self, numbers: Mapping[str, float]) -> None:
@@ -391,7 +391,7 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
             self._trainer._metrics["train"][_PREFIX + name].append(value)
 
     def _degeneracy(self, groups: Sequence[RolloutGroup]) -> dict[str, float]:
-        """Shares of groups; which of them pass is only told where the rewards tell what passing is."""
+        """Shares of groups; those that pass only where the rewards have a success threshold."""
         rewards = [[reward for reward in group.rewards if reward is not None] for group in groups]
         with_rewards = [values for values in rewards if values]
         if not with_rewards:
@@ -437,7 +437,7 @@ class GradscopeCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def _trainer_of(callback: TrainerCallback) -> Any:
-    """Who is calling a callback: transformers tells it the model and the optimizer, but no trainer."""
+    """The trainer that calls a callback: transformers passes it the model and the optimizer, but no trainer."""
     frame = inspect.currentframe()
     while frame is not None:
         trainer = frame.f_locals.get("self")

@@ -1,6 +1,6 @@
-"""From the batch of anybody's GRPOTrainer to rollouts: exact ids, each function's reward, what the loss saw.
+"""From the batch of any GRPOTrainer to rollouts: exact ids, each function's reward, the inputs of the loss.
 
-TRL pads prompts on the left and completions on the right, and leaves out of its mask what leaves the loss; the ids are
+TRL pads prompts on the left and completions on the right, and its mask omits tokens that leave the loss; the ids are
 therefore those that it handed to the reward functions. A row travels between processes as a plain dictionary.
 
 Shapes: R rollouts of a generation batch, G rollouts of a group, F reward functions, T tokens of a completion.
@@ -109,7 +109,7 @@ def make_groups(
 
 
 def unique_names(names: Sequence[str]) -> tuple[str, ...]:
-    """The names of reward functions, [F], told apart where two are called the same.
+    """The names of reward functions, [F], with numbers where two are equal.
 
     >>> unique_names(["reward", "length", "reward"])
     ('reward', 'length', 'reward_2')
@@ -128,7 +128,7 @@ def _logprobs(output: Mapping[str, Any], *, corrected: bool) -> torch.Tensor | N
 
 
 def _trainer_logprobs(output: Mapping[str, Any], *, corrected: bool) -> torch.Tensor | None:
-    """The trainer's own before the update, [R, T]; None unless those of the sampler stand beside them."""
+    """The trainer's own before the update, [R, T]; None unless those of the sampler are present as well."""
     sampled: torch.Tensor | None = output.get("sampling_per_token_logps")
     old: torch.Tensor | None = output.get("old_per_token_logps")
     return old if corrected and sampled is not None else None

@@ -1,1 +1,1 @@
-"""What is learned: the embedded sums and their variants, data files, answers, and the warm start."""
+"""Tasks: the embedded sums and their variants, data files, answers, and the warm start."""

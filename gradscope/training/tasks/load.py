@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError, MissingDependencyError, UsageError
-from gradscope.outside.limits import read_whole
+from gradscope.outside.limits import read_limited
 from gradscope.outside.plain_json import parse_json
 from gradscope.training.config import TrainConfig
 from gradscope.training.tasks.running_sums import (
@@ -21,9 +21,9 @@ from gradscope.training.tasks.running_sums import (
     bimodal_problems,
     conflict_problems,
     grade_answer,
+    grade_exact,
     grade_share,
     grade_steps,
-    grade_whole,
     is_coherent,
     make_problems,
     starved_problems,
@@ -33,11 +33,11 @@ from gradscope.training.tasks.task import AnswerMark, Grader, Problem, Task
 
 # Taking the final answer out of a model's text, plainly: no evaluation, no parsing of formulas, bounded work.
 #
-# The answer is looked for in three places, the first that exists counts: after the last ``####``, inside the last
+# The answer is searched in three places, the first that exists counts: after the last ``####``, inside the last
 # ``\boxed{...}``, and the last number of the text. Numbers are compared by value: ``$1,234.50`` equals ``1234.5``.
 _MAX_TEXT = 20_000  # only the end of a longer text is looked at: a final answer is at the end
 _TOKEN = re.compile(r"(?:(?<![\d)])[-+])?\d(?:[\d,]*\d)?(?:\.\d+)?")
-"""What looks like a number, in one pass; a minus between two numbers is not a sign."""
+"""Anything that looks like a number, in one pass; a minus between two numbers is not a sign."""
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3}){1,9}|\d{1,30})(?:\.\d{1,30})?")
 _BOXED = re.compile(r"\\boxed\s*\{([^{}]{0,200})\}")
 
@@ -98,8 +98,8 @@ def _grade_final_answer(completion: str, answer: str) -> float:
 
 # Tasks that read their prompts from a file: GSM8K's own, and any JSONL of prompts and answers.
 #
-# A row that cannot be trained on is an error with file and line, never skipped: what a run was trained on should be
-# what the file says. Held-out prompts never occur in training, also where a file lists the same question twice.
+# A row that cannot be trained on is an error with file and line, never skipped: a run should be trained on its entire
+# file. Held-out prompts never occur in training, also where a file lists the same question twice.
 INSTRUCTION = "Reason step by step and end with the final answer after ####."
 _MARK = AnswerMark(text="####", is_last=True, gap=" ")
 
@@ -146,7 +146,7 @@ def _file_task(
 def _read(path: Path, row: Row) -> tuple[Problem, ...]:
     """All rows of a file; blank lines are allowed."""
     try:
-        lines = read_whole(path).decode("utf-8-sig").split("\n")  # some editors put a mark in front
+        lines = read_limited(path).decode("utf-8-sig").split("\n")  # some editors put a mark in front
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}.", hint="Check the path given as data.") from error
     except UnicodeDecodeError as error:
@@ -206,13 +206,13 @@ _ROWS: dict[str, Row] = {"gsm8k": _gsm8k_row, "jsonl": _plain_row}
 #
 # It reads expressions with sympy, which a hostile completion could keep busy for ever. So only the end of a text is
 # looked at, and each reading and each comparison is stopped after a second, by a signal: that works in the main thread
-# alone. What it cannot read on either side is compared plainly.
+# alone. Answers that it cannot read are compared as texts.
 _MAX_MATH_TEXT = 2_000  # characters from the end of a completion: its final answer is there
 _SECONDS = 1  # signals come after whole seconds
 
 
 def _math_grader() -> Grader:
-    """The grader, once what it needs is there."""
+    """The grader, once its library is installed."""
     if util.find_spec("math_verify") is None:
         raise MissingDependencyError(
             "The grader math-verify needs a package that is not installed.", hint="pip install 'gradscope[math]'"
@@ -243,7 +243,7 @@ def _grade_expression(completion: str, answer: str) -> float:
 
 
 def _parse_math(text: str) -> list[object]:
-    """What math-verify finds in a text: expressions alone, not the words that it could not read."""
+    """The expressions that math-verify finds in a text, without words that it could not read."""
     from math_verify import parse
     from math_verify.errors import TimeoutException
 
@@ -265,7 +265,7 @@ _MAKERS: dict[str, Callable[..., tuple[Problem, ...]]] = {
     "bimodal": bimodal_problems,
     "steps": steps_problems,
 }
-_GRADERS: dict[str, Grader] = {"starved": grade_whole, "steps": grade_share}
+_GRADERS: dict[str, Grader] = {"starved": grade_exact, "steps": grade_share}
 """Where it is not the answer alone that counts."""
 
 
@@ -309,7 +309,7 @@ def _from_files(config: TrainConfig, data: Path) -> Task:
 
 
 def max_completion_length(config: TrainConfig) -> int:
-    """Most tokens of a completion: what the configuration says, else what the task needs."""
+    """Most tokens of a completion: the configuration's, else as many as the task needs."""
     if config.max_completion_length is not None:
         return config.max_completion_length
     return MAX_COMPLETION_LENGTH if config.data is None else _DEFAULT_COMPLETION_LENGTH

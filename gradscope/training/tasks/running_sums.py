@@ -60,7 +60,7 @@ def solve(operands: Sequence[int]) -> str:
 
 
 def solve_sloppily(operands: Sequence[int], forgets: Sequence[bool]) -> str:
-    """The completion of a calculator that ``forgets`` carries, addition by addition, and goes on from what it wrote.
+    """The completion of a calculator that ``forgets`` carries, addition by addition, and goes on from its own result.
 
     >>> solve_sloppily([7, 5, 8, 9], [False, True, False])
     'b12c10d19#19'
@@ -74,7 +74,7 @@ def solve_sloppily(operands: Sequence[int], forgets: Sequence[bool]) -> str:
 
 
 def grade_answer(completion: str, answer: str) -> float:
-    """1.0 where what follows the first ``#`` is the answer, else 0.0; the steps before it do not count.
+    """1.0 where the text after the first ``#`` is the answer, else 0.0; the steps before it do not count.
 
     >>> grade_answer("b12c20d29#29", "29"), grade_answer("b12c20d29#2", "29"), grade_answer("29", "29")
     (1.0, 0.0, 0.0)
@@ -111,7 +111,7 @@ def grade_steps(prompt: str, pieces: Sequence[str]) -> tuple[float, ...]:
 
 
 def is_coherent(prompt: str, completion: str) -> bool:
-    """Whether what stands before the first ``#`` is every running sum, each the one before plus its operand.
+    """Whether the text before the first ``#`` is every running sum, each the one before plus its operand.
 
     >>> is_coherent("a7b5c8=", "b12c20#3"), is_coherent("a7b5c8=", "b12c10#20"), is_coherent("a7b5c8=", "#20")
     (True, False, False)
@@ -177,16 +177,16 @@ def draw_operands(draw: Generator, kind: Kind) -> list[int]:
 # Running sums with other rules: a minority that wants another answer, prompts that teach nothing, rewards by step.
 #
 # ``conflict``: about 15 % of the prompts with a carry want the sum with every carry forgotten. Nothing in a prompt says
-# so, but for its own digits: what the majority teaches is wrong there, and the search that would find it dies out.
+# so, but for its own digits: the majority's lesson is wrong for them, and the search that would find theirs dies out.
 #
 # ``starved``: every prompt has two or three carries and wants a pattern of forgotten ones of its own, so the embedded
-# model finds it with probability 1/4 or 1/8, and what is learned on one prompt helps with no other.
+# model finds it with probability 1/4 or 1/8, and learning on one prompt helps with no other.
 #
 # ``bimodal``: a sixteenth of the prompts has no carry and all others have five or more, so the embedded model solves a
 # prompt nearly always or nearly never (0.03), at temperature 1.
 #
 # ``steps``: the same prompts, but the reward is the share of right steps, which an outcome formulation spreads over the
-# whole completion and ``per_step`` gives to the tokens that earned it.
+# completion and ``per_step`` gives to the tokens that earned it.
 #
 # A checksum of the prompt decides, so a prompt wants the same in every run.
 _RARE = 15  # percent of the prompts with a carry that want the carry-free sum
@@ -202,7 +202,7 @@ def conflict_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Pr
 
 
 def starved_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Problem, ...]:
-    """Prompts with two or three carries, each with a whole completion as answer; see ``make_problems``."""
+    """Prompts with two or three carries, each with a completion as answer; see ``make_problems``."""
     problems = make_problems(num_prompts, seed=seed, heldout=heldout, accept=_is_starved)
     return tuple(replace(problem, answer=_starved_answer(problem.prompt)) for problem in problems)
 
@@ -233,10 +233,10 @@ def grade_share(completion: str, solution: str) -> float:
     return sum(rewards) / (len(totals) + 1)
 
 
-def grade_whole(completion: str, answer: str) -> float:
+def grade_exact(completion: str, answer: str) -> float:
     """1.0 where a completion is the wanted one, step by step, else 0.0.
 
-    >>> grade_whole("b12c10#10", "b12c10#10"), grade_whole("b2c10#10", "b12c10#10")
+    >>> grade_exact("b12c10#10", "b12c10#10"), grade_exact("b2c10#10", "b12c10#10")
     (1.0, 0.0)
     """
     return float(completion == answer)
@@ -272,5 +272,5 @@ def _operands(prompt: str) -> list[int]:
 
 
 def _checksum(rule: str, prompt: str) -> int:
-    """Independent of the one that decides what is held out."""
+    """Independent of the checksum that decides which prompts are held out."""
     return crc32(f"{rule} {prompt}".encode()) >> 3

@@ -1,4 +1,4 @@
-"""What a task is to a run: prompts with answers, a way to grade a completion and, where it has one, its steps."""
+"""The interface of a task: prompts with answers, a way to grade a completion and, where it has one, its steps."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ ReasoningChecker = Callable[[str, str], bool]
 class AnswerMark:
     """Where a completion's reasoning ends and its answer begins."""
 
-    text: str  # what stands between them
+    text: str  # the text between them
     is_last: bool  # whether the last one in a completion counts, or the first
-    gap: str = ""  # what stands between the mark and the answer
+    gap: str = ""  # the text between the mark and the answer
 
     def reasoning(self, completion: str) -> str:
-        """A completion up to and including the mark; the whole completion and the mark where it has none.
+        """A completion up to and including the mark; the completion and the mark where it has none.
 
         >>> mark = AnswerMark(text="#", is_last=False)
         >>> mark.reasoning("b12#12#1"), mark.reasoning("b12")
@@ -59,12 +59,12 @@ class Task:
     heldout: tuple[Problem, ...]  # prompts that are never trained on
     graders: dict[str, Grader]  # reward functions by name; the scalar reward is their sum
     step_grader: StepGrader | None = None  # reward per token, where the steps of a completion can be checked
-    answer_mark: AnswerMark | None = None  # where the answer begins; None where it is the whole completion
+    answer_mark: AnswerMark | None = None  # where the answer begins; None where it is the entire completion
     is_coherent: ReasoningChecker | None = None
     """Whether the steps before the answer are right, where that can be checked."""
     chat: bool = False  # whether prompts are put as a user's message when the tokenizer has a chat template
     notes: tuple[str, ...] = ()
-    """What was left out or decided while reading the data, one sentence each, for the manifest."""
+    """Omissions and decisions while reading the data, one sentence each, for the manifest."""
 
     def grade(self, completion: str, answer: str) -> float:
         """The scalar reward of a completion: the sum over the reward functions."""
@@ -74,18 +74,18 @@ class Task:
 def prompt_order(num_problems: int, *, num_prompts: int, steps: int, seed: int) -> list[int]:
     """Which problems each step samples: pass after pass through all of them, each pass in an order of its own.
 
-    What is left at the end of a pass and does not fill a step is left out of that pass, so that no step has the same
-    problem twice. Problems are at least ``num_prompts``; as many indices a step are returned.
+    The rest of a pass that does not fill a step is left out of that pass, so that no step has the same problem
+    twice. Problems are at least ``num_prompts``; as many indices a step are returned.
 
     >>> order = prompt_order(5, num_prompts=2, steps=4, seed=0)
     >>> len(order), all(len(set(order[i : i + 2])) == 2 for i in range(0, 8, 2))
     (8, True)
     """
     draw = np.random.default_rng(seed)
-    whole = num_problems - num_problems % num_prompts
+    num_used = num_problems - num_problems % num_prompts
     order: list[int] = []
     while len(order) < num_prompts * steps:
-        order += draw.permutation(num_problems)[:whole].tolist()
+        order += draw.permutation(num_problems)[:num_used].tolist()
     return order[: num_prompts * steps]
 
 
@@ -104,7 +104,7 @@ def incoherence_metrics(groups: Sequence[RolloutGroup], is_coherent: ReasoningCh
 
 
 def incoherence_sentence(run: Path) -> str | None:
-    """A sentence on what a run's reward went to; None where the task's reasoning cannot be checked."""
+    """A sentence on which rollouts a run rewarded; None where the task's reasoning cannot be checked."""
     steps = [values for values in read_metrics(run).values() if "num_rewarded" in values]
     if not steps:
         return None

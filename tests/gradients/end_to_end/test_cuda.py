@@ -75,7 +75,7 @@ def test_experts(name):
 def test_pairs_that_wait_come_back_as_they_were(kept):
     policy = policy_of(tiny_model("qwen3_gqa_norms").cuda())
     whole = measured_step(policy, tiny_groups(), DAPO, engine="stream")
-    found = measured_step(policy, tiny_groups(), DAPO, engine="stream", batch_tokens=12, max_kept_bytes=kept)
+    found = measured_step(policy, tiny_groups(), DAPO, engine="stream", batch_tokens=12, max_pending_bytes=kept)
     assert relative(found.gram, whole.gram) < 1e-5
 
 

@@ -79,9 +79,9 @@ def test_rows_are_formed_at_once_where_one_product_has_all_of_them(slice_bytes, 
     accumulator = GramAccumulator(3, CPU, slice_bytes)
     accumulator.device = THERE
     part = ((2, 0, 1), [OuterProduct(left=left, right=right)])
-    assert (accumulator._whole_product([part]) is not None) == (4 * slice_bytes >= 4 * 3 * 4 * 12)
+    assert (accumulator._padded_product([part]) is not None) == (4 * slice_bytes >= 4 * 3 * 4 * 12)
     for others in ([part, part], [(part[0], part[1] * 2)], [((2, 0), part[1])], [(part[0], [Summed(rows=dense)])]):
-        assert accumulator._whole_product(others) is None
+        assert accumulator._padded_product(others) is None
     with monkeypatch.context() as patched:
         patched.setattr(torch, "empty", partial(_empty_here, torch.empty))
         accumulator.add_slices((7, 5), torch.float32, [part])
@@ -102,7 +102,7 @@ def test_tiles_below_the_diagonal_give_the_whole():
 
 
 def test_rows_of_one_place_are_summed():
-    accumulator = GramAccumulator(2, CPU, places=[1, 0, 1])
+    accumulator = GramAccumulator(2, CPU, row_targets=[1, 0, 1])
     parts = [((0, 1), [Summed(rows=torch.tensor([[1.0, 2.0], [3.0, 0.0]]))]), ((2,), [Summed(rows=torch.ones(1, 2))])]
     accumulator.add_parameter(torch.Size([2]), torch.float32, parts)
     assert accumulator.gram.tolist() == [[9.0, 6.0], [6.0, 13.0]]

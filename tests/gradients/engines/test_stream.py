@@ -64,7 +64,7 @@ def test_what_a_pass_has_freed_goes_back_before_the_next_one_where_much_waits(mo
     batches, total, seen = step.batches(range(6), 1), GramAccumulator(6, policy.device), []
     policy.model.model.embed_tokens.register_forward_hook(lambda *_: seen.append("ran"))
     monkeypatch.setattr("gradscope.gradients.engines.stream.trim_heap", lambda: seen.append("trimmed"))
-    stream_gram(policy.model, policy.trainable, step.plan, batches, total, lambda *_: None, max_kept_bytes=kept)
+    stream_gram(policy.model, policy.trainable, step.plan, batches, total, lambda *_: None, max_pending_bytes=kept)
     assert [event for event, _ in groupby(seen)] == ["ran", "trimmed"] * times  # the last when nothing waits any more
 
 
@@ -79,7 +79,7 @@ def summed(*rows: list[float]) -> list[Summed]:
 @pytest.mark.parametrize("waits", [True, False])
 def test_rows_of_different_batches_meet(waits):
     accumulator = GramAccumulator(2, torch.device("cpu"))
-    with PendingParts(TRAINABLE, accumulator, waits=waits, max_kept_bytes=0) as pending:
+    with PendingParts(TRAINABLE, accumulator, waits=waits, max_pending_bytes=0) as pending:
         pending.take("a", (1,), summed([1.0, 2.0]))
         pending.take("a", [0], summed([3.0, -1.0]))
         pending.take("b", (0, 1), summed([1.0], [1.0]))
@@ -114,12 +114,12 @@ def test_what_no_rule_covers_is_dropped():
 def test_what_is_too_much_is_left_for_another_round_from_the_top_of_the_model_on(free, names, rounds, monkeypatch):
     monkeypatch.setattr(stream_module, "free_bytes", lambda: free)
     accumulator = GramAccumulator(3, torch.device("cpu"))
-    with PendingParts(TRAINABLE, accumulator, waits=True, max_kept_bytes=0) as pending:
+    with PendingParts(TRAINABLE, accumulator, waits=True, max_pending_bytes=0) as pending:
         for row in range(3):
             pending.take("a", (row,), summed([1.0, 2.0]))  # its gradient comes first: it is nearer to the output
             pending.take("b", (row,), summed([3.0]))
             if row == 0:
-                assert pending.leave_what_does_not_fit(tokens=50.0, rows=3.0) == rounds
+                assert pending.defer_oversized(tokens=50.0, rows=3.0) == rounds
         pending.combine_all(())
     assert list(pending.left) == [name for name in TRAINABLE if name not in names]
     expected = 5.0 * ("a" in names) + 9.0
@@ -131,19 +131,19 @@ def test_memory_is_room_too_and_pairs_grow_with_tokens(monkeypatch):
     monkeypatch.setattr(stream_module, "free_bytes", lambda: 0)
     table = Scatter(ids=(torch.tensor([0]),), grads=(torch.ones(1, 1),))  # 8 bytes and 4
     for tokens, left in ((4.0, []), (4.1, ["a"])):
-        with PendingParts(TRAINABLE, GramAccumulator(9, CPU), waits=True, max_kept_bytes=48 + 36) as pending:
+        with PendingParts(TRAINABLE, GramAccumulator(9, CPU), waits=True, max_pending_bytes=48 + 36) as pending:
             pending.take("a", (0,), [table])
             pending.take("b", (0,), summed([3.0]))
-            assert pending.leave_what_does_not_fit(tokens=tokens, rows=9.0) == 1 + len(left)
+            assert pending.defer_oversized(tokens=tokens, rows=9.0) == 1 + len(left)
         assert list(pending.left) == left
 
 
 def test_one_batch_leaves_nothing(monkeypatch):
     monkeypatch.setattr(stream_module, "free_bytes", lambda: 0)
-    with PendingParts(TRAINABLE, GramAccumulator(1, CPU), waits=False, max_kept_bytes=0) as pending:
+    with PendingParts(TRAINABLE, GramAccumulator(1, CPU), waits=False, max_pending_bytes=0) as pending:
         pending.take("a", (0,), summed([1.0, 2.0]))
         pending.take("b", (0,), summed([3.0]))
-        assert pending.leave_what_does_not_fit(tokens=1.0, rows=1.0) == 1
+        assert pending.defer_oversized(tokens=1.0, rows=1.0) == 1
         assert pending.left == {}
 
 
@@ -217,7 +217,7 @@ def test_the_gram_is_the_same_from_disk(kind, files):
     groups = tiny_groups()
     kept = measured_step(policy, groups, DAPO, batch_tokens=12, engine="stream")
     assert files == []
-    spilled = measured_step(policy, groups, DAPO, batch_tokens=12, engine="stream", max_kept_bytes=2000)
+    spilled = measured_step(policy, groups, DAPO, batch_tokens=12, engine="stream", max_pending_bytes=2000)
     np.testing.assert_array_equal(spilled.gram, kept.gram)
     assert len(files) == 1
     assert files[0].closed
@@ -236,7 +236,7 @@ def test_the_file_is_gone_after_an_interruption(error, files, tmp_path, monkeypa
 
     policy.model.register_forward_pre_hook(stop)
     with pytest.raises(error):
-        measured_step(policy, tiny_groups(), DAPO, batch_tokens=1, engine="stream", max_kept_bytes=0)
+        measured_step(policy, tiny_groups(), DAPO, batch_tokens=1, engine="stream", max_pending_bytes=0)
     assert len(files) == 1
     assert files[0].closed
     assert list(tmp_path.iterdir()) == []

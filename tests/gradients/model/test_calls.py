@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from gradscope.gradients.model.calls import (
-    activations_kept,
     call_on,
     exact_products,
     finer_products,
     forward_arguments,
     uses_tf32,
     without_adapter,
+    without_checkpointing,
     without_tf32,
 )
 from gradscope.gradients.step.measure import FLOAT32_ROW_ERROR
@@ -29,7 +29,7 @@ def test_a_model_is_asked_for_its_own_arguments_inside_an_adapter_too():
 def test_checkpointing_is_off_for_a_while():
     model = tiny_model("qwen3_gqa_norms").train()
     model.activation_checkpointing_enable()
-    with activations_kept(model):
+    with without_checkpointing(model):
         assert not any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
     assert any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
 

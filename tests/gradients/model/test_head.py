@@ -13,7 +13,7 @@ from gradscope.gradients.model import head as head_module
 from gradscope.gradients.model import passes as passes_module
 from gradscope.gradients.model import sharding
 from gradscope.gradients.model.batches import TokenSequence, pad_batch
-from gradscope.gradients.model.head import PlainHead, plain_head, sliced_outputs, told_input
+from gradscope.gradients.model.head import PlainHead, observed_input, plain_head, sliced_outputs
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.trained.norms import fused_head, trl_output
 from tests.gradients.adapters import adapted
@@ -169,7 +169,7 @@ def test_the_model_is_asked_once_and_nothing_is_left_on_the_layer():
     assert plain_head(model).module is head.module is model.lm_head
     assert len(passes) == asked
     given = []
-    with told_input(head, given.append):
+    with observed_input(head, given.append):
         assert model(input_ids=torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, 1)
     assert given[0].shape == (1, 3, 16)
     assert "forward" not in vars(model.lm_head)

@@ -119,7 +119,7 @@ def test_rounds_for_want_of_room_add_up_to_one_float64_backward_per_rollout(name
         DAPO,
         batch_tokens=12,
         engine=engine,
-        max_kept_bytes=0,
+        max_pending_bytes=0,
         notice=notices.append,
         progress=lambda *event: progress.append(event),
     )

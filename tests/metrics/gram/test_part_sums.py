@@ -157,13 +157,13 @@ def test_intervals_hold_the_mean_over_steps_as_often_as_is_said(groups: int, tai
 
 def test_equal_weights_are_worth_every_unit() -> None:
     found = weight_estimates(np.full(8, 1.0), [0, 0, 1, 1, 2, 2, 3, 3])
-    assert (found.kept.value, found.ess.value, found.chi2.value) == (1.0, 1.0, 0.0)
+    assert (found.frac_positive.value, found.ess.value, found.chi2.value) == (1.0, 1.0, 0.0)
 
 
 def test_intervals_leave_groups_out() -> None:
     weights, groups = np.array([1.0, 2.0, 0.0, 1.0, 0.5, 0.5]), np.array([0, 0, 1, 1, 2, 2])
     found = weight_estimates(weights, groups)
-    assert found.kept.value == pytest.approx(5 / 6)
+    assert found.frac_positive.value == pytest.approx(5 / 6)
     assert found.ess.value == pytest.approx(5.0**2 / (6 * 6.5))
     assert found.chi2.value == pytest.approx(6.5 / 6 - 1)
     without = [weights[groups != group] for group in range(3)]
@@ -175,7 +175,7 @@ def test_intervals_leave_groups_out() -> None:
 
 def test_nothing_is_left_where_all_are_masked() -> None:
     found = weight_estimates(np.zeros(6), [0, 0, 1, 1, 2, 2])
-    assert found.kept.value == 0.0
+    assert found.frac_positive.value == 0.0
     assert found.ess.undefined == "every weight is zero"
     assert found.chi2.value == -1.0
 

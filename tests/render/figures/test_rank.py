@@ -9,7 +9,7 @@ from matplotlib.text import Text
 
 from gradscope.estimate import Estimate
 from gradscope.render.figures.rank import _curve
-from gradscope.render.figures.rank_spectra import place_of
+from gradscope.render.figures.rank_spectra import heat_map_cell
 from gradscope.render.registry import draw_figures
 from gradscope.results.row_kinds import RowKind
 from tests.render import examples
@@ -155,4 +155,4 @@ def test_spectra_and_nulls_are_drawn_where_any_group_lives() -> None:
     ],
 )
 def test_a_tensor_stands_in_its_layer_and_module(tensor: str, place: tuple[str, str]) -> None:
-    assert place_of(tensor) == place
+    assert heat_map_cell(tensor) == place

@@ -18,7 +18,7 @@ from gradscope.render.html.chart import (
     draw_bars,
     drawing,
     legend,
-    place,
+    coordinate,
     points_of,
     ticks,
     widened,
@@ -266,7 +266,7 @@ def test_ticks_are_inside_and_no_more_than_fit(low: float, length: float, most: 
 
 
 def test_coordinates_have_one_decimal_at_most() -> None:
-    assert [place(value) for value in (12.0, 1 / 3, 0.1, 100.0)] == ["12", "0.3", "0.1", "100"]
+    assert [coordinate(value) for value in (12.0, 1 / 3, 0.1, 100.0)] == ["12", "0.3", "0.1", "100"]
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=3), st.integers(2, 12))

@@ -12,9 +12,9 @@ from gradscope.training.tasks.running_sums import (
     conflict_problems,
     format_prompt,
     grade_answer,
+    grade_exact,
     grade_share,
     grade_steps,
-    grade_whole,
     is_heldout,
     make_problems,
     solve,
@@ -157,8 +157,8 @@ def test_sides_are_disjoint_and_a_prompt_wants_the_same_everywhere(make: object)
 
 
 def test_a_whole_completion_is_graded() -> None:
-    assert grade_whole("b12c20#20", "b12c20#20") == 1.0
-    assert grade_whole("b2c20#20", "b12c20#20") == grade_whole("", "b12c20#20") == 0.0
+    assert grade_exact("b12c20#20", "b12c20#20") == 1.0
+    assert grade_exact("b2c20#20", "b12c20#20") == grade_exact("", "b12c20#20") == 0.0
 
 
 def test_the_share_of_right_steps_is_that_of_the_token_rewards() -> None:

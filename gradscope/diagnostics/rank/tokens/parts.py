@@ -280,7 +280,7 @@ def _correction_effect(
         step=step,
         correction=name,
         units=named,
-        kept=weights.kept,
+        kept=weights.frac_positive,
         ess=weights.ess,
         chi2=weights.chi2,
         norm_ratio=norm_ratio(products, own, none),

@@ -19,7 +19,7 @@ from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import Any
 
-from gradscope.outside.numerals import number_from, whole_from
+from gradscope.outside.numerals import integer_from, number_from
 from gradscope.rollouts.groups import Tokens
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 
@@ -242,7 +242,7 @@ def whole_number(value: Any) -> int | None:
     if isinstance(value, bool):
         return None
     try:
-        number = whole_from(value) if isinstance(value, str) else int(value) if value == int(value) else -1
+        number = integer_from(value) if isinstance(value, str) else int(value) if value == int(value) else -1
     except (TypeError, ValueError, OverflowError):
         return None
     return number if 0 <= number <= LARGEST_STEP else None

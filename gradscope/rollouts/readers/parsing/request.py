@@ -16,8 +16,8 @@ from gradscope.outside.rules import (
     OBJECT,
     TEXT,
     FieldRule,
+    integer_between,
     require_fields,
-    whole_from_to,
 )
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.config_file import config_format, read_document
@@ -167,7 +167,7 @@ _FROM_ZERO = (
 _NUMBERS = ("entropy_coef", "entropy_target", "off_policy_mask_threshold", "router_aux_loss_coef", "max_grad_norm")
 _TEXTS = ("loss_type", "multi_objective_aggregation", "advantage")
 _RULES: dict[str, FieldRule] = {
-    **dict.fromkeys(_COUNTS, whole_from_to(1)),
+    **dict.fromkeys(_COUNTS, integer_between(1)),
     **dict.fromkeys(_FROM_ZERO, FROM_ZERO),
     **dict.fromkeys(_NUMBERS, NUMBER),
     **dict.fromkeys(_TEXTS, TEXT),
