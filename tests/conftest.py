@@ -24,6 +24,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["GRADSCOPE_REMEMBER"] = "0"  # or options of one test would be those of the next
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch: the workers share the cores, and tiny models need one
 gc.set_threshold(10_000, 10, 10)  # as the console script does
+_num_frozen = 0  # modules that garbage collection leaves out
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -42,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Leave modules and tests, which stay to the end, out of garbage collection: each pass would walk all of them."""
+    """Leave modules and tests, which stay to the end, out of garbage collection."""
     gc.disable()
     try:
         return (yield)
@@ -52,7 +53,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_unconfigure() -> None:
-    """Let the interpreter take down what is left, or libraries in C++ tell of leaks."""
+    """Let the interpreter take down the rest, or libraries in C++ report leaks."""
     gc.unfreeze()
 
 
@@ -78,9 +79,18 @@ def _keep_first_models_fast(items: list[pytest.Item]) -> None:
             seen.add(test)
 
 
+def _freeze_late_imports() -> None:
+    """Leave what tests imported out of garbage collection too: TRL asks for a full one after each training."""
+    global _num_frozen
+    if len(sys.modules) > _num_frozen + 100:
+        gc.freeze()
+        _num_frozen = len(sys.modules)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
     """The same random numbers on every run: PyTorch starts each process with a seed of its own."""
+    _freeze_late_imports()
     random.seed(0)
     for library, seed in (("numpy.random", "seed"), ("torch", "manual_seed")):
         if library in sys.modules:

@@ -32,6 +32,7 @@ from gradscope.results.rank import (
     SpectrumLabel,
 )
 from gradscope.results.tokens import GradientSparsity
+from tests.render import rank_examples
 from tests.render.examples import rank_report, weight_report
 
 REPORT = rank_report()
@@ -204,18 +205,9 @@ def test_the_samplers_log_probabilities_are_held_against_the_weights():
     assert "differ from these weights' by more than 0.1 at 50.0 % of 10 tokens" in sentence
 
 
-def sparsity(step: int, gini: float, tensor: str | None = None, small: Estimate | None = None) -> GradientSparsity:
-    return GradientSparsity(
-        step=step,
-        parts="tokens" if tensor is None else "entries",
-        tensor=tensor,
-        num_parts=100,
-        frac_seen=1.0,
-        zero=Estimate.exact(0.25),
-        small=small or Estimate.exact(0.5),
-        hoyer=Estimate.exact(0.5),
-        gini=Estimate.exact(gini),
-    )
+def sparsity(step: int, gini: float, tensor: str | None = None, small: float | None = 0.5) -> GradientSparsity:
+    share = Estimate.undefined_because("every row is zero") if small is None else Estimate.exact(small)
+    return replace(rank_examples.sparsity(step, tensor), small=share, gini=Estimate.exact(gini))
 
 
 def test_tokens_of_the_last_step_are_counted() -> None:
@@ -225,7 +217,7 @@ def test_tokens_of_the_last_step_are_counted() -> None:
 
 
 def test_the_most_and_the_least_even_weight_are_named() -> None:
-    weights = [sparsity(9, 0.7, "mlp"), sparsity(9, 0.2, "attn", Estimate.exact(0.1)), sparsity(1, 0.9, "lm_head")]
+    weights = [sparsity(9, 0.7, "mlp"), sparsity(9, 0.2, "attn", 0.1), sparsity(1, 0.9, "lm_head")]
     assert sparsity_findings([weights[2], *weights[:2]]) == (
         "At step 9 the entries of the weights' gradients are most even in attn (Gini 0.20, 10.0 % below 1 % of the "
         "largest) and least in mlp (0.70, 50.0 %).",
@@ -233,41 +225,20 @@ def test_the_most_and_the_least_even_weight_are_named() -> None:
 
 
 def test_a_last_step_without_a_gradient_says_nothing() -> None:
-    assert (
-        sparsity_findings([sparsity(1, 0.1), sparsity(9, 0.7, small=Estimate.undefined_because("every row is zero"))])
-        == ()
-    )
-    assert sparsity_findings([]) == ()
+    assert sparsity_findings([sparsity(1, 0.1), sparsity(9, 0.7, small=None)]) == sparsity_findings([]) == ()
 
 
 def update(advantage: str, step: int, ratio: float | None, cosine: Estimate | None = None) -> FormulationUpdate:
-    unused = Estimate.undefined_because("not needed here")
-    return FormulationUpdate(
-        step=step,
-        advantage=advantage,
-        update_norm=unused,
-        cancellation=unused,
-        between_groups=unused,
-        class_subspace_energy=unused,
-        signal_to_noise=unused if ratio is None else Estimate.exact(ratio),
-        critical_batch_size=unused,
-        group_cosine=unused,
-        noise_within=unused,
+    unknown = Estimate.undefined_because("not needed here")
+    return replace(
+        rank_examples.update(advantage, step),
+        signal_to_noise=unknown if ratio is None else Estimate.exact(ratio),
         alignment={} if cosine is None else {"pass@8": cosine},
-        cosines={},
     )
 
 
 def noise(optimum: Estimate, **ratios: Estimate) -> BaselineNoise:
-    return BaselineNoise(
-        step=None,
-        group_id=None,
-        num_groups=9,
-        pass_rate=0.75,
-        optimal_baseline=optimum,
-        reward_norm_correlation=Estimate.exact(0.0),
-        relative_noise=ratios,
-    )
+    return replace(rank_examples.noise(), pass_rate=0.75, optimal_baseline=optimum, relative_noise=ratios)
 
 
 def between(low: float, high: float) -> Estimate:

@@ -15,44 +15,28 @@ from gradscope.findings.rank_parts import (
     turn_findings,
     weight_update_findings,
 )
-from gradscope.results.rank import GradientAndUpdate, TokenRankPoint, UpdateTrajectory, WeightUpdate
-from gradscope.results.tokens import CorrectionEffect, TokenMethod
+from gradscope.results.rank import GradientAndUpdate, TokenRankPoint, WeightUpdate
+from gradscope.results.tokens import CorrectionEffect
 from tests.render.rank_examples import (
     adapter_state,
     correction,
     entropy_change,
+    gradient_and_update,
     kl,
     logprob_change,
     optimizer_steps,
     token_kind,
+    token_point,
+    trajectory,
     turn,
+    weight_update,
 )
 
 
-def point(
-    step: int,
-    rank: float | None,
-    *,
-    advantage: str = "logged",
-    method: TokenMethod = "exact",
-    energy_error: float | None = None,
-) -> TokenRankPoint:
+def point(step: int, rank: float | None, **fields: object) -> TokenRankPoint:
     known = Estimate.undefined_because("no weight") if rank is None else Estimate.exact(rank)
-    return TokenRankPoint(
-        step=step,
-        advantage=advantage,
-        group_size=8,
-        method=method,
-        num_groups=16,
-        num_dead=6,
-        num_rows=Estimate.exact(120.0),
-        frac_seen=0.25,
-        effective_rank=known,
-        stable_rank=known,
-        participation_ratio=known,
-        two_direction_energy=known,
-        energy_error=energy_error,
-    )
+    usual = {"method": "exact", "num_dead": 6, "num_rows": Estimate.exact(120.0), "frac_seen": 0.25, "nulls": {}}
+    return replace(token_point(), step=step, effective_rank=known, **(usual | fields))
 
 
 def test_a_rank_of_tokens_stands_beside_their_number() -> None:
@@ -182,52 +166,36 @@ def test_whether_tokens_moved_as_their_advantages_ask_is_said_with_the_differenc
 
 
 UNDEFINED = Estimate.undefined_because("the matrix is zero")
-WHOLE = UpdateTrajectory(
-    tensor=None,
+WHOLE = replace(
+    trajectory(),
     num_updates=(20, 40),
-    effective_rank=Estimate.exact(1.5),
     top_energy=Estimate.exact(0.95),
     linear_growth=Estimate.exact(0.9),
-    walk_effective_rank=Estimate.exact(1.8),
     walk_top_energy=Estimate.exact(0.85),
     walk_linear_growth=Estimate.exact(0.8),
+)
+NO_DIRECTIONS = dict.fromkeys(
+    ("spectrum_drift", "spectrum_drift_null", "principal_angle", "principal_angle_null"), UNDEFINED
 )
 
 
 def update(rank: float, last: int = 40, *, first: int = 0, overlap: Estimate = UNDEFINED) -> WeightUpdate:
-    return WeightUpdate(
-        tensor="q_proj",
+    return replace(
+        weight_update(),
         first=first,
         last=last,
-        shape=(64, 64),
-        update_size=Estimate.exact(0.1),
-        singular_values=(1.0,),
         effective_rank=Estimate.exact(rank),
         gaussian=Estimate.exact(2 * rank),
-        stable_rank=Estimate.exact(1.0),
-        top_energy=Estimate.exact(0.5),
         principal_overlap=overlap,
         principal_null=UNDEFINED if overlap is UNDEFINED else Estimate.exact(0.01),
-        spectrum_drift=UNDEFINED,
-        spectrum_drift_null=UNDEFINED,
-        principal_angle=UNDEFINED,
-        principal_angle_null=UNDEFINED,
         bfloat16_changed=Estimate.exact(0.5),
+        **NO_DIRECTIONS,
     )
 
 
 def pair(gradient: Estimate, step: int = 21) -> GradientAndUpdate:
-    return GradientAndUpdate(
-        step=step,
-        tensor="q_proj",
-        first=20,
-        last=40,
-        gradient_rank=gradient,
-        gradient_top_energy=Estimate.exact(0.5),
-        update_rank=Estimate.exact(30.0),
-        update_top_energy=Estimate.exact(0.2),
-        gaussian=Estimate.exact(50.0),
-    )
+    ranks = {"gradient_rank": gradient, "update_rank": Estimate.exact(30.0), "gaussian": Estimate.exact(50.0)}
+    return replace(gradient_and_update(), step=step, first=20, last=40, **ranks)
 
 
 def test_the_trajectory_stands_beside_a_random_walk() -> None:

@@ -303,11 +303,9 @@ def sparse_weight_report() -> RankReport:
     return replace(report, sparsity=tuple(sparsity(step, name) for step in (1, 41) for name in names))
 
 
-def update_report() -> RankReport:
-    """Changes of one weight between checkpoints, and the trajectory of all."""
+def weight_update() -> WeightUpdate:
     share = Estimate.exact(0.123)
-    none = Estimate.undefined_because("the base model of the adapter is not on this disk; name it with --model")
-    update = WeightUpdate(
+    return WeightUpdate(
         tensor="model.layers.10.self_attn.q_proj.weight",
         first=0,
         last=1000,
@@ -324,9 +322,14 @@ def update_report() -> RankReport:
         spectrum_drift_null=share,
         principal_angle=Estimate.exact(4.06),
         principal_angle_null=Estimate.exact(2.94),
-        bfloat16_changed=none,
+        bfloat16_changed=Estimate.undefined_because(
+            "the base model of the adapter is not on this disk; name it with --model"
+        ),
     )
-    whole = UpdateTrajectory(
+
+
+def trajectory() -> UpdateTrajectory:
+    return UpdateTrajectory(
         tensor=None,
         num_updates=(500, 1000),
         effective_rank=Estimate.exact(1.4),
@@ -336,11 +339,17 @@ def update_report() -> RankReport:
         walk_top_energy=Estimate.exact(0.82),
         walk_linear_growth=Estimate.exact(0.81),
     )
-    bare = replace(examples.weight_report(), rows="update", spectra=(), steps=())
+
+
+def update_report() -> RankReport:
+    """Changes of one weight between checkpoints, and the trajectory of all."""
     return replace(
-        bare,
-        updates=(update, *[replace(update, first=500)]),
-        trajectories=(whole,),
+        examples.weight_report(),
+        rows="update",
+        spectra=(),
+        steps=(),
+        updates=(weight_update(), replace(weight_update(), first=500)),
+        trajectories=(trajectory(),),
         adapters=(adapter_state(0), adapter_state(1000)),
     )
 
@@ -390,9 +399,8 @@ def module_shares(step: int) -> tuple[ModuleShare, ...]:
     )
 
 
-def gradient_update_report() -> RankReport:
-    """The gradients of many weights, each beside the change that followed."""
-    pair = GradientAndUpdate(
+def gradient_and_update() -> GradientAndUpdate:
+    return GradientAndUpdate(
         step=41,
         tensor="model.layers.0.self_attn.q_proj.weight",
         first=40,
@@ -403,10 +411,14 @@ def gradient_update_report() -> RankReport:
         update_top_energy=Estimate.exact(0.219),
         gaussian=Estimate.exact(51.53),
     )
-    pairs = (replace(pair, step=1), *(replace(pair, tensor=f"{n}.weight") for n in range(40)))
+
+
+def gradient_update_report() -> RankReport:
+    """The gradients of many weights, each beside the change that followed."""
+    pair = gradient_and_update()
     return replace(
         examples.weight_report(),
-        gradient_updates=pairs,
+        gradient_updates=(replace(pair, step=1), *(replace(pair, tensor=f"{n}.weight") for n in range(40))),
         optimizers=(*optimizer_steps(1), *optimizer_steps(41)),
         modules=(*module_shares(1), *module_shares(41)),
     )
