@@ -23,11 +23,11 @@ def to_numpy(column: pa.ChunkedArray | pa.Array) -> NDArray[Any]:
 
 def to_filled(column: pa.ChunkedArray | pa.Array, value: float) -> NDArray[Any]:
     """A column of numbers as an array, with a value in place of null, [R]; ``fill_null`` would import pandas."""
-    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if not whole.null_count:
-        return to_numpy(whole)
-    bare = pa.Array.from_buffers(whole.type, len(whole), [None, whole.buffers()[1]], offset=whole.offset)
-    return np.where(to_numpy(whole.is_valid().cast(pa.int8())), to_numpy(bare), value)
+    joined = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if not joined.null_count:
+        return to_numpy(joined)
+    bare = pa.Array.from_buffers(joined.type, len(joined), [None, joined.buffers()[1]], offset=joined.offset)
+    return np.where(to_numpy(joined.is_valid().cast(pa.int8())), to_numpy(bare), value)
 
 
 def to_floats(values: Iterable[float | None]) -> NDArray[np.float64]:
@@ -36,7 +36,7 @@ def to_floats(values: Iterable[float | None]) -> NDArray[np.float64]:
 
 
 def to_indices(rows: NDArray[np.int64]) -> pa.Array:
-    """Places of rows, for ``take``."""
+    """Indices of rows, for ``take``."""
     return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows))])
 
 
@@ -47,8 +47,8 @@ def to_strings(values: list[str]) -> pa.Array:
     lengths = map(len, values if text.isascii() else [value.encode("utf-8", "surrogatepass") for value in values])
     ends = np.zeros(len(values) + 1, dtype=np.int64)
     np.cumsum(np.fromiter(lengths, np.int64, len(values)), out=ends[1:])
-    whole = pa.LargeStringArray.from_buffers(len(values), pa.py_buffer(ends), pa.py_buffer(data))
-    return whole.cast(pa.string())
+    strings = pa.LargeStringArray.from_buffers(len(values), pa.py_buffer(ends), pa.py_buffer(data))
+    return strings.cast(pa.string())
 
 
 def to_cells(column: pa.Array) -> list[Any]:
@@ -88,7 +88,7 @@ def run_starts(cells: Sequence[Any]) -> NDArray[np.bool_]:
 _CACHED = 1 << 17  # letters that are compared at once: of a whole block, the results leave a processor's cache
 
 
-def places_of(letters: NDArray[np.uint8], letter: int, bits: int = 0) -> NDArray[np.int64]:
+def positions_of(letters: NDArray[np.uint8], letter: int, bits: int = 0) -> NDArray[np.int64]:
     """Where a letter, or any that is it but for some bits which it has, stands among at least one."""
     pieces = ((at, letters[at : at + _CACHED]) for at in range(0, len(letters), _CACHED))
     return np.concatenate([np.flatnonzero((piece | bits if bits else piece) == letter) + at for at, piece in pieces])

@@ -10,7 +10,7 @@ import pytest
 from gradscope.rollouts.arrays import (
     byte_counts,
     expanded_bytes,
-    places_of,
+    positions_of,
     run_starts,
     to_cells,
     to_filled,
@@ -41,8 +41,8 @@ def test_places_are_found_and_choose_rows() -> None:
     assert run_starts(["a", "a", "b", None, None]).tolist() == [True, False, True, True, False]
     letters = np.zeros(300_000, dtype=np.uint8)
     letters[[0, 5, 131_071, 131_072, 299_999]] = list(b"{[[{[")
-    assert places_of(letters, ord("[")).tolist() == [5, 131_071, 299_999]
-    assert places_of(letters, ord("{"), bits=0x20).tolist() == [0, 5, 131_071, 131_072, 299_999]
+    assert positions_of(letters, ord("[")).tolist() == [5, 131_071, 299_999]
+    assert positions_of(letters, ord("{"), bits=0x20).tolist() == [0, 5, 131_071, 131_072, 299_999]
     names = pa.array(["a", "b", "c"])
     for places in (np.array([2, 0, 2]), np.arange(3)[::2], np.zeros(0, dtype=np.int64)):
         assert names.take(to_indices(places)).to_pylist() == [names[at].as_py() for at in places.tolist()]

@@ -40,10 +40,10 @@ from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED, REWARD
 from gradscope.rollouts.readers.reduction.log import MOST_WITH_TEXTS
 from gradscope.rollouts.readers.reduction.parts import (
     COLUMN_TYPES,
-    PLACES_A_FILE,
+    ROWS_A_FILE,
     Counts,
+    GrowingTable,
     Part,
-    Whole,
     numbered,
     repeated_samples,
 )
@@ -288,12 +288,12 @@ def _require_one_log(manifests: Mapping[Path, _Manifest]) -> None:
 def _merged(opened: Sequence[tuple[Path, _Manifest, pa.Table]], number_of: Mapping[str, int]) -> RewardTable:
     total = sum(file.size for _, manifest, _ in opened for file in manifest.row_files)
     policies: dict[str, int] = {}
-    whole, sizes, places = Whole(), [], []
+    whole, sizes, places = GrowingTable(), [], []
     for _, manifest, table in opened:
         keeps_texts = total <= MOST_WITH_TEXTS or not manifest.numbers_rows
         part = _part(manifest, table, number_of, policies, with_texts=keeps_texts)
         sizes.append(part.size)
-        places.append(part.place)
+        places.append(part.first_row)
         whole.add(part)
     merged, sample = whole.table()
     if len(merged) < sum(map(len, sizes)) and sample is not None:
@@ -324,9 +324,9 @@ def _part(
     place = to_numpy(table["place"])
     numbers = np.array([number_of[file.path] for file in manifest.row_files], dtype=np.int64)
     if manifest.numbers_rows:
-        place = numbers[place // PLACES_A_FILE] * PLACES_A_FILE + place % PLACES_A_FILE
+        place = numbers[place // ROWS_A_FILE] * ROWS_A_FILE + place % ROWS_A_FILE
     else:
-        place = place + (numbers.min() if len(numbers) else 0) * PLACES_A_FILE
+        place = place + (numbers.min() if len(numbers) else 0) * ROWS_A_FILE
     lists = {name: table[name].combine_chunks() for name in table.column_names if name not in _OF_GROUPS}
     columns = {
         name: to_numpy(values.flatten()).astype(COLUMN_TYPES.get(name, np.float64), copy=False)
@@ -336,7 +336,7 @@ def _part(
         own = np.array([policies.setdefault(name, len(policies)) for name in manifest.policies])
         columns["policy"] = np.where(columns["policy"] == UNKNOWN, UNKNOWN, own[columns["policy"]])
     return Part(
-        place=place,
+        first_row=place,
         step=to_numpy(table["step"]),
         group=pa.Array.from_buffers(pa.string(), len(table), strings("group").buffers()),
         prompt=texts("prompt"),

@@ -177,7 +177,7 @@ def _rewards_alone(log: ColumnLog, request: ReadRequest) -> tuple[GroupsOfTable,
         return GroupsOfTable(table), _placed((), (), *np.zeros((3, 0)))
     rewards = {REWARD + name: values for name, values in table.rewards.items() if name not in (_SENT, _TRAINED)}
     part = Part(
-        place=np.arange(len(table)),
+        first_row=np.arange(len(table)),
         step=found[0].steps,
         group=to_strings(found[0].names),
         prompt=_prompts(table),

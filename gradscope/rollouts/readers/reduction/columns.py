@@ -26,7 +26,7 @@ from msgspec import UNSET, Raw
 from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import (
-    places_of,
+    positions_of,
     run_starts,
     to_cells,
     to_filled,
@@ -59,11 +59,11 @@ _NO_STEP = -1
 _AT_ONCE = 1 << 13  # rows that are objects at once
 _ID_CELLS = b" 0123456789,"
 _CELLS = _ID_CELLS + b".-+eEnultrfas"
-"""What stands in a JSON list of whole numbers, and in one of numbers, booleans and null."""
+"""The letters within a JSON list of whole numbers, and within one of numbers, booleans and null."""
 _OPEN, _CLOSE, _COMMA = b"[],"
 _NO_CELLS = b'"{NI'
 _NO_ID_CELLS = _NO_CELLS + b"-.eEu"
-"""Of what else may stand in JSON some letters of each kind: of text, objects, NaN and infinity; of other cells."""
+"""Letters, some of which any other JSON has: text, objects, NaN and infinity; for ids also any other cell."""
 _STRANGE = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')  # what a key of a struct must not have
 
 
@@ -96,7 +96,7 @@ class Columns:
 
 
 class Cells:
-    """The cells of some rows of a file by column, whoever made the rows; each column is made once."""
+    """The cells of rows of a file by column, whether Arrow, a decoder or the row reader made them."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Cells:
         keys: Iterable[str],
         column: Callable[[str | None], Any],
         *,
-        some: Callable[[str | None, Sequence[int]], list[Any]] | None = None,
+        select: Callable[[str | None, Sequence[int]], list[Any]] | None = None,
         from_text: bool = False,
     ) -> None:
         """Cells.
@@ -115,14 +115,14 @@ class Cells:
             size: Rows, R.
             keys: The keys that rows have, or may have.
             column: A column by its key: an array, or a list with UNSET where a row lacks the key.
-            some: The same of some rows alone, where that takes less than the column; None: it does not.
+            select: The cells of a column in selected rows, where that takes less than the column; None: it does not.
             from_text: Whether all of them are text, as those of CSV are.
         """
         self.path = path
         self.keys = tuple(keys)
         self.from_text = from_text
         self.column = cache(column)
-        self._some = some
+        self._select = select
         self._size = size
 
     @classmethod
@@ -168,17 +168,17 @@ class Cells:
     def __len__(self) -> int:
         return self._size
 
-    def cells(self, key: str | None, some: Sequence[int] | None = None) -> list[Any]:
+    def cells(self, key: str | None, rows: Sequence[int] | None = None) -> list[Any]:
         """The cells of some rows, or all, as plain values; None where a row has none."""
-        cells = self.column(key) if some is None else self.some(key, some)
+        cells = self.column(key) if rows is None else self.selected(key, rows)
         if isinstance(cells, pa.Array):
             return to_cells(cells)
         return list(cells) if _MADE_LATER.isdisjoint(map(type, cells)) else list(map(_plain, cells))
 
-    def some(self, key: str | None, rows: Sequence[int]) -> Any:
-        """A column of some rows alone."""
-        if self._some is not None:
-            return self._some(key, rows)
+    def selected(self, key: str | None, rows: Sequence[int]) -> Any:
+        """A column in selected rows."""
+        if self._select is not None:
+            return self._select(key, rows)
         column = self.column(key)
         if isinstance(column, pa.Array):
             return column.take(to_indices(np.array(rows, dtype=np.int64)))
@@ -194,19 +194,19 @@ class Cells:
         return str(parse_reward(ABSENT if cell is UNSET else _plain(cell), from_text=self.from_text))
 
     def numbers(self, key: str | None) -> Floats:
-        """Rewards as ``parse_reward`` tells them; NaN where one is none, [R]."""
+        """Rewards by ``parse_reward``; NaN where one is none, [R]."""
         column = self.column(key)
         if isinstance(column, pa.Array):
             return _arrow_numbers(column, from_text=self.from_text)
         return _parsed(column, from_text=True) if self.from_text else numbers_of(column)
 
     def steps(self, key: str | None) -> Counts:
-        """Steps or indices as ``whole_number`` tells them; -1 where one is none, [R]."""
+        """Steps or indices by ``whole_number``; -1 where one is none, [R]."""
         column = self.column(key)
         if not isinstance(column, pa.Array):
             return step_numbers(column)
-        cells, places = _distinct(column)
-        return np.asarray(np.append(step_numbers(cells), _NO_STEP)[places])
+        cells, codes = _distinct(column)
+        return np.asarray(np.append(step_numbers(cells), _NO_STEP)[codes])
 
     def not_finite(self, key: str | None) -> NDArray[np.bool_] | None:
         """Where a cell is a number but not a finite one, [R]; None where no decoder lets such a number pass."""
@@ -246,20 +246,20 @@ def _prompt_ids(rows: Sequence[tuple[bytes, ...]]) -> list[str]:
 def names_of_runs(
     columns: Sequence[Sequence[Any]], names_of: Callable[[list[tuple[bytes, ...]]], list[str]]
 ) -> list[str]:
-    """Names of rows by the JSON of their cells, each told once: rows of one name mostly stand side by side, [R]."""
+    """Names of rows by the JSON of their cells, made once a run of equal rows, which mostly stand side by side, [R]."""
     starts = np.flatnonzero(np.logical_or.reduce(list(map(run_starts, columns))))
-    firsts = list(zip(*(jsons_of([column[at] for at in starts.tolist()]) for column in columns), strict=True))
+    firsts = list(zip(*(jsons_of([column[start] for start in starts.tolist()]) for column in columns), strict=True))
     different = list(dict.fromkeys(firsts))
     names = dict(zip(different, names_of(different), strict=True))
     lengths = np.diff(starts, append=len(columns[0])).tolist()
     return list(chain.from_iterable(map(repeat, map(names.__getitem__, firsts), lengths)))
 
 
-def texts_in(names: list[str] | pa.Array, some: Sequence[int] | None = None) -> list[Any]:
+def texts_in(names: list[str] | pa.Array, rows: Sequence[int] | None = None) -> list[Any]:
     """Names of some rows, or all, as text."""
     if isinstance(names, pa.Array):
-        return to_texts(names if some is None else names.take(to_indices(np.array(some, dtype=np.int64))))
-    return names if some is None else [names[at] for at in some]
+        return to_texts(names if rows is None else names.take(to_indices(np.array(rows, dtype=np.int64))))
+    return names if rows is None else [names[at] for at in rows]
 
 
 _MADE_LATER = {Raw, msgspec.UnsetType}
@@ -278,7 +278,7 @@ class LineColumns:
     """How lines become columns."""
 
     row: type[msgspec.Struct]  # the keys that are read, with the types that a decoder holds them to
-    take: Callable[[Sequence[Any], Path], Columns]  # what rows of a file say; at least one
+    take: Callable[[Sequence[Any], Path], Columns]  # the columns of rows of a file, at least one
     of_cells: Callable[[Cells], Columns] | None = None
     """The same of rows that the decoder refuses, by their cells; None: somebody else reads them."""
     looks_at_path: bool = False  # whether they say something else in a file of another name
@@ -325,10 +325,10 @@ def line_columns(
         def column(key: str | None, rows: Sequence[Any] = rows) -> list[Any]:
             return list(map(getters[key], rows)) if key in getters else [UNSET] * len(rows)
 
-        def some(key: str | None, places: Sequence[int]) -> list[Any]:
-            return column(key, [rows[at] for at in places])
+        def select(key: str | None, selected: Sequence[int]) -> list[Any]:
+            return column(key, [rows[row] for row in selected])
 
-        return take(Cells(path, len(rows), getters, column, some=some))
+        return take(Cells(path, len(rows), getters, column, select=select))
 
     return LineColumns(row=row, take=take_rows, of_cells=take, looks_at_path=looks_at_path)
 
@@ -351,13 +351,13 @@ def records_in(
     *,
     from_text: bool = False,
 ) -> Iterator[tuple[int, Record]]:
-    """The rollouts of rows that the row reader made, each with the place of its row among them."""
+    """The rollouts of rows that the row reader made, each with the index of its row among them."""
     numbered = iter(rows)
     first = 0
-    while some := list(islice(numbered, _AT_ONCE)):
-        columns = take(Cells.of_rows([cells for _, cells in some], path, from_text=from_text))
+    while batch := list(islice(numbered, _AT_ONCE)):
+        columns = take(Cells.of_rows([cells for _, cells in batch], path, from_text=from_text))
         groups = texts_in(columns.group)
-        for at, (location, _) in enumerate(some):
+        for at, (location, _) in enumerate(batch):
             try:
                 yield first + at, _record(columns, groups[at], at, location, quarantine)
             except UnusableRowError as error:
@@ -366,33 +366,33 @@ def records_in(
                 for sentence, calls in columns.noted.items():
                     if calls[at]:
                         note(sentence)
-        first += len(some)
+        first += len(batch)
 
 
-def _record(columns: Columns, group: str, at: int, location: str, quarantine: QuarantineLog) -> Record:
-    if columns.step[at] < 0 or not group:
-        raise UnusableRowError(columns.no_step if columns.step[at] < 0 else columns.no_group)
-    further = columns.further(at)
-    known = {name: _known(values[at]) for name, values in columns.numbers.items() if values.dtype == np.float64}
-    functions = {name.removeprefix(REWARD): known[name] for name in known if name.startswith(REWARD)}
+def _record(columns: Columns, group: str, row: int, location: str, quarantine: QuarantineLog) -> Record:
+    if columns.step[row] < 0 or not group:
+        raise UnusableRowError(columns.no_step if columns.step[row] < 0 else columns.no_group)
+    further = columns.further(row)
+    numbers = {name: _known(values[row]) for name, values in columns.numbers.items() if values.dtype == np.float64}
+    functions = {name.removeprefix(REWARD): numbers[name] for name in numbers if name.startswith(REWARD)}
     if columns.is_sparse:
         functions = {name: number for name, number in functions.items() if number is not None}
-    why = columns.no_reward(at) if known["reward"] is None else columns.flaw(at)
+    why = columns.no_reward(row) if numbers["reward"] is None else columns.flaw(row)
     if why is not None:
         quarantine.add(why, location)
     fields: dict[str, Any] = {
-        "reward": known["reward"],
+        "reward": numbers["reward"],
         "rewards": functions,
-        "advantage": known.get("advantage"),
-        "seconds": known.get("seconds"),
-        "sample_id": columns.sample(at),
+        "advantage": numbers.get("advantage"),
+        "seconds": numbers.get("seconds"),
+        "sample_id": columns.sample(row),
         **further,
     }
     return Record(
-        step=int(columns.step[at]),
+        step=int(columns.step[row]),
         group=group,
-        prompt_id=columns.prompts([at])[0],
-        prompt="" if columns.texts is None else columns.texts([at])[0],
+        prompt_id=columns.prompts([row])[0],
+        prompt="" if columns.texts is None else columns.texts([row])[0],
         location=location,
         **fields,
     )
@@ -414,23 +414,23 @@ def _distinct(column: pa.Array) -> tuple[list[Any], NDArray[np.int64]]:
 
 def _mapped(column: pa.Array, name_of: Callable[[Any], str]) -> pa.Array:
     """Names of cells; "" for null and for an empty text, [R]."""
-    cells, places = _distinct(column)
+    cells, codes = _distinct(column)
     names = [name_of(cell) if cell not in (None, "") else "" for cell in cells]
-    return to_strings([*names, ""]).take(to_indices(np.where(places < 0, len(names), places)))
+    return to_strings([*names, ""]).take(to_indices(np.where(codes < 0, len(names), codes)))
 
 
 def _arrow_numbers(column: pa.Array, *, from_text: bool) -> Floats:
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-        found = to_filled(column.cast(pa.float64(), safe=False), math.nan)
-        return np.where(np.isfinite(found), found, math.nan)
+        numbers = to_filled(column.cast(pa.float64(), safe=False), math.nan)
+        return np.where(np.isfinite(numbers), numbers, math.nan)
     if from_text and pa.types.is_string(kind):
         try:
             return _arrow_numbers(column.cast(pa.float64()), from_text=False)
         except pa.ArrowInvalid:
             pass
-    cells, places = _distinct(column)
-    return np.asarray(np.append(_parsed(cells, from_text=from_text), math.nan)[places])
+    cells, codes = _distinct(column)
+    return np.asarray(np.append(_parsed(cells, from_text=from_text), math.nan)[codes])
 
 
 def _parsed(cells: Iterable[Any], *, from_text: bool) -> Floats:
@@ -442,8 +442,8 @@ def numbers_of(cells: Sequence[Any]) -> Floats:
     """Numbers, booleans as 1 and 0; NaN for any other cell and what is not finite, [R]."""
     if _NUMBERS.issuperset(map(type, cells)):
         try:
-            found = np.array(cells, dtype=np.float64)
-            return found if np.isfinite(found).all() else np.where(np.isfinite(found), found, math.nan)
+            numbers = np.array(cells, dtype=np.float64)
+            return numbers if np.isfinite(numbers).all() else np.where(np.isfinite(numbers), numbers, math.nan)
         except OverflowError:  # a whole number beyond all floats
             pass
     return to_floats(None if cell is UNSET else finite_or_none(cell) for cell in cells)
@@ -452,12 +452,12 @@ def numbers_of(cells: Sequence[Any]) -> Floats:
 def rewards_of(cells: Sequence[Any], name_of: Callable[[str], str] = REWARD.__add__) -> dict[str, Floats]:
     """The columns of reward functions from objects of their rewards, of which other cells are left out."""
     objects = [cell if type(cell) is dict else {} for cell in cells]
-    found = {}
+    functions = {}
     for name in dict.fromkeys(name for keys in dict.fromkeys(map(tuple, objects)) for name in keys):
-        values = [one.get(name) for one in objects]
+        values = [cells_of_row.get(name) for cells_of_row in objects]
         if any(type(value) in _NUMBERS and value is not None for value in values):
-            found[name_of(name)] = numbers_of(values)
-    return found
+            functions[name_of(name)] = numbers_of(values)
+    return functions
 
 
 def index_name(index: Any) -> str | None:
@@ -466,11 +466,11 @@ def index_name(index: Any) -> str | None:
 
 
 def step_numbers(cells: Sequence[Any]) -> NDArray[np.int64]:
-    """Steps as ``whole_number`` tells them; -1 where one is none, [R]."""
+    """Steps by ``whole_number``; -1 where one is none, [R]."""
     try:
         if {int}.issuperset(map(type, cells)):
-            found = np.array(cells, dtype=np.int64)
-            return np.where((found < 0) | (found > LARGEST_STEP), _NO_STEP, found)
+            steps = np.array(cells, dtype=np.int64)
+            return np.where((steps < 0) | (steps > LARGEST_STEP), _NO_STEP, steps)
     except OverflowError:
         pass
     numbers = map(whole_number, cells)
@@ -530,17 +530,17 @@ def nums_ids(texts: Sequence[bytes], depth: int = 1) -> Counts:
 
 
 def _lengths(texts: Sequence[bytes], strange: bytes, length_of: Callable[[bytes], int], depth: int) -> Counts:
-    """Of JSON texts that all are such lists only commas are counted, as one look at all of them together says so."""
-    whole, size = b"".join(texts), np.fromiter(map(len, texts), np.int64, len(texts))
-    letters, ends = np.frombuffer(whole, np.uint8), np.cumsum(size)
+    """Lengths of JSON lists: where one look at all texts together says that they are such, only commas are counted."""
+    joined, size = b"".join(texts), np.fromiter(map(len, texts), np.int64, len(texts))
+    letters, ends = np.frombuffer(joined, np.uint8), np.cumsum(size)
     are_lists = bool((size >= 2 * depth).all()) and all(
         (letters[ends - size + at] == _OPEN).all() and (letters[ends - 1 - at] == _CLOSE).all() for at in range(depth)
     )
-    num_lists = len(places_of(letters, _OPEN)) if are_lists else 0
-    if num_lists != depth * len(texts) or any(letter in whole for letter in strange):
+    num_lists = len(positions_of(letters, _OPEN)) if are_lists else 0
+    if num_lists != depth * len(texts) or any(letter in joined for letter in strange):
         counts = np.zeros(len(texts), dtype=np.int64)
     else:
-        counts = np.diff(np.searchsorted(places_of(letters, _COMMA), ends), prepend=0)
+        counts = np.diff(np.searchsorted(positions_of(letters, _COMMA), ends), prepend=0)
     lengths = counts + 1
     for at in np.flatnonzero(counts == 0).tolist():
         text = texts[at]

@@ -21,23 +21,25 @@ from numpy.typing import NDArray
 from gradscope.errors import InputError
 from gradscope.outside.limits import MOST_ROW, most
 from gradscope.outside.plain_json import MOST_DEPTH
-from gradscope.rollouts.arrays import places_of
+from gradscope.rollouts.arrays import positions_of
 from gradscope.rollouts.readers.parsing.jsonl import BOM, MOST_FLAWED, open_bytes, parse_line
 from gradscope.rollouts.readers.reduction.columns import LineColumns
-from gradscope.rollouts.readers.reduction.parts import PLACES_A_FILE, Counts, Part, part_of_columns
+from gradscope.rollouts.readers.reduction.parts import ROWS_A_FILE, Counts, Part, part_of_columns
 
 BLOCK = 8 << 20
 """Bytes of a block: enough rows that one costs little more than to decode it, and few enough objects at a time."""
 _END, _OPEN, _CLOSE, _RETURN = map(ord, "\n{}\r")
 _BRACKET = ord("{")
 """``[`` and ``{`` with this bit set: ``[`` becomes ``{``."""
-_STRIDE = 2100  # any number that Python refuses to convert has digits at two places so far apart, and all between them
+_STRIDE = (
+    2100  # any number that Python refuses to convert has digits at two positions so far apart, and all between them
+)
 _UNDECODED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OddRow:
-    """A row for the row reader, or several lines in a row that hold none for one reason."""
+    """A row for the row reader, or several lines side by side that hold none for one reason."""
 
     at: int  # its number within the block
     row: dict[str, Any] | str  # its cells, or why it has none
@@ -58,23 +60,23 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scanned:
-    """What came of a block of a file."""
+    """The rows of a block of a file, reduced."""
 
     file: int  # the file's number within the log
     end: int  # the byte behind its last; of a compressed file, decompressed
     num_rows: int  # how many lines or rows it has
     part: Part | None = None
-    """The groups of its usual rows, which are numbered within the block; None where there are none."""
+    """The groups of its usual rows, which are numbered within the block; None without any."""
     at: Counts | None = None
     """The numbers of these rows, group after group; None where no other row stands between them."""
     odd: list[OddRow] = field(default_factory=list)  # the others, in order
     spans: list[Span] | None = None
     """Where the usual rows of each step lie; None: the file is read as a whole or not at all."""
     is_open: bool = False  # whether its last line has no end, so that it may be being written
-    noted: tuple[str, ...] = ()  # what its rows call to be noted
+    noted: tuple[str, ...] = ()  # the sentences that its rows call for
     lost: InputError | None = None  # why what follows in the file cannot be read
     is_of_several: bool = False
-    """Whether ``part`` has the groups of files before it, too, and their places are those within the log."""
+    """Whether ``part`` has the groups of files before it, too, and its first rows are numbered within the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,7 @@ class LineBlock:
         """The rows that a decoder takes, the numbers of their lines, and where each line starts and the last ends."""
         data = self.data + b"\n" if self.is_open else self.data
         letters = np.frombuffer(data, dtype=np.uint8)
-        bounds = np.concatenate([[0], places_of(letters, _END) + 1])
+        bounds = np.concatenate([[0], positions_of(letters, _END) + 1])
         rows, at = _decoded(decoder, data, bounds, _doubtful(data, letters, bounds))
         return rows, at, bounds
 
@@ -133,7 +135,7 @@ def blocks_in(
 def scan_range(
     path: Path, file: int, columns: LineColumns, start: int, end: int | None, *, with_texts: bool = False
 ) -> Iterator[Scanned]:
-    """What the lines say that begin within some bytes of a file, by its number in the log, block after block."""
+    """The lines that begin within some bytes of a file, by its number in the log, block after block."""
     for block in blocks_in(path, start, end):
         yield _scan(path, file, columns, block, with_texts)
 
@@ -141,7 +143,7 @@ def scan_range(
 def scan_small(
     paths: Sequence[Path], files: Sequence[int], columns: LineColumns, *, with_texts: bool = False
 ) -> Iterator[Scanned]:
-    """What small files say, of many at once, which costs as much as of one; the last plain one has the part of all."""
+    """Many small files at once, which costs as much as one; the last plain one has the part of all."""
     plain: list[_PlainFile] = []
     for path, file in zip(paths, files, strict=True):
         blocks = list(blocks_in(path, 0, None))
@@ -150,10 +152,10 @@ def scan_small(
             if len(rows) == len(bounds) - 1:
                 plain.append(_PlainFile(path, file, blocks[0], rows, bounds))
                 continue
-        yield from _taken_together(plain, columns, with_texts)
+        yield from _scan_together(plain, columns, with_texts)
         plain = []
         yield from (_scan(path, file, columns, block, with_texts) for block in blocks)
-    yield from _taken_together(plain, columns, with_texts)
+    yield from _scan_together(plain, columns, with_texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,26 +169,26 @@ class _PlainFile:
     bounds: Counts
 
 
-def _taken_together(plain: Sequence[_PlainFile], columns: LineColumns, with_texts: bool) -> Iterator[Scanned]:
+def _scan_together(plain: Sequence[_PlainFile], columns: LineColumns, with_texts: bool) -> Iterator[Scanned]:
     if not plain:
         return
-    taken = columns.take([row for one in plain for row in one.rows], plain[0].path)
-    numbers = np.concatenate([np.arange(len(one.rows)) + one.file * PLACES_A_FILE for one in plain])
-    part, _, is_odd = part_of_columns(taken, numbers, with_texts=with_texts)
+    of_all = columns.take([row for small in plain for row in small.rows], plain[0].path)
+    numbers = np.concatenate([np.arange(len(small.rows)) + small.file * ROWS_A_FILE for small in plain])
+    part, _, is_odd = part_of_columns(of_all, numbers, with_texts=with_texts)
     if is_odd.any():
-        for one in plain:
-            yield _scan(one.path, one.file, columns, one.block, with_texts)
+        for small in plain:
+            yield _scan(small.path, small.file, columns, small.block, with_texts)
         return
-    noted = tuple(what for what, some in taken.noted.items() if some.any())
+    noted = tuple(sentence for sentence, calls in of_all.noted.items() if calls.any())
     end = 0
-    for one in plain:
-        start, end, is_last = end, end + len(one.rows), one is plain[-1]
+    for small in plain:
+        start, end, is_last = end, end + len(small.rows), small is plain[-1]
         yield Scanned(
-            file=one.file,
-            end=one.block.end,
-            num_rows=len(one.rows),
+            file=small.file,
+            end=small.block.end,
+            num_rows=len(small.rows),
             part=part if is_last else None,
-            spans=_spans(taken.step[start:end], np.arange(end - start), one.bounds + one.block.offset),
+            spans=_spans(of_all.step[start:end], np.arange(end - start), small.bounds + small.block.offset),
             noted=noted if is_last else (),
             is_of_several=is_last,
         )
@@ -225,14 +227,14 @@ def _scan(path: Path, file: int, columns: LineColumns, block: LineBlock, with_te
     noted: tuple[str, ...] = ()
     is_usual = np.zeros(num_lines, dtype=np.bool_)
     if rows:
-        taken = columns.take(rows, path)
-        part, numbers, is_odd = part_of_columns(taken, at, with_texts=with_texts)
+        of_rows = columns.take(rows, path)
+        part, numbers, is_odd = part_of_columns(of_rows, at, with_texts=with_texts)
         usual = at[~is_odd]
-        noted = tuple(what for what, rows in taken.noted.items() if (rows & ~is_odd).any())
+        noted = tuple(sentence for sentence, rows in of_rows.noted.items() if (rows & ~is_odd).any())
         is_usual[usual] = True
-        spans = _spans(taken.step[~is_odd], usual, bounds + block.offset)
+        spans = _spans(of_rows.step[~is_odd], usual, bounds + block.offset)
     odd = block.odd_rows(bounds, np.flatnonzero(~is_usual).tolist())
-    has_between = part is not None and any(isinstance(one.row, dict) for one in odd)
+    has_between = part is not None and any(isinstance(odd_row.row, dict) for odd_row in odd)
     return Scanned(
         file=file,
         end=block.end,
@@ -258,11 +260,11 @@ def _decoded(
     while waiting:
         low, high = waiting.pop()
         try:
-            some = decode(view[bounds[low] : bounds[high]])
+            decoded = decode(view[bounds[low] : bounds[high]])
         except _UNDECODED:
-            some = []
-        if len(some) == high - low:
-            rows += some
+            decoded = []
+        if len(decoded) == high - low:
+            rows += decoded
             at.append(np.arange(low, high))
         elif high - low > 1:
             middle = (low + high) // 2
@@ -278,11 +280,11 @@ def _doubtful(data: bytes, letters: NDArray[np.uint8], bounds: Counts) -> Counts
     if returned.any():
         last = np.where(returned, letters[lasts - 1], last)
     is_doubtful = (letters[starts] != _OPEN) | (last != _CLOSE) | (np.diff(bounds) > most(MOST_ROW))
-    brackets = places_of(letters, _BRACKET, bits=0x20)
+    brackets = positions_of(letters, _BRACKET, bits=0x20)
     if len(brackets) > MOST_DEPTH + len(starts):
         is_doubtful |= np.diff(np.searchsorted(brackets, bounds)) > MOST_DEPTH
-    for place in _long_numbers(data, letters):
-        is_doubtful[np.searchsorted(bounds, place, side="right") - 1] = True
+    for position in _long_numbers(data, letters):
+        is_doubtful[np.searchsorted(bounds, position, side="right") - 1] = True
     if not data.isascii():
         for number in np.flatnonzero(~is_doubtful).tolist() if not is_text(data) else ():
             is_doubtful[number] = not is_text(data[bounds[number] : bounds[number + 1]])
@@ -299,11 +301,11 @@ def is_text(data: bytes) -> bool:
 
 
 def _long_numbers(data: bytes, letters: NDArray[np.uint8]) -> list[int]:
-    """Places of digits with thousands of others around them."""
-    some = letters[::_STRIDE]
-    is_digit = (some >= ord("0")) & (some <= ord("9"))
-    maybe = np.flatnonzero(is_digit[:-1] & is_digit[1:]) * _STRIDE
-    return [place for place in maybe.tolist() if data[place : place + _STRIDE].isdigit()]
+    """Positions of digits with thousands of other digits around them."""
+    samples = letters[::_STRIDE]
+    is_digit = (samples >= ord("0")) & (samples <= ord("9"))
+    candidates = np.flatnonzero(is_digit[:-1] & is_digit[1:]) * _STRIDE
+    return [position for position in candidates.tolist() if data[position : position + _STRIDE].isdigit()]
 
 
 def _spans(step: Counts, at: Counts, bounds: Counts) -> list[Span]:
@@ -315,8 +317,8 @@ def _spans(step: Counts, at: Counts, bounds: Counts) -> list[Span]:
     steps, first = np.unique(step, return_index=True)
     last = len(step) - 1 - np.unique(step[::-1], return_index=True)[1]
     return [
-        Span(step=one, start=int(bounds[top]), end=int(bounds[bottom + 1]), line=top)
-        for one, top, bottom in zip(steps.tolist(), at[first].tolist(), at[last].tolist(), strict=True)
+        Span(step=number, start=int(bounds[top]), end=int(bounds[bottom + 1]), line=top)
+        for number, top, bottom in zip(steps.tolist(), at[first].tolist(), at[last].tolist(), strict=True)
     ]
 
 
@@ -327,15 +329,15 @@ def _odd_rows(block: LineBlock, bounds: Counts, numbers: list[int]) -> Iterator[
     for at in numbers:
         start, end = int(bounds[at]), int(bounds[at + 1])
         row = parse_line(block.data[start:end])
-        one = OddRow(at=at, row=row, start=block.offset + start, end=block.offset + end)
+        odd_row = OddRow(at=at, row=row, start=block.offset + start, end=block.offset + end)
         is_next = last is not None and last.at + last.count == at
         num_flawed = 0 if isinstance(row, dict) else num_flawed + 1 if is_next else 1
         if last is not None and is_next and isinstance(row, str) and last.row == row:
-            last = replace(last, count=last.count + 1, end=one.end)
+            last = replace(last, count=last.count + 1, end=odd_row.end)
         else:
             if last is not None:
                 yield last
-            last = one
+            last = odd_row
         if num_flawed > most(MOST_FLAWED):
             break
     if last is not None:

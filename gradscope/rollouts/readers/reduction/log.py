@@ -29,9 +29,9 @@ from gradscope.rollouts.readers.parsing.tables import Row
 from gradscope.rollouts.readers.reduction.columns import LineColumns, TableColumns
 from gradscope.rollouts.readers.reduction.lines import OddRow, Scanned, Span
 from gradscope.rollouts.readers.reduction.parts import (
-    PLACES_A_FILE,
+    ROWS_A_FILE,
+    GrowingTable,
     Part,
-    Whole,
     part_of_records,
     repeated_samples,
     replaced_groups,
@@ -39,7 +39,7 @@ from gradscope.rollouts.readers.reduction.parts import (
 from gradscope.rollouts.readers.reduction.processes import expanded_size, scan_files
 from gradscope.rollouts.readers.reduction.spans import NoSpans, StepSpans
 
-_MARK = 256  # bytes at the start of a file, and before the place where reading stopped, by which it is known again
+_MARK = 256  # bytes at the start of a file, and before the offset where reading stopped, by which it is recognized
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,22 +54,22 @@ class FileSoFar:
 
 
 class ReadSoFar(EarlierLooks):
-    """The parts of a log from one look to the next; nothing is kept of a log with other files than plain JSON lines."""
+    """The parts of a log from one look to the next; nothing is stored of a log with any file but plain JSON lines."""
 
     def __init__(self) -> None:
         self._keys: tuple[str, ...] = ()
         self.forget()
 
     def forget(self) -> None:
-        """Keep nothing."""
+        """Forget everything."""
         self.files: dict[Path, FileSoFar] = {}
         self.parts: list[Part] = []
         self.set_aside = QuarantineLog()
 
     def check(self, files: Sequence[Path], keys: tuple[str, ...]) -> None:
         """Forget everything where the log is not the one that was read, grown longer."""
-        known = list(self.files)
-        if keys != self._keys or known != list(files[: len(known)]) or not all(map(self._has_grown, known)):
+        read = list(self.files)
+        if keys != self._keys or read != list(files[: len(read)]) or not all(map(self._has_grown, read)):
             self.forget()
         self._keys = keys
 
@@ -88,13 +88,13 @@ class ReadSoFar(EarlierLooks):
     def _has_grown(self, path: Path) -> bool:
         try:
             stat = path.stat()
-            known = self.files[path]
-            is_longer = stat.st_size > known.end
+            file_so_far = self.files[path]
+            is_longer = stat.st_size > file_so_far.end
             return (
                 path.suffix not in COMPRESSED
-                and stat.st_ino == known.inode
-                and (is_longer or (stat.st_size, stat.st_mtime_ns) == (known.end, known.written))
-                and _marks(path, known.end) == known.marks
+                and stat.st_ino == file_so_far.inode
+                and (is_longer or (stat.st_size, stat.st_mtime_ns) == (file_so_far.end, file_so_far.written))
+                and _marks(path, file_so_far.end) == file_so_far.marks
             )
         except OSError:
             return False
@@ -108,7 +108,7 @@ def _marks(path: Path, end: int) -> tuple[bytes, bytes]:
 
 
 MOST_WITH_TEXTS = 64 << 20
-"""Bytes of a log up to which the texts of its prompts are kept beside its rewards: those of a larger one take more
+"""Bytes of a log up to which the texts of its prompts are stored with its rewards: those of a larger log take more
 memory than all the rest, and its prompts have their ids alone."""
 _ROWS = 1 << 13  # rows of the row reader that are objects at once
 _MEGABYTE = 1 << 20
@@ -124,13 +124,13 @@ class ColumnLog:
     rows: Callable[[Path, QuarantineLog], Iterable[Row]]
     """The row reader's rows of a file; what is no row goes to the quarantine."""
     records: Callable[[Path, Iterable[Row], QuarantineLog], Iterable[tuple[int, Record]]]
-    """The rollouts of some rows of a file, each with the place of its row among them; likewise."""
+    """The rollouts of some rows of a file, each with the index of its row among them; likewise."""
     together: Callable[[Sequence[FileRow]], Iterable[Record]] | None = None
     """The rollouts of rows that are read together, as those of a step, where these may depend on one another; None: as
     ``records`` does."""
     quarantine: QuarantineLog = field(default_factory=QuarantineLog)  # what is set aside
-    note: Callable[[str], object] = lambda _: None  # called with what ``Columns.noted`` says of some rows
-    keys: tuple[str, ...] = ()  # what is read of its rows, so that a log is known again
+    note: Callable[[str], object] = lambda _: None  # called with the sentences of ``Columns.noted``
+    keys: tuple[str, ...] = ()  # the keys that are read of its rows, so that a log is recognized
     repeats: Callable[[RewardTable], NDArray[np.bool_]] | None = None
     """In which groups a rollout may be logged twice, [J], where a table tells; None: ``sample`` of its columns does."""
 
@@ -166,7 +166,7 @@ def read_back(
 
     Returns:
         A function of the step. It reads no more than the rows of the step where that is cheap; where steps lie mixed,
-        it reads all groups when the first step is asked for, and keeps them.
+        it reads all groups when the first step is asked for, and stores them.
     """
     if spans.is_cheap(files):
         return lambda step: groups_of(list(spans.rows_around(step, files, rows)), step)
@@ -174,10 +174,10 @@ def read_back(
     @cache
     def by_step() -> dict[int, list[RolloutGroup]]:
         every = [(file, row) for file in files for row in rows(file, QuarantineLog())]
-        found: dict[int, list[RolloutGroup]] = {}
+        groups_by_step: dict[int, list[RolloutGroup]] = {}
         for group in groups_of(every, None):
-            found.setdefault(group.step, []).append(group)
-        return found
+            groups_by_step.setdefault(group.step, []).append(group)
+        return groups_by_step
 
     return lambda step: by_step().get(step, [])
 
@@ -188,7 +188,7 @@ def _together(log: ColumnLog, rows: Sequence[FileRow]) -> Iterable[Record]:
         return log.together(rows)
     nobody = QuarantineLog()
     of_files = groupby(rows, key=itemgetter(0))
-    return (record for file, some in of_files for _, record in log.records(file, [row for _, row in some], nobody))
+    return (record for file, group in of_files for _, record in log.records(file, [row for _, row in group], nobody))
 
 
 def reduce_log(
@@ -199,12 +199,12 @@ def reduce_log(
 ) -> RewardTable:
     """The table of a log, empty where no row can be used; ``spans`` takes in where each step's rows lie."""
     with_texts = spans is not None or keeps_texts(log.files)
-    whole = Whole()
+    growing = GrowingTable()
     for part in _parts(log, progress, so_far, spans or NoSpans(), with_texts=with_texts):
-        whole.add(part)
-    if whole.is_empty:
+        growing.add(part)
+    if growing.is_empty:
         return RewardTable.of_groups(())
-    table, sample = whole.table()
+    table, sample = growing.table()
     if log.repeats is not None:
         repeated = log.repeats(table)
     else:
@@ -213,7 +213,7 @@ def reduce_log(
 
 
 def keeps_texts(files: Iterable[Path]) -> bool:
-    """Whether a log is so small that the texts of its prompts are kept beside its rewards."""
+    """Whether a log is so small that the texts of its prompts are stored with its rewards."""
     return sum(map(expanded_size, files)) <= MOST_WITH_TEXTS
 
 
@@ -227,9 +227,9 @@ def _with_repeats(log: ColumnLog, table: RewardTable, repeated: NDArray[np.bool_
     rows: list[FileRow] = []
     for file in log.files:
         all_rows = iter(log.rows(file, nobody))
-        while some := list(islice(all_rows, _ROWS)):
-            wanted = dict.fromkeys(at for at, record in log.records(file, some, nobody) if is_wanted(record))
-            rows += [(file, some[at]) for at in wanted]
+        while next_rows := list(islice(all_rows, _ROWS)):
+            wanted = dict.fromkeys(at for at, record in log.records(file, next_rows, nobody) if is_wanted(record))
+            rows += [(file, next_rows[at]) for at in wanted]
     return replaced_groups(table, repeated, build_groups(filter(is_wanted, _together(log, rows)), log.quarantine))
 
 
@@ -244,76 +244,76 @@ def _parts(
     num_bytes = sum(file.stat().st_size for file in log.files)
     num_rows = sum(int(part.size.sum()) for part in so_far.parts)
     number_of = {file: number for number, file in enumerate(log.files)}
-    lines = Counter({number_of[file]: known.num_lines for file, known in so_far.files.items()})
-    ends = {number_of[file]: known.end for file, known in so_far.files.items()}
+    lines = Counter({number_of[file]: file_so_far.num_lines for file, file_so_far in so_far.files.items()})
+    ends = {number_of[file]: file_so_far.end for file, file_so_far in so_far.files.items()}
     before = np.cumsum([0, *(file.stat().st_size for file in log.files)]).tolist()
     flawed = Counter[int]()
-    for found in scan_files(log.files, log.declared, ends, with_texts=with_texts):
-        number = found if isinstance(found, int) else found.file
+    for scanned in scan_files(log.files, log.declared, ends, with_texts=with_texts):
+        number = scanned if isinstance(scanned, int) else scanned.file
         path = log.files[number]
         if flawed[number] > most(MOST_FLAWED):
             continue
-        if isinstance(found, int):
+        if isinstance(scanned, int):
             for part in _parts_of_rows(log, number, with_texts=with_texts):
                 spans.add_file(number, part.step)
                 num_rows += int(part.size.sum())
                 yield part
         else:
-            quarantine = log.quarantine if found.is_open else so_far.set_aside
-            some = _part_of(log, found, lines[number], quarantine, spans, with_texts=with_texts)
-            lines[number] += found.num_rows
-            flawed[number] = _num_flawed(found, flawed[number])
+            quarantine = log.quarantine if scanned.is_open else so_far.set_aside
+            of_block = _part_of(log, scanned, lines[number], quarantine, spans, with_texts=with_texts)
+            lines[number] += scanned.num_rows
+            flawed[number] = _num_flawed(scanned, flawed[number])
             if flawed[number] > most(MOST_FLAWED):
                 first = lines[number] - flawed[number] + 1
-                what = f"{path} has no row in {most(MOST_FLAWED):,} lines from line {first} on."
-                quarantine.lose(InputError(what, hint=raise_limits(path)))
-            if log_grows and not found.is_open and isinstance(log.declared(path), LineColumns):
-                so_far.keep(path, found.end, found.num_rows, some)
-            if some is not None:
-                num_rows += int(some.size.sum())
-                yield some
-            if found.part is not None or found.odd:
-                end = before[number] + (0 if path.suffix in COMPRESSED else found.end)
+                message = f"{path} has no row in {most(MOST_FLAWED):,} lines from line {first} on."
+                quarantine.lose(InputError(message, hint=raise_limits(path)))
+            if log_grows and not scanned.is_open and isinstance(log.declared(path), LineColumns):
+                so_far.keep(path, scanned.end, scanned.num_rows, of_block)
+            if of_block is not None:
+                num_rows += int(of_block.size.sum())
+                yield of_block
+            if scanned.part is not None or scanned.odd:
+                end = before[number] + (0 if path.suffix in COMPRESSED else scanned.end)
                 progress(end // _MEGABYTE, num_bytes // _MEGABYTE, f"MB read, {num_rows:,} rollouts")
     log.quarantine.include(so_far.set_aside, {str(file): number for number, file in enumerate(log.files)})
 
 
 def _part_of(
-    log: ColumnLog, found: Scanned, first: int, quarantine: QuarantineLog, spans: StepSpans, *, with_texts: bool
+    log: ColumnLog, scanned: Scanned, first: int, quarantine: QuarantineLog, spans: StepSpans, *, with_texts: bool
 ) -> Part | None:
     """The groups of a block before which a file has so many lines, with what the row reader makes of its odd rows."""
-    path = log.files[found.file]
-    if found.lost is not None:
-        quarantine.lose(found.lost)
-    for sentence in found.noted:
+    path = log.files[scanned.file]
+    if scanned.lost is not None:
+        quarantine.lose(scanned.lost)
+    for sentence in scanned.noted:
         log.note(sentence)
     records: list[tuple[int, Record]] = []
-    others: list[Span] = []
+    odd_spans: list[Span] = []
     rows: list[tuple[OddRow, Row]] = []
-    for odd in found.odd:
+    for odd in scanned.odd:
         location = f"{path}:{first + odd.at + 1}"
         if isinstance(odd.row, str):
             quarantine.add(odd.row, location, odd.count)
         else:
             rows.append((odd, (location, odd.row)))
-    for place, record in log.records(path, [row for _, row in rows], quarantine) if rows else ():
-        odd = rows[place][0]
+    for index, record in log.records(path, [row for _, row in rows], quarantine) if rows else ():
+        odd = rows[index][0]
         records.append((odd.at, record))
-        others.append(Span(step=record.step, start=odd.start, end=odd.end, line=odd.at))
-    part = part_of_records(records, found.part, found.at, with_texts=with_texts) if records else found.part
-    if found.spans is not None:
-        spans.add(found.file, first, found.spans, others)
+        odd_spans.append(Span(step=record.step, start=odd.start, end=odd.end, line=odd.at))
+    part = part_of_records(records, scanned.part, scanned.at, with_texts=with_texts) if records else scanned.part
+    if scanned.spans is not None:
+        spans.add(scanned.file, first, scanned.spans, odd_spans)
     elif part is not None:
-        spans.add_file(found.file, part.step)
-    if found.is_of_several:
+        spans.add_file(scanned.file, part.step)
+    if scanned.is_of_several:
         return part
-    return None if part is None else replace(part, place=part.place + found.file * PLACES_A_FILE + first)
+    return None if part is None else replace(part, first_row=part.first_row + scanned.file * ROWS_A_FILE + first)
 
 
-def _num_flawed(found: Scanned, before: int) -> int:
+def _num_flawed(scanned: Scanned, before: int) -> int:
     """How many lines without a row, one after the other, a file ends with so far."""
-    run, edge = 0, found.num_rows
-    for odd in reversed(found.odd):
+    run, edge = 0, scanned.num_rows
+    for odd in reversed(scanned.odd):
         if isinstance(odd.row, dict) or (odd.at + odd.count < edge and run):
             break
         run, edge = run + odd.count, odd.at
@@ -323,6 +323,6 @@ def _num_flawed(found: Scanned, before: int) -> int:
 def _parts_of_rows(log: ColumnLog, file: int, *, with_texts: bool) -> Iterator[Part]:
     path = log.files[file]
     records = (record for _, record in log.records(path, log.rows(path, log.quarantine), log.quarantine))
-    numbered = enumerate(records, start=file * PLACES_A_FILE)
-    while some := list(islice(numbered, _ROWS)):
-        yield part_of_records(some, with_texts=with_texts)
+    numbered = enumerate(records, start=file * ROWS_A_FILE)
+    while numbered_records := list(islice(numbered, _ROWS)):
+        yield part_of_records(numbered_records, with_texts=with_texts)

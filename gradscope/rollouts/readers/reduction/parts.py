@@ -1,6 +1,6 @@
 """Parts of a log, each reduced to its groups.
 
-Legend: R rows of a part, j groups of it, n rollouts of these; J and N of the whole.
+Legend: R rows of a part, j groups of it, n rollouts of these; J and N of the log.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED, REWARD, C
 
 Counts = NDArray[np.int64]
 
-PLACES_A_FILE = 1 << 40  # numbers of rows that are kept free for each file of a log
+ROWS_A_FILE = 1 << 40  # row numbers that each file of a log has for itself
 COLUMN_TYPES: dict[str, Any] = {"num_tokens": np.int64, "policy": np.int64, "sample": np.uint32}
 """Of the columns that are no float64."""
 
@@ -32,24 +32,24 @@ COLUMN_TYPES: dict[str, Any] = {"num_tokens": np.int64, "policy": np.int64, "sam
 class Part:
     """The groups of some rows, in the order of their first rows."""
 
-    place: Counts  # the number of each group's first row within the log, [j]
+    first_row: Counts  # the number of each group's first row within the log, [j]
     step: Counts  # [j]
     group: pa.Array  # names within the step, strings, [j]
     prompt: Sequence[str]  # ids of their prompts, [j]
-    texts: Sequence[str] = ()  # their texts, [j]; empty where they are not kept
+    texts: Sequence[str] = ()  # their texts, [j]; empty where they are not stored
     size: Counts  # rollouts, [j]
     columns: Mapping[str, NDArray[Any]]
     """Numbers of the rollouts, group after group, [n]: ``reward``; each reward function as ``reward/NAME``; any of
-    ``seconds``, ``advantage``, ``num_tokens``, ``sample`` (a short hash of what tells a rollout from the others of its
-    group: two that have the same one by chance are looked at again). NaN where a reward is missing."""
+    ``seconds``, ``advantage``, ``num_tokens``, ``sample`` (a short hash of what distinguishes the rollouts of a
+    group: two that collide are compared again). NaN where a reward is missing."""
 
     def column(self, name: str) -> NDArray[Any]:
-        """A column; where the part lacks it, what stands for nothing known, [n]."""
+        """A column; all missing values where the part lacks it, [n]."""
         return self.columns[name] if name in self.columns else unknown(name, int(self.size.sum()))
 
 
 def unknown(column: str, length: int) -> NDArray[Any]:
-    """What stands in a column where nothing is known, [length]."""
+    """A column of missing values, [length]."""
     value = {"num_tokens": UNKNOWN, "policy": UNKNOWN, "sample": NOT_COMPARED}.get(column, math.nan)
     return np.full(length, value, dtype=COLUMN_TYPES.get(column, np.float64))
 
@@ -57,14 +57,14 @@ def unknown(column: str, length: int) -> NDArray[Any]:
 def part_of_rows(
     step: Counts, group: list[str] | pa.Array, columns: Mapping[str, NDArray[Any]], numbers_in_log: Counts
 ) -> tuple[Part, Counts]:
-    """The groups of rows [R], prompts yet to be named, and the places of their rows, group after group, [n]."""
+    """The groups of rows [R], prompts yet to be named, and the indices of their rows, group after group, [n]."""
     order, size = grouped(step, group)
     first = order[starts_of(size)]
-    made: dict[int, NDArray[Any]] = {}  # a reward function that is the reward stays one array
+    made: dict[int, NDArray[Any]] = {}  # a reward function that equals the reward stays one array
     part = Part(
-        place=numbers_in_log[first],
+        first_row=numbers_in_log[first],
         step=step[first],
-        group=_some_names(group, first),
+        group=_names_of_rows(group, first),
         prompt=(),
         size=size,
         columns={name: made.setdefault(id(values), values[order]) for name, values in columns.items()},
@@ -72,7 +72,7 @@ def part_of_rows(
     return part, order
 
 
-def _some_names(names: list[str] | pa.Array, rows: Counts) -> pa.Array:
+def _names_of_rows(names: list[str] | pa.Array, rows: Counts) -> pa.Array:
     if isinstance(names, list):
         return to_strings([names[at] for at in rows.tolist()])
     return names.take(to_indices(rows))
@@ -93,7 +93,7 @@ def part_of_columns(columns: Columns, at: Counts, *, with_texts: bool) -> tuple[
         is_all = len(rows) == len(at)
         part, order = part_of_rows(
             columns.step if is_all else columns.step[rows],
-            group if is_all else _some_names(group, rows),
+            group if is_all else _names_of_rows(group, rows),
             columns.numbers if is_all else {name: values[rows] for name, values in columns.numbers.items()},
             at if is_all else at[rows],
         )
@@ -132,28 +132,28 @@ def part_of_records(
     }
     step = np.array([record.step for record in rows], dtype=np.int64)
     group = to_strings([record.group for record in rows])
-    numbers = np.array([place for place, _ in records], dtype=np.int64)
+    row_numbers = np.array([number for number, _ in records], dtype=np.int64)
     prompts, texts = [record.prompt_id for record in rows], [record.prompt for record in rows]
     if usual is not None and at is not None:
-        place_of = np.repeat(np.arange(len(usual.size)), usual.size)
-        step = np.concatenate([step, usual.step[place_of]])
-        group = pa.concat_arrays([group, usual.group.cast(group.type).take(to_indices(place_of))])
+        group_of_row = np.repeat(np.arange(len(usual.size)), usual.size)
+        step = np.concatenate([step, usual.step[group_of_row]])
+        group = pa.concat_arrays([group, usual.group.cast(group.type).take(to_indices(group_of_row))])
         columns = {name: np.concatenate([values, usual.column(name)]) for name, values in columns.items()}
-        numbers = np.concatenate([numbers, at])
-        prompts += [usual.prompt[place] for place in place_of.tolist()]
-        texts += [usual.texts[place] for place in place_of.tolist()] if with_texts else []
-    order = np.argsort(numbers, kind="stable")
+        row_numbers = np.concatenate([row_numbers, at])
+        prompts += [usual.prompt[group] for group in group_of_row.tolist()]
+        texts += [usual.texts[group] for group in group_of_row.tolist()] if with_texts else []
+    order = np.argsort(row_numbers, kind="stable")
     part, rows_of_part = part_of_rows(
         step[order],
         group.take(to_indices(order)),
         {name: values[order] for name, values in columns.items()},
-        numbers[order],
+        row_numbers[order],
     )
     first = order[rows_of_part[starts_of(part.size)]].tolist()
     return replace(
         part,
-        prompt=[prompts[place] for place in first],
-        texts=[texts[place] for place in first] if with_texts else (),
+        prompt=[prompts[row] for row in first],
+        texts=[texts[row] for row in first] if with_texts else (),
     )
 
 
@@ -181,45 +181,46 @@ def with_counted_tokens(record: Record) -> Record:
 
 
 def replaced_groups(table: RewardTable, replaced: NDArray[np.bool_], groups: Sequence[RolloutGroup]) -> RewardTable:
-    """A table in which some groups [J] are others of the same names; their order stays."""
+    """A table in which some groups [J] are replaced by those of the same names; their order stays."""
     made = {group.group_id: group for group in groups}
-    kept, others = table.select(~replaced), RewardTable.of_groups(made[name] for name in table.select(replaced).ids())
-    prompts = {name: at for at, name in enumerate(table.prompts)}
-    codes = np.array([prompts.setdefault(name, len(prompts)) for name in others.prompts], dtype=np.int64)
-    size = np.concatenate([kept.size, others.size])
+    unchanged = table.select(~replaced)
+    new_groups = RewardTable.of_groups(made[name] for name in table.select(replaced).ids())
+    prompts = {name: code for code, name in enumerate(table.prompts)}
+    codes = np.array([prompts.setdefault(name, len(prompts)) for name in new_groups.prompts], dtype=np.int64)
+    size = np.concatenate([unchanged.size, new_groups.size])
     order = np.argsort(np.concatenate([np.flatnonzero(~replaced), np.flatnonzero(replaced)]))
     rows = ranges(starts_of(size)[order], size[order])
 
     def joined(first: NDArray[Any] | None, second: NDArray[Any] | None, column: str) -> NDArray[Any]:
-        pairs = ((first, kept), (second, others))
-        some = [unknown(column, len(part.reward)) if values is None else values for values, part in pairs]
-        return np.concatenate(some)[rows]
+        pairs = ((first, unchanged), (second, new_groups))
+        pieces = [unknown(column, len(part.reward)) if values is None else values for values, part in pairs]
+        return np.concatenate(pieces)[rows]
 
-    lengths = joined(kept.num_tokens, others.num_tokens, "num_tokens")
-    seconds = joined(kept.seconds, others.seconds, "seconds")
-    advantage = joined(kept.advantage, others.advantage, "advantage")
-    texts = dict(zip(others.prompts, others.prompt_texts or (), strict=False))
+    lengths = joined(unchanged.num_tokens, new_groups.num_tokens, "num_tokens")
+    seconds = joined(unchanged.seconds, new_groups.seconds, "seconds")
+    advantage = joined(unchanged.advantage, new_groups.advantage, "advantage")
+    texts = dict(zip(new_groups.prompts, new_groups.prompt_texts or (), strict=False))
     texts |= dict(zip(table.prompts, table.prompt_texts or (), strict=False))
     return replace(
         table,
-        prompt=np.concatenate([kept.prompt, codes[others.prompt]])[order],
+        prompt=np.concatenate([unchanged.prompt, codes[new_groups.prompt]])[order],
         prompts=tuple(prompts),
         size=size[order],
-        reward=joined(kept.reward, others.reward, "reward"),
+        reward=joined(unchanged.reward, new_groups.reward, "reward"),
         rewards={
-            name: joined(kept.rewards.get(name), others.rewards.get(name), name)
-            for name in dict.fromkeys((*kept.rewards, *others.rewards))
+            name: joined(unchanged.rewards.get(name), new_groups.rewards.get(name), name)
+            for name in dict.fromkeys((*unchanged.rewards, *new_groups.rewards))
         },
         num_tokens=None if np.all(lengths == UNKNOWN) else lengths,
         seconds=None if np.all(np.isnan(seconds)) else seconds,
         advantage=None if np.all(np.isnan(advantage)) else advantage,
         prompt_texts=None if table.prompt_texts is None else tuple(texts.get(name, "") for name in prompts),
-        sample=None if table.sample is None else joined(kept.sample, None, "sample"),
+        sample=None if table.sample is None else joined(unchanged.sample, None, "sample"),
     )
 
 
 def repeated_samples(table: RewardTable, sample: NDArray[np.uint32]) -> NDArray[np.bool_]:
-    """In which groups a rollout may be logged twice, [J], by what tells rollouts apart, [N]."""
+    """In which groups a rollout may be logged twice, [J], by the hashes of samples, [N]."""
     repeated = np.zeros(len(table), dtype=np.bool_)
     for rows, ids in table.by_size(sample):
         ordered = np.sort(ids, axis=1)
@@ -229,19 +230,19 @@ def repeated_samples(table: RewardTable, sample: NDArray[np.uint32]) -> NDArray[
 
 def grouped(step: Counts, group: list[str] | pa.Array) -> tuple[Counts, Counts]:
     """Rows in an order that has each group's together, by first rows, [R], and the groups' sizes, [j]."""
-    # Rows of a group mostly stand side by side already: runs of them are told apart and sorted, not rows.
+    # Rows of a group mostly stand side by side already, so runs of equal names are sorted, not rows.
     if isinstance(group, list):
         begins = run_starts(group)
     else:
-        place = to_numpy(group.dictionary_encode().indices)
-        begins = np.diff(place, prepend=-1) != 0
+        code = to_numpy(group.dictionary_encode().indices)
+        begins = np.diff(code, prepend=-1) != 0
     begins[1:] |= step[1:] != step[:-1]
     run = np.flatnonzero(begins)
     if isinstance(group, list):
-        places: dict[str, int] = {}
-        key = np.fromiter(map(places.setdefault, [group[at] for at in run.tolist()], range(len(run))), np.int64)
+        codes: dict[str, int] = {}
+        key = np.fromiter(map(codes.setdefault, [group[at] for at in run.tolist()], range(len(run))), np.int64)
     else:
-        key = place[run].astype(np.int64)
+        key = code[run].astype(np.int64)
     if len(run) and np.any(step[run] != step[0]):
         key += (key.max() + 1) * np.unique(step[run], return_inverse=True)[1]
     length = np.diff(run, append=len(step))
@@ -252,11 +253,11 @@ def grouped(step: Counts, group: list[str] | pa.Array) -> tuple[Counts, Counts]:
 
 
 def numbered(values: Counts) -> tuple[Counts, Counts]:
-    """Equal values share a number, counted in the order in which they first appear; and the place where each does."""
-    _, first, place = np.unique(values, return_index=True, return_inverse=True)
+    """Numbers of values in the order in which they first appear, equal ones alike; and the index where each does."""
+    _, first, code = np.unique(values, return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
-    return rank[place], np.sort(first)
+    return rank[code], np.sort(first)
 
 
 def starts_of(size: Counts) -> Counts:
@@ -274,36 +275,36 @@ _NAMES = 1 << 16  # names that are compared at once, more where a step has more
 _GROWTH = 1.125  # of a column that is full, so that at most an eighth of its memory is not used
 
 
-class Whole:
-    """What was seen of a log so far."""
+class GrowingTable:
+    """The table of a log whose parts come one after the other."""
 
     def __init__(self) -> None:
-        self._step, self._size, self._place, self._prompt = (_Growing(np.int64) for _ in range(4))
+        self._step, self._size, self._first_row, self._prompt = (_Growing(np.int64) for _ in range(4))
         self._groups: list[pa.Array] = []
         self._texts: list[str] = []
         self._prompts: dict[str, int] = defaultdict(count().__next__)
         self._num_rows = 0
-        # columns that were the same in every part are kept once
+        # columns that are equal in every part so far are stored once
         self._columns: dict[tuple[str, ...], _Growing] = {}
 
     def add(self, part: Part) -> None:
-        """Take in a part, in any order; its places are those of the whole log."""
+        """Take in a part, in any order; its first rows are numbered within the log."""
         self._step.add(part.step)
         self._size.add(part.size)
-        self._place.add(part.place)
+        self._first_row.add(part.first_row)
         self._prompt.add(np.fromiter(map(self._prompts.__getitem__, part.prompt), np.int64, len(part.prompt)))
         self._texts += part.texts
         self._groups.append(part.group.cast(pa.large_string()))  # of many parts together more than 2 GB
-        known = {name for names in self._columns for name in names}
+        known_columns = {name for names in self._columns for name in names}
         of_type: dict[Any, list[str]] = {}
-        for name in (name for name in part.columns if name not in known):
+        for name in (name for name in part.columns if name not in known_columns):
             of_type.setdefault(COLUMN_TYPES.get(name, np.float64), []).append(name)
         for dtype, new in of_type.items():
             self._columns[tuple(new)] = _Growing(dtype)
             self._columns[tuple(new)].add(unknown(new[0], self._num_rows))
         columns = {}
         for names, column in self._columns.items():
-            for at, same in enumerate(_told_apart(part, names)):
+            for at, same in enumerate(_by_equality(part, names)):
                 columns[same] = column.copy() if at else column
         for names, column in columns.items():
             column.add(part.column(names[0]))
@@ -320,39 +321,39 @@ class Whole:
 
         Returns:
             Groups by step, then by their first row: a group that goes on in another part is one, and its first row
-            names its prompt. And what tells rollouts apart, [N], where the parts know.
+            names its prompt. And the hashes of samples, [N], where the parts have them.
         """
-        step, size, place = (column.values for column in (self._step, self._size, self._place))
+        step, size, first_rows = (column.values for column in (self._step, self._size, self._first_row))
         group = pa.concat_arrays(self._groups)
         self._groups = [group]
-        order, count = _by_group(step, place, group)
+        order, count = _by_group(step, first_rows, group)
         first = order[starts_of(count)]
         is_in_order = bool(np.all(order == np.arange(len(order))))
         rows = None if is_in_order else ranges(starts_of(size)[order], size[order])
-        found: dict[str, NDArray[Any]] = {}
+        columns: dict[str, NDArray[Any]] = {}
         for names, column in self._columns.items():
-            found |= dict.fromkeys(names, column.values if rows is None else column.values[rows])
-        prompt, at = numbered(self._prompt.values[first])
+            columns |= dict.fromkeys(names, column.values if rows is None else column.values[rows])
+        prompt, first_of_prompt = numbered(self._prompt.values[first])
         prompts = list(self._prompts)
-        texts = [self._texts[place] for place in first[at].tolist()] if self._texts else []
-        lengths = found.get("num_tokens")
+        texts = [self._texts[group] for group in first[first_of_prompt].tolist()] if self._texts else []
+        lengths = columns.get("num_tokens")
         table = RewardTable(
             step=step[first],
             names=group.take(to_indices(first)),
             prompt=prompt,
-            prompts=tuple(prompts[number] for number in self._prompt.values[first][at].tolist()),
+            prompts=tuple(prompts[number] for number in self._prompt.values[first][first_of_prompt].tolist()),
             size=np.add.reduceat(size[order], starts_of(count)),
-            reward=found["reward"],
-            rewards={name.removeprefix(REWARD): found[name] for name in found if name.startswith(REWARD)},
+            reward=columns["reward"],
+            rewards={name.removeprefix(REWARD): columns[name] for name in columns if name.startswith(REWARD)},
             num_tokens=lengths if lengths is not None and np.any(lengths != UNKNOWN) else None,
-            seconds=_unless_unknown(found.get("seconds")),
-            advantage=_unless_unknown(found.get("advantage")),
+            seconds=_unless_unknown(columns.get("seconds")),
+            advantage=_unless_unknown(columns.get("advantage")),
             prompt_texts=tuple(texts) if any(texts) else None,
-            policy=found.get("policy"),
-            place=place[first],
-            sample=found.get("sample"),
+            policy=columns.get("policy"),
+            place=first_rows[first],
+            sample=columns.get("sample"),
         )
-        return table, found.get("sample")
+        return table, columns.get("sample")
 
 
 def _unless_unknown(values: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
@@ -361,25 +362,24 @@ def _unless_unknown(values: NDArray[np.float64] | None) -> NDArray[np.float64] |
 
 def table_of(part: Part) -> RewardTable:
     """The table of a log that is one part."""
-    whole = Whole()
-    whole.add(part)
-    return whole.table()[0]
+    growing = GrowingTable()
+    growing.add(part)
+    return growing.table()[0]
 
 
-def _by_group(step: Counts, place: Counts, group: pa.Array) -> tuple[Counts, Counts]:
-    """Groups of parts in the order of those that they make, then by place, [P]; and how many each is made of, [J]."""
-    order = np.asarray(np.lexsort((place, step)), dtype=np.int64)
+def _by_group(step: Counts, first_row: Counts, group: pa.Array) -> tuple[Counts, Counts]:
+    """Groups of parts by their group in the log, then by first row, [P]; and how many parts each of those has, [J]."""
+    order = np.asarray(np.lexsort((first_row, step)), dtype=np.int64)
     ordered = step[order]
-    found = [
-        (order[some][rows], count)
-        for some in _some_steps(ordered)
-        for rows, count in [grouped(ordered[some], group.take(to_indices(order[some])))]
-    ]
-    pieces, counts = zip(*found, strict=True)
-    return np.concatenate(pieces), np.concatenate(counts)
+    orders, counts = [], []
+    for rows in _slices_of_steps(ordered):
+        order_within, count = grouped(ordered[rows], group.take(to_indices(order[rows])))
+        orders.append(order[rows][order_within])
+        counts.append(count)
+    return np.concatenate(orders), np.concatenate(counts)
 
 
-def _some_steps(ordered: Counts) -> Iterator[slice]:
+def _slices_of_steps(ordered: Counts) -> Iterator[slice]:
     """Rows of a few steps at a time: steps share no group, and so many names as these have fit a processor's cache."""
     ends = np.append(np.flatnonzero(np.diff(ordered)) + 1, len(ordered))
     start = 0
@@ -389,8 +389,8 @@ def _some_steps(ordered: Counts) -> Iterator[slice]:
         start = end
 
 
-def _told_apart(part: Part, names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Columns of a part, those that are the same together."""
+def _by_equality(part: Part, names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Names of columns of a part, equal columns together."""
     kinds: list[tuple[NDArray[Any], list[str]]] = []
     for name in names:
         values = part.column(name)
@@ -402,30 +402,30 @@ def _told_apart(part: Part, names: Sequence[str]) -> list[tuple[str, ...]]:
     return [tuple(kind) for _, kind in kinds]
 
 
-def _is_same(first: NDArray[Any], second: NDArray[Any]) -> bool:
-    return first is second or np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
+def _is_same(left: NDArray[Any], right: NDArray[Any]) -> bool:
+    return left is right or np.array_equal(left, right, equal_nan=left.dtype.kind == "f")
 
 
 class _Growing:
     """A column that grows at its end."""
 
     def __init__(self, dtype: DTypeLike) -> None:
-        self._room = np.empty(_LEAST, dtype=dtype)
+        self._buffer = np.empty(_LEAST, dtype=dtype)
         self._length = 0
 
     def add(self, values: NDArray[Any]) -> None:
         end = self._length + len(values)
-        if end > len(self._room):
-            self._room.resize(int(end * _GROWTH), refcheck=False)  # much memory is moved without a copy
-        self._room[self._length : end] = values
+        if end > len(self._buffer):
+            self._buffer.resize(int(end * _GROWTH), refcheck=False)  # much memory is moved without a copy
+        self._buffer[self._length : end] = values
         self._length = end
 
     def copy(self) -> _Growing:
-        other = _Growing(self._room.dtype)
+        other = _Growing(self._buffer.dtype)
         other.add(self.values)
         return other
 
     @property
     def values(self) -> NDArray[Any]:
-        """What is there; of no use once more is added."""
-        return self._room[: self._length]
+        """The values so far; not valid once more are added."""
+        return self._buffer[: self._length]

@@ -1,6 +1,6 @@
 """A log's files scanned in their order: in this process, or, where they are large, a range of bytes a process.
 
-Processes are forked, so that what is declared in functions need not be sent; elsewhere than on Linux there is one.
+Processes are forked, so that functions of a declaration need not be sent; elsewhere than on Linux there is one.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def _scan_parquet(path: Path, file: int, columns: TableColumns, with_texts: bool
             odd = [OddRow(at=0, row=TWICE.format(twice), start=0, end=0, count=len(batch))]
             yield Scanned(file=file, end=end, num_rows=len(batch), odd=odd)
             continue
-        taken = columns.take(Cells.of_batch(batch, path, from_text=False))
-        part, at, is_odd = part_of_columns(taken, np.arange(len(batch)), with_texts=with_texts)
+        of_batch = columns.take(Cells.of_batch(batch, path, from_text=False))
+        part, at, is_odd = part_of_columns(of_batch, np.arange(len(batch)), with_texts=with_texts)
         odd_rows = np.flatnonzero(is_odd)
         cells = [to_cells(column.take(to_indices(odd_rows))) for column in batch.columns] if len(odd_rows) else []
         odd = [
@@ -114,12 +114,12 @@ def csv_blocks(
         yield CsvBlock(end=source.end, num_lines=rows.num_lines, header=rows.header, odd=odd)
         source.give_back(rows.given_back())
         while data := _whole_rows(source, next(sizes)):
-            taken = None if rows.twice is not None else _csv_batch(data, rows, chosen, with_null=with_null)
-            if taken is None:
+            parsed = None if rows.twice is not None else _csv_batch(data, rows, chosen, with_null=with_null)
+            if parsed is None:
                 source.give_back(data)
                 yield from _by_row(source, rows, len(data))
                 continue
-            batch, bounds, lines, num_lines = taken
+            batch, bounds, lines, num_lines = parsed
             rows.skip(num_lines)
             yield CsvBlock(
                 end=source.end,
@@ -175,11 +175,11 @@ def _by_row(source: _Source, rows: CsvRows, num_bytes: int) -> Iterator[CsvBlock
     while num_bytes > 0:
         before, odd = rows.num_lines, list[OddRow]()
         while num_bytes > 0 and len(odd) < _AT_ONCE:
-            found = rows.row()
-            if found is None:
+            next_row = rows.row()
+            if next_row is None:
                 num_bytes = 0
                 break
-            number, row, size = found
+            number, row, size = next_row
             odd.append(OddRow(at=number - 1 - before, row=row, start=0, end=0))
             num_bytes -= size
         yield CsvBlock(end=source.end, num_lines=rows.num_lines - before, header=rows.header, odd=odd)
@@ -336,11 +336,11 @@ def _tasks(files: Sequence[Path], declared: Declared, ends: Mapping[int, int]) -
 
 def _scan(ranges: Iterable[Range]) -> Iterator[Scanned]:
     files, declared, with_texts = _work
-    for some in _with_small_together(ranges):
-        number, start, end = some[0]
+    for ranges_together in _with_small_together(ranges):
+        number, start, end = ranges_together[0]
         columns = declared(files[number])
-        if len(some) > 1 and isinstance(columns, LineColumns):
-            numbers = [number for number, _, _ in some]
+        if len(ranges_together) > 1 and isinstance(columns, LineColumns):
+            numbers = [number for number, _, _ in ranges_together]
             yield from scan_small([files[number] for number in numbers], numbers, columns, with_texts=with_texts)
         elif isinstance(columns, LineColumns):
             yield from scan_range(files[number], number, columns, start, end, with_texts=with_texts)
@@ -352,17 +352,17 @@ def _with_small_together(ranges: Iterable[Range]) -> Iterator[list[Range]]:
     """Each range by itself, but small files of lines that stand side by side and are read alike together."""
     files, declared, _ = _work
     small: list[Range] = []
-    known, size = None, 0
+    last_columns, size = None, 0
     for number, start, end in ranges:
         columns, length = declared(files[number]), files[number].stat().st_size
         is_lines = isinstance(columns, LineColumns) and not columns.looks_at_path
         is_small = is_lines and files[number].suffix not in COMPRESSED and not start and length < _SMALL
-        if small and (not is_small or columns is not known or size + length > _TOGETHER):
+        if small and (not is_small or columns is not last_columns or size + length > _TOGETHER):
             yield small
             small, size = [], 0
         if is_small:
             small.append((number, start, end))
-            known, size = columns, size + length
+            last_columns, size = columns, size + length
         else:
             yield [(number, start, end)]
     if small:
@@ -392,8 +392,8 @@ def _in_processes(tasks: Iterable[Task], num_processes: int) -> Iterator[Scanned
         pool.shutdown(cancel_futures=True)
 
 
-def _answer(one: int | Future[list[Scanned]]) -> list[Scanned] | list[int]:
-    return [one] if isinstance(one, int) else one.result()
+def _answer(task: int | Future[list[Scanned]]) -> list[Scanned] | list[int]:
+    return [task] if isinstance(task, int) else task.result()
 
 
 def _start() -> None:

@@ -1,7 +1,7 @@
-"""Where the rows of each step lie in a log, so that one step can be read back without the others.
+"""Where the rows of each step lie in a log, so that one step can be read back without all the rest.
 
-Kept as a stretch a step and piece of a file, and never a row: a log that goes from step to step has about as many as it
-has pieces and steps.
+Stored as a stretch a step and piece of a file, and never a row: a log that goes from step to step has about as many as
+it has pieces and steps.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ class StepSpans:
     def __init__(self) -> None:
         self._of_step: dict[int, list[_Stretch]] = {}
 
-    def add(self, file: int, first: int, usual: Iterable[Span], others: Iterable[Span]) -> None:
-        """Take in the next block: lines before it in its file, where each step's usual rows lie, and each other row."""
+    def add(self, file: int, first: int, usual: Iterable[Span], odd: Iterable[Span]) -> None:
+        """Take in the next block: lines before it in its file, where each step's usual rows lie, and each odd row."""
         of_step = {span.step: span for span in usual}
-        for span in others:
-            known = of_step.get(span.step, span)
+        for span in odd:
+            span_of_step = of_step.get(span.step, span)
             of_step[span.step] = Span(
                 step=span.step,
-                start=min(known.start, span.start),
-                end=max(known.end, span.end),
-                line=min(known.line, span.line),
+                start=min(span_of_step.start, span.start),
+                end=max(span_of_step.end, span.end),
+                line=min(span_of_step.line, span.line),
             )
         for span in of_step.values():
             stretch = _Stretch(file=file, start=span.start, end=span.end, line=first + span.line + 1)
@@ -89,7 +89,7 @@ class StepSpans:
 class NoSpans(StepSpans):
     """Takes in nothing: of a million steps the spans would take more memory than their rewards."""
 
-    def add(self, file: int, first: int, usual: Iterable[Span], others: Iterable[Span]) -> None:
+    def add(self, file: int, first: int, usual: Iterable[Span], odd: Iterable[Span]) -> None:
         """Nobody will ask for the rows."""
 
     def add_file(self, file: int, step: Counts) -> None:

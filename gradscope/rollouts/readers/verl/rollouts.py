@@ -192,7 +192,7 @@ def _rows(uids: Uids, rows: Cells) -> Columns:
 
 def _prompt_ids(rows: Cells, some: Sequence[int]) -> list[str]:
     """Of the input with the ground truth."""
-    return names_of_runs([rows.some(name, some) for name in ("input", "gts")], digests_of)
+    return names_of_runs([rows.selected(name, some) for name in ("input", "gts")], digests_of)
 
 
 def _tokens(cells: Mapping[str, Any]) -> Tokens | UnusableRowError | None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from gradscope.rollouts.groups import RewardTable
 from gradscope.rollouts.readers.parsing.cells import Tokens
 from gradscope.rollouts.readers.parsing.records import Record
-from gradscope.rollouts.readers.reduction.parts import Part, Whole, part_of_records
+from gradscope.rollouts.readers.reduction.parts import GrowingTable, Part, part_of_records
 
 
 def record(step: int = 1, group: str = "a", reward: float | None = 1.0, prompt: str = "p", **further: float) -> Record:
@@ -30,8 +30,8 @@ def parts_of(records: Sequence[Record], cuts: Sequence[int]) -> list[Part]:
     return [part_of_records(numbered[start:end]) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
-def whole_of(parts: Iterable[Part]) -> Whole:
-    whole = Whole()
+def whole_of(parts: Iterable[Part]) -> GrowingTable:
+    whole = GrowingTable()
     for part in parts:
         whole.add(part)
     return whole

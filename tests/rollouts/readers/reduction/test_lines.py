@@ -50,7 +50,7 @@ def test_usual_lines_are_groups_with_their_prompts_and_where_they_lie(tmp_path: 
         ["a", "b"],
         [3, 1],
     )
-    assert (found.part.prompt, found.part.place.tolist()) == (["a/0", "a/2"], [0, 2])
+    assert (found.part.prompt, found.part.first_row.tolist()) == (["a/0", "a/2"], [0, 2])
     assert (found.file, found.num_rows, found.end, found.odd, found.at) == (3, 4, 4 * len(LINE), [], None)
     size = len(LINE)
     assert [(span.step, span.start, span.end, span.line) for span in found.spans or ()] == [

@@ -12,7 +12,7 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.records import Record, build_groups
 from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED
 from gradscope.rollouts.readers.reduction.parts import (
-    Whole,
+    GrowingTable,
     grouped,
     part_of_records,
     part_of_rows,
@@ -32,7 +32,7 @@ def test_rows_become_groups_in_the_order_of_their_first_rows() -> None:
     )
     assert rows.tolist() == [0, 2, 1, 4, 3]
     assert (part.step.tolist(), part.group.to_pylist()) == ([2, 1, 1], ["a", "a", "b"])
-    assert (part.place.tolist(), part.size.tolist()) == ([10, 11, 14], [2, 2, 1])
+    assert (part.first_row.tolist(), part.size.tolist()) == ([10, 11, 14], [2, 2, 1])
     assert part.columns["reward"].tolist() == [0.0, 2.0, 1.0, 4.0, 3.0]
     assert part.columns["reward/reward"] is part.columns["reward"]
 
@@ -40,7 +40,7 @@ def test_rows_become_groups_in_the_order_of_their_first_rows() -> None:
 def test_records_become_groups_with_all_of_their_columns() -> None:
     records = [record(reward=None), record(group="b", format=0.5, seconds=2.0, length=3), record()]
     part = part_of_records(list(zip([4, 5, 9], records, strict=True)))
-    assert (part.place.tolist(), part.prompt) == ([4, 5], ["p", "p"])
+    assert (part.first_row.tolist(), part.prompt) == ([4, 5], ["p", "p"])
     assert part.size.tolist() == [2, 1]
     np.testing.assert_array_equal(part.columns["reward"], [math.nan, 1.0, 1.0])
     np.testing.assert_array_equal(part.columns["reward/format"], [math.nan, math.nan, 0.5])
@@ -56,7 +56,8 @@ def test_records_stand_where_they_were_between_usual_rows() -> None:
     usual = replace(usual, prompt=["p", "q"])
     odd = [(1, record(reward=0.5, prompt="late")), (3, record(group="c", reward=None, prompt="r"))]
     part = part_of_records(odd, usual, np.array([0, 2, 4])[rows])
-    assert (part.group.to_pylist(), part.prompt, part.place.tolist()) == (["a", "b", "c"], ["p", "q", "r"], [0, 2, 3])
+    assert part.first_row.tolist() == [0, 2, 3]
+    assert (part.group.to_pylist(), part.prompt) == (["a", "b", "c"], ["p", "q", "r"])
     np.testing.assert_array_equal(part.columns["reward"], [0.0, 0.5, 2.0, 1.0, math.nan])
     np.testing.assert_array_equal(part.columns["reward/reward"], [math.nan, 0.5, math.nan, math.nan, math.nan])
 
@@ -200,5 +201,5 @@ def test_a_log_larger_than_its_first_room_is_kept_whole() -> None:
 
 
 def test_nothing_was_seen_of_a_log_without_parts() -> None:
-    assert Whole().is_empty
+    assert GrowingTable().is_empty
     assert not whole_of(parts_of([record()], ())).is_empty

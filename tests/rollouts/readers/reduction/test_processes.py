@@ -69,7 +69,7 @@ def assert_as_by_row(path: Path, content: str | bytes) -> list[Scanned]:
         if one.part is not None:
             num_usual += int(one.part.size.sum())
             total += float(one.part.columns["reward"].sum())
-            assert all(int(place) + before + 1 in rows for place in one.part.place)
+            assert all(int(place) + before + 1 in rows for place in one.part.first_row)
         before += one.num_rows
     assert {place: row["reward"] for place, row in odd.items()} == {place: rows[place]["reward"] for place in odd}
     assert num_usual + len(odd) == len(rows)
