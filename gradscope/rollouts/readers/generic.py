@@ -73,10 +73,10 @@ SAMPLE_IDS = ("sample_idx", "sample_index", "sample_id", "rollout_idx", "traj_id
 """Names of columns that may tell the rollouts of a group apart."""
 
 
-def resolve_columns(present: Collection[str], given: ColumnNames) -> ColumnNames:
+def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> ColumnNames:
     """A column a role, None where no column has it; a UsageError where a given name is not present."""
-    named = {field.name: getattr(given, field.name) for field in dataclasses.fields(given)}
-    for role, name in named.items():
+    columns_of_roles = {field.name: getattr(named_by_user, field.name) for field in dataclasses.fields(named_by_user)}
+    for role, name in columns_of_roles.items():
         if name is not None and name not in present:
             raise UsageError(
                 f"There is no column {name!r} to take as {role.replace('_', ' ')}.",
@@ -89,11 +89,11 @@ def resolve_columns(present: Collection[str], given: ColumnNames) -> ColumnNames
     inner = {_entry(name): name for name in reversed(entries)}
     columns = inner | {name: name for name in present}
     guessed = {role: next((columns[name] for name in names if name in columns), None) for role, names in USUAL.items()}
-    if given.prompt is not None:  # somebody who names the prompt means to tell prompts apart by it
+    if named_by_user.prompt is not None:  # somebody who names the prompt means to tell prompts apart by it
         guessed["prompt_id"] = None
-    if given.prompt is not None or given.prompt_id is not None:
+    if named_by_user.prompt is not None or named_by_user.prompt_id is not None:
         guessed["group"] = None
-    return ColumnNames(**{role: named[role] or guessed[role] for role in USUAL})
+    return ColumnNames(**{role: columns_of_roles[role] or guessed[role] for role in USUAL})
 
 
 def _entry(name: str) -> str:
@@ -232,9 +232,9 @@ class FlatColumns:
 
     def take(self, rows: Cells) -> Columns:
         """What rows hold."""
-        names, whole = self.names, rows.with_entries(self.entries)
+        names, all_cells = self.names, rows.with_entries(self.entries)
         holds_answers = names.prompt is not None and names.prompt.endswith(CONVERSATION)
-        rows = whole.changed(names.prompt or "", before_answer) if holds_answers else whole
+        rows = all_cells.changed(names.prompt or "", before_answer) if holds_answers else all_cells
         reward = rows.numbers(names.reward)
         numbers: dict[str, NDArray[Any]] = {"reward": reward}
         for name in self.rewards:
@@ -252,21 +252,24 @@ class FlatColumns:
             numbers["sample"] = sample_hashes(samples)
         group = rows.prompt_ids(self.key) if self.by_prompt else rows.names(self.key)
 
-        def prompts(some: list[int]) -> list[str]:
-            ids = texts_in(group, some) if self.by_prompt else [None] * len(some)
+        def prompts(firsts: list[int]) -> list[str]:
+            ids = texts_in(group, firsts) if self.by_prompt else [None] * len(firsts)
             for name, id_of in ((names.prompt_id, text_of), (names.prompt, prompt_text_id), (self.key, text_of)):
                 if name is not None and None in ids:
-                    cells = rows.cells(name, some)
-                    known = zip(ids, cells, strict=True)
-                    ids = [id_of(cell) if one is None and cell is not None else one for one, cell in known]
-            named = [one or "" for one in ids]
+                    cells = rows.cells(name, firsts)
+                    pairs = zip(ids, cells, strict=True)
+                    ids = [
+                        id_of(cell) if prompt_id is None and cell is not None else prompt_id
+                        for prompt_id, cell in pairs
+                    ]
+            named = [prompt_id or "" for prompt_id in ids]
             if self.environment is None:
                 return named
-            return list(map(in_environment, rows.cells(self.environment, some), named))
+            return list(map(in_environment, rows.cells(self.environment, firsts), named))
 
         def further(at: int) -> dict[str, Any]:
             asked = rows.cell(names.prompt, at)
-            answer = whole.cell(names.prompt, at)[len(asked) :] if holds_answers and asked else None
+            answer = all_cells.cell(names.prompt, at)[len(asked) :] if holds_answers and asked else None
             completion = rows.cell(names.completion, at) if names.completion else answer
             return {"completion": text_of(completion), "messages": parse_messages(asked)}
 
@@ -275,7 +278,7 @@ class FlatColumns:
             group=group,
             no_group=f"{self.key} is missing",
             prompts=prompts,
-            texts=None if names.prompt is None else lambda some: list(map(text_of, rows.cells(names.prompt, some))),
+            texts=None if names.prompt is None else lambda firsts: list(map(text_of, rows.cells(names.prompt, firsts))),
             numbers=numbers,
             no_reward=partial(rows.no_reward, names.reward or ""),
             is_odd=rows.not_finite(names.advantage),
@@ -396,11 +399,11 @@ def _describe(files: tuple[Path, ...]) -> str:
     return f"{' and '.join(kinds)} with a row a rollout, {counted(len(files), 'file')}"
 
 
-def _inferred(columns: ColumnNames, given: ColumnNames, sample: str | None) -> Iterator[str]:
-    roles = [("reward", columns.reward, given.reward), ("step", columns.step, given.step)]
+def _inferred(columns: ColumnNames, named_by_user: ColumnNames, sample: str | None) -> Iterator[str]:
+    roles = [("reward", columns.reward, named_by_user.reward), ("step", columns.step, named_by_user.step)]
     guessed = [f"{role} from {name!r}" for role, name, named in roles if name is not None and named is None]
     key = key_of(columns)
-    if key not in {given.group, given.prompt_id, given.prompt}:
+    if key not in {named_by_user.group, named_by_user.prompt_id, named_by_user.prompt}:
         guessed.append(f"groups from {key!r}")
     if guessed:
         yield f"Columns were guessed by their names: {', '.join(guessed)}."

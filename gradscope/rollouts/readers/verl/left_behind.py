@@ -55,7 +55,7 @@ def verl_metrics(
     Raises:
         InputError: There are several files, and none, or not one alone, has these rewards; or none has that name.
     """
-    files = next((some for where in (folder, folder.parent) if (some := _metrics_files(where, skip))), [])
+    files = next((candidates for where in (folder, folder.parent) if (candidates := _metrics_files(where, skip))), [])
     if not files and experiment is None:
         return VerlMetrics()
     chosen = [file for file in files if experiment in (None, file.name.split(".")[0])]
@@ -164,8 +164,8 @@ def verl_weights(request: ReadRequest, folder: Path, values: Mapping[str, Any]) 
 
 def _parents(folder: Path) -> Iterator[Path]:
     """The folder of rollouts, and the one above it."""
-    here = folder.resolve()
-    return iter((here, here.parent))
+    absolute = folder.resolve()
+    return iter((absolute, absolute.parent))
 
 
 def _is_reduced(settings: TrainerSettings) -> bool:

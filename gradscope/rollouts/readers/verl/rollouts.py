@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import compress, islice, repeat
-from operator import and_
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
 import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
@@ -25,15 +21,10 @@ from gradscope.rollouts.groups import UNKNOWN, RewardTable, RolloutGroup, Tokens
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
-    NOT_ALIGNED,
-    NOT_IDS,
     in_environment,
     is_number,
-    numbers,
-    numbers_with_gaps,
     parse_reward,
     text_of,
-    token_ids,
 )
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.quarantine import (
@@ -53,13 +44,10 @@ from gradscope.rollouts.readers.reduction.columns import (
     Columns,
     LineColumns,
     digests_of,
-    flat_length,
     int_steps,
-    jsons_of,
     line_columns,
     names_of_runs,
     numbers_of,
-    nums_ids,
     records_in,
     sample_hashes,
     texts_of,
@@ -72,61 +60,11 @@ from gradscope.rollouts.readers.verl.left_behind import (
     verl_settings,
     verl_weights,
 )
+from gradscope.rollouts.readers.verl.tokens import COLUMNS, NO_COUNT, row_tokens, token_counts, tokens_of_row
 from gradscope.rollouts.run import Run
 
-COLUMNS = frozenset(
-    {"prompts", "responses", "prompt_ids", "response_ids", "attention_mask", "response_mask", "rollout_log_probs"}
-    | {"old_log_probs", "ref_log_prob", "advantages", "entropys"}
-)
-"""Columns of tokens, which are no rewards."""
 NO_REWARDS = COLUMNS | {"input", "output", "gts", "score", "step", "uid", "request_id", "reward"}
 """Columns whose numbers, if they hold any, are not those of a reward function."""
-
-
-def row_tokens(row: Mapping[str, Any]) -> Tokens | None:
-    """A row's tokens, None where it has no ids; unusable where lists are none or differ in length."""
-    prompt, response = (row.get(f"{name}s", row.get(f"{name}_ids")) for name in ("prompt", "response"))
-    if prompt is None or response is None:
-        return None
-    prompt_ids, response_ids = token_ids(prompt), token_ids(response)
-    if prompt_ids is None or response_ids is None:
-        raise UnusableRowError(NOT_IDS)
-    attended = row.get("attention_mask")
-    attended = [1] * (len(prompt_ids) + len(response_ids)) if attended is None else attended
-    if not isinstance(attended, list) or len(attended) != len(prompt_ids) + len(response_ids):
-        raise UnusableRowError(NOT_ALIGNED)
-    kept = attended[len(prompt_ids) :]
-    completion_ids = tuple(compress(response_ids, kept))
-    mask = _aligned(row.get("response_mask"), kept)
-    return Tokens(
-        prompt_ids=tuple(compress(prompt_ids, attended)),
-        completion_ids=completion_ids,
-        mask=(True,) * len(completion_ids) if mask is None else tuple(map(bool, mask)),
-        logprobs=_aligned(row.get("rollout_log_probs"), kept),
-        token_advantages=_aligned(_spread(row.get("advantages"), len(response_ids)), kept),
-        trainer_logprobs=_where_logged(row.get("old_log_probs"), kept),
-        entropies=_where_logged(row.get("entropys"), kept),
-    )
-
-
-def _spread(value: Any, length: int) -> Any:
-    """One advantage a response counts for each of its tokens."""
-    return [value] * length if is_number(value) else value
-
-
-def _aligned(values: Any, kept: list[Any]) -> tuple[float, ...] | None:
-    if values is None:
-        return None
-    parsed = numbers(values, len(kept))
-    if parsed is None:
-        raise UnusableRowError(NOT_ALIGNED)
-    return tuple(compress(parsed, kept))
-
-
-def _where_logged(values: Any, kept: list[Any]) -> tuple[float, ...] | None:
-    parsed = numbers_with_gaps(values, len(kept))
-    return None if parsed is None else tuple(compress(parsed, kept))
-
 
 Uids = Literal["of outputs", "of groups"] | None
 """What uids name: each output, as ``<group>_<session>_<index>``, or its group; None: rows have none."""
@@ -149,9 +87,9 @@ def _rows(uids: Uids, rows: Cells) -> Columns:
             numbers[REWARD + name] = numbers_of(rows.column(name))
     is_odd = np.zeros(len(rows), dtype=np.bool_)
     if any(name in COLUMNS for name in rows.keys):
-        counts = _token_counts(rows)
+        counts = token_counts(rows)
         is_odd |= [count is None for count in counts]
-        lengths, advantages = zip(*(count or _NO_COUNT for count in counts), strict=True)
+        lengths, advantages = zip(*(count or NO_COUNT for count in counts), strict=True)
         numbers |= {"num_tokens": np.array(lengths), "advantage": np.array(advantages)}
     samples: list[str | None] = []
     ids = _prompt_ids(rows, range(len(rows))) if uids is None else []
@@ -166,21 +104,21 @@ def _rows(uids: Uids, rows: Cells) -> Columns:
                 is_odd |= [cell is not UNSET for cell in cells]
             groups = ids
 
-    def prompts(some: list[int]) -> list[str]:
-        names = [ids[at] for at in some] if ids else _prompt_ids(rows, some)
+    def prompts(firsts: list[int]) -> list[str]:
+        names = [ids[at] for at in firsts] if ids else _prompt_ids(rows, firsts)
         return (
-            list(map(in_environment, rows.cells("data_source", some), names)) if "data_source" in rows.keys else names
+            list(map(in_environment, rows.cells("data_source", firsts), names)) if "data_source" in rows.keys else names
         )
 
     def further(at: int) -> dict[str, Any]:
-        return {"completion": text_of(rows.cell("output", at)), "tokens": _tokens_of_row(rows, at)}
+        return {"completion": text_of(rows.cell("output", at)), "tokens": tokens_of_row(rows, at)}
 
     return Columns(
         step=int_steps(rows.column("step")),
         group=groups,
         no_group="the uid is not <group>_<session>_<index>" if uids == "of outputs" else "the uid is no text",
         prompts=prompts,
-        texts=lambda some: list(map(text_of, rows.cells("input", some))),
+        texts=lambda firsts: list(map(text_of, rows.cells("input", firsts))),
         numbers=numbers,
         is_sparse=True,
         no_reward=partial(rows.no_reward, "score"),
@@ -190,84 +128,9 @@ def _rows(uids: Uids, rows: Cells) -> Columns:
     )
 
 
-def _prompt_ids(rows: Cells, some: Sequence[int]) -> list[str]:
+def _prompt_ids(rows: Cells, chosen: Sequence[int]) -> list[str]:
     """Of the input with the ground truth."""
-    return names_of_runs([rows.selected(name, some) for name in ("input", "gts")], digests_of)
-
-
-def _tokens(cells: Mapping[str, Any]) -> Tokens | UnusableRowError | None:
-    try:
-        return row_tokens(cells)
-    except UnusableRowError as error:
-        return error
-
-
-def _tokens_of_row(rows: Cells, at: int) -> Tokens | None:
-    return row_tokens({name: rows.cell(name, at) for name in COLUMNS if rows.column(name)[at] is not UNSET})
-
-
-_Count = tuple[int, float]  # how many tokens a completion has, and the advantage that all sampled ones share, else NaN
-_NO_COUNT: _Count = (UNKNOWN, math.nan)
-_FLOATS = msgspec.json.Decoder(list[float])
-_NUMBER_STARTS = b"-0123456789"
-_FLAGS = bytes.maketrans(b"01", b"\0\1")
-
-
-def _token_counts(rows: Cells) -> list[_Count | None]:
-    """The counts of rows, None where lists are unusable, [R]."""
-    prompts, responses = (jsons_of(_logged_ids(rows, name)) for name in ("prompt", "response"))
-    sizes = zip(nums_ids(prompts).tolist(), nums_ids(responses).tolist(), strict=True)
-    names = ("attention_mask", "response_mask", "rollout_log_probs", "advantages")
-    lists = zip(*(jsons_of(rows.column(name)) for name in names), strict=True)
-    counts = [_plain_count(*size, *texts) for size, texts in zip(sizes, lists, strict=True)]
-    for at in (at for at, count in enumerate(counts) if count is None):
-        with suppress(UnusableRowError):
-            tokens = _tokens_of_row(rows, at)
-            advantage = None if tokens is None else tokens.advantage
-            length = UNKNOWN if tokens is None else len(tokens.completion_ids)
-            counts[at] = length, math.nan if advantage is None else advantage
-    return counts
-
-
-def _logged_ids(rows: Cells, name: str) -> list[Any]:
-    columns = zip(rows.column(f"{name}s"), rows.column(f"{name}_ids"), strict=True)
-    return [other if cell is UNSET else cell for cell, other in columns]
-
-
-def _plain_count(
-    num_prompt: int, size: int, attended: bytes, mask: bytes, logprobs: bytes, advantages: bytes
-) -> _Count | None:
-    """The count by the JSON of a row's lists; None where they are not all as verl writes them."""
-    is_attended, is_sampled = _flags(attended, num_prompt + size), _flags(mask, size)
-    if min(num_prompt, size) < 0 or is_attended is None or is_sampled is None:
-        return None
-    if advantages[:1] in _NUMBER_STARTS:  # one number counts for each token
-        advantages = b"[%b]" % b",".join([advantages] * size)
-    of_sampler, of_tokens = _floats(logprobs, size), _floats(advantages, size)
-    if of_sampler is None or of_tokens is None:
-        return None
-    is_attended = is_attended[num_prompt:]
-    levels = set(compress(of_tokens, map(and_, is_attended, is_sampled)))
-    return sum(is_attended), levels.pop() if len(levels) == 1 else math.nan
-
-
-def _floats(text: bytes, size: int) -> Sequence[float] | None:
-    """A list of so many finite numbers, empty where there is none; None where the text is another one."""
-    if text == b"null":
-        return ()
-    try:
-        values = _FLOATS.decode(text)
-    except msgspec.MsgspecError:
-        return None
-    return values if len(values) == size and math.isfinite(sum(values)) else None
-
-
-def _flags(text: bytes, size: int) -> bytes | None:
-    """A list of so many zeros and ones, all ones where there is none; None where the text is another one."""
-    if text == b"null":
-        return b"\1" * size
-    flags = text.translate(_FLAGS, b"[], ")
-    return flags if len(flags) == size == flat_length(text, b"01, ") else None
+    return names_of_runs([rows.selected(name, chosen) for name in ("input", "gts")], digests_of)
 
 
 def _cut_uids(uids: Sequence[str]) -> tuple[list[str], list[str | None]]:
@@ -314,34 +177,34 @@ _SEVERAL_OUTPUTS = Reason(
 def _recognizes(request: ReadRequest) -> bool:
     """Whether the path holds rows with input, output, score and step."""
     rows = map(peek, expand(_folder(request.path)))
-    first = next((some[0] for some in rows if some and not are_metrics(some)), {})
+    first = next((first_rows[0] for first_rows in rows if first_rows and not are_metrics(first_rows)), {})
     return {"input", "output", "score", "step"} <= first.keys()
 
 
 def _read(request: ReadRequest) -> Run:
     """Read a dump of rollouts: a ``rollout_data_dir``, the folder above it, or one file."""
-    given = _folder(request.path)
-    firsts = {file: peek(file, num_rows=1) for file in expand(given)}
+    dump = _folder(request.path)
+    firsts = {file: peek(file, num_rows=1) for file in expand(dump)}
     files = tuple(file for file, rows in firsts.items() if not are_metrics(rows))
     if not files:
         raise InputError(f"{request.path} holds no rollouts.", hint="Train with trainer.rollout_data_dir=DIR.")
-    found = _reduced(files, firsts, request) or _by_row(files, request)
-    inferred = [*_GROUPED[found.uids], *([SEVERAL] if found.folded else [])]
-    folder = given if given.is_dir() else given.parent
-    logged = verl_metrics(folder, found.groups, request.options.metric_run, found.quarantine, set(files))
-    if given != request.path:
+    read = _reduced(files, firsts, request) or _by_row(files, request)
+    inferred = [*_GROUPED[read.uids], *([SEVERAL] if read.folded else [])]
+    folder = dump if dump.is_dir() else dump.parent
+    logged = verl_metrics(folder, read.groups, request.options.metric_run, read.quarantine, set(files))
+    if dump != request.path:
         inferred.append(f"Rollouts were read from {folder.name}/; other folders (validation) are left out.")
-    settings = verl_settings(request, folder, by_v1=found.uids == "of outputs")
+    settings = verl_settings(request, folder, by_v1=read.uids == "of outputs")
     saved = verl_weights(request, folder, settings.values)
     run = assemble_groups(
         request,
-        groups=found.groups,
-        quarantine=found.quarantine,
+        groups=read.groups,
+        quarantine=read.quarantine,
         format="verl",
-        recognized=f"verl rollouts {_WRITTEN[found.uids]}, {counted(len(files), 'file')}",
+        recognized=f"verl rollouts {_WRITTEN[read.uids]}, {counted(len(files), 'file')}",
         inferred=[*inferred, *logged.sentences],
         missing=(
-            *(() if found.has_tokens else (_NO_TOKENS,)),
+            *(() if read.has_tokens else (_NO_TOKENS,)),
             _FILTERED,
             *(() if saved.weights else (_SHARDS,)),
             *(() if logged.file is not None else (SWITCH_ON,)),
@@ -355,13 +218,13 @@ def _read(request: ReadRequest) -> Run:
         weights=saved.weights,
         unmerged_weights=saved.unmerged,
         tokenizer=saved.tokenizer or run.tokenizer,
-        notes=dict.fromkeys(sorted(found.folded), _SEVERAL_OUTPUTS),
+        notes=dict.fromkeys(sorted(read.folded), _SEVERAL_OUTPUTS),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    """What the files hold."""
+class _Dump:
+    """The rollouts of a dump."""
 
     groups: Sequence[RolloutGroup]
     quarantine: QuarantineLog
@@ -370,7 +233,7 @@ class _Found:
     folded: frozenset[int]  # steps at which a session had several outputs
 
 
-def _by_row(files: Sequence[Path], request: ReadRequest) -> _Found:
+def _by_row(files: Sequence[Path], request: ReadRequest) -> _Dump:
     quarantine = WatchedLog(request.progress, files)
     rows = [row for file in files for row in read_jsonl(file, quarantine)]
     uids = _uids_of(row for _, row in rows)
@@ -380,7 +243,7 @@ def _by_row(files: Sequence[Path], request: ReadRequest) -> _Found:
     ):
         uids = "of outputs"  # which none is the uid of
     groups = build_groups(_rollouts(rows, quarantine, uids), quarantine)
-    return _Found(
+    return _Dump(
         groups=groups,
         quarantine=quarantine,
         uids=uids,
@@ -389,7 +252,7 @@ def _by_row(files: Sequence[Path], request: ReadRequest) -> _Found:
     )
 
 
-def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]], request: ReadRequest) -> _Found | None:
+def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]], request: ReadRequest) -> _Dump | None:
     """The groups of a log, without an object a rollout; None where all rows have to be seen at once.
 
     So it is where some lack a uid that others have, no two share one, or an output of a session, which may have
@@ -410,11 +273,11 @@ def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]],
         return _rollouts(all_rows, QuarantineLog(), uids)
 
     def records(file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[tuple[int, Record]]:
-        some = list(rows)
-        for location, row in some:
+        file_rows = list(rows)
+        for location, row in file_rows:
             if ("uid" in row and uids is None) or (uids == "of outputs" and isinstance(_tokens(row), UnusableRowError)):
                 depend.add(location)
-        return records_in(partial(_rows, uids), file, some, quarantine)
+        return records_in(partial(_rows, uids), file, file_rows, quarantine)
 
     lines = dump_columns(first, uids, has_tokens=has_tokens)
     if lines is None:
@@ -437,7 +300,7 @@ def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]],
     if groups is None:
         return None
     lengths = groups.table.num_tokens
-    return _Found(
+    return _Dump(
         groups=groups,
         quarantine=quarantine,
         uids=uids,
@@ -447,7 +310,7 @@ def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]],
 
 
 def _uids_of(rows: Iterable[Mapping[str, Any]]) -> Uids:
-    """What uids name, told by the first rows of a log."""
+    """What uids name, by the first rows of a log."""
     uids = (str(row["uid"]) for row in rows if "uid" in row)
     first = list(islice(uids, _NUM_PEEKED))
     if not first:
@@ -459,8 +322,10 @@ def _steps_with_several(rows: Sequence[Row], uids: Uids) -> frozenset[int]:
     """Steps at which some session has several outputs."""
     if uids != "of outputs":
         return frozenset()
-    kept = [outputs[-1] for outputs in outputs_of_sessions(rows)]
-    before, after = (Counter(row["step"] for _, row in some if type(row.get("step")) is int) for some in (rows, kept))
+    last_outputs = [outputs[-1] for outputs in outputs_of_sessions(rows)]
+    before, after = (
+        Counter(row["step"] for _, row in outputs if type(row.get("step")) is int) for outputs in (rows, last_outputs)
+    )
     return frozenset(step for step in before if after[step] < before[step])
 
 
@@ -469,6 +334,13 @@ def _folder(path: Path) -> Path:
     below = path / "rollout"
     has_own = path.is_dir() and any(_NUMBERED.fullmatch(file.name) for file in path.iterdir())
     return below if below.is_dir() and not has_own else path
+
+
+def _tokens(cells: Mapping[str, Any]) -> Tokens | UnusableRowError | None:
+    try:
+        return row_tokens(cells)
+    except UnusableRowError as error:
+        return error
 
 
 def outputs_of_sessions(rows: Iterable[tuple[str, dict[str, Any]]]) -> list[list[tuple[str, dict[str, Any]]]]:
@@ -489,22 +361,22 @@ def _rollouts(rows: Sequence[Row], quarantine: QuarantineLog, uids: Uids) -> Ite
     """The rollouts of rows: of a session with several outputs its last one, with the tokens of all."""
     sessions = outputs_of_sessions(rows) if uids == "of outputs" else [[row] for row in rows]
     last = [outputs[-1] for outputs in sessions]
-    for place, record in records_in(partial(_rows, uids), Path(), last, quarantine):
-        before = sessions[place][:-1]
+    for session, record in records_in(partial(_rows, uids), Path(), last, quarantine):
+        before = sessions[session][:-1]
         yield _with_earlier(record, before, quarantine) if before else record
 
 
 def _with_earlier(record: Record, before: Sequence[Row], quarantine: QuarantineLog) -> Record:
     """A rollout with its session's outputs before; without tokens where one has none, as a part would pass for all."""
-    known: list[Tokens] = []
+    earlier_tokens: list[Tokens] = []
     for location, row in reversed(before):
         tokens = _tokens(row)
         if isinstance(tokens, UnusableRowError):
             quarantine.add(str(tokens), location)
         elif tokens is not None:
-            known.append(tokens)
-    is_whole = record.tokens is not None and len(known) == len(before)
-    tokens, earlier = (record.tokens, tuple(known[::-1])) if is_whole else (None, ())
+            earlier_tokens.append(tokens)
+    is_whole = record.tokens is not None and len(earlier_tokens) == len(before)
+    tokens, earlier = (record.tokens, tuple(earlier_tokens[::-1])) if is_whole else (None, ())
     return replace(record, tokens=tokens, earlier=earlier, advantage=None)
 
 
