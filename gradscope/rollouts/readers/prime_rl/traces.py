@@ -20,7 +20,6 @@ from msgspec import UNSET
 from gradscope.reason import Reason
 from gradscope.rollouts.config_file import flattened
 from gradscope.rollouts.groups import RolloutGroup
-from gradscope.rollouts.readers.beside import CheckpointLayout, metric_lines, readable, saved_weights, trainer_settings
 from gradscope.rollouts.readers.format import Format, LogRow, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.cells import (
     cut_sequence,
@@ -57,6 +56,13 @@ from gradscope.rollouts.readers.prime_rl.episode import (
 from gradscope.rollouts.readers.prime_rl.stream import read_stream, stream_files
 from gradscope.rollouts.readers.reduction.columns import Columns, int_steps
 from gradscope.rollouts.readers.reduction.log import keeps_texts, reduced_groups
+from gradscope.rollouts.readers.run_files import (
+    CheckpointLayout,
+    metric_lines,
+    readable,
+    saved_weights,
+    trainer_settings,
+)
 from gradscope.rollouts.run import Run, TrainerSettings
 
 STEP = re.compile(r"^step_([0-9]+)$")  # a step's folder

@@ -349,7 +349,7 @@ class Whole:
             advantage=_unless_unknown(found.get("advantage")),
             prompt_texts=tuple(texts) if any(texts) else None,
             policy=found.get("policy"),
-            place=place[first],
+            first_row=place[first],
             sample=found.get("sample"),
         )
         return table, found.get("sample")

@@ -17,7 +17,6 @@ from msgspec import UNSET
 
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import RewardTable, Status, Tokens
-from gradscope.rollouts.readers.beside import with_logged_metrics
 from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.generic import chosen_name
 from gradscope.rollouts.readers.parsing.cells import (
@@ -50,6 +49,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     rewards_of,
     sample_hashes,
 )
+from gradscope.rollouts.readers.run_files import with_logged_metrics
 from gradscope.rollouts.readers.slime.torch_archive import is_archive, read_archive
 
 _digest_of_text = lru_cache(maxsize=256)(digest)  # samples of one prompt stand side by side

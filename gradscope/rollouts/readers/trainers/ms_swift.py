@@ -29,7 +29,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     usable_reward,
     whole_number,
 )
-from gradscope.rollouts.readers.parsing.jsonl import placed_rows, read_jsonl
+from gradscope.rollouts.readers.parsing.jsonl import located_rows, read_jsonl
 from gradscope.rollouts.readers.parsing.quarantine import (
     TEXT_ONLY,
     LinesLog,
@@ -96,7 +96,7 @@ def _read(request: ReadRequest) -> Run:
     before: dict[str, Sequence[Any]] | None = None
     lines, spans = quarantine.of_lines(), StepSpans()
     for number, file in enumerate(files):
-        for row in placed_rows(file, lines):
+        for row in located_rows(file, lines):
             for line in _lines_in(f"{file}:{row.number}", row.cells, lines):
                 if weights is None:
                     weights, inferred = _weights(line, settings)

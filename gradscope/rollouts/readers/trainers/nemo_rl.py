@@ -20,15 +20,6 @@ from msgspec import UNSET
 
 from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.groups import UNKNOWN, Tokens
-from gradscope.rollouts.readers.beside import (
-    CheckpointLayout,
-    Metrics,
-    metric_lines,
-    numbered_folders,
-    saved_weights,
-    scalar_metrics,
-    trainer_settings,
-)
 from gradscope.rollouts.readers.format import LogColumns, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
@@ -55,6 +46,15 @@ from gradscope.rollouts.readers.reduction.columns import (
     numbers_of,
     nums_ids,
     step_numbers,
+)
+from gradscope.rollouts.readers.run_files import (
+    CheckpointLayout,
+    Metrics,
+    metric_lines,
+    numbered_folders,
+    saved_weights,
+    scalar_metrics,
+    trainer_settings,
 )
 from gradscope.rollouts.run import Run, TrainerSettings
 

@@ -17,7 +17,6 @@ import numpy as np
 
 from gradscope.rollouts.arrays import to_strings, to_texts
 from gradscope.rollouts.groups import RewardTable, Status, Tokens
-from gradscope.rollouts.readers.beside import with_logged_metrics
 from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.cells import NOT_ALIGNED, NOT_IDS, digest, numbers, token_ids, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError, counted, hidden_by
@@ -32,6 +31,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     num_ids,
     nums_ids,
 )
+from gradscope.rollouts.readers.run_files import with_logged_metrics
 
 _Prompts = defaultdict[tuple[int, str | None], set[str]]  # step and ``prompt_idx`` -> ids of its prompts
 _STATUS: dict[str, Status] = {"'stop'": "completed", "'length'": "truncated"}
