@@ -12,7 +12,7 @@ import pytest
 from filelock import FileLock
 from hypothesis import settings
 
-from tests.places import cache, memory, web
+from tests.sources import cache, memory, web
 
 __all__ = ["cache", "memory", "web"]
 

@@ -126,7 +126,7 @@ def _with_remembered(
     for entry in remembered_for(run):
         new = [name for name in entry.options if _value_of(read, name) is None]
         if _INITIAL in new and _INITIAL not in offered and entry.owner is None:
-            read = read.with_initial_if_whole(str(entry.options[_INITIAL]))
+            read = read.with_initial_if_complete(str(entry.options[_INITIAL]))
         used = [name for name in new if name in wanted]
         if not used:
             continue

@@ -21,15 +21,12 @@ _MOST_REFERENCES = 8  # longest chain of values that refer to values
 
 
 def config_format(path: Path) -> str:
-    """What a file is read as, by the end of its name."""
+    """The format that a file is read in, by its suffix."""
     return _FORMATS.get(path.suffix, "JSON")
 
 
 def read_document(path: Path) -> Any:
-    """What a file holds.
-
-    Returns:
-        The document.
+    """The parsed document of a file.
 
     Raises:
         InputError: It is no regular file, or too large.
@@ -50,7 +47,7 @@ def read_document(path: Path) -> Any:
 
 
 def _yaml(text: str) -> Any:
-    import yaml  # which few logs have beside them
+    import yaml  # few logs come with YAML
 
     try:
         return yaml.safe_load(text)
@@ -59,10 +56,7 @@ def _yaml(text: str) -> Any:
 
 
 def flattened(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested values by their paths; those that refer to another one, as Hydra writes them, have its value.
-
-    Returns:
-        Path -> value.
+    """Path -> value of nested settings; one that refers to another, as Hydra writes it, has the other's value.
 
     Example:
         >>> flattened({"data": {"length": 8}, "rollout": {"response_length": "${data.length}"}})
@@ -83,8 +77,8 @@ def _leaves(config: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
 
 def _resolved(value: Any, flat: Mapping[str, Any]) -> Any:
     for _ in range(_MOST_REFERENCES):
-        found = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
-        if found is None:
+        reference = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        if reference is None:
             return value
-        value = flat.get(found[1], None if found[2] is None else _yaml(found[2]))
+        value = flat.get(reference[1], None if reference[2] is None else _yaml(reference[2]))
     return None

@@ -1,7 +1,7 @@
 """Scalars in TensorBoard's event files: records of a length, a message of protocol buffers, and a checksum of each.
 
-Of a message only what a scalar takes is read: its step (field 2) and its summary (5), whose values (1) have a tag (1)
-and a number (2, float32).
+Of a message only the fields of a scalar are read: its step (field 2) and its summary (5), whose values (1) have a tag
+(1) and a number (2, float32).
 """
 
 from __future__ import annotations
@@ -21,31 +21,28 @@ from gradscope.rollouts.step_metrics import Counts, Floats, Numbers, StepMetrics
 Bytes = NDArray[np.uint8]
 
 _NUMBER, _LONG, _BYTES, _SHORT = 0, 1, 2, 5
-"""Wire types: a number in as many bytes as it takes, eight bytes, a length and so many bytes, four bytes."""
+"""Wire types: a varint, eight bytes, a length and so many bytes, four bytes."""
 _NONE = 0  # the checksum of a writer that makes none
-Field = tuple[int, int | bytes, int]  # number, value, and where the value stands
+Field = tuple[int, int | bytes, int]  # number, value, offset of the value
 
 _FEW, _LONG_MESSAGE, _MOST_KINDS = 16, 512, 32
 """Fewer messages of a size, longer ones and those of further kinds are read one by one."""
-_CELLS = 1 << 21  # bytes of messages that are looked at together
+_CELLS = 1 << 21  # bytes of messages that are compared together
 _MOST_STEPS = (1 << 63) - 1
 _NO_STEPS = np.zeros(0, dtype=np.int64)
 
 
 def event_files(folder: Path, *, below: Sequence[str] = ("**",)) -> list[Path]:
-    """TensorBoard's files in some folders below one, in order: all, unless these may hold other runs; no pipes."""
-    found = (path for pattern in below for path in folder.glob(str(Path(pattern, "events.out.tfevents.*"))))
-    return sorted(path for path in found if path.is_file())
+    """TensorBoard's files in the folders below one that match the patterns, sorted; no pipes."""
+    paths = (path for pattern in below for path in folder.glob(str(Path(pattern, "events.out.tfevents.*"))))
+    return sorted(path for path in paths if path.is_file())
 
 
 def scalars_in(file: Path, damaged: Callable[[str], None]) -> StepMetrics:
-    """The scalars of a file; a last record that is cut off is left out, for it may be being written.
+    """The scalars of a file, of a repeated one the later; a last record that is cut off may be being written.
 
     Args:
-        damaged: Told in a few words of each part that cannot be used.
-
-    Returns:
-        Step -> tag -> value, of a repeated one the later.
+        damaged: Called with the reason for each part that cannot be used.
     """
     data = np.frombuffer(read_limited(file), dtype=np.uint8)
     starts, sizes, why = _records(data)
@@ -53,45 +50,45 @@ def scalars_in(file: Path, damaged: Callable[[str], None]) -> StepMetrics:
     order = np.argsort(sizes, kind="stable")
     for alike in np.split(order, np.flatnonzero(np.diff(sizes[order])) + 1):
         read.records(data, starts, alike, int(sizes[alike[0]]) if len(alike) else 0)
-    for _, said in sorted(read.damage):
-        damaged(said)
+    for _, message in sorted(read.damage):
+        damaged(message)
     if why:
         damaged(why)
     return read.result()
 
 
 class _Scalars:
-    """What was read of some records, each by its number."""
+    """The scalars of records, each with the number of its record."""
 
     def __init__(self) -> None:
-        self.damage: list[tuple[int, str]] = []  # the record, and what is wrong with it
-        self._found: dict[str, list[tuple[Counts, Counts, Floats]]] = {}  # tag -> records, steps, values
+        self.damage: list[tuple[int, str]] = []  # number of a record, and what is wrong with it
+        self._columns: dict[str, list[tuple[Counts, Counts, Floats]]] = {}  # tag -> records, steps, values
 
     def records(self, data: Bytes, starts: Counts, numbers: Counts, size: int) -> None:
-        """Read messages of one size: of some thousands at once those that differ in time, step and value alone."""
+        """Read messages of one size: thousands at once where they differ in time, step and value alone."""
         at_once = max(_CELLS // max(size, 1), 1)
-        for left in np.split(numbers, range(at_once, len(numbers), at_once)):
-            is_short = len(left) >= _FEW and size <= _LONG_MESSAGE
-            messages = data[starts[left][:, None] + np.arange(12, 12 + size)] if is_short else data[:0]
+        for remaining in np.split(numbers, range(at_once, len(numbers), at_once)):
+            is_short = len(remaining) >= _FEW and size <= _LONG_MESSAGE
+            messages = data[starts[remaining][:, None] + np.arange(12, 12 + size)] if is_short else data[:0]
             for _ in range(_MOST_KINDS if is_short else 0):
-                layout = _layout(messages[0].tobytes()) if len(left) else None
+                layout = _layout(messages[0].tobytes()) if len(remaining) else None
                 if layout is None:
                     break
                 is_alike = _are_alike(messages, layout)
-                alike, found = messages[is_alike], left[is_alike]
-                written = _words(data, starts[found] + 12 + size)
-                is_whole = (written == _NONE) | (written == _checksums(alike))
-                for number in found[~is_whole].tolist():
-                    self._spoilt(number, int(starts[number]))
-                one = (found[is_whole], *(column[is_whole] for column in _taken(alike, layout)))
-                self._found.setdefault(layout.tag, []).append(one)
-                messages, left = messages[~is_alike], left[~is_alike]
-            for number in left.tolist():
+                alike, alike_numbers = messages[is_alike], remaining[is_alike]
+                written = _words(data, starts[alike_numbers] + 12 + size)
+                is_intact = (written == _NONE) | (written == _checksums(alike))
+                for number in alike_numbers[~is_intact].tolist():
+                    self._add_damaged(number, int(starts[number]))
+                steps, values = (column[is_intact] for column in _steps_and_values(alike, layout))
+                self._columns.setdefault(layout.tag, []).append((alike_numbers[is_intact], steps, values))
+                messages, remaining = messages[~is_alike], remaining[~is_alike]
+            for number in remaining.tolist():
                 start = int(starts[number])
                 message = data[start + 12 : start + 12 + size].tobytes()
-                self._one(number, start, message, int(_words(data, starts[[number]] + 12 + size)[0]))
+                self._add_record(number, start, message, int(_words(data, starts[[number]] + 12 + size)[0]))
 
-    def _one(self, number: int, at: int, message: bytes, checksum: int) -> None:
+    def _add_record(self, number: int, at: int, message: bytes, checksum: int) -> None:
         try:
             event = list(_fields(message))
             step = next((value for field, value, _ in event if field == 2 and isinstance(value, int)), 0)
@@ -99,23 +96,23 @@ class _Scalars:
         except (IndexError, ValueError, struct.error):
             self.damage.append((number, f"the record at byte {at:,} is none"))
             return
-        if values and checksum not in (_NONE, masked_checksum(message)):  # of images, which are not read, it takes long
-            self._spoilt(number, at)
+        if values and checksum not in (_NONE, masked_checksum(message)):  # slow for images, which are not read
+            self._add_damaged(number, at)
             return
         for tag, value in values:
-            one = (np.array([number]), np.array([min(step, _MOST_STEPS)]), np.array([value]))
-            self._found.setdefault(tag, []).append(one)
+            scalar = (np.array([number]), np.array([min(step, _MOST_STEPS)]), np.array([value]))
+            self._columns.setdefault(tag, []).append(scalar)
 
-    def _spoilt(self, number: int, at: int) -> None:
-        said = f"the record at byte {at:,} is not what was written: its checksum is another"
-        self.damage.append((number, said))
+    def _add_damaged(self, number: int, at: int) -> None:
+        reason = f"the record at byte {at:,} is not what was written: its checksum is another"
+        self.damage.append((number, reason))
 
     def result(self) -> StepMetrics:
         """The later of two values of a tag at a step; tags in the order of the file."""
         joined = {
-            tag: tuple(map(np.concatenate, zip(*some, strict=True)))
-            for tag, some in self._found.items()
-            if any(len(one[0]) for one in some)
+            tag: tuple(map(np.concatenate, zip(*chunks, strict=True)))
+            for tag, chunks in self._columns.items()
+            if any(len(numbers) for numbers, _, _ in chunks)
         }
         tags = sorted(joined, key=lambda tag: int(joined[tag][0].min()))
         steps = np.unique(np.concatenate([_NO_STEPS, *(joined[tag][1] for tag in tags)]))
@@ -129,10 +126,7 @@ class _Scalars:
 
 
 def masked_checksum(data: bytes) -> int:
-    """The CRC-32C of some bytes, rotated and shifted as in TensorFlow's records.
-
-    Returns:
-        32 bits.
+    """The CRC-32C of bytes, rotated and shifted as in TensorFlow's records.
 
     Example:
         >>> hex(masked_checksum(b"123456789"))
@@ -146,7 +140,7 @@ def masked_checksum(data: bytes) -> int:
 
 
 def _checksums(messages: Bytes) -> NDArray[np.uint32]:
-    """:func:`masked_checksum` of each of some messages of one size, [M]."""
+    """:func:`masked_checksum` of each of M messages of one size, [M]."""
     table = np.array(_table(), dtype=np.uint32)
     checksums = np.full(len(messages), 0xFFFFFFFF, dtype=np.uint32)
     for column in messages.T:
@@ -166,10 +160,10 @@ def _table() -> tuple[int, ...]:
 
 
 def _records(data: Bytes) -> tuple[Counts, Counts, str]:
-    """Where each record starts, the bytes of its message, and why what follows them cannot be read, or nothing."""
-    bounds, whole = [0], data.data
+    """Offset of each record, bytes of its message, and why the rest of the file cannot be read, or an empty text."""
+    bounds, buffer = [0], data.data
     while (at := bounds[-1]) + 12 <= len(data):
-        bounds.append(at + 16 + int.from_bytes(whole[at : at + 8], "little"))
+        bounds.append(at + 16 + int.from_bytes(buffer[at : at + 8], "little"))
     last = bounds.pop()
     starts = np.array(bounds if last > 0 else [], dtype=np.int64)
     written = _words(data, starts + 8)
@@ -186,12 +180,12 @@ def _records(data: Bytes) -> tuple[Counts, Counts, str]:
 
 
 def _words(data: Bytes, at: Counts) -> NDArray[np.uint32]:
-    """The four bytes from each place on as a number."""
+    """The four bytes from each offset on as a number."""
     return np.asarray(data[at[:, None] + np.arange(4)].view("<u4")[:, 0])
 
 
 class _Layout(NamedTuple):
-    """Where a message has what its scalar is made of."""
+    """Where a message has the parts of its scalar."""
 
     time_at: int  # the first of eight bytes
     step: tuple[int, int]  # the first byte, and the one behind the last
@@ -200,22 +194,22 @@ class _Layout(NamedTuple):
 
 
 def _layout(message: bytes) -> _Layout | None:
-    """That of an event of one time, one step and one scalar; None of any other."""
+    """The layout of an event of one time, one step and one scalar; None for any other."""
     try:
         event = list(_fields(message))
-        (tag, _, value_at), *others = _values(event)
+        (tag, _, value_at), *further = _values(event)
     except (IndexError, ValueError, struct.error):
         return None
-    place = {number: at for number, _, at in event}
-    known = place.keys() >= {1, 2, 5} and len(place) == len(event) and not others
-    if not known or message[place[1] - 1] & 7 != _LONG or message[place[2] - 1] & 7 != _NUMBER:
+    offsets = {number: at for number, _, at in event}
+    is_one_scalar = offsets.keys() >= {1, 2, 5} and len(offsets) == len(event) and not further
+    if not is_one_scalar or message[offsets[1] - 1] & 7 != _LONG or message[offsets[2] - 1] & 7 != _NUMBER:
         return None
-    size = next(count for count in range(1, 11) if message[place[2] + count - 1] < 128)
-    return _Layout(place[1], (place[2], place[2] + size), tag, value_at) if size < 9 else None
+    size = next(count for count in range(1, 11) if message[offsets[2] + count - 1] < 128)
+    return _Layout(offsets[1], (offsets[2], offsets[2] + size), tag, value_at) if size < 9 else None
 
 
 def _are_alike(messages: Bytes, layout: _Layout) -> NDArray[np.bool_]:
-    """Which of some messages differ from the first in time, step and value alone, [M]."""
+    """Which messages differ from the first in time, step and value alone, [M]."""
     is_same = messages == messages[0]
     step, value_at = slice(*layout.step), layout.value_at
     is_same[:, step] = (messages[:, step] ^ messages[0, step]) < 128  # the last byte alone is below
@@ -224,25 +218,25 @@ def _are_alike(messages: Bytes, layout: _Layout) -> NDArray[np.bool_]:
     return np.asarray(is_same.all(axis=1))
 
 
-def _taken(messages: Bytes, layout: _Layout) -> tuple[Counts, Floats]:
+def _steps_and_values(messages: Bytes, layout: _Layout) -> tuple[Counts, Floats]:
     """Steps and values, [M]."""
     steps = np.zeros(len(messages), dtype=np.int64)
-    for shift, place in enumerate(range(*layout.step)):
-        steps |= (messages[:, place].astype(np.int64) & 127) << (7 * shift)
+    for shift, column in enumerate(range(*layout.step)):
+        steps |= (messages[:, column].astype(np.int64) & 127) << (7 * shift)
     values = np.ascontiguousarray(messages[:, layout.value_at : layout.value_at + 4]).view("<f4")
     return steps, values[:, 0].astype(np.float64)
 
 
 def _values(event: list[Field]) -> Iterator[tuple[str, float, int]]:
-    """The scalars of an event: tag, value, and where in the message the value stands."""
+    """The scalars of an event: tag, value, and the value's offset in the message."""
     summaries = ((value, at) for number, value, at in event if number == 5 and isinstance(value, bytes))
     for summary, begin in summaries:
         for number, value, at in _fields(summary):
             if number == 1 and isinstance(value, bytes):
-                fields = {inner: (found, place) for inner, found, place in _fields(value)}
-                (tag, _), (simple, place) = fields.get(1, (0, 0)), fields.get(2, (0, 0))
+                fields = {inner: (content, offset) for inner, content, offset in _fields(value)}
+                (tag, _), (simple, offset) = fields.get(1, (0, 0)), fields.get(2, (0, 0))
                 if isinstance(tag, bytes) and isinstance(simple, bytes):
-                    yield tag.decode("utf-8"), struct.unpack("<f", simple)[0], begin + at + place
+                    yield tag.decode("utf-8"), struct.unpack("<f", simple)[0], begin + at + offset
 
 
 def _fields(message: bytes) -> Iterator[Field]:

@@ -21,8 +21,8 @@ _SMALLEST, _LARGEST = 1e-100, 1e100
 """Of a reward function; the squares of larger ones, and their sums, are no floats, those of smaller ones are 0."""
 _TOLERANCE = 1e-6  # largest residual, relative to the largest sum of absolute terms: a few roundings of float32
 _MOST_TERMS = 4
-_MOST_COLUMNS = 12  # columns among which sums are looked for: of 12 there are 793 sums of up to 4
-_ROWS = 2048  # rows that are looked at first; all of them then confirm what is found
+_MOST_COLUMNS = 12  # columns that are tried: 12 have 793 sums of up to 4
+_ROWS = 2048  # rows that are tried first; a sum that fits them is then confirmed on all
 _ROWS_A_TERM = 8  # fewer rows a weight could fit by chance
 
 
@@ -35,7 +35,7 @@ class FunctionRewards:
 
 
 def function_rewards(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> FunctionRewards | None:
-    """The logged rewards of each function, with the trainer's weights or 1; None where these are of another number."""
+    """The logged rewards of each function, with the trainer's weights or 1; None where their numbers differ."""
     names = list(dict.fromkeys(name for group in groups for rollout in group.rollouts for name in rollout.rewards))
     weights = settings.get("reward_weights") or [1.0] * len(names)
     if not names or len(weights) != len(names):
@@ -52,17 +52,17 @@ def adds_up(reward: Array, columns: Mapping[str, Array], weights: Mapping[str, f
     """Whether a reward is the weighted sum of columns, up to the rounding of float32.
 
     Args:
-        reward: [N]; rows without one are passed over.
+        reward: [N]; rows without a reward are skipped.
         columns: Name -> numbers, [N]; NaN, where a function does not apply, adds nothing, as in TRL.
         weights: Name -> weight.
     """
     total, scale = np.zeros(len(reward)), np.zeros(len(reward))
-    known = ~np.isnan(reward)
-    with np.errstate(over="ignore", invalid="ignore"):  # what adds up to infinity is no reward
+    has_reward = ~np.isnan(reward)
+    with np.errstate(over="ignore", invalid="ignore"):  # an infinite sum is no reward
         for name, weight in weights.items():
             term = weight * np.nan_to_num(columns[name])
             total, scale = total + term, scale + np.abs(term)
-        return bool(np.all(np.abs(total - reward)[known] <= _TOLERANCE * scale[known].max(initial=0.0)))
+        return bool(np.all(np.abs(total - reward)[has_reward] <= _TOLERANCE * scale[has_reward].max(initial=0.0)))
 
 
 def reward_terms(reward: Array, columns: Mapping[str, Array]) -> dict[str, float] | None:
@@ -73,16 +73,17 @@ def reward_terms(reward: Array, columns: Mapping[str, Array]) -> dict[str, float
         columns: Name -> numbers, [N]; NaN adds nothing. Of columns that are multiples of each other the first counts.
 
     Returns:
-        Name -> weight, of the fewest columns that do; None where none do in every row, where several sets of as many
-        do, and where there are too few rows or different values for that to be no coincidence.
+        Name -> weight, of the fewest columns that add up to it; None where none do in every row, where several sets of
+        as many do, and where too few rows or different values make that a coincidence.
 
     Example:
         >>> correct, length = np.array([1.0, 0.0, 1.0, 0.0] * 5), np.arange(20.0)
         >>> reward_terms(correct - 0.01 * length, {"correct": correct, "length": length})
         {'correct': 1.0, 'length': -0.01}
     """
-    known = np.flatnonzero(~np.isnan(reward))
-    rows = known[np.unique(np.linspace(0, max(len(known) - 1, 0), _ROWS).astype(np.int64))] if len(known) else known
+    rows = np.flatnonzero(~np.isnan(reward))
+    if len(rows):
+        rows = rows[np.unique(np.linspace(0, len(rows) - 1, _ROWS).astype(np.int64))]
     names = _different({name: np.nan_to_num(values[rows]) for name, values in columns.items()})[:_MOST_COLUMNS]
     if not names or len(rows) < _ROWS_A_TERM:
         return None
@@ -100,7 +101,7 @@ def reward_terms(reward: Array, columns: Mapping[str, Array]) -> dict[str, float
 
 
 def _different(columns: Mapping[str, Array]) -> list[str]:
-    """Columns that can be squared, are not 0 throughout, and are no multiple of one before them."""
+    """Columns that can be squared, are not 0 throughout, and are no multiple of an earlier one."""
     names: list[str] = []
     for name, values in columns.items():
         if _SMALLEST < np.abs(values).max(initial=0) < _LARGEST and not any(
@@ -116,11 +117,11 @@ def _is_multiple(first: Array, second: Array) -> bool:
 
 
 def _solutions(table: Array, reward: Array, size: int) -> Iterator[tuple[list[int], Sequence[float]]]:
-    """Sets of so many columns that may add up to the reward, with rounded weights none of which is next to nothing."""
+    """Sets of ``size`` columns that may add up to the reward, with rounded weights, none of them negligible."""
     # least squares of the triangular factor has the same solutions and the same residual, of a dozen rows
     factor: Array = np.asarray(np.linalg.qr(np.column_stack([table, reward]), mode="r"))
     lengths = np.sqrt(np.sum(factor**2, axis=0))
-    for chosen in (list(places) for places in combinations(range(table.shape[1]), size)):
+    for chosen in (list(columns) for columns in combinations(range(table.shape[1]), size)):
         weights, _, rank, _ = np.linalg.lstsq(factor[:, chosen], factor[:, -1], rcond=None)
         residual = float(np.linalg.norm(factor[:, chosen] @ weights - factor[:, -1]))
         terms = np.abs(weights) * lengths[chosen]

@@ -1,4 +1,4 @@
-"""The groups of a run: in memory, made of a table of rewards, or left on disk until a step is asked for."""
+"""The groups of a run: in memory, made from a table of rewards, or left on disk until a step is asked for."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Tokens:
 
     @property
     def advantage(self) -> float | None:
-        """The one advantage that all sampled tokens have; None where they differ or have none."""
+        """The advantage that all sampled tokens share; None where they differ or have none."""
         if self.token_advantages is None:
             return None
         levels = {value for value, sampled in zip(self.token_advantages, self.mask, strict=True) if sampled}
@@ -122,10 +122,7 @@ class RolloutGroup:
 
 
 def group_name(step: int, group: str) -> str:
-    """A group's name within its run: its step (0 where the log has none) and what its rows share within the step.
-
-    Returns:
-        The name; without a step the group alone.
+    """A group's name within its run: its step and its name within the step, alone where the log has no step (0).
 
     Example:
         >>> group_name(3, "a"), group_name(0, "a")
@@ -137,7 +134,7 @@ def group_name(step: int, group: str) -> str:
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_AT_ONCE = 1 << 17  # groups of one size that are looked at at once: what is made of them stays below some dozen MB
+_AT_ONCE = 1 << 17  # groups of one size in a block, so that arrays made from it stay below a few dozen MB
 _OF_ROLLOUTS = ("reward", "advantage", "num_tokens", "seconds", "policy", "sample")
 UNKNOWN = -1  # a number of tokens that was not logged, and a rollout without a policy's name
 
@@ -148,29 +145,29 @@ class RewardTable:
 
     step: Counts  # the trainer's step, [J]
     names: tuple[str, ...] | pa.Array
-    """What groups are called: within the run, or, as an array of strings, within their steps, [J]."""
-    prompt: Counts  # the place of a group's prompt in ``prompts``, [J]
+    """Names of the groups: within the run, or, as an array of strings, within their steps, [J]."""
+    prompt: Counts  # the index of a group's prompt in ``prompts``, [J]
     prompts: Sequence[str]  # ids of the prompts, each once, by their first group
     size: Counts  # rollouts of the group, at least 1, [J]
     reward: Floats  # the scalar reward, [N]; NaN where it is missing or not a finite number
     rewards: Mapping[str, Floats] = field(default_factory=dict)
     """Reward function -> its rewards, unweighted, [N]; NaN likewise."""
     advantage: Floats | None = None
-    """The advantage that the optimizer saw, [N]; NaN where that was not logged, None where it nowhere was."""
+    """The advantage that the optimizer saw, [N]; NaN where it was not logged, None where no rollout has one."""
     prompt_texts: Sequence[str] | None = None  # the texts of ``prompts``; None where only their ids were read
     num_tokens: Counts | None = None
-    """Completion tokens of all its sequences, [N]; -1 where they were not logged, None where they nowhere were."""
+    """Completion tokens of all its sequences, [N]; -1 where they were not logged, None where no rollout has them."""
     seconds: Floats | None = None
-    """How long a completion took to generate, [N]; NaN where that was not logged, None where it nowhere was."""
+    """How long a completion took to generate, [N]; NaN where it was not logged, None where no rollout has it."""
     policy: Counts | None = None
-    """The place of a rollout's policy in ``policies``, [N]; -1 where it has none, None where the log names none."""
+    """The index of a rollout's policy in ``policies``, [N]; -1 where it has none, None where the log names none."""
     policies: tuple[str, ...] = ()  # names of the policies, by their first rollout
-    place: Counts | None = None
+    first_row: Counts | None = None
     """The number of each group's first row within the log, ascending from file to file, [J]; None where the rows were
     not numbered."""
     sample: NDArray[np.uint32] | None = None
-    """A short hash of what tells a rollout from the others of its group, [N]; 0 where nothing does, None where nothing
-    was hashed."""
+    """A short hash that distinguishes a rollout within its group, [N]; 0 where there is nothing to hash, None where
+    nothing was hashed."""
 
     @classmethod
     def of_groups(cls, groups: Iterable[RolloutGroup]) -> RewardTable:
@@ -182,7 +179,7 @@ class RewardTable:
         policies = {
             name: at for at, name in enumerate(dict.fromkeys(rollout.policy for rollout in rollouts if rollout.policy))
         }
-        lengths = [UNKNOWN if (known := rollout.num_tokens) is None else known for rollout in rollouts]
+        lengths = [UNKNOWN if (number := rollout.num_tokens) is None else number for rollout in rollouts]
         return cls(
             step=np.array([group.step for group in groups], dtype=np.int64),
             names=tuple(group.group_id for group in groups),
@@ -213,7 +210,7 @@ class RewardTable:
 
     @cached_property
     def starts(self) -> Counts:
-        """The place of each group's first rollout, [J]."""
+        """The index of each group's first rollout, [J]."""
         return np.asarray(np.cumsum(self.size) - self.size, dtype=np.int64)
 
     def ids(self) -> tuple[str, ...]:
@@ -223,7 +220,7 @@ class RewardTable:
         return tuple(map(group_name, self.step.tolist(), to_texts(self.names)))
 
     def sums(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Sums of values [N] over the rollouts of each group, [J]: whole numbers of whole numbers and of flags."""
+        """Sums of values [N] over the rollouts of each group, [J]: integers of integers and of flags."""
         sums = np.zeros(len(self), dtype=np.int64 if values.dtype == np.bool_ else values.dtype)
         for start in range(0, len(self), _AT_ONCE):  # flags become numbers on the way
             begins = self.starts[start : start + _AT_ONCE]
@@ -234,54 +231,54 @@ class RewardTable:
         return sums
 
     def spread(self, values: Floats) -> Floats:
-        """The greatest of the values [N] of each group minus the least, [J]; NaN where one of them is."""
+        """The greatest of the values [N] of each group minus the least, [J]; NaN where one of them is NaN."""
         if not len(self):
             return np.zeros(0)
         return np.asarray(np.maximum.reduceat(values, self.starts) - np.minimum.reduceat(values, self.starts))
 
     def by_size(self, values: NDArray[Any]) -> Iterator[tuple[Counts, NDArray[Any]]]:
-        """Groups of one size at a time, and not too many: places [j] and values [j, G]; sizes by their first groups."""
+        """Blocks of groups of one size: indices [j] and values [j, G]; sizes in the order of their first groups."""
         sizes, first = np.unique(self.size, return_index=True)
         for size in sizes[np.argsort(first)].tolist():
             of_size = np.flatnonzero(self.size == size)
             for start in range(0, len(of_size), _AT_ONCE):
-                places = of_size[start : start + _AT_ONCE]
-                yield places, self._side_by_side(values, places, size)
+                indices = of_size[start : start + _AT_ONCE]
+                yield indices, self._side_by_side(values, indices, size)
 
-    def _side_by_side(self, values: NDArray[Any], places: Counts, size: int) -> NDArray[Any]:
-        """The values of groups of one size, [j, G], without a copy where no other group stands between them."""
-        if places[-1] - places[0] < len(places):
-            begin = int(self.starts[places[0]])
-            return values[begin : begin + len(places) * size].reshape(-1, size)
-        return np.asarray(values[self.starts[places, None] + np.arange(size)])
+    def _side_by_side(self, values: NDArray[Any], indices: Counts, size: int) -> NDArray[Any]:
+        """The values of groups of one size, [j, G], without a copy where the groups are contiguous."""
+        if indices[-1] - indices[0] < len(indices):
+            begin = int(self.starts[indices[0]])
+            return values[begin : begin + len(indices) * size].reshape(-1, size)
+        return np.asarray(values[self.starts[indices, None] + np.arange(size)])
 
-    def select(self, kept: NDArray[np.bool_]) -> RewardTable:
-        """The groups that are ``kept`` [J]; ``prompts``, their texts and ``policies`` are left as they are."""
-        if kept.all():
+    def select(self, is_selected: NDArray[np.bool_]) -> RewardTable:
+        """The selected groups, of a mask [J]; ``prompts``, their texts and ``policies`` stay as they are."""
+        if is_selected.all():
             return self
-        rows = np.repeat(kept, self.size)
+        rows = np.repeat(is_selected, self.size)
         columns = ((name, getattr(self, name)) for name in _OF_ROLLOUTS)
         chosen: dict[str, Any] = {name: None if values is None else values[rows] for name, values in columns}
         return dataclasses.replace(
             self,
-            step=self.step[kept],
-            names=_chosen(self.names, kept),
-            prompt=self.prompt[kept],
-            size=self.size[kept],
+            step=self.step[is_selected],
+            names=_chosen(self.names, is_selected),
+            prompt=self.prompt[is_selected],
+            size=self.size[is_selected],
             rewards={name: values[rows] for name, values in self.rewards.items()},
-            place=None if self.place is None else self.place[kept],
+            first_row=None if self.first_row is None else self.first_row[is_selected],
             **chosen,
         )
 
 
-def _chosen(names: tuple[str, ...] | pa.Array, kept: NDArray[np.bool_]) -> tuple[str, ...] | pa.Array:
+def _chosen(names: tuple[str, ...] | pa.Array, is_selected: NDArray[np.bool_]) -> tuple[str, ...] | pa.Array:
     if isinstance(names, tuple):
-        return tuple(compress(names, kept.tolist()))
-    return names.take(to_indices(np.flatnonzero(kept)))
+        return tuple(compress(names, is_selected.tolist()))
+    return names.take(to_indices(np.flatnonzero(is_selected)))
 
 
 class GroupsOfTable(Sequence[RolloutGroup]):
-    """Groups that are made when somebody asks for them: with rewards, without text or place in the log."""
+    """Groups that are made on demand: with rewards, without text or location in the log."""
 
     def __init__(self, table: RewardTable) -> None:
         self.table = table
@@ -325,8 +322,8 @@ class GroupsOfTable(Sequence[RolloutGroup]):
             return tuple(map(self._group, range(len(self))[index]))
         return self._group(range(len(self))[index])
 
-    def _group(self, place: int) -> RolloutGroup:
-        return self._groups[place]
+    def _group(self, index: int) -> RolloutGroup:
+        return self._groups[index]
 
     def __iter__(self) -> Iterator[RolloutGroup]:
         return iter(self._groups)
@@ -340,14 +337,14 @@ class GroupsOnDisk(GroupsOfTable):
 
         Args:
             table: Their rewards.
-            read: Reads the groups of a step back, whole and in the order of the table.
+            read: Reads all groups of a step back, in the order of the table.
         """
         super().__init__(table)
         self.read = read
         self._at = lru_cache(maxsize=2)(self._read_back)
 
     def at(self, step: int) -> tuple[RolloutGroup, ...]:
-        """The groups of a step, none where it has none; an InputError where they are no longer those of the table."""
+        """The groups of a step, empty where it has none; an InputError where they no longer match the table."""
         return self._at(step)
 
     def _read_back(self, step: int) -> tuple[RolloutGroup, ...]:
@@ -360,9 +357,9 @@ class GroupsOnDisk(GroupsOfTable):
             )
         return groups
 
-    def _group(self, place: int) -> RolloutGroup:
-        step = int(self.table.step[place])
-        return self.at(step)[place - int(np.searchsorted(self.table.step, step))]
+    def _group(self, index: int) -> RolloutGroup:
+        step = int(self.table.step[index])
+        return self.at(step)[index - int(np.searchsorted(self.table.step, step))]
 
     def __iter__(self) -> Iterator[RolloutGroup]:
         for step in steps_of(self):
@@ -370,7 +367,7 @@ class GroupsOnDisk(GroupsOfTable):
 
 
 def holds_rewards_alone(groups: Sequence[RolloutGroup]) -> bool:
-    """Whether groups were reduced to their rewards, so that their texts and tokens cannot be had."""
+    """Whether groups were reduced to their rewards, so that their texts and tokens cannot be read."""
     return isinstance(groups, GroupsOfTable) and not isinstance(groups, GroupsOnDisk)
 
 
@@ -382,7 +379,7 @@ def groups_at(groups: Sequence[RolloutGroup], step: int) -> tuple[RolloutGroup, 
 
 
 def reward_table(groups: Sequence[RolloutGroup]) -> RewardTable:
-    """The table of a run's groups: the one that they would be made from, or one made from them."""
+    """The table that a run's groups are made from, or one made from them."""
     return groups.table if isinstance(groups, GroupsOfTable) else RewardTable.of_groups(groups)
 
 
@@ -406,12 +403,12 @@ def rollouts_by_step(groups: Sequence[RolloutGroup]) -> tuple[Counts, Counts]:
         steps, sizes = groups.table.step, groups.table.size
     else:
         steps, sizes = (np.array([getattr(group, name) for group in groups], np.int64) for name in ("step", "size"))
-    found, place = np.unique(steps, return_inverse=True)
-    return found, np.bincount(place, weights=sizes).astype(np.int64)
+    unique_steps, step_index = np.unique(steps, return_inverse=True)
+    return unique_steps, np.bincount(step_index, weights=sizes).astype(np.int64)
 
 
 def groups_of_steps(groups: Sequence[RolloutGroup], steps: Iterable[int]) -> Sequence[RolloutGroup]:
-    """The groups of some steps, in their order."""
+    """The groups of the chosen steps, in their order."""
     chosen = set(steps)
     if isinstance(groups, GroupsOfTable):
         table = groups.table.select(np.isin(groups.table.step, list(chosen)))
@@ -420,14 +417,14 @@ def groups_of_steps(groups: Sequence[RolloutGroup], steps: Iterable[int]) -> Seq
 
 
 def num_used(groups: Sequence[RolloutGroup], *, needs_reward: bool = True) -> int:
-    """How many rollouts are of use: those with a reward, or all of them where none is needed."""
+    """How many rollouts are usable: those with a reward, or all of them where none is needed."""
     if isinstance(groups, GroupsOfTable):
         return int(np.sum(~np.isnan(groups.table.reward))) if needs_reward else len(groups.table.reward)
     return sum(group.size - (group.rewards.count(None) if needs_reward else 0) for group in groups)
 
 
 class _Rollouts(dict[tuple[float, ...], Rollout]):
-    """The rollout of some rewards, made when it is first asked for: rollouts of equal rewards are one object."""
+    """Rewards -> rollout, made when it is first asked for: rollouts of equal rewards are one object."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         super().__init__()
@@ -435,7 +432,7 @@ class _Rollouts(dict[tuple[float, ...], Rollout]):
 
     def __missing__(self, row: tuple[float, ...]) -> Rollout:
         reward, *rewards, advantage, seconds = (value if math.isfinite(value) else None for value in row)
-        made = Rollout(
+        rollout = Rollout(
             group_id="",
             sample=0,
             row=0,
@@ -446,5 +443,5 @@ class _Rollouts(dict[tuple[float, ...], Rollout]):
             advantage=advantage,
             seconds=seconds,
         )
-        self[row] = made
-        return made
+        self[row] = rollout
+        return rollout

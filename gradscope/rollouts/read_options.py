@@ -37,7 +37,7 @@ class ColumnNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """How to read a run. The defaults recognize the format and take what the folder itself tells."""
+    """How to read a run. The defaults recognize the format and use what the folder itself holds."""
 
     reader: Annotated[str | None, _input("Force a reader instead of detecting it.", "NAME")] = None
     model: Annotated[
@@ -79,14 +79,14 @@ class ReadOptions:
     """A run's name, or its number where the file names none."""
     strict: Annotated[bool, _input("Refuse a log with unusable rows.")] = False  # else they are set aside and counted
     of_run: Mapping[str, ReadOptions] = field(default_factory=dict)
-    """Of several runs those that are read in a way of their own, by their names as given."""
+    """Options of single runs that differ from those of the rest, by the runs' names as typed."""
 
     def for_run(self, path: str | Path) -> ReadOptions:
         """How to read one of several runs."""
         return next((own for name, own in self.of_run.items() if Path(name) == Path(path)), self)
 
-    def with_initial_if_whole(self, folder: str) -> ReadOptions:
-        """These options with the weights before the first update, where that folder still holds whole ones."""
+    def with_initial_if_complete(self, folder: str) -> ReadOptions:
+        """These options with the weights before the first update, where that folder still holds complete ones."""
         from gradscope.rollouts.checkpoint_folders import weights_kind  # `--help` need not wait for it
 
         with suppress(InputError):
@@ -95,13 +95,10 @@ class ReadOptions:
         return self
 
     def spelled(self) -> Iterator[tuple[str, str]]:
-        """What differs from the defaults, as a person would type it.
-
-        Yields:
-            Flag and value; of switches nothing.
-        """
+        """Flag and value of each option that differs from its default, as a user would type it; without switches."""
         for record in (self, self.columns):
             for name, option in options_of(type(record)).items():
                 value = getattr(record, name)
                 if value is not None and option.metavar is not None:
-                    yield from ((option.flags[0], str(one)) for one in (value if isinstance(value, list) else [value]))
+                    entries = value if isinstance(value, list) else [value]
+                    yield from ((option.flags[0], str(entry)) for entry in entries)

@@ -17,32 +17,32 @@ from gradscope.rollouts.step_metrics import StepMetrics
 
 @dataclass(frozen=True, slots=True)
 class TrlVersion:
-    """A version, or that none is known."""
+    """TRL's version, which may not be known."""
 
     numbers: tuple[int, ...] = ()  # major, minor and so on; empty where the version is not known
 
     @classmethod
     def parse(cls, text: Any) -> TrlVersion:
-        """Major and minor number as TRL writes them into a model card; what is no version counts as not known.
+        """Major and minor number as TRL writes them into a model card; any other text counts as not known.
 
         Example:
             >>> TrlVersion.parse("1.9.0.dev0").is_before(1, 10)
             True
         """
-        found = re.match(r"([0-9]+)\.([0-9]+)", str(text or ""))
-        return cls(tuple(map(int, found.groups())) if found else ())
+        match = re.match(r"([0-9]+)\.([0-9]+)", str(text or ""))
+        return cls(tuple(map(int, match.groups())) if match else ())
 
     @property
-    def known(self) -> bool:
-        """Whether there is one."""
+    def is_known(self) -> bool:
+        """Whether the version is known."""
         return bool(self.numbers)
 
     def is_before(self, *numbers: int) -> bool:
-        """Whether it is known and older than another; a version that is not known counts as new."""
-        return self.known and self.numbers < numbers
+        """Whether it is known and older than another; an unknown version counts as new."""
+        return self.is_known and self.numbers < numbers
 
 
-UNKNOWN_TRL = TrlVersion()  # where nothing tells the version
+UNKNOWN_TRL = TrlVersion()
 
 VERSION_HINT = 'Give TRL\'s version with --run-config: {"trl_version": "1.16.0", ...}.'
 """What to do where a loss depends on a version that is not known."""
@@ -62,24 +62,21 @@ class WeightsRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerSettings:
-    """The trainer's arguments as far as they are known: TRL's, or another's by their paths in its configuration."""
+    """The trainer's known arguments: TRL's, or another trainer's by their paths in its configuration."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     """Argument -> value, only those that are known: ``loss_type``, ``beta``, ``temperature``, ``scale_rewards``,
     ``num_generations``, ``max_completion_length``, ``reward_weights``, ``epsilon``, ``num_iterations``, ...; of another
     trainer, which ``trainer`` then names, ``actor_rollout_ref.actor.loss_agg_mode`` and the like."""
-    origin: str | None = None  # where they come from: a file's path, "the run's manifest"; None where nothing is known
+    origin: str | None = None  # their source: a file's path, "the run's manifest"; None where none are known
 
     def get(self, name: str, default: Any = None) -> Any:
-        """One argument, by TRL's name of it; the default where it is not known or null."""
+        """An argument, by TRL's name of it; the default where it is not known or null."""
         value = self.values.get(name)
         return default if value is None else value
 
     def at(self, path: str, default: Any = None) -> Any:
-        """One argument of a trainer whose configuration is nested, by its path or by its last name alone.
-
-        Returns:
-            The value; the default where it is not known or null.
+        """An argument of a nested configuration, by its path or its last name; the default where not known or null.
 
         Example:
             >>> TrainerSettings(values={"actor.kl_loss_coef": 0.1, "n": 8}).at("actor.kl_loss_coef")
@@ -104,9 +101,9 @@ class Run:
     settings: TrainerSettings = TrainerSettings()  # the trainer's arguments
     weights: tuple[WeightsRef, ...] = ()  # all sets of weights on disk, by ``num_updates``
     damaged_weights: Mapping[int, str] = field(default_factory=dict)
-    """Number of updates -> why the weights after them, of which there is a folder, are of no use."""
+    """Number of updates -> why the weights in the folder of that checkpoint are unusable."""
     unmerged_weights: Mapping[int, Reason] = field(default_factory=dict)
-    """Number of updates -> what to run before the weights after them, which are shards, can be read."""
+    """Number of updates -> what to run before that checkpoint, which is in shards, can be read."""
     tokenizer: Path | None = None  # a folder that holds the tokenizer, where one was found
     notes: Mapping[int, Reason] = field(default_factory=dict)
     """Step -> why its rollouts are not those of its update (a batch that several updates share, ...)."""
@@ -117,13 +114,13 @@ class Run:
     """Step -> the step whose rollouts its update used again, all of them; such a step has no rollouts of its own."""
 
     def __repr__(self) -> str:
-        """What it is, without its rollouts."""
+        """A summary without the rollouts."""
         size = f"{len(self.steps)} steps, {len(self.groups)} groups"
         return f"<{type(self).__name__} of {self.source.path}: {self.source.recognized}; {size}>"
 
     @cached_property
     def courses(self) -> StepMetrics:
-        """The metrics as columns, so that the course of one is no walk over all steps."""
+        """The metrics as columns, so that reading one does not walk over all steps."""
         return StepMetrics.of(self.metrics)
 
     @property
@@ -133,7 +130,7 @@ class Run:
 
     @property
     def every_step(self) -> tuple[int, ...]:
-        """Every step that the log knows of, ascending: those with rollouts and those with metrics alone."""
+        """Every step of the log, ascending: those with rollouts and those with metrics alone."""
         logged = (step for step, values in self.metrics.items() if values)
         return tuple(sorted({*self.updates, *logged}))
 
@@ -144,7 +141,7 @@ class Run:
 
     @property
     def updates(self) -> tuple[int, ...]:
-        """Steps whose update the log tells the rollouts of, those that used a batch again included, ascending."""
+        """Steps whose update has its rollouts in the log, including those that used a batch again, ascending."""
         return tuple(sorted({*self.steps, *self.repeats}))
 
     def groups_at(self, step: int) -> tuple[RolloutGroup, ...]:
@@ -158,13 +155,13 @@ class Run:
         if isinstance(self.groups, GroupsOnDisk):
             yield from ((step, self.groups.at(step)) for step in self.steps)
             return
-        found: dict[int, list[RolloutGroup]] = {step: [] for step in self.steps}
+        groups_of: dict[int, list[RolloutGroup]] = {step: [] for step in self.steps}
         for group in self.groups:
-            found[group.step].append(group)
-        yield from ((step, tuple(groups)) for step, groups in found.items())
+            groups_of[group.step].append(group)
+        yield from ((step, tuple(groups)) for step, groups in groups_of.items())
 
     def is_means(self, step: int) -> bool:
-        """Whether what was logged at a step is not of its rollouts alone."""
+        """Whether the metrics of a step are not of its rollouts alone."""
         return step in self.notes or step in self.windows
 
     def weights_before(self, step: int) -> WeightsRef | None:

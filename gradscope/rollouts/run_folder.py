@@ -1,11 +1,11 @@
-"""Our own run folder: what lies where, and the manifest that says how to repeat the run.
+"""Our own run folder: its layout, and the manifest that records how to repeat the run.
 
 ::
 
     RUN/manifest.json                  RunManifest
-    RUN/rollouts/step_00001.parquet    what was sampled for update 1 (gradscope.rollouts.store), and beside it
+    RUN/rollouts/step_00001.parquet    the rollouts of update 1 (gradscope.rollouts.store), with
                                        step_00001.parquet.sha256, which `sha256sum -c` reads;
-                                       of twenty small ones steps_00001-00020.parquet
+                                       twenty small ones are joined as steps_00001-00020.parquet
     RUN/metrics.jsonl                  one line a step: {"step": N, <the trainer's metrics>}
     RUN/heldout/before.jsonl           k rows a prompt: prompt_id, prompt, answer, completion, reward, correct
     RUN/heldout/after.jsonl
@@ -39,13 +39,13 @@ from gradscope.writing import atomic_write, naming, open_own
 SCHEMA = "gradscope/run"
 SCHEMA_VERSION = 1
 TRL_ADVANTAGE = "trl"  # a manifest's ``advantage`` where it is TRL's own and ``scale_rewards`` says which
-CUSTOM_ADVANTAGE = "custom"  # the same where a subclass of the trainer makes it, so that nothing here can say how
+CUSTOM_ADVANTAGE = "custom"  # the same where a subclass of the trainer computes it, in a way we cannot know
 
 _LARGEST_STEP = 1 << 53
 
 
 class SetAside(Protocol):
-    """Takes what cannot be used of a run, as the log of a reader's quarantine does."""
+    """Receives the unusable rows and files of a run, as the quarantine log of a reader does."""
 
     def add(self, reason: str, location: str) -> None:
         """Set a row aside: why, in a few words, and its ``file:line``."""
@@ -56,7 +56,7 @@ class SetAside(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunManifest:
-    """What it takes to repeat a run and to read its rollouts."""
+    """Everything needed to repeat a run and to read its rollouts."""
 
     run_id: str  # a name that is unique among runs
     created_at: str  # when it started, ISO 8601 with time zone
@@ -73,7 +73,7 @@ class RunManifest:
     advantage_digest: str | None = None
     """SHA-256 of the file that a user's own formulation is from; None for one of the package."""
     notes: tuple[str, ...] = ()
-    """What a reader of the run should know, one sentence each: where log-probabilities come from, rows left out."""
+    """Sentences for readers of the run: where log-probabilities come from, which rows are left out."""
 
 
 def manifest_path(run: Path) -> Path:
@@ -124,7 +124,7 @@ def write_manifest(run: Path, manifest: RunManifest, *, force: bool = False) -> 
 
 
 def read_manifest(run: Path) -> RunManifest:
-    """A run's manifest without keys that are unknown here; an InputError: missing, damaged or of a newer version."""
+    """A run's manifest without unknown keys; an InputError where it is missing, damaged or of another version."""
     path = manifest_path(run)
     try:
         document = read_json(path)
@@ -180,7 +180,7 @@ def _is_text(value: Any) -> bool:
 
 
 def append_metrics(run: Path, step: int, metrics: Mapping[str, float]) -> None:
-    """Add one step's line to the metrics, in place of a last one that was cut off."""
+    """Add the line of a step to the metrics, replacing a last line that was cut off."""
     path = metrics_path(run)
     with naming(path), open(path, "a+b", opener=open_own) as stream:
         stream.seek(0)
@@ -189,12 +189,12 @@ def append_metrics(run: Path, step: int, metrics: Mapping[str, float]) -> None:
 
 
 def metrics_line(step: int, metrics: Mapping[str, float]) -> str:
-    """One step's line; a value that is not finite is written as text, which :func:`read_metrics` reads back."""
+    """The line of a step; a value that is not finite is written as text, which :func:`read_metrics` reads back."""
     return json.dumps({"step": step, **to_jsonable(dict(metrics))}, allow_nan=False) + "\n"
 
 
 def read_metrics(run: Path, quarantine: SetAside | None = None) -> dict[int, dict[str, float]]:
-    """Step -> name -> value, of a step repeated after a resume the last line; lines that are none are set aside."""
+    """Step -> name -> value; the last line of a step repeated after a resume counts; bad lines are set aside."""
     path = metrics_path(run)
     metrics: dict[int, dict[str, float]] = {}
     lines = read_limited(path).split(b"\n") if path.exists() else []
@@ -210,7 +210,7 @@ def read_metrics(run: Path, quarantine: SetAside | None = None) -> dict[int, dic
 
 
 def step_of(line: bytes) -> int | None:
-    """The step of a line of metrics; None where it is none."""
+    """The step of a line of metrics; None where the line is damaged."""
     try:
         return _metrics_in(parse_json(line))[0]
     except ValueError:
@@ -237,22 +237,22 @@ def _metric(value: Any) -> float:
 def find_weights(run: Path, damaged: dict[int, str] | None = None) -> tuple[WeightsRef, ...]:
     """All complete sets of weights of a run, by number of updates.
 
-    A run that was recorded from somebody's own script also has the checkpoints in its trainer's ``output_dir``, where
-    it has none of its own. An adapter's base is ``RUN/base_model`` where that exists, else what the adapter's config
-    names, else the manifest's model.
+    A run that was recorded from a user's own script also has the checkpoints in its trainer's ``output_dir``, where
+    it has none of its own. An adapter's base is ``RUN/base_model`` where that exists, else the one that the adapter's
+    config names, else the manifest's model.
     """
-    found: dict[int, WeightsRef] = {}
+    weights: dict[int, WeightsRef] = {}
     for folder in (_trainer_folder(run), checkpoints_path(run)):
         if folder is not None and folder.is_dir():
-            found |= {
+            weights |= {
                 ref.num_updates: ref
                 for ref in find_checkpoints(folder, lambda adapter: _base_of(run, adapter), damaged)
             }
-    return tuple(found[num_updates] for num_updates in sorted(found))
+    return tuple(weights[num_updates] for num_updates in sorted(weights))
 
 
 def _trainer_folder(run: Path) -> Path | None:
-    """Where the trainer of somebody's own script saved its checkpoints."""
+    """Where the trainer of a user's own script saved its checkpoints."""
     named = read_manifest(run).trainer_arguments.get("output_dir") if manifest_path(run).is_file() else None
     return Path(named) if isinstance(named, str) else None
 

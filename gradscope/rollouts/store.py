@@ -1,9 +1,9 @@
-"""Our own Parquet files of rollouts: written whole, byte-equal for equal content, read back unchanged.
+"""Our own Parquet files of rollouts: written atomically, byte-equal for equal content, read back unchanged.
 
-Each step is a file of its own when it is done, so a crash loses one at most. Once twenty are there, their files are
-joined, so that a long run does not leave thousands; a file that would grow large stays as it is.
+Each finished step is a file of its own, so a crash loses one at most. Twenty finished steps are joined into one file,
+so that a long run does not leave thousands; steps that would make a large file stay apart.
 
-Log-probabilities are kept in float32, the precision they are computed in; all other numbers in float64.
+Log-probabilities are stored in float32, the precision they are computed in; all other numbers in float64.
 Shapes: T tokens of a completion.
 """
 
@@ -36,8 +36,8 @@ _COPY = "Copy the file again from where the run was made."
 _NAME = re.compile(r"(?:step_([0-9]+)|steps_([0-9]+)-([0-9]+))\.parquet")
 _CHECKSUM = ".sha256"
 STEPS_A_FILE = 20
-_MOST_BYTES = 64 << 20  # of a joined file: a run of large steps is not copied a second time for the sake of fewer files
-_ROWS_AT_ONCE = 1024  # of a file, as Python's objects: of all they would take several times its memory
+_MOST_BYTES = 64 << 20  # of a joined file: large steps are not copied a second time for the sake of fewer files
+_ROWS_AT_ONCE = 1024  # rows as Python objects at once: all rows of a file would take several times its memory
 
 _BEFORE_REWARDS = (
     ("step", pa.int64()),
@@ -60,7 +60,7 @@ _AFTER_REWARDS = (
     ("mask", pa.list_(pa.bool_())),
     ("status", pa.string()),
 )
-_WHERE_LOGGED = ("trainer_logprobs", pa.list_(pa.float32()))  # a column of files in which some rollout has it
+_WHERE_LOGGED = ("trainer_logprobs", pa.list_(pa.float32()))  # a column of files where at least one rollout has it
 _AS_TUPLE = (
     "prompt_ids",
     "completion_ids",
@@ -79,10 +79,10 @@ def write_step_rollouts(run: Path, step: int, groups: Sequence[RolloutGroup], *,
     Args:
         step: Counted from 1.
         groups: Its groups in order; all rollouts name the same reward functions.
-        force: Replace the file that is there (a step repeated after a resume).
+        force: Replace an existing file (a step repeated after a resume).
 
     Raises:
-        OutputExistsError: The step is there, and ``force`` is off.
+        OutputExistsError: The step exists, and ``force`` is off.
         ValueError: There are no groups, a group is of another step, a group id occurs twice, a rollout is several
             sequences, or rollouts name different reward functions.
     """
@@ -114,7 +114,7 @@ def _schema(rewards: Iterable[str], *, has_trainers: bool) -> pa.Schema:
 
 
 def _write(path: Path, tables: Sequence[pa.Table], *, force: bool = False) -> None:
-    """A file of these tables, and its checksum beside it."""
+    """Write a file of these tables, and its checksum."""
     import pyarrow.parquet as pq  # 30 ms that no other log needs
 
     sink = io.BytesIO()
@@ -122,22 +122,22 @@ def _write(path: Path, tables: Sequence[pa.Table], *, force: bool = False) -> No
         for table in tables:
             writer.write_table(table)
     data = sink.getvalue()
-    if force:  # of a step that is made again: between these files no checksum is better than that of another content
+    if force:  # if the process dies between the two writes, no checksum is better than that of the old content
         checksum_path(path).unlink(missing_ok=True)
     atomic_write(path, data, force=force)
     atomic_write(checksum_path(path), f"{hashlib.sha256(data).hexdigest()}  {path.name}\n", force=force)
 
 
 def _join(run: Path, step: int) -> Path | None:
-    """Make one file of those of twenty steps, the last of which this is or comes before it."""
+    """Join the files of the last twenty finished steps up to this one."""
     last = step - step % STEPS_A_FILE
     first = last - STEPS_A_FILE + 1
-    files = [step_path(run, one) for one in range(first, last + 1) if step_path(run, one).is_file()]
+    files = [step_path(run, number) for number in range(first, last + 1) if step_path(run, number).is_file()]
     if len(files) < 2 or sum(file.stat().st_size for file in files) > _MOST_BYTES:
         return None
     try:
         tables = [_table_of(file) for file in files]
-    except (pa.ArrowException, OSError):  # a damaged file is a reader's to tell, and training goes on
+    except (pa.ArrowException, OSError):  # a reader reports a damaged file; training goes on
         return None
     if any(table.schema != tables[0].schema for table in tables):
         return None
@@ -156,14 +156,16 @@ def _table_of(file: Path) -> pa.Table:
 
 
 def _split(file: Path, run: Path) -> None:
-    """Give each step of a joined file one of its own again."""
+    """Split a joined file into a file for each step."""
     import pyarrow.parquet as pq  # 30 ms that no other log needs
 
     with pq.ParquetFile(file) as opened:
         for index in range(opened.num_row_groups):
             rows, names = opened.read_row_group(index).to_pylist(), opened.schema_arrow.names
             rewards = [name for name in names if name.startswith(_REWARD_PREFIX)]
-            schema = _schema(rewards, has_trainers=_WHERE_LOGGED[0] in names)  # a list's items have another name there
+            schema = _schema(
+                rewards, has_trainers=_WHERE_LOGGED[0] in names
+            )  # the file names the items of lists otherwise
             table = pa.Table.from_pylist(rows, schema=schema)
             _write(step_path(run, table["step"][0].as_py()), [table], force=True)
     _remove(file)
@@ -175,7 +177,7 @@ def _remove(file: Path) -> None:
 
 
 def drop_steps_after(run: Path, step: int) -> None:
-    """Remove the rollouts of all later steps, and what a crash left beside a joined file."""
+    """Remove the rollouts of all later steps, and files that a crash left next to a joined one."""
     for file in set(filter(steps_in_file, rollouts_path(run).glob("step*.parquet"))) - set(step_files(run)):
         _remove(file)
     for file in step_files(run):
@@ -187,12 +189,12 @@ def drop_steps_after(run: Path, step: int) -> None:
 
 
 def checksum_path(path: Path) -> Path:
-    """The checksum of a file of rollouts, beside it, as ``sha256sum`` writes it."""
+    """The checksum file of a file of rollouts, in the format of ``sha256sum``."""
     return path.with_name(f"{path.name}{_CHECKSUM}")
 
 
 def steps_in_file(path: Path) -> range:
-    """The steps that a file of rollouts has, by its name; none for another file."""
+    """The steps in a file of rollouts, by its name; empty for any other file."""
     name = _NAME.fullmatch(path.name)
     if name is None:
         return range(0)
@@ -201,7 +203,7 @@ def steps_in_file(path: Path) -> range:
 
 
 def step_files(run: Path) -> tuple[Path, ...]:
-    """The files of rollouts that a run has, by step; a crash may leave files of steps beside the joined one of all."""
+    """A run's files of rollouts, by step; files of steps that a crash left next to their joined file do not count."""
     files = sorted(
         filter(steps_in_file, rollouts_path(run).glob("step*.parquet")), key=lambda file: steps_in_file(file)[0]
     )
@@ -210,14 +212,14 @@ def step_files(run: Path) -> tuple[Path, ...]:
 
 
 def files_written(run: Path) -> tuple[Path, ...]:
-    """The files of rollouts that were written, by their checksums, although they may be gone."""
+    """The files of rollouts that were once written, by their checksums; they may be gone."""
     checksums = rollouts_path(run).glob(f"step*.parquet{_CHECKSUM}")
     files = (file.with_suffix("") for file in checksums)
     return tuple(sorted(filter(steps_in_file, files), key=lambda file: steps_in_file(file)[0]))
 
 
 def read_steps(run: Path, quarantine: SetAside | None = None) -> tuple[RolloutGroup, ...]:
-    """All groups of a run, by step, then as written; without a quarantine a damaged file is an InputError."""
+    """All groups of a run, by step, then in the order written; without a quarantine a damaged file is an InputError."""
     groups: list[RolloutGroup] = []
     for path in step_files(run):
         try:
@@ -230,15 +232,14 @@ def read_steps(run: Path, quarantine: SetAside | None = None) -> tuple[RolloutGr
 
 
 def read_step_rollouts(path: Path, quarantine: SetAside | None = None) -> tuple[RolloutGroup, ...]:
-    """One file of rollouts, which :func:`write_step_rollouts` wrote.
+    """Read a file of rollouts that :func:`write_step_rollouts` wrote.
 
     Args:
-        path: The file.
-        quarantine: Takes rewards that are missing or not finite, whose rollouts stay in their groups; None: nobody
-            asks.
+        quarantine: Receives rewards that are missing or not finite, whose rollouts stay in their groups; None: they
+            are not reported.
 
     Raises:
-        InputError: The file is damaged, not ours, of another version of the schema, or not what its checksum says.
+        InputError: The file is damaged, not ours, of another version of the schema, or does not match its checksum.
     """
     import pyarrow.parquet as pq  # 30 ms that no other log needs
 
@@ -260,7 +261,7 @@ def read_step_rollouts(path: Path, quarantine: SetAside | None = None) -> tuple[
     rows = ((f"{path}:{number}", row) for number, row in enumerate(plain, start=1))
     groups = groupby(rows, key=lambda row: (row[1]["step"], row[1]["group_id"], row[1]["prompt_id"]))
     try:
-        found = tuple(
+        rollout_groups = tuple(
             RolloutGroup(
                 step=step,
                 group_id=group,
@@ -271,8 +272,8 @@ def read_step_rollouts(path: Path, quarantine: SetAside | None = None) -> tuple[
         )
     except (TypeError, ValueError) as error:
         raise InputError(f"{path} is damaged: a row is none of a rollout ({error}).", hint=_COPY) from error
-    _require_groups(path, found)
-    return found
+    _require_groups(path, rollout_groups)
+    return rollout_groups
 
 
 def _require_checksum(path: Path) -> None:

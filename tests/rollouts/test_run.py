@@ -20,7 +20,7 @@ def test_versions_are_compared_by_number():
 
 
 def test_no_version_is_before_none():
-    assert not UNKNOWN_TRL.known
+    assert not UNKNOWN_TRL.is_known
     assert not UNKNOWN_TRL.is_before(99)
 
 

@@ -54,12 +54,12 @@ from gradscope.results.degeneracy import (
 )
 from gradscope.results.envelope import deferred
 from gradscope.results.source import Source
-from gradscope.rollouts.places.fetch import log_extent
-from gradscope.rollouts.places.urls import shown
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.reduction.log import ReadSoFar
 from gradscope.rollouts.run import Run
+from gradscope.rollouts.sources.fetch import log_extent
+from gradscope.rollouts.sources.urls import shown
 
 
 def measure_degeneracy(

@@ -47,11 +47,11 @@ from gradscope.results.passk import (
 )
 from gradscope.results.source import Source
 from gradscope.rollouts.groups import reward_table
-from gradscope.rollouts.places.fetch import fetched
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import evaluations_below, read_run
 from gradscope.rollouts.readers.evaluations.folders import EvaluationLog, evaluations_in
 from gradscope.rollouts.run import Run
+from gradscope.rollouts.sources.fetch import fetched
 from gradscope.say import percent, with_interval
 
 _EQUAL = 1e-12  # two estimates of one prompt closer than this are a tie: they are sums of the same fractions

@@ -15,11 +15,11 @@ from gradscope.metrics.uncertainty.studentized import cluster_sums
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.source import Source
 from gradscope.rollouts.groups import reward_table
-from gradscope.rollouts.places.fetch import fetched
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.run_folder import heldout_path, manifest_path
+from gradscope.rollouts.sources.fetch import fetched
 
 Counts = NDArray[np.int64]
 

@@ -61,7 +61,7 @@ def _trl_batch(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> _Tr
     rewards = np.array([np.nan if r is None else r for group in groups for r in group.rewards], dtype=np.float64)
     unscored = np.isnan(rewards)
     version = TrlVersion.parse(settings.get("trl_version"))
-    if unscored.any() and not version.known:
+    if unscored.any() and not version.is_known:
         return Reason(
             "settings_unknown",
             "a rollout has no reward, and what that does depends on TRL's version, which is not known",

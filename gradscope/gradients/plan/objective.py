@@ -77,7 +77,7 @@ def _of_batches(settings: TrainerSettings) -> Iterator[Reason]:
     loss = LOSSES.get(get("loss_type", "dapo"))
     masked = float(get("top_entropy_quantile", 1.0)) < 1.0
     bonus = bool(get("entropy_coef", 0.0) or get("use_adaptive_entropy", False))
-    has_version = TrlVersion.parse(get("trl_version")).known
+    has_version = TrlVersion.parse(get("trl_version")).is_known
     if masked and bonus and loss is not None and loss.by_all_tokens and not has_version:
         yield Reason(
             "settings_unknown",
@@ -107,13 +107,13 @@ def _of_batches(settings: TrainerSettings) -> Iterator[Reason]:
 def _of_old_luspo(settings: TrainerSettings) -> Iterator[Reason]:
     """Until 1.10 luspo averaged over the padded batch wherever its term was one a token."""
     get, version = settings.get, TrlVersion.parse(settings.get("trl_version"))
-    if get("loss_type") != "luspo" or (version.known and not version.is_before(1, 10)):
+    if get("loss_type") != "luspo" or (version.is_known and not version.is_before(1, 10)):
         return
     by_token_ratios = get("use_vllm", False) and str(get("vllm_importance_sampling_mode", "")).startswith("token")
     by_token = get("importance_sampling_level", "token") == "token" or bool(get("beta", 0.0)) or by_token_ratios
     if not by_token and float(get("top_entropy_quantile", 1.0)) >= 1.0:
         return
-    if version.known:
+    if version.is_known:
         yield Reason("loss_not_on_disk", "luspo by token averages over the padding of each micro-batch before TRL 1.10")
     else:
         yield Reason(
@@ -248,7 +248,7 @@ class Objective(LossParameters):
                 "truncated completions leave the loss, and the log does not say which were truncated",
             )
         any_truncated = any(rollout.status == "truncated" for rollout in rollouts)
-        if self.mask_truncated and any_truncated and self.loss.by_all_tokens and not self.trl.known:
+        if self.mask_truncated and any_truncated and self.loss.by_all_tokens and not self.trl.is_known:
             return Reason(
                 "settings_unknown",
                 f"whether {self.loss_type} divides by the tokens of truncated completions depends on TRL's version, "

@@ -128,7 +128,7 @@ def _with_status(rollout: Rollout, policy: MeasuredPolicy, objective: Objective)
             hint="Put tokenizer.json and tokenizer_config.json beside the weights.",
             cause="truncation_unknown",
         )
-    if last in more - ends and not objective.trl.known:
+    if last in more - ends and not objective.trl.is_known:
         raise InputError(
             f"{_WHERE}: whether token {last} ends a completion depends on TRL's version, which is not known.",
             hint=VERSION_HINT,

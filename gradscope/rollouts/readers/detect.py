@@ -1,4 +1,4 @@
-"""What format is this? One function that reads any run by asking each reader in turn."""
+"""Reads any run: each format in turn is asked whether it recognizes the path."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from gradscope.machine import trim_heap
 from gradscope.outside.limits import require_regular
 from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.rollouts.groups import reward_table
-from gradscope.rollouts.places.fetch import as_named_run, fetched
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers import generic, gradscope_run, reduced
 from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples
@@ -36,6 +35,7 @@ from gradscope.rollouts.readers.trl import reader as trl
 from gradscope.rollouts.readers.trl.files import completion_files
 from gradscope.rollouts.readers.verl import rollouts as verl
 from gradscope.rollouts.run import Run
+from gradscope.rollouts.sources.fetch import as_named_run, fetched
 from gradscope.rollouts.step_metrics import StepMetrics
 from gradscope.say import non_finite_word
 
@@ -61,7 +61,7 @@ TRAINERS: tuple[Format | RowFormat, ...] = (
     simple.RLINF,
     simple.TRACKIO,
 )
-"""Logs of trainers, whose files have names of their own."""
+"""Logs of trainers, whose files have characteristic names."""
 
 FORMATS: tuple[Format | RowFormat, ...] = (
     *TRAINERS,
@@ -74,7 +74,7 @@ FORMATS: tuple[Format | RowFormat, ...] = (
     samples.FORMAT,
     generic.FORMAT,
 )
-"""All of them; what anybody may have written comes last."""
+"""All formats; the generic one comes last."""
 
 
 def format_named(name: str) -> Format | RowFormat:
@@ -87,7 +87,7 @@ def format_named(name: str) -> Format | RowFormat:
     raise UsageError(f"There is no format {name!r}.", hint=f"Did you mean {near[0]!r}? {choices}" if near else choices)
 
 
-_LARGEST_REWARD = 1e60  # in size: fourth powers of larger ones, which intervals are made of, are beyond floats
+_LARGEST_REWARD = 1e60  # absolute: intervals need fourth powers, which overflow for larger rewards
 
 
 def read_run(
@@ -105,20 +105,19 @@ def read_run(
     Args:
         path: A run folder, a file, a folder of files or a glob; as text also the URL of one, which is copied first.
         options: How to read it; None: recognize everything.
-        rewards_only: The caller looks at nothing but rewards, and no rollout is kept; else rollouts are read back from
-            the log a step at a time, as they are asked for.
-        progress: True for a line on stderr, or a callback, told how far a long reading is.
-        so_far: What earlier looks at a log that is still being written have read of it; takes in what this one reads.
-        metrics_alone: Whether a log of metrics without rollouts is an answer, too; else it is an error.
-        parts_answer: Whether parts of a log that was reduced to its rewards are an answer, too, as they are where
-            nothing else is looked at.
+        rewards_only: The caller uses nothing but rewards, and rollouts are not stored; else they are read back from
+            the log a step at a time, on demand.
+        progress: True for a line on stderr, or a callback that follows a long reading.
+        so_far: State of earlier readings of a log that is still being written; updated by this one.
+        metrics_alone: Whether a log of metrics without rollouts is accepted; else it is an error.
+        parts_answer: Whether parts of a log that was reduced to its rewards are accepted, as ``rewards_only`` does.
 
     Returns:
         The run, with what was recognized, inferred, missing and set aside in ``source``; ``source.missing`` also names
         metrics that the trainer logged as NaN or infinity.
 
     Raises:
-        InputError: There is nothing at the path, no reader knows it or can read it, or a reward is beyond 1e60.
+        InputError: The path does not exist, no reader recognizes it or can read it, or a reward is beyond 1e60.
     """
     progress = reporter(progress)
     request = ReadRequest(
@@ -138,10 +137,10 @@ def read_run(
         )
     _refuse_unused(reader, request)
     refuse_several(request.path, reader.name, request.options)
-    run = as_named_run(_naming_non_finite(_with_given_base(reader.read(request), request)))
-    run = _naming_others(run, reader, request)
+    run = as_named_run(_naming_non_finite(_with_named_base(reader.read(request), request)))
+    run = _naming_other_logs(run, reader, request)
     if rewards_only:
-        trim_heap()  # what was merged leaves holes that the statistics would not fit
+        trim_heap()  # merging leaves holes that the arrays of the statistics do not fit
     if request.options.strict:
         refuse_quarantined(run.source.quarantined)
     _require_sums(run)
@@ -161,43 +160,43 @@ def _require_sums(run: Run) -> None:
         )
 
 
-def _with_given_base(run: Run, request: ReadRequest) -> Run:
-    """The run, with a note on weights whose base a person named and no file."""
+def _with_named_base(run: Run, request: ReadRequest) -> Run:
+    """The run, with a mark on weights whose base the user named and no file."""
     if request.model is None:
         return run
-    weights = (replace(one, is_base_given=one.base == request.model) for one in run.weights)
+    weights = (replace(ref, is_base_given=ref.base == request.model) for ref in run.weights)
     return replace(run, weights=tuple(weights))
 
 
-def _naming_others(run: Run, reader: Format | RowFormat, request: ReadRequest) -> Run:
-    """The run, with a sentence on files of other trainers in its folder, which nobody chose to leave out."""
+def _naming_other_logs(run: Run, reader: Format | RowFormat, request: ReadRequest) -> Run:
+    """The run, with a sentence on files of other trainers in its folder that were left out without being asked for."""
     is_chosen = request.options.reader is not None or reader is reduced.FORMAT or reader not in TRAINERS
     if is_chosen or not request.path.is_dir():
         return run
-    behind = TRAINERS[TRAINERS.index(reader) + 1 :]  # those before it were asked, and said no
-    others = [one.name for one in behind if one.recognizes(request)]
-    if not others:
+    later = TRAINERS[TRAINERS.index(reader) + 1 :]  # the earlier ones did not recognize the folder
+    further = [other.name for other in later if other.recognizes(request)]
+    if not further:
         return run
-    said = f"Files of {' and '.join(others)} are in the folder, too, and are left out: read them with --reader."
-    return replace(run, source=replace(run.source, missing=(*run.source.missing, said)))
+    sentence = f"Files of {' and '.join(further)} are in the folder, too, and are left out: read them with --reader."
+    return replace(run, source=replace(run.source, missing=(*run.source.missing, sentence)))
 
 
 def _naming_non_finite(run: Run) -> Run:
     """The run, with a sentence for each metric that the trainer logged as NaN or infinity."""
     metrics = StepMetrics.of(run.metrics)
-    told = []
+    reports = []
     for name, series in metrics.columns.items():
         if np.isfinite(series.values).all():
             continue
         steps, values = metrics.course(name)
         bare = name.removeprefix("train/")
-        is_told = ~np.isfinite(values) & (bare == name or ~np.isin(steps, metrics.course(bare)[0]))
-        if is_told.any():
-            first, more = int(steps[is_told][0]), np.count_nonzero(is_told) - 1
-            word = non_finite_word(float(values[is_told][0]))
+        is_reported = ~np.isfinite(values) & (bare == name or ~np.isin(steps, metrics.course(bare)[0]))
+        if is_reported.any():
+            first, more = int(steps[is_reported][0]), np.count_nonzero(is_reported) - 1
+            word = non_finite_word(float(values[is_reported][0]))
             rest = f" and at {more} more as no finite number" if more else ""
-            told.append((first, f"The trainer logged {name} as {word} at step {first}{rest}."))
-    sentences = tuple(sentence for _, sentence in sorted(told, key=itemgetter(0)))
+            reports.append((first, f"The trainer logged {name} as {word} at step {first}{rest}."))
+    sentences = tuple(sentence for _, sentence in sorted(reports, key=itemgetter(0)))
     return replace(run, source=replace(run.source, missing=(*run.source.missing, *sentences))) if sentences else run
 
 
@@ -278,7 +277,7 @@ METRICS = Format(
     read=metrics_log.read_metrics_log,
     takes=frozenset({"columns"}),
 )
-"""Asked last, so that rollouts count where both are there."""
+"""Asked last, so that rollouts count where a path has both."""
 
 
 def _named(name: str) -> Format | RowFormat:
@@ -286,17 +285,17 @@ def _named(name: str) -> Format | RowFormat:
 
 
 def evaluations_below(path: str | Path, options: ReadOptions, progress: ProgressCallback = no_progress) -> Evaluations:
-    """The evaluations that a folder or a glob holds, where there are several and it is no trainer's run."""
+    """The evaluations in a folder or a glob, where there are several and it is no trainer's run."""
     local = fetched(path, progress)
     request = ReadRequest(path=local, options=options)
-    if local.is_file() or any(one.recognizes(request) for one in TRAINERS) or _runs_below(local):
+    if local.is_file() or any(reader.recognizes(request) for reader in TRAINERS) or _runs_below(local):
         return ()
     logs = evaluations_in(local, options)
     return logs if len(logs) > 1 else ()
 
 
 def runs_below(path: str | Path, progress: ProgressCallback = no_progress) -> tuple[Path, ...]:
-    """The trainers' runs one or two folders below, by name; none where the path is a file or itself a run."""
+    """The trainers' runs one or two folders below, by name; empty where the path is a file or itself a run."""
     local = fetched(path, progress)
     if not local.is_dir() or any(reader.recognizes(ReadRequest(path=local)) for reader in FORMATS):
         return ()

@@ -1,4 +1,4 @@
-"""What a format of logs is, and the one way in which files of rows become a run.
+"""What a format of logs is, and how files of rows become a run.
 
 A reader declares its format. Most are a :class:`RowFormat`: names of files, the keys of a row, and a function from a
 row to its rollouts; recognizing files, walking rows, setting rows aside and assembling the run are done here. A format
@@ -27,7 +27,7 @@ from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced
 from gradscope.rollouts.readers.reduction.parts import with_counted_tokens
 from gradscope.rollouts.run import Run
 
-_NUM_RECOGNIZED = 8  # files that are looked at to recognize a format: the first ones may be damaged
+_NUM_RECOGNIZED = 8  # files that are read to recognize a format: the first ones may be damaged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,22 +35,22 @@ class Format:
     """A format with functions of its own."""
 
     name: str  # its name in ``--reader`` and ``Source.format``
-    looks_for: str  # what it is recognized by, for people
+    looks_for: str  # what it is recognized by, for messages
     recognizes: Callable[[ReadRequest], bool]  # whether an existing path is of this format
-    read: Callable[[ReadRequest], Run]  # read it
+    read: Callable[[ReadRequest], Run]
     takes: frozenset[str] = frozenset()
-    """Which options of a request it makes use of: ``columns`` that are named, or the ``reward_column`` alone;
+    """Which options of a request it uses: ``columns`` that are named, or the ``reward_column`` alone;
     ``completion_ids`` in a side file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One reading of a log: what was asked for, and what its rows have shown so far."""
+    """One reading of a log: its request, and what its rows have shown so far."""
 
-    request: ReadRequest  # what was asked for
+    request: ReadRequest
     files: tuple[Path, ...]  # the files that are read
     quarantine: QuarantineLog = field(default_factory=QuarantineLog)  # rows that were set aside
-    noted: set[str] = field(default_factory=set)  # sentences of ``RowFormat.if_noted`` that some row called for
+    noted: set[str] = field(default_factory=set)  # sentences of ``RowFormat.if_noted`` that a row called for
     inferred: list[str] = field(default_factory=list)
     """Further sentences for ``Source.inferred``, after those of the format."""
     missing: list[str] = field(default_factory=list)
@@ -61,27 +61,27 @@ class Reading:
 class LogRow:
     """One row of a log."""
 
-    file: Path  # its file
+    file: Path
     location: str  # ``file:line``, for the quarantine
     cells: Mapping[str, Any]  # its cells by key
     reading: Reading  # the reading that it is part of
 
     def reward(self, cell: Any) -> float | None:
-        """The number in a cell of this row; without one the row is set aside, but stays in its group as incomplete."""
+        """The number in a cell of this row; without it the row is set aside, but stays in its group as incomplete."""
         return usable_reward(cell, self.location, self.reading.quarantine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogColumns:
-    """How a log is read in one go, without the look at all rows that a ``survey`` is."""
+    """How a log is read in one pass, without a ``survey`` of all rows."""
 
     lines: LineColumns | None = None
     """How its lines become columns; None: ``records`` reads every row by itself."""
     shared: Mapping[str, Any] = field(default_factory=dict)
-    """What ``records`` is called with in place of what ``survey`` finds."""
-    read_back: Callable[[Cells], Columns] | None = None  # what rows hold that are read back; None: as ``lines`` says
+    """Further arguments of ``records``, in place of those that ``survey`` returns."""
+    read_back: Callable[[Cells], Columns] | None = None  # reads rows back, where not as ``lines`` does
     judged: Callable[[RewardTable], RewardTable | None] = lambda table: table
-    """A last look at the whole, where it has groups; None: it has to be surveyed after all, and read again."""
+    """A last check of the table, where it has groups; None from it: survey the log after all, and read it again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,18 +89,18 @@ class RowFormat:
     """A format whose files hold rows, each row a rollout or several."""
 
     name: str  # its name in ``--reader`` and ``Source.format``
-    looks_for: str  # what it is recognized by, for people
-    title: str  # what a log of it is, for ``Source.recognized``: "ART trajectories"
+    looks_for: str  # what it is recognized by, for messages
+    title: str  # the kind of log, for ``Source.recognized``: "ART trajectories"
     patterns: tuple[str, ...]
     """Globs from the folder that the trainer writes to down to its files, each as seen from another folder."""
     recognizes_file: Callable[[Path], bool]
     """Whether one of the first of those files is of this format: see :func:`has_keys` and :func:`has_row`."""
     records: Callable[..., Iterable[Record]] | None = None
-    """A :class:`LogRow`'s rollouts; raises :class:`UnusableRowError` where the row holds none. None: ``columns`` says
-    what rows hold."""
+    """A :class:`LogRow`'s rollouts; raises :class:`UnusableRowError` where the row holds none. None: ``columns`` reads
+    the rows."""
     survey: Callable[[Sequence[LogRow], Reading], Mapping[str, Any]] | None = None
-    """A look at all rows before the first is used, where rows depend on one another; what it returns are further
-    arguments of every call of ``records``, or of ``columns``."""
+    """Looks at all rows before the first is used, where rows depend on one another; returns further arguments of
+    ``records``, or of ``columns``."""
     inferred: tuple[str, ...] = ()  # sentences for ``Source.inferred``
     missing: tuple[str, ...] = ()  # sentences for ``Source.missing``
     if_noted: frozenset[str] = frozenset()
@@ -109,13 +109,13 @@ class RowFormat:
     """Whether a file that fits a pattern belongs to the log; None: all do."""
     rows_of: Callable[[Path, QuarantineLog], Iterator[Row]] = read_rows  # a file's rows, each with its ``file:line``
     is_one_file: bool = False  # whether a file is a log of its own, so that only the first of several is read
-    needs_reward: bool = True  # whether a row without a reward is of no use; False for formats that have none
+    needs_reward: bool = True  # whether a row without a reward is unusable; False for formats that have none
     completes: Callable[[ReadRequest, Run], Run] | None = None
-    """Adds what the trainer left beside its log: arguments, weights, metrics; None: nothing."""
+    """Adds what the trainer left next to its log: arguments, weights, metrics."""
     takes: frozenset[str] = frozenset()  # as for :class:`Format`
     columns: Callable[..., LogColumns | None] | None = None
-    """How logs are read in one go; None: a survey comes first, if there is one, and each row is read by itself. It
-    notes what ``survey`` would have found."""
+    """How logs are read in one pass, with the notes that ``survey`` would have made; None: a survey comes first, if
+    there is one, and each row is read by itself."""
 
     def recognizes(self, request: ReadRequest) -> bool:
         """Whether an existing path is of this format."""
@@ -146,8 +146,8 @@ class RowFormat:
             quarantine=reading.quarantine,
             format=self.name,
             recognized=self.title if self.is_one_file else f"{self.title}, {counted(len(reading.files), 'file')}",
-            inferred=(*self._said(self.inferred, reading), *reading.inferred),
-            missing=(*self._said(self.missing, reading), *reading.missing),
+            inferred=(*self._applicable(self.inferred, reading), *reading.inferred),
+            missing=(*self._applicable(self.missing, reading), *reading.missing),
             files=reading.files,
             needs_reward=self.needs_reward,
         )
@@ -157,27 +157,27 @@ class RowFormat:
         files = files_like(path, *self.patterns)
         return files if self.keeps_file is None else tuple(filter(self.keeps_file, files))
 
-    def _said(self, sentences: Iterable[str], reading: Reading) -> Iterator[str]:
+    def _applicable(self, sentences: Iterable[str], reading: Reading) -> Iterator[str]:
         return (sentence for sentence in sentences if sentence not in self.if_noted or sentence in reading.noted)
 
     def _reduced(self, reading: Reading, columns: LogColumns) -> GroupsOfTable | None:
-        """The groups of a log; None: it has to be surveyed."""
+        """The groups of a log; None: it has to be surveyed first."""
         take = None if columns.lines is None or self.records is not None else columns.lines.of_cells
 
         def records(file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[tuple[int, Record]]:
             if take is not None:
                 return records_in(take, file, rows, quarantine, reading.noted.add)
             of_rows = replace(reading, quarantine=quarantine)
-            found = self._records(((file, row) for row in rows), of_rows, columns.shared)
-            return ((place, with_counted_tokens(record)) for place, record in found)
+            records = self._records(((file, row) for row in rows), of_rows, columns.shared)
+            return ((row_number, with_counted_tokens(record)) for row_number, record in records)
 
         def together(rows: Iterable[FileRow]) -> Iterator[Record]:
             nobody, take = QuarantineLog(), columns.read_back
             if take is None:
                 of_rows = replace(reading, quarantine=nobody)
                 return (record for _, record in self._records(rows, of_rows, columns.shared))
-            of_files = ((file, [row for _, row in some]) for file, some in groupby(rows, key=itemgetter(0)))
-            return (record for file, some in of_files for _, record in records_in(take, file, some, nobody))
+            of_files = ((file, [row for _, row in group]) for file, group in groupby(rows, key=itemgetter(0)))
+            return (record for file, group in of_files for _, record in records_in(take, file, group, nobody))
 
         log = ColumnLog(
             files=reading.files,
@@ -194,12 +194,12 @@ class RowFormat:
     def _records(
         self, rows: Iterable[FileRow], reading: Reading, shared: Mapping[str, Any]
     ) -> Iterator[tuple[int, Record]]:
-        """The rollouts of rows, each looked at by itself, and the places of these."""
+        """The rollouts of rows, each read by itself, with the numbers of their rows."""
         assert self.records is not None
-        for place, (file, (location, cells)) in enumerate(rows):
+        for row_number, (file, (location, cells)) in enumerate(rows):
             row = LogRow(file=file, location=location, cells=cells, reading=reading)
             try:
-                yield from ((place, record) for record in self.records(row, **shared))
+                yield from ((row_number, record) for record in self.records(row, **shared))
             except UnusableRowError as error:
                 reading.quarantine.add(str(error), location)
 

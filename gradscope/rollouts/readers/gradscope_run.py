@@ -95,36 +95,32 @@ def _read(request: ReadRequest) -> Run:
 def _contradictions(
     path: Path, groups: Sequence[RolloutGroup], metrics: Mapping[int, Mapping[str, float]]
 ) -> Iterator[str]:
-    """What the checksums and the metrics tell of steps, and their files do not bear out."""
-    found = Counter(group.step for group in groups)
-    there = step_files(path)
-    covered = {step: file for file in there for step in steps_in_file(file)}
-    told = {step: values["num_groups"] for step, values in metrics.items() if "num_groups" in values}
+    """Sentences on steps whose files contradict the checksums or the metrics."""
+    num_groups = Counter(group.step for group in groups)
+    files = step_files(path)
+    covered = {step: file for file in files for step in steps_in_file(file)}
+    logged = {step: values["num_groups"] for step, values in metrics.items() if "num_groups" in values}
     gone = {step: file for file in files_written(path) for step in steps_in_file(file) if step not in covered}
-    gone = {step: step_path(path, step) for step, count in told.items() if count > 0 and step not in covered} | gone
+    gone = {step: step_path(path, step) for step, count in logged.items() if count > 0 and step not in covered} | gone
     for file in dict.fromkeys(file for _, file in sorted(gone.items())):
         steps = steps_in_file(file)
         of = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
         yield f"{file} is gone: the run wrote rollouts at {of}."
-    for step, count in sorted(told.items()):
-        was_read = step in covered and not found.keys().isdisjoint(steps_in_file(covered[step]))
-        if was_read and found[step] != count:
-            yield f"{covered[step]} has {found[step]} groups of step {step}, and the metrics tell of {count:g}."
+    for step, count in sorted(logged.items()):
+        was_read = step in covered and not num_groups.keys().isdisjoint(steps_in_file(covered[step]))
+        if was_read and num_groups[step] != count:
+            yield f"{covered[step]} has {num_groups[step]} groups of step {step}, and the metrics tell of {count:g}."
 
 
 def _own_settings(manifest: RunManifest) -> dict[str, Any]:
-    """What shapes the rollouts and is no argument of TRL's."""
-    own = {
-        "advantage": manifest.advantage,
+    """Settings that shape the rollouts and are no arguments of TRL's."""
+    settings = {
+        # where it is TRL's, TRL's own arguments say which
+        "advantage": None if manifest.advantage == TRL_ADVANTAGE else manifest.advantage,
         "advantage_digest": manifest.advantage_digest,
         "sampling": manifest.config.get("sampling"),
     }
-    absent = {
-        "advantage": TRL_ADVANTAGE,
-        "advantage_digest": None,
-        "sampling": None,
-    }  # where TRL's own arguments say it, or nothing does
-    return {name: value for name, value in own.items() if value != absent[name]}
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _trl_version(manifest: RunManifest) -> dict[str, str]:
@@ -134,7 +130,7 @@ def _trl_version(manifest: RunManifest) -> dict[str, str]:
 
 
 def _sampling_notes(manifest: RunManifest, metrics: Mapping[int, Mapping[str, float]]) -> Iterator[str]:
-    """What the log does not show of how its groups came about."""
+    """Sentences on how the groups were sampled, which the log does not show."""
     sampling = manifest.config.get("sampling")
     sampled, dead = (
         sum(int(values[name]) for values in metrics.values() if math.isfinite(values.get(name, math.nan)))

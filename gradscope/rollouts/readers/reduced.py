@@ -1,7 +1,7 @@
-"""Parts of a log that were reduced to their rewards, elsewhere or before: written here, and read as the log.
+"""Parts of a log that were reduced to their rewards: written here, and read in place of the log.
 
-A part is one Parquet file: a row a group, lists of the numbers of its rollouts, and what the reader made of the files
-as JSON in the schema. However a log was cut into parts, their merged table is the table of the log.
+A part is a Parquet file: a row for each group, lists of its rollouts' numbers, and the reader's other results as JSON
+in the schema. However a log was cut into parts, their merged table is the table of the log.
 
 Legend: J groups of a part, N rollouts of these.
 """
@@ -53,15 +53,15 @@ from gradscope.version import __version__
 from gradscope.writing import atomic_write, remove_partials
 
 SUFFIX = ".part.parquet"  # how the names of parts end
-LAYOUT = 1  # of what a part holds; those of another are refused
+LAYOUT = 1  # version of the content of a part; other versions are refused
 _KEY = b"gradscope_part"
 _ID_DIGITS = 12
 _OF_GROUPS = ("step", "group", "prompt", "text", "place")
-"""Columns with one cell a group; the others have a list of its rollouts'."""
+"""Columns with a cell for each group; the others have a list with a number for each of its rollouts."""
 _ALWAYS = frozenset({"step", "group", "prompt", "place", "reward"})
 _COUNTED = re.compile(r"\b([0-9]+) ((?:file|line|step|log)s?)\b")
-_OF_THE_WHOLE = ("The trainer logged ", DIFFER, TWICE_LOGGED)
-"""How sentences begin that are said of the whole again, in which other numbers may stand."""
+_OF_THE_LOG = ("The trainer logged ", DIFFER, TWICE_LOGGED)
+"""Sentences that begin so are written again for the merged log, perhaps with other numbers."""
 _BY_NAME = frozenset({"generic", "samples"})
 """Formats whose files are read in the order of the last number of their names."""
 
@@ -71,15 +71,15 @@ class _File:
     """An input of a part."""
 
     name: str  # as it was named
-    path: str  # from the root, on the machine that read it; a URL as it is
+    path: str  # absolute, on the machine that read it; a URL as it is
     sha256: str
-    size: int  # bytes, of a compressed file those that it is taken to hold
-    has_rows: bool  # whether the part was asked for it; what a reader looked at beside is shared by parts
+    size: int  # bytes, of a compressed file its estimated unpacked size
+    has_rows: bool  # whether it is a file of the log; the other files that a reader looked at are shared by parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Manifest:
-    """What a part knows beside its table."""
+    """The content of a part except its table."""
 
     layout: int
     gradscope: str  # the version that wrote it
@@ -96,13 +96,13 @@ class _Manifest:
     notes: Mapping[int, Reason]
     windows: Mapping[int, int]
     repeats: Mapping[int, int]
-    names_in_run: bool  # whether names of groups are those within the run, not within their steps
-    numbers_rows: bool  # whether the places of groups are numbers of rows, from file to file; else groups are counted
+    names_in_run: bool  # whether groups are named within the run, not within their steps
+    numbers_rows: bool  # whether the column ``place`` has row numbers across files; else groups are counted
     policies: tuple[str, ...]
 
     @property
     def row_files(self) -> tuple[_File, ...]:
-        """The files that it was asked for."""
+        """The files of the log that it was reduced from."""
         return tuple(file for file in self.files if file.has_rows)
 
 
@@ -111,13 +111,13 @@ def write_part(run: Run, folder: Path) -> Path:
 
     Args:
         run: Read for its rewards alone.
-        folder: Where parts of this log lie; made where there is none.
+        folder: The folder for the parts of this log; created if missing.
 
     Returns:
-        The file, named by what was read: the same files give the same name.
+        The file, named by its inputs: the same files give the same name.
 
     Raises:
-        OutputExistsError: It is there.
+        OutputExistsError: It exists.
         InputError: A file that was read cannot be read again.
     """
     table, source = reward_table(run.groups), run.source
@@ -140,7 +140,7 @@ def write_part(run: Run, folder: Path) -> Path:
         windows=run.windows,
         repeats=run.repeats,
         names_in_run=names_in_run,
-        numbers_rows=table.place is not None,
+        numbers_rows=table.first_row is not None,
         policies=table.policies,
     )
     identity = hashlib.sha256("\n".join(f"{file.path} {file.sha256}" for file in files).encode()).hexdigest()
@@ -161,23 +161,23 @@ def write_part(run: Run, folder: Path) -> Path:
 
 
 def _own(sentences: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sentence for sentence in sentences if not sentence.startswith(_OF_THE_WHOLE))
+    return tuple(sentence for sentence in sentences if not sentence.startswith(_OF_THE_LOG))
 
 
-def _file(name: str, given: Path) -> _File:
+def _file(name: str, log_path: Path) -> _File:
     copy = copy_of(name)
-    is_given = copy.is_relative_to(given) if given.is_dir() else copy in expand(given)
+    has_rows = copy.is_relative_to(log_path) if log_path.is_dir() else copy in expand(log_path)
     return _File(
         name=name,
         path=name if "://" in name else str(copy.absolute()),
         sha256=sha256_of(copy),
         size=expanded_size(copy),
-        has_rows=is_given,
+        has_rows=has_rows,
     )
 
 
 def _names_within_steps(table: RewardTable) -> tuple[pa.Array, bool]:
-    """What groups are called within their steps, and whether that is their name within the run."""
+    """Names of groups within their steps, or, with True, within the run."""
     if not isinstance(table.names, tuple):
         return table.names, False
     prefixes = [f"{step}:" if step else "" for step in table.step.tolist()]
@@ -192,7 +192,7 @@ def _arrow(table: RewardTable, names: pa.Array) -> pa.Table:
         "step": pa.array(table.step),
         "group": names.cast(pa.large_binary()),
         "prompt": to_strings(prompts).cast(pa.large_binary()),
-        "place": pa.array(np.arange(len(table)) if table.place is None else table.place),
+        "place": pa.array(np.arange(len(table)) if table.first_row is None else table.first_row),
     }
     if table.prompt_texts is not None:
         texts = [table.prompt_texts[at] for at in table.prompt.tolist()]
@@ -220,7 +220,7 @@ def _recognizes(request: ReadRequest) -> bool:
 
 
 def _read(request: ReadRequest) -> Run:
-    """Read parts as the log that they are of; the run, without weights."""
+    """The run of the log that the parts were reduced from, without weights."""
     paths = [file for file in expand(request.path) if file.name.endswith(SUFFIX)]
     opened = [(path, *_opened(path)) for path in paths]
     if not request.parts_answer:
@@ -232,9 +232,9 @@ def _read(request: ReadRequest) -> Run:
     manifests = {path: manifest for path, manifest, _ in opened}
     _require_one_log(manifests)
     order = natural if next(iter(manifests.values())).format in _BY_NAME else natural_path
-    names = {file.path for one in manifests.values() for file in one.row_files}
+    names = {file.path for manifest in manifests.values() for file in manifest.row_files}
     number_of = {name: number for number, name in enumerate(sorted(names, key=lambda name: order(Path(name))))}
-    opened.sort(key=lambda one: min((number_of[file.path] for file in one[1].row_files), default=0))
+    opened.sort(key=lambda part: min((number_of[file.path] for file in part[1].row_files), default=0))
     merged = _merged(opened, number_of)
     return _run(request, [manifest for _, manifest, _ in opened], number_of, merged)
 
@@ -261,17 +261,17 @@ def _opened(path: Path) -> tuple[_Manifest, pa.Table]:
 
 def _require_one_log(manifests: Mapping[Path, _Manifest]) -> None:
     """Refuse parts of several formats, and files that two parts hold, under one path or copied to another."""
-    (first, one), *others = manifests.items()
-    for path, other in others:
-        if other.format != one.format:
+    (first, first_manifest), *further = manifests.items()
+    for path, other in further:
+        if other.format != first_manifest.format:
             raise InputError(
-                f"{first} is of a log of {one.format} and {path} of one of {other.format}.",
+                f"{first} is of a log of {first_manifest.format} and {path} of one of {other.format}.",
                 hint="Put the parts of each log in a folder of their own.",
             )
     files = [Path(file.path) for manifest in manifests.values() for file in manifest.row_files]
-    if others and not are_of_one(one.format, files):
+    if further and not are_of_one(first_manifest.format, files):
         raise InputError(
-            f"{first} and {others[0][0]} are of several evaluations, which are never pooled.",
+            f"{first} and {further[0][0]} are of several evaluations, which are never pooled.",
             hint="Put the part of each evaluation in a folder of its own.",
         )
     seen: dict[tuple[str, ...], Path] = {}
@@ -288,22 +288,22 @@ def _require_one_log(manifests: Mapping[Path, _Manifest]) -> None:
 def _merged(opened: Sequence[tuple[Path, _Manifest, pa.Table]], number_of: Mapping[str, int]) -> RewardTable:
     total = sum(file.size for _, manifest, _ in opened for file in manifest.row_files)
     policies: dict[str, int] = {}
-    whole, sizes, places = GrowingTable(), [], []
+    merger, sizes, first_rows = GrowingTable(), [], []
     for _, manifest, table in opened:
         keeps_texts = total <= MOST_WITH_TEXTS or not manifest.numbers_rows
         part = _part(manifest, table, number_of, policies, with_texts=keeps_texts)
         sizes.append(part.size)
-        places.append(part.first_row)
-        whole.add(part)
-    merged, sample = whole.table()
+        first_rows.append(part.first_row)
+        merger.add(part)
+    merged, sample = merger.table()
     if len(merged) < sum(map(len, sizes)) and sample is not None:
-        _refuse_repeats(merged, np.concatenate(places), np.concatenate(sizes), opened)
+        _refuse_repeats(merged, np.concatenate(first_rows), np.concatenate(sizes), opened)
     if merged.policy is not None:
-        known = merged.policy != UNKNOWN
-        codes, first = numbered(merged.policy[known])
-        policy, names = np.full(len(known), UNKNOWN), list(policies)
-        policy[known] = codes
-        named = tuple(names[code] for code in merged.policy[known][first].tolist())
+        has_policy = merged.policy != UNKNOWN
+        codes, first = numbered(merged.policy[has_policy])
+        policy, names = np.full(len(has_policy), UNKNOWN), list(policies)
+        policy[has_policy] = codes
+        named = tuple(names[code] for code in merged.policy[has_policy][first].tolist())
         merged = replace(merged, policy=policy, policies=named)
     if any(manifest.names_in_run for _, manifest, _ in opened):
         merged = replace(merged, names=tuple(to_texts(merged.names)))
@@ -313,7 +313,7 @@ def _merged(opened: Sequence[tuple[Path, _Manifest, pa.Table]], number_of: Mappi
 def _part(
     manifest: _Manifest, table: pa.Table, number_of: Mapping[str, int], policies: dict[str, int], *, with_texts: bool
 ) -> Part:
-    """A part with places within the whole log; takes its policies in."""
+    """A part with row numbers of the merged log; adds its policies to ``policies``."""
 
     def strings(name: str) -> pa.Array:
         return table[name].combine_chunks().cast(pa.binary())
@@ -321,12 +321,12 @@ def _part(
     def texts(name: str) -> list[str]:
         return [value.decode("utf-8", "surrogatepass") for value in strings(name).to_pylist()]
 
-    place = to_numpy(table["place"])
+    first_row = to_numpy(table["place"])
     numbers = np.array([number_of[file.path] for file in manifest.row_files], dtype=np.int64)
     if manifest.numbers_rows:
-        place = numbers[place // ROWS_A_FILE] * ROWS_A_FILE + place % ROWS_A_FILE
+        first_row = numbers[first_row // ROWS_A_FILE] * ROWS_A_FILE + first_row % ROWS_A_FILE
     else:
-        place = place + (numbers.min() if len(numbers) else 0) * ROWS_A_FILE
+        first_row = first_row + (numbers.min() if len(numbers) else 0) * ROWS_A_FILE
     lists = {name: table[name].combine_chunks() for name in table.column_names if name not in _OF_GROUPS}
     columns = {
         name: to_numpy(values.flatten()).astype(COLUMN_TYPES.get(name, np.float64), copy=False)
@@ -336,7 +336,7 @@ def _part(
         own = np.array([policies.setdefault(name, len(policies)) for name in manifest.policies])
         columns["policy"] = np.where(columns["policy"] == UNKNOWN, UNKNOWN, own[columns["policy"]])
     return Part(
-        first_row=place,
+        first_row=first_row,
         step=to_numpy(table["step"]),
         group=pa.Array.from_buffers(pa.string(), len(table), strings("group").buffers()),
         prompt=texts("prompt"),
@@ -347,13 +347,13 @@ def _part(
 
 
 def _refuse_repeats(
-    merged: RewardTable, places: Counts, sizes: Counts, opened: Sequence[tuple[Path, _Manifest, pa.Table]]
+    merged: RewardTable, first_rows: Counts, sizes: Counts, opened: Sequence[tuple[Path, _Manifest, pa.Table]]
 ) -> None:
-    """Refuse a group of several parts in which a rollout may be logged twice: only its rows tell which one counts."""
-    assert merged.place is not None
+    """Refuse a group in several parts where a rollout may be logged twice: only the rows show which one counts."""
+    assert merged.first_row is not None
     assert merged.sample is not None
-    order = np.argsort(places)
-    in_first = sizes[order][np.searchsorted(places[order], merged.place)]
+    order = np.argsort(first_rows)
+    in_first = sizes[order][np.searchsorted(first_rows[order], merged.first_row)]
     several = merged.select(merged.size > in_first)
     assert several.sample is not None
     has_ids = several.sums(several.sample != NOT_COMPARED) > 0
@@ -374,8 +374,8 @@ def _refuse_repeats(
 def _run(request: ReadRequest, manifests: Sequence[_Manifest], number_of: Mapping[str, int], table: RewardTable) -> Run:
     groups, first = GroupsOfTable(table), manifests[0]
     settings = read_trainer_settings(request.run_config)
-    values = {name: value for one in manifests for name, value in one.settings.values.items()}
-    files = {file.name: file for one in manifests for file in one.files}
+    values = {name: value for manifest in manifests for name, value in manifest.settings.values.items()}
+    files = {file.name: file for manifest in manifests for file in manifest.files}
     if len(manifests) > 1:
         rows = sorted((file for file in files.values() if file.has_rows), key=lambda file: number_of[file.path])
         files = {file.name: file for file in (*rows, *files.values())}
@@ -385,38 +385,38 @@ def _run(request: ReadRequest, manifests: Sequence[_Manifest], number_of: Mappin
         source=Source(
             path=str(request.path),
             format=first.format,
-            recognized=_recognized([one.recognized for one in manifests]),
+            recognized=_recognized([manifest.recognized for manifest in manifests]),
             files=tuple(files),
             digests=tuple(file.sha256 for file in files.values()),
-            num_rows=sum(one.num_rows for one in manifests),
-            inferred=(*dict.fromkeys(text for one in manifests for text in one.inferred), *sizes),
-            missing=tuple(dict.fromkeys(text for one in manifests for text in one.missing)),
-            quarantined=set_aside_together([one.quarantined for one in manifests]),
+            num_rows=sum(manifest.num_rows for manifest in manifests),
+            inferred=(*dict.fromkeys(text for manifest in manifests for text in manifest.inferred), *sizes),
+            missing=tuple(dict.fromkeys(text for manifest in manifests for text in manifest.missing)),
+            quarantined=set_aside_together([manifest.quarantined for manifest in manifests]),
         ),
         groups=groups,
-        metrics={step: one.metrics[step] for one in manifests for step in one.metrics},
+        metrics={step: manifest.metrics[step] for manifest in manifests for step in manifest.metrics},
         settings=TrainerSettings(
             values={**values, **settings.values},
-            origin=settings.origin or next((one.settings.origin for one in manifests if one.settings.origin), None),
+            origin=next(filter(None, (settings.origin, *(manifest.settings.origin for manifest in manifests))), None),
         ),
-        notes={step: one.notes[step] for one in manifests for step in one.notes},
-        windows={step: one.windows[step] for one in manifests for step in one.windows},
-        repeats={step: one.repeats[step] for one in manifests for step in one.repeats},
+        notes={step: manifest.notes[step] for manifest in manifests for step in manifest.notes},
+        windows={step: manifest.windows[step] for manifest in manifests for step in manifest.windows},
+        repeats={step: manifest.repeats[step] for manifest in manifests for step in manifest.repeats},
     )
 
 
 def _recognized(texts: Sequence[str]) -> str:
-    """What parts are, in words: once where they differ in how many files they are of, which are added up."""
+    """Descriptions of parts; those that differ in their counts of files alone become one, with the sum."""
     of_kind: dict[str, list[list[int]]] = {}
     for text in texts:
-        kind = _COUNTED.sub(lambda found: f"\0{found[2].removesuffix('s')}\0", text)
+        kind = _COUNTED.sub(lambda match: f"\0{match[2].removesuffix('s')}\0", text)
         of_kind.setdefault(kind, []).append([int(number) for number, _ in _COUNTED.findall(text)])
-    said = []
+    descriptions = []
     for kind, numbers in of_kind.items():
-        words = kind.split("\0")  # every other one is what is counted
+        words = kind.split("\0")  # every other word is a counted noun
         words[1::2] = map(counted, map(sum, zip(*numbers, strict=True)), words[1::2])
-        said.append("".join(words))
-    return "; ".join(said)
+        descriptions.append("".join(words))
+    return "; ".join(descriptions)
 
 
 FORMAT = Format(

@@ -1,7 +1,7 @@
-"""What holds no rollouts as any reader takes them is recognized, and refused with what to name or switch on instead.
+"""Recognizes paths without readable rollouts, and refuses them with what to name or switch on instead.
 
-Checkpoints, models and what wandb, trackio or TensorBoard keep; weights, archives and text; and logs that exist only as
-pickles, since opening one would run its code.
+Checkpoints, models and the files of wandb, trackio or TensorBoard; weights, archives and text; and logs that exist only
+as pickles, since opening one would run its code.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _NUMBERED = re.compile(r"(checkpoint|global_step|step|iter)[-_][0-9]+")
 _WEIGHTS = ("*.safetensors*", "pytorch_model*.bin", "*.distcp", "optimizer.pt")
 _PICKLES = ("*.pt", "*.pth", "*.pkl", "*.pickle", "*.dp", "*.bin")
 _EVENTS = "events.out.tfevents.*"
-_START = 65_536  # bytes of a file that are looked at
+_START = 65_536  # bytes of a file that are read to recognize text
 _LOG_ROLLOUTS = "log_completions=True in TRL, trainer.rollout_data_dir in verl; docs/logs.md has the others"
 """The switches that make the usual trainers log rollouts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    is_it: Callable[[Path], bool]  # whether an existing path is one
-    what: str  # what it is or has, after its name
-    instead: Callable[[Path], str]  # what to do
+    matches: Callable[[Path], bool]  # whether an existing path is of this kind
+    description: str  # the predicate of the sentence about it
+    hint: Callable[[Path], str]  # what to do instead
 
 
 def refuse_checkpoint(path: Path) -> None:
-    """Refuse one of TRL's checkpoints, which has a trainer's state as TRL's runs have, and a run's folder of them."""
+    """Refuse a checkpoint of TRL, which has a trainer's state as TRL's runs have, and a run's folder of them."""
     if path.resolve().name.startswith("checkpoint-") and _is_checkpoint(path):
         _refuse(path, _CHECKPOINT)
     if _is_folder_of_checkpoints(path.resolve()):
@@ -43,7 +43,7 @@ def refuse_checkpoint(path: Path) -> None:
 
 
 def refuse_folder_of_runs(path: Path, runs: Sequence[Path]) -> None:
-    """Refuse a folder that holds runs, where any were found, with the commands that take them."""
+    """Refuse a folder that holds runs, where there are any, with the commands that read them."""
     if len(runs) == 1:
         raise InputError(f"{path} is not a run itself, but {runs[0]} is.", hint=f"Name it: {runs[0]}")
     if runs:
@@ -57,18 +57,18 @@ def refuse_folder_of_runs(path: Path, runs: Sequence[Path]) -> None:
 
 
 def refuse_unknown(path: Path) -> None:
-    """Refuse a path that no reader knows and that is known to hold something else than rollouts."""
+    """Refuse a path that is recognized as something other than rollouts."""
     for writer, patterns, instead in _PICKLED:
         file = _first_like(path, *patterns)
         if file is not None:
             raise InputError(f"{file} is {writer}: a pickle, which is never opened.", hint=instead)
-    for kind in _KNOWN:
-        if kind.is_it(path):
+    for kind in _KINDS:
+        if kind.matches(path):
             _refuse(path, kind)
 
 
 def _refuse(path: Path, kind: _Kind) -> None:
-    raise InputError(f"{path} {kind.what}.", hint=kind.instead(path))
+    raise InputError(f"{path} {kind.description}.", hint=kind.hint(path))
 
 
 def _has(path: Path, *patterns: str) -> bool:
@@ -99,14 +99,14 @@ def _is_folder_of_checkpoints(path: Path) -> bool:
 
 
 def _run_above(path: Path) -> Path:
-    """The run that a checkpoint belongs to, whether it keeps them in a folder of their own or not."""
+    """The run that a checkpoint belongs to, whether it has a folder for its checkpoints or not."""
     above = path.parent if path.name else path.resolve().parent
     return above.parent if _is_folder_of_checkpoints(above.resolve()) and above.name else above
 
 
 def _is_wandb(path: Path) -> bool:
     folders = ("", "files/", "*/files/", "wandb/*/files/")
-    return _is_file(path, "*.wandb") or _has(path, "*.wandb", *(f"{one}wandb-summary.json" for one in folders))
+    return _is_file(path, "*.wandb") or _has(path, "*.wandb", *(f"{folder}wandb-summary.json" for folder in folders))
 
 
 def _is_text(path: Path) -> bool:
@@ -128,62 +128,64 @@ def _name_rollouts(path: Path) -> str:
 
 
 _CHECKPOINT = _Kind(
-    is_it=_is_checkpoint,
-    what="is a checkpoint: weights and the trainer's state, without rollouts",
-    instead=lambda path: f"Name the run folder above it: {_run_above(path)}",
+    matches=_is_checkpoint,
+    description="is a checkpoint: weights and the trainer's state, without rollouts",
+    hint=lambda path: f"Name the run folder above it: {_run_above(path)}",
 )
-_KNOWN = (
+_KINDS = (
     _Kind(
-        is_it=lambda path: _is_file(path, *_PICKLES),
-        what="looks like a pickle, which is never opened",
-        instead=lambda _: "Write the rollouts as JSONL, Parquet or CSV with a row a rollout: step, group, reward.",
+        matches=lambda path: _is_file(path, *_PICKLES),
+        description="looks like a pickle, which is never opened",
+        hint=lambda _: "Write the rollouts as JSONL, Parquet or CSV with a row a rollout: step, group, reward.",
     ),
     _CHECKPOINT,
     _Kind(
-        is_it=_is_model,
-        what="is a model folder: weights, without rollouts",
-        instead=lambda _: (
+        matches=_is_model,
+        description="is a model folder: weights, without rollouts",
+        hint=lambda _: (
             "Name the folder that the trainer wrote its rollouts to; the model before the first update "
             "is given with --initial, an adapter's base with --model."
         ),
     ),
     _Kind(
-        is_it=lambda path: _has(path, "global_step_*/actor"),
-        what="is a trainer's folder with checkpoints and without rollouts",
-        instead=_name_rollouts,
+        matches=lambda path: _has(path, "global_step_*/actor"),
+        description="is a trainer's folder with checkpoints and without rollouts",
+        hint=_name_rollouts,
     ),
     _Kind(
-        is_it=_is_wandb,
-        what="is what wandb keeps of a run: metrics, and at most some rollouts as tables",
-        instead=lambda _: f"Name the trainer's own folder of rollouts, which wandb does not hold: {_LOG_ROLLOUTS}.",
+        matches=_is_wandb,
+        description="is what wandb keeps of a run: metrics, and at most some rollouts as tables",
+        hint=lambda _: f"Name the trainer's own folder of rollouts, which wandb does not hold: {_LOG_ROLLOUTS}.",
     ),
     _Kind(
-        is_it=lambda path: _is_file(path, "*.db") or _has(path, "*.db"),
-        what="is a database as trackio keeps one a project: metrics, and of rollouts only the traces that were picked",
-        instead=lambda _: (
+        matches=lambda path: _is_file(path, "*.db") or _has(path, "*.db"),
+        description=(
+            "is a database as trackio keeps one a project: metrics, and of rollouts only the traces that were picked"
+        ),
+        hint=lambda _: (
             f"Name the trainer's own folder of rollouts: {_LOG_ROLLOUTS}. Traces that are all of a run's "
             "rollouts can be written with `trackio query` to JSON lines: step, group, reward."
         ),
     ),
     _Kind(
-        is_it=lambda path: _is_file(path, _EVENTS) or _has(path, _EVENTS, f"*/{_EVENTS}"),
-        what="is what TensorBoard reads: metrics, without rollouts",
-        instead=_name_rollouts,
+        matches=lambda path: _is_file(path, _EVENTS) or _has(path, _EVENTS, f"*/{_EVENTS}"),
+        description="is what TensorBoard reads: metrics, without rollouts",
+        hint=_name_rollouts,
     ),
     _Kind(
-        is_it=lambda path: _is_file(path, "*.safetensors", "*.gguf"),
-        what="is a file of weights, without rollouts",
-        instead=_name_rollouts,
+        matches=lambda path: _is_file(path, "*.safetensors", "*.gguf"),
+        description="is a file of weights, without rollouts",
+        hint=_name_rollouts,
     ),
     _Kind(
-        is_it=lambda path: _is_file(path, "*.tar", "*.tar.gz", "*.tgz", "*.zip"),
-        what="is an archive",
-        instead=_unpacking,
+        matches=lambda path: _is_file(path, "*.tar", "*.tar.gz", "*.tgz", "*.zip"),
+        description="is an archive",
+        hint=_unpacking,
     ),
     _Kind(
-        is_it=_is_text,
-        what=f"is text without rows; rows are read from {', '.join(SUFFIXES)} files",
-        instead=_name_rollouts,
+        matches=_is_text,
+        description=f"is text without rows; rows are read from {', '.join(SUFFIXES)} files",
+        hint=_name_rollouts,
     ),
 )
 _PICKLED = (
@@ -211,4 +213,4 @@ _PICKLED = (
         "Set `format: jsonl` under `output` in config/eval.yaml.",
     ),
 )
-"""Who writes a pickle and what it is, where it lies, and what to switch on."""
+"""For each pickle: who writes it and what it is, the patterns of its path, and what to switch on instead."""

@@ -1,4 +1,4 @@
-"""Which evaluations a folder holds: a log each, with its task and its model, never pooled."""
+"""The evaluations in a folder: a log each, with its task and its model, never pooled."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from gradscope.rollouts.readers.parsing.records import peek
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import expand, natural, suffix_of
 
-_MOST_DEPTH = 5  # folders within one another that are looked into: lighteval writes details/<owner>/<model>/<date>/
+_MOST_DEPTH = 5  # levels of folders that are searched: lighteval writes details/<owner>/<model>/<date>/
 _PART = re.compile(r"(?:.*[-_.])?(?:part|shard|rank|chunk|worker)[-_.]?[0-9]+|(?:.*[-_.])?[0-9]+-of-[0-9]+|[0-9]+")
-"""Names, without their endings, of files that are parts of one log of samples."""
+"""Names, without suffixes, of files that are parts of one log of samples."""
 _FORMATS: tuple[Format | RowFormat, ...] = (
     inspect_ai.FORMAT,
     harnesses.EVALPLUS,
@@ -36,31 +36,31 @@ _FORMATS: tuple[Format | RowFormat, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationLog:
-    """One evaluation: a task that a model was given once."""
+    """One evaluation: one run of a model on a task."""
 
-    path: Path  # what names it: a file, or the folder of its parts
+    path: Path  # its file, or the folder of its parts
     format: str | None  # the reader's name; None: it is recognized
-    task: str  # the task, by the file's name where nothing else tells
-    model: str  # the model; empty where nothing tells
+    task: str  # the task; the file's name where the log names none
+    model: str  # the model; empty where unknown
     scorers: tuple[str | None, ...] | None = None
-    """What can score it, names for ``--reward-column`` and None for the scalar; None: every reward of its rollouts."""
-    scalar: str = "reward"  # what the scalar is called
+    """Its scores, names for ``--reward-column`` and None for the scalar; None: every reward of its rollouts."""
+    scalar: str = "reward"  # the name of the scalar
 
 
 Evaluations = tuple[EvaluationLog, ...]
 
 
 def evaluations_in(path: Path, options: ReadOptions) -> Evaluations:
-    """The evaluations of a log, a folder or a glob, by folder and name; a named reader finds its own alone."""
+    """The evaluations of a log, a folder or a glob, by folder and name; of a named reader only its own."""
     folders = _folders(path, _MOST_DEPTH) if path.is_dir() else [path]
     return tuple(log for folder in folders for log in _logs_of(folder, options))
 
 
 def refuse_several(path: Path, format: str, options: ReadOptions) -> None:
-    """Refuse several evaluations: of different tasks, models and scorers one number says nothing."""
-    if format not in _TOLD_APART or path.is_file():
+    """Refuse several evaluations: one number over different tasks, models and scorers is meaningless."""
+    if format not in _NEVER_POOLED or path.is_file():
         return
-    logs = [log for log in evaluations_in(path, options) if log.format in _TOLD_APART]
+    logs = [log for log in evaluations_in(path, options) if log.format in _NEVER_POOLED]
     if len(logs) > 1:
         named = ", ".join(f"{log.task} {log.model}".strip() for log in logs[:3])
         more = f" and {len(logs) - 3} more" if len(logs) > 3 else ""
@@ -71,15 +71,15 @@ def refuse_several(path: Path, format: str, options: ReadOptions) -> None:
 
 
 def are_of_one(format: str, files: Sequence[Path]) -> bool:
-    """Whether files may be of one log: of evaluations only those whose names say that they are parts."""
-    is_evaluation = format in {one.name for one in _FORMATS}
+    """Whether files may be of one log: those of evaluations only if their names say that they are parts."""
+    is_evaluation = format in {reader.name for reader in _FORMATS}
     return not is_evaluation or len(files) < 2 or all(_PART.fullmatch(file.name.partition(".")[0]) for file in files)
 
 
 def _folders(path: Path, depth: int) -> Iterator[Path]:
     yield path
     below = path.iterdir() if depth and not path.resolve().name.endswith(inspect_ai.SHARDS) else ()
-    for folder in sorted((one for one in below if one.is_dir()), key=natural):
+    for folder in sorted((entry for entry in below if entry.is_dir()), key=natural):
         if not folder.name.startswith(".") and not folder.name.endswith(inspect_ai.SHARDS):
             yield from _folders(folder, depth - 1)
 
@@ -95,45 +95,46 @@ def _logs_of(folder: Path, options: ReadOptions) -> Iterator[EvaluationLog]:
         is_sharded = folder.is_dir() and files[0].parent not in (folder, folder.resolve())
         path = files[0].parent.parent if is_sharded else folder if len(files) > 1 else files[0]
         yield EvaluationLog(path=path, format=_INSPECT, task=header.task or name, model=header.model)
-    taken = {file for files in by_name.values() for file in files}
-    rows = [file for file in (expand(folder)) if file not in taken and suffix_of(file)]
-    known = {file: one for file in rows if (one := _format_of(file, options)) is not None}
-    parts = [file for file, one in known.items() if one is samples.FORMAT]
+    inspect_files = {file for files in by_name.values() for file in files}
+    rows = [file for file in (expand(folder)) if file not in inspect_files and suffix_of(file)]
+    formats = {file: format for file in rows if (format := _format_of(file, options)) is not None}
+    parts = [file for file, format in formats.items() if format is samples.FORMAT]
     if len(parts) > 1 and all(_PART.fullmatch(file.name.split(".")[0]) for file in parts):
-        known = {file: one for file, one in known.items() if one is not samples.FORMAT} | {folder: samples.FORMAT}
-    for file, one in known.items():
-        yield _about(one, file)
+        formats = {file: format for file, format in formats.items() if format is not samples.FORMAT}
+        formats[folder] = samples.FORMAT
+    for file, format in formats.items():
+        yield _about(format, file)
 
 
 def _format_of(file: Path, options: ReadOptions) -> Format | RowFormat | None:
     request = ReadRequest(path=file, options=options)
-    with contextlib.suppress(UsageError):  # it lacks a column that was named
-        chosen = (one for one in _FORMATS if options.reader in (None, one.name))
-        return next((one for one in chosen if one.recognizes(request)), None)
+    with contextlib.suppress(UsageError):  # the file lacks a column that was named
+        chosen = (format for format in _FORMATS if options.reader in (None, format.name))
+        return next((format for format in chosen if format.recognizes(request)), None)
     return None
 
 
 def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
-    """The task, the model and the scorers of a log, by where it lies and by its first rows."""
-    here = file.resolve()
-    stem, above, log = here.name.split(".")[0], here.parent, partial(EvaluationLog, path=file, format=format.name)
+    """The task, the model and the scorers of a log, by its path and its first rows."""
+    location, log = file.resolve(), partial(EvaluationLog, path=file, format=format.name)
+    stem, above = location.name.split(".")[0], location.parent
     match format.name:
         case inspect_ai.FORMAT.name:
             header = inspect_ai.header_of([file])
             return log(task=header.task or stem, model=header.model)
         case harnesses.EVALPLUS.name:
             tasks = [key for row in peek(file) for key in mapping_of(row.get("eval"))]
-            model = here.stem.removesuffix("eval_results").strip("_") or above.name
+            model = location.stem.removesuffix("eval_results").strip("_") or above.name
             return log(
                 task=(tasks or [stem])[0].partition("/")[0], model=model, scorers=("base", None), scalar="base + plus"
             )
         case harnesses.LM_EVAL.name:
-            task, _, when = here.stem.removeprefix("samples_").rpartition("_")
+            task, _, when = location.stem.removeprefix("samples_").rpartition("_")
             return log(task=task or when, model=_lm_eval_model(above, when), scorers=_lm_eval_scorers(file))
         case harnesses.LIGHTEVAL.name:
-            parts = here.parts[:-2]
+            parts = location.parts[:-2]
             model = "/".join(parts[parts.index("details") + 1 :]) if "details" in parts else above.name
-            return log(task=here.stem.removeprefix("details_").rpartition("_")[0] or stem, model=model)
+            return log(task=location.stem.removeprefix("details_").rpartition("_")[0] or stem, model=model)
         case harnesses.VERIFIERS.name:
             environment, *names = above.name.split("--")
             return log(task=environment, model="/".join(names[:-2] or names), scorers=(None,))
@@ -144,7 +145,7 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
 
 
 def _lm_eval_model(folder: Path, when: str) -> str:
-    """The model's name by the results beside the samples; else that of the folder, in which ``__`` stands for ``/``."""
+    """The model's name in the results next to the samples; else the folder's name, where ``__`` stands for ``/``."""
     with contextlib.suppress(InputError, OSError, ValueError):
         name = mapping_of(read_json(folder / f"results_{when}.json")).get("model_name")
         if isinstance(name, str) and name:
@@ -153,7 +154,7 @@ def _lm_eval_model(folder: Path, when: str) -> str:
 
 
 def _lm_eval_scorers(file: Path) -> tuple[str, ...]:
-    """Every metric that is a number after every filter, named as lm-eval's own tables do."""
+    """Every numeric metric after every filter, named as in lm-eval's own tables."""
     rows = peek(file)
     filters = dict.fromkeys(text_of(row.get("filter")) for row in rows)
     names = dict.fromkeys(text_of(name) for row in rows for name in list_of(row.get("metrics")))
@@ -162,5 +163,5 @@ def _lm_eval_scorers(file: Path) -> tuple[str, ...]:
 
 
 _INSPECT = inspect_ai.FORMAT.name
-_TOLD_APART = {one.name for one in _FORMATS if one is not harnesses.SKYRL}
-"""Formats of which several logs are refused; SkyRL's are of the steps of one training, whose course is of use."""
+_NEVER_POOLED = {format.name for format in _FORMATS if format is not harnesses.SKYRL}
+"""Formats of which several logs are refused; SkyRL's are those of the steps of one training, a useful course."""

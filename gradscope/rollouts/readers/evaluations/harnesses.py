@@ -60,11 +60,12 @@ def _has_verdicts(document: Mapping[str, Any]) -> bool:
 def _verdicts(cell: Any) -> Iterator[tuple[float | None, float | None, str]]:
     """Base and plus verdict and solution of each sample of a task, in the layout before 0.2.1 and in the one since."""
     if isinstance(cell, Mapping):  # lists of [status, details]; that of plus is empty where its tests were not run
-        base, plus = ([_passed(next(iter(list_of(one)), None)) for one in list_of(cell.get(key))] for key in _SUITES)
-        yield from ((one, two, "") for one, two in zip_longest(base, plus))
+        lists = (map(list_of, list_of(cell.get(suite))) for suite in _SUITES)
+        statuses = ([_passed(next(iter(sample), None)) for sample in samples] for samples in lists)
+        yield from ((base, plus, "") for base, plus in zip_longest(*statuses))
     for sample in map(mapping_of, list_of(cell)):
-        one, two = (_passed(sample.get(f"{suite}_status")) for suite in _SUITES)
-        yield one, two, text_of(sample.get("solution", sample.get("completion")))
+        base, plus = (_passed(sample.get(f"{suite}_status")) for suite in _SUITES)
+        yield base, plus, text_of(sample.get("solution", sample.get("completion")))
 
 
 def _evalplus_records(row: LogRow) -> Iterator[Record]:
@@ -85,7 +86,7 @@ def _evalplus_records(row: LogRow) -> Iterator[Record]:
 
 
 def _passed(status: Any) -> float | None:
-    """A verdict: ``pass``, once ``success``, else ``fail``, ``timeout``, ...; null where the tests were not run."""
+    """1 for ``pass`` or, formerly, ``success``, 0 for ``fail``, ``timeout``, ...; None where the tests were not run."""
     return float(status in ("pass", "success")) if isinstance(status, str) else None
 
 
@@ -115,16 +116,17 @@ def _lm_eval_survey(rows: Sequence[LogRow], reading: Reading) -> dict[str, str]:
     named, _, chosen = (reading.request.columns.reward or "").rpartition(",")
     filter = chosen if named and chosen in filters else filters[0]
     metric = _lm_eval_metric(rows, named if filter == chosen else reading.request.columns.reward, reading.request.path)
-    others = [name for name in filters if name != filter]
+    other_filters = [name for name in filters if name != filter]
     most = max((len(list_of(first)) for row in rows for first in list_of(row.cells.get("resps"))), default=1)
-    left_out = f"; rows of other filters ({', '.join(others)}) are the same responses and left out" if others else ""
+    rest = f"; rows of other filters ({', '.join(other_filters)}) are the same responses and left out"
+    left_out = rest if other_filters else ""
     reading.inferred.append(f"The score is {metric} after the filter {filter}{left_out}.")
     reading.missing.append(_one_score(most, "lm-eval logs one score a document, after its filter", "`resps`"))
     return {"metric": metric, "filter": filter}
 
 
 def _lm_eval_metric(rows: Sequence[LogRow], named: str | None, path: Path) -> str:
-    """Which score counts: the metric that was named, else the first that rows list and that is a number."""
+    """The score that counts: the metric that was named, else the first numeric one that rows list."""
     listed = [named] if named is not None else [name for row in rows for name in list_of(row.cells.get("metrics"))]
     for name in dict.fromkeys(map(text_of, listed)):
         if any(is_number(row.cells.get(name)) for row in rows):
@@ -212,7 +214,7 @@ _SKYRL_SUMMED = "Scores that are lists hold a reward a token, and count as their
 
 
 def _refuse_turns(rows: Sequence[LogRow], reading: Reading) -> dict[str, Any]:
-    """Refuse rows that are turns: the prompt of one goes on where the response of another ends."""
+    """Refuse rows that are turns: the prompt of one continues the response of another."""
     texts = [(text_of(row.cells.get("input_prompt")), text_of(row.cells.get("output_response"))) for row in rows]
     prompts = sorted({prompt for prompt, _ in texts})
     for row, (prompt, response) in zip(rows, texts, strict=True):
@@ -245,7 +247,7 @@ def _skyrl_records(row: LogRow) -> Iterator[Record]:
 
 
 def _skyrl_total(score: Any, row: LogRow) -> Any:
-    """The sum of a list of numbers; what is none among them, or no list, stays as it is, to be judged as a reward."""
+    """The sum of a list of numbers; its first element that is no number, or a cell that is no list, as it is."""
     if not isinstance(score, list) or not score:
         return score
     row.reading.noted.add(_SKYRL_SUMMED)
@@ -285,8 +287,8 @@ def _verifiers_records(row: LogRow) -> Iterator[Record]:
         return columns_of(rollouts, step, lambda at: read_trace(rollouts[at].plain), row.reading.noted.add)
 
     for at, record in records_in(take, row.file, [(row.location, {})] * len(rollouts), quarantine):
-        given = rollouts[at].trace.id
-        yield replace(record, prompt_id=prompt, sample_id=given if isinstance(given, str) else None)
+        trace_id = rollouts[at].trace.id
+        yield replace(record, prompt_id=prompt, sample_id=trace_id if isinstance(trace_id, str) else None)
 
 
 def _verifiers_prompt(episode: Mapping[str, Any]) -> str:

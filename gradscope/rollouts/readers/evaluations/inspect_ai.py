@@ -1,10 +1,10 @@
 """inspect_ai's logs, ``.eval`` (a zip of JSON) and ``.json``: epochs of a sample are the samples of a prompt.
 
-An archive is somebody else's: members are read one at a time, by name, never unpacked to disk, and one that says it is
-larger than a sample can be is refused before it is inflated, and never inflated beyond what it says.
+An archive is not trusted: members are read one at a time, by name, never unpacked to disk; one whose declared size is
+larger than a sample may be is refused before it is inflated, and none is inflated beyond its declared size.
 
-A run that was sharded has a log a worker in ``<name>.shards/<k>/``, which are merged into ``<name>.eval`` at the end.
-Until that has succeeded the shards count and it does not; of a shard that was tried again, the last attempt.
+A sharded run has a log for each worker in ``<name>.shards/<k>/``, which are merged into ``<name>.eval`` at the end.
+Until that has succeeded the shards count instead; of a shard that was tried again, the last attempt.
 """
 
 from __future__ import annotations
@@ -48,32 +48,32 @@ from gradscope.rollouts.run import Run
 _LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """inspect_ai's own values of correct, partial, incorrect and no answer."""
 SUFFIX = ".eval"
-_HEADERS = ("header.json", "_journal/start.json")  # members that say what an evaluation is: written last, and first
+_HEADERS = ("header.json", "_journal/start.json")  # members that describe the evaluation: written last, and first
 _SAMPLE = re.compile(r"samples/[^/]+\.json")
 _CHUNK = re.compile(r"samples/[^/]+_epoch_[0-9]+/.+")
-_ZSTD = 93  # the zip format's number for Zstandard, which Python's zipfile knows from 3.14 on
+_ZSTD = 93  # the zip format's number for Zstandard, which Python's zipfile supports from 3.14 on
 _LOCAL_HEADER = struct.Struct("<26x2H")
-"""What stands before a member's bytes: 26 bytes of no interest here, and the lengths of its name and extra field."""
+"""The header of a member: 26 bytes that are skipped, and the lengths of its name and extra field."""
 _BROKEN = (
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, pa.ArrowException),
     *(EOFError, OSError, RuntimeError, UnicodeDecodeError),
 )
-"""What reading an archive raises that is damaged or compressed in a way that nobody uses."""
+"""Errors of reading an archive that is damaged or compressed in an unusual way."""
 _CONVERT = "Convert it where inspect_ai is installed: inspect log convert {} --to json --output-dir logs-json"
-SHARDS = ".shards"  # the end of the name of a folder with a log a worker
+SHARDS = ".shards"  # suffix of a folder with a log for each worker
 _RECOVERED = "-recovered"
 _CREATED = re.compile(r"[0-9]{4}-[0-9][0-9]-[0-9][0-9]T[0-9][0-9]-[0-9][0-9]-[0-9][0-9]")
 
 
 def _recognizes(request: ReadRequest) -> bool:
-    """Whether the path is a log of inspect_ai's."""
+    """Whether the path is a log of inspect_ai."""
     files = [*find_logs(request.path)]
     archives = [file for file in files if file.suffix == SUFFIX]
     return any(map(is_log, archives or files[:1]))
 
 
 def _read(request: ReadRequest) -> Run:
-    """Read the logs of an evaluation: one group a sample, at step 0; its epochs are the rollouts."""
+    """Read the logs of an evaluation: a group for each sample, at step 0, with its epochs as rollouts."""
     quarantine = QuarantineLog()
     files = [file for file in find_logs(request.path) if _is_readable(file, quarantine)]
     samples = [located for file in files for located in read_archived_samples(file, quarantine)]
@@ -130,19 +130,19 @@ def _value(value: Any) -> Any:
 
 
 def find_logs(path: Path) -> dict[Path, str]:
-    """File -> evaluation, in order, by their names alone; the shards of one run are of one evaluation."""
-    here = path.resolve()
-    if path.is_dir() and here.name.endswith(SHARDS):
+    """File -> evaluation, in order, by their names alone; the shards of a run are one evaluation."""
+    folder = path.resolve()
+    if path.is_dir() and folder.name.endswith(SHARDS):
         return _current(path)
-    if path.is_dir() and here.parent.name.endswith(SHARDS):
-        return dict.fromkeys(_last_attempt(files_like(path, f"*{SUFFIX}")), _evaluation(here.parent))
+    if path.is_dir() and folder.parent.name.endswith(SHARDS):
+        return dict.fromkeys(_last_attempt(files_like(path, f"*{SUFFIX}")), _evaluation(folder.parent))
     files = files_like(path, f"*{SUFFIX}", "*.json")
-    found = {file: file.stem for file in files}
+    logs = {file: file.stem for file in files}
     for shards in sorted(path.glob(f"*{SHARDS}")) if path.is_dir() else ():
         merged = [path / f"{_evaluation(shards)}{ending}{SUFFIX}" for ending in ("", _RECOVERED)]
         if not any(_read_header(log).status == "success" for log in merged):
-            found = {file: name for file, name in found.items() if file not in merged} | _current(shards)
-    return found
+            logs = {file: name for file, name in logs.items() if file not in merged} | _current(shards)
+    return logs
 
 
 def _current(shards: Path) -> dict[Path, str]:
@@ -160,7 +160,7 @@ def _last_attempt(logs: Iterable[Path]) -> list[Path]:
 
 
 def _when(log: Path) -> tuple[str, bool, float]:
-    """When an attempt began, by its name; one without a time comes first."""
+    """Sorting key for attempts: the time in the name; one without a time comes first."""
     created = _CREATED.match(log.name)
     return (created[0] if created else "", log.stem.endswith(_RECOVERED), log.stat().st_mtime)
 
@@ -175,7 +175,7 @@ def is_log(path: Path) -> bool:
 
 
 def read_archived_samples(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The samples of a log, each with its ``file:number``, from 1 on; members that are none go to the quarantine."""
+    """The samples of a log, each with its ``file:number``, from 1; members that are no samples go to the quarantine."""
     documents = _members(path) if path.suffix == SUFFIX else iter(list_of((_document(path) or {}).get("samples")))
     for number, sample in enumerate(documents, start=1):
         if isinstance(sample, dict):
@@ -186,20 +186,20 @@ def read_archived_samples(path: Path, quarantine: QuarantineLog) -> Iterator[tup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What a log says of its evaluation."""
+    """The description of an evaluation in its log."""
 
-    task: str = ""  # the task's name; empty where it does not say
+    task: str = ""  # the task's name; empty where the log has none
     model: str = ""  # the model, likewise
     status: str = ""  # ``success``, ``started``, ``cancelled`` or ``error``, likewise
-    num_samples: int | None = None  # samples that it was to have, each epoch counted; None where it does not say
+    num_samples: int | None = None  # planned samples, each epoch counted; None where the log has no number
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing speaks against its having all its samples."""
+        """Whether it has all its samples as far as the log says."""
         return self.status in ("success", "")
 
     def unfinished(self, num_samples: int) -> str:
-        """How the evaluation ended, and how many of its samples there are, in words; empty where it is whole."""
+        """How the evaluation ended, and how many of its samples it has, in words; empty where it is complete."""
         if self.is_whole:
             return ""
         ended = {"started": "has not ended", "error": "ended with an error"}.get(self.status, f"was {self.status}")
@@ -208,21 +208,21 @@ class Header:
 
 
 def header_of(logs: Sequence[Path]) -> Header:
-    """What the logs of one evaluation say of it; where one of them is not whole, the evaluation is not."""
+    """The header of an evaluation from those of its logs; it is complete where all of them are."""
     headers = [_read_header(log) for log in logs] or [Header()]
-    numbers = [one.num_samples for one in headers if one.num_samples is not None]
+    numbers = [header.num_samples for header in headers if header.num_samples is not None]
     return replace(
-        next((one for one in headers if not one.is_whole), headers[0]),
+        next((header for header in headers if not header.is_whole), headers[0]),
         num_samples=sum(numbers) if len(numbers) == len(headers) else None,
     )
 
 
 def _read_header(path: Path) -> Header:
-    """What a log says: an archive at its end, or in the journal that it began with; nothing of one that is damaged."""
+    """The header of a log, which an archive has at its end or in the journal of its start; empty where damaged."""
     header: Mapping[str, Any] = {}
     if path.suffix == SUFFIX:
         with contextlib.suppress(InputError, *_BROKEN), open_file(path) as stream, zipfile.ZipFile(stream) as archive:
-            for name in [one for one in _HEADERS if one in archive.namelist()][:1]:
+            for name in [name for name in _HEADERS if name in archive.namelist()][:1]:
                 member = archive.getinfo(name)
                 _refuse_unreadable(path, [member], [member])
                 header = {"status": "started", **mapping_of(_parse(_inflated(path, archive, member)))}
@@ -261,7 +261,7 @@ def _members(path: Path) -> Iterator[Any]:
 
 
 def _inflated(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
-    """The bytes of a member; those of zstd, in one frame or several, are unpacked here and held to their checksum."""
+    """The bytes of a member; those of zstd, in one frame or several, are unpacked and checked against the CRC."""
     if member.compress_type != _ZSTD:
         return archive.read(member)
     with path.open("rb") as stream:

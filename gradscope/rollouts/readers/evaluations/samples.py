@@ -1,7 +1,7 @@
-"""Sample files for pass@k: n samples a prompt, as rows, lists, counts or one policy a key; a group a prompt.
+"""Sample files for pass@k: n samples of each prompt, as rows, lists, counts or a key for each policy.
 
-A file whose rows name their step is a log with a row a group: the samples of a prompt at two steps are two groups.
-Others have step 0 throughout.
+A prompt is a group. A file whose rows name their step is a log with a row for each group: the samples of a prompt at
+two steps are two groups. Other files have step 0 throughout.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _TEXT_LISTS = (
 )
 _ANSWER_KEYS = ("full_model_response", "completion", "response", "output", "solution", "model_answer", "text")
 _ONE_RESPONSE = ("response", "completion", "output", "generation", "output_response", *_ANSWER_KEYS[:1])
-"""Names under which a text is what the policy wrote, and not the task's own solution."""
+"""Keys under which a text is the policy's response, and not the task's own solution."""
 _PROMPTS = (*USUAL["prompt"], *USUAL["prompt_id"])
 _TRIALS = ("trial", *SAMPLE_IDS)
 _TOTALS = ("n", "num_samples", "n_samples", "total")
 _RIGHTS = ("c", "num_correct", "n_correct", "num_passed", "n_passed", "correct", "passed")
-_ALSO_VERDICTS = ("correct", "passed")  # names that a verdict of one sample has as well: a boolean there is no count
+_ALSO_VERDICTS = ("correct", "passed")  # also names of the verdict on one sample: a boolean is no count
 _COUNTS = "counts"  # the shape of a row with n and c
 _NO_COLUMNS = ColumnNames()
 _MAX_COUNT = 1_000_000
@@ -65,17 +65,17 @@ _WITHIN_DATASET = ("i", "idx", "index", "id")
 _POLICIES = ("policy", "model")
 MOST_SAMPLES = 20_000_000  # samples of all prompts: a row of counts declares up to a million with a few digits
 _PLAIN = frozenset({type(None), bool, int, float, str})
-"""What equal rewards can be counted as: a list or an object has no hash."""
+"""Types of rewards that can be counted: a list or an object has no hash."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptSamples:
     """The samples of one prompt."""
 
-    shape: str  # how they were written, in words
-    rewards: tuple[Any, ...]  # one cell a sample; not yet judged
+    shape: str  # their layout, in words
+    rewards: tuple[Any, ...]  # a cell for each sample, not yet parsed
     further: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Other numbers a sample, by name, the scalar reward among them."""
+    """Other numbers of the samples, by name, the scalar reward among them."""
     texts: tuple[Any, ...] = ()  # completions, where they were written
     policies: tuple[str, ...] = ()  # the policy of each sample, where a row holds one of each
 
@@ -83,15 +83,15 @@ class PromptSamples:
 def samples_of(row: Mapping[str, Any], columns: ColumnNames = _NO_COLUMNS) -> PromptSamples | str | None:
     """The samples that a row, or a part of a document, holds.
 
-    A list of rewards counts as samples where a list of as many responses stands beside it, or where it was named: a
-    list alone may as well hold the criteria, tests or tokens of one response. Beside one response it holds those, named
-    or not; beside a list of different prompts it holds a batch.
+    A list of rewards counts as samples where the row also has a list of as many responses, or where it was named: a
+    list alone may as well hold the criteria, tests or tokens of one response. With one response it holds those, named
+    or not; with a list of different prompts it holds a batch.
 
     Args:
         columns: Which list is the reward, and which columns are counts; None: the first with a usual name.
 
     Returns:
-        The samples; a few words for the quarantine where they contradict themselves; None where the row has no such
+        The samples; the reason for the quarantine where they contradict themselves; None where the row has no such
         shape.
     """
     if columns.num_samples or columns.num_correct:
@@ -100,7 +100,7 @@ def samples_of(row: Mapping[str, Any], columns: ColumnNames = _NO_COLUMNS) -> Pr
 
 
 def prompt_rows(node: Any, columns: ColumnNames = _NO_COLUMNS, depth: int = _MAX_DEPTH) -> Iterator[Mapping[str, Any]]:
-    """The parts of a nested document that hold samples, outermost first, looked for some levels deep."""
+    """The parts of a nested document that hold samples, outermost first, down to ``depth`` levels."""
     if isinstance(node, Mapping) and samples_of(node, columns) is not None:
         yield node
     elif isinstance(node, (Mapping, list)) and depth:
@@ -110,7 +110,7 @@ def prompt_rows(node: Any, columns: ColumnNames = _NO_COLUMNS, depth: int = _MAX
 
 
 def refuse_lone_list(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Says what a list of rewards lacks to be samples, where most first rows have nothing but such a list."""
+    """Refuse, with a hint, a file in which most first rows have a list of rewards that cannot be read as samples."""
     batches = [name for row in rows if (name := _prompts_in(row)) is not None]
     if len(batches) > len(rows) / 2:
         raise InputError(
@@ -127,7 +127,7 @@ def refuse_lone_list(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _prompts_in(row: Mapping[str, Any]) -> str | None:
-    """The list of a batch that names its prompts: one a response, not all the same; a conversation is one prompt."""
+    """The name of a list with a prompt for each response, not all the same; a conversation is one prompt."""
     responses = [row[name] for name in (*_REWARD_LISTS, *_ANSWER_KEYS, *_TEXT_LISTS) if isinstance(row.get(name), list)]
     sizes = set(map(len, responses))
     for name in _PROMPTS:
@@ -145,7 +145,7 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
     aligned: set[str] = set()
     for name, value in row.items():
         if _is_list_of(value, Mapping) and any(key in value[0] for key in (reward, *USUAL["reward"])):
-            if any(one.get(key) != value[0].get(key) for one in value for key in (*_PROMPTS, *USUAL["step"])):
+            if any(element.get(key) != value[0].get(key) for element in value for key in (*_PROMPTS, *USUAL["step"])):
                 return None  # rollouts of several prompts or steps
             objects = {key: [element.get(key) for element in value] for key in value[0]}
             columns |= objects
@@ -155,7 +155,7 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
     if reward is not None and reward not in columns and _first(columns, _REWARD_LISTS):
         raise UsageError(f"There is no list {reward!r} of rewards.", hint=f"The lists are {list_names(columns)}.")
     sizes = {len(columns[name]) for name in (*_ANSWER_KEYS, *_TEXT_LISTS) if name in columns}
-    is_counted = isinstance(row.get("n"), int) and isinstance(row.get("c"), int)  # which say how long the list is
+    is_counted = isinstance(row.get("n"), int) and isinstance(row.get("c"), int)  # they give the list's length
     aligned |= {name for name, value in columns.items() if is_counted or len(value) in sizes}
     main = reward if reward in columns else next((name for name in _REWARD_LISTS if name in aligned), None)
     if main is None or isinstance(row.get(main), (bool, int, float, str)):
@@ -216,7 +216,7 @@ def _first(columns: Mapping[str, Any], names: Sequence[str]) -> str | None:
 
 
 def _unwrap(value: Any) -> Any:
-    """A number that was written as a list of one, as reward models do; anything else unchanged."""
+    """The number in a list of one, as reward models write it; anything else unchanged."""
     return value[0] if isinstance(value, list) and len(value) == 1 and is_number(value[0]) else value
 
 
@@ -234,7 +234,7 @@ def _recognizes(request: ReadRequest) -> bool:
 
 
 def _read(request: ReadRequest) -> Run:
-    """Read a sample file: one group a prompt, at step 0."""
+    """Read a sample file: a group for each prompt, at step 0."""
     rows = peek(request.path)
     if not _holds_shapes(rows, request.columns):
         reward = resolve_columns(columns_in(with_entries(rows)), request.columns).reward
@@ -257,21 +257,21 @@ def _read(request: ReadRequest) -> Run:
 
 
 def _holds_shapes(rows: list[dict[str, Any]], columns: ColumnNames) -> bool:
-    """Whether most of the first rows hold several samples each: one broken row decides nothing."""
-    found = [(row, part) for row in rows if (part := next(prompt_rows(row, columns), None)) is not None]
-    return len(found) > len(rows) / 2 and not _are_numbered(found, columns)
+    """Whether most of the first rows hold several samples each; a few broken rows do not matter."""
+    parts = [(row, part) for row in rows if (part := next(prompt_rows(row, columns), None)) is not None]
+    return len(parts) > len(rows) / 2 and not _are_numbered(parts, columns)
 
 
-def _are_numbered(found: list[tuple[dict[str, Any], Mapping[str, Any]]], columns: ColumnNames) -> bool:
-    """Whether what looks like counts is a sample a row with its number n: then most prompts stand in several rows."""
+def _are_numbered(parts: list[tuple[dict[str, Any], Mapping[str, Any]]], columns: ColumnNames) -> bool:
+    """Whether rows that look like counts are single samples numbered n: then most prompts have several rows."""
     if columns.num_samples or columns.num_correct:
         return False
     counts = [
         row
-        for row, part in found
-        if isinstance(one := samples_of(part, columns), PromptSamples) and one.shape == _COUNTS
+        for row, part in parts
+        if isinstance(samples := samples_of(part, columns), PromptSamples) and samples.shape == _COUNTS
     ]
-    prompts = {_identify(row, str(place))[0] for place, row in enumerate(counts)}
+    prompts = {_identify(row, str(index))[0] for index, row in enumerate(counts)}
     return len(prompts) <= len(counts) / 2 and len(counts) > 1
 
 
@@ -359,7 +359,7 @@ def _expand(
 
 
 def _distinct(samples: PromptSamples, *, by_reward: bool) -> Iterator[tuple[int, int]]:
-    """Index of a sample and how many it stands for: those of equal rewards are one where nothing else is looked at."""
+    """Index of a sample and how many it stands for: samples of equal rewards are merged with ``by_reward``."""
     cells = list(zip(samples.rewards, *samples.further.values(), strict=True))
     if not by_reward or samples.policies or not _PLAIN.issuperset(map(type, samples.rewards)):
         yield from ((at, 1) for at in range(len(cells)))
@@ -369,7 +369,7 @@ def _distinct(samples: PromptSamples, *, by_reward: bool) -> Iterator[tuple[int,
 
 
 def _identify(row: Mapping[str, Any], location: str) -> tuple[str, str]:
-    """The id of a row's prompt, and how it was found; ``file:line`` serves rows that do not say."""
+    """The id of a row's prompt, and the columns it comes from; rows without one are numbered by their lines."""
     if isinstance(row.get("dataset"), str):
         within = next((key for key in _WITHIN_DATASET if row.get(key) is not None), None)
         if within is not None:

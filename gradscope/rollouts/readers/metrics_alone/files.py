@@ -1,7 +1,7 @@
 """Files of metrics as rows: JSON and JSON lines, tables, consoles, notebooks, TensorBoard's events, trackio's database.
 
-Each kind is known by its content. A row that is none is set aside with its place and the reason; a row knows which of
-several runs it is of where its file says so.
+Each kind is recognized by its content. Bad rows are set aside with location and reason; a row carries the name of its
+run where the file has one.
 """
 
 from __future__ import annotations
@@ -70,30 +70,30 @@ Cells = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class MetricRow:
-    """A row as it stands in its file."""
+    """A row of a file."""
 
     location: str  # ``file:line``, or ``file:entry``
     cells: Cells  # its cells by key
-    run: str = ""  # the run that it is of, where its file names one beside the cells
+    run: str = ""  # its run, where the file names one outside the cells
 
 
 class MetricsLog(WatchedLog):
-    """What a reading of metrics sets aside, which also knows whether a file ends in such a row."""
+    """The quarantine of a reading of metrics, which also notes whether a file ends in a bad row."""
 
     _last = ""
 
     def add(self, reason: str, location: str, num_rows: int = 1) -> None:
-        """Set aside, and remembered until the next row."""
+        """Set rows aside, and remember the last until the next row."""
         super().add(reason, location, num_rows)
         if reason not in (BLANK, CUT_OFF):
             self._last = f"{location}: {reason}"
 
     def met(self) -> None:
-        """Told that a row was read."""
+        """Called when a row was read."""
         self._last = ""
 
     def judged(self, piece: Piece, bad: Counts) -> None:
-        """Told which rows of a piece have a step that is none."""
+        """Called with the rows of a piece whose step is no step."""
         if not len(bad):
             return
         reason, last = "the step is not a whole number", self._last
@@ -102,15 +102,15 @@ class MetricsLog(WatchedLog):
         self._last = last or (f"{piece.location(bad[-1])}: {reason}" if ends_so else "")
 
     def ended(self) -> None:
-        """Told that a file was read to its end."""
+        """Called when a file was read to its end."""
         if self._last:
-            what = f"{self._last}; it is the file's last row, so the run may go on beyond what was read."
-            self.lose(InputError(what, hint="Copy the file again."))
+            message = f"{self._last}; it is the file's last row, so the run may go on beyond what was read."
+            self.lose(InputError(message, hint="Copy the file again."))
         self._last = ""
 
 
 Rows = Iterator[MetricRow | Row | Piece]
-_FEW, _MANY = 1 << 8, 1 << 14  # rows that are a piece, at first and later
+_FEW, _MANY = 1 << 8, 1 << 14  # rows in a piece, at first and later
 _SMALL, _LARGE = 1 << 16, 8 << 20  # the same in bytes
 
 
@@ -118,13 +118,13 @@ _SMALL, _LARGE = 1 << 16, 8 << 20  # the same in bytes
 class MetricFile:
     """A file that may hold metrics."""
 
-    title: str  # what it is, in words
-    path: Path  # where it lies
+    title: str  # its kind, for messages
+    path: Path
     read: Callable[[Path, MetricsLog], Rows]
     """Its rows; an :class:`InputError` where it cannot be read to its end."""
 
     def pieces(self, aside: MetricsLog) -> Iterator[Piece]:
-        """Its rows, some of them at a time; what cannot be read is set aside."""
+        """Its rows in pieces; a rest that cannot be read is set aside."""
         waiting: list[MetricRow] = []
         size = _FEW
         for row in self._rows(aside):
@@ -145,7 +145,7 @@ class MetricFile:
             aside.lose(error)
 
     def first_pieces(self, number: int) -> list[Piece]:
-        """The first of them, with at least so many rows; what else it holds is met when it is read."""
+        """The first pieces, with at least so many rows; nothing is set aside yet."""
         pieces = list[Piece]()
         with closing(self.pieces(MetricsLog(no_progress, ()))) as rest:  # type: ignore[type-var]
             while number > 0 and (piece := next(rest, None)) is not None:
@@ -155,23 +155,23 @@ class MetricFile:
 
 
 def _pieces(rows: Sequence[MetricRow]) -> Iterator[Piece]:
-    """Rows as pieces of one place each."""
-    places = [row.location.rpartition(":") for row in rows]
-    for where, some in groupby(range(len(rows)), key=lambda at: places[at][0]):
-        chosen = list(some)
+    """Rows as pieces of the same file or part of it."""
+    locations = [row.location.rpartition(":") for row in rows]
+    for where, indices in groupby(range(len(rows)), key=lambda at: locations[at][0]):
+        chosen = list(indices)
         yield Piece(
             where=where,
-            numbers=np.array([int(places[at][2]) for at in chosen], dtype=np.int64),
+            numbers=np.array([int(locations[at][2]) for at in chosen], dtype=np.int64),
             tables=as_tables([rows[at].cells for at in chosen], [rows[at].run for at in chosen]),
         )
 
 
 def opened(file: Path) -> MetricFile | None:
-    """What kind of file it is, by name and first bytes; None where such files hold no metrics."""
+    """The kind of a file, by name and first bytes; None where such files hold no metrics."""
     with named_if_unreadable(file), open_bytes(file) as stream:
         try:
             first = stream.read(64).removeprefix(BOM).lstrip()
-        except EOFError:  # a compressed file that is cut off: its rows tell, as far as they can be read
+        except EOFError:  # a compressed file that is cut off: judged by the rows that can be read
             first = b""
     if ".tfevents." in file.name:
         return MetricFile("TensorBoard's events", file, _events)
@@ -234,7 +234,7 @@ def _sizes() -> Iterator[int]:
 
 
 def _json_lines(file: Path, aside: MetricsLog) -> Rows:
-    """Lines of JSON; a line that the decoder refuses is read alone."""
+    """Lines of JSON; a line that the decoder refuses is read by itself."""
     decoder = msgspec.json.Decoder(dict[str, Any])
     packed = file.suffix in COMPRESSED
     num_lines = last = 0
@@ -242,43 +242,43 @@ def _json_lines(file: Path, aside: MetricsLog) -> Rows:
         if block.lost is not None:
             raise block.lost
         rows, at, bounds = block.decoded(decoder)
-        others = block.odd_rows(bounds, np.setdiff1d(np.arange(len(bounds) - 1), at).tolist())
-        alone = [(one.at, one.row) for one in others if isinstance(one.row, dict)]
+        odd_rows = block.odd_rows(bounds, np.setdiff1d(np.arange(len(bounds) - 1), at).tolist())
+        alone = [(odd.at, odd.row) for odd in odd_rows if isinstance(odd.row, dict)]
         if alone:
             numbered = sorted([*zip(at.tolist(), rows, strict=True), *alone], key=itemgetter(0))
             rows, at = [row for _, row in numbered], np.array([number for number, _ in numbered])
         end = int(at[-1]) if rows else -1
-        _set_aside(file, aside, others, num_lines, end)
+        _set_aside(file, aside, odd_rows, num_lines, end)
         aside.passed(0 if packed else len(block.data), len(rows))
         if rows:
             last = num_lines + end + 1
             yield Piece(where=str(file), numbers=at + num_lines + 1, tables=as_tables(rows))
         num_lines += len(bounds) - 1
         if num_lines - last > most(MOST_FLAWED):
-            what = f"{file} has no row in {most(MOST_FLAWED):,} lines from line {last + 1} on."
-            raise InputError(what, hint=raise_limits(file))
+            message = f"{file} has no row in {most(MOST_FLAWED):,} lines from line {last + 1} on."
+            raise InputError(message, hint=raise_limits(file))
     if packed:
         aside.passed(file.stat().st_size, 0)
 
 
 def _set_aside(file: Path, aside: MetricsLog, odd: Iterable[OddRow], num_lines: int, end: int) -> None:
-    """Set the lines without a row of a block aside, whose last row is at ``end``: of several the ends."""
-    flawed = [one for one in odd if isinstance(one.row, str)]
+    """Set aside the lines of a block without a row; ``end`` is the index of its last row."""
+    flawed = [row for row in odd if isinstance(row.row, str)]
     for is_behind in (False, True):
-        for one in (one for one in flawed if (one.at > end) == is_behind):
-            first = num_lines + one.at + 1
-            for number, num_rows in ((first, one.count - 1), (first + one.count - 1, 1)):
+        for row in (row for row in flawed if (row.at > end) == is_behind):
+            first = num_lines + row.at + 1
+            for number, num_rows in ((first, row.count - 1), (first + row.count - 1, 1)):
                 if num_rows:
-                    aside.add(str(one.row), f"{file}:{number}", num_rows)
+                    aside.add(str(row.row), f"{file}:{number}", num_rows)
         if not is_behind and end >= 0:
             aside.met()
 
 
 def _table(file: Path, aside: MetricsLog) -> Rows:
-    """A CSV with a head."""
+    """A CSV with a header."""
     num_lines = done = 0
     for block in csv_blocks(file, None, _sizes(), with_null=True):
-        rows = [(one.at, one.row) for one in block.odd if isinstance(one.row, dict)]
+        rows = [(odd.at, odd.row) for odd in block.odd if isinstance(odd.row, dict)]
         lines, columns = block.lines, dict[str, Column]()
         if block.batch is not None:
             columns = {name: _cells(block.batch.column(name)) for name in block.batch.schema.names}
@@ -296,7 +296,7 @@ def _table(file: Path, aside: MetricsLog) -> Rows:
 
 
 def _cells(cells: pa.Array) -> Column:
-    """The numbers of a column of text, where null is the empty one; its texts and numbers where it has any text."""
+    """The numbers of a column of text, where null means empty; a list of texts and numbers where it has any text."""
     try:
         numbers = cells.cast(pa.float64())
     except pa.ArrowInvalid:
@@ -309,33 +309,33 @@ def _cells(cells: pa.Array) -> Column:
 
 
 def _table_piece(file: Path, columns: Mapping[str, Column], numbers: Counts) -> Piece:
-    """Rows of a table. Columns ``RUN - METRIC`` of W&B's export are of several runs, and ``__MIN`` of none."""
+    """Rows of a table. W&B exports columns ``RUN - METRIC`` of several runs; ``__MIN`` and ``__MAX`` are ignored."""
     at, where = np.arange(len(numbers)), str(file)
     if tuple(columns) == SAVED_SCALARS:
         _, step, value = columns.values()
         columns = {"step": step, tag_of(file): value}
     parts = {name: name.rpartition(" - ") for name in columns}
     shared = {name: columns[name] for name, (run, _, metric) in parts.items() if not (run and metric)}
-    whole = MetricTable(at=at, columns=shared)
+    shared_table = MetricTable(at=at, columns=shared)
     if len(shared) == len(columns):
-        return Piece(where=where, numbers=numbers, tables=[whole])
+        return Piece(where=where, numbers=numbers, tables=[shared_table])
     of_run: dict[str, dict[str, Column]] = {}
     for name, (run, _, metric) in parts.items():
         if name not in shared and not metric.endswith(("__MIN", "__MAX")):
             of_run.setdefault(run, {})[metric] = columns[name]
     tables = []
     for run, cells in of_run.items():
-        filled = np.unique(np.concatenate([_filled(one, at) for one in cells.values()]))
+        filled = np.unique(np.concatenate([_filled(column, at) for column in cells.values()]))
         if len(filled):
             tables.append(MetricTable(at=at, columns={**shared, **cells}, run=run).take(filled))
     return Piece(where=where, numbers=numbers, tables=tables)
 
 
 def _filled(cells: Column, at: Counts) -> Counts:
-    """The rows that have a cell which is not empty."""
+    """The rows that have a cell that is not empty."""
     if isinstance(cells, Numbers):
         return at if cells.at is None else cells.at
-    return np.array([place for place, cell in enumerate(cells) if cell != ""], dtype=np.int64)
+    return np.array([index for index, cell in enumerate(cells) if cell != ""], dtype=np.int64)
 
 
 def _events(file: Path, aside: MetricsLog) -> Rows:
@@ -345,8 +345,8 @@ def _events(file: Path, aside: MetricsLog) -> Rows:
     except (OSError, InputError) as error:
         damaged(str(error).rstrip("."))
         return
-    for said in damage:
-        damaged(said)
+    for message in damage:
+        damaged(message)
     aside.passed(stat.st_size, len(scalars))
     at = np.arange(len(scalars))
     columns = {**scalars.columns, "step": Numbers(None, scalars.steps.astype(np.float64))}
@@ -355,18 +355,18 @@ def _events(file: Path, aside: MetricsLog) -> Rows:
 
 @lru_cache(maxsize=1)
 def _scalars(file: Path, size: int, written: int) -> tuple[StepMetrics, tuple[str, ...]]:
-    """What a file holds and what is wrong with it; its first rows are asked for before all of them."""
+    """The scalars of a file and its damage, cached since its first rows are read before all of them."""
     damage: list[str] = []
     return scalars_in(file, damage.append), tuple(damage)
 
 
-PLACE = "gradscope/step_is_place"  # key of a row whose step is its place among the rows of a console
+STEP_IS_POSITION = "gradscope/step_is_place"  # key of a row whose step is its position among the rows of a console
 _IS_TABLE = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ? AND sql NOT LIKE '%GENERATED%'"
-_MOST_STEPS_OF_SQL = 1 << 31  # virtual instructions of a query: a table that was made to never end does
+_MOST_STEPS_OF_SQL = 1 << 31  # virtual instructions of a query: ends a view that was made to be endless
 
 
 def _trackio(file: Path, aside: MetricsLog) -> Rows:
-    """Trackio's table of metrics, whose JSON it writes as bytes, and older releases of it as text."""
+    """Trackio's table of metrics, whose JSON is bytes, and text in older releases."""
     for location, (run, step, cell) in trackio_rows(file, "metrics", ("run_name", "step", "metrics"), aside):
         text = cell.encode() if isinstance(cell, str) else cell
         aside.passed(len(text) if isinstance(text, bytes) else 0)
@@ -380,7 +380,7 @@ def _trackio(file: Path, aside: MetricsLog) -> Rows:
 def trackio_rows(
     file: Path, table: str, columns: Sequence[str], aside: QuarantineLog
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """A table of trackio's database, read from a copy where a log of writes lies beside it, so that nothing is changed.
+    """A table of trackio's database, read from a copy where it has a write-ahead log, so that nothing is changed.
 
     Yields:
         ``file:number`` and the cells, in the order in which they were written.
@@ -408,7 +408,7 @@ def trackio_rows(
 
 
 def _texts(file: Path, aside: MetricsLog) -> Iterator[tuple[str, str]]:
-    """The lines of a file, each with its location; what is no text is set aside."""
+    """The lines of a file, each with its location; lines that are not text are set aside."""
     for number, line in enumerate(read_bytes(file), start=1):
         aside.passed(0 if file.suffix in COMPRESSED else len(line))
         if len(line) > most(MOST_ROW):
@@ -421,7 +421,7 @@ def _texts(file: Path, aside: MetricsLog) -> Iterator[tuple[str, str]]:
 
 
 def _console(file: Path, aside: MetricsLog) -> Rows:
-    """What a trainer printed. The step of a dictionary without one is its bar of progress's, else its place."""
+    """A trainer's output. A dictionary without a step takes the count of its progress bar, else its position."""
     yield from _printed(_texts(file, aside), aside)
 
 
@@ -435,25 +435,26 @@ def _printed(lines: Iterable[Text], aside: MetricsLog) -> Rows:
             yield MetricRow(location, values)
     bars = [bar for _, _, bar in printed.unnumbered]
     is_counted = bool(bars) and bars[0] > 0 and all(first < second for first, second in pairwise(bars))
-    for place, (location, values, bar) in enumerate(printed.unnumbered, start=1):
-        yield MetricRow(location, {"step": bar if is_counted else place, **values, PLACE: float(not is_counted)})
+    for number, (location, values, bar) in enumerate(printed.unnumbered, start=1):
+        step = bar if is_counted else number
+        yield MetricRow(location, {"step": step, **values, STEP_IS_POSITION: float(not is_counted)})
 
 
 def _tables_in(file: Path, aside: MetricsLog, find: Callable[[str], Sequence[Table]]) -> Rows:
     text = "\n".join(line for _, line in _texts(file, aside))
-    yield from _tables(file, [(place, table) for place, table in enumerate(find(text), start=1)])
+    yield from _tables(file, [(number, table) for number, table in enumerate(find(text), start=1)])
 
 
 def _tables(file: Path, tables: Sequence[tuple[int, Table]]) -> Rows:
-    """The tables whose head names a step; where there are several, each is a run by its place."""
-    rows = [(place, of_table) for place, table in tables if (of_table := list(rows_of_table(table)))]
-    for place, of_table in rows:
+    """The tables whose header names a step; where there are several, each is a run, named by its number."""
+    rows = [(table_number, of_table) for table_number, table in tables if (of_table := list(rows_of_table(table)))]
+    for table_number, of_table in rows:
         for number, row in enumerate(of_table, start=1):
-            yield MetricRow(f"{file}:{place}:{number}", row, f"table {place}" if len(rows) > 1 else "")
+            yield MetricRow(f"{file}:{table_number}:{number}", row, f"table {table_number}" if len(rows) > 1 else "")
 
 
 def _notebook(file: Path, aside: MetricsLog) -> Rows:
-    """The tables that a trainer kept in a notebook's outputs; where there are none, what it printed there."""
+    """The tables in a notebook's outputs; where there are none, the trainer's printed output."""
     data = document_bytes(file)
     try:
         outputs = list(outputs_of_notebook(parse_json(data or b"")))
@@ -462,11 +463,11 @@ def _notebook(file: Path, aside: MetricsLog) -> Rows:
     pages = [(cell, table) for cell, kind, text in outputs if kind == "text/html" for table in tables_of_page(text)]
     printed = [(f"{file}:{cell}", text) for cell, kind, text in outputs if kind == "text/plain"]
     rows = list(_tables(file, pages))
-    yield from rows or _printed(((place, line) for place, text in printed for line in text.splitlines()), aside)
+    yield from rows or _printed(((location, line) for location, text in printed for line in text.splitlines()), aside)
 
 
 def _mlflow(file: Path, aside: MetricsLog) -> Rows:
-    """MLflow's file of one metric: a time, a value and a step a line."""
+    """MLflow's file of a metric: time, value and step in each line."""
     name = mlflow_name(file)
     for location, line in _texts(file, aside):
         cells = line.split()

@@ -12,8 +12,8 @@ from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.metrics_alone.files import MetricFile, MetricsLog, opened
 from gradscope.rollouts.readers.metrics_alone.names import (
-    given_names,
     naming_of,
+    parse_metric_columns,
     switch_on,
     without_impossible_shares,
 )
@@ -25,7 +25,7 @@ from gradscope.rollouts.run import Run
 NAME = "metrics"
 LOOKS_FOR = "metrics by step (trainer_state.json, JSONL, CSV, consoles, TensorBoard, trackio)"
 
-_SLIMES = ("rollout/step", "train/step")  # of rows of slime's each has one of them
+_SLIMES = ("rollout/step", "train/step")  # each row of slime's has one of them
 _OF_ROLLOUTS = frozenset(
     (
         "prompt",
@@ -40,14 +40,14 @@ _OF_ROLLOUTS = frozenset(
         "text",
     )
 )
-"""Columns of which texts are: then a row is a rollout."""
+"""Columns that hold text where a row is a rollout."""
 _NUM_PEEKED = 200
 _MOST_NAMED = 6
 _ENDINGS = ("jsonl", "jsonl.gz", "json", "csv", "tsv", "db", "parquet", "log", "txt", "out", "ipynb")
 
 
 def holds_metrics(path: Path, options: ReadOptions) -> bool:
-    """Whether a path that no reader of rollouts knows holds metrics by step, under a name that is known or given."""
+    """Whether a path that no reader of rollouts recognizes holds metrics by step, under a common or named key."""
     if options.columns != ColumnNames(step=options.columns.step):
         return False
     return any(True for _ in _metric_files(path, options))
@@ -58,7 +58,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
 
     Raises:
         InputError: It holds no metrics, or several runs of which none was chosen.
-        UsageError: The chosen run, or a metric that was named, is not there.
+        UsageError: It lacks the chosen run, or a metric that was named.
     """
     path, options = request.path, request.options
     groups = list(_metric_files(path, options))
@@ -66,8 +66,8 @@ def read_metrics_log(request: ReadRequest) -> Run:
         raise InputError(f"{path} holds no metrics by step.", hint="Name the column of steps with --step-column.")
     if len(groups) > 1:
         names = [str(files[0] if len(files) == 1 else os.path.commonpath(files)) for files in groups[:_MOST_NAMED]]
-        places = f"{path} holds metrics in {len(groups)} places: {', '.join(names)}."
-        raise InputError(places, hint=f"Name one: {names[0]}")
+        message = f"{path} holds metrics in {len(groups)} places: {', '.join(names)}."
+        raise InputError(message, hint=f"Name one: {names[0]}")
     files = groups[0]
     kinds = [kind for kind in map(opened, files) if kind is not None]
     aside, rows = MetricsLog(request.progress, files), RunRows()
@@ -79,13 +79,13 @@ def read_metrics_log(request: ReadRequest) -> Run:
     runs = rows.runs()
     chosen = _chosen(runs, path, options.metric_run)
     logged = chosen.metrics()
-    naming = naming_of(logged.columns, given_names(options.metric_columns))
+    naming = naming_of(logged.columns, parse_metric_columns(options.metric_columns))
     metrics, impossible = without_impossible_shares(naming.apply(logged))
-    told = []
-    if rows.steps_are_places:
-        told.append("The console does not name its steps: a step is the place of its dictionary among all.")
+    sentences = []
+    if rows.counts_steps:
+        sentences.append("The console does not name its steps: a step is the place of its dictionary among all.")
     if rows.num_without_step:
-        told.append(f"{rows.num_without_step:,} rows without a step were left out.")
+        sentences.append(f"{rows.num_without_step:,} rows without a step were left out.")
     one_run = f", run {chosen.name!r} of {len(runs)}" if len(runs) > 1 else ""
     source = Source(
         path=str(path),
@@ -94,7 +94,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
         recognized=f"{_title(files, kinds)}{one_run}, {len(metrics):,} steps",
         files=tuple(map(str, files)),
         num_rows=chosen.num_rows,
-        inferred=(*naming.sentences, *told, *chosen.sentences, *impossible),
+        inferred=(*naming.sentences, *sentences, *chosen.sentences, *impossible),
         missing=(switch_on(logged.columns),),
         quarantined=aside.result(),
     )
@@ -106,7 +106,7 @@ def _title(files: tuple[Path, ...], kinds: list[MetricFile]) -> str:
 
 
 def _metric_files(path: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]:
-    """The files of metrics that a path means, those of one run together: of the first kind that a folder has."""
+    """The files of metrics of a path, grouped by run: those of the first kind that a folder has."""
     if path.is_file():
         if _is_metrics(path, options):
             yield (path,)
@@ -114,9 +114,9 @@ def _metric_files(path: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]
     if not path.is_dir():
         return
     for folder in (path, *sorted(inner for inner in path.iterdir() if inner.is_dir())):
-        found = list(_in_folder(folder, options))
-        yield from found
-        if found and folder == path:
+        groups = list(_in_folder(folder, options))
+        yield from groups
+        if groups and folder == path:
             return
 
 
@@ -136,8 +136,8 @@ def _in_folder(folder: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]
     inners = sorted(inner for pattern in ("metrics", "*/metrics") for inner in folder.glob(pattern) if inner.is_dir())
     inners = [folder] if folder.name == "metrics" else inners
     mlflow = [sorted(file for file in inner.rglob("*") if file.is_file()) for inner in inners]
-    split = [tuple(one) for one in (*saved.values(), *mlflow) if any(_is_metrics(file, options) for file in one)]
-    if split:  # over files of one metric each
+    split = [tuple(group) for group in (*saved.values(), *mlflow) if any(_is_metrics(file, options) for file in group)]
+    if split:  # one file for each metric
         yield from split
         return
     for ending in _ENDINGS:
@@ -148,45 +148,46 @@ def _in_folder(folder: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]
 
 
 def _is_metrics(file: Path, options: ReadOptions) -> bool:
-    """Whether its first rows have steps and a metric, and are no rollouts."""
+    """Whether the first rows of a file have steps and a metric, and are no rollouts."""
     try:
         kind = opened(file)
     except InputError:
         return False
     if kind is None:
         return False
-    first, keys = _first_rows(kind, options.columns.step)
+    first, step_keys = _first_rows(kind, options.columns.step)
     rows = RunRows()
     for piece in first:
-        rows.add(piece, keys)
-    found = [run.metrics() for run in rows.runs()]
-    steps = sum(map(len, found))
+        rows.add(piece, step_keys)
+    logs = [run.metrics() for run in rows.runs()]
+    steps = sum(map(len, logs))
     texts = any(has_text(table.columns, _OF_ROLLOUTS) for piece in first for table in piece.tables)
     if not steps or texts or rows.num_conflicts > steps:
         return False
-    there = {key for one in found for key in one.columns}
-    return bool(naming_of(there, {}).parts or there.intersection(given_names(options.metric_columns).values()))
+    keys = {key for log in logs for key in log.columns}
+    named = parse_metric_columns(options.metric_columns)
+    return bool(naming_of(keys, {}).parts or keys.intersection(named.values()))
 
 
 def _first_rows(file: MetricFile, column: str | None) -> tuple[list[Piece], tuple[str, ...]]:
-    """The first rows of a file, and the columns of its steps: the one that was named, else the first of the usual."""
+    """The first rows of a file, and its columns of steps: the one that was named, else the first of the usual ones."""
     pieces = file.first_pieces(_NUM_PEEKED)
     if column is not None:
         return pieces, (column,)
     tables = [table for piece in pieces for table in piece.tables]
-    there = dict.fromkeys(key for table in tables for key in table.columns if (steps_in(table, [key]) >= 0).any())
-    key = next((key for key in STEPS if key in there), None) or next(
-        (key for key in there if key.endswith(("/step", "/global_step"))), None
+    with_steps = dict.fromkeys(key for table in tables for key in table.columns if (steps_in(table, [key]) >= 0).any())
+    key = next((key for key in STEPS if key in with_steps), None) or next(
+        (key for key in with_steps if key.endswith(("/step", "/global_step"))), None
     )
     return pieces, _SLIMES if key in _SLIMES else () if key is None else (key,)
 
 
 def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None) -> OneRun:
-    """The run that was asked for, or the only one."""
+    """The requested run, or the only one."""
     if not runs:
         raise InputError(f"{path} has no usable rows of metrics.", hint="A row needs a whole number as its step.")
     names = {run.name: run for run in runs}
-    listed = ", ".join(f"{name!r} (from {one.first})" for name, one in list(names.items())[:_MOST_NAMED])
+    listed = ", ".join(f"{name!r} (from {run.first})" for name, run in list(names.items())[:_MOST_NAMED])
     if wanted is not None and wanted not in names:
         raise UsageError(f"{path} has no run {wanted!r}.", hint=f"It has {listed}.")
     if wanted is None and len(names) > 1:

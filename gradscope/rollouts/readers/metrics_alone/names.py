@@ -1,6 +1,6 @@
-"""What trainers call the numbers that all of them log, and what each has to be told to log rollouts, too.
+"""Common names for the metrics that every trainer logs under its own, and how each trainer is set to log rollouts.
 
-A name is common (TRL's, where TRL has one); under it stand the keys that say the same in logs of TRL and its relatives,
+A common name is TRL's, where TRL has one; with it are the keys of the same metric in logs of TRL and its relatives,
 verl, the Tinker cookbook, prime-rl, slime, open-instruct and NeMo-RL, as seen in November 2026. A key may have W&B's or
 TensorBoard's ``train/`` before it.
 """
@@ -24,27 +24,27 @@ MetricStyle = Literal["share", "norm", "count"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Derived:
-    """A number that the log holds in parts."""
+    """A metric that is computed from others in the log."""
 
-    keys: tuple[str, ...]  # the keys that it is made of, all of which a step must have
-    formula: str  # the same in words, with the keys
-    make: Callable[..., Floats]  # the number, from the values of the keys in order; NaN where they make none
+    keys: tuple[str, ...]  # the keys that it is computed from, all of which a step must have
+    formula: str  # the formula as text, with the keys
+    make: Callable[..., Floats]  # computes it from the values of the keys in order; NaN where undefined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonMetric:
-    """A number that every trainer logs under a name of its own."""
+    """A metric that every trainer logs under a name of its own."""
 
-    name: str  # the name that it has here
-    title: str  # what it is, in a few words
-    style: MetricStyle  # how it reads
+    name: str  # the common name
+    title: str  # a short title
+    style: MetricStyle  # how it is formatted
     keys: tuple[str, ...]  # the trainers' names; the first that a log has counts
-    derived: tuple[Derived, ...] = ()  # what it is made of where no log has it itself
+    derived: tuple[Derived, ...] = ()  # formulas for logs that do not have it itself
 
 
-def _ratio(part: Floats, whole: Floats) -> Floats:
+def _ratio(part: Floats, total: Floats) -> Floats:
     with np.errstate(all="ignore"):
-        return np.where(whole != 0, part / whole, math.nan)
+        return np.where(total != 0, part / total, math.nan)
 
 
 def _one_minus(key: str) -> Derived:
@@ -178,76 +178,75 @@ COMMON: tuple[CommonMetric, ...] = (
         name="learning_rate", title="learning rate", style="norm", keys=("learning_rate", "lr", "actor/lr", "optim/lr")
     ),
 )
-"""In the order in which a person reads them."""
+"""In the order in which they are shown."""
 
 _PREFIX = "train/"
-_ROUNDING = 1e-6  # by which a sum of shares may be more than 1
+_ROUNDING = 1e-6  # tolerance for a sum of shares above 1
 
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """How the numbers of one log get their common names."""
+    """How the metrics of a log get their common names."""
 
-    parts: Mapping[str, Derived]  # common name -> what it is made of; of a number that the log has itself, that
+    parts: Mapping[str, Derived]  # common name -> its formula, which is the key where the log has the metric itself
 
     def apply(self, metrics: StepMetrics) -> StepMetrics:
-        """A log's numbers under their common names, and beside these under the trainer's own."""
-        named = {name: _made(one, metrics) for name, one in self.parts.items()}
-        columns = {name: _or_else(one, metrics.columns.get(name), len(metrics)) for name, one in named.items()}
+        """A log's metrics under their common names, and all of them under the trainer's own."""
+        named = {name: _made(part, metrics) for name, part in self.parts.items()}
+        columns = {name: _or_else(part, metrics.columns.get(name), len(metrics)) for name, part in named.items()}
         return StepMetrics(metrics.steps, {**columns, **{k: v for k, v in metrics.columns.items() if k not in columns}})
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What was taken for what, where the names differ."""
-        parts = [
-            f"{name} is {one.formula}" for name, one in self.parts.items() if one.formula not in (name, _PREFIX + name)
-        ]
+        """A sentence on the common names that differ from the trainer's own."""
+        formulas = {name: part.formula for name, part in self.parts.items()}
+        parts = [f"{name} is {text}" for name, text in formulas.items() if text not in (name, _PREFIX + name)]
         return (f"By the trainer's names: {'; '.join(parts)}.",) if parts else ()
 
 
-def naming_of(keys: Iterable[str], given: Mapping[str, str]) -> Naming:
-    """What the keys of a log mean.
+def naming_of(keys: Iterable[str], named_columns: Mapping[str, str]) -> Naming:
+    """The common names of the keys of a log.
 
     Args:
         keys: All keys of the log.
-        given: Common name -> key, as a person named them; they go first.
+        named_columns: Common name -> key, as the user named them; they take precedence.
 
     Returns:
-        The naming; without parts where no key is known.
+        The naming; without parts where no key has a common name.
 
     Raises:
-        UsageError: A key that a person named is not there.
+        UsageError: The log lacks a key that the user named.
 
     Example:
         >>> naming_of(["actor/grad_norm", "loss"], {}).sentences
         ("By the trainer's names: grad_norm is actor/grad_norm.",)
     """
-    there = dict.fromkeys(keys)
-    for name, key in given.items():
-        if key not in there:
-            near = difflib.get_close_matches(key, there, n=3, cutoff=0.4) or list(there)[:3]
+    logged = dict.fromkeys(keys)
+    for name, key in named_columns.items():
+        if key not in logged:
+            near = difflib.get_close_matches(key, logged, n=3, cutoff=0.4) or list(logged)[:3]
             raise UsageError(
                 f"The log has no metric {key!r}.",
                 hint=f"Write --metric-column {name}=NAME with one of {', '.join(near)}.",
             )
-    parts = {name: _itself(key) for name, key in given.items()}
+    parts = {name: _itself(key) for name, key in named_columns.items()}
     for metric in COMMON:
-        found = next((one for one in _candidates(metric) if all(key in there for key in one.keys)), None)
-        if found is not None:
-            parts.setdefault(metric.name, found)
+        part = next((option for option in _candidates(metric) if logged.keys() >= set(option.keys)), None)
+        if part is not None:
+            parts.setdefault(metric.name, part)
     return Naming(parts)
 
 
 def _made(derived: Derived, metrics: StepMetrics) -> Numbers:
-    """A number at the steps that have all its parts."""
+    """A derived metric at the steps that have all its parts."""
     parts = [metrics.columns[key] for key in derived.keys]
-    places = [one.at for one in parts if one.at is not None]
-    at = reduce(np.intersect1d, places) if places else None
-    return Numbers(at, derived.make(*(one.values if at is None else one.take(at).values for one in parts)))
+    indices = [part.at for part in parts if part.at is not None]
+    at = reduce(np.intersect1d, indices) if indices else None
+    return Numbers(at, derived.make(*(part.values if at is None else part.take(at).values for part in parts)))
 
 
 def _or_else(first: Numbers, second: Numbers | None, size: int) -> Numbers:
-    """A number, and where there is none another."""
+    """The first metric, filled from the second at steps where it is missing."""
     if first.at is None or second is None:
         return first
     every = np.arange(size)
@@ -260,26 +259,26 @@ def _or_else(first: Numbers, second: Numbers | None, size: int) -> Numbers:
 
 
 def without_impossible_shares(metrics: StepMetrics) -> tuple[StepMetrics, tuple[str, ...]]:
-    """Metrics with NaN in place of each share that is none, so that no mean and no gate takes it for a number.
+    """Metrics with NaN for shares outside [0, 1], so that no mean and no gate uses them.
 
     Returns:
-        The metrics, and of each that had some, how many, and the first.
+        The metrics, and a sentence for each that was changed, with the number of steps and the first.
     """
-    columns, told = dict(metrics.columns), []
+    columns, sentences = dict(metrics.columns), []
     for name in (metric.name for metric in COMMON if metric.style == "share" and metric.name in columns):
-        one = columns[name]
-        share = np.clip(one.values, 0.0, 1.0)
-        is_wrong = np.abs(one.values - share) > _ROUNDING
-        columns[name] = Numbers(one.at, np.where(is_wrong, math.nan, share))
+        column = columns[name]
+        share = np.clip(column.values, 0.0, 1.0)
+        is_wrong = np.abs(column.values - share) > _ROUNDING
+        columns[name] = Numbers(column.at, np.where(is_wrong, math.nan, share))
         if is_wrong.any():
             steps, values = metrics.course(name)
             first = f"{values[is_wrong][0]:g} at step {steps[is_wrong][0]}"
             where = f"{np.count_nonzero(is_wrong):,} of {len(metrics):,} steps ({first})"
-            told.append(f"{name} is no share at {where}: that counts as NaN.")
-    return StepMetrics(metrics.steps, columns), tuple(told)
+            sentences.append(f"{name} is no share at {where}: that counts as NaN.")
+    return StepMetrics(metrics.steps, columns), tuple(sentences)
 
 
-def given_names(words: Sequence[str] | None) -> dict[str, str]:
+def parse_metric_columns(words: Sequence[str] | None) -> dict[str, str]:
     """Name -> column of each ``--metric-column NAME=COLUMN,...``; a UsageError where a part is not of that form."""
     parts = [part.strip() for text in words or () for part in text.split(",")]
     pairs = [part.partition("=") for part in parts]
@@ -292,10 +291,10 @@ def given_names(words: Sequence[str] | None) -> dict[str, str]:
 
 
 def _candidates(metric: CommonMetric) -> Iterator[Derived]:
-    for one in (*map(_itself, metric.keys), *metric.derived):
-        yield one
-        keys = tuple(_PREFIX + key for key in one.keys)
-        yield replace(one, keys=keys, formula=one.formula.replace(one.keys[0], keys[0]))
+    for derived in (*map(_itself, metric.keys), *metric.derived):
+        yield derived
+        keys = tuple(_PREFIX + key for key in derived.keys)
+        yield replace(derived, keys=keys, formula=derived.formula.replace(derived.keys[0], keys[0]))
 
 
 def _itself(key: str) -> Derived:
@@ -315,11 +314,11 @@ _SWITCHES: tuple[tuple[str, str], ...] = (
     ("frac_reward_zero_std", "with TRL, log_completions=True, with ms-swift --log_completions true"),
     ("completions/clipped_ratio", "with TRL, log_completions=True, with ms-swift --log_completions true"),
 )
-"""A key that tells the trainer -> how it logs rollouts; the first that a log has counts."""
+"""A key that identifies the trainer, and how that logs rollouts; the first that a log has counts."""
 
 
 def switch_on(keys: Iterable[str]) -> str:
-    """How the trainer whose keys these are logs its rollouts, a sentence."""
+    """A sentence on how to make the trainer with these keys log its rollouts."""
     bare = [key.removeprefix(_PREFIX) for key in keys]
     words = "log a row a rollout with step, prompt and reward, as JSONL, CSV or Parquet"
     words = next((how for begin, how in _SWITCHES if any(key.startswith(begin) for key in bare)), words)

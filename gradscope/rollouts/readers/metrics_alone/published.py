@@ -1,7 +1,7 @@
-"""Metrics as people publish them: tables of notebooks, pages and model cards, what a console printed, MLflow's folders.
+"""Published metrics: tables of notebooks, pages and model cards, console output, MLflow's folders.
 
-Trainers show the same numbers under names of their own typography, such as ``Training Loss`` or
-``completions / mean_length``: :func:`plain_name` makes one of them.
+Trainers show the same metrics under names for people, such as ``Training Loss`` or ``completions / mean_length``, which
+:func:`plain_name` makes into keys.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CUT_DICTIONARY = "the dictionary of metrics is cut off"
 
 
 def plain_name(name: str) -> str:
-    """The name of a metric that is written for people; one that is a logger's own stays as it is.
+    """The key for a metric's name that is written for people; a logger's own key stays as it is.
 
     >>> plain_name("Training Loss"), plain_name("completions / mean_length"), plain_name("actor/grad_norm")
     ('training_loss', 'completions/mean_length', 'actor/grad_norm')
@@ -48,7 +48,7 @@ def plain_name(name: str) -> str:
 
 
 def number_or_text(cell: str) -> float | str:
-    """The number that a cell is, else its text."""
+    """A cell as a number, else its text."""
     try:
         return number_from(cell)
     except ValueError:
@@ -56,22 +56,22 @@ def number_or_text(cell: str) -> float | str:
 
 
 class PrintedLines:
-    """What trainers print, a line at a time.
+    """Metrics in the output of trainers, a line at a time.
 
     verl writes ``step:N - name:value - name:value``, torchtune ``Step N | name:value``, prime-rl
     ``Step N | Name: value``, slime ``rollout N: {...}``, NeMo-RL a heading ``Step N/M`` with lines ``• Name: value``
     below it, others ``step=N name=value``. The dictionaries of TRL and its relatives do not name their step: where a
-    bar of progress stands before each, its count is the step.
+    progress bar precedes each, its count is the step.
     """
 
     def __init__(self) -> None:
         self.unnumbered: list[tuple[str, dict[str, Any], int]] = []
-        """Location, values, and the count of the last bar of progress, of dictionaries without a step."""
+        """Location, values, and the count of the last progress bar, of dictionaries without a step."""
         self._bar = 0
         self._above: int | None = None
 
     def read(self, location: str, line: str) -> dict[str, Any] | str | None:
-        """The metrics of a line with its step; why it was to be some and is none; None where it says nothing."""
+        """The metrics of a line with its step; the reason where they are damaged; None for a line without metrics."""
         for bar in _PROGRESS.finditer(line[:_LONGEST_LINE]):
             self._bar = int(bar["done"])
         text = line[-_LONGEST_LINE:]
@@ -95,15 +95,15 @@ class PrintedLines:
 
 
 def _in_dictionary(text: str) -> dict[str, float | str]:
-    return {one["key"]: number_or_text(one["value"]) for one in _PAIR.finditer(text)}
+    return {pair["key"]: number_or_text(pair["value"]) for pair in _PAIR.finditer(text)}
 
 
 def _named(text: str) -> dict[str, float | str]:
-    return {plain_name(one["key"]): number_or_text(one["value"]) for one in _NAMED.finditer(text)}
+    return {plain_name(pair["key"]): number_or_text(pair["value"]) for pair in _NAMED.finditer(text)}
 
 
 class _Tables(HTMLParser):
-    """The tables of a page; of nested ones the rows run on in the outer."""
+    """The tables of a page; rows of a nested table are appended to the outer one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ def tables_of_markdown(text: str) -> list[Table]:
 
 
 def outputs_of_notebook(document: Any) -> Iterator[tuple[int, str, str]]:
-    """What a notebook's cells left: the number of the cell, ``text/html`` or ``text/plain``, and the text."""
+    """The outputs of a notebook: number of the cell, ``text/html`` or ``text/plain``, and the text."""
     cells = document.get("cells") if isinstance(document, dict) else None
     for number, cell in enumerate(cells if isinstance(cells, list) else (), start=1):
         outputs = cell.get("outputs") if isinstance(cell, dict) else None
@@ -185,7 +185,7 @@ def _joined(text: Any) -> str:
 
 
 def rows_of_table(table: Table) -> Iterator[dict[str, float | str]]:
-    """The rows of a table whose head names a step; none of another, or of rows of another width."""
+    """The rows of a table whose head names a step; no other tables, and no rows of another width."""
     head = [plain_name(name) for name in table[0]] if table else []
     if "step" in head and len(set(head)) == len(head):
         for cells in table[1:]:
@@ -222,8 +222,8 @@ SAVED_SCALARS = ("Wall time", "Step", "Value")
 
 def scalars_saved(triples: Sequence[Any], file: Path) -> list[Any]:
     """Rows of a JSON document that TensorBoard's page saved; other elements stay as they are."""
-    is_triple = [isinstance(one, list) and len(one) == len(SAVED_SCALARS) for one in triples]
+    is_triple = [isinstance(triple, list) and len(triple) == len(SAVED_SCALARS) for triple in triples]
     return [
-        {"step": one[1], tag_of(file): one[2]} if is_one else one
-        for one, is_one in zip(triples, is_triple, strict=True)
+        {"step": triple[1], tag_of(file): triple[2]} if is_saved else triple
+        for triple, is_saved in zip(triples, is_triple, strict=True)
     ]

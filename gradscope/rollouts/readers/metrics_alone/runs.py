@@ -1,6 +1,6 @@
-"""The runs that rows of metrics are of, told apart by their names and by where steps begin again.
+"""The runs in rows of metrics, separated by their names and where steps begin again.
 
-Rows of one step are one; a later number takes the place of an earlier one. Steps that go back to one that was logged
+Rows of the same step are merged; a later number replaces an earlier one. Steps that go back to one that was logged
 with other numbers are a run that was resumed, whose later rows count, or, from the first step on, another run.
 """
 
@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from gradscope.rollouts.readers.metrics_alone.files import PLACE
+from gradscope.rollouts.readers.metrics_alone.files import STEP_IS_POSITION
 from gradscope.rollouts.readers.metrics_alone.rows import (
     BAD_STEP,
     NO_STEP,
@@ -44,20 +44,20 @@ Values = TypeVar("Values", Counts, Floats)
 class _Rows:
     """The rows under one name."""
 
-    at: list[Counts] = field(default_factory=list)  # their numbers among all
+    at: list[Counts] = field(default_factory=list)  # their indices among all rows
     steps: list[Counts] = field(default_factory=list)  # each as long
     numbers: dict[str, list[tuple[Counts, Floats]]] = field(default_factory=dict)
-    """Key -> the rows that have it, by their numbers among all, and what it is."""
+    """Key -> indices of the rows that have it, and its values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneRun:
-    """What was read of one run."""
+    """One run in the rows."""
 
     name: str
-    metrics: Callable[[], StepMetrics]  # makes what was logged by step
+    metrics: Callable[[], StepMetrics]  # computes its metrics by step
     num_rows: int
-    first: str  # where its first row stands
+    first: str  # location of its first row
     sentences: tuple[str, ...]  # where it was resumed
 
 
@@ -68,30 +68,30 @@ class _Part:
     start: int
     stop: int
     resumed: list[int] = field(default_factory=list)
-    """Rows at which it was resumed; what was logged of their step and later ones before counts no more."""
+    """Rows at which it was resumed; earlier rows of their step and later ones no longer count."""
 
 
 class RunRows:
-    """The rows of some files, as far as they were read."""
+    """The rows read so far."""
 
     def __init__(self) -> None:
         self.num_without_step = 0
-        self.num_conflicts = 0  # rows that say something else of a step than the row before them
-        self.steps_are_places = False
+        self.num_conflicts = 0  # rows that contradict the previous row of the same step
+        self.counts_steps = False
         self._rows: dict[str, _Rows] = {}
         self._pieces: list[Piece] = []
         self._starts: list[int] = []
         self._size = 0
 
     def add(self, piece: Piece, keys: tuple[str, ...]) -> Counts:
-        """Take rows in; one without a step is counted.
+        """Add rows; those without a step are only counted.
 
         Returns:
-            The places in the piece of rows whose step is none, ascending.
+            Indices in the piece of rows whose step is no step, ascending.
         """
         bad = [_NONE]
-        for whole in piece.tables:
-            for table in (named for long in unpivoted(whole) for named in by_run(long, _RUNS)):
+        for wide in piece.tables:
+            for table in (named for long in unpivoted(wide) for named in by_run(long, _RUNS)):
                 steps = steps_in(table, keys)
                 self.num_without_step += int(np.count_nonzero(steps == NO_STEP))
                 bad.append(table.at[steps == BAD_STEP])
@@ -103,30 +103,30 @@ class RunRows:
                 rows, at = self._rows.setdefault(table.run, _Rows()), table.at + self._size
                 rows.at.append(at)
                 rows.steps.append(steps)
-                for key, some, values in numbers_by_key(table.columns, at):
-                    if key == PLACE:
-                        self.steps_are_places |= bool(values.any())
+                for key, with_key, values in numbers_by_key(table.columns, at):
+                    if key == STEP_IS_POSITION:
+                        self.counts_steps |= bool(values.any())
                     elif key not in keys and key not in STEPS:
-                        rows.numbers.setdefault(key, []).append((some, values))
+                        rows.numbers.setdefault(key, []).append((with_key, values))
         self._pieces.append(piece)
         self._starts.append(self._size)
         self._size += len(piece.numbers)
         return np.unique(np.concatenate(bad))
 
     def runs(self) -> list[OneRun]:
-        """Each run by its name; where a name stands for several, or none was given, also by their order."""
-        found = [run for label in list(self._rows) for run in self._runs_of(label, self._rows.pop(label))]
-        return [run for _, run in sorted(found, key=itemgetter(0))]
+        """The runs by their first row; a name shared by several, or a missing one, gets their number."""
+        runs = [run for label in list(self._rows) for run in self._runs_of(label, self._rows.pop(label))]
+        return [run for _, run in sorted(runs, key=itemgetter(0))]
 
     def _runs_of(self, label: str, rows: _Rows) -> Iterator[tuple[int, OneRun]]:
-        """Each with the number of its first row."""
+        """Each run with the index of its first row."""
         at, steps = _in_order([*zip(rows.at, rows.steps, strict=True)])
         numbers: dict[str, Numbers] = {}
         for key in list(rows.numbers):
-            names, values = _in_order(rows.numbers.pop(key))  # so that not all are there twice
+            names, values = _in_order(rows.numbers.pop(key))  # popped, so that not all are in memory twice
             is_last = np.append(np.diff(names) > 0, True)
-            places = None if np.count_nonzero(is_last) == len(at) else np.searchsorted(at, names[is_last])
-            numbers[key] = Numbers(places, values[is_last])
+            indices = None if np.count_nonzero(is_last) == len(at) else np.searchsorted(at, names[is_last])
+            numbers[key] = Numbers(indices, values[is_last])
         parts = self._parts(steps, numbers)
         for order, part in enumerate(parts, start=1):
             run = OneRun(
@@ -148,23 +148,23 @@ class RunRows:
         parts = [part]
         if (np.diff(steps) > 0).all():
             return parts
-        earlier = np.full(len(steps), -1)  # the last row before that has another number of the step
-        for one in numbers.values():
-            at = np.arange(len(steps)) if one.at is None else one.at
+        earlier = np.full(len(steps), -1)  # the last earlier row with another number at the same step
+        for column in numbers.values():
+            at = np.arange(len(steps)) if column.at is None else column.at
             order = np.argsort(steps[at], kind="stable")
             before, after = order[:-1], order[1:]
-            first, second = one.values[before], one.values[after]
+            first, second = column.values[before], column.values[after]
             is_other = (first != second) & ~(np.isnan(first) & np.isnan(second))
             is_other &= steps[at[before]] == steps[at[after]]
             np.maximum.at(earlier, at[after[is_other]], at[before[is_other]])
-        stack: list[int] = []  # rows at which it was resumed, those alone that no later one goes behind
+        stack: list[int] = []  # rows at which it was resumed, without those undone by a later one
         lowest, seen = LARGEST_STEP + 1, 0
         goes_back = np.append(False, np.diff(steps) <= 0) & (earlier >= 0)
         for row in np.flatnonzero(goes_back).tolist():
             step, other = int(steps[row]), int(earlier[row])
             resumed = bisect_right(stack, other)
             if other < part.start or (resumed < len(stack) and steps[stack[resumed]] <= step):
-                continue  # that no longer counts
+                continue  # the earlier row no longer counts
             if step == steps[row - 1]:
                 self.num_conflicts += 1
                 continue
@@ -186,7 +186,7 @@ class RunRows:
 
 
 def _in_order(parts: list[tuple[Counts, Values]]) -> tuple[Counts, Values]:
-    """Rows and what they have, row after row."""
+    """Rows and their values, sorted by row."""
     at, values = (np.concatenate(part) for part in zip(*parts, strict=True))
     if (np.diff(at) >= 0).all():
         return at, values
@@ -196,16 +196,16 @@ def _in_order(parts: list[tuple[Counts, Values]]) -> tuple[Counts, Values]:
 
 def _metrics_of(part: _Part, steps: Counts, numbers: Mapping[str, Numbers]) -> StepMetrics:
     """The last number of each key and step."""
-    ends = np.full(len(steps) + 1, LARGEST_STEP + 1)  # the lowest step at which it was resumed behind a row
+    ends = np.full(len(steps) + 1, LARGEST_STEP + 1)  # the lowest step at which it was resumed after a row
     ends[part.resumed] = steps[part.resumed]
     counts = steps < np.minimum.accumulate(ends[::-1])[::-1][1:]
     counts[: part.start] = counts[part.stop :] = False
-    there = steps[counts]
-    distinct = there if (np.diff(there) > 0).all() else np.unique(there)
+    counted = steps[counts]
+    distinct = counted if (np.diff(counted) > 0).all() else np.unique(counted)
     columns = {}
-    for key, one in numbers.items():
-        chosen = counts if one.at is None else counts[one.at]
-        at, values = (steps if one.at is None else steps[one.at])[chosen], one.values[chosen]
+    for key, column in numbers.items():
+        chosen = counts if column.at is None else counts[column.at]
+        at, values = (steps if column.at is None else steps[column.at])[chosen], column.values[chosen]
         if not (np.diff(at) > 0).all():
             order = np.argsort(at, kind="stable")
             order = order[np.append(np.diff(at[order]) > 0, True)]

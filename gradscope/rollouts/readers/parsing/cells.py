@@ -91,8 +91,8 @@ def logged_number(value: Any) -> float | None:
 
 def logged_numbers(row: Mapping[str, Any]) -> dict[str, float]:
     """The metrics among the cells of a row of a trainer's log, by their keys."""
-    found = {name: logged_number(cell) for name, cell in row.items()}
-    return {name: number for name, number in found.items() if number is not None}
+    numbers = {name: logged_number(cell) for name, cell in row.items()}
+    return {name: number for name, number in numbers.items() if number is not None}
 
 
 def is_number(value: Any) -> bool:

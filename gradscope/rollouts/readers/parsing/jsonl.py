@@ -1,7 +1,6 @@
 """JSON lines from a file that may be damaged: every line is a row or is set aside with its reason.
 
-A byte-order mark is skipped; NaN and Infinity are read as the numbers they stand for, so that the reward is judged and
-not the line.
+A byte-order mark is skipped; NaN and Infinity are read as numbers, so that the reward is rejected and not the line.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
 COMPRESSED = (".gz", ".zst")  # last suffixes of the files that are decompressed on the way
 _PASSED_AT_ONCE = 1 << 24
-"""Bytes of a compressed file that are passed over at once: it has to be decompressed from its start."""
+"""Bytes of a compressed file that are skipped at once: it has to be decompressed from its start."""
 MOST_FLAWED = 1_000_000
-"""Lines without a row, one after the other, after which a file is given up: a few bytes unpack to any number."""
+"""Consecutive lines without a row after which a file is given up: a few bytes unpack to any number of them."""
 BOM = b"\xef\xbb\xbf"  # the byte-order mark of UTF-8
 
 
@@ -44,7 +43,7 @@ def open_bytes(path: Path) -> IO[bytes]:
 
 
 def _is_plain(path: Path) -> bool:
-    """Whether a file holds JSON as it is though its name ends in ``.gz``: RLinf's does."""
+    """Whether a file holds uncompressed JSON though its name ends in ``.gz``, as RLinf's does."""
     if path.suffix != ".gz":
         return False
     with open_file(path) as stream:
@@ -52,12 +51,12 @@ def _is_plain(path: Path) -> bool:
 
 
 def read_bytes(path: Path) -> Generator[bytes, None, None]:
-    """A file's lines with their ends; of one longer than a row maybe only its start, which is longer still."""
+    """A file's lines with their ends; one longer than a row may have may be cut, to more than that length."""
     return (line for line, _ in _sized_lines(path))
 
 
 def _sized_lines(path: Path) -> Iterator[tuple[bytes, int]]:
-    """A file's lines, each with how many bytes it has in the file."""
+    """A file's lines, each with its number of bytes in the file."""
     size = most(MOST_ROW) + 1
     with named_if_unreadable(path), open_bytes(path) as stream:
         while line := stream.readline(size):
@@ -69,7 +68,7 @@ def _sized_lines(path: Path) -> Iterator[tuple[bytes, int]]:
 
 
 def document_bytes(path: Path) -> bytes | None:
-    """A file's bytes without a byte-order mark; None where they are more than a row may have."""
+    """A file's bytes without a byte-order mark; None for more than a row may have."""
     size = most(MOST_ROW)
     with named_if_unreadable(path), open_bytes(path) as stream:
         data = stream.read(size + 1)
@@ -97,22 +96,22 @@ def named_if_unreadable(path: Path) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedRow:
-    """An object of a file of JSON lines, and where it stands there."""
+class LocatedRow:
+    """An object of a file of JSON lines, and its location."""
 
-    number: int  # the number of its line, from 1 on
-    start: int  # its first byte; of a compressed file, decompressed
-    end: int  # the byte behind its line
-    cells: dict[str, Any]  # the object
+    number: int  # the number of its line, from 1
+    start: int  # offset of its first byte; of a compressed file, in the decompressed data
+    end: int  # offset of the byte after its line
+    cells: dict[str, Any]
 
 
 def read_jsonl(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a file of JSON lines, each with its ``file:line``; for the rest see :func:`placed_rows`."""
-    return ((f"{path}:{row.number}", row.cells) for row in placed_rows(path, quarantine))
+    """The objects of a file of JSON lines, each with its ``file:line``; for the rest see :func:`located_rows`."""
+    return ((f"{path}:{row.number}", row.cells) for row in located_rows(path, quarantine))
 
 
-def placed_rows(path: Path, quarantine: QuarantineLog) -> Iterator[PlacedRow]:
-    """The objects of a file of JSON lines; what is none, or cannot be read, goes to the quarantine."""
+def located_rows(path: Path, quarantine: QuarantineLog) -> Iterator[LocatedRow]:
+    """The objects of a file of JSON lines; other lines, and a rest that cannot be read, go to the quarantine."""
     last = end = 0
     packed = path.suffix in COMPRESSED
     try:
@@ -122,12 +121,12 @@ def placed_rows(path: Path, quarantine: QuarantineLog) -> Iterator[PlacedRow]:
             row = parse_line(line.removeprefix(BOM) if number == 1 else line)
             if not isinstance(row, str):
                 last = number
-                yield PlacedRow(number, start, end, row)
+                yield LocatedRow(number, start, end, row)
             elif number - last <= MOST_FLAWED or number - last <= most(MOST_FLAWED):
                 quarantine.add(row, f"{path}:{number}")
             else:
-                what = f"{path} has no row in {most(MOST_FLAWED):,} lines from line {last + 1} on."
-                quarantine.lose(InputError(what, hint=raise_limits(path)))
+                message = f"{path} has no row in {most(MOST_FLAWED):,} lines from line {last + 1} on."
+                quarantine.lose(InputError(message, hint=raise_limits(path)))
                 return
         if packed:
             quarantine.passed(path.stat().st_size, 0)
@@ -136,10 +135,10 @@ def placed_rows(path: Path, quarantine: QuarantineLog) -> Iterator[PlacedRow]:
 
 
 def parse_line(line: bytes) -> dict[str, Any] | str:
-    """The object in a line, or why there is none; a line without an end of line is the file's last."""
+    """The object in a line, or the reason why there is none; only a file's last line may lack its end."""
     if not line.strip():
         return BLANK
-    if len(line) > MOST_ROW and len(line) > most(MOST_ROW):  # the environment is asked seldom
+    if len(line) > MOST_ROW and len(line) > most(MOST_ROW):  # the first test saves a look at the environment
         return f"the line is longer than {in_mib(most(MOST_ROW))}"
     try:
         row = parse_json(line)

@@ -1,6 +1,6 @@
-"""Rows that cannot be used are set aside and counted by reason, with the place of the first; never dropped silently.
+"""Unusable rows are set aside and counted by reason, with the location of the first; never dropped silently.
 
-A watched log also tells whoever waits how many bytes of its files were read.
+A watched log also reports how many bytes of its files were read.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from gradscope.results.source import (
     set_aside_together,
 )
 
-BROKEN_ADVANTAGE = "the advantage is not finite"  # of a row whose reward can be used; it stays in its group
+BROKEN_ADVANTAGE = "the advantage is not finite"  # of a row whose reward is usable; it stays in its group
 
 
 class UnusableRowError(Exception):
-    """A row holds no rollout; its message is the reason for the quarantine, in a few words."""
+    """A row holds no rollout; the message is the reason for the quarantine."""
 
 
 class QuarantineLog:
@@ -40,56 +40,57 @@ class QuarantineLog:
         self._num_lines = self._num_held = 0
 
     def add(self, reason: str, location: str, num_rows: int = 1) -> None:
-        """Set rows aside: why, in a few words, and the ``file:line`` of the first, counted from 1."""
+        """Set rows aside for a reason; ``location`` is the ``file:line`` of the first, counted from 1."""
         count, first = self._by_reason.get(reason, (0, location))
         self._by_reason[reason] = (count + num_rows, first)
         self._files.setdefault(reason, set()).add(location.rpartition(":")[0])
 
     def passed(self, num_bytes: int, num_rows: int = 1) -> None:
-        """Told by who reads rows how far it is: the bytes of its file that were read, and the rows in them."""
+        """Called by readers with the bytes of their file that they have read, and the rows in them."""
 
     def lose(self, error: InputError) -> None:
-        """Set aside a file, or what is left of it, that cannot be read: nobody knows how many rows it has."""
+        """Set aside a file, or its rest, that cannot be read, so that its number of rows is unknown."""
         self._lost.setdefault(error.message, error)
 
     def of_lines(self) -> LinesLog:
-        """What takes the lines of files of which each holds many rollouts."""
+        """A log for the lines of files whose lines hold many rollouts each."""
         return LinesLog(self)
 
     def of_metrics(self, file: Path) -> Callable[[str], None]:
-        """What takes damage within a file of metrics, in a few words, as a part of the run that cannot be read."""
-        return lambda what: self.lose(InputError(f"{file}: {what}.", hint="Copy the file again."))
+        """A function that reports damage within a file of metrics as a part of the run that cannot be read."""
+        return lambda damage: self.lose(InputError(f"{file}: {damage}.", hint="Copy the file again."))
 
     def lose_metrics(self, lines: QuarantineLog) -> None:
-        """Set lines of metrics aside, which had nobody knows what, but a last one cut off: it may be being written."""
-        for one in lines.result().reasons:
-            if one.reason not in (CUT_OFF, BLANK):
-                are = "1 line of metrics" if one.num_rows == 1 else f"{one.num_rows:,} lines of metrics"
-                self.lose(InputError(f"{are} cannot be used: {one.reason} ({one.where}).", hint="Copy the file again."))
+        """Set lines of metrics aside as lost, except blank ones and a last one that may still be being written."""
+        for entry in lines.result().reasons:
+            if entry.reason not in (CUT_OFF, BLANK):
+                count = "1 line" if entry.num_rows == 1 else f"{entry.num_rows:,} lines"
+                message = f"{count} of metrics cannot be used: {entry.reason} ({entry.where})."
+                self.lose(InputError(message, hint="Copy the file again."))
         self._lost |= lines._lost
 
     def include(self, other: QuarantineLog, order: Mapping[str, int]) -> None:
-        """Count what another set aside, too; ``order`` is that of their files, which tells what came first."""
+        """Add the rows that another log set aside; ``order`` of the files decides which of two locations is first."""
 
-        def place(location: str) -> tuple[int, int]:
+        def order_of(location: str) -> tuple[int, int]:
             file, _, line = location.rpartition(":")
             return order.get(file, 0), int(line) if line.isdecimal() else 0
 
         for reason, (count, first) in other._by_reason.items():
             own, own_first = self._by_reason.get(reason, (0, first))
-            self._by_reason[reason] = (own + count, min(own_first, first, key=place))
+            self._by_reason[reason] = (own + count, min(own_first, first, key=order_of))
             self._files[reason] = self._files.get(reason, set()) | other._files[reason]
         self._lost |= other._lost
         self._lines += other._lines
         self._num_lines, self._num_held = self._num_lines + other._num_lines, self._num_held + other._num_held
 
     def raise_lost(self) -> None:
-        """Raise what the first file met that could not be read, where there is one: nothing else was left."""
+        """Raise the error of the first file that could not be read, if there is one."""
         for error in self._lost.values():
             raise error
 
     def result(self) -> Quarantine:
-        """What was set aside, by reason, the most frequent first."""
+        """The rows set aside by reason, the most frequent first."""
         ordered = sorted(self._by_reason.items(), key=lambda item: (-item[1][0], item[0]))
         reasons = tuple(
             QuarantineReason(
@@ -102,14 +103,14 @@ class QuarantineLog:
             for reason, (count, first) in ordered
         )
         return Quarantine(
-            num_rows=sum(one.num_rows for one in reasons),
-            num_rollouts=sum(one.num_rollouts for one in reasons),
+            num_rows=sum(entry.num_rows for entry in reasons),
+            num_rollouts=sum(entry.num_rollouts for entry in reasons),
             reasons=reasons,
             lost=tuple(self._lost),
         )
 
     def _rollouts_of(self, reason: str) -> int:
-        """How many rollouts the lines that were set aside for a reason hold, each as many as those that were read."""
+        """Estimated rollouts in the lines set aside for a reason: each holds as many as the mean line that was read."""
         if reason == BLANK:
             return 0
         mean = self._num_held / self._num_lines if self._num_lines else 1.0
@@ -117,33 +118,33 @@ class QuarantineLog:
 
 
 class LinesLog(QuarantineLog):
-    """Passes on lines that are set aside to the log of a reading, as lines that hold many rollouts."""
+    """Passes lines that are set aside on to the log of a reading, as lines that hold many rollouts."""
 
-    def __init__(self, whole: QuarantineLog) -> None:
+    def __init__(self, log: QuarantineLog) -> None:
         super().__init__()
-        self._whole = whole
+        self._log = log
 
     def held(self, num_rollouts: int, num_lines: int = 1) -> None:
-        """Lines were read, and held so many rollouts; less than none where it turned out that those do not count."""
-        self._whole._num_lines += num_lines
-        self._whole._num_held += num_rollouts
+        """Count the rollouts in lines that were read; a negative number takes back those that do not count."""
+        self._log._num_lines += num_lines
+        self._log._num_held += num_rollouts
 
     def add(self, reason: str, location: str, num_rows: int = 1) -> None:
-        """Set lines aside, whose rollouts nobody can count."""
-        self._whole.add(reason, location, num_rows)
-        self._whole._lines[reason] += num_rows
+        """Set lines aside, whose number of rollouts is unknown."""
+        self._log.add(reason, location, num_rows)
+        self._log._lines[reason] += num_rows
 
     def passed(self, num_bytes: int, num_rows: int = 1) -> None:
         """Passed on."""
-        self._whole.passed(num_bytes, num_rows)
+        self._log.passed(num_bytes, num_rows)
 
     def lose(self, error: InputError) -> None:
         """Passed on."""
-        self._whole.lose(error)
+        self._log.lose(error)
 
 
 def with_set_aside(source: Source, log: QuarantineLog) -> Source:
-    """A source with what was set aside of files beside its rows, too."""
+    """A source with the rows and files that ``log`` set aside, too."""
     return replace(source, quarantined=set_aside_together([source.quarantined, log.result()]))
 
 
@@ -196,14 +197,14 @@ _MEGABYTE = 1 << 20
 
 
 class WatchedLog(QuarantineLog):
-    """What a reading sets aside, which also tells how far it is."""
+    """The quarantine of a reading that reports its progress."""
 
     def __init__(self, progress: ProgressCallback, files: Sequence[Path]) -> None:
-        """Nothing is read yet.
+        """Starts at zero.
 
         Args:
-            progress: Told after each megabyte how many are done, of how many, and how many rows there were so far.
-            files: What will be read. A file that is read twice does not count twice.
+            progress: Called after each megabyte with how many are done, of how many, and the number of rows so far.
+            files: The files to read. A file that is read twice does not count twice.
         """
         super().__init__()
         self._progress = progress
@@ -212,7 +213,7 @@ class WatchedLog(QuarantineLog):
         self._due = _MEGABYTE
 
     def passed(self, num_bytes: int, num_rows: int = 1) -> None:
-        """Counts what was read, and tells of it after each megabyte."""
+        """Count the bytes, and report them after each megabyte."""
         self._num_rows += num_rows
         self._done += num_bytes
         if self._done >= self._due:

@@ -1,4 +1,4 @@
-"""Flat records of any log become groups, in the order of first appearance, and groups become a run."""
+"""Builds groups from the flat records of any log, in the order of first appearance, and a run from groups."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Record:
     """One usable row of a foreign log."""
 
     step: int  # the trainer's step; 0 where the log has none
-    group: str  # what the rows of a group share within a step
-    prompt_id: str  # what all groups of a prompt share
+    group: str  # the name that the rows of a group share within a step
+    prompt_id: str  # the id that all groups of a prompt share
     prompt: str  # the prompt's text
     completion: str  # the completion's text
     reward: float | None
-    """The scalar reward; None where the row has none that can be used, so that its group is known to be incomplete."""
+    """The scalar reward; None where the row has no usable one, so that its group counts as incomplete."""
     rewards: Mapping[str, float | None] = field(default_factory=dict)  # reward per reward function
     messages: tuple[Mapping[str, Any], ...] | None = None  # the prompt as messages
     advantage: float | None = None  # the advantage that the optimizer saw
@@ -54,19 +54,19 @@ class Record:
     seconds: float | None = None  # how long it took to generate, where the log says
     tokens: Tokens | None = None  # exact tokens, where the log has them; their common advantage wins over ``advantage``
     earlier: tuple[Tokens, ...] = ()
-    """Those of the sequences before, where the rollout is several; none without ``tokens``."""
+    """Tokens of the earlier sequences, where the rollout is several; empty without ``tokens``."""
     num_tokens: int | None = None
-    """How many tokens its completions have, where a reading counts them and makes no ``tokens`` of them."""
-    sample_id: str | None = None  # what tells a rollout from the others of its group; None where the log does not say
+    """How many tokens its completions have, where a reading only counts them."""
+    sample_id: str | None = None  # distinguishes the rollouts of a group; None where the log has none
     location: str = ""  # ``file:line``, where ``sample_id`` is known
     policy: str | None = None  # the policy that sampled it, where the log names one
     policy_versions: tuple[int, int] | None = None
     """How many updates the weights that sampled its first and its last token had had, where the log says."""
-    count: int = 1  # how many rollouts it stands for, which then are one object
+    count: int = 1  # how many equal rollouts it stands for, which become one object
 
 
 def build_groups(records: Iterable[Record], quarantine: QuarantineLog) -> tuple[RolloutGroup, ...]:
-    """Groups by step, then by their first row; rows that repeat or contradict a sample's go to the quarantine."""
+    """Groups by step, then by first row; rows that repeat or contradict an earlier one go to the quarantine."""
     members: dict[tuple[int, str], list[Rollout]] = {}
     prompts: dict[tuple[int, str], str] = {}
     rows: dict[int, int] = {}
@@ -109,37 +109,37 @@ def build_groups(records: Iterable[Record], quarantine: QuarantineLog) -> tuple[
 
 
 def describe_groups(groups: Sequence[RolloutGroup]) -> tuple[str, ...]:
-    """Sentences on groups that differ in size, and on steps of a multiple of the usual rollouts, as resumes leave."""
+    """Sentences on groups that differ in size, and on steps with a multiple of the usual rollouts, as resumes leave."""
     sizes = sizes_of(groups)
-    told = (f"{DIFFER}: {sizes[0]} to {sizes[-1]} rollouts.",) if len(sizes) > 1 else ()
+    sentences = (f"{DIFFER}: {sizes[0]} to {sizes[-1]} rollouts.",) if len(sizes) > 1 else ()
     steps, numbers = rollouts_by_step(groups)
     levels, counts = np.unique(numbers, return_counts=True)
     usual = int(levels[counts.argmax()]) if len(levels) else 1
-    if usual % 2 == 0 and usual // 2 in levels:  # more than half of the run came twice
+    if usual % 2 == 0 and usual // 2 in levels:  # more than half of the run was logged twice
         usual //= 2
     times = np.rint(numbers / usual)
     again = (times > 1) & (np.abs(numbers / np.maximum(times, 1) / usual - 1) <= _NEAR)
-    others = numbers[~again]
-    if not again.any() or len(others) < 2 or others.max() > (1 + _NEAR) * usual:
-        return told
-    what = f"steps {as_ranges(steps[again].tolist())} have" if again.sum() > 1 else f"step {steps[again][0]} has"
+    once = numbers[~again]
+    if not again.any() or len(once) < 2 or once.max() > (1 + _NEAR) * usual:
+        return sentences
+    which = f"steps {as_ranges(steps[again].tolist())} have" if again.sum() > 1 else f"step {steps[again][0]} has"
     rollouts = f"{numbers[again].sum():,} rollouts, where others have {usual:,} a step"
     return (
-        *told,
-        f"{TWICE_LOGGED}: {what} {rollouts}, and no id tells a resumed run's samples from the earlier ones.",
+        *sentences,
+        f"{TWICE_LOGGED}: {which} {rollouts}, and no id tells a resumed run's samples from the earlier ones.",
     )
 
 
 DIFFER, TWICE_LOGGED = "Groups differ in size", "Perhaps logged twice"
-_NEAR = 0.1  # how far a step, of which rows may be set aside, is from a multiple of the usual one
+_NEAR = 0.1  # relative distance from a multiple of the usual size that a step may have, since rows may be set aside
 
 
 def _settle(first: Rollout, again: Record, quarantine: QuarantineLog) -> Rollout:
-    """One rollout from two rows of a sample, without a reward where they contradict each other: either may be wrong."""
+    """One rollout from two rows of a sample, without a reward where they contradict each other."""
     if (first.reward, first.completion) == (again.reward, again.completion):
         quarantine.add(REPEATED, again.location)
         return first
-    for _ in range(1 if first.reward is None else 2):  # this row, and the one that counted until now
+    for _ in range(1 if first.reward is None else 2):  # this row, and the earlier one if it counted until now
         quarantine.add(CONTRADICTED, again.location)
     return dataclasses.replace(first, reward=None, rewards=dict.fromkeys(first.rewards))
 
@@ -162,16 +162,16 @@ def _token_fields(record: Record) -> dict[str, Any]:
 
 
 def common_advantage(record: Record, sequences: Sequence[Tokens]) -> float | None:
-    """The advantage of all sampled tokens; None where they differ, the row's own where some have none."""
+    """The advantage of all sampled tokens; None where they differ, the row's own where tokens lack one."""
     if any(tokens.token_advantages is None for tokens in sequences):
         return record.advantage
     levels = {tokens.advantage for tokens in sequences if any(tokens.mask)}
     return levels.pop() if len(levels) == 1 else None
 
 
-_NUM_PEEKED = 50  # rows that are looked at to learn the columns: not every row of a log names every key
+_NUM_PEEKED = 50  # rows that are read to learn the columns: not every row of a log has every key
 _MOST_PEEKED = 16_000_000
-"""Bytes behind which none is looked at any more, however few there were: a row may be all rollouts of a step."""
+"""Bytes after which no further row is read, however few there were: a row may be all rollouts of a step."""
 
 
 def peek(path: Path, quarantine: QuarantineLog | None = None, *, num_rows: int = _NUM_PEEKED) -> list[dict[str, Any]]:
@@ -188,7 +188,7 @@ def peek(path: Path, quarantine: QuarantineLog | None = None, *, num_rows: int =
 
 @lru_cache(maxsize=4)
 def _first_rows(file: Path, size: int, written: int, num_rows: int) -> tuple[tuple[dict[str, Any], ...], QuarantineLog]:
-    """The first rows of a file and what was met on the way; every format asks for them in turn."""
+    """The first rows of a file and the rows set aside before them, cached since every format asks for them."""
     met, rows = _CountedLog(), []
     with open_file(file) as stream:
         if suffix_of(file) is None and b"\0" in stream.read(_BINARY):
@@ -200,7 +200,7 @@ def _first_rows(file: Path, size: int, written: int, num_rows: int) -> tuple[tup
     return tuple(rows), met
 
 
-_BINARY = 4096  # bytes of a file of no known name that tell whether it is text
+_BINARY = 4096  # bytes of a file without a known suffix that are searched for a NUL byte
 
 
 class _CountedLog(QuarantineLog):
@@ -233,7 +233,7 @@ def assemble_groups(
     """A run from its groups.
 
     Raises:
-        InputError: No row can be used, or no file be read.
+        InputError: No row is usable, or no file readable.
     """
     set_aside = quarantine.result()
     num_rows = num_used(groups, needs_reward=needs_reward)

@@ -1,4 +1,4 @@
-"""What a reader is asked for, and what every reader adds to what it found."""
+"""The request that a reader answers, and the settings and side files that it adds to the log."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ from gradscope.rollouts.run import TrainerSettings
 
 
 class EarlierLooks:
-    """What a reader keeps of a log that is still being written, from one look to the next."""
+    """A reader's state between two readings of a log that is still being written."""
 
     def forget(self) -> None:
-        """Keep nothing, so that the next look reads the log from its start."""
+        """Drop the state, so that the next reading starts at the beginning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRequest:
     """One call of ``read_run``."""
 
-    path: Path  # what to read
-    options: ReadOptions = field(default_factory=ReadOptions)  # how
+    path: Path
+    options: ReadOptions = field(default_factory=ReadOptions)
     rewards_only: bool = False
-    """Whether the caller looks at nothing but rewards: no rollout is then kept, nor read back."""
-    parts_answer: bool = False  # whether parts of a log, reduced to their rewards, are an answer
-    progress: ProgressCallback = no_progress  # told how far a long reading is
-    so_far: EarlierLooks | None = None  # what earlier looks at a log that is still being written have read of it
+    """Whether the caller uses nothing but rewards: rollouts are then neither stored nor read back."""
+    parts_answer: bool = False  # whether parts of a log, reduced to their rewards, are accepted
+    progress: ProgressCallback = no_progress  # called during a long reading
+    so_far: EarlierLooks | None = None  # the state of earlier readings of a log that is still being written
 
     @property
     def columns(self) -> ColumnNames:
-        """Column names that were given."""
+        """The column names that the user gave."""
         return self.options.columns
 
     @property
@@ -84,10 +84,10 @@ def read_trainer_settings(path: Path | None) -> TrainerSettings:
         path: ``{"args": {...}, ...}`` or the bare arguments; None for nothing.
 
     Returns:
-        The arguments; what stands beside ``args`` counts too, unless ``args`` has the same name.
+        The arguments; keys next to ``args`` count too, unless ``args`` has the same key.
 
     Raises:
-        InputError: The file is missing or not a JSON object, or an argument is not what it can be.
+        InputError: The file is missing or not a JSON object, or an argument is of the wrong kind.
     """
     if path is None:
         return TrainerSettings()
@@ -97,8 +97,8 @@ def read_trainer_settings(path: Path | None) -> TrainerSettings:
         raise InputError(f"{path} is not readable {config_format(path)}: {error}.", hint=_SETTINGS_HINT) from error
     if not isinstance(document, dict) or not isinstance(document.get("args", {}), dict):
         raise InputError(f"{path} is not a JSON object of arguments.", hint=_SETTINGS_HINT)
-    others = {name: value for name, value in document.items() if name != "args"}
-    values = {**others, **document.get("args", {})}
+    outside_args = {name: value for name, value in document.items() if name != "args"}
+    values = {**outside_args, **document.get("args", {})}
     require_arguments(values, str(path))
     return TrainerSettings(values=values, origin=str(path))
 
@@ -128,10 +128,10 @@ def read_side_ids(path: Path | None) -> Mapping[tuple[int, int], tuple[int, ...]
     ids: dict[tuple[int, int], tuple[int, ...]] = {}
     for location, row in read_rows(path, quarantine):
         try:
-            place = (_place(row["step"]), _place(row["row"]))
-            if place in ids:
+            key = (_index(row["step"]), _index(row["row"]))
+            if key in ids:
                 quarantine.add("step and row were there before", location)
-            ids[place] = _token_ids(row["completion_ids"])
+            ids[key] = _token_ids(row["completion_ids"])
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"{location} does not hold step, row and completion_ids.",
@@ -141,7 +141,7 @@ def read_side_ids(path: Path | None) -> Mapping[tuple[int, int], tuple[int, ...]
     return ids
 
 
-def _place(value: Any) -> int:
+def _index(value: Any) -> int:
     number = whole_number(value)
     if number is None:
         raise ValueError("a step and a row are whole numbers from 0 on")
@@ -177,14 +177,10 @@ _RULES: dict[str, FieldRule] = {
     "chat_template_kwargs": OBJECT,
     "model_init_kwargs": OBJECT,
 }
-"""Argument of TRL's -> what it is where it is not null."""
+"""Argument of TRL -> the rule for its value where that is not null."""
 
 
 def require_arguments(values: Mapping[str, Any], origin: str) -> None:
-    """Refuse arguments that are not what they can be; those that are not known here are left alone.
-
-    Raises:
-        InputError: One is something else; null is what is not set.
-    """
-    told = {name: value for name, value in values.items() if value is not None}
-    require_fields(told, _RULES, origin, hint="Write the arguments as the trainer had them.")
+    """Refuse arguments of the wrong kind with an InputError; unknown arguments and null pass."""
+    set_values = {name: value for name, value in values.items() if value is not None}
+    require_fields(set_values, _RULES, origin, hint="Write the arguments as the trainer had them.")

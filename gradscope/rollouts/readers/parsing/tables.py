@@ -1,4 +1,4 @@
-"""Rows of a file or of many, whatever holds them: JSON lines, a JSON document, Parquet or CSV.
+"""Rows of one or many files: JSON lines, a JSON document, Parquet or CSV.
 
 Each row of CSV is bounded: a quote that is not closed costs its row and not the rest of the file.
 """
@@ -37,23 +37,23 @@ _WHY = {
     "new-line character seen in unquoted field - do you need to open the file in universal-newline mode?": "a carriage "
     "return stands in it",
 }
-"""What Python's reader says, in words for people."""
+"""Message of Python's CSV reader -> our own."""
 
 
 def read_csv(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dict[str, Any]]]:
     """The rows of a file after its header, each with the ``file:line`` at which it starts.
 
-    All cells are text; what is no row goes to the quarantine.
+    All cells are text; lines that are no row go to the quarantine.
 
     Raises:
         InputError: The file cannot be read, or so many quotes are not closed that the same lines were read too often.
     """
-    with closing(read_bytes(path)) as lines:  # or the file stays open as long as the rows, which hold themselves
+    with closing(read_bytes(path)) as lines:  # CsvRows is a reference cycle, which would hold the file open
         rows = CsvRows(path, lines)
         for number, why in rows.before:
             quarantine.add(why, f"{path}:{number}")
-        while (found := rows.row()) is not None:
-            number, row, num_bytes = found
+        while (line := rows.row()) is not None:
+            number, row, num_bytes = line
             quarantine.passed(0 if path.suffix in COMPRESSED else num_bytes)
             if isinstance(row, str):
                 quarantine.add(row, f"{path}:{number}")
@@ -62,17 +62,17 @@ def read_csv(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dict[
 
 
 class CsvRows:
-    """The rows of a file behind its header, and the way back to lines where a row turns out to be none."""
+    """The rows of a file after its header; after a row that fails, reading resumes at the line after its first."""
 
     def __init__(self, path: Path, lines: Iterator[bytes]) -> None:
-        """The header is read, and with it all before it that is none."""
+        """Reads up to the header, which is the first line that is a row."""
         csv.field_size_limit(sys.maxsize)  # completions outgrow the default of 128 KiB; rows have a limit of their own
         self._path = path
         self._source = lines
         first = next(lines, b"")
         self._waiting: deque[bytes] = deque([first] if first else [])
         self.delimiter = _delimiter_of(path, first)
-        self._taken: list[bytes] = []
+        self._row_lines: list[bytes] = []
         self.num_lines = 0  # lines of the rows so far
         self._size = 0
         self._most = self._left = most(MOST_ROW)
@@ -81,13 +81,13 @@ class CsvRows:
         self.before: list[tuple[int, str]] = []
         """Lines before the header that are no row, each with its number and the reason."""
         self.header: tuple[str, ...] = ()  # the names of the columns
-        while (found := self._cells()) is not None:
-            number, cells, _ = found
+        while (line := self._cells()) is not None:
+            number, cells, _ = line
             if not isinstance(cells, str):
                 self.header = tuple(cells)
                 break
             self.before.append((number, cells))
-        self.twice = twice_in(self.header)  # a name that two columns have
+        self.twice = twice_in(self.header)  # a name that two columns share
 
     def row(self) -> tuple[int, dict[str, str] | str, int] | None:
         """The next row.
@@ -98,11 +98,11 @@ class CsvRows:
         Raises:
             InputError: So many quotes are not closed that the same lines were read too often.
         """
-        found = self._cells()
-        return None if found is None else (found[0], self._judged(found[1]), found[2])
+        line = self._cells()
+        return None if line is None else (line[0], self._judged(line[1]), line[2])
 
     def alone(self, lines: bytes) -> dict[str, str] | str:
-        """The row in some lines that hold one, or why it has no cells."""
+        """The row in lines that hold one, or why it has no cells."""
         text = lines.decode("utf-8", "surrogateescape")
         return self._judged(next(self._reader([text]), []))
 
@@ -123,11 +123,11 @@ class CsvRows:
         return dict(zip(self.header, cells, strict=True))
 
     def skip(self, num_lines: int) -> None:
-        """Pass over lines that somebody else has read from the source."""
+        """Count lines that another reader has taken from the source."""
         self.num_lines += num_lines
 
     def given_back(self) -> bytes:
-        """What was read from the source and is of no row yet."""
+        """The bytes that were read from the source but belong to no row yet."""
         data = b"".join(self._waiting)
         self._waiting.clear()
         return data
@@ -137,9 +137,9 @@ class CsvRows:
             line = self._waiting.popleft() if self._waiting else next(self._source, None)
             if line is None:
                 return
-            if not self.num_lines and not self._taken:
+            if not self.num_lines and not self._row_lines:
                 line = line.removeprefix(BOM)
-            self._taken.append(line)
+            self._row_lines.append(line)
             self._size += len(line)
             if self._size > self._most:
                 raise csv.Error(f"it is longer than {in_mib(self._most)}")
@@ -152,16 +152,16 @@ class CsvRows:
         except StopIteration:
             return None
         except csv.Error as error:
-            size = len(self._taken[0])
+            size = len(self._row_lines[0])
             return first, self._given_up(str(error)), size
         size = self._size
-        self.num_lines += len(self._taken)
+        self.num_lines += len(self._row_lines)
         self._forget()
         return first, cells, size
 
     def _given_up(self, why: str) -> str:
-        """Go on at the line after the one that a row began with."""
-        again = self._taken[1:]
+        """Resume at the line after the first of the failed row."""
+        again = self._row_lines[1:]
         self._left -= sum(map(len, again))
         if self._left < 0:
             raise InputError(
@@ -175,43 +175,43 @@ class CsvRows:
         return f"the row is not CSV: {_WHY.get(why, why)}"
 
     def _forget(self) -> None:
-        self._taken.clear()
+        self._row_lines.clear()
         self._size = 0
 
 
 DECIMAL_COMMA = "^([+-]?[0-9]+),([0-9]+)$"
-"""A number as it is written where semicolons stand between cells."""
+"""A number with a decimal comma, as written where semicolons separate cells."""
 
 Row = tuple[str, dict[str, Any]]  # ``file:line`` and the row's cells
 
 _BATCH = 64
 """Rows of a Parquet file that are decoded at once: a few bytes on disk may stand for a large cell in every row."""
 _CHUNK = 1024  # the same where they stay columns, whose texts are no dictionary
-_LARGE, _MANY = 64 << 20, 1 << 16  # bytes and rows of some columns at once, by what the file says of its size
+_LARGE, _MANY = 64 << 20, 1 << 16  # bytes and rows of a batch of columns, by the sizes in the file's metadata
 _DIGITS = re.compile("[0-9]+")
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 
 
 def expand(path: Path) -> tuple[Path, ...]:
-    """The files that a path means, of a folder its own, in natural order: ``2.jsonl`` before ``10.jsonl``."""
+    """The files of a path, folder (not below it) or glob, in natural order: ``2.jsonl`` before ``10.jsonl``."""
     if path.is_file():
         return (path,)
     if path.is_dir():
-        with os.scandir(path) as entries:  # which know without another look what is a file
-            files = [path / one.name for one in entries if _suffix_in(one.name) and one.is_file()]
+        with os.scandir(path) as entries:  # unlike Path.iterdir, without a stat for each file
+            files = [path / entry.name for entry in entries if _suffix_in(entry.name) and entry.is_file()]
         return tuple(sorted(files, key=natural))
     return tuple(sorted((Path(name) for name in glob.glob(str(path)) if Path(name).is_file()), key=natural))
 
 
 def files_like(path: Path, *patterns: str) -> tuple[Path, ...]:
-    """A trainer's files, wherever in its folders somebody stands.
+    """A trainer's files, seen from any of its folders.
 
     Args:
         path: A file, a folder or a glob.
         patterns: Globs from the folder that the trainer writes to down to its files, each as seen from another folder.
 
     Returns:
-        The files of the first pattern that finds any, in natural order; of a file or a glob, those whose names fit.
+        The files of the first pattern that matches any, in natural order; of a file or a glob, those whose names fit.
     """
     if path.is_dir():
         for pattern in patterns:
@@ -224,7 +224,7 @@ def files_like(path: Path, *patterns: str) -> tuple[Path, ...]:
 
 
 def natural_path(path: Path) -> list[tuple[bool, int, str]]:
-    """A sorting key that puts files of several folders in order, each number in their paths as a number."""
+    """A sorting key for files of several folders: each number in their paths counts as a number."""
     parts = re.split(r"([0-9]+)", str(path))
     return [(_is_digits(part), int(part) if _is_digits(part) else 0, part) for part in parts]
 
@@ -234,19 +234,19 @@ def _is_digits(text: str) -> bool:
 
 
 def natural(path: Path) -> tuple[int, str]:
-    """A sorting key that puts numbered files in order: the last number in the name (0 without any), then the name."""
+    """A sorting key for numbered files: the last number in the name (0 without any), then the name."""
     return _natural_name(path.name)
 
 
 @lru_cache(maxsize=1 << 14)
 def _natural_name(name: str) -> tuple[int, str]:
-    """Of a folder of many files each format asks for the order."""
+    """The key of a name, cached since each format sorts the files of a folder."""
     digits = _DIGITS.findall(name.split(".")[0])
     return (int(digits[-1]) if digits else 0, name)
 
 
 def suffix_of(path: Path) -> str | None:
-    """The rows that a file's name promises: one of ``SUFFIXES``, also before ``.gz`` or ``.zst``; None for others."""
+    """The suffix of a file of rows: one of ``SUFFIXES``, also before ``.gz`` or ``.zst``; None for other files."""
     return _suffix_in(path.name)
 
 
@@ -256,12 +256,12 @@ def _suffix_in(name: str) -> str | None:
 
 
 def is_untyped(path: Path) -> bool:
-    """Whether a file's cells are all text: those of CSV and TSV are."""
+    """Whether a file's cells are all text, as in CSV and TSV."""
     return suffix_of(path) in (".csv", ".tsv")
 
 
 def _delimiter_of(path: Path, first: bytes) -> str:
-    """What stands between the cells of a CSV or TSV; semicolons where its first line has no comma outside quotes."""
+    """The delimiter of a CSV or TSV: a semicolon where the first line has one, and no comma, outside quotes."""
     if suffix_of(path) == ".tsv":
         return "\t"
     outside = re.sub(rb'"[^"]*"', b"", first)
@@ -269,7 +269,7 @@ def _delimiter_of(path: Path, first: bytes) -> str:
 
 
 def read_rows(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
-    """The rows of one file, of JSON lines where its name tells nothing, each with its ``file:line``, counted from 1."""
+    """The rows of a file, by default JSON lines, each with its ``file:line``, counted from 1."""
     readers = {".parquet": read_parquet_rows, ".csv": read_csv, ".tsv": read_csv, ".json": read_json_rows}
     reader = readers.get(suffix_of(path) or "", read_jsonl)
     try:
@@ -279,13 +279,13 @@ def read_rows(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
 
 def read_parquet(path: Path, *, without: Container[str] = ()) -> pa.Table:
-    """A Parquet file, or all but some of its columns; one that names a column twice is an :class:`InputError`."""
-    with open_parquet(path) as file:  # as a path, "a=1/" above it would become a column
+    """A Parquet file, without the columns in ``without``; one that names a column twice is an :class:`InputError`."""
+    with open_parquet(path) as file:  # given its path, Arrow would make a column of a folder named "a=1"
         return table_in(path, file, without=without)
 
 
 def table_in(path: Path, file: pq.ParquetFile, *, without: Container[str]) -> pa.Table:
-    """The same of a file that was opened."""
+    """:func:`read_parquet` of an open file."""
     twice = twice_in(file.schema_arrow.names)
     if twice is not None:
         raise InputError(f"{path}: {TWICE.format(twice)}.", hint="Write each column under a name of its own.")
@@ -298,12 +298,12 @@ def table_in(path: Path, file: pq.ParquetFile, *, without: Container[str]) -> pa
 def parquet_batches(
     path: Path, names: Collection[str], texts: Collection[str] = ()
 ) -> Iterator[tuple[pa.RecordBatch, int, str | None]]:
-    """Some columns of a Parquet file, many rows at a time; text that repeats stays a dictionary.
+    """Columns of a Parquet file, many rows at a time; text that repeats stays a dictionary.
 
-    Those of ``texts`` may stand for any number of bytes: nobody copies them a row.
+    The dictionaries of ``texts`` count once against the limit: their values are not copied row by row.
 
     Yields:
-        Rows, how many bytes of the file were read, and the name that two of its columns have.
+        Rows, how many bytes of the file were read, and a name that two of its columns share.
     """
     with open_parquet(path) as file:
         present = file.schema_arrow.names
@@ -365,7 +365,7 @@ def _batches(
 
 @contextmanager
 def open_parquet(path: Path, **how: Any) -> Iterator[pq.ParquetFile]:
-    """A Parquet file; what is wrong with it meanwhile is an :class:`InputError`."""
+    """An open Parquet file; errors of reading it become an :class:`InputError`."""
     import pyarrow.parquet as pq  # 30 ms that no other log needs
 
     with _named_if_damaged(path), open_file(path) as stream, pq.ParquetFile(stream, **how) as file:
@@ -385,7 +385,7 @@ def _named_if_damaged(path: Path) -> Iterator[None]:
         ) from error
 
 
-_LISTS = ("rollouts", "rows", "records", "data")  # names under which a document has its rows, where it is an object
+_LISTS = ("rollouts", "rows", "records", "data")  # keys under which a document that is an object has its rows
 
 
 def _elements_of(document: Any) -> Sequence[Any]:
@@ -398,7 +398,7 @@ def _elements_of(document: Any) -> Sequence[Any]:
 def read_json_rows(
     path: Path, quarantine: QuarantineLog, rows_in: Callable[[Any], Sequence[Any]] = _elements_of
 ) -> Iterator[Row]:
-    """The rows in a document: its list's elements, or itself; where it is no document, JSON lines under such a name."""
+    """The rows in a document: its list's elements, or itself; a file that is no document is read as JSON lines."""
     if _starts_with_rows(path):
         yield from read_jsonl(path, quarantine)
         return

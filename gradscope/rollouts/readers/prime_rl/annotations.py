@@ -1,8 +1,8 @@
-"""What prime-rl learned of a trace after it was written: the newest of each fact counts.
+"""prime-rl's annotations: facts on a trace that were added after it was written; the newest of each counts.
 
-Every producer has a stream of its own, ``annotations/<producer>/NNNNN.jsonl``. The orchestrator's tell at which step a
-trace was trained on, with what advantages. Of annotations of any size no more is kept than the step of each trace, by
-a hash of its id; where texts and tokens count, all of them are, to be folded onto traces.
+Every producer has a stream of its own, ``annotations/<producer>/NNNNN.jsonl``. The orchestrator's record at which step
+a trace was trained on, with what advantages. For rewards alone only the step of each trace is stored, by a hash of its
+id; where texts and tokens count, all annotations are, to be merged into the traces.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from gradscope.rollouts.readers.prime_rl.episode import leaves_of, nodes_of, pat
 from gradscope.rollouts.readers.reduction.lines import blocks_in
 
 STREAMS = ("advantages", "trainer_logprobs", "entropies")
-"""Lists a branch that become lists of the same name of its nodes, which ``read_trace`` takes up; prime-rl's trainer
-also writes ``is_masked``, what its loss left out."""
-VERSION = 1  # that of the annotations that are known
+"""Lists of a branch that become lists of the same name of its nodes, which ``read_trace`` reads; prime-rl's trainer
+also writes ``is_masked``, the tokens that its loss left out."""
+VERSION = 1  # of the annotations that are supported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,34 +35,34 @@ class Annotations:
     """The annotations of a run."""
 
     traces: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """Hashes of the ids of traces of which they tell whether they were trained on, ascending, [A]."""
+    """Hashes of the ids of traces with a record on training, ascending, [A]."""
     steps: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     """The step of each; NaN where it was not trained on, or not yet, [A]."""
     trained_again: frozenset[int] = frozenset()
     """Steps that a restart trained again, so that rollouts of both attempts are in the log."""
     info: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Trace id -> what was learned of the trace as a whole: ``advantage``, ``dispatch``. Where texts and tokens do not
-    count, of traces with a dispatch alone."""
+    """Trace id -> facts on the trace: ``advantage``, ``dispatch``. Where texts and tokens do not count, only for traces
+    with a dispatch."""
     streams: Mapping[str, Sequence[tuple[int, str, list[Any]]]] = field(default_factory=dict)
-    """Trace id -> branch, name and values, a value a token of the branch, in the order of writing."""
+    """Trace id -> branch, name and values, one for each token of the branch, in the order of writing."""
 
     @property
     def tell_batches(self) -> bool:
-        """Whether they tell which traces were trained on."""
+        """Whether they record which traces were trained on."""
         return bool(np.isfinite(self.steps).any())
 
     def trained_at(self, names: Sequence[Any], own: Sequence[Any]) -> NDArray[np.float64]:
-        """The steps that traces [R] were trained on at, by their ids, else as they say; NaN where they were not."""
-        found = to_floats(ship_step({"ship": cell}) for cell in own)
+        """The steps at which traces [R] were trained on, by their ids, else by their own cells; NaN where not."""
+        steps = to_floats(ship_step({"ship": cell}) for cell in own)
         if len(self.traces) and len(names):
             traces = np.array([hash(name) if isinstance(name, str) else 0 for name in names], dtype=np.int64)
             at = np.minimum(np.searchsorted(self.traces, traces), len(self.traces) - 1)
             is_known = (self.traces[at] == traces) & [isinstance(name, str) for name in names]
-            found[is_known] = self.steps[at[is_known]]
-        return found
+            steps[is_known] = self.steps[at[is_known]]
+        return steps
 
     def folded(self, trace: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A trace with all that was learned of it."""
+        """A trace with its annotations merged in."""
         name = trace.get("id")
         if not isinstance(name, str):
             return trace
@@ -81,7 +81,7 @@ def ship_step(info: Mapping[str, Any]) -> int | None:
 
 
 def step_in(cell: Mapping[str, Any]) -> int | None:
-    """The step that a cell names; None where that is no whole number that a float can tell from its neighbors."""
+    """The step in a cell; None for anything but a whole number that a float represents exactly."""
     step = cell.get("step")
     return step if type(step) is int and whole_number(step) is not None else None
 
@@ -105,9 +105,9 @@ _DECODER = Decoder(_Annotation)
 
 
 def read_annotations(files: Iterable[Path], quarantine: QuarantineLog, *, is_whole: bool = True) -> Annotations:
-    """The annotations in some files, in the order of writing; lines that are none go to the quarantine.
+    """The annotations in files, in the order of writing; other lines go to the quarantine.
 
-    Where texts and tokens count, all that was learned is kept: ``is_whole``.
+    ``is_whole`` stores all annotations, where texts and tokens count.
     """
     info: dict[str, dict[str, Any]] = {}
     streams: dict[str, list[tuple[int, str, list[Any]]]] = {}
@@ -165,7 +165,7 @@ def _streams_in(row: Mapping[str, Any]) -> Iterable[tuple[int, str, list[Any]]]:
 
 
 def _spread_over(path: Iterable[dict[str, Any]], name: str, values: Sequence[Any]) -> None:
-    """Give each node its part of a branch's values, one a sampled token, where none of them is null."""
+    """Give each node its part of a branch's values, one for each sampled token, where none of them is null."""
     start = 0
     for node in path:
         end = start + len(list_of(node.get("token_ids")))

@@ -1,9 +1,8 @@
-"""An episode of prime-rl's traces, which is a line of its logs: one agent or several were trained in it.
+"""An episode of prime-rl's traces, which is a line of its logs, with one or several trained agents.
 
-What is declared here is all that a usual line is decoded to, and one function, :func:`columns_of`, says what it means.
-A
-line that is not as declared is looked at by itself, and taken as far as it goes. An agent's trace is a tree of messages
-with their tokens; the path from its root to a leaf is a sequence.
+A usual line is decoded to no more than the structs declared here, and :func:`columns_of` interprets them. A line that
+does not fit the declaration is read by itself, as far as possible. An agent's trace is a tree of messages with their
+tokens; the path from its root to a leaf is a sequence.
 """
 
 from __future__ import annotations
@@ -49,19 +48,19 @@ from gradscope.rollouts.readers.reduction.columns import (
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog
 
-_COLUMNS = ("logprobs", "advantages", "trainer_logprobs", "entropies")  # lists of a node, a value a sampled token
+_COLUMNS = ("logprobs", "advantages", "trainer_logprobs", "entropies")  # lists of a node: a value per sampled token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentTrace:
-    """What one agent read and wrote."""
+    """The text and tokens of one agent."""
 
     prompt: str  # the contents of the messages before the first sampled one, joined by newlines
     messages: tuple[dict[str, Any], ...] | None  # those messages; None where one of them has no role
     completion: str  # the contents of the messages from then on, joined by newlines
     tokens: Tokens | None
     """Its tokens, of several sequences the last; None where they were not logged or contradict each other."""
-    earlier: tuple[Tokens, ...]  # those of the sequences before: each branch that was trained on is one
+    earlier: tuple[Tokens, ...]  # tokens of the earlier sequences: each branch that was trained on is one
 
 
 def read_trace(trace: Mapping[str, Any]) -> AgentTrace:
@@ -87,13 +86,13 @@ def nodes_of(trace: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def leaves_of(nodes: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Where each branch ends, in the order in which prime-rl numbers branches."""
+    """The last node of each branch, in the order in which prime-rl numbers branches."""
     parents = {node.get("parent") for node in nodes if type(node.get("parent")) is int}
     return [at for at in range(len(nodes)) if at not in parents]
 
 
 def path_to(leaf: int, nodes: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The nodes from the root to a leaf; a parent comes before its children, so that a cycle cannot be written."""
+    """The nodes from the root to a leaf; parents have lower numbers than their children, so there are no cycles."""
     path = [leaf]
     while type(parent := nodes[path[-1]].get("parent")) is int and 0 <= parent < path[-1]:
         path.append(parent)
@@ -101,7 +100,7 @@ def path_to(leaf: int, nodes: Sequence[Mapping[str, Any]]) -> list[int]:
 
 
 def _trained_leaves(nodes: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The leaves of branches that were trained on: of attempts to compact the context only those resumed from."""
+    """The leaves of branches that were trained on; of attempts to compact the context only those resumed from."""
     resumed = {link.get("node") for node in nodes for link in _links(node) if link.get("type") == "compaction"}
     return [
         leaf
@@ -119,11 +118,11 @@ def _text(message: Any) -> str:
 
 
 def _sequences(leaves: Sequence[int], nodes: Sequence[Mapping[str, Any]]) -> tuple[Tokens, ...]:
-    """The tokens of each branch that sampled some of its own: what stands before a fork counts in the first one.
+    """The tokens of each branch that sampled tokens of its own; those before a fork count in its first branch.
 
-    Nothing where one branch cannot be told, since a part would pass for all.
+    Empty where the tokens of one branch are damaged, since a part would pass for all.
     """
-    found: list[Tokens] = []
+    sequences: list[Tokens] = []
     counted: set[int] = set()
     for leaf in leaves:
         path = path_to(leaf, nodes)
@@ -135,12 +134,12 @@ def _sequences(leaves: Sequence[int], nodes: Sequence[Mapping[str, Any]]) -> tup
         tokens = _tokens(branch, is_own)
         if tokens is None:
             return ()
-        found.append(tokens)
-    return tuple(found)
+        sequences.append(tokens)
+    return tuple(sequences)
 
 
 def _tokens(path: Sequence[Mapping[str, Any]], is_own: Sequence[bool]) -> Tokens | None:
-    """The tokens of a branch, of which those of some nodes are its own and the others what it was conditioned on."""
+    """The tokens of a branch; those of nodes that are not its own are only conditioned on."""
     ids: list[Any] = []
     mask: list[Any] = []
     columns: dict[str, list[Any] | None] = {name: [] for name in _COLUMNS}
@@ -152,7 +151,7 @@ def _tokens(path: Sequence[Mapping[str, Any]], is_own: Sequence[bool]) -> Tokens
         for name, joined in columns.items():
             compact = list_of(node.get(name)) if own and joined is not None else []
             if joined is None or len(compact) != num_sampled:
-                columns[name] = None  # one value a sampled token is expected, and there are more or fewer
+                columns[name] = None  # not one value for each sampled token
             else:
                 values = iter(compact)
                 joined += [next(values) if flag else 0.0 for flag in flags] if compact else [0.0] * len(flags)
@@ -164,7 +163,7 @@ def _tokens(path: Sequence[Mapping[str, Any]], is_own: Sequence[bool]) -> Tokens
 
 AGENTS = "Episodes with several trained agents: the rollouts of one agent form a group."  # for ``Source.inferred``
 _NUM_PEEKED = 20
-"""Episodes that are looked at before to see whether traces branch: that need not be looked for in the others."""
+"""Episodes that are read first to learn whether traces branch, so that later ones are not searched for branches."""
 
 
 class _Score(Struct, gc=False, frozen=True):
@@ -178,7 +177,7 @@ class _Agent(Struct, gc=False, frozen=True):
 
 
 class _Node(Struct, gc=False, frozen=True):
-    """What is decoded of a message."""
+    """The decoded part of a message."""
 
     parent: Any = None
     logprobs: Raw = Raw()
@@ -190,7 +189,7 @@ class _Info(Struct, gc=False, frozen=True):
 
 
 class Trace(Struct, gc=False, frozen=True):
-    """What is decoded of an agent's trace."""
+    """The decoded part of an agent's trace."""
 
     id: Any = None
     rewards: dict[str, _Score] = {}
@@ -222,7 +221,7 @@ class _Task(Struct, gc=False, frozen=True):
 
 
 class Episode(Struct, gc=False, frozen=True):
-    """What is decoded of an episode."""
+    """The decoded part of an episode."""
 
     run: _Of = _Of()
     group: _Named = _Named()
@@ -232,7 +231,7 @@ class Episode(Struct, gc=False, frozen=True):
 
     @property
     def evaluates(self) -> bool:
-        """Whether it only evaluates a run of training."""
+        """Whether it is an evaluation within a training run."""
         kinds = (trace.info.kind for trace in self.traces if trace.info is not None and trace.is_trained)
         return self.run.work.type == "eval" or "eval" in kinds
 
@@ -243,7 +242,7 @@ class AgentRollout(Struct, gc=False, frozen=True):
     episode: Episode
     trace: Trace
     group: str  # the name of its group
-    line: Mapping[str, Any] = {}  # the episode as it stands; empty where only what is declared of it was decoded
+    line: Mapping[str, Any] = {}  # the episode as parsed JSON; empty where it was decoded as declared alone
     plain: Mapping[str, Any] = {}  # the trace, likewise
 
     @property
@@ -264,7 +263,7 @@ class AgentRollout(Struct, gc=False, frozen=True):
         return f"{environment}/{task}"
 
     def is_usual(self, *, may_branch: bool) -> bool:
-        """Whether what was decoded tells all: one trained agent, a hash, and, unless it may branch, a path of nodes."""
+        """Whether the decoded part suffices: one trained agent, a hash and, unless it may branch, a path of nodes."""
         is_path = may_branch or all(
             node.parent == at and type(node.parent) is int for at, node in enumerate(self.trace.nodes[1:])
         )
@@ -275,7 +274,7 @@ class AgentRollout(Struct, gc=False, frozen=True):
 def agent_rollouts(
     episode: Episode, line: Mapping[str, Any], group: Any, names: Callable[[str, Sequence[Trace]], list[str]]
 ) -> list[AgentRollout]:
-    """The trained agents of an episode, whose groups are named; unusable without any, or without a group."""
+    """The trained agents of an episode with their groups; an UnusableRowError without an agent or a group."""
     both = zip(episode.traces, map(mapping_of, list_of(line.get("traces"))), strict=True)
     trained = [(trace, plain) for trace, plain in both if plain and trace.is_trained]
     if not text_of(group):
@@ -287,12 +286,12 @@ def agent_rollouts(
 
 
 def episode_of(line: Mapping[str, Any]) -> Episode:
-    """What a line has of what is declared, without its nodes; what is not so is left out."""
+    """The declared parts of a line, without its nodes; parts of another type are left out."""
     traces = [{**trace, "nodes": []} if type(trace) is dict else trace for trace in list_of(line.get("traces"))]
     bare = {**line, "traces": traces}
     try:
         return convert(bare, Episode)
-    except (MsgspecError, ValueError):  # the latter of a key that is no text
+    except (MsgspecError, ValueError):  # the latter for a key that is no text
         made: Episode = _as_declared(bare, Episode)
         return made
 
@@ -305,42 +304,42 @@ def _as_declared(cell: Any, kind: Any) -> Any:
 
 @cache
 def _makers(kind: Any) -> list[tuple[str, Callable[[Any], Any] | None]]:
-    return [(one.name, _maker(one.type)) for one in fields(kind)]
+    return [(declared.name, _maker(declared.type)) for declared in fields(kind)]
 
 
 def _maker(kind: Any) -> Callable[[Any], Any] | None:
     of = get_args(kind)
     if get_origin(kind) is list:
-        return lambda cell: [_as_declared(one, of[0]) for one in list_of(cell)]
+        return lambda cell: [_as_declared(item, of[0]) for item in list_of(cell)]
     if get_origin(kind) is dict:
-        return lambda cell: {name: _as_declared(one, of[1]) for name, one in mapping_of(cell).items()}
-    struct = next((one for one in (kind, *of) if isinstance(one, type) and issubclass(one, Struct)), None)
+        return lambda cell: {name: _as_declared(item, of[1]) for name, item in mapping_of(cell).items()}
+    struct = next((item for item in (kind, *of) if isinstance(item, type) and issubclass(item, Struct)), None)
     return None if struct is None else lambda cell: _as_declared(cell, struct)
 
 
 def is_standalone(episode: Mapping[str, Any]) -> bool:
-    """Whether an episode is of an evaluation on its own, beside no training."""
+    """Whether an episode is of an evaluation outside of training."""
     return isinstance(episode.get("traces"), list) and mapping_of(episode.get("run")).get("type") == "eval"
 
 
 def names_by_agent(group: str, traces: Sequence[Trace]) -> list[str]:
-    """A group for each agent of an episode, by its name where that tells it from the others, else by its place."""
+    """A group for each agent of an episode, by its name where names differ, else by its position."""
     agents = [text_of(trace.agent.name if trace.agent else None) for trace in traces]
     if len(traces) == 1 or len(set(agents)) < len(agents):
-        return names_by_place(group, traces)
+        return names_by_position(group, traces)
     return [f"{group}/{agent}" for agent in agents]
 
 
-def names_by_place(group: str, traces: Sequence[Trace]) -> list[str]:
-    """A group for each agent of an episode by its place."""
+def names_by_position(group: str, traces: Sequence[Trace]) -> list[str]:
+    """A group for each agent of an episode, by its position."""
     return [group] if len(traces) == 1 else [f"{group}/{at}" for at in range(len(traces))]
 
 
 def columns_of(
     rollouts: Sequence[AgentRollout], step: Counts, read: Callable[[int], AgentTrace], note: Callable[[str], object]
 ) -> Columns:
-    """What rollouts say."""
-    reward, rewards = _rewards_of([one.trace.rewards for one in rollouts])
+    """The columns of rollouts."""
+    reward, rewards = _rewards_of([rollout.trace.rewards for rollout in rollouts])
     trace_at = lru_cache(maxsize=1)(read)
 
     def further(at: int) -> dict[str, Any]:
@@ -358,10 +357,10 @@ def columns_of(
 
     return Columns(
         step=step,
-        group=[one.group for one in rollouts],
+        group=[rollout.group for rollout in rollouts],
         no_group="group.id is missing",
-        prompts=lambda some: [rollouts[at].prompt_id for at in some],
-        texts=lambda some: [trace_at(at).prompt for at in some],
+        prompts=lambda rows: [rollouts[at].prompt_id for at in rows],
+        texts=lambda rows: [trace_at(at).prompt for at in rows],
         numbers={"reward": reward, **rewards},
         is_sparse=True,
         no_reward=lambda at: _no_reward(rollouts[at].trace.rewards),
@@ -370,34 +369,34 @@ def columns_of(
 
 
 def _policy_versions(episode: Mapping[str, Any]) -> tuple[int, int] | None:
-    """The versions of the weights that an episode began and ended with, counted in updates; None of other cells."""
+    """The versions of the weights that an episode began and ended with, counted in updates; None for other cells."""
     policy = mapping_of(mapping_of(mapping_of(episode.get("run")).get("work")).get("policy"))
     start, end = whole_number(policy.get("start")), whole_number(policy.get("end"))
     return (start, end) if start is not None and end is not None and 0 <= start <= end else None
 
 
 def _rewards_of(scored: Sequence[Mapping[str, _Score]]) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
-    """The scalar rewards, sums of scores times weights, NaN where one of them is none, [R]; and columns of scores."""
+    """The scalar rewards [R], sums of scores times weights, NaN where one of these is no number; columns of scores."""
     kinds: dict[tuple[str, ...], list[int]] = {}
-    for at, one in enumerate(scored):
-        kinds.setdefault(tuple(one), []).append(at)
+    for at, scores in enumerate(scored):
+        kinds.setdefault(tuple(scores), []).append(at)
     total = np.full(len(scored), np.nan)
     columns: dict[str, NDArray[np.float64]] = {}
-    for kind, some in kinds.items():
+    for kind, rows in kinds.items():
         if kind:
-            total[some] = 0.0
+            total[rows] = 0.0
         for name in kind:
-            cells = [scored[at][name] for at in some]
+            cells = [scored[at][name] for at in rows]
             score = numbers_of([cell.score for cell in cells])
-            columns.setdefault(REWARD + name, np.full(len(scored), np.nan))[some] = score
+            columns.setdefault(REWARD + name, np.full(len(scored), np.nan))[rows] = score
             with np.errstate(over="ignore", invalid="ignore"):
-                total[some] += score * numbers_of([cell.weight for cell in cells])
+                total[rows] += score * numbers_of([cell.weight for cell in cells])
     return total, columns
 
 
 def _no_reward(scored: Mapping[str, _Score]) -> str:
     """Why scores add up to no reward."""
-    cells = [cell for one in scored.values() for cell in (one.score, one.weight)] or [ABSENT]
+    cells = [cell for entry in scored.values() for cell in (entry.score, entry.weight)] or [ABSENT]
     reasons = (why for why in map(parse_reward, cells) if isinstance(why, str))
     return next(reasons, "the reward is not finite")
 
@@ -418,60 +417,59 @@ def _without_loss(tokens: Tokens) -> Tokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeLayout:
-    """How logs of episodes are read that lie in one way."""
+    """How logs of episodes with one layout are read."""
 
-    names: Callable[[str, Sequence[Trace]], list[str]]  # the groups of an episode's agents, by the name of its own
-    take: Callable[[Sequence[AgentRollout], Path], Columns]  # what rollouts of a file say
-    is_left_out: Callable[[Episode], bool] = lambda _: False  # whether an episode is passed over
-    is_whole: bool = True  # whether texts and tokens count, too; else rollouts have none
-    noted: set[str] = field(default_factory=set)  # sentences that some episode calls for
+    names: Callable[[str, Sequence[Trace]], list[str]]  # groups of an episode's agents, from the episode's group
+    take: Callable[[Sequence[AgentRollout], Path], Columns]  # the columns of a file's rollouts
+    is_left_out: Callable[[Episode], bool] = lambda _: False  # whether an episode is skipped
+    is_whole: bool = True  # whether rollouts have texts and tokens
+    noted: set[str] = field(default_factory=set)  # sentences that an episode called for
 
     def lines(self, files: Sequence[Path]) -> LineColumns:
-        """How lines become columns."""
+        """How lines are read as columns."""
         first, nobody = islice(read_jsonl(files[0], QuarantineLog()), _NUM_PEEKED), QuarantineLog()
         deque(self.records(files[0], first, nobody), maxlen=0)
         may_branch, nothing = SEVERAL in self.noted, Trace()
 
         def take(rows: Sequence[Episode], path: Path) -> Columns:
             traces = [row.traces[0] if row.traces else nothing for row in rows]
-            rollouts = [
-                AgentRollout(row, trace, text_of(row.group.id)) for row, trace in zip(rows, traces, strict=True)
-            ]
-            is_odd = [self.is_left_out(one.episode) or not one.is_usual(may_branch=may_branch) for one in rollouts]
-            return replace(self.take(rollouts, path), is_odd=np.array(is_odd))
+            pairs = zip(rows, traces, strict=True)
+            rollouts = [AgentRollout(row, trace, text_of(row.group.id)) for row, trace in pairs]
+            is_usual = [not self.is_left_out(r.episode) and r.is_usual(may_branch=may_branch) for r in rollouts]
+            return replace(self.take(rollouts, path), is_odd=~np.array(is_usual, dtype=np.bool_))
 
         return LineColumns(row=Episode, take=take, looks_at_path=True)
 
     def records(self, file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[tuple[int, Record]]:
-        """The rollouts of some lines of a file, each with the place of its line among them."""
-        places: list[int] = []
+        """The rollouts of lines of a file, each with the index of its line among them."""
+        row_numbers: list[int] = []
 
         def of_agents() -> Iterator[Row]:
-            for place, (location, row) in enumerate(rows):
+            for row_number, (location, row) in enumerate(rows):
                 episode = episode_of(row)
                 if self.is_left_out(episode):
                     continue
                 try:
-                    found = agent_rollouts(episode, row, episode.group.id, self.names)
+                    rollouts = agent_rollouts(episode, row, episode.group.id, self.names)
                 except UnusableRowError as error:
                     quarantine.add(str(error), location)
                     continue
-                if len(found) > 1:
+                if len(rollouts) > 1:
                     self.noted.add(AGENTS)
-                places.extend([place] * len(found))
-                yield from ((location, {"rollout": one}) for one in found)
+                row_numbers.extend([row_number] * len(rollouts))
+                yield from ((location, {"rollout": rollout}) for rollout in rollouts)
 
         def take(cells: Cells) -> Columns:
             return self.take(cells.column("rollout"), cells.path)
 
         for at, record in records_in(take, file, of_agents(), quarantine, self.noted.add):
-            yield places[at], record if self.is_whole else replace(record, tokens=None, earlier=())
+            yield row_numbers[at], record if self.is_whole else replace(record, tokens=None, earlier=())
 
     def all_records(self, files: Sequence[Path], quarantine: QuarantineLog) -> list[Record]:
         """The rollouts of all lines of files."""
         rows = ((file, read_jsonl(file, quarantine)) for file in files)
         with without_collection():
-            return [record for file, some in rows for _, record in self.records(file, some, quarantine)]
+            return [record for file, of_file in rows for _, record in self.records(file, of_file, quarantine)]
 
     def log(self, files: Sequence[Path], quarantine: QuarantineLog) -> ColumnLog:
         """A log whose rewards alone are read."""

@@ -1,8 +1,8 @@
 """prime-rl's traces since September 2026: one stream of all episodes, each written once as it arrives.
 
-What was trained on, at which step and with what advantages, stands in annotations beside the stream. A group has the
-step at which its first rollout was trained on, or, where none was, that at which it was sent out: until all are read,
-the steps of each rollout are columns beside its rewards. Legend: J groups, N rollouts of all of them, R of some.
+Annotations next to the stream record which rollouts were trained on, at which step and with what advantages. The step
+of a group is that at which its first rollout was trained on, or, where none was, that of its dispatch: until all are
+read, the steps of each rollout are columns like its rewards. Legend: J groups, N rollouts in all, R in a block.
 """
 
 from __future__ import annotations
@@ -45,22 +45,23 @@ from gradscope.rollouts.readers.reduction.parts import Part, repeated_samples, t
 from gradscope.rollouts.run import Run
 
 _SENT, _TRAINED = "\0sent", "\0trained"
-"""The steps at which a rollout was sent out and, NaN where it was not, trained on, as columns beside its rewards."""
+"""Columns of the steps at which a rollout was sent out and trained on, the latter NaN where it was not."""
 _LOGGED, _FINE = "\0logged", "\0fine"
-"""Noted where a rollout has log-probabilities, and where one of them has more decimals than prime-rl keeps."""
+"""Notes that a rollout has log-probabilities, and that one of them has more decimals than prime-rl writes."""
 _DECIMALS = 4
 _FINER = re.compile(rb"[.][0-9]{5}|[0-9][eE]")
 
 
 def stream_layout(annotations: Annotations, *, is_whole: bool) -> EpisodeLayout:
-    """How a stream is read: all rollouts are of step 0, in groups that have the prompt in their names."""
+    """How a stream is read: all rollouts at step 0, in groups that have the prompt in their names."""
     noted: set[str] = set()
 
     def take(rollouts: Sequence[AgentRollout], _: Path) -> Columns:
-        sent = int_steps([one.step for one in rollouts])
-        names = [one.trace.id if isinstance(one.trace.id, str) else None for one in rollouts]
-        trained = annotations.trained_at(names, [one.trace.info and one.trace.info.ship for one in rollouts])
-        prompts = [one.prompt_id for one in rollouts]
+        sent = int_steps([rollout.step for rollout in rollouts])
+        names = [rollout.trace.id if isinstance(rollout.trace.id, str) else None for rollout in rollouts]
+        infos = (rollout.trace.info for rollout in rollouts)
+        trained = annotations.trained_at(names, [info and info.ship for info in infos])
+        prompts = [rollout.prompt_id for rollout in rollouts]
         folded = lru_cache(maxsize=1)(lambda at: annotations.folded(rollouts[at].plain))
         for at in np.flatnonzero(sent < 0).tolist():
             dispatched = step_in(mapping_of(mapping_of(folded(at).get("info")).get("dispatch")))
@@ -73,15 +74,15 @@ def stream_layout(annotations: Annotations, *, is_whole: bool) -> EpisodeLayout:
         columns = columns_of(rollouts, np.where(sent < 0, -1, 0), read, noted.add)
         return replace(
             columns,
-            group=list(map(_name_in_log, (one.group for one in rollouts), prompts)),
-            prompts=lambda some: [prompts[at] for at in some],
+            group=list(map(_name_in_log, (rollout.group for rollout in rollouts), prompts)),
+            prompts=lambda chosen: [prompts[at] for at in chosen],
             numbers={
                 **columns.numbers,
                 REWARD + _SENT: sent.astype(np.float64),
                 REWARD + _TRAINED: trained,
                 "sample": sample_hashes(names),
             },
-            noted=_about_logprobs([one.logprobs for one in rollouts]),
+            noted=_about_logprobs([rollout.logprobs for rollout in rollouts]),
             sample=names.__getitem__,
             further=lambda at: {
                 **columns.further(at),
@@ -111,22 +112,24 @@ def _about_logprobs(rollouts: Sequence[Sequence[Any]]) -> dict[str, NDArray[np.b
 
 
 def _name_in_log(group: str, prompt_id: str) -> str:
-    """What a group is called while its step is not known: both names in one."""
+    """The name of a group while its step is not known: both names in one."""
     return f"{len(group)}:{group}{prompt_id}"
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
-    """Groups at their steps."""
+class _GroupSteps:
+    """Groups with their steps."""
 
     names: list[str]
-    """Within the step, with the prompt where several share a name, which then is used again and again, [J]."""
+    """Within the step, with the prompt where several groups share a name, [J]."""
     steps: Counts  # the first step that trained on each, or, where none did, the first of its dispatches, [J]
-    divided: frozenset[int]  # steps among which some group is divided
+    divided: frozenset[int]  # steps that share a group
 
 
-def _placed(in_log: Sequence[str], prompts: Sequence[str], group: Counts, sent: Floats, trained: Floats) -> _Placed:
-    """The groups [J] of all rollouts that arrived, those that repeat others among them, [N]."""
+def _group_steps(
+    in_log: Sequence[str], prompts: Sequence[str], group: Counts, sent: Floats, trained: Floats
+) -> _GroupSteps:
+    """The groups [J] of all rollouts [N] that arrived, including repeats."""
     own = [name.partition(":")[2][: int(name.partition(":")[0])] for name in in_log]
     count = Counter(own)
     names = [name if count[name] == 1 else f"{name}/{prompt}" for name, prompt in zip(own, prompts, strict=True)]
@@ -135,56 +138,58 @@ def _placed(in_log: Sequence[str], prompts: Sequence[str], group: Counts, sent: 
     for extreme, of_group, values in ((np.fmin, first, trained), (np.fmax, last, trained), (np.fmin, begun, sent)):
         extreme.at(of_group, group, values)
     among = trained[(first < last)[group]]
-    return _Placed(
+    return _GroupSteps(
         names=names,
         steps=np.where(np.isnan(first), begun, first)[number].astype(np.int64),
         divided=frozenset(np.unique(among[~np.isnan(among)]).astype(np.int64).tolist()),
     )
 
 
-def _at_their_steps(records: Sequence[Record], quarantine: QuarantineLog) -> tuple[tuple[RolloutGroup, ...], _Placed]:
-    """The groups of rollouts that are all at hand."""
+def _at_their_steps(
+    records: Sequence[Record], quarantine: QuarantineLog
+) -> tuple[tuple[RolloutGroup, ...], _GroupSteps]:
+    """The groups of rollouts that are all in memory."""
     prompts = {record.group: record.prompt_id for record in records}
     numbers = {name: number for number, name in enumerate(prompts)}
     group = np.array([numbers[record.group] for record in records], dtype=np.int64)
     sent, trained = (to_floats(record.rewards.get(name) for record in records) for name in (_SENT, _TRAINED))
-    placed = _placed(list(prompts), list(prompts.values()), group, sent, trained)
+    placement = _group_steps(list(prompts), list(prompts.values()), group, sent, trained)
     moved = (
         replace(
             record,
-            step=int(placed.steps[number]),
-            group=placed.names[number],
+            step=int(placement.steps[number]),
+            group=placement.names[number],
             rewards={name: reward for name, reward in record.rewards.items() if name not in (_SENT, _TRAINED)},
         )
         for record, number in zip(records, group.tolist(), strict=True)
     )
-    return build_groups(moved, quarantine), placed
+    return build_groups(moved, quarantine), placement
 
 
-def _rewards_alone(log: ColumnLog, request: ReadRequest) -> tuple[GroupsOfTable, _Placed]:
-    """The groups of a log of any size, each of one prompt."""
-    found: list[_Placed] = []
+def _rewards_alone(log: ColumnLog, request: ReadRequest) -> tuple[GroupsOfTable, _GroupSteps]:
+    """The groups of a log of any size, reduced to rewards, each of one prompt."""
+    placements: list[_GroupSteps] = []
 
     def repeats(table: RewardTable) -> NDArray[np.bool_]:
         group = np.repeat(np.arange(len(table)), table.size)
         sent, trained = (table.rewards[name] for name in (_SENT, _TRAINED))
-        found.append(_placed(to_texts(table.names), _prompts(table), group, sent, trained))
+        placements.append(_group_steps(to_texts(table.names), _prompts(table), group, sent, trained))
         assert table.sample is not None
         return repeated_samples(table, table.sample)
 
     table = reduce_log(replace(log, repeats=repeats), request.progress)
-    if not found:
-        return GroupsOfTable(table), _placed((), (), *np.zeros((3, 0)))
+    if not placements:
+        return GroupsOfTable(table), _group_steps((), (), *np.zeros((3, 0)))
     rewards = {REWARD + name: values for name, values in table.rewards.items() if name not in (_SENT, _TRAINED)}
     part = Part(
         first_row=np.arange(len(table)),
-        step=found[0].steps,
-        group=to_strings(found[0].names),
+        step=placements[0].steps,
+        group=to_strings(placements[0].names),
         prompt=_prompts(table),
         size=table.size,
         columns={"reward": table.reward, **rewards},
     )
-    return GroupsOfTable(table_of(part)), found[0]
+    return GroupsOfTable(table_of(part)), placements[0]
 
 
 def _prompts(table: RewardTable) -> list[str]:
@@ -210,23 +215,23 @@ _AGAIN = Reason("rollouts_missing", "a restart trained on this step again, and t
 
 
 def stream_files(path: Path) -> tuple[Path, ...]:
-    """The chunks of a stream of training episodes, in order; none where the path holds no such stream."""
+    """The chunks of a stream of training episodes, in order; empty where the path holds no such stream."""
     files = _chunks(files_like(path, *(f"{folder}/{_CHUNK}" for folder in _FOLDERS)))
     return files if any(any(map(_is_of_training, peek(file))) for file in files[:2]) else ()
 
 
 def read_stream(request: ReadRequest, files: tuple[Path, ...], *, has_earlier: bool) -> Run:
     """Read a stream."""
-    beside, is_whole = _annotation_files(files), not request.rewards_only or keeps_texts(files)
+    annotation_files, is_whole = _annotation_files(files), not request.rewards_only or keeps_texts(files)
     quarantine = WatchedLog(request.progress, files)
-    annotations = read_annotations(beside, quarantine, is_whole=is_whole)
+    annotations = read_annotations(annotation_files, quarantine, is_whole=is_whole)
     layout = stream_layout(annotations, is_whole=is_whole)
     groups: Sequence[RolloutGroup]
     if is_whole:
-        groups, placed = _at_their_steps(layout.all_records(files, quarantine), quarantine)
+        groups, placement = _at_their_steps(layout.all_records(files, quarantine), quarantine)
     else:
-        groups, placed = _rewards_alone(layout.log(files, aside := QuarantineLog()), request)
-        quarantine.include(aside, {str(file): number for number, file in enumerate((*beside, *files))})
+        groups, placement = _rewards_alone(layout.log(files, aside := QuarantineLog()), request)
+        quarantine.include(aside, {str(file): number for number, file in enumerate((*annotation_files, *files))})
     tell_batches, noted = annotations.tell_batches, layout.noted
     run = assemble_groups(
         request,
@@ -244,11 +249,11 @@ def read_stream(request: ReadRequest, files: tuple[Path, ...], *, has_earlier: b
             *([_EARLIER] if has_earlier else []),
             *([_ONE_OF_SEVERAL] if len(files) < len(_chunks(files_like(files[0].parent, _CHUNK))) else []),
         ],
-        files=(*files, *beside),
+        files=(*files, *annotation_files),
     )
     notes = {
         **dict.fromkeys(() if tell_batches else run.steps, _NOT_KNOWN),
-        **dict.fromkeys(placed.divided, _ELSEWHERE),
+        **dict.fromkeys(placement.divided, _ELSEWHERE),
         **dict.fromkeys(annotations.trained_again, _AGAIN),
     }
     return replace(run, notes=dict(sorted(notes.items())))
@@ -259,7 +264,7 @@ def _is_of_training(row: Mapping[str, Any]) -> bool:
 
 
 def _chunks(files: Iterable[Path]) -> tuple[Path, ...]:
-    """The files of a stream; a chunk that is being sealed is there twice, and counts once."""
+    """The files of a stream; a chunk that is being compressed exists twice, and counts once."""
     named = {file: file.name.removesuffix(".zst") for file in files}
     plain = {(file.parent, file.name) for file in named}
     return tuple(
@@ -270,7 +275,7 @@ def _chunks(files: Iterable[Path]) -> tuple[Path, ...]:
 
 
 def _annotation_files(files: Iterable[Path]) -> tuple[Path, ...]:
-    """The annotations beside a stream, producer by producer."""
+    """The annotations of a stream, producer by producer."""
     folders = dict.fromkeys(file.resolve().parent.parent / "annotations" for file in files)
     producers = (child for folder in folders if folder.is_dir() for child in sorted(folder.iterdir()))
     return tuple(file for producer in producers if producer.is_dir() for file in _chunks(files_like(producer, _CHUNK)))

@@ -1,10 +1,10 @@
-"""prime-rl's traces: an episode a line, with exact tokens, log-probabilities and rewards of every trained agent.
+"""prime-rl's traces: an episode on each line, with exact tokens, log-probabilities and rewards of trained agents.
 
 Since September 2026 they are one stream (``stream``); before, every step had files of its own.
 
 ``all`` holds every episode as it finished, ``effective`` those that were trained on, with their advantages: whatever
-else ``all`` holds was in no loss. Both are read where both are there: rollouts from ``all``, so that no filter hides a
-group, advantages from ``effective``. Beside its rollouts a run leaves its configuration, metrics, and weights by step.
+else ``all`` holds was in no loss. Where a run has both, rollouts are read from ``all``, so that no filter hides a
+group, and advantages from ``effective``. A run also leaves its configuration, metrics, and weights by step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from msgspec import UNSET
 from gradscope.reason import Reason
 from gradscope.rollouts.config_file import flattened
 from gradscope.rollouts.groups import RolloutGroup
-from gradscope.rollouts.readers.beside import CheckpointLayout, metric_lines, readable, saved_weights, trainer_settings
 from gradscope.rollouts.readers.format import Format, LogRow, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.cells import (
     cut_sequence,
@@ -51,12 +50,19 @@ from gradscope.rollouts.readers.prime_rl.episode import (
     columns_of,
     in_no_loss,
     is_standalone,
-    names_by_place,
+    names_by_position,
     read_trace,
 )
 from gradscope.rollouts.readers.prime_rl.stream import read_stream, stream_files
 from gradscope.rollouts.readers.reduction.columns import Columns, int_steps
 from gradscope.rollouts.readers.reduction.log import keeps_texts, reduced_groups
+from gradscope.rollouts.readers.run_files import (
+    CheckpointLayout,
+    metric_lines,
+    readable,
+    saved_weights,
+    trainer_settings,
+)
 from gradscope.rollouts.run import Run, TrainerSettings
 
 STEP = re.compile(r"^step_([0-9]+)$")  # a step's folder
@@ -85,37 +91,37 @@ def with_prime_rls(request: ReadRequest, run: Run) -> Run:
 
 def _run_folder(path: Path) -> Path:
     """The folder of the run, above its rollouts, its export of tokens or its monitors."""
-    here = path.resolve()
-    above = [here, *here.parents][: _DEEPEST + 1]
+    folder = path.resolve()
+    above = [folder, *folder.parents][: _DEEPEST + 1]
     inside = [folder for folder in above if folder.name in ("rollouts", "token_exports", "monitors")]
-    return inside[0].parent if inside else here if here.is_dir() else here.parent
+    return inside[0].parent if inside else folder if folder.is_dir() else folder.parent
 
 
 def _settings(request: ReadRequest, folder: Path) -> TrainerSettings:
-    """The configuration of the whole run, or of its trainer and its orchestrator, written side by side."""
+    """The configuration of the run, or of its trainer and its orchestrator, in separate files."""
     below = folder / "configs"
-    whole = trainer_settings(request, "prime-rl", (below / f"rl{suffix}" for suffix in _SUFFIXES))
-    if whole.origin is not None and whole.origin.startswith(str(below)):
-        return whole
+    settings = trainer_settings(request, "prime-rl", (below / f"rl{suffix}" for suffix in _SUFFIXES))
+    if settings.origin is not None and settings.origin.startswith(str(below)):
+        return settings
     parts: dict[str, Any] = {}
     origins = []
     for part in ("trainer", "orchestrator"):
         for file, document in filter(None, (readable(below / f"{part}{suffix}") for suffix in _SUFFIXES)):
             parts |= flattened({part: document})
             origins.append(str(file))
-    origins += [whole.origin] if whole.origin is not None else []
-    return TrainerSettings(values={**parts, **whole.values}, origin=" and ".join(origins) or None)
+    origins += [settings.origin] if settings.origin is not None else []
+    return TrainerSettings(values={**parts, **settings.values}, origin=" and ".join(origins) or None)
 
 
 def _computing_in_bf16(settings: TrainerSettings) -> TrainerSettings:
-    """prime-rl casts weights to bfloat16 for each pass; one that is told otherwise must say ``bf16 = false``."""
+    """prime-rl casts weights to bfloat16 for each pass, unless ``bf16 = false`` is given."""
     reduced = bool(settings.get("bf16", True))
     return replace(settings, values={**settings.values, "bf16": reduced, "casts_weights": reduced})
 
 
 def _metrics_files(folder: Path) -> Iterator[Path]:
-    places = (folder / "metrics.jsonl", folder / "monitors" / "file" / "metrics.jsonl")
-    return (file for file in (*places, *sorted(folder.glob("*/metrics.jsonl"))) if file.is_file())
+    files = (folder / "metrics.jsonl", folder / "monitors" / "file" / "metrics.jsonl")
+    return (file for file in (*files, *sorted(folder.glob("*/metrics.jsonl"))) if file.is_file())
 
 
 def _merge(folder: Path) -> str:
@@ -173,23 +179,23 @@ class TrainedBatches:
 
     traces: Mapping[str, tuple[Mapping[str, Any], int | None]] = field(default_factory=dict)
     """Trace id -> the trace as it was trained on, and the step of its batch where that is known; empty where the
-    batches are not at hand or are all that is read."""
+    batches are missing or the only files that are read."""
     elsewhere: set[int] = field(default_factory=set)  # steps so far whose rollouts are not those of their update
 
     def as_trained(self, trace: Mapping[str, Any], step: int) -> AgentTrace:
-        """A trace that arrived at a step, with its advantages; no token of one that no batch holds counts."""
+        """A trace that arrived at a step, with its advantages; without a batch none of its tokens counts."""
         if not self.traces:
             return read_trace(trace)
-        found, batch = self.traces.get(text_of(trace.get("id")), (None, None))
-        if found is None:
+        trained, batch = self.traces.get(text_of(trace.get("id")), (None, None))
+        if trained is None:
             return in_no_loss(read_trace(trace))
         if batch is not None and batch != step:
             self.elsewhere.update((batch, step))
-        return read_trace(found)
+        return read_trace(trained)
 
 
 def batches_in(files: Iterable[Path]) -> TrainedBatches:
-    """The batches of some files; lines that cannot be read are judged where ``all`` is read."""
+    """The batches in files; bad lines are reported where ``all`` is read."""
     traces: dict[str, tuple[Mapping[str, Any], int | None]] = {}
     for file in files:
         step = number_in_name(STEP, file)
@@ -201,7 +207,7 @@ def batches_in(files: Iterable[Path]) -> TrainedBatches:
 
 
 def names_traces(files: Iterable[Path]) -> bool:
-    """Whether there is a trace with a name in some files."""
+    """Whether any trace in the files has an id."""
     rows = (row for file in files for _, row in read_jsonl(file, QuarantineLog()))
     return any(
         isinstance(trace.get("id"), str) for row in rows for trace in map(mapping_of, list_of(row.get("traces")))
@@ -226,7 +232,7 @@ def _recognizes(request: ReadRequest) -> bool:
 
 
 def _read(request: ReadRequest) -> Run:
-    """Read prime-rl's traces of training: of a run, its ``rollouts``, one of their folders, or one file."""
+    """Read prime-rl's traces of training: of a run, its ``rollouts``, one of its folders, or one file."""
     stream = stream_files(request.path)
     everything, effective = _files(request.path, "all"), _files(request.path, "effective")
     if stream:
@@ -265,10 +271,10 @@ def step_layout(trained: TrainedBatches, *, is_whole: bool) -> EpisodeLayout:
 
     def take(rollouts: Sequence[AgentRollout], path: Path) -> Columns:
         in_name = number_in_name(STEP, path)
-        step = int_steps([in_name if one.step is UNSET else one.step for one in rollouts])
+        step = int_steps([in_name if rollout.step is UNSET else rollout.step for rollout in rollouts])
         return columns_of(rollouts, step, lambda at: trained.as_trained(rollouts[at].plain, int(step[at])), noted.add)
 
-    return EpisodeLayout(names=names_by_place, take=take, is_whole=is_whole, noted=noted)
+    return EpisodeLayout(names=names_by_position, take=take, is_whole=is_whole, noted=noted)
 
 
 def _files(path: Path, kind: str) -> tuple[Path, ...]:

@@ -350,7 +350,7 @@ class GrowingTable:
             advantage=_unless_unknown(columns.get("advantage")),
             prompt_texts=tuple(texts) if any(texts) else None,
             policy=columns.get("policy"),
-            place=first_rows[first],
+            first_row=first_rows[first],
             sample=columns.get("sample"),
         )
         return table, columns.get("sample")

@@ -1,6 +1,6 @@
-"""miles' trajectories: a row a sample that kept its conversation, and its tokens in a Parquet file beside it.
+"""miles' trajectories: a row for each sample with a logged conversation, and tokens in a separate Parquet file.
 
-The dump of ``torch.save`` in ``rollout_data`` holds every sample and is read as slime's where it is there.
+The dump of ``torch.save`` in ``rollout_data`` holds every sample and is read as slime's where it exists.
 Legend: R rows.
 """
 
@@ -43,50 +43,51 @@ class TokenColumns:
     table: pa.Table  # [R]
 
     @classmethod
-    def beside(cls, file: Path) -> TokenColumns | None:
-        """Those of a file of trajectories; None where it has none."""
+    def of_file(cls, file: Path) -> TokenColumns | None:
+        """The tokens for a file of trajectories; None where it has none."""
         folder = file.resolve().parent.parent / "dashboard_columns"
         path = folder / f"rollout_{file.stem}.parquet"
         return cls(read_parquet(path)) if path.is_file() else None
 
     @cached_property
-    def places(self) -> dict[int | None, list[int]]:
-        """Sample index -> its rows, several for a sample of several sequences; None: of rows without one."""
-        found: dict[int | None, list[int]] = {}
+    def rows_by_sample(self) -> dict[int | None, list[int]]:
+        """Sample index -> its rows, several for a sample of several sequences; None -> rows without an index."""
+        rows: dict[int | None, list[int]] = {}
         names = self.table.column_names
         indices = self.table[_INDEX].to_pylist() if _INDEX in names else [None] * self.table.num_rows
         for at, index in enumerate(map(whole_number, indices)):
-            found.setdefault(index, []).append(at)
-        return found
+            rows.setdefault(index, []).append(at)
+        return rows
 
-    def sequences(self, places: Sequence[int]) -> tuple[Tokens, ...]:
-        """The tokens of the sequences in some rows; raises ``UnusableRowError`` where one contradicts itself."""
-        return tuple(logged_tokens(self.table.slice(at, 1).to_pylist()[0]) for at in places)
+    def sequences(self, rows: Sequence[int]) -> tuple[Tokens, ...]:
+        """The tokens of the sequences in these rows; raises ``UnusableRowError`` where one contradicts itself."""
+        return tuple(logged_tokens(self.table.slice(at, 1).to_pylist()[0]) for at in rows)
 
 
 _NO_COLUMNS = (
     "Some rollouts have no dashboard_columns/rollout_<step>.parquet beside them (pip install miles[dashboard] writes "
     "it), and so no tokens."
 )
-_OF_ALL_LEAVES = ("group_index", "reward", "status")  # what all sequences of a sample share
-_UNTOLD = "the sample kept no conversation, so that neither its group nor its reward is known"
+_OF_ALL_LEAVES = ("group_index", "reward", "status")  # the same for all sequences of a sample
+_NOT_LOGGED = "the sample kept no conversation, so that neither its group nor its reward is known"
 
 
 def _rows_of(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
-    """The samples of a file, each with the places of its sequences in the Parquet file beside it."""
-    columns = TokenColumns.beside(file)
-    places = {} if columns is None else columns.places
+    """The samples of a file, each with the rows of its sequences in the Parquet file."""
+    columns = TokenColumns.of_file(file)
+    rows_by_sample = {} if columns is None else columns.rows_by_sample
     samples: dict[Any, list[Row]] = {}
     for location, cells in read_jsonl(file, quarantine):
         index = whole_number(cells.get("sample_index"))
         samples.setdefault(location if index is None else index, []).append((location, cells))
     for index, rows in samples.items():
         are_leaves = len(rows) == 1 or len({digest(*map(cells.get, _OF_ALL_LEAVES)) for _, cells in rows}) == 1
-        beside = {"columns": columns, "places": places.get(index, []), "num_leaves": len(rows) if are_leaves else 1}
+        shared = {"rollout_id": file.stem, "columns": columns, "token_rows": rows_by_sample.get(index, [])}
+        num_leaves = len(rows) if are_leaves else 1
         for location, cells in rows[-1:] if are_leaves else rows:
-            yield location, {"rollout_id": file.stem, "sample": cells, **beside}
-    for index in places.keys() - samples.keys():
-        quarantine.add(_UNTOLD, f"{file}:{index}")
+            yield location, {**shared, "sample": cells, "num_leaves": num_leaves}
+    for index in rows_by_sample.keys() - samples.keys():
+        quarantine.add(_NOT_LOGGED, f"{file}:{index}")
 
 
 def _records(row: LogRow, counted: Callable[[Any], Any]) -> Iterator[Record]:
@@ -105,18 +106,18 @@ def _records(row: LogRow, counted: Callable[[Any], Any]) -> Iterator[Record]:
 
 def _with_all_leaves(row: LogRow) -> tuple[Tokens, ...] | None:
     """A sample's sequences; None where one is missing or contradicts itself: the sample then stays in its group."""
-    columns, places, num_leaves = (row.cells[name] for name in ("columns", "places", "num_leaves"))
-    found = None
+    columns, token_rows, num_leaves = (row.cells[name] for name in ("columns", "token_rows", "num_leaves"))
+    sequences = None
     if columns is None:
         row.reading.noted.add(_NO_COLUMNS)
-    elif places and len(places) >= num_leaves:
+    elif token_rows and len(token_rows) >= num_leaves:
         try:
-            found = columns.sequences(places)
+            sequences = columns.sequences(token_rows)
         except UnusableRowError as error:
             row.reading.quarantine.add(str(error), row.location)
-    if num_leaves > 1 or (found is not None and len(places) > 1):
+    if num_leaves > 1 or (sequences is not None and len(token_rows) > 1):
         row.reading.noted.add(SEVERAL)
-    return found
+    return sequences
 
 
 FORMAT = RowFormat(

@@ -1,6 +1,6 @@
-"""slime's dumps of rollouts: exact tokens, rewards and log-probabilities, a file of ``torch.save`` a step.
+"""slime's dumps of rollouts: exact tokens, rewards and log-probabilities, a file of ``torch.save`` for each step.
 
-They are read as plain data: nothing in them is run. The dumps of training beside them hold rewards that are already
+They are read as plain data: no code in them is run. The dumps of training next to them hold rewards that are already
 normalized within groups, and are not read. Forks of slime write the same samples in files of their own.
 """
 
@@ -17,7 +17,6 @@ from msgspec import UNSET
 
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import RewardTable, Status, Tokens
-from gradscope.rollouts.readers.beside import with_logged_metrics
 from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.generic import chosen_name
 from gradscope.rollouts.readers.parsing.cells import (
@@ -50,14 +49,15 @@ from gradscope.rollouts.readers.reduction.columns import (
     rewards_of,
     sample_hashes,
 )
+from gradscope.rollouts.readers.run_files import with_logged_metrics
 from gradscope.rollouts.readers.slime.torch_archive import is_archive, read_archive
 
-_digest_of_text = lru_cache(maxsize=256)(digest)  # samples of one prompt stand side by side
+_digest_of_text = lru_cache(maxsize=256)(digest)  # samples of a prompt are adjacent
 _STATUS: dict[str, Status] = {"completed": "completed", "truncated": "truncated", "aborted": "error", "failed": "error"}
 
 
 class _CountedReward:
-    """Which part of rewards that have several counts: the one that was named, else the first of the first reward."""
+    """Chooses the part of a multi-part reward that counts: the one that was named, else the first of the first."""
 
     def __init__(self, named: str | None) -> None:
         self._named = named
@@ -66,7 +66,7 @@ class _CountedReward:
         self.comes_late = self._is_known = False
 
     def __call__(self, reward: Any) -> Any:
-        """The cell of the next reward that counts."""
+        """The part of the next reward that counts."""
         names, was_whole = numbers_in(reward), self._is_known and self.part is None
         self._is_known = True
         if names and self.part is None:
@@ -77,7 +77,7 @@ class _CountedReward:
 
 
 def in_one_go(reading: Reading) -> LogColumns:
-    """Samples are read one by one: which part of a reward counts is mostly known from the first one on."""
+    """Reads samples one by one: the part of a reward that counts is usually known from the first one."""
     counted = _CountedReward(reading.request.columns.reward)
 
     def judged(table: RewardTable) -> RewardTable | None:
@@ -89,14 +89,14 @@ def in_one_go(reading: Reading) -> LogColumns:
 
 
 def survey_rewards(rows: Sequence[LogRow], reading: Reading) -> dict[str, Callable[[Any], Any]]:
-    """The same from a look at all samples, where a reward with parts comes after one without."""
+    """The same after a look at all samples, where a reward with parts comes after one without."""
     rewards = (mapping_of(row.cells.get("sample")).get("reward") for row in rows)
     part = chosen_part([name for reward in rewards for name in numbers_in(reward)], reading)
     return {"counted": lambda reward: part_of_reward(reward, part)}
 
 
 def chosen_part(names: Collection[str], reading: Reading) -> str | None:
-    """Which of the rewards with these names counts, which is noted; None where samples have one reward each."""
+    """The reward among these names that counts, with a note on it; None where samples have one reward each."""
     if not names:
         return None
     part = chosen_name(names, reading.request, "reward", "no reward that is a number")
@@ -105,7 +105,7 @@ def chosen_part(names: Collection[str], reading: Reading) -> str | None:
 
 
 def part_of_reward(reward: Any, part: str | None) -> Any:
-    """The cell of a reward that counts."""
+    """The part of a reward that counts."""
     return reward if part is None else mapping_of(reward).get(part, ABSENT)
 
 
@@ -144,7 +144,7 @@ def prompt_digest(prompt: Any) -> str:
 
 
 def logged_tokens(sample: Mapping[str, Any]) -> Tokens:
-    """A sample's tokens, the last ``response_length`` the completion; unusable without, or where lists differ."""
+    """A sample's tokens, whose last ``response_length`` are the completion; else an UnusableRowError."""
     ids, length = token_ids(sample.get("tokens")), whole_number(sample.get("response_length"))
     if ids is None or length is None or not 0 < length <= len(ids):
         raise UnusableRowError(NOT_IDS)
@@ -172,7 +172,7 @@ def _is_of_training(file: Path) -> bool:
 
 
 def _rows_of(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
-    """The samples of a file, each beside the rollout's number; what is no sample lacks everything a row needs."""
+    """The samples of a file, each with the rollout's number; a bad one becomes a row without cells."""
     document = mapping_of(read_archive(file))
     samples = list_of(document.get("samples"))
     quarantine.passed(file.stat().st_size, len(samples))
@@ -209,7 +209,7 @@ FORMAT = RowFormat(
 )
 
 
-_NUM_PEEKED = 20  # rows of each file that are looked at for the names of rewards, of which one counts
+_NUM_PEEKED = 20  # rows of each file that are read for the names of rewards
 
 
 def _survey(rows: Sequence[LogRow], reading: Reading) -> dict[str, str | None]:
@@ -217,18 +217,18 @@ def _survey(rows: Sequence[LogRow], reading: Reading) -> dict[str, str | None]:
 
 
 def _columns(reading: Reading, **surveyed: str | None) -> LogColumns | None:
-    """The columns of rollouts; None where the first file does not begin with the rewards that others have."""
+    """The columns of rollouts; None where the first file does not begin with the rewards of later ones."""
     if surveyed:
         return LogColumns(lines=_lines(surveyed["part"]))
     first = [[row for _, row in islice(read_jsonl(file, QuarantineLog()), _NUM_PEEKED)] for file in reading.files]
     of_files = [[name for row in rows for name in numbers_in(row.get("reward"))] for rows in first]
-    names = tuple(dict.fromkeys(name for found in of_files for name in found))
+    names = tuple(dict.fromkeys(name for of_file in of_files for name in of_file))
     if names and (not of_files[0] or reading.request.columns.reward not in (None, *names)):
         return None
     part = chosen_part(names, reading)
 
     def judged(table: RewardTable) -> RewardTable | None:
-        return None if part is None and table.rewards else table  # rewards that come late, of which one counts
+        return None if part is None and table.rewards else table  # a reward with parts came late: survey all rows
 
     return LogColumns(lines=_lines(part), judged=judged)
 
@@ -246,8 +246,8 @@ def _relax_rows(part: str | None, rows: Cells) -> Columns:
         step=rows.steps("rollout_id"),
         group=[index_name(index) or "" for index in rows.steps("group_index").tolist()],
         no_group="group_index is not a whole number",
-        prompts=lambda some: list(map(prompt_digest, rows.cells("prompt", some))),
-        texts=lambda some: list(map(text_of, rows.cells("prompt", some))),
+        prompts=lambda chosen: list(map(prompt_digest, rows.cells("prompt", chosen))),
+        texts=lambda chosen: list(map(text_of, rows.cells("prompt", chosen))),
         numbers={
             **rewards_of(rewards),
             "reward": numbers_of(parts),

@@ -1,10 +1,9 @@
 """Plain data out of a file of ``torch.save``, without running any of it.
 
-A pickle runs code by naming a class or a function and calling it. Here no name is ever looked up: whatever is not a
+A pickle runs code by naming a class or a function and calling it. This module looks up no name: whatever is not a
 number, a text, a list or a dictionary becomes an empty stand-in, tensors too. A pickle of a hundred bytes may also ask
-for a table of four billion places, or for a string of eight exabytes. So its operations are walked over first, without
-any being carried out: a place in the memo may be no higher than the pickle is long, and no argument longer than what
-is left.
+for a memo of four billion entries, or for a string of eight exabytes. So its operations are checked first, without
+executing any: an index of the memo may not exceed the pickle's length, nor an argument the bytes that are left.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _FIXED = re.compile(
     rb"(?:[\](tu}asel)0NbdoR.\x81\x85-\x89\x8f-\x91\x93\x94\x97\x98Q]|[Khq\x80]." rb"|M..|[jJ]....|G.{8}|\x95.{8})++",
     re.DOTALL,
 )
-"""A run of operations whose arguments have a fixed length and ask for no memory: nearly all of a pickle of numbers."""
+"""Operations whose arguments have a fixed length and ask for no memory: nearly all of a pickle of numbers."""
 _SIZED = {
     b"X": 4,
     b"T": 4,
@@ -40,16 +39,16 @@ _SIZED = {
     b"\x8e": 8,
     b"\x96": 8,
 }
-"""Operation -> bytes that say how long its argument is."""
+"""Operation -> number of bytes with the length of its argument."""
 _LINES = {b"c": 2, b"i": 2}  # operation -> lines that are its argument, where there are more than one
 _BY_LINE = frozenset({b"F", b"I", b"L", b"S", b"V", b"P", b"g", b"p", b"c", b"i"})
-"""Operations whose argument ends with its line: those of the oldest form."""
+"""Operations whose argument is a line: those of the oldest protocol."""
 _PUT_LONG = b"r"
 _END = b"."
 
 
 def require_bounded(data: bytes) -> None:
-    """Refuse, by a ValueError, a pickle that declares more than it holds, or has an operation that is none."""
+    """Refuse, by a ValueError, a pickle that declares more than it holds, or has an unknown operation."""
     at = 0
     while at < len(data):
         run = _FIXED.match(data, at)
@@ -65,9 +64,9 @@ def require_bounded(data: bytes) -> None:
             length = int.from_bytes(data[at : at + width], "little")
             at += width + length
         elif code == _PUT_LONG:
-            (place,) = struct.unpack_from("<I", data, at)
-            if place > len(data):
-                raise ValueError(f"place {place} of the memo is beyond the pickle")
+            (index,) = struct.unpack_from("<I", data, at)
+            if index > len(data):
+                raise ValueError(f"place {index} of the memo is beyond the pickle")
             at += 4
         elif code in _BY_LINE:
             for _ in range(_LINES.get(code, 1)):
@@ -81,7 +80,7 @@ def require_bounded(data: bytes) -> None:
 
 
 def num_parts(value: Any) -> int:
-    """How many parts lists and dictionaries have that are not nested too deeply; one in two places counts twice."""
+    """Elements in lists and dictionaries that are not nested too deeply; a shared one counts each time."""
     sizes: dict[int, int] = {}
 
     def size(node: Any) -> int:
@@ -100,11 +99,11 @@ _BROKEN = (
     *(pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, OverflowError),
     *(LookupError, TypeError, ValueError, AttributeError, RuntimeError),
 )
-"""What an archive raises that was cut off or made to be odd."""
+"""Errors of reading an archive that was cut off or is malicious."""
 
 
 class StandIn:
-    """Takes the place of every object that is not plain data; it can be called, filled and restored, to no effect."""
+    """Replaces every object that is not plain data; it can be called, filled and restored, to no effect."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None: ...
 
@@ -125,12 +124,12 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file is a zip, the form that ``torch.save`` gives it; older forms are bare pickles."""
+    """Whether a file is a zip, as ``torch.save`` writes it; older versions wrote bare pickles."""
     return is_zip(path)
 
 
 def read_archive(path: Path) -> Any:
-    """A file of ``torch.save`` with a :class:`StandIn` for all that is not plain data; damaged, an InputError."""
+    """A file of ``torch.save`` with a :class:`StandIn` for all that is not plain data; an InputError if damaged."""
     try:
         require_regular(path)
         with zipfile.ZipFile(path) as archive:

@@ -1,7 +1,7 @@
-"""ms-swift's ``completions.jsonl``: one line a log call, every value a list with an element a rollout.
+"""ms-swift's ``completions.jsonl``: a line for each log call, every value a list with an element for each rollout.
 
-Like TRL's files, a line holds what the trainer's buffer held: rollouts of a prompt stand side by side, and a batch that
-serves several updates is written again at each. Rewards of all lines are held as arrays; texts are read back.
+Like TRL's files, a line holds the trainer's buffer: rollouts of a prompt are adjacent, and a batch that serves several
+updates is written again at each. Rewards of all lines are held as arrays; texts are read back.
 
 Legend: N rollouts of a step in a line, G group size.
 """
@@ -29,7 +29,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     usable_reward,
     whole_number,
 )
-from gradscope.rollouts.readers.parsing.jsonl import placed_rows, read_jsonl
+from gradscope.rollouts.readers.parsing.jsonl import located_rows, read_jsonl
 from gradscope.rollouts.readers.parsing.quarantine import (
     TEXT_ONLY,
     LinesLog,
@@ -57,7 +57,7 @@ from gradscope.rollouts.run import Run, TrainerSettings
 
 _KEYS = ("step", "prompt", "completion", "advantages")  # the lists that every line has
 _FILTERED = hidden_by("With dynamic_sample, ms-swift drops groups of equal rewards before it logs")
-_NUM_PEEKED = 50  # lines that are looked at until one is of this format
+_NUM_PEEKED = 50  # lines that are read to recognize the format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class _Line:
         return names[: names.index("advantages")]
 
     def content(self) -> dict[str, Sequence[Any]]:
-        """What a repeated batch has in common: what stands behind the advantages (entropy, ...) is of the update."""
+        """The columns that are equal in a repeated batch; those after the advantages (entropy, ...) may differ."""
         return {name: self.columns[name] for name in (*self.before_advantages, "advantages") if name != "step"}
 
 
@@ -96,7 +96,7 @@ def _read(request: ReadRequest) -> Run:
     before: dict[str, Sequence[Any]] | None = None
     lines, spans = quarantine.of_lines(), StepSpans()
     for number, file in enumerate(files):
-        for row in placed_rows(file, lines):
+        for row in located_rows(file, lines):
             for line in _lines_in(f"{file}:{row.number}", row.cells, lines):
                 if weights is None:
                     weights, inferred = _weights(line, settings)
@@ -170,7 +170,7 @@ def _lines_in(location: str, row: Mapping[str, Any], quarantine: LinesLog) -> It
 
 
 def _steps(cells: Sequence[Any]) -> list[int] | None:
-    """The steps of a line's rollouts; None where one is no whole number."""
+    """The steps of a line's rollouts; None where one is not a whole number."""
     number_of = {cell: whole_number(cell) for cell in set(cells)}.__getitem__ if _are_texts(cells) else whole_number
     steps = list(map(number_of, cells))
     return None if None in steps else cast("list[int]", steps)

@@ -1,6 +1,6 @@
 """NeMo-RL's training data: every row is a batch of one, so each value is a list of length 1.
 
-Beside it a run leaves checkpoints with their configuration, and TensorBoard's files.
+A run also leaves checkpoints with their configuration, and TensorBoard's files.
 """
 
 from __future__ import annotations
@@ -20,15 +20,6 @@ from msgspec import UNSET
 
 from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.groups import UNKNOWN, Tokens
-from gradscope.rollouts.readers.beside import (
-    CheckpointLayout,
-    Metrics,
-    metric_lines,
-    numbered_folders,
-    saved_weights,
-    scalar_metrics,
-    trainer_settings,
-)
 from gradscope.rollouts.readers.format import LogColumns, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
@@ -56,6 +47,15 @@ from gradscope.rollouts.readers.reduction.columns import (
     nums_ids,
     step_numbers,
 )
+from gradscope.rollouts.readers.run_files import (
+    CheckpointLayout,
+    Metrics,
+    metric_lines,
+    numbered_folders,
+    saved_weights,
+    scalar_metrics,
+    trainer_settings,
+)
 from gradscope.rollouts.run import Run, TrainerSettings
 
 _NAMES = {"train/grad_norm": "grad_norm", "train/reward": "reward"}
@@ -65,7 +65,7 @@ NO_NORMS = (
     "NeMo-RL's grad_norm goes to its logging backends alone: logger.tensorboard_enabled=true puts it beside the "
     "training data."
 )
-"""What to switch on where no metrics were found."""
+"""A note on what to switch on, where a run has no metrics."""
 
 
 def with_nemo_rls(request: ReadRequest, run: Run) -> Run:
@@ -88,9 +88,9 @@ def with_nemo_rls(request: ReadRequest, run: Run) -> Run:
 
 def _roots(path: Path) -> Iterator[Path]:
     """The folder of the training data, and the two above it."""
-    here = path.resolve()
-    here = here if here.is_dir() else here.parent
-    return iter((here, here.parent, here.parent.parent))
+    folder = path.resolve()
+    folder = folder if folder.is_dir() else folder.parent
+    return iter((folder, folder.parent, folder.parent.parent))
 
 
 def _settings(request: ReadRequest, roots: list[Path]) -> TrainerSettings:
@@ -103,25 +103,25 @@ def _settings(request: ReadRequest, roots: list[Path]) -> TrainerSettings:
 
 
 def _metrics(roots: list[Path], quarantine: QuarantineLog) -> Metrics:
-    """From TensorBoard's files in the folder or beside it, else from JSON lines under the same names."""
-    here, above, *_ = roots
-    for root, files in (here, event_files(here)), (above, event_files(above, below=("", "tensorboard"))):
-        found = scalar_metrics(files, _NAMES, quarantine) or metric_lines(
+    """Metrics of TensorBoard's files in the folder or the one above, else of JSON lines under the same names."""
+    folder, above, *_ = roots
+    for root, files in (folder, event_files(folder)), (above, event_files(above, below=("", "tensorboard"))):
+        metrics_of = scalar_metrics(files, _NAMES, quarantine) or metric_lines(
             sorted(root.glob("metrics.jsonl")), _NAMES, quarantine
         )
-        if any("grad_norm" in metrics for metrics in found.values()):
-            return found
+        if any("grad_norm" in values for values in metrics_of.values()):
+            return metrics_of
     return {}
 
 
 def _merge(folder: Path) -> str:
     weights = folder / "policy" / "weights"
     if any(weights.glob("iter_*")):
-        script, given = "convert_megatron_to_hf.py", f"--megatron-ckpt-path {weights}/iter_0000000"
+        script, arguments = "convert_megatron_to_hf.py", f"--megatron-ckpt-path {weights}/iter_0000000"
     else:
-        script, given = "convert_dcp_to_hf.py", f"--dcp-ckpt-path {weights}"
+        script, arguments = "convert_dcp_to_hf.py", f"--dcp-ckpt-path {weights}"
     return (
-        f"Convert it: python examples/converters/{script} --config {folder / 'config.yaml'} {given} "
+        f"Convert it: python examples/converters/{script} --config {folder / 'config.yaml'} {arguments} "
         f"--hf-ckpt-path {folder / 'hf'}; with checkpointing.save_consolidated NeMo-RL writes such a folder itself."
     )
 
@@ -148,8 +148,9 @@ _TEXTS = ("token_ids", "generation_logprobs", "advantages")
 
 def _rows(rows: Cells) -> Columns:
     step = number_in_name(_STEP, rows.path)
-    kept = rows.column("filtered_rewards")
-    rewards = _onlys([one if two is UNSET else two for one, two in zip(rows.column("rewards"), kept, strict=True)])
+    filtered = rows.column("filtered_rewards")
+    pairs = zip(rows.column("rewards"), filtered, strict=True)
+    rewards = _onlys([before if after is UNSET else after for before, after in pairs])
     contents: dict[int, list[str]] = {}
 
     def texts_of(at: int) -> list[str]:
@@ -161,13 +162,13 @@ def _rows(rows: Cells) -> Columns:
         return _tokens({key: _only(rows.cell(key, at)) for key in (*_TEXTS, *_KEYS, "prev_logprobs")})
 
     has_tokens = np.array([cell is not UNSET for cell in rows.column("token_ids")], dtype=np.bool_)
-    known = _plain_tokens(rows) if has_tokens.any() else {}
-    for at in np.flatnonzero(has_tokens).tolist() if len(known) < len(rows) else ():
-        if at not in known:
-            known[at] = _about_tokens(partial(tokens_of, at))
+    about = _plain_tokens(rows) if has_tokens.any() else {}
+    for at in np.flatnonzero(has_tokens).tolist() if len(about) < len(rows) else ():
+        if at not in about:
+            about[at] = _about_tokens(partial(tokens_of, at))
     for at in np.flatnonzero(~has_tokens).tolist():
-        known[at] = UNKNOWN, _digest_of_texts(tuple(texts_of(at)[:-1])), math.nan
-    lengths, groups, levels = map(list, zip(*map(known.__getitem__, range(len(rows))), strict=True))
+        about[at] = UNKNOWN, _digest_of_texts(tuple(texts_of(at)[:-1])), math.nan
+    lengths, groups, levels = map(list, zip(*map(about.__getitem__, range(len(rows))), strict=True))
     num_tokens, is_counted = np.array(lengths), [cell != 0 for cell in _onlys(rows.column("sample_loss_mask"))]
 
     def further(at: int) -> dict[str, Any]:
@@ -178,8 +179,8 @@ def _rows(rows: Cells) -> Columns:
         step=np.full(len(rows), -1 if step is None else step),
         no_step="the file's name has no step",
         group=groups,
-        prompts=lambda some: _in_agents(rows.cells("agent_ref", some), [groups[at] for at in some]),
-        texts=lambda some: ["\n".join(texts_of(at)[:-1]) for at in some],
+        prompts=lambda chosen: _in_agents(rows.cells("agent_ref", chosen), [groups[at] for at in chosen]),
+        texts=lambda chosen: ["\n".join(texts_of(at)[:-1]) for at in chosen],
         numbers={
             "reward": numbers_of(rewards),
             "advantage": np.where(is_counted, levels, math.nan),
@@ -187,26 +188,30 @@ def _rows(rows: Cells) -> Columns:
         },
         no_reward=lambda at: str(parse_reward(ABSENT if rewards[at] is UNSET else rewards[at])),
         is_odd=has_tokens & (num_tokens < 0),
-        noted={_BY_IDS: has_tokens, _BY_TEXT: ~has_tokens, _FILTERED: np.array([cell is not UNSET for cell in kept])},
+        noted={
+            _BY_IDS: has_tokens,
+            _BY_TEXT: ~has_tokens,
+            _FILTERED: np.array([cell is not UNSET for cell in filtered]),
+        },
         further=further,
     )
 
 
 _SPACE = ord(" ")
-_AboutTokens = tuple[int, str, float]  # tokens of a completion; the id of its prompt; what ``_level`` is
+_AboutTokens = tuple[int, str, float]  # tokens of a completion; the id of its prompt; its ``_level``
 
 
 def _plain_tokens(rows: Cells) -> dict[int, _AboutTokens]:
-    """What is told of the tokens of rows without lists of them, by the row, where all is as NeMo-RL writes it."""
+    """Row -> lengths, prompt and advantage, computed on the JSON itself for rows that are as NeMo-RL writes them."""
     sizes = step_numbers(_onlys(rows.column("input_lengths")))
-    masks = [one if type(one) is list else [] for one in _onlys(rows.column("token_loss_mask"))]
+    masks = [cell if type(cell) is list else [] for cell in _onlys(rows.column("token_loss_mask"))]
     ids, logprobs, advantages = (jsons_of(rows.column(key)) for key in _TEXTS)
     num_ids, shortest = nums_ids(ids, depth=2), np.fromiter(map(len, masks), np.int64, len(rows))
     lengths = (num_ids, flat_lengths(logprobs, depth=2), flat_lengths(advantages, depth=2))
     for length, texts in zip(lengths, (ids, logprobs, advantages), strict=True):
         is_null = np.fromiter(map(b"null".__eq__, texts), np.bool_, len(rows))
         shortest = np.where(is_null, shortest, np.minimum(shortest, length))
-    found, before, prompt, num_prompt = {}, b"\0", "", -1
+    about, before, prompt, num_prompt = {}, b"\0", "", -1
     for at in np.flatnonzero((sizes > 0) & (shortest >= sizes) & (num_ids > 0)).tolist():
         mask, size, text = masks[at], int(sizes[at]), ids[at]
         try:
@@ -216,20 +221,20 @@ def _plain_tokens(rows: Cells) -> dict[int, _AboutTokens]:
             level = _level(advantages[at], mask, start, size)
         except (TypeError, ValueError):  # nothing was sampled, or an advantage is null
             continue
-        if start != num_prompt or not text.startswith(before):  # rollouts of one prompt stand side by side
+        if start != num_prompt or not text.startswith(before):  # rollouts of a prompt are adjacent
             cells = text[2:-2].split(b",", start)[:start]
             before, num_prompt = b"".join([b"[[", *(cell + b"," for cell in cells)]), start
             prompt = _ids_digest(b"[" + b",".join(cells) + b"]")
-        found[at] = size - start, prompt, level
-    return found
+        about[at] = size - start, prompt, level
+    return about
 
 
 def _level(text: bytes, mask: list[Any], start: int, end: int) -> float:
-    """The advantage of all sampled tokens from one to another in JSON, NaN where they differ or there is none."""
+    """The advantage of all sampled tokens from ``start`` to ``end``, as JSON; NaN where they differ or have none."""
     first = text.find(b",") + 1
     if first and text[first] == _SPACE:
         first += 1
-    if first and text[first:-2] == text[2:-first]:  # the same from cell to cell
+    if first and text[first:-2] == text[2:-first]:  # all cells are the same
         return float(text[2:first].rstrip(b", "))
     cells = text[2:-2].split(b",")[start:end] if text != b"null" else []
     levels = set(map(float, set(compress(cells, mask[start:end]))))
@@ -245,8 +250,8 @@ def _about_tokens(tokens_of: Callable[[], Tokens]) -> _AboutTokens:
     return len(tokens.completion_ids), digest(tokens.prompt_ids), level
 
 
-_digest_of_texts, _ids_digest = (lru_cache(maxsize=256)(one) for one in (digest, ids_digest))
-"""Rollouts of one prompt stand side by side."""
+_digest_of_texts, _ids_digest = (lru_cache(maxsize=256)(function) for function in (digest, ids_digest))
+"""Cached, since rollouts of a prompt are adjacent."""
 
 
 def _in_agents(cells: Sequence[Any], prompt_ids: Sequence[str]) -> list[str]:
@@ -278,7 +283,7 @@ def _only(cell: Any) -> Any:
 
 def _onlys(cells: Sequence[Any]) -> list[Any]:
     if {list}.issuperset(map(type, cells)) and {1}.issuperset(map(len, cells)):
-        return [one for (one,) in cells]
+        return [value for (value,) in cells]
     return list(map(_only, cells))
 
 

@@ -1,7 +1,7 @@
-"""open-instruct's traces: exact tokens, rewards and advantages, a row a rollout, shards of ten thousand rows.
+"""open-instruct's traces: exact tokens, rewards and advantages, a row for each rollout, shards of ten thousand rows.
 
 ``prompt_idx`` is a row's position divided by the group size. Where truncated completions were dropped before it was
-made, it mixes prompts; then, and only then, the prompt's tokens tell groups apart.
+computed, it mixes prompts; then, and only then, groups are formed by the prompt's tokens.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import numpy as np
 
 from gradscope.rollouts.arrays import to_strings, to_texts
 from gradscope.rollouts.groups import RewardTable, Status, Tokens
-from gradscope.rollouts.readers.beside import with_logged_metrics
 from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.cells import NOT_ALIGNED, NOT_IDS, digest, numbers, token_ids, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError, counted, hidden_by
@@ -32,6 +31,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     num_ids,
     nums_ids,
 )
+from gradscope.rollouts.readers.run_files import with_logged_metrics
 
 _Prompts = defaultdict[tuple[int, str | None], set[str]]  # step and ``prompt_idx`` -> ids of its prompts
 _STATUS: dict[str, Status] = {"'stop'": "completed", "'length'": "truncated"}
@@ -61,7 +61,7 @@ def _steps_with_mixed_prompts(rows: Iterator[Mapping[str, Any]]) -> frozenset[in
 
 
 def _columns(reading: Reading, mixed: frozenset[int] | None = None) -> LogColumns:
-    """The columns of traces, whose groups carry the prompt's id until it is known whether each index has one prompt."""
+    """The columns of traces, whose group names include the prompt's id until each index is known to have one prompt."""
     if mixed is not None:
         return LogColumns(lines=line_columns(partial(_rows, mixed=mixed), _KEYS, _RAW))
     of_odd_rows: _Prompts = defaultdict(set)
@@ -114,7 +114,7 @@ def _rows(rows: Cells, *, mixed: frozenset[int] | None = None, of_odd_rows: _Pro
         step=steps,
         group=groups,
         no_group="prompt_idx is not a whole number",
-        prompts=lambda some: [of_row[at] for at in some],
+        prompts=lambda chosen: [of_row[at] for at in chosen],
         numbers={
             "reward": rows.numbers("reward"),
             "advantage": rows.numbers("advantage"),
@@ -127,7 +127,7 @@ def _rows(rows: Cells, *, mixed: frozenset[int] | None = None, of_odd_rows: _Pro
 
 
 def _prompt_id(text: bytes) -> str:
-    """The id of a prompt by the JSON of its tokens; "" where that is no list of them."""
+    """The id of a prompt from the JSON of its tokens; "" where that is no list of tokens."""
     if num_ids(text) >= 0:
         return ids_digest(text)
     ids = token_ids(json.loads(text))

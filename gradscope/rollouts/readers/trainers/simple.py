@@ -1,4 +1,4 @@
-"""Formats that take no more than a declaration each: a row, and the rollouts that it holds."""
+"""Formats that need no more than a declaration each: a row, and the rollouts that it holds."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def _areal_rows(rows: Cells) -> Columns:
         no_step="tail_version is not a whole number",
         group=rows.names("task_id"),
         no_group="task_id is missing",
-        prompts=lambda some: list(map(digest, rows.cells("prompt", some))),
-        texts=lambda some: list(map(text_of, rows.cells("prompt", some))),
+        prompts=lambda chosen: list(map(digest, rows.cells("prompt", chosen))),
+        texts=lambda chosen: list(map(text_of, rows.cells("prompt", chosen))),
         numbers={"reward": rows.numbers("reward"), "sample": sample_hashes(map(index_name, indices.tolist()))},
         no_reward=partial(rows.no_reward, "reward"),
         noted={_STALE: (begun >= 0) & (begun != steps)},
@@ -86,7 +86,7 @@ AREAL = RowFormat(
     missing=(_EMPTY, TEXT_ONLY),
     if_noted=frozenset({_STALE}),
 )
-"""AReaL's dumps of trajectories: a folder for each version of the weights, a file a task, a row a sample."""
+"""AReaL's dumps of trajectories: a folder for each version of the weights, a file for each task, a row per sample."""
 
 
 _STEP_FILE = re.compile(r"^([0-9]+)\.parquet$")
@@ -301,7 +301,7 @@ ROLL = RowFormat(
     if_noted=frozenset({_BY_ID, _BY_PROMPT}),
     missing=(_QUERIES_FILTERED, TEXT_ONLY),
 )
-"""ROLL's dumps of rollouts: one line a step, every value a list with an element a rollout."""
+"""ROLL's dumps of rollouts: a line for each step, every value a list with an element for each rollout."""
 
 
 _ITERATION = re.compile(r"^iteration_([0-9]+)$")
@@ -316,7 +316,7 @@ def _tinker_rows(rows: Cells) -> Columns:
         no_step="iteration is not a whole number",
         group=["" if group < 0 else str(group) for group in groups.tolist()],
         no_group="group_idx is not a whole number",
-        prompts=lambda some: [f"{steps[at]}/{groups[at]}" for at in some],
+        prompts=lambda chosen: [f"{steps[at]}/{groups[at]}" for at in chosen],
         numbers={"reward": rows.numbers("total_reward"), **rewards_of(rows.column("trajectory_metrics"))},
         is_sparse=True,
         no_reward=partial(rows.no_reward, "total_reward"),
@@ -396,7 +396,7 @@ def _trackio_records(row: LogRow, run: str) -> Iterator[Record]:
 
 
 def _with_metrics(request: ReadRequest, run: Run) -> Run:
-    """The run with the metrics that stand beside its traces."""
+    """The run with the metrics that are in the same database as its traces."""
     if not holds_metrics(request.path, request.options):
         return run
     return replace(run, metrics=read_metrics_log(request).metrics)

@@ -1,8 +1,8 @@
 """TRL's files of completions and its trainer's log: which files hold training rollouts, and of which updates.
 
-The trainer writes whatever its buffer holds whenever it logs. So an evaluation overwrites the file of its step, a batch
-that serves several updates is written again at each of them, and a file after several unlogged steps holds the last
-batch only. Shapes: N rows of a file.
+The trainer writes its buffer whenever it logs. So an evaluation overwrites the file of its step, a batch that serves
+several updates is written again at each of them, and a file after several unlogged steps holds the last batch only.
+Shapes: N rows of a file.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ _EVAL_PREFIX = "eval_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPrompts:
-    """The prompts of some rows, of which many are the same."""
+    """The prompts of rows, each distinct one once."""
 
-    ids: tuple[str, ...]  # their ids, each once
-    texts: tuple[str, ...]  # their texts
-    of_row: NDArray[np.int64]  # the place of each row's prompt in ``ids``, [N]
+    ids: tuple[str, ...]
+    texts: tuple[str, ...]
+    of_row: NDArray[np.int64]  # the index of each row's prompt in ``ids``, [N]
 
     @classmethod
     def of(cls, different: Sequence[Any], of_row: NDArray[np.int64], id_of: Callable[[Any], str]) -> RowPrompts:
-        """The prompts of rows: different ones, of which some may have the same id, and the place of each row's, [N]."""
+        """From different prompts, several of which may have the same id, and the index of each row's prompt, [N]."""
         ids = list(map(id_of, different))
         if len(set(ids)) == len(ids):
             return cls(ids=tuple(ids), texts=tuple(map(text_of, different)), of_row=of_row)
         texts = {name: text_of(prompt) for name, prompt in zip(reversed(ids), reversed(different), strict=True)}
         numbers = {name: at for at, name in enumerate(dict.fromkeys(ids))}
-        places = np.array([numbers[name] for name in ids], dtype=np.int64)
-        return cls(ids=tuple(numbers), texts=tuple(texts[name] for name in numbers), of_row=places[of_row])
+        indices = np.array([numbers[name] for name in ids], dtype=np.int64)
+        return cls(ids=tuple(numbers), texts=tuple(texts[name] for name in numbers), of_row=indices[of_row])
 
     def __len__(self) -> int:
         return len(self.of_row)
@@ -74,16 +74,16 @@ class StepFile:
     doubles: tuple[str, ...]  # names of the columns of type double, in order
     prompts: RowPrompts  # the prompts of its rows, text or messages
     numbers: Mapping[str, NDArray[np.float64]]
-    """The numbers of the advantage, of doubles and of reward functions; NaN where a cell holds none, or one that is not
-    finite, [N] each."""
-    lacking: frozenset[str]  # those among them of which a row has no cell
+    """The numbers of the advantage, of doubles and of reward functions; NaN where a cell has no finite number, [N]
+    each."""
+    lacking: frozenset[str]  # the columns among them with an empty cell
     is_broken: NDArray[np.bool_]  # where the advantage is a number but not a finite one, [N]
     num_tokens: NDArray[np.int64]  # tokens of each completion, -1 where its ids were not logged, [N]
     repeated_at: tuple[int, ...] = ()  # later steps at which the same batch was written again
 
     @property
     def size(self) -> int:
-        """How many rows it has, N."""
+        """The number of rows, N."""
         return len(self.num_tokens)
 
     def numbers_of(self, column: str) -> NDArray[np.float64]:
@@ -91,12 +91,12 @@ class StepFile:
         return self.numbers[column] if column in self.numbers else np.full(self.size, math.nan)
 
     def lacks(self, column: str) -> bool:
-        """Whether a row has no cell in a column."""
+        """Whether a column is missing or has an empty cell."""
         return column not in self.numbers or column in self.lacking
 
 
 def read_step_file(path: Path, functions: Sequence[str] = ()) -> StepFile:
-    """One file of completions; an InputError where it is damaged, lacks a column, or holds several steps."""
+    """Read a file of completions; an InputError where it is damaged, lacks a column, or holds several steps."""
     with open_parquet(path) as file:
         types = dict(zip(file.schema_arrow.names, file.schema_arrow.types, strict=True))
         absent = [name for name in _REQUIRED if name not in types]
@@ -143,7 +143,7 @@ def _num_tokens(column: pa.ChunkedArray) -> NDArray[np.int64]:
                 to_numpy(lists.is_valid().cast(pa.int8())), np.diff(to_numpy(lists.offsets)), UNKNOWN
             ).astype(np.int64)
     ids = map(token_ids, column.to_pylist())
-    return np.array([UNKNOWN if one is None else len(one) for one in ids], dtype=np.int64)
+    return np.array([UNKNOWN if ids_of_row is None else len(ids_of_row) for ids_of_row in ids], dtype=np.int64)
 
 
 def _prompts(column: pa.Array) -> RowPrompts:
@@ -155,7 +155,7 @@ def _prompts(column: pa.Array) -> RowPrompts:
 
 @lru_cache(maxsize=1 << 16)
 def text_id(prompt: str | None) -> str:
-    """Prompts return from step to step."""
+    """The id of a prompt's text, cached since prompts return from step to step."""
     return digest(prompt or "")
 
 
@@ -168,7 +168,7 @@ def completion_files(path: Path) -> tuple[Path, ...]:
 
 
 def run_of(path: Path) -> Path:
-    """The ``output_dir`` that a path belongs to, which is one for :func:`completion_files`."""
+    """The ``output_dir`` of a path that :func:`completion_files` accepts."""
     folder = path.parent if path.is_file() else path
     return folder.parent if folder.name == "completions" else folder
 
@@ -179,10 +179,10 @@ class TrlState:
 
     path: Path | None = None  # the file; None where the run has none
     last_step: int = 0  # the log ends at this step
-    metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # step -> what was logged about training
+    metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # step -> metrics of training
     eval_steps: frozenset[int] = frozenset()
     """Steps at which an evaluation was logged: it overwrites the step's file of completions."""
-    damaged: tuple[Path, ...] = ()  # state files that could not be read, of which no other one is known to reach as far
+    damaged: tuple[Path, ...] = ()  # unreadable state files that may have reached further than this one
 
     @property
     def reward_names(self) -> tuple[str, ...]:
@@ -195,7 +195,7 @@ class TrlState:
         )
 
     def window(self, step: int) -> int:
-        """Over how many steps the trainer averaged what it logged at a step; 0 where nothing was logged at it."""
+        """Over how many steps the trainer averaged the metrics of a step; 0 where it logged none."""
         if step not in self.metrics:
             return 0
         return step - max((logged for logged in self.metrics if logged < step), default=0)
@@ -246,7 +246,7 @@ def _metrics_of(document: Mapping[str, Any]) -> dict[int, dict[str, float]]:
 
 
 def _step_of_checkpoint(path: Path) -> int:
-    """The step that the state of a checkpoint reaches to; -1 where the folder does not tell."""
+    """The last step in the state of a checkpoint, by the folder's name; -1 where that has none."""
     step = whole_number(path.parent.name.removeprefix("checkpoint-"))
     return -1 if step is None else step
 
@@ -263,10 +263,10 @@ def _is_eval(entry: Mapping[str, Any]) -> bool:
 
 
 def split_training(files: Sequence[StepFile], state: TrlState) -> tuple[list[StepFile], list[StepFile]]:
-    """Training rollouts apart from evaluation.
+    """Separate training rollouts from evaluation.
 
     A repeat has the same rows and, in the trainer's log, no reward: rewards are logged when a batch is sampled. Where
-    the trainer evaluated right after a repeat, its file has other rows, and the batch before it still served its step.
+    the trainer evaluated right after a repeat, its file has other rows, but the previous batch still served its step.
 
     Returns:
         The files of training rollouts, repeats merged into the first, and the files of evaluation rows.
@@ -291,7 +291,7 @@ def _last_step(file: StepFile) -> int:
 
 
 def _same_rows(first: StepFile, second: StepFile) -> bool:
-    """Whether two files hold the same rows; texts are only looked at where all numbers are the same."""
+    """Whether two files hold the same rows; texts are compared only where all numbers are the same."""
     if first.columns != second.columns or first.prompts.ids != second.prompts.ids or first.size != second.size:
         return False
     are_same = (
@@ -310,7 +310,7 @@ def _repeat(file: StepFile, step: int) -> StepFile:
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """How a run's generation batches became updates, as its arguments say it."""
+    """How a run's generation batches became updates, by its arguments."""
 
     per_generation: int  # micro-batches of a generation batch
     accumulation: int  # micro-batches of an update
@@ -318,7 +318,7 @@ class Batches:
 
     @classmethod
     def from_settings(cls, settings: TrainerSettings) -> Batches | None:
-        """What the arguments say; None where they do not."""
+        """From the trainer's arguments; None where they lack these."""
         per_generation, accumulation = settings.get("steps_per_generation"), settings.get("gradient_accumulation_steps")
         if not isinstance(per_generation, int) or not isinstance(accumulation, int) or accumulation < 1:
             return None
@@ -326,7 +326,7 @@ class Batches:
 
     @property
     def are_whole(self) -> bool:
-        """Whether each update uses one whole generation batch."""
+        """Whether each update uses exactly one generation batch."""
         return self.per_generation == self.accumulation
 
     def note(self) -> Reason | None:
@@ -347,7 +347,7 @@ class Batches:
 
 
 def step_notes(files: Sequence[StepFile], state: TrlState, settings: TrainerSettings) -> dict[int, Reason]:
-    """The notes of a run's training files: step -> why; a step without reservations has none."""
+    """Step -> why a training file's rollouts may not be those of the step's update; steps without doubt are absent."""
     batches = Batches.from_settings(settings)
     notes = {file.step: _guess(file, state) if batches is None else batches.note() for file in files}
     return {step: note for step, note in notes.items() if note is not None}
@@ -360,7 +360,7 @@ def windows(files: Sequence[StepFile], state: TrlState) -> dict[int, int]:
 
 
 def repeats(files: Sequence[StepFile], settings: TrainerSettings) -> dict[int, int]:
-    """Step -> the step whose whole batch its update used again, where the arguments say so."""
+    """Step -> the step whose batch its update used again, all of it, where the arguments say so."""
     batches = Batches.from_settings(settings)
     if batches is None or not batches.are_whole:
         return {}
@@ -368,7 +368,7 @@ def repeats(files: Sequence[StepFile], settings: TrainerSettings) -> dict[int, i
 
 
 def _guess(file: StepFile, state: TrlState) -> Reason | None:
-    """Without arguments: signs that a batch served several updates, split, repeated, or both."""
+    """Without arguments, a note where a batch seems to have served several updates, split, repeated, or both."""
     unknown = "without steps_per_generation it is not known whether each update saw all of it or a part"
     if file.step in state.metrics and "reward" not in state.metrics[file.step]:
         sampled = "The trainer logged no reward at this step: the batch was sampled for an earlier update;"

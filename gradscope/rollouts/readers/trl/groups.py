@@ -1,4 +1,4 @@
-"""What TRL's and ms-swift's logs do not say of their rows: how many make a group, and what their rewards add up to.
+"""Infers what TRL's and ms-swift's logs leave out: how many rows make a group, and how their rewards add up.
 
 Rows come in blocks of G. Grouping by the prompt's text would merge two groups of one prompt, so blocks are cut by
 position. The scalar reward is the weighted sum of those of the functions. Shapes: N rows of a step, G rollouts of a
@@ -29,20 +29,20 @@ Floats = NDArray[np.float64]
 
 _TOLERANCE = 1e-3
 """Largest deviation from the group's line, relative to the largest advantage: far above the rounding of float32, far
-below what a wrong block makes."""
+below the deviation in a wrong block."""
 _SHARE_TOLERANCE = 1e-6  # the log is float32
 _HOW = "greatest common divisor of the runs of equal prompts"
 _FIT_TOLERANCE = 1e-5  # largest residual of fitted weights, relative to the largest logged reward: the log is float32
 _MASKS = ("completion_mask", "env_mask", "tool_mask")
-_MAX_CONDITION = 1e4  # beyond this the steps do not tell the reward functions apart
+_MAX_CONDITION = 1e4  # of the logged means; beyond it they do not determine the weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """The rows of one step without their texts, as columns of numbers, [N] each."""
+    """The rows of a step without their texts, as columns of numbers, [N] each."""
 
-    location: str  # their file, or their place in it
-    step: int  # the step
+    location: str  # their file, or ``file:line``
+    step: int
     prompts: RowPrompts  # the prompts of its rows
     rewards: Floats  # scalar rewards; not finite where there is none
     functions: Mapping[str, Floats]  # reward function -> its rewards, NaN where it gave none
@@ -53,7 +53,7 @@ class Block:
 
 
 def group_size(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[int, tuple[str, ...]]:
-    """Rollouts per group, G, and what was inferred, in sentences.
+    """Rollouts per group, G, and sentences on how it was inferred.
 
     Raises:
         InputError: ``num_generations`` was given and the rows are not blocks of that size.
@@ -82,27 +82,31 @@ def group_size(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[int,
 
 
 def uncut(blocks: Sequence[Block], settings: TrainerSettings) -> tuple[int, ...]:
-    """The places of blocks whose rows do not come in groups as those of most others: some were lost or exchanged."""
+    """Indices of blocks whose rows do not come in groups of the usual size: rows were lost or exchanged."""
     own = [math.gcd(*_runs(block.prompts.of_row)) for block in blocks]
     usual, count = Counter(own).most_common(1)[0]
     decides = math.gcd(*own) == 1 and 2 * count > len(own)
     size = settings.get("num_generations", usual if decides else math.gcd(*own))
-    wrong = tuple(place for place, block in enumerate(blocks) if not _is_cut_by(block, size))
+    wrong = tuple(index for index, block in enumerate(blocks) if not _is_cut_by(block, size))
     return wrong if len(wrong) < len(blocks) else ()
 
 
 def table_of_blocks(blocks: Sequence[Block], size: int) -> RewardTable:
-    """The table of blocks by step, at least one, each of whole groups of a size."""
+    """The table of at least one block, in the order of steps, each with complete groups of one size."""
     step = np.repeat([block.step for block in blocks], [len(block.prompts) // size for block in blocks])
     within = np.arange(len(step)) - np.searchsorted(step, step)
     texts: dict[str, str] = {}
     for block in blocks:
         texts |= zip(block.prompts.ids, block.prompts.texts, strict=True)
     numbers = {name: number for number, name in enumerate(texts)}
-    prompts = [np.array([numbers[name] for name in one.prompts.ids])[one.prompts.of_row[::size]] for one in blocks]
-    reward, advantage = (np.concatenate([getattr(one, name) for one in blocks]) for name in ("rewards", "advantages"))
+    prompts = [
+        np.array([numbers[name] for name in block.prompts.ids])[block.prompts.of_row[::size]] for block in blocks
+    ]
+    reward, advantage = (
+        np.concatenate([getattr(block, name) for block in blocks]) for name in ("rewards", "advantages")
+    )
     lengths = np.concatenate(
-        [np.full(len(one.prompts), UNKNOWN) if (n := one.num_tokens) is None else n for one in blocks]
+        [np.full(len(block.prompts), UNKNOWN) if (n := block.num_tokens) is None else n for block in blocks]
     )
     return RewardTable(
         step=step.astype(np.int64),
@@ -111,7 +115,7 @@ def table_of_blocks(blocks: Sequence[Block], size: int) -> RewardTable:
         prompts=tuple(texts),
         size=np.full(len(step), size, dtype=np.int64),
         reward=np.where(np.isfinite(reward), reward, math.nan),
-        rewards={name: np.concatenate([one.functions[name] for one in blocks]) for name in blocks[0].functions},
+        rewards={name: np.concatenate([block.functions[name] for block in blocks]) for name in blocks[0].functions},
         advantage=None if np.isnan(advantage).all() else advantage,
         prompt_texts=tuple(texts.values()) if any(texts.values()) else None,
         num_tokens=lengths if np.any(lengths != UNKNOWN) else None,
@@ -121,15 +125,16 @@ def table_of_blocks(blocks: Sequence[Block], size: int) -> RewardTable:
 def groups_with_rows(
     table: RewardTable, step: int, rows: Sequence[Mapping[str, Any]], ids: Mapping[int, tuple[int, ...]]
 ) -> list[RolloutGroup]:
-    """The groups of a step with all that its rows hold, and the ids of completions from elsewhere by the row."""
+    """The groups of a step with all that its rows hold; ``ids`` of completions, by row, are from a side file."""
     groups = []
     first = int(np.searchsorted(table.step, step))
-    for place in range(first, int(np.searchsorted(table.step, step, side="right"))):
-        start, size = int(table.starts[place] - table.starts[first]), int(table.size[place])
-        group_id, of_group = table.ids()[place], slice(table.starts[place], table.starts[place] + size)
-        rewards = _known(table.reward[of_group])
-        advantages = _known(np.full(size, math.nan) if table.advantage is None else table.advantage[of_group])
-        functions = {name: _known(values[of_group]) for name, values in table.rewards.items()}
+    for group_index in range(first, int(np.searchsorted(table.step, step, side="right"))):
+        start, size = int(table.starts[group_index] - table.starts[first]), int(table.size[group_index])
+        begin = table.starts[group_index]
+        group_id, of_group = table.ids()[group_index], slice(begin, begin + size)
+        rewards = _none_for_nan(table.reward[of_group])
+        advantages = _none_for_nan(np.full(size, math.nan) if table.advantage is None else table.advantage[of_group])
+        functions = {name: _none_for_nan(values[of_group]) for name, values in table.rewards.items()}
         rollouts = tuple(
             Rollout(
                 group_id=group_id,
@@ -149,17 +154,17 @@ def groups_with_rows(
             )
             for sample, row in enumerate(rows[start : start + size])
         )
-        prompt = table.prompts[table.prompt[place]]
+        prompt = table.prompts[table.prompt[group_index]]
         groups += [RolloutGroup(step=step, group_id=group_id, prompt_id=prompt, rollouts=rollouts)] if rollouts else []
     return groups
 
 
-def _known(numbers: np.ndarray) -> list[float | None]:
+def _none_for_nan(numbers: np.ndarray) -> list[float | None]:
     return [None if math.isnan(number) else number for number in numbers.tolist()]
 
 
 def _logged_mask(row: Mapping[str, Any]) -> tuple[bool, ...] | None:
-    """Which completion tokens the policy sampled, under any of the names that trainers have for it; None: all."""
+    """Which completion tokens the policy sampled, from a column of any usual name; None: all."""
     for column in _MASKS:
         mask = row.get(column)
         if isinstance(mask, list) and all(type(part) in (int, bool) and part in (0, 1) for part in mask):
@@ -168,13 +173,13 @@ def _logged_mask(row: Mapping[str, Any]) -> tuple[bool, ...] | None:
 
 
 def _logged_logprobs(row: Mapping[str, Any], column: str) -> tuple[float, ...] | None:
-    """Log-probabilities of the sampler or the trainer, logged by a reward function; NaN where it gave none."""
+    """Log-probabilities of the sampler or the trainer that a reward function logged; NaN where it logged none."""
     values = row.get(column)
     if not isinstance(values, list):
         return None
     numbers = [math.nan if value is None else logged_number(value) for value in values]
-    known = tuple(number for number in numbers if number is not None)
-    return known if len(known) == len(numbers) else None
+    logged = tuple(number for number in numbers if number is not None)
+    return logged if len(logged) == len(numbers) else None
 
 
 def _is_cut_by(block: Block, size: Any) -> bool:
@@ -183,9 +188,9 @@ def _is_cut_by(block: Block, size: Any) -> bool:
     return bool(np.all(np.ptp(block.prompts.of_row.reshape(-1, size), axis=1) == 0))
 
 
-def _runs(places: NDArray[np.int64]) -> list[int]:
-    """The lengths of runs of equal numbers, each length once."""
-    ends = np.flatnonzero(np.diff(places, append=-1))
+def _runs(indices: NDArray[np.int64]) -> list[int]:
+    """The lengths of runs of equal indices, each length once."""
+    ends = np.flatnonzero(np.diff(indices, append=-1))
     return list(np.unique(np.diff(ends, prepend=-1)).tolist())
 
 
@@ -194,7 +199,7 @@ def _explains(block: Block, size: int) -> bool:
     """Whether advantages are a positive multiple of reward minus mean within every block of this size.
 
     Holds for every group-centered formulation, whatever it divides by. A block too large mixes two means; one too small
-    is not centered. A row without a reward says nothing about the size.
+    is not centered. A block with a missing reward is no evidence.
     """
     if not (np.isfinite(block.rewards).all() and np.isfinite(block.advantages).all()):
         return True
@@ -209,7 +214,7 @@ def _explains(block: Block, size: int) -> bool:
 
 @np.errstate(over="ignore")
 def _has_logged_share(block: Block, size: int) -> bool:
-    """Whether blocks of this size have the share of dead groups that the trainer logged; False where it logged none."""
+    """Whether blocks of this size have the logged share of dead groups; False where none was logged."""
     if block.logged_share is None or np.isnan(block.rewards).any():
         return False
     rewards = block.rewards.reshape(-1, size)
@@ -218,18 +223,15 @@ def _has_logged_share(block: Block, size: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardWeights:
-    """Which columns are reward functions and how they add up."""
+    """The reward functions and their weights."""
 
     weights: Mapping[str, float]  # reward function -> weight, in the order of the columns
-    inferred: tuple[str, ...] = ()  # what was worked out, for ``Source.inferred``
-    missing: tuple[str, ...] = ()  # what could not be, for ``Source.missing``
+    inferred: tuple[str, ...] = ()  # sentences for ``Source.inferred``
+    missing: tuple[str, ...] = ()  # sentences for ``Source.missing``
 
 
 def reward_weights(files: Sequence[StepFile], state: TrlState, settings: TrainerSettings) -> RewardWeights:
-    """The reward functions of a run and their weights.
-
-    Returns:
-        Names and weights, with how they were found.
+    """The reward functions of a run and their weights, with notes on how they were inferred.
 
     Raises:
         InputError: No column can be a reward function, or the given weights do not fit their number.
@@ -264,7 +266,7 @@ def reward_weights(files: Sequence[StepFile], state: TrlState, settings: Trainer
         if max(fitted := _fitted_to_means(names, state) or [1.0]) >= 2.0 and all(map(float.is_integer, fitted)):
             return _shared(names, inferred, f"{int(sum(fitted))} reward functions have {len(names)}")
         return RewardWeights(weights=dict.fromkeys(names, 1.0), inferred=inferred)
-    if any(one.lacks(name) for one in files for name in names):
+    if any(step_file.lacks(name) for step_file in files for name in names):
         reason = "Reward weights are not known, and means over other rollouts do not tell them; 1 each was used"
         return RewardWeights(
             weights=dict.fromkeys(names, 1.0), inferred=inferred, missing=(f"{reason} (--run-config gives them).",)
@@ -283,7 +285,7 @@ def scalar_rewards(numbers: Mapping[str, Floats], weights: Mapping[str, float]) 
 
 
 def _leading_doubles(file: StepFile) -> tuple[str, ...]:
-    """The unbroken run of columns of type double after the completion: TRL writes those of ``log_extra`` after them."""
+    """The columns of type double right after the completion: TRL writes those of ``log_extra`` later."""
     names: list[str] = []
     for name in file.columns[file.columns.index("completion") + 1 :]:
         if name == "advantage" or name not in file.doubles:
@@ -307,7 +309,7 @@ def _fit(names: Sequence[str], state: TrlState, inferred: tuple[str, ...]) -> Re
 
 
 def _entries(names: Sequence[str], state: TrlState) -> list[list[float]]:
-    """Of each logged step that has them all the means of the functions, then the mean scalar reward, [N][K + 1]."""
+    """For each logged step with all of them, the means of the functions and the mean scalar reward, [N][K + 1]."""
     keys = [*(f"rewards/{name}/mean" for name in names), "reward"]
     every = [[metrics.get(key, math.nan) for key in keys] for metrics in state.metrics.values()]
     return [entry for entry in every if all(map(math.isfinite, entry))]
@@ -320,7 +322,7 @@ def _fitted_to_means(names: Sequence[str], state: TrlState) -> list[float] | Non
 
 
 def _shared(names: Sequence[str], inferred: tuple[str, ...], which: str) -> RewardWeights:
-    """Where functions share a name TRL's table has one column for them, of the last: no sum is known."""
+    """Unknown weights, where functions share a name: TRL's table then has one column for them, of the last."""
     missing = (
         f"{which} name{'' if len(names) == 1 else 's'} ({', '.join(names)}), and the table has one column a name: what "
         "the rewards add up to is not logged. Give each function a __name__ of its own in the next run."

@@ -1,7 +1,8 @@
 """A folder that TRL's GRPOTrainer wrote: ``output_dir`` with ``log_completions=True``.
 
-The file of step N holds what the weights after N - 1 updates sampled. Nothing is read from ``training_args.bin``: it is
-a pickle. Prompts and completions are text here; ids are known only where a side file or a column has them.
+The file of step N holds rollouts that the weights after N - 1 updates sampled. Nothing is read from
+``training_args.bin``: it is a pickle. Prompts and completions are text; their ids are in a side file or a column, if
+anywhere.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ SHARED_NAME = "reward functions share a name, so that their sum is not known"
 _TRAINER = re.compile(r"^This model was trained with ([A-Za-z0-9 +-]{1,40}?)[,.]", re.MULTILINE)
 _TAGS = re.compile(r"^tags:\n((?:- .{1,40}\n)+)", re.MULTILINE)
 _VERSION = re.compile(r"^- TRL: (\S+)$", re.MULTILINE)
-VERSION = "trl_version"  # the setting that holds it
-TRAINER = "trl_trainer"  # the setting that holds the name of the trainer, such as ``GRPO``
+VERSION = "trl_version"  # the setting with TRL's version
+TRAINER = "trl_trainer"  # the setting with the name of the trainer, such as ``GRPO``
 SideIds = Mapping[tuple[int, int], tuple[int, ...]]
 
 
@@ -90,15 +91,15 @@ def _read(request: ReadRequest) -> Run:
     functions = reward_weights(training, state, settings)
     side_ids = _side_ids(request, training)
     blocks = [_block(file, functions.weights, state, side_ids) for file in training]
-    for place in reversed(uncut(blocks, settings)):
+    for index in reversed(uncut(blocks, settings)):
         quarantine.lose(
             InputError(
-                f"{training.pop(place).path} is left out: its rows do not come in groups of one prompt, so that "
+                f"{training.pop(index).path} is left out: its rows do not come in groups of one prompt, so that "
                 "some were lost, doubled or exchanged.",
                 hint="Copy it again.",
             )
         )
-        del blocks[place]
+        del blocks[index]
     size, cut = group_size(blocks, settings)
     table = table_of_blocks(blocks, size)
     _set_aside(training, blocks, functions.weights, quarantine)
@@ -137,7 +138,7 @@ def _read(request: ReadRequest) -> Run:
 
 
 def _readable(paths: Sequence[Path], state: TrlState, quarantine: QuarantineLog) -> list[StepFile]:
-    """The files of completions that can be read; a damaged one is set aside and leaves the other steps alone."""
+    """The readable files of completions; a damaged one is set aside and does not affect other steps."""
     functions = state.reward_names
 
     def read(path: Path) -> StepFile | InputError:
@@ -146,9 +147,9 @@ def _readable(paths: Sequence[Path], state: TrlState, quarantine: QuarantineLog)
         except InputError as error:
             return error
 
-    found = in_threads(read, paths)
-    files = [file for file in found if isinstance(file, StepFile)]
-    errors = [error for error in found if isinstance(error, InputError)]
+    results = in_threads(read, paths)
+    files = [file for file in results if isinstance(file, StepFile)]
+    errors = [error for error in results if isinstance(error, InputError)]
     for error in errors:
         quarantine.lose(error)
     if not files:
@@ -172,7 +173,7 @@ def _block(file: StepFile, weights: Mapping[str, float], state: TrlState, side_i
 
 
 def _side_ids(request: ReadRequest, files: Sequence[StepFile]) -> SideIds:
-    """The ids of the side file, of which some must be of these files' rows."""
+    """The ids of the side file, at least one of which must be of these files' rows."""
     side_ids = read_side_ids(request.completion_ids)
     sizes = {file.step: file.size for file in files}
     if side_ids and not any(row < sizes.get(step, 0) for step, row in side_ids):
@@ -191,7 +192,7 @@ def _num_tokens(file: StepFile, side_ids: SideIds) -> np.ndarray:
 def _set_aside(
     files: Sequence[StepFile], blocks: Sequence[Block], weights: Mapping[str, float], quarantine: QuarantineLog
 ) -> None:
-    """Count rows without a reward, else those whose advantage is no finite number; they stay in their groups."""
+    """Count rows without a reward, and others without a finite advantage; they stay in their groups."""
     why = SHARED_NAME if any(map(math.isnan, weights.values())) else NO_REWARD
     for file, block in zip(files, blocks, strict=True):
         lacks = ~np.isfinite(block.rewards)
@@ -249,25 +250,25 @@ def _find_weights(run: Path, request: ReadRequest, damaged: dict[int, str]) -> t
 def _find_tokenizer(run: Path, request: ReadRequest, weights: Sequence[WeightsRef]) -> Path | None:
     bases = {weights.base: None for weights in weights if weights.base is not None}
     model = None if request.model is None else Path(request.model)
-    trained = (ref.path for ref in weights if ref.num_updates > 0)  # the trainer saves its own with each of them
+    trained = (ref.path for ref in weights if ref.num_updates > 0)  # the trainer saves its tokenizer with each
     return find_tokenizer(*trained, run, request.initial, *map(Path, bases), model)
 
 
 def trl_version(run: Path) -> str | None:
-    """The version that a run's card names, its own or that of a checkpoint; None where none does."""
+    """TRL's version in a run's model card, or in that of a checkpoint; None where none has it."""
     return _named(_VERSION, run)
 
 
 def _named(pattern: re.Pattern[str], run: Path) -> str | None:
     for card in (run / "README.md", *sorted(run.glob("checkpoint-*/README.md"))):
-        found = pattern.search(card.read_text(encoding="utf-8", errors="replace")) if card.is_file() else None
-        if found:
-            return found[1]
+        match = pattern.search(card.read_text(encoding="utf-8", errors="replace")) if card.is_file() else None
+        if match:
+            return match[1]
     return None
 
 
 def trainer_of(run: Path) -> str | None:
-    """The trainer that a run's card names, such as ``GRPO``; None where there is no card, or it names none."""
+    """The trainer in a run's model card, such as ``GRPO``; None without a card, or where it names none."""
     # a subclass of GRPOTrainer inherits the sentence "trained with GRPO" and has a tag of its own, such as gmpo
     trainer, tags = _named(_TRAINER, run), (_named(_TAGS, run) or "").replace("- ", "").split("\n")
     own = [tag for tag in tags if tag and tag not in ("generated_from_trainer", "trl")]
@@ -276,8 +277,8 @@ def trainer_of(run: Path) -> str | None:
 
 def with_card(settings: TrainerSettings, run: Path) -> TrainerSettings:
     """The settings with version and trainer of the model card, unless they have them."""
-    told = {VERSION: trl_version(run), TRAINER: trainer_of(run)}
-    new = {name: value for name, value in told.items() if value is not None and name not in settings.values}
+    card = {VERSION: trl_version(run), TRAINER: trainer_of(run)}
+    new = {name: value for name, value in card.items() if value is not None and name not in settings.values}
     return replace(settings, values={**settings.values, **new}) if new else settings
 
 

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gradscope.progress import no_progress
-from gradscope.rollouts.readers.metrics_alone.files import PLACE, MetricsLog, opened
+from gradscope.rollouts.readers.metrics_alone.files import STEP_IS_POSITION, MetricsLog, opened
 from gradscope.rollouts.readers.metrics_alone.rows import Piece
 from gradscope.rollouts.step_metrics import Numbers
 
@@ -135,7 +135,7 @@ def test_parquet(tmp_path: Path) -> None:
 def test_dictionaries_on_a_console(tmp_path: Path, text: str, rows: list[tuple[int, float]]) -> None:
     found = cells_in(write(tmp_path / "x.log", text))
     assert [(row["step"], row["loss"]) for row in found] == rows
-    assert {row[PLACE] for row in found} == {float("/" not in text or "3/3" in text)}
+    assert {row[STEP_IS_POSITION] for row in found} == {float("/" not in text or "3/3" in text)}
 
 
 def test_other_lines_of_a_console(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import pytest
 from gradscope.errors import UsageError
 from gradscope.rollouts.readers.metrics_alone.names import (
     COMMON,
-    given_names,
     naming_of,
+    parse_metric_columns,
     switch_on,
     without_impossible_shares,
 )
@@ -69,7 +69,7 @@ def test_a_step_that_lacks_a_part_has_no_derived_number() -> None:
 
 
 def test_a_name_that_a_person_gave_goes_first() -> None:
-    given = given_names(["reward=score, frac_reward_zero_std = groups/dead", "own=x"])
+    given = parse_metric_columns(["reward=score, frac_reward_zero_std = groups/dead", "own=x"])
     assert given == {"reward": "score", "frac_reward_zero_std": "groups/dead", "own": "x"}
     numbers = {"reward": 1.0, "score": 2.0, "groups/dead": 0.5, "x": 3.0}
     found = applied(numbers, numbers, given)
@@ -82,8 +82,8 @@ def test_a_name_that_is_not_there_is_an_error() -> None:
     assert "groups/dead" in (caught.value.hint or "")
     for words in (["reward"], ["=x"], ["reward="], [""]):
         with pytest.raises(UsageError, match="takes a name and a column"):
-            given_names(words)
-    assert given_names(None) == {}
+            parse_metric_columns(words)
+    assert parse_metric_columns(None) == {}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from gradscope.rollouts.readers.prime_rl.traces import TrainedBatches, batches_i
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
 from tests.rollouts.readers.prime_rl.test_episode import prime_row
-from tests.rollouts.readers.test_beside import write_model
+from tests.rollouts.readers.test_run_files import write_model
 
 LOGS = REPOSITORY / "fixtures" / "logs"
 

@@ -10,7 +10,7 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.trainers.nemo_rl import NO_NORMS
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import set_aside, write_lines
-from tests.rollouts.readers.test_beside import write_model
+from tests.rollouts.readers.test_run_files import write_model
 from tests.rollouts.test_event_file import record, scalar
 
 LOGS = REPOSITORY / "fixtures" / "logs"

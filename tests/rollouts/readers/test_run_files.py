@@ -9,17 +9,17 @@ from safetensors.torch import save_file
 from gradscope.errors import InputError
 from gradscope.results.source import Quarantine
 from gradscope.rollouts.read_options import ReadOptions
-from gradscope.rollouts.readers.beside import (
+from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.parsing import jsonl
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
+from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.run_files import (
     CheckpointLayout,
     metric_lines,
     numbered_folders,
     saved_weights,
     trainer_settings,
 )
-from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.parsing import jsonl
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.request import ReadRequest
 from tests.conftest import REPOSITORY
 from tests.rollouts.test_event_file import record, scalar
 

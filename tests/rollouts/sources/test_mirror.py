@@ -9,8 +9,8 @@ import pytest
 
 from gradscope.errors import InputError
 from gradscope.progress import no_progress
-from gradscope.rollouts.places import mirror as mirrors
-from gradscope.rollouts.places.mirror import in_bytes, mirrored
+from gradscope.rollouts.sources import mirror as mirrors
+from gradscope.rollouts.sources.mirror import in_bytes, mirrored
 
 ROW = b'{"reward": 1}\n'
 
@@ -101,7 +101,7 @@ def test_without_a_mark_a_file_is_copied_each_time(
     memory: Any, gets: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory.pipe("/run/1.jsonl", ROW)
-    monkeypatch.setattr("gradscope.rollouts.places.listing._MARKS", ())
+    monkeypatch.setattr("gradscope.rollouts.sources.listing._MARKS", ())
     copied("memory://run")
     copied("memory://run")
     assert len(gets) == 2

@@ -1,4 +1,4 @@
-"""The one entry: whatever a person named, as a path on this machine."""
+"""The entry point: a path, glob or URL that a user named, as a path on this machine."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from gradscope.copies import as_named
 from gradscope.errors import UsageError
 from gradscope.machine import num_processes
 from gradscope.progress import ProgressCallback, no_progress
-from gradscope.rollouts.places.listing import awaited_in, list_place
-from gradscope.rollouts.places.mirror import Mirror, in_bytes, mirrored
-from gradscope.rollouts.places.urls import explaining, scheme_of
 from gradscope.rollouts.run import Run
+from gradscope.rollouts.sources.listing import awaited_in, list_source
+from gradscope.rollouts.sources.mirror import Mirror, in_bytes, mirrored
+from gradscope.rollouts.sources.urls import explaining, scheme_of
 
 _MIRRORS: dict[Path, Mirror] = {}  # root of a copy -> the copy, of this process
 
 
 def fetched(path: str | Path, progress: ProgressCallback = no_progress) -> Path:
-    """What a person named, where it can be read: the path itself, or the copy of a URL, brought up to date.
+    """A readable path for what a user named: the path itself, or the copy of a URL, brought up to date.
 
     Weights and tokenizers are not copied before :func:`bring_weights` asks for them.
 
     Args:
         path: A path or glob, or a URL (``s3://``, ``gs://``, ``hf://``, ``http(s)://``, ``memory://``, ``file://``).
-        progress: Told of each copied part, in bytes.
+        progress: Called with each copied part, in bytes.
 
     Returns:
         A path or glob on this machine.
@@ -56,39 +56,39 @@ def bring_weights(*folders: Path | None) -> None:
         files = awaited_in(folder) if folder is not None and folder.is_dir() else ()
         for root, mirror in _MIRRORS.items():
             if files and root in (files[0], *files[0].parents):
-                wanted = [entry for entry in mirror.listing.entries if mirror.place_of(entry) in files]
+                wanted = [entry for entry in mirror.listing.entries if mirror.local_path(entry) in files]
                 with explaining(mirror.url):
                     mirror.copy(wanted)
 
 
 def awaited_note(path: Path) -> tuple[str, ...]:
-    """What will be copied once a step needs it, as one sentence with its size; nothing of what is all here."""
+    """What will be copied once a step needs it, as one sentence with its size; empty where nothing is awaited."""
     mirror = next((mirror for root, mirror in _MIRRORS.items() if root in (path, *path.parents)), None)
     if mirror is None:
         return ()
-    folders = sorted({mirror.place_of(entry).parent for entry in mirror.listing.entries})
+    folders = sorted({mirror.local_path(entry).parent for entry in mirror.listing.entries})
     waiting = {file for folder in folders for file in awaited_in(folder)}
-    sizes = [entry.size or 0 for entry in mirror.listing.entries if mirror.place_of(entry) in waiting]
+    sizes = [entry.size or 0 for entry in mirror.listing.entries if mirror.local_path(entry) in waiting]
     if not sizes:
         return ()
     files = f"{len(sizes)} file{'s' if len(sizes) > 1 else ''}"
     return (f"Weights and tokenizers ({files}, {in_bytes(sum(sizes))}) are copied when a step needs them.",)
 
 
-def place_extent(url: str) -> dict[str, tuple[object, object]]:
-    """How far a log at a URL has been written: file -> size and what else tells that it changed."""
+def url_extent(url: str) -> dict[str, tuple[object, object]]:
+    """How far a log at a URL has been written: file -> its size and its mark of change."""
     with explaining(url):
-        return {entry.name: (entry.size, entry.mark) for entry in list_place(url).entries}
+        return {entry.name: (entry.size, entry.mark) for entry in list_source(url).entries}
 
 
 Extent = dict[str, tuple[object, object]]
-"""File -> its size in bytes and when it was last written, in nanoseconds; of a URL what the server tells instead."""
+"""File -> its size in bytes and when it was last written, in nanoseconds; of a URL the server's own mark of change."""
 
 
 def log_extent(name: str | Path) -> Extent:
     """The files of a path, glob or URL as far as they are written: equal extents mean that nothing was written."""
     if scheme_of(name) not in (None, "file"):
-        return place_extent(str(name))
+        return url_extent(str(name))
     path = fetched(name)
     if path.is_dir():
         files = [file for file in path.rglob("*") if file.is_file()]
@@ -127,10 +127,10 @@ def as_named_run(run: Run) -> Run:
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
-    """What runs are called beside each other: as many last parts of their paths as tell them apart.
+    """Names for runs that are shown together: as many last parts of their paths as distinguish them.
 
     Returns:
-        A name each, with numbers where the same path stands twice.
+        A name each, with numbers where a path occurs twice.
 
     Example:
         >>> names_of([Path("/data/a/run"), Path("/data/b/run")])
@@ -142,4 +142,4 @@ def names_of(paths: Sequence[Path]) -> list[str]:
         names = [as_named("/".join(part[-length:])) for part in parts]
         if len(set(names)) == len(names):
             return names
-    return [f"{name} ({place})" for place, name in enumerate(names, start=1)]
+    return [f"{name} ({number})" for number, name in enumerate(names, start=1)]

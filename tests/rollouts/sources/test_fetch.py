@@ -6,8 +6,8 @@ import pytest
 
 from gradscope.errors import InputError, MissingDependencyError, UsageError
 from gradscope.results.envelope import build_document
-from gradscope.rollouts.places.fetch import awaited_note, bring_weights, fetched, log_extent, place_extent
 from gradscope.rollouts.readers.detect import read_run, runs_below
+from gradscope.rollouts.sources.fetch import awaited_note, bring_weights, fetched, log_extent, url_extent
 from tests.conftest import REPOSITORY
 
 ROW = b'{"reward": 1}\n'
@@ -71,12 +71,12 @@ def test_nothing_waits_outside_a_copy(tmp_path: Path) -> None:
 
 def test_an_extent_changes_with_what_is_written(memory: Any) -> None:
     memory.pipe("/run/1.jsonl", ROW)
-    before = place_extent("memory://run")
-    assert place_extent("memory://run") == before
+    before = url_extent("memory://run")
+    assert url_extent("memory://run") == before
     memory.pipe("/run/1.jsonl", ROW)
-    assert place_extent("memory://run") != before
+    assert url_extent("memory://run") != before
     with pytest.raises(InputError, match="There is nothing at"):
-        place_extent("memory://gone")
+        url_extent("memory://gone")
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

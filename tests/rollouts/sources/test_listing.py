@@ -5,16 +5,16 @@ from typing import Any
 import pytest
 
 from gradscope.errors import InputError
-from gradscope.rollouts.places import listing
-from gradscope.rollouts.places.listing import (
+from gradscope.rollouts.sources import listing
+from gradscope.rollouts.sources.listing import (
     AtMost,
     awaited_in,
     awaited_mark,
+    byte_callback,
     is_awaited,
     is_of_use,
-    list_place,
+    list_source,
     refuse_inwards,
-    told_of,
     web_options,
     when_copied,
 )
@@ -108,10 +108,10 @@ def test_no_redirect_leads_inwards(url: str, target: str, followed: bool) -> Non
 
 
 def test_an_answer_has_an_end() -> None:
-    told = told_of(AtMost(2 << 20, "http://h/a").add)
-    told.relative_update(2 << 20)
+    callback = byte_callback(AtMost(2 << 20, "http://h/a").add)
+    callback.relative_update(2 << 20)
     with pytest.raises(InputError, match="http://h/a sends more than 2 MiB") as caught:
-        told.relative_update(1)
+        callback.relative_update(1)
     assert "GRADSCOPE_LIMITS=4" in str(caught.value.hint)
 
 
@@ -127,47 +127,47 @@ def test_a_glob_of_the_web_goes_no_deeper_than_it_says(web: Any) -> None:
     globs = {"*.jsonl": ["a.jsonl"], "*/*.jsonl": ["sub/c.jsonl"], "**/d.jsonl": ["sub/deep/d.jsonl"]}
     for pattern, names in globs.items():
         web.seen.clear()
-        assert [entry.name for entry in list_place(f"{web.url}/run/{pattern}").entries] == names
+        assert [entry.name for entry in list_source(f"{web.url}/run/{pattern}").entries] == names
         assert ("GET /run/sub/" in web.seen, "GET /run/sub/deep/" in web.seen) == ("/" in pattern, "**" in pattern)
 
 
 def names(url: str) -> list[str]:
-    return [entry.name for entry in list_place(url).entries]
+    return [entry.name for entry in list_source(url).entries]
 
 
 def test_a_folder_is_listed_with_all_below_it(memory: Any) -> None:
     memory.pipe({"/run/a.jsonl": b"{}\n", "/run/sub/deep/b.jsonl": b"{}\n", "/running/c.jsonl": b"{}\n"})
-    found = list_place("memory://run/")
-    assert [entry.name for entry in found.entries] == ["a.jsonl", "sub/deep/b.jsonl"]
-    assert [entry.size for entry in found.entries] == [3, 3]
-    assert all(entry.mark for entry in found.entries)
-    assert (found.root, found.pattern, found.is_file) == ("memory://run", "", False)
+    listed = list_source("memory://run/")
+    assert [entry.name for entry in listed.entries] == ["a.jsonl", "sub/deep/b.jsonl"]
+    assert [entry.size for entry in listed.entries] == [3, 3]
+    assert all(entry.mark for entry in listed.entries)
+    assert (listed.root, listed.pattern, listed.is_file) == ("memory://run", "", False)
 
 
-def test_a_file_is_a_place_of_its_own(memory: Any) -> None:
+def test_a_file_is_a_source_of_its_own(memory: Any) -> None:
     memory.pipe({"/run/a.jsonl": b"{}\n"})
-    assert list_place("memory://run/a.jsonl").is_file
+    assert list_source("memory://run/a.jsonl").is_file
 
 
 def test_a_glob_lists_what_fits(memory: Any) -> None:
     memory.pipe({"/run/a1.jsonl": b"{}\n", "/run/b1.jsonl": b"{}\n", "/run/sub/a2.jsonl": b"{}\n"})
-    found = list_place("memory://run/a*.jsonl")
-    assert [entry.name for entry in found.entries] == ["a1.jsonl"]
-    assert (found.root, found.pattern) == ("memory://run", "a*.jsonl")
+    listed = list_source("memory://run/a*.jsonl")
+    assert [entry.name for entry in listed.entries] == ["a1.jsonl"]
+    assert (listed.root, listed.pattern) == ("memory://run", "a*.jsonl")
 
 
 @pytest.mark.parametrize("url", ["memory://gone", "memory://gone/*.jsonl"])
 def test_nothing_there_is_not_found(memory: Any, url: str) -> None:
     with pytest.raises(FileNotFoundError):
-        list_place(url)
+        list_source(url)
 
 
 def test_a_name_that_would_leave_its_folder_is_refused(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     memory.pipe({"/run/a.jsonl": b"{}\n"})
-    found = {"/run/../../x.jsonl": {"name": "/run/../../x.jsonl", "type": "file", "size": 1}}
-    monkeypatch.setattr(type(memory), "find", lambda *_, **__: found)
+    files = {"/run/../../x.jsonl": {"name": "/run/../../x.jsonl", "type": "file", "size": 1}}
+    monkeypatch.setattr(type(memory), "find", lambda *_, **__: files)
     with pytest.raises(InputError, match="has a name that no folder can hold"):
-        list_place("memory://run")
+        list_source("memory://run")
 
 
 def test_links_are_followed_downwards_only(web: Any) -> None:
@@ -180,9 +180,9 @@ def test_links_are_followed_downwards_only(web: Any) -> None:
     page = "".join(f'<a href="{link}">x</a>' for link in (*links, "own.jsonl"))
     (web.folder / "page" / "index.html").write_text(page)
     (web.folder / "page" / "own.jsonl").write_text("{}\n")
-    found = list_place(f"{web.url}/run")
-    assert [entry.name for entry in found.entries] == ["a.jsonl", "notes.txt", "sub/b%20c.jsonl"]
-    assert [entry.size for entry in found.entries] == [3, None, 3]
+    listed = list_source(f"{web.url}/run")
+    assert [entry.name for entry in listed.entries] == ["a.jsonl", "notes.txt", "sub/b%20c.jsonl"]
+    assert [entry.size for entry in listed.entries] == [3, None, 3]
     assert names(f"{web.url}/page/") == ["own.jsonl"]
 
 
@@ -190,4 +190,4 @@ def test_a_web_without_end_is_not_walked(web: Any, monkeypatch: pytest.MonkeyPat
     (web.folder / "run" / "sub").mkdir(parents=True)
     monkeypatch.setattr(listing, "_MOST_PAGES", 1)
     with pytest.raises(InputError, match="has more than 1 folders"):
-        list_place(f"{web.url}/run")
+        list_source(f"{web.url}/run")

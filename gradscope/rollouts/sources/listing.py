@@ -1,6 +1,6 @@
-"""What lies at a URL: names, sizes, what changes when a file does, and which files are copied at once or ever.
+"""The files at a URL: names, sizes, marks of change, and which of them are copied at once, later or never.
 
-A server is trusted so far: where it may send us, how long it may be silent, and how much it may send.
+It also limits how far a server is trusted: where it may redirect to, how long it may be silent, how much it may send.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 from gradscope.errors import InputError
 from gradscope.outside.limits import VARIABLE, in_mib
-from gradscope.rollouts.places.urls import glob_start, is_web, shown_url
+from gradscope.rollouts.sources.urls import glob_start, is_web, shown_url
 
 _READ = (
     *(".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".eval"),
     *(".yaml", ".yml", ".toml", ".md", ".parquet.sha256"),
 )
-"""Endings of logs, also before ``.gz`` and ``.zst``, and of the configurations and checksums beside them."""
+"""Endings of logs, also before ``.gz`` and ``.zst``, and of the configurations and checksums next to them."""
 _READ_NAMES = re.compile(r"(^|/)(events\.out\.tfevents\.[^/]*|rollout_data/[^/]*\.pt)$")
 """Further logs: TensorBoard's, and slime's."""
 _WEIGHTS = re.compile(r"(\.safetensors|\.jinja|^tokenizer\.(json|model)|^vocab\.(json|txt)|^merges\.txt)$")
-"""What only a command that loads the model opens."""
+"""Files that only a command that loads the model opens."""
 _NEVER = (".pkl", ".pickle", ".dp", ".bin", ".safetensors", ".wandb", ".db")
 """Endings of files that are of no use even where one is named by itself: an error says what to name instead."""
 _AWAITED = ".awaited"
@@ -45,22 +45,22 @@ def when_copied(name: str) -> Literal["now", "awaited", "never"]:
 
 
 def is_of_use(name: str) -> bool:
-    """Whether a file that was named by itself is copied: any but those known to be no logs."""
+    """Whether a file that was named by itself is copied: any but those that cannot be logs."""
     return not name.lower().endswith(_NEVER)
 
 
 def awaited_mark(file: Path) -> Path:
-    """The empty file that stands for one which is copied when it is asked for."""
+    """The empty file that marks one which is copied on demand."""
     return file.with_name(file.name + _AWAITED)
 
 
 def is_awaited(file: Path) -> bool:
-    """Whether a file is not here yet, but can be had."""
+    """Whether a file is not copied yet, but can be."""
     return awaited_mark(file).is_file()
 
 
 def awaited_in(folder: Path) -> tuple[Path, ...]:
-    """The files of a folder that can be had."""
+    """The files of a folder that can still be copied."""
     return tuple(mark.with_name(mark.name.removesuffix(_AWAITED)) for mark in sorted(folder.glob(f"*{_AWAITED}")))
 
 
@@ -70,41 +70,41 @@ _SILENCE = 60  # seconds without a byte after which a server is given up; a whol
 class AtMost:
     """Counts the bytes of one answer."""
 
-    def __init__(self, limit: int, place: str) -> None:
-        self._limit, self._left, self._place = limit, limit, place
+    def __init__(self, limit: int, shown_name: str) -> None:
+        self._limit, self._left, self._shown_name = limit, limit, shown_name
 
     def add(self, number: int) -> None:
         """So many bytes more; an InputError where they are too many."""
         self._left -= number
         if self._left < 0:
             raise InputError(
-                f"{self._place} sends more than {in_mib(self._limit)}, and more than it said.",
+                f"{self._shown_name} sends more than {in_mib(self._limit)}, and more than it said.",
                 hint=f"Where that is meant, set {VARIABLE}=4 to allow four times as much.",
             )
 
 
-def told_of(add: Callable[[int], None]) -> Any:
-    """What fsspec tells about one file, as calls with a number of bytes."""
+def byte_callback(add: Callable[[int], None]) -> Any:
+    """A callback for fsspec that passes on the number of bytes of each part of a file."""
     from fsspec.callbacks import Callback
 
-    class Told(Callback):  # type: ignore[misc]
+    class ByteCallback(Callback):  # type: ignore[misc]
         def relative_update(self, inc: int = 1) -> None:
             add(inc)
 
-    return Told()
+    return ByteCallback()
 
 
 def web_options() -> dict[str, Any]:
-    """What fsspec is to do with a web server: see what it redirects to, and end with it where it falls silent."""
+    """Fsspec's options for a web server: check its redirects, and give it up where it falls silent."""
     try:
         from aiohttp import ClientTimeout, TraceConfig
-    except ImportError:  # what lacks is told where the file system is made
+    except ImportError:  # reported where the file system is made
         return {}
     trace = TraceConfig()
 
-    async def redirected(session: Any, context: Any, told: Any) -> None:
-        location = told.response.headers.get("Location") or told.response.headers.get("URI") or ""
-        refuse_inwards(str(told.url), str(told.url.join(type(told.url)(location))))
+    async def redirected(session: Any, context: Any, request: Any) -> None:
+        location = request.response.headers.get("Location") or request.response.headers.get("URI") or ""
+        refuse_inwards(str(request.url), str(request.url.join(type(request.url)(location))))
 
     trace.on_request_redirect.append(redirected)
     return {
@@ -116,7 +116,7 @@ def web_options() -> dict[str, Any]:
 
 
 def refuse_inwards(url: str, target: str) -> None:
-    """Follow no redirect from outside to inside: to this machine, to its network, to what clouds answer machines alone.
+    """Refuse a redirect from outside to inside: to this machine, its network, or a cloud's metadata service.
 
     Raises:
         InputError: The host of ``target`` is nearer to this machine than that of ``url``, or is this machine under
@@ -131,7 +131,7 @@ def refuse_inwards(url: str, target: str) -> None:
 
 
 def _origin(url: str) -> tuple[str, int] | None:
-    """Host and port; None where it is no URL of the web."""
+    """Host and port; None for anything but a URL of the web."""
     try:
         parts = urlsplit(url)
         port = parts.port or {"http": 80, "https": 443}[parts.scheme]
@@ -141,12 +141,12 @@ def _origin(url: str) -> tuple[str, int] | None:
 
 
 def _nearness(host: str) -> int:
-    """0 for a host of the internet, 1 for one of a private network, 2 for this machine and what only it may ask."""
+    """0 for a host of the internet, 1 for one of a private network, 2 for this machine and its link-local network."""
     try:
-        found = {ip_address(str(address[4][0]).partition("%")[0]) for address in socket.getaddrinfo(host, None)}
+        addresses = {ip_address(str(address[4][0]).partition("%")[0]) for address in socket.getaddrinfo(host, None)}
     except OSError:
         return 0  # no such host: asking it fails by itself
-    return max(map(_nearness_of, found))
+    return max(map(_nearness_of, addresses))
 
 
 def _nearness_of(address: IPv4Address | IPv6Address) -> int:
@@ -166,22 +166,22 @@ _MARKS = (
     *("ETag", "etag", "blob_id", "md5Hash", "generation", "Content-MD5", "Digest"),
     *("Last-Modified", "LastModified", "last_modified", "updated", "mtime", "created"),
 )
-"""Under which names file systems tell that a file is another than before."""
+"""Keys under which file systems report that a file has changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One file of a place."""
+    """One file of a source."""
 
-    name: str  # its path below the place, with ``/``; empty where the place is this file
+    name: str  # its path below the source, with ``/``; empty where the source is this file
     address: str  # its path for the file system; may hold credentials
-    size: int | None  # its bytes; None where the server does not tell
-    mark: str | None  # another text when the file changes; None where the server tells nothing of the kind
+    size: int | None  # its bytes; None where the server does not report them
+    mark: str | None  # a text that changes with the file; None where the server reports nothing of the kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """The files of a place."""
+    """The files of a source."""
 
     system: Any  # fsspec's file system
     root: str  # the URL of the file, of the folder, or of the folder that a glob starts in, as it may be shown
@@ -194,8 +194,8 @@ class Listing:
         return len(self.entries) == 1 and not self.entries[0].name
 
 
-def list_place(url: str) -> Listing:
-    """Everything that a URL names; nothing is a FileNotFoundError, and a name that no folder can hold an InputError."""
+def list_source(url: str) -> Listing:
+    """The files that a URL names; FileNotFoundError where there are none, InputError for a name no folder can hold."""
     from fsspec.core import url_to_fs
     from fsspec.utils import glob_translate
 
@@ -209,10 +209,10 @@ def list_place(url: str) -> Listing:
         if is_web(url):
             depth = None if "**" in pattern else pattern.count("/")
             fits, names = re.compile(glob_translate(pattern)), _linked(system, base.rstrip("/"), depth)
-            found = [{"name": name} for name in names if fits.fullmatch(name.removeprefix(base).strip("/"))]
+            infos = [{"name": name} for name in names if fits.fullmatch(name.removeprefix(base).strip("/"))]
         else:
-            found = [one for one in system.glob(address, detail=True).values() if one["type"] == "file"]
-        entries = _entries(base, iter(found))
+            infos = [info for info in system.glob(address, detail=True).values() if info["type"] == "file"]
+        entries = _entries(base, iter(infos))
     else:
         entries = _at(system, address, is_web=is_web(url))
         root, pattern = shown_url(url), ""
@@ -222,7 +222,7 @@ def list_place(url: str) -> Listing:
 
 
 def _with_sizes(system: Any, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """Entries with what the server tells of each file that may be copied: a page of links tells its name alone."""
+    """Entries with sizes and marks, which the server is asked for where a page of links has names alone."""
 
     def asked(entry: Entry) -> Entry:
         if entry.size is not None or entry.mark is not None or when_copied(entry.name) == "never":
@@ -245,18 +245,18 @@ def _at(system: Any, address: str, *, is_web: bool) -> tuple[Entry, ...]:
 
 def _links(page: str) -> set[str]:
     tags = (match[1] for match in _ANCHOR.finditer(page))
-    return {unescape(found["link"]) for tag in tags for found in _HREF.finditer(tag)}
+    return {unescape(href["link"]) for tag in tags for href in _HREF.finditer(tag)}
 
 
 def _page(system: Any, folder: str) -> str:
     with TemporaryDirectory() as aside:
         file = Path(aside) / "page"
-        system.get_file(f"{folder}/", str(file), callback=told_of(AtMost(_MOST_PAGE, shown_url(folder)).add))
+        system.get_file(f"{folder}/", str(file), callback=byte_callback(AtMost(_MOST_PAGE, shown_url(folder)).add))
         return file.read_text(encoding="utf-8", errors="replace")
 
 
 def _linked(system: Any, address: str, depth: int | None = None) -> Iterator[str]:
-    """The files that pages of links lead to, page by page; a link that leads out of its folder is left alone."""
+    """The files that pages of links lead to, page by page; a link out of its folder is not followed."""
     folders, num_pages = [address], 0
     while folders:
         folder = folders.pop()
@@ -265,9 +265,9 @@ def _linked(system: Any, address: str, depth: int | None = None) -> Iterator[str
             raise InputError(
                 f"{shown_url(address)} has more than {_MOST_PAGES:,} folders.", hint="Name a folder further down."
             )
-        here = urljoin(f"{folder}/", ".")
-        for link in sorted(urljoin(here, link) for link in _links(_page(system, folder))):
-            step = link.removeprefix(here)
+        base = urljoin(f"{folder}/", ".")
+        for link in sorted(urljoin(base, link) for link in _links(_page(system, folder))):
+            step = link.removeprefix(base)
             if step == link or "?" in step or "#" in step or unquote(step).rstrip("/") in ("", ".", ".."):
                 continue
             if step.count("/") == 0:
@@ -276,10 +276,10 @@ def _linked(system: Any, address: str, depth: int | None = None) -> Iterator[str
                 folders.append(f"{folder}/{step.rstrip('/')}")
 
 
-def _entries(base: str, found: Iterator[Mapping[str, Any]]) -> tuple[Entry, ...]:
+def _entries(base: str, infos: Iterator[Mapping[str, Any]]) -> tuple[Entry, ...]:
     base = base.rstrip("/")
     entries = []
-    for info in found:
+    for info in infos:
         address = str(info["name"])
         name = address.removeprefix(base).strip("/")
         if address.endswith("/"):  # what stores write to show an empty folder
@@ -295,5 +295,5 @@ def _entries(base: str, found: Iterator[Mapping[str, Any]]) -> tuple[Entry, ...]
 
 
 def _mark(info: Mapping[str, Any]) -> str | None:
-    told = [str(info[key]) for key in _MARKS if info.get(key)]
-    return "|".join(told) or None
+    marks = [str(info[key]) for key in _MARKS if info.get(key)]
+    return "|".join(marks) or None

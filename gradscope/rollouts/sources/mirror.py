@@ -1,4 +1,4 @@
-"""A copy of a place in the user's cache, brought up to date at each look: what did not change is not copied again."""
+"""A copy of a source in the user's cache, brought up to date at each look: unchanged files are not copied again."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from gradscope.errors import InputError
 from gradscope.outside.limits import most
 from gradscope.outside.plain_json import read_json
 from gradscope.progress import ProgressCallback
-from gradscope.rollouts.places.listing import (
+from gradscope.rollouts.sources.listing import (
     AT_ONCE,
     AtMost,
     Entry,
     Listing,
     awaited_mark,
+    byte_callback,
     is_of_use,
-    list_place,
-    told_of,
+    list_source,
     when_copied,
 )
-from gradscope.rollouts.places.urls import explaining, shown_url
+from gradscope.rollouts.sources.urls import explaining, shown_url
 from gradscope.writing import atomic_write, is_own, partial_file
 
 _INDEX = "index.json"
-_MOST_UNTOLD = 4 << 30  # bytes that are copied of a file whose server does not tell how many it has
+_MOST_UNSIZED = 4 << 30  # bytes that are copied of a file whose size the server does not report
 _MOST_GROWTH = 256 << 20
 """How much more than twice its size a file may have by the time that it is copied: a log that is being written."""
 _STAND_IN = b"gradscope keeps the name of this file and did not copy it\n"
@@ -40,14 +40,14 @@ _STAND_IN = b"gradscope keeps the name of this file and did not copy it\n"
 
 @dataclass(slots=True, kw_only=True)
 class Mirror:
-    """The copy of one place."""
+    """The copy of one source."""
 
-    url: str  # the place, as typed; may hold credentials, so it is never written
-    listing: Listing  # what lay there at the last look
+    url: str  # the source, as typed; may hold credentials, so it is never written
+    listing: Listing  # its files at the last look
     home: Path  # the folder of this copy, with its index, in the cache
-    progress: ProgressCallback  # told of each copied part, in bytes
+    progress: ProgressCallback  # called with each copied part, in bytes
     copied: dict[str, tuple[int | None, str | None]] = field(default_factory=dict)
-    """File -> size and mark of what was copied last."""
+    """File -> size and mark when it was last copied."""
 
     @property
     def root(self) -> Path:
@@ -57,18 +57,18 @@ class Mirror:
 
     @property
     def path(self) -> Path:
-        """What readers are given: the copy, or a glob in it."""
+        """The path for readers: the copy, or a glob in it."""
         return self.root / self.listing.pattern if self.listing.pattern else self.root
 
-    def place_of(self, entry: Entry) -> Path:
+    def local_path(self, entry: Entry) -> Path:
         """Where the copy of a file lies."""
         return self.root / entry.name if entry.name else self.root
 
     def refresh(self) -> None:
-        """Copy what is new or changed and is read at once, mark what can be had, and remove what is gone."""
+        """Copy new and changed files that are read at once, mark those copied on demand, and remove deleted ones."""
         self._make_home()
         self._read_index()
-        self._remove_others()
+        self._remove_stale()
         now = []
         for entry in self.listing.entries:
             match self._when(entry):
@@ -98,17 +98,17 @@ class Mirror:
                 )
 
     def _is_open(self) -> bool:
-        """Whether others may write in the folder of this copy, or its name leads elsewhere."""
+        """Whether other users may write in the folder of this copy, or its name leads elsewhere."""
         return self.home.is_symlink() or (os.name == "posix" and bool(self.home.stat().st_mode & 0o022))
 
     def _when(self, entry: Entry) -> str:
-        """What was named itself, or by a glob, is copied under any name that may be a log's."""
+        """A file that was named itself, or by a glob, is copied under any name that a log may have."""
         if self.listing.is_file or self.listing.pattern:
             return "now" if is_of_use(entry.name or self.root.name) else "never"
         return when_copied(entry.name)
 
     def copy(self, entries: Iterable[Entry]) -> None:
-        """Copy those of some files that changed, several at a time; a file is whole or not there."""
+        """Copy those of the files that changed, several at a time; a file is complete or absent."""
         wanted = [entry for entry in entries if not self._is_fresh(entry)]
         if not wanted:
             return
@@ -125,18 +125,18 @@ class Mirror:
                 atomic_write(self.home / _INDEX, json.dumps(self.copied, indent=0), force=True)
 
     def _copy_one(self, entry: Entry, count: _ByteCount) -> None:
-        file = self.place_of(entry)
+        file = self.local_path(entry)
         file.parent.mkdir(parents=True, exist_ok=True)
         shown = f"{self.listing.root}/{entry.name}".rstrip("/")
-        largest = _MOST_UNTOLD if entry.size is None else 2 * entry.size + _MOST_GROWTH
-        whole = AtMost(most(largest), shown)
+        largest = _MOST_UNSIZED if entry.size is None else 2 * entry.size + _MOST_GROWTH
+        size_limit = AtMost(most(largest), shown)
 
         def count_both(number: int) -> None:
-            whole.add(number)
+            size_limit.add(number)
             count.add(number)
 
         with partial_file(self.home / hashlib.sha256(os.fsencode(entry.name)).hexdigest()) as partial:
-            self.listing.system.get_file(entry.address, partial.name, callback=told_of(count_both))
+            self.listing.system.get_file(entry.address, partial.name, callback=byte_callback(count_both))
             if entry.size is not None and Path(partial.name).stat().st_size < entry.size:
                 raise InputError(f"The copy of {shown} was cut off.", hint="Run the same command again.")
             self.copied.pop(entry.name, None)
@@ -146,62 +146,62 @@ class Mirror:
         self.copied[entry.name] = (entry.size, entry.mark)
 
     def _is_fresh(self, entry: Entry) -> bool:
-        """Whether the copy is of the file as it is now; where the server tells no time and no tag nobody knows."""
+        """Whether the copy is up to date; never certain where the server reports neither a time nor a tag."""
         return (
             entry.mark is not None
             and self.copied.get(entry.name) == (entry.size, entry.mark)
-            and self.place_of(entry).is_file()
+            and self.local_path(entry).is_file()
         )
 
     def _await(self, entry: Entry) -> None:
-        file = self.place_of(entry)
+        file = self.local_path(entry)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.unlink(missing_ok=True)
         awaited_mark(file).touch()
 
     def _stand_in(self, entry: Entry) -> None:
-        file = self.place_of(entry)
+        file = self.local_path(entry)
         file.parent.mkdir(parents=True, exist_ok=True)
         if not file.is_file() or file.stat().st_size != len(_STAND_IN):
-            file.write_bytes(_STAND_IN)  # of a hundred thousand names none looks at all others
+            file.write_bytes(_STAND_IN)  # without a look at the other hundred thousand names
 
-    def _remove_others(self) -> None:
-        """What is no longer there, and what was a file and is now a folder, or the other way round."""
-        kept = {self.place_of(entry) for entry in self.listing.entries}
-        kept |= {awaited_mark(file) for file in kept}
+    def _remove_stale(self) -> None:
+        """Remove what the source no longer has, and a file that is now a folder, or the other way round."""
+        expected = {self.local_path(entry) for entry in self.listing.entries}
+        expected |= {awaited_mark(file) for file in expected}
         if self.root.is_dir() == self.listing.is_file or self.root.is_symlink() or self.root.parent.is_symlink():
             _remove(self.root.parent)
-        folders = {folder for file in kept for folder in file.parents}
+        folders = {folder for file in expected for folder in file.parents}
         for path in sorted(self.root.rglob("*")) if self.root.is_dir() else ():
-            if path.is_symlink() or (path.exists() and path not in (folders if path.is_dir() else kept)):
+            if path.is_symlink() or (path.exists() and path not in (folders if path.is_dir() else expected)):
                 _remove(path)
 
     def _read_index(self) -> None:
         try:
-            known = read_json(self.home / _INDEX)
-            self.copied = {name: (size, mark) for name, (size, mark) in known.items()}
+            index = read_json(self.home / _INDEX)
+            self.copied = {name: (size, mark) for name, (size, mark) in index.items()}
         except (InputError, OSError, ValueError, TypeError, AttributeError):
             self.copied = {}
 
 
 class _ByteCount:
-    """How many bytes were copied, summed over files that are copied side by side."""
+    """How many bytes were copied, summed over concurrent copies."""
 
-    def __init__(self, progress: ProgressCallback, entries: Iterable[Entry], place: str) -> None:
+    def __init__(self, progress: ProgressCallback, entries: Iterable[Entry], source: str) -> None:
         self._progress = progress
         self._total = sum(entry.size or 0 for entry in entries)
-        self._label = f"copying {place}, {in_bytes(self._total)}"
+        self._label = f"copying {source}, {in_bytes(self._total)}"
         self._done = 0
         self._stopped = False
         self._lock = threading.Lock()
         progress(0, self._total, self._label)
 
     def stop(self) -> None:
-        """Let files that are still on their way end at their next part."""
+        """End the copies that are under way at their next part."""
         self._stopped = True
 
     def add(self, number: int) -> None:
-        """So many bytes more."""
+        """Add so many bytes."""
         if self._stopped:
             raise InterruptedError
         with self._lock:
@@ -210,9 +210,9 @@ class _ByteCount:
 
 
 def mirrored(url: str, progress: ProgressCallback) -> Mirror:
-    """A place, a file, folder or glob, with its copy up to date; ``progress`` is told of copied bytes."""
+    """The up-to-date copy of a file, folder or glob; ``progress`` is called with the copied bytes."""
     with explaining(url):
-        mirror = Mirror(url=url, listing=list_place(url), home=_home(url), progress=progress)
+        mirror = Mirror(url=url, listing=list_source(url), home=_home(url), progress=progress)
         mirror.refresh()
     return mirror
 
@@ -231,7 +231,7 @@ def in_bytes(number: int) -> str:
 
 
 def _home(url: str) -> Path:
-    """By the URL without its password; a query may tell one file from another."""
+    """Named by the URL without its password; a query may distinguish files."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").resolve()
     name = f"{shown_url(url)}?{url.partition('?')[2]}"
     return cache / "gradscope" / "places" / hashlib.sha256(name.encode()).hexdigest()[:20]

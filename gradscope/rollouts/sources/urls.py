@@ -1,6 +1,6 @@
-"""What is a URL, which of them are read, how one is shown, and what a person is told where one cannot be read.
+"""Which names are URLs, which URLs are read, how one is shown, and the error message where one cannot be read.
 
-The words are ours: those of a library may repeat a password or a signature.
+The messages are our own: those of a library may repeat a password or a signature.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+)://")  # two letters or more: on
 
 
 def scheme_of(name: str | Path) -> str | None:
-    """``file`` or one of ``PACKAGES``; None for a path, also for one with ``//`` inside. Others are an InputError."""
+    """``file`` or one of ``PACKAGES``; None for a path, also one with ``//`` inside; any other is an InputError."""
     match = None if isinstance(name, Path) else _SCHEME.match(name)
     if match is None:
         return None
     scheme = match[1].lower()
     if scheme not in PACKAGES and scheme != "file":
-        known = ", ".join(f"{one}://" for one in PACKAGES if one not in ("gcs", "memory"))
+        readable = ", ".join(f"{name}://" for name in PACKAGES if name not in ("gcs", "memory"))
         raise InputError(
-            f"Logs at {scheme}:// are not read; those at {known} and in local folders are.",
+            f"Logs at {scheme}:// are not read; those at {readable} and in local folders are.",
             hint="Copy the log to a folder and name that.",
         )
     return scheme
 
 
 def is_web(url: str) -> bool:
-    """Whether it is of a web server, whose folders are pages of links."""
+    """Whether the URL is of a web server, whose folders are pages of links."""
     return url.lower().startswith(("http://", "https://"))
 
 
@@ -66,7 +66,7 @@ def shown(name: str | Path) -> str:
 
 
 def glob_start(url: str) -> int | None:
-    """Where the first wildcard of a glob stands; None without one. The question mark of the web begins a query."""
+    """Position of the first wildcard of a glob; None without one. On the web a question mark begins a query."""
     match = re.search(r"[*\[]" if is_web(url) else r"[*?\[]", url)
     return None if match is None else match.start()
 
@@ -89,58 +89,58 @@ _NO_NETWORK = ("Connect", "Connection", "Timeout", "DNS", "Resolver", "Offline",
 
 
 def explained(error: BaseException, url: str) -> GradscopeError:
-    """The error that a person gets instead.
+    """The error that is shown instead.
 
     Returns:
         One sentence, with a hint; nothing of the original's text.
     """
-    place, scheme = shown_url(url), scheme_of(url) or ""
+    source, scheme = shown_url(url), scheme_of(url) or ""
     family = {"https": "http", "gcs": "gs"}.get(scheme, scheme)
     chain = list(_chain(error))
-    names = [type(one).__name__ for one in chain]
-    if ours := next((one for one in chain if isinstance(one, GradscopeError)), None):
-        return ours  # what a library made of our refusal
+    names = [type(cause).__name__ for cause in chain]
+    if ours := next((cause for cause in chain if isinstance(cause, GradscopeError)), None):
+        return ours  # a library wrapped our refusal
     if isinstance(error, ImportError):
         package = PACKAGES[scheme]
-        return MissingDependencyError(f"{place} needs the package {package}.", hint=f"pip install {package}")
-    statuses = {status for one in chain if (status := _status(one)) is not None}
-    if statuses & {401, 403} or any(isinstance(one, PermissionError) for one in chain):
-        return InputError(f"{place} may not be read by you.", hint=_CREDENTIALS.get(family))
+        return MissingDependencyError(f"{source} needs the package {package}.", hint=f"pip install {package}")
+    statuses = {status for cause in chain if (status := _status(cause)) is not None}
+    if statuses & {401, 403} or any(isinstance(cause, PermissionError) for cause in chain):
+        return InputError(f"{source} may not be read by you.", hint=_CREDENTIALS.get(family))
     if any(part in name for name in names for part in _NO_CREDENTIALS):
-        return InputError(f"{place} needs credentials, and none were found.", hint=_CREDENTIALS.get(family))
-    if any(isinstance(one, OSError) and one.errno == errno.ENOSPC for one in chain):
+        return InputError(f"{source} needs credentials, and none were found.", hint=_CREDENTIALS.get(family))
+    if any(isinstance(cause, OSError) and cause.errno == errno.ENOSPC for cause in chain):
         return InputError(
-            f"There is no space left for a copy of {place}.",
+            f"There is no space left for a copy of {source}.",
             hint="Set XDG_CACHE_HOME to a folder on a larger disk, or name a folder further down.",
         )
     if refused := statuses - {404}:
-        return InputError(f"{place} cannot be read: the server answers {max(refused)}.", hint="Try again later.")
+        return InputError(f"{source} cannot be read: the server answers {max(refused)}.", hint="Try again later.")
     if not statuses and (
-        any(isinstance(one, ConnectionError | TimeoutError) for one in chain)
+        any(isinstance(cause, ConnectionError | TimeoutError) for cause in chain)
         or any(part in name for name in names for part in _NO_NETWORK)
     ):
         return InputError(
-            f"{place} cannot be reached: no connection.",
+            f"{source} cannot be reached: no connection.",
             hint="Check the network and the name of the host; what was copied already is not copied again.",
         )
-    if 404 in statuses or any(isinstance(one, FileNotFoundError) for one in chain):
-        return InputError(f"There is nothing at {place}.", hint=_WHERE[family])
+    if 404 in statuses or any(isinstance(cause, FileNotFoundError) for cause in chain):
+        return InputError(f"There is nothing at {source}.", hint=_WHERE[family])
     return InputError(
-        f"{place} cannot be read ({names[0]}).",
+        f"{source} cannot be read ({names[0]}).",
         hint="Try again; if it fails again, download the log and name the folder.",
     )
 
 
 @contextmanager
 def explaining(url: str) -> Iterator[None]:
-    """Around whatever asks a file system about a URL: its errors become ours."""
+    """Turns the errors of a file system that is asked about a URL into our own."""
     try:
         yield
     except GradscopeError:
         raise
     except Exception as error:
         reworded = explained(error, url)
-        raise reworded from None  # with its cause a traceback would repeat what a library says
+        raise reworded from None  # with its cause a traceback would repeat the library's message
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -151,5 +151,5 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def _status(error: BaseException) -> int | None:
     """The HTTP status of an error, wherever its library keeps it."""
-    found = getattr(error, "status", None) or getattr(getattr(error, "response", None), "status_code", None)
-    return found if isinstance(found, int) else None
+    status = getattr(error, "status", None) or getattr(getattr(error, "response", None), "status_code", None)
+    return status if isinstance(status, int) else None

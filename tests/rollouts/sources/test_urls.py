@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from gradscope.errors import GradscopeError, InputError, MissingDependencyError
-from gradscope.rollouts.places.urls import explained, explaining, glob_start, is_web, scheme_of, shown, shown_url
+from gradscope.rollouts.sources.urls import explained, explaining, glob_start, is_web, scheme_of, shown, shown_url
 
 
 @pytest.mark.parametrize(

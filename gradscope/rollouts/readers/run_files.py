@@ -1,4 +1,4 @@
-"""A trainer's own configuration, from where it writes it and from ``--run-config``, which wins."""
+"""What a trainer wrote next to its log: its configuration, which ``--run-config`` overrides, metrics and weights."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 
 
 def trainer_settings(request: ReadRequest, trainer: str, files: Iterable[Path]) -> TrainerSettings:
-    """Values by their paths in the first configuration that can be read, with those given, and the trainer's name."""
-    given = read_trainer_settings(request.run_config)
-    found = next(filter(None, map(readable, files)), None)
-    origins = [*(() if found is None else (str(found[0]),)), *(() if given.origin is None else (given.origin,))]
-    values = {} if found is None else flattened(found[1])
+    """Path -> value of the first readable configuration and of ``--run-config``, and the trainer's name."""
+    overrides = read_trainer_settings(request.run_config)
+    config = next(filter(None, map(readable, files)), None)
+    origins = filter(None, (None if config is None else str(config[0]), overrides.origin))
+    values = {} if config is None else flattened(config[1])
     return TrainerSettings(
-        values={**values, **flattened(given.values), "trainer": trainer}, origin=" and ".join(origins) or None
+        values={**values, **flattened(overrides.values), "trainer": trainer}, origin=" and ".join(origins) or None
     )
 
 
 def readable(file: Path) -> tuple[Path, Mapping[str, Any]] | None:
-    """A file with the configuration in it; None where it is not there or holds none."""
+    """A file and the configuration in it; None where it is missing or holds none."""
     if not file.is_file():
         return None
     try:
@@ -46,18 +46,18 @@ Metrics = dict[int, dict[str, float]]
 
 
 def metric_lines(files: Iterable[Path], names: Mapping[str, str], quarantine: QuarantineLog) -> Metrics:
-    """Step -> common name -> value, by several lines a step; those without a step are left out."""
+    """Step -> common name -> value, of all lines of a step together; lines without a step are left out."""
     lines = QuarantineLog()
-    found: Metrics = {}
+    metrics_of: Metrics = {}
     for file in files:
         for _, row in read_jsonl(file, lines):
             step = whole_number(row.get("step"))
             if step is not None:
-                found.setdefault(step, {}).update(_renamed(logged_numbers(row), names))
+                metrics_of.setdefault(step, {}).update(_renamed(logged_numbers(row), names))
     quarantine.lose_metrics(lines)
-    for metrics in found.values():
-        metrics.pop("step", None)
-    return found
+    for values in metrics_of.values():
+        values.pop("step", None)
+    return metrics_of
 
 
 def _renamed(metrics: Mapping[str, float], names: Mapping[str, str]) -> dict[str, float]:
@@ -68,7 +68,7 @@ def with_logged_metrics(request: ReadRequest, run: Run) -> Run:
     """The run with the metrics in its folder: TensorBoard's files, or a ``metrics.jsonl`` under the trainer's names.
 
     Returns:
-        The run; without metrics, which is said, where the files are of several folders, which may be several runs.
+        The run; without metrics, but with a note, where the files are in several folders, which may be several runs.
     """
     folder = request.path if request.path.is_dir() else request.path.parent
     folder = folder.parent if folder.name == "rollout_data" else folder
@@ -76,15 +76,15 @@ def with_logged_metrics(request: ReadRequest, run: Run) -> Run:
     folders = sorted({str(file.parent) for file in events})
     if len(folders) > 1:
         named = f"{len(folders)} folders ({', '.join(folders[:3])}{', ...' if len(folders) > 3 else ''})"
-        said = f"TensorBoard's files lie in {named}: which are of this run is not known, and none were read."
-        return replace(run, source=replace(run.source, missing=(*run.source.missing, said)))
+        sentence = f"TensorBoard's files lie in {named}: which are of this run is not known, and none were read."
+        return replace(run, source=replace(run.source, missing=(*run.source.missing, sentence)))
     if folders:
-        found = _with(run, events, scalar_metrics(events, {}, quarantine))
+        with_metrics = _with(run, events, scalar_metrics(events, {}, quarantine))
     elif lines.is_file():
-        found = _with(run, [lines], metric_lines([lines], {}, quarantine))
+        with_metrics = _with(run, [lines], metric_lines([lines], {}, quarantine))
     else:
         return run
-    return replace(found, source=with_set_aside(found.source, quarantine))
+    return replace(with_metrics, source=with_set_aside(with_metrics.source, quarantine))
 
 
 def _with(run: Run, files: list[Path], metrics: Metrics) -> Run:
@@ -94,11 +94,11 @@ def _with(run: Run, files: list[Path], metrics: Metrics) -> Run:
 
 def scalar_metrics(files: Iterable[Path], names: Mapping[str, str], quarantine: QuarantineLog) -> Metrics:
     """Step -> common name -> value, of TensorBoard's files."""
-    found: Metrics = {}
+    metrics: Metrics = {}
     for file in files:
         for step, scalars in scalars_in(file, quarantine.of_metrics(file)).items():
-            found.setdefault(step, {}).update(_renamed(scalars, names))
-    return found
+            metrics.setdefault(step, {}).update(_renamed(scalars, names))
+    return metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,8 +108,8 @@ class CheckpointLayout:
     patterns: Sequence[str]
     """Globs from a folder of the run to the checkpoints, whose names end in their number of updates."""
     inside: Sequence[str]
-    """Globs from a checkpoint to the model; the first that holds whole weights counts, the checkpoint itself last."""
-    merge: Callable[[Path], str]  # what to run for a checkpoint that holds no model yet, as a sentence
+    """Globs from a checkpoint to the model; the first with complete weights counts, the checkpoint itself last."""
+    merge: Callable[[Path], str]  # the sentence that says what to run for a checkpoint that holds no model yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,22 +123,22 @@ class SavedWeights:
 
 
 def saved_weights(request: ReadRequest, layout: CheckpointLayout, roots: Iterable[Path]) -> SavedWeights:
-    """The checkpoints below the folders of a run, of a number the first, with what ``--initial`` gives."""
-    found: dict[int, WeightsRef] = {}
+    """The checkpoints below the folders of a run, the first of each number, and the weights of ``--initial``."""
+    weights_of: dict[int, WeightsRef] = {}
     unmerged: dict[int, Reason] = {}
     for root in roots:
         for number, folder in numbered_folders(root, layout.patterns):
-            weights = None if number in found else _model_in(folder, number, layout, request)
+            weights = None if number in weights_of else _model_in(folder, number, layout, request)
             if weights is not None:
-                found[number] = weights
-            elif number not in found:
+                weights_of[number] = weights
+            elif number not in weights_of:
                 text = f"{folder.name} holds no Hugging Face model"
                 unmerged.setdefault(number, Reason("weights_unmerged", text, hint=layout.merge(folder)))
 
     def base_of(adapter: Path) -> str | None:
         return request.model or find_base(adapter, adapter.parent)
 
-    weights_of_all = with_initial((found[number] for number in sorted(found)), request.initial, base_of)
+    weights_of_all = with_initial((weights_of[number] for number in sorted(weights_of)), request.initial, base_of)
     readable = {weights.num_updates for weights in weights_of_all}
     bases = [Path(weights.base) for weights in weights_of_all if weights.base]
     model = None if request.model is None else Path(request.model)
@@ -150,7 +150,7 @@ def saved_weights(request: ReadRequest, layout: CheckpointLayout, roots: Iterabl
 
 
 def numbered_folders(root: Path, patterns: Iterable[str]) -> Iterator[tuple[int, Path]]:
-    """Updates and folder of each checkpoint; where a pattern meets those of several runs, none of them."""
+    """Number of updates and folder of each checkpoint; a pattern that matches those of several runs yields none."""
     for pattern in patterns:
         folders = [folder for folder in sorted(root.glob(pattern)) if folder.is_dir()]
         if len({folder.parent for folder in folders}) == 1:

@@ -1,1 +1,0 @@
-"""Logs that lie elsewhere: what a URL names, copied to this machine and kept up to date."""

@@ -1,0 +1,1 @@
+"""Remote logs: the files that a URL names, copied to this machine and kept up to date."""
