@@ -94,7 +94,7 @@ def test_what_failed_leaves_the_old_file_and_names_it(tmp_path: Path, monkeypatc
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(writing, "take_place", full)
+    monkeypatch.setattr(writing, "move_into_place", full)
     with pytest.raises(OSError, match="No space left") as caught:
         atomic_write(path, "new", force=True)
     assert caught.value.filename == str(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -37,7 +37,7 @@ def with_records(*, leave_out: tuple[str, ...] = (), needs_torch: bool = True) -
         for name, parameter in inspect.signature(command).parameters.items():
             if is_dataclass(hints[name]) and isinstance(hints[name], type):
                 records[name] = hints[name]
-                shown += _flags(hints[name], leave_out)
+                shown += _flags(hints[name], leave_out, command.__name__)
             else:
                 flag = _flag(hints[name], options.get(name))
                 shown.append(parameter.replace(annotation=flag, kind=inspect.Parameter.KEYWORD_ONLY))
@@ -87,12 +87,14 @@ def _with_signature(command: Command, shown: list[inspect.Parameter]) -> Command
     return command
 
 
-def _flags(record: type, leave_out: tuple[str, ...]) -> Iterator[inspect.Parameter]:
+def _flags(record: type, leave_out: tuple[str, ...], command: str) -> Iterator[inspect.Parameter]:
     """The flags of a record's fields as parameters; those of all records of a command share one name space."""
     for field, hint, option in _asked(record, leave_out):
         if option is None:
-            yield from _flags(hint, leave_out)
+            yield from _flags(hint, leave_out, command)
         else:
+            if option.values_of is not None:
+                option = replace(option, help=f"{option.help} {option.values_of(command)}")
             yield inspect.Parameter(
                 option.parameter, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=_flag(hint, option)
             )
