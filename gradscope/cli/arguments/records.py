@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
+from gradscope.cli.arguments.options import parse_choices
 from gradscope.cli.blas import late_modules, one_blas_thread
 from gradscope.option import Option, options_of
 from gradscope.rollouts.read_options import ReadOptions
@@ -44,7 +45,7 @@ def with_records(*, leave_out: tuple[str, ...] = (), needs_torch: bool = True) -
 
         @functools.wraps(command)
         def called_with_flags(**values: Any) -> None:
-            made = {name: _make(record, values, leave_out) for name, record in records.items()}
+            made = {name: _make(record, values, leave_out, command.__name__) for name, record in records.items()}
             read = next((name for name, record in records.items() if record is ReadOptions), None)
             if read is None:
                 command(**values, **made)
@@ -93,8 +94,8 @@ def _flags(record: type, leave_out: tuple[str, ...], command: str) -> Iterator[i
         if option is None:
             yield from _flags(hint, leave_out, command)
         else:
-            if option.values_of is not None:
-                option = replace(option, help=f"{option.help} {option.values_of(command)}")
+            if option.names_of is not None:
+                option = replace(option, help=f"{option.help} Any of {', '.join(option.names_of(command))}.")
             yield inspect.Parameter(
                 option.parameter, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=_flag(hint, option)
             )
@@ -126,10 +127,14 @@ def _flag(hint: Any, option: Option | None) -> Any:
     return Annotated[str | None if {str, Path} <= set(get_args(bare)) else bare, flag]
 
 
-def _make(record: type, values: dict[str, Any], leave_out: tuple[str, ...]) -> Any:
+def _make(record: type, values: dict[str, Any], leave_out: tuple[str, ...], command: str) -> Any:
     """The record from the values of its flags, which are taken out."""
-    chosen = {
-        field.name: _make(hint, values, leave_out) if option is None else values.pop(option.parameter)
-        for field, hint, option in _asked(record, leave_out)
-    }
+    chosen = {}
+    for field, hint, option in _asked(record, leave_out):
+        if option is None:
+            chosen[field.name] = _make(hint, values, leave_out, command)
+        else:
+            value = values.pop(option.parameter)
+            names = None if option.names_of is None else option.names_of(command)
+            chosen[field.name] = value if names is None else parse_choices(option.flags[0], value, names)
     return record(**chosen)

@@ -64,7 +64,7 @@ def claims(
 
     steps, held_out = parse_steps(asked.step), parse_files("--samples", asked.samples)
     more = read_claims(claims_file) if claims_file else ()
-    with delivery(out, "claims") as result:
+    with delivery(out) as result:
         with result.progress() as progress:
             report = measure_claims(
                 run,

@@ -50,7 +50,7 @@ def compare(
     from gradscope.diagnostics.report.index import MOST_BESIDE
 
     budgets = parse_counts("--k", k)
-    with delivery(out, "compare") as result:
+    with delivery(out) as result:
         with result.progress() as progress:
             comparison = compare_runs(
                 *runs, ks=budgets, only=vary, gradients=gradients, strict=read.strict, read=read, progress=progress

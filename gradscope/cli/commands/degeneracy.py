@@ -95,7 +95,7 @@ def degeneracy(
 
     sizes, base = parse_counts("--group-size", asked.group_size), _base_pass_rate(asked.base_pass_rate)
     _refuse_alone(follow, as_json=out.as_json)
-    with delivery(out, "degeneracy") as result:
+    with delivery(out) as result:
         if follow.follow:
             _print_steps(run, asked, follow, read)
         with result.progress() as progress:

@@ -58,7 +58,7 @@ def passk(
     from gradscope.diagnostics.passk.measure import measure_pass_at_k
 
     budgets = parse_counts("--k", k)
-    with delivery(out, "passk") as result:
+    with delivery(out) as result:
         with result.progress() as progress:
             report = measure_pass_at_k(
                 *files, ks=budgets, success_threshold=success_threshold, read=read, progress=progress

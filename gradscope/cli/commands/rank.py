@@ -81,7 +81,7 @@ def rank(
         out = replace(out, show=["heldout"])  # no pass is made whose numbers are not shown
     advantages = parse_names("--advantage", asked.advantage)
     sizes = parse_counts("--group-size", asked.group_size)
-    with delivery(out, "rank") as result:
+    with delivery(out) as result:
         with result.progress() as progress:
             report = measure_rank(
                 run,

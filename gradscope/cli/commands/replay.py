@@ -57,7 +57,7 @@ def replay(
     from gradscope.diagnostics.replay.measure import replay_run
 
     steps = parse_steps(step)
-    with delivery(out, "replay", judges=True) as result:
+    with delivery(out, judges=True) as result:
         with result.progress() as progress:
             report = replay_run(
                 run,

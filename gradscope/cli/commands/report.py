@@ -86,7 +86,7 @@ def report(
     from gradscope.diagnostics.report.measure import report_run, runs_below
 
     steps, held_out = parse_steps(asked.step), parse_files("--samples", asked.samples)
-    with delivery(out, "report") as result, _outputs(page, force=out.force, inputs=result.inputs) as folder:
+    with delivery(out) as result, _outputs(page, force=out.force, inputs=result.inputs) as folder:
         with result.progress() as progress:
             below = () if read.reader is not None or len(runs) > 1 else runs_below(runs[0], progress)
         if len(runs) > 1 or len(below) > 1:

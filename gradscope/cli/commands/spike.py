@@ -44,7 +44,7 @@ def spike(
     """
     from gradscope.diagnostics.spike.measure import measure_spike
 
-    with delivery(out, "spike") as result:
+    with delivery(out) as result:
         with result.progress() as progress:
             report = measure_spike(
                 run,

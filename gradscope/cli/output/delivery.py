@@ -20,7 +20,6 @@ from typing import Annotated
 
 import typer
 
-from gradscope.cli.arguments.options import parse_choices
 from gradscope.cli.output.streams import pause, progress_bar, say, show_next, write_data
 from gradscope.cli.output.streams import show as print_result
 from gradscope.errors import OutputExistsError
@@ -29,7 +28,7 @@ from gradscope.option import Option
 from gradscope.progress import ProgressCallback
 from gradscope.render.files import document_of, notes_of
 from gradscope.render.registry import render_table, spec_of
-from gradscope.render.terminal.names import ALL, NOTES, VERDICT, choices_of, describe_choices
+from gradscope.render.terminal.names import ALL, NOTES, VERDICT, choices_of
 from gradscope.results.envelope import render_json
 from gradscope.results.source import Source
 from gradscope.writing import atomic_write, is_own, move_into_place, naming, one_writer, partial_folder
@@ -138,7 +137,11 @@ class DeliveryOptions:
 
     show: Annotated[
         list[str] | None,
-        _option("Further tables, which the answer names.", "NAME,...", values_of=describe_choices),
+        _option(
+            "Further tables, which the answer names; all of them, or the verdict alone.",
+            "NAME,...",
+            names_of=choices_of,
+        ),
     ] = None
     as_json: Annotated[bool, _option("Print one JSON document and nothing else.", flags=("--json",))] = False
     output: Annotated[
@@ -233,19 +236,17 @@ class Delivery:
 
 
 @contextmanager
-def delivery(options: DeliveryOptions, command: str = "", *, judges: bool = False) -> Iterator[Delivery]:
+def delivery(options: DeliveryOptions, *, judges: bool = False) -> Iterator[Delivery]:
     """Opens the output folder around a command's work; of several processes the main one does, and all are connected.
 
     Yields:
         The delivery; at its end the files are at their destination and named on stderr.
 
     Raises:
-        UsageError: The command has no table of such a name.
         Exit: Parts of the input could not be read; the exit code is 2, and the result is that of the others.
     """
-    show = parse_choices("--show", options.show, choices_of(command))
     if num_processes() == 1:
-        with _opened(options, show) as opened:
+        with _opened(options) as opened:
             yield opened
         _say_losses(opened.lost, judges=judges)
         return
@@ -253,18 +254,19 @@ def delivery(options: DeliveryOptions, command: str = "", *, judges: bool = Fals
 
     with connected_processes():
         if process_index() == 0:
-            with _opened(options, show) as opened:
+            with _opened(options) as opened:
                 yield opened
             _say_losses(opened.lost, judges=judges)
         else:
             unfinished = unfinished_path(options.output) if options.output else None
+            show = tuple(options.show or ())
             yield Delivery(as_json=False, staging=None, unfinished=unfinished, quiet=True, show=show)
 
 
 @contextmanager
-def _opened(options: DeliveryOptions, show: tuple[str, ...]) -> Iterator[Delivery]:
+def _opened(options: DeliveryOptions) -> Iterator[Delivery]:
     output, force, quiet = options.output, options.force, options.quiet
-    made = partial(Delivery, as_json=options.as_json, quiet=quiet, show=show)
+    made = partial(Delivery, as_json=options.as_json, quiet=quiet, show=tuple(options.show or ()))
     if output is None:
         yield made(staging=None, unfinished=None)
         return

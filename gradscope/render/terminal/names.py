@@ -33,8 +33,3 @@ TABLES: Mapping[str, tuple[str, ...]] = {
 def choices_of(command: str) -> tuple[str, ...]:
     """The names that ``--show`` takes in a command."""
     return (*TABLES.get(command, ()), NOTES, VERDICT, ALL)
-
-
-def describe_choices(command: str) -> str:
-    """The sentence of the help on these names."""
-    return f"Any of {', '.join([*TABLES.get(command, ()), NOTES])}; {ALL}, or the {VERDICT} alone."
