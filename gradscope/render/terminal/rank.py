@@ -22,13 +22,7 @@ from gradscope.render.views.rank import ROLLOUT_VIEWS
 from gradscope.render.views.rank_parts import PART_VIEWS, TRAJECTORY
 from gradscope.render.views.view import Column, digits, evenly, unless_empty
 from gradscope.render.words import FACTS, UNDEFINED, Footnotes, cell, why_alone
-from gradscope.results.rank import (
-    RankCurvePoint,
-    RankReport,
-    StepGeometry,
-    TokenRankPoint,
-    WeightRankPoint,
-)
+from gradscope.results.rank import RankCurvePoint, RankReport, StepGeometry, TokenRankPoint, WeightRankPoint
 from gradscope.say import as_ranges, non_finite_word
 
 _Point = RankCurvePoint | TokenRankPoint | WeightRankPoint

@@ -30,14 +30,7 @@ def test_rows_are_those_of_one_backward_a_rollout_in_one_batch_or_many(batch_tok
     prepared = prepare_step(tiny_policy("qwen3_gqa_norms", dtype=torch.float64), tiny_groups(), DAPO)
     policy, plan, accumulator = prepared.policy, prepared.plan, GramAccumulator(6, torch.device("cpu"))
     logprobs = {}
-    slow = stream_gram(
-        policy.model,
-        policy.trainable,
-        plan,
-        prepared.batches(range(6), batch_tokens),
-        accumulator,
-        logprobs.__setitem__,
-    )
+    slow = stream_gram(prepared, prepared.batches(range(6), batch_tokens), accumulator, logprobs.__setitem__)
     rows = naive_rows(policy, tiny_groups(), 1 / sum(len(of.completion_ids) for of in plan.sequences))
     assert relative(accumulator.gram.numpy(), rows @ rows.T) < 1e-12
     assert accumulator.num_parameters == policy.num_parameters
@@ -51,7 +44,7 @@ def test_parameters_that_no_rule_covers_are_named_and_left_out(monkeypatch):
     prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(1, 2), DAPO)
     policy, accumulator = prepared.policy, GramAccumulator(2, torch.device("cpu"))
     batches = prepared.batches(range(2), 4096)
-    slow = stream_gram(policy.model, policy.trainable, prepared.plan, batches, accumulator, lambda *_: None)
+    slow = stream_gram(prepared, batches, accumulator, lambda *_: None)
     assert slow == frozenset(policy.trainable)
     assert not accumulator.gram.any()
     assert accumulator.num_parameters == 0
@@ -64,7 +57,7 @@ def test_what_a_pass_has_freed_goes_back_before_the_next_one_where_much_waits(mo
     batches, total, seen = step.batches(range(6), 1), GramAccumulator(6, policy.device), []
     policy.model.model.embed_tokens.register_forward_hook(lambda *_: seen.append("ran"))
     monkeypatch.setattr("gradscope.gradients.engines.stream.trim_heap", lambda: seen.append("trimmed"))
-    stream_gram(policy.model, policy.trainable, step.plan, batches, total, lambda *_: None, max_pending_bytes=stored)
+    stream_gram(step, batches, total, lambda *_: None, max_pending_bytes=stored)
     assert [event for event, _ in groupby(seen)] == ["ran", "trimmed"] * times  # the last when nothing waits any more
 
 

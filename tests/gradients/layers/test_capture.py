@@ -125,12 +125,12 @@ def test_nothing_is_left_behind_on_the_model():
 def gram_of(policy, way: str, *, recompute: bool):
     prepared = prepare_step(policy, tiny_groups(), DAPO)
     total = GramAccumulator(6, torch.device("cpu"))
-    common = {"on_sequence": lambda *_: None, "recompute": recompute}
+    prepared.budget.recompute = recompute
     if way == "prompt":
-        slow = prompt_gram(policy.model, policy.trainable, prepared.plan, 4096, total, **common)
+        slow = prompt_gram(prepared, 4096, total, lambda *_: None)
     else:
         batches = prepared.batches(range(6), 4096 if way == "one batch" else 20)
-        slow = stream_gram(policy.model, policy.trainable, prepared.plan, batches, total, **common)
+        slow = stream_gram(prepared, batches, total, lambda *_: None)
     return total.gram, slow
 
 

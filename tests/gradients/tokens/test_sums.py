@@ -89,7 +89,7 @@ def test_parameters_without_a_rule_are_added_slowly(monkeypatch: pytest.MonkeyPa
     tokens, weights = asked(prepared)
     none = np.zeros(NUM_WEIGHTINGS, dtype=bool)
     expected = measure_token_sums(prepared, tokens, weights, none)
-    monkeypatch.setattr(sums_module, "stream_gram", lambda model, trainable, *_, **__: frozenset(trainable))
+    monkeypatch.setattr(sums_module, "stream_gram", lambda step, *_, **__: frozenset(step.policy.trainable))
     result = measure_token_sums(prepared, tokens, weights, none, max_bytes=1)
     assert relative(result, expected) < 1e-5
 
