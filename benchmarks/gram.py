@@ -98,25 +98,29 @@ def engines(model: Any, trainable: dict[str, Any], plan: Any, batch: Any) -> dic
     from gradscope.gradients.engines.loop import GramAccumulator, loop_gram
     from gradscope.gradients.engines.prompt import prompt_gram
     from gradscope.gradients.engines.stream import stream_gram
-    from gradscope.gradients.model.batches import BATCH_COST, MAX_BATCH_TOKENS, pad_batch, split_rows
+    from gradscope.gradients.model.batches import MAX_BATCH_TOKENS
+    from gradscope.gradients.model.budget import TokenBudget
+    from gradscope.gradients.model.policy import MeasuredPolicy
+    from gradscope.gradients.plan.prepared_step import PreparedStep
 
     def run(add_up: Callable[[Any], object]) -> Any:
-        total = GramAccumulator(len(plan.rows), torch.device("cpu"))
+        total = GramAccumulator(len(plan.rows), cpu)
         add_up(total)
         return total
 
-    tokens, rows = batch.input_ids.numel(), plan.sequences
+    tokens, cpu, dtype = batch.input_ids.numel(), torch.device("cpu"), torch.float32
+    policy = MeasuredPolicy(model=model, tokenizer=None, trainable=trainable, kind="full", device=cpu, dtype=dtype)
+    step = PreparedStep(step=1, groups=(), policy=policy, plan=plan, budget=TokenBudget(tokens))
 
     def stream(most: int) -> Callable[[], Any]:
-        parts = split_rows([row.length for row in rows], most, BATCH_COST)
-        batches = [pad_batch(part, [rows[index] for index in part], torch.device("cpu")) for part in parts]
-        return lambda: run(lambda total: stream_gram(model, trainable, plan, batches, total, lambda *_: None))
+        batches = step.batches(range(len(plan.rows)), most)
+        return lambda: run(lambda total: stream_gram(step, batches, total, lambda *_: None))
 
     return {
         "loop": lambda: run(lambda total: loop_gram(model, trainable, plan, total, lambda *_: None)),
         "stream": stream(MAX_BATCH_TOKENS),
         BY_ROW: stream(256),
-        "prompt": lambda: run(lambda total: prompt_gram(model, trainable, plan, tokens, total, lambda *_: None)),
+        "prompt": lambda: run(lambda total: prompt_gram(step, tokens, total, lambda *_: None)),
     }
 
 

@@ -34,7 +34,7 @@ FLIPPED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     **{ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is},
 }
 OTHER_ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
-    **{ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Div},
+    **{ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Div}
 }
 ORIGINAL = ".original"
 HANGS = 600.0  # seconds after which a module's own tests hang, on a busy machine too

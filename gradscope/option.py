@@ -23,6 +23,7 @@ class Option:
     shows_default: bool = True  # whether the help repeats the default
     at_least: int | None = None  # a smaller number is refused
     complete: Callable[[str], list[str]] | None = None  # a shell's completions for the beginning of a value
+    names_of: Callable[[str], tuple[str, ...]] | None = None  # command -> the names that the option takes in it
 
     @property
     def parameter(self) -> str:

@@ -25,11 +25,7 @@ CASES: dict[str, dict[str, Any]] = {
         "reference_policy_kl_type": "k1",
         "reference_policy_kl_penalty": 0.1,
     },
-    "k2, temperature": {
-        "reference_policy_kl_type": "k2",
-        "reference_policy_kl_penalty": 0.3,
-        "temperature": 0.8,
-    },
+    "k2, temperature": {"reference_policy_kl_type": "k2", "reference_policy_kl_penalty": 0.3, "temperature": 0.8},
     "gspo without KL": {
         "token_level_loss": False,
         "sequence_level_importance_ratios": True,

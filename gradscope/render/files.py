@@ -142,16 +142,16 @@ def pandas_of(result: object, table: str | None = None) -> pandas.DataFrame:
 
 def _values(values: Sequence[Any]) -> list[Any]:
     """The cells of a column, all of one kind."""
-    kinds = {_kind_of(value) for value in values if value is not None}
+    kinds = {
+        (bool if isinstance(value, bool) else str if isinstance(value, str) else float)
+        for value in values
+        if value is not None
+    }
     if kinds == {float, str} and all(value in _NOT_FINITE for value in values if isinstance(value, str)):
         return [_NOT_FINITE[value] if isinstance(value, str) else value for value in values]
     if len(kinds) > 1:
         return [None if value is None else str(value) for value in values]
     return list(values)
-
-
-def _kind_of(value: float | str) -> type:
-    return bool if isinstance(value, bool) else str if isinstance(value, str) else float
 
 
 def write_files(result: object, document: Mapping[str, Any], folder: Path) -> list[Path]:

@@ -56,7 +56,7 @@ class Series:
 class Chart:
     """A figure of a section."""
 
-    title: str  # the finding that it shows
+    title: str  # its subject
     kind: ChartKind  # ``lines`` over steps, ``stack`` of shares over steps, or horizontal ``bars`` with a name each
     places: tuple[float | str, ...]  # steps, or the names of bars
     series: tuple[Series, ...]  # at least one; bars have exactly one

@@ -92,8 +92,8 @@ def test_a_function_of_a_group_is_called_a_group_at_a_time(tmp_path: Path) -> No
 def test_a_function_of_a_step_is_called_once(tmp_path: Path) -> None:
     name = function(tmp_path, "return [g - np.mean([o.mean() for o in r]) for g in r]", "by_step=True")
     named_formulation(name)
-    found = compute_step_advantages(name, [[1.0, 1.0, 1.0], [0.0]])
-    assert [group.tolist() for group in found] == [[0.5, 0.5, 0.5], [-0.5]]
+    advantages = compute_step_advantages(name, [[1.0, 1.0, 1.0], [0.0]])
+    assert [group.tolist() for group in advantages] == [[0.5, 0.5, 0.5], [-0.5]]
     with pytest.raises(UsageError, match="it is relative to all groups of a step, and this is one group"):
         compute_advantages(name, [1.0, 0.0])
 

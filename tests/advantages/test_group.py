@@ -77,7 +77,7 @@ def test_leave_one_out_weights_are_what_a_rollout_adds_to_the_others(rewards: li
     """Over all sets of k - 1 others, one by one."""
     expected = []
     for i, own in enumerate(rewards):
-        bests = [max(others) for others in itertools.combinations(rewards[:i] + rewards[i + 1 :], k - 1)]
+        bests = [max(rest) for rest in itertools.combinations(rewards[:i] + rewards[i + 1 :], k - 1)]
         expected.append(k * np.mean([max(own, best) - best for best in bests]))
     np.testing.assert_allclose(leave_one_out_weights(k)(np.array(rewards)), expected, atol=1e-12)
 
@@ -195,9 +195,9 @@ def test_batch_std_is_what_trl_computes(groups: list[np.ndarray]) -> None:
     rewards = np.concatenate(groups)
     std = statistics.stdev(rewards) if len(rewards) > 1 else 0.0
     expected = np.concatenate([group - group.mean() for group in groups]) / (std + 1e-4)
-    found = compute_step_advantages("batch_std", groups)
-    np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-9)
-    assert all(not np.any(of) for of, group in zip(found, groups, strict=True) if np.ptp(group) == 0)
+    advantages = compute_step_advantages("batch_std", groups)
+    np.testing.assert_allclose(np.concatenate(advantages), expected, atol=1e-9)
+    assert all(not np.any(of) for of, group in zip(advantages, groups, strict=True) if np.ptp(group) == 0)
 
 
 @settings(deadline=None)
@@ -205,9 +205,9 @@ def test_batch_std_is_what_trl_computes(groups: list[np.ndarray]) -> None:
 def test_reinforce_plus_plus_is_the_standard_score_over_the_step(groups: list[np.ndarray]) -> None:
     rewards = np.concatenate(groups)
     variance = statistics.variance(rewards) if len(rewards) > 1 else 0.0
-    found = np.concatenate(compute_step_advantages("reinforce_plus_plus", groups))
-    np.testing.assert_allclose(found, (rewards - rewards.mean()) / (variance + 1e-8) ** 0.5, atol=1e-9)
-    assert np.ptp(rewards) > 0 or not np.any(found)
+    result = np.concatenate(compute_step_advantages("reinforce_plus_plus", groups))
+    np.testing.assert_allclose(result, (rewards - rewards.mean()) / (variance + 1e-8) ** 0.5, atol=1e-9)
+    assert np.ptp(rewards) > 0 or not np.any(result)
 
 
 @settings(deadline=None)
@@ -230,7 +230,7 @@ def test_gdpo_hears_a_function_whatever_its_scale_and_nothing_of_dead_groups() -
     np.testing.assert_allclose(alone, tenth, rtol=2e-3)
     assert alone[0] == pytest.approx(alone[2])
     assert not gdpo([rewards, dead], [1.0, 1.0])[1].any()
-    assert [found.tolist() for found in gdpo([dead[:1], dead], [1.0, 1.0])] == [[0.0], [0.0, 0.0, 0.0]]
+    assert [advantages.tolist() for advantages in gdpo([dead[:1], dead], [1.0, 1.0])] == [[0.0], [0.0, 0.0, 0.0]]
 
 
 def test_shrinkage_by_hand() -> None:
@@ -243,7 +243,7 @@ def test_shrinkage_by_hand() -> None:
 def test_ragged_steps_by_hand() -> None:
     groups = [[1.0, 0.0], [1.0, 1.0, 0.0, 0.0], [1.0, 1.0]]
     # five of eight rollouts pass
-    assert [found.tolist() for found in compute_step_advantages("batch_mean", groups)] == [
+    assert [advantages.tolist() for advantages in compute_step_advantages("batch_mean", groups)] == [
         [3 / 8, -5 / 8],
         [3 / 8, 3 / 8, -5 / 8, -5 / 8],
         [3 / 8, 3 / 8],

@@ -44,8 +44,8 @@ def test_formulations_of_tokens_and_of_the_run_take_groups_of_any_size() -> None
     ]
     token_rewards = [[1.0, 1.0], [2.0], [1.0, 3.0], [0.0]]
     # one alone has nothing to be compared with; returns 2, 4 3, 0 have the means 2 and 1
-    found = online_advantage("per_step").advantages(ragged(rewards, token_rewards=token_rewards))
-    assert [advantage.tolist() for advantage in found] == [[0.0, 0.0], [0.0], [2.0, 2.0], [-2.0]]
+    advantages = online_advantage("per_step").advantages(ragged(rewards, token_rewards=token_rewards))
+    assert [advantage.tolist() for advantage in advantages] == [[0.0, 0.0], [0.0], [2.0, 2.0], [-2.0]]
     base = compute_step_advantages("grpo", rewards)
     halved = online_advantage("compensation").advantages(ragged(rewards, logprobs=[np.log([0.5])] * 4))
     np.testing.assert_allclose(np.concatenate(halved), 1.5 * np.concatenate(base))
@@ -60,16 +60,16 @@ def test_per_token_by_hand() -> None:
 def test_opo_by_hand() -> None:
     # b = (1 x 1 + 3 x 0) / 4 in the first group; all lengths alike in the second give the mean
     rollouts = ragged([[1.0, 0.0], [1.0, 0.0, 0.0]], logprobs=[[0.0], [0.0] * 3, [0.0], [0.0], [0.0]])
-    found = online_advantage("opo").advantages(rollouts)
-    np.testing.assert_allclose(np.concatenate(found), [0.75, -0.25, 2 / 3, -1 / 3, -1 / 3])
+    advantages = online_advantage("opo").advantages(rollouts)
+    np.testing.assert_allclose(np.concatenate(advantages), [0.75, -0.25, 2 / 3, -1 / 3, -1 / 3])
 
 
 def test_gdpo_scales_each_function_by_itself() -> None:
     functions = {"right": [1.0, 0.0, 0.0, 0.0], "tidy": [0.0, 0.0, 10.0, 0.0]}
     online = online_advantage("gdpo")
-    found = online.advantages(step([[1.0, 0.0], [10.0, 0.0]], function_rewards=functions))
+    advantages = online.advantages(step([[1.0, 0.0], [10.0, 0.0]], function_rewards=functions))
     # each group's own function is scaled to +-.7071, whose std over the step is .8165: ten times the reward is no more
-    np.testing.assert_allclose(np.concatenate(found).ravel(), [0.866, -0.866, 0.866, -0.866], atol=2e-4)
+    np.testing.assert_allclose(np.concatenate(advantages).ravel(), [0.866, -0.866, 0.866, -0.866], atol=2e-4)
     with pytest.raises(ValueError, match="gdpo needs the rewards of each function"):
         online.advantages(step([[1.0, 0.0]]))
 
@@ -87,9 +87,9 @@ def test_per_step_without_step_rewards() -> None:
 
 @pytest.mark.parametrize(("name", "factors"), [("compensation", [1.0, 1.9]), ("compensation_clipped", [1.0, 1.5])])
 def test_compensation_by_hand(name: str, factors: list[float]) -> None:
-    taken, top = np.log([0.6, 0.05]).tolist(), np.log([0.6, 0.5]).tolist()
+    chosen, top = np.log([0.6, 0.05]).tolist(), np.log([0.6, 0.5]).tolist()
     advantages = online_advantage(name).advantages(
-        step([[1.0, 0.0]], logprobs=[taken, taken[:1]], max_logprobs=[top, top[:1]])
+        step([[1.0, 0.0]], logprobs=[chosen, chosen[:1]], max_logprobs=[top, top[:1]])
     )
     plus, minus = compute_advantages("grpo", [1.0, 0.0])
     np.testing.assert_allclose(advantages[0], plus * np.array(factors))
@@ -156,13 +156,13 @@ def test_spo_by_hand() -> None:
     assert online.remembers
 
 
-@pytest.mark.parametrize(("moved", "kept"), [(0.0, 0.96), (0.009, 2 ** (-0.15)), (0.06, 0.875), (3.0, 0.875)])
-def test_spo_forgets_as_far_as_the_policy_has_moved(moved: float, kept: float) -> None:
+@pytest.mark.parametrize(("moved", "remaining"), [(0.0, 0.96), (0.009, 2 ** (-0.15)), (0.06, 0.875), (3.0, 0.875)])
+def test_spo_forgets_as_far_as_the_policy_has_moved(moved: float, remaining: float) -> None:
     online = online_advantage("spo")
     online.advantages(visit([[1.0, 0.0]], ("a",)))
     before = online.memory.numbers["passes:a"]
     online.advantages(visit([[0.0, 0.0]], ("a",), moved=moved))
-    assert online.memory.numbers["passes:a"] == pytest.approx(kept * before)
+    assert online.memory.numbers["passes:a"] == pytest.approx(remaining * before)
 
 
 def test_spo_pushes_nothing_where_all_of_a_step_is_as_expected() -> None:
@@ -213,8 +213,8 @@ def test_rewards_of_a_step_are_finite_and_by_group(rewards: list[list[float]]) -
 
 def test_rewards_alone_are_enough_for_most() -> None:
     online = OnlineAdvantage("dr_grpo")
-    found = online.advantages(ragged([[1.0, 0.0], [1.0, 0.0, 0.5, 0.5]]))
-    assert np.concatenate(found).tolist() == [0.5, -0.5, 0.5, -0.5, 0.0, 0.0]
+    advantages = online.advantages(ragged([[1.0, 0.0], [1.0, 0.0, 0.5, 0.5]]))
+    assert np.concatenate(advantages).tolist() == [0.5, -0.5, 0.5, -0.5, 0.0, 0.0]
     assert (online.by_token, online.remembers, online.reads_states, online.metrics) == (False, False, False, {})
     online.recall(Memory())
     assert online.memory == Memory()

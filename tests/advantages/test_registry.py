@@ -110,8 +110,8 @@ def test_groups_of_one_size_are_an_array(name: str, size: int) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_each_group_has_its_own_size(name: str) -> None:
     groups = [[1.0, 0.0, 0.0, 1.0, 0.0], [1.0] * 4, [0.0, 1.0, 1.0, 1.0], [0.0] * 7]
-    for found, group in zip(compute_step_advantages(name, groups), groups, strict=True):
-        np.testing.assert_array_equal(found, compute_advantages(name, group))
+    for result, group in zip(compute_step_advantages(name, groups), groups, strict=True):
+        np.testing.assert_array_equal(result, compute_advantages(name, group))
 
 
 def test_groups_of_a_step_are_refused_as_groups_are() -> None:

@@ -45,14 +45,14 @@ def test_idle_modules_are_loaded_only_where_something_looks_into_them(inner: str
     assert done.stdout.split() == ["False", "True"]
 
 
-@pytest.mark.parametrize("told", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT"])
-def test_threads_sleep_soon_while_they_wait_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch, told: str) -> None:
+@pytest.mark.parametrize("variable", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT"])
+def test_threads_sleep_soon_while_they_wait_by_default(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
         monkeypatch.setenv(name, "")  # so that what is set below is taken back
         monkeypatch.delenv(name)
-    monkeypatch.setenv(told, "ACTIVE")
+    monkeypatch.setenv(variable, "ACTIVE")
     patient_threads()
-    assert os.environ.get("GOMP_SPINCOUNT") == ("ACTIVE" if told == "GOMP_SPINCOUNT" else None)
-    monkeypatch.delenv(told)
+    assert os.environ.get("GOMP_SPINCOUNT") == ("ACTIVE" if variable == "GOMP_SPINCOUNT" else None)
+    monkeypatch.delenv(variable)
     patient_threads()
     assert os.environ["GOMP_SPINCOUNT"] == "3000"

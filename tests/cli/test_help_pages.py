@@ -63,14 +63,14 @@ def test_every_option_is_whole_with_its_names_choices_and_default(cli: Cli, name
     assert max(map(len, page.splitlines())) <= 80
     assert "…" not in page
     assert re.fullmatch(rf"Usage: gradscope {name} \[OPTIONS\]( \[?[A-Z_]+\]?(\.\.\.)?)?", page.splitlines()[0])
-    told = " ".join(line.strip("│ ") for line in page.splitlines())
-    for one in COMMANDS[name].params:
-        assert all(flag in told for flag in one.opts if flag.startswith("--"))
-        assert all(word in told for word in (one.metavar or "").split("|"))
-        assert not one.help or " ".join(one.help.replace("\\[", "[").split()) in told
+    reported = " ".join(line.strip("│ ") for line in page.splitlines())
+    for first in COMMANDS[name].params:
+        assert all(flag in reported for flag in first.opts if flag.startswith("--"))
+        assert all(word in reported for word in (first.metavar or "").split("|"))
+        assert not first.help or " ".join(first.help.replace("\\[", "[").split()) in reported
     if name == "rank":
-        assert told.count("[default: auto]") == 4
-        assert "[default: None]" not in told
+        assert reported.count("[default: auto]") == 4
+        assert "[default: None]" not in reported
 
 
 def test_a_long_example_goes_on_behind_a_backslash() -> None:
@@ -80,8 +80,8 @@ def test_a_long_example_goes_on_behind_a_backslash() -> None:
 
 
 def test_the_names_of_help_are_no_options_of_a_command() -> None:
-    for one in COMMANDS.values():
-        assert not set(HELP_NAMES) & {flag for option in one.params for flag in option.opts}
+    for first in COMMANDS.values():
+        assert not set(HELP_NAMES) & {flag for option in first.params for flag in option.opts}
 
 
 @pytest.mark.slow

@@ -117,8 +117,8 @@ def test_paths_open_from_anywhere_and_ids_stay(odd: Path, tmp_path: Path, monkey
     }
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
-    (kept,) = remembered_for("../log.jsonl")
-    assert kept.options["initial"] == str(tmp_path / "base")
+    (remaining,) = remembered_for("../log.jsonl")
+    assert remaining.options["initial"] == str(tmp_path / "base")
 
 
 def test_paths_below_the_file_are_kept_from_there(cli: Cli, odd: Path, tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_another_users_file_is_said_to_be_and_never_written(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [
         ("[runs", "is not TOML"),
         (f"a = {'[' * 100_000}", "is not TOML: it is nested too deeply"),
@@ -198,11 +198,11 @@ def test_another_users_file_is_said_to_be_and_never_written(
         (f'{TABLE}metric-column = ["a=b", 3]', "no line of text"),
     ],
 )
-def test_hostile_files_end_in_one_clear_error(cli: Cli, odd: Path, text: str, said: str) -> None:
+def test_hostile_files_end_in_one_clear_error(cli: Cli, odd: Path, text: str, output: str) -> None:
     Path(FILE).write_text(text)
     done = cli("degeneracy", odd.name)
     assert (done.code, done.out) == (2, "")
-    assert said in done.err
+    assert output in done.err
     assert "\x1b" not in done.err
     assert len(done.err.splitlines()) == 2
 

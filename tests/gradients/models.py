@@ -215,8 +215,8 @@ def naive_token_rows(policy: MeasuredPolicy, groups: list[RolloutGroup]) -> np.n
     return np.stack([flat_gradient(token, parameters) for of_rollout in logprobs for token in of_rollout])
 
 
-def relative(found: np.ndarray, expected: np.ndarray) -> float:
-    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+def relative(result: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.linalg.norm(result - expected) / np.linalg.norm(expected))
 
 
 _SHAPE = {

@@ -91,7 +91,7 @@ class OtherDevice(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, name = dict(kwargs or {}), func._schema.name.removeprefix("aten::")
         tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        there = any(isinstance(tensor, Elsewhere) for tensor in tensors)
+        remote = any(isinstance(tensor, Elsewhere) for tensor in tensors)
         asked = kwargs.get("device")
         if asked is not None:
             kwargs["device"] = torch.device("cpu")
@@ -104,8 +104,8 @@ class OtherDevice(TorchDispatchMode):
                 raise RuntimeError(f"{_caller()} copies to the CPU and goes on before the numbers have come")
             if waits and not later:
                 self._wait("up" if goes else "down")
-            there = goes
-        elif there:
+            remote = goes
+        elif remote:
             self._require_one_place(name, tensors)
             if name in ASKS:
                 self._wait("asked")
@@ -116,25 +116,25 @@ class OtherDevice(TorchDispatchMode):
                 if any(not isinstance(index, Elsewhere) for index in indices):
                     self._wait("up")
         elif asked is not None:
-            there = torch.device(asked).type == THERE.type
+            remote = torch.device(asked).type == THERE.type
         if name == "histc":  # counts whole numbers on a GPU, and only fractions here
             args = (args[0].inner.float(), *args[1:])
-        found = func(*pytree.tree_map(_inner, args), **pytree.tree_map(_inner, kwargs))
+        result = func(*pytree.tree_map(_inner, args), **pytree.tree_map(_inner, kwargs))
         if name in ("_local_scalar_dense", "equal"):
-            return found
+            return result
         own = {id(tensor.inner): tensor for tensor in tensors if isinstance(tensor, Elsewhere)}
 
         def outer(leaf: Any) -> Any:
-            if not isinstance(leaf, torch.Tensor) or not there:
+            if not isinstance(leaf, torch.Tensor) or not remote:
                 return leaf
             return own.get(id(leaf)) if id(leaf) in own else Elsewhere(leaf)
 
-        return pytree.tree_map(outer, found)
+        return pytree.tree_map(outer, result)
 
     def _require_one_place(self, name: str, tensors: list[torch.Tensor]) -> None:
-        here = [tensor for tensor in tensors if not isinstance(tensor, Elsewhere) and tensor.dim() > 0]
-        if here and name not in INDEXED:
-            shapes = [tuple(tensor.shape) for tensor in here]
+        local = [tensor for tensor in tensors if not isinstance(tensor, Elsewhere) and tensor.dim() > 0]
+        if local and name not in INDEXED:
+            shapes = [tuple(tensor.shape) for tensor in local]
             raise RuntimeError(f"{name}: expected all tensors to be on the same device, but {shapes} are on the CPU")
 
     def _wait(self, kind: str) -> None:
@@ -186,9 +186,9 @@ def moved(model: Any) -> Any:
         for held in (module._parameters, module._buffers):
             for name, tensor in held.items():
                 if tensor is not None and tensor not in done:
-                    there: Any = Elsewhere(tensor.detach())
+                    remote: Any = Elsewhere(tensor.detach())
                     is_parameter = isinstance(tensor, nn.Parameter)
-                    done[tensor] = nn.Parameter(there, tensor.requires_grad) if is_parameter else there
+                    done[tensor] = nn.Parameter(remote, tensor.requires_grad) if is_parameter else remote
                 held[name] = None if tensor is None else done[tensor]
     return model
 

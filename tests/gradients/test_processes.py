@@ -95,8 +95,8 @@ def test_an_error_of_one_is_told_by_it_and_ends_the_others() -> None:
 def test_a_killed_process_ends_the_others_and_one_of_them_says_so() -> None:
     done = ends(3, "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\nall_gather(rank)")
     assert [code for code, _, _ in done] == [2, -9, 2]
-    (said,) = [err for _, _, err in done if err]
-    assert said.startswith("error: Another process of this command ended, so none of them can go on.\nhint: ")
+    (output,) = [err for _, _, err in done if err]
+    assert output.startswith("error: Another process of this command ended, so none of them can go on.\nhint: ")
 
 
 @pytest.mark.slow

@@ -105,57 +105,57 @@ def test_every_number_is_that_of_plain_arithmetic(seed: int, scale: float) -> No
     sequences = [rng.normal(0, scale, rng.integers(1, 9)).tolist() for _ in range(40)]
     advantages = [rng.choice([-1.0, 0.0, 1.0], len(sequence)).tolist() for sequence in sequences]
     sums = sequence_sums(np.concatenate(sequences), [len(s) for s in sequences], np.concatenate(advantages))
-    found = mismatch_estimates(sums, [f"p{at // 2}" for at in range(40)], resampling=FEW)
-    assert {name: found[name].value for name in NAMES} == pytest.approx(
+    estimates = mismatch_estimates(sums, [f"p{at // 2}" for at in range(40)], resampling=FEW)
+    assert {name: estimates[name].value for name in NAMES} == pytest.approx(
         plain(sequences, advantages), rel=1e-9, abs=1e-12
     )
     for name in NAMES:
-        low, high = found[name].ends
-        assert low <= found[name].value <= high
-        assert found[name].num_units == 20
+        low, high = estimates[name].ends
+        assert low <= estimates[name].value <= high
+        assert estimates[name].num_units == 20
 
 
 def test_policies_that_agree_have_no_mismatch_and_no_interval() -> None:
-    found = mismatch_estimates(sequence_sums(np.zeros(20), [2] * 10, np.ones(20)), range(10), resampling=FEW)
+    estimates = mismatch_estimates(sequence_sums(np.zeros(20), [2] * 10, np.ones(20)), range(10), resampling=FEW)
     wanted = dict.fromkeys(NAMES, 0.0) | {"token_ess": 1.0, "sequence_ess": 1.0}
-    assert {name: found[name].value for name in NAMES} == wanted
-    assert all(estimate.interval is None for estimate in found.values())
+    assert {name: estimates[name].value for name in NAMES} == wanted
+    assert all(estimate.interval is None for estimate in estimates.values())
 
 
 def test_one_sequence_has_numbers_without_intervals() -> None:
-    found = mismatch_estimates(sequence_sums([0.1, -0.3], [2]), ["p"], resampling=FEW)
-    assert found["sequence_ess"].value == 1.0
-    assert found["kl_k1"].value == pytest.approx(0.1)
-    assert all(estimate.interval is None for estimate in found.values())
+    estimates = mismatch_estimates(sequence_sums([0.1, -0.3], [2]), ["p"], resampling=FEW)
+    assert estimates["sequence_ess"].value == 1.0
+    assert estimates["kl_k1"].value == pytest.approx(0.1)
+    assert all(estimate.interval is None for estimate in estimates.values())
 
 
 def test_ratios_beyond_floating_point_keep_what_does_not_need_them() -> None:
     sums = sequence_sums([800.0, -800.0, 0.0] * 6, [1] * 18)
-    found = mismatch_estimates(sums, [at // 3 for at in range(18)], resampling=FEW)
-    assert found["token_ess"].value == pytest.approx(1 / 3)
-    assert found["logprob_gap"].value == pytest.approx(1600 / 3)
-    assert found["frac_beyond_2"].value == pytest.approx(2 / 3)
+    estimates = mismatch_estimates(sums, [at // 3 for at in range(18)], resampling=FEW)
+    assert estimates["token_ess"].value == pytest.approx(1 / 3)
+    assert estimates["logprob_gap"].value == pytest.approx(1600 / 3)
+    assert estimates["frac_beyond_2"].value == pytest.approx(2 / 3)
     for name in ("kl_k3", "chi2_token", "chi2_sequence"):
-        assert found[name].undefined == "a ratio in the log is beyond floating-point numbers"
+        assert estimates[name].undefined == "a ratio in the log is beyond floating-point numbers"
 
 
 def test_a_long_sequence_loses_only_the_divergence_of_sequences() -> None:
-    found = mismatch_estimates(sequence_sums([1.0] * 500 + [-1.0], [500, 1]), ["a", "b"], resampling=FEW)
-    assert found["chi2_sequence"].undefined == "a ratio in the log is beyond floating-point numbers"
-    assert found["chi2_token"].value == pytest.approx((500 * math.exp(2) + math.exp(-2)) / 501 - 1)
-    assert found["sequence_ess"].value == pytest.approx(0.5)
+    estimates = mismatch_estimates(sequence_sums([1.0] * 500 + [-1.0], [500, 1]), ["a", "b"], resampling=FEW)
+    assert estimates["chi2_sequence"].undefined == "a ratio in the log is beyond floating-point numbers"
+    assert estimates["chi2_token"].value == pytest.approx((500 * math.exp(2) + math.exp(-2)) / 501 - 1)
+    assert estimates["sequence_ess"].value == pytest.approx(0.5)
 
 
 def test_one_prompt_that_is_all_the_weight_breaks_no_interval() -> None:
-    found = mismatch_estimates(sequence_sums([0.0] * 11 + [60.0], [1] * 12), range(12), resampling=FEW)
-    low, high = found["sequence_ess"].ends
-    assert 0.0 <= low <= found["sequence_ess"].value <= high <= 1.0
-    assert found["sequence_ess"].value == pytest.approx(1 / 12)
+    estimates = mismatch_estimates(sequence_sums([0.0] * 11 + [60.0], [1] * 12), range(12), resampling=FEW)
+    low, high = estimates["sequence_ess"].ends
+    assert 0.0 <= low <= estimates["sequence_ess"].value <= high <= 1.0
+    assert estimates["sequence_ess"].value == pytest.approx(1 / 12)
 
 
 def test_clipping_without_advantages_is_not_known() -> None:
-    found = mismatch_estimates(sequence_sums([0.5], [1]), ["a"], resampling=FEW)
-    assert found["frac_clipped"].undefined == "the log does not have the advantage of every token"
+    estimates = mismatch_estimates(sequence_sums([0.5], [1]), ["a"], resampling=FEW)
+    assert estimates["frac_clipped"].undefined == "the log does not have the advantage of every token"
 
 
 def test_prompts_are_the_unit_that_is_resampled() -> None:
@@ -180,18 +180,18 @@ def test_no_weights_come_from_the_future(steps: list[int], versions: list[int], 
 
 
 def test_lags_are_counted_by_hand() -> None:
-    found = lag_estimates([0] * 10 + [1] * 5 + [3] * 5, [at // 2 for at in range(20)])
-    assert found["mean_lag"].value == 1.0
-    assert found["frac_above_1"].value == 0.25
-    assert (found["max_lag"].value, found["max_lag"].interval) == (3.0, None)
-    assert found["mean_lag"].num_units == 10
+    lags = lag_estimates([0] * 10 + [1] * 5 + [3] * 5, [at // 2 for at in range(20)])
+    assert lags["mean_lag"].value == 1.0
+    assert lags["frac_above_1"].value == 0.25
+    assert (lags["max_lag"].value, lags["max_lag"].interval) == (3.0, None)
+    assert lags["mean_lag"].num_units == 10
 
 
 def test_lags_that_are_all_alike_and_no_lags_at_all() -> None:
     alike = lag_estimates([2.0] * 6, range(6))
     assert (alike["mean_lag"].value, alike["mean_lag"].interval) == (2.0, None)
     assert alike["frac_above_1"].value == 1.0
-    assert all(found.undefined for found in lag_estimates([], []).values())
+    assert all(result.undefined for result in lag_estimates([], []).values())
 
 
 def test_tokens_not_sequences_weigh_the_same() -> None:

@@ -96,8 +96,8 @@ def test_a_stream_gives_as_much_as_its_file_may_unpack_to(tmp_path: Path, monkey
     file = tmp_path / "a.gz"
     file.write_bytes(bytes(10_000))
     assert most_unpacked(file) == 200 * 10_000
-    whole = Unpacked(io.BytesIO(bytes(2_000_000)), file)
-    assert len(io.BufferedReader(whole).read()) == 2_000_000
+    full = Unpacked(io.BytesIO(bytes(2_000_000)), file)
+    assert len(io.BufferedReader(full).read()) == 2_000_000
     beyond = io.BufferedReader(Unpacked(io.BytesIO(bytes(2_000_001)), file))
     with pytest.raises(InputError, match="unpacks to more than 1 MiB, which is 200 times its size"):
         beyond.read()

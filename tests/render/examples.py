@@ -142,7 +142,7 @@ def spectrum(
     step: int, group_id: str | None, size: int, advantage: str = "logged", tensor: str | None = None
 ) -> GradientSpectrum:
     num = 24 if group_id is None and tensor is None else size
-    values = tuple(3.0 * (1 + hash_of(group_id or "", tensor or "")) * 0.7**place for place in range(num))
+    values = tuple(3.0 * (1 + hash_of(group_id or "", tensor or "")) * 0.7**index for index in range(num))
     return GradientSpectrum(
         label=SpectrumLabel(
             step=step,
@@ -192,7 +192,7 @@ def _nulls(size: int) -> dict[str, NullRank]:
 
 
 def profile(size: int, fall: float) -> tuple[float, ...]:
-    values = [fall**place for place in range(size)]
+    values = [fall**index for index in range(size)]
     return tuple(value / sum(values) for value in values)
 
 
@@ -295,12 +295,12 @@ def run_report() -> RunReport:
 
 def comparison(num_cells: int = 4) -> Comparison:
     """The first so many cells of two formulations at two learning rates, one difference decided, one undefined."""
-    whole = read_golden(Comparison, "compare")
-    cells = whole.cells[:num_cells]
+    full = read_golden(Comparison, "compare")
+    cells = full.cells[:num_cells]
     names = {cell.name for cell in cells}
     return replace(
-        whole,
+        full,
         cells=cells,
-        pairs=tuple(pair for pair in whole.pairs if {pair.first, pair.second} <= names),
-        curves=tuple(curve for curve in whole.curves if curve.cell in names),
+        pairs=tuple(pair for pair in full.pairs if {pair.first, pair.second} <= names),
+        curves=tuple(curve for curve in full.curves if curve.cell in names),
     )

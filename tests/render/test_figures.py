@@ -126,12 +126,12 @@ def test_figures_of_dead_groups_show_the_numbers_of_their_tables_and_name_their_
     run = run_of(
         *(
             group_of(
-                [float(chance.random() < 0.1 + 0.06 * step) for _ in range(4 + place % 3)],
+                [float(chance.random() < 0.1 + 0.06 * step) for _ in range(4 + index % 3)],
                 step=step,
-                prompt=f"{step}:{place}",
+                prompt=f"{step}:{index}",
             )
             for step in range(1, 13)
-            for place in range(12)
+            for index in range(12)
         )
     )
     report = degeneracy_of_run(run, base_pass_rate=base, by=by, group_sizes=(2, 3))
@@ -145,10 +145,10 @@ def test_figures_of_dead_groups_show_the_numbers_of_their_tables_and_name_their_
     assert sorted(drawn(by_size, ORANGE)) == sorted(row["iid_prediction"] for row in sizes)
     assert sorted(drawn(by_size, BLUE)) == sorted(row["degeneracy"] for row in sizes)
     assert drawn(rates, ORANGE) == [row["binomial"] for row in tables["degeneracy_histogram"]]
-    said = {name: " ".join(text.get_text() for text in figure.texts) for name, figure in figures.items()}
-    assert f"p: {report.course_pass_rate_origin}" in said["degeneracy"]
-    assert f"p: {report.pass_rate_origin}" in said["degeneracy_by_group_size"]
-    assert f"p = {report.pass_rate.value:.3g}" in said["pass_rates"]
+    output = {name: " ".join(text.get_text() for text in figure.texts) for name, figure in figures.items()}
+    assert f"p: {report.course_pass_rate_origin}" in output["degeneracy"]
+    assert f"p: {report.pass_rate_origin}" in output["degeneracy_by_group_size"]
+    assert f"p = {report.pass_rate.value:.3g}" in output["pass_rates"]
 
 
 def numbers_in(document: object) -> Iterator[float]:
@@ -173,9 +173,9 @@ OTHERS = {
 
 @pytest.mark.parametrize("report", [*(report for report, _ in EXPECTED.values()), *OTHERS.values()])
 def test_no_line_shows_a_number_that_the_document_does_not_have(report: object) -> None:
-    known = np.array(sorted(set(numbers_in(json.loads(render_json(document_of(report)))))))
+    expected = np.array(sorted(set(numbers_in(json.loads(render_json(document_of(report)))))))
     for name, figure in draw_figures(report).items():
         for line in (line for axes in figure.axes for line in axes.lines):
             data = line.get_xdata() if name == "rank_gradient_update" else line.get_ydata()  # its rows are weights
             for value in np.asarray(data, dtype=np.float64):
-                assert np.isnan(value) or np.abs(known - value).min() <= 1e-12 * max(1.0, abs(value)), (name, value)
+                assert np.isnan(value) or np.abs(expected - value).min() <= 1e-12 * max(1.0, abs(value)), (name, value)

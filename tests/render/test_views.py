@@ -58,10 +58,10 @@ def test_a_cell_reads_by_its_value() -> None:
         Column("entry", entry("map", "there"), "count"),
         Column("none", entry("map", "absent"), "count"),
     )
-    whole = Record(number=2, estimate=Estimate(value=0.5, low=0.25, high=0.75), why="", map={"there": 12345})
+    full = Record(number=2, estimate=Estimate(value=0.5, low=0.25, high=0.75), why="", map={"there": 12345})
     alone = Record(number=1.5, estimate=Estimate.exact(0.5), why="one group", map={})
     undefined = Record(number=0, estimate=Estimate.undefined_because("no reward"), why="", map={"there": "7/8"})
-    assert lines_of(View("records", columns), [whole, alone, undefined])[2:] == [
+    assert lines_of(View("records", columns), [full, alone, undefined])[2:] == [
         "abcd…¹  ▁█           —    2.00  +0.500 [+0.25, +0.75]  0.500  12,345     —",
         "abcd…¹  ▁█           —    1.50  +0.500²                0.500       —     —",
         "abcd…¹  ▁█           —    0.00  —³                        —³     7/8     —",

@@ -107,7 +107,7 @@ def test_remarks_stand_behind_the_footnotes_and_have_no_number() -> None:
     notes = Footnotes()
     notes.remark("3 more rows are in the CSV")
     assert notes.number("why") == "¹"
-    assert [notes.number(f"{place}") for place in range(11)][-1] == "¹²"
+    assert [notes.number(f"{index}") for index in range(11)][-1] == "¹²"
     assert (notes.lines()[0], notes.lines()[-1]) == ("¹ why", "3 more rows are in the CSV")
 
 
@@ -184,8 +184,8 @@ def test_a_limit_reads_as_it_was_typed(limit: float, text: str) -> None:
 
 
 def test_a_baseline_has_no_limit_of_its_own() -> None:
-    some = Estimate.exact(0.5)
-    change = Change(baseline=some, change=some, margin=0.0, rule="interval", num_paired=0)
+    chunk = Estimate.exact(0.5)
+    change = Change(baseline=chunk, change=chunk, margin=0.0, rule="interval", num_paired=0)
     assert condition(replace(VERDICT, change=change)) == "frac_reward_zero_std against the baseline"
 
 

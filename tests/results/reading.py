@@ -43,16 +43,16 @@ def _record(kind: Any, plain: dict[str, Any]) -> Any:
 def _value(kind: Any, plain: Any) -> Any:
     origin, inside = get_origin(kind) or kind, get_args(kind)
     if origin in (Union, UnionType):
-        others = [one for one in inside if one is not NoneType]
-        (one, *_) = [one for one in others if _may_be(get_origin(one) or one, plain)] or others
-        return None if plain is None else _value(one, plain)
+        rest = [first for first in inside if first is not NoneType]
+        (first, *_) = [first for first in rest if _may_be(get_origin(first) or first, plain)] or rest
+        return None if plain is None else _value(first, plain)
     if origin is LazyRows:
         return LazyRows({name: column_of([row[name] for row in plain]) for name in plain[0]})
     if is_dataclass(origin):
         return _record(origin, plain)
     if origin is tuple:
         kinds = [inside[0]] * len(plain) if inside[1:] == (...,) else inside
-        return tuple(_value(one, value) for one, value in zip(kinds, plain, strict=True))
+        return tuple(_value(first, value) for first, value in zip(kinds, plain, strict=True))
     if origin is Mapping:
         return {_value(inside[0], key): _value(inside[1], value) for key, value in plain.items()}
     return origin(plain) if origin in (int, float) else plain

@@ -33,7 +33,7 @@ def stock_trainer(output: Path, *, rewards: Any = graded, trainer: Any = None, *
     rows = arguments.pop("rows", None) or [
         {"prompt": problem.prompt, "answer": problem.answer} for problem in make_problems(32, seed=0, heldout=False)
     ]
-    others = {name: arguments.pop(name) for name in ("peft_config", "eval_dataset") if name in arguments}
+    rest = {name: arguments.pop(name) for name in ("peft_config", "eval_dataset") if name in arguments}
     settings: dict[str, Any] = {
         "max_steps": 3,
         "per_device_train_batch_size": 16,
@@ -56,7 +56,7 @@ def stock_trainer(output: Path, *, rewards: Any = graded, trainer: Any = None, *
             reward_funcs=rewards,
             args=GRPOConfig(output_dir=str(output), **settings | arguments),
             train_dataset=Dataset.from_list(rows),
-            **others,
+            **rest,
         )
     made.create_model_card = lambda *_, **__: None
     made.remove_callback(PrinterCallback)

@@ -67,17 +67,17 @@ def test_a_cells_command_repeats_it() -> None:
 
 
 def test_manifests_differ_in_the_one_changed_field(grid: tuple[Path, ...]) -> None:
-    first, *others = [json.loads(manifest_path(run).read_text()) for run in grid]
+    first, *rest = [json.loads(manifest_path(run).read_text()) for run in grid]
 
     def different(other: dict[str, Any], part: str) -> set[str]:
         return {name for name in first[part] if first[part][name] != other[part][name]}
 
-    assert [different(other, "config") for other in others] == [
+    assert [different(other, "config") for other in rest] == [
         {"output", "learning_rate"},
         {"output", "advantage"},
         {"output", "advantage", "learning_rate"},
     ]
-    assert [different(other, "trainer_arguments") for other in others] == [{"learning_rate"}, set(), {"learning_rate"}]
+    assert [different(other, "trainer_arguments") for other in rest] == [{"learning_rate"}, set(), {"learning_rate"}]
 
 
 def test_cells_share_weights_prompts_and_first_rollouts(grid: tuple[Path, ...]) -> None:
@@ -124,11 +124,11 @@ def test_an_interrupted_grid_goes_on_cell_by_cell(tmp_path: Path, monkeypatch: p
 
 
 def test_what_is_there_is_kept_and_a_grid_is_checked_before_it_starts(grid: tuple[Path, ...], tmp_path: Path) -> None:
-    there = make_cells(base(grid[0].parent), advantages=["grpo", "sign"], learning_rates=[1e-4, 2e-4], seeds=[1])
+    remote = make_cells(base(grid[0].parent), advantages=["grpo", "sign"], learning_rates=[1e-4, 2e-4], seeds=[1])
     with pytest.raises(OutputExistsError, match=r"grpo-lr0\.0001-seed1 already exists"):
-        train_grid(there)
+        train_grid(remote)
     with pytest.raises(UsageError, match="--resume goes on with a grid and --force replaces it"):
-        train_grid(there, resume=True, force=True)
+        train_grid(remote, resume=True, force=True)
     with pytest.raises(UsageError, match="no advantage formulation 'sing'"):
         train_grid(make_cells(base(tmp_path), advantages=["grpo", "sing"]))
     assert not list(tmp_path.iterdir())

@@ -59,8 +59,8 @@ def test_trl_takes_them_and_changes_none(tmp_path: Path) -> None:
 def test_an_adapter_has_twice_its_rank_as_scale_unless_told() -> None:
     assert lora_config(TrainConfig()) is None
     assert lora_config(TrainConfig(lora_rank=8)).lora_alpha == 16
-    told = lora_config(TrainConfig(lora_rank=8, lora_alpha=4.0))
-    assert (told.r, told.lora_alpha, told.lora_dropout, told.target_modules) == (8, 4.0, 0.0, "all-linear")
+    adapter = lora_config(TrainConfig(lora_rank=8, lora_alpha=4.0))
+    assert (adapter.r, adapter.lora_alpha, adapter.lora_dropout, adapter.target_modules) == (8, 4.0, 0.0, "all-linear")
 
 
 def short(output: Path, **settings: Any) -> TrainConfig:

@@ -34,9 +34,9 @@ train(trainer)
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two")
-    code, said = by_two(folder, *TRAIN, *SETTINGS)
-    assert code == 0, said
-    assert said.count("wrote the run run") == 1
+    code, output = by_two(folder, *TRAIN, *SETTINGS)
+    assert code == 0, output
+    assert output.count("wrote the run run") == 1
     return folder / "run"
 
 
@@ -69,12 +69,12 @@ def test_ctrl_c_ends_both_and_they_go_on_as_if_nothing_had_been(whole: Path, tmp
     for process in both:
         process.send_signal(signal.SIGINT)
     codes, *said_by = zip(*finish(both), strict=True)
-    said = "".join(map("".join, said_by))
+    output = "".join(map("".join, said_by))
     assert 0 not in codes
-    assert said.count("stopped; continue with `torchrun --nproc-per-node 2 -m gradscope train --resume") == 1
-    assert said.count("interrupted") == 1
-    code, said = by_two(tmp_path, *TRAIN, "--resume", *SETTINGS)
-    assert code == 0, said
+    assert output.count("stopped; continue with `torchrun --nproc-per-node 2 -m gradscope train --resume") == 1
+    assert output.count("interrupted") == 1
+    code, output = by_two(tmp_path, *TRAIN, "--resume", *SETTINGS)
+    assert code == 0, output
     for step in range(1, 7):
         assert step_path(tmp_path / "run", step).read_bytes() == step_path(whole, step).read_bytes()
     for name in (Path("checkpoints/checkpoint-6/model.safetensors"), Path("heldout/after.jsonl")):
@@ -89,18 +89,18 @@ def test_ctrl_c_ends_both_and_they_go_on_as_if_nothing_had_been(whole: Path, tmp
 
 @pytest.mark.slow
 def test_what_is_wrong_is_told_once_and_ends_both(whole: Path) -> None:
-    code, said = by_two(whole.parent, *TRAIN, *SETTINGS)
+    code, output = by_two(whole.parent, *TRAIN, *SETTINGS)
     assert code == 2
-    assert said.count("error: run already exists.") == 1
+    assert output.count("error: run already exists.") == 1
 
 
 @pytest.mark.slow
 def test_a_script_of_ones_own_is_recorded_by_its_main_process(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(RECORDED)
-    code, said = by_two(tmp_path, "script.py")
-    assert code == 0, said
+    code, output = by_two(tmp_path, "script.py")
+    assert code == 0, output
     groups = read_steps(tmp_path / "run")
-    assert [group.group_id for group in groups[:4]] == [f"00001-{place:03d}" for place in range(4)]
+    assert [group.group_id for group in groups[:4]] == [f"00001-{index:03d}" for index in range(4)]
     assert all(len({rollout.prompt_ids for rollout in group.rollouts}) == 1 for group in groups)
     report = replay_run(tmp_path / "run")
     assert report.verdict == "match"
@@ -152,10 +152,10 @@ def test_one_of_those_that_fail_tells_why(two: Callable[[int], None], monkeypatc
     def fail() -> None:
         raise InputError("no such file.")
 
-    for others, index, told in (([True, True], 0, True), ([True, True], 1, False), ([False, True], 1, True)):
+    for rest, index, reported in (([True, True], 0, True), ([True, True], 1, False), ([False, True], 1, True)):
         two(index)
-        monkeypatch.setattr(processes, "gather", lambda values, others=others: others)
-        with pytest.raises(InputError if told else SystemExit):
+        monkeypatch.setattr(processes, "gather", lambda values, rest=rest: rest)
+        with pytest.raises(InputError if reported else SystemExit):
             processes.run_everywhere(fail)
     two(0)
     with pytest.raises(SystemExit):

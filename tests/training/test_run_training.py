@@ -20,7 +20,7 @@ def test_formulations_share_the_first_rollouts_and_then_part(short_run: MakeRun)
 
 
 def test_accumulated_gradient_is_the_same_gradient(short_run: MakeRun) -> None:
-    whole, parts = short_run(), short_run(gradient_accumulation_steps=4)
-    assert step_path(whole, 1).read_bytes() != b""
-    norms = [read_metrics(run)[1]["grad_norm"] for run in (whole, parts)]
+    full, parts = short_run(), short_run(gradient_accumulation_steps=4)
+    assert step_path(full, 1).read_bytes() != b""
+    norms = [read_metrics(run)[1]["grad_norm"] for run in (full, parts)]
     assert norms[0] == pytest.approx(norms[1], rel=1e-5)

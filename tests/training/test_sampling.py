@@ -166,9 +166,9 @@ def test_replacements_are_the_other_prompts_each_once() -> None:
     ],
 )
 def test_who_gives_and_who_takes(probe: list[np.ndarray], budget: list[int]) -> None:
-    found = _remaining_budget(probe, size=3, highest=1.0)
-    assert found == budget
-    assert sum(found) == 3 * len(probe)
+    result = _remaining_budget(probe, size=3, highest=1.0)
+    assert result == budget
+    assert sum(result) == 3 * len(probe)
 
 
 def test_right_is_the_most_and_wrong_is_nothing() -> None:
@@ -214,23 +214,23 @@ SECOND = ([[1, 2, 3], [7]], [[5, 6], [8, 8, 8]])
 
 def test_two_rounds_are_what_one_call_would_have_been() -> None:
     merged = merge([scored(*FIRST), scored(*SECOND)], [0, 1, 2, 3], padding=PAD)
-    whole = scored(FIRST[0] + SECOND[0], FIRST[1] + SECOND[1])
-    assert merged.rows == whole.rows
-    assert merged.rewards == whole.rewards
+    full = scored(FIRST[0] + SECOND[0], FIRST[1] + SECOND[1])
+    assert merged.rows == full.rows
+    assert merged.rewards == full.rewards
     assert merged.totals.tolist() == [4.5, 1.5, 2.5, 3.5]
     assert merged.num_tokens.tolist() == [4, 1, 2, 3]
-    assert merged.output.keys() == whole.output.keys()
-    for name in whole.output.keys() - {"advantages"}:
-        assert merged.output[name].dtype == whole.output[name].dtype
-        assert torch.equal(merged.output[name], whole.output[name]), name
+    assert merged.output.keys() == full.output.keys()
+    for name in full.output.keys() - {"advantages"}:
+        assert merged.output[name].dtype == full.output[name].dtype
+        assert torch.equal(merged.output[name], full.output[name]), name
     assert merged.output["advantages"].tolist() == [0.0, 1.0, 0.0, 1.0]
 
 
 def test_rows_left_out_leave_no_padding_behind() -> None:
     merged = merge([scored(*FIRST), scored(*SECOND)], [3, 1], padding=PAD)
-    whole = scored([[7], [1, 2]], [[8, 8, 8], [3]])
-    for name in whole.output.keys() - {"advantages"}:
-        assert torch.equal(merged.output[name], whole.output[name]), name
+    full = scored([[7], [1, 2]], [[8, 8, 8], [3]])
+    for name in full.output.keys() - {"advantages"}:
+        assert torch.equal(merged.output[name], full.output[name]), name
     assert merged.output["num_items_in_batch"] == 4
     assert merged.rewards == {"answer": [3.0, 1.0], "style": [0.5, 0.5]}
 

@@ -17,7 +17,6 @@ import typer
 from gradscope.errors import UsageError
 from gradscope.option import Option
 from gradscope.outside.numerals import number_from
-from gradscope.render.terminal.names import ALL, NOTES, TABLES, VERDICT, choices_of
 
 MOST_NUMBERS = 1_000_000  # of one range: a typing error, not a wish, is beyond it
 
@@ -155,17 +154,6 @@ class RunQuestions:
         ),
     ] = None
     success_threshold: SuccessThresholdOption = None
-
-
-def show_option(command: str) -> Option:
-    """The option that adds tables to a command's answer."""
-    tables = f"Any of {', '.join([*TABLES[command], NOTES])}; {ALL}, or the {VERDICT} alone."
-    return Option(f"Further tables, which the answer names. {tables}", "NAME,...", panel="Output")
-
-
-def parse_show(command: str, words: Sequence[str] | None) -> tuple[str, ...]:
-    """The names of tables that were asked for, each one that the command has."""
-    return parse_choices("--show", words, choices_of(command))
 
 
 def complete_metric(incomplete: str) -> list[str]:

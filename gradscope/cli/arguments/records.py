@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
+from gradscope.cli.arguments.options import parse_choices
 from gradscope.cli.blas import late_modules, one_blas_thread
 from gradscope.option import Option, options_of
 from gradscope.rollouts.read_options import ReadOptions
@@ -37,14 +38,14 @@ def with_records(*, leave_out: tuple[str, ...] = (), needs_torch: bool = True) -
         for name, parameter in inspect.signature(command).parameters.items():
             if is_dataclass(hints[name]) and isinstance(hints[name], type):
                 records[name] = hints[name]
-                shown += _flags(hints[name], leave_out)
+                shown += _flags(hints[name], leave_out, command.__name__)
             else:
                 flag = _flag(hints[name], options.get(name))
                 shown.append(parameter.replace(annotation=flag, kind=inspect.Parameter.KEYWORD_ONLY))
 
         @functools.wraps(command)
         def called_with_flags(**values: Any) -> None:
-            made = {name: _make(record, values, leave_out) for name, record in records.items()}
+            made = {name: _make(record, values, leave_out, command.__name__) for name, record in records.items()}
             read = next((name for name, record in records.items() if record is ReadOptions), None)
             if read is None:
                 command(**values, **made)
@@ -87,12 +88,14 @@ def _with_signature(command: Command, shown: list[inspect.Parameter]) -> Command
     return command
 
 
-def _flags(record: type, leave_out: tuple[str, ...]) -> Iterator[inspect.Parameter]:
+def _flags(record: type, leave_out: tuple[str, ...], command: str) -> Iterator[inspect.Parameter]:
     """The flags of a record's fields as parameters; those of all records of a command share one name space."""
     for field, hint, option in _asked(record, leave_out):
         if option is None:
-            yield from _flags(hint, leave_out)
+            yield from _flags(hint, leave_out, command)
         else:
+            if option.names_of is not None:
+                option = replace(option, help=f"{option.help} Any of {', '.join(option.names_of(command))}.")
             yield inspect.Parameter(
                 option.parameter, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=_flag(hint, option)
             )
@@ -124,10 +127,14 @@ def _flag(hint: Any, option: Option | None) -> Any:
     return Annotated[str | None if {str, Path} <= set(get_args(bare)) else bare, flag]
 
 
-def _make(record: type, values: dict[str, Any], leave_out: tuple[str, ...]) -> Any:
+def _make(record: type, values: dict[str, Any], leave_out: tuple[str, ...], command: str) -> Any:
     """The record from the values of its flags, which are taken out."""
-    chosen = {
-        field.name: _make(hint, values, leave_out) if option is None else values.pop(option.parameter)
-        for field, hint, option in _asked(record, leave_out)
-    }
+    chosen = {}
+    for field, hint, option in _asked(record, leave_out):
+        if option is None:
+            chosen[field.name] = _make(hint, values, leave_out, command)
+        else:
+            value = values.pop(option.parameter)
+            names = None if option.names_of is None else option.names_of(command)
+            chosen[field.name] = value if names is None else parse_choices(option.flags[0], value, names)
     return record(**chosen)

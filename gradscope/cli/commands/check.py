@@ -118,7 +118,6 @@ def check(
     *,
     gate: GateOptions,
     form: PrintOption = "text",
-    show: Annotated[list[str] | None, options.show_option("check")] = None,
     read: ReadOptions,
     engine: EngineOptions,
     out: DeliveryOptions,
@@ -130,7 +129,7 @@ def check(
     """
     from gradscope.diagnostics.check.measure import check_run
 
-    settings, tables = gate.settings(), options.parse_show("check", show)
+    settings = gate.settings()
     named, update = settings.baseline, gate.update_baseline
     alone = one_writer(Path(named)) if update and named and process_index() == 0 else nullcontext()
     with alone, delivery(replace(out, as_json=out.as_json or form == "json"), judges=True) as result:
@@ -144,7 +143,7 @@ def check(
                 engine=replace(engine, notice=result.notice),
                 progress=progress,
             )
-        result.deliver(report, printed=_printed(report, form), show=tables, then=[_closer(report, context)])
+        result.deliver(report, printed=_printed(report, form), then=[_closer(report, context)])
     if update and not out.quiet:
         say(f"wrote {named}")
         for name in report.without_interval:

@@ -49,7 +49,6 @@ def claims(
     asked: RunQuestions,
     claims_file: ClaimsOption = None,
     advantage: AdvantageOption = None,
-    show: Annotated[list[str] | None, options.show_option("claims")] = None,
     read: ReadOptions,
     engine: EngineOptions,
     out: DeliveryOptions,
@@ -64,7 +63,6 @@ def claims(
     from gradscope.diagnostics.claims.registry import CLAIMS
 
     steps, held_out = parse_steps(asked.step), parse_files("--samples", asked.samples)
-    tables = options.parse_show("claims", show)
     more = read_claims(claims_file) if claims_file else ()
     with delivery(out) as result:
         with result.progress() as progress:
@@ -80,4 +78,4 @@ def claims(
                 engine=replace(engine, notice=result.notice),
                 progress=progress,
             )
-        result.deliver(report, show=tables, then=[of_same_run(context, "report")])
+        result.deliver(report, then=[of_same_run(context, "report")])

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from gradscope.cli.arguments import options
 from gradscope.cli.arguments.options import parse_counts
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
@@ -37,7 +36,6 @@ def compare(
     k: Annotated[list[str] | None, Option("Budgets of held-out pass@k.", "K,A:B")] = None,
     vary: Annotated[str | None, Option("Test only pairs that differ in this setting.", "NAME")] = None,
     gradients: Annotated[bool, Option("Effective rank and signal to noise too, from saved weights.")] = False,
-    show: Annotated[list[str] | None, options.show_option("compare")] = None,
     *,
     read: ReadOptions,
     out: DeliveryOptions,
@@ -51,7 +49,7 @@ def compare(
     from gradscope.diagnostics.compare.measure import compare_runs
     from gradscope.diagnostics.report.index import MOST_COMPARED
 
-    budgets, tables = parse_counts("--k", k), options.parse_show("compare", show)
+    budgets = parse_counts("--k", k)
     with delivery(out) as result:
         with result.progress() as progress:
             comparison = compare_runs(
@@ -59,4 +57,4 @@ def compare(
             )
         are_runs = sum(len(cell.runs) for cell in comparison.cells) == len(runs) <= MOST_COMPARED
         side_by_side = [of_same_run(context, "report")] if len(runs) == 1 or are_runs else ()
-        result.deliver(comparison, show=tables, then=side_by_side)
+        result.deliver(comparison, then=side_by_side)

@@ -82,7 +82,6 @@ def degeneracy(
     *,
     asked: GroupQuestions,
     follow: FollowOptions,
-    show: Annotated[list[str] | None, options.show_option("degeneracy")] = None,
     read: ReadOptions,
     out: DeliveryOptions,
 ) -> None:
@@ -94,8 +93,7 @@ def degeneracy(
     """
     from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
 
-    sizes, tables = parse_counts("--group-size", asked.group_size), options.parse_show("degeneracy", show)
-    base = _base_pass_rate(asked.base_pass_rate)
+    sizes, base = parse_counts("--group-size", asked.group_size), _base_pass_rate(asked.base_pass_rate)
     _refuse_alone(follow, as_json=out.as_json)
     with delivery(out) as result:
         if follow.follow:
@@ -112,7 +110,7 @@ def degeneracy(
                 read=read,
                 progress=progress,
             )
-        result.deliver(report, show=tables, then=[of_same_run(context, "report")])
+        result.deliver(report, then=[of_same_run(context, "report")])
 
 
 def _refuse_alone(options: FollowOptions, *, as_json: bool) -> None:

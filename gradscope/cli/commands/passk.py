@@ -46,7 +46,6 @@ def passk(
     files: FilesArgument,
     k: Annotated[list[str] | None, Option("Budgets of samples.", "K,A:B")] = None,
     success_threshold: options.SuccessThresholdOption = None,
-    show: Annotated[list[str] | None, options.show_option("passk")] = None,
     *,
     read: ReadOptions,
     out: DeliveryOptions,
@@ -58,12 +57,12 @@ def passk(
     """
     from gradscope.diagnostics.passk.measure import measure_pass_at_k
 
-    budgets, tables = parse_counts("--k", k), options.parse_show("passk", show)
+    budgets = parse_counts("--k", k)
     with delivery(out) as result:
         with result.progress() as progress:
             report = measure_pass_at_k(
                 *files, ks=budgets, success_threshold=success_threshold, read=read, progress=progress
             )
         table = "files" if report.comparison is None else "pairs"
-        closer = [] if table in tables or ALL in tables else [[*of_same_run(context, "passk"), "--show", table]]
-        result.deliver(report, show=tables, then=closer)
+        is_shown = not {table, ALL}.isdisjoint(result.show)
+        result.deliver(report, then=[] if is_shown else [[*of_same_run(context, "passk"), "--show", table]])

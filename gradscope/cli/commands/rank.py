@@ -64,7 +64,6 @@ def rank(
     *,
     asked: MatrixQuestions,
     drawn: RankOptions,
-    show: Annotated[list[str] | None, options.show_option("rank")] = None,
     read: ReadOptions,
     engine: EngineOptions,
     out: DeliveryOptions,
@@ -77,9 +76,9 @@ def rank(
     """
     from gradscope.diagnostics.rank.measure import measure_rank
 
-    steps, tables = parse_steps(asked.step), options.parse_show("rank", show)
-    if drawn.heldout is not None and not tables:
-        tables = ("heldout",)  # no pass is made whose numbers are not shown
+    steps = parse_steps(asked.step)
+    if drawn.heldout is not None and not out.show:
+        out = replace(out, show=["heldout"])  # no pass is made whose numbers are not shown
     advantages = parse_names("--advantage", asked.advantage)
     sizes = parse_counts("--group-size", asked.group_size)
     with delivery(out) as result:
@@ -95,4 +94,4 @@ def rank(
                 output=result.staging,
                 progress=progress,
             )
-        result.deliver(report, show=tables, then=[of_same_run(context, "report")])
+        result.deliver(report, then=[of_same_run(context, "report")])

@@ -44,7 +44,6 @@ def replay(
     step: StepsOption = None,
     tolerance: Annotated[float, Option("Largest relative error of grad_norm that is a match.", "X")] = 1e-5,
     advantage: AdvantageOption = None,
-    show: Annotated[list[str] | None, options.show_option("replay")] = None,
     *,
     read: ReadOptions,
     engine: EngineOptions,
@@ -57,7 +56,7 @@ def replay(
     """
     from gradscope.diagnostics.replay.measure import replay_run
 
-    steps, tables = parse_steps(step), options.parse_show("replay", show)
+    steps = parse_steps(step)
     with delivery(out, judges=True) as result:
         with result.progress() as progress:
             report = replay_run(
@@ -71,6 +70,6 @@ def replay(
             )
         is_judged = report.verdict != "cannot" and report.equivalent_check
         gate = shlex.split(report.equivalent_check)[1:] if is_judged else of_same_run(context, "report")
-        result.deliver(report, show=tables, then=[gate])
+        result.deliver(report, then=[gate])
     if report.verdict != "match" or result.lost:
         raise typer.Exit(1)

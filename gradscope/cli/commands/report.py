@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gradscope.cli.arguments import options
 from gradscope.cli.arguments.options import RunQuestions, parse_files, parse_steps
 from gradscope.cli.arguments.records import with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery, staged_folder
@@ -73,7 +72,6 @@ def report(
     page: PageOptions,
     asked: RunQuestions,
     max_tokens: MaxTokensOption = None,
-    show: Annotated[list[str] | None, options.show_option("report")] = None,
     read: ReadOptions,
     engine: EngineOptions,
     out: DeliveryOptions,
@@ -87,7 +85,6 @@ def report(
     """
     from gradscope.diagnostics.report.measure import report_run, runs_below
 
-    tables = options.parse_show("report", show)
     steps, held_out = parse_steps(asked.step), parse_files("--samples", asked.samples)
     with delivery(out) as result, _outputs(page, force=out.force, inputs=result.inputs) as folder:
         with result.progress() as progress:
@@ -123,7 +120,7 @@ def report(
         _write_page(result_of_runs, page.path, force=out.force)
         if folder is not None:
             _write_figures(result_of_runs, folder)
-        result.deliver(result_of_runs, show=tables, then=_closer(result_of_runs))
+        result.deliver(result_of_runs, then=_closer(result_of_runs))
     if not out.quiet:
         say(f"wrote {page.path}" if page.figures is None else f"wrote {page.path} and the charts in {page.figures}")
     if page.open_page and process_index() == 0:

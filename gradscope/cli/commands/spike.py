@@ -31,7 +31,6 @@ def spike(
     run: options.RunArgument,
     step: StepOption = None,
     max_tokens: Annotated[int, Option("Tokens whose gradients are computed; 0: none.", "N", at_least=0)] = 512,
-    show: Annotated[list[str] | None, options.show_option("spike")] = None,
     *,
     read: ReadOptions,
     engine: EngineOptions,
@@ -45,7 +44,6 @@ def spike(
     """
     from gradscope.diagnostics.spike.measure import measure_spike
 
-    tables = options.parse_show("spike", show)
     with delivery(out) as result:
         with result.progress() as progress:
             report = measure_spike(
@@ -56,4 +54,4 @@ def spike(
                 engine=replace(engine, notice=result.notice),
                 progress=progress,
             )
-        result.deliver(report, show=tables, then=[of_same_run(context, "report")])
+        result.deliver(report, then=[of_same_run(context, "report")])

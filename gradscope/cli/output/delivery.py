@@ -28,7 +28,7 @@ from gradscope.option import Option
 from gradscope.progress import ProgressCallback
 from gradscope.render.files import document_of, notes_of
 from gradscope.render.registry import render_table, spec_of
-from gradscope.render.terminal.names import ALL, NOTES, VERDICT
+from gradscope.render.terminal.names import ALL, NOTES, VERDICT, choices_of
 from gradscope.results.envelope import render_json
 from gradscope.results.source import Source
 from gradscope.writing import atomic_write, is_own, move_into_place, naming, one_writer, partial_folder
@@ -135,6 +135,14 @@ _LINE = 80
 class DeliveryOptions:
     """The wanted outputs of a result, and their destinations."""
 
+    show: Annotated[
+        list[str] | None,
+        _option(
+            "Further tables, which the answer names; all of them, or the verdict alone.",
+            "NAME,...",
+            names_of=choices_of,
+        ),
+    ] = None
     as_json: Annotated[bool, _option("Print one JSON document and nothing else.", flags=("--json",))] = False
     output: Annotated[
         Path | None, _option("Write JSON, CSV, arrays and figures there.", "DIR", flags=("--output", "-o"))
@@ -153,27 +161,19 @@ class Delivery:
     unfinished: Path | None
     """The folder where finished steps wait for a second call, should this one be interrupted; None: no files."""
     quiet: bool  # say nothing but errors on stderr
+    show: tuple[str, ...] = ()  # names of further tables
     lost: list[str] = field(default_factory=list)  # sentences on unreadable parts of the input of a delivered result
     inputs: list[str] = field(default_factory=list)  # the files that the result was read from, which nothing replaces
     reported: set[str] = field(default_factory=set)
     """Sentences reported during the work, so that they are not repeated at its end."""
 
-    def deliver(
-        self,
-        result: object,
-        *,
-        printed: str | None = None,
-        show: Sequence[str] = (),
-        then: Sequence[Sequence[str]] = (),
-    ) -> None:
+    def deliver(self, result: object, *, printed: str | None = None, then: Sequence[Sequence[str]] = ()) -> None:
         """Print and write a result, with further tables and commands to paste next; ``printed`` replaces the answer."""
         for source in spec_of(result).sources(result):
             self.lost.extend(source.quarantined.lost)
             self.inputs.extend(source.files)
         if not self.quiet:
-            self._describe(
-                spec_of(result).sources(result), notes_of(result), show_all=not {NOTES, ALL}.isdisjoint(show)
-            )
+            self._describe(spec_of(result).sources(result), notes_of(result))
         document = document_of(result) if self.as_json or self.staging else None
         if self.staging is not None and document is not None:
             from gradscope.render.files import write_files
@@ -186,9 +186,9 @@ class Delivery:
         else:
             if not self.quiet:
                 pause()
-            table = render_table(result, show)
+            table = render_table(result, self.show)
             print_result(table)
-            if then and VERDICT not in show:
+            if then and VERDICT not in self.show:
                 from gradscope.render.terminal.answer import offers_more  # loaded by the table
 
                 show_next(*then, apart=not offers_more(table))
@@ -199,8 +199,9 @@ class Delivery:
             say(f"note: {sentence}")
         self.reported.add(sentence)
 
-    def _describe(self, sources: Sequence[Source], notes: Sequence[str], *, show_all: bool) -> None:
+    def _describe(self, sources: Sequence[Source], notes: Sequence[str]) -> None:
         """The readers' notes on the inputs, in two lines: of more notes their number, unless all are asked for."""
+        show_all = not {NOTES, ALL}.isdisjoint(self.show)
         unfinished = [f"The evaluation {source.unfinished}." for source in sources if source.unfinished]
         self.reported.update(unfinished)  # as a warning
         sentences = [sentence for source in sources for sentence in (*source.inferred, *source.missing)]
@@ -215,9 +216,10 @@ class Delivery:
         for number, source in enumerate(sources, 1):
             last = folded if number == len(sources) else ""
             words = [f"{source.recognized}{_chosen(source)}", source.recognized, *([""] if len(sources) > 1 else [])]
+            is_short = _is_terminal() and not show_all
             lines = [
-                _read(source, words_of_line, last)
-                for words_of_line in (words if _is_terminal() and not show_all else words[:1])
+                f"read {source.path}: {reader}{', ' if reader else ''}{source.num_rows:,} rows{last}"
+                for reader in (words if is_short else words[:1])
             ]
             say(next((line for line in lines if len(line) <= _LINE), lines[-1]))
         for sentence in () if is_folded else sentences:
@@ -257,14 +259,16 @@ def delivery(options: DeliveryOptions, *, judges: bool = False) -> Iterator[Deli
             _say_losses(opened.lost, judges=judges)
         else:
             unfinished = unfinished_path(options.output) if options.output else None
-            yield Delivery(as_json=False, staging=None, unfinished=unfinished, quiet=True)
+            show = tuple(options.show or ())
+            yield Delivery(as_json=False, staging=None, unfinished=unfinished, quiet=True, show=show)
 
 
 @contextmanager
 def _opened(options: DeliveryOptions) -> Iterator[Delivery]:
     output, force, quiet = options.output, options.force, options.quiet
+    made = partial(Delivery, as_json=options.as_json, quiet=quiet, show=tuple(options.show or ()))
     if output is None:
-        yield Delivery(as_json=options.as_json, staging=None, unfinished=None, quiet=quiet)
+        yield made(staging=None, unfinished=None)
         return
     inputs: list[str] = []
     with (
@@ -272,7 +276,7 @@ def _opened(options: DeliveryOptions) -> Iterator[Delivery]:
         unfinished_folder(output, force=force) as unfinished,
         staged_folder(output, force=force, inputs=inputs) as staging,
     ):
-        opened = Delivery(as_json=options.as_json, staging=staging, unfinished=unfinished, quiet=quiet, inputs=inputs)
+        opened = made(staging=staging, unfinished=unfinished, inputs=inputs)
         try:
             yield opened
         except BaseException:
@@ -307,16 +311,12 @@ def _say_losses(sentences: Sequence[str], *, judges: bool) -> None:
             raise typer.Exit(2)
 
 
-def _is_terminal() -> bool:
-    return sys.stderr.isatty()
-
-
-def _read(source: Source, reader: str, rest: str) -> str:
-    return f"read {source.path}: {reader}{', ' if reader else ''}{source.num_rows:,} rows{rest}"
-
-
 def _chosen(source: Source) -> str:
     """The file that was read, or the few, where a folder was named."""
     inside = [file.removeprefix(f"{source.path.rstrip('/')}/") for file in source.files]
     few = len(inside) <= _MOST_NAMED and inside != list(source.files)
     return f" ({', '.join(inside)})" if few else ""
+
+
+def _is_terminal() -> bool:
+    return sys.stderr.isatty()

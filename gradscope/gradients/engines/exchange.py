@@ -255,7 +255,7 @@ def exchanged_gram(
             seen = on_sequence if counts else lambda *_: None  # a pass that ran for the other processes alone
             store.make_room()
             with gradients_on(policy.trainable, on=False):
-                capture_batch(policy.model, plan, batch, capture, take, seen)
+                capture_batch(prepared, batch, capture, take, seen)
         slow = frozenset(chain.from_iterable(all_gather(sorted(capture.uncovered))))
         reshard(policy.model)
         ids = None if capture.head is None else _OwnIds.of(capture.head.at(plan.objective.temperature))

@@ -116,10 +116,7 @@ class GramAccumulator:
         return factor.padded(order) if factor.padded_bytes <= 4 * self._slice_bytes else None
 
     def _add_one_by_one(
-        self,
-        parts: Sequence[tuple[Sequence[int], Sequence[GradientFactor]]],
-        start: int,
-        slices: torch.Tensor,
+        self, parts: Sequence[tuple[Sequence[int], Sequence[GradientFactor]]], start: int, slices: torch.Tensor
     ) -> None:
         for rows, factors in parts:
             for local, row in enumerate(rows):

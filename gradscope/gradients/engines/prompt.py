@@ -12,12 +12,11 @@ Shapes: R rows of a group, N rows of the step, B rows of a batch, Q tokens of th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import DynamicCache
 
 from gradscope.errors import UsageError
@@ -37,6 +36,7 @@ from gradscope.gradients.layers.trace import TracedCall, Tracer, decoder_layers
 from gradscope.gradients.model.batches import PaddedBatch, pad_batch, split_rows
 from gradscope.gradients.model.calls import forward_arguments, without_checkpointing
 from gradscope.gradients.model.passes import Past, gradients_on
+from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import RowPlan
 
 # The prefix of a group: one forward pass, whose graph many rows' cotangents go down.
@@ -221,41 +221,39 @@ CPU_TOKENS = 1024
 
 
 def prompt_gram(
-    model: Any,
-    trainable: Mapping[str, nn.Parameter],
-    plan: RowPlan,
+    prepared: PreparedStep,
     batch_tokens: int,
     accumulator: GramAccumulator,
     on_sequence: OnSequence,
     *,
     max_pending_bytes: int = PENDING_BYTES,
-    recompute: bool = False,
     on_rounds: OnRounds = lambda _: None,
 ) -> frozenset[str]:
     """Add the Gram of all parameters that a layer rule covers. Returns the names of the others.
 
     ``on_sequence`` is called in every round, ``on_rounds`` with the number of rounds. Parts that wait for other groups
     take ``max_pending_bytes``; the rest goes to a temporary file, of at most half of the free disk space a round.
-    With ``recompute`` decoder layers run again in the backward pass instead of keeping their activations.
+    Where the budget says so, decoder layers run again in the backward pass instead of keeping their activations.
 
     Raises:
         UsageError: The model's output depends on the padding before a prompt.
     """
+    policy, plan = prepared.policy, prepared.plan
     if any(sequence.frame for sequence in plan.sequences):
         raise UsageError(
             "The engine `prompt` runs each prompt once, and this model sees the padding before it.",
             hint="Use --engine stream.",
         )
-    capture = Capture(model, trainable, recompute=recompute)
-    tracer = Tracer(model, trainable, plan.objective.temperature)
+    capture = Capture(policy.model, policy.trainable, recompute=prepared.budget.recompute)
+    tracer = Tracer(policy.model, policy.trainable, plan.objective.temperature)
     groups = _group_by_prompt(plan)
-    remaining, waits = trainable, len(groups) > 1
+    remaining, waits = policy.trainable, len(groups) > 1
     while remaining:
         with PendingParts(remaining, accumulator, waits=waits, max_pending_bytes=max_pending_bytes) as pending:
             for number, group in enumerate(groups):
                 batches = _completion_batches(plan, group, batch_tokens, accumulator.device)
-                with gradients_on(trainable, on=False):
-                    prefix = _run_group(model, plan, group, batches, capture, tracer, pending, on_sequence)
+                with gradients_on(policy.trainable, on=False):
+                    prefix = _run_group(prepared, group, batches, capture, tracer, pending, on_sequence)
                 rows = [row for batch in batches for row in batch.rows]
                 for complete, added in prefix.descend() if prefix else ():
                     for name, factors in added.items():
@@ -271,8 +269,7 @@ def prompt_gram(
 
 
 def _run_group(
-    model: Any,
-    plan: RowPlan,
+    prepared: PreparedStep,
     group: _PromptGroup,
     batches: Sequence[PaddedBatch],
     capture: Capture,
@@ -282,7 +279,7 @@ def _run_group(
 ) -> _Prefix | None:
     """The prefix of a group, with the cotangents that its completions left on it; None where it has none."""
     device = batches[0].input_ids.device
-    prefix = _Prefix(model, tracer, group.prefix_ids, device) if group.prefix_ids else None
+    prefix = _Prefix(prepared.policy.model, tracer, group.prefix_ids, device) if group.prefix_ids else None
     capture.uncovered.update(tracer.layers.uncovered)
     for batch in batches:
 
@@ -291,7 +288,7 @@ def _run_group(
 
         pending.make_room()
         past = prefix.expanded(len(batch.rows)) if prefix else None
-        capture_batch(model, plan, batch, capture, take, on_sequence, past)
+        capture_batch(prepared, batch, capture, take, on_sequence, past)
     return prefix
 
 

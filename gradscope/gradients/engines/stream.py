@@ -27,6 +27,7 @@ from gradscope.gradients.layers.capture import Capture, Sink
 from gradscope.gradients.layers.factors import GradientFactor, Part, Summed, changed, compact, moved
 from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.passes import Past, backpropagate, completion_logprobs, gradients_on
+from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import RowPlan
 from gradscope.machine import trim_heap
 from gradscope.writing import naming
@@ -257,27 +258,24 @@ OnRounds = Callable[[int], None]
 
 
 def stream_gram(
-    model: Any,
-    trainable: Mapping[str, nn.Parameter],
-    plan: RowPlan,
+    prepared: PreparedStep,
     batches: Sequence[PaddedBatch],
     accumulator: GramAccumulator,
     on_sequence: OnSequence,
     *,
     max_pending_bytes: int = PENDING_BYTES,
-    recompute: bool = False,
     on_rounds: OnRounds = lambda _: None,
 ) -> frozenset[str]:
     """Add the Gram of all parameters that a layer rule covers. Returns the names of the others.
 
     ``on_sequence`` is called in every round, ``on_rounds`` with the number of rounds. Parts that wait for other batches
-    take ``max_pending_bytes``; the rest goes to a temporary file, of at most half of the free disk space a round. With
-    ``recompute`` decoder layers run again in the backward pass instead of keeping their activations.
+    take ``max_pending_bytes``; the rest goes to a temporary file, of at most half of the free disk space a round. Where
+    the budget says so, decoder layers run again in the backward pass instead of keeping their activations.
     """
-    slow: set[str] = set()
-    remaining, waits = trainable, len(batches) > 1
+    policy, slow = prepared.policy, set[str]()
+    remaining, waits = policy.trainable, len(batches) > 1
     while remaining:
-        capture = Capture(model, remaining, recompute=recompute)
+        capture = Capture(policy.model, remaining, recompute=prepared.budget.recompute)
         with PendingParts(remaining, accumulator, waits=waits, max_pending_bytes=max_pending_bytes) as pending:
             for number, batch in enumerate(batches):
 
@@ -287,10 +285,10 @@ def stream_gram(
                         pending.combine(name)
 
                 pending.make_room()
-                with gradients_on(trainable, on=False):
-                    capture_batch(model, plan, batch, capture, take, on_sequence)
+                with gradients_on(policy.trainable, on=False):
+                    capture_batch(prepared, batch, capture, take, on_sequence)
                 if number == 0:
-                    shares = share_of_first([batch.rows for batch in batches], plan)
+                    shares = share_of_first([batch.rows for batch in batches], prepared.plan)
                     on_rounds(pending.defer_oversized(*shares))
             pending.combine_all(capture.uncovered)
         slow |= capture.uncovered
@@ -305,8 +303,7 @@ def share_of_first(batches: Sequence[Sequence[int]], plan: RowPlan) -> tuple[flo
 
 
 def capture_batch(
-    model: Any,
-    plan: RowPlan,
+    prepared: PreparedStep,
     batch: PaddedBatch,
     capture: Capture,
     sink: Sink,
@@ -317,6 +314,7 @@ def capture_batch(
 
     ``past`` are keys and values from before the batch; None where it holds complete sequences.
     """
+    model, plan = prepared.policy.model, prepared.plan
     rows = [plan.rows[index] for index in batch.rows]
     with capture.hooks(), capture.batch(batch, sink):
         outputs = completion_logprobs(

@@ -209,11 +209,7 @@ def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:
 
 
 def _require_plain_lora(folder: Path, config: Any, tensors: Mapping[str, torch.Tensor], model: Any) -> None:
-    """Refuse adapters that read or copy full weights of the base, where several processes hold parts of it.
-
-    Raises:
-        InputError: It is such an adapter.
-    """
+    """Refuse adapters that read or copy full weights of the base, where several processes hold parts of it."""
     head = model.get_output_embeddings()
     is_tied = head is not None and head.weight is model.get_input_embeddings().weight
     head_name = next((name for name, module in model.named_modules() if module is head), "")

@@ -79,29 +79,18 @@ def _of_batches(settings: TrainerSettings) -> Iterator[Reason]:
     bonus = bool(get("entropy_coef", 0.0) or get("use_adaptive_entropy", False))
     has_version = TrlVersion.parse(get("trl_version")).is_known
     if masked and bonus and loss is not None and loss.by_all_tokens and not has_version:
-        yield Reason(
-            "settings_unknown",
-            "what the entropy bonus is divided by depends on TRL's version, which is not known",
-            hint=VERSION_HINT,
-        )
+        text = "what the entropy bonus is divided by depends on TRL's version, which is not known"
+        yield Reason("settings_unknown", text, hint=VERSION_HINT)
     if _has_one_micro_batch(settings):
         return
-    if loss is not None and loss.by_micro_batch:
-        yield Reason(
-            "micro_batches_unknown",
-            f"{get('loss_type')} averages within micro-batches, and which rollouts shared one is not logged",
-        )
-    if masked:
-        yield Reason(
-            "micro_batches_unknown",
-            "top_entropy_quantile masks tokens by their entropy within micro-batches, and which rollouts shared one is "
-            "not logged",
-        )
-    if bonus:
-        yield Reason(
-            "micro_batches_unknown",
-            "the entropy bonus is a mean within micro-batches, and which rollouts shared one is not logged",
-        )
+    for applies, text in (
+        (loss is not None and loss.by_micro_batch, f"{get('loss_type')} averages"),
+        (masked, "top_entropy_quantile masks tokens by their entropy"),
+        (bonus, "the entropy bonus is a mean"),
+    ):
+        if applies:
+            text += " within micro-batches, and which rollouts shared one is not logged"
+            yield Reason("micro_batches_unknown", text)
 
 
 def _of_old_luspo(settings: TrainerSettings) -> Iterator[Reason]:
@@ -238,37 +227,26 @@ class Objective(LossParameters):
         if (several := several_sequences(rollouts)) is not None:
             return several
         if self.num_rows is not None and len(rollouts) != self.num_rows:
-            return Reason(
-                "rollouts_missing", f"the log holds {len(rollouts)} of the {self.num_rows} rollouts of the step"
-            )
-        untold = [rollout.status == "unknown" and rollout.completion_ids is None for rollout in rollouts]
-        if self.mask_truncated and any(untold):
-            return Reason(
-                "truncation_unknown",
-                "truncated completions leave the loss, and the log does not say which were truncated",
-            )
+            text = f"the log holds {len(rollouts)} of the {self.num_rows} rollouts of the step"
+            return Reason("rollouts_missing", text)
+        is_unknown = [rollout.status == "unknown" and rollout.completion_ids is None for rollout in rollouts]
+        if self.mask_truncated and any(is_unknown):
+            text = "truncated completions leave the loss, and the log does not say which were truncated"
+            return Reason("truncation_unknown", text)
         any_truncated = any(rollout.status == "truncated" for rollout in rollouts)
         if self.mask_truncated and any_truncated and self.loss.by_all_tokens and not self.trl.is_known:
-            return Reason(
-                "settings_unknown",
-                f"whether {self.loss_type} divides by the tokens of truncated completions depends on TRL's version, "
-                "which is not known",
-                hint=VERSION_HINT,
-            )
+            text = f"whether {self.loss_type} divides by the tokens of truncated completions depends on TRL's version"
+            return Reason("settings_unknown", f"{text}, which is not known", hint=VERSION_HINT)
         unlogged = any(rollout.logprobs is None for rollout in rollouts)
         if self.needs_sampler and unlogged:
-            return Reason(
-                "logprobs_missing", "the loss looks at vLLM's own log-probabilities of the tokens, which are not logged"
-            )
+            text = "the loss looks at vLLM's own log-probabilities of the tokens, which are not logged"
+            return Reason("logprobs_missing", text)
         if (self.ratio_to_logged or self.kl_to_sampler) and unlogged:
-            return Reason(
-                "logprobs_missing", "the loss compares with the sampler's log-probabilities, which were not logged"
-            )
+            text = "the loss compares with the sampler's log-probabilities, which were not logged"
+            return Reason("logprobs_missing", text)
         if self.importance_ratio and not has_old and (unlogged or self.needs_sampler):
-            return Reason(
-                "logprobs_missing",
-                "the batch was reused, and the log-probabilities it was sampled with were not logged",
-            )
+            text = "the batch was reused, and the log-probabilities it was sampled with were not logged"
+            return Reason("logprobs_missing", text)
         if self.loss_type == "dr_grpo" and self.max_completion_length is None:
             return Reason("settings_unknown", "dr_grpo divides by max_completion_length, which is not known")
         return None

@@ -247,10 +247,16 @@ def prepare_step(
         )
     budget = budget or TokenBudget(first_batch_tokens(policy))
     sequences = sequences_of(policy, groups, objective)
+    each = partial(_each, device=policy.device, sequences=sequences, objective=objective, budget=budget)
+    reference = None
+    if objective.has_reference:
+        with policy.as_reference() as model:
+            reference = each(model, completion_logprobs)
+    is_masked = objective.top_entropy_quantile < 1.0
     passes = ForwardPasses(
-        reference=_reference_logprobs(policy, sequences, objective, budget),
+        reference=reference,
         old=old if objective.importance_ratio else None,
-        entropies=_entropies(policy, sequences, objective, budget),
+        entropies=each(policy.model, completion_entropies) if is_masked else None,
     )
     plan = plan_rows(sequences, rollouts, objective, passes)
     return PreparedStep(step=steps[0], groups=tuple(groups), policy=policy, plan=plan, budget=budget)
@@ -279,41 +285,23 @@ def step_logprobs(
 ) -> list[torch.Tensor]:
     """Log-probabilities of a step's completions under some weights, [R][T], or [R][2 T] with entropies behind them."""
     sequences, look = sequences_of(policy, groups, objective), partial(completion_logprobs, entropies=entropies)
-    return _each(policy.model, policy.device, sequences, objective, budget, look)
+    return _each(policy.model, look, device=policy.device, sequences=sequences, objective=objective, budget=budget)
 
 
 def _rollouts(groups: Sequence[RolloutGroup]) -> list[Rollout]:
     return [rollout for group in groups for rollout in group.rollouts]
 
 
-def _reference_logprobs(
-    policy: MeasuredPolicy, sequences: Sequence[TokenSequence], objective: Objective, budget: TokenBudget
-) -> list[torch.Tensor] | None:
-    """Log-probabilities of all completions under the reference policy, [R][T]; None without a KL term."""
-    if not objective.has_reference:
-        return None
-    with policy.as_reference() as model:
-        return _each(model, policy.device, sequences, objective, budget, completion_logprobs)
-
-
-def _entropies(
-    policy: MeasuredPolicy, sequences: Sequence[TokenSequence], objective: Objective, budget: TokenBudget
-) -> list[torch.Tensor] | None:
-    """Entropies at all completion tokens, [R][T]; None where no token is masked by them."""
-    if objective.top_entropy_quantile >= 1.0:
-        return None
-    return _each(policy.model, policy.device, sequences, objective, budget, completion_entropies)
-
-
 def _each(
     model: Any,
+    look: Callable[[Any, PaddedBatch, float], list[torch.Tensor]],
+    *,
     device: torch.device,
     sequences: Sequence[TokenSequence],
     objective: Objective,
     budget: TokenBudget,
-    look: Callable[[Any, PaddedBatch, float], list[torch.Tensor]],
 ) -> list[torch.Tensor]:
-    """Something of every completion token, by forward passes alone, [R][T]."""
+    """Numbers of every completion token, by forward passes alone, [R][T]."""
     lengths = [sequence.length for sequence in sequences]
 
     def attempt(batch_tokens: int) -> list[torch.Tensor]:

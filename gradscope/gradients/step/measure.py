@@ -148,19 +148,8 @@ class _Attempt:
 
     def gather(self, run: Callable[..., frozenset[str]], batches: Sequence[PaddedBatch] | int, most: int) -> None:
         """``stream`` over batches, or ``prompt`` over batches of so many tokens, with ``most`` bytes in memory."""
-        self._add_slowly(
-            run(
-                self._policy.model,
-                self._policy.trainable,
-                self._plan,
-                batches,
-                self._accumulator,
-                self._done,
-                max_pending_bytes=most,
-                recompute=self._budget.recompute,
-                on_rounds=self._say_rounds,
-            )
-        )
+        prepared, total, rounds = self._prepared, self._accumulator, self._say_rounds
+        self._add_slowly(run(prepared, batches, total, self._done, max_pending_bytes=most, on_rounds=rounds))
 
     def exchange(self, batch_tokens: int, padding_side: PaddingSide, max_pending_bytes: int) -> None:
         """``stream`` by several processes, of which each has some of the rows and adds up some of each parameter."""

@@ -122,10 +122,7 @@ def verify_gram(
 
 
 def _largest(prepared: PreparedStep, gram: NDArray[np.float64], batches: Sequence[PaddedBatch]) -> tuple[int, ...]:
-    """The rows to check: small ones say little, for of a KL term at the reference itself nothing but rounding is left.
-
-    The two largest of those that fit a batch together; where no two do, the largest of the first batch.
-    """
+    """The two largest rows that fit a batch together, else the largest of the first: small ones may be rounding."""
     most = max(batch.input_ids.numel() for batch in batches)
     fitting = [row for row, length in enumerate(prepared.plan.lengths) if 2 * length <= most]
     return tuple(sorted(fitting if len(fitting) > 1 else batches[0].rows, key=lambda row: -float(gram[row, row]))[:2])

@@ -203,18 +203,10 @@ def _by_layer(
     prepared: PreparedStep, rows: Sequence[Row], batch_tokens: int, total: GramAccumulator, *, entropies: bool
 ) -> frozenset[str]:
     """Add all parameters that a layer rule covers; the names of the others."""
-    policy, plan = prepared.policy, prepared.plan
+    plan = prepared.plan
     entropy_weights = plan.weights if entropies else None  # says that rows weigh entropies; theirs are in the rows
     weighed = replace(prepared, plan=replace(plan, rows=tuple(rows), entropy_weights=entropy_weights))
-    return stream_gram(
-        policy.model,
-        policy.trainable,
-        weighed.plan,
-        weighed.batches(range(len(rows)), batch_tokens),
-        total,
-        lambda _, __: None,
-        recompute=prepared.budget.recompute,
-    )
+    return stream_gram(weighed, weighed.batches(range(len(rows)), batch_tokens), total, lambda _, __: None)
 
 
 def _by_group(

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from gradscope.render.figures.style import BLUE, MUTED, SERIES, label_lines, label_room, name_of, new_figure
+from gradscope.render.figures.style import BLUE, MUTED, SERIES, Panels, label_lines, label_room, name_of, new_figure
 from gradscope.render.words import metric_title, pair_label
 from gradscope.results.compare import ComparedCell, ComparedPair, Comparison
 
@@ -45,9 +45,8 @@ def _curves(comparison: Comparison, cells: Sequence[ComparedCell], settings: str
         + "Mean over seeds of each twentieth of a run; bands: from the lowest to the highest seed"
         + (f"; {more} more cells in the tables" if more else ""),
         height=5.4,
-        heights=(1, 1),
-        hspace=0.14,
         right=label_room(names),
+        panels=Panels(heights=(1, 1), gap=0.14),
     )
     for axes, (metric, title) in zip(panels, _TITLES.items(), strict=True):
         labels = []
@@ -84,10 +83,8 @@ def _forest(comparison: Comparison) -> Figure:
         "Paired difference over seeds, second minus first, with Student's 95 % interval; filled: decided by sign flips "
         "after Holm's correction" + (f"; {more} more pairs in the tables" if more else ""),
         height=height,
-        heights=[1] * len(shown),
-        hspace=_GAP / (rows * _ROW),
         right=label_room(labels),
-        panel_titles=True,
+        panels=Panels(heights=[1] * len(shown), gap=_GAP / (rows * _ROW), titled=True),
     )
     for axes, (metric, pairs) in zip(panels, shown.items(), strict=True):
         axes.set_title(metric_title(metric), loc="left", fontsize=9)

@@ -9,7 +9,17 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from gradscope.catalog.lookup import metric
-from gradscope.render.figures.style import BLUE, MUTED, ORANGE, RED, label_lines, new_figure, power_of_ten, tick_steps
+from gradscope.render.figures.style import (
+    BLUE,
+    MUTED,
+    ORANGE,
+    RED,
+    Panels,
+    label_lines,
+    new_figure,
+    power_of_ten,
+    tick_steps,
+)
 from gradscope.results.norms import ReplayReport, SpikeReport
 
 _FLOOR = 1e-16  # where an error of exactly zero is drawn on a logarithmic axis
@@ -26,9 +36,8 @@ def draw_replay(report: ReplayReport) -> dict[str, Figure]:
         f"{metric('grad_norm').formula}; error = |recomputed - logged| / |logged|\n"
         f"{len(errors)} of {len(report.steps)} steps could be recomputed",
         height=4.8,
-        heights=(1.7, 1),
-        hspace=0.16,
         right=1.25,
+        panels=Panels(heights=(1.7, 1), gap=0.16),
     )
     _norms(above, report)
     _errors(below, report)
@@ -84,10 +93,8 @@ def draw_spike(report: SpikeReport) -> dict[str, Figure]:
         _spike_finding(report, name),
         "median of the up to 50 steps around it; below, what is left of the norm without its worst rollouts",
         height=4.8 if report.removals else 2.8,
-        heights=(1, 1) if report.removals else (1,),
-        hspace=0.5,
         right=1.25,
-        share_x=False,
+        panels=Panels(heights=(1, 1) if report.removals else (1,), gap=0.5, share_x=False),
     )
     above, *below = axes
     _course(above, report, name)

@@ -13,6 +13,7 @@ from gradscope.render.figures.style import (
     INK,
     MUTED,
     SERIES,
+    Panels,
     draw_course,
     label_lines,
     label_room,
@@ -35,9 +36,8 @@ def draw_pass_at_k(report: PassAtKReport) -> dict[str, Figure]:
         _finding(report),
         f"pass@k = {metric('pass_at_k').formula}; bands: 95 %, resampling prompts",
         height=5.4 if compared else 4.0,
-        heights=(2.1, 1) if compared else (1,),
         right=label_room([*names, _pair(report.comparison)] if report.comparison else names),
-        hspace=0.14,
+        panels=Panels(heights=(2.1, 1) if compared else (1,), gap=0.14),
     )
     _curves(axes[0], report)
     if report.comparison is not None:

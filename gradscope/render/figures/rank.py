@@ -26,6 +26,7 @@ from gradscope.render.figures.style import (
     MUTED,
     ORANGE,
     SERIES,
+    Panels,
     draw_course,
     label_lines,
     label_room,
@@ -72,10 +73,8 @@ def _curve(report: RankReport) -> Figure:
         f"mean over live groups with 95 % interval; dotted: the ceiling, G; thin: scores without advantages{left_out}",
         width=7.6 if both else 5.4,
         height=max(4.2, 1.5 + 0.26 * len(at_last)) if both else 4.2,
-        columns=1 + both,
-        share_x=False,
-        panel_titles=True,
         right=0.75,
+        panels=Panels(columns=1 + both, share_x=False, titled=True),
     )
     sizes = sorted({point.group_size for point in points})
     _panel(axes[0], points, sizes, sorted({point.step for point in points}))
@@ -155,10 +154,7 @@ _Chosen = TypeVar("_Chosen", bound=RankCurvePoint | WeightRankPoint)
 
 
 def _against_size(report: RankReport) -> dict[str, Figure]:
-    """Ranks against G of the first formulation with several G, at the first, a middle and the last step, if any.
-
-    Of dL/dW each weight, their mean and its nulls.
-    """
+    """Ranks against G of the first formulation with several G, at up to three steps; of dL/dW each weight as well."""
     of_weights = report.rows == "weight"
     means = [point for point in report.weight_curve if point.tensor is None]
     points: Sequence[_Point] = _of_several_sizes(means if of_weights else report.curve)
@@ -191,11 +187,10 @@ def _sizes(points: Sequence[_Point], steps: Sequence[int], subject: str, weights
         f"{subject}: {least.effective_rank.value:.1f} with {least.group_size} rollouts, "
         f"{most.effective_rank.value:.1f} with {most.group_size} (step {steps[-1]})",
         f"effective rank = {metric('effective_rank').formula}; mean over live groups, 95 % interval\n{dotted}",
-        columns=len(steps),
         height=3.9,
         width=7.6 if len(steps) > 1 else 5.4,
         right=label_room([name, *(STYLES[null][0] for null in _NULLS)]),
-        panel_titles=True,
+        panels=Panels(columns=len(steps), titled=True),
     )
     sizes = sorted({point.group_size for point in points})
     highest = max([float(sizes[-1]), *(rank.ends[1] for rank in _ranks(points, weights))])
@@ -392,11 +387,10 @@ def _sparsity(panels: dict[str, _Course]) -> Figure:
         _sparsest(panels),
         "share of parts that are zero, and that are below 1 % of the largest; Hoyer and Gini: 0 for parts of equal "
         "size, towards 1 where a single one is everything",
-        columns=len(panels),
         height=3.9,
         width=7.6 if len(panels) > 1 else 5.8,
         right=label_room(_LINES),
-        panel_titles=True,
+        panels=Panels(columns=len(panels), titled=True),
     )
     for column, (panel, (name, course)) in enumerate(zip(axes, panels.items(), strict=True)):
         panel.set_title(name, loc="left", fontsize=9)

@@ -24,6 +24,7 @@ from gradscope.render.figures.style import (
     ORANGE,
     PURPLE,
     SERIES,
+    Panels,
     clear_frame,
     label_lines,
     label_room,
@@ -72,11 +73,10 @@ def _nulls(points: Sequence[RankCurvePoint], *, centered: bool) -> Figure:
         _compared_with_nulls(points[-1]),
         f"share of each singular value in their sum, s_i / sum(s), rows {'centered' if centered else 'not centered'}; "
         "mean over live groups\nthe numbers are the mean effective ranks; below 0.0001 nothing is drawn",
-        columns=len(points),
         height=3.8,
         width=7.6 if len(points) > 1 else 5.4,
         right=label_room(names),
-        panel_titles=True,
+        panels=Panels(columns=len(points), titled=True),
     )
     for column, (panel, point) in enumerate(zip(axes, points, strict=True)):
         panel.set_yscale("log")
@@ -159,11 +159,10 @@ def _spectrum(report: RankReport, by_step: Mapping[int, Sequence[GradientSpectru
         _first_value(report, by_step),
         f"{_legend(report, spectra)}; advantage: {name_of(spectra[0].label.advantage)}; "
         f"{'' if report.rows == 'token' else 'dotted: '}the arithmetic's noise floor, below which nothing is drawn",
-        columns=len(by_step),
         height=3.7,
         width=7.6 if len(by_step) > 1 else 5.4,
         right=0.9,
-        panel_titles=True,
+        panels=Panels(columns=len(by_step), titled=True),
     )
     values = [value for s in spectra for value in s.singular_values if value > s.noise_floor]
     low, high = (min(values), max(values)) if values else (1e-6, 1.0)
@@ -415,11 +414,10 @@ def _curve(since: Sequence[WeightUpdate]) -> Figure:
         f"entries {null or 0.0:.1f}",
         f"W_t - W_{since[0].first}, mean over {len({update.tensor for update in since})} matrices; band: from lowest "
         "to highest\nleft: effective rank, dotted: of unrelated entries; right: shares of energy, of entries",
-        columns=2,
         height=4.0,
         width=7.6,
         right=label_room([label for label, _ in _SHARES]),
-        panel_titles=True,
+        panels=Panels(columns=2, titled=True),
     )
     ranks.plot(times, [sum(c) / len(c) for c in columns], color=BLUE, marker="o")
     ranks.fill_between(times, [min(c) for c in columns], [max(c) for c in columns], color=BLUE, alpha=0.15, linewidth=0)
@@ -455,11 +453,10 @@ def _trajectory(trajectories: Sequence[UpdateTrajectory]) -> Figure:
         f"{'all weights' if shown[0].tensor is None else name_of(short_tensor(shown[0].tensor))} is in one direction",
         f"W_t - W_0 at t = {', '.join(map(str, shown[0].num_updates))} as rows; dashed: a random walk, whose steps "
         "have no direction in common",
-        columns=2,
         height=1.75 + 0.19 * len(shown),
         width=7.6,
         right=1.6,
-        panel_titles=True,
+        panels=Panels(columns=2, titled=True),
     )
     for panel, (title, measured, walk) in zip(
         panels,

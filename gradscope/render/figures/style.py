@@ -13,6 +13,7 @@ import math
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -96,47 +97,50 @@ class ShownFigure(Figure):
         return picture.getvalue()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panels:
+    """The axes of a figure."""
+
+    heights: Sequence[float] = (1,)  # relative heights of the rows
+    columns: int = 1
+    gap: float = 0.35  # between rows, in axes heights
+    titled: bool = False  # whether panels have titles of their own
+    share_x: bool = True
+
+
+_ONE_PANEL = Panels()
+
+
 def new_figure(
     title: str,
     subtitle: str,
     *,
     width: float = 7.2,
     height: float = 4.2,
-    heights: Sequence[float] = (1,),
-    columns: int = 1,
     right: float = 1.15,
-    hspace: float = 0.35,
-    panel_titles: bool = False,
-    share_x: bool = True,
+    panels: Panels = _ONE_PANEL,
 ) -> tuple[Figure, list[Axes]]:
-    """A titled figure with room on the right for the labels of its lines.
-
-    Args:
-        subtitle: Formula and source of the numbers; each line is wrapped to the figure's width.
-        heights: Relative heights of the rows of axes.
-        right: Inches to the right of the axes; width and height are inches, too.
-        hspace: Gap between rows, in axes heights.
-    """
+    """A titled figure with ``right`` inches for the labels of its lines; each line of the subtitle is wrapped."""
     figure = ShownFigure(figsize=(width, height))
     FigureCanvasAgg(figure)
     headings = textwrap.wrap(title, int((width - 0.36) / _TITLE_CHARACTER)) or [""]
     width_in_characters = int((width - 0.36) / _CHARACTER)
     lines = [line for part in subtitle.split("\n") for line in textwrap.wrap(part, width_in_characters)]
     below = _TITLE_LINE * (len(headings) - 1)
-    head = _HEAD + below + _LINE * (len(lines) - 1 + panel_titles)
+    head = _HEAD + below + _LINE * (len(lines) - 1 + panels.titled)
     grid = figure.subplots(
-        len(heights),
-        columns,
+        len(panels.heights),
+        panels.columns,
         squeeze=False,
-        sharex=share_x,
+        sharex=panels.share_x,
         gridspec_kw={
             "left": 0.7 / width,
             "right": 1 - right / width,
             "bottom": 0.52 / height,
             "top": 1 - head / height,
-            "hspace": hspace,
+            "hspace": panels.gap,
             "wspace": 0.18,
-            "height_ratios": heights,
+            "height_ratios": panels.heights,
         },
     )
     left = 0.18 / width

@@ -32,4 +32,4 @@ TABLES: Mapping[str, tuple[str, ...]] = {
 
 def choices_of(command: str) -> tuple[str, ...]:
     """The names that ``--show`` takes in a command."""
-    return (*TABLES[command], NOTES, VERDICT, ALL)
+    return (*TABLES.get(command, ()), NOTES, VERDICT, ALL)

@@ -22,14 +22,7 @@ from gradscope.render.views.rank import ROLLOUT_VIEWS
 from gradscope.render.views.rank_parts import PART_VIEWS, TRAJECTORY
 from gradscope.render.views.view import Column, digits, evenly, unless_empty
 from gradscope.render.words import FACTS, UNDEFINED, Footnotes, cell, why_alone
-from gradscope.results.rank import (
-    GradientSpectrum,
-    RankCurvePoint,
-    RankReport,
-    StepGeometry,
-    TokenRankPoint,
-    WeightRankPoint,
-)
+from gradscope.results.rank import RankCurvePoint, RankReport, StepGeometry, TokenRankPoint, WeightRankPoint
 from gradscope.say import as_ranges, non_finite_word
 
 _Point = RankCurvePoint | TokenRankPoint | WeightRankPoint
@@ -174,7 +167,10 @@ def _rows(report: RankReport) -> tuple[list[_Row], str]:
     name = _preferred([spectrum.label.advantage for spectrum in of_step])
     of_name = [spectrum for spectrum in of_step if spectrum.label.advantage == name]
     of_name.sort(key=lambda spectrum: (spectrum.label.step, spectrum.label.group_size))
-    return [_of_spectrum(one) for one in {one.label.step: one for one in of_name}.values()], name
+    return [
+        (_row(one.label.step, one.ranks.effective_rank, min(one.label.shape), one.nulls))
+        for one in {one.label.step: one for one in of_name}.values()
+    ], name
 
 
 def _preferred(names: Sequence[str]) -> str:
@@ -189,10 +185,6 @@ def _of_point(point: _Point) -> _Row:
         ceiling = point.num_rows.value
     nulls = {name: null.effective_rank for name, null in point.nulls.items()}
     return replace(_row(point.step, point.effective_rank, ceiling, nulls), num_live=point.num_groups - point.num_dead)
-
-
-def _of_spectrum(spectrum: GradientSpectrum) -> _Row:
-    return _row(spectrum.label.step, spectrum.ranks.effective_rank, min(spectrum.label.shape), spectrum.nulls)
 
 
 def _row(step: int, rank: Estimate, ceiling: float | None, nulls: Mapping[str, Estimate]) -> _Row:

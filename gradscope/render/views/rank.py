@@ -58,17 +58,17 @@ def merge_same(points: Sequence[_Point]) -> list[tuple[tuple[str, ...], list[_Po
         curves.setdefault(point.advantage, []).append(point)
     merged: list[tuple[tuple[str, ...], list[_Point]]] = []
     for name, curve in curves.items():
-        same = [index for index, (_, shared) in enumerate(merged) if _are_same(shared, curve)]
+        same = [
+            index
+            for index, (_, shared) in enumerate(merged)
+            if (len(shared) == len(curve) and all(map(_is_same, shared, curve)))
+        ]
         if same:
             names, shared = merged[same[0]]
             merged[same[0]] = ((*names, name), shared)
         else:
             merged.append(((name,), curve))
     return merged
-
-
-def _are_same(first: Sequence[_Point], second: Sequence[_Point]) -> bool:
-    return len(first) == len(second) and all(map(_is_same, first, second))
 
 
 def _is_same(first: _Point, second: _Point) -> bool:

@@ -16,9 +16,7 @@ from gradscope.cli.arguments.options import (
     parse_metrics,
     parse_names,
     parse_numbers,
-    parse_show,
     parse_steps,
-    show_option,
 )
 from gradscope.errors import UsageError
 from gradscope.render.terminal.names import TABLES, choices_of
@@ -169,10 +167,11 @@ def test_an_option_has_one_wording_in_every_command(flag: str, command: str) -> 
 @pytest.mark.parametrize("command", sorted(TABLES))
 def test_every_table_of_a_command_is_named_at_its_option_and_taken(command: str) -> None:
     names = choices_of(command)
-    assert all(name in (show_option(command).help or "") for name in names)
-    assert parse_show(command, [",".join(names)]) == names
+    (option,) = [parameter for parameter in COMMANDS[command].params if "--show" in parameter.opts]
+    assert all(name in option.help for name in names)
+    assert parse_choices("--show", [",".join(names)], names) == names
     with pytest.raises(UsageError, match="--show does not take 'nothing'"):
-        parse_show(command, ["nothing"])
+        parse_choices("--show", ["nothing"], names)
 
 
 @pytest.mark.parametrize(

@@ -66,18 +66,18 @@ def options_in(text: str) -> set[str]:
 
 
 def test_an_option_of_a_hint_is_the_commands_own_or_its_owner_is_named() -> None:
-    known = OF_OTHER_PROGRAMS.union(*OPTIONS.values())
-    found = list(hints())
-    assert len(found) > 50
+    expected = OF_OTHER_PROGRAMS.union(*OPTIONS.values())
+    result = list(hints())
+    assert len(result) > 50
     assert {"passk", "check", "train"} <= OPTIONS.keys()
-    for (place, hint), (command, own) in product(found, OPTIONS.items()):
-        assert options_in(hint) <= known, f"{place} names an option that no command has"
-        said = fitting_hint(hint, [command, "my-run"], OPTIONS)
+    for (index, hint), (command, own) in product(result, OPTIONS.items()):
+        assert options_in(hint) <= expected, f"{index} names an option that no command has"
+        output = fitting_hint(hint, [command, "my-run"], OPTIONS)
         named = {name for name in re.findall(r"gradscope ([a-z]+)", hint) if name in OPTIONS}
         for option in options_in(hint) - own - OF_OTHER_PROGRAMS:
             owned = any(option in OPTIONS[name] for name in named)
             of_others = rf"\((--\S+, )*{option}(, --\S+)* (is an|are) options? of `gradscope "
-            assert owned or re.search(of_others, said), place
+            assert owned or re.search(of_others, output), index
 
 
 def test_without_a_command_a_hint_stays_as_it_is() -> None:

@@ -34,8 +34,8 @@ def test_a_terminal_is_told_of_an_input_in_a_line(cli: Cli, log: Path, monkeypat
     log.rename(folder / log.name)
     monkeypatch.chdir(log.parent)
     monkeypatch.setattr("gradscope.cli.output.delivery._is_terminal", lambda: True)
-    told = f"read {folder.name}: jsonl with a row a rollout, 1 file, 24 rows"
-    assert told in cli("degeneracy", folder.name).err
+    reported = f"read {folder.name}: jsonl with a row a rollout, 1 file, 24 rows"
+    assert reported in cli("degeneracy", folder.name).err
     assert "(log.jsonl)" in cli("degeneracy", folder.name, "--show", "notes").err
 
 
@@ -130,9 +130,9 @@ def test_files_are_written_and_named(cli: Cli, log: Path, tmp_path: Path) -> Non
 
 
 def test_prediction_takes_a_number_or_each_step(cli: Cli, log: Path) -> None:
-    given = json.loads(cli("degeneracy", log, "--json", "--base-pass-rate", "0.3").out)["result"]
-    assert given["iid_prediction"]["value"] == pytest.approx(0.3**4 + 0.7**4)
-    assert given["pass_rate_origin"] == "the given base pass rate, 0.3"
+    inputs = json.loads(cli("degeneracy", log, "--json", "--base-pass-rate", "0.3").out)["result"]
+    assert inputs["iid_prediction"]["value"] == pytest.approx(0.3**4 + 0.7**4)
+    assert inputs["pass_rate_origin"] == "the given base pass rate, 0.3"
     by_step = json.loads(cli("degeneracy", log, "--json", "--base-pass-rate", "step").out)["result"]
     assert by_step["pass_rate_origin"] == "the mean of each step"
     wrong = cli("degeneracy", log, "--base-pass-rate", "often")

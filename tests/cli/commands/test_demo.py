@@ -79,7 +79,7 @@ def test_every_command_of_the_tour_parses() -> None:
 def test_the_tour_asks_for_steps_whose_weights_the_default_run_keeps() -> None:
     config = TrainConfig()
     words = [word for _, arguments in _tour(Path("tour")) for word in arguments]
-    steps = {int(step) for place, word in enumerate(words) if word == "--step" for step in words[place + 1].split(",")}
+    steps = {int(step) for index, word in enumerate(words) if word == "--step" for step in words[index + 1].split(",")}
     assert steps
     assert not [step for step in steps if (step - 1) % config.checkpoint_every or step > config.steps]
 

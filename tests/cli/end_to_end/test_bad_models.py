@@ -130,11 +130,11 @@ def test_batches_that_do_not_fit_are_halved_and_that_is_said(
     monkeypatch.setattr(stream, "completion_logprobs", limited)
     done = cli("rank", tiny_run, "--step", "1", "--engine", "stream", "--json")
     assert done.code == 0
-    said = [line.removeprefix("note: ") for line in done.err.splitlines() if "Memory ran out" in line]
+    output = [line.removeprefix("note: ") for line in done.err.splitlines() if "Memory ran out" in line]
     result = json.loads(done.out)["result"]
-    assert said
-    assert len(said) == len(set(said))
-    assert result["engine"]["notes"] == said
+    assert output
+    assert len(output) == len(set(output))
+    assert result["engine"]["notes"] == output
     fixed = cli("rank", tiny_run, "--step", "1", "--engine", "stream", "--batch-tokens", "4000")
     assert fixed.code == 2
     assert "Use --batch-tokens auto, or a number below " in fixed.err

@@ -34,9 +34,9 @@ def test_usage_errors_exit_2_with_a_next_step(cli: Cli, tiny_run: Path, argument
 
 
 def test_progress_moves_within_a_step_by_rollouts_tokens_and_groups(tiny_run: Path) -> None:
-    told: list[tuple[float, int, str]] = []
-    measure_rank(tiny_run, rows="token", options=RankOptions(tokens=4), progress=lambda *words: told.append(words))
-    of_steps = [words for words in told if words[1] == 2]
+    reported: list[tuple[float, int, str]] = []
+    measure_rank(tiny_run, rows="token", options=RankOptions(tokens=4), progress=lambda *words: reported.append(words))
+    of_steps = [words for words in reported if words[1] == 2]
     done = [share for share, _, _ in of_steps]
     assert done == sorted(done)
     assert (done[0], done[-1]) == (0, 2)

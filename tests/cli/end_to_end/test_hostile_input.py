@@ -138,12 +138,12 @@ def test_a_damaged_step_is_set_aside(cli: Cli, tmp_path: Path, change: Any, word
 def test_a_step_that_changed_or_is_gone_is_told(cli: Cli, tmp_path: Path) -> None:
     run = own_run(tmp_path / "run")
     file = step_files(run)[1]
-    whole = file.read_bytes()
+    full = file.read_bytes()
     file.write_bytes(step_files(run)[0].read_bytes())
     partly(cli("degeneracy", run), "its content is not what step_00002.parquet.sha256 was written for")
     file.unlink()
     partly(cli("degeneracy", run), "step_00002.parquet is gone: the run wrote rollouts at step 2")
-    file.write_bytes(whole)
+    file.write_bytes(full)
     assert cli("degeneracy", run).code == 0
 
 
@@ -426,17 +426,17 @@ def test_a_row_of_a_side_file_stands_there_once(cli: Cli, tmp_path: Path) -> Non
 # 16: one broken part
 
 
-@pytest.mark.parametrize("place", [0, 4])
-def test_a_cut_file_leaves_the_others_alone(cli: Cli, tmp_path: Path, place: int) -> None:
+@pytest.mark.parametrize("index", [0, 4])
+def test_a_cut_file_leaves_the_others_alone(cli: Cli, tmp_path: Path, index: int) -> None:
     for step in range(10):
         pq.write_table(pa.Table.from_pylist(rows(step=step)), tmp_path / f"{step}.parquet")
-    damaged = tmp_path / f"{place}.parquet"
+    damaged = tmp_path / f"{index}.parquet"
     damaged.write_bytes(damaged.read_bytes()[:-40])
     done = cli("degeneracy", tmp_path, "--json")
-    partly(done, f"{place}.parquet is not a readable Parquet file")
+    partly(done, f"{index}.parquet is not a readable Parquet file")
     result = json.loads(done.out)["result"]
     assert result["source"]["num_rows"] == 144
-    assert f"{place}.parquet" in result["quarantined"]["lost"][0]
+    assert f"{index}.parquet" in result["quarantined"]["lost"][0]
     refused(cli("degeneracy", tmp_path, "--strict"), "is not a readable Parquet file")
 
 

@@ -15,9 +15,9 @@ FROM_LOGS = ("`degeneracy`", "`passk`", "`compare`", "`check`")
     [(("`--help`",), HEAVY | {"numpy", "scipy", "pyarrow", "pydantic"}), (FROM_LOGS, HEAVY | {"fsspec", "aiohttp"})],
 )
 def test_what_a_command_does_not_need_is_not_loaded(names: tuple[str, ...], unloaded: set[str]) -> None:
-    found = set(loaded(*(COMMANDS[name] for name in names)))
-    assert "typer" in found
-    assert not unloaded & found
+    result = set(loaded(*(COMMANDS[name] for name in names)))
+    assert "typer" in result
+    assert not unloaded & result
 
 
 def test_little_is_loaded_before_ctrl_c_has_an_answer() -> None:

@@ -20,8 +20,8 @@ CHOSEN = {
 
 def result_of(out: str) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(out)
-    found: dict[str, Any] = document["result"]
-    return found
+    result: dict[str, Any] = document["result"]
+    return result
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in LOGS.iterdir()))
@@ -30,8 +30,9 @@ def test_every_kind_is_answered(cli: Cli, tmp_path: Path, name: str) -> None:
     done = cli("degeneracy", *chosen, "--json")
     result = result_of(done.out)
     assert (done.code, result["source"]["kind"]) == (0, "metrics")
-    known = result["frac_reward_zero_std"]["value"] is not None
-    assert known == (name not in ("console_verl.log", "console_slime.log", "console_prime_rl.log", "verl_file.jsonl"))
+    is_defined = result["frac_reward_zero_std"]["value"] is not None
+    without = ("console_verl.log", "console_slime.log", "console_prime_rl.log", "verl_file.jsonl")
+    assert is_defined == (name not in without)
     assert all(row["frac_reward_zero_std"]["low"] is None for row in result["by_step"])
     assert result["jensen_gap"]["undefined"] == "the log holds metrics and no rollouts"
     shown = cli("degeneracy", *chosen)

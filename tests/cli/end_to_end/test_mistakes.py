@@ -84,7 +84,7 @@ def test_what_the_parser_refuses_points_at_a_page_that_opens(cli: Cli, tiny_run:
 
 
 @pytest.mark.parametrize(
-    ("typed", "written", "kept"),
+    ("typed", "written", "remaining"),
     [
         (("degeneracy", "RUN", "--base-pass-rate", "often"), r"Write (--base-pass-rate [\d.]+)", 2),
         (("degeneracy", "RUN", "--target-degeneracy", "20"), r"Write (--target-degeneracy [\d.]+)", 2),
@@ -105,16 +105,16 @@ def test_what_the_parser_refuses_points_at_a_page_that_opens(cli: Cli, tiny_run:
     ],
 )
 def test_what_a_hint_says_stands_in_for_what_was_typed(
-    cli: Cli, places: Callable[[str], str], typed: tuple[str, ...], written: str, kept: int
+    cli: Cli, places: Callable[[str], str], typed: tuple[str, ...], written: str, remaining: int
 ) -> None:
     """The first ``kept`` words stay, and the hint's words follow; a metric alone is required again."""
     words = [places(word) for word in typed]
-    found = re.search(written, refused(cli, *words))
-    assert found is not None
-    pasted = shlex.split(found[1])
+    result = re.search(written, refused(cli, *words))
+    assert result is not None
+    pasted = shlex.split(result[1])
     if typed[-1] == "frac_reward_zero <= 1":
         pasted = [f"{pasted[0]} <= 1"]
-    done = cli(*words[:kept], *pasted)
+    done = cli(*words[:remaining], *pasted)
     assert done.code in ((0, 1) if typed[0] == "check" else (0,)), done.err
     assert not done.err.startswith("error: ")
 
@@ -126,9 +126,9 @@ def places(tiny_run: Path, samples: tuple[Path, Path], tmp_path: Path) -> Callab
     (tmp_path / "full" / "mine.html").write_text("<!doctype html>mine")
     for seed in (0, 1):
         write_run(tmp_path / "grid" / str(seed), seed=seed)
-    known = {"RUN": tiny_run, "SAMPLES": samples[0], "FOLDER": tmp_path / "full", "GRID": tmp_path / "grid"}
-    known["PAGE"] = tmp_path / "full" / "mine.html"
-    return lambda word: str(known.get(word, word))
+    expected = {"RUN": tiny_run, "SAMPLES": samples[0], "FOLDER": tmp_path / "full", "GRID": tmp_path / "grid"}
+    expected["PAGE"] = tmp_path / "full" / "mine.html"
+    return lambda word: str(expected.get(word, word))
 
 
 @pytest.mark.parametrize(
@@ -161,8 +161,8 @@ def test_what_a_hint_leaves_out_was_in_the_way(
 ) -> None:
     words = [places(word) for word in typed]
     assert re.search("[Ll]eave", refused(cli, *words))
-    kept = [word for word in words[: len(words) - left_out] if word != "--follow"]
-    assert cli(*kept).code == 0
+    remaining = [word for word in words[: len(words) - left_out] if word != "--follow"]
+    assert cli(*remaining).code == 0
 
 
 def test_a_misspelled_command_is_named(cli: Cli, tiny_run: Path) -> None:

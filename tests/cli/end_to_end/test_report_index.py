@@ -27,9 +27,9 @@ def test_a_folder_of_runs_gives_an_index(cli: Cli, folder: Path, tmp_path: Path)
     done = cli("report", folder, "--output", page)
     assert done.code == 0
     assert max(len(line) for line in done.out.splitlines() if not line.startswith("$ ")) <= 80
-    said = " ".join(done.out.split())
-    assert "not read: broken: " in said
-    assert "The reward rises beyond chance in" in said
+    output = " ".join(done.out.split())
+    assert "not read: broken: " in output
+    assert "The reward rises beyond chance in" in output
     text = page.read_text(encoding="utf-8")
     assert text.count("<article ") == 2
     assert f"gradscope report {folder / 'grid/a'}" in text

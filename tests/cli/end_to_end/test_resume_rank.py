@@ -37,30 +37,30 @@ def test_a_second_call_goes_on_where_ctrl_c_stopped(
     cli: Cli, tiny_run: Path, tmp_path: Path, interrupted_at_the_second_step: list[int]
 ) -> None:
     computed = interrupted_at_the_second_step
-    folder, kept = tmp_path / "out", tmp_path / ".out.unfinished"
+    folder, saved = tmp_path / "out", tmp_path / ".out.unfinished"
     done = cli("rank", tiny_run, *ARGUMENTS, "--output", folder)
     assert (done.code, done.out) == (130, "")
-    assert f"stopped; the same command goes on from the 1 finished step in {kept}" in done.err
-    assert [path.name for path in tmp_path.iterdir()] == [kept.name]
-    assert [path.name for path in kept.iterdir()] == ["step_00001.safetensors"]
+    assert f"stopped; the same command goes on from the 1 finished step in {saved}" in done.err
+    assert [path.name for path in tmp_path.iterdir()] == [saved.name]
+    assert [path.name for path in saved.iterdir()] == ["step_00001.safetensors"]
 
     done = cli("rank", tiny_run, *ARGUMENTS, "--output", folder)
     assert done.code == 0
     assert "note: step 1 was finished before and is used again" in done.err
     assert computed == [1, 2, 2]
-    assert not kept.exists()
+    assert not saved.exists()
 
-    whole = cli("rank", tiny_run, *ARGUMENTS, "--output", tmp_path / "whole")
-    resumed, uninterrupted = (json.loads(text) for text in (done.out, whole.out))
+    alone = cli("rank", tiny_run, *ARGUMENTS, "--output", tmp_path / "whole")
+    resumed, uninterrupted = (json.loads(text) for text in (done.out, alone.out))
     assert resumed["result"] == uninterrupted["result"]
     for name in resumed["result"]["gram"].values():
         assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
 def test_force_starts_anew(cli: Cli, tiny_run: Path, tmp_path: Path, interrupted_at_the_second_step: list[int]) -> None:
-    kept = tmp_path / ".out.unfinished" / "step_00001.safetensors"
-    kept.parent.mkdir()
-    kept.write_bytes(b'[length]{"__metadata__":{"key":"of an earlier call"}}')
+    saved = tmp_path / ".out.unfinished" / "step_00001.safetensors"
+    saved.parent.mkdir()
+    saved.write_bytes(b'[length]{"__metadata__":{"key":"of an earlier call"}}')
     done = cli("replay", tiny_run, "--step", "1", "--output", tmp_path / "out", "--force")
     assert done.code == 0
     assert "again" not in done.err
@@ -77,8 +77,8 @@ def change_a_weight(run: Path) -> None:
 def change_a_reward(run: Path) -> None:
     path = run / "rollouts" / "step_00001.parquet"
     table = pq.read_table(path)
-    place = table.column_names.index("reward")
-    pq.write_table(table.set_column(place, table.field(place), [[0.5] * len(table)]), path)
+    index = table.column_names.index("reward")
+    pq.write_table(table.set_column(index, table.field(index), [[0.5] * len(table)]), path)
     checksum_path(path).unlink()
 
 
@@ -87,14 +87,14 @@ def damage_what_is_kept(run: Path) -> None:
 
 
 def test_a_kept_step_is_used_only_for_the_same_question(tiny_run: Path, tmp_path: Path) -> None:
-    run, said = tmp_path / "run", []
+    run, output = tmp_path / "run", []
     shutil.copytree(tiny_run, run)
 
     def replay(**options: Any) -> str:
-        said.clear()
-        engine = EngineOptions(unfinished=tmp_path / "kept", notice=said.append, **options)
+        output.clear()
+        engine = EngineOptions(unfinished=tmp_path / "kept", notice=output.append, **options)
         replay_run(run, steps=[1], engine=engine)
-        return " ".join(said)
+        return " ".join(output)
 
     assert replay() == ""
     used, anew = "is used again", "is computed again: what was kept is of other inputs or options"
@@ -110,13 +110,15 @@ def test_a_kept_step_is_used_only_for_the_same_question(tiny_run: Path, tmp_path
 
 def test_steps_of_several_commands_are_one_result(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
     """As an array of jobs does: a command a step, and one that finds them all finished."""
-    kept = tmp_path / "kept"
+    saved = tmp_path / "kept"
     for step in ("2", "1"):
-        assert cli("rank", tiny_run, *ARGUMENTS, "--step", step, "--keep", kept).code == 0
-    joined, whole = (cli("rank", tiny_run, *ARGUMENTS, "--step", "1,2", *options) for options in (("--keep", kept), ()))
+        assert cli("rank", tiny_run, *ARGUMENTS, "--step", step, "--keep", saved).code == 0
+    joined, alone = (
+        cli("rank", tiny_run, *ARGUMENTS, "--step", "1,2", *options) for options in (("--keep", saved), ())
+    )
     for step in (1, 2):
         assert f"note: step {step} was finished before and is used again" in joined.err
-    assert json.loads(joined.out)["result"] == json.loads(whole.out)["result"]
-    assert sorted(path.name for path in kept.iterdir()) == ["step_00001.safetensors", "step_00002.safetensors"]
+    assert json.loads(joined.out)["result"] == json.loads(alone.out)["result"]
+    assert sorted(path.name for path in saved.iterdir()) == ["step_00001.safetensors", "step_00002.safetensors"]
     # a report looks more closely at norms in reduced precision than rank does, so it computes its own
-    assert "step 1 is computed again" in cli("report", tiny_run, "--keep", kept, "-o", tmp_path / "page.html").err
+    assert "step 1 is computed again" in cli("report", tiny_run, "--keep", saved, "-o", tmp_path / "page.html").err

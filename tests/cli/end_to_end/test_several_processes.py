@@ -80,17 +80,17 @@ def test_rank_prints_and_writes_once_what_one_process_does(
     alone = cli("rank", tiny_run, *RANK, "--json", "--output", tmp_path / "rank")
     (main, other) = told["rank"]
     assert (main.code, other) == (0, (0, "", ""))
-    said = [
-        [line for line in err.replace(str(place), "").splitlines() if line.startswith(("read ", "note", "wrote "))]
-        for err, place in ((main.err, output), (alone.err, tmp_path))
+    message = [
+        [line for line in err.replace(str(index), "").splitlines() if line.startswith(("read ", "note", "wrote "))]
+        for err, index in ((main.err, output), (alone.err, tmp_path))
     ]  # how often it tells how far it is differs
-    assert said[0] == said[1] != []
+    assert message[0] == message[1] != []
     names = [sorted(str(file.relative_to(of)) for file in (of / "rank").rglob("*")) for of in (output, tmp_path)]
     assert names[0] == names[1]
     assert not list(output.glob(".*"))
-    one, two = (singular_values(json.loads(text)["result"]) for text in (alone.out, main.out))
-    assert len(one) == len(two) > 0
-    for values, expected in zip(two, one, strict=True):
+    first, two = (singular_values(json.loads(text)["result"]) for text in (alone.out, main.out))
+    assert len(first) == len(two) > 0
+    for values, expected in zip(two, first, strict=True):
         # logits in slices and whole ones round differently
         np.testing.assert_allclose(values, expected, atol=5e-6 * max([*expected, 0.0]))
 
@@ -120,11 +120,11 @@ def test_claims_are_those_of_one_process_but_for_tokens_and_whole_matrices(
 def test_held_out_prompts_are_what_one_process_finds(cli: Cli, tiny_run: Path, told: dict[str, list[Done]]) -> None:
     alone, (main, other) = cli(*HELDOUT, tiny_run, "--heldout", tiny_run), told["heldout"]
     assert (main.code, other) == (0, (0, "", ""))
-    one, two = (json.loads(text)["result"] for text in (alone.out, main.out))
-    assert one["heldout_notes"] == two["heldout_notes"] != []
-    expected, found = ([row["influence"]["value"] for row in result["heldout_influences"]] for result in (one, two))
-    assert found == pytest.approx(expected, rel=1e-3, abs=1e-6)
-    assert len(found) > 1
+    first, two = (json.loads(text)["result"] for text in (alone.out, main.out))
+    assert first["heldout_notes"] == two["heldout_notes"] != []
+    expected, results = ([row["influence"]["value"] for row in result["heldout_influences"]] for result in (first, two))
+    assert results == pytest.approx(expected, rel=1e-3, abs=1e-6)
+    assert len(results) > 1
 
 
 def test_a_report_is_written_once(told: dict[str, list[Done]], output: Path) -> None:
@@ -162,7 +162,7 @@ run()
 
 def test_ctrl_c_keeps_finished_steps_and_the_same_command_goes_on(tiny_run: Path, tmp_path: Path) -> None:
     arguments = ("rank", str(tiny_run), *RANK, "--output", str(tmp_path / "out"))
-    kept = tmp_path / ".out.unfinished" / "step_00001.safetensors"
+    remaining = tmp_path / ".out.unfinished" / "step_00001.safetensors"
     code = """
 import os, signal
 from gradscope.diagnostics.inputs import recomputed
@@ -176,12 +176,12 @@ from gradscope.__main__ import run
 run()
 """
     done = finish(start_processes(2, "-c", code, *arguments))
-    assert kept.is_file()
+    assert remaining.is_file()
     assert [code for code, _, _ in done] == [130, 130]
     assert sum(err.count("interrupted") for _, _, err in done) == 1
-    assert f"goes on from the 1 finished step in {kept.parent}" in done[0][2]
+    assert f"goes on from the 1 finished step in {remaining.parent}" in done[0][2]
 
     (main, other) = by_two(*arguments)
     assert (main[0], other) == (0, (0, "", ""))
     assert "note: step 1 was finished before and is used again" in main[2]
-    assert not kept.parent.exists()
+    assert not remaining.parent.exists()

@@ -40,11 +40,11 @@ def test_a_command_answers_alike(
     cli: Cli, tiny_run: Path, remote: str, cache: Path, arguments: tuple[str, ...]
 ) -> None:
     words = (*arguments, "--show", "notes")
-    here, there = (cli(*(str(run) if word == "RUN" else word for word in words)) for run in (tiny_run, remote))
-    assert (here.code, there.code) == (0, 0), there.err
-    assert str(cache) not in there.out + there.err
-    assert remote in there.err
-    assert same_but_for_the_place(there.err, tiny_run) == same_but_for_the_place(here.err, tiny_run)
+    local, target = (cli(*(str(run) if word == "RUN" else word for word in words)) for run in (tiny_run, remote))
+    assert (local.code, target.code) == (0, 0), target.err
+    assert str(cache) not in target.out + target.err
+    assert remote in target.err
+    assert same_but_for_the_place(target.err, tiny_run) == same_but_for_the_place(local.err, tiny_run)
 
 
 def test_a_command_on_rewards_alone_copies_no_weights(cli: Cli, remote: str, cache: Path) -> None:

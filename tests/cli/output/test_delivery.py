@@ -190,8 +190,8 @@ def test_a_notice_of_a_hostile_log_is_one_escaped_line(capsys: pytest.CaptureFix
 
 
 def test_beside_two_inputs_even_one_note_is_folded(cli: Cli, samples: tuple[Path, Path]) -> None:
-    one, two = cli("passk", samples[0]), cli("passk", *samples)
-    assert "note: Prompts are told apart by task_id." in one.err
+    first, two = cli("passk", samples[0]), cli("passk", *samples)
+    assert "note: Prompts are told apart by task_id." in first.err
     assert two.err.splitlines()[1].endswith("; 1 note: --show notes")
     assert "note: Prompts are told apart" in cli("passk", *samples, "--show", "notes").err
 
@@ -209,21 +209,23 @@ def test_an_evaluation_that_did_not_succeed_is_a_warning_and_no_folded_note(caps
 
 @pytest.mark.parametrize("kind", ["link", "file", "other files", "a step's name", "another user's"])
 def test_what_was_not_kept_by_us_is_neither_used_nor_removed(tmp_path: Path, kind: str) -> None:
-    kept, theirs = tmp_path / ".out.unfinished", tmp_path / "theirs"
+    hidden, theirs = tmp_path / ".out.unfinished", tmp_path / "theirs"
     theirs.mkdir()
     (theirs / "step_00001.safetensors").write_text("theirs")
     if kind == "link":
-        kept.symlink_to(theirs)
+        hidden.symlink_to(theirs)
     elif kind == "file":
-        kept.write_text("theirs")
+        hidden.write_text("theirs")
     elif kind == "another user's":
         if os.getuid():
             pytest.skip("only root gives files away")
-        kept.mkdir()
-        os.chown(kept, 65534, 65534)
+        hidden.mkdir()
+        os.chown(hidden, 65534, 65534)
     else:
-        kept.mkdir()
-        (kept / ("notes.txt" if kind == "other files" else "step_00001.safetensors")).write_text("of theirs, not ours")
+        hidden.mkdir()
+        (hidden / ("notes.txt" if kind == "other files" else "step_00001.safetensors")).write_text(
+            "of theirs, not ours"
+        )
     before = sorted((path, path.lstat()[:7], path.lstat().st_mtime_ns) for path in tmp_path.rglob("*"))
     with (
         pytest.raises(OutputExistsError, match="is where finished steps are kept, and"),

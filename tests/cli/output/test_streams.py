@@ -44,10 +44,10 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callabl
                 patch.setattr(sys, "stderr", terminal)
                 work()
                 terminal.flush()
-            told = b""
+            reported = b""
             while select.select([master], [], [], 0.05)[0]:
-                told += os.read(master, 4096)
-            return re.sub(r"\x1b\[[\d;]*m", "", told.decode().replace("\r", ""))
+                reported += os.read(master, 4096)
+            return re.sub(r"\x1b\[[\d;]*m", "", reported.decode().replace("\r", ""))
 
         yield shown
     os.close(master)
@@ -63,8 +63,8 @@ def test_a_terminal_breaks_talk_between_words_and_what_is_quoted_never(
         say("hint: word `gradscope rank run --step 1`, word word word --require 'a <= 1'")
         pause()
 
-    told = "hint: word\n`gradscope rank run --step 1`,\nword word word\n--require 'a <= 1'\n\n"
-    assert on_a_terminal(work) == f"note: word word word\nword end\n{told}"
+    reported = "hint: word\n`gradscope rank run --step 1`,\nword word word\n--require 'a <= 1'\n\n"
+    assert on_a_terminal(work) == f"note: word word word\nword end\n{reported}"
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
@@ -116,7 +116,7 @@ def test_of_several_processes_the_main_one_prints(
 
 
 @pytest.mark.parametrize(
-    ("typed", "kept"),
+    ("typed", "remaining"),
     [
         ("my-run --output out --force", "my-run"),
         ("-oout my-run --output=out -q", "my-run -q"),
@@ -126,8 +126,8 @@ def test_of_several_processes_the_main_one_prints(
         ("my-run --initial W0 --run-config args.json -o", "my-run --initial W0 --run-config args.json"),
     ],
 )
-def test_files_and_forms_of_output_are_left_out(typed: str, kept: str) -> None:
-    assert typed_again(typed.split()) == kept.split()
+def test_files_and_forms_of_output_are_left_out(typed: str, remaining: str) -> None:
+    assert typed_again(typed.split()) == remaining.split()
 
 
 def test_a_command_is_one_line_that_can_be_pasted(capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,12 +44,12 @@ def made(name: str, **options: Any) -> Any:
 def test_every_engine_gives_what_the_cpu_gives(name, engine, lora, batch_tokens):
     on_cpu = measured_step(tiny_policy(name, lora=lora), tiny_groups(), DAPO, engine=engine)
     policy = policy_of(tiny_model(name, lora=lora).cuda(), lora=lora)
-    found = measured_step(policy, tiny_groups(), DAPO, engine=engine, batch_tokens=batch_tokens, verify="all")
-    assert relative(found.gram, on_cpu.gram) < SAME
-    assert (found.coverage, found.engine, found.device) == (1.0, engine, str(policy.device))
-    assert found.batch_tokens == (batch_tokens or found.batch_tokens) > 0
-    for one, other in zip(found.logprobs, on_cpu.logprobs, strict=True):
-        np.testing.assert_allclose(one, other, rtol=SAME, atol=SAME)
+    step = measured_step(policy, tiny_groups(), DAPO, engine=engine, batch_tokens=batch_tokens, verify="all")
+    assert relative(step.gram, on_cpu.gram) < SAME
+    assert (step.coverage, step.engine, step.device) == (1.0, engine, str(policy.device))
+    assert step.batch_tokens == (batch_tokens or step.batch_tokens) > 0
+    for first, other in zip(step.logprobs, on_cpu.logprobs, strict=True):
+        np.testing.assert_allclose(first, other, rtol=SAME, atol=SAME)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -58,34 +58,34 @@ def test_every_engine_gives_what_the_cpu_gives(name, engine, lora, batch_tokens)
 def test_half_precision_is_within_what_it_says_of_its_rows(name, engine, dtype):
     rounded = tiny_model(name, dtype=dtype)
     exact = measured_step(policy_of(copy.deepcopy(rounded).float()), tiny_groups(), DAPO, engine=engine)
-    found = measured_step(policy_of(rounded.cuda()), tiny_groups(), DAPO, engine=engine)
-    assert 0 < found.relative_row_error < tolerance(dtype) * 5
-    assert relative(found.gram, exact.gram) < max(3 * found.relative_row_error, tolerance(dtype))
+    step = measured_step(policy_of(rounded.cuda()), tiny_groups(), DAPO, engine=engine)
+    assert 0 < step.relative_row_error < tolerance(dtype) * 5
+    assert relative(step.gram, exact.gram) < max(3 * step.relative_row_error, tolerance(dtype))
 
 
 @pytest.mark.parametrize("name", ["mixtral", "qwen3_moe", "qwen3_moe_normalized"])
 def test_experts(name):
     on_cpu = measured_step(policy_of(made(name)), tiny_groups(), DAPO, engine="stream")
-    found = measured_step(policy_of(made(name).cuda()), tiny_groups(), DAPO, engine="stream")
-    assert relative(found.gram, on_cpu.gram) < SAME
-    assert found.slow_parameters == on_cpu.slow_parameters
+    step = measured_step(policy_of(made(name).cuda()), tiny_groups(), DAPO, engine="stream")
+    assert relative(step.gram, on_cpu.gram) < SAME
+    assert step.slow_parameters == on_cpu.slow_parameters
 
 
-@pytest.mark.parametrize("kept", [2**30, 2000], ids=["memory", "disk"])
-def test_pairs_that_wait_come_back_as_they_were(kept):
+@pytest.mark.parametrize("stored", [2**30, 2000], ids=["memory", "disk"])
+def test_pairs_that_wait_come_back_as_they_were(stored):
     policy = policy_of(tiny_model("qwen3_gqa_norms").cuda())
-    whole = measured_step(policy, tiny_groups(), DAPO, engine="stream")
-    found = measured_step(policy, tiny_groups(), DAPO, engine="stream", batch_tokens=12, max_pending_bytes=kept)
-    assert relative(found.gram, whole.gram) < 1e-5
+    full = measured_step(policy, tiny_groups(), DAPO, engine="stream")
+    step = measured_step(policy, tiny_groups(), DAPO, engine="stream", batch_tokens=12, max_pending_bytes=stored)
+    assert relative(step.gram, full.gram) < 1e-5
 
 
 @pytest.mark.parametrize("case", OBJECTIVES)
 def test_every_weight_of_a_loss(case):
     grams = []
-    for place in ("cpu", "cuda"):
+    for index in ("cpu", "cuda"):
         reference = tiny_model("qwen3_gqa_norms").requires_grad_(False)
         reference.lm_head.weight.data.mul_(1.3)
-        policy = policy_of(tiny_model("qwen3_gqa_norms").to(place), reference=reference.to(place))
+        policy = policy_of(tiny_model("qwen3_gqa_norms").to(index), reference=reference.to(index))
         grams.append(measured_step(policy, logged_groups(), OBJECTIVES[case], engine="stream").gram)
     assert relative(*grams) < SAME
 
@@ -93,8 +93,8 @@ def test_every_weight_of_a_loss(case):
 @pytest.mark.parametrize("case", LOOKS)
 def test_tokens_weights_signals_and_norms(case):
     name, look = LOOKS[case]
-    expected, found = look(made(name)), look(made(name).cuda())
-    assert relative(np.asarray(found), np.asarray(expected)) < SAME
+    expected, result = look(made(name)), look(made(name).cuda())
+    assert relative(np.asarray(result), np.asarray(expected)) < SAME
 
 
 @pytest.mark.parametrize("device", ["auto", "cuda"])
@@ -114,20 +114,20 @@ def test_an_adapter_on_a_base_in_bfloat16(tmp_path):
     weights = WeightsRef(num_updates=0, path=tmp_path / "adapter", kind="adapter", base=str(tmp_path / "base"))
     rough, exact = (load_measured_policy(weights, dtype=dtype) for dtype in ("auto", "float32"))
     assert (rough.dtype, exact.dtype) == (torch.bfloat16, torch.float32)
-    found, expected = (measured_step(policy, tiny_groups(), DAPO) for policy in (rough, exact))
-    assert relative(found.gram, expected.gram) < max(3 * found.relative_row_error, tolerance(torch.bfloat16))
+    steps, expected = (measured_step(policy, tiny_groups(), DAPO) for policy in (rough, exact))
+    assert relative(steps.gram, expected.gram) < max(3 * steps.relative_row_error, tolerance(torch.bfloat16))
 
 
 def test_tf32_raises_the_noise_floor_and_is_said():
     torch.set_float32_matmul_precision("high")
     try:
-        found = measured_step(policy_of(tiny_policy("qwen3_gqa_norms").model.cuda()), tiny_groups(), DAPO)
+        step = measured_step(policy_of(tiny_policy("qwen3_gqa_norms").model.cuda()), tiny_groups(), DAPO)
         with without_tf32():
             exact = measured_step(policy_of(tiny_policy("qwen3_gqa_norms").model.cuda()), tiny_groups(), DAPO)
     finally:
         torch.set_float32_matmul_precision("highest")
-    assert (found.precision, exact.precision) == ("reduced", "high")
-    assert relative(found.gram, exact.gram) < 3 * max(found.relative_row_error, FLOAT32_ROW_ERROR)
+    assert (step.precision, exact.precision) == ("reduced", "high")
+    assert relative(step.gram, exact.gram) < 3 * max(step.relative_row_error, FLOAT32_ROW_ERROR)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -136,8 +136,8 @@ def test_tensor_cores_multiply_half_precision_as_exactly_as_float32(dtype):
     first, second = (torch.randn(512, 512, device="cuda").to(dtype) for _ in "ab")
     exact = first.double() @ second.double()
     with exact_products(dtype, dtype):
-        found = first.float() @ second.float()
-    assert float((found - exact).norm() / exact.norm()) < 2e-6
+        result = first.float() @ second.float()
+    assert float((result - exact).norm() / exact.norm()) < 2e-6
     unlike = torch.randn(512, 512, device="cuda")
     torch.set_float32_matmul_precision("high")
     try:
@@ -150,28 +150,28 @@ def test_tensor_cores_multiply_half_precision_as_exactly_as_float32(dtype):
 
 def test_memory_that_runs_out_on_cuda_is_halved():
     policy = policy_of(tiny_policy("qwen3_gqa_norms").model.cuda())
-    whole = measured_step(policy, tiny_groups(), DAPO, engine="stream")
+    full = measured_step(policy, tiny_groups(), DAPO, engine="stream")
 
     def refuse(module, arguments, keywords):
         if keywords["input_ids"].numel() > 24:
             torch.empty(2**50, device="cuda", dtype=torch.uint8)
 
     policy.model.register_forward_pre_hook(refuse, with_kwargs=True)
-    found = measured_step(policy, tiny_groups(), DAPO, engine="stream")
-    assert found.notes
-    assert relative(found.gram, whole.gram) < 1e-5
+    step = measured_step(policy, tiny_groups(), DAPO, engine="stream")
+    assert step.notes
+    assert relative(step.gram, full.gram) < 1e-5
 
 
 def test_what_is_waited_for_does_not_grow_with_the_rollouts():
     """PyTorch warns of every wait; a step of four groups has as many as one of two, where all fit one batch."""
     policy, seen = policy_of(tiny_model("qwen3_gqa_norms").cuda()), []
     for num_groups in (2, 2, 4):
-        with warnings.catch_warnings(record=True) as found:
+        with warnings.catch_warnings(record=True) as result:
             warnings.simplefilter("always")
             torch.cuda.set_sync_debug_mode("warn")
             try:
                 measured_step(policy, tiny_groups(num_groups), DAPO, engine="stream")
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-        seen.append(sum("synchroniz" in str(each.message) for each in found))
+        seen.append(sum("synchroniz" in str(each.message) for each in result))
     assert 0 < seen[1] == seen[2], "the first step of all loads kernels, which is no wait of ours"

@@ -96,9 +96,9 @@ def test_rollouts_weighed_afterwards_equal_a_fresh_backward(name: str, lora: boo
     groups, step, _ = measured(lora)
     advantages = advantages_of(name, groups, step)
     rows = fresh_rows(lora, groups, advantages, by_token=False)
-    found = step.gradient_gram(np.array([advantage[0] for advantage in advantages]))
+    result = step.gradient_gram(np.array([advantage[0] for advantage in advantages]))
     assert np.any(rows)
-    assert relative(found, rows @ rows.T) < 1e-5
+    assert relative(result, rows @ rows.T) < 1e-5
 
 
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
@@ -114,7 +114,7 @@ def test_tokens_weighed_afterwards_equal_a_fresh_backward(name: str, lora: bool)
             scalars = np.array([advantages[rollout][0] for rollout in members])
             weights = _token_weights(table, members, scalars, name)
         else:
-            each = [advantages[rollout][place] for rollout, place in zip(table.rollouts, table.positions, strict=True)]
+            each = [advantages[rollout][index] for rollout, index in zip(table.rollouts, table.positions, strict=True)]
             weights = -np.array(each) * table.score_weights
         start = sum(len(of) for of in advantages[: number * GROUP_SIZE])
         mine = rows[start : start + len(weights)]

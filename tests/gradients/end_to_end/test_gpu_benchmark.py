@@ -13,8 +13,8 @@ from tests.forked import ForkedPython
 SCRIPT = REPOSITORY / "benchmarks" / "gpu.py"
 
 
-def start(output: Path, *arguments: str) -> ForkedPython:
-    return ForkedPython([str(SCRIPT), "--output", str(output), *arguments])
+def start(cell: Path, *arguments: str) -> ForkedPython:
+    return ForkedPython([str(SCRIPT), "--output", str(cell), *arguments])
 
 
 @pytest.fixture
@@ -73,20 +73,20 @@ def test_without_a_gpu_it_names_the_dry_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "cell"),
     [
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), "out of memory"),
         (OSError("no space left"), "failed: OSError: no space left"),
         (TimeoutError(), "out of time"),
     ],
 )
-def test_a_case_that_fails_is_a_row(error: Exception, said: str, tmp_path: Path, gpu_setting: Any, capsys: Any) -> None:
+def test_a_case_that_fails_is_a_row(error: Exception, cell: str, tmp_path: Path, gpu_setting: Any, capsys: Any) -> None:
     table = gpu_setting.Table(tmp_path / "gpu.md", "heading")
     with table.says_what_went_wrong("steps", "8B"):
         raise error
     table.add("steps", "4B", gpu_setting.Row([2.0, 1.0, 4.0], plain=1.0, floor=0.5, peak=3e9))
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-2].startswith(f"| steps | 8B |  |  |  |  | {said}")
+    assert lines[-2].startswith(f"| steps | 8B |  |  |  |  | {cell}")
     assert lines[-1] == "| steps | 4B | 2 (1-4) | 2.00 | 4.00 | 3.00 |  |"
     assert (table.num_rows, table.failed) == (2, 1)
     assert (tmp_path / "gpu.md").read_text().splitlines() == lines

@@ -84,8 +84,8 @@ def test_the_rows_of_a_loss_have_the_singular_values_of_its_plain_gradients(case
         replace(group, rollouts=tuple(replace(of, logprobs=next(noisy)) for of in group.rollouts))
         for group in tiny_groups()
     ]
-    found = measured_step(policy, groups, objective, engine=engine).logged_gram
+    logged_gram = measured_step(policy, groups, objective, engine=engine).logged_gram
     rows = rows_by_hand(objective, term, model, reference, [of for group in groups for of in group.rollouts])
     expected = np.linalg.svd(rows, compute_uv=False)
-    values = np.sqrt(np.clip(np.linalg.eigvalsh(found), 0.0, None))[::-1]
+    values = np.sqrt(np.clip(np.linalg.eigvalsh(logged_gram), 0.0, None))[::-1]
     np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-7 * expected[0])

@@ -59,23 +59,23 @@ def test_three_steps_of_trl_are_replayed(table, name, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("table", "name", "said"), [("class", "phimoe", "draws random numbers in training")])
-def test_a_pass_that_was_not_the_models_own_is_no_mismatch(table, name, said, tmp_path):
+@pytest.mark.parametrize(("table", "name", "output"), [("class", "phimoe", "draws random numbers in training")])
+def test_a_pass_that_was_not_the_models_own_is_no_mismatch(table, name, output, tmp_path):
     trained = outcome_of(table, name, tmp_path, train=True).trained
     assert trained.startswith("cannot at 3 of 3 steps")
-    assert said in trained
+    assert output in trained
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("table", "name", "kind", "said"),
+    ("table", "name", "kind", "output"),
     [
         ("class", "reformer", "not trainable by TRL", "multiple"),
         ("class", "phimoe", "random in training", "differ"),
         ("adapter", "PROMPT_TUNING", "refused", "kind PROMPT_TUNING"),
     ],
 )
-def test_what_is_not_exact_has_its_reason(table, name, kind, said, tmp_path):
-    found = outcome_of(table, name, tmp_path)
-    assert found.kind == kind
-    assert said in found.reason
+def test_what_is_not_exact_has_its_reason(table, name, kind, output, tmp_path):
+    result = outcome_of(table, name, tmp_path)
+    assert result.kind == kind
+    assert output in result.reason

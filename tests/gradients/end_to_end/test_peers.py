@@ -20,9 +20,9 @@ def test_gram_equals_that_of_opacus(name):
     ids = torch.zeros(len(rollouts), length, dtype=torch.long)
     weights = torch.zeros(len(rollouts), length - 1)
     for row, rollout in enumerate(rollouts):
-        whole, start = rollout.prompt_ids + rollout.completion_ids, len(rollout.prompt_ids)
-        ids[row, : len(whole)] = torch.tensor(whole)
-        weights[row, start - 1 : len(whole) - 1] = 1.0 / sum(len(r.completion_ids) for r in rollouts)
+        full, start = rollout.prompt_ids + rollout.completion_ids, len(rollout.prompt_ids)
+        ids[row, : len(full)] = torch.tensor(full)
+        weights[row, start - 1 : len(full) - 1] = 1.0 / sum(len(r.completion_ids) for r in rollouts)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = grad_sample.GradSampleModule(copy.deepcopy(policy.model).train(), loss_reduction="sum")
@@ -30,7 +30,7 @@ def test_gram_equals_that_of_opacus(name):
         log_pi = torch.log_softmax(model(input_ids=ids, position_ids=positions, use_cache=False).logits[:, :-1], -1)
         (log_pi.gather(2, ids[:, 1:, None]).squeeze(2) * weights).sum().backward()
         rows = torch.cat([p.grad_sample.flatten(1) for p in model.parameters()], 1).double().numpy()
-    found = measured_step(policy, groups, DAPO, engine="stream")
-    assert rows.shape[1] == found.num_parameters
-    assert relative(found.gram, rows @ rows.T) < 1e-5
-    assert np.trace(found.gram) > 0
+    step = measured_step(policy, groups, DAPO, engine="stream")
+    assert rows.shape[1] == step.num_parameters
+    assert relative(step.gram, rows @ rows.T) < 1e-5
+    assert np.trace(step.gram) > 0

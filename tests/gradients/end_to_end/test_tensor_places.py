@@ -107,15 +107,15 @@ def is_method(node: ast.AST, names: set[str]) -> bool:
 
 
 def test_every_tensor_is_made_on_a_device_that_is_named() -> None:
-    found = {place for place, node in nodes() if is_made_on_the_cpu(node)}
-    assert found - ON_THE_CPU.keys() == set(), "name the device, take another tensor's, or say here why the CPU"
-    assert ON_THE_CPU.keys() - found == set(), "no longer so"
+    result = {index for index, node in nodes() if is_made_on_the_cpu(node)}
+    assert result - ON_THE_CPU.keys() == set(), "name the device, take another tensor's, or say here why the CPU"
+    assert ON_THE_CPU.keys() - result == set(), "no longer so"
 
 
 def test_inner_loops_ask_the_device_for_nothing() -> None:
-    found = {place for place, node in nodes() if place.startswith(INNER) and is_a_wait(node)}
-    assert found - ASKED.keys() == set(), "keep it on the device, or say here why it is waited for"
-    assert ASKED.keys() - found == set(), "no longer so"
+    result = {index for index, node in nodes() if index.startswith(INNER) and is_a_wait(node)}
+    assert result - ASKED.keys() == set(), "keep it on the device, or say here why it is waited for"
+    assert ASKED.keys() - result == set(), "no longer so"
 
 
 @pytest.mark.parametrize(

@@ -141,9 +141,9 @@ def recorded_run(
                 logits = self.model(input_ids=torch.tensor([[*prompt, *completion]])).logits[0] / self.temperature
             log_pi = torch.log_softmax(logits[len(prompt) - 1 : -1], -1)
             exact = log_pi[range(len(completion)), list(completion)]
-            off = [0.4 * math.sin(7 * place + sum(completion)) for place in range(len(completion))]
-            found = (exact + torch.tensor(off)).tolist()
-            return [None, *found[1:]] if sum(completion) % 5 == 0 else found
+            off = [0.4 * math.sin(7 * index + sum(completion)) for index in range(len(completion))]
+            result = (exact + torch.tensor(off)).tolist()
+            return [None, *result[1:]] if sum(completion) % 5 == 0 else result
 
         def _calculate_rewards(self, inputs, prompts, completions, completion_ids):
             self.exact = completion_ids
@@ -196,8 +196,8 @@ def recorded_run(
         trainer.updates = []
         trainer.train()
     norms = [entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry]
-    told = {"trl_version": trl.__version__, "use_vllm": arguments.get("use_vllm", False)}
-    return trainer.updates, norms, TrainerSettings(values=args.to_dict() | told)
+    reported = {"trl_version": trl.__version__, "use_vllm": arguments.get("use_vllm", False)}
+    return trainer.updates, norms, TrainerSettings(values=args.to_dict() | reported)
 
 
 def groups_of(inputs: dict, size: int = 4) -> list[RolloutGroup]:
@@ -244,17 +244,17 @@ def test_the_norm_of_a_live_step_is_the_one_that_trl_logs(case, tmp_path):
         policy = policy_of(model, reference=tiny_model(MODEL))
         groups = groups_of(inputs)
         step = prepared(policy, groups, objective)
-        found = measure_step(step, engine="stream")
-        norm = np.sqrt(found.logged_gram.sum())
+        result = measure_step(step, engine="stream")
+        norm = np.sqrt(result.logged_gram.sum())
         if step.plan.num_ties and norm != pytest.approx(logged, rel=1e-5):  # TRL's rounding masked others of these
             spread = trained_norms(step, TrainerArithmetic())
             assert abs(spread.mean - logged) <= WELL_BEYOND * spread.told_within * logged
             continue
         assert norm == pytest.approx(logged, rel=1e-5)
         num_exact += 1
-        unclipped = np.sqrt(found.gradient_gram([r.advantage for g in groups for r in g.rollouts]).sum())
+        unclipped = np.sqrt(result.gradient_gram([r.advantage for g in groups for r in g.rollouts]).sum())
         clipped.append(abs(unclipped - logged) > 1e-3 * logged)
-        num_clipped += num_silenced(groups, found, objective)
+        num_clipped += num_silenced(groups, result, objective)
     assert num_exact == 3 or (objective.top_entropy_quantile < 1.0 and num_exact)
     assert not torch.equal(updates[0][1]["lm_head.weight"], updates[1][1]["lm_head.weight"])
     by_clip = objective.loss.term is clipped_term and objective.off_policy_threshold is None
@@ -262,12 +262,12 @@ def test_the_norm_of_a_live_step_is_the_one_that_trl_logs(case, tmp_path):
         assert any(clipped) == (num_clipped > 0) == case.startswith("reused")
 
 
-def num_silenced(groups: list[RolloutGroup], found, objective: Objective) -> int:
+def num_silenced(groups: list[RolloutGroup], result, objective: Objective) -> int:
     """Tokens that the clip takes out of the loss: TRL's own formula has no slope there."""
     if not objective.importance_ratio:
         return 0
     silenced = 0
-    for rollout, logprobs in zip((r for group in groups for r in group.rollouts), found.logprobs, strict=True):
+    for rollout, logprobs in zip((r for group in groups for r in group.rollouts), result.logprobs, strict=True):
         ratio = torch.tensor(np.exp(logprobs - np.array(rollout.logprobs)), requires_grad=True)
         free = ratio if objective.delta is None else ratio.clamp(max=objective.delta)
         clipped = ratio.clamp(1 - objective.epsilon_low, 1 + objective.epsilon_high)
@@ -285,6 +285,6 @@ def test_the_norm_of_a_mixture_of_experts_is_the_one_that_trl_logs(name, tmp_pat
     for (inputs, weights), logged in zip(updates, norms, strict=True):
         model = tiny_experts(name)
         model.load_state_dict(weights)
-        found = measured_step(policy_of(model), groups_of(inputs), Objective.from_settings(settings), engine="stream")
-        assert np.sqrt(found.logged_gram.sum()) == pytest.approx(logged, rel=1e-5)
-        assert (found.coverage, found.slow_parameters) == (1.0, ())
+        step = measured_step(policy_of(model), groups_of(inputs), Objective.from_settings(settings), engine="stream")
+        assert np.sqrt(step.logged_gram.sum()) == pytest.approx(logged, rel=1e-5)
+        assert (step.coverage, step.slow_parameters) == (1.0, ())

@@ -24,10 +24,10 @@ def measured(folder, step, engine="auto", *, exact=True):
 @pytest.mark.parametrize("run", ["trl_full", "trl_lora"])
 def test_step_gradient_has_the_logged_norm(shared_data, run, step, engine):
     folder = shared_data / "runs" / run
-    found = measured(folder, step, engine)
-    assert found.num_inferred_ids == 0
-    assert np.sqrt(found.logged_gram.sum()) == pytest.approx(logged_grad_norm(folder, step), rel=1e-5)
-    assert (found.kl_gram is None) == (run == "trl_full")
+    gram = measured(folder, step, engine)
+    assert gram.num_inferred_ids == 0
+    assert np.sqrt(gram.logged_gram.sum()) == pytest.approx(logged_grad_norm(folder, step), rel=1e-5)
+    assert (gram.kl_gram is None) == (run == "trl_full")
 
 
 @pytest.mark.parametrize(
@@ -45,30 +45,30 @@ def test_step_gradient_has_the_logged_norm(shared_data, run, step, engine):
 )
 def test_retokenized_text_is_off_by_what_was_measured_apart(shared_data, run, step, off):
     folder = shared_data / "runs" / run
-    found = measured(folder, step, exact=False)
+    gram = measured(folder, step, exact=False)
     logged = logged_grad_norm(folder, step)
-    error = abs(np.sqrt(found.logged_gram.sum()) - logged) / logged
+    error = abs(np.sqrt(gram.logged_gram.sum()) - logged) / logged
     assert error == pytest.approx(off, rel=0.2, abs=1e-5)
-    assert found.num_inferred_ids == found.num_rollouts
-    assert any("re-tokenized" in note for note in found.notes)
+    assert gram.num_inferred_ids == gram.num_rollouts
+    assert any("re-tokenized" in note for note in gram.notes)
 
 
 def test_weights_after_the_update_do_not_reproduce_it(shared_data):
     folder = shared_data / "runs" / "trl_full"
     policy = load_measured_policy(weights_before(folder, 6), device="cpu")
     objective = Objective.from_settings(settings_of(folder))
-    found = measured_step(policy, groups_of(folder, 5), objective)
-    assert np.sqrt(found.logged_gram.sum()) != pytest.approx(logged_grad_norm(folder, 5), rel=0.01)
+    step = measured_step(policy, groups_of(folder, 5), objective)
+    assert np.sqrt(step.logged_gram.sum()) != pytest.approx(logged_grad_norm(folder, 5), rel=0.01)
 
 
 def test_kl_alone_moves_a_step_whose_groups_are_all_degenerate(shared_data):
     """Step 7's own weights are not on disk; at those of step 6 its policy part is zero all the same."""
     folder = shared_data / "runs" / "trl_lora"
     policy = load_measured_policy(weights_before(folder, 6), device="cpu")
-    found = measured_step(policy, groups_of(folder, 7), Objective.from_settings(settings_of(folder)))
-    assert found.policy_gram.sum() == 0.0
-    assert found.frac_kl == pytest.approx(1.0)
-    assert 1e-5 < np.sqrt(found.logged_gram.sum()) < 1e-3
+    step = measured_step(policy, groups_of(folder, 7), Objective.from_settings(settings_of(folder)))
+    assert step.policy_gram.sum() == 0.0
+    assert step.frac_kl == pytest.approx(1.0)
+    assert 1e-5 < np.sqrt(step.logged_gram.sum()) < 1e-3
 
 
 def test_weight_spectra_hold_the_step_gradient(shared_data):

@@ -187,7 +187,7 @@ def head_alone(prepared: PreparedStep) -> float:
 def doubt(model: Any, question: str) -> None:
     """Ask a model about its output layer; the second of several processes gets no as the answer to one question."""
     asked = getattr(head_module, question)
-    setattr(head_module, question, lambda *given: asked(*given) if connected_index() == 0 else asked(*given) and None)
+    setattr(head_module, question, lambda *args: asked(*args) if connected_index() == 0 else asked(*args) and None)
     plain_head(model)
     setattr(head_module, question, asked)
 
@@ -197,11 +197,11 @@ def count_traffic() -> Counter[str]:
     sent: Counter[str] = Counter()
     exchange = distributed.all_to_all_single
 
-    def counted(output: Any, given: Any, outputs: Any = None, inputs: Any = None, **more: Any) -> Any:
+    def counted(output: Any, arguments: Any, outputs: Any = None, inputs: Any = None, **more: Any) -> Any:
         if inputs is not None:
             own = inputs[distributed.get_rank()]
-            sent["exchange"] += (given.numel() - own) * given.itemsize
-        return exchange(output, given, outputs, inputs, **more)
+            sent["exchange"] += (arguments.numel() - own) * arguments.itemsize
+        return exchange(output, arguments, outputs, inputs, **more)
 
     distributed.all_to_all_single = counted
     return sent
@@ -211,11 +211,11 @@ def main(folder: Path, names: Sequence[str]) -> None:
     """Measure some cases with all processes; each writes what it found."""
     with connected_processes():
         sent = count_traffic()
-        found = {}
+        by_name = {}
         for name in names:
             before = sent["exchange"]
-            found[name] = measured(folder, name) | {"sent": sent["exchange"] - before}
-    (folder / f"{os.environ['WORLD_SIZE']}_{os.environ['RANK']}.json").write_text(json.dumps(found))
+            by_name[name] = measured(folder, name) | {"sent": sent["exchange"] - before}
+    (folder / f"{os.environ['WORLD_SIZE']}_{os.environ['RANK']}.json").write_text(json.dumps(by_name))
 
 
 if __name__ == "__main__":

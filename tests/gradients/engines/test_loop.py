@@ -56,8 +56,8 @@ def test_planted_small_directions_survive_the_sum():
     planted = torch.tensor([1.0, 1e-2, 1e-4, 1e-6], dtype=torch.float64)
     accumulator = GramAccumulator(4, CPU, slice_bytes=2**16)
     accumulator.add_rows((turn * planted) @ directions)
-    found = torch.linalg.eigvalsh(accumulator.gram).flip(0).clamp(min=0).sqrt()
-    torch.testing.assert_close(found, planted, rtol=1e-2, atol=0)
+    result = torch.linalg.eigvalsh(accumulator.gram).flip(0).clamp(min=0).sqrt()
+    torch.testing.assert_close(result, planted, rtol=1e-2, atol=0)
 
 
 @pytest.mark.parametrize("columns", [1, 4096, 3 * 4096 + 5])
@@ -80,8 +80,8 @@ def test_rows_are_formed_at_once_where_one_product_has_all_of_them(slice_bytes, 
     accumulator.device = THERE
     part = ((2, 0, 1), [OuterProduct(left=left, right=right)])
     assert (accumulator._padded_product([part]) is not None) == (4 * slice_bytes >= 4 * 3 * 4 * 12)
-    for others in ([part, part], [(part[0], part[1] * 2)], [((2, 0), part[1])], [(part[0], [Summed(rows=dense)])]):
-        assert accumulator._padded_product(others) is None
+    for rest in ([part, part], [(part[0], part[1] * 2)], [((2, 0), part[1])], [(part[0], [Summed(rows=dense)])]):
+        assert accumulator._padded_product(rest) is None
     with monkeypatch.context() as patched:
         patched.setattr(torch, "empty", partial(_empty_here, torch.empty))
         accumulator.add_slices((7, 5), torch.float32, [part])

@@ -57,11 +57,11 @@ def plan_of(prompts: list[tuple[int, ...]], lengths: list[int]) -> RowPlan:
 def test_gram_equals_one_float64_backward_per_rollout(name, lora, num_groups, batch_tokens):
     policy, groups = tiny_policy(name, lora=lora), long_prompts(tiny_groups(num_groups, 4))
     rows = naive_rows(policy, groups, weight_of(groups))
-    found = measured_step(policy, groups, DAPO, batch_tokens=batch_tokens, engine="prompt")
-    assert found.engine == "prompt"
-    assert relative(found.score_gram, rows @ rows.T) < 1e-5
-    assert found.coverage == 1.0
-    assert found.slow_parameters == ()
+    step = measured_step(policy, groups, DAPO, batch_tokens=batch_tokens, engine="prompt")
+    assert step.engine == "prompt"
+    assert relative(step.score_gram, rows @ rows.T) < 1e-5
+    assert step.coverage == 1.0
+    assert step.slow_parameters == ()
 
 
 @pytest.mark.parametrize("name", ["qwen3_moe", "mixtral"])

@@ -30,14 +30,7 @@ def test_rows_are_those_of_one_backward_a_rollout_in_one_batch_or_many(batch_tok
     prepared = prepare_step(tiny_policy("qwen3_gqa_norms", dtype=torch.float64), tiny_groups(), DAPO)
     policy, plan, accumulator = prepared.policy, prepared.plan, GramAccumulator(6, torch.device("cpu"))
     logprobs = {}
-    slow = stream_gram(
-        policy.model,
-        policy.trainable,
-        plan,
-        prepared.batches(range(6), batch_tokens),
-        accumulator,
-        logprobs.__setitem__,
-    )
+    slow = stream_gram(prepared, prepared.batches(range(6), batch_tokens), accumulator, logprobs.__setitem__)
     rows = naive_rows(policy, tiny_groups(), 1 / sum(len(of.completion_ids) for of in plan.sequences))
     assert relative(accumulator.gram.numpy(), rows @ rows.T) < 1e-12
     assert accumulator.num_parameters == policy.num_parameters
@@ -51,20 +44,20 @@ def test_parameters_that_no_rule_covers_are_named_and_left_out(monkeypatch):
     prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(1, 2), DAPO)
     policy, accumulator = prepared.policy, GramAccumulator(2, torch.device("cpu"))
     batches = prepared.batches(range(2), 4096)
-    slow = stream_gram(policy.model, policy.trainable, prepared.plan, batches, accumulator, lambda *_: None)
+    slow = stream_gram(prepared, batches, accumulator, lambda *_: None)
     assert slow == frozenset(policy.trainable)
     assert not accumulator.gram.any()
     assert accumulator.num_parameters == 0
 
 
-@pytest.mark.parametrize(("kept", "times"), [(0, 6), (2**28, 1)])
-def test_what_a_pass_has_freed_goes_back_before_the_next_one_where_much_waits(monkeypatch, kept, times):
+@pytest.mark.parametrize(("stored", "times"), [(0, 6), (2**28, 1)])
+def test_what_a_pass_has_freed_goes_back_before_the_next_one_where_much_waits(monkeypatch, stored, times):
     policy = tiny_policy("llama_untied_biases")
     step = prepare_step(policy, tiny_groups(), DAPO)
     batches, total, seen = step.batches(range(6), 1), GramAccumulator(6, policy.device), []
     policy.model.model.embed_tokens.register_forward_hook(lambda *_: seen.append("ran"))
     monkeypatch.setattr("gradscope.gradients.engines.stream.trim_heap", lambda: seen.append("trimmed"))
-    stream_gram(policy.model, policy.trainable, step.plan, batches, total, lambda *_: None, max_pending_bytes=kept)
+    stream_gram(step, batches, total, lambda *_: None, max_pending_bytes=stored)
     assert [event for event, _ in groupby(seen)] == ["ran", "trimmed"] * times  # the last when nothing waits any more
 
 
@@ -173,17 +166,17 @@ def test_factors_come_back_from_disk_as_they_were(dtype, files):
         store.keep("w", (0, 1), uses)
         store.keep("w", (2,), uses[2:])
         assert store.names == ["w"]
-        (first, found), (second, last) = store.take("w", CPU)
+        (first, parts), (second, last) = store.take("w", CPU)
         assert store.names == []
     assert (first, second) == ((0, 1), (2,))
-    for one, other in zip((*found, *last), (*uses, uses[2]), strict=True):
-        assert type(one) is type(other)
-        for name in type(one).__dataclass_fields__:
-            values = [getattr(each, name) for each in (one, other)]
+    for single, other in zip((*parts, *last), (*uses, uses[2]), strict=True):
+        assert type(single) is type(other)
+        for name in type(single).__dataclass_fields__:
+            values = [getattr(each, name) for each in (single, other)]
             pairs = zip(*values, strict=True) if isinstance(values[0], tuple) else [values]
-            for here, there in pairs:
-                assert here.dtype == there.dtype
-                assert torch.equal(here, there)
+            for local, remote in pairs:
+                assert local.dtype == remote.dtype
+                assert torch.equal(local, remote)
     assert len(files) == 1
     assert files[0].closed
 
@@ -204,7 +197,7 @@ def test_what_is_kept_is_counted_here_and_on_disk_and_can_be_dropped(files, tmp_
         store.keep("a", (0, 1), [part])
         store.keep("b", (0, 1), [part, part])
         assert len(files) == 1
-        assert {name: _stored_bytes(kept) for name, kept in store.factors()} == {"a": 32, "b": 64}
+        assert {name: _stored_bytes(stored) for name, stored in store.factors()} == {"a": 32, "b": 64}
         store.drop("b")
         assert store.names == ["a"]
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -215,10 +208,10 @@ def test_what_is_kept_is_counted_here_and_on_disk_and_can_be_dropped(files, tmp_
 def test_the_gram_is_the_same_from_disk(kind, files):
     policy = policy_of(tiny_experts("mixtral")) if kind == "mixtral" else tiny_policy(kind)
     groups = tiny_groups()
-    kept = measured_step(policy, groups, DAPO, batch_tokens=12, engine="stream")
+    stored = measured_step(policy, groups, DAPO, batch_tokens=12, engine="stream")
     assert files == []
     spilled = measured_step(policy, groups, DAPO, batch_tokens=12, engine="stream", max_pending_bytes=2000)
-    np.testing.assert_array_equal(spilled.gram, kept.gram)
+    np.testing.assert_array_equal(spilled.gram, stored.gram)
     assert len(files) == 1
     assert files[0].closed
 

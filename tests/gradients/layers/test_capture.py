@@ -125,12 +125,12 @@ def test_nothing_is_left_behind_on_the_model():
 def gram_of(policy, way: str, *, recompute: bool):
     prepared = prepare_step(policy, tiny_groups(), DAPO)
     total = GramAccumulator(6, torch.device("cpu"))
-    common = {"on_sequence": lambda *_: None, "recompute": recompute}
+    prepared.budget.recompute = recompute
     if way == "prompt":
-        slow = prompt_gram(policy.model, policy.trainable, prepared.plan, 4096, total, **common)
+        slow = prompt_gram(prepared, 4096, total, lambda *_: None)
     else:
         batches = prepared.batches(range(6), 4096 if way == "one batch" else 20)
-        slow = stream_gram(policy.model, policy.trainable, prepared.plan, batches, total, **common)
+        slow = stream_gram(prepared, batches, total, lambda *_: None)
     return total.gram, slow
 
 
@@ -155,7 +155,7 @@ def test_every_layer_runs_twice_and_keeps_only_what_goes_in():
     runs: list[int] = []
     for layer in decoder_layers(policy.model):
         layer.mlp.register_forward_hook(lambda *_: runs.append(1))
-    kept = {}
+    stored = {}
     gram_of(policy, "one batch", recompute=False)  # asks the model about its output layer, once and for all
     for recompute in (False, True):
         runs.clear()
@@ -168,9 +168,9 @@ def test_every_layer_runs_twice_and_keeps_only_what_goes_in():
 
         with saved_tensors_hooks(keep, lambda tensor: tensor):
             gram_of(policy, "one batch", recompute=recompute)
-        kept[recompute] = sum(sizes.values()), len(runs)
-    assert kept[True][1] == 2 * kept[False][1] == 4
-    assert kept[True][0] < kept[False][0] / 3
+        stored[recompute] = sum(sizes.values()), len(runs)
+    assert stored[True][1] == 2 * stored[False][1] == 4
+    assert stored[True][0] < stored[False][0] / 3
 
 
 class Layer(nn.Module):
@@ -185,21 +185,21 @@ class Layer(nn.Module):
         return torch.tanh(self.inner(hidden)) + add
 
 
-@pytest.mark.parametrize("beside", ["dict", "gradient", "tuple", "nothing"])
-def test_a_layer_whose_second_run_could_differ_runs_once(beside):
+@pytest.mark.parametrize("second", ["dict", "gradient", "tuple", "nothing"])
+def test_a_layer_whose_second_run_could_differ_runs_once(second):
     layer, runs = Layer(), []
-    hidden, extra = torch.randn(2, 3, requires_grad=True), torch.randn(2, 3, requires_grad=beside == "gradient")
-    given = {"dict": {"add": extra}, "gradient": extra, "tuple": extra, "nothing": None}[beside]
+    hidden, extra = torch.randn(2, 3, requires_grad=True), torch.randn(2, 3, requires_grad=second == "gradient")
+    inputs = {"dict": {"add": extra}, "gradient": extra, "tuple": extra, "nothing": None}[second]
 
     def run(once):
         runs.append(torch.is_grad_enabled())
         return once()
 
-    expected = torch.autograd.grad(layer(hidden, given).sum(), hidden)[0]
+    expected = torch.autograd.grad(layer(hidden, inputs).sum(), hidden)[0]
     with recomputed([layer], run):
-        layer(hidden, beside=given).sum().backward()
+        layer(hidden, beside=inputs).sum().backward()
     assert torch.equal(hidden.grad, expected)
-    assert runs == ([] if beside in ("dict", "gradient") else [False, True])
+    assert runs == ([] if second in ("dict", "gradient") else [False, True])
     assert "forward" not in vars(layer)
 
 

@@ -25,11 +25,11 @@ def test_factors_move_together():
         Scatter(ids=(torch.tensor([1, 2]),), grads=(torch.ones(2, 2),)),
         Summed(rows=torch.ones(1, 3)),
     ):
-        here, there = (torch.zeros(3, 1 if isinstance(part, Summed) else 2) for _ in range(2))
-        part.add_to(0, 0, here)
-        moved(part, torch.device("cpu")).add_to(0, 0, there)
-        assert here.any()
-        assert torch.equal(here, there)
+        local, remote = (torch.zeros(3, 1 if isinstance(part, Summed) else 2) for _ in range(2))
+        part.add_to(0, 0, local)
+        moved(part, torch.device("cpu")).add_to(0, 0, remote)
+        assert local.any()
+        assert torch.equal(local, remote)
 
 
 def test_a_slice_holds_its_part_of_each_kind_of_factor():
@@ -106,30 +106,30 @@ def products(tokens: int, dtype=torch.float32, rows: int = 2) -> OuterProduct:
 )
 def test_the_matrix_is_kept_where_it_takes_fewer_bytes_than_its_pairs(dtype, longest):
     for tokens in range(1, 6):
-        one = products(tokens, dtype)
-        (kept,) = compact([one])
-        assert isinstance(kept, Summed) == (tokens > longest)  # 12 numbers of the matrix, 7 a token
-        if isinstance(kept, Summed):
-            assert kept.rows.dtype == torch.promote_types(dtype, torch.float32)
-            for row, (left, right) in enumerate(zip(one.left, one.right, strict=True)):
+        first = products(tokens, dtype)
+        (stored,) = compact([first])
+        assert isinstance(stored, Summed) == (tokens > longest)  # 12 numbers of the matrix, 7 a token
+        if isinstance(stored, Summed):
+            assert stored.rows.dtype == torch.promote_types(dtype, torch.float32)
+            for row, (left, right) in enumerate(zip(first.left, first.right, strict=True)):
                 expected = left.double().t() @ right.double()
-                torch.testing.assert_close(kept.rows[row].double(), expected, rtol=1e-6, atol=1e-6)
+                torch.testing.assert_close(stored.rows[row].double(), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_all_calls_with_a_parameter_are_one_matrix_and_looked_up_ids_stay():
-    one, other = products(1), products(2)
+    first, other = products(1), products(2)
     table = Scatter(ids=(torch.tensor([2]), torch.tensor([0])), grads=(torch.ones(1, 4), torch.ones(1, 4)))
     assert compact([table]) == [table]
-    assert compact([one, table]) == [one, table]
-    kept = compact([one, table, other])  # 3 tokens a row, where one of them alone has 1
-    assert kept[0] is table
-    assert len(kept) == 2
-    expected, found = torch.zeros(2, 4), torch.zeros(2, 4)
-    for factor in (one, table, other):
+    assert compact([first, table]) == [first, table]
+    stored = compact([first, table, other])  # 3 tokens a row, where one of them alone has 1
+    assert stored[0] is table
+    assert len(stored) == 2
+    expected, result = torch.zeros(2, 4), torch.zeros(2, 4)
+    for factor in (first, table, other):
         factor.add_to(1, 1, expected)
-    for factor in kept:
-        factor.add_to(1, 1, found)
-    torch.testing.assert_close(found, expected)
+    for factor in stored:
+        factor.add_to(1, 1, result)
+    torch.testing.assert_close(result, expected)
 
 
 def test_a_head_given_only_the_last_positions_is_aligned_at_its_end():
@@ -153,8 +153,8 @@ def test_the_padding_id_is_looked_up_without_a_gradient():
     ids, grads = torch.tensor([[0, 3, 0, 1]]), torch.arange(8.0).view(1, 4, 2)
     call = LayerCall(module=nn.Embedding(5, 2), input=ids, grad=grads, spans=((0, 3),), length=4)
     assert call.lookup(grads, None).ids[0].tolist() == [0, 3, 0]
-    found = call.lookup(grads, 0)
-    assert (found.ids[0].tolist(), found.grads[0].tolist()) == ([0, 3, 0], [[0.0, 0.0], [2.0, 3.0], [0.0, 0.0]])
+    rows = call.lookup(grads, 0)
+    assert (rows.ids[0].tolist(), rows.grads[0].tolist()) == ([0, 3, 0], [[0.0, 0.0], [2.0, 3.0], [0.0, 0.0]])
     assert grads.flatten().tolist() == list(range(8))
 
 
@@ -181,9 +181,9 @@ def test_a_row_that_was_expanded_is_computed_once():
         seen.append(len(rows))
         return 2 * rows
 
-    one = torch.tensor([[1.0, 2.0]])
-    assert once(one.expand(3, 2), doubled).tolist() == [[2.0, 4.0]] * 3
-    assert once(one.repeat(3, 1), doubled).tolist() == [[2.0, 4.0]] * 3
+    first = torch.tensor([[1.0, 2.0]])
+    assert once(first.expand(3, 2), doubled).tolist() == [[2.0, 4.0]] * 3
+    assert once(first.repeat(3, 1), doubled).tolist() == [[2.0, 4.0]] * 3
     assert seen == [1, 3]
 
 

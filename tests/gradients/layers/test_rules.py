@@ -29,8 +29,8 @@ from tests.gradients.models import (
 )
 
 
-def fits(module, given, returned, *, num_rows, length):
-    call = ForwardCall(module=module, input=given, output=returned, num_rows=num_rows, length=length)
+def fits(module, inputs, returned, *, num_rows, length):
+    call = ForwardCall(module=module, input=inputs, output=returned, num_rows=num_rows, length=length)
     return rule_for(module).fits(call)
 
 
@@ -114,17 +114,17 @@ def test_a_parameter_that_a_rule_does_not_know_leaves_the_module_without_one(mod
 
 @pytest.mark.parametrize(("module", "affine"), [(OddNorm(), False), (OffsetNorm(), True), (nn.LayerNorm(4), True)])
 def test_a_norm_is_checked_for_being_affine(module, affine):
-    given = torch.randn(2, 3, 4)
-    assert fits(module, given, module(given), num_rows=2, length=3) == affine
+    inputs = torch.randn(2, 3, 4)
+    assert fits(module, inputs, module(inputs), num_rows=2, length=3) == affine
 
 
 @pytest.mark.parametrize(
-    ("module", "known"),
+    ("module", "expected"),
     [(nn.Embedding(5, 4), True), (Scaled(5, 4), True), (Shifted(5, 4), False), (ByPosition(5, 4), False)],
 )
-def test_an_embedding_may_scale_and_nothing_else(module, known):
+def test_an_embedding_may_scale_and_nothing_else(module, expected):
     ids = torch.tensor([[0, 2, 3], [4, 0, 1]])
-    assert fits(module, ids, module(ids), num_rows=2, length=3) == known
+    assert fits(module, ids, module(ids), num_rows=2, length=3) == expected
 
 
 def test_tensors_without_row_or_token_axis_do_not_fit():
@@ -150,13 +150,13 @@ def test_the_padding_row_of_an_embedding_gets_no_gradient():
 def test_norms_sum_over_tokens_and_heads(axes):
     module = nn.RMSNorm(4)
     nn.init.normal_(module.weight)
-    given, grad = torch.randn(axes), torch.randn(axes)
-    call = LayerCall(module=module, input=given, grad=grad, spans=((0, 3), (0, 3)), length=3)
-    found = rules.norm(call)["weight"]
+    inputs, grad = torch.randn(axes), torch.randn(axes)
+    call = LayerCall(module=module, input=inputs, grad=grad, spans=((0, 3), (0, 3)), length=3)
+    result = rules.norm(call)["weight"]
     for row in range(2):
         out = torch.zeros(4, 1)
-        found.add_to(row, 0, out)
-        (expected,) = torch.autograd.grad(module(given[row : row + 1]), module.weight, grad[row : row + 1])
+        result.add_to(row, 0, out)
+        (expected,) = torch.autograd.grad(module(inputs[row : row + 1]), module.weight, grad[row : row + 1])
         torch.testing.assert_close(out[:, 0], expected)
 
 
@@ -202,15 +202,15 @@ def test_adapters_on_fused_experts_go_the_slow_way_and_are_named(name):
     policy = policy_of(adapted_experts(name), lora=True)
     oracle = policy_of(adapted_experts(name, implementation="eager"), lora=True)
     rows = naive_rows(oracle, GROUPS, WEIGHT)
-    found = measured_step(policy, GROUPS, DAPO, engine="stream", verify="all")
-    assert relative(found.score_gram, rows @ rows.T) < 1e-5
-    assert set(found.slow_parameters) == {name for name in policy.trainable if "experts" in name}
-    assert len(found.slow_parameters) == 8 < len(policy.trainable)
-    assert any("8 parameters have no layer rule" in note for note in found.notes)
+    step = measured_step(policy, GROUPS, DAPO, engine="stream", verify="all")
+    assert relative(step.score_gram, rows @ rows.T) < 1e-5
+    assert set(step.slow_parameters) == {name for name in policy.trainable if "experts" in name}
+    assert len(step.slow_parameters) == 8 < len(policy.trainable)
+    assert any("8 parameters have no layer rule" in note for note in step.notes)
     rows = naive_token_rows(oracle, GROUPS)
-    (tokens,) = measure_tokens(prepare_step(policy, GROUPS, DAPO), found)
+    (tokens,) = measure_tokens(prepare_step(policy, GROUPS, DAPO), step)
     assert relative(tokens.gram, rows @ rows.T) < 1e-5
-    assert tokens.slow_parameters == found.slow_parameters
+    assert tokens.slow_parameters == step.slow_parameters
 
 
 def test_two_active_adapters_of_these_kinds_go_the_slow_way():
@@ -221,9 +221,9 @@ def test_two_active_adapters_of_these_kinds_go_the_slow_way():
         parameter.requires_grad_(parameter.requires_grad or name.endswith("base_layer.bias"))
     policy = policy_of(model.eval(), lora=True)
     rows = naive_rows(policy, GROUPS, WEIGHT)
-    found = measured_step(policy, GROUPS, DAPO, engine="stream", verify="all")
-    assert relative(found.score_gram, rows @ rows.T) < 1e-5
-    assert set(found.slow_parameters) == set(policy.trainable)
+    step = measured_step(policy, GROUPS, DAPO, engine="stream", verify="all")
+    assert relative(step.score_gram, rows @ rows.T) < 1e-5
+    assert set(step.slow_parameters) == set(policy.trainable)
 
 
 def test_an_adapter_that_is_off_or_merged_has_no_rule():
@@ -245,9 +245,9 @@ def test_plain_lora_keeps_the_rule_of_its_linear_layers():
 
 def test_a_layer_that_computes_something_else_does_not_fit():
     module = adapted("dora").base_model.model.model.layers[0].self_attn.q_proj
-    given = torch.randn(2, 3, 16)
-    returned = module(given)
-    call = ForwardCall(module=module, input=given, output=returned, num_rows=2, length=3)
+    inputs = torch.randn(2, 3, 16)
+    returned = module(inputs)
+    call = ForwardCall(module=module, input=inputs, output=returned, num_rows=2, length=3)
     assert _fits_adapter(call)
     assert not _fits_adapter(replace(call, output=1.01 * returned))
 
@@ -278,10 +278,10 @@ MIXTURES = ("qwen3_moe", "qwen3_moe_normalized", "mixtral")
 def test_gram_equals_one_float64_backward_per_rollout(name, engine):
     policy, groups = policy_of(tiny_experts(name)), tiny_groups()
     rows = naive_rows(policy_of(tiny_experts(name, implementation="eager")), groups, weight_of(groups))
-    found = measured_step(policy, groups, DAPO, batch_tokens=24, engine=engine, verify="all")
-    assert relative(found.score_gram, rows @ rows.T) < 1e-5
-    assert found.slow_parameters == ()
-    assert found.coverage == 1.0
+    step = measured_step(policy, groups, DAPO, batch_tokens=24, engine=engine, verify="all")
+    assert relative(step.score_gram, rows @ rows.T) < 1e-5
+    assert step.slow_parameters == ()
+    assert step.coverage == 1.0
 
 
 @pytest.mark.parametrize("name", MIXTURES)
@@ -310,10 +310,10 @@ def test_a_dropped_expert_is_caught(monkeypatch, rule, parameter):
 def test_experts_with_another_activation_inside_get_no_rule():
     model = tiny_experts("mixtral")
     module = model.model.layers[0].mlp.experts
-    given, index = torch.randn(6, 16), torch.randint(0, 4, (6, 2))
+    inputs, index = torch.randn(6, 16), torch.randint(0, 4, (6, 2))
     weights = torch.rand(6, 2)
-    returned = module(given, index, weights)
-    call = ForwardCall(module=module, input=given, output=returned, extra=(index, weights), num_rows=2, length=3)
+    returned = module(inputs, index, weights)
+    call = ForwardCall(module=module, input=inputs, output=returned, extra=(index, weights), num_rows=2, length=3)
     assert rules_module._fits_experts(call)
     assert not rules_module._fits_experts(replace(call, output=1.1 * returned))
     assert not rules_module._fits_experts(replace(call, extra=(index,)))
@@ -334,13 +334,13 @@ def test_experts_are_gated_by_their_own_function():
 
 def test_a_router_that_looks_at_all_tokens_gets_no_rule():
     router = tiny_experts("mixtral").model.layers[0].mlp.gate
-    given = torch.randn(12, 16)
-    shares = router(given)[1]
-    call = ForwardCall(module=router, input=given, output=shares, num_rows=4, length=3)
+    inputs = torch.randn(12, 16)
+    shares = router(inputs)[1]
+    call = ForwardCall(module=router, input=inputs, output=shares, num_rows=4, length=3)
     assert rules_module._fits_router(call)
     assert not rules_module._fits_router(replace(call, output=shares + 0.1))
     assert not rules_module._fits_router(replace(call, num_rows=2))
-    assert not rules_module._fits_router(replace(call, extra=(given,)))
+    assert not rules_module._fits_router(replace(call, extra=(inputs,)))
 
 
 def test_only_the_known_layout_counts_as_experts():
@@ -361,8 +361,8 @@ def test_only_the_known_layout_counts_as_experts():
 def test_token_rows_equal_one_float64_backward_per_token(name):
     policy, groups = policy_of(tiny_experts(name)), tiny_groups(1, 2)
     rows = naive_token_rows(policy_of(tiny_experts(name, implementation="eager")), groups)
-    (found,) = measure_tokens(prepare_step(policy, groups, DAPO), measured_step(policy, groups, DAPO))
-    assert relative(found.gram, rows @ rows.T) < 1e-5
-    assert found.slow_parameters == ()
-    assert found.num_columns == rows.shape[1]
-    assert found.verification.sum_error < 2e-5
+    (token_gram,) = measure_tokens(prepare_step(policy, groups, DAPO), measured_step(policy, groups, DAPO))
+    assert relative(token_gram.gram, rows @ rows.T) < 1e-5
+    assert token_gram.slow_parameters == ()
+    assert token_gram.num_columns == rows.shape[1]
+    assert token_gram.verification.sum_error < 2e-5

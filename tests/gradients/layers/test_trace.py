@@ -36,7 +36,7 @@ def test_log_probabilities_are_at_the_trainers_temperature():
 def test_a_shorter_pass_takes_the_inputs_of_a_longer_one():
     policy, sequence = tiny_policy("llama_untied_biases"), longest()
     tracer = Tracer(policy.model, policy.trainable, 1.0)
-    whole = tracer.trace(sequence)
+    full = tracer.trace(sequence)
     shorter = TokenSequence(
         group_id="g",
         sample=0,
@@ -47,11 +47,11 @@ def test_a_shorter_pass_takes_the_inputs_of_a_longer_one():
     )
     part = tracer.trace(shorter)
     before = [call.input.clone() for segment in part.segments[1:-1] for call in segment]
-    part.share_inputs(whole)
+    part.share_inputs(full)
     after = [call.input for segment in part.segments[1:-1] for call in segment]
-    for one, other in zip(before, after, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-    assert after[0].data_ptr() == whole.segments[1][0].input.data_ptr()
+    for first, other in zip(before, after, strict=True):
+        torch.testing.assert_close(first, other, rtol=1e-4, atol=1e-5)
+    assert after[0].data_ptr() == full.segments[1][0].input.data_ptr()
 
 
 def test_nothing_stays_behind_on_the_model():

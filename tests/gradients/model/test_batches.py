@@ -34,12 +34,12 @@ def test_no_other_cut_costs_less(lengths, budget, cost):
             stop - start == 1 or size <= budget for size, (start, stop) in zip(padded, pairwise(edges), strict=True)
         ):
             cuts.append((len(padded), sum(padded)))
-    found = len(batches), sum(max(lengths[row] for row in batch) * len(batch) for batch in batches)
-    assert found in cuts
+    result = len(batches), sum(max(lengths[row] for row in batch) * len(batch) for batch in batches)
+    assert result in cuts
     if cost is None:
-        assert found == min(cuts)
+        assert result == min(cuts)
     else:
-        assert found[1] + cost * found[0] == min(padded + cost * number for number, padded in cuts)
+        assert result[1] + cost * result[0] == min(padded + cost * number for number, padded in cuts)
 
 
 def sequence(prompt, completion):

@@ -39,24 +39,24 @@ def limit_memory(model, most_tokens: int, error: Exception = ERRORS[0]) -> list[
 
 @pytest.mark.parametrize("error", ERRORS, ids=["cuda", "cpu", "python"])
 def test_batches_are_halved_until_they_fit_and_that_is_said(error):
-    policy, groups, said = tiny_policy("qwen3_gqa_norms"), tiny_groups(2, 4), []
-    whole = measured_step(policy, groups, DAPO, engine="stream")
+    policy, groups, output = tiny_policy("qwen3_gqa_norms"), tiny_groups(2, 4), []
+    full = measured_step(policy, groups, DAPO, engine="stream")
     tried = limit_memory(policy.model, 24, error)
-    found = measured_step(policy, groups, DAPO, notice=said.append, engine="stream", verify="all")
+    step = measured_step(policy, groups, DAPO, notice=output.append, engine="stream", verify="all")
     assert tried[0] > 24
-    assert found.batch_tokens <= 24
-    assert found.verification.num_batches > 1
-    assert relative(found.gram, whole.gram) < 1e-5
-    assert found.coverage == 1.0
-    assert said
-    assert said[0].startswith("Memory ran out at 4096 tokens a batch; went on with ")
-    assert found.notes == tuple(said)
-    assert whole.notes == ()
+    assert step.batch_tokens <= 24
+    assert step.verification.num_batches > 1
+    assert relative(step.gram, full.gram) < 1e-5
+    assert step.coverage == 1.0
+    assert output
+    assert output[0].startswith("Memory ran out at 4096 tokens a batch; went on with ")
+    assert step.notes == tuple(output)
+    assert full.notes == ()
 
 
 def test_memory_that_runs_out_in_a_later_batch_leaves_nothing_of_the_first(monkeypatch):
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(2, 4)
-    whole = measured_step(policy, groups, DAPO, engine="stream")
+    full = measured_step(policy, groups, DAPO, engine="stream")
     passes: list[int] = []
 
     def refuse_the_second(module, arguments, keywords):
@@ -66,10 +66,10 @@ def test_memory_that_runs_out_in_a_later_batch_leaves_nothing_of_the_first(monke
 
     policy.model.register_forward_pre_hook(refuse_the_second, with_kwargs=True)
     monkeypatch.setattr("tests.gradients.models.first_batch_tokens", lambda policy: 40)
-    found = measured_step(policy, groups, DAPO, engine="stream")
-    assert found.notes == ("Memory ran out at 40 tokens a batch; went on with 20.",)
-    assert found.coverage == 1.0
-    assert relative(found.gram, whole.gram) < 1e-5
+    step = measured_step(policy, groups, DAPO, engine="stream")
+    assert step.notes == ("Memory ran out at 40 tokens a batch; went on with 20.",)
+    assert step.coverage == 1.0
+    assert relative(step.gram, full.gram) < 1e-5
 
 
 def test_one_rollout_that_does_not_fit_is_an_error():
@@ -95,14 +95,14 @@ def test_a_number_of_tokens_that_was_asked_for_is_kept():
 
 def test_the_reference_and_the_self_check_of_loop_are_halved_too():
     objective = Objective(loss_type="dapo", beta=0.1)
-    policy, groups, said = tiny_policy("qwen3_gqa_norms", lora=True), tiny_groups(2, 4), []
-    whole = measured_step(policy, groups, objective)
+    policy, groups, output = tiny_policy("qwen3_gqa_norms", lora=True), tiny_groups(2, 4), []
+    full = measured_step(policy, groups, objective)
     tried = limit_memory(policy.model.get_base_model(), 24)
-    found = measured_step(policy, groups, objective, notice=said.append)
+    step = measured_step(policy, groups, objective, notice=output.append)
     assert max(tried) > 24
-    assert found.engine == "loop"
-    assert relative(found.gram, whole.gram) < 1e-5
-    assert said
+    assert step.engine == "loop"
+    assert relative(step.gram, full.gram) < 1e-5
+    assert output
 
 
 def test_spectra_of_weights_are_halved_too():
@@ -110,8 +110,8 @@ def test_spectra_of_weights_are_halved_too():
     expected = measure_weight_spectra(prepare_step(policy, groups, DAPO))
     limit_memory(policy.model, 20)
     budget = TokenBudget(4096)
-    for one, other in zip(measure_weight_spectra(prepare_step(policy, groups, DAPO, budget)), expected, strict=True):
-        assert relative(one.singular_values, other.singular_values) < 1e-5
+    for first, other in zip(measure_weight_spectra(prepare_step(policy, groups, DAPO, budget)), expected, strict=True):
+        assert relative(first.singular_values, other.singular_values) < 1e-5
     assert budget.tokens <= 20
 
 
@@ -145,13 +145,13 @@ def test_the_guess_on_cuda_follows_from_what_is_free(monkeypatch):
     policy = tiny_policy("llama_untied_biases")
     shape = {"vocab_size": 0, "num_layers": 2, "width": 16, "itemsize": 4}
     assert first_batch_tokens(policy) == 4096
-    there = SimpleNamespace(
+    remote = SimpleNamespace(
         device=torch.device("cuda"), model=policy.model, vocab_size=policy.vocab_size, dtype=torch.float32
     )
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (3_000_000, 9_000_000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2_000_000)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1_000_000)
-    assert first_batch_tokens(there) == _tokens_that_fit(4_000_000, **shape)
+    assert first_batch_tokens(remote) == _tokens_that_fit(4_000_000, **shape)
     assert _tokens_that_fit(8_000_000, **shape) == pytest.approx(2 * _tokens_that_fit(4_000_000, **shape), abs=1)
     assert _tokens_that_fit(1, **shape) == 1
 
@@ -164,25 +164,25 @@ def test_models_of_every_family_say_their_width():
 
 def limit_kept(monkeypatch, most: int) -> None:
     """Let passes fail that keep the activations of more tokens than this."""
-    whole = stream.capture_batch
+    full = stream.capture_batch
 
     def refuse(model, plan, batch, capture, *arguments):
         if not capture.recompute and batch.input_ids.numel() > most:
             raise ERRORS[0]
-        return whole(model, plan, batch, capture, *arguments)
+        return full(model, plan, batch, capture, *arguments)
 
     monkeypatch.setattr(stream, "capture_batch", refuse)
 
 
 def test_one_rollout_that_does_not_fit_has_its_layers_run_again(monkeypatch):
-    policy, groups, said = tiny_policy("qwen3_gqa_norms"), tiny_groups(2, 4), []
-    whole = measured_step(policy, groups, DAPO, engine="stream")
+    policy, groups, output = tiny_policy("qwen3_gqa_norms"), tiny_groups(2, 4), []
+    full = measured_step(policy, groups, DAPO, engine="stream")
     limit_kept(monkeypatch, 3)
-    found = measured_step(policy, groups, DAPO, engine="stream", notice=said.append)
-    assert relative(found.gram, whole.gram) < 1e-6
-    assert said[-1].endswith("went on with layers that run again in the backward pass.")
+    step = measured_step(policy, groups, DAPO, engine="stream", notice=output.append)
+    assert relative(step.gram, full.gram) < 1e-6
+    assert output[-1].endswith("went on with layers that run again in the backward pass.")
     fixed = measured_step(policy, groups, DAPO, engine="stream", batch_tokens=1)
-    assert relative(fixed.gram, whole.gram) < 1e-6
+    assert relative(fixed.gram, full.gram) < 1e-6
 
 
 def test_one_batch_of_layers_that_run_again_is_better_than_several_where_that_is_said():
@@ -200,8 +200,8 @@ def test_only_a_gpu_would_rather_run_layers_again():
     policy = tiny_policy("llama_untied_biases")
     assert recomputed_tokens(policy) == 0
     shape = {"vocab_size": 0, "num_layers": 36, "width": 4096, "itemsize": 2}
-    kept, again = (_tokens_that_fit(20 * 2**30, **shape, recompute=each) for each in (False, True))
-    assert again > 10 * kept
+    stored, again = (_tokens_that_fit(20 * 2**30, **shape, recompute=each) for each in (False, True))
+    assert again > 10 * stored
 
 
 def test_whole_logits_bound_a_batch_and_so_do_activations(monkeypatch):

@@ -93,15 +93,15 @@ def test_products_that_may_round_are_not_taken_for_float32(monkeypatch):
     monkeypatch.setattr("gradscope.gradients.step.measure.uses_tf32", lambda device: True)
     monkeypatch.setattr("gradscope.gradients.step.measure.uses_tf32", lambda device: True)
     monkeypatch.setattr("gradscope.gradients.step.verify.uses_tf32", lambda device: True)
-    found = measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
-    assert (found.precision, found.tf32) == ("reduced", True)
-    assert found.relative_row_error == 0.0  # measured, and on a CPU the two passes are the same
-    assert found.verification.tolerance == tolerance(torch.float32, tf32=True) == 1e-2
+    step = measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
+    assert (step.precision, step.tf32) == ("reduced", True)
+    assert step.relative_row_error == 0.0  # measured, and on a CPU the two passes are the same
+    assert step.verification.tolerance == tolerance(torch.float32, tf32=True) == 1e-2
 
 
 @pytest.mark.parametrize(("dtype", "precision"), [(torch.float32, "high"), (torch.bfloat16, "reduced")])
 def test_the_result_says_its_precision(dtype, precision):
-    found = measured_step(policy_of(tiny_model("llama_untied_biases", dtype=dtype)), tiny_groups(), DAPO)
-    described = found.describe()
+    step = measured_step(policy_of(tiny_model("llama_untied_biases", dtype=dtype)), tiny_groups(), DAPO)
+    described = step.describe()
     assert (described["precision"], described["tf32"]) == (precision, False)
-    assert (found.relative_row_error == FLOAT32_ROW_ERROR) == (precision == "high")
+    assert (step.relative_row_error == FLOAT32_ROW_ERROR) == (precision == "high")

@@ -161,13 +161,13 @@ def test_buffers_that_are_computed_may_be_left_over() -> None:
 
 
 def test_the_first_whole_one_is_loaded(tmp_path: Path) -> None:
-    empty, broken, whole, other = (tmp_path / name for name in "abcd")
+    empty, broken, full, other = (tmp_path / name for name in "abcd")
     empty.mkdir()
     write_tokenizer(broken, 5)
     (broken / "tokenizer.json").write_text("{")
-    write_tokenizer(whole, 6)
+    write_tokenizer(full, 6)
     write_tokenizer(other, 7)
-    assert len(load_tokenizer([empty, broken, whole, other])) == 6
+    assert len(load_tokenizer([empty, broken, full, other])) == 6
     assert load_tokenizer([empty]) is None
 
 

@@ -74,9 +74,9 @@ def saved(kind: str, folder: Path, *, perturbed: bool = True) -> tuple[torch.nn.
 def change(weights: WeightsRef, name: str, tensor: torch.Tensor | None) -> None:
     path = weights.path / "adapter_model.safetensors"
     tensors = load_file(path)
-    found = next(key for key in tensors if name in key)
-    del tensors[found]
-    save_file(tensors if tensor is None else tensors | {found: tensor}, path, metadata={"format": "pt"})
+    result = next(key for key in tensors if name in key)
+    del tensors[result]
+    save_file(tensors if tensor is None else tensors | {result: tensor}, path, metadata={"format": "pt"})
 
 
 def require_same(model: torch.nn.Module, weights: WeightsRef) -> None:
@@ -114,10 +114,10 @@ def test_an_adapter_of_another_method_comes_back_as_it_was_saved(name, tmp_path)
     model = adapt_with(tiny_model("llama_untied_biases"), OTHER_METHODS[name])
     weights = save(model, tiny_model("llama_untied_biases"), tmp_path)
     require_same(model, weights)
-    found = measured_step(load_measured_policy(weights, device="cpu"), tiny_groups(), DAPO, engine="stream")
+    step = measured_step(load_measured_policy(weights, device="cpu"), tiny_groups(), DAPO, engine="stream")
     rows = naive_rows(policy_of(model, lora=True), tiny_groups(), weight_of(tiny_groups()))
-    assert relative(found.score_gram, rows @ rows.T) < 1e-5
-    assert found.slow_parameters
+    assert relative(step.score_gram, rows @ rows.T) < 1e-5
+    assert step.slow_parameters
 
 
 def test_a_model_is_of_the_class_that_it_was_saved_from(tmp_path):

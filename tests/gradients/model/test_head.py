@@ -56,13 +56,13 @@ def test_slices_give_the_gram_that_whole_logits_give(name, engine, monkeypatch):
     policy, groups = policy_of(model_of(name)), tiny_groups()
     objective = Objective(loss_type="grpo", entropy_coef=0.1, temperature=0.8)
     assert plain_head(policy.model) is not None
-    found = measured_step(policy, groups, objective, engine=engine, verify="all")
+    step = measured_step(policy, groups, objective, engine=engine, verify="all")
     for module in (passes_module, capture):
         monkeypatch.setattr(module, "plain_head", lambda model: None)
     expected = measured_step(policy, groups, objective, engine=engine)
-    assert relative(found.gram, expected.gram) < 1e-6
-    assert max(np.abs(a - b).max() for a, b in zip(found.logprobs, expected.logprobs, strict=True)) < 2e-6
-    assert (found.slow_parameters, found.coverage) == (expected.slow_parameters, 1.0)
+    assert relative(step.gram, expected.gram) < 1e-6
+    assert max(np.abs(a - b).max() for a, b in zip(step.logprobs, expected.logprobs, strict=True)) < 2e-6
+    assert (step.slow_parameters, step.coverage) == (expected.slow_parameters, 1.0)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
@@ -129,7 +129,7 @@ def test_a_layer_that_is_another_or_is_watched_is_left_to_the_model():
 
 @pytest.mark.parametrize("is_unit", [False, True])
 def test_a_layer_in_parts_is_whole_where_it_is_called(is_unit, monkeypatch):
-    model, whole = (tiny_model("llama_untied_biases") for _ in range(2))
+    model, full = (tiny_model("llama_untied_biases") for _ in range(2))
     batch = pad_batch([0], [SEQUENCE], torch.device("cpu"))
     with group_of_one(), torch.no_grad():
         mesh = init_device_mesh("cpu", (1,))
@@ -141,8 +141,8 @@ def test_a_layer_in_parts_is_whole_where_it_is_called(is_unit, monkeypatch):
         assert plain_head(model) is not None
         for _ in range(2):
             assert isinstance(model.lm_head.weight, DTensor)
-            (found,) = passes_module.completion_logprobs(model, batch, 0.7)
-            torch.testing.assert_close(found, passes_module.completion_logprobs(whole, batch, 0.7)[0])
+            (logprobs,) = passes_module.completion_logprobs(model, batch, 0.7)
+            torch.testing.assert_close(logprobs, passes_module.completion_logprobs(full, batch, 0.7)[0])
         model.lm_head.register_forward_hook(lambda *_: None)
         assert plain_head(model) is None
 
@@ -154,9 +154,9 @@ def test_a_layer_that_does_not_compute_what_its_weight_says_is_left_to_the_model
 
 
 def test_gradients_that_are_not_the_models_own_leave_it_to_the_model(monkeypatch):
-    model, whole = tiny_model("llama_untied_biases"), head_module.HeadTokens.cotangents
+    model, full = tiny_model("llama_untied_biases"), head_module.HeadTokens.cotangents
     monkeypatch.setattr(
-        head_module.HeadTokens, "cotangents", lambda self, head, start, stop: whole(self, head, start, stop) * 1.01
+        head_module.HeadTokens, "cotangents", lambda self, head, start, stop: full(self, head, start, stop) * 1.01
     )
     assert plain_head(model) is None
 
@@ -168,10 +168,10 @@ def test_the_model_is_asked_once_and_nothing_is_left_on_the_layer():
     asked = len(passes)
     assert plain_head(model).module is head.module is model.lm_head
     assert len(passes) == asked
-    given = []
-    with observed_input(head, given.append):
+    inputs = []
+    with observed_input(head, inputs.append):
         assert model(input_ids=torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, 1)
-    assert given[0].shape == (1, 3, 16)
+    assert inputs[0].shape == (1, 3, 16)
     assert "forward" not in vars(model.lm_head)
 
 
@@ -221,13 +221,13 @@ def test_values_and_gradients_are_those_of_all_logits(kind, bias, width, monkeyp
     first, second = torch.randn(2, TOKENS, dtype=torch.float64)
     for entropies in (False, True):
         expected = whole(head, hidden, ids)
-        found = sliced_outputs(head, hidden, ids, torch.float64, entropies=entropies)
-        for one, other in zip(found, expected, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
-        total = [first @ outputs[0] + (second @ outputs[1] if entropies else 0) for outputs in (found, expected)]
-        for one, other in zip(*(torch.autograd.grad(each, targets) for each in total), strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12)
-    assert not found[0].requires_grad or found[1].requires_grad
+        result = sliced_outputs(head, hidden, ids, torch.float64, entropies=entropies)
+        for single, other in zip(result, expected, strict=True):
+            torch.testing.assert_close(single, other, rtol=1e-12, atol=1e-12)
+        total = [first @ outputs[0] + (second @ outputs[1] if entropies else 0) for outputs in (result, expected)]
+        for single, other in zip(*(torch.autograd.grad(each, targets) for each in total), strict=True):
+            torch.testing.assert_close(single, other, rtol=1e-11, atol=1e-12)
+    assert not result[0].requires_grad or result[1].requires_grad
 
 
 def test_an_entropy_that_was_not_asked_for_has_no_gradient():
@@ -263,13 +263,13 @@ def test_cotangents_of_some_columns_are_those_of_the_layers_output():
         outputs = sliced_outputs(
             head, hidden, ids, torch.float64, entropies=True, watch=lambda _, tokens, to=watched: to.append(tokens)
         )
-        weights, beside = torch.randn(2, TOKENS, dtype=torch.float64)
-        (weights @ outputs[0] + beside @ outputs[1]).backward()
+        weights, extra = torch.randn(2, TOKENS, dtype=torch.float64)
+        (weights @ outputs[0] + extra @ outputs[1]).backward()
         (tokens,) = watched
         made = head.module(hidden.detach()).requires_grad_(True)
         alone = PlainHead(module=nn.Identity(), scale=head.scale, cap=head.cap, temperature=head.temperature)
         expected = whole(alone, made, ids)
-        (grad,) = torch.autograd.grad(weights @ expected[0] + beside @ expected[1], made)
+        (grad,) = torch.autograd.grad(weights @ expected[0] + extra @ expected[1], made)
         torch.testing.assert_close(tokens.cotangents(head, 3, 17), grad[:, 3:17])
         rows = [part.cotangents(head, 0, VOCAB_SLICED) for part in tokens.split([3, 4])]
         torch.testing.assert_close(torch.cat(rows), grad)
@@ -279,7 +279,7 @@ def test_a_frozen_hidden_state_gets_a_graph_for_whoever_watches():
     head, (hidden, ids) = head_of("plain", bias=False), given()
     watched = []
     outputs = sliced_outputs(
-        head, hidden.detach(), ids, torch.float64, entropies=False, watch=lambda *told: watched.append(told)
+        head, hidden.detach(), ids, torch.float64, entropies=False, watch=lambda *reported: watched.append(reported)
     )
     outputs[0].sum().backward()
     assert len(watched) == 1

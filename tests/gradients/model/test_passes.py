@@ -92,29 +92,29 @@ def weigh(position: int, logprobs: torch.Tensor) -> torch.Tensor:
 
 def test_every_parameters_gradient_is_handed_out_once():
     policy, batch, expected = setting()
-    found = []
-    backward(policy.model, policy.trainable, batch, TEMPERATURE, weigh, lambda *pair: found.append(pair))
-    assert sorted(name for name, _ in found) == sorted(expected)
-    for name, grad in found:
+    results = []
+    backward(policy.model, policy.trainable, batch, TEMPERATURE, weigh, lambda *pair: results.append(pair))
+    assert sorted(name for name, _ in results) == sorted(expected)
+    for name, grad in results:
         torch.testing.assert_close(grad, expected[name], rtol=1e-5, atol=1e-7)
 
 
 def test_gradients_that_wait_for_the_optimizer_stay_as_they_are():
     policy, batch, _ = setting()
-    kept = {name: torch.ones_like(parameter) for name, parameter in policy.trainable.items()}
+    stored = {name: torch.ones_like(parameter) for name, parameter in policy.trainable.items()}
     for name, parameter in policy.trainable.items():
-        parameter.grad = kept[name]
+        parameter.grad = stored[name]
     backward(policy.model, policy.trainable, batch, TEMPERATURE, weigh, lambda *_: None)
-    assert all(parameter.grad is kept[name] for name, parameter in policy.trainable.items())
+    assert all(parameter.grad is stored[name] for name, parameter in policy.trainable.items())
     with pytest.raises(KeyError):
         backward(policy.model, policy.trainable, batch, TEMPERATURE, weigh, lambda name, _: {}[name])
-    assert all(parameter.grad is kept[name] for name, parameter in policy.trainable.items())
+    assert all(parameter.grad is stored[name] for name, parameter in policy.trainable.items())
 
 
 def test_the_squared_norm_is_that_of_all_parameters_together():
     policy, batch, expected = setting()
-    found = squared_norm(policy.model, policy.trainable, batch, TEMPERATURE, weigh)
-    assert found == pytest.approx(sum(float(grad.square().sum()) for grad in expected.values()), rel=1e-5)
+    result = squared_norm(policy.model, policy.trainable, batch, TEMPERATURE, weigh)
+    assert result == pytest.approx(sum(float(grad.square().sum()) for grad in expected.values()), rel=1e-5)
 
 
 def test_weight_gradients_come_back_as_they_were():

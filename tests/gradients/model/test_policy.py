@@ -180,9 +180,9 @@ def test_an_adapter_is_as_exact_as_the_base_under_it(adapter, saved, engine):
     """PEFT keeps it in float32; held to float32's tolerance, every such run was refused."""
     policy = load_measured_policy(lora(adapter, str(saved)), dtype="bfloat16")
     assert {parameter.dtype for parameter in policy.trainable.values()} == {torch.float32}
-    found = measured_step(policy, tiny_groups(), DAPO, engine=engine)
-    assert (found.dtype, found.precision) == ("bfloat16", "reduced")
-    assert found.relative_row_error > 1e-4
+    step = measured_step(policy, tiny_groups(), DAPO, engine=engine)
+    assert (step.dtype, step.precision) == ("bfloat16", "reduced")
+    assert step.relative_row_error > 1e-4
 
 
 @pytest.mark.parametrize("base", [None, "/nowhere/base", "../gone"])
@@ -208,15 +208,15 @@ def test_an_adapter_for_other_modules_is_refused(saved, adapter, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "output"),
     [
         ({"peft_type": "PROMPT_TUNING", "num_virtual_tokens": 4}, "kind PROMPT_TUNING, .* it puts prompts before"),
         ({"peft_type": "XLORA", "adapters": {"0": "elsewhere"}}, "kind XLORA, .* it mixes adapters from other folders"),
     ],
 )
-def test_an_adapter_outside_the_layers_is_refused_by_its_name(saved, tmp_path, config, said):
+def test_an_adapter_outside_the_layers_is_refused_by_its_name(saved, tmp_path, config, output):
     (tmp_path / "adapter_config.json").write_text(json.dumps({"task_type": "CAUSAL_LM", **config}))
-    with pytest.raises(InputError, match=said) as caught:
+    with pytest.raises(InputError, match=output) as caught:
         load_measured_policy(lora(tmp_path, str(saved)))
     assert "inside the layers" in caught.value.hint
 
@@ -227,12 +227,12 @@ def test_an_adapter_without_its_config_is_refused(saved, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("adapter_model.bin", "a pickle"), ("weights.safetensors", "has no adapter_model")]
+    ("name", "output"), [("adapter_model.bin", "a pickle"), ("weights.safetensors", "has no adapter_model")]
 )
-def test_an_adapter_in_another_file_is_refused(saved, adapter, tmp_path, name, said):
+def test_an_adapter_in_another_file_is_refused(saved, adapter, tmp_path, name, output):
     (tmp_path / "adapter_config.json").write_bytes((adapter / "adapter_config.json").read_bytes())
     (tmp_path / name).write_bytes(b"")
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=output):
         load_measured_policy(lora(tmp_path, str(saved)))
 
 
@@ -244,17 +244,17 @@ def test_a_truncated_adapter_is_refused(saved, adapter, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("pytorch_model.bin", "a pickle, which is never loaded"), ("x.txt", "no weights")]
+    ("name", "output"), [("pytorch_model.bin", "a pickle, which is never loaded"), ("x.txt", "no weights")]
 )
-def test_weights_outside_safetensors_are_refused(model, name, said):
+def test_weights_outside_safetensors_are_refused(model, name, output):
     (model / "model.safetensors").unlink()
     (model / name).write_bytes(b"")
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=output):
         load_measured_policy(full(model))
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "output"),
     [
         (
             lambda tensors: tensors.update({"lm_head.weight": torch.zeros(VOCAB, 5)}),
@@ -267,9 +267,9 @@ def test_weights_outside_safetensors_are_refused(model, name, said):
         ),
     ],
 )
-def test_a_tensor_that_cannot_be_is_named(model, change, said):
+def test_a_tensor_that_cannot_be_is_named(model, change, output):
     rewrite(model / "model.safetensors", change)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=output):
         load_measured_policy(full(model))
 
 
@@ -316,8 +316,8 @@ def test_in_float32_a_policy_has_the_same_numbers(kind, saved, adapter) -> None:
     again = policy.in_float32()
     assert again.dtype == torch.float32
     assert again.trainable.keys() == policy.trainable.keys()
-    for one, other in zip(policy.model.parameters(), again.model.parameters(), strict=True):
-        assert torch.equal(one.float(), other)
+    for first, other in zip(policy.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(first.float(), other)
 
 
 SHAPE = {"vocab_size": VOCAB, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "pad_token_id": 0}
@@ -381,9 +381,9 @@ def whisper() -> Any:
 def test_a_table_of_positions_says_how_long_a_sequence_can_be(make, longest):
     model = make().eval()
     assert _longest_sequence(model) == longest
-    one = torch.full((1, 1 if longest is None else longest), 5)
+    first = torch.full((1, 1 if longest is None else longest), 5)
     with torch.no_grad():
-        model(input_ids=one)
+        model(input_ids=first)
         if longest is not None:
             with pytest.raises((IndexError, RuntimeError)):
                 model(input_ids=torch.full((1, longest + 1), 5))
@@ -427,27 +427,27 @@ def sequence(policy=POLICY, limit=None, template=None, **values):
 
 
 def test_logged_ids_are_used_as_they_are():
-    found = sequence(prompt_ids=(5, 6), completion_ids=(7,), mask=(False,))
-    assert (found.prompt_ids, found.completion_ids, found.mask, found.inferred) == ((5, 6), (7,), (False,), False)
-    assert found.length == 3
+    result = sequence(prompt_ids=(5, 6), completion_ids=(7,), mask=(False,))
+    assert (result.prompt_ids, result.completion_ids, result.mask, result.inferred) == ((5, 6), (7,), (False,), False)
+    assert result.length == 3
 
 
 def test_text_is_tokenized_as_trl_does():
-    found = sequence()
-    assert found.prompt_ids == (20, 1, 2)
-    assert found.completion_ids == (3, 4, 21)
-    assert found.mask == (True, True, True)
-    assert found.inferred
+    result = sequence()
+    assert result.prompt_ids == (20, 1, 2)
+    assert result.completion_ids == (3, 4, 21)
+    assert result.mask == (True, True, True)
+    assert result.inferred
 
 
 def test_a_conversation_goes_through_the_template_without_null_keys():
-    found = sequence(messages=({"role": "user", "content": "ab", "tool_calls": None},))
-    assert found.prompt_ids == (22, 1, 2, 22)
+    result = sequence(messages=({"role": "user", "content": "ab", "tool_calls": None},))
+    assert result.prompt_ids == (22, 1, 2, 22)
 
 
 def test_the_trainers_arguments_reach_the_template():
-    found = sequence(messages=({"role": "user", "content": "ab"},), template={"end": 19})
-    assert found.prompt_ids == (22, 1, 2, 19)
+    result = sequence(messages=({"role": "user", "content": "ab"},), template={"end": 19})
+    assert result.prompt_ids == (22, 1, 2, 19)
 
 
 def test_a_completion_at_the_limit_has_no_end_token():

@@ -101,10 +101,10 @@ def test_one_process_hands_on_what_it_has() -> None:
     ],
 )
 def test_each_decoder_layer_is_put_together_by_itself(name: str, layers: str) -> None:
-    given = sharding_arguments(AutoModelForCausalLM, tiny_model(name).config)["distributed_config"]
-    assert (given.fsdp_size, given.tp_size, given.ep_size, given.pp_size) == (2, 1, 1, 1)
-    assert given.fsdp_plan == {layers: "free_full_weight"}
-    assert not given.fsdp_cpu_offload
+    inputs = sharding_arguments(AutoModelForCausalLM, tiny_model(name).config)["distributed_config"]
+    assert (inputs.fsdp_size, inputs.tp_size, inputs.ep_size, inputs.pp_size) == (2, 1, 1, 1)
+    assert inputs.fsdp_plan == {layers: "free_full_weight"}
+    assert not inputs.fsdp_cpu_offload
 
 
 @pytest.mark.usefixtures("two_processes")

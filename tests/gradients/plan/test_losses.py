@@ -31,17 +31,17 @@ INF = float("inf")
 
 def term(name: str, ratio: float, advantage: float, *, low=0.8, high=1.2, bound=INF, correction=None, **of) -> float:
     """One token's term where the log-probability is -2 and the ratio its own."""
-    one = torch.ones(1, dtype=torch.float64)
+    first = torch.ones(1, dtype=torch.float64)
     terms = Terms(
-        logprobs=-2.0 * one,
-        log_ratio=math.log(ratio) * one,
-        ratio=ratio * one,
-        advantages=advantage * one,
-        counted=one,
+        logprobs=-2.0 * first,
+        log_ratio=math.log(ratio) * first,
+        ratio=ratio * first,
+        advantages=advantage * first,
+        counted=first,
         low=low,
         high=high,
         bound=bound,
-        correction=None if correction is None else correction * one,
+        correction=None if correction is None else correction * first,
         of=LossParameters(**of),
     )
     return float(LOSSES[name].term(terms))
@@ -79,9 +79,9 @@ def test_vespo_weighs_log_pi_by_a_density_of_the_sequences_ratio(advantage, k, d
     weight = math.exp(decay) * 1.3**k * math.exp(-decay * 1.3)
     assert term("vespo", 1.3, advantage) == pytest.approx(2.0 * weight * advantage)
     assert term("vespo", 1.0, advantage) == pytest.approx(2.0 * advantage)
-    whole = 1.3 * 0.5
+    full = 1.3 * 0.5
     assert term("vespo", 1.3, advantage, correction=0.5) == pytest.approx(
-        2.0 * math.exp(decay) * whole**k * math.exp(-decay * whole) * advantage
+        2.0 * math.exp(decay) * full**k * math.exp(-decay * full) * advantage
     )
 
 
@@ -137,8 +137,8 @@ def test_the_arguments_of_old_and_new_versions():
     old = SamplerCorrection.from_values({"use_vllm": True, "vllm_importance_sampling_cap": 2.0})
     new = SamplerCorrection.from_values({"use_vllm": True, "vllm_importance_sampling_clip_max": 2.0})
     assert old == new == SamplerCorrection(high=2.0)
-    given = {"vllm_importance_sampling_mode": "token_mask", "vllm_importance_sampling_clip_min": 0.5}
-    both = SamplerCorrection.from_values({"use_vllm": True, "vllm_importance_sampling_clip_max": None, **given})
+    inputs = {"vllm_importance_sampling_mode": "token_mask", "vllm_importance_sampling_clip_min": 0.5}
+    both = SamplerCorrection.from_values({"use_vllm": True, "vllm_importance_sampling_clip_max": None, **inputs})
     assert both == SamplerCorrection(mode="token_mask", low=0.5, high=None)
 
 
@@ -300,8 +300,8 @@ def terms(old: list[float], advantages: list[float], **of: float) -> Terms:
 
 
 def test_the_second_bound_holds_where_the_advantage_is_negative() -> None:
-    given = terms([0.5, 1.1, 2.0, 5.0, 0.5, 2.0], [-1.0, -1.0, -1.0, -1.0, 1.0, 1.0])
-    assert dual_clipped(given).tolist() == pytest.approx([0.8, 1.1, 2.0, 3.0, -0.5, -1.2])
+    inputs = terms([0.5, 1.1, 2.0, 5.0, 0.5, 2.0], [-1.0, -1.0, -1.0, -1.0, 1.0, 1.0])
+    assert dual_clipped(inputs).tolist() == pytest.approx([0.8, 1.1, 2.0, 3.0, -0.5, -1.2])
 
 
 def test_a_sequence_has_the_geometric_mean_of_its_ratios() -> None:
@@ -309,17 +309,17 @@ def test_a_sequence_has_the_geometric_mean_of_its_ratios() -> None:
 
 
 def test_log_pi_is_weighed_by_the_held_ratio_or_by_none() -> None:
-    given = terms([0.5, 2.0], [1.0, 1.0])
-    assert held_ratio(given).tolist() == pytest.approx([0.8, 1.2])
-    assert log_likelihood(given).tolist() == [1.0, 1.0]
+    inputs = terms([0.5, 2.0], [1.0, 1.0])
+    assert held_ratio(inputs).tolist() == pytest.approx([0.8, 1.2])
+    assert log_likelihood(inputs).tolist() == [1.0, 1.0]
 
 
 def test_tokens_whose_probability_moved_too_far_are_left_out() -> None:
     """At probability 1/e a ratio of 3 is a move of 0.25, one of 0.6 a move of -0.25."""
-    given = terms([3.0, 3.0, 0.6, 0.6], [1.0, -1.0, 1.0, -1.0], advantage_scale=2.0)
+    inputs = terms([3.0, 3.0, 0.6, 0.6], [1.0, -1.0, 1.0, -1.0], advantage_scale=2.0)
     assert math.exp(-1) * (1 - 1 / 3) > 0.2
-    assert within_one_bound(given).tolist() == pytest.approx([0.0, 6.0, -1.2, 0.0])
-    assert within_both_bounds(given).tolist() == [0.0, 0.0, 0.0, 0.0]
+    assert within_one_bound(inputs).tolist() == pytest.approx([0.0, 6.0, -1.2, 0.0])
+    assert within_both_bounds(inputs).tolist() == [0.0, 0.0, 0.0, 0.0]
 
 
 def test_averages_of_other_trainers_by_hand() -> None:

@@ -37,13 +37,13 @@ def test_weights_add_up_to_what_each_loss_averages_over(masks):
 
 
 def test_settings_are_read_in_trls_names():
-    found = objective(loss_type="grpo", beta=0.04, temperature=0.7, epsilon=0.1, epsilon_high=0.3, delta=2.0)
-    assert found.chat_template_kwargs == {}
+    result = objective(loss_type="grpo", beta=0.04, temperature=0.7, epsilon=0.1, epsilon_high=0.3, delta=2.0)
+    assert result.chat_template_kwargs == {}
     assert objective(chat_template_kwargs={"enable_thinking": False}).chat_template_kwargs == {"enable_thinking": False}
-    assert (found.loss_type, found.beta, found.temperature) == ("grpo", 0.04, 0.7)
-    assert (found.epsilon_low, found.epsilon_high, found.delta) == (0.1, 0.3, 2.0)
-    assert found.assumed == ("use_bias_correction_kl",)
-    assert found.cannot is None
+    assert (result.loss_type, result.beta, result.temperature) == ("grpo", 0.04, 0.7)
+    assert (result.epsilon_low, result.epsilon_high, result.delta) == (0.1, 0.3, 2.0)
+    assert result.assumed == ("use_bias_correction_kl",)
+    assert result.cannot is None
 
 
 def test_what_is_not_known_is_named():
@@ -51,10 +51,10 @@ def test_what_is_not_known_is_named():
 
 
 def test_what_the_arguments_keep_from_being_formed_is_the_first_reason():
-    found = objective(loss_type="odd", generation_batch_size=4)
-    assert found.cannot is not None
-    assert found.loss_type == "dapo"
-    assert found.reason_against([ROLLOUT]) == found.cannot
+    result = objective(loss_type="odd", generation_batch_size=4)
+    assert result.cannot is not None
+    assert result.loss_type == "dapo"
+    assert result.reason_against([ROLLOUT]) == result.cannot
 
 
 def test_sequence_level_ratios_are_token_level_ones_while_on_policy():
@@ -104,11 +104,11 @@ def test_what_masked_truncation_divides_by_depends_on_the_version():
     reason = objective(**values).reason_against([TRUNCATED])
     assert reason.cause == "settings_unknown"
     assert "trl_version" in reason.advice
-    masks, whole = [[True, True], [False, False]], [[True, True], [True, True]]
+    masks, full = [[True, True], [False, False]], [[True, True], [True, True]]
     for version, weight in (("1.8.0", 1 / 4), ("1.9.0", 1 / 2)):
-        known = objective(**values, trl_version=version)
-        assert known.reason_against([TRUNCATED]) is None
-        assert known.token_weights(masks, whole) == [weight, weight]
+        expected = objective(**values, trl_version=version)
+        assert expected.reason_against([TRUNCATED]) is None
+        assert expected.token_weights(masks, full) == [weight, weight]
 
 
 def test_dr_grpo_needs_the_limit():
@@ -117,9 +117,9 @@ def test_dr_grpo_needs_the_limit():
 
 
 def test_the_arguments_of_a_loss_are_passed_on():
-    found = objective(loss_type="sapo", sapo_temperature_neg=2.0, importance_sampling_level="sequence")
-    assert (found.sapo_temperature_neg, found.sapo_temperature_pos) == (2.0, 1.0)
-    assert found.importance_sampling_level == "sequence"
+    result = objective(loss_type="sapo", sapo_temperature_neg=2.0, importance_sampling_level="sequence")
+    assert (result.sapo_temperature_neg, result.sapo_temperature_pos) == (2.0, 1.0)
+    assert result.importance_sampling_level == "sequence"
 
 
 def test_a_log_without_a_setting_gets_the_default_of_the_installed_trl():
@@ -182,10 +182,10 @@ def reason(**values):
     ],
 )
 def test_settings_without_exact_weights_give_a_reason(values, cause, text):
-    found = reason(**values)
-    assert found is not None
-    assert found.cause == cause
-    assert text in str(found)
+    result = reason(**values)
+    assert result is not None
+    assert result.cause == cause
+    assert text in str(result)
 
 
 @pytest.mark.parametrize(
@@ -218,6 +218,6 @@ def test_rollouts_of_several_sequences_are_refused_where_these_are_in_the_loss()
     several = replace(own, earlier=(before,))
     dropped = replace(own, earlier=(replace(before, mask=(False,)),))
     assert several_sequences([own, dropped]) is None
-    found = several_sequences([own, several])
-    assert (found.cause, str(found).partition(" were")[0]) == ("several_sequences", "1 of 2 rollouts")
-    assert Objective().reason_against([own, several]) == found
+    result = several_sequences([own, several])
+    assert (result.cause, str(result).partition(" were")[0]) == ("several_sequences", "1 of 2 rollouts")
+    assert Objective().reason_against([own, several]) == result

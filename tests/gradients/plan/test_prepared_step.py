@@ -59,8 +59,8 @@ def test_the_reference_holds_its_own_log_probabilities():
     reference, groups = tiny_model("llama_untied_biases"), tiny_groups(1, 2)
     reference.lm_head.weight.data.mul_(0.5)
     prepared = prepare_step(policy_of(tiny_model("llama_untied_biases"), reference=reference), groups, WITH_KL)
-    for rollout, found in zip(groups[0].rollouts, [of.reference for of in prepared.plan.completions], strict=True):
-        np.testing.assert_allclose(found, plain_logprobs(reference, rollout).detach(), rtol=1e-5)
+    for rollout, result in zip(groups[0].rollouts, [of.reference for of in prepared.plan.completions], strict=True):
+        np.testing.assert_allclose(result, plain_logprobs(reference, rollout).detach(), rtol=1e-5)
 
 
 def test_without_a_kl_term_there_is_no_reference():
@@ -94,9 +94,9 @@ def test_a_loss_that_cannot_be_formed_is_refused_with_its_reason():
 def test_a_batch_apart_has_another_order_and_another_length_than_any_of_an_engine():
     step = prepared(tiny_policy("qwen3_gqa_norms"), tiny_groups(), DAPO)
     lengths = step.plan.lengths
-    (whole,) = step.batches(range(6), 4096)
-    apart = step.batch_apart(whole.rows)
-    assert apart.rows == whole.rows[::-1]
+    (full,) = step.batches(range(6), 4096)
+    apart = step.batch_apart(full.rows)
+    assert apart.rows == full.rows[::-1]
     assert apart.length == max(lengths) + 1
     shortest = int(np.argmin(lengths))
     assert step.batch_apart([shortest]).length not in lengths
@@ -272,8 +272,8 @@ def test_without_an_end_of_sequence_nothing_can_be_told():
 
 
 def test_nothing_is_changed_that_is_known_or_not_asked_for():
-    told = replace(ROLLOUT, status="completed")
+    reported = replace(ROLLOUT, status="completed")
     text = replace(ROLLOUT, completion_ids=None)
-    assert _with_status(told, policy(), MASKING) is told
+    assert _with_status(reported, policy(), MASKING) is reported
     assert _with_status(text, policy(), MASKING) is text
     assert _with_status(ROLLOUT, policy(), Objective()) is ROLLOUT

@@ -77,7 +77,7 @@ def test_arguments_by_their_own_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trainer", "values", "cause", "said"),
+    ("trainer", "values", "cause", "output"),
     [
         ("verl", {"actor__ppo_mini_batch_size": 1}, "several_updates", "2 updates"),
         ("verl", {"actor__ppo_epochs": 3}, "several_updates", "3 updates"),
@@ -123,16 +123,16 @@ def test_arguments_by_their_own_names() -> None:
         ),
     ],
 )
-def test_what_cannot_be_formed(trainer: str, values: dict[str, Any], cause: str, said: str) -> None:
-    found = objective(trainer, **values).cannot
-    assert found is not None
-    assert found.cause == cause
-    assert said in str(found)
+def test_what_cannot_be_formed(trainer: str, values: dict[str, Any], cause: str, output: str) -> None:
+    cannot = objective(trainer, **values).cannot
+    assert cannot is not None
+    assert cannot.cause == cause
+    assert output in str(cannot)
 
 
 def test_the_older_workers_are_told_where_one_micro_batch_is_all() -> None:
-    one = {"trainer.n_gpus_per_node": 1, "actor__ppo_micro_batch_size_per_gpu": 8, "verl_version": "0.6.1"}
-    assert objective("verl", **one).cannot is None
+    first = {"trainer.n_gpus_per_node": 1, "actor__ppo_micro_batch_size_per_gpu": 8, "verl_version": "0.6.1"}
+    assert objective("verl", **first).cannot is None
 
 
 def test_who_counts_over_the_mini_batch() -> None:
@@ -157,10 +157,10 @@ def test_levels_of_nemo_rl_by_hand() -> None:
 
 
 def test_the_correction_of_nemo_rl_by_its_types() -> None:
-    given = {"fn__use_importance_sampling_correction": True, "fn__truncated_importance_sampling_ratio": 2.0}
+    inputs = {"fn__use_importance_sampling_correction": True, "fn__truncated_importance_sampling_ratio": 2.0}
     assert objective("nemo-rl").correction is None
     for kind, mode in {"tis": "token_truncate", "icepop": "token_mask"}.items():
-        correction = objective("nemo-rl", **given, fn__truncated_importance_sampling_type=kind).correction
+        correction = objective("nemo-rl", **inputs, fn__truncated_importance_sampling_type=kind).correction
         assert correction is not None
         assert (correction.mode, correction.low, correction.high) == (mode, None, 2.0)
 

@@ -26,7 +26,7 @@ from tests.gradients.models import DAPO, FULL_AND_LORA, plain_logprobs, tiny_gro
 def test_spectra_are_those_of_the_ordinary_gradient(batch_tokens):
     policy, groups = tiny_policy("gpt2_tied_conv1d"), tiny_groups()
     seen = []
-    found = measure_weight_spectra(
+    spectra = measure_weight_spectra(
         prepare_step(policy, groups, DAPO, batch_tokens and TokenBudget(batch_tokens)),
         progress=lambda *event: seen.append(event),
     )
@@ -36,14 +36,14 @@ def test_spectra_are_those_of_the_ordinary_gradient(batch_tokens):
         loss = loss - rollout.advantage / num_tokens * plain_logprobs(policy.model, rollout).sum()
     loss.backward()
     matrices = {name: p for name, p in policy.trainable.items() if p.dim() == 2}
-    assert [one.tensor for one in found] == list(matrices)
+    assert [first.tensor for first in spectra] == list(matrices)
     assert seen[-1] == (len(matrices), len(matrices), "tensors")
-    for one in found:
-        expected = np.linalg.svd(matrices[one.tensor].grad.double().numpy(), compute_uv=False)
-        assert one.shape == tuple(matrices[one.tensor].shape)
-        np.testing.assert_allclose(one.singular_values, expected, atol=1e-5 * expected[0])
-        sizes = np.abs(matrices[one.tensor].grad.double().numpy()).ravel()
-        assert one.entries["gini"].value == pytest.approx(row_sparsity(sizes)["gini"].value, abs=1e-5)
+    for first in spectra:
+        expected = np.linalg.svd(matrices[first.tensor].grad.double().numpy(), compute_uv=False)
+        assert first.shape == tuple(matrices[first.tensor].shape)
+        np.testing.assert_allclose(first.singular_values, expected, atol=1e-5 * expected[0])
+        sizes = np.abs(matrices[first.tensor].grad.double().numpy()).ravel()
+        assert first.entries["gini"].value == pytest.approx(row_sparsity(sizes)["gini"].value, abs=1e-5)
 
 
 def test_a_matrix_without_gradient_has_a_zero_spectrum():
@@ -53,8 +53,8 @@ def test_a_matrix_without_gradient_has_a_zero_spectrum():
         for name, parameter in policy.trainable.items():
             if "lora_B" in name:
                 parameter.zero_()
-    for one in measure_weight_spectra(prepare_step(policy, tiny_groups(), DAPO)):
-        assert bool(one.singular_values.any()) == ("lora_B" in one.tensor)
+    for first in measure_weight_spectra(prepare_step(policy, tiny_groups(), DAPO)):
+        assert bool(first.singular_values.any()) == ("lora_B" in first.tensor)
 
 
 def test_spectra_need_logged_advantages():
@@ -69,11 +69,11 @@ def test_spectra_need_logged_advantages():
 def test_their_squares_add_up_to_the_gram_matrix(name: str) -> None:
     policy = tiny_policy(name)
     prepared = prepare_step(policy, tiny_groups(), DAPO)
-    found, gram = measure_tensor_norms(prepared), measure_step(prepared).logged_gram
+    result, gram = measure_tensor_norms(prepared), measure_step(prepared).logged_gram
     assert gram is not None
-    assert [one.tensor for one in found] == list(policy.trainable)
-    assert sum(one.norm**2 for one in found) == pytest.approx(float(gram.sum()), rel=1e-4)
-    assert sum(one.num_entries for one in found) == policy.num_parameters
+    assert [one.tensor for one in result] == list(policy.trainable)
+    assert sum(one.norm**2 for one in result) == pytest.approx(float(gram.sum()), rel=1e-4)
+    assert sum(one.num_entries for one in result) == policy.num_parameters
 
 
 def test_what_has_no_gradient_has_none() -> None:
@@ -103,42 +103,42 @@ def parameters() -> dict[str, nn.Parameter]:
 
 
 def test_sgd_follows_the_gradient_adam_its_signs_and_muon_its_directions() -> None:
-    (found,) = measure_optimizer_steps(parameters(), gradients(), None)
+    (steps,) = measure_optimizer_steps(parameters(), gradients(), None)
     gradient = gradients()["a"].double().numpy()
     left, values, right = np.linalg.svd(gradient, full_matrices=False)
-    assert (found.tensor, found.num_entries) == ("a", 96)
-    assert found.num_moved is None
-    assert found.products[0, 0] == pytest.approx(np.sum(gradient**2), rel=1e-5)
-    assert found.products[1, 1] == pytest.approx(96, rel=1e-4)
-    assert found.products[0, 1] == pytest.approx(np.sum(np.abs(gradient)), rel=1e-4)
-    np.testing.assert_allclose(found.singular_values[0], values, rtol=1e-5)
+    assert (steps.tensor, steps.num_entries) == ("a", 96)
+    assert steps.num_moved is None
+    assert steps.products[0, 0] == pytest.approx(np.sum(gradient**2), rel=1e-5)
+    assert steps.products[1, 1] == pytest.approx(96, rel=1e-4)
+    assert steps.products[0, 1] == pytest.approx(np.sum(np.abs(gradient)), rel=1e-4)
+    np.testing.assert_allclose(steps.singular_values[0], values, rtol=1e-5)
     # Muon's own approximation of U V' leaves singular values around one
-    muon = found.products[0, 2] / np.sqrt(found.products[0, 0] * found.products[2, 2])
+    muon = steps.products[0, 2] / np.sqrt(steps.products[0, 0] * steps.products[2, 2])
     exact = np.sum(gradient * (left @ right)) / np.linalg.norm(gradient) / np.sqrt(8)
     assert muon == pytest.approx(exact, abs=0.03)
-    assert np.ptp(found.singular_values[2]) / found.singular_values[2].max() < 0.5
+    assert np.ptp(steps.singular_values[2]) / steps.singular_values[2].max() < 0.5
 
 
 def test_bfloat16_sees_steps_of_one_size() -> None:
     weights, rate = parameters(), 1e-3
-    (found,) = measure_optimizer_steps(weights, gradients(), rate)
+    (result,) = measure_optimizer_steps(weights, gradients(), rate)
     gradient, weight = gradients()["a"].double(), weights["a"].detach().double()
     size = rate * np.sqrt(96)
     before = weight.to(torch.bfloat16)
     steps = [-gradient / gradient.norm() * size, -rate * gradient.sign()]
     expected = [int((before != (weight + step).to(torch.bfloat16)).sum()) for step in steps]
-    assert found.num_moved is not None
-    assert list(found.num_moved[:2]) == expected
-    assert 0 < found.num_moved[1] < 96
+    assert result.num_moved is not None
+    assert list(result.num_moved[:2]) == expected
+    assert 0 < result.num_moved[1] < 96
 
 
 def test_nothing_of_the_weights_or_of_their_gradients_is_changed() -> None:
-    weights, given = parameters(), gradients()
+    weights, inputs = parameters(), gradients()
     before = {name: one.detach().clone() for name, one in weights.items()}
-    own = {name: one.clone() for name, one in given.items()}
-    measure_optimizer_steps(weights, given, 1e-3)
+    own = {name: one.clone() for name, one in inputs.items()}
+    measure_optimizer_steps(weights, inputs, 1e-3)
     assert all(torch.equal(one, before[name]) and one.grad is None for name, one in weights.items())
-    assert all(torch.equal(one, own[name]) for name, one in given.items())
+    assert all(torch.equal(one, own[name]) for name, one in inputs.items())
     assert list(OPTIMIZERS) == ["sgd", "adam", "muon"]
 
 
@@ -164,8 +164,8 @@ def plain_gradients(prepared: PreparedStep, rollouts: tuple[int, ...], factors: 
         total = total + factor * (chosen * prepared.plan.weights[rollout].to(chosen)).sum()
     names = [name for name, parameter in model.named_parameters() if parameter.dim() == 2 and parameter.requires_grad]
     weights = [model.get_parameter(name) for name in names]
-    found = torch.autograd.grad(total, weights, allow_unused=True)
-    return {name: grad for name, grad in zip(names, found, strict=True) if grad is not None}
+    result = torch.autograd.grad(total, weights, allow_unused=True)
+    return {name: grad for name, grad in zip(names, result, strict=True) if grad is not None}
 
 
 @pytest.mark.parametrize(
@@ -176,14 +176,14 @@ def test_every_combination_is_that_of_a_backward_pass(name: str, lora: bool, max
     prepared = prepare_step(tiny_policy(name, lora=lora and name != "mixtral"), tiny_groups(2, 3), DAPO)
     step = measure_step(prepared)
     groups = [combinations("a", (0, 1, 2)), combinations("b", (3, 4, 5))]
-    found = {
+    by_name = {
         (one.group_id, one.tensor): one for one in measure_group_weights(prepared, step, groups, max_bytes=max_bytes)
     }
     for group in groups:
-        for place, factors in enumerate(FACTORS):
+        for index, factors in enumerate(FACTORS):
             for tensor, grad in plain_gradients(prepared, group.rollouts, factors).items():
                 values = torch.linalg.svdvals(grad.double()).numpy()
-                counts = found[group.group_id, tensor].counts[place]
+                counts = by_name[group.group_id, tensor].counts[index]
                 expected = [effective_rank(values), stable_rank(values), participation_ratio(values)]
                 assert counts[:3] == pytest.approx([one.value for one in expected], rel=2e-3)
                 assert counts[3] == pytest.approx(np.sum(values[:2] ** 2) / np.sum(values**2), rel=1e-4)
@@ -191,9 +191,9 @@ def test_every_combination_is_that_of_a_backward_pass(name: str, lora: bool, max
 
 def test_unrelated_rows_have_the_norms_of_the_smaller_side() -> None:
     prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(1, 3), DAPO)
-    for one in measure_group_weights(prepared, measure_step(prepared), [combinations("a", (0, 1, 2))]):
-        assert np.isnan(one.gaussian[1:]).all()
-        assert one.counts[0, 0] <= one.gaussian[0, 0] * 1.05 <= min(one.shape) * 1.05
+    for first in measure_group_weights(prepared, measure_step(prepared), [combinations("a", (0, 1, 2))]):
+        assert np.isnan(first.gaussian[1:]).all()
+        assert first.counts[0, 0] <= first.gaussian[0, 0] * 1.05 <= min(first.shape) * 1.05
 
 
 def test_the_second_channel_is_the_gradient_with_the_logged_advantages_of_tokens() -> None:
@@ -205,8 +205,8 @@ def test_the_second_channel_is_the_gradient_with_the_logged_advantages_of_tokens
     prepared = prepare_step(tiny_policy("llama_untied_biases"), [replace(groups[0], rollouts=tuple(rollouts))], DAPO)
     factors = np.array([[0, 0, 0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 0, 0, 0]])
     group = replace(combinations("a", (0, 1, 2), by_token=True), factors=factors, has_null=np.array([0, 0]))
-    for one in measure_group_weights(prepared, measure_step(prepared), [group]):
-        assert one.counts[0] == pytest.approx(one.counts[1], rel=1e-3)  # one advantage for all is a factor
+    for first in measure_group_weights(prepared, measure_step(prepared), [group]):
+        assert first.counts[0] == pytest.approx(first.counts[1], rel=1e-3)  # one advantage for all is a factor
 
 
 def test_a_group_without_rollouts_asked_for_has_nothing() -> None:

@@ -72,8 +72,8 @@ def expected_of(prepared: PreparedStep, *, temperature: float = 1.0) -> tuple[np
     return np.stack(trained), np.stack(heldout)
 
 
-def close(found: np.ndarray, expected: np.ndarray, tolerance: float = 1e-4) -> bool:
-    return bool(np.abs(found - expected).max() <= tolerance * np.abs(expected).max())
+def close(result: np.ndarray, expected: np.ndarray, tolerance: float = 1e-4) -> bool:
+    return bool(np.abs(result - expected).max() <= tolerance * np.abs(expected).max())
 
 
 @pytest.mark.parametrize(("name", "lora"), [("mixtral", False), *FULL_AND_LORA])
@@ -82,14 +82,14 @@ def test_products_are_those_of_plain_gradients(name: str, lora: bool) -> None:
     policy = policy_of(tiny_experts(name, implementation="eager")) if experts else tiny_policy(name, lora=lora)
     prepared = prepare_step(policy, tiny_groups(), replace(DAPO, temperature=0.7))
     step = measure_step(prepared)
-    found = measure_heldout_gram(prepared, step, heldout_groups(), SHARES)
+    result = measure_heldout_gram(prepared, step, heldout_groups(), SHARES)
     trained, heldout = expected_of(prepared, temperature=0.7)
     weights = 1.0 / sum(len(rollout.completion_ids) for rollout in prepared.rollouts)
-    assert close(found.cross, weights * trained @ heldout.T)
-    assert close(found.norms, np.linalg.norm(heldout, axis=1))
-    assert found.scales == pytest.approx(np.full(6, 1.0 / weights))
-    assert close(step.score_gram * found.scales, weights * trained @ trained.T)
-    assert (found.num_answers, found.notes) == (5, ())
+    assert close(result.cross, weights * trained @ heldout.T)
+    assert close(result.norms, np.linalg.norm(heldout, axis=1))
+    assert result.scales == pytest.approx(np.full(6, 1.0 / weights))
+    assert close(step.score_gram * result.scales, weights * trained @ trained.T)
+    assert (result.num_answers, result.notes) == (5, ())
 
 
 @pytest.mark.parametrize("engine", ["loop", "stream", "prompt"])
@@ -97,13 +97,13 @@ def test_every_engine_finds_the_same_and_leaves_the_step_alone(engine: str) -> N
     prepared = prepare_step(tiny_policy("qwen3_gqa_norms"), tiny_groups(), Objective(loss_type="grpo", beta=0.0))
     step = measure_step(prepared, engine=engine)
     before = step.gram.copy(), prepared.plan, prepared.groups
-    found = measure_heldout_gram(prepared, step, heldout_groups(), SHARES, engine=engine, verify="all")
+    result = measure_heldout_gram(prepared, step, heldout_groups(), SHARES, engine=engine, verify="all")
     assert np.array_equal(step.gram, before[0])
     assert (prepared.plan is before[1], prepared.groups is before[2]) == (True, True)
     trained, heldout = expected_of(prepared)
     weights = 1.0 / (6 * np.array([len(rollout.completion_ids) for rollout in prepared.rollouts]))
-    assert close(found.cross, (weights[:, None] * trained) @ heldout.T)
-    assert found.scales == pytest.approx(1 / weights)  # grpo weighs each completion by its own length
+    assert close(result.cross, (weights[:, None] * trained) @ heldout.T)
+    assert result.scales == pytest.approx(1 / weights)  # grpo weighs each completion by its own length
 
 
 def test_a_kl_term_and_an_entropy_bonus_are_none_of_the_answers_rows() -> None:
@@ -111,10 +111,10 @@ def test_a_kl_term_and_an_entropy_bonus_are_none_of_the_answers_rows() -> None:
     reference = copy.deepcopy(policy.model)
     objective = replace(DAPO, beta=0.1, entropy_coef=0.05)
     prepared = prepare_step(replace(policy, reference=reference), tiny_groups(), objective)
-    found = measure_heldout_gram(prepared, measure_step(prepared), heldout_groups(), SHARES)
+    result = measure_heldout_gram(prepared, measure_step(prepared), heldout_groups(), SHARES)
     trained, heldout = expected_of(prepared)
     weight = 1.0 / sum(len(rollout.completion_ids) for rollout in prepared.rollouts)
-    assert close(found.cross, weight * trained @ heldout.T)
+    assert close(result.cross, weight * trained @ heldout.T)
 
 
 def test_tokens_that_nobody_sampled_are_no_part_of_an_answer() -> None:
@@ -122,9 +122,9 @@ def test_tokens_that_nobody_sampled_are_no_part_of_an_answer() -> None:
     (group, *_) = heldout_groups()
     masked = replace(group.rollouts[0], mask=(False, False, False))
     groups = [replace(group, rollouts=(masked, group.rollouts[1]))]
-    found = measure_heldout_gram(prepared, measure_step(prepared), groups, [(0.5, 0.5)])
+    result = measure_heldout_gram(prepared, measure_step(prepared), groups, [(0.5, 0.5)])
     alone = plain(prepared, (7, 8, 9), (5, 1))
-    assert found.norms == pytest.approx([np.linalg.norm(alone) / 2], rel=1e-4)
+    assert result.norms == pytest.approx([np.linalg.norm(alone) / 2], rel=1e-4)
 
 
 def test_rollouts_whose_tokens_weigh_unequally_have_no_scale() -> None:
@@ -144,9 +144,9 @@ def test_learned_positions_stand_where_the_answer_begins() -> None:
     plain_step = prepare_step(policy, tiny_groups(), DAPO)
     padded = prepare_step(replace(policy, padding=TrainerPadding()), tiny_groups(), DAPO)
     assert any(sequence.frame for sequence in padded.plan.sequences)
-    found = measure_heldout_gram(padded, measure_step(padded), heldout_groups(), SHARES)
+    result = measure_heldout_gram(padded, measure_step(padded), heldout_groups(), SHARES)
     _, heldout = expected_of(plain_step)
-    assert close(found.norms, np.linalg.norm(heldout, axis=1))
+    assert close(result.norms, np.linalg.norm(heldout, axis=1))
 
 
 def test_a_step_that_comes_out_otherwise_is_refused() -> None:
@@ -200,32 +200,32 @@ def prompt_of(prompt: str, *answers: str, **fields: Any) -> RolloutGroup:
 def step_of(*texts: tuple[str, str], tokenizer: Any = None, **changes: Any) -> PreparedStep:
     """Groups of three rollouts whose first has a prompt and a completion as text, beside the ids that were logged."""
     groups = tiny_groups(len(texts) or 1, 3)
-    for place, (prompt, completion) in enumerate(texts):
+    for index, (prompt, completion) in enumerate(texts):
         ids = {"prompt_ids": tuple(Letters()(prompt)["input_ids"]), "prompt": prompt}
-        rollouts = [replace(rollout, **ids, **changes) for rollout in groups[place].rollouts]
+        rollouts = [replace(rollout, **ids, **changes) for rollout in groups[index].rollouts]
         first = replace(rollouts[0], completion=completion, completion_ids=(*Letters()(completion)["input_ids"], 1))
-        groups[place] = replace(groups[place], rollouts=(first, *rollouts[1:]))
+        groups[index] = replace(groups[index], rollouts=(first, *rollouts[1:]))
     policy = replace(tiny_policy("llama_untied_biases"), tokenizer=tokenizer or Letters())
     return prepare_step(policy, groups, DAPO)
 
 
 def test_text_becomes_tokens_as_the_trainers_does() -> None:
-    found = _heldout_sequences(
+    answers = _heldout_sequences(
         step_of(("abc", "de")), [prompt_of("ab", "c", "cd"), prompt_of("ba", "e")], [(0.25, 0.75), (1.0,)]
     )
-    assert [sequence.prompt_ids for sequence in found.sequences] == [(2, 3), (2, 3), (3, 2)]
-    assert [sequence.completion_ids for sequence in found.sequences] == [(4, 1), (4, 5, 1), (6, 1)]
-    assert (found.owners, found.shares) == ((0, 0, 1), (0.25, 0.75, 1.0))
-    assert [(group.step, group.prompt_id, group.size) for group in found.groups] == [(1, "ab", 2), (1, "ba", 1)]
-    assert found.notes == ("Held-out answers were tokenized from text.",)
+    assert [sequence.prompt_ids for sequence in answers.sequences] == [(2, 3), (2, 3), (3, 2)]
+    assert [sequence.completion_ids for sequence in answers.sequences] == [(4, 1), (4, 5, 1), (6, 1)]
+    assert (answers.owners, answers.shares) == ((0, 0, 1), (0.25, 0.75, 1.0))
+    assert [(group.step, group.prompt_id, group.size) for group in answers.groups] == [(1, "ab", 2), (1, "ba", 1)]
+    assert answers.notes == ("Held-out answers were tokenized from text.",)
 
 
 def test_completions_that_other_ids_were_sampled_for_are_told() -> None:
     prepared = step_of(("abc", "de"))
     first = replace(prepared.groups[0].rollouts[0], completion="ed")
     groups = (replace(prepared.groups[0], rollouts=(first, *prepared.groups[0].rollouts[1:])),)
-    found = _heldout_sequences(replace(prepared, groups=groups), [prompt_of("ab", "c")], [(1.0,)])
-    assert found.notes[1] == (
+    answers = _heldout_sequences(replace(prepared, groups=groups), [prompt_of("ab", "c")], [(1.0,)])
+    assert answers.notes[1] == (
         "Some of the run's own completions have other ids than their text gives, so held-out answers may too."
     )
 
@@ -243,19 +243,19 @@ def test_exact_ids_need_no_tokenizer_and_no_note() -> None:
 
 def test_prompts_of_the_step_are_left_out() -> None:
     prepared = step_of(("abc", "de"))
-    found = _heldout_sequences(prepared, [prompt_of("abc", "c"), prompt_of("ba", "e")], [(1.0,), (1.0,)])
-    assert [group.prompt_id for group in found.groups] == ["ba"]
-    assert found.notes[0] == "Held-out prompts that a step trains on are left out of that step."
+    answers = _heldout_sequences(prepared, [prompt_of("abc", "c"), prompt_of("ba", "e")], [(1.0,), (1.0,)])
+    assert [group.prompt_id for group in answers.groups] == ["ba"]
+    assert answers.notes[0] == "Held-out prompts that a step trains on are left out of that step."
     with pytest.raises(InputError, match="Every held-out prompt is trained on in this very step"):
         _heldout_sequences(prepared, [prompt_of("abc", "c")], [(1.0,)])
 
 
 def test_answers_outside_the_vocabulary_are_left_out() -> None:
-    found = _heldout_sequences(step_of(("abc", "de")), [prompt_of("ab", "c", "z", "d")], [(0.25, 0.5, 0.25)])
-    assert [sequence.completion_ids for sequence in found.sequences] == [(4, 1), (5, 1)]
-    assert found.shares == (0.5, 0.5)
-    assert [rollout.completion for rollout in found.groups[0].rollouts] == ["c", "d"]
-    assert "Held-out answers that the model's vocabulary cannot spell are left out." in found.notes
+    answers = _heldout_sequences(step_of(("abc", "de")), [prompt_of("ab", "c", "z", "d")], [(0.25, 0.5, 0.25)])
+    assert [sequence.completion_ids for sequence in answers.sequences] == [(4, 1), (5, 1)]
+    assert answers.shares == (0.5, 0.5)
+    assert [rollout.completion for rollout in answers.groups[0].rollouts] == ["c", "d"]
+    assert "Held-out answers that the model's vocabulary cannot spell are left out." in answers.notes
     assert _heldout_sequences(step_of(("abc", "de")), [prompt_of("a b", "C d")], [(1.0,)]).shares == (1.0,)
     for lost in (prompt_of("ab", "z"), prompt_of("xb", "c")):
         with pytest.raises(InputError, match="No held-out answer can be spelled in the tokens of this model"):

@@ -71,11 +71,11 @@ def test_gram_does_not_depend_on_padding_side(name):
 
 def test_gram_does_not_depend_on_batch_split():
     policy, groups = tiny_policy("qwen3_gqa_norms"), tiny_groups(3, 4)
-    whole = measured_step(policy, groups, DAPO, engine="stream")
+    full = measured_step(policy, groups, DAPO, engine="stream")
     split = measured_step(policy, groups, DAPO, batch_tokens=1, engine="stream", verify="all")
     assert split.verification.num_batches == 12
-    assert whole.verification.num_batches == 1
-    assert relative(split.gram, whole.gram) < 1e-5
+    assert full.verification.num_batches == 1
+    assert relative(split.gram, full.gram) < 1e-5
 
 
 @pytest.mark.parametrize("engine", ["loop", "stream"])
@@ -113,7 +113,7 @@ def test_rounds_for_want_of_room_add_up_to_one_float64_backward_per_rollout(name
     rows = naive_rows(policy, groups, weight_of(groups))
     monkeypatch.setattr(stream_module, "free_bytes", lambda: 15_000 if lora else 60_000)
     notices, progress = [], []
-    found = measured_step(
+    step = measured_step(
         policy,
         groups,
         DAPO,
@@ -123,11 +123,11 @@ def test_rounds_for_want_of_room_add_up_to_one_float64_backward_per_rollout(name
         notice=notices.append,
         progress=lambda *event: progress.append(event),
     )
-    assert relative(found.gram, rows @ rows.T) < 1e-5
+    assert relative(step.gram, rows @ rows.T) < 1e-5
     (note,) = notices
     rounds = int(re.search(r"run (\d+) times", note)[1])
     assert rounds > 1
-    assert note in found.notes
+    assert note in step.notes
     assert progress[-1][:2] == (6 * rounds, 6 * rounds)
     assert [done for done, *_ in progress] == list(range(1, 6 * rounds + 1))
 
@@ -140,17 +140,17 @@ def test_kl_rows_are_the_gradient_of_the_kl_term():
             parameter.mul_(0.9)
     policy, groups = policy_of(model, reference=reference), tiny_groups(1, 2)
     objective = Objective(loss_type="dapo", beta=0.3, use_bias_correction_kl=False)
-    found = measured_step(policy, groups, objective, engine="stream")
+    step = measured_step(policy, groups, objective, engine="stream")
     rows = []
     for rollout in groups[0].rollouts:
         behind = plain_logprobs(reference, rollout).detach() - plain_logprobs(model, rollout)
         loss = 0.3 * weight_of(groups) * (behind.exp() - behind - 1).sum()
         rows.append(flat_gradient(loss, list(model.parameters())))
     matrix = np.stack(rows)
-    assert relative(found.kl_gram, matrix @ matrix.T) < 1e-10
-    score = found.score_gram.sum()
-    assert found.frac_kl is not None
-    assert found.frac_kl > 0
+    assert relative(step.kl_gram, matrix @ matrix.T) < 1e-10
+    score = step.score_gram.sum()
+    assert step.frac_kl is not None
+    assert step.frac_kl > 0
     assert score > 0
 
 
@@ -165,16 +165,16 @@ def test_clipped_importance_ratios_enter_the_logged_gradient():
     )
     groups = [replace(groups[0], rollouts=rollouts)]
     objective = Objective(loss_type="dapo", importance_ratio=True, epsilon_low=0.2, epsilon_high=0.28)
-    found = measured_step(policy, groups, objective, engine="stream")
+    step = measured_step(policy, groups, objective, engine="stream")
     loss = torch.zeros((), dtype=torch.float64)
     for rollout in rollouts:
         ratio = (plain_logprobs(model, rollout) - torch.tensor(rollout.logprobs)).exp()
         worth = torch.min(ratio * rollout.advantage, ratio.clamp(0.8, 1.28) * rollout.advantage)
         loss = loss - weight_of(groups) * worth.sum()
     expected = float(np.sum(flat_gradient(loss, list(model.parameters())) ** 2))
-    assert found.logged_gram.sum() == pytest.approx(expected, rel=1e-9)
-    assert found.gradient_gram([r.advantage for r in rollouts]).sum() != pytest.approx(expected, rel=1e-3)
-    assert any("clip" in note for note in found.notes)
+    assert step.logged_gram.sum() == pytest.approx(expected, rel=1e-9)
+    assert step.gradient_gram([r.advantage for r in rollouts]).sum() != pytest.approx(expected, rel=1e-3)
+    assert any("clip" in note for note in step.notes)
 
 
 def test_token_advantages_enter_the_logged_gradient():
@@ -206,11 +206,11 @@ def test_a_parameter_without_a_rule_is_computed_the_slow_way_and_named(engine, m
     setattr(parent, name, Scaled(getattr(parent, name)))
     policy, groups = policy_of(model), long_prompts(tiny_groups())
     rows = naive_rows(policy, groups, weight_of(groups))
-    found = measured_step(policy, groups, DAPO, engine=engine)
-    (slow,) = found.slow_parameters
+    step = measured_step(policy, groups, DAPO, engine=engine)
+    (slow,) = step.slow_parameters
     assert slow == f"{module}.{name}.gain".lstrip(".")
-    assert any(slow in note for note in found.notes)
-    assert relative(found.gram, rows @ rows.T) < 1e-5
+    assert any(slow in note for note in step.notes)
+    assert relative(step.gram, rows @ rows.T) < 1e-5
 
 
 @pytest.mark.parametrize(("engine", "batch_tokens"), [("stream", None), ("stream", 12), ("prompt", None)])
@@ -219,24 +219,24 @@ def test_a_layer_that_is_called_twice_adds_up(engine, batch_tokens):
     model.model.layers[1].mlp = model.model.layers[0].mlp
     policy, groups = policy_of(model), long_prompts(tiny_groups())
     rows = naive_rows(policy, groups, weight_of(groups))
-    found = measured_step(policy, groups, DAPO, batch_tokens=batch_tokens, engine=engine)
-    assert found.slow_parameters == ()
-    assert relative(found.gram, rows @ rows.T) < 1e-5
+    step = measured_step(policy, groups, DAPO, batch_tokens=batch_tokens, engine=engine)
+    assert step.slow_parameters == ()
+    assert relative(step.gram, rows @ rows.T) < 1e-5
 
 
 def test_slow_parameters_are_taken_a_few_at_a_time(monkeypatch):
     monkeypatch.setattr(trace, "rule_for", lambda module: None)
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
     rows = naive_rows(policy, groups, weight_of(groups))
-    found = measured_step(policy, groups, DAPO, engine="stream", max_row_bytes=8000)
-    assert set(found.slow_parameters) == set(policy.trainable)
-    assert relative(found.gram, rows @ rows.T) < 1e-5
+    step = measured_step(policy, groups, DAPO, engine="stream", max_row_bytes=8000)
+    assert set(step.slow_parameters) == set(policy.trainable)
+    assert relative(step.gram, rows @ rows.T) < 1e-5
 
 
 def test_a_gram_that_misses_parameters_is_refused(monkeypatch):
-    whole = GramAccumulator.add_parameter
+    full = GramAccumulator.add_parameter
     monkeypatch.setattr(
-        GramAccumulator, "add_parameter", lambda self, shape, *rest: len(shape) == 2 and whole(self, shape, *rest)
+        GramAccumulator, "add_parameter", lambda self, shape, *rest: len(shape) == 2 and full(self, shape, *rest)
     )
     with pytest.raises(VerificationError, match=r"covers 9\d\.\d+% of the trainable parameters"):
         measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO, engine="stream")
@@ -245,10 +245,10 @@ def test_a_gram_that_misses_parameters_is_refused(monkeypatch):
 def test_a_layer_that_is_never_called_is_zero_and_still_covered():
     model = tiny_model("llama_untied_biases")
     model.unused = nn.Linear(2, 2)
-    found = measured_step(policy_of(model), tiny_groups(), DAPO, engine="stream")
-    assert found.slow_parameters == ("unused.bias", "unused.weight")
+    step = measured_step(policy_of(model), tiny_groups(), DAPO, engine="stream")
+    assert step.slow_parameters == ("unused.bias", "unused.weight")
     without = measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO, engine="stream")
-    assert relative(found.gram, without.gram) < 1e-6
+    assert relative(step.gram, without.gram) < 1e-6
 
 
 def test_a_weight_used_behind_its_modules_back_is_caught():
@@ -273,10 +273,10 @@ def test_an_empty_completion_is_a_zero_row(engine, batch_tokens):
     first, *rest = groups[0].rollouts
     rollouts = (replace(first, completion_ids=()), *rest)
     emptied = [replace(groups[0], rollouts=rollouts)]
-    found = measured_step(policy, emptied, DAPO, batch_tokens=batch_tokens, engine=engine, verify="all")
-    assert not found.gram[0].any()
-    assert found.gram[1:, 1:].all()
-    assert found.slow_parameters == ()
+    step = measured_step(policy, emptied, DAPO, batch_tokens=batch_tokens, engine=engine, verify="all")
+    assert not step.gram[0].any()
+    assert step.gram[1:, 1:].all()
+    assert step.slow_parameters == ()
 
 
 def test_auto_keeps_rows_while_they_fit():
@@ -357,14 +357,14 @@ def test_a_token_that_overflows_is_named_with_its_rollout_and_the_first_module()
     )
     with torch.no_grad():
         embedding.weight[token] = float("inf")
-    found = _first_non_finite(step)
-    assert found is not None
+    location = _first_non_finite(step)
+    assert location is not None
     sequence = step.plan.sequences[first]
-    assert (found.rollout, found.module) == (first, "model.embed_tokens")
-    assert found.token == [*sequence.prompt_ids, *sequence.completion_ids].index(token)
-    assert str(found) == (
+    assert (location.rollout, location.module) == (first, "model.embed_tokens")
+    assert location.token == [*sequence.prompt_ids, *sequence.completion_ids].index(token)
+    assert str(location) == (
         f"the output of model.embed_tokens is not finite in rollout {sequence.sample} of group {sequence.group_id}, "
-        f"at token {found.token}"
+        f"at token {location.token}"
     )
 
 
@@ -372,9 +372,9 @@ def test_a_layer_that_overflows_is_named_before_what_follows_from_it() -> None:
     step = prepared()
     with torch.no_grad():
         step.policy.model.model.layers[1].mlp.up_proj.weight.mul_(1e38).mul_(1e3)
-    found = _first_non_finite(step)
-    assert found is not None
-    assert found.module == "model.layers.1.mlp.up_proj"
+    location = _first_non_finite(step)
+    assert location is not None
+    assert location.module == "model.layers.1.mlp.up_proj"
 
 
 @pytest.mark.parametrize("engine", ["loop", "stream", "prompt"])
@@ -411,17 +411,17 @@ def test_float32_rows_stay_within_the_documented_bound(name):
 def test_bfloat16_rows_are_measured_against_float32_and_the_model_is_left_as_it_was():
     policy, groups = policy_of(tiny_model("llama_untied_biases", dtype=torch.bfloat16)), tiny_groups()
     before = {name: parameter.clone() for name, parameter in policy.trainable.items()}
-    found = measured_step(policy, groups, DAPO, engine="stream")
-    assert 1e-4 < found.relative_row_error < 0.2
-    assert found.dtype == "bfloat16"
+    step = measured_step(policy, groups, DAPO, engine="stream")
+    assert 1e-4 < step.relative_row_error < 0.2
+    assert step.dtype == "bfloat16"
     for name, parameter in policy.model.named_parameters():
         assert parameter.dtype == torch.bfloat16
         assert torch.equal(parameter, before[name])
         assert parameter.grad is None
     exact = naive_rows(policy, groups, 1.0 / sum(len(r.completion_ids) for g in groups for r in g.rollouts))
     truth = np.linalg.svd(exact, compute_uv=False)
-    singular = np.sqrt(np.clip(np.linalg.eigvalsh(found.gram)[::-1], 0, None))
-    assert np.abs(singular - truth).max() < found.relative_row_error * np.linalg.norm(exact)
+    singular = np.sqrt(np.clip(np.linalg.eigvalsh(step.gram)[::-1], 0, None))
+    assert np.abs(singular - truth).max() < step.relative_row_error * np.linalg.norm(exact)
 
 
 def test_the_row_that_float32_leaves_no_room_for_waits_on_the_cpu(monkeypatch):
@@ -443,23 +443,23 @@ def test_the_row_that_float32_leaves_no_room_for_waits_on_the_cpu(monkeypatch):
             assert relative_row_error(prepared, [1.0]) == 0.01
         assert devices == [THERE.type, "cpu"]
     devices, is_hopeless = [], False
-    here = replace(prepared, policy=policy)
+    local = replace(prepared, policy=policy)
     with pytest.raises(InputError, match="Memory ran out on one rollout in float32"):
-        relative_row_error(here, [1.0])
+        relative_row_error(local, [1.0])
 
 
 @pytest.mark.parametrize(("name", "engine"), list(zip(ARCHITECTURES, ("loop", "stream") * 2, strict=True)))
 def test_bfloat16_singular_values_are_within_the_floor_of_float64_under_any_advantages(name, engine):
     """Weyl: no singular value moves by more than |E|; the floor must hold it, for the step and for each group."""
     policy, groups = policy_of(tiny_model(name, dtype=torch.bfloat16)), tiny_groups(2, 4)
-    found = measured_step(policy, groups, DAPO, engine=engine)
+    step = measured_step(policy, groups, DAPO, engine=engine)
     exact = naive_rows(policy, groups, 1.0 / sum(len(r.completion_ids) for g in groups for r in g.rollouts))
     rng = np.random.default_rng(0)
     for rows in (slice(None), slice(0, 4), slice(4, 8)):
         for _ in range(5):
             advantages = rng.normal(size=len(exact[rows]))
             weighted = advantages[:, None] * exact[rows]
-            gram = advantages[:, None] * found.score_gram[rows, rows] * advantages
+            gram = advantages[:, None] * step.score_gram[rows, rows] * advantages
             truth = np.linalg.svd(weighted, compute_uv=False)
             singular = np.sqrt(np.clip(np.linalg.eigvalsh(gram)[::-1], 0, None))
-            assert np.abs(singular - truth).max() < found.relative_row_error * np.linalg.norm(weighted)
+            assert np.abs(singular - truth).max() < step.relative_row_error * np.linalg.norm(weighted)

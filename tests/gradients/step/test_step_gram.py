@@ -35,8 +35,8 @@ def test_the_kl_part_is_in_every_gradient_and_not_in_the_policy_part():
     step = measured_step(policy_of(model, reference=reference), tiny_groups(1, 3), replace(DAPO, beta=0.1))
     np.testing.assert_allclose(step.gradient_gram(np.zeros(3)), step.kl_gram)
     np.testing.assert_allclose(step.policy_gram, np.diag(step.advantages) @ step.score_gram @ np.diag(step.advantages))
-    whole = np.sqrt(step.logged_gram.sum())
-    assert step.frac_kl == pytest.approx(np.sqrt(step.kl_gram.sum()) / whole)
+    full = np.sqrt(step.logged_gram.sum())
+    assert step.frac_kl == pytest.approx(np.sqrt(step.kl_gram.sum()) / full)
 
 
 def test_without_logged_advantages_there_is_no_logged_gradient(found):
@@ -73,16 +73,16 @@ def test_a_step_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
     for step in (logged, measured_step(tiny_policy("gpt2_tied_conv1d"), bare, DAPO), replace(norm, other_texts=(1, 2))):
         write_step(tmp_path / "step", step, "key")
         assert read_step(tmp_path / "step", "another key") is None
-        found = read_step(tmp_path / "step", "key")
-        assert found is not None
-        assert type(found) is type(step)
+        restored = read_step(tmp_path / "step", "key")
+        assert restored is not None
+        assert type(restored) is type(step)
         for field in fields(step):
-            one, other = (getattr(each, field.name) for each in (step, found))
+            first, other = (getattr(each, field.name) for each in (step, restored))
             if field.name == "logprobs":
-                assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+                assert all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
             else:
-                assert type(one) is type(other)
-                assert np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other
+                assert type(first) is type(other)
+                assert np.array_equal(first, other) if isinstance(first, np.ndarray) else first == other
     assert read_step(tmp_path / "absent", "key") is None
 
 
@@ -99,14 +99,14 @@ def test_norm_and_kl_part_are_those_of_the_gram_matrix(objective: Objective, lor
     step = prepared(
         policy_of(model, lora=lora, reference=reference), tiny_groups(), objective, batch_tokens=batch_tokens
     )
-    gram, told = measure_step(step, engine="stream"), []
-    found = measure_norm(step, lambda *progress: told.append(progress))
-    assert found.norm == pytest.approx(batch_norm(gram.logged_gram), rel=1e-6)
-    assert found.frac_kl == (None if gram.frac_kl is None else pytest.approx(gram.frac_kl, rel=1e-5))
-    for own, expected in zip(found.logprobs, gram.logprobs, strict=True):
+    gram, reported = measure_step(step, engine="stream"), []
+    result = measure_norm(step, lambda *progress: reported.append(progress))
+    assert result.norm == pytest.approx(batch_norm(gram.logged_gram), rel=1e-6)
+    assert result.frac_kl == (None if gram.frac_kl is None else pytest.approx(gram.frac_kl, rel=1e-5))
+    for own, expected in zip(result.logprobs, gram.logprobs, strict=True):
         np.testing.assert_allclose(own, expected, rtol=1e-5, atol=1e-6)
-    assert (found.num_rollouts, found.num_inferred_ids, found.described["engine"]) == (6, 0, "backward")
-    assert told[-1] == (6, 6, "rollouts")
+    assert (result.num_rollouts, result.num_inferred_ids, result.described["engine"]) == (6, 0, "backward")
+    assert reported[-1] == (6, 6, "rollouts")
 
 
 def test_gradients_that_were_there_come_back() -> None:

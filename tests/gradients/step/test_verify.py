@@ -32,8 +32,8 @@ def silent(rule, *names):
             OuterProduct: lambda part: OuterProduct(left=tuple(x * 0 for x in part.left), right=part.right),
             Scatter: lambda part: Scatter(ids=part.ids, grads=tuple(x * 0 for x in part.grads)),
         }
-        found = dict(rule(use))
-        return {name: zero[type(part)](part) if name in names else part for name, part in found.items()}
+        result = dict(rule(use))
+        return {name: zero[type(part)](part) if name in names else part for name, part in result.items()}
 
     return broken
 
@@ -62,10 +62,10 @@ def test_a_dropped_tied_cross_term_is_caught(monkeypatch):
         """Each use of a parameter on its own, as if its uses were different parameters."""
         num_uses = max(len(uses) for _, uses in parts)
         for use in range(num_uses):
-            whole(self, shape, dtype, [(rows, uses[use : use + 1]) for rows, uses in parts])
+            full(self, shape, dtype, [(rows, uses[use : use + 1]) for rows, uses in parts])
         self.num_parameters -= (num_uses - 1) * shape.numel()  # the count alone must not give it away
 
-    whole = GramAccumulator.add_parameter
+    full = GramAccumulator.add_parameter
     monkeypatch.setattr(GramAccumulator, "add_parameter", apart)
     with pytest.raises(VerificationError, match="disagrees"):
         measured_step(tiny_policy("qwen3_gqa_norms"), tiny_groups(), DAPO, engine="stream")
@@ -131,12 +131,12 @@ def test_weights_that_make_all_tokens_alike_are_blamed_themselves(engine):
 
 
 def test_the_outcome_travels_in_the_result():
-    found = measured_step(tiny_policy("gpt2_tied_conv1d"), tiny_groups(), DAPO, engine="stream").verification
-    described = found.describe()
+    verification = measured_step(tiny_policy("gpt2_tied_conv1d"), tiny_groups(), DAPO, engine="stream").verification
+    described = verification.describe()
     assert described["passed"] is True
     assert described["dtype"] == "float32"
-    assert 0 <= found.error < found.tolerance
-    assert np.isclose(found.tolerance, 2e-5)
+    assert 0 <= verification.error < verification.tolerance
+    assert np.isclose(verification.tolerance, 2e-5)
 
 
 def rows_of(gram):
@@ -178,20 +178,20 @@ def honest():
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(lambda gram, one, two: moved(gram, one, two), id="moved to the larger"),
-        pytest.param(lambda gram, one, two: moved(gram, two, one), id="moved to the smaller"),
-        pytest.param(lambda gram, one, two: stretched(gram, one), id="larger row"),
-        pytest.param(lambda gram, one, two: stretched(gram, two), id="smaller row"),
-        pytest.param(lambda gram, one, two: with_others(gram, one, two), id="product of both"),
-        pytest.param(lambda gram, one, two: with_others(gram, one, one), id="larger norm"),
-        pytest.param(lambda gram, one, two: with_others(gram, two, two), id="smaller norm"),
+        pytest.param(lambda gram, first, two: moved(gram, first, two), id="moved to the larger"),
+        pytest.param(lambda gram, first, two: moved(gram, two, first), id="moved to the smaller"),
+        pytest.param(lambda gram, first, two: stretched(gram, first), id="larger row"),
+        pytest.param(lambda gram, first, two: stretched(gram, two), id="smaller row"),
+        pytest.param(lambda gram, first, two: with_others(gram, first, two), id="product of both"),
+        pytest.param(lambda gram, first, two: with_others(gram, first, first), id="larger norm"),
+        pytest.param(lambda gram, first, two: with_others(gram, two, two), id="smaller norm"),
     ],
 )
 def test_a_matrix_that_is_wrong_in_one_place_is_caught(honest, change):
     step, batches, gram = honest
-    one, two = np.argsort(-np.diag(gram))[:2]
+    first, two = np.argsort(-np.diag(gram))[:2]
     with pytest.raises(VerificationError, match="disagrees"):
-        verify_gram(step, change(gram, one, two), batches, "first")
+        verify_gram(step, change(gram, first, two), batches, "first")
 
 
 HONEST = {
@@ -205,22 +205,22 @@ HONEST = {
 
 @pytest.mark.parametrize("name", HONEST)
 def test_rounding_is_far_below_the_tolerance(name):
-    found = measured_step(HONEST[name](), tiny_groups(), DAPO, engine="stream", verify="all").verification
-    assert found.error < found.tolerance / 4
+    verification = measured_step(HONEST[name](), tiny_groups(), DAPO, engine="stream", verify="all").verification
+    assert verification.error < verification.tolerance / 4
 
 
 def test_a_pair_of_two_batches_is_checked_with_all_of_them():
     """Of batches of one row each, none holds an inner product of two."""
     step = prepared(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
     gram = measure_step(step, engine="loop").gram
-    one, two = np.argsort(-np.diag(gram))[:2]
+    first, two = np.argsort(-np.diag(gram))[:2]
     batches = [step.batch([row]) for row in range(6)]
-    longest = max(step.plan.lengths[one], step.plan.lengths[two])
+    longest = max(step.plan.lengths[first], step.plan.lengths[two])
     batches[0] = replace(batches[0], input_ids=torch.zeros(1, 2 * longest))  # a batch has room for both
     for verify in ("first", "all"):
         assert verify_gram(step, gram, batches, verify).num_batches == (1 if verify == "first" else 6)
         with pytest.raises(VerificationError, match="disagrees"):
-            verify_gram(step, with_others(gram, one, two), batches, verify)
+            verify_gram(step, with_others(gram, first, two), batches, verify)
 
 
 OTHERS = ("loop", "prompt")
@@ -250,7 +250,7 @@ def from_the_padding(output):
 def test_a_model_whose_rows_depend_on_what_is_beside_them_is_blamed_itself(size, change, engine):
     """Also where the batch of an engine is the pair that is checked, or its one row."""
     policy = tiny_policy("llama_untied_biases")
-    policy.model.model.layers[0].register_forward_hook(lambda module, given, output: change(output))
+    policy.model.model.layers[0].register_forward_hook(lambda module, inputs, output: change(output))
     with pytest.raises(InputError, match=r"change by .* with the rows and the padding beside it"):
         measured_step(policy, tiny_groups(1, size), DAPO, engine=engine)
 

@@ -44,15 +44,15 @@ def test_a_decomposition_by_position_is_not_the_token_rows():
     """Rows of one backward pass, position by position: their sum is the same, their matrix is another."""
     policy, groups = tiny_policy("llama_untied_biases", dtype=torch.float64), tiny_groups(1, 3)
     rollout, model = max(groups[0].rollouts, key=lambda rollout: len(rollout.completion_ids)), policy.model
-    kept = {}
+    stored = {}
     module = model.model.layers[0].self_attn.k_proj
-    handle = module.register_forward_hook(lambda _, given, out: kept.update(given=given[0], out=out))
+    handle = module.register_forward_hook(lambda _, inputs, out: stored.update(given=inputs[0], out=out))
     chosen = plain_logprobs(model, rollout)
     handle.remove()
     together, *alone = (
-        torch.autograd.grad(loss, [kept["out"], module.weight], retain_graph=True) for loss in (chosen.sum(), *chosen)
+        torch.autograd.grad(loss, [stored["out"], module.weight], retain_graph=True) for loss in (chosen.sum(), *chosen)
     )
-    by_position = torch.einsum("to,ti->toi", together[0][0], kept["given"][0]).flatten(1).detach()
+    by_position = torch.einsum("to,ti->toi", together[0][0], stored["given"][0]).flatten(1).detach()
     by_token = torch.stack([grad.flatten() for _, grad in alone])
     torch.testing.assert_close(by_position.sum(0), by_token.sum(0))
     predicting = by_position[len(rollout.prompt_ids) - 1 : -1]
@@ -86,11 +86,11 @@ CPU = torch.device("cpu")
 
 def added(shape: tuple[int, int], parts: list[Part], num_rows: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
     """The Gram matrix by fewer columns, and by the matrices as they are."""
-    found, plain = GramAccumulator(num_rows, CPU), GramAccumulator(num_rows, CPU)
-    _add_token_parameter(found, torch.Size(shape), torch.float32, parts)
+    result, plain = GramAccumulator(num_rows, CPU), GramAccumulator(num_rows, CPU)
+    _add_token_parameter(result, torch.Size(shape), torch.float32, parts)
     plain.add_parameter(torch.Size(shape), torch.float32, parts)
-    assert found.num_parameters == plain.num_parameters == shape[0] * shape[1]
-    return found.gram, plain.gram
+    assert result.num_parameters == plain.num_parameters == shape[0] * shape[1]
+    return result.gram, plain.gram
 
 
 @pytest.mark.parametrize("is_transposed", [False, True], ids=["linear", "conv1d"])
@@ -139,12 +139,12 @@ def test_sketched_tokens_are_as_far_from_the_exact_ones_as_stated(name: str) -> 
     stated = np.sqrt((1 + np.sum(exact.gram**2) / energy**2) / 256)
     errors = []
     for seed in range(3):
-        (found,) = measure_tokens(prepare_step(policy, groups, DAPO), step, num_buckets=256, seed=seed)
-        assert found.num_buckets == 256
-        assert found.slow_parameters == exact.slow_parameters
-        assert found.table.rows == exact.table.rows
-        assert found.verification.row_error < found.verification.tolerance
-        errors.append(np.linalg.norm(found.gram - exact.gram) / energy)
+        (token_gram,) = measure_tokens(prepare_step(policy, groups, DAPO), step, num_buckets=256, seed=seed)
+        assert token_gram.num_buckets == 256
+        assert token_gram.slow_parameters == exact.slow_parameters
+        assert token_gram.table.rows == exact.table.rows
+        assert token_gram.verification.row_error < token_gram.verification.tolerance
+        errors.append(np.linalg.norm(token_gram.gram - exact.gram) / energy)
     assert 0.3 * stated < np.sqrt(np.mean(np.square(errors))) < 2 * stated
 
 
@@ -181,13 +181,13 @@ def test_inner_products_are_unbiased_and_their_error_is_the_stated_one() -> None
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(6, 900)) * np.linspace(0.1, 3, 900)  # 18 stretches of unlike columns
     gram, num_buckets, num_seeds = rows @ rows.T, 50, 600
-    found = np.stack([sketched(torch.from_numpy(rows), num_buckets, seed) for seed in range(num_seeds)])
+    result = np.stack([sketched(torch.from_numpy(rows), num_buckets, seed) for seed in range(num_seeds)])
     energy = np.trace(gram)
     stated = np.sqrt((1 + np.sum(gram**2) / energy**2) / num_buckets)
-    errors = np.linalg.norm(found - gram, axis=(1, 2)) / energy
+    errors = np.linalg.norm(result - gram, axis=(1, 2)) / energy
     assert np.sqrt(np.mean(errors**2)) == pytest.approx(stated, rel=0.15)
     # the mean of many has an error smaller by the root of their number
-    assert np.linalg.norm(found.mean(axis=0) - gram) / energy < 1.5 * stated / np.sqrt(num_seeds)
+    assert np.linalg.norm(result.mean(axis=0) - gram) / energy < 1.5 * stated / np.sqrt(num_seeds)
 
 
 def test_fewer_columns_than_buckets_lose_nothing() -> None:
@@ -204,10 +204,10 @@ def test_columns_meet_in_the_same_way_however_they_come(slice_bytes: int) -> Non
     for row in range(2):
         dense[row].index_add_(0, ids[row], grads[row])
     uses = [OuterProduct(left=tuple(left), right=tuple(right)), Scatter(ids=tuple(ids), grads=tuple(grads))]
-    found, expected = Sketch(2, 6, 3, CPU, slice_bytes), Sketch(2, 6, 3, CPU)
-    found.add_parameter("table", torch.Size([7, 5]), torch.float32, [((0, 1), uses)])
+    result, expected = Sketch(2, 6, 3, CPU, slice_bytes), Sketch(2, 6, 3, CPU)
+    result.add_parameter("table", torch.Size([7, 5]), torch.float32, [((0, 1), uses)])
     expected.add_rows("table", 0, (0, 1), dense.flatten(1))
-    torch.testing.assert_close(found.rows, expected.rows, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(result.rows, expected.rows, rtol=1e-5, atol=1e-5)
     alone = Sketch(2, 6, 3, CPU, slice_bytes)
     alone.add_parameter("table", torch.Size([7, 5]), torch.float32, [((1, 0), uses[1:])])
     swapped = torch.zeros(2, 7, 5)

@@ -36,13 +36,13 @@ def measured(policy, groups, objective=DAPO, **options):
 def test_token_gram_equals_one_float64_backward_per_token(name, lora):
     policy, groups = tiny_policy(name, lora=lora), tiny_groups(1, 3)
     rows = naive_token_rows(policy, groups)
-    (found,) = measured(policy, groups)
-    assert relative(found.gram, rows @ rows.T) < 1e-5
-    assert found.table.num_tokens == len(rows)
-    assert found.slow_parameters == ()
-    assert found.num_columns == rows.shape[1]
-    assert found.verification.row_error < found.verification.tolerance
-    assert found.verification.sum_error is not None
+    (gram,) = measured(policy, groups)
+    assert relative(gram.gram, rows @ rows.T) < 1e-5
+    assert gram.table.num_tokens == len(rows)
+    assert gram.slow_parameters == ()
+    assert gram.num_columns == rows.shape[1]
+    assert gram.verification.row_error < gram.verification.tolerance
+    assert gram.verification.sum_error is not None
 
 
 def test_token_gram_in_float64_is_exact_to_rounding():
@@ -53,24 +53,24 @@ def test_token_gram_in_float64_is_exact_to_rounding():
 
 def test_the_rows_of_a_rollout_add_up_to_its_score_vector():
     policy, groups = tiny_policy("gpt2_tied_conv1d", dtype=torch.float64), tiny_groups(1, 3)
-    (found,) = measured(policy, groups)
-    mixing = (found.table.rollouts == np.arange(3)[:, None]) * found.table.score_weights
-    rows = naive_rows(policy, groups, 1.0 / found.table.num_tokens)
-    assert relative(mixing @ found.gram @ mixing.T, rows @ rows.T) < 1e-12
+    (gram,) = measured(policy, groups)
+    mixing = (gram.table.rollouts == np.arange(3)[:, None]) * gram.table.score_weights
+    rows = naive_rows(policy, groups, 1.0 / gram.table.num_tokens)
+    assert relative(mixing @ gram.gram @ mixing.T, rows @ rows.T) < 1e-12
 
 
 def test_a_sample_is_a_part_of_the_whole():
     policy, groups = tiny_policy("qwen3_gqa_norms"), tiny_groups(1, 3)
-    (whole,) = measured(policy, groups)
+    (full,) = measured(policy, groups)
     (part,) = measured(policy, groups, most=5, seed=4)
     (again,) = measured(policy, groups, most=5, seed=4)
-    place = [
-        int(np.flatnonzero((whole.table.rollouts == i) & (whole.table.positions == t))[0])
+    index = [
+        int(np.flatnonzero((full.table.rollouts == i) & (full.table.positions == t))[0])
         for i, t in zip(part.table.rollouts, part.table.positions, strict=True)
     ]
-    assert part.table.num_tokens == whole.table.num_tokens > len(part.gram) == 5
+    assert part.table.num_tokens == full.table.num_tokens > len(part.gram) == 5
     assert part.verification.sum_error is None
-    assert relative(part.gram, whole.gram[np.ix_(place, place)]) < 1e-5
+    assert relative(part.gram, full.gram[np.ix_(index, index)]) < 1e-5
     np.testing.assert_array_equal(part.table.positions, again.table.positions)
 
 
@@ -85,9 +85,9 @@ def test_a_parameter_without_a_rule_goes_the_slow_way():
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
     policy.model.model.layers[1].mlp.up_proj.__class__ = Gained
     rows = naive_token_rows(policy, groups)
-    (found,) = measured(policy_of(policy.model), groups)
-    assert found.slow_parameters == ("model.layers.1.mlp.up_proj.bias", "model.layers.1.mlp.up_proj.weight")
-    assert relative(found.gram, rows @ rows.T) < 1e-5
+    (gram,) = measured(policy_of(policy.model), groups)
+    assert gram.slow_parameters == ("model.layers.1.mlp.up_proj.bias", "model.layers.1.mlp.up_proj.weight")
+    assert relative(gram.gram, rows @ rows.T) < 1e-5
 
 
 def test_a_parameter_that_is_left_out_is_caught(monkeypatch):
@@ -129,33 +129,33 @@ def step():
 
 def test_shares_add_up_and_a_lone_token_has_its_rollouts_norm(step):
     policy, groups, gram = step
-    found = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [4, 0], most=512)
-    assert [(one.group_id, one.sample) for one in found] == [
+    tokens = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [4, 0], most=512)
+    assert [(first.group_id, first.sample) for first in tokens] == [
         (gram.group_ids[index], gram.samples[index]) for index in (4, 0)
     ]
-    for index, one in zip((4, 0), found, strict=True):
-        assert one.shares is not None
-        assert one.shares.sum() == pytest.approx(1.0)
-        assert one.is_seen.all()
-        assert one.norms.sum() >= np.sqrt(gram.policy_gram[index, index]) * (1 - 1e-6)
-        assert set(np.sign(one.weights)) == {-np.sign(gram.advantages[index])}
+    for index, first in zip((4, 0), tokens, strict=True):
+        assert first.shares is not None
+        assert first.shares.sum() == pytest.approx(1.0)
+        assert first.is_seen.all()
+        assert first.norms.sum() >= np.sqrt(gram.policy_gram[index, index]) * (1 - 1e-6)
+        assert set(np.sign(first.weights)) == {-np.sign(gram.advantages[index])}
 
 
 def test_entropy_is_that_of_the_plain_softmax(step):
     policy, groups, gram = step
-    (found,) = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [0])
+    (tokens,) = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [0])
     rollout = groups[0].rollouts[0]
     with torch.no_grad():
         logits = policy.model(torch.tensor([rollout.prompt_ids + rollout.completion_ids])).logits[0].double()
     p = torch.softmax(logits[len(rollout.prompt_ids) - 1 : -1] / DAPO.temperature, dim=1)
-    assert found.entropies == pytest.approx(-(p * p.log()).sum(dim=1).numpy(), abs=1e-5)
+    assert tokens.entropies == pytest.approx(-(p * p.log()).sum(dim=1).numpy(), abs=1e-5)
 
 
 def test_rollouts_are_left_out_from_the_end_and_a_long_first_one_is_drawn_from(step):
     policy, groups, gram = step
     lengths = [len(rollout.completion_ids) for group in groups for rollout in group.rollouts]
-    found = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [0, 1, 2], most=sum(lengths[:2]))
-    assert len(found) == 2
+    tokens = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [0, 1, 2], most=sum(lengths[:2]))
+    assert len(tokens) == 2
     longest = int(np.argmax(lengths))
     (drawn,) = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [longest, 0], most=2)
     assert drawn.is_seen.sum() == 2
@@ -166,13 +166,13 @@ def test_rollouts_are_left_out_from_the_end_and_a_long_first_one_is_drawn_from(s
 def test_a_token_is_its_text_or_its_id(step):
     policy, groups, gram = step
     first = groups[0].rollouts[0].completion_ids[0]
-    (found,) = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [0])
-    assert found.texts[0] == f"[{first}]"
+    (tokens,) = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [0])
+    assert tokens.texts[0] == f"[{first}]"
     spoken = SimpleNamespace(decode=lambda ids: f"<{ids[0]}>", eos_token_id=None)
     object.__setattr__(policy, "tokenizer", spoken)
-    (found,) = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [0])
+    (tokens,) = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [0])
     object.__setattr__(policy, "tokenizer", None)
-    assert found.texts[0] == f"<{first}>"
+    assert tokens.texts[0] == f"<{first}>"
 
 
 def signals_of(prepared: PreparedStep, kind: str, **options: object) -> StepSignals:
@@ -191,12 +191,12 @@ def plain_rows(prepared: PreparedStep, rollout: int, kind: str) -> torch.Tensor:
     by = seen[0 if kind == "hidden" else 1]
     log_pi = torch.log_softmax(logits / prepared.plan.objective.temperature, -1)
     rows = []
-    for place in range(len(sequence.completion_ids)):
-        chosen = log_pi[start - 1 + place, ids[0, start + place]]
+    for index in range(len(sequence.completion_ids)):
+        chosen = log_pi[start - 1 + index, ids[0, start + index]]
         (grad,) = torch.autograd.grad(chosen, by, retain_graph=True)
-        others = torch.cat([grad[0, : start - 1 + place], grad[0, start + place :]])
-        assert not others.any()  # a token's row is at its own position alone
-        rows.append(grad[0, start - 1 + place])
+        rest = torch.cat([grad[0, : start - 1 + index], grad[0, start + index :]])
+        assert not rest.any()  # a token's row is at its own position alone
+        rows.append(grad[0, start - 1 + index])
     return torch.stack(rows).double()
 
 
@@ -205,14 +205,14 @@ def plain_rows(prepared: PreparedStep, rollout: int, kind: str) -> torch.Tensor:
 def test_rows_are_the_derivatives_by_what_the_head_sees_and_makes(name: str, lora: bool, kind: str) -> None:
     objective = replace(DAPO, temperature=0.7)
     prepared = prepare_step(tiny_policy(name, lora=lora), tiny_groups(2, 3), objective)
-    found = signals_of(prepared, kind)
+    result = signals_of(prepared, kind)
     rows = [plain_rows(prepared, rollout, kind) for rollout in range(6)]
-    assert found.num_columns == rows[0].shape[1]
-    for place, gram in enumerate(found.tokens):
-        expected = torch.cat(rows[3 * place : 3 * place + 3])
+    assert result.num_columns == rows[0].shape[1]
+    for index, gram in enumerate(result.tokens):
+        expected = torch.cat(rows[3 * index : 3 * index + 3])
         np.testing.assert_allclose(gram.gram, expected @ expected.T, rtol=1e-3, atol=1e-5)
     sums = torch.stack([w.double() @ own for w, own in zip(prepared.plan.weights, rows, strict=True)])
-    np.testing.assert_allclose(found.score_gram, sums @ sums.T, rtol=1e-3, atol=1e-7)
+    np.testing.assert_allclose(result.score_gram, sums @ sums.T, rtol=1e-3, atol=1e-7)
 
 
 @pytest.mark.parametrize("kind", ["hidden", "logit"])
@@ -222,12 +222,12 @@ def test_rows_are_found_in_the_trainers_padding(name: str, kind: str) -> None:
     policy = replace(tiny_policy(name), padding=TrainerPadding())
     prepared = prepare_step(policy, tiny_groups(3, 2), DAPO).framed()
     assert any(sequence.frame and sequence.length > sequence.num_tokens for sequence in prepared.plan.sequences)
-    found = signals_of(prepared, kind)
+    result = signals_of(prepared, kind)
     rows = [plain_rows(prepared, rollout, kind) for rollout in range(6)]
     sums = torch.stack([w.double() @ own for w, own in zip(prepared.plan.weights, rows, strict=True)])
-    np.testing.assert_allclose(found.score_gram, sums @ sums.T, rtol=1e-3, atol=1e-7)
-    for place, gram in enumerate(found.tokens):
-        expected = torch.cat(rows[2 * place : 2 * place + 2])
+    np.testing.assert_allclose(result.score_gram, sums @ sums.T, rtol=1e-3, atol=1e-7)
+    for index, gram in enumerate(result.tokens):
+        expected = torch.cat(rows[2 * index : 2 * index + 2])
         np.testing.assert_allclose(gram.gram, expected @ expected.T, rtol=1e-3, atol=1e-5)
 
 
@@ -245,9 +245,9 @@ def test_the_logit_rows_are_one_hot_minus_probabilities() -> None:
 
 def test_logged_advantages_weigh_the_rollouts_rows() -> None:
     prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(2, 2), DAPO)
-    found, step = signals_of(prepared, "hidden"), measure_step(prepared)
-    weighed = step.advantages[:, None] * found.score_gram * step.advantages
-    np.testing.assert_allclose(found.logged_gram, weighed, rtol=1e-5, atol=1e-12)
+    result, step = signals_of(prepared, "hidden"), measure_step(prepared)
+    weighed = step.advantages[:, None] * result.score_gram * step.advantages
+    np.testing.assert_allclose(result.logged_gram, weighed, rtol=1e-5, atol=1e-12)
 
 
 def test_of_many_tokens_some_are_drawn() -> None:

@@ -33,8 +33,8 @@ def test_chunks_are_neighbors_of_one_sequence_and_end_with_their_last_token():
         )
         for sample in range(2)
     ]
-    places = [(1, 0), (0, 3), (0, 0), (0, 1)]
-    rows = [TokenRow(sequence=sequence, position=position) for sequence, position in places]
+    indices = [(1, 0), (0, 3), (0, 0), (0, 1)]
+    rows = [TokenRow(sequence=sequence, position=position) for sequence, position in indices]
     first, second, third = chunks_of(rows, sequences, 2)
     assert (first.rows, first.positions, first.sequence, first.prefix.completion_ids) == ((2, 3), (0, 1), 0, (2, 3))
     assert (second.rows, second.positions, second.prefix.length) == ((1,), (3,), 5)
@@ -59,27 +59,27 @@ def test_weights_hold_per_token_advantages_ratio_and_mask():
     first = replace(first, token_advantages=tuple(np.linspace(-1, 1, len(first.completion_ids))))
     second = replace(second, mask=(False,) + (True,) * (len(second.completion_ids) - 1))
     groups = [replace(groups[0], rollouts=(first, second))]
-    (found,) = measured(policy, groups)
+    (gram,) = measured(policy, groups)
     counted = len(first.completion_ids) + len(second.completion_ids) - 1
-    assert found.table.num_tokens == counted
-    np.testing.assert_allclose(found.table.score_weights, 1 / counted)
+    assert gram.table.num_tokens == counted
+    np.testing.assert_allclose(gram.table.score_weights, 1 / counted)
     expected = np.concatenate([first.token_advantages, [second.advantage] * (len(second.completion_ids) - 1)])
-    np.testing.assert_allclose(found.table.logged_weights, -expected / counted, rtol=1e-6)
+    np.testing.assert_allclose(gram.table.logged_weights, -expected / counted, rtol=1e-6)
 
 
 def test_without_logged_advantages_there_are_no_logged_weights():
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
     rollouts = tuple(replace(rollout, advantage=None) for rollout in groups[0].rollouts)
-    (found,) = measured(policy, [replace(groups[0], rollouts=rollouts)])
-    assert found.table.logged_weights is None
+    (gram,) = measured(policy, [replace(groups[0], rollouts=rollouts)])
+    assert gram.table.logged_weights is None
 
 
 def test_a_group_that_is_all_masked_has_no_matrix():
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(2, 2)
     silent = tuple(replace(rollout, mask=(False,) * len(rollout.completion_ids)) for rollout in groups[0].rollouts)
-    found = measured(policy, [replace(groups[0], rollouts=silent), groups[1]])
-    assert [gram.table.group_id for gram in found] == [groups[1].group_id]
-    assert set(found[0].table.rollouts) == {2, 3}
+    result = measured(policy, [replace(groups[0], rollouts=silent), groups[1]])
+    assert [gram.table.group_id for gram in result] == [groups[1].group_id]
+    assert set(result[0].table.rollouts) == {2, 3}
 
 
 def test_importance_ratios_and_clip_are_factors_of_a_token():
@@ -90,7 +90,7 @@ def test_importance_ratios_and_clip_are_factors_of_a_token():
         for rollout, logprobs in zip(groups[0].rollouts, plain.logprobs, strict=True)
     )
     objective = Objective(loss_type="dapo", importance_ratio=True, epsilon_low=0.2, epsilon_high=0.2)
-    (found,) = measured(policy, [replace(groups[0], rollouts=rollouts)], objective)
-    np.testing.assert_allclose(found.table.score_weights, np.exp(0.3) / found.table.num_tokens, rtol=1e-5)
-    assert found.table.logged_weights is not None
-    assert not found.table.logged_weights.any()  # a ratio of 1.35 is beyond the clip
+    (gram,) = measured(policy, [replace(groups[0], rollouts=rollouts)], objective)
+    np.testing.assert_allclose(gram.table.score_weights, np.exp(0.3) / gram.table.num_tokens, rtol=1e-5)
+    assert gram.table.logged_weights is not None
+    assert not gram.table.logged_weights.any()  # a ratio of 1.35 is beyond the clip

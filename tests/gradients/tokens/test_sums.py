@@ -57,8 +57,8 @@ def test_sums_are_those_of_one_backward_pass_a_token(name: str, lora: bool, max_
     policy, groups = tiny_policy(name, lora=lora), tiny_groups(3, 2)
     prepared = prepare_step(policy, groups, DAPO)
     tokens, weights = asked(prepared)
-    found = measure_token_sums(prepared, tokens, weights, np.zeros(NUM_WEIGHTINGS, dtype=bool), max_bytes=max_bytes)
-    assert relative(found, by_group(naive_token_rows(policy, groups), weights, tokens.groups)) < 2e-5
+    result = measure_token_sums(prepared, tokens, weights, np.zeros(NUM_WEIGHTINGS, dtype=bool), max_bytes=max_bytes)
+    assert relative(result, by_group(naive_token_rows(policy, groups), weights, tokens.groups)) < 2e-5
 
 
 @pytest.mark.parametrize("max_bytes", [2**30, 0], ids=["by group", "by layer"])
@@ -66,7 +66,7 @@ def test_a_weighting_of_entropies_is_their_gradient(max_bytes: int) -> None:
     policy, groups = tiny_policy("qwen3_gqa_norms"), tiny_groups(2, 2)
     prepared = prepare_step(policy, groups, replace(DAPO, temperature=0.8))
     tokens, weights = asked(prepared)
-    found = measure_token_sums(prepared, tokens, weights, np.array([False, True, False]), max_bytes=max_bytes)
+    result = measure_token_sums(prepared, tokens, weights, np.array([False, True, False]), max_bytes=max_bytes)
     (model, parameters), rows, entropies = plain_model(policy), [], []
     for rollout in rollouts_of(groups):
         logs = plain_logs(model, rollout, 0.8)
@@ -80,7 +80,7 @@ def test_a_weighting_of_entropies_is_their_gradient(max_bytes: int) -> None:
             for masks in [[tokens.groups == j for j in (0, 1)]]
         ]
     )
-    assert relative(found, np.einsum("vjp,wkp->vjwk", sums, sums)) < 2e-5
+    assert relative(result, np.einsum("vjp,wkp->vjwk", sums, sums)) < 2e-5
 
 
 def test_parameters_without_a_rule_are_added_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,9 +89,9 @@ def test_parameters_without_a_rule_are_added_slowly(monkeypatch: pytest.MonkeyPa
     tokens, weights = asked(prepared)
     none = np.zeros(NUM_WEIGHTINGS, dtype=bool)
     expected = measure_token_sums(prepared, tokens, weights, none)
-    monkeypatch.setattr(sums_module, "stream_gram", lambda model, trainable, *_, **__: frozenset(trainable))
-    found = measure_token_sums(prepared, tokens, weights, none, max_bytes=1)
-    assert relative(found, expected) < 1e-5
+    monkeypatch.setattr(sums_module, "stream_gram", lambda step, *_, **__: frozenset(step.policy.trainable))
+    result = measure_token_sums(prepared, tokens, weights, none, max_bytes=1)
+    assert relative(result, expected) < 1e-5
 
 
 def changed(groups: list[RolloutGroup], **fields: Any) -> list[RolloutGroup]:
@@ -114,20 +114,20 @@ def tokens_of(groups: list[RolloutGroup], **objective: Any) -> CountedTokens | N
 
 def test_every_token_has_its_place_and_its_weight() -> None:
     groups = tiny_groups(2, 3)
-    found = tokens_of(groups)
+    result = tokens_of(groups)
     rollouts = [one for group in groups for one in group.rollouts]
-    assert found is not None
-    assert found.lengths == tuple(len(one.completion_ids) for one in rollouts)
-    assert found.rollouts.tolist() == [at for at, one in enumerate(rollouts) for _ in one.completion_ids]
-    assert found.positions.tolist() == [at for one in rollouts for at in range(len(one.completion_ids))]
-    assert set(found.groups[found.rollouts < 3]) == {0}
+    assert result is not None
+    assert result.lengths == tuple(len(one.completion_ids) for one in rollouts)
+    assert result.rollouts.tolist() == [at for at, one in enumerate(rollouts) for _ in one.completion_ids]
+    assert result.positions.tolist() == [at for one in rollouts for at in range(len(one.completion_ids))]
+    assert set(result.groups[result.rollouts < 3]) == {0}
     expected = [-one.advantage * weight_of(groups) for one in rollouts for _ in one.completion_ids]
-    np.testing.assert_allclose(found.weights, expected)
-    np.testing.assert_allclose(found.plain, expected)
-    assert found.sampler is None
-    assert found.reference is None
-    assert found.turns.max() == 0
-    assert found.num_groups == 2
+    np.testing.assert_allclose(result.weights, expected)
+    np.testing.assert_allclose(result.plain, expected)
+    assert result.sampler is None
+    assert result.reference is None
+    assert result.turns.max() == 0
+    assert result.num_groups == 2
 
 
 def test_a_turn_ends_where_a_tool_writes() -> None:
@@ -135,50 +135,50 @@ def test_a_turn_ends_where_a_tool_writes() -> None:
     ids = (3, 4, 5, 6, 7, 8, 9)
     masks = {0: (True, True, False, True, False, False, True), 1: (False, True, True, True, True, True, False)}
     groups = changed(groups, completion_ids=lambda one: ids, mask=lambda one: masks[one.sample])
-    found = tokens_of(groups)
-    assert found is not None
-    assert found.turns.tolist() == [0, 0, 1, 2, 0, 0, 0, 0, 0]
-    assert found.positions.tolist() == [0, 1, 3, 6, 1, 2, 3, 4, 5]
+    result = tokens_of(groups)
+    assert result is not None
+    assert result.turns.tolist() == [0, 0, 1, 2, 0, 0, 0, 0, 0]
+    assert result.positions.tolist() == [0, 1, 3, 6, 1, 2, 3, 4, 5]
 
 
 def test_a_correction_of_the_loss_is_in_its_weights_and_not_in_those_at_ratio_one() -> None:
     groups = changed(tiny_groups(2, 2), logprobs=lambda one: tuple(-1.0 - at for at in range(len(one.completion_ids))))
     cut = SamplerCorrection(mode="token_truncate", low=None, high=1.5)
-    found = tokens_of(groups, correction=cut, needs_sampler=True)
-    assert found is not None
-    assert found.sampler is not None
-    np.testing.assert_allclose(found.weights, np.minimum(np.exp(found.logprobs - found.sampler), 1.5) * found.plain)
+    result = tokens_of(groups, correction=cut, needs_sampler=True)
+    assert result is not None
+    assert result.sampler is not None
+    np.testing.assert_allclose(result.weights, np.minimum(np.exp(result.logprobs - result.sampler), 1.5) * result.plain)
 
 
 def test_a_sampler_that_gave_no_number_is_the_policy_there() -> None:
     groups = changed(tiny_groups(1, 2), logprobs=lambda one: (math.nan,) * len(one.completion_ids))
-    found = tokens_of(groups)
-    assert found is not None
-    assert found.sampler is not None
-    np.testing.assert_array_equal(found.sampler, found.logprobs)
+    result = tokens_of(groups)
+    assert result is not None
+    assert result.sampler is not None
+    np.testing.assert_array_equal(result.sampler, result.logprobs)
 
 
 def test_log_probabilities_of_another_number_of_tokens_are_none() -> None:
-    found = tokens_of(changed(tiny_groups(1, 2), logprobs=lambda one: (-1.0,) * (len(one.completion_ids) + 1)))
-    assert found is not None
-    assert found.sampler is None
+    result = tokens_of(changed(tiny_groups(1, 2), logprobs=lambda one: (-1.0,) * (len(one.completion_ids) + 1)))
+    assert result is not None
+    assert result.sampler is None
 
 
 def test_the_reference_is_there_with_a_kl_term() -> None:
     policy = tiny_policy("llama_untied_biases", lora=True)
     prepared = prepare_step(policy, tiny_groups(2, 2), replace(DAPO, beta=0.1))
-    found = counted_tokens(prepared, measure_step(prepared))
-    assert found is not None
-    assert found.reference is not None
-    assert found.reference.shape == found.logprobs.shape
-    assert not np.allclose(found.reference, found.logprobs)
+    tokens = counted_tokens(prepared, measure_step(prepared))
+    assert tokens is not None
+    assert tokens.reference is not None
+    assert tokens.reference.shape == tokens.logprobs.shape
+    assert not np.allclose(tokens.reference, tokens.logprobs)
 
 
 def test_a_kl_term_to_the_sampler_has_no_reference() -> None:
     groups = changed(tiny_groups(2, 2), logprobs=lambda one: (-1.0,) * len(one.completion_ids))
-    found = tokens_of(groups, beta=0.1, kl_to_sampler=True, kl_type="k2")
-    assert found is not None
-    assert found.reference is None
+    result = tokens_of(groups, beta=0.1, kl_to_sampler=True, kl_type="k2")
+    assert result is not None
+    assert result.reference is None
 
 
 @pytest.mark.parametrize("change", ["no advantage", "nothing counts"])
@@ -191,7 +191,7 @@ def test_there_is_no_table_without_advantages_or_tokens(change: str) -> None:
         assert tokens_of(cut, loss_type="grpo", mask_truncated=True) is None
 
 
-def table(logprobs: list[float], rollouts: list[int], **others: object) -> CountedTokens:
+def table(logprobs: list[float], rollouts: list[int], **rest: object) -> CountedTokens:
     count = len(logprobs)
     zeros = np.zeros(count, dtype=np.int64)
     return CountedTokens(
@@ -208,7 +208,7 @@ def table(logprobs: list[float], rollouts: list[int], **others: object) -> Count
             "weights": np.ones(count),
             "plain": np.ones(count),
             "lengths": (count,),
-            **others,
+            **rest,
         }
     )
 

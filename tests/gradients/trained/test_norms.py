@@ -55,10 +55,10 @@ def logged_norm(prepared) -> float:
 @pytest.mark.parametrize("lora", [False, True])
 def test_in_float32_every_order_has_the_norm_of_the_gram_matrix(lora: bool) -> None:
     prepared = prepare_step(tiny_policy("qwen3_gqa_norms", lora=lora), tiny_groups(), DAPO)
-    found = trained_norms(prepared, TrainerArithmetic(micro_batch=2))
-    assert found.norms == pytest.approx([logged_norm(prepared)] * 6, rel=1e-5)
-    assert (found.dtype, found.router_norm) == ("float32", None)
-    assert found.told_within < 1e-5
+    result = trained_norms(prepared, TrainerArithmetic(micro_batch=2))
+    assert result.norms == pytest.approx([logged_norm(prepared)] * 6, rel=1e-5)
+    assert (result.dtype, result.router_norm) == ("float32", None)
+    assert result.told_within < 1e-5
     squares = tensor_squares(prepared)
     assert set(squares) == set(prepared.policy.trainable)
     assert np.sqrt(sum(squares.values())) == pytest.approx(logged_norm(prepared), rel=1e-6)
@@ -89,11 +89,11 @@ def test_autocast_is_that_of_pytorch(objective: Objective) -> None:
     policy = replace(policy_of(model, reference=reference), padding=TrainerPadding())
     groups = tiny_groups(1, 3)
     prepared = prepare_step(policy, groups, objective)
-    found = trained_norms(prepared, TrainerArithmetic(autocast=torch.bfloat16, fused_head=False), num_orders=3)
+    result = trained_norms(prepared, TrainerArithmetic(autocast=torch.bfloat16, fused_head=False), num_orders=3)
     expected = plain_norm(model, reference, groups[0].rollouts, objective)
-    assert found.mean == pytest.approx(expected, rel=2e-4)
-    assert found.dtype == "bfloat16"
-    assert abs(found.mean / logged_norm(prepared) - 1) > 1e-5  # it is not float32's; by how much is the processor's
+    assert result.mean == pytest.approx(expected, rel=2e-4)
+    assert result.dtype == "bfloat16"
+    assert abs(result.mean / logged_norm(prepared) - 1) > 1e-5  # it is not float32's; by how much is the processor's
 
 
 BF16 = TrainerArithmetic(autocast=torch.bfloat16, fused_head=False)
@@ -132,8 +132,8 @@ def test_tokens_are_chosen_by_their_entropy_in_the_same_precision() -> None:
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         rows = completion_logprobs(policy.model, batch, 1.0, entropies=True)
     by_hand = prepared.planned_with(ForwardPasses(entropies=[row[len(row) // 2 :] for row in rows]))
-    found, expected = trained_norms(prepared, BF16).norms, trained_norms(by_hand, BF16).norms
-    assert found == pytest.approx(expected, rel=1e-6)
+    result, expected = trained_norms(prepared, BF16).norms, trained_norms(by_hand, BF16).norms
+    assert result == pytest.approx(expected, rel=1e-6)
 
 
 def test_few_rollouts_that_count_share_a_micro_batch_in_one_order_and_not_in_another(
@@ -188,17 +188,17 @@ def plain_norm(model, reference, rollouts, objective: Objective) -> float:
 
 def test_weights_in_bfloat16_have_their_norm_in_bfloat16() -> None:
     prepared = prepare_step(tiny_policy("llama_untied_biases", dtype=torch.bfloat16), tiny_groups(), DAPO)
-    found = trained_norms(prepared, TrainerArithmetic(micro_batch=2))
-    assert all(float(torch.tensor(norm).to(torch.bfloat16)) == norm for norm in found.norms)
-    assert found.told_within >= 2**-7
+    result = trained_norms(prepared, TrainerArithmetic(micro_batch=2))
+    assert all(float(torch.tensor(norm).to(torch.bfloat16)) == norm for norm in result.norms)
+    assert result.told_within >= 2**-7
 
 
 @pytest.mark.slow
 def test_float16_is_scaled_until_it_is_finite(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
     monkeypatch.setattr("gradscope.gradients.trained.norms._LARGEST_SCALE", 2.0**40)
-    found = trained_norms(prepared, TrainerArithmetic(autocast=torch.float16), num_orders=2)
-    assert found.mean == pytest.approx(logged_norm(prepared), rel=1e-2)
+    result = trained_norms(prepared, TrainerArithmetic(autocast=torch.float16), num_orders=2)
+    assert result.mean == pytest.approx(logged_norm(prepared), rel=1e-2)
 
 
 def test_the_routers_term_is_added_and_its_norm_is_told() -> None:
@@ -206,7 +206,7 @@ def test_the_routers_term_is_added_and_its_norm_is_told() -> None:
     model, groups = tiny_experts("mixtral"), tiny_groups(1, 3)
     policy = replace(policy_of(model), padding=TrainerPadding())
     prepared = prepare_step(policy, groups, DAPO)
-    found = trained_norms(prepared, TrainerArithmetic(router_coefficient=0.3), num_orders=2)
+    result = trained_norms(prepared, TrainerArithmetic(router_coefficient=0.3), num_orders=2)
     framed = prepared.plan.sequences if prepared.plan.sequences[0].frame else None
     assert framed is None  # rotary: only this pass stands in the trainer's rows
     rows = replace(prepared, plan=replace(prepared.plan, sequences=TrainerPadding().framed(prepared.plan.sequences, 0)))
@@ -215,8 +215,8 @@ def test_the_routers_term_is_added_and_its_norm_is_told() -> None:
     model.zero_grad()
     (0.3 * output.aux_loss).backward()
     alone = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-    assert found.router_norm == pytest.approx(float(alone), rel=1e-5)
-    assert found.mean != pytest.approx(logged_norm(prepared), rel=1e-4)
+    assert result.router_norm == pytest.approx(float(alone), rel=1e-5)
+    assert result.mean != pytest.approx(logged_norm(prepared), rel=1e-4)
 
 
 def test_truncated_completions_are_hidden_from_the_router() -> None:
@@ -228,14 +228,14 @@ def test_truncated_completions_are_hidden_from_the_router() -> None:
     prepared = prepare_step(
         policy, [replace(group, rollouts=tuple(rollouts))], replace(DAPO, loss_type="grpo", mask_truncated=True)
     )
-    found = trained_norms(prepared, TrainerArithmetic(router_coefficient=0.3), num_orders=2)
+    result = trained_norms(prepared, TrainerArithmetic(router_coefficient=0.3), num_orders=2)
     batch = replace(prepared, plan=framed(prepared)).batch(range(3))
     batch.attention_mask[1, batch.spans[1][1] - batch.num_completion[1] :] = 0
     output = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, output_router_logits=True)
     model.zero_grad()
     (0.3 * output.aux_loss).backward()
     alone = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-    assert found.router_norm == pytest.approx(float(alone), rel=1e-5)
+    assert result.router_norm == pytest.approx(float(alone), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -248,16 +248,16 @@ def test_truncated_completions_are_hidden_from_the_router() -> None:
     ],
 )
 def test_the_arguments_tell_the_arithmetic(values: dict, expected: tuple) -> None:
-    found = TrainerArithmetic.from_settings(TrainerSettings(values=values), tiny_model("llama_untied_biases"))
-    assert (found.autocast, found.micro_batch, found.router_coefficient) == expected
+    settings = TrainerArithmetic.from_settings(TrainerSettings(values=values), tiny_model("llama_untied_biases"))
+    assert (settings.autocast, settings.micro_batch, settings.router_coefficient) == expected
 
 
 def test_a_routers_coefficient_is_that_of_the_arguments_else_the_models() -> None:
     model = tiny_experts("mixtral")
     model.config.router_aux_loss_coef = 0.02
-    given = TrainerArithmetic.from_settings(TrainerSettings(values={"router_aux_loss_coef": 0.5}), model)
+    inputs = TrainerArithmetic.from_settings(TrainerSettings(values={"router_aux_loss_coef": 0.5}), model)
     own = TrainerArithmetic.from_settings(TrainerSettings(values={"router_aux_loss_coef": None}), model)
-    assert (given.router_coefficient, own.router_coefficient) == (0.5, 0.02)
+    assert (inputs.router_coefficient, own.router_coefficient) == (0.5, 0.02)
 
 
 def test_how_closely_a_norm_is_told() -> None:
@@ -284,10 +284,10 @@ def test_in_float32_it_is_the_layer_itself(bias: bool) -> None:
     leaves = [hidden, *model.head.parameters()]
     gradients = torch.autograd.grad(expected, leaves, cotangent)
     with fused_head(model):
-        found = model.head(hidden)
-    for one, other in zip(torch.autograd.grad(found, leaves, cotangent), gradients, strict=True):
-        torch.testing.assert_close(one, other)
-    torch.testing.assert_close(found, expected)
+        result = model.head(hidden)
+    for first, other in zip(torch.autograd.grad(result, leaves, cotangent), gradients, strict=True):
+        torch.testing.assert_close(first, other)
+    torch.testing.assert_close(result, expected)
     assert "forward" not in vars(model.head)
 
 
@@ -314,9 +314,9 @@ def test_where_the_trainer_kept_it_in_float32_nothing_is_rounded() -> None:
         logits = model.head(hidden)
     torch.testing.assert_close(logits, expected)
     cotangent, leaves = torch.randn_like(logits), [hidden, *model.head.parameters()]
-    found = torch.autograd.grad(logits, leaves, cotangent)
-    for one, other in zip(found, torch.autograd.grad(expected, leaves, cotangent), strict=True):
-        torch.testing.assert_close(one, other)
+    result = torch.autograd.grad(logits, leaves, cotangent)
+    for first, other in zip(result, torch.autograd.grad(expected, leaves, cotangent), strict=True):
+        torch.testing.assert_close(first, other)
 
 
 def test_a_head_that_is_frozen_gets_no_gradient() -> None:
@@ -338,12 +338,12 @@ def test_a_head_that_is_no_plain_layer_stays_as_it_is() -> None:
 def test_the_term_is_that_of_the_pass_with_its_graph() -> None:
     model, ids = tiny_experts("mixtral"), torch.arange(12).reshape(2, 6) % VOCAB
     expected = model(input_ids=ids, output_router_logits=True)
-    found: list[torch.Tensor] = []
-    with _router_losses(model, found):
+    results: list[torch.Tensor] = []
+    with _router_losses(model, results):
         logits = model(input_ids=ids).logits
     torch.testing.assert_close(logits, expected.logits)
-    torch.testing.assert_close(found[0], expected.aux_loss)
-    found[0].backward()
+    torch.testing.assert_close(results[0], expected.aux_loss)
+    results[0].backward()
     assert model.model.layers[0].mlp.gate.weight.grad is not None
     assert not model._forward_pre_hooks
     assert not model._forward_hooks
@@ -386,17 +386,17 @@ def test_a_token_that_no_rollout_reads_changes_nothing() -> None:
 def test_each_assumption_has_the_norm_of_its_own_gram_matrix() -> None:
     prepared = prepared_with(0, None)
     every = [TOLD, *other_assumptions(prepared, FROZEN, TOLD)]
-    found = dict(norm_under(prepared, every))
+    result = dict(norm_under(prepared, every))
     norms = set()
     for assumption in every:
         policy = assumption.holds_for(prepared.policy)
         assert set(policy.trainable) == set(prepared.policy.trainable) - assumption.frozen
         gram = measure_step(replace(prepared, policy=policy), engine="loop")
-        assert found[assumption] == pytest.approx(batch_norm(gram.logged_gram), rel=1e-5)
-        norms.add(round(found[assumption], 6))
+        assert result[assumption] == pytest.approx(batch_norm(gram.logged_gram), rel=1e-5)
+        norms.add(round(result[assumption], 6))
     assert len(norms) == 3  # a frozen embedding has no padding row to speak of
-    whole = TOLD.holds_for(prepared.policy)
-    assert all(parameter.requires_grad for parameter in whole.trainable.values())
+    full = TOLD.holds_for(prepared.policy)
+    assert all(parameter.requires_grad for parameter in full.trainable.values())
 
 
 def test_what_two_checkpoints_share_may_have_been_frozen() -> None:
@@ -415,8 +415,8 @@ def test_what_is_assumed_is_said() -> None:
     assert gradient.startswith("The embedding of the padding token 0 had a gradient: the folder does not tell")
     (none,) = Assumption(padding_row=4).describe(Assumption(padding_row=None))
     assert "token 4 had no gradient" in none
-    (one,) = Assumption(padding_row=0, frozen=frozenset({"a.weight"})).describe(TOLD)
-    assert one.startswith("a.weight was frozen: the same in two checkpoints")
+    (first,) = Assumption(padding_row=0, frozen=frozenset({"a.weight"})).describe(TOLD)
+    assert first.startswith("a.weight was frozen: the same in two checkpoints")
     (two,) = Assumption(padding_row=0, frozen=FROZEN).describe(TOLD)
     assert two.startswith("model.embed_tokens.weight and 1 more parameters were frozen")
 
@@ -479,10 +479,10 @@ def test_a_prediction_head_is_left_out():
 def asked(model, *, without_dropout: bool = False, lora: bool = False) -> bool:
     prepared = prepare_step(policy_of(model, lora=lora), tiny_groups(), DAPO)
     before = torch.get_rng_state()
-    found = is_random(prepared.policy, prepared.plan.sequences[0], without_dropout=without_dropout)
+    result = is_random(prepared.policy, prepared.plan.sequences[0], without_dropout=without_dropout)
     assert torch.equal(torch.get_rng_state(), before)
     assert not any(module.training for module in model.modules())
-    return found
+    return result
 
 
 @pytest.mark.parametrize("name", ["llama_untied_biases", "qwen3_gqa_norms", "gemma3_scaled"])
@@ -523,7 +523,7 @@ def test_a_few_tokens_are_enough() -> None:
     model = tiny_model("gpt2_tied_conv1d")
     plain_head(model)  # it runs the model, once and for all
     widths: list[int] = []
-    model.transformer.wte.register_forward_pre_hook(lambda module, given: widths.append(given[0].shape[1]))
+    model.transformer.wte.register_forward_pre_hook(lambda module, inputs: widths.append(inputs[0].shape[1]))
     policy = policy_of(model)
     sequence = prepare_step(policy, tiny_groups(), DAPO).plan.sequences[0]
     long = replace(sequence, prompt_ids=(1,) * 15, completion_ids=(2,) * 17, mask=(True,) * 17)

@@ -53,24 +53,24 @@ def test_products_equal_those_of_the_rows_and_leaving_out_is_leaving_out(seed: i
     rng = np.random.default_rng(seed)
     scores, weights = rng.normal(size=(12, 7)), rng.normal(size=(2, 12))
     index = np.repeat(np.arange(4), 3)
-    found = expected_updates(scores @ scores.T, weights, index)
+    updates = expected_updates(scores @ scores.T, weights, index)
 
-    def products(kept: list[int]) -> np.ndarray:
-        sums = np.stack([[w[index == g] @ scores[index == g] for g in kept] for w in weights])
+    def products(remaining: list[int]) -> np.ndarray:
+        sums = np.stack([[w[index == g] @ scores[index == g] for g in remaining] for w in weights])
         return np.array(
             [
                 [
-                    sum(first[i] @ second[j] for i in range(len(kept)) for j in range(len(kept)) if i != j)
+                    sum(first[i] @ second[j] for i in range(len(remaining)) for j in range(len(remaining)) if i != j)
                     for second in sums
                 ]
                 for first in sums
             ]
         )
 
-    np.testing.assert_allclose(found.cross[0], products([0, 1, 2, 3]), atol=1e-9)
-    np.testing.assert_allclose(found.cross[2], products([0, 2, 3]), atol=1e-9)
+    np.testing.assert_allclose(updates.cross[0], products([0, 1, 2, 3]), atol=1e-9)
+    np.testing.assert_allclose(updates.cross[2], products([0, 2, 3]), atol=1e-9)
     np.testing.assert_allclose(
-        found.own[0],
+        updates.own[0],
         [
             sum((w[index == g] @ scores[index == g]) @ (w[index == g] @ scores[index == g]) for g in range(4))
             for w in weights
@@ -151,20 +151,20 @@ def test_the_cosine_is_the_mean_over_pairs_of_vectors(seed: int, num: int) -> No
         for k in range(num)
         if j != k
     ]
-    found = group_cosine(sums @ sums.T)
-    assert found.value == pytest.approx(np.mean(pairs))
-    assert found.num_units == num
+    cosine = group_cosine(sums @ sums.T)
+    assert cosine.value == pytest.approx(np.mean(pairs))
+    assert cosine.num_units == num
     # a group without a gradient has no direction and does not count
     padded = np.vstack([sums, np.zeros(5)])
-    assert group_cosine(padded @ padded.T) == found
+    assert group_cosine(padded @ padded.T) == cosine
 
 
 def test_unrelated_prompts_have_cosine_zero_within_the_interval() -> None:
     rng, inside = np.random.default_rng(0), 0
     for _ in range(200):
         sums = rng.normal(size=(12, 60))
-        found = group_cosine(sums @ sums.T)
-        inside += found.low <= 0.0 <= found.high
+        cosine = group_cosine(sums @ sums.T)
+        inside += cosine.low <= 0.0 <= cosine.high
     assert inside >= 175
 
 
@@ -183,9 +183,9 @@ def test_the_share_within_prompts_is_that_of_the_vectors(seed: int, num: int) ->
 @pytest.mark.parametrize(("between", "within", "share"), [(0.0, 1.0, 1.0), (1.0, 3.0, 0.75), (2.0, 0.0, 0.0)])
 def test_the_share_of_a_large_sample_is_that_of_its_population(between: float, within: float, share: float) -> None:
     halves = population(np.random.default_rng(1), 400, between=between, within=within)
-    found = noise_within(halves @ halves.T)
-    assert found.value == pytest.approx(share, abs=0.03)
-    assert found.low - 1e-9 <= share <= found.high + 1e-9
+    noise = noise_within(halves @ halves.T)
+    assert noise.value == pytest.approx(share, abs=0.03)
+    assert noise.low - 1e-9 <= share <= noise.high + 1e-9
 
 
 @pytest.mark.parametrize(
@@ -203,17 +203,17 @@ def test_two_live_groups_are_too_few_for_a_cosine() -> None:
 def test_the_critical_batch_is_where_noise_equals_signal() -> None:
     """Of groups with mean 1 and total variance 5: five groups."""
     sums = population(np.random.default_rng(2), 300, between=5.0, within=0.0)[::2]
-    found = expected_updates(sums @ sums.T, np.ones((1, 300)), np.arange(300)).critical_batch_size(0)
-    assert found.value == pytest.approx(5.0, rel=0.15)
-    assert found.low < 5.0 < found.high
+    result = expected_updates(sums @ sums.T, np.ones((1, 300)), np.arange(300)).critical_batch_size(0)
+    assert result.value == pytest.approx(5.0, rel=0.15)
+    assert result.low < 5.0 < result.high
 
 
 def test_without_a_sure_signal_there_is_no_critical_batch() -> None:
     sums = np.random.default_rng(3).normal(size=(6, 50))
     updates = expected_updates(sums @ sums.T, np.ones((1, 6)), np.arange(6))
-    ratio, found = updates.signal_to_noise(0), updates.critical_batch_size(0)
+    ratio, result = updates.signal_to_noise(0), updates.critical_batch_size(0)
     assert ratio.low <= 0 < ratio.high
-    assert found.undefined == "the signal may be zero, so no number of groups is too large"
+    assert result.undefined == "the signal may be zero, so no number of groups is too large"
     few = expected_updates(np.eye(2), np.ones((1, 2)), [0, 1]).critical_batch_size(0)
     assert few.undefined == "2 groups are too few"
     against = np.array([[1.0, 0.0], [-0.5, 3**0.5 / 2], [-0.5, -(3**0.5) / 2]])

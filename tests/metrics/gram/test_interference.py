@@ -24,7 +24,7 @@ def drawn(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 
 def pairs_of(scores: np.ndarray, advantages: np.ndarray, groups: np.ndarray, rewards: np.ndarray) -> dict:
     """(who pulls, who is pulled) -> product and cosine, in loops."""
-    found = {}
+    effects = {}
     for j in set(groups.tolist()):
         pull = sum(a * s for a, s, g in zip(advantages, scores, groups, strict=True) if g == j)
         for k in set(groups.tolist()):
@@ -33,8 +33,8 @@ def pairs_of(scores: np.ndarray, advantages: np.ndarray, groups: np.ndarray, rew
                 continue
             target = sum(right) / len(right)
             product = float(pull @ target)
-            found[j, k] = product, product / float(np.linalg.norm(pull) * np.linalg.norm(target))
-    return found
+            effects[j, k] = product, product / float(np.linalg.norm(pull) * np.linalg.norm(target))
+    return effects
 
 
 def leave_out(values: dict, combine) -> list[float]:
@@ -42,43 +42,43 @@ def leave_out(values: dict, combine) -> list[float]:
     return [combine({p: v for p, v in values.items() if out not in p}) for out in (None, *names)]
 
 
-def mean_between(place: int, values: dict) -> float:
-    return float(np.mean([value[place] for (j, k), value in values.items() if j != k]))
+def mean_between(index: int, values: dict) -> float:
+    return float(np.mean([value[index] for (j, k), value in values.items() if j != k]))
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_they_are_what_loops_over_the_rows_find(seed: int) -> None:
     scores, advantages, groups, rewards = drawn(seed)
-    found = prompt_effects(scores @ scores.T, advantages, groups, rewards == 1)
+    result = prompt_effects(scores @ scores.T, advantages, groups, rewards == 1)
     pairs = pairs_of(scores, advantages, groups, rewards)
-    assert found.pulls.tolist() == [True, True, True, False, False]
-    assert found.is_solved.tolist() == [True, True, True, False, True]
+    assert result.pulls.tolist() == [True, True, True, False, False]
+    assert result.is_solved.tolist() == [True, True, True, False, True]
     for (j, k), (product, cosine) in pairs.items():
-        assert found.effect[j, k] == pytest.approx(product)
-        assert found.cosine[j, k] == pytest.approx(cosine)
+        assert result.effect[j, k] == pytest.approx(product)
+        assert result.cosine[j, k] == pytest.approx(cosine)
     hurts = {pair: (float(product < 0), cosine) for pair, (product, cosine) in pairs.items()}
 
     def transfer(left: dict) -> float:
-        others = sum(value[0] for (j, k), value in left.items() if j != k)
-        return others / sum(value[0] for (j, k), value in left.items() if j == k)
+        rest = sum(value[0] for (j, k), value in left.items() if j != k)
+        return rest / sum(value[0] for (j, k), value in left.items() if j == k)
 
     for estimate, replicates in (
-        (found.frac_hurt(), leave_out(hurts, lambda left: mean_between(0, left))),
-        (found.mean_cosine(), leave_out(hurts, lambda left: mean_between(1, left))),
-        (found.transfer(), leave_out(pairs, transfer)),
+        (result.frac_hurt(), leave_out(hurts, lambda left: mean_between(0, left))),
+        (result.mean_cosine(), leave_out(hurts, lambda left: mean_between(1, left))),
+        (result.transfer(), leave_out(pairs, transfer)),
     ):
-        whole, *without = replicates
+        full, *without = replicates
         num = len(without)
         error = 1.96 * np.sqrt((num - 1) / num * np.sum((np.array(without) - np.mean(without)) ** 2))
         assert num == estimate.num_units == 4  # the group that pulls nowhere and has no right answer counts for nothing
-        assert estimate.value == pytest.approx(whole)
-        if whole - error > 0 and whole + error < 1:
-            assert estimate.low == pytest.approx(whole - error, rel=1e-4)
-            assert estimate.high == pytest.approx(whole + error, rel=1e-4)
+        assert estimate.value == pytest.approx(full)
+        if full - error > 0 and full + error < 1:
+            assert estimate.low == pytest.approx(full - error, rel=1e-4)
+            assert estimate.high == pytest.approx(full + error, rel=1e-4)
     own = np.mean([pairs[k, k][0] if (k, k) in pairs else 0.0 for k in (0, 1, 2, 4)])
-    for j, influence in enumerate(found.influences()[:3]):
-        others = [pairs[j, k][0] for k in (0, 1, 2, 4) if k != j]
-        assert influence.value == pytest.approx(np.mean(others) / own)
+    for j, influence in enumerate(result.influences()[:3]):
+        rest = [pairs[j, k][0] for k in (0, 1, 2, 4) if k != j]
+        assert influence.value == pytest.approx(np.mean(rest) / own)
         assert influence.low < influence.value < influence.high
 
 
@@ -95,13 +95,13 @@ def test_it_is_the_change_that_a_small_step_makes() -> None:
     chosen = [(prompt, answer) for prompt in range(3) for answer in (right[prompt], wrong[prompt])]
     scores = torch.stack([torch.autograd.grad(logprob(*one, policy), policy)[0] for one in chosen])
     weights = np.array([0.5, -0.5] * 3)
-    found = prompt_effects((scores @ scores.T).numpy(), weights, [0, 0, 1, 1, 2, 2], weights > 0)
+    result = prompt_effects((scores @ scores.T).numpy(), weights, [0, 0, 1, 1, 2, 2], weights > 0)
     for prompt in range(3):
         pull = 0.5 * scores[2 * prompt] - 0.5 * scores[2 * prompt + 1]
         moved = policy.detach() + 1e-6 * pull
         for other in range(3):
             change = logprob(other, right[other], moved) - logprob(other, right[other], policy.detach())
-            assert found.effect[prompt, other] == pytest.approx(change.item() / 1e-6, rel=1e-4)
+            assert result.effect[prompt, other] == pytest.approx(change.item() / 1e-6, rel=1e-4)
 
 
 def effects(effect: list[list[float]]) -> PromptEffects:
@@ -137,8 +137,8 @@ def test_intervals_hold_unrelated_prompts() -> None:
         scores = (rewards - 0.4)[..., None] * rng.normal(size=(12, 1, 60)) + rng.normal(size=(12, 6, 60))
         flat = scores.reshape(72, 60)
         advantages = (rewards - rewards.mean(axis=1, keepdims=True)).ravel()
-        found = prompt_effects(flat @ flat.T, advantages, np.repeat(np.arange(12), 6), rewards.ravel() == 1)
-        low, high = found.transfer().interval or (-1.0, 1.0)
+        result = prompt_effects(flat @ flat.T, advantages, np.repeat(np.arange(12), 6), rewards.ravel() == 1)
+        low, high = result.transfer().interval or (-1.0, 1.0)
         claimed += low > 0 or high < 0
     assert claimed <= 18  # a binomial of 200 at 0.05 stays below with 99 %
 
@@ -171,8 +171,8 @@ def interval(values: list[list[float]]) -> tuple[float, float]:
 @pytest.mark.parametrize("seed", range(3))
 def test_they_are_what_loops_over_the_vectors_find(seed: int) -> None:
     scores, heldout, scales = drawn_with_held_out(seed)
-    found = found_of(scores, heldout, scales)
-    assert found.pulls.tolist() == [True, True, True, False, False]
+    result = found_of(scores, heldout, scales)
+    assert result.pulls.tolist() == [True, True, True, False, False]
     pulls = {j: sum(w * s for w, s, g in zip(WEIGHTS, scores, GROUPS, strict=True) if g == j) for j in (0, 1, 2)}
     own = {
         j: np.mean([c * s for c, s, g, r in zip(scales, scores, GROUPS, REWARDS, strict=True) if g == j and r], axis=0)
@@ -191,22 +191,22 @@ def test_they_are_what_loops_over_the_vectors_find(seed: int) -> None:
         )
 
     every = [0, 1, 2], list(range(6))
-    whole = numbers(*every)
+    full = numbers(*every)
     without = [
         [numbers([j for j in every[0] if j != out], every[1]) for out in every[0]],
         [numbers(every[0], [k for k in every[1] if k != out]) for out in every[1]],
     ]
-    estimates = found.frac_hurt(), found.mean_cosine(), found.transfer()
-    for place, (estimate, value) in enumerate(zip(estimates, whole, strict=True)):
+    estimates = result.frac_hurt(), result.mean_cosine(), result.transfer()
+    for index, (estimate, value) in enumerate(zip(estimates, full, strict=True)):
         assert estimate.value == pytest.approx(value)
-        if place == 0 and value in (0.0, 1.0):
+        if index == 0 and value in (0.0, 1.0):
             continue
-        half, _ = interval([[one[place] for one in sample] for sample in without])
-        bounds = ((0.0, 1.0), (-1.0, 1.0), (-np.inf, np.inf))[place]
+        half, _ = interval([[one[index] for one in sample] for sample in without])
+        bounds = ((0.0, 1.0), (-1.0, 1.0), (-np.inf, np.inf))[index]
         assert estimate.interval == pytest.approx((max(bounds[0], value - half), min(bounds[1], value + half)))
         assert estimate.num_units == 9
     unit = np.mean([np.linalg.norm(pull) for pull in pulls.values()]) * np.mean(np.linalg.norm(heldout, axis=1))
-    for j, influence in enumerate(found.influences()):
+    for j, influence in enumerate(result.influences()):
         values = [pulls[j] @ c / unit for c in heldout]
         half = stats.t.ppf(0.975, 5) * np.std(values, ddof=1) / np.sqrt(6)
         assert influence.value == pytest.approx(np.mean(values))
@@ -227,14 +227,14 @@ def test_effects_on_held_out_prompts_are_the_change_that_a_small_step_makes() ->
     target = torch.autograd.grad(0.75 * logprob(2, 3, policy) + 0.25 * logprob(2, 4, policy), policy)[0]
     weights = np.array([0.5, -0.5] * 2)
     cross = (scores @ target).numpy()[:, None]
-    found = heldout_effects((scores @ scores.T).numpy(), weights, [0, 0, 1, 1], weights > 0, cross, [1.0], None)
+    result = heldout_effects((scores @ scores.T).numpy(), weights, [0, 0, 1, 1], weights > 0, cross, [1.0], None)
     for prompt in range(2):
         moved = policy.detach() + 1e-6 * (0.5 * scores[2 * prompt] - 0.5 * scores[2 * prompt + 1])
         change = sum(
             share * (logprob(2, answer, moved) - logprob(2, answer, policy.detach()))
             for share, answer in ((0.75, 3), (0.25, 4))
         )
-        assert found.effect[prompt, 0] == pytest.approx(change.item() / 1e-6, rel=1e-4)
+        assert result.effect[prompt, 0] == pytest.approx(change.item() / 1e-6, rel=1e-4)
 
 
 def test_correct_samples_of_the_policy_itself_tell_the_change_of_success() -> None:
@@ -270,12 +270,12 @@ def test_undefined_effects_on_held_out_prompts_say_why() -> None:
         effects_held_out(np.ones((2, 4)).tolist(), None),
         effects_held_out(np.ones((4, 2)).tolist(), None),
     )
-    for found, what in (
+    for result, label in (
         (few_groups, "groups have a gradient"),
         (few_prompts, "held-out prompts have a correct answer"),
     ):
-        for estimate in (found.frac_hurt(), found.mean_cosine(), found.transfer()):
-            assert estimate.undefined == f"fewer than 3 {what}"
+        for estimate in (result.frac_hurt(), result.mean_cosine(), result.transfer()):
+            assert estimate.undefined == f"fewer than 3 {label}"
     square = [[0.1, 0.2, 0.3]] * 3
     assert effects_held_out(square, None).transfer().undefined == "nobody knows"
     downhill = effects_held_out(square, (-np.eye(3)).tolist())
@@ -290,13 +290,13 @@ def test_undefined_effects_on_held_out_prompts_say_why() -> None:
 
 
 def test_a_step_without_a_gradient_pulls_nothing() -> None:
-    found = heldout_effects(np.eye(2), [0.0, 0.0], [0, 0], [True, False], np.ones((2, 4)), np.ones(4), None)
-    assert (found.effect.shape, found.influences()) == ((0, 4), [])
+    result = heldout_effects(np.eye(2), [0.0, 0.0], [0, 0], [True, False], np.ones((2, 4)), np.ones(4), None)
+    assert (result.effect.shape, result.influences()) == ((0, 4), [])
 
 
 def test_one_held_out_prompt_has_influences_without_interval() -> None:
-    found = heldout_effects(np.eye(2), [1.0, -2.0], [0, 1], [True, False], np.ones((2, 1)), [1.0], None)
-    assert [(one.value, one.interval) for one in found.influences()] == [(1 / 1.5, None), (-2 / 1.5, None)]
+    result = heldout_effects(np.eye(2), [1.0, -2.0], [0, 1], [True, False], np.ones((2, 1)), [1.0], None)
+    assert [(one.value, one.interval) for one in result.influences()] == [(1 / 1.5, None), (-2 / 1.5, None)]
 
 
 def test_intervals_of_held_out_effects_hold_unrelated_prompts() -> None:
@@ -310,6 +310,6 @@ def test_intervals_of_held_out_effects_hold_unrelated_prompts() -> None:
         weights = (rewards - rewards.mean(axis=1, keepdims=True)).ravel()
         gram, norms = flat @ flat.T, np.linalg.norm(heldout, axis=1)
         groups = np.repeat(np.arange(12), 6)
-        found = heldout_effects(gram, weights, groups, rewards.ravel() == 1, flat @ heldout.T, norms, gram)
-        claimed += found.transfer().side_of_zero != 0
+        result = heldout_effects(gram, weights, groups, rewards.ravel() == 1, flat @ heldout.T, norms, gram)
+        claimed += result.transfer().side_of_zero != 0
     assert claimed <= 18  # a binomial of 200 at 0.05 stays below with 99 %

@@ -35,15 +35,15 @@ def gram(of: np.ndarray) -> np.ndarray:
 
 def left_out(of: np.ndarray, group: int | None) -> np.ndarray:
     """The sums over all groups but one, [V, P]."""
-    kept = [at for at in range(of.shape[1]) if at != group]
-    return of[:, kept].sum(axis=1)
+    remaining = [at for at in range(of.shape[1]) if at != group]
+    return of[:, remaining].sum(axis=1)
 
 
 def test_products_without_a_group_are_those_of_the_others() -> None:
-    found, of = products_without(gram(sums())), sums()
-    for place, group in enumerate([None, *range(5)]):
+    result, of = products_without(gram(sums())), sums()
+    for index, group in enumerate([None, *range(5)]):
         rest = left_out(of, group)
-        np.testing.assert_allclose(found[place], rest @ rest.T, atol=1e-12)
+        np.testing.assert_allclose(result[index], rest @ rest.T, atol=1e-12)
 
 
 def test_each_number_is_that_of_the_vectors_and_its_interval_leaves_groups_out() -> None:
@@ -55,12 +55,12 @@ def test_each_number_is_that_of_the_vectors_and_its_interval_leaves_groups_out()
         lengths = np.linalg.norm(a), np.linalg.norm(b)
         return a @ b / lengths[0] / lengths[1], lengths[0] / lengths[1], a @ b / lengths[1] ** 2
 
-    found = (function(products, first, second) for function in (sum_cosine, norm_ratio, sum_share))
+    results = (function(products, first, second) for function in (sum_cosine, norm_ratio, sum_share))
     without = np.array([numbers(group) for group in (None, *range(5))])
     ways = ((np.arctanh, np.tanh), (np.log, np.exp), (np.array, np.array))
-    for place, (estimate, (there, back)) in enumerate(zip(found, ways, strict=True)):
-        assert estimate.value == pytest.approx(numbers(None)[place])
-        assert estimate.interval == pytest.approx(interval(there(without[:, place]), back))
+    for index, (estimate, (forward, back)) in enumerate(zip(results, ways, strict=True)):
+        assert estimate.value == pytest.approx(numbers(None)[index])
+        assert estimate.interval == pytest.approx(interval(forward(without[:, index]), back))
 
 
 def interval(values: np.ndarray, back) -> tuple[float, float]:
@@ -90,17 +90,17 @@ def test_a_sum_of_nothing_has_no_direction() -> None:
 def test_what_one_group_alone_has_is_given_without_an_interval() -> None:
     of = sums()
     of[0, 1:] = 0.0
-    found = sum_cosine(products_without(gram(of)), [1, 0, 0], [0, 1, 0])
-    assert found.is_defined
-    assert found.interval is None
+    cosine = sum_cosine(products_without(gram(of)), [1, 0, 0], [0, 1, 0])
+    assert cosine.is_defined
+    assert cosine.interval is None
     assert sum_cosine(products_without(gram(sums(2))), [1, 0, 0], [0, 1, 0]).interval is None
 
 
 def test_a_ratio_over_groups_is_that_of_the_totals() -> None:
-    found = ratio_over_groups([1.0, 0.0, 5.0], [2.0, 4.0, 6.0])
-    assert found.value == 0.5
+    ratio = ratio_over_groups([1.0, 0.0, 5.0], [2.0, 4.0, 6.0])
+    assert ratio.value == 0.5
     without = np.array([6 / 12, 5 / 10, 6 / 8, 1 / 6])
-    assert found.interval == pytest.approx(interval(np.log(without / (1 - without)), lambda v: 1 / (1 + np.exp(-v))))
+    assert ratio.interval == pytest.approx(interval(np.log(without / (1 - without)), lambda v: 1 / (1 + np.exp(-v))))
     assert ratio_over_groups([0.0], [0.0]).undefined == "there is nothing to average"
     assert ratio_over_groups([-1.0, -1.0, -2.0], [1.0, 1.0, 1.0], ANY).value == pytest.approx(-4 / 3)
 
@@ -112,24 +112,24 @@ def test_there_is_no_interval_at_an_end_or_where_no_group_makes_a_difference() -
 
 
 def test_no_interval_leaves_floating_point() -> None:
-    found = jackknifed_on([1e100, 1e-100, 1e100, 1e100], POSITIVE)
-    assert found.interval is not None
-    assert np.isfinite(found.interval).all()
+    estimate = jackknifed_on([1e100, 1e-100, 1e100, 1e100], POSITIVE)
+    assert estimate.interval is not None
+    assert np.isfinite(estimate.interval).all()
 
 
 def test_a_large_number_has_its_interval_where_it_is() -> None:
-    found = jackknifed_on([3000.0, 2900.0, 3000.0, 3100.0], ANY)
-    assert found.low < 3000.0 < found.high
-    assert found.low + found.high == pytest.approx(6000.0)
+    estimate = jackknifed_on([3000.0, 2900.0, 3000.0, 3100.0], ANY)
+    assert estimate.low < 3000.0 < estimate.high
+    assert estimate.low + estimate.high == pytest.approx(6000.0)
 
 
 def test_groups_of_several_steps_are_left_out_one_by_one() -> None:
     of = [sums(num_groups, seed) for seed, num_groups in enumerate((4, 3))]
-    found = over_steps([products_without(gram(one)) for one in of])
-    assert found.shape == (8, 3, 3)
-    for place, (step, group) in enumerate([(0, None), *((0, at) for at in range(4)), *((1, at) for at in range(3))]):
+    result = over_steps([products_without(gram(one)) for one in of])
+    assert result.shape == (8, 3, 3)
+    for index, (step, group) in enumerate([(0, None), *((0, at) for at in range(4)), *((1, at) for at in range(3))]):
         parts = [left_out(one, group if number == step else None) for number, one in enumerate(of)]
-        np.testing.assert_allclose(found[place], sum(part @ part.T for part in parts), atol=1e-12)
+        np.testing.assert_allclose(result[index], sum(part @ part.T for part in parts), atol=1e-12)
     assert over_steps([left_out_sums([1.0, 2.0])]).tolist() == [3.0, 2.0, 1.0]
 
 
@@ -156,28 +156,28 @@ def test_intervals_hold_the_mean_over_steps_as_often_as_is_said(groups: int, tai
 
 
 def test_equal_weights_are_worth_every_unit() -> None:
-    found = weight_estimates(np.full(8, 1.0), [0, 0, 1, 1, 2, 2, 3, 3])
-    assert (found.frac_positive.value, found.ess.value, found.chi2.value) == (1.0, 1.0, 0.0)
+    estimates = weight_estimates(np.full(8, 1.0), [0, 0, 1, 1, 2, 2, 3, 3])
+    assert (estimates.frac_positive.value, estimates.ess.value, estimates.chi2.value) == (1.0, 1.0, 0.0)
 
 
 def test_intervals_leave_groups_out() -> None:
     weights, groups = np.array([1.0, 2.0, 0.0, 1.0, 0.5, 0.5]), np.array([0, 0, 1, 1, 2, 2])
-    found = weight_estimates(weights, groups)
-    assert found.frac_positive.value == pytest.approx(5 / 6)
-    assert found.ess.value == pytest.approx(5.0**2 / (6 * 6.5))
-    assert found.chi2.value == pytest.approx(6.5 / 6 - 1)
+    estimates = weight_estimates(weights, groups)
+    assert estimates.frac_positive.value == pytest.approx(5 / 6)
+    assert estimates.ess.value == pytest.approx(5.0**2 / (6 * 6.5))
+    assert estimates.chi2.value == pytest.approx(6.5 / 6 - 1)
     without = [weights[groups != group] for group in range(3)]
     values = [of.sum() ** 2 / len(of) / np.square(of).sum() for of in (weights, *without)]
-    assert found.ess.interval == pytest.approx(jackknifed_on(values, SHARE).interval)
+    assert estimates.ess.interval == pytest.approx(jackknifed_on(values, SHARE).interval)
     moments = [np.square(of).mean() for of in (weights, *without)]
-    assert found.chi2.interval == pytest.approx(np.array(jackknifed_on(moments, POSITIVE).interval) - 1)
+    assert estimates.chi2.interval == pytest.approx(np.array(jackknifed_on(moments, POSITIVE).interval) - 1)
 
 
 def test_nothing_is_left_where_all_are_masked() -> None:
-    found = weight_estimates(np.zeros(6), [0, 0, 1, 1, 2, 2])
-    assert found.frac_positive.value == 0.0
-    assert found.ess.undefined == "every weight is zero"
-    assert found.chi2.value == -1.0
+    estimates = weight_estimates(np.zeros(6), [0, 0, 1, 1, 2, 2])
+    assert estimates.frac_positive.value == 0.0
+    assert estimates.ess.undefined == "every weight is zero"
+    assert estimates.chi2.value == -1.0
 
 
 def test_two_groups_tell_no_interval() -> None:

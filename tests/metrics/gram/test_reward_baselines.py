@@ -33,17 +33,17 @@ def test_no_constant_beats_the_optimal_one(seed: int) -> None:
 @given(seeds)
 def test_centering_is_leave_one_out_up_to_a_factor(seed: int) -> None:
     rewards, norms = group(seed)
-    found = baselines(rewards, norms)
-    centered, others = (second_moment(rewards, norms, found[name]) for name in ("group_mean", "leave_one_out"))
-    np.testing.assert_allclose(centered, others * (5 / 6) ** 2)
+    by_name = baselines(rewards, norms)
+    centered, rest = (second_moment(rewards, norms, by_name[name]) for name in ("group_mean", "leave_one_out"))
+    np.testing.assert_allclose(centered, rest * (5 / 6) ** 2)
 
 
 def test_leave_one_out_looks_at_the_others_alone() -> None:
     rewards, norms = np.array([[1.0, 0.0, 1.0]]), np.array([[1.0, 2.0, 3.0]])
-    found = baselines(rewards, norms)
-    assert found["leave_one_out"].tolist() == [[0.5, 1.0, 0.5]]
-    assert found["optimal_leave_one_out"][0].tolist() == pytest.approx([3 / 5, 1.0, 1 / 3])
-    assert found["zero"].tolist() == [[0.0, 0.0, 0.0]]
+    by_name = baselines(rewards, norms)
+    assert by_name["leave_one_out"].tolist() == [[0.5, 1.0, 0.5]]
+    assert by_name["optimal_leave_one_out"][0].tolist() == pytest.approx([3 / 5, 1.0, 1 / 3])
+    assert by_name["zero"].tolist() == [[0.0, 0.0, 0.0]]
 
 
 def test_equal_norms_make_the_mean_optimal() -> None:
@@ -52,9 +52,9 @@ def test_equal_norms_make_the_mean_optimal() -> None:
 
 def test_without_gradients_there_is_no_optimal_baseline() -> None:
     assert optimal_baseline_of_group([1.0, 0.0], [0.0, 0.0]).undefined == "every score vector is zero"
-    found = baselines([[1.0, 0.0, 0.0]], [[0.0, 0.0, 0.0]])
-    assert found["optimal"].tolist() == found["group_mean"].tolist()
-    assert found["optimal_leave_one_out"].tolist() == found["leave_one_out"].tolist()
+    by_name = baselines([[1.0, 0.0, 0.0]], [[0.0, 0.0, 0.0]])
+    assert by_name["optimal"].tolist() == by_name["group_mean"].tolist()
+    assert by_name["optimal_leave_one_out"].tolist() == by_name["leave_one_out"].tolist()
 
 
 def test_the_correlation_is_pooled_within_groups() -> None:

@@ -35,10 +35,10 @@ def table_of(rows: list[tuple[int, str, int, int]]) -> GroupTable:
 def test_a_dozen_prompts_over_two_steps_know_no_less_than_the_range() -> None:
     # Three prompts of twelve are mixed: resamples without them have no error, and the studentized ends run away.
     rows = [(1 + at // 6, f"p{at}", 4, {0: 1, 7: 1, 9: 3}.get(at, 4)) for at in range(12)]
-    found = estimate_degeneracy(table_of(rows), base_pass_rate="step")
-    assert 0.0 <= found.iid_prediction.low < found.iid_prediction.value < found.iid_prediction.high <= 1.0
+    estimates = estimate_degeneracy(table_of(rows), base_pass_rate="step")
+    assert 0.0 <= estimates.iid_prediction.low < estimates.iid_prediction.value < estimates.iid_prediction.high <= 1.0
     parts = split_gap(table_of(rows), estimate_degeneracy(table_of(rows)).jensen_gap)
-    for part in (found.jensen_gap, *parts):
+    for part in (estimates.jensen_gap, *parts):
         assert 0.0 <= part.low <= part.value < part.high <= 1.0
 
 
@@ -55,17 +55,17 @@ def test_repeated_prompts_widen_the_interval() -> None:
 
 def test_smaller_size_is_estimated_without_bias() -> None:
     table = table_of([(1, f"p{i}", 8, i % 9) for i in range(27)])
-    found = estimate_at_size(table, 4)
+    at_size = estimate_at_size(table, 4)
     expected = np.mean([(comb(c, 4) + comb(8 - c, 4)) / comb(8, 4) for c in table.num_passing])
-    assert found.degeneracy.value == pytest.approx(expected)
-    assert found.iid_prediction.value == pytest.approx(2 * 0.5**4)
-    assert found.degeneracy.low < expected < found.degeneracy.high
+    assert at_size.degeneracy.value == pytest.approx(expected)
+    assert at_size.iid_prediction.value == pytest.approx(2 * 0.5**4)
+    assert at_size.degeneracy.low < expected < at_size.degeneracy.high
 
 
 def test_larger_size_is_not_forecast() -> None:
-    found = estimate_at_size(table_of([(1, "a", 4, 0), (1, "b", 8, 0)]), 6)
+    at_size = estimate_at_size(table_of([(1, "a", 4, 0), (1, "b", 8, 0)]), 6)
     reason = "1 of 2 groups have fewer than 6 rollouts (fewest 4)"
-    assert found.degeneracy.undefined == found.jensen_gap.undefined == reason
+    assert at_size.degeneracy.undefined == at_size.jensen_gap.undefined == reason
 
 
 def test_without_a_threshold_only_equality_is_known() -> None:
@@ -77,14 +77,14 @@ def test_without_a_threshold_only_equality_is_known() -> None:
         num_passing=None,
         level_counts=np.array([[2, 0], [1, 1]]),
     )
-    found = estimate_degeneracy(table)
-    assert found.frac_reward_zero_std.value == found.frac_tied.value == 0.5
+    estimates = estimate_degeneracy(table)
+    assert estimates.frac_reward_zero_std.value == estimates.frac_tied.value == 0.5
     for estimate in (
-        found.frac_all_pass,
-        found.frac_all_fail,
-        found.pass_rate,
-        found.jensen_gap,
-        *split_gap(table, found.jensen_gap),
+        estimates.frac_all_pass,
+        estimates.frac_all_fail,
+        estimates.pass_rate,
+        estimates.jensen_gap,
+        *split_gap(table, estimates.jensen_gap),
     ):
         assert estimate.undefined == NO_THRESHOLD
     at_size = estimate_at_size(table, 2)
@@ -95,12 +95,12 @@ def test_without_a_threshold_only_equality_is_known() -> None:
 def test_steps_together_have_the_estimates_of_each() -> None:
     rows = [(step, f"p{at}", 4, (step * at) % 5) for step in range(1, 6) for at in range(10 + 2 * (step % 2))]
     steps = [table_of([row for row in rows if row[0] == step]) for step in range(1, 6)]
-    for table, found in zip(steps, estimate_degeneracies(steps, base_pass_rate="step"), strict=True):
+    for table, result in zip(steps, estimate_degeneracies(steps, base_pass_rate="step"), strict=True):
         alone = estimate_degeneracy(table, base_pass_rate="step")
         for name in ("frac_reward_zero_std", "frac_all_fail", "pass_rate", "iid_prediction", "jensen_gap"):
-            one, other = getattr(alone, name), getattr(found, name)
-            assert other.value == one.value
-            assert other.interval == (one.interval and pytest.approx(one.interval, abs=1e-12))
+            first, other = getattr(alone, name), getattr(result, name)
+            assert other.value == first.value
+            assert other.interval == (first.interval and pytest.approx(first.interval, abs=1e-12))
 
 
 def test_tables_that_are_alike_share_the_estimates_that_each_has_alone() -> None:
@@ -110,11 +110,11 @@ def test_tables_that_are_alike_share_the_estimates_that_each_has_alone() -> None
         names = rng.permutation(40)[: 1 + step % 4]
         rows = [(step, f"p{name:02}", 2 + step % 2, int(rng.integers(0, 3))) for name in names]
         tables.append(table_of([*rows, (step, rows[0][1], 2, 1)]))
-    found = estimate_degeneracies(tables)
-    assert found == [estimate_degeneracy(table) for table in tables]
-    assert len({id(one) for one in found}) < len(tables)
-    one, other = (table_of([(1, first, 2, 1), (1, "m", 2, 0)]) for first in "az")
-    assert estimate_degeneracies([one, other])[0] is not estimate_degeneracies([one, other])[1]
+    estimates = estimate_degeneracies(tables)
+    assert estimates == [estimate_degeneracy(table) for table in tables]
+    assert len({id(single) for single in estimates}) < len(tables)
+    single, other = (table_of([(1, first, 2, 1), (1, "m", 2, 0)]) for first in "az")
+    assert estimate_degeneracies([single, other])[0] is not estimate_degeneracies([single, other])[1]
 
 
 FEW = Resampling(num_resamples=400)
@@ -148,16 +148,16 @@ def visits(
 
 def test_shares_of_next_visits_by_hand() -> None:
     """a: dead, dead, live; b: live, live; c: live, dead; the order of the log does not matter."""
-    found = of(
+    result = of(
         *((3, "a", False), (1, "a", True), (2, "a", True)),
         *((1, "b", False), (2, "b", False)),
         *((2, "c", True), (1, "c", False)),
     )
-    assert found.num_returns == 4
-    assert found.after_dead.value == 1 / 2
-    assert found.after_live.value == 1 / 2
+    assert result.num_returns == 4
+    assert result.after_dead.value == 1 / 2
+    assert result.after_live.value == 1 / 2
     # step 2: dead after dead 1 of 1, after live 1 of 2, so 1/2; step 3 has no return after a live group
-    assert found.excess.value == pytest.approx(1 / 2)
+    assert result.excess.value == pytest.approx(1 / 2)
 
 
 def test_the_excess_is_that_of_mantel_and_haenszel() -> None:
@@ -176,15 +176,15 @@ def test_the_excess_is_that_of_mantel_and_haenszel() -> None:
 
 
 def test_two_groups_of_a_step_are_one_visit() -> None:
-    found = of((1, "a", True), (1, "a", False), (2, "a", True), (2, "b", False), (1, "b", True))
-    assert found.num_returns == 2
-    assert (found.after_live.value, found.after_dead.value) == (1.0, 0.0)
+    result = of((1, "a", True), (1, "a", False), (2, "a", True), (2, "b", False), (1, "b", True))
+    assert result.num_returns == 2
+    assert (result.after_live.value, result.after_dead.value) == (1.0, 0.0)
     assert of((1, "a", True), (1, "a", True)).excess.undefined == "no prompt comes back"
 
 
 def test_what_cannot_be_told_says_why() -> None:
     alone = of((1, "a", True), (2, "b", False))
-    assert {one.undefined for one in (alone.after_dead, alone.after_live, alone.excess)} == {"no prompt comes back"}
+    assert {first.undefined for first in (alone.after_dead, alone.after_live, alone.excess)} == {"no prompt comes back"}
     assert (alone.num_returns, alone.excess.num_units) == (0, 2)
     dead = of((1, "a", True), (2, "a", False), (1, "b", True), (2, "b", True))
     assert dead.after_dead.value == 1 / 2
@@ -193,13 +193,13 @@ def test_what_cannot_be_told_says_why() -> None:
     assert alive.after_dead.undefined == "every group before a return is alive"
     apart = of((1, "a", True), (2, "a", True), (1, "b", False), (3, "b", False))
     assert (apart.after_dead.value, apart.after_live.value) == (1.0, 0.0)
-    for one in (dead, alive, apart):
-        assert one.excess.undefined == "no step has returns after a dead group and after a live one"
+    for first in (dead, alive, apart):
+        assert first.excess.undefined == "no step has returns after a dead group and after a live one"
 
 
 def test_few_prompts_have_no_interval() -> None:
-    found = of(*((step, name, name == "a") for step in (1, 2) for name in "abc"))
-    assert (found.excess.value, found.excess.interval) == (1.0, None)
+    result = of(*((step, name, name == "a") for step in (1, 2) for name in "abc"))
+    assert (result.excess.value, result.excess.interval) == (1.0, None)
 
 
 ALIKE = {
@@ -215,15 +215,15 @@ ALIKE = {
 @pytest.mark.parametrize("name", ALIKE)
 def test_prompts_that_are_all_alike_do_not_persist(name: str) -> None:
     """The whole interval is above zero in 2.5 % of the logs, whatever the pass rate does over time."""
-    found = [visits(ALIKE[name], seed).excess for seed in range(120)]
-    false = sum(one.side_of_zero > 0 for one in found)
+    results = [visits(ALIKE[name], seed).excess for seed in range(120)]
+    false = sum(one.side_of_zero > 0 for one in results)
     assert false <= 12, false  # 5 % of 120 is 6, with three standard errors 13
-    assert abs(np.mean([one.value for one in found if one.value is not None])) < 0.03
+    assert abs(np.mean([one.value for one in results if one.value is not None])) < 0.03
 
 
 @pytest.mark.parametrize("shape", [{"num_prompts": 12, "epochs": 10, "a_step": 4}, {"num_prompts": 100, "size": 8}])
 def test_prompts_of_unequal_difficulty_persist(shape: dict[str, int]) -> None:
     rates = np.random.default_rng(5).beta(0.3, 0.3, 200)
-    found = [visits(lambda when, prompt, rng: rates[prompt], seed, **shape).excess for seed in range(20)]
-    assert sum(one.low > 0 for one in found) >= 12
-    assert all(one.high > 0.05 for one in found)
+    results = [visits(lambda when, prompt, rng: rates[prompt], seed, **shape).excess for seed in range(20)]
+    assert sum(one.low > 0 for one in results) >= 12
+    assert all(one.high > 0.05 for one in results)

@@ -104,13 +104,13 @@ def test_rare_passes_leave_room_for_prompts_that_differ(flipped: bool) -> None:
 def deals_by_hand(sizes: list[int], passing: int) -> dict[int, float]:
     """Disagreeing pairs -> chance, over all choices of the passing rollouts."""
     group = np.repeat(np.arange(len(sizes)), sizes)
-    found: dict[int, int] = {}
+    counts: dict[int, int] = {}
     for chosen in itertools.combinations(range(len(group)), passing):
         passed = np.bincount(group[list(chosen)], minlength=len(sizes))
         pairs = int(np.sum(passed * (np.array(sizes) - passed)))
-        found[pairs] = found.get(pairs, 0) + 1
-    total = sum(found.values())
-    return {pairs: count / total for pairs, count in found.items()}
+        counts[pairs] = counts.get(pairs, 0) + 1
+    total = sum(counts.values())
+    return {pairs: count / total for pairs, count in counts.items()}
 
 
 def by_column(rng: np.random.Generator, sizes: np.ndarray, passing: int, num_deals: int) -> np.ndarray:
@@ -166,19 +166,19 @@ def visited(rates: np.ndarray, shared: float, seed: int, *, size: int = 4, steps
 def test_what_rollouts_of_a_group_share_is_of_the_visit(shared: float) -> None:
     """One rate for all: 80 to 100 % of such logs were said to have prompts that differ."""
     few = Resampling(num_resamples=200)
-    found = [estimate_rate_parts(*visited(np.full(24, 0.4), shared, seed), resampling=few) for seed in range(40)]
-    assert sum(stays.low > 0 for stays, _ in found) <= 3
-    assert np.mean([of_visit.value for _, of_visit in found]) == pytest.approx(shared * 0.24, abs=0.006)
+    parts = [estimate_rate_parts(*visited(np.full(24, 0.4), shared, seed), resampling=few) for seed in range(40)]
+    assert sum(stays.low > 0 for stays, _ in parts) <= 3
+    assert np.mean([of_visit.value for _, of_visit in parts]) == pytest.approx(shared * 0.24, abs=0.006)
 
 
 def test_what_stays_with_prompts_is_their_variance() -> None:
     few = Resampling(num_resamples=200)
     rates = [np.random.default_rng(100 + seed).beta(2, 2, 40) for seed in range(40)]
-    found = [estimate_rate_parts(*visited(own, 0.1, seed), resampling=few) for seed, own in enumerate(rates)]
-    assert all(stays.low > 0 for stays, _ in found)
-    assert sum(stays.low <= 0.05 <= stays.high for stays, _ in found) >= 35  # Var of Beta(2, 2)
+    parts = [estimate_rate_parts(*visited(own, 0.1, seed), resampling=few) for seed, own in enumerate(rates)]
+    assert all(stays.low > 0 for stays, _ in parts)
+    assert sum(stays.low <= 0.05 <= stays.high for stays, _ in parts) >= 35  # Var of Beta(2, 2)
     truth = 0.1 * (0.25 - 0.05)
-    assert sum(of_visit.low <= truth <= of_visit.high for _, of_visit in found) >= 35
+    assert sum(of_visit.low <= truth <= of_visit.high for _, of_visit in parts) >= 35
 
 
 def test_prompts_that_never_return_do_not_say_what_stays() -> None:

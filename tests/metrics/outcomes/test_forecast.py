@@ -35,9 +35,9 @@ def test_chances_agree_with_scipy() -> None:
 
 
 def test_beta_binomial_finds_its_parameters() -> None:
-    found = fit_inflated_beta(PassCounts.of(*drawn(num_prompts=20_000)))
-    assert (found.a, found.b) == pytest.approx((0.5, 1.5), rel=0.06)
-    assert (found.at_zero, found.at_one, found.num_parameters) == (0.0, 0.0, 2)
+    fit = fit_inflated_beta(PassCounts.of(*drawn(num_prompts=20_000)))
+    assert (fit.a, fit.b) == pytest.approx((0.5, 1.5), rel=0.06)
+    assert (fit.at_zero, fit.at_one, fit.num_parameters) == (0.0, 0.0, 2)
 
 
 @pytest.mark.parametrize("ends", [(0.575, 0.0), (0.0, 0.3), (0.3, 0.3)])
@@ -47,11 +47,11 @@ def test_inflation_is_found_where_it_is(ends: tuple[float, float]) -> None:
     rates = np.where(kind < ends[0], 0.0, np.where(kind < sum(ends), 1.0, inner))
     # Groups of two sizes tell the two ends apart for each size of its own.
     n = np.where(np.arange(4000) % 2, 8, 12)
-    found = fit_inflated_beta(PassCounts.of(n, rng.binomial(n, rates)))
-    assert (found.at_zero, found.at_one) == pytest.approx(ends, abs=0.03)
-    assert (found.at_zero == 0.0, found.at_one == 0.0) == (ends[0] == 0.0, ends[1] == 0.0)
-    assert found.num_parameters == 2 + sum(end > 0 for end in ends)
-    assert (found.a, found.b) == pytest.approx((2.0, 2.0), rel=0.25)
+    fit = fit_inflated_beta(PassCounts.of(n, rng.binomial(n, rates)))
+    assert (fit.at_zero, fit.at_one) == pytest.approx(ends, abs=0.03)
+    assert (fit.at_zero == 0.0, fit.at_one == 0.0) == (ends[0] == 0.0, ends[1] == 0.0)
+    assert fit.num_parameters == 2 + sum(end > 0 for end in ends)
+    assert (fit.a, fit.b) == pytest.approx((2.0, 2.0), rel=0.25)
 
 
 def test_npmle_has_the_highest_likelihood() -> None:
@@ -151,16 +151,16 @@ def fitted_to(num_samples: np.ndarray, num_passing: np.ndarray) -> PassRates:
 @pytest.mark.parametrize(("at_zero", "at_one", "a"), [(0.575, 0.0, 2.0), (0.3, 0.3, 5.0)])
 def test_forecast_holds_where_prompts_are_out_of_reach(at_zero: float, at_one: float, a: float) -> None:
     """The regime in which a plain beta-binomial forecast held 36 to 47 times of 60."""
-    truth, held, given = InflatedBeta(a=a, b=a, at_zero=at_zero, at_one=at_one), 0, 0
+    truth, held, inputs = InflatedBeta(a=a, b=a, at_zero=at_zero, at_one=at_one), 0, 0
     for seed in range(20):
         rng = np.random.default_rng(seed)
         kind = rng.random(200)
         rates = np.where(kind < at_zero, 0.0, np.where(kind < at_zero + at_one, 1.0, rng.beta(a, a, 200)))
         forecast = fitted_to(np.full(200, 8), rng.binomial(8, rates)).pass_at_k(64)
-        given += forecast.is_defined
+        inputs += forecast.is_defined
         held += forecast.is_defined and forecast.low <= 1 - truth.all_fail(64) <= forecast.high
-    assert given >= 16
-    assert held >= given - 2
+    assert inputs >= 16
+    assert held >= inputs - 2
 
 
 def test_forecast_reaches_the_truth() -> None:

@@ -46,20 +46,20 @@ groups = st.tuples(st.integers(1, 4), st.sampled_from("abcdef"), st.integers(2, 
 @example([(1, "b", 2, 2), (1, "c", 2, 2), (2, "a", 2, 1)], "step")  # no prediction, so no gap
 def test_kinds_and_parts_add_up_exactly(rows: list[tuple[int, str, int, int]], base: BasePassRate) -> None:
     table = table_of(rows)
-    found = estimate_degeneracy(table, base_pass_rate=base, resampling=Resampling(num_resamples=50))
-    kinds = found.frac_all_pass.value + found.frac_all_fail.value + found.frac_tied.value
-    assert kinds == pytest.approx(found.frac_reward_zero_std.value)
-    if found.jensen_gap.undefined is None:
-        plain = found.frac_reward_zero_std.value - found.iid_prediction.value
-        assert found.jensen_gap.value == pytest.approx(plain if isinstance(base, float) else max(plain, 0.0))
+    estimates = estimate_degeneracy(table, base_pass_rate=base, resampling=Resampling(num_resamples=50))
+    kinds = estimates.frac_all_pass.value + estimates.frac_all_fail.value + estimates.frac_tied.value
+    assert kinds == pytest.approx(estimates.frac_reward_zero_std.value)
+    if estimates.jensen_gap.undefined is None:
+        plain = estimates.frac_reward_zero_std.value - estimates.iid_prediction.value
+        assert estimates.jensen_gap.value == pytest.approx(plain if isinstance(base, float) else max(plain, 0.0))
     else:
-        assert found.iid_prediction.undefined or "leaving one of" in found.jensen_gap.undefined
-    parts = split_gap(table, found.jensen_gap, base_pass_rate=base)
+        assert estimates.iid_prediction.undefined or "leaving one of" in estimates.jensen_gap.undefined
+    parts = split_gap(table, estimates.jensen_gap, base_pass_rate=base)
     if any(part.undefined for part in parts):
         reasons = ("different prompts", "leaving one of")
         assert all(any(reason in str(part.undefined) for reason in reasons) for part in parts)
     else:
-        assert sum(part.value for part in parts) == pytest.approx(found.jensen_gap.value, abs=1e-12)
+        assert sum(part.value for part in parts) == pytest.approx(estimates.jensen_gap.value, abs=1e-12)
 
 
 @pytest.mark.slow
@@ -79,7 +79,7 @@ def test_the_interval_holds_the_gap_at_the_logged_group_size(rates, num_groups: 
     rng = np.random.default_rng([num_groups, size])
     drawn = [rng.binomial(size, rates(rng, num_groups)) for _ in range(300)]
     logs = [table_of([(1, f"p{at}", size, int(c)) for at, c in enumerate(passed)]) for passed in drawn]
-    gaps = [found.jensen_gap for found in estimate_degeneracies(logs, resampling=Resampling(num_resamples=20))]
+    gaps = [estimates.jensen_gap for estimates in estimate_degeneracies(logs, resampling=Resampling(num_resamples=20))]
     assert sum(gap.low - 1e-9 <= truth <= gap.high + 1e-9 for gap in gaps) >= 275
     assert min(gap.low for gap in gaps) >= 0.0
 
@@ -136,11 +136,11 @@ def test_unequal_prompts_make_a_gap_within_a_step() -> None:
 
 
 def test_prediction_for_unequal_groups_is_the_mean_over_their_sizes() -> None:
-    found = estimate_degeneracy(table_of([(1, "a", 2, 1), (1, "b", 4, 2)]))
-    assert found.iid_prediction.value == pytest.approx((iid_prediction(0.5, 2) + iid_prediction(0.5, 4)) / 2)
+    estimates = estimate_degeneracy(table_of([(1, "a", 2, 1), (1, "b", 4, 2)]))
+    assert estimates.iid_prediction.value == pytest.approx((iid_prediction(0.5, 2) + iid_prediction(0.5, 4)) / 2)
 
 
 def test_given_pass_rate_replaces_that_of_the_log() -> None:
-    found = estimate_degeneracy(table_of([(1, f"p{i}", 4, 2) for i in range(6)]), base_pass_rate=0.9)
-    assert found.pass_rate.value == 0.5
-    assert found.iid_prediction.value == pytest.approx(0.9**4 + 0.1**4)
+    estimates = estimate_degeneracy(table_of([(1, f"p{i}", 4, 2) for i in range(6)]), base_pass_rate=0.9)
+    assert estimates.pass_rate.value == 0.5
+    assert estimates.iid_prediction.value == pytest.approx(0.9**4 + 0.1**4)

@@ -90,14 +90,14 @@ def test_large_groups_and_many_prompts_lose_no_digits(size: int) -> None:
 @pytest.mark.slow  # a simulation
 def test_spread_alone_makes_no_part_over_time() -> None:
     """480 prompts, 8 a step, one population: the plug-in says 0.05."""
-    found = []
+    results = []
     for seed in range(60):
         rng = np.random.default_rng(seed)
         rate = rng.binomial(4, rng.beta(0.7, 0.7, 480)) / 4
         rates = own_rates(np.repeat(np.arange(60), 8), np.arange(480).astype(str), np.full(480, 4), rate)
         assert not isinstance(rates, str)
-        found.append(rates.over_time[0])
-    assert abs(np.mean(found)) < 3 * np.std(found) / 60**0.5 < 0.005
+        results.append(rates.over_time[0])
+    assert abs(np.mean(results)) < 3 * np.std(results) / 60**0.5 < 0.005
 
 
 @pytest.mark.parametrize("rates", ["spread", "one", "few"])

@@ -42,10 +42,10 @@ def test_both_are_monotone_in_k(n: int, data: st.DataObject) -> None:
 def test_budget_beyond_the_samples_is_refused_not_one() -> None:
     with pytest.raises(ValueError, match="k = 10 draws need at least 10 samples, the fewest are 1"):
         pass_at_k([1], [0], 10)
-    ((one, _),) = estimate_pass_table([1], [0], [10])
-    assert one.undefined == "k = 10 exceeds the 1 samples of a prompt"
-    ((one, all_of_them),) = estimate_pass_table([9, 4], [0, 4], [8])
-    assert one.undefined == all_of_them.undefined == "k = 8 exceeds the samples of 1 of 2 prompts (fewest 4)"
+    ((first, _),) = estimate_pass_table([1], [0], [10])
+    assert first.undefined == "k = 10 exceeds the 1 samples of a prompt"
+    ((first, all_of_them),) = estimate_pass_table([9, 4], [0, 4], [8])
+    assert first.undefined == all_of_them.undefined == "k = 8 exceeds the samples of 1 of 2 prompts (fewest 4)"
 
 
 def test_no_prompts_have_no_estimate() -> None:
@@ -90,9 +90,9 @@ def best_of(m: float, num_prompts: int, n: int, seed: int = 0) -> tuple[Counts, 
 
 
 def test_best_of_m_has_the_factor_m_at_every_budget() -> None:
-    for found in compression_factors(*best_of(4, 4000, 64), [1, 2, 4, 8]):
-        assert found.factor.value == pytest.approx(4, rel=0.1)
-        assert found.at_least is None
+    for factor in compression_factors(*best_of(4, 4000, 64), [1, 2, 4, 8]):
+        assert factor.factor.value == pytest.approx(4, rel=0.1)
+        assert factor.at_least is None
 
 
 def test_the_factor_is_where_the_curves_meet() -> None:
@@ -104,31 +104,31 @@ def test_the_factor_is_where_the_curves_meet() -> None:
         curve.append(1 - np.mean(unsolved))
     target = float(np.mean(second[1] / 16))
     meets = brentq(lambda k: np.interp(k, range(17), curve) - target, 0, 16)
-    (found,) = compression_factors(first, second, [1])
-    assert found.factor.value == pytest.approx(meets)
+    (factor,) = compression_factors(first, second, [1])
+    assert factor.factor.value == pytest.approx(meets)
 
 
 def test_a_worse_policy_has_a_factor_below_one() -> None:
     first, second = best_of(4, 500, 16)
-    (found,) = compression_factors(second, first, [1])
-    assert 0 < found.factor.low < found.factor.value < found.factor.high < 1
+    (factor,) = compression_factors(second, first, [1])
+    assert 0 < factor.factor.low < factor.factor.value < factor.factor.high < 1
 
 
 def test_the_interval_holds_the_factor() -> None:
     held = 0
     for seed in range(40):
-        (found,) = compression_factors(*best_of(2, 600, 16, seed), [2])
-        held += found.factor.low <= 2 <= found.factor.high
+        (factor,) = compression_factors(*best_of(2, 600, 16, seed), [2])
+        held += factor.factor.low <= 2 <= factor.factor.high
     assert held >= 34
 
 
 def test_beyond_the_samples_of_the_first_there_is_a_lower_bound() -> None:
     first, second = best_of(16, 300, 16)
-    (found,) = compression_factors(first, second, [4])
-    assert found.factor.undefined == (
+    (factor,) = compression_factors(first, second, [4])
+    assert factor.factor.undefined == (
         "the 16 samples of the first may not reach the second's pass@4: m is open upwards"
     )
-    assert 3.5 <= found.at_least <= 4
+    assert 3.5 <= factor.at_least <= 4
     few = compression_factors((first[0][:8], first[1][:8] * 0), (first[0][:8], first[1][:8] * 0 + 1), [1])[0]
     assert "open upwards" in few.factor.undefined
     assert few.at_least is None
@@ -136,18 +136,18 @@ def test_beyond_the_samples_of_the_first_there_is_a_lower_bound() -> None:
 
 def test_nothing_to_reach_and_few_prompts() -> None:
     first = (np.full(5, 4), np.array([0, 1, 2, 3, 4]))
-    (found,) = compression_factors(first, (first[0], first[1] * 0), [1])
-    assert found.factor.undefined == "the second solves no prompt at k = 1, so no sample of the first is needed"
-    (found,) = compression_factors(first, first, [1])
-    assert (found.factor.value, found.factor.interval) == (pytest.approx(1.0), None)
-    (found,) = compression_factors(first, first, [5])
-    assert found.factor.undefined == "k = 5 exceeds the 4 samples of a prompt"
+    (factor,) = compression_factors(first, (first[0], first[1] * 0), [1])
+    assert factor.factor.undefined == "the second solves no prompt at k = 1, so no sample of the first is needed"
+    (factor,) = compression_factors(first, first, [1])
+    assert (factor.factor.value, factor.factor.interval) == (pytest.approx(1.0), None)
+    (factor,) = compression_factors(first, first, [5])
+    assert factor.factor.undefined == "k = 5 exceeds the 4 samples of a prompt"
 
 
 @pytest.mark.parametrize("m", [1, 8, 64])
 def test_no_sharpening_up_to_the_true_one_is_refuted_too_often(m: int) -> None:
-    found = [least_sharpening(*best_of(m, 300, 32, seed), resampling=FEW) for seed in range(40)]
-    assert sum(factor is not None and factor > m for factor in found) <= 4
+    bounds = [least_sharpening(*best_of(m, 300, 32, seed), resampling=FEW) for seed in range(40)]
+    assert sum(factor is not None and factor > m for factor in bounds) <= 4
 
 
 def test_prompts_solved_anew_refute_every_plausible_sharpening() -> None:

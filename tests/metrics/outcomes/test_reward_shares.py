@@ -15,9 +15,9 @@ PARTS = RNG.normal(size=(2, 240)) + 10 * GROUPS
 
 
 def test_correlation_is_pearsons_of_the_deviations() -> None:
-    one, two = (within_groups(part, GROUPS) for part in PARTS)
+    first, two = (within_groups(part, GROUPS) for part in PARTS)
     estimate = correlation_within(PARTS[0], PARTS[1], GROUPS, GROUPS)
-    assert estimate.value == pytest.approx(np.corrcoef(one, two)[0, 1])
+    assert estimate.value == pytest.approx(np.corrcoef(first, two)[0, 1])
     assert estimate.low < 0 < estimate.high
 
 

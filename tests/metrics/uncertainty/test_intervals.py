@@ -168,23 +168,23 @@ def without_each(values: np.ndarray) -> np.ndarray:
 
 def test_the_interval_of_a_mean_is_students() -> None:
     values = np.random.default_rng(0).normal(size=9)
-    found = jackknife(values.mean(), [without_each(values)], low=-9.0, high=9.0)
+    estimate = jackknife(values.mean(), [without_each(values)], low=-9.0, high=9.0)
     expected = stats.t.interval(0.95, 8, loc=values.mean(), scale=stats.sem(values))
-    assert (found.low, found.high) == pytest.approx(expected)
-    assert found.num_units == 9
+    assert (estimate.low, estimate.high) == pytest.approx(expected)
+    assert estimate.num_units == 9
 
 
 def test_the_variances_of_strata_add_up() -> None:
     values = np.random.default_rng(1).normal(size=(2, 6))
     left_out = [values.mean() + (without_each(row) - row.mean()) / 2 for row in values]
-    found = jackknife(values.mean(), left_out, low=-9.0, high=9.0)
+    estimate = jackknife(values.mean(), left_out, low=-9.0, high=9.0)
     error = np.sqrt(sum(stats.sem(row) ** 2 for row in values)) / 2
-    assert (found.high or 0.0) - values.mean() == pytest.approx(stats.t.ppf(0.975, 10) * error)
+    assert (estimate.high or 0.0) - values.mean() == pytest.approx(stats.t.ppf(0.975, 10) * error)
 
 
 def test_an_interval_stays_where_the_statistic_can_be() -> None:
-    found = jackknife(1.1, [[1.0, 1.9, 1.1, 1.3]], low=1.0, high=1.5)
-    assert (found.low, found.high) == (1.0, 1.5)
+    estimate = jackknife(1.1, [[1.0, 1.9, 1.1, 1.3]], low=1.0, high=1.5)
+    assert (estimate.low, estimate.high) == (1.0, 1.5)
 
 
 def test_what_hangs_on_one_unit_or_has_too_few_is_undefined() -> None:
@@ -208,21 +208,21 @@ def test_it_covers_the_mean_rank_of_rows_that_were_not_drawn(uneven: bool, least
         return rng.normal(size=(times, 2, 8, 20)) * sizes + 0.7
 
     truth, rows = float(ranks(draw(5000)).mean()), draw(300)
-    left_out = np.stack([ranks(np.delete(rows, place, axis=2)) for place in range(8)], axis=-1)
+    left_out = np.stack([ranks(np.delete(rows, index, axis=2)) for index in range(8)], axis=-1)
     inside = 0
     for mine, without in zip(ranks(rows), left_out, strict=True):
-        of_mean = [(mine.sum() - mine[place] + without[place]) / 2 for place in range(2)]
-        found = jackknife(float(mine.mean()), of_mean, low=1.0, high=8.0)
-        inside += (found.low or 0.0) <= truth <= (found.high or 0.0)
+        of_mean = [(mine.sum() - mine[index] + without[index]) / 2 for index in range(2)]
+        estimate = jackknife(float(mine.mean()), of_mean, low=1.0, high=8.0)
+        inside += (estimate.low or 0.0) <= truth <= (estimate.high or 0.0)
     assert inside / 300 >= least
 
 
 def test_of_one_sample_alone_the_crossed_interval_is_students() -> None:
     values = np.random.default_rng(3).normal(size=7)
-    found = crossed_jackknife(values.mean(), [without_each(values), np.full(5, values.mean())], low=-9.0, high=9.0)
+    estimate = crossed_jackknife(values.mean(), [without_each(values), np.full(5, values.mean())], low=-9.0, high=9.0)
     expected = stats.t.interval(0.95, 6, loc=values.mean(), scale=stats.sem(values))
-    assert found.interval == pytest.approx(expected)
-    assert found.num_units == 12
+    assert estimate.interval == pytest.approx(expected)
+    assert estimate.num_units == 12
 
 
 def test_the_crossed_interval_of_two_means_is_welchs() -> None:
@@ -230,13 +230,13 @@ def test_the_crossed_interval_of_two_means_is_welchs() -> None:
     rng = np.random.default_rng(4)
     first, second = rng.normal(size=6), 3 * rng.normal(size=9)
     left_out = [without_each(first) + second.mean(), first.mean() + without_each(second)]
-    found = crossed_jackknife(first.mean() + second.mean(), left_out, low=-99.0, high=99.0)
+    estimate = crossed_jackknife(first.mean() + second.mean(), left_out, low=-99.0, high=99.0)
     welch = stats.ttest_ind(first, -second, equal_var=False).confidence_interval(0.95)
-    assert found.interval == pytest.approx((welch.low, welch.high))
+    assert estimate.interval == pytest.approx((welch.low, welch.high))
     cut = crossed_jackknife(first.mean() + second.mean(), left_out, low=-0.01, high=0.01)
     assert (cut.low, cut.high) == (-0.01, 0.01)
 
 
 def test_where_no_unit_changes_anything_there_is_no_crossed_interval() -> None:
-    found = crossed_jackknife(0.25, [np.full(4, 0.25), np.full(3, 0.25)], low=0.0, high=1.0)
-    assert (found.value, found.interval, found.num_units) == (0.25, None, 7)
+    estimate = crossed_jackknife(0.25, [np.full(4, 0.25), np.full(3, 0.25)], low=0.0, high=1.0)
+    assert (estimate.value, estimate.interval, estimate.num_units) == (0.25, None, 7)

@@ -62,10 +62,10 @@ def test_flips_to_one_side_are_scipys(values: list[float]) -> None:
 
 def test_twenty_pairs_are_exact() -> None:
     values = np.random.default_rng(1).normal(0.4, 1.0, size=20)
-    places = np.arange(2**20)
+    indices = np.arange(2**20)
     sums = np.zeros(2**20)
     for bit, value in enumerate(values):
-        sums += np.where(places >> bit & 1, -value, value)
+        sums += np.where(indices >> bit & 1, -value, value)
     assert sign_flip_p_value(values) == np.mean(np.abs(sums) >= abs(values.sum()) - 1e-9)
 
 
@@ -103,7 +103,7 @@ def test_holm_never_lowers_and_keeps_the_order(p_values: list[float]) -> None:
     corrected = holm(p_values)
     assert all(after is not None and before <= after <= 1 for before, after in zip(p_values, corrected, strict=True))
     order = np.argsort(p_values, kind="stable")
-    assert np.all(np.diff([corrected[place] or 0.0 for place in order]) >= 0)
+    assert np.all(np.diff([corrected[index] or 0.0 for index in order]) >= 0)
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=8))

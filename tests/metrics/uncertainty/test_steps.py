@@ -31,9 +31,9 @@ def test_two_stretches_of_one_process_seldom_differ_beyond_their_intervals(corre
     rng = np.random.default_rng(1)
     apart = 0
     for _ in range(300):
-        one, two = (mean_of_steps(course[-20:], course) for course in persistent(rng, 200, correlation).reshape(2, 100))
-        reach = np.hypot(one.ends[1] - (one.value or 0.0), two.ends[1] - (two.value or 0.0))
-        apart += abs((one.value or 0.0) - (two.value or 0.0)) > reach
+        a, b = (mean_of_steps(course[-20:], course) for course in persistent(rng, 200, correlation).reshape(2, 100))
+        reach = np.hypot(a.ends[1] - (a.value or 0.0), b.ends[1] - (b.value or 0.0))
+        apart += abs((a.value or 0.0) - (b.value or 0.0)) > reach
     assert apart <= 0.05 * 300
 
 
@@ -109,15 +109,15 @@ def test_a_trend_of_noise_that_persists_is_seldom_taken_for_one(correlation: flo
 
 def test_a_trend_that_is_there_is_seen() -> None:
     rng = np.random.default_rng(0)
-    found = [trend(np.arange(30), np.linspace(0, 3, 30) + rng.normal(size=30)).side_of_zero for _ in range(100)]
-    assert found.count(1) > 75
+    changes = [trend(np.arange(30), np.linspace(0, 3, 30) + rng.normal(size=30)).side_of_zero for _ in range(100)]
+    assert changes.count(1) > 75
 
 
 def test_within_units_that_are_all_there_it_is_the_trend_of_the_means() -> None:
     rng = np.random.default_rng(0)
     values = rng.normal(size=(12, 4)) + np.arange(4)
-    found = trend_within(np.repeat(np.arange(12), 4), np.tile(np.arange(4), 12), values.ravel())
-    assert found.value == pytest.approx(trend(np.arange(12), values.mean(axis=1)).value)
+    change = trend_within(np.repeat(np.arange(12), 4), np.tile(np.arange(4), 12), values.ravel())
+    assert change.value == pytest.approx(trend(np.arange(12), values.mean(axis=1)).value)
 
 
 def test_within_units_a_change_of_units_is_no_change() -> None:
@@ -159,10 +159,10 @@ def found(values: dict[int, float], step: int, chosen_from: int = 1) -> Deviatio
 def test_it_is_the_median_absolute_deviation_of_logarithms(seed: int) -> None:
     values = np.exp(np.random.default_rng(seed).normal(size=31))
     logs = np.log(values)
-    others = logs[:-1]
-    spread = 1.4826 * np.median(np.abs(others - np.median(others)))
+    rest = logs[:-1]
+    spread = 1.4826 * np.median(np.abs(rest - np.median(rest)))
     deviation = found(dict(enumerate(values.tolist())), 30)
-    assert deviation.deviation == pytest.approx((logs[-1] - np.median(others)) / spread)
+    assert deviation.deviation == pytest.approx((logs[-1] - np.median(rest)) / spread)
     assert deviation.times == pytest.approx(values[-1] / np.median(values[:-1]))
     assert deviation.num_neighbors == 30
 
@@ -226,11 +226,11 @@ def test_the_most_deviating_step_is_that_of_a_walk_over_all(seed: int) -> None:
     values = dict(zip(steps.tolist(), numbers.tolist(), strict=True))
     for step in rng.choice(steps, 5).tolist():
         values[step] = float(rng.choice([math.nan, 0.0, 1.0]))
-    found = {step: deviation_of(values, step, num_chosen_from=1) for step in values if math.isfinite(values[step])}
-    known = {step: one.deviation for step, one in found.items() if isinstance(one, Deviation)}
-    assert most_deviating(values) == max(known, key=lambda step: known[step], default=None)
+    deviations = {step: deviation_of(values, step, num_chosen_from=1) for step in values if math.isfinite(values[step])}
+    expected = {step: first.deviation for step, first in deviations.items() if isinstance(first, Deviation)}
+    assert most_deviating(values) == max(expected, key=lambda step: expected[step], default=None)
     lowest = 0.0 if seed % 2 == 0 else -math.inf  # numbers of both signs include zeros
-    for step, one in found.items():  # the neighbors by a sort of all steps
-        others = [at for at, value in values.items() if at != step and lowest < value < math.inf]
-        nearest = sorted(others, key=lambda at: (abs(at - step), at))[:NUM_NEIGHBORS]
-        assert not isinstance(one, Deviation) or one.typical == np.median([values[at] for at in nearest])
+    for step, first in deviations.items():  # the neighbors by a sort of all steps
+        rest = [at for at, value in values.items() if at != step and lowest < value < math.inf]
+        nearest = sorted(rest, key=lambda at: (abs(at - step), at))[:NUM_NEIGHBORS]
+        assert not isinstance(first, Deviation) or first.typical == np.median([values[at] for at in nearest])

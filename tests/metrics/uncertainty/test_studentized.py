@@ -30,8 +30,8 @@ def test_rows_are_summed_in_the_order_of_first_rows(labels: Sequence[Any]) -> No
     table = np.arange(2.0 * len(labels)).reshape(-1, 2)
     expected: dict[Any, list[float]] = {}
     for label, (first, second) in zip(labels, table.tolist(), strict=True):
-        one = expected.setdefault(label, [0.0, 0.0])
-        one[0], one[1] = one[0] + first, one[1] + second
+        single = expected.setdefault(label, [0.0, 0.0])
+        single[0], single[1] = single[0] + first, single[1] + second
     assert cluster_sums(table, labels).tolist() == list(expected.values())
 
 
@@ -113,8 +113,8 @@ def test_tables_together_have_the_intervals_of_each(sizes: list[int]) -> None:
 
     together = student_intervals(statistic, tables, resampling=resampling)
     for table, intervals in zip(tables, together, strict=True):
-        ((mean, one),) = student_intervals(statistic, [table], resampling=resampling)
-        assert one is None
+        ((mean, first),) = student_intervals(statistic, [table], resampling=resampling)
+        assert first is None
         assert intervals == [mean and pytest.approx(mean, abs=1e-12), None]
     assert together[-1] == [None, None]
     assert (together[0][0] is None) == (sizes[0] < studentized.MIN_UNITS or len(sizes) == 1)
@@ -124,6 +124,6 @@ def test_resamples_without_a_rare_unit_say_nothing_of_the_error() -> None:
     rare, common = (np.column_stack([column, np.ones(30)]) for column in (np.eye(1, 30)[0], draws(0, 30)))
     resampling = Resampling(num_resamples=500)
     ((alone, _),) = student_intervals(lambda sums: sums / 30, [rare], resampling=resampling)
-    ((beside, _), _) = student_intervals(lambda sums: sums / 30, [rare, common], resampling=resampling)
+    ((extra, _), _) = student_intervals(lambda sums: sums / 30, [rare, common], resampling=resampling)
     assert alone is not None
-    assert beside == pytest.approx(alone, abs=1e-12)
+    assert extra == pytest.approx(alone, abs=1e-12)

@@ -207,16 +207,16 @@ def judged(browser: Browser, page: Path, pictures: Path | None = None) -> tuple[
             if pictures is not None:
                 for number, picture in enumerate(tab.pictures(), start=1):
                     (pictures / f"{page.stem}_{view}_{number:02}.png").write_bytes(picture)
-            wrong += [f"{view}: {kind}: {one}" for kind, found in tab.run(AUDIT).items() for one in found]
+            wrong += [f"{view}: {kind}: {one}" for kind, result in tab.run(AUDIT).items() for one in result]
     if pictures is not None:
         (pictures / f"{page.stem}.pdf").write_bytes(paper)
     figures = Figures(page.stat().st_size, max(times), num_sheets(paper))
     wrong += [
-        f"{found:,.0f} {unit}, at most {most:,.0f}"
-        for found, most, unit in zip(
+        f"{result:,.0f} {unit}, at most {most:,.0f}"
+        for result, most, unit in zip(
             figures, (MOST_BYTES, MOST_MILLISECONDS, MOST_SHEETS), ("bytes", "ms to open", "sheets"), strict=True
         )
-        if found > most
+        if result > most
     ]
     return figures, wrong
 

@@ -71,15 +71,15 @@ def test_the_audit_notices_what_is_wrong(browser: Browser, tmp_path: Path) -> No
     with opened(browser, page) as tab:
         assert any("no" in words for words in tab.console())
         assert tab.requests() == ["http://127.0.0.1:9/pixel"]
-        found = tab.run(AUDIT)
-    assert ["pale" in one for one in found["contrast"]] == [True]
-    assert ["tiny" in one for one in found["small"]] == [True]
-    assert ["beyond" in one for one in found["cut"]] == [True]
-    assert ["one" in one and "two" in one for one in found["overlap"]] == [True]
-    assert [one.startswith("BUTTON") for one in found["unnamed"]] == [True]
-    assert ["BUTTON" in one for one in found["target"]] == [True]
-    assert [one[:6] for one in found["structure"]] == ["two el", "#gone ", "H3 aft", "no lan"]
-    assert found["wide"]
+        result = tab.run(AUDIT)
+    assert ["pale" in one for one in result["contrast"]] == [True]
+    assert ["tiny" in one for one in result["small"]] == [True]
+    assert ["beyond" in one for one in result["cut"]] == [True]
+    assert ["one" in one and "two" in one for one in result["overlap"]] == [True]
+    assert [one.startswith("BUTTON") for one in result["unnamed"]] == [True]
+    assert ["BUTTON" in one for one in result["target"]] == [True]
+    assert [one[:6] for one in result["structure"]] == ["two el", "#gone ", "H3 aft", "no lan"]
+    assert result["wide"]
     _, wrong = judged(browser, page)
     assert {one.split(":")[0] for one in wrong} == set(VIEWS)
 
@@ -94,17 +94,17 @@ def test_nothing_is_wrong_with_a_page(browser: Browser, page: str, tmp_path: Pat
 def test_the_script_works(browser: Browser, tmp_path: Path) -> None:
     """Its own try-out: the cursor under a key, rollouts by kind and share, steps chosen on a chart, a table sorted."""
     with opened(browser, page_of(render_page(run_report()), tmp_path)) as tab:
-        found = tab.run((Path(__file__).parent / "trial.js").read_text(encoding="utf-8"))
+        result = tab.run((Path(__file__).parent / "trial.js").read_text(encoding="utf-8"))
         assert tab.console() == []
-    assert found["tip"].splitlines()[0] == "step 2"
-    assert found["tip"].splitlines()[2] == "gaps  none"
-    assert found["cursors"] == 2
-    assert found["shown"] == ["1 of 2 groups", 1]
-    assert found["order"] == ["0.4", "0.1"]
-    assert found["chosen"] == [2, 0]
-    assert found["released"] == [0, 2]
-    assert found["sorted"] == ["9", "10", "100"]
-    assert found["copy"] == ["Copy"]
+    assert result["tip"].splitlines()[0] == "step 2"
+    assert result["tip"].splitlines()[2] == "gaps  none"
+    assert result["cursors"] == 2
+    assert result["shown"] == ["1 of 2 groups", 1]
+    assert result["order"] == ["0.4", "0.1"]
+    assert result["chosen"] == [2, 0]
+    assert result["released"] == [0, 2]
+    assert result["sorted"] == ["9", "10", "100"]
+    assert result["copy"] == ["Copy"]
 
 
 def test_a_table_of_many_rows_has_a_filter(browser: Browser, tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def in_conflict(folder: Path) -> Path:
         logps = -rng.random((48, 3))
         columns = {
             "step": [step] * 48,
-            "prompt": [f"q{place}" for place in range(12) for _ in range(4)],
+            "prompt": [f"q{index}" for index in range(12) for _ in range(4)],
             "completion": ["abc"] * 48,
             "correct": correct.ravel(),
             "short": short.ravel(),
@@ -104,8 +104,8 @@ def in_conflict(folder: Path) -> Path:
 
 def of_rewards(file: Path, rewards: list[list[float]]) -> Path:
     rows = [
-        {"prompt": f"q{place % 8}", "group_id": f"g{place}", "step": 1 + place // 8, "reward": reward}
-        for place, group in enumerate(rewards)
+        {"prompt": f"q{index % 8}", "group_id": f"g{index}", "step": 1 + index // 8, "reward": reward}
+        for index, group in enumerate(rewards)
         for reward in group
     ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))

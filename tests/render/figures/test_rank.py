@@ -106,11 +106,11 @@ def test_the_legend_of_spectra_says_what_a_row_is(rows: RowKind, legend: str) ->
 
 def test_a_weight_without_a_gradient_has_no_cell_of_sparsity() -> None:
     report = sparse_weight_report()
-    *others, last = sorted((one for one in report.sparsity if one.tensor is not None), key=lambda one: one.step)
-    report = replace(report, sparsity=(*others, replace(last, gini=ZERO)))
+    *rest, last = sorted((one for one in report.sparsity if one.tensor is not None), key=lambda one: one.step)
+    report = replace(report, sparsity=(*rest, replace(last, gini=ZERO)))
     axes = draw_figures(report)["rank_layers_sparsity"].axes[0]
     cells = [text for text in axes.texts if re.fullmatch(r"0\.\d\d", text.get_text())]
-    assert len(cells) == sum(one.step == last.step for one in others) > 0
+    assert len(cells) == sum(one.step == last.step for one in rest) > 0
 
 
 def test_one_step_has_no_course() -> None:
@@ -146,7 +146,7 @@ def test_spectra_and_nulls_are_drawn_where_any_group_lives() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tensor", "place"),
+    ("tensor", "index"),
     [
         ("model.layers.11.mlp.up_proj.weight", ("11", "up_proj")),
         ("transformer.h.3.attn.c_attn.weight", ("3", "c_attn")),
@@ -154,5 +154,5 @@ def test_spectra_and_nulls_are_drawn_where_any_group_lives() -> None:
         ("lm_head.weight", ("outside", "lm_head")),
     ],
 )
-def test_a_tensor_stands_in_its_layer_and_module(tensor: str, place: tuple[str, str]) -> None:
-    assert heat_map_cell(tensor) == place
+def test_a_tensor_stands_in_its_layer_and_module(tensor: str, index: tuple[str, str]) -> None:
+    assert heat_map_cell(tensor) == index

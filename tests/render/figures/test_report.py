@@ -22,8 +22,8 @@ def with_chart(chart: Chart) -> object:
 
 def test_every_chart_is_drawn_and_named_for_its_section() -> None:
     assert list(draw_figures(REPORT)) == ["signal_1", "signal_2", "signal_3"]
-    beside = replace(INDEX, sections=REPORT.sections[:1])
-    assert list(draw_figures(beside)) == ["signal_1", "signal_2", "signal_3"]
+    extra = replace(INDEX, sections=REPORT.sections[:1])
+    assert list(draw_figures(extra)) == ["signal_1", "signal_2", "signal_3"]
     assert draw_figures(INDEX) == {}
 
 
@@ -55,7 +55,7 @@ def test_a_long_name_of_a_bar_has_room_and_the_longest_bar_is_in_the_title() -> 
 
 def test_a_title_says_where_lines_begin_and_end() -> None:
     def title(*values: tuple[float | None, ...], kind: ChartKind = "lines") -> str:
-        series = tuple(Series(name=f"run {place}", values=one) for place, one in enumerate(values))
+        series = tuple(Series(name=f"run {index}", values=one) for index, one in enumerate(values))
         chart = Chart(title="Reward", kind=kind, places=(1, 2, 3), series=series)
         (figure,) = draw_figures(with_chart(chart)).values()
         return figure.texts[0].get_text()

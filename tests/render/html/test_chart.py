@@ -185,8 +185,8 @@ def test_bars_of_nothing_have_no_width() -> None:
 
 
 def course(values: list[float | None]) -> Chart:
-    places = tuple(range(1, len(values) + 1))
-    return Chart(title="t", kind="lines", places=places, series=(Series(name="s", values=tuple(values)),))
+    indices = tuple(range(1, len(values) + 1))
+    return Chart(title="t", kind="lines", places=indices, series=(Series(name="s", values=tuple(values)),))
 
 
 @pytest.mark.parametrize("length", [1, 2, 159, 160, 161, 320, 321, 600, 1000, 4801])

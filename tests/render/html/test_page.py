@@ -373,9 +373,9 @@ def test_a_second_number_stands_behind_an_arrow() -> None:
 
 def test_the_line_has_the_course_without_its_gaps() -> None:
     svg = ElementTree.fromstring(DEAD.line)
-    places = [tuple(map(float, point.split(","))) for point in svg[0].get("points", "").split()]
-    assert [x for x, _ in places] == [2.0, 118.0]
-    assert places[0][1] < places[1][1]
+    indices = [tuple(map(float, point.split(","))) for point in svg[0].get("points", "").split()]
+    assert [x for x, _ in indices] == [2.0, 118.0]
+    assert indices[0][1] < indices[1][1]
 
 
 def test_a_course_of_one_step_is_none_and_a_long_one_is_put_together() -> None:

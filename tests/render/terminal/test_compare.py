@@ -61,9 +61,9 @@ def test_a_difference_without_an_interval_says_why() -> None:
 
 def test_of_two_cells_what_cannot_be_compared_is_a_line_with_its_reason() -> None:
     report = comparison(2)
-    first, *others = report.pairs
+    first, *rest = report.pairs
     lost = replace(first, difference=Estimate.undefined_because("no seed"), within_runs=None, undefined="no seed")
-    text = printed(replace(report, pairs=(lost, *others)))
+    text = printed(replace(report, pairs=(lost, *rest)))
     assert f"Not compared: {first.metric} (no seed)." in text
     assert not any(line.startswith(f"{first.metric} ") for line in text.splitlines())
 

@@ -64,8 +64,8 @@ def test_a_long_run_joins_neighboring_steps() -> None:
     first = [step.frac_reward_zero_std.value for step in report.by_step[:10]]
     assert rows[0][2] == f"{sum(share for share in first if share is not None) / 10:.3f}"
     assert "Each row joins about 10 steps" in " ".join(text.split())
-    whole = printed(render_table(examples.degeneracy_report(num_steps=80), ("steps",)))
-    assert "Each row joins" not in whole
+    full = printed(render_table(examples.degeneracy_report(num_steps=80), ("steps",)))
+    assert "Each row joins" not in full
 
 
 def test_windows_that_were_asked_for_are_part_of_the_answer() -> None:
@@ -80,7 +80,7 @@ def without_pass_rate(report: DegeneracyReport, num_steps: int) -> DegeneracyRep
     """The first so many steps have none, and neither has the log."""
     none = Estimate.undefined_because("rewards have no threshold")
     steps = tuple(
-        replace(row, pass_rate=none) if place < num_steps else row for place, row in enumerate(report.by_step)
+        replace(row, pass_rate=none) if index < num_steps else row for index, row in enumerate(report.by_step)
     )
     return replace(examples.with_steps(report, steps), pass_rate=none, iid_prediction=none)
 

@@ -125,9 +125,9 @@ def test_held_out_prompts_have_their_ranking_and_what_was_read_of_them() -> None
 
 def test_a_critical_batch_that_is_not_known_says_the_least_it_can_be() -> None:
     report = formulation_report()
-    known = words(report, "signal")
-    assert "25.8 [13.3, 160]" in known
-    assert "0.04 [-0.01, 0.09]" in known
+    expected = words(report, "signal")
+    assert "25.8 [13.3, 160]" in expected
+    assert "0.04 [-0.01, 0.09]" in expected
     reason = Estimate.undefined_because("the signal may be zero, so no number of groups is too large")
     updates = tuple(replace(update, critical_batch_size=reason) for update in report.formulations)
     text = words(replace(report, formulations=updates), "signal")
@@ -306,17 +306,17 @@ def test_a_rank_of_one_live_group_says_why_it_has_no_interval() -> None:
 
 @pytest.mark.parametrize("report", KINDS.values(), ids=KINDS)
 def test_a_number_has_an_interval_or_the_table_says_why_not(report: RankReport) -> None:
-    whole = set(printed(render_table(report)).splitlines())
+    full = set(printed(render_table(report)).splitlines())
     reasons = (FACTS, IN_THE_FILES, "no interval: ", "No interval at step")
     for name in set(TABLES["rank"]) - {"findings", "engine"}:
         shown = printed(render_table(report, (name,)))
-        added = "\n".join(line for line in shown.splitlines() if name == "steps" or line not in whole)
+        added = "\n".join(line for line in shown.splitlines() if name == "steps" or line not in full)
         alone = re.findall(r"(?<![\d.,[-])-?\d+\.\d{2,3}(?![\d\]])(?!,)(?! \[)", added)
         assert not alone or any(reason in " ".join(shown.split()) for reason in reasons), (name, alone)
 
 
 def test_a_number_that_is_the_same_in_every_group_says_so() -> None:
-    (whole,) = (replace(one, relative_noise={"group_mean": Estimate.exact(0.77)}) for one in REPORT.baselines)
-    text = words(replace(REPORT, baselines=(whole,)), "baselines")
+    (full,) = (replace(one, relative_noise={"group_mean": Estimate.exact(0.77)}) for one in REPORT.baselines)
+    text = words(replace(REPORT, baselines=(full,)), "baselines")
     assert "group_mean 0.77¹" in text
     assert "¹ no interval: too few groups have a gradient, or all have this very value" in text

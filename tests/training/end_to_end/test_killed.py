@@ -77,11 +77,11 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrainConfig]:
 def test_a_run_killed_twice_equals_the_uninterrupted(
     short_run: Callable[..., Path], killed: dict[str, TrainConfig], name: str
 ) -> None:
-    run, whole = train(killed[name], resume=True), short_run(**LONG, advantage=name)
-    assert_same_run(run, whole)
-    kept, expected = checkpoint_path(run, 7), checkpoint_path(whole, 7)
-    assert (kept / MEMORY).read_bytes() == (expected / MEMORY).read_bytes()
+    run, full = train(killed[name], resume=True), short_run(**LONG, advantage=name)
+    assert_same_run(run, full)
+    remaining, expected = checkpoint_path(run, 7), checkpoint_path(full, 7)
+    assert (remaining / MEMORY).read_bytes() == (expected / MEMORY).read_bytes()
     assert [number for number in (2, 4, 6, 7) if (checkpoint_path(run, number) / MEMORY).is_file()] == [7]
     if name == "token_critic":  # its head and the state of its optimizer
-        assert (kept / MEMORY_ARRAYS).read_bytes() == (expected / MEMORY_ARRAYS).read_bytes()
-        assert json.loads((kept / MEMORY).read_text()) == {"num_updates": 7.0}
+        assert (remaining / MEMORY_ARRAYS).read_bytes() == (expected / MEMORY_ARRAYS).read_bytes()
+        assert json.loads((remaining / MEMORY).read_text()) == {"num_updates": 7.0}

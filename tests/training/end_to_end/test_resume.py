@@ -34,8 +34,8 @@ def test_resumed_run_equals_the_uninterrupted(
 
 def test_adapter_and_optimizer_resume(short_run: Callable[..., Path], tmp_path: Path) -> None:
     config = interrupted(tmp_path / "run", (5, "steps"), lora_rank=2)
-    whole = short_run(**LONG, lora_rank=2)
-    assert_same_run(train(config, resume=True), whole, weights="adapter_model.safetensors")
+    full = short_run(**LONG, lora_rank=2)
+    assert_same_run(train(config, resume=True), full, weights="adapter_model.safetensors")
 
 
 @pytest.mark.parametrize("sampling", ["dynamic", "reallocated"])

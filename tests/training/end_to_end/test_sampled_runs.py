@@ -69,8 +69,8 @@ def test_dynamic_batches_are_full_of_live_groups(short_run: MakeRun) -> None:
         assert metrics["num_groups"] == 4
         assert metrics["num_sampled_groups"] == 4 + metrics["num_resampled_groups"]
         assert metrics["num_sampled_rollouts"] == 4 * metrics["num_sampled_groups"]
-        kept = sum(len(rollout.completion_ids or ()) for group in groups for rollout in group.rollouts)
-        assert metrics["num_sampled_tokens"] - metrics["num_discarded_tokens"] == kept
+        remaining = sum(len(rollout.completion_ids or ()) for group in groups for rollout in group.rollouts)
+        assert metrics["num_sampled_tokens"] - metrics["num_discarded_tokens"] == remaining
     assert metrics is not None
     assert metrics["num_sampled_degenerate_groups"] > 0
     # the first round is what fixed sampling has
@@ -145,6 +145,6 @@ def test_ranks_of_ragged_groups(short_run: MakeRun) -> None:
     report = measure_rank(
         short_run(sampling="reallocated", advantage="batch_mean"), steps=[1], advantages=["logged", "all"]
     )
-    whole = {s.label.advantage: s.ranks.effective_rank.value for s in report.spectra if s.label.group_id is None}
-    assert whole["logged"] is not None
+    full = {s.label.advantage: s.ranks.effective_rank.value for s in report.spectra if s.label.group_id is None}
+    assert full["logged"] is not None
     assert len({point.group_size for point in report.curve if point.advantage == "sign"}) > 1

@@ -44,9 +44,9 @@ def launched(folder: Path, *arguments: str, until: int = 0) -> tuple[int, str]:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sharded")
-    code, said = launched(folder, *SETTINGS)
-    assert code == 0, said
-    assert said.count("wrote the run run") == 1
+    code, output = launched(folder, *SETTINGS)
+    assert code == 0, output
+    assert output.count("wrote the run run") == 1
     return folder / "run"
 
 
@@ -64,9 +64,9 @@ def test_a_sharded_run_is_read_like_any_other(whole: Path) -> None:
 def test_its_held_out_samples_are_of_whole_checkpoints(whole: Path, when: str, num_updates: int) -> None:
     policy = load_trained_policy(str(checkpoint_path(whole, num_updates)), dtype="float32", chat=False)
     task = load_task(TrainConfig.from_json(read_manifest(whole).config))
-    told = {"num_samples": 4, "rows_at_once": 16, "max_completion_length": 27, "temperature": 1.0, "seed": 0}
+    reported = {"num_samples": 4, "rows_at_once": 16, "max_completion_length": 27, "temperature": 1.0, "seed": 0}
     lines = heldout_path(whole, when).read_text().splitlines()  # type: ignore[arg-type]
-    assert [json.loads(line)["completion"] for line in lines] == sample(policy, task.heldout, **told)  # type: ignore[arg-type]
+    assert [json.loads(line)["completion"] for line in lines] == sample(policy, task.heldout, **reported)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
@@ -74,8 +74,8 @@ def test_a_sharded_run_that_was_cut_off_goes_on_as_if_nothing_had_been(whole: Pa
     assert launched(tmp_path, *SETTINGS, until=3)[0] != 0
     assert (checkpoint_path(tmp_path / "run", 2) / "optimizer.bin").is_file()
     assert not checkpoint_path(tmp_path / "run", 4).exists()
-    code, said = launched(tmp_path, "--resume", *SETTINGS)
-    assert code == 0, said
+    code, output = launched(tmp_path, "--resume", *SETTINGS)
+    assert code == 0, output
     for step in range(1, 5):
         assert step_path(tmp_path / "run", step).read_bytes() == step_path(whole, step).read_bytes()
     for name in (Path("checkpoints/checkpoint-4/model.safetensors"), Path("heldout/after.jsonl")):
@@ -87,8 +87,8 @@ def test_a_sharded_run_that_was_cut_off_goes_on_as_if_nothing_had_been(whole: Pa
 @pytest.fixture
 def sharded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Become the first of two processes that share a model."""
-    told = {"FSDP_VERSION": "2", "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT", "WORLD_SIZE": "2", "RANK": "0"}
-    for name, value in ({"ACCELERATE_USE_FSDP": "true"} | told).items():
+    reported = {"FSDP_VERSION": "2", "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT", "WORLD_SIZE": "2", "RANK": "0"}
+    for name, value in ({"ACCELERATE_USE_FSDP": "true"} | reported).items():
         monkeypatch.setenv(name, value)
 
 

@@ -21,9 +21,9 @@ MARGIN = re.compile(r"within ([\d.]+) of it|the margin is ([\d.]+)")
 def table_of(text: str, *columns: str) -> list[dict[str, str]]:
     """The rows of the table of a text that begins with these columns."""
     lines = text.splitlines()
-    at = next(place for place, line in enumerate(lines) if line.startswith(f"| {' | '.join(columns)} |"))
+    at = next(index for index, line in enumerate(lines) if line.startswith(f"| {' | '.join(columns)} |"))
     rows = [[cell.strip().strip("*") for cell in line.strip("|").split(" | ")] for line in lines[at:]]
-    end = next((place for place, line in enumerate(lines[at:]) if not line.startswith("|")), len(rows))
+    end = next((index for index, line in enumerate(lines[at:]) if not line.startswith("|")), len(rows))
     return [dict(zip(rows[0], row, strict=True)) for row in rows[2:end]]
 
 
@@ -33,13 +33,13 @@ def generated(page: str, part: str) -> str:
 
 def numbers_of(file: Path) -> dict[tuple[str, str], dict[int, float]]:
     """Arm and metric -> seed -> number."""
-    found: dict[tuple[str, str], dict[int, float]] = {}
+    by_name: dict[tuple[str, str], dict[int, float]] = {}
     with file.open(newline="") as stream:
         for row in csv.DictReader(stream):
             for metric in list(row)[3:]:
                 if row[metric]:
-                    found.setdefault((row["arm"], metric), {})[int(row["seed"])] = float(row[metric])
-    return found
+                    by_name.setdefault((row["arm"], metric), {})[int(row["seed"])] = float(row[metric])
+    return by_name
 
 
 def flipped(numbers: np.ndarray) -> np.ndarray:
@@ -60,20 +60,20 @@ def half_of(numbers: np.ndarray) -> float:
 
 
 def same_pair(printed: str, change: np.ndarray) -> None:
-    found = PAIR.match(printed)
-    assert found, printed
-    assert float(found["value"]) == pytest.approx(change.mean(), abs=5.1e-4)
-    if found["low"] is None:
+    result = PAIR.match(printed)
+    assert result, printed
+    assert float(result["value"]) == pytest.approx(change.mean(), abs=5.1e-4)
+    if result["low"] is None:
         assert np.ptp(change) == 0
     else:
         ends = (change.mean() - half_of(change), change.mean() + half_of(change))
-        assert (float(found["low"]), float(found["high"])) == pytest.approx(ends, abs=5.1e-4)
+        assert (float(result["low"]), float(result["high"])) == pytest.approx(ends, abs=5.1e-4)
 
 
 def change_of(numbers: dict[tuple[str, str], dict[int, float]], pair: str, metric: str) -> np.ndarray:
     arm, _, other = pair.partition(" - ")
-    one, two = numbers[arm, metric], numbers[other, metric]
-    return np.array([one[seed] - two[seed] for seed in sorted(one) if seed in two])
+    first, two = numbers[arm, metric], numbers[other, metric]
+    return np.array([first[seed] - two[seed] for seed in sorted(first) if seed in two])
 
 
 def test_a_study_publishes_every_seed() -> None:
@@ -95,11 +95,11 @@ def test_what_a_page_decides_follows_from_its_seeds(file: Path) -> None:
         margin = MARGIN.search(row["decided"]) or MARGIN.search(row["least, at this spread"])
         p_values.append(p_of(change, float(margin[1] or margin[2]) if margin else None))
     largest = 0.0
-    for rank, place in enumerate(np.argsort(p_values)):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        printed = decided[place]["p"]
+    for rank, index in enumerate(np.argsort(p_values)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        printed = decided[index]["p"]
         assert largest < 1e-4 if printed == "< 0.0001" else float(printed) == pytest.approx(largest, abs=5.1e-5)
-        assert (decided[place]["decided"] == "not decided") == (largest > 0.05)
+        assert (decided[index]["decided"] == "not decided") == (largest > 0.05)
 
 
 @pytest.mark.parametrize("file", BY_SEED, ids=lambda file: file.stem)
@@ -122,10 +122,10 @@ def test_every_figure_in_the_words_of_a_page_is_in_its_tables(file: Path) -> Non
     page = (DOCS / f"{file.stem.removesuffix('_by_seed')}.md").read_text()
     words = page.partition("## What came out")[2].partition("<!-- tables")[0]
     in_tables = re.findall(r"\d\.\d{2,}", generated(page, "tables") + generated(page, "pilot"))
-    known = {f"{float(number):.{digits}f}" for number in in_tables for digits in (2, 3)}
-    said = re.findall(r"(?<![\d.])\d\.\d{2,3}(?!\d)", words)
-    assert said
-    assert set(said) <= known
+    expected = {f"{float(number):.{digits}f}" for number in in_tables for digits in (2, 3)}
+    output = re.findall(r"(?<![\d.])\d\.\d{2,3}(?!\d)", words)
+    assert output
+    assert set(output) <= expected
 
 
 @pytest.mark.parametrize("file", sorted(DOCS.glob("study_rank_by_prompt.csv")), ids=lambda file: file.stem)
@@ -139,12 +139,12 @@ def test_the_ranks_of_the_page_follow_from_its_prompts(file: Path) -> None:
             [float(row[label]) for row in rows if (row["matrix"], row["R"]) == (matrix, size) and row[label]]
         )
 
-    whole = "dL/dW, mean over weights"
-    change = ranks(whole, "64", "per step") - ranks(whole, "64", "outcome")
-    said = re.search(r"per step minus outcome: (?P<pair>.*?\]), p = (?P<p>[\d.]+) by sign flips", tables)
-    assert said
-    same_pair(said["pair"], change)
-    assert float(said["p"]) == pytest.approx(p_of(change, None), abs=5.1e-5)
+    full = "dL/dW, mean over weights"
+    change = ranks(full, "64", "per step") - ranks(full, "64", "outcome")
+    output = re.search(r"per step minus outcome: (?P<pair>.*?\]), p = (?P<p>[\d.]+) by sign flips", tables)
+    assert output
+    same_pair(output["pair"], change)
+    assert float(output["p"]) == pytest.approx(p_of(change, None), abs=5.1e-5)
     for row in table_of(tables, "matrix", "R"):
         for label in list(row)[2:]:
             of_prompts = ranks(row["matrix"], row["R"], label)
@@ -176,6 +176,6 @@ def test_the_changes_of_single_steps_follow_from_their_rows(name: str, part: int
             p_values.append(p_of(np.array([float(step["q^4 change"]) for step in steps]), None))
             printed.append(float(row["p"]))
     planned, largest = 6, 0.0  # what was planned and is missing counts as not decided
-    for rank, place in enumerate(np.argsort(p_values)):
-        largest = max(largest, min(1.0, (planned - rank) * p_values[place]))
-        assert printed[place] == pytest.approx(largest, abs=5.1e-5)
+    for rank, index in enumerate(np.argsort(p_values)):
+        largest = max(largest, min(1.0, (planned - rank) * p_values[index]))
+        assert printed[index] == pytest.approx(largest, abs=5.1e-5)

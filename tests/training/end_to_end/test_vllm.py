@@ -28,9 +28,9 @@ class Engine:
 
     made: Any = None
 
-    def __init__(self, *, model: Any, processing_class: Any, temperature: float, **told: Any) -> None:
+    def __init__(self, *, model: Any, processing_class: Any, temperature: float, **args: Any) -> None:
         Engine.made, self.num_synced = self, 0
-        self.model, self.tokenizer, self.temperature, self.told = model, processing_class, temperature, told
+        self.model, self.tokenizer, self.temperature, self.told = model, processing_class, temperature, args
 
     def sync_weights(self) -> None:
         self.num_synced += 1
@@ -83,7 +83,7 @@ def test_its_samples_and_its_correction_are_recorded_and_replayed(tmp_path: Path
     assert Engine.made.num_synced == 3
     for group in read_steps(run):
         for rollout in group.rollouts:
-            off = [0.3 * math.sin(7 * place + token) for place, token in enumerate(rollout.completion_ids or (), 1)]
+            off = [0.3 * math.sin(7 * index + token) for index, token in enumerate(rollout.completion_ids or (), 1)]
             assert rollout.trainer_logprobs is not None
             np.testing.assert_allclose(np.subtract(rollout.logprobs, rollout.trainer_logprobs), off, atol=1e-4)
     report = replay_run(run)
@@ -98,9 +98,9 @@ def test_its_samples_and_its_correction_are_recorded_and_replayed(tmp_path: Path
 def test_its_arguments_reach_trl(tmp_path: Path) -> None:
     config = TrainConfig(vllm={"mode": "server", "server_host": "there", "importance_sampling_correction": False})
     with quiet_libraries():
-        told = grpo_config(trainer_arguments(config, 27), output_dir=str(tmp_path), on_cpu=True)
-    assert (told.use_vllm, told.vllm_mode, told.vllm_server_host) == (True, "server", "there")
-    assert (told.vllm_importance_sampling_correction, told.vllm_importance_sampling_mode) == (False, "sequence_mask")
+        args = grpo_config(trainer_arguments(config, 27), output_dir=str(tmp_path), on_cpu=True)
+    assert (args.use_vllm, args.vllm_mode, args.vllm_server_host) == (True, "server", "there")
+    assert (args.vllm_importance_sampling_correction, args.vllm_importance_sampling_mode) == (False, "sequence_mask")
 
 
 def test_where_it_is_not_installed(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ class Pieces:
 
 
 @pytest.mark.parametrize(
-    ("pieces", "sampled", "given", "scored"),
+    ("pieces", "sampled", "inputs", "scored"),
     [
         # the tokens of the reasoning as sampled, not as the tokenizer would make them of the same text
         (("a", "aa", "#", "7", "8"), ["a", "a", "#", "8"], ["a", "a", "#"], ["7"]),
@@ -177,14 +177,14 @@ class Pieces:
         (("a", "#", "7", "8"), ["a", "8"], ["a", "8"], ["#", "7"]),
     ],
 )
-def test_joins(pieces: tuple[str, ...], sampled: list[str], given: list[str], scored: list[str]) -> None:
+def test_joins(pieces: tuple[str, ...], sampled: list[str], inputs: list[str], scored: list[str]) -> None:
     tokenizer = Pieces(*pieces)
     ids = {
         name: [pieces.index(piece) + 1 for piece in names]
-        for name, names in {"sampled": sampled, "given": given, "scored": scored}.items()
+        for name, names in {"sampled": sampled, "given": inputs, "scored": scored}.items()
     }
-    found = _split_ids(tokenizer, ids["sampled"], ANSWER_MARK.reasoning("".join(sampled)), "7")
-    assert found == (tuple(ids["given"]), tuple(ids["scored"]))
+    result = _split_ids(tokenizer, ids["sampled"], ANSWER_MARK.reasoning("".join(sampled)), "7")
+    assert result == (tuple(ids["given"]), tuple(ids["scored"]))
 
 
 def test_joins_of_a_byte_level_tokenizer() -> None:
@@ -192,9 +192,9 @@ def test_joins_of_a_byte_level_tokenizer() -> None:
     mark = AnswerMark(text="####", is_last=True)
     for text in ("so it is #### 7", "é #### é", "so", "####", ""):
         sampled, reasoning = tokenizer(text)["input_ids"], mark.reasoning(text)
-        given, scored = _split_ids(tokenizer, sampled, reasoning, " 72")
-        assert given == tuple(sampled[: len(given)])
-        assert tokenizer.decode([*given, *scored]) == reasoning + " 72"
+        inputs, scored = _split_ids(tokenizer, sampled, reasoning, " 72")
+        assert inputs == tuple(sampled[: len(inputs)])
+        assert tokenizer.decode([*inputs, *scored]) == reasoning + " 72"
 
 
 def test_by_hand() -> None:
@@ -222,10 +222,10 @@ def test_by_hand() -> None:
 
     problems = [Problem(prompt_id="p", prompt="aa", answer=answer) for answer in ("ab", "ab", "b", "")]
     completions = [[1, 3, 2, 0], [1, 3, 2, 0], [2, 2], [0]]
-    one = AnswerProbability(Policy(), ANSWER_MARK, temperature=1.0, rows_at_once=2)  # type: ignore[arg-type]
-    one.forward = forward
+    first = AnswerProbability(Policy(), ANSWER_MARK, temperature=1.0, rows_at_once=2)  # type: ignore[arg-type]
+    first.forward = forward
     # a, b, end; the same; without a mark it is scored too: #, b, end; and #, end
-    assert one(problems, completions) == [round(1 / 64, 6), round(1 / 64, 6), round(1 / 256, 6), round(1 / 64, 6)]
+    assert first(problems, completions) == [round(1 / 64, 6), round(1 / 64, 6), round(1 / 256, 6), round(1 / 64, 6)]
     assert shapes == [(2, 7), (1, 4)]  # equal rows are computed once
     cold = AnswerProbability(Policy(), ANSWER_MARK, temperature=0.5, rows_at_once=4)  # type: ignore[arg-type]
     cold.forward = forward
@@ -247,13 +247,14 @@ def test_recorded_rewards_are_those_of_the_weights_before_the_step(
         model = AutoModelForCausalLM.from_pretrained(checkpoint_path(run, step - 1))
         for rollout in (r for group in read_steps(run) if group.step == step for r in group.rollouts):
             answer = str(sum(int(character) for character in rollout.prompt if character.isdigit()))
-            given = policy.tokenizer(rollout.prompt + ANSWER_MARK.reasoning(rollout.completion))["input_ids"]
+            inputs = policy.tokenizer(rollout.prompt + ANSWER_MARK.reasoning(rollout.completion))["input_ids"]
             scored = [*policy.tokenizer(answer)["input_ids"], policy.tokenizer.eos_token_id]
             with torch.no_grad():
-                logits = model(input_ids=torch.tensor([[*given, *scored]])).logits[0] / settings.get("temperature", 1.0)
-            places = torch.log_softmax(logits[len(given) - 1 : -1], -1).gather(-1, torch.tensor(scored)[:, None])
+                logits = model(input_ids=torch.tensor([[*inputs, *scored]])).logits[0]
+                logits = logits / settings.get("temperature", 1.0)
+            logprobs = torch.log_softmax(logits[len(inputs) - 1 : -1], -1).gather(-1, torch.tensor(scored)[:, None])
             assert rollout.reward == rollout.rewards["answer_probability"]
-            assert rollout.reward == pytest.approx(places.sum().exp().item(), abs=2e-6)
+            assert rollout.reward == pytest.approx(logprobs.sum().exp().item(), abs=2e-6)
             assert rollout.rewards["answer"] == grade_answer(rollout.completion, answer)
 
 

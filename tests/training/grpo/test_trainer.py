@@ -191,10 +191,10 @@ STATES = [[[1.0, 0.0], [0.0, 2.0]], [[1.0, 1.0]]]  # of two rollouts, of two tok
 
 def step(rewards: Sequence[float] = (1.0, 0.0), states: Any = STATES) -> StepRollouts:
     first = [[7.0, -5.0]]  # before the first token: a critic of what was chosen does not read it
-    given = None if states is None else [np.array(first + rows, dtype=np.float32) for rows in states]
+    inputs = None if states is None else [np.array(first + rows, dtype=np.float32) for rows in states]
     nothing: list[list[float]] = [[0.0], [0.0]]
     return StepRollouts(
-        rewards=[np.array(rewards)], prompt_ids=("p",), logprobs=nothing, max_logprobs=nothing, states=given
+        rewards=[np.array(rewards)], prompt_ids=("p",), logprobs=nothing, max_logprobs=nothing, states=inputs
     )
 
 
@@ -222,11 +222,11 @@ def test_two_steps_of_a_value_head_by_hand() -> None:
     # gradients of the mean of (V - R)^2 / 2 with V = 0 and R = .95, 1, 0: -(.95 7 + 1) / 3, (.95 5) / 3, -1.95 / 3;
     # AdamW's first update is the rate times their signs
     weights, bias = np.array([0.1, -0.1]), 0.1
-    one, two = np.array([7.0, -5.0]) @ weights + bias, np.array([1.0, 0.0]) @ weights + bias
+    single, two = np.array([7.0, -5.0]) @ weights + bias, np.array([1.0, 0.0]) @ weights + bias
     second = online.advantages(step())
-    np.testing.assert_allclose(second[0], [two - one + 0.95 * (1 - two), 1 - two], rtol=1e-6)
-    np.testing.assert_allclose(second[1], [0.0 - one], rtol=1e-6)
-    assert online.metrics["critic_mean_abs"] == pytest.approx((2 * one + two) / 3)
+    np.testing.assert_allclose(second[0], [two - single + 0.95 * (1 - two), 1 - two], rtol=1e-6)
+    np.testing.assert_allclose(second[1], [0.0 - single], rtol=1e-6)
+    assert online.metrics["critic_mean_abs"] == pytest.approx((2 * single + two) / 3)
     squares = np.concatenate(second) ** 2  # of V against A + V
     assert online.metrics["critic_loss"] == pytest.approx(squares.mean() / 2)
 

@@ -10,9 +10,9 @@ from tests.training.stock import stock_trainer, train
 
 def record(tmp_path: Path, *, weights_every: int | None = 1, **arguments: Any) -> tuple[Any, Path]:
     """A stock trainer that was trained under the recorder, and the run."""
-    kept = {name: arguments.pop(name) for name in ("gradients_every", "success_threshold") if name in arguments}
+    remaining = {name: arguments.pop(name) for name in ("gradients_every", "success_threshold") if name in arguments}
     trainer = stock_trainer(tmp_path / "trl", **arguments)
-    RolloutRecorder(trainer, tmp_path / "run", weights_every=weights_every, **kept)
+    RolloutRecorder(trainer, tmp_path / "run", weights_every=weights_every, **remaining)
     train(trainer)
     return trainer, tmp_path / "run"
 

@@ -86,8 +86,8 @@ def test_several_processes_measure_what_they_update_and_do_not_notice(way: str, 
     """The main process measures the rollouts of both; the norm is that which the trainer logs."""
     (tmp_path / "script.py").write_text(SCRIPT)
     for name, every in (("with", 1), ("without", 0)):
-        code, said = by_two(tmp_path, "script.py", name, way, trained, str(every))
-        assert code == 0, said
+        code, output = by_two(tmp_path, "script.py", name, way, trained, str(every))
+        assert code == 0, output
     run = tmp_path / "with" / "run"
     metrics = read_metrics(run)
     assert sorted(metrics) == [1, 2]

@@ -84,8 +84,8 @@ def test_the_training_does_not_notice(tmp_path: Path, arguments: dict[str, Any])
     padding = trainer.model.config.pad_token_id
     shared = "steps_per_generation" in arguments
     RolloutRecorder(trainer, tmp_path / "run", weights_every=1, gradients_every=None if shared else 1)
-    found = train(trainer)
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    result = train(trainer)
+    assert all(torch.equal(result[name], expected[name]) for name in expected)
     assert trainer.model.config.pad_token_id == padding
     assert [entry.get("grad_norm") for entry in trainer.state.log_history] == [
         entry.get("grad_norm") for entry in bare.state.log_history
@@ -129,9 +129,9 @@ def test_an_entry_for_several_steps_keeps_what_is_of_its_step(tmp_path: Path) ->
 @SLOW
 def test_an_interrupted_run_keeps_its_steps_and_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"max_steps": 5, "save_strategy": "steps", "save_steps": 2}
-    whole = stock_trainer(tmp_path / "whole" / "trl", **arguments)
-    RolloutRecorder(whole, tmp_path / "whole" / "run", weights_every=1)
-    train(whole)
+    full = stock_trainer(tmp_path / "whole" / "trl", **arguments)
+    RolloutRecorder(full, tmp_path / "whole" / "run", weights_every=1)
+    train(full)
     calls = []
 
     def interrupting(completions: list[Any], **columns: Any) -> Any:
@@ -249,12 +249,12 @@ def test_the_recipe_trains_as_printed_and_its_run_is_reproduced(
     recipe = (REPOSITORY / "docs" / "recipes.md").read_text().split("```python\n")[1].split("```")[0]
     assert "callbacks=[recorder]" in recipe
     stock = stock_trainer(tmp_path / "stock")
-    kept = {
+    remaining = {
         name: getattr(stock.args, name)
         for name in ("max_steps", "max_completion_length", "use_cpu", "bf16", "gradient_checkpointing")
     }
-    given = {**kept, "per_device_train_batch_size": 16, "num_generations": 4, "report_to": "none"}
-    names: dict[str, Any] = {"model": stock.model, "reward": graded, "prompts": stock.train_dataset, "given": given}
+    inputs = {**remaining, "per_device_train_batch_size": 16, "num_generations": 4, "report_to": "none"}
+    names: dict[str, Any] = {"model": stock.model, "reward": graded, "prompts": stock.train_dataset, "given": inputs}
     small = recipe.replace('report_to=["wandb"]', "**given").replace("args=", "processing_class=tokenizer, args=")
     with quiet_libraries():
         exec(small, names | {"tokenizer": stock.processing_class})

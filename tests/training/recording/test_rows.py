@@ -57,7 +57,7 @@ def test_two_functions_of_one_name_are_told_apart(tmp_path: Path) -> None:
 def test_an_update_of_several_batches_has_all_of_them(tmp_path: Path) -> None:
     arguments = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2, "steps_per_generation": 1}
     _, run = record(tmp_path, loss_type="grpo", max_steps=2, **arguments)
-    assert [group.group_id for group in read_steps(run)[:4]] == [f"00001-{place:03d}" for place in range(4)]
+    assert [group.group_id for group in read_steps(run)[:4]] == [f"00001-{index:03d}" for index in range(4)]
     (first, _) = replay_run(run).steps
     assert first.cause is not None
     assert first.cause.startswith("an update covers several generation batches")

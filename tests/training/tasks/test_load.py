@@ -227,12 +227,12 @@ class _Timeout(BaseException):
 
 def _parse(text: str, *, fallback_mode: str, parsing_timeout: int) -> list[Any]:
     assert (fallback_mode, parsing_timeout) == ("no_fallback", 1)
-    found = _EXPRESSION.findall(text)
+    result = _EXPRESSION.findall(text)
     if "forever" in text:
         raise _Timeout
-    if not found:
+    if not result:
         return []
-    top, bottom, number, tower = found[-1]
+    top, bottom, number, tower = result[-1]
     return [Fraction(int(top), int(bottom)) if top else Fraction(number) if number else tower]
 
 
@@ -240,7 +240,7 @@ def _verify(gold: Sequence[Any], target: Sequence[Any], *, timeout_seconds: int)
     assert timeout_seconds == 1
     if Fraction(999) in target:
         raise _Timeout
-    return any(expected == given for expected in gold for given in target)
+    return any(expected == inputs for expected in gold for inputs in target)
 
 
 @pytest.fixture

@@ -168,7 +168,7 @@ def test_the_share_of_right_steps_is_that_of_the_token_rewards() -> None:
     for index, problem in enumerate(problems):
         operands = digits(problem.prompt)
         assert problem.answer == solve(operands)
-        for forgets in ([False] * 7, [True] * 7, [bool(index >> place & 1) for place in range(7)]):
+        for forgets in ([False] * 7, [True] * 7, [bool(index >> position & 1) for position in range(7)]):
             completion = solve_sloppily(operands, forgets)
             rewards = grade_steps(problem.prompt, list(completion))
             assert grade_share(completion, problem.answer) == sum(rewards) / len(operands)
