@@ -1,4 +1,5 @@
 import itertools
+from collections.abc import Callable
 from itertools import product
 
 import numpy as np
@@ -126,27 +127,21 @@ def test_group_sums_keep_the_batch_norm() -> None:
     assert batch_norm(sums) == pytest.approx(batch_norm(matrix @ matrix.T))
 
 
-@pytest.mark.parametrize("advantages", [[1.0], [1.0, np.nan]])
-def test_advantages_must_fit_the_rows(advantages: list[float]) -> None:
-    with pytest.raises(ValueError, match="2 finite advantages are needed"):
-        gradient_gram(np.eye(2), advantages)
-
-
-def test_flags_must_fit_the_rows() -> None:
-    with pytest.raises(ValueError, match="2 flags are needed"):
-        class_subspace_energy(np.eye(2), [True])
-
-
-@pytest.mark.parametrize("index", [[0], [0, -1]])
-def test_group_numbers_must_fit_the_rows(index: list[int]) -> None:
-    with pytest.raises(ValueError, match="2 group numbers from 0 are needed"):
-        group_sums(np.eye(2), index)
-
-
-@pytest.mark.parametrize("advantages", [[1.0, 2.0], [[1.0, 2.0, 3.0]], [[[1.0, 2.0]]]])
-def test_updates_need_rows_of_one_advantage_a_rollout(advantages):
-    with pytest.raises(ValueError, match=r"rows of 2 advantages are needed, got shape \("):
-        update_gram(np.eye(2), advantages)
+@pytest.mark.parametrize(
+    ("measure", "values", "message"),
+    [
+        *((gradient_gram, advantages, "2 finite advantages are needed") for advantages in ([1.0], [1.0, np.nan])),
+        (class_subspace_energy, [True], "2 flags are needed"),
+        *((group_sums, index, "2 group numbers from 0 are needed") for index in ([0], [0, -1])),
+        *(
+            (update_gram, advantages, r"rows of 2 advantages are needed, got shape \(")
+            for advantages in ([1.0, 2.0], [[1.0, 2.0, 3.0]], [[[1.0, 2.0]]])
+        ),
+    ],
+)
+def test_what_belongs_to_rows_must_fit_them(measure: Callable[..., object], values: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        measure(np.eye(2), values)
 
 
 def channels_of_rows(gradients: Array) -> list[float]:
