@@ -48,19 +48,21 @@ OF_EXPERTS = {
 """Which experts a token goes to is a number, and how many tokens an expert has is the size of a tensor."""
 
 
-def prepared(model: Any, objective: Objective = DAPO, *, reference: Any = None, tokens: int = 4096) -> PreparedStep:
+def prepared(
+    model: Any, objective: Objective = DAPO, *, reference: Any = None, tokens: int = 4096, num_groups: int = 2
+) -> PreparedStep:
     policy = replace(policy_of(model, reference=reference), kind="adapter" if hasattr(model, "peft_config") else "full")
-    return prepare_step(policy, logged_groups(), objective, TokenBudget(tokens, fixed=True))
+    return prepare_step(policy, logged_groups(num_groups), objective, TokenBudget(tokens, fixed=True))
 
 
-def logged_groups() -> list[Any]:
+def logged_groups(num_groups: int) -> list[Any]:
     rng = np.random.default_rng(0)
     return [
         replace(
             group,
             rollouts=tuple(replace(r, logprobs=tuple(-rng.random(len(r.completion_ids)))) for r in group.rollouts),
         )
-        for group in tiny_groups()
+        for group in tiny_groups(num_groups)
     ]
 
 
@@ -175,7 +177,7 @@ def test_the_error_of_a_bfloat16_row_is_measured_where_the_row_is() -> None:
 
 def tokens_of(**options: Any) -> Callable[[Any], Any]:
     def look(model: Any) -> Any:
-        step = prepared(model)
+        step = prepared(model, num_groups=1)
         grams = measure_tokens(step, measure_step(step), **options)
         return np.concatenate([gram.gram.ravel() for gram in grams])
 

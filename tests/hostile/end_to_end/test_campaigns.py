@@ -40,7 +40,9 @@ def test_a_case_can_be_made_again(tmp_path: Path) -> None:
 def test_any_file_of_a_log_may_be_a_pipe(tmp_path: Path) -> None:
     preload(["report"])
     for subject in subjects():
-        for file in [path for path in [subject, *subject.rglob("*")] if path.is_file()]:
+        files = [path for path in [subject, *subject.rglob("*")] if path.is_file()]
+        # of files that differ in their numbers alone, as those of steps, one is enough
+        for file in {re.sub("[0-9]+", "", path.name): path for path in files}.values():
             place = tmp_path / str(file.relative_to(subject.parent)).replace("/", "-") / subject.name
             place.parent.mkdir()
             shutil.copytree(subject, place) if subject.is_dir() else shutil.copy(subject, place)

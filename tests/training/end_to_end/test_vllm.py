@@ -73,8 +73,7 @@ def short(output: Path, **settings: Any) -> TrainConfig:
 
 
 @pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize("mode", ["sequence_mask", "token_truncate"])
-@pytest.mark.parametrize("sampling", ["fixed", "dynamic"])
+@pytest.mark.parametrize(("mode", "sampling"), [("sequence_mask", "fixed"), ("token_truncate", "dynamic")])
 def test_its_samples_and_its_correction_are_recorded_and_replayed(tmp_path: Path, mode: str, sampling: str) -> None:
     vllm = {"importance_sampling_mode": mode, "gpu_memory_utilization": 0.25, "server_port": 8123}
     run = train(short(tmp_path / "run", vllm=vllm, sampling=sampling))
