@@ -12,7 +12,6 @@ from tests.conftest import REPOSITORY
 from tests.render import examples
 
 FOLDER = REPOSITORY / "fixtures" / "golden"
-INPUT = FOLDER / "input.txt"
 
 
 def reports() -> dict[str, object]:

@@ -131,18 +131,14 @@ def test_gradient_metrics_are_those_of_the_last_step(name: str, expected: float 
 def judged_step(
     step: int, verdict: ReplayVerdict, error: float | None = None, causes: Mapping[str, str] | None = None
 ) -> StepReplay:
-    found = dict(causes or {})
-    return StepReplay(
+    causes = causes or {}
+    return replace(
+        examples.replay_report().steps[0],
         step=step,
-        weights=None,
         verdict=verdict,
-        cause=next(iter(found.values()), None),
-        quantities=tuple(Quantity(name=name, verdict=verdict, cause=cause) for name, cause in found.items() if name),
-        logged={},
-        recomputed={},
+        cause=next(iter(causes.values()), None),
+        quantities=tuple(Quantity(name=name, verdict=verdict, cause=cause) for name, cause in causes.items() if name),
         relative_error={} if error is None else {"grad_norm": error},
-        num_inferred_ids=0,
-        frac_kl=None,
     )
 
 
