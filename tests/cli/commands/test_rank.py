@@ -50,7 +50,8 @@ def test_the_answer_fits_a_screen_and_the_next_command_works(cli: Cli, tiny_run:
 
 
 def test_rank_by_weight_draws_the_layers(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
-    done = cli("rank", tiny_run, "--step", "2", "--rows", "weight", "--show", "engine", "--output", tmp_path / "out")
+    options = ("--step", "2", "--rows", "weight", "--advantage", "logged", "--show", "engine")
+    done = cli("rank", tiny_run, *options, "--output", tmp_path / "out")
     assert done.code == 0
     assert "A matrix row is an output of one weight matrix" in done.out
     assert (tmp_path / "out" / "rank_layers.png").is_file()
