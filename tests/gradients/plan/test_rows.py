@@ -78,21 +78,24 @@ def test_token_advantages_get_a_channel_of_their_own():
     assert found.index("kl") == {}
 
 
-def test_a_kl_term_needs_reference_log_probabilities():
-    with pytest.raises(ValueError, match="needs the reference policy"):
-        plan(Objective(beta=0.1))
-
-
-def test_a_gradient_without_logged_advantage_is_refused():
-    with pytest.raises(InputError, match="Rollout 0 of group g has no logged advantage"):
-        plan(advantage=None).gradient(0, LOGPROBS)
-
-
-def test_token_values_that_do_not_match_the_tokens_are_refused():
-    with pytest.raises(InputError, match="has 2 advantages and 3 completion tokens"):
-        plan(token_advantages=(1.0, 2.0))
-    with pytest.raises(InputError, match="has 1 log-probabilities and 3 completion tokens"):
-        plan(Objective(importance_ratio=True), logprobs=(-1.0,))
+@pytest.mark.parametrize(
+    ("objective", "fields", "error", "message"),
+    [
+        (Objective(beta=0.1), {}, ValueError, "needs the reference policy"),
+        (Objective(top_entropy_quantile=0.5), {}, ValueError, "needs their entropies"),
+        (Objective(), {"token_advantages": (1.0, 2.0)}, InputError, "has 2 advantages and 3 completion tokens"),
+        (
+            Objective(importance_ratio=True),
+            {"logprobs": (-1.0,)},
+            InputError,
+            "has 1 log-probabilities and 3 completion tokens",
+        ),
+        (Objective(), {"advantage": None}, InputError, "Rollout 0 of group g has no logged advantage"),
+    ],
+)
+def test_what_a_loss_lacks_is_named(objective, fields, error, message):
+    with pytest.raises(error, match=message):
+        plan(objective, **fields).gradient(0, LOGPROBS)
 
 
 def test_entropy_rows_weigh_the_outputs_behind_the_log_probabilities():
@@ -118,11 +121,6 @@ def test_the_bonus_of_tokens_of_high_entropy_was_averaged_otherwise_before(versi
 
 def test_where_no_token_counts_none_has_high_entropy():
     assert [row.tolist() for row in high_entropy([torch.zeros(1)], [torch.ones(1)], 0.5)] == [[0.0]]
-
-
-def test_masks_by_entropy_need_entropies():
-    with pytest.raises(ValueError, match="needs their entropies"):
-        plan(Objective(top_entropy_quantile=0.5))
 
 
 def test_old_log_probabilities_of_a_forward_pass_come_before_logged_ones():
