@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.cli.conftest import Cli
-from tests.contract import missing_fields
+from tests.results.golden import missing_fields
 
 
 def test_what_holds_passes(cli: Cli, log: Path) -> None:
@@ -18,7 +18,7 @@ def test_what_does_not_hold_exits_1_with_the_next_step(cli: Cli, log: Path) -> N
     done = cli("check", log, "--require", "frac_reward_zero_std <= 0.5", "--json")
     assert done.code == 1
     document = json.loads(done.out)
-    assert missing_fields("check", document) == []
+    assert missing_fields("check", document) == set()
     (verdict,) = document["result"]["verdicts"]
     assert verdict["outcome"] == "fail"
     assert verdict["next_step"]

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli
-from tests.contract import missing_fields
 from tests.render.examples import HOSTILE
+from tests.results.golden import missing_fields
 
 
 def test_a_table_on_stdout_and_talk_on_stderr(cli: Cli, log: Path) -> None:
@@ -63,7 +63,7 @@ def test_json_is_one_document_and_nothing_else(cli: Cli, log: Path) -> None:
     done = cli("degeneracy", log, "--json", "--quiet", "--group-size", "2", "--group-size", "8")
     assert (done.code, done.err) == (0, "")
     document = json.loads(done.out)
-    assert missing_fields("degeneracy", document) == []
+    assert missing_fields("degeneracy", document) == set()
     result = document["result"]
     assert (result["num_groups"], result["num_rollouts"], result["group_size"]) == (6, 24, 4)
     assert result["frac_reward_zero_std"]["value"] == 4 / 6
