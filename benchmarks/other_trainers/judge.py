@@ -42,8 +42,8 @@ class Judged:
         if self.expected is not None:
             return self.reasons == {self.expected} and self.ranked == self.partly
         exact = [*self.norms, *self.sigmas]
-        told = self.verdicts.get("grad_norm", "").startswith("match") and "mismatch" not in str(self.verdicts)
-        return bool(self.norms and self.sigmas) and max(exact) <= self.within and told
+        is_match = self.verdicts.get("grad_norm", "").startswith("match") and "mismatch" not in str(self.verdicts)
+        return bool(self.norms and self.sigmas) and max(exact) <= self.within and is_match
 
 
 def judge(trainer: ModuleType, name: str, folder: Path, *, rank_all: bool = True) -> Judged:

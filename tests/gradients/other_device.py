@@ -118,9 +118,9 @@ class OtherDevice(TorchDispatchMode):
             there = torch.device(asked).type == THERE.type
         if name == "histc":  # counts whole numbers on a GPU, and only fractions here
             args = (args[0].inner.float(), *args[1:])
-        found = func(*pytree.tree_map(_inner, args), **pytree.tree_map(_inner, kwargs))
+        result = func(*pytree.tree_map(_inner, args), **pytree.tree_map(_inner, kwargs))
         if name in ("_local_scalar_dense", "equal"):
-            return found
+            return result
         own = {id(tensor.inner): tensor for tensor in tensors if isinstance(tensor, Elsewhere)}
 
         def outer(leaf: Any) -> Any:
@@ -128,7 +128,7 @@ class OtherDevice(TorchDispatchMode):
                 return leaf
             return own.get(id(leaf)) if id(leaf) in own else Elsewhere(leaf)
 
-        return pytree.tree_map(outer, found)
+        return pytree.tree_map(outer, result)
 
     def _require_one_place(self, name: str, tensors: list[torch.Tensor]) -> None:
         here = [tensor for tensor in tensors if not isinstance(tensor, Elsewhere) and tensor.dim() > 0]

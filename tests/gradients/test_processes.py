@@ -49,8 +49,8 @@ def test_several_processes_tell_each_other() -> None:
         """
 with connected_processes():
     total = all_reduce_sum(torch.tensor(rank)).item()
-    told = [broadcast_from_main(lambda: rank), all_gather(rank), true_in_all_processes(rank < 2), total]
-    print([num_connected(), connected_index(), *told])
+    answers = [broadcast_from_main(lambda: rank), all_gather(rank), true_in_all_processes(rank < 2), total]
+    print([num_connected(), connected_index(), *answers])
 print(num_connected())
 """,
     )

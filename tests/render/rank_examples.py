@@ -88,7 +88,7 @@ def formulation_report() -> RankReport:
         formulations=tuple(update(name, step) for step in (1, 41) for name in NAMES),
         kinds=tuple(kind_update(name, kind) for name in NAMES for kind in ("all_fail", "mixed")),
         interference=tuple(interference(name, step) for step in (1, 41) for name in NAMES),
-        influences=tuple(influence(place) for place in range(13)),
+        influences=tuple(influence(number) for number in range(13)),
         shares=shares,
         baselines=(noise(),),
     )
@@ -111,7 +111,7 @@ def heldout_report() -> RankReport:
     return replace(
         formulation_report(),
         heldout=tuple(heldout(name, step) for step in (1, 41) for name in NAMES),
-        heldout_influences=tuple(heldout_influence(place) for place in range(13)),
+        heldout_influences=tuple(heldout_influence(number) for number in range(13)),
         heldout_notes=("Held-out answers: 9 correct samples.", "Step 21: all 3 held-out prompts are trained on."),
         missing_parts={"heldout": "step 21: all 3 held-out prompts are trained on"},
     )
@@ -131,26 +131,26 @@ def heldout(name: str, step: int) -> HeldoutTransfer:
     )
 
 
-def heldout_influence(place: int) -> HeldoutInfluence:
+def heldout_influence(number: int) -> HeldoutInfluence:
     return HeldoutInfluence(
         step=41,
         advantage=NAMES[0],
-        group_id=f"{examples.HOSTILE}{place}",
-        pass_rate=None if place == 12 else 0.5,
-        influence=Estimate(value=place / 10 - 0.65, low=place / 10 - 0.75, high=place / 10 - 0.55, num_units=31)
-        if place
+        group_id=f"{examples.HOSTILE}{number}",
+        pass_rate=None if number == 12 else 0.5,
+        influence=Estimate(value=number / 10 - 0.65, low=number / 10 - 0.75, high=number / 10 - 0.55, num_units=31)
+        if number
         else Estimate.undefined_because("no held-out answer has a gradient"),
     )
 
 
-def influence(place: int) -> PromptInfluence:
+def influence(number: int) -> PromptInfluence:
     return PromptInfluence(
         step=41,
         advantage=NAMES[0],
-        group_id=f"{examples.HOSTILE}{place}",
+        group_id=f"{examples.HOSTILE}{number}",
         pass_rate=0.5,
-        influence=Estimate(value=place / 10 - 0.65, low=place / 10 - 0.75, high=place / 10 - 0.55, num_units=11)
-        if place
+        influence=Estimate(value=number / 10 - 0.65, low=number / 10 - 0.75, high=number / 10 - 0.55, num_units=11)
+        if number
         else Estimate.undefined_because("no other group has a correct answer"),
     )
 

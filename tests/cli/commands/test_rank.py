@@ -95,7 +95,7 @@ def test_a_run_is_held_against_its_own_held_out_samples(cli: Cli, tiny_run: Path
 
 def test_samples_without_a_correct_answer_are_refused(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
     path = tmp_path / "wrong.jsonl"
-    rows = [{"prompt_id": "p", "prompt": "a1b2=", "completion": f"{place}", "reward": 0.0} for place in range(3)]
+    rows = [{"prompt_id": "p", "prompt": "a1b2=", "completion": f"{sample}", "reward": 0.0} for sample in range(3)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = cli("rank", tiny_run, "--step", "1", "--heldout", path)
     assert done.code == 2

@@ -66,7 +66,7 @@ def test_rewards_that_are_not_numbers_are_set_aside_and_counted(cli: Cli, tmp_pa
 def test_groups_of_unequal_size_are_said(cli: Cli, tmp_path: Path) -> None:
     sizes = {"a": 2, "b": 4}
     rows: list[dict[str, object]] = [
-        {"prompt_id": name, "step": 1, "reward": place % 2} for name, size in sizes.items() for place in range(size)
+        {"prompt_id": name, "step": 1, "reward": sample % 2} for name, size in sizes.items() for sample in range(size)
     ]
     done = cli("degeneracy", write_rows(tmp_path / "log.jsonl", rows))
     assert done.code == 0

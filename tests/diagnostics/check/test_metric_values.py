@@ -471,7 +471,7 @@ _KINDS = ({}, {"entropy": "rest"}, {"entropy": "top_fifth", "sign": "positive"},
 def numbered(rows: list[object], *names: str) -> tuple[object, ...]:
     """The rows at step 6, each with numbers of its own."""
     return tuple(
-        replace(row, step=6, **dict.fromkeys(names, Estimate.exact(0.1 * place))) for place, row in enumerate(rows)
+        replace(row, step=6, **dict.fromkeys(names, Estimate.exact(0.1 * index))) for index, row in enumerate(rows)
     )
 
 

@@ -171,8 +171,8 @@ def test_conversations_that_another_tokenizer_rendered_are_in_doubt(
     talked = tuple(replace(one, messages=({"role": "user", "content": "hi"},)) for one in group.rollouts)
     root = tmp_path / "run"
     (root / "checkpoint-1").mkdir(parents=True)
-    place = root / tokenizer if tokenizer == "checkpoint-1" else tmp_path / tokenizer
-    run = replace(run, groups=(replace(group, rollouts=talked),), path=root, tokenizer=place)
+    tokenizer_path = root / tokenizer if tokenizer == "checkpoint-1" else tmp_path / tokenizer
+    run = replace(run, groups=(replace(group, rollouts=talked),), path=root, tokenizer=tokenizer_path)
     assert replay_grad_norm(run, step_of(2.4), 1e-5)[0].reason == reason
 
 

@@ -67,13 +67,13 @@ def logged_groups(num_groups: int) -> list[Any]:
 
 
 def both(make: Callable[[], Any], look: Callable[[Any], Any]) -> tuple[np.ndarray, np.ndarray, Counter[str]]:
-    """What is found on the CPU and on the other device, and the waits of the latter that are not the model's own."""
+    """What is measured on the CPU and on the other device, and the waits of the latter that are not the model's own."""
     expected = look(make())
     model = make()
     with other_device() as device:
-        found = look(moved(model))
+        elsewhere = look(moved(model))
     return (
-        np.asarray(found),
+        np.asarray(elsewhere),
         np.asarray(expected),
         Counter({w: n for w, n in device.waits.items() if "gradients/" in w}),
     )
@@ -87,10 +87,10 @@ def both(make: Callable[[], Any], look: Callable[[Any], Any]) -> tuple[np.ndarra
     ],
 )
 def test_an_engine_waits_once_a_batch(name: str, lora: bool, engine: str) -> None:
-    found, expected, waits = both(
+    elsewhere, expected, waits = both(
         lambda: tiny_model(name, lora=lora), lambda model: measure_step(prepared(model), engine=engine).gram
     )
-    assert relative(found, expected) < 1e-5
+    assert relative(elsewhere, expected) < 1e-5
     if engine == "prompt":  # two groups, so two batches: their pairs wait for each other
         waits = Counter({wait: number for wait, number in waits.items() if wait not in KEPT})
         assert waits.pop("up: gradients/engines/prompt.__init__") == 2
@@ -108,28 +108,28 @@ def test_what_is_waited_for_does_not_grow_with_the_layers(layers: int) -> None:
         shape = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_key_value_heads": 1}
         return Qwen3ForCausalLM(Qwen3Config(vocab_size=23, num_hidden_layers=layers, head_dim=8, **shape)).eval()
 
-    found, expected, waits = both(make, lambda model: measure_step(prepared(model), engine="stream").gram)
-    assert relative(found, expected) < 1e-5
+    elsewhere, expected, waits = both(make, lambda model: measure_step(prepared(model), engine="stream").gram)
+    assert relative(elsewhere, expected) < 1e-5
     waits.pop("asked: gradients/engines/loop._renumber")
     assert dict(waits) == {**ONCE, "down: gradients/layers/trace.settle": 1}
 
 
 def test_pairs_of_several_batches_go_to_the_cpu_and_come_back() -> None:
-    found, expected, waits = both(
+    elsewhere, expected, waits = both(
         lambda: tiny_model("qwen3_gqa_norms"),
         lambda model: measure_step(prepared(model, tokens=24), engine="stream").gram,
     )
-    assert relative(found, expected) < 1e-5
+    assert relative(elsewhere, expected) < 1e-5
     assert waits.pop("down: gradients/layers/trace.settle") == 2  # once in each of two batches
     assert {wait for wait in waits if wait not in ONCE} == KEPT
 
 
 @pytest.mark.parametrize("name", ["qwen3_moe_normalized", "mixtral", "qwen3_moe"])
 def test_experts_are_where_their_tokens_are(name: str) -> None:
-    found, expected, waits = both(
+    elsewhere, expected, waits = both(
         lambda: tiny_experts(name), lambda model: measure_step(prepared(model), engine="stream").gram
     )
-    assert relative(found, expected) < 1e-5
+    assert relative(elsewhere, expected) < 1e-5
     assert set(waits) - set(ONCE) <= {
         *OF_EXPERTS,
         "down: gradients/layers/trace.settle",
@@ -157,8 +157,8 @@ def test_every_weight_of_a_loss_goes_to_the_device(case: str) -> None:
         step = measure_step(prepared(model, OBJECTIVES[case], reference=reference), engine="stream")
         return np.concatenate([step.gram.ravel(), *step.logprobs])
 
-    found, expected, waits = both(lambda: tiny_model("qwen3_gqa_norms"), look)
-    assert relative(found, expected) < 1e-5
+    elsewhere, expected, waits = both(lambda: tiny_model("qwen3_gqa_norms"), look)
+    assert relative(elsewhere, expected) < 1e-5
     assert set(waits) - set(ONCE) <= {"down: gradients/layers/trace.settle", "down: gradients/plan/rows.<listcomp>"}
 
 
@@ -167,9 +167,9 @@ def test_the_error_of_a_bfloat16_row_is_measured_where_the_row_is() -> None:
         step = measure_step(prepared(model), engine="stream")
         return [step.relative_row_error, *step.gram.ravel()]
 
-    found, expected, waits = both(lambda: tiny_model("qwen3_gqa_norms", dtype=torch.bfloat16), look)
-    assert found[0] == pytest.approx(expected[0], rel=0.2)
-    assert relative(found[1:], expected[1:]) < 3 * found[0]
+    elsewhere, expected, waits = both(lambda: tiny_model("qwen3_gqa_norms", dtype=torch.bfloat16), look)
+    assert elsewhere[0] == pytest.approx(expected[0], rel=0.2)
+    assert relative(elsewhere[1:], expected[1:]) < 3 * elsewhere[0]
     assert waits.pop("asked: gradients/step/measure.<genexpr>") == 4  # two numbers of each of two rows
     assert waits.pop("down: gradients/layers/trace.settle") == 1
     assert dict(waits) == ONCE
@@ -268,10 +268,10 @@ def test_nothing_stays_behind_on_the_cpu(case: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda _: False)
     name, look = LOOKS[case]
-    found, expected, _ = both(lambda: tiny_experts(name) if name == "mixtral" else tiny_model(name), look)
+    elsewhere, expected, _ = both(lambda: tiny_experts(name) if name == "mixtral" else tiny_model(name), look)
     assert np.isfinite(expected).all()
     assert expected.any()
-    assert relative(found, expected) < 1e-5
+    assert relative(elsewhere, expected) < 1e-5
 
 
 @pytest.fixture

@@ -213,11 +213,11 @@ def main(folder: Path, names: Sequence[str]) -> None:
     """Measure some cases with all processes; each writes what it found."""
     with connected_processes():
         sent = count_traffic()
-        found = {}
+        results = {}
         for name in names:
             before = sent["exchange"]
-            found[name] = measured(folder, name) | {"sent": sent["exchange"] - before}
-    (folder / f"{os.environ['WORLD_SIZE']}_{os.environ['RANK']}.json").write_text(json.dumps(found))
+            results[name] = measured(folder, name) | {"sent": sent["exchange"] - before}
+    (folder / f"{os.environ['WORLD_SIZE']}_{os.environ['RANK']}.json").write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -90,12 +90,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def by_several(folder: Path) -> dict[int, list[dict[str, Any]]]:
     """What each process of a launch found, by the number of processes."""
-    found = {}
+    results = {}
     for size, names in SIZES.items():
         for code, _, said in finish(start_processes(size, *_MODULE, str(folder), *names)):
             assert code == 0, said
-        found[size] = [json.loads((folder / f"{size}_{rank}.json").read_text()) for rank in range(size)]
-    return found
+        results[size] = [json.loads((folder / f"{size}_{rank}.json").read_text()) for rank in range(size)]
+    return results
 
 
 @pytest.mark.slow
@@ -105,7 +105,7 @@ def by_several(folder: Path) -> dict[int, list[dict[str, Any]]]:
 def test_several_processes_find_what_one_finds(
     size: int, name: str, folder: Path, by_several: dict[int, list[dict[str, Any]]]
 ) -> None:
-    one, (main, *others) = measured(folder, name), [found[name] for found in by_several[size]]
+    one, (main, *others) = measured(folder, name), [results[name] for results in by_several[size]]
     assert main["coverage"] == one["coverage"] == 1.0
     values, expected = np.array(main["singular_values"]), np.array(one["singular_values"])
     assert np.abs(values - expected).max() <= 1e-6 * expected.max()
@@ -125,11 +125,11 @@ def test_several_processes_find_what_one_finds(
 def test_several_processes_find_the_norms_that_one_finds(
     size: int, name: str, folder: Path, by_several: dict[int, list[dict[str, Any]]]
 ) -> None:
-    one, found = norms(folder, name, policy_of_case(folder, name)), by_several[size][0][name]["norms"]
-    assert found["squares"] == pytest.approx(one["squares"], rel=1e-4, abs=1e-12)
-    assert found["trained"] == pytest.approx(one["trained"], rel=2e-2 if "bfloat16" in name else 1e-4)
-    assert found["head_alone"] == pytest.approx(one["head_alone"], rel=2e-2 if "bfloat16" in name else 1e-5)
-    assert found["unchanged"] == one["unchanged"]
+    one, several = norms(folder, name, policy_of_case(folder, name)), by_several[size][0][name]["norms"]
+    assert several["squares"] == pytest.approx(one["squares"], rel=1e-4, abs=1e-12)
+    assert several["trained"] == pytest.approx(one["trained"], rel=2e-2 if "bfloat16" in name else 1e-4)
+    assert several["head_alone"] == pytest.approx(one["head_alone"], rel=2e-2 if "bfloat16" in name else 1e-5)
+    assert several["unchanged"] == one["unchanged"]
 
 
 @pytest.mark.slow
@@ -150,8 +150,8 @@ def test_score_vectors_are_those_of_backward_passes_in_float64(
 def test_several_processes_take_the_output_layer_in_slices_or_all_of_them_do_not(
     size: int, by_several: dict[int, list[dict[str, Any]]]
 ) -> None:
-    for found in by_several[size]:
-        measured_ones = {name: case["in_slices"] for name, case in found.items() if name not in REFUSED}
+    for results in by_several[size]:
+        measured_ones = {name: case["in_slices"] for name, case in results.items() if name not in REFUSED}
         assert measured_ones == {name: name not in WHOLE for name in measured_ones}
 
 
@@ -160,7 +160,7 @@ def test_several_processes_take_the_output_layer_in_slices_or_all_of_them_do_not
 def test_no_process_makes_a_tensor_of_one_rollouts_tokens_by_vocabulary(
     size: int, by_several: dict[int, list[dict[str, Any]]]
 ) -> None:
-    largest = max(found["many words"]["largest"] for found in by_several[size])
+    largest = max(results["many words"]["largest"] for results in by_several[size])
     assert 0 < largest < COMPLETION * MANY_WORDS["vocab_size"] / 2
 
 
@@ -196,7 +196,7 @@ def test_the_shorter_side_goes_to_all_and_the_longer_one_in_pieces(
     a_token = config.num_hidden_layers * sum(short * (size - 1) + long * (size - 1) / size for short, long in cut)
     a_prediction = (width + 6) * (size - 1)  # its hidden state, four numbers, and an id of twice the bytes
     expected = 4 * (num_tokens * a_token + num_predicted * a_prediction)
-    sent = sum(found["traffic"]["sent"] for found in by_several[size])
+    sent = sum(results["traffic"]["sent"] for results in by_several[size])
     # beside it: each token's row of the embedding, norms, and what says which row is which
     assert expected < sent < 1.1 * expected
 
@@ -290,7 +290,7 @@ def test_an_empty_letter_comes_empty() -> None:
 @pytest.mark.parametrize("entropies", [False, True])
 @pytest.mark.parametrize("shape", [(9, 3), (9,)])
 def test_of_an_output_layer_only_tokens_are_sent(shape: tuple[int, ...], entropies: bool) -> None:
-    kept, other = (PlainHead(module=nn.Linear(3, 9), scale=2.0, cap=None) for _ in range(2))
+    plain, other = (PlainHead(module=nn.Linear(3, 9), scale=2.0, cap=None) for _ in range(2))
     numbers = dict(zip(("log_total", "rest", "entropy", "weights"), torch.randn(4, 7), strict=True))
     tokens = HeadTokens(
         hidden=torch.randn(7, 3).bfloat16(),
@@ -298,7 +298,7 @@ def test_of_an_output_layer_only_tokens_are_sent(shape: tuple[int, ...], entropi
         entropy_weights=torch.randn(7) if entropies else None,
         **numbers,
     ).split([3, 4])
-    factor = HeadProduct(head=kept, tokens=tokens, is_bias=len(shape) == 1)
+    factor = HeadProduct(head=plain, tokens=tokens, is_bias=len(shape) == 1)
     (came,) = _exchange_letters([_Letter(shape=shape, parts=(((4, 2), [factor]),))], torch.device("cpu"), other)
     ((rows, (got,)),) = came.parts
     assert isinstance(got, HeadProduct)

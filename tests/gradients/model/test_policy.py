@@ -177,9 +177,9 @@ def test_an_adapter_is_as_exact_as_the_base_under_it(adapter, saved, engine):
     """PEFT keeps it in float32; held to float32's tolerance, every such run was refused."""
     policy = load_measured_policy(lora(adapter, str(saved)), dtype="bfloat16")
     assert {parameter.dtype for parameter in policy.trainable.values()} == {torch.float32}
-    found = measured_step(policy, tiny_groups(), DAPO, engine=engine)
-    assert (found.dtype, found.precision) == ("bfloat16", "reduced")
-    assert found.relative_row_error > 1e-4
+    measurement = measured_step(policy, tiny_groups(), DAPO, engine=engine)
+    assert (measurement.dtype, measurement.precision) == ("bfloat16", "reduced")
+    assert measurement.relative_row_error > 1e-4
 
 
 @pytest.mark.parametrize("base", [None, "/nowhere/base", "../gone"])

@@ -24,24 +24,24 @@ def plan(objective=Objective(), passes=None, **changes):  # noqa: B008
 
 
 def test_the_score_channel_has_the_losses_weights_and_no_advantage():
-    found = plan()
-    assert [row.channel for row in found.rows] == ["score"]
-    assert found.cotangent(found.rows[0], LOGPROBS).tolist() == [0.5, 0.0, 0.5]
-    assert found.gradient(0, LOGPROBS).tolist() == [-1.0, 0.0, -1.0]
+    planned = plan()
+    assert [row.channel for row in planned.rows] == ["score"]
+    assert planned.cotangent(planned.rows[0], LOGPROBS).tolist() == [0.5, 0.0, 0.5]
+    assert planned.gradient(0, LOGPROBS).tolist() == [-1.0, 0.0, -1.0]
 
 
 @pytest.mark.parametrize("corrected", [True, False])
 def test_the_kl_slope_is_the_derivative_of_the_kl_term(corrected):
     reference = torch.tensor([-1.5, -2.0, -2.0], dtype=torch.float64)
-    found = plan(Objective(beta=0.3, use_bias_correction_kl=corrected), ForwardPasses(reference=[reference]))
-    assert [row.channel for row in found.rows] == ["score", "kl"]
+    planned = plan(Objective(beta=0.3, use_bias_correction_kl=corrected), ForwardPasses(reference=[reference]))
+    assert [row.channel for row in planned.rows] == ["score", "kl"]
     log_pi = LOGPROBS.clone().requires_grad_()
     behind = reference - log_pi
     kl = behind.exp() - behind - 1
     if corrected:
         kl = kl * (log_pi - log_pi.detach()).exp()
     (slope,) = torch.autograd.grad((0.3 * 0.5 * torch.tensor([1.0, 0.0, 1.0]) * kl).sum(), log_pi)
-    torch.testing.assert_close(found.cotangent(Row(sequence=0, channel="kl"), LOGPROBS), slope)
+    torch.testing.assert_close(planned.cotangent(Row(sequence=0, channel="kl"), LOGPROBS), slope)
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ def test_the_kl_slope_is_the_derivative_of_the_kl_term(corrected):
 def test_the_clip_is_the_derivative_of_the_clipped_worth(advantage, log_ratio, epsilon, delta, flows):
     objective = Objective(importance_ratio=True, epsilon_low=epsilon, epsilon_high=epsilon, delta=delta)
     sampled = tuple((LOGPROBS - log_ratio).tolist())
-    found = plan(objective, advantage=advantage, logprobs=sampled)
-    weights = found.cotangent(Row(sequence=0, channel="logged"), LOGPROBS)
+    planned = plan(objective, advantage=advantage, logprobs=sampled)
+    weights = planned.cotangent(Row(sequence=0, channel="logged"), LOGPROBS)
     log_pi = LOGPROBS.clone().requires_grad_()
     ratio = (log_pi - torch.tensor(sampled)).exp()
     bounded = ratio if delta is None else ratio.clamp(max=delta)
@@ -67,15 +67,15 @@ def test_the_clip_is_the_derivative_of_the_clipped_worth(advantage, log_ratio, e
     (slope,) = torch.autograd.grad((-0.5 * torch.tensor([1.0, 0.0, 1.0]) * worth).sum(), log_pi)
     torch.testing.assert_close(weights, slope)
     assert bool(weights[0] != 0) == flows
-    score = found.cotangent(Row(sequence=0, channel="score"), LOGPROBS)
+    score = planned.cotangent(Row(sequence=0, channel="score"), LOGPROBS)
     assert score[0].item() == pytest.approx(0.5 * math.exp(log_ratio))
 
 
 def test_token_advantages_get_a_channel_of_their_own():
-    found = plan(token_advantages=(1.0, 2.0, 3.0))
-    assert found.index("logged") == {0: 1}
-    assert found.cotangent(found.rows[1], LOGPROBS).tolist() == [-0.5, 0.0, -1.5]
-    assert found.index("kl") == {}
+    planned = plan(token_advantages=(1.0, 2.0, 3.0))
+    assert planned.index("logged") == {0: 1}
+    assert planned.cotangent(planned.rows[1], LOGPROBS).tolist() == [-0.5, 0.0, -1.5]
+    assert planned.index("kl") == {}
 
 
 @pytest.mark.parametrize(
@@ -99,24 +99,24 @@ def test_what_a_loss_lacks_is_named(objective, fields, error, message):
 
 
 def test_entropy_rows_weigh_the_outputs_behind_the_log_probabilities():
-    found = plan(Objective(entropy_coef=0.3))
-    assert found.has_entropies
-    assert [row.channel for row in found.rows] == ["score", "entropy"]
+    planned = plan(Objective(entropy_coef=0.3))
+    assert planned.has_entropies
+    assert [row.channel for row in planned.rows] == ["score", "entropy"]
     outputs = torch.cat([LOGPROBS, torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)])
-    assert found.logprobs(0, outputs).tolist() == LOGPROBS.tolist()
-    assert found.cotangent(found.rows[1], outputs).tolist() == [0.0, 0.0, 0.0, -0.15, 0.0, -0.15]
-    assert found.cotangent(found.rows[0], outputs).tolist() == [0.5, 0.0, 0.5, 0.0, 0.0, 0.0]
-    assert found.gradient(0, outputs).tolist() == [-1.0, 0.0, -1.0, -0.15, 0.0, -0.15]
+    assert planned.logprobs(0, outputs).tolist() == LOGPROBS.tolist()
+    assert planned.cotangent(planned.rows[1], outputs).tolist() == [0.0, 0.0, 0.0, -0.15, 0.0, -0.15]
+    assert planned.cotangent(planned.rows[0], outputs).tolist() == [0.5, 0.0, 0.5, 0.0, 0.0, 0.0]
+    assert planned.gradient(0, outputs).tolist() == [-1.0, 0.0, -1.0, -0.15, 0.0, -0.15]
 
 
 @pytest.mark.parametrize(("version", "weight"), [((1, 9), -0.3 / 2), ((1, 10), -0.3)])
 def test_the_bonus_of_tokens_of_high_entropy_was_averaged_otherwise_before(version, weight):
     entropies = torch.tensor([0.5, 9.0, 2.0], dtype=torch.float64)
     objective = Objective(entropy_coef=0.3, top_entropy_quantile=0.5, beta=0.1, trl=TrlVersion(version))
-    found = plan(objective, ForwardPasses(entropies=[entropies], reference=[LOGPROBS]))
-    assert found.entropy_weights[0].tolist() == [0.0, 0.0, weight]
-    assert found.weights[0].tolist() == [0.0, 0.0, 0.5]  # the masked token's entropy is no part of the quantile
-    assert found.kl_weights[0].tolist() == [0.05, 0.0, 0.05]
+    planned = plan(objective, ForwardPasses(entropies=[entropies], reference=[LOGPROBS]))
+    assert planned.entropy_weights[0].tolist() == [0.0, 0.0, weight]
+    assert planned.weights[0].tolist() == [0.0, 0.0, 0.5]  # the masked token's entropy is no part of the quantile
+    assert planned.kl_weights[0].tolist() == [0.05, 0.0, 0.05]
 
 
 def test_where_no_token_counts_none_has_high_entropy():
@@ -125,19 +125,19 @@ def test_where_no_token_counts_none_has_high_entropy():
 
 def test_old_log_probabilities_of_a_forward_pass_come_before_logged_ones():
     objective = Objective(importance_ratio=True, epsilon_low=9.0, epsilon_high=9.0)
-    found = plan(objective, ForwardPasses(old=[LOGPROBS]), logprobs=(-5.0, -5.0, -5.0))
-    assert found.cotangent(Row(sequence=0, channel="score"), LOGPROBS).tolist() == [0.5, 0.0, 0.5]
+    planned = plan(objective, ForwardPasses(old=[LOGPROBS]), logprobs=(-5.0, -5.0, -5.0))
+    assert planned.cotangent(Row(sequence=0, channel="score"), LOGPROBS).tolist() == [0.5, 0.0, 0.5]
 
 
 def test_the_samplers_log_probabilities_are_no_ratio_of_the_weights():
     objective = Objective(correction=SamplerCorrection(mode="token_truncate", high=None), needs_sampler=True)
-    found = plan(objective, logprobs=tuple((LOGPROBS - math.log(2.0)).tolist()))
-    assert [row.channel for row in found.rows] == ["score"]
-    assert found.cotangent(found.rows[0], LOGPROBS).tolist() == pytest.approx([1.0, 0.0, 1.0])
-    assert found.completions[0].old is None
+    planned = plan(objective, logprobs=tuple((LOGPROBS - math.log(2.0)).tolist()))
+    assert [row.channel for row in planned.rows] == ["score"]
+    assert planned.cotangent(planned.rows[0], LOGPROBS).tolist() == pytest.approx([1.0, 0.0, 1.0])
+    assert planned.completions[0].old is None
 
 
 def test_given_weights_stand_in_place_of_the_channels():
     given = torch.tensor([1.0, 2.0, 3.0])
-    found = plan(Objective(entropy_coef=0.1))
-    assert found.cotangent(Row(sequence=0, channel="entropy", given=given), LOGPROBS).tolist() == [1.0, 2.0, 3.0]
+    planned = plan(Objective(entropy_coef=0.1))
+    assert planned.cotangent(Row(sequence=0, channel="entropy", given=given), LOGPROBS).tolist() == [1.0, 2.0, 3.0]

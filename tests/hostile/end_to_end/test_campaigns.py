@@ -43,14 +43,14 @@ def test_any_file_of_a_log_may_be_a_pipe(tmp_path: Path) -> None:
         files = [path for path in [subject, *subject.rglob("*")] if path.is_file()]
         # of files that differ in their numbers alone, as those of steps, one is enough
         for file in {re.sub("[0-9]+", "", path.name): path for path in files}.values():
-            place = tmp_path / str(file.relative_to(subject.parent)).replace("/", "-") / subject.name
-            place.parent.mkdir()
-            shutil.copytree(subject, place) if subject.is_dir() else shutil.copy(subject, place)
-            pipe = place / file.relative_to(subject)
+            copy = tmp_path / str(file.relative_to(subject.parent)).replace("/", "-") / subject.name
+            copy.parent.mkdir()
+            shutil.copytree(subject, copy) if subject.is_dir() else shutil.copy(subject, copy)
+            pipe = copy / file.relative_to(subject)
             pipe.unlink()
             os.mkfifo(pipe)
             command = "passk" if subject.name.startswith(EVALUATIONS) else "degeneracy"
-            code, err = forked(tmp_path, [command, str(place)], lambda: signal.alarm(60) and None)
+            code, err = forked(tmp_path, [command, str(copy)], lambda: signal.alarm(60) and None)
             assert code in (0, 2), (pipe, err)
 
 

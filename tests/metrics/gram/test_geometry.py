@@ -167,10 +167,10 @@ def test_channels_are_those_of_the_rows_themselves(seed: int) -> None:
     gram = gradients @ gradients.T
     np.testing.assert_allclose(channels(gram), channels_of_rows(gradients), rtol=1e-5)
     np.testing.assert_allclose(channels(1e-9 * gram), channels(gram), rtol=1e-6)
-    count, energy, of_sum, kept, rest = channels(np.stack([gram, np.eye(6)]))[0]
+    count, energy, of_sum, kept_of_sum, rest = channels(np.stack([gram, np.eye(6)]))[0]
     whole = gram.sum() / np.trace(gram)
-    assert energy * kept + (1 - energy) * rest == pytest.approx(whole)
-    assert of_sum * whole == pytest.approx(energy * kept)
+    assert energy * kept_of_sum + (1 - energy) * rest == pytest.approx(whole)
+    assert of_sum * whole == pytest.approx(energy * kept_of_sum)
     assert 1 <= count <= 5
 
 
@@ -244,11 +244,11 @@ def test_norms_without_each_row_are_those_of_the_rows_themselves(seed: int) -> N
 def test_each_removal_is_the_best_of_all(seed: int) -> None:
     rows = np.random.default_rng(seed).normal(size=(6, 3)) + 0.5
     order, norms = removal_order(rows @ rows.T, most=3)
-    kept = list(range(6))
+    remaining = list(range(6))
     for index, norm in zip(order, norms, strict=True):
-        shortest = min(np.linalg.norm(rows[[i for i in kept if i != left]].sum(axis=0)) for left in kept)
-        kept.remove(index)
-        assert norm == pytest.approx(shortest) == pytest.approx(np.linalg.norm(rows[kept].sum(axis=0)))
+        shortest = min(np.linalg.norm(rows[[i for i in remaining if i != left]].sum(axis=0)) for left in remaining)
+        remaining.remove(index)
+        assert norm == pytest.approx(shortest) == pytest.approx(np.linalg.norm(rows[remaining].sum(axis=0)))
 
 
 def test_it_ends_where_no_row_makes_the_sum_shorter() -> None:

@@ -175,7 +175,7 @@ def test_equal_ranks_tell_nothing_of_their_spread(number: int, value: float) -> 
 
 def test_ranks_that_differ_from_one_by_rounding_are_one() -> None:
     """One group of sixteen with a second direction is a rare event, and says so, whatever the others' last digits."""
-    exact, rounded = ([1.0 + noise * place for place in range(15)] + [1.99] for noise in (0.0, 1e-7))
+    exact, rounded = ([1.0 + noise * step for step in range(15)] + [1.99] for noise in (0.0, 1e-7))
     assert mean_of(rounded, high=8.0).interval == mean_of(exact, high=8.0).interval
     assert mean_of(rounded, high=8.0).ends[1] > 2.0
 

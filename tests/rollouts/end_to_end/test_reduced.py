@@ -121,12 +121,12 @@ def test_damaged_logs(tmp_path: Path, log: Log) -> None:
 
 def with_an_odd_element(row: Row, chance: random.Random) -> Row:
     """A row with damage inside of a list, now and then."""
-    found: Row = json.loads(json.dumps(row))
-    lists = [cell[0] for cell in found.values() if isinstance(cell, list) and cell and isinstance(cell[0], list)]
-    lists += [cell for cell in found.values() if isinstance(cell, list)]
+    damaged: Row = json.loads(json.dumps(row))
+    lists = [cell[0] for cell in damaged.values() if isinstance(cell, list) and cell and isinstance(cell[0], list)]
+    lists += [cell for cell in damaged.values() if isinstance(cell, list)]
     for chosen in lists[:1] and [chance.choice(lists)] if chance.random() < 0.3 else ():
         chosen[chance.randrange(len(chosen))] = chance.choice(STRANGE)
-    return found
+    return damaged
 
 
 # "nemo-rl, both" has the cells of "nemo-rl" and of "nemo-rl, text", and "nemo-rl, filtered" one more than "nemo-rl"

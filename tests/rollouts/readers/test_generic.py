@@ -121,8 +121,8 @@ def columns(sample: str | None = None, times: tuple[str, ...] = (), **names: str
 
 def read(row: dict[str, Any], flat: FlatColumns, *, from_text: bool = False) -> tuple[list[Record], dict[str, int]]:
     quarantine = QuarantineLog()
-    found = records_in(flat.take, Path("a"), [("a:1", row)], quarantine, from_text=from_text)
-    records = [record for _, record in found]
+    located = records_in(flat.take, Path("a"), [("a:1", row)], quarantine, from_text=from_text)
+    records = [record for _, record in located]
     return records, {reason.reason: reason.num_rows for reason in quarantine.result().reasons}
 
 
@@ -489,7 +489,7 @@ def test_no_content_makes_a_reader_crash(lines: list[bytes], name: str) -> None:
 @pytest.mark.parametrize("more", ["", 'p3;1;"0,5;\n'], ids=["usual", "row by row"])
 @pytest.mark.parametrize("header", ["prompt_id;step;reward", '"prompt_id";"step, of the run";"reward"'])
 def test_a_csv_with_semicolons_may_have_decimal_commas(tmp_path: Path, header: str, more: str) -> None:
-    rows = "".join(f"p{place};1;{reward}\n" for place in (1, 2) for reward in ("0,5", "-1,25", "1", "1,2e"))
+    rows = "".join(f"p{prompt};1;{reward}\n" for prompt in (1, 2) for reward in ("0,5", "-1,25", "1", "1,2e"))
     (tmp_path / "log.csv").write_text(f"{header}\n{rows}{more}")
     column = header.split(";")[1].strip('"')
     run = read_run(tmp_path / "log.csv", ReadOptions(columns=ColumnNames(step=column)))
