@@ -15,27 +15,23 @@ def test_exact_has_no_interval() -> None:
     assert (share.value, share.low, share.high, share.is_defined) == (0.5, None, None, True)
 
 
-@pytest.mark.parametrize("fields", [{}, {"value": 1.0, "undefined": "no data"}])
-def test_value_or_reason_but_never_both(fields: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="either a value or the reason"):
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "either a value or the reason"),
+        ({"value": 1.0, "undefined": "no data"}, "either a value or the reason"),
+        ({"value": 0.5, "low": 0.1}, "an interval needs both ends"),
+        ({"undefined": "no data", "low": 0.0, "high": 1.0}, "an undefined Estimate has no interval"),
+        *(
+            ({"value": 0.5, "low": 0.0, "high": 1.0, field: number}, "an Estimate holds finite numbers")
+            for field in ("value", "low")
+            for number in (math.nan, math.inf)
+        ),
+    ],
+)
+def test_what_is_no_estimate_is_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Estimate(**fields)
-
-
-def test_interval_needs_both_ends() -> None:
-    with pytest.raises(ValueError, match="an interval needs both ends"):
-        Estimate(value=0.5, low=0.1)
-
-
-def test_undefined_has_no_interval() -> None:
-    with pytest.raises(ValueError, match="an undefined Estimate has no interval"):
-        Estimate(undefined="no data", low=0.0, high=1.0)
-
-
-@pytest.mark.parametrize("number", [math.nan, math.inf])
-@pytest.mark.parametrize("field", ["value", "low"])
-def test_numbers_are_finite(field: str, number: float) -> None:
-    with pytest.raises(ValueError, match="an Estimate holds finite numbers"):
-        Estimate(**{"value": 0.5, "low": 0.0, "high": 1.0, field: number})
 
 
 def test_both_ends_make_the_interval() -> None:

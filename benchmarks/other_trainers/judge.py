@@ -42,12 +42,12 @@ class Judged:
         if self.expected is not None:
             return self.reasons == {self.expected} and self.ranked == self.partly
         exact = [*self.norms, *self.sigmas]
-        told = self.verdicts.get("grad_norm", "").startswith("match") and "mismatch" not in str(self.verdicts)
-        return bool(self.norms and self.sigmas) and max(exact) <= self.within and told
+        is_match = self.verdicts.get("grad_norm", "").startswith("match") and "mismatch" not in str(self.verdicts)
+        return bool(self.norms and self.sigmas) and max(exact) <= self.within and is_match
 
 
-def judge(trainer: ModuleType, name: str, folder: Path) -> Judged:
-    """One case of a trainer."""
+def judge(trainer: ModuleType, name: str, folder: Path, *, rank_all: bool = True) -> Judged:
+    """One case of a trainer; ``rank_all=False`` ranks the last update alone of a run that must match."""
     case = trainer.CASES[name]
     truths = trainer.make(folder, case)
     read = ReadOptions(initial_weights=folder / "initial")
@@ -65,27 +65,28 @@ def judge(trainer: ModuleType, name: str, folder: Path) -> Judged:
             truth = truths[step.step]
             judged.norms.append(abs(step.recomputed["grad_norm"] - truth.exact) / truth.exact)
             judged.norms.append(abs(step.recomputed["grad_norm"] - truth.norm) / truth.norm)
-    judged.sigmas = list(_sigmas(path, truths, read, judged))
+    steps = None if rank_all or judged.expected else [max(truths)]
+    judged.sigmas = list(_sigmas(path, truths, judged, read=read, steps=steps))
     return judged
 
 
-def _sigmas(path: Path, truths: dict[int, Truth], read: ReadOptions, judged: Judged) -> Iterator[float]:
+def _sigmas(path: Path, truths: dict[int, Truth], judged: Judged, **options: Any) -> Iterator[float]:
     try:
-        report = measure_rank(path, read=read, advantages=["logged"])
+        report = measure_rank(path, advantages=["logged"], **options)
     except InputError:
         return
     for step, truth in truths.items():
-        if not any(one.label.step == step for one in report.spectra):
+        of_groups = [each for each in report.spectra if each.label.step == step and each.label.group_id is not None]
+        if not of_groups:
             continue
         judged.ranked = True
-        ours = [one for one in report.spectra if one.label.step == step and one.label.group_id is not None]
-        size = max(one.label.group_size for one in ours)
-        whole = [one for one in ours if one.label.group_size == size]
-        yield max((max(one.singular_values, default=0.0) for one in whole[len(truth.spectra) :]), default=0.0)
-        for one, values in zip(whole, truth.spectra, strict=False):
-            found = np.zeros(len(values))
-            found[: len(one.singular_values)] = one.singular_values[: len(values)]
-            yield float(np.abs(found - values).max() / values.max())
+        size = max(spectrum.label.group_size for spectrum in of_groups)
+        whole_groups = [spectrum for spectrum in of_groups if spectrum.label.group_size == size]
+        yield max((max(each.singular_values, default=0.0) for each in whole_groups[len(truth.spectra) :]), default=0.0)
+        for spectrum, values in zip(whole_groups, truth.spectra, strict=False):
+            padded = np.zeros(len(values))
+            padded[: len(spectrum.singular_values)] = spectrum.singular_values[: len(values)]
+            yield float(np.abs(padded - values).max() / values.max())
 
 
 def all_cases(trainers: list[ModuleType]) -> Iterator[Judged]:

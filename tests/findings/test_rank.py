@@ -396,8 +396,8 @@ def test_a_run_of_dead_groups_has_a_verdict_too() -> None:
 
 
 def test_what_makes_the_ranks_doubtful_comes_before_the_rest() -> None:
-    def first_finding(found: RankReport) -> str:
-        return rank_headline(found)[1]
+    def first_finding(result: RankReport) -> str:
+        return rank_headline(result)[1]
 
     two = (curve_at(1), curve_at(9))
     assert "10 of 32 groups have zero advantage" in first_finding(report(*two))
@@ -411,8 +411,8 @@ def test_other_weights_are_a_problem_and_the_right_ones_are_no_news() -> None:
     fits = LogprobDifference(num_tokens=100, mean=0.0, max=1e-6, bound=0.1, frac_beyond=0.0)
     off = replace(fits, max=2.0, frac_beyond=0.25)
     said = {
-        name: " ".join(rank_headline(replace(report(curve_at()), steps=(replace(STEP, logprob_difference=found),))))
-        for name, found in (("fits", fits), ("off", off))
+        name: " ".join(rank_headline(replace(report(curve_at()), steps=(replace(STEP, logprob_difference=each),))))
+        for name, each in (("fits", fits), ("off", off))
     }
     assert "differ from these weights' by more than 0.1 at 25.0 % of 100 tokens" in said["off"]
     assert "log-probabilities" not in said["fits"]

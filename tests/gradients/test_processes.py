@@ -49,8 +49,8 @@ def test_several_processes_tell_each_other() -> None:
         """
 with connected_processes():
     total = all_reduce_sum(torch.tensor(rank)).item()
-    told = [broadcast_from_main(lambda: rank), all_gather(rank), true_in_all_processes(rank < 2), total]
-    print([num_connected(), connected_index(), *told])
+    answers = [broadcast_from_main(lambda: rank), all_gather(rank), true_in_all_processes(rank < 2), total]
+    print([num_connected(), connected_index(), *answers])
 print(num_connected())
 """,
     )
@@ -78,17 +78,18 @@ def ends(size: int, body: str) -> list[tuple[int, str, str]]:
 
 
 @pytest.mark.slow
-def test_an_error_of_all_is_told_once() -> None:
-    done = ends(2, 'raise InputError("No such run.")')
-    assert [code for code, _, _ in done] == [2, 2]
-    assert sorted(err for _, _, err in done) == ["", "error: No such run.\n"]
-
-
-@pytest.mark.slow
-def test_an_error_of_one_is_told_by_it_and_ends_the_others() -> None:
-    done = ends(2, 'if rank == 1: raise InputError("My disk is full.")\nall_gather(rank)')
-    assert [code for code, _, _ in done] == [2, 2]
-    assert [err for _, _, err in done] == ["", "error: My disk is full.\n"]
+@pytest.mark.parametrize(
+    ("body", "code", "err"),
+    [
+        ('raise InputError("No such run.")', 2, "error: No such run.\n"),
+        ('if rank == 1: raise InputError("My disk is full.")\nall_gather(rank)', 2, "error: My disk is full.\n"),
+        ("raise KeyboardInterrupt", 130, "interrupted\n"),
+    ],
+)
+def test_what_ends_one_or_all_ends_all_and_is_told_once(body: str, code: int, err: str) -> None:
+    done = ends(2, body)
+    assert [exit_code for exit_code, _, _ in done] == [code, code]
+    assert sorted(text for _, _, text in done) == ["", err]
 
 
 @pytest.mark.slow
@@ -97,13 +98,6 @@ def test_a_killed_process_ends_the_others_and_one_of_them_says_so() -> None:
     assert [code for code, _, _ in done] == [2, -9, 2]
     (output,) = [err for _, _, err in done if err]
     assert output.startswith("error: Another process of this command ended, so none of them can go on.\nhint: ")
-
-
-@pytest.mark.slow
-def test_ctrl_c_is_told_once() -> None:
-    done = ends(2, "raise KeyboardInterrupt")
-    assert [code for code, _, _ in done] == [130, 130]
-    assert sorted(err for _, _, err in done) == ["", "interrupted\n"]
 
 
 @pytest.mark.slow

@@ -88,7 +88,7 @@ def formulation_report() -> RankReport:
         formulations=tuple(update(name, step) for step in (1, 41) for name in NAMES),
         kinds=tuple(kind_update(name, kind) for name in NAMES for kind in ("all_fail", "mixed")),
         interference=tuple(interference(name, step) for step in (1, 41) for name in NAMES),
-        influences=tuple(influence(index) for index in range(13)),
+        influences=tuple(influence(number) for number in range(13)),
         shares=shares,
         baselines=(noise(),),
     )
@@ -111,7 +111,7 @@ def heldout_report() -> RankReport:
     return replace(
         formulation_report(),
         heldout=tuple(heldout(name, step) for step in (1, 41) for name in NAMES),
-        heldout_influences=tuple(heldout_influence(index) for index in range(13)),
+        heldout_influences=tuple(heldout_influence(number) for number in range(13)),
         heldout_notes=("Held-out answers: 9 correct samples.", "Step 21: all 3 held-out prompts are trained on."),
         missing_parts={"heldout": "step 21: all 3 held-out prompts are trained on"},
     )
@@ -131,26 +131,26 @@ def heldout(name: str, step: int) -> HeldoutTransfer:
     )
 
 
-def heldout_influence(index: int) -> HeldoutInfluence:
+def heldout_influence(number: int) -> HeldoutInfluence:
     return HeldoutInfluence(
         step=41,
         advantage=NAMES[0],
-        group_id=f"{examples.HOSTILE}{index}",
-        pass_rate=None if index == 12 else 0.5,
-        influence=Estimate(value=index / 10 - 0.65, low=index / 10 - 0.75, high=index / 10 - 0.55, num_units=31)
-        if index
+        group_id=f"{examples.HOSTILE}{number}",
+        pass_rate=None if number == 12 else 0.5,
+        influence=Estimate(value=number / 10 - 0.65, low=number / 10 - 0.75, high=number / 10 - 0.55, num_units=31)
+        if number
         else Estimate.undefined_because("no held-out answer has a gradient"),
     )
 
 
-def influence(index: int) -> PromptInfluence:
+def influence(number: int) -> PromptInfluence:
     return PromptInfluence(
         step=41,
         advantage=NAMES[0],
-        group_id=f"{examples.HOSTILE}{index}",
+        group_id=f"{examples.HOSTILE}{number}",
         pass_rate=0.5,
-        influence=Estimate(value=index / 10 - 0.65, low=index / 10 - 0.75, high=index / 10 - 0.55, num_units=11)
-        if index
+        influence=Estimate(value=number / 10 - 0.65, low=number / 10 - 0.75, high=number / 10 - 0.55, num_units=11)
+        if number
         else Estimate.undefined_because("no other group has a correct answer"),
     )
 
@@ -267,8 +267,8 @@ def kl(step: int) -> TokenKl:
         k1=-11.75,
         k3=126_742.0,
     )
-    expected = Estimate(value=0.0123, low=0.001, high=0.0236, num_units=16)
-    return TokenKl(step=step, k1=expected, k3=expected, top_share=Estimate.exact(0.83), top=(token, token))
+    known = Estimate(value=0.0123, low=0.001, high=0.0236, num_units=16)
+    return TokenKl(step=step, k1=known, k3=known, top_share=Estimate.exact(0.83), top=(token, token))
 
 
 def token_parts_report() -> RankReport:
@@ -440,8 +440,8 @@ def weight_rank_report() -> RankReport:
 
 
 def weight_point(name: str, size: int, tensor: str | None) -> WeightRankPoint:
-    expected = Estimate(value=2.0 + (name == "sign") + size / 100, low=1.5, high=4.0, num_units=12)
-    rank = Estimate.undefined_because("dead") if size == 32 and name == "sign" else expected
+    known = Estimate(value=2.0 + (name == "sign") + size / 100, low=1.5, high=4.0, num_units=12)
+    rank = Estimate.undefined_because("dead") if size == 32 and name == "sign" else known
     nulls = examples.rank_report().curve[0].nulls
     return WeightRankPoint(
         step=41,

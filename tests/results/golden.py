@@ -12,7 +12,6 @@ from tests.conftest import REPOSITORY
 from tests.render import examples
 
 FOLDER = REPOSITORY / "fixtures" / "golden"
-INPUT = FOLDER / "input.txt"
 
 
 def reports() -> dict[str, object]:
@@ -35,6 +34,12 @@ def golden_document(report: object) -> dict[str, Any]:
     document["created_at"] = document["gradscope"] = "..."
     document["definitions"] = sorted(document["definitions"])
     return document
+
+
+def missing_fields(command: str, document: dict[str, Any]) -> set[str]:
+    """The fields of a command's golden document that another document of the command lacks."""
+    promised = json.loads((FOLDER / f"{command}.json").read_text(encoding="utf-8"))
+    return (promised.keys() - document.keys()) | (promised["result"].keys() - document["result"].keys())
 
 
 def main() -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli
-from tests.contract import missing_fields
 from tests.render.examples import HOSTILE
+from tests.results.golden import missing_fields
 
 
 def test_a_table_on_stdout_and_talk_on_stderr(cli: Cli, log: Path) -> None:
@@ -33,9 +33,9 @@ def test_a_terminal_is_told_of_an_input_in_a_line(cli: Cli, log: Path, monkeypat
     folder.mkdir()
     log.rename(folder / log.name)
     monkeypatch.chdir(log.parent)
-    monkeypatch.setattr("gradscope.cli.output.delivery._is_terminal", lambda: True)
-    reported = f"read {folder.name}: jsonl with a row a rollout, 1 file, 24 rows"
-    assert reported in cli("degeneracy", folder.name).err
+    monkeypatch.setattr("gradscope.cli.output.delivery._is_told_in_short", lambda: True)
+    line = f"read {folder.name}: jsonl with a row a rollout, 1 file, 24 rows"
+    assert line in cli("degeneracy", folder.name).err
     assert "(log.jsonl)" in cli("degeneracy", folder.name, "--show", "notes").err
 
 
@@ -63,7 +63,7 @@ def test_json_is_one_document_and_nothing_else(cli: Cli, log: Path) -> None:
     done = cli("degeneracy", log, "--json", "--quiet", "--group-size", "2", "--group-size", "8")
     assert (done.code, done.err) == (0, "")
     document = json.loads(done.out)
-    assert missing_fields("degeneracy", document) == []
+    assert missing_fields("degeneracy", document) == set()
     result = document["result"]
     assert (result["num_groups"], result["num_rollouts"], result["group_size"]) == (6, 24, 4)
     assert result["frac_reward_zero_std"]["value"] == 4 / 6
@@ -130,9 +130,9 @@ def test_files_are_written_and_named(cli: Cli, log: Path, tmp_path: Path) -> Non
 
 
 def test_prediction_takes_a_number_or_each_step(cli: Cli, log: Path) -> None:
-    inputs = json.loads(cli("degeneracy", log, "--json", "--base-pass-rate", "0.3").out)["result"]
-    assert inputs["iid_prediction"]["value"] == pytest.approx(0.3**4 + 0.7**4)
-    assert inputs["pass_rate_origin"] == "the given base pass rate, 0.3"
+    given = json.loads(cli("degeneracy", log, "--json", "--base-pass-rate", "0.3").out)["result"]
+    assert given["iid_prediction"]["value"] == pytest.approx(0.3**4 + 0.7**4)
+    assert given["pass_rate_origin"] == "the given base pass rate, 0.3"
     by_step = json.loads(cli("degeneracy", log, "--json", "--base-pass-rate", "step").out)["result"]
     assert by_step["pass_rate_origin"] == "the mean of each step"
     wrong = cli("degeneracy", log, "--base-pass-rate", "often")

@@ -7,7 +7,7 @@ import pytest
 
 from gradscope.render.terminal.names import choices_of
 from tests.cli.conftest import Cli
-from tests.contract import missing_fields
+from tests.results.golden import missing_fields
 
 
 def test_rank_writes_gram_spectra_and_figures(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
@@ -16,7 +16,7 @@ def test_rank_writes_gram_spectra_and_figures(cli: Cli, tiny_run: Path, tmp_path
     done = cli("rank", tiny_run, *arguments, "--output", folder, "--json")
     assert done.code == 0
     document = json.loads(done.out)
-    assert missing_fields("rank", document) == []
+    assert missing_fields("rank", document) == set()
     result = document["result"]
     assert {point["advantage"] for point in result["curve"]} == {"logged", "sign"}
     assert result["gram"] == {"1": "gram_step_00001.safetensors"}
@@ -50,7 +50,8 @@ def test_the_answer_fits_a_screen_and_the_next_command_works(cli: Cli, tiny_run:
 
 
 def test_rank_by_weight_draws_the_layers(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
-    done = cli("rank", tiny_run, "--step", "2", "--rows", "weight", "--show", "engine", "--output", tmp_path / "out")
+    options = ("--step", "2", "--rows", "weight", "--advantage", "logged", "--show", "engine")
+    done = cli("rank", tiny_run, *options, "--output", tmp_path / "out")
     assert done.code == 0
     assert "A matrix row is an output of one weight matrix" in done.out
     assert (tmp_path / "out" / "rank_layers.png").is_file()
@@ -94,7 +95,7 @@ def test_a_run_is_held_against_its_own_held_out_samples(cli: Cli, tiny_run: Path
 
 def test_samples_without_a_correct_answer_are_refused(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
     path = tmp_path / "wrong.jsonl"
-    rows = [{"prompt_id": "p", "prompt": "a1b2=", "completion": f"{index}", "reward": 0.0} for index in range(3)]
+    rows = [{"prompt_id": "p", "prompt": "a1b2=", "completion": f"{sample}", "reward": 0.0} for sample in range(3)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = cli("rank", tiny_run, "--step", "1", "--heldout", path)
     assert done.code == 2

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from gradscope import measure_spike
 from tests.cli.conftest import Cli
-from tests.contract import missing_fields
+from tests.results.golden import missing_fields
 
 
 def test_a_run_of_ours_is_taken_apart(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_a_run_of_ours_is_taken_apart(cli: Cli, tiny_run: Path, tmp_path: Path) 
     assert all(title in more.out for title in ("left out", "parameter", "position", "by chance"))
     assert {"spike.png", "spike.json", "spike_tokens.csv"} <= {path.name for path in (tmp_path / "out").iterdir()}
     document = json.loads((tmp_path / "out" / "spike.json").read_text())
-    assert missing_fields("spike", document) == []
+    assert missing_fields("spike", document) == set()
 
 
 def test_without_weights_the_log_alone_tells(cli: Cli, log: Path) -> None:

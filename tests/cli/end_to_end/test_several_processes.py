@@ -15,7 +15,7 @@ RANK = ("--step", "1,2", "--advantage", "logged", "--group-size", "2")
 CLAIMS = ("claims", "--step", "1")
 BY_ONE_PROCESS = ("tokens.", "entropy.", "rank_two.tokens", "sparser.tokens")
 HELDOUT = ("rank", "--step", "1", "--advantage", "sign,reinforce", "--json")
-HIDDEN = ("rank", "--step", "1", "--rows", "hidden", "--engine", "stream")
+HIDDEN = ("rank", "--step", "1", "--rows", "hidden", "--engine", "stream", "--advantage", "logged")
 
 
 _EACH = """

@@ -407,11 +407,13 @@ def test_equal_runs_seldom_fail_and_worse_ones_often_do() -> None:
                 {
                     name: BaselineMetric(
                         estimate=Estimate.exact(0.5),
-                        prompts={str(place): float(value) for place, value in enumerate(rng.binomial(8, kept) / 8)},
+                        prompts={
+                            str(prompt): float(value) for prompt, value in enumerate(rng.binomial(8, pass_rates) / 8)
+                        },
                     )
                     for name in ("pass_rate", *(f"pass_rate@first{number}" for number in range(10, 15)))
                 }
-                for kept in (rates, rates * (1 - lost))
+                for pass_rates in (rates, rates * (1 - lost))
             ]
             failed[lost] += any(one.outcome == "fail" for one in baseline_verdicts(*sides, path="run"))
     assert failed[0.0] <= 0.05 * 60

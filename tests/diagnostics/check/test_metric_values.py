@@ -131,18 +131,14 @@ def test_gradient_metrics_are_those_of_the_last_step(name: str, expected: float 
 def judged_step(
     step: int, verdict: ReplayVerdict, error: float | None = None, causes: Mapping[str, str] | None = None
 ) -> StepReplay:
-    found = dict(causes or {})
-    return StepReplay(
+    causes = causes or {}
+    return replace(
+        examples.replay_report().steps[0],
         step=step,
-        weights=None,
         verdict=verdict,
-        cause=next(iter(found.values()), None),
-        quantities=tuple(Quantity(name=name, verdict=verdict, cause=cause) for name, cause in found.items() if name),
-        logged={},
-        recomputed={},
+        cause=next(iter(causes.values()), None),
+        quantities=tuple(Quantity(name=name, verdict=verdict, cause=cause) for name, cause in causes.items() if name),
         relative_error={} if error is None else {"grad_norm": error},
-        num_inferred_ids=0,
-        frac_kl=None,
     )
 
 
@@ -475,7 +471,7 @@ _KINDS = ({}, {"entropy": "rest"}, {"entropy": "top_fifth", "sign": "positive"},
 def numbered(rows: list[object], *names: str) -> tuple[object, ...]:
     """The rows at step 6, each with numbers of its own."""
     return tuple(
-        replace(row, step=6, **dict.fromkeys(names, Estimate.exact(0.1 * place))) for place, row in enumerate(rows)
+        replace(row, step=6, **dict.fromkeys(names, Estimate.exact(0.1 * index))) for index, row in enumerate(rows)
     )
 
 

@@ -137,27 +137,30 @@ def test_grammar(text: str, requirement: Requirement) -> None:
     assert parse_requirement(text) == requirement
 
 
-@pytest.mark.parametrize("text", ["", "pass@8", "pass@8 0.5", "<= 0.5", "a <= 0.5 0.6"])
-def test_what_is_no_requirement_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is not '<metric> <op> <number>'"):
-        parse_requirement(text)
-
-
 @pytest.mark.parametrize(
-    ("op", "hint"),
-    [("=", "Write 'pass@8 == 1'"), ("=>", "Write 'pass@8 >= 1'"), ("<<", "The operators are <, <=, >, >=, ==, !=.")],
+    ("text", "message", "hint"),
+    [
+        *(
+            (
+                text,
+                "is not '<metric> <op> <number>'",
+                "Write a metric, an operator and a number: 'frac_reward_zero_std <= 0.5'",
+            )
+            for text in ("", "pass@8", "pass@8 0.5", "<= 0.5", "a <= 0.5 0.6")
+        ),
+        ("pass@8 = 1", "There is no operator '='", "Write 'pass@8 == 1'"),
+        ("pass@8 => 1", "There is no operator '=>'", "Write 'pass@8 >= 1'"),
+        ("pass@8 << 1", "There is no operator '<<'", "The operators are <, <=, >, >=, ==, !=."),
+        *(
+            (f"pass@8 > {limit}", f"The limit '{limit}' .* is not a finite number", f"Write 'pass@8 > {share}'")
+            for limit, share in (("half", 0.5), ("45%", 0.45), ("nan", 0.5), ("inf", 0.5))
+        ),
+    ],
 )
-def test_unknown_operator_is_refused(op: str, hint: str) -> None:
-    with pytest.raises(UsageError, match=f"There is no operator '{op}'") as caught:
-        parse_requirement(f"pass@8 {op} 1")
+def test_what_is_no_requirement_is_refused(text: str, message: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        parse_requirement(text)
     assert caught.value.hint == hint
-
-
-@pytest.mark.parametrize(("limit", "share"), [("half", "0.5"), ("45%", "0.45"), ("nan", "0.5"), ("inf", "0.5")])
-def test_limit_is_a_finite_number(limit: str, share: str) -> None:
-    with pytest.raises(UsageError, match=f"The limit '{limit}' .* is not a finite number") as caught:
-        parse_requirement(f"pass@8 > {limit}")
-    assert caught.value.hint == f"Write 'pass@8 > {share}'"
 
 
 @pytest.mark.parametrize(
@@ -182,14 +185,6 @@ def test_file_without_the_table_requires_nothing(tmp_path: Path) -> None:
 def test_require_is_a_list_of_strings(tmp_path: Path, value: str) -> None:
     (tmp_path / "gradscope.toml").write_text(f"[check]\nrequire = {value}")
     with pytest.raises(UsageError, match=r"`require` in .* is not a list of strings"):
-        read_requirements(tmp_path / "gradscope.toml")
-
-
-def test_unreadable_configuration_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"gradscope\.toml cannot be read: No such file"):
-        read_requirements(tmp_path / "gradscope.toml")
-    (tmp_path / "gradscope.toml").write_text("[check\n")
-    with pytest.raises(InputError, match=r"gradscope\.toml is not TOML"):
         read_requirements(tmp_path / "gradscope.toml")
 
 

@@ -91,7 +91,7 @@ def test_gram_files_hold_what_the_spectra_came_from(report: RankReport, output: 
 
 
 def test_weight_rows_are_one_matrix_each(shared_data: Path) -> None:
-    weights = rank_full(shared_data, steps=[1], rows="weight")
+    weights = rank_full(shared_data, steps=[1], rows="weight", advantages=["logged"])
     tensors = {s.label.tensor: s for s in weights.spectra}
     query = next(s for name, s in tensors.items() if name and name.endswith("layers.0.self_attn.q_proj.weight"))
     assert query.label.shape == (96, 96)

@@ -88,18 +88,13 @@ def test_each_function_is_scaled_by_itself() -> None:
     [
         ("opo", "opo depends on the lengths of completions, which are not known here"),
         ("gdpo", "gdpo needs the rewards of each function at step 3"),
+        (LOGGED, "No advantages were logged at step 3"),
     ],
 )
 def test_what_a_formulation_lacks_is_named(advantage: str, message: str) -> None:
     rows, _ = make_rows([1, 0], ["a", "a"])
     with pytest.raises(InputError, match=message):
         advantages_of(rows, sub_groups(rows, None), advantage)
-
-
-def test_a_missing_advantage_is_named() -> None:
-    rows, _ = make_rows([0, 1], ["a", "a"])
-    with pytest.raises(InputError, match="No advantages were logged at step 3"):
-        advantages_of(rows, sub_groups(rows, None), LOGGED)
 
 
 EMPTY = {"group_id": "g", "prompt": "", "completion": ""}

@@ -27,6 +27,7 @@ from gradscope.results.norms import ReplayReport, StepReplay
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run import Run, TrainerSettings
 from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.render.examples import replay_report
 
 GIVEN = TrainerSettings(values={"loss_type": "dapo"}, origin="args.json")
 SPREAD = TrainedNorms(dtype="bfloat16", norms=(2.0, 2.0002, 1.9998), resolution=1e-7, router_norm=None)
@@ -37,18 +38,14 @@ def run_with(logged: float | None, *, settings: TrainerSettings = GIVEN) -> Run:
     return replace(run, settings=settings)
 
 
-def step_of(norm: float | None, *, trained: TrainedNorms | None = None, num_inferred: int = 0, **options: Any) -> Any:
-    found = StepNorm(
-        norm=norm,
-        floor=1.4e-6,
-        frac_kl=None,
-        logprobs=(np.zeros(1), np.zeros(1)),
-        num_inferred_ids=num_inferred,
-        described={},
-        trained=trained,
-        **options,
-    )
-    return SimpleNamespace(step=1, recomputed=found, reason=None, groups=())
+def norm_of(norm: float | None, **options: Any) -> StepNorm:
+    """Of two completions of a token each."""
+    usual = {"floor": 1.4e-6, "frac_kl": None, "logprobs": (np.zeros(1), np.zeros(1)), "num_inferred_ids": 0}
+    return StepNorm(norm=norm, **(usual | {"described": {}} | options))
+
+
+def step_of(norm: float | None, **options: Any) -> Any:
+    return SimpleNamespace(step=1, recomputed=norm_of(norm, **options), reason=None, groups=())
 
 
 def judged(logged: float | None, norm: float | None, *, settings: TrainerSettings = GIVEN, **options: Any) -> Any:
@@ -133,7 +130,7 @@ def test_a_norm_in_reduced_precision_is_told_within_its_spread(logged: float, ve
     ("options", "verdict", "reason"),
     [
         ({"settings": TrainerSettings()}, "cannot", "settings_unknown"),
-        ({"num_inferred": 1}, "cannot", "ids_inferred"),
+        ({"num_inferred_ids": 1}, "cannot", "ids_inferred"),
         ({"settings": replace(GIVEN, values={"trl_trainer": "GMPO"})}, "cannot", "loss_unknown"),
         ({}, "mismatch", "differs"),
     ],
@@ -144,7 +141,7 @@ def test_the_likeliest_cause_is_named_first(options: dict, verdict: str, reason:
 
 
 def test_a_match_says_what_it_rests_on() -> None:
-    quantity, _, _ = judged(2.0, 2.0, settings=TrainerSettings(), num_inferred=1)
+    quantity, _, _ = judged(2.0, 2.0, settings=TrainerSettings(), num_inferred_ids=1)
     assert quantity.verdict == "match"
     assert "1 of 2 completions were inferred" in quantity.cause
     assert "the trainer's defaults fit" in quantity.cause
@@ -174,8 +171,8 @@ def test_conversations_that_another_tokenizer_rendered_are_in_doubt(
     talked = tuple(replace(one, messages=({"role": "user", "content": "hi"},)) for one in group.rollouts)
     root = tmp_path / "run"
     (root / "checkpoint-1").mkdir(parents=True)
-    place = root / tokenizer if tokenizer == "checkpoint-1" else tmp_path / tokenizer
-    run = replace(run, groups=(replace(group, rollouts=talked),), path=root, tokenizer=place)
+    tokenizer_path = root / tokenizer if tokenizer == "checkpoint-1" else tmp_path / tokenizer
+    run = replace(run, groups=(replace(group, rollouts=talked),), path=root, tokenizer=tokenizer_path)
     assert replay_grad_norm(run, step_of(2.4), 1e-5)[0].reason == reason
 
 
@@ -190,31 +187,15 @@ def difference_of(logged, recomputed, masks=None):
 
 
 def sampled_step(difference, step=3):
-    return StepReplay(
-        step=step,
-        weights="w",
-        verdict="match",
-        cause=None,
-        quantities=(),
-        logged={},
-        recomputed={},
-        relative_error={},
-        num_inferred_ids=0,
-        frac_kl=None,
-        logprob_difference=difference,
-    )
+    return replace(replay_report().steps[0], step=step, logprob_difference=difference)
 
 
 def test_differences_are_counted_over_tokens():
-    found = difference_of([(-1.0, -2.0), (-0.5,)], [(-1.0, -2.4), (-0.7,)])
-    assert (found.num_tokens, found.max) == (3, pytest.approx(0.4))
-    assert found.mean == pytest.approx(0.2)
-    assert found.frac_beyond == pytest.approx(2 / 3)
-
-
-def test_tokens_that_the_policy_did_not_sample_are_left_out():
-    found = difference_of([(-1.0, -9.0)], [(-1.0, -1.0)], masks=[(True, False)])
-    assert (found.num_tokens, found.max) == (1, 0.0)
+    difference = difference_of([(-1.0, -2.0), (-0.5,)], [(-1.0, -2.4), (-0.7,)])
+    assert (difference.num_tokens, difference.max) == (3, pytest.approx(0.4))
+    assert (difference.mean, difference.frac_beyond) == (pytest.approx(0.2), pytest.approx(2 / 3))
+    sampled = difference_of([(-1.0, -9.0)], [(-1.0, -1.0)], masks=[(True, False)])  # one token is a tool's
+    assert (sampled.num_tokens, sampled.max) == (1, 0.0)
 
 
 @pytest.mark.parametrize("logged", [[None], [(-1.0, -1.0, -1.0)], [(float("-inf"), -1.0)]])
@@ -375,15 +356,7 @@ def replayed(*norms: tuple[float, float], given: bool = True, **logged_too: floa
             weights=None,
             gram=None,
             reason=None,
-            norm=StepNorm(
-                norm=norm,
-                floor=1e-6,
-                frac_kl=None,
-                logprobs=(np.zeros(1), np.zeros(1)),
-                num_inferred_ids=0,
-                described={"engine": "backward"},
-                other_texts=(1,) if norm == TEXTS else (),
-            ),
+            norm=norm_of(norm, described={"engine": "backward"}, other_texts=(1,) if norm == TEXTS else ()),
         )
         for group, (_, norm) in zip(groups, norms, strict=True)
     ]

@@ -48,30 +48,32 @@ OF_EXPERTS = {
 """Which experts a token goes to is a number, and how many tokens an expert has is the size of a tensor."""
 
 
-def prepared(model: Any, objective: Objective = DAPO, *, reference: Any = None, tokens: int = 4096) -> PreparedStep:
+def prepared(
+    model: Any, objective: Objective = DAPO, *, reference: Any = None, tokens: int = 4096, num_groups: int = 2
+) -> PreparedStep:
     policy = replace(policy_of(model, reference=reference), kind="adapter" if hasattr(model, "peft_config") else "full")
-    return prepare_step(policy, logged_groups(), objective, TokenBudget(tokens, fixed=True))
+    return prepare_step(policy, logged_groups(num_groups), objective, TokenBudget(tokens, fixed=True))
 
 
-def logged_groups() -> list[Any]:
+def logged_groups(num_groups: int) -> list[Any]:
     rng = np.random.default_rng(0)
     return [
         replace(
             group,
             rollouts=tuple(replace(r, logprobs=tuple(-rng.random(len(r.completion_ids)))) for r in group.rollouts),
         )
-        for group in tiny_groups()
+        for group in tiny_groups(num_groups)
     ]
 
 
 def both(make: Callable[[], Any], look: Callable[[Any], Any]) -> tuple[np.ndarray, np.ndarray, Counter[str]]:
-    """What is found on the CPU and on the other device, and the waits of the latter that are not the model's own."""
+    """What is measured on the CPU and on the other device, and the waits of the latter that are not the model's own."""
     expected = look(make())
     model = make()
     with other_device() as device:
-        result = look(moved(model))
+        elsewhere = look(moved(model))
     return (
-        np.asarray(result),
+        np.asarray(elsewhere),
         np.asarray(expected),
         Counter({w: n for w, n in device.waits.items() if "gradients/" in w}),
     )
@@ -85,10 +87,10 @@ def both(make: Callable[[], Any], look: Callable[[Any], Any]) -> tuple[np.ndarra
     ],
 )
 def test_an_engine_waits_once_a_batch(name: str, lora: bool, engine: str) -> None:
-    on_device, expected, waits = both(
+    elsewhere, expected, waits = both(
         lambda: tiny_model(name, lora=lora), lambda model: measure_step(prepared(model), engine=engine).gram
     )
-    assert relative(on_device, expected) < 1e-5
+    assert relative(elsewhere, expected) < 1e-5
     if engine == "prompt":  # two groups, so two batches: their pairs wait for each other
         waits = Counter({wait: number for wait, number in waits.items() if wait not in KEPT})
         assert waits.pop("up: gradients/engines/prompt.__init__") == 2
@@ -106,28 +108,28 @@ def test_what_is_waited_for_does_not_grow_with_the_layers(layers: int) -> None:
         shape = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_key_value_heads": 1}
         return Qwen3ForCausalLM(Qwen3Config(vocab_size=23, num_hidden_layers=layers, head_dim=8, **shape)).eval()
 
-    on_device, expected, waits = both(make, lambda model: measure_step(prepared(model), engine="stream").gram)
-    assert relative(on_device, expected) < 1e-5
+    elsewhere, expected, waits = both(make, lambda model: measure_step(prepared(model), engine="stream").gram)
+    assert relative(elsewhere, expected) < 1e-5
     waits.pop("asked: gradients/engines/loop._renumber")
     assert dict(waits) == {**ONCE, "down: gradients/layers/trace.settle": 1}
 
 
 def test_pairs_of_several_batches_go_to_the_cpu_and_come_back() -> None:
-    on_device, expected, waits = both(
+    elsewhere, expected, waits = both(
         lambda: tiny_model("qwen3_gqa_norms"),
         lambda model: measure_step(prepared(model, tokens=24), engine="stream").gram,
     )
-    assert relative(on_device, expected) < 1e-5
+    assert relative(elsewhere, expected) < 1e-5
     assert waits.pop("down: gradients/layers/trace.settle") == 2  # once in each of two batches
     assert {wait for wait in waits if wait not in ONCE} == KEPT
 
 
 @pytest.mark.parametrize("name", ["qwen3_moe_normalized", "mixtral", "qwen3_moe"])
 def test_experts_are_where_their_tokens_are(name: str) -> None:
-    on_device, expected, waits = both(
+    elsewhere, expected, waits = both(
         lambda: tiny_experts(name), lambda model: measure_step(prepared(model), engine="stream").gram
     )
-    assert relative(on_device, expected) < 1e-5
+    assert relative(elsewhere, expected) < 1e-5
     assert set(waits) - set(ONCE) <= {
         *OF_EXPERTS,
         "down: gradients/layers/trace.settle",
@@ -155,8 +157,8 @@ def test_every_weight_of_a_loss_goes_to_the_device(case: str) -> None:
         step = measure_step(prepared(model, OBJECTIVES[case], reference=reference), engine="stream")
         return np.concatenate([step.gram.ravel(), *step.logprobs])
 
-    on_device, expected, waits = both(lambda: tiny_model("qwen3_gqa_norms"), look)
-    assert relative(on_device, expected) < 1e-5
+    elsewhere, expected, waits = both(lambda: tiny_model("qwen3_gqa_norms"), look)
+    assert relative(elsewhere, expected) < 1e-5
     assert set(waits) - set(ONCE) <= {"down: gradients/layers/trace.settle", "down: gradients/plan/rows.<listcomp>"}
 
 
@@ -165,9 +167,9 @@ def test_the_error_of_a_bfloat16_row_is_measured_where_the_row_is() -> None:
         step = measure_step(prepared(model), engine="stream")
         return [step.relative_row_error, *step.gram.ravel()]
 
-    on_device, expected, waits = both(lambda: tiny_model("qwen3_gqa_norms", dtype=torch.bfloat16), look)
-    assert on_device[0] == pytest.approx(expected[0], rel=0.2)
-    assert relative(on_device[1:], expected[1:]) < 3 * on_device[0]
+    elsewhere, expected, waits = both(lambda: tiny_model("qwen3_gqa_norms", dtype=torch.bfloat16), look)
+    assert elsewhere[0] == pytest.approx(expected[0], rel=0.2)
+    assert relative(elsewhere[1:], expected[1:]) < 3 * elsewhere[0]
     assert waits.pop("asked: gradients/step/measure.<genexpr>") == 4  # two numbers of each of two rows
     assert waits.pop("down: gradients/layers/trace.settle") == 1
     assert dict(waits) == ONCE
@@ -175,7 +177,7 @@ def test_the_error_of_a_bfloat16_row_is_measured_where_the_row_is() -> None:
 
 def tokens_of(**options: Any) -> Callable[[Any], Any]:
     def look(model: Any) -> Any:
-        step = prepared(model)
+        step = prepared(model, num_groups=1)
         grams = measure_tokens(step, measure_step(step), **options)
         return np.concatenate([gram.gram.ravel() for gram in grams])
 
@@ -266,10 +268,10 @@ def test_nothing_stays_behind_on_the_cpu(case: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda _: False)
     name, look = LOOKS[case]
-    on_device, expected, _ = both(lambda: tiny_experts(name) if name == "mixtral" else tiny_model(name), look)
+    elsewhere, expected, _ = both(lambda: tiny_experts(name) if name == "mixtral" else tiny_model(name), look)
     assert np.isfinite(expected).all()
     assert expected.any()
-    assert relative(on_device, expected) < 1e-5
+    assert relative(elsewhere, expected) < 1e-5
 
 
 @pytest.fixture
@@ -279,22 +281,22 @@ def device() -> Iterator[Any]:
 
 
 def test_the_device_refuses_a_tensor_of_the_cpu(device: Any) -> None:
-    remote = torch.ones(3, device=THERE)
-    for local in (torch.ones(3), torch.tensor([1.0])):
+    there = torch.ones(3, device=THERE)
+    for here in (torch.ones(3), torch.tensor([1.0])):
         with pytest.raises(RuntimeError, match="expected all tensors to be on the same device"):
-            _ = remote + local
-    assert (remote + torch.tensor(2.0)).device == THERE  # one number alone may come from anywhere, as on CUDA
+            _ = there + here
+    assert (there + torch.tensor(2.0)).device == THERE  # one number alone may come from anywhere, as on CUDA
     assert device.waits == {}
 
 
 def test_the_device_says_what_is_waited_for(device: Any) -> None:
-    remote = torch.arange(3.0).to(THERE, non_blocking=True)
+    there = torch.arange(3.0).to(THERE, non_blocking=True)
     assert device.waits == {}
-    assert remote.tolist() == [0.0, 1.0, 2.0]
-    assert float(remote.sum()) == 3.0
-    assert remote[remote > 0].shape == (2,)
-    remote.to("cpu")
+    assert there.tolist() == [0.0, 1.0, 2.0]
+    assert float(there.sum()) == 3.0
+    assert there[there > 0].shape == (2,)
+    there.to("cpu")
     torch.arange(3.0).to(THERE)
     assert sum(device.waits.values()) == 5
     with pytest.raises(RuntimeError, match="goes on before the numbers have come"):
-        remote.to("cpu", non_blocking=True)
+        there.to("cpu", non_blocking=True)

@@ -24,24 +24,24 @@ def plan(objective=Objective(), passes=None, **changes):  # noqa: B008
 
 
 def test_the_score_channel_has_the_losses_weights_and_no_advantage():
-    result = plan()
-    assert [row.channel for row in result.rows] == ["score"]
-    assert result.cotangent(result.rows[0], LOGPROBS).tolist() == [0.5, 0.0, 0.5]
-    assert result.gradient(0, LOGPROBS).tolist() == [-1.0, 0.0, -1.0]
+    planned = plan()
+    assert [row.channel for row in planned.rows] == ["score"]
+    assert planned.cotangent(planned.rows[0], LOGPROBS).tolist() == [0.5, 0.0, 0.5]
+    assert planned.gradient(0, LOGPROBS).tolist() == [-1.0, 0.0, -1.0]
 
 
 @pytest.mark.parametrize("corrected", [True, False])
 def test_the_kl_slope_is_the_derivative_of_the_kl_term(corrected):
     reference = torch.tensor([-1.5, -2.0, -2.0], dtype=torch.float64)
-    result = plan(Objective(beta=0.3, use_bias_correction_kl=corrected), ForwardPasses(reference=[reference]))
-    assert [row.channel for row in result.rows] == ["score", "kl"]
+    planned = plan(Objective(beta=0.3, use_bias_correction_kl=corrected), ForwardPasses(reference=[reference]))
+    assert [row.channel for row in planned.rows] == ["score", "kl"]
     log_pi = LOGPROBS.clone().requires_grad_()
     behind = reference - log_pi
     kl = behind.exp() - behind - 1
     if corrected:
         kl = kl * (log_pi - log_pi.detach()).exp()
     (slope,) = torch.autograd.grad((0.3 * 0.5 * torch.tensor([1.0, 0.0, 1.0]) * kl).sum(), log_pi)
-    torch.testing.assert_close(result.cotangent(Row(sequence=0, channel="kl"), LOGPROBS), slope)
+    torch.testing.assert_close(planned.cotangent(Row(sequence=0, channel="kl"), LOGPROBS), slope)
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ def test_the_kl_slope_is_the_derivative_of_the_kl_term(corrected):
 def test_the_clip_is_the_derivative_of_the_clipped_worth(advantage, log_ratio, epsilon, delta, flows):
     objective = Objective(importance_ratio=True, epsilon_low=epsilon, epsilon_high=epsilon, delta=delta)
     sampled = tuple((LOGPROBS - log_ratio).tolist())
-    result = plan(objective, advantage=advantage, logprobs=sampled)
-    weights = result.cotangent(Row(sequence=0, channel="logged"), LOGPROBS)
+    planned = plan(objective, advantage=advantage, logprobs=sampled)
+    weights = planned.cotangent(Row(sequence=0, channel="logged"), LOGPROBS)
     log_pi = LOGPROBS.clone().requires_grad_()
     ratio = (log_pi - torch.tensor(sampled)).exp()
     bounded = ratio if delta is None else ratio.clamp(max=delta)
@@ -67,79 +67,77 @@ def test_the_clip_is_the_derivative_of_the_clipped_worth(advantage, log_ratio, e
     (slope,) = torch.autograd.grad((-0.5 * torch.tensor([1.0, 0.0, 1.0]) * worth).sum(), log_pi)
     torch.testing.assert_close(weights, slope)
     assert bool(weights[0] != 0) == flows
-    score = result.cotangent(Row(sequence=0, channel="score"), LOGPROBS)
+    score = planned.cotangent(Row(sequence=0, channel="score"), LOGPROBS)
     assert score[0].item() == pytest.approx(0.5 * math.exp(log_ratio))
 
 
 def test_token_advantages_get_a_channel_of_their_own():
-    result = plan(token_advantages=(1.0, 2.0, 3.0))
-    assert result.index("logged") == {0: 1}
-    assert result.cotangent(result.rows[1], LOGPROBS).tolist() == [-0.5, 0.0, -1.5]
-    assert result.index("kl") == {}
+    planned = plan(token_advantages=(1.0, 2.0, 3.0))
+    assert planned.index("logged") == {0: 1}
+    assert planned.cotangent(planned.rows[1], LOGPROBS).tolist() == [-0.5, 0.0, -1.5]
+    assert planned.index("kl") == {}
 
 
-def test_a_kl_term_needs_reference_log_probabilities():
-    with pytest.raises(ValueError, match="needs the reference policy"):
-        plan(Objective(beta=0.1))
-
-
-def test_a_gradient_without_logged_advantage_is_refused():
-    with pytest.raises(InputError, match="Rollout 0 of group g has no logged advantage"):
-        plan(advantage=None).gradient(0, LOGPROBS)
-
-
-def test_token_values_that_do_not_match_the_tokens_are_refused():
-    with pytest.raises(InputError, match="has 2 advantages and 3 completion tokens"):
-        plan(token_advantages=(1.0, 2.0))
-    with pytest.raises(InputError, match="has 1 log-probabilities and 3 completion tokens"):
-        plan(Objective(importance_ratio=True), logprobs=(-1.0,))
+@pytest.mark.parametrize(
+    ("objective", "fields", "error", "message"),
+    [
+        (Objective(beta=0.1), {}, ValueError, "needs the reference policy"),
+        (Objective(top_entropy_quantile=0.5), {}, ValueError, "needs their entropies"),
+        (Objective(), {"token_advantages": (1.0, 2.0)}, InputError, "has 2 advantages and 3 completion tokens"),
+        (
+            Objective(importance_ratio=True),
+            {"logprobs": (-1.0,)},
+            InputError,
+            "has 1 log-probabilities and 3 completion tokens",
+        ),
+        (Objective(), {"advantage": None}, InputError, "Rollout 0 of group g has no logged advantage"),
+    ],
+)
+def test_what_a_loss_lacks_is_named(objective, fields, error, message):
+    with pytest.raises(error, match=message):
+        plan(objective, **fields).gradient(0, LOGPROBS)
 
 
 def test_entropy_rows_weigh_the_outputs_behind_the_log_probabilities():
-    result = plan(Objective(entropy_coef=0.3))
-    assert result.has_entropies
-    assert [row.channel for row in result.rows] == ["score", "entropy"]
+    planned = plan(Objective(entropy_coef=0.3))
+    assert planned.has_entropies
+    assert [row.channel for row in planned.rows] == ["score", "entropy"]
     outputs = torch.cat([LOGPROBS, torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)])
-    assert result.logprobs(0, outputs).tolist() == LOGPROBS.tolist()
-    assert result.cotangent(result.rows[1], outputs).tolist() == [0.0, 0.0, 0.0, -0.15, 0.0, -0.15]
-    assert result.cotangent(result.rows[0], outputs).tolist() == [0.5, 0.0, 0.5, 0.0, 0.0, 0.0]
-    assert result.gradient(0, outputs).tolist() == [-1.0, 0.0, -1.0, -0.15, 0.0, -0.15]
+    assert planned.logprobs(0, outputs).tolist() == LOGPROBS.tolist()
+    assert planned.cotangent(planned.rows[1], outputs).tolist() == [0.0, 0.0, 0.0, -0.15, 0.0, -0.15]
+    assert planned.cotangent(planned.rows[0], outputs).tolist() == [0.5, 0.0, 0.5, 0.0, 0.0, 0.0]
+    assert planned.gradient(0, outputs).tolist() == [-1.0, 0.0, -1.0, -0.15, 0.0, -0.15]
 
 
 @pytest.mark.parametrize(("version", "weight"), [((1, 9), -0.3 / 2), ((1, 10), -0.3)])
 def test_the_bonus_of_tokens_of_high_entropy_was_averaged_otherwise_before(version, weight):
     entropies = torch.tensor([0.5, 9.0, 2.0], dtype=torch.float64)
     objective = Objective(entropy_coef=0.3, top_entropy_quantile=0.5, beta=0.1, trl=TrlVersion(version))
-    result = plan(objective, ForwardPasses(entropies=[entropies], reference=[LOGPROBS]))
-    assert result.entropy_weights[0].tolist() == [0.0, 0.0, weight]
-    assert result.weights[0].tolist() == [0.0, 0.0, 0.5]  # the masked token's entropy is no part of the quantile
-    assert result.kl_weights[0].tolist() == [0.05, 0.0, 0.05]
+    planned = plan(objective, ForwardPasses(entropies=[entropies], reference=[LOGPROBS]))
+    assert planned.entropy_weights[0].tolist() == [0.0, 0.0, weight]
+    assert planned.weights[0].tolist() == [0.0, 0.0, 0.5]  # the masked token's entropy is no part of the quantile
+    assert planned.kl_weights[0].tolist() == [0.05, 0.0, 0.05]
 
 
 def test_where_no_token_counts_none_has_high_entropy():
     assert [row.tolist() for row in high_entropy([torch.zeros(1)], [torch.ones(1)], 0.5)] == [[0.0]]
 
 
-def test_masks_by_entropy_need_entropies():
-    with pytest.raises(ValueError, match="needs their entropies"):
-        plan(Objective(top_entropy_quantile=0.5))
-
-
 def test_old_log_probabilities_of_a_forward_pass_come_before_logged_ones():
     objective = Objective(importance_ratio=True, epsilon_low=9.0, epsilon_high=9.0)
-    result = plan(objective, ForwardPasses(old=[LOGPROBS]), logprobs=(-5.0, -5.0, -5.0))
-    assert result.cotangent(Row(sequence=0, channel="score"), LOGPROBS).tolist() == [0.5, 0.0, 0.5]
+    planned = plan(objective, ForwardPasses(old=[LOGPROBS]), logprobs=(-5.0, -5.0, -5.0))
+    assert planned.cotangent(Row(sequence=0, channel="score"), LOGPROBS).tolist() == [0.5, 0.0, 0.5]
 
 
 def test_the_samplers_log_probabilities_are_no_ratio_of_the_weights():
     objective = Objective(correction=SamplerCorrection(mode="token_truncate", high=None), needs_sampler=True)
-    result = plan(objective, logprobs=tuple((LOGPROBS - math.log(2.0)).tolist()))
-    assert [row.channel for row in result.rows] == ["score"]
-    assert result.cotangent(result.rows[0], LOGPROBS).tolist() == pytest.approx([1.0, 0.0, 1.0])
-    assert result.completions[0].old is None
+    planned = plan(objective, logprobs=tuple((LOGPROBS - math.log(2.0)).tolist()))
+    assert [row.channel for row in planned.rows] == ["score"]
+    assert planned.cotangent(planned.rows[0], LOGPROBS).tolist() == pytest.approx([1.0, 0.0, 1.0])
+    assert planned.completions[0].old is None
 
 
 def test_given_weights_stand_in_place_of_the_channels():
-    inputs = torch.tensor([1.0, 2.0, 3.0])
-    result = plan(Objective(entropy_coef=0.1))
-    assert result.cotangent(Row(sequence=0, channel="entropy", weights=inputs), LOGPROBS).tolist() == [1.0, 2.0, 3.0]
+    given = torch.tensor([1.0, 2.0, 3.0])
+    planned = plan(Objective(entropy_coef=0.1))
+    assert planned.cotangent(Row(sequence=0, channel="entropy", given=given), LOGPROBS).tolist() == [1.0, 2.0, 3.0]

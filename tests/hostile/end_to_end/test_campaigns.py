@@ -40,15 +40,17 @@ def test_a_case_can_be_made_again(tmp_path: Path) -> None:
 def test_any_file_of_a_log_may_be_a_pipe(tmp_path: Path) -> None:
     preload(["report"])
     for subject in subjects():
-        for file in [path for path in [subject, *subject.rglob("*")] if path.is_file()]:
-            place = tmp_path / str(file.relative_to(subject.parent)).replace("/", "-") / subject.name
-            place.parent.mkdir()
-            shutil.copytree(subject, place) if subject.is_dir() else shutil.copy(subject, place)
-            pipe = place / file.relative_to(subject)
+        files = [path for path in [subject, *subject.rglob("*")] if path.is_file()]
+        # of files that differ in their numbers alone, as those of steps, one is enough
+        for file in {re.sub("[0-9]+", "", path.name): path for path in files}.values():
+            copy = tmp_path / str(file.relative_to(subject.parent)).replace("/", "-") / subject.name
+            copy.parent.mkdir()
+            shutil.copytree(subject, copy) if subject.is_dir() else shutil.copy(subject, copy)
+            pipe = copy / file.relative_to(subject)
             pipe.unlink()
             os.mkfifo(pipe)
             command = "passk" if subject.name.startswith(EVALUATIONS) else "degeneracy"
-            code, err = forked(tmp_path, [command, str(place)], lambda: signal.alarm(60) and None)
+            code, err = forked(tmp_path, [command, str(copy)], lambda: signal.alarm(60) and None)
             assert code in (0, 2), (pipe, err)
 
 

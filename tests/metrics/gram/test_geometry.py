@@ -1,4 +1,5 @@
 import itertools
+from collections.abc import Callable
 from itertools import product
 
 import numpy as np
@@ -126,27 +127,21 @@ def test_group_sums_keep_the_batch_norm() -> None:
     assert batch_norm(sums) == pytest.approx(batch_norm(matrix @ matrix.T))
 
 
-@pytest.mark.parametrize("advantages", [[1.0], [1.0, np.nan]])
-def test_advantages_must_fit_the_rows(advantages: list[float]) -> None:
-    with pytest.raises(ValueError, match="2 finite advantages are needed"):
-        gradient_gram(np.eye(2), advantages)
-
-
-def test_flags_must_fit_the_rows() -> None:
-    with pytest.raises(ValueError, match="2 flags are needed"):
-        class_subspace_energy(np.eye(2), [True])
-
-
-@pytest.mark.parametrize("index", [[0], [0, -1]])
-def test_group_numbers_must_fit_the_rows(index: list[int]) -> None:
-    with pytest.raises(ValueError, match="2 group numbers from 0 are needed"):
-        group_sums(np.eye(2), index)
-
-
-@pytest.mark.parametrize("advantages", [[1.0, 2.0], [[1.0, 2.0, 3.0]], [[[1.0, 2.0]]]])
-def test_updates_need_rows_of_one_advantage_a_rollout(advantages):
-    with pytest.raises(ValueError, match=r"rows of 2 advantages are needed, got shape \("):
-        update_gram(np.eye(2), advantages)
+@pytest.mark.parametrize(
+    ("measure", "values", "message"),
+    [
+        *((gradient_gram, advantages, "2 finite advantages are needed") for advantages in ([1.0], [1.0, np.nan])),
+        (class_subspace_energy, [True], "2 flags are needed"),
+        *((group_sums, index, "2 group numbers from 0 are needed") for index in ([0], [0, -1])),
+        *(
+            (update_gram, advantages, r"rows of 2 advantages are needed, got shape \(")
+            for advantages in ([1.0, 2.0], [[1.0, 2.0, 3.0]], [[[1.0, 2.0]]])
+        ),
+    ],
+)
+def test_what_belongs_to_rows_must_fit_them(measure: Callable[..., object], values: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        measure(np.eye(2), values)
 
 
 def channels_of_rows(gradients: Array) -> list[float]:
@@ -172,10 +167,10 @@ def test_channels_are_those_of_the_rows_themselves(seed: int) -> None:
     gram = gradients @ gradients.T
     np.testing.assert_allclose(channels(gram), channels_of_rows(gradients), rtol=1e-5)
     np.testing.assert_allclose(channels(1e-9 * gram), channels(gram), rtol=1e-6)
-    count, energy, of_sum, remaining, rest = channels(np.stack([gram, np.eye(6)]))[0]
-    full = gram.sum() / np.trace(gram)
-    assert energy * remaining + (1 - energy) * rest == pytest.approx(full)
-    assert of_sum * full == pytest.approx(energy * remaining)
+    count, energy, of_sum, kept_of_sum, rest = channels(np.stack([gram, np.eye(6)]))[0]
+    whole = gram.sum() / np.trace(gram)
+    assert energy * kept_of_sum + (1 - energy) * rest == pytest.approx(whole)
+    assert of_sum * whole == pytest.approx(energy * kept_of_sum)
     assert 1 <= count <= 5
 
 
@@ -218,8 +213,8 @@ def test_shares_and_cosines_are_those_of_the_rows_themselves() -> None:
 
 def test_cosine_of_updates_is_that_of_the_summed_rows() -> None:
     first, second = RNG.normal(size=7), RNG.normal(size=7)
-    single, two = first @ ROWS, second @ ROWS
-    expected = single @ two / np.linalg.norm(single) / np.linalg.norm(two)
+    one, two = first @ ROWS, second @ ROWS
+    expected = one @ two / np.linalg.norm(one) / np.linalg.norm(two)
     assert cosine_of_updates(GRAM, first, second).value == pytest.approx(expected)
     assert "without length" in str(cosine_of_updates(GRAM, first, np.zeros(7)).undefined)
 

@@ -1,6 +1,7 @@
 """Null models: each takes one thing away and keeps the rest."""
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -125,29 +126,24 @@ def test_centering_subtracts_the_mean_row() -> None:
     np.testing.assert_allclose(center_gram(matrix @ matrix.T), centered @ centered.T, atol=1e-12)
 
 
+NO_SPECTRUM = "singular values are finite, non-negative numbers in one dimension"
+NO_SHARE = "a share of energy is above 0 and at most 1"
+
+
 @pytest.mark.parametrize(
-    ("gram", "message"),
+    ("measure", "arguments", "message"),
     [
-        ([[1.0, 2.0]], "a Gram matrix is square"),
-        ([[np.nan]], "a Gram matrix holds finite numbers"),
-        ([[1.0, 0.5], [0.0, 1.0]], "a Gram matrix is symmetric"),
+        (singular_values_from_gram, ([[1.0, 2.0]],), "a Gram matrix is square"),
+        (singular_values_from_gram, ([[np.nan]],), "a Gram matrix holds finite numbers"),
+        (singular_values_from_gram, ([[1.0, 0.5], [0.0, 1.0]],), "a Gram matrix is symmetric"),
+        *((effective_rank, (np.asarray(spectrum),), NO_SPECTRUM) for spectrum in ([[1.0]], [np.inf], [-1.0])),
+        *((energy_rank, ([1.0], share), NO_SHARE) for share in (0.0, 1.1)),
+        (shuffled_within, ([1.0, 2.0], [0], 1), "2 advantages need as many groups"),
     ],
 )
-def test_what_is_no_gram_matrix_is_refused(gram: list[list[float]], message: str) -> None:
+def test_what_is_no_matrix_spectrum_or_share_is_refused(measure: Any, arguments: tuple, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        singular_values_from_gram(gram)
-
-
-@pytest.mark.parametrize("spectrum", [[[1.0]], [np.inf], [-1.0]])
-def test_what_is_no_spectrum_is_refused(spectrum: object) -> None:
-    with pytest.raises(ValueError, match="singular values are finite, non-negative numbers in one dimension"):
-        effective_rank(np.asarray(spectrum))
-
-
-@pytest.mark.parametrize("share", [0.0, 1.1])
-def test_share_of_energy_is_checked(share: float) -> None:
-    with pytest.raises(ValueError, match="a share of energy is above 0 and at most 1"):
-        energy_rank([1.0], share)
+        measure(*arguments)
 
 
 seeds = st.integers(0, 10_000)
@@ -168,11 +164,6 @@ def test_every_shuffle_is_as_likely_as_every_other() -> None:
     counts = np.unique(dealt, axis=0, return_counts=True)[1]
     assert len(counts) == 6
     assert counts.min() > 900
-
-
-def test_shuffles_need_one_group_a_rollout() -> None:
-    with pytest.raises(ValueError, match="2 advantages need as many groups"):
-        shuffled_within([1.0, 2.0], [0], 1)
 
 
 def test_gaussian_cosines_are_those_of_gaussian_rows() -> None:

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -132,29 +134,19 @@ def test_resampling_is_arithmetic_on_arrays_whatever_the_number_of_units() -> No
     assert many < 1.5 * few
 
 
-def test_no_units_are_refused() -> None:
-    with pytest.raises(ValueError, match="units are a non-empty table"):
-        bootstrap_statistics(lambda sums: sums, np.zeros((0, 2)))
-
-
-def test_numbers_that_are_not_finite_are_refused() -> None:
-    with pytest.raises(ValueError, match="units and their statistics are finite numbers"):
-        bootstrap_statistics(lambda sums: sums, [[np.nan]])
-
-
-def test_shares_outside_their_range_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"shares lie in \[0, 1\]"):
-        bootstrap_means([[1.5]])
-
-
-def test_clusters_must_fit_the_rows() -> None:
-    with pytest.raises(ValueError, match="2 rows need 2 clusters"):
-        bootstrap_mean([0.0, 1.0], clusters=["a"])
-
-
-def test_paired_values_must_fit() -> None:
-    with pytest.raises(ValueError, match="paired values have one shape"):
-        bootstrap_difference([1.0], [1.0, 2.0])
+@pytest.mark.parametrize(
+    ("measure", "message"),
+    [
+        (lambda: bootstrap_statistics(lambda sums: sums, np.zeros((0, 2))), "units are a non-empty table"),
+        (lambda: bootstrap_statistics(lambda sums: sums, [[np.nan]]), "units and their statistics are finite numbers"),
+        (lambda: bootstrap_means([[1.5]]), r"shares lie in \[0, 1\]"),
+        (lambda: bootstrap_mean([0.0, 1.0], clusters=["a"]), "2 rows need 2 clusters"),
+        (lambda: bootstrap_difference([1.0], [1.0, 2.0]), "paired values have one shape"),
+    ],
+)
+def test_what_has_no_interval_is_refused(measure: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        measure()
 
 
 QUICK = Resampling(num_resamples=100)
@@ -183,7 +175,7 @@ def test_equal_ranks_tell_nothing_of_their_spread(number: int, value: float) -> 
 
 def test_ranks_that_differ_from_one_by_rounding_are_one() -> None:
     """One group of sixteen with a second direction is a rare event, and says so, whatever the others' last digits."""
-    exact, rounded = ([1.0 + noise * index for index in range(15)] + [1.99] for noise in (0.0, 1e-7))
+    exact, rounded = ([1.0 + noise * step for step in range(15)] + [1.99] for noise in (0.0, 1e-7))
     assert mean_of(rounded, high=8.0).interval == mean_of(exact, high=8.0).interval
     assert mean_of(rounded, high=8.0).ends[1] > 2.0
 

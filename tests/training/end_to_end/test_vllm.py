@@ -28,9 +28,9 @@ class Engine:
 
     made: Any = None
 
-    def __init__(self, *, model: Any, processing_class: Any, temperature: float, **args: Any) -> None:
+    def __init__(self, *, model: Any, processing_class: Any, temperature: float, **arguments: Any) -> None:
         Engine.made, self.num_synced = self, 0
-        self.model, self.tokenizer, self.temperature, self.told = model, processing_class, temperature, args
+        self.model, self.tokenizer, self.temperature, self.arguments = model, processing_class, temperature, arguments
 
     def sync_weights(self) -> None:
         self.num_synced += 1
@@ -44,7 +44,7 @@ class Engine:
 
         completion: list[int] = []
         numbers: list[float] = []
-        while len(completion) < self.told["max_completion_length"]:
+        while len(completion) < self.arguments["max_completion_length"]:
             with torch.no_grad():
                 scores = self.model(input_ids=torch.tensor([ids + completion])).logits[0, -1] / self.temperature
             chances = torch.softmax(scores, -1)
@@ -73,17 +73,16 @@ def short(output: Path, **settings: Any) -> TrainConfig:
 
 
 @pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize("mode", ["sequence_mask", "token_truncate"])
-@pytest.mark.parametrize("sampling", ["fixed", "dynamic"])
+@pytest.mark.parametrize(("mode", "sampling"), [("sequence_mask", "fixed"), ("token_truncate", "dynamic")])
 def test_its_samples_and_its_correction_are_recorded_and_replayed(tmp_path: Path, mode: str, sampling: str) -> None:
     vllm = {"importance_sampling_mode": mode, "gpu_memory_utilization": 0.25, "server_port": 8123}
     run = train(short(tmp_path / "run", vllm=vllm, sampling=sampling))
-    assert Engine.made.told["gpu_memory_utilization"] == 0.25
-    assert Engine.made.told["server_port"] == 8123
+    assert Engine.made.arguments["gpu_memory_utilization"] == 0.25
+    assert Engine.made.arguments["server_port"] == 8123
     assert Engine.made.num_synced == 3
     for group in read_steps(run):
         for rollout in group.rollouts:
-            off = [0.3 * math.sin(7 * index + token) for index, token in enumerate(rollout.completion_ids or (), 1)]
+            off = [0.3 * math.sin(7 * at + token) for at, token in enumerate(rollout.completion_ids or (), 1)]
             assert rollout.trainer_logprobs is not None
             np.testing.assert_allclose(np.subtract(rollout.logprobs, rollout.trainer_logprobs), off, atol=1e-4)
     report = replay_run(run)
@@ -98,9 +97,9 @@ def test_its_samples_and_its_correction_are_recorded_and_replayed(tmp_path: Path
 def test_its_arguments_reach_trl(tmp_path: Path) -> None:
     config = TrainConfig(vllm={"mode": "server", "server_host": "there", "importance_sampling_correction": False})
     with quiet_libraries():
-        args = grpo_config(trainer_arguments(config, 27), output_dir=str(tmp_path), on_cpu=True)
-    assert (args.use_vllm, args.vllm_mode, args.vllm_server_host) == (True, "server", "there")
-    assert (args.vllm_importance_sampling_correction, args.vllm_importance_sampling_mode) == (False, "sequence_mask")
+        made = grpo_config(trainer_arguments(config, 27), output_dir=str(tmp_path), on_cpu=True)
+    assert (made.use_vllm, made.vllm_mode, made.vllm_server_host) == (True, "server", "there")
+    assert (made.vllm_importance_sampling_correction, made.vllm_importance_sampling_mode) == (False, "sequence_mask")
 
 
 def test_where_it_is_not_installed(tmp_path: Path) -> None:
