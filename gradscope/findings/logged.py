@@ -1,4 +1,4 @@
-"""Sentences about what was logged: the course of metrics, and log-probabilities beside the recomputed ones."""
+"""Sentences about the log: courses of metrics, and logged against recomputed log-probabilities."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ _STANDS_OUT = 3.0  # times its median that the largest norm is before a sentence
 
 
 def course_named(courses: Sequence[MetricCourse], name: str) -> MetricCourse | None:
-    """One of some courses by its common name; None where there is none."""
+    """The course with a common name; None where there is none."""
     return next((course for course in courses if course.name == name), None)
 
 
 def dead_sentence(courses: Sequence[MetricCourse]) -> str:
-    """The verdict: how many groups gave no gradient, as far as the metrics tell."""
+    """The verdict: how many groups gave no gradient, as far as the metrics show."""
     course = course_named(courses, "frac_reward_zero_std")
     if course is None:
         return "These metrics do not tell how many groups gave no gradient: none of them is known as that share."

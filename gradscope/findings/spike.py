@@ -1,4 +1,4 @@
-"""What is said of a step that was taken apart."""
+"""Sentences about a step that was analyzed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def spike_findings(report: SpikeReport) -> SpikeReport:
 
 
 def spike_headline(step: int, metrics: Sequence[SpikeMetric], *, was_named: bool) -> str:
-    """Whether a step stands out, by the numbers that were logged at it, beside those of the steps around it."""
+    """Whether a step stands out, by its logged numbers against those of the steps around it."""
     broken = [metric.name for metric in metrics if not metric.value.is_defined]
     if broken:
         return f"Step {step} is broken: {_listed(broken)} was logged as NaN or infinity."

@@ -177,14 +177,14 @@ def judge_reach(
     """The verdict on a second policy, and its evidence, a sentence without its period.
 
     *Capacity expansion* asks for prompts that the first leaves unsolved and that the second solves too often for any
-    best of :data:`MOST_SHARPENING` of the first, beside a gain at the largest k. *Search compression* asks for a gain
+    best of :data:`MOST_SHARPENING` of the first, and a gain at the largest k. *Search compression* asks for a gain
     at the smallest k, where at the largest the second solves hardly another prompt: gains, and losses too, are shown to
     be below :data:`MARGIN`, though the first leaves more than that unsolved, else there was *no headroom*; or the gain
     has become a loss. All else is undecided.
 
     Args:
         rows: Differences by k, ascending.
-        won: Mean gain at the largest k, losses counted as 0; ``lost`` likewise.
+        won: Mean gain at the largest k, losses counted as 0; ``lost`` is the reverse.
         unsolved: 1 - pass@k of the first at the largest k.
         least_sharpening: Best of m of the first is refuted up to this m.
     """
@@ -260,7 +260,7 @@ def _difference(row: PassAtKDifference) -> str:
     return f"{row.difference.value or 0.0:+.3f} [{low:+.3f}, {high:+.3f}] at k = {row.k}"
 
 
-USUAL_KS = (5, 10, 20, 50, 100)  # budgets that papers report, beside the powers of two
+USUAL_KS = (5, 10, 20, 50, 100)  # budgets that papers report, in addition to the powers of two
 _NO_VERDICT = "the scores are neither 0/1 nor -1/1, and which of them pass is not known (--success-threshold)"
 
 
@@ -280,7 +280,7 @@ def measure_pass_at_k(
         ks: Budgets; none: powers of two, 5, 10, 20, 50 and 100 up to the largest n, and that n. Budgets beyond n are
             forecast, apart from the estimates.
         success_threshold: A sample is correct when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
-        progress: True for a line on stderr, or a callback, told how far copying a URL and reading are.
+        progress: True for a line on stderr, or a callback, called while files are copied and read.
 
     Raises:
         UsageError: No file was given, or a budget is below 1.
@@ -323,7 +323,7 @@ def pass_at_k_of_samples(
 
 
 def _log_at(path: str | Path, read: ReadOptions) -> EvaluationLog:
-    """A path beside a folder of evaluations: one itself, or samples of nobody knows which task."""
+    """A path given along with a folder of evaluations: an evaluation itself, or samples of an unknown task."""
     file = fetched(path)
     unknown = EvaluationLog(path=file, format=read.reader, task=file.name, model="")
     return next(iter(evaluations_in(file, read)), unknown)
@@ -392,7 +392,7 @@ def _without_verdicts(
     counted: NDArray[np.int64] | None = None,
     run: Run | None = None,
 ) -> PassAtKTable:
-    """The table of an evaluation of which nobody knows which samples are correct."""
+    """The table of an evaluation without a verdict on which samples are correct."""
     unknown = Estimate.undefined_because(reason)
     sizes = (0,) if counted is None else counted
     return PassAtKTable(

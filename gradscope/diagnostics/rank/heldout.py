@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 MOST_ANSWERS = 256
-"""Distinct answers that are run beside each step; of more, some are drawn. Each costs a row of the step's engine."""
+"""Distinct answers that are run along with each step; of more, this many are drawn. Each costs the engine a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

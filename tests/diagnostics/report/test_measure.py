@@ -181,7 +181,6 @@ def test_the_kl_part_is_that_of_replay(trl_lora: dict[str, ReportSection]) -> No
 )
 def test_recomputed_steps_without_a_gradient_say_why(matrix: np.ndarray | None, reason: str) -> None:
     grams = [SimpleNamespace(step=3, policy_gram=matrix)] * 2
-    assert not any(report._has_gradient(gram) for gram in grams)  # type: ignore[arg-type]
     assert reason in report._without_gradient(grams).reason  # type: ignore[arg-type]
 
 

@@ -22,7 +22,7 @@ def coverage_section(inputs: ReportInputs) -> ReportSection:
 
 
 def coverage_answer(report: PassAtKReport, samples: tuple[Samples, ...] = ()) -> ReportSection:
-    """The same of pass@k that was estimated already; only the samples themselves tell which problems were lost."""
+    """The same for an existing estimate; only the samples themselves show which problems were lost."""
     lost = _lost(samples)
     lost_findings = _lost_findings(report, lost) if samples else ()
     return ReportSection(
