@@ -37,7 +37,7 @@ def point(
     method: TokenMethod = "exact",
     energy_error: float | None = None,
 ) -> TokenRankPoint:
-    known = Estimate.undefined_because("no weight") if rank is None else Estimate.exact(rank)
+    rank_estimate = Estimate.undefined_because("no weight") if rank is None else Estimate.exact(rank)
     return TokenRankPoint(
         step=step,
         advantage=advantage,
@@ -47,10 +47,10 @@ def point(
         num_dead=6,
         num_rows=Estimate.exact(120.0),
         frac_seen=0.25,
-        effective_rank=known,
-        stable_rank=known,
-        participation_ratio=known,
-        two_direction_energy=known,
+        effective_rank=rank_estimate,
+        stable_rank=rank_estimate,
+        participation_ratio=rank_estimate,
+        two_direction_energy=rank_estimate,
         energy_error=energy_error,
     )
 
@@ -182,7 +182,7 @@ def test_whether_tokens_moved_as_their_advantages_ask_is_said_with_the_differenc
 
 
 UNDEFINED = Estimate.undefined_because("the matrix is zero")
-WHOLE = UpdateTrajectory(
+TRAJECTORY = UpdateTrajectory(
     tensor=None,
     num_updates=(20, 40),
     effective_rank=Estimate.exact(1.5),
@@ -232,7 +232,7 @@ def pair(gradient: Estimate, step: int = 21) -> GradientAndUpdate:
 
 def test_the_trajectory_stands_beside_a_random_walk() -> None:
     sentences = weight_update_findings(
-        [update(10.0), update(20.0), update(99.0, last=20), update(99.0, first=20)], [WHOLE]
+        [update(10.0), update(20.0), update(99.0, last=20), update(99.0, first=20)], [TRAJECTORY]
     )
     assert sentences == (
         "Over 2 checkpoints one direction holds 95.0 % of the updates' energy (a random walk: 85.0 %), and a straight "
@@ -245,14 +245,14 @@ def test_the_trajectory_stands_beside_a_random_walk() -> None:
 
 def test_principal_directions_stand_beside_a_random_change() -> None:
     overlaps = [update(10.0, overlap=Estimate.exact(share)) for share in (0.04, 0.08)]
-    assert weight_update_findings([*overlaps, update(10.0)], [WHOLE])[-2] == (
+    assert weight_update_findings([*overlaps, update(10.0)], [TRAJECTORY])[-2] == (
         "On average 6.0 % of a change lies in the principal directions of the initial weights; a random change would "
         "have 1.0 % there."
     )
 
 
 def test_a_single_checkpoint_has_no_trajectory() -> None:
-    alone = replace(WHOLE, top_energy=UNDEFINED, linear_growth=UNDEFINED)
+    alone = replace(TRAJECTORY, top_energy=UNDEFINED, linear_growth=UNDEFINED)
     unknown = replace(update(10.0), bfloat16_changed=UNDEFINED)
     (sentence,) = weight_update_findings([unknown], [alone])
     assert sentence.startswith("After 40 updates")
@@ -275,14 +275,14 @@ def test_singular_values_and_directions_stand_beside_an_unrelated_change() -> No
         principal_angle=Estimate.exact(4.06),
         principal_angle_null=Estimate.exact(2.94),
     )
-    assert weight_update_findings([turned, update(10.0)], [WHOLE])[-2] == (
+    assert weight_update_findings([turned, update(10.0)], [TRAJECTORY])[-2] == (
         "Of a change 15.0 % is in the singular values on average (an unrelated one of its size: 11.7 %), and the "
         "principal directions turn by 4.1 degrees (2.9)."
     )
 
 
 def test_an_adapters_change_is_held_against_factors() -> None:
-    sentence = weight_update_findings([update(6.0)], [WHOLE], of_adapter=True)[1]
+    sentence = weight_update_findings([update(6.0)], [TRAJECTORY], of_adapter=True)[1]
     assert "unrelated factors would give 12.0" in sentence
 
 

@@ -23,8 +23,13 @@ from gradscope.diagnostics.degeneracy.group_rewards import group_rewards, group_
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.logged.measure import PARTS, absence_of
 from gradscope.diagnostics.logged.tokens import gathered
-from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
-from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files, samples_of_run
+from gradscope.diagnostics.passk.measure import (
+    Samples,
+    pass_at_k_of_samples,
+    read_samples,
+    sample_files,
+    samples_of_run,
+)
 from gradscope.diagnostics.spike.measure import courses_of, metric_at, outstanding_step
 from gradscope.errors import GradscopeError, MissingDependencyError
 from gradscope.estimate import Estimate

@@ -19,8 +19,7 @@ from gradscope.advantages.group import return_to_go
 from gradscope.diagnostics.check.metric_values import MetricValues
 from gradscope.diagnostics.degeneracy.group_rewards import chosen_threshold, group_rewards, group_table
 from gradscope.diagnostics.inputs.steps import MeasuredStep
-from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
-from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files
+from gradscope.diagnostics.passk.measure import Samples, pass_at_k_of_samples, read_samples, sample_files
 from gradscope.diagnostics.rank.rows import RankRequest, StepRows
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate

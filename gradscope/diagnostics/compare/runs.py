@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gradscope.copies import as_named
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
-from gradscope.diagnostics.passk.samples import Samples, read_samples
+from gradscope.diagnostics.passk.measure import Samples, read_samples
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS

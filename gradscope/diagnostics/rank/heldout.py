@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradscope.diagnostics.passk.samples import sample_files, with_own_verdicts
+from gradscope.diagnostics.passk.measure import sample_files, with_own_verdicts
 from gradscope.diagnostics.rank.formulations import group_index, weights_by_name
 from gradscope.diagnostics.rank.rows import StepRows
 from gradscope.errors import InputError, UsageError

@@ -23,8 +23,7 @@ from gradscope.diagnostics.inputs.step_loss import loss_at
 from gradscope.diagnostics.inputs.steps import MeasuredStep, measure_steps, missing_weights, select_steps, with_damage
 from gradscope.diagnostics.logged.measure import GatheredPolicy
 from gradscope.diagnostics.logged.tokens import METRICS, first_logged
-from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
-from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files
+from gradscope.diagnostics.passk.measure import Samples, pass_at_k_of_samples, read_samples, sample_files
 from gradscope.diagnostics.replay.measure import ReplayedSteps
 from gradscope.diagnostics.report.metrics_alone import report_of_metrics
 from gradscope.diagnostics.report.rollouts import read_groups

@@ -23,7 +23,7 @@ from gradscope.diagnostics.inputs.steps import (
 from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
-from gradscope.findings.spike import spike_findings
+from gradscope.findings.logged import spike_findings
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import batch_norm, norms_without, projection_shares, removal_order
 from gradscope.metrics.gram.spectrum import Array

@@ -171,9 +171,9 @@ def metric(value: float, half: float = 0.1, prompts: dict[str, float] | None = N
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
-    kept = Baseline(run="a run", metrics={"pass@8": metric(0.5, prompts={"ab": 0.25}), "grad_norm": metric(1.0)})
-    write_baseline(kept, tmp_path / "ci" / "baseline.json")
-    assert read_baseline(tmp_path / "ci" / "baseline.json") == kept
+    baseline = Baseline(run="a run", metrics={"pass@8": metric(0.5, prompts={"ab": 0.25}), "grad_norm": metric(1.0)})
+    write_baseline(baseline, tmp_path / "ci" / "baseline.json")
+    assert read_baseline(tmp_path / "ci" / "baseline.json") == baseline
     assert [path.name for path in (tmp_path / "ci").iterdir()] == ["baseline.json"]
 
 
@@ -240,9 +240,9 @@ def test_an_undefined_side_has_no_change(missing_side: int) -> None:
 
 
 def test_a_side_without_an_interval_leaves_the_change_without_one() -> None:
-    one, two = (BaselineMetric(estimate=Estimate.exact(value)) for value in (1.0, 3.0))
-    assert _change_of(one, two, RESAMPLING)[0] == Estimate.exact(2.0)
-    for sides in ((metric(1.0), two), (one, metric(3.0))):
+    first, two = (BaselineMetric(estimate=Estimate.exact(value)) for value in (1.0, 3.0))
+    assert _change_of(first, two, RESAMPLING)[0] == Estimate.exact(2.0)
+    for sides in ((metric(1.0), two), (first, metric(3.0))):
         assert _change_of(*sides, RESAMPLING)[0] == Estimate.exact(2.0)
 
 
@@ -288,9 +288,9 @@ def test_without_advice_the_next_step_begins_with_the_command(tmp_path: Path) ->
     good, worse = (tmp_path / f"{name}.jsonl" for name in ("good", "worse"))
     for path, reward in ((good, 1), (worse, 0)):
         write_log(path, {f"p{n}": [reward] * 3 + [1 - reward] for n in range(20)})
-    kept = tmp_path / "kept.json"
-    check_run(good, CheckSettings(track=["pass@1"], baseline=kept), update_baseline=True)
-    (verdict,) = check_run(worse, CheckSettings(track=["pass@1"], baseline=kept)).verdicts
+    stored_path = tmp_path / "kept.json"
+    check_run(good, CheckSettings(track=["pass@1"], baseline=stored_path), update_baseline=True)
+    (verdict,) = check_run(worse, CheckSettings(track=["pass@1"], baseline=stored_path)).verdicts
     assert verdict.next_step.startswith("Look closer: gradscope passk")
 
 
@@ -402,11 +402,11 @@ def test_a_trend_is_worse_in_either_direction() -> None:
 
 
 def test_a_side_without_a_value_decides_nothing() -> None:
-    known, unknown = (
+    defined, unknown = (
         BaselineMetric(estimate=Estimate.exact(0.5)),
         BaselineMetric(estimate=Estimate.undefined_because("no log")),
     )
-    (verdict,) = baseline_verdicts({"kl": known}, {"kl": unknown}, path="run")
+    (verdict,) = baseline_verdicts({"kl": defined}, {"kl": unknown}, path="run")
     assert (verdict.outcome, verdict.limit) == ("unknown", 0.5)
     assert verdict.meaning == "kl cannot be compared with the baseline: no log. What is not known does not pass."
     assert verdict.next_step == "Look at the trainer's own log of this metric, or at the requirement on it above."
@@ -430,11 +430,11 @@ def test_equal_runs_seldom_fail_and_worse_ones_often_do() -> None:
                 {
                     name: BaselineMetric(
                         estimate=Estimate.exact(0.5),
-                        prompts={str(place): float(value) for place, value in enumerate(rng.binomial(8, kept) / 8)},
+                        prompts={str(n): float(value) for n, value in enumerate(rng.binomial(8, pass_rates) / 8)},
                     )
                     for name in ("pass_rate", *(f"pass_rate@first{number}" for number in range(10, 15)))
                 }
-                for kept in (rates, rates * (1 - lost))
+                for pass_rates in (rates, rates * (1 - lost))
             ]
             failed[lost] += any(one.outcome == "fail" for one in baseline_verdicts(*sides, path="run"))
     assert failed[0.0] <= 0.05 * 60

@@ -165,13 +165,13 @@ def test_gradient_metrics_are_those_of_the_last_step(name: str, expected: float 
 def judged_step(
     step: int, verdict: ReplayVerdict, error: float | None = None, causes: Mapping[str, str] | None = None
 ) -> StepReplay:
-    found = dict(causes or {})
+    by_name = dict(causes or {})
     return StepReplay(
         step=step,
         weights=None,
         verdict=verdict,
-        cause=next(iter(found.values()), None),
-        quantities=tuple(Quantity(name=name, verdict=verdict, cause=cause) for name, cause in found.items() if name),
+        cause=next(iter(by_name.values()), None),
+        quantities=tuple(Quantity(name=name, verdict=verdict, cause=cause) for name, cause in by_name.items() if name),
         logged={},
         recomputed={},
         relative_error={} if error is None else {"grad_norm": error},
@@ -509,7 +509,7 @@ _KINDS = ({}, {"entropy": "rest"}, {"entropy": "top_fifth", "sign": "positive"},
 def numbered(rows: list[object], *names: str) -> tuple[object, ...]:
     """The rows at step 6, each with numbers of its own."""
     return tuple(
-        replace(row, step=6, **dict.fromkeys(names, Estimate.exact(0.1 * place))) for place, row in enumerate(rows)
+        replace(row, step=6, **dict.fromkeys(names, Estimate.exact(0.1 * index))) for index, row in enumerate(rows)
     )
 
 
@@ -584,10 +584,10 @@ def test_ranks_without_a_spectrum_have_no_number() -> None:
     assert not is_of_tokens(CATALOG["stable_rank"])
 
 
-def norms(**others: float) -> dict[int, dict[str, float]]:
+def norms(**rest: float) -> dict[int, dict[str, float]]:
     values = {step: {"grad_norm": 1.0 + 0.1 * (step % 4)} for step in range(1, 21)}
     values[7]["grad_norm"] = 9.0
-    values[9].update(others)
+    values[9].update(rest)
     return values
 
 

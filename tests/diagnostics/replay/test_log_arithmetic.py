@@ -88,18 +88,18 @@ def by_trl(table: torch.Tensor, aggregation: str, scale: str) -> tuple[torch.Ten
 def test_the_numbers_are_trls(aggregation, scale, gaps, seed):
     groups, table = random_groups(seed, gaps=gaps)
     settings = {"scale_rewards": scale, "multi_objective_aggregation": aggregation, "reward_weights": WEIGHTS}
-    found = _trl_batch(groups, TrainerSettings(values={**settings, "trl_version": "1.16.0"}))
+    numbers = _trl_batch(groups, TrainerSettings(values={**settings, "trl_version": "1.16.0"}))
     advantages, share = by_trl(table, aggregation, scale)
-    np.testing.assert_allclose(found.advantages, advantages, rtol=1e-9, atol=1e-9)
-    assert found.frac_zero_std == share
+    np.testing.assert_allclose(numbers.advantages, advantages, rtol=1e-9, atol=1e-9)
+    assert numbers.frac_zero_std == share
     rewards = (table * torch.tensor(WEIGHTS)).nansum(dim=1)[~table.isnan().all(dim=1)]
-    assert found.reward == pytest.approx(float(rewards.mean()))
+    assert numbers.reward == pytest.approx(float(rewards.mean()))
 
 
 def test_before_a_version_no_reward_was_a_reward_of_zero():
     group = group_of([1.0, None], step=1)
-    found = _trl_batch([group], TrainerSettings(values={"scale_rewards": "none", "trl_version": "1.5.0"}))
-    assert found.advantages.tolist() == [0.5, -0.5]
+    numbers = _trl_batch([group], TrainerSettings(values={"scale_rewards": "none", "trl_version": "1.5.0"}))
+    assert numbers.advantages.tolist() == [0.5, -0.5]
     later = _trl_batch([group], TrainerSettings(values={"scale_rewards": "none", "trl_version": "1.6.0"}))
     assert later.advantages.tolist() == [0.0, 0.0]
 
@@ -114,9 +114,9 @@ def test_before_a_version_no_reward_was_a_reward_of_zero():
     ],
 )
 def test_what_cannot_be_told_has_its_reason(rewards, values, cause):
-    found = _trl_batch([group_of(rewards, step=1)], TrainerSettings(values=values))
-    assert isinstance(found, Reason)
-    assert found.cause == cause
+    result = _trl_batch([group_of(rewards, step=1)], TrainerSettings(values=values))
+    assert isinstance(result, Reason)
+    assert result.cause == cause
 
 
 def test_weights_of_other_functions_are_no_weights():
@@ -141,11 +141,11 @@ def batch(trainer: str, *groups: RolloutGroup, **values: Any):
 
 
 def test_verls_grpo_by_hand() -> None:
-    given = batch("verl", group(1.0, 0.0), group(3.0), algorithm__adv_estimator="grpo")
-    assert given.advantages == pytest.approx([0.5 / (np.sqrt(0.5) + 1e-6), -0.5 / (np.sqrt(0.5) + 1e-6), 3.0], rel=1e-5)
+    made = batch("verl", group(1.0, 0.0), group(3.0), algorithm__adv_estimator="grpo")
+    assert made.advantages == pytest.approx([0.5 / (np.sqrt(0.5) + 1e-6), -0.5 / (np.sqrt(0.5) + 1e-6), 3.0], rel=1e-5)
     plain = {"algorithm__adv_estimator": "grpo", "algorithm__norm_adv_by_std_in_grpo": False}
     assert batch("verl", group(1.0, 0.0), **plain).advantages.tolist() == [0.5, -0.5]
-    assert (given.reward, given.frac_zero_std) == (pytest.approx(4 / 3), pytest.approx(1 / 3))
+    assert (made.reward, made.frac_zero_std) == (pytest.approx(4 / 3), pytest.approx(1 / 3))
 
 
 def test_prime_rl_centres_and_nemo_rl_leaves_the_rollout_out() -> None:
@@ -153,8 +153,8 @@ def test_prime_rl_centres_and_nemo_rl_leaves_the_rollout_out() -> None:
     left_out = batch("nemo-rl", group(1.0, 0.0, 1.0)).advantages
     spread = np.std([0.0, 1.0], ddof=1) + 1e-6
     assert left_out == pytest.approx([0.5 / spread, -1.0, 0.5 / spread])
-    whole = {"grpo__use_leave_one_out_baseline": False, "grpo__normalize_rewards": False}
-    assert batch("nemo-rl", group(1.0, 0.0), **whole).advantages.tolist() == [0.5, -0.5]
+    full = {"grpo__use_leave_one_out_baseline": False, "grpo__normalize_rewards": False}
+    assert batch("nemo-rl", group(1.0, 0.0), **full).advantages.tolist() == [0.5, -0.5]
     assert batch("nemo-rl", group(1.0)).advantages.tolist() == [0.0]
 
 
@@ -169,9 +169,9 @@ def test_prime_rl_centres_and_nemo_rl_leaves_the_rollout_out() -> None:
     ],
 )
 def test_formulas_without_a_rule_are_told_and_rewards_stay(trainer: str, values: dict[str, Any]) -> None:
-    given = batch(trainer, group(1.0, 0.0), **values)
-    assert given.unknown is not None
-    assert given.reward == 0.5
+    made = batch(trainer, group(1.0, 0.0), **values)
+    assert made.unknown is not None
+    assert made.reward == 0.5
 
 
 def measured(run: Run, step: int = 1) -> MeasuredStep:

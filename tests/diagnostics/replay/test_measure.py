@@ -28,17 +28,17 @@ from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run import Run, TrainerSettings
 from tests.diagnostics.made_up_runs import group_of, run_of
 
-GIVEN = TrainerSettings(values={"loss_type": "dapo"}, origin="args.json")
+STATED = TrainerSettings(values={"loss_type": "dapo"}, origin="args.json")
 SPREAD = TrainedNorms(dtype="bfloat16", norms=(2.0, 2.0002, 1.9998), resolution=1e-7, router_norm=None)
 
 
-def run_with(logged: float | None, *, settings: TrainerSettings = GIVEN) -> Run:
+def run_with(logged: float | None, *, settings: TrainerSettings = STATED) -> Run:
     run = run_of(group_of([1, 0], step=1), metrics={} if logged is None else {1: {"grad_norm": logged}})
     return replace(run, settings=settings)
 
 
 def step_of(norm: float | None, *, trained: TrainedNorms | None = None, num_inferred: int = 0, **options: Any) -> Any:
-    found = StepNorm(
+    step_norm = StepNorm(
         norm=norm,
         floor=1.4e-6,
         frac_kl=None,
@@ -48,10 +48,10 @@ def step_of(norm: float | None, *, trained: TrainedNorms | None = None, num_infe
         trained=trained,
         **options,
     )
-    return SimpleNamespace(step=1, recomputed=found, reason=None, groups=())
+    return SimpleNamespace(step=1, recomputed=step_norm, reason=None, groups=())
 
 
-def judged(logged: float | None, norm: float | None, *, settings: TrainerSettings = GIVEN, **options: Any) -> Any:
+def judged(logged: float | None, norm: float | None, *, settings: TrainerSettings = STATED, **options: Any) -> Any:
     quantity, value, error = replay_grad_norm(run_with(logged, settings=settings), step_of(norm, **options), 1e-5)
     return quantity, value, error
 
@@ -134,7 +134,7 @@ def test_a_norm_in_reduced_precision_is_told_within_its_spread(logged: float, ve
     [
         ({"settings": TrainerSettings()}, "cannot", "settings_unknown"),
         ({"num_inferred": 1}, "cannot", "ids_inferred"),
-        ({"settings": replace(GIVEN, values={"trl_trainer": "GMPO"})}, "cannot", "loss_unknown"),
+        ({"settings": replace(STATED, values={"trl_trainer": "GMPO"})}, "cannot", "loss_unknown"),
         ({}, "mismatch", "differs"),
     ],
 )
@@ -174,8 +174,8 @@ def test_conversations_that_another_tokenizer_rendered_are_in_doubt(
     talked = tuple(replace(one, messages=({"role": "user", "content": "hi"},)) for one in group.rollouts)
     root = tmp_path / "run"
     (root / "checkpoint-1").mkdir(parents=True)
-    place = root / tokenizer if tokenizer == "checkpoint-1" else tmp_path / tokenizer
-    run = replace(run, groups=(replace(group, rollouts=talked),), path=root, tokenizer=place)
+    index = root / tokenizer if tokenizer == "checkpoint-1" else tmp_path / tokenizer
+    run = replace(run, groups=(replace(group, rollouts=talked),), path=root, tokenizer=index)
     assert replay_grad_norm(run, step_of(2.4), 1e-5)[0].reason == reason
 
 
@@ -206,15 +206,15 @@ def sampled_step(difference, step=3):
 
 
 def test_differences_are_counted_over_tokens():
-    found = difference_of([(-1.0, -2.0), (-0.5,)], [(-1.0, -2.4), (-0.7,)])
-    assert (found.num_tokens, found.max) == (3, pytest.approx(0.4))
-    assert found.mean == pytest.approx(0.2)
-    assert found.frac_beyond == pytest.approx(2 / 3)
+    difference = difference_of([(-1.0, -2.0), (-0.5,)], [(-1.0, -2.4), (-0.7,)])
+    assert (difference.num_tokens, difference.max) == (3, pytest.approx(0.4))
+    assert difference.mean == pytest.approx(0.2)
+    assert difference.frac_beyond == pytest.approx(2 / 3)
 
 
 def test_tokens_that_the_policy_did_not_sample_are_left_out():
-    found = difference_of([(-1.0, -9.0)], [(-1.0, -1.0)], masks=[(True, False)])
-    assert (found.num_tokens, found.max) == (1, 0.0)
+    difference = difference_of([(-1.0, -9.0)], [(-1.0, -1.0)], masks=[(True, False)])
+    assert (difference.num_tokens, difference.max) == (1, 0.0)
 
 
 @pytest.mark.parametrize("logged", [[None], [(-1.0, -1.0, -1.0)], [(float("-inf"), -1.0)]])
@@ -363,11 +363,11 @@ def test_batches_that_do_not_stand_for_their_step_say_cannot(shared_data: Path, 
     assert report.verdict != "mismatch"
 
 
-def replayed(*norms: tuple[float, float], given: bool = True, **logged_too: float) -> ReplayReport:
+def replayed(*norms: tuple[float, float], provided: bool = True, **logged_too: float) -> ReplayReport:
     """Steps from their logged and recomputed norms."""
     groups = [group_of([1, 0], step=step) for step in range(1, len(norms) + 1)]
     metrics = {step: {"grad_norm": logged, **logged_too} for step, (logged, _) in enumerate(norms, start=1)}
-    run = run_of(*groups, metrics=metrics, settings={} if given else None)
+    run = run_of(*groups, metrics=metrics, settings={} if provided else None)
     steps = [
         MeasuredStep(
             step=group.step,
@@ -412,16 +412,16 @@ def test_a_norm_of_zero_is_no_proof(norms: list, headline: str, share: float | N
 
 
 def test_a_step_that_is_off_with_defaults_that_fit_another_step_differs() -> None:
-    (off, _) = replayed((2.0, 2.4), (3.1, 3.1), given=False).steps
+    (off, _) = replayed((2.0, 2.4), (3.1, 3.1), provided=False).steps
     (quantity,) = [one for one in off.quantities if one.name == "grad_norm"]
     assert (off.verdict, quantity.reason) == ("mismatch", "differs")
     assert "with the same defaults step 2 matches" in str(off.cause)
-    (alone,) = replayed((2.0, 2.4), given=False).steps
+    (alone,) = replayed((2.0, 2.4), provided=False).steps
     assert (alone.verdict, alone.quantities[-1].reason) == ("cannot", "settings_unknown")
 
 
 def test_defaults_that_the_log_contradicts_prove_nothing() -> None:
     """The first step of a run has no KL gradient, so that it fits whatever beta is."""
-    (off, first) = replayed((2.0, 2.4), (3.1, 3.1), given=False, kl=0.01).steps
+    (off, first) = replayed((2.0, 2.4), (3.1, 3.1), provided=False, kl=0.01).steps
     assert (off.verdict, first.verdict) == ("cannot", "match")
     assert "which the log contradicts, for it has a kl" in str(off.cause)

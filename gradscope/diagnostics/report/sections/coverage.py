@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.passk.samples import Samples
+from gradscope.diagnostics.passk.measure import Samples
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.findings.passk import reach_finding
 from gradscope.render.views.view import Column, table_of_cells, tabulate

@@ -23,7 +23,7 @@ from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:
-    from gradscope.diagnostics.passk.samples import Samples
+    from gradscope.diagnostics.passk.measure import Samples
     from gradscope.diagnostics.rank.tokens.weighed import WeighedTokens
     from gradscope.gradients.step.step_gram import StepGram
     from gradscope.gradients.tokens.measure import RolloutTokens

@@ -22,8 +22,8 @@ from gradscope.diagnostics.report.sections.signal import dead_groups
 from gradscope.diagnostics.spike.measure import courses_of, metric_at, outstanding_step
 from gradscope.errors import InputError
 from gradscope.findings.degeneracy import dead_group_advice
+from gradscope.findings.logged import spike_headline
 from gradscope.findings.rank_parts import kl_findings
-from gradscope.findings.spike import spike_headline
 from gradscope.render.views.view import Column, lines_over, tabulate
 from gradscope.results.report import Chart, ReportSection, ReportTable, Series, Severity
 from gradscope.results.tokens import TokenKl

@@ -64,7 +64,7 @@ def ranks_by_autograd(run: Path, sizes: tuple[int, ...]) -> dict[int, dict[str, 
     groups: dict[str, list[dict]] = {}
     for row in rows:
         groups.setdefault(row["group_id"], []).append(row)
-    found: dict[int, list[list[dict[str, float]]]] = {size: [] for size in sizes}
+    ranks: dict[int, list[list[dict[str, float]]]] = {size: [] for size in sizes}
     for group in groups.values():
         rewards = np.array([row["reward"] for row in group])
         parts = {size: [slice(at, at + size) for at in range(0, len(group) - size + 1, size)] for size in sizes}
@@ -73,10 +73,10 @@ def ranks_by_autograd(run: Path, sizes: tuple[int, ...]) -> dict[int, dict[str, 
             continue
         each = [gradients(model, weights, row) for row in group]
         for size, own in live.items():
-            found[size].append([ranks_of(each[part], rewards[part] - rewards[part].mean()) for part in own])
+            ranks[size].append([ranks_of(each[part], rewards[part] - rewards[part].mean()) for part in own])
     return {
         size: {name: float(np.mean([np.mean([part[name] for part in own]) for own in of_size])) for name in weights}
-        for size, of_size in found.items()
+        for size, of_size in ranks.items()
     }
 
 
@@ -140,14 +140,14 @@ def test_each_candidate_is_the_matrix_that_rank_looks_at(
 
 
 def test_energy_of_kinds_of_tokens_is_that_of_rank(run: Path) -> None:
-    found = measure_claims(run, steps=[STEP], claims=[claim for claim in CLAIMS if claim.name.startswith("tokens.")])
+    claims = measure_claims(run, steps=[STEP], claims=[claim for claim in CLAIMS if claim.name.startswith("tokens.")])
     kinds = [
         one for one in measure_rank(run, rows="token", steps=[STEP], advantages=["logged"]).token_kinds if not one.sign
     ]
     (undecided,) = [one for one in kinds if one.entropy == "top_fifth"]
     (unlikely,) = [one for one in kinds if one.probability == (0.0, 0.25)]
     for name, kind in (("high_entropy", undecided), ("low_probability", unlikely)):
-        row = row_of(found, f"tokens.{name}")
+        row = row_of(claims, f"tokens.{name}")
         assert (row.estimate, row.null) == (kind.energy_share, kind.frac_tokens)
 
 
@@ -196,9 +196,9 @@ def test_first_steps_of_two_optimizers_move_what_plain_ones_move(run: Path) -> N
         moved = [before.bfloat16() != (before + step * length / step.norm()).bfloat16() for step in steps]
         shares[name] = [float(one.double().mean()) for one in moved]
     rows = measure_rank(run, rows="weight", steps=[STEP]).optimizers
-    found = {(row.tensor, row.optimizer): row.bfloat16_moved.value for row in rows}
+    moved_shares = {(row.tensor, row.optimizer): row.bfloat16_moved.value for row in rows}
     for name, both in shares.items():  # Adam's first step is its signs but for eps
-        assert [found[name, optimizer] for optimizer in ("sgd", "adam")] == pytest.approx(both, abs=3e-2)
+        assert [moved_shares[name, optimizer] for optimizer in ("sgd", "adam")] == pytest.approx(both, abs=3e-2)
 
 
 def test_without_gradients_only_claims_about_them_are_open(run: Path, report: ClaimsReport) -> None:
