@@ -387,18 +387,18 @@ def spike_values(seed: int) -> Iterator[Found]:
 
 def token_part_values(seed: int) -> Iterator[Found]:
     made = made_up(seed, num_groups=3 + seed % 3, num_turns=1 + seed % 4, scale=[0.0, 0.1, 1.0, 5.0][seed % 4])
-    groups = [group_of([0.0] * 3, prompt=f"p{number}") for number in range(made.found.tokens.num_groups)]
-    if not made.found.tokens.weights.any():
+    groups = [group_of([0.0] * 3, prompt=f"p{number}") for number in range(made.weighed.tokens.num_groups)]
+    if not made.weighed.tokens.weights.any():
         return
-    entropies = made.found.tokens.entropies
+    entropies = made.weighed.tokens.entropies
     later = TokenChange(first=0, last=9, logprobs=entropies, entropies=-entropies)
     parts = {
-        "token_kinds": token_kinds(1, made.found, made.grams),
-        "corrections": correction_effects(1, made.found),
-        "entropy_change": [with_later(entropy_change(1, made.found, {}), made.found.tokens, later)],
-        "token_kl": [token_kl(1, made.found, groups)],
-        "turns": turn_shares(1, made.found),
-        "logprob_changes": [logprob_change(1, made.found.tokens, later)],
+        "token_kinds": token_kinds(1, made.weighed, made.grams),
+        "corrections": correction_effects(1, made.weighed),
+        "entropy_change": [with_later(entropy_change(1, made.weighed, {}), made.weighed.tokens, later)],
+        "token_kl": [token_kl(1, made.weighed, groups)],
+        "turns": turn_shares(1, made.weighed),
+        "logprob_changes": [logprob_change(1, made.weighed.tokens, later)],
     }
     for family, records in parts.items():
         for record in records:

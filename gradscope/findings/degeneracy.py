@@ -1,4 +1,4 @@
-"""What a degeneracy report says in words: the share of dead groups, the signal that they cost, and what to try."""
+"""Sentences about degeneracy: the share of dead groups, the signal that they cost, and what to try."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ _RESAMPLED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedGroups:
-    """What the sentences tell of a log and its report does not hold."""
+    """Facts about a log that its report does not hold."""
 
     num_levels: int  # different rewards in all groups
     reward_functions: tuple[str, ...]  # names of the reward functions that were logged one by one
@@ -365,7 +365,7 @@ def _advice(report: DegeneracyReport, log: LoggedGroups) -> str:
 
 
 def dead_group_advice(report: DegeneracyReport) -> str:
-    """What to try, by the kind of most dead groups, or by their prompts where only the main reward tells the kind."""
+    """What to try, by the kind of most dead groups, or by their prompts where only the main reward has kinds."""
     dead = report.frac_reward_zero_std.value
     if report.reward_conflict and (report.is_in_conflict or not dead):
         return conflict_advice(report.reward_conflict)
@@ -385,7 +385,7 @@ def dead_group_advice(report: DegeneracyReport) -> str:
 
 
 def _too_hard_and_too_easy(report: DegeneracyReport) -> tuple[float, float] | None:
-    """Shares of groups that fail and that pass throughout; of prompts that do where only the main reward tells."""
+    """Shares of groups that fail and that pass throughout; of prompts where only the main reward has a threshold."""
     fail, solve = report.frac_all_fail.value, report.frac_all_pass.value
     if fail is not None and solve is not None:
         return fail, solve
@@ -394,7 +394,7 @@ def _too_hard_and_too_easy(report: DegeneracyReport) -> tuple[float, float] | No
 
 
 def _disagreement(report: DegeneracyReport) -> tuple[str, str]:
-    """Where the trainer's own share is another one, and else that it is the same: a problem, or the last thing said."""
+    """A problem where the trainer's own share differs, and else a closing remark that it is the same."""
     course = report.course
     compared = [
         (step, logged, own)

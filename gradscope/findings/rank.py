@@ -28,7 +28,7 @@ from gradscope.results.tokens import GradientSparsity
 from gradscope.say import interval, non_finite_word, percent, with_interval
 
 _KINDS = {"rollout": "rollout rows", "token": "token rows", "all weights": "dL/dW, mean over weights,"}
-"""Matrices whose change with the group size is said, as it is said."""
+"""Matrices whose change with the group size is reported -> their names in sentences."""
 
 
 def rank_findings(
@@ -57,7 +57,7 @@ def _preferred_points(curve: Sequence[RankCurvePoint]) -> list[RankCurvePoint]:
 
 
 def _by_size(curve: Sequence[RankCurvePoint]) -> list[str]:
-    """Effective rank beside the number of rows: a low number that is just a small group is no finding."""
+    """Effective rank with the number of rows: a low rank of a small group is no finding."""
     points = [point for point in _preferred_points(curve) if point.effective_rank.value is not None]
     if not points:
         return []
@@ -115,14 +115,14 @@ def _energy(point: RankCurvePoint) -> list[str]:
 
 
 def sharing_findings(point: RankCurvePoint) -> list[str]:
-    """What adding up makes of what rollouts share, where that is told from chance."""
-    shared, rest, fate = point.shared_kept, point.residual_kept, _side_of_one(point.shared_kept)
-    if not fate:
+    """Whether what rollouts share adds up or cancels, where that differs from chance."""
+    shared, residual, side = point.shared_kept, point.residual_kept, _side_of_one(point.shared_kept)
+    if not side:
         return []
-    beside = "" if rest.value is None else f", and {with_interval(rest, '.2f')} times on all others"
+    rest = "" if residual.value is None else f", and {with_interval(residual, '.2f')} times on all others"
     return [
-        f"What the rollouts of a live group share {'adds up' if fate > 0 else 'cancels'}: on directions of several of "
-        f"them their sum has {with_interval(shared, '.2f')} times the energy of the rows{beside} (1 for random signs)."
+        f"What the rollouts of a live group share {'adds up' if side > 0 else 'cancels'}: on directions of several of "
+        f"them their sum has {with_interval(shared, '.2f')} times the energy of the rows{rest} (1 for random signs)."
     ]
 
 
@@ -169,7 +169,7 @@ def size_findings(changes: Sequence[SizeChange]) -> tuple[str, ...]:
 
 
 def _compared(comparisons: Sequence[RankComparison]) -> list[str]:
-    """Which formulations have ranks that can be told from the first one's."""
+    """Which formulations have ranks that differ from that of the first."""
     apart = [c for c in comparisons if c.difference.side_of_zero != 0]
     alike = [c.second for c in comparisons if c.difference.value is not None and c not in apart]
     sentences = []
@@ -206,7 +206,7 @@ def _cancellation(steps: Sequence[StepGeometry]) -> list[str]:
 
 
 def _norm_findings(steps: Sequence[StepGeometry]) -> list[str]:
-    """The engine's total beside the trainer's own number: what the spectra rest on."""
+    """The engine's norm against the trainer's own: the spectra rest on it."""
     if not steps:
         return []
     broken = [step for step in steps if step.logged_grad_norm is not None and not math.isfinite(step.logged_grad_norm)]
@@ -251,7 +251,7 @@ def reliability_findings(
 
 
 def _near_floor(spectra: Sequence[GradientSpectrum], engine: Mapping[str, object]) -> tuple[str, ...]:
-    """Whether float32 would tell more than the arithmetic that was used."""
+    """Whether float32 would resolve more than the arithmetic that was used."""
     if engine.get("precision") != "reduced":
         return ()
     defined = [spectrum for spectrum in spectra if spectrum.ranks.effective_rank.value is not None]
@@ -323,7 +323,7 @@ def _climbs(updates: Sequence[FormulationUpdate]) -> list[str]:
 
 
 def _baseline(baselines: Sequence[BaselineNoise]) -> list[str]:
-    """The least noisy baseline that does not look at its own rollout, where it can be told from leave-one-out."""
+    """The least noisy baseline that does not use its own rollout, where it differs from leave-one-out."""
     if not baselines:
         return []
     total = baselines[0]
@@ -401,15 +401,15 @@ def interference_findings(steps: Sequence[Interference]) -> tuple[str, ...]:
     )
 
 
-MOST_FINDINGS = 3  # beside the verdict; more than three are not read
+MOST_FINDINGS = 3  # in addition to the verdict; more than three are not read
 NORM_MATCHES = 1e-5  # relative difference of a recomputed norm up to which it is the logged one, as `replay` has it
 
 
 def rank_headline(report: RankReport) -> tuple[str, ...]:
     """The verdict of a report in one or two sentences, then at most three of its most telling findings.
 
-    Rows other than rollouts by all parameters have one subject, and their findings come in its order behind the
-    problems. What held-out samples were given for comes before what is always there. Empty where nothing was found.
+    Rows other than rollouts by all parameters have one subject, and their findings keep their order, after problems.
+    Findings about held-out samples come before those that every report has. Empty without findings.
     """
     if report.rows != "rollout" or not report.curve:
         first, rest = report.findings[:1], report.findings[1:]
@@ -426,7 +426,7 @@ def rank_headline(report: RankReport) -> tuple[str, ...]:
 
 
 def rank_verdict(curve: Sequence[RankCurvePoint]) -> str:
-    """The rank of the last step beside its ceilings, and whose doing it is."""
+    """The rank of the last step with its ceilings, and whether advantages or policy determine it."""
     points = [point for point in _preferred_points(curve) if point.effective_rank.is_defined]
     if not points:
         return "No group of these steps has a gradient under the advantage, so there is no rank."

@@ -182,7 +182,7 @@ def logprob_change_findings(changes: Sequence[LogprobChange]) -> tuple[str, ...]
 def weight_update_findings(
     updates: Sequence[WeightUpdate], trajectories: Sequence[UpdateTrajectory], *, of_adapter: bool = False
 ) -> tuple[str, ...]:
-    """What training did to the weights, each number beside its null, in at most five sentences."""
+    """What training did to the weights, each number with its null, in at most five sentences."""
     course, last = trajectories[0], max(update.last for update in updates)
     sentences = []
     if course.top_energy.value is not None and course.linear_growth.value is not None:
@@ -285,7 +285,7 @@ def optimizer_findings(steps: Sequence[OptimizerStep]) -> tuple[str, ...]:
 
 
 def weight_rank_findings(points: Sequence[WeightRankPoint]) -> tuple[str, ...]:
-    """Whether the rank of one group's dL/dW depends on the group size, at the last step, beside unrelated rows."""
+    """Whether the rank of one group's dL/dW depends on the group size, at the last step, and that of unrelated rows."""
     over_all = [point for point in points if point.tensor is None and point.effective_rank.is_defined]
     last = [point for point in over_all if point.step == over_all[-1].step]
     by_advantage = {name: [p for p in last if p.advantage == name] for name in dict.fromkeys(p.advantage for p in last)}

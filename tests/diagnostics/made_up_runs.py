@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gradscope.diagnostics.passk.samples import Samples, samples_of_run
+from gradscope.diagnostics.passk.measure import Samples, samples_of_run
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.source import Source
 from gradscope.rollouts.groups import Rollout, RolloutGroup
@@ -96,7 +96,7 @@ def beta_run(num_prompts: int = 60, size: int = 8, seed: int = 0) -> Run:
     )
 
 
-def said(report: DegeneracyReport) -> str:
+def findings_of(report: DegeneracyReport) -> str:
     return " ".join(report.findings)
 
 
@@ -116,11 +116,11 @@ def with_rewards(run: Run, **functions: list[list[float | None]]) -> Run:
         replace(
             group,
             rollouts=tuple(
-                replace(r, rewards={name: values[place][r.sample] for name, values in functions.items()})
+                replace(r, rewards={name: values[index][r.sample] for name, values in functions.items()})
                 for r in group.rollouts
             ),
         )
-        for place, group in enumerate(run.groups)
+        for index, group in enumerate(run.groups)
     )
     return replace(run, groups=groups)
 

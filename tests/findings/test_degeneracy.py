@@ -68,11 +68,11 @@ def test_prompts_differ_only_where_they_return() -> None:
         "is of the visit."
     )
     once = replace(REPORT.overdispersion, between_prompts=NOTHING, between_visits=NOTHING)
-    said = dispersion_finding(replace(REPORT, overdispersion=once))
-    assert said.endswith(
+    text = dispersion_finding(replace(REPORT, overdispersion=once))
+    assert text.endswith(
         ", by their prompts or by what the rollouts of a group share: only prompts that return would tell."
     )
-    assert "prompts of a step differ" not in returning + said
+    assert "prompts of a step differ" not in returning + text
 
 
 @pytest.mark.parametrize(
@@ -117,8 +117,8 @@ def test_a_target_names_both_ways_or_why_there_is_none() -> None:
 
 
 def test_a_target_that_is_met_needs_nothing() -> None:
-    now, *others = REPORT.target.plans
-    met = replace(REPORT.target, plans=(replace(now, degeneracy=Estimate.exact(0.2)), *others))
+    now, *rest = REPORT.target.plans
+    met = replace(REPORT.target, plans=(replace(now, degeneracy=Estimate.exact(0.2)), *rest))
     assert target_finding(replace(REPORT, target=met)) == "At most 20.0 % dead groups: already so at G = 8."
 
 
@@ -167,8 +167,8 @@ def test_a_conflict_says_who_decides_and_what_to_do() -> None:
         'Try scale_rewards="none": these groups then have 0.4 % of all squared advantages. Or give '
         f"'{HOSTILE}' no weight where 'correct' is tied.",
     )
-    others = replace(conflict, is_alone=False, advantage_share=NOTHING, remedy="")
-    assert conflict_findings(others) == (
+    rest = replace(conflict, is_alone=False, advantage_share=NOTHING, remedy="")
+    assert conflict_findings(rest) == (
         f"Side rewards decide 20.0 % [15.0 %, 25.0 %] of the groups, most of all '{HOSTILE}': 'correct' is tied in "
         "these 40.",
         "Give side rewards no weight where 'correct' is tied.",
@@ -216,7 +216,7 @@ def test_pooled_policies_split_the_gap() -> None:
 LOG = LoggedGroups(num_levels=2, reward_functions=("acc",), num_singletons=0, num_incomplete=0, resampled=False)
 
 
-def said(report: DegeneracyReport, log: LoggedGroups = LOG) -> str:
+def shown(report: DegeneracyReport, log: LoggedGroups = LOG) -> str:
     return " ".join(degeneracy_findings(report, log, None))
 
 
@@ -229,11 +229,11 @@ def with_kinds(all_pass: float, all_fail: float) -> DegeneracyReport:
 def test_a_conflict_of_many_groups_comes_first_and_one_of_few_after_the_share() -> None:
     few = degeneracy_report()
     many = replace(few, frac_reward_conflict=Estimate.exact(0.6))
-    places = [
+    ranks = [
         [text.startswith(f"'{HOSTILE}' alone decides") for text in degeneracy_findings(one, LOG, None)].index(True)
         for one in (few, many)
     ]
-    assert (places[0] > 0, places[1]) == (True, 0)
+    assert (ranks[0] > 0, ranks[1]) == (True, 0)
     assert dead_group_advice(many).startswith('Try scale_rewards="none"')
     assert not dead_group_advice(few).startswith("Try scale_rewards")
     none_dead = replace(few, frac_reward_zero_std=Estimate.exact(0.0))
@@ -250,7 +250,7 @@ def test_the_first_sentence_counts_groups_and_their_kinds() -> None:
 
 
 def test_live_groups_only_need_no_advice() -> None:
-    text = said(with_kinds(0.0, 0.0))
+    text = shown(with_kinds(0.0, 0.0))
     assert text.startswith("0 of 160 groups (0.0 %) have equal rewards: each of them gives a group-mean baseline a")
     assert "try" not in text
 
@@ -266,7 +266,7 @@ def test_a_filter_may_have_hidden_dead_groups_where_the_log_has_none(
     behind = report.behind_filter if counted else replace(report.behind_filter, frac_zero_std_sampled=unknown)
     filtered = f"dynamic sampling drops dead groups; {LOWER_BOUND}"
     source = replace(report.source, missing=("The log holds no text.", filtered))
-    text = said(replace(report, behind_filter=behind, source=source))
+    text = shown(replace(report, behind_filter=behind, source=source))
     assert (filtered in text) == said_so
     assert "holds no text" not in text
 
@@ -275,22 +275,22 @@ def test_the_gap_is_split_over_several_steps() -> None:
     assert (
         "the gap is +40.4 [+32.0, +48.0] points, 47 [31, 61] times the prediction: +39.0 [+31.0, +46.0] from groups "
         "that differ within a step and +1.4 [-0.4, +3.2] from a pass rate that moves between steps."
-    ) in said(degeneracy_report(num_steps=2))
+    ) in shown(degeneracy_report(num_steps=2))
 
 
 def test_a_single_step_has_nothing_to_move_between() -> None:
-    text = said(degeneracy_report(num_steps=1))
+    text = shown(degeneracy_report(num_steps=1))
     assert "the gap is +40.4 [+32.0, +48.0] points, 47 [31, 61] times the prediction." in text
     assert "from groups that differ within a step" not in text
 
 
 def test_a_gap_over_a_prediction_of_zero_has_no_ratio() -> None:
     report = replace(degeneracy_report(num_steps=1), relative_gap=Estimate.undefined_because("it is relative to zero"))
-    assert "the gap is +40.4 [+32.0, +48.0] points." in said(report)
+    assert "the gap is +40.4 [+32.0, +48.0] points." in shown(report)
     small = replace(report, relative_gap=Estimate(value=0.062, low=-0.01, high=0.134))
-    assert "[+32.0, +48.0] points, 0.062 [-0.01, 0.13] times the prediction." in said(small)
+    assert "[+32.0, +48.0] points, 0.062 [-0.01, 0.13] times the prediction." in shown(small)
     fewer = replace(small, jensen_gap=Estimate(value=-0.5, low=-0.8, high=0.2))
-    assert "the gap is -50.0 [-80.0, +20.0] points." in said(fewer)
+    assert "the gap is -50.0 [-80.0, +20.0] points." in shown(fewer)
 
 
 @pytest.mark.parametrize("part", ["between_prompts", "over_time"])
@@ -301,12 +301,12 @@ def test_a_gap_without_one_of_its_parts_is_not_split(part: str) -> None:
         "over_time": Estimate.exact(0.1),
         part: Estimate.undefined_because("no"),
     }
-    assert "47 [31, 61] times the prediction." in said(replace(report, gap_decomposition=GapDecomposition(**parts)))
+    assert "47 [31, 61] times the prediction." in shown(replace(report, gap_decomposition=GapDecomposition(**parts)))
 
 
 def test_an_undefined_prediction_says_why() -> None:
     report = replace(degeneracy_report(), iid_prediction=Estimate.undefined_because("rewards have three levels"))
-    assert "Pass rate and prediction are undefined: rewards have three levels." in said(report)
+    assert "Pass rate and prediction are undefined: rewards have three levels." in shown(report)
 
 
 @pytest.mark.parametrize(
@@ -319,18 +319,18 @@ def test_an_undefined_prediction_says_why() -> None:
     ],
 )
 def test_advice_follows_the_kind_of_most_dead_groups(all_pass: float, all_fail: float, advice: str) -> None:
-    assert advice in said(with_kinds(all_pass, all_fail))
+    assert advice in shown(with_kinds(all_pass, all_fail))
 
 
 def test_without_a_threshold_the_advice_is_to_name_one() -> None:
     unknown = Estimate.undefined_because("no threshold")
     prompts = replace(REPORT.prompts, never=None, always=None, never_groups=None, always_groups=None)
     report = replace(degeneracy_report(), frac_all_pass=unknown, frac_all_fail=unknown, prompts=prompts)
-    assert "say what counts as a pass (--success-threshold)." in said(report)
+    assert "say what counts as a pass (--success-threshold)." in shown(report)
     several = replace(LOG, reward_functions=("acc", "format"))
-    assert "or look at one reward function alone (acc, format)." in said(report, several)
+    assert "or look at one reward function alone (acc, format)." in shown(report, several)
     hard, easy = round(0.4 * report.num_groups), round(0.05 * report.num_groups)
-    text = said(replace(report, prompts=replace(prompts, never_groups=hard, always_groups=easy)), several)
+    text = shown(replace(report, prompts=replace(prompts, never_groups=hard, always_groups=easy)), several)
     assert "Most of them fail throughout" in text
     assert "say what counts as a pass" not in text
 
@@ -347,42 +347,42 @@ def test_few_groups_of_many_prompts_are_not_most_of_the_dead_ones() -> None:
         frac_all_fail=unknown,
         prompts=prompts,
     )
-    assert "Most of them are tied between pass and fail" in said(report)
+    assert "Most of them are tied between pass and fail" in shown(report)
 
 
 def test_resampled_groups_are_said_and_get_no_advice() -> None:
-    text = said(degeneracy_report(), replace(LOG, resampled=True))
+    text = shown(degeneracy_report(), replace(LOG, resampled=True))
     assert "Dead groups were replaced before they reached this log" in text
     assert "try" not in text
     assert "Resampling dead groups" not in text
 
 
 def test_levels_between_pass_and_fail_are_pointed_out() -> None:
-    assert "The rewards have 3 levels" in said(degeneracy_report(), replace(LOG, num_levels=3))
-    assert "levels" not in said(degeneracy_report())
+    assert "The rewards have 3 levels" in shown(degeneracy_report(), replace(LOG, num_levels=3))
+    assert "levels" not in shown(degeneracy_report())
 
 
 def test_the_trainers_own_share_is_compared_where_it_was_logged() -> None:
     report = degeneracy_report()
-    assert "is the same at each of the 19 steps compared." in said(report)
-    first, *others = report.by_step
+    assert "is the same at each of the 19 steps compared." in shown(report)
+    first, *rest = report.by_step
     own = first.frac_reward_zero_std.value
-    fewer = with_steps(report, (replace(first, logged=own - 0.25), *others))
-    more = with_steps(report, (replace(first, logged=own + 0.25), *others))
+    fewer = with_steps(report, (replace(first, logged=own - 0.25), *rest))
+    more = with_steps(report, (replace(first, logged=own + 0.25), *rest))
     assert f"At 1 of 19 steps the trainer logged another frac_reward_zero_std, first at step 1: {own - 0.25:.4f}" in (
-        said(fewer)
+        shown(fewer)
     )
-    assert "misses groups of equal fractional rewards" in said(fewer)
-    assert "The log may lack rows of the groups that differed" in said(more)
-    broken = said(with_steps(report, (replace(first, logged=float("nan")), *others)))
+    assert "misses groups of equal fractional rewards" in shown(fewer)
+    assert "The log may lack rows of the groups that differed" in shown(more)
+    broken = shown(with_steps(report, (replace(first, logged=float("nan")), *rest)))
     assert "first at step 1: NaN, here" in broken
     assert "the trainer's own number is broken" in broken
     silent = with_steps(report, [replace(row, logged=None) for row in report.by_step])
-    assert "trainer" not in said(silent)
+    assert "trainer" not in shown(silent)
 
 
 def test_what_is_left_out_is_counted() -> None:
-    text = said(degeneracy_report(), replace(LOG, num_singletons=2, num_incomplete=3))
+    text = shown(degeneracy_report(), replace(LOG, num_singletons=2, num_incomplete=3))
     assert "Groups left out: 2 with a single rollout and 3 with a missing reward. " in text
 
 

@@ -24,8 +24,8 @@ def test_a_file_reaches_from_its_smallest_to_its_largest_budget() -> None:
 
 
 def test_a_single_budget_is_named_once_and_none_is_explained() -> None:
-    one = replace(TABLE, rows=TABLE.rows[:1], forecasts=())
-    assert passk_findings([one], [], [0]) == ("before.jsonl: pass@1 = 0.420 [0.360, 0.480] over 64 prompts.",)
+    first = replace(TABLE, rows=TABLE.rows[:1], forecasts=())
+    assert passk_findings([first], [], [0]) == ("before.jsonl: pass@1 = 0.420 [0.360, 0.480] over 64 prompts.",)
     beyond = replace(TABLE, rows=TABLE.rows[-1:], forecasts=())
     assert passk_findings([beyond], [], [0]) == (
         "before.jsonl: no budget asked for is within the 16 samples of every prompt.",

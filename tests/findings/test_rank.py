@@ -32,7 +32,6 @@ from gradscope.results.rank import (
     SpectrumLabel,
 )
 from gradscope.results.tokens import GradientSparsity
-from tests.render import rank_examples
 from tests.render.examples import rank_report, weight_report
 
 REPORT = rank_report()
@@ -82,10 +81,10 @@ def test_a_rank_without_an_interval_is_compared_with_no_other_step() -> None:
 
 
 def test_other_rollouts_of_the_same_prompts_have_their_own_interval() -> None:
-    given = replace(point(around(2.5)), given_prompts=around(2.5, 0.125))
-    text = " ".join(rank_findings([given], [], []))
+    provided = replace(point(around(2.5)), given_prompts=around(2.5, 0.125))
+    text = " ".join(rank_findings([provided], [], []))
     assert "Other rollouts of these very prompts would leave it within [2.38, 2.62];" in text
-    other = replace(given, given_prompts=around(2.6, 0.125))
+    other = replace(provided, given_prompts=around(2.6, 0.125))
     assert "very prompts" not in " ".join(rank_findings([other], [], []))
 
 
@@ -158,20 +157,20 @@ NINE_TENTHS = Estimate.exact(0.9)
 
 
 def test_what_rollouts_share_adds_up_or_cancels_where_the_interval_says_so() -> None:
-    def said(shared: Estimate, rest: Estimate = NINE_TENTHS) -> str:
+    def findings_of(shared: Estimate, rest: Estimate = NINE_TENTHS) -> str:
         return " ".join(rank_findings([replace(FIRST, shared_kept=shared, residual_kept=rest)], [], []))
 
     assert (
         "What the rollouts of a live group share adds up: on directions of several of them their sum has 2.00 [1.50, "
         "2.50] times the energy of the rows, and 0.90 times on all others (1 for random signs)."
-        in said(around(2.0, 0.5))
+        in findings_of(around(2.0, 0.5))
     )
-    assert "share cancels: on directions" in said(around(0.5))
-    assert "0.50 [0.25, 0.75] times the energy of the rows (1 for" in said(
+    assert "share cancels: on directions" in findings_of(around(0.5))
+    assert "0.50 [0.25, 0.75] times the energy of the rows (1 for" in findings_of(
         around(0.5), Estimate.undefined_because("none")
     )
     for nothing in (around(1.1), Estimate.exact(0.5), Estimate.undefined_because("none")):
-        assert "random signs" not in said(nothing)
+        assert "random signs" not in findings_of(nothing)
 
 
 REDUCED = {"precision": "reduced", "tf32": False, "dtype": "bfloat16"}
@@ -205,9 +204,18 @@ def test_the_samplers_log_probabilities_are_held_against_the_weights():
     assert "differ from these weights' by more than 0.1 at 50.0 % of 10 tokens" in sentence
 
 
-def sparsity(step: int, gini: float, tensor: str | None = None, small: float | None = 0.5) -> GradientSparsity:
-    share = Estimate.undefined_because("every row is zero") if small is None else Estimate.exact(small)
-    return replace(rank_examples.sparsity(step, tensor), small=share, gini=Estimate.exact(gini))
+def sparsity(step: int, gini: float, tensor: str | None = None, small: Estimate | None = None) -> GradientSparsity:
+    return GradientSparsity(
+        step=step,
+        parts="tokens" if tensor is None else "entries",
+        tensor=tensor,
+        num_parts=100,
+        frac_seen=1.0,
+        zero=Estimate.exact(0.25),
+        small=small or Estimate.exact(0.5),
+        hoyer=Estimate.exact(0.5),
+        gini=Estimate.exact(gini),
+    )
 
 
 def test_tokens_of_the_last_step_are_counted() -> None:
@@ -217,7 +225,7 @@ def test_tokens_of_the_last_step_are_counted() -> None:
 
 
 def test_the_most_and_the_least_even_weight_are_named() -> None:
-    weights = [sparsity(9, 0.7, "mlp"), sparsity(9, 0.2, "attn", 0.1), sparsity(1, 0.9, "lm_head")]
+    weights = [sparsity(9, 0.7, "mlp"), sparsity(9, 0.2, "attn", Estimate.exact(0.1)), sparsity(1, 0.9, "lm_head")]
     assert sparsity_findings([weights[2], *weights[:2]]) == (
         "At step 9 the entries of the weights' gradients are most even in attn (Gini 0.20, 10.0 % below 1 % of the "
         "largest) and least in mlp (0.70, 50.0 %).",
@@ -225,20 +233,41 @@ def test_the_most_and_the_least_even_weight_are_named() -> None:
 
 
 def test_a_last_step_without_a_gradient_says_nothing() -> None:
-    assert sparsity_findings([sparsity(1, 0.1), sparsity(9, 0.7, small=None)]) == sparsity_findings([]) == ()
+    assert (
+        sparsity_findings([sparsity(1, 0.1), sparsity(9, 0.7, small=Estimate.undefined_because("every row is zero"))])
+        == ()
+    )
+    assert sparsity_findings([]) == ()
 
 
 def update(advantage: str, step: int, ratio: float | None, cosine: Estimate | None = None) -> FormulationUpdate:
-    unknown = Estimate.undefined_because("not needed here")
-    return replace(
-        rank_examples.update(advantage, step),
-        signal_to_noise=unknown if ratio is None else Estimate.exact(ratio),
+    unused = Estimate.undefined_because("not needed here")
+    return FormulationUpdate(
+        step=step,
+        advantage=advantage,
+        update_norm=unused,
+        cancellation=unused,
+        between_groups=unused,
+        class_subspace_energy=unused,
+        signal_to_noise=unused if ratio is None else Estimate.exact(ratio),
+        critical_batch_size=unused,
+        group_cosine=unused,
+        noise_within=unused,
         alignment={} if cosine is None else {"pass@8": cosine},
+        cosines={},
     )
 
 
 def noise(optimum: Estimate, **ratios: Estimate) -> BaselineNoise:
-    return replace(rank_examples.noise(), pass_rate=0.75, optimal_baseline=optimum, relative_noise=ratios)
+    return BaselineNoise(
+        step=None,
+        group_id=None,
+        num_groups=9,
+        pass_rate=0.75,
+        optimal_baseline=optimum,
+        reward_norm_correlation=Estimate.exact(0.0),
+        relative_noise=ratios,
+    )
 
 
 def between(low: float, high: float) -> Estimate:
@@ -292,8 +321,8 @@ def of_step(step: int, transfer: Estimate, cosine: Estimate = OPEN, hurt: float 
 
 
 def test_the_last_step_is_told_where_its_interval_leaves_zero_out() -> None:
-    (said,) = heldout_findings([of_step(1, DOWN), of_step(2, UP), of_step(2, DOWN)])
-    assert said == (
+    (sentence,) = heldout_findings([of_step(1, DOWN), of_step(2, UP), of_step(2, DOWN)])
+    assert sentence == (
         "Step 2 raises the correct answers of the 62 held-out prompts by 0.40 [0.10, 0.70] of what it does to the "
         "answers that it was trained on; 25.0 % of the pairs of a training and a held-out prompt hurt (advantage "
         "logged, to first order)."
@@ -302,8 +331,8 @@ def test_the_last_step_is_told_where_its_interval_leaves_zero_out() -> None:
 
 
 def test_the_cosine_tells_where_the_transfer_does_not() -> None:
-    (said,) = heldout_findings([of_step(2, NONE, DOWN)])
-    assert said == (
+    (sentence,) = heldout_findings([of_step(2, NONE, DOWN)])
+    assert sentence == (
         "The prompts of step 2, each counted alike, point away from the correct answers of the 62 held-out prompts: "
         "mean cosine -0.400 [-0.700, -0.100]; 25.0 % of the pairs of a training and a held-out prompt hurt (advantage "
         "logged, to first order)."
@@ -312,8 +341,7 @@ def test_the_cosine_tells_where_the_transfer_does_not() -> None:
 
 
 def test_nothing_is_said_of_what_is_open() -> None:
-    assert heldout_findings([]) == ()
-    assert heldout_findings([of_step(2, OPEN)]) == ()
+    assert heldout_findings([]) == heldout_findings([of_step(2, OPEN)]) == ()
     assert heldout_findings([of_step(2, NONE, NONE, None)]) == ()
 
 
@@ -327,10 +355,10 @@ INTERFERENCE_OPEN = Estimate(value=-0.4, low=-0.9, high=0.1)
 
 
 def test_interference_is_told_where_its_interval_leaves_zero_out() -> None:
-    (said,) = interference_findings(
+    (sentence,) = interference_findings(
         [interference_of(1, FOR), interference_of(2, AGAINST), interference_of(2, FOR, "sign")]
     )
-    assert said == (
+    assert sentence == (
         "At step 2 the gradients of the other prompts undo a part of what a prompt's own does for its correct "
         "answers: transfer -0.40 [-0.70, -0.10], and 75.0 % of the pairs of prompts hurt (advantage logged, to first "
         "order)."
@@ -396,8 +424,8 @@ def test_a_run_of_dead_groups_has_a_verdict_too() -> None:
 
 
 def test_what_makes_the_ranks_doubtful_comes_before_the_rest() -> None:
-    def first_finding(result: RankReport) -> str:
-        return rank_headline(result)[1]
+    def first_finding(rank_report: RankReport) -> str:
+        return rank_headline(rank_report)[1]
 
     two = (curve_at(1), curve_at(9))
     assert "10 of 32 groups have zero advantage" in first_finding(report(*two))
@@ -410,12 +438,12 @@ def test_what_makes_the_ranks_doubtful_comes_before_the_rest() -> None:
 def test_other_weights_are_a_problem_and_the_right_ones_are_no_news() -> None:
     fits = LogprobDifference(num_tokens=100, mean=0.0, max=1e-6, bound=0.1, frac_beyond=0.0)
     off = replace(fits, max=2.0, frac_beyond=0.25)
-    said = {
-        name: " ".join(rank_headline(replace(report(curve_at()), steps=(replace(STEP, logprob_difference=each),))))
-        for name, each in (("fits", fits), ("off", off))
+    sentence = {
+        name: " ".join(rank_headline(replace(report(curve_at()), steps=(replace(STEP, logprob_difference=result),))))
+        for name, result in (("fits", fits), ("off", off))
     }
-    assert "differ from these weights' by more than 0.1 at 25.0 % of 100 tokens" in said["off"]
-    assert "log-probabilities" not in said["fits"]
+    assert "differ from these weights' by more than 0.1 at 25.0 % of 100 tokens" in sentence["off"]
+    assert "log-probabilities" not in sentence["fits"]
 
 
 def test_held_out_prompts_that_were_asked_for_come_before_what_is_always_there() -> None:
@@ -423,9 +451,9 @@ def test_held_out_prompts_that_were_asked_for_come_before_what_is_always_there()
     transfer = Estimate(value=0.4, low=0.1, high=0.7)
     row = HeldoutTransfer(step=9, advantage="logged", num_groups=5, num_heldout=62, transfer=transfer, **numbers)
     plain, asked = (report(curve_at(1), curve_at(9)), replace(report(curve_at(1), curve_at(9)), heldout=(row,)))
-    verdict, first, *others = rank_headline(asked)
+    verdict, first, *rest = rank_headline(asked)
     assert first.startswith("Step 9 raises the correct answers of the 62 held-out prompts")
-    assert rank_headline(plain)[: 1 + len(others)] == (verdict, *others)
+    assert rank_headline(plain)[: 1 + len(rest)] == (verdict, *rest)
 
 
 def test_no_more_than_three_findings_follow() -> None:

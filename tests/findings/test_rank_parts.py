@@ -15,28 +15,44 @@ from gradscope.findings.rank_parts import (
     turn_findings,
     weight_update_findings,
 )
-from gradscope.results.rank import GradientAndUpdate, TokenRankPoint, WeightUpdate
-from gradscope.results.tokens import CorrectionEffect
+from gradscope.results.rank import GradientAndUpdate, TokenRankPoint, UpdateTrajectory, WeightUpdate
+from gradscope.results.tokens import CorrectionEffect, TokenMethod
 from tests.render.rank_examples import (
     adapter_state,
     correction,
     entropy_change,
-    gradient_and_update,
     kl,
     logprob_change,
     optimizer_steps,
     token_kind,
-    token_point,
-    trajectory,
     turn,
-    weight_update,
 )
 
 
-def point(step: int, rank: float | None, **fields: object) -> TokenRankPoint:
-    known = Estimate.undefined_because("no weight") if rank is None else Estimate.exact(rank)
-    usual = {"method": "exact", "num_dead": 6, "num_rows": Estimate.exact(120.0), "frac_seen": 0.25, "nulls": {}}
-    return replace(token_point(), step=step, effective_rank=known, **(usual | fields))
+def point(
+    step: int,
+    rank: float | None,
+    *,
+    advantage: str = "logged",
+    method: TokenMethod = "exact",
+    energy_error: float | None = None,
+) -> TokenRankPoint:
+    rank_estimate = Estimate.undefined_because("no weight") if rank is None else Estimate.exact(rank)
+    return TokenRankPoint(
+        step=step,
+        advantage=advantage,
+        group_size=8,
+        method=method,
+        num_groups=16,
+        num_dead=6,
+        num_rows=Estimate.exact(120.0),
+        frac_seen=0.25,
+        effective_rank=rank_estimate,
+        stable_rank=rank_estimate,
+        participation_ratio=rank_estimate,
+        two_direction_energy=rank_estimate,
+        energy_error=energy_error,
+    )
 
 
 def test_a_rank_of_tokens_stands_beside_their_number() -> None:
@@ -166,41 +182,57 @@ def test_whether_tokens_moved_as_their_advantages_ask_is_said_with_the_differenc
 
 
 UNDEFINED = Estimate.undefined_because("the matrix is zero")
-WHOLE = replace(
-    trajectory(),
+TRAJECTORY = UpdateTrajectory(
+    tensor=None,
     num_updates=(20, 40),
+    effective_rank=Estimate.exact(1.5),
     top_energy=Estimate.exact(0.95),
     linear_growth=Estimate.exact(0.9),
+    walk_effective_rank=Estimate.exact(1.8),
     walk_top_energy=Estimate.exact(0.85),
     walk_linear_growth=Estimate.exact(0.8),
-)
-NO_DIRECTIONS = dict.fromkeys(
-    ("spectrum_drift", "spectrum_drift_null", "principal_angle", "principal_angle_null"), UNDEFINED
 )
 
 
 def update(rank: float, last: int = 40, *, first: int = 0, overlap: Estimate = UNDEFINED) -> WeightUpdate:
-    return replace(
-        weight_update(),
+    return WeightUpdate(
+        tensor="q_proj",
         first=first,
         last=last,
+        shape=(64, 64),
+        update_size=Estimate.exact(0.1),
+        singular_values=(1.0,),
         effective_rank=Estimate.exact(rank),
         gaussian=Estimate.exact(2 * rank),
+        stable_rank=Estimate.exact(1.0),
+        top_energy=Estimate.exact(0.5),
         principal_overlap=overlap,
         principal_null=UNDEFINED if overlap is UNDEFINED else Estimate.exact(0.01),
+        spectrum_drift=UNDEFINED,
+        spectrum_drift_null=UNDEFINED,
+        principal_angle=UNDEFINED,
+        principal_angle_null=UNDEFINED,
         bfloat16_changed=Estimate.exact(0.5),
-        **NO_DIRECTIONS,
     )
 
 
 def pair(gradient: Estimate, step: int = 21) -> GradientAndUpdate:
-    ranks = {"gradient_rank": gradient, "update_rank": Estimate.exact(30.0), "gaussian": Estimate.exact(50.0)}
-    return replace(gradient_and_update(), step=step, first=20, last=40, **ranks)
+    return GradientAndUpdate(
+        step=step,
+        tensor="q_proj",
+        first=20,
+        last=40,
+        gradient_rank=gradient,
+        gradient_top_energy=Estimate.exact(0.5),
+        update_rank=Estimate.exact(30.0),
+        update_top_energy=Estimate.exact(0.2),
+        gaussian=Estimate.exact(50.0),
+    )
 
 
 def test_the_trajectory_stands_beside_a_random_walk() -> None:
     sentences = weight_update_findings(
-        [update(10.0), update(20.0), update(99.0, last=20), update(99.0, first=20)], [WHOLE]
+        [update(10.0), update(20.0), update(99.0, last=20), update(99.0, first=20)], [TRAJECTORY]
     )
     assert sentences == (
         "Over 2 checkpoints one direction holds 95.0 % of the updates' energy (a random walk: 85.0 %), and a straight "
@@ -213,14 +245,14 @@ def test_the_trajectory_stands_beside_a_random_walk() -> None:
 
 def test_principal_directions_stand_beside_a_random_change() -> None:
     overlaps = [update(10.0, overlap=Estimate.exact(share)) for share in (0.04, 0.08)]
-    assert weight_update_findings([*overlaps, update(10.0)], [WHOLE])[-2] == (
+    assert weight_update_findings([*overlaps, update(10.0)], [TRAJECTORY])[-2] == (
         "On average 6.0 % of a change lies in the principal directions of the initial weights; a random change would "
         "have 1.0 % there."
     )
 
 
 def test_a_single_checkpoint_has_no_trajectory() -> None:
-    alone = replace(WHOLE, top_energy=UNDEFINED, linear_growth=UNDEFINED)
+    alone = replace(TRAJECTORY, top_energy=UNDEFINED, linear_growth=UNDEFINED)
     unknown = replace(update(10.0), bfloat16_changed=UNDEFINED)
     (sentence,) = weight_update_findings([unknown], [alone])
     assert sentence.startswith("After 40 updates")
@@ -243,14 +275,14 @@ def test_singular_values_and_directions_stand_beside_an_unrelated_change() -> No
         principal_angle=Estimate.exact(4.06),
         principal_angle_null=Estimate.exact(2.94),
     )
-    assert weight_update_findings([turned, update(10.0)], [WHOLE])[-2] == (
+    assert weight_update_findings([turned, update(10.0)], [TRAJECTORY])[-2] == (
         "Of a change 15.0 % is in the singular values on average (an unrelated one of its size: 11.7 %), and the "
         "principal directions turn by 4.1 degrees (2.9)."
     )
 
 
 def test_an_adapters_change_is_held_against_factors() -> None:
-    sentence = weight_update_findings([update(6.0)], [WHOLE], of_adapter=True)[1]
+    sentence = weight_update_findings([update(6.0)], [TRAJECTORY], of_adapter=True)[1]
     assert "unrelated factors would give 12.0" in sentence
 
 

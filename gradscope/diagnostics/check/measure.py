@@ -82,20 +82,20 @@ def check_run(
 ) -> CheckReport:
     """Hold a run against requirements and a baseline.
 
-    One verdict a requirement, then one a metric of the baseline, then one on the rows that were set aside where any
-    were. A requirement's meaning says where the interval holds the limit.
+    One verdict per requirement, then one per metric of the baseline, then one on the rows that were set aside, if any.
+    The meaning of a requirement notes when the limit lies inside the interval.
 
     Args:
         path: A run folder, a log, or a file of samples.
-        settings: What it is held against.
-        requirements: What is required, in place of the settings' requirements.
+        settings: What the run is checked against.
+        requirements: Requirements in place of those of the settings.
         update_baseline: Write this run's numbers into the baseline instead of comparing with it.
-        force: Replace the baseline that is there.
-        progress: True for a line on stderr, or a callback, told how far the copying of a URL is.
+        force: Replace an existing baseline.
+        progress: True for a line on stderr, or a callback, called while a URL is copied.
 
     Raises:
         UsageError: No requirement was given, or a baseline is to be updated and no file is named.
-        OutputExistsError: The baseline to be updated is there and ``force`` is off, or it is none.
+        OutputExistsError: The baseline to be updated exists and ``force`` is off, or the file is no baseline.
     """
     settings = settings or CheckSettings()
     track, baseline = settings.track, None if settings.baseline is None else Path(settings.baseline)
@@ -151,7 +151,7 @@ def check_run(
 
 
 def _findings(run: Run, names: Sequence[str]) -> tuple[str, ...]:
-    """What the rewards of a log say against a gate that passes; nothing where it asks for just that."""
+    """A warning from the rewards of the log, unless a requirement is about just that."""
     if any(split_metric(name)[0] == "frac_reward_conflict" for name in names):
         return ()
     sides = side_rewards(run, run.source.path)
@@ -178,7 +178,7 @@ def _check_name(text: str, values: MetricValues) -> None:
 
 
 def _of_rows_set_aside(source: Source) -> list[Verdict]:
-    """What nobody has to require: the other verdicts are about a log of which nearly all could be read."""
+    """A verdict without a requirement: all others presume that nearly all of the log could be read."""
     quarantined = source.quarantined
     if not quarantined.num_rows and not quarantined.lost:
         return []
@@ -353,7 +353,7 @@ def _finite(value: Any) -> float:
 def _change_of(
     before: BaselineMetric, after: BaselineMetric, resampling: Resampling
 ) -> tuple[Estimate, NDArray[np.float64]]:
-    """After minus before, paired by prompt where enough prompts are common."""
+    """After minus before, paired by prompt where enough prompts are shared."""
     common = sorted(before.prompts.keys() & after.prompts.keys())
     enough = max(len(before.prompts), len(after.prompts)) * _LEAST_SHARE
     if len(common) >= max(_LEAST_PAIRED, enough):
@@ -375,7 +375,7 @@ _NOT_HELD = Estimate.undefined_because("the baseline does not hold this metric")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Compared:
-    """One metric beside its baseline, before the family is known."""
+    """One metric and its baseline, before the size of the family of tests is known."""
 
     name: str
     before: BaselineMetric | None
@@ -426,7 +426,7 @@ def baseline_verdicts(
 
 
 def _p_value(compared: _Compared, resampling: Resampling) -> float | None:
-    """How often chance makes a change as far beyond the margin, both sides counted; None where it cannot be said."""
+    """Two-sided p-value of a change this far beyond the margin; None where the change has no interval."""
     # 0.05 is where the near end of the 95 % interval of this metric alone is the margin.
     sides = {"lower": (1,), "higher": (-1,), "neither": (1, -1)}[_better(compared.name)]
     if len(compared.paired):

@@ -23,8 +23,13 @@ from gradscope.diagnostics.degeneracy.group_rewards import group_rewards, group_
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.logged.measure import PARTS, absence_of
 from gradscope.diagnostics.logged.tokens import gathered
-from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
-from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files, samples_of_run
+from gradscope.diagnostics.passk.measure import (
+    Samples,
+    pass_at_k_of_samples,
+    read_samples,
+    sample_files,
+    samples_of_run,
+)
 from gradscope.diagnostics.spike.measure import courses_of, metric_at, outstanding_step
 from gradscope.errors import GradscopeError, MissingDependencyError
 from gradscope.estimate import Estimate
@@ -136,7 +141,7 @@ class MetricValues:
             return MetricValue(estimate=Estimate.undefined_because(reason), subject=name, hint=error.hint or "")
 
     def _value(self, name: str) -> MetricValue:
-        """What the log says goes first, groups' rewards before the trainer's own numbers; gradients go last."""
+        """From the log where possible, rewards of groups before the trainer's own numbers; gradients last."""
         entry = CATALOG.get(name)
         if self._is_logged_alone(name) and _part_of_groups(name):
             return self._selected(name, Selector(steps="all", aggregate="mean"), name)
@@ -203,7 +208,7 @@ class MetricValues:
         return self.run.source.kind == "metrics" and name in self.run.courses.columns
 
     def _silent(self, name: str, logged: Iterable[int], asked: Sequence[int], must_have: Needed) -> MetricValue | None:
-        """What to say where a metric that some steps have is not known at all that are asked for."""
+        """The undefined value of a metric that is missing at some of the steps asked for; None where it covers them."""
         present = set(logged)
         again = {step for step, sampled in self.run.repeats.items() if sampled in present}
         reason = silence(sorted(present | again), asked, self.run.windows, must_have)
@@ -273,7 +278,7 @@ class MetricValues:
         return {row.step: getattr(row, name) for row in self._log_part(_part_of_log(metric)).by_step}
 
     def _unknown_in_log(self, metric: str, steps: Sequence[int], selector: Selector) -> MetricValue | None:
-        """Why the chosen steps do not have the metric: no number of one of them is passed over."""
+        """Why the chosen steps lack the metric: a single step without a number makes it undefined."""
         course = self._log_course(metric)
         if not course:
             return self._of_log(CATALOG[metric])
@@ -343,7 +348,7 @@ class MetricValues:
         )
 
     def _deviation(self, entry: Metric) -> MetricValue:
-        """Of the log alone; a number that is none is said to be that, wherever it was logged."""
+        """From the log alone; a number that is not finite is reported as such, wherever it was logged."""
         estimate, subject = furthest_deviation(self.run)
         name, course = next(iter(courses_of(self.run).items()))
         silent = self._silent(name, course, self.run.every_step, "all") if estimate.is_defined else None
@@ -385,7 +390,7 @@ def _replayed(step: StepReplay, entry: Metric) -> float | None:
 
 
 def _not_finite(name: str, values: Mapping[int, float]) -> MetricValue | None:
-    """What to say where one of the logged values is NaN or infinity, whatever the others are; None where none is."""
+    """The undefined value of a metric logged as NaN or infinity at any of these steps; None where all are finite."""
     broken = [step for step, value in values.items() if not math.isfinite(value)]
     if not broken:
         return None
@@ -400,7 +405,7 @@ def _not_finite(name: str, values: Mapping[int, float]) -> MetricValue | None:
 
 
 def _advice(name: str, report: DegeneracyReport) -> str:
-    """What a run's groups say to try about a metric of them; empty where they say nothing."""
+    """Advice on a metric of groups, from the groups of the run; empty where there is none."""
     if name == "frac_reward_conflict" and report.reward_conflict is not None:
         return conflict_advice(report.reward_conflict)
     return dead_group_advice(report) if name in _OF_DEAD_GROUPS else ""

@@ -1,8 +1,8 @@
-"""What a claim is, and what claims look at: each thing is read or computed once, when the first claim asks for it.
+"""Claims and their evidence: each result is read or computed once, when the first claim asks for it.
 
 A claim says that a number lies in a range. It is supported where the whole 95 % interval lies in the range, and
-contradicted where the whole interval lies outside; else nobody can tell on this run. Where several numbers must lie in
-theirs, their intervals are widened so that all of them together hold with 95 % (Bonferroni).
+contradicted where the whole interval lies outside, and undecided otherwise. Where several numbers must lie in their
+ranges, the intervals are widened so that all of them hold together with 95 % (Bonferroni).
 
 Shapes: R rollouts of a step, G rollouts of a group.
 """
@@ -19,8 +19,7 @@ from gradscope.advantages.group import return_to_go
 from gradscope.diagnostics.check.metric_values import MetricValues
 from gradscope.diagnostics.degeneracy.group_rewards import chosen_threshold, group_rewards, group_table
 from gradscope.diagnostics.inputs.steps import MeasuredStep
-from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
-from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files
+from gradscope.diagnostics.passk.measure import Samples, pass_at_k_of_samples, read_samples, sample_files
 from gradscope.diagnostics.rank.rows import RankRequest, StepRows
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
@@ -58,8 +57,8 @@ class Claim:
     """One claim; a new one is one record and, where its number is new, one function."""
 
     name: str  # a word a topic, then the matrix or the part
-    source: str  # who says so
-    claim: str  # what is said, in one sentence
+    source: str  # the paper
+    claim: str  # the claim, in one sentence
     metric: str  # what is measured
     settle: str  # what would settle it
     ours: bool = False
@@ -69,7 +68,7 @@ class Claim:
 
 
 def in_range(estimate: Estimate, low: float, high: float, *, num_tests: int = 1) -> ClaimVerdict:
-    """The rule for one of ``num_tests`` numbers that are judged together; without an interval nobody can tell.
+    """The rule for one of ``num_tests`` numbers that are judged together; undecided without an interval.
 
     >>> in_range(Estimate(value=2.0, low=1.8, high=2.2), 1.5, 2.5)
     'supported'
@@ -137,12 +136,12 @@ _KINDS: tuple[RowKind, ...] = ("rollout", "token", "weight", "hidden", "logit")
 
 
 class NotAtHand(Exception):
-    """A claim needs what was to be neither computed nor read for it: it is left out, not judged."""
+    """A claim needs a result that must not be computed for it: it is left out, not judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtHand:
-    """What another command has computed of a run, where claims are to cost no gradient more."""
+    """Results of another command, for claims that must not cost another gradient."""
 
     degeneracy: DegeneracyReport | None
     """Groups without a gradient; None where there is none to be had, as :meth:`Evidence.degeneracy` then says."""
@@ -153,15 +152,15 @@ class AtHand:
 
 @dataclass(slots=True, kw_only=True)
 class Evidence(MetricValues):
-    """A run, and what was computed of it so far: each metric by its name, and what claims look at beside."""
+    """A run and the results computed so far: each metric by name, and what else claims need."""
 
     steps: tuple[int, ...]  # steps whose gradients are recomputed, ascending; none where none can be or none is wanted
     no_gradients: str = ""  # why there are no such steps, without the period
     samples: tuple[str, ...] = ()  # files of held-out samples, before and after; empty: those of the run folder
     advantage: str = ADVANTAGE  # the formulation under which ranks are measured
-    progress: ProgressCallback = no_progress  # told about each step
+    progress: ProgressCallback = no_progress  # called at each step
     at_hand: AtHand | None = None
-    """What there is beside the log, and all there will be; None: what a claim asks for is computed."""
+    """Results of another command, to which claims are restricted; None: whatever a claim needs is computed."""
 
     @property
     def largest_group(self) -> int:
@@ -273,7 +272,7 @@ def _check_two(number: int) -> None:
 
 
 def _with_a_step(collected: Collected) -> Collected:
-    """What was found; where no step could be computed, an InputError with the first reason."""
+    """The same; an InputError with the first reason where no step could be computed."""
     if not collected.tables["steps"]:
         raise InputError(str(next(iter(collected.skipped.values()))))
     return collected

@@ -142,7 +142,7 @@ def group_mean_is_optimal(evidence: Evidence) -> Judgement:
 
 
 def _norm_ratio(groups: Sequence[BaselineGroup]) -> Estimate:
-    """Mean squared norm above the group's mean reward over that below it: 1 where it tells nothing of two rewards."""
+    """Mean squared norm above the group's mean reward over that below it; 1 where norm and reward are unrelated."""
     above = [group.rewards > group.rewards.mean() for group in groups]
     parts = [(of.squared_norms[up].mean(), of.squared_norms[~up].mean()) for of, up in zip(groups, above, strict=True)]
     total = np.sum(parts, axis=0)
@@ -222,7 +222,7 @@ ABOUT_TWO = (1.5, 2.5)  # ranks that are called "about 2"
 SAME_RANK = 0.5
 """A change of the rank between the smallest and the largest group up to this is "whatever the group size"."""
 OF_CLASS_MEANS = 0.9
-"""Rows that hold this share of their energy in the means of two classes are two rows for all that a rank can tell."""
+"""Rows with this share of their energy in the means of two classes count as two rows: a rank sees no difference."""
 HIGHER_RANK = 0.05  # the least relative rise of a rank that is called higher
 _Point = RankCurvePoint | TokenRankPoint | WeightRankPoint
 
@@ -431,7 +431,7 @@ def few_parameters_change(evidence: Evidence) -> Judgement:
 def _over_weights(
     evidence: Evidence, measure: Callable[[WeightUpdate], float | None], within: tuple[float, float], null: float
 ) -> Judgement:
-    """Of a number from the least value of ``within`` to 1."""
+    """Judge the mean over weights of a number that lies between the lower end of ``within`` and 1."""
     updates = evidence.updates()
     first, last = min(update.first for update in updates), max(update.last for update in updates)
     since = [update for update in updates if (update.first, update.last) == (first, last)]

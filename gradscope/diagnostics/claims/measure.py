@@ -49,11 +49,11 @@ def measure_claims(
     read: ReadOptions | None = None,
     engine: EngineOptions | None = None,
 ) -> ClaimsReport:
-    """Hold a run against claims, a row each; a claim that this run cannot tell says why.
+    """Judge claims on a run, one row each; a claim that this run cannot decide says why.
 
     Args:
         steps: Steps whose gradients are recomputed; None: at most five of those whose weights are on disk.
-        gradients: Whether to recompute gradients at all; without, claims about them cannot be told.
+        gradients: Whether to recompute gradients at all; without them claims about gradients stay undecided.
         samples: Files of samples of held-out prompts, before and after; none: those of the run folder.
         claims: The claims; those of the package and any others of their kind.
         advantage: The formulation under which ranks are measured, ``my.py:name`` for one of your own.
@@ -78,7 +78,7 @@ def measure_claims(
 
 
 def claims_of(evidence: Evidence, claims: Sequence[Claim] = CLAIMS) -> ClaimsReport:
-    """Judge claims by evidence that may be there already; what needs more than is at hand gets no row."""
+    """Judge claims by evidence that may exist already; a claim that needs more than that gets no row."""
     rows = tuple(row for claim in claims if (row := _row(claim, evidence)) is not None)
     collected = evidence.computed()
     return ClaimsReport(

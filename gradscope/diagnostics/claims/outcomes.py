@@ -100,7 +100,7 @@ def dead_groups_return(evidence: Evidence) -> Judgement:
 
 
 def search_not_capacity(evidence: Evidence) -> Judgement:
-    """Whether held-out prompts are found with fewer samples and no more of them are solved."""
+    """Whether held-out prompts are solved with fewer samples, but no more of them are solved."""
     comparison = evidence.held_out().comparison
     defined = [row for row in comparison.rows if row.difference.is_defined] if comparison else []
     if comparison is None or not defined:

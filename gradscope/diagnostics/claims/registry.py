@@ -1,7 +1,7 @@
-"""The claims, one record each: what is said, by whom, how it is measured, and what would settle it.
+"""The claims, one record each: the statement, its source, how it is measured, and what would settle it.
 
-The definitions of the first source are not known to us, so its "effective rank" is held against every matrix that it
-could mean; none of these formulas is the paper's.
+The first source does not define its "effective rank", so it is measured on every matrix that it could mean; none of
+these formulas is the paper's.
 """
 
 from __future__ import annotations

@@ -223,7 +223,7 @@ def compare_runs(
 
 
 def _cells(runs: Sequence[ComparedRun]) -> dict[_Cell, dict[int, ComparedRun]]:
-    """Runs by cell and seed; what only some of them state is unknown of the others, and tells no cells apart."""
+    """Runs by cell and seed; a setting that only some runs state is unknown of the rest, and separates no cells."""
     names = list(dict.fromkeys(name for run in runs for name in run.settings))
     varying = [name for name in names if len({repr(run.settings[name]) for run in runs if name in run.settings}) > 1]
     cells: dict[_Cell, dict[int, ComparedRun]] = {}
@@ -241,7 +241,7 @@ def _cells(runs: Sequence[ComparedRun]) -> dict[_Cell, dict[int, ComparedRun]]:
 
 
 def _cautions(first: ComparedRun, second: ComparedRun) -> Iterator[str]:
-    """What of two runs is not the same, beside what is compared."""
+    """Differences between two runs other than the one that is compared."""
     if first.rewards is not None and second.rewards is not None:
         first_prompts, second_prompts = (set(names) for names in prompt_names([first.rewards, second.rewards]))
         yield f"{len(first_prompts & second_prompts):,} of {len(first_prompts | second_prompts):,} prompts are in both."
@@ -265,7 +265,7 @@ def _budgets(runs: Sequence[ComparedRun], ks: Sequence[int]) -> tuple[int, ...]:
 
 
 def _has_cost(runs: Sequence[ComparedRun]) -> bool:
-    """Whether runs cost differently by design, and all say what: else lengths of completions are all that differs."""
+    """Whether runs cost differently by design, and all state their cost; else only completion lengths differ."""
     by_design = any(run.settings.get("sampling", "fixed") != "fixed" for run in runs)
     return by_design and all(run.kilotokens is not None for run in runs)
 
@@ -293,7 +293,7 @@ def _asked(cells: Iterable[_Cell], only: str | None) -> list[tuple[_Cell, _Cell]
 
 
 def _changed(first: _Cell, second: _Cell) -> list[str]:
-    """What differs between two cells, of what both state; which run it is where they differ in nothing of that."""
+    """The settings that both cells state and that differ; ``run`` where none does."""
     stated: dict[str, tuple[_Setting, _Setting]]
     stated = {"advantage": (first[0], second[0])} if UNKNOWN not in (first[0], second[0]) else {}
     stated |= {name: (before, after) for (name, before), (_, after) in zip(first[1], second[1], strict=True)}
@@ -341,7 +341,7 @@ def _mean_difference(differences: NDArray[np.float64], ends: tuple[float, float]
 
 
 def _metrics_of_both(first: _Cell, second: _Cell, values: dict[_Cell, dict[int, dict[str, float]]]) -> list[str]:
-    """What all runs of two cells have; not what the reward is the unit of where the cells have another reward."""
+    """The metrics of all runs of two cells, without those in units of the reward where the cells differ in it."""
     runs = [run for cell in (first, second) for run in values[cell].values()]
     unlike = _OF_THE_REWARD if _changed(first, second) == ["reward"] else ()
     return [name for name in runs[0] if name not in unlike and all(name in run for run in runs)]

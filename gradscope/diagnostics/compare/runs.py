@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gradscope.copies import as_named
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
-from gradscope.diagnostics.passk.samples import Samples, read_samples
+from gradscope.diagnostics.passk.measure import Samples, read_samples
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
@@ -71,7 +71,7 @@ class ComparedRun:
     settings: Mapping[str, Any]  # everything else that bears on its result
     steps: NDArray[np.int64]  # its steps, ascending, [S]
     reward: NDArray[np.float64]  # mean reward of each step, [S]; empty where metrics alone do not have it
-    degenerate: NDArray[np.float64]  # share of degenerate groups of each step, [S]; likewise
+    degenerate: NDArray[np.float64]  # share of degenerate groups of each step, [S]; may be empty, too
     incoherence: Estimate | None
     """Share of the rewarded rollouts whose reasoning has a wrong step; None where the run did not count them."""
     heldout: Samples | None  # samples of the held-out prompts after training; None where there are none
@@ -141,7 +141,7 @@ def read_runs(
 
 
 def _with_run_names(runs: Sequence[ComparedRun]) -> tuple[ComparedRun, ...]:
-    """Logs that state no setting in which they differ are not one run made twice: they differ in which run."""
+    """Give logs that state no differing setting the setting ``run``: they are not one run made twice."""
     names = names_of([run.path for run in runs])
     return tuple(
         replace(run, settings={**run.settings, "run": name})
@@ -152,7 +152,7 @@ def _with_run_names(runs: Sequence[ComparedRun]) -> tuple[ComparedRun, ...]:
 
 
 def _is_apart(run: ComparedRun, other: ComparedRun) -> bool:
-    """Whether two runs are of other seeds, or state a setting each in its way."""
+    """Whether two runs have different seeds, or both state a setting with different values."""
     both = run.settings.keys() & other.settings.keys()
     unlike = [name for name in both if repr(run.settings[name]) != repr(other.settings[name])]
     is_known = UNKNOWN not in (run.advantage, other.advantage)
@@ -218,7 +218,7 @@ def _read_run(folder: Path) -> ComparedRun:
 
 
 def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) -> ComparedRun:
-    """A run of any other reader: its steps from its rollouts, its settings as far as the log tells them."""
+    """A run of any other reader: its steps from its rollouts, its settings as far as they are logged."""
     run = read_run(path, read, rewards_only=True, progress=progress, metrics_alone=True)
     if run.source.kind == "metrics":
         return _of_metrics(path, run)
@@ -257,7 +257,7 @@ def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) 
 
 
 def _of_metrics(path: Path, run: Run) -> ComparedRun:
-    """A run of which metrics alone were logged; what it did not log it cannot be compared in."""
+    """A run of which only metrics were logged; it is compared in those alone."""
     names = [name for name in ("reward", "frac_reward_zero_std") if name in run.courses.columns]
     metrics = {step: logged for step, logged in run.metrics.items() if logged.keys() >= set(names)}
     series = {name: _series(metrics, name) for name in names}
@@ -380,7 +380,7 @@ class _Mean:
 
 
 def _means(run: ComparedRun) -> Mapping[str, _Mean | Estimate]:
-    """What of a run is a mean, over its compared steps."""
+    """The metrics of a run that are means over its compared steps."""
     if run.log is not None and run.log.kind == "metrics":
         series = {"train_reward": run.reward, "mean_frac_reward_zero_std": run.degenerate}
         return {name: _mean_as_logged(values) for name, values in series.items() if len(values)}

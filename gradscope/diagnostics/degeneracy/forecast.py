@@ -97,7 +97,7 @@ def plan_for_target(
 def _smallest_size(
     target: float, now: GroupSizeDegeneracy, at_size: Callable[[int], GroupSizeDegeneracy]
 ) -> GroupSizeDegeneracy | None:
-    """The smallest group size that meets the target; the share falls with G, so halving finds it."""
+    """The smallest group size that meets the target, by bisection: the share falls with G."""
     low, high = 2, MOST_TIMES * now.group_size
 
     def ends(row: GroupSizeDegeneracy) -> bool:
@@ -141,7 +141,7 @@ def _resampled(now: GroupSizeDegeneracy, target: float) -> Estimate:
 
 
 def _times(number: Estimate, factor: Estimate) -> Estimate:
-    """A number times another whose error is small beside its own."""
+    """A number times a factor whose error is negligible."""
     times = factor.value
     if number.value is None or times is None:
         return number if number.value is None else factor
@@ -149,7 +149,7 @@ def _times(number: Estimate, factor: Estimate) -> Estimate:
 
 
 def _less(share: Estimate, prediction: Estimate) -> Estimate:
-    """A forecast gap: the interval is the forecast's, which is by far the wider one."""
+    """The gap of a forecast: its interval is that of the forecast, by far the wider of the two."""
     predicted = prediction.value
     return prediction if predicted is None else share.map(lambda value: value - predicted)
 

@@ -85,7 +85,7 @@ def measure_degeneracy(
         target_degeneracy: A share of degenerate groups; the report says what it takes to get there.
         by: Rows of the course over time: each ``step``, or at most ten ``window``s of neighboring steps.
         reward: One reward function by name; None: the trainer's scalar.
-        progress: True for a line on stderr, or a callback, told how far the reading of a large log is.
+        progress: True for a line on stderr, or a callback, called while a large log is read.
     """
     progress = reporter(progress)
     run = read_run(path, read, rewards_only=True, progress=progress, metrics_alone=True)
@@ -209,7 +209,7 @@ def _check_options(group_sizes: Sequence[int], base_pass_rate: BasePassRate, tar
 def _predictions(
     table: GroupTable, overall: DegeneracyEstimates, options: EstimateOptions
 ) -> tuple[IidPrediction, ...]:
-    """The prediction from every p that can be had, the chosen one first."""
+    """The prediction from every available p, the chosen one first."""
     bases: list[BasePassRate] = [options.base_pass_rate, None]
     if np.ptp(table.step) > 0:
         bases.append("step")
@@ -250,7 +250,7 @@ def _overdispersion(table: GroupTable, options: EstimateOptions) -> Overdispersi
     )
 
 
-Notice = Callable[[str], None]  # told in a sentence why a look at the log gave nothing
+Notice = Callable[[str], None]  # called with a sentence on why the log could not be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,10 +272,10 @@ def follow_degeneracy(
     notice: Notice = lambda _: None,
     read: ReadOptions | None = None,
 ) -> Iterator[StepDegeneracy]:
-    """Steps as they are written, one row a step, by step within a look."""
-    # A step is told once a later one has begun, or nothing was written between two looks: a group of which half is on
-    # disk has no verdict yet. A step that changes afterwards is told again. ``notice`` is told when a later look
-    # fails, as at a file of which half is written; the next growth is another chance.
+    """Steps as they are written, one row per step, in order of step within each read of the log."""
+    # A step is reported once a later one has begun, or nothing was written between two reads: a group that is only half
+    # on disk has no verdict yet. A step that changes afterwards is reported again. ``notice`` is called when a later
+    # read fails, as on a half-written file; it is retried when the log grows.
     pace = pace or Pace()
     _check_pace(pace)
 

@@ -64,7 +64,7 @@ class MeasuredRewards:
     main: str | None = None  # the main one of several functions that count, where it is known
     part: str | None = None  # the function that the reported reward is, where the reward is a larger sum
     frac_main_differs: Estimate
-    """Share of groups in which the main function tells rollouts apart; where none was logged, a reward of 0 and 1."""
+    """Share of groups in which the main function differs between rollouts; the scalar, if it is 0 or 1, without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,7 @@ def measure_reward_functions(
     side_functions = [name for name, weight in (weights or {}).items() if weight and name != main]
     if (
         not decided.any() or not side_functions
-    ):  # beside a reward of 4e18 the main function alone may pass as the whole sum
+    ):  # next to a reward of 4e18 the main function alone may pass as the whole sum
         return measured
     part = "difference" if isinstance(scaled, str) else "advantage"
     conflict = RewardConflict(
@@ -171,7 +171,7 @@ def side_rewards(run: Run, name: str) -> SideRewards | None:
 
 
 def _with_total_reward(groups: RewardTable, named: str | None) -> tuple[RewardTable, str | None]:
-    """Where a person chose as reward a part of another one that was logged: the groups with that one, and the part."""
+    """Groups with the total reward and the name of its part, where the scalar of the log is part of another reward."""
     for part in groups.rewards:
         for total, values in groups.rewards.items() if _is(groups, part) else ():
             candidates = {name: column for name, column in groups.rewards.items() if name != total}
@@ -317,7 +317,7 @@ def _sums(
 ) -> dict[_Key, Array]:
     """Sums over the rollouts of each group: squares, and the part of each function in them, [J] each."""
     # ``("advantage",)`` is the whole and ``("advantage", NAME)`` a function's part of it, ``("advantage", "")`` that
-    # of the groups in conflict; ``difference`` likewise, without a scale; ``("product", A, B)`` is of two functions.
+    # of the groups in conflict; ``difference`` is the same without a scale; ``("product", A, B)`` is of two functions.
     deviations = _deviations(groups, groups.reward)
     parts = {name: _deviations(groups, groups.rewards[name]) for name in names}
     sums: dict[_Key, Array] = {("difference",): groups.sums(deviations * deviations)}

@@ -1,1 +1,1 @@
-"""From paths and options to runs and measured steps, kept where a command may be resumed."""
+"""From paths and options to runs and measured steps, which are cached where a command may be resumed."""

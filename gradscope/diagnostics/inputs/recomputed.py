@@ -1,8 +1,8 @@
-"""One step recomputed, as it was trained as far as the folder and the logged norm tell.
+"""One step recomputed as it was trained, as far as the folder and the logged norm determine that.
 
-The Gram matrix is measured as the folder says. Where its norm is not the logged one, the step is looked at again: other
-ways in which it may have been trained, then the arithmetic of a trainer that computed in bfloat16 or float16 or added a
-router's term. What fitted at one step is where the next begins.
+The Gram matrix is first measured as the folder states. If its norm differs from the logged one, other ways in which the
+step may have been trained are tried, then the arithmetic of a trainer that computed in bfloat16 or float16 or added a
+router's term. The assumption that fitted one step is the first that is tried at the next.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _SEEN, _LENGTH, _TOOLS = "num_tokens", "completions/mean_length", "tools/"
 
 
 def _other_tokens(run: Run, step: int, sequences: Sequence[TokenSequence]) -> Reason | None:
-    """Why some tokens are not those of the step, as the trainer's own counts tell it."""
+    """Why some tokens are not those of the step, by the trainer's own counts."""
     logged = run.metrics.get(step, {})
     if run.source.format != "trl" or step in run.windows or step in run.repeats:
         return None
@@ -101,7 +101,7 @@ def _other_tokens(run: Run, step: int, sequences: Sequence[TokenSequence]) -> Re
 
 
 def other_texts(rollouts: Sequence[Rollout], tokenizer: Any) -> tuple[int, ...]:
-    """Rows whose text is another one than their logged ids say, by the tokenizer that reads most of the others back."""
+    """Rows whose text differs from their logged ids, by a tokenizer that reproduces most of the other rows."""
     comparable = [
         rollout for rollout in rollouts if rollout.completion_ids and rollout.completion and rollout.mask is None
     ]
@@ -122,7 +122,7 @@ def _logged_prompts(run: Run, step: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Longest:
-    """What a model kept of the batches before a step."""
+    """The state that a model carries over from the batches before a step."""
 
     length: int = 0  # of the longest batch since frequencies went back; 0 where they are those of the step's own
     unlogged: int = 0  # an earlier step whose length is not known; 0: all are
@@ -172,8 +172,8 @@ class Recomputer:
 
     Args:
         options: Device, engine and precision.
-        closely: Whether to say how closely a norm can be told that was computed in reduced precision.
-        norms_alone: Whether a norm that is the logged one is enough of a step: it takes one pass.
+        closely: Whether to state how precisely a norm in reduced precision can be reproduced.
+        norms_alone: Whether a norm that matches the logged one is enough of a step: it takes one pass.
     """
 
     def __init__(self, run: Run, options: EngineOptions, *, closely: bool, norms_alone: bool = False) -> None:
@@ -199,7 +199,7 @@ class Recomputer:
     def _measure(
         self, step: int, weights: WeightsRef, loss: StepLoss, question: RowQuestion | None, base: PreparedStep
     ) -> tuple[StepGram | StepNorm, tuple[Any, ...]] | None:
-        """The same of a step that is made ready; None where TRL's output layer has to be tried."""
+        """The same from a prepared step; None where TRL's output layer has to be tried."""
         self._require_no_randomness(base)
         stated = Assumption.of(base.policy)
         start = self._fitted or stated
@@ -243,7 +243,7 @@ class Recomputer:
         return gram, question.measure(prepared, gram, self.progress) if question else ()
 
     def _norm_alone(self, prepared: PreparedStep) -> StepNorm | None:
-        """The norm by one backward pass; None where more is asked for, or has to be looked at."""
+        """The norm by one backward pass; None where more is needed."""
         has_advantages = all(advantages is not None for advantages in prepared.plan.advantages)
         if not (self.norms_alone and has_advantages and num_connected() == 1) or self._is_reduced:
             return None
@@ -267,7 +267,7 @@ class Recomputer:
             )
 
     def _is_known_pass(self, prepared: PreparedStep) -> bool:
-        """Where nothing fits: whether the trainer's pass ended in the model's own output layer."""
+        """Where no assumption fits: whether the trainer's pass ended in the model's own output layer."""
         shortest = prepared.shortest
         if takes_random_numbers(prepared.policy, shortest, without_dropout=self._switched_off):
             raise InputError("The model draws random numbers in training, which are not logged.", cause="dropout")
@@ -286,7 +286,7 @@ class Recomputer:
             raise InputError(f"{reason}.", hint=reason.advice, cause=reason.cause)
 
     def _by_rows(self, prepared: PreparedStep) -> tuple[PreparedStep, StepGram]:
-        """The Gram matrix, in the trainer's padding where a row that none was tried in depends on it after all."""
+        """The Gram matrix, in the trainer's padding if a row depends on it."""
         try:
             with shared_errors():
                 return prepared, self._gram(prepared)
@@ -307,7 +307,7 @@ class Recomputer:
         return None if meets_logged(batch_norm(matrix), logged, rounding_floor(gram.score_gram)) else logged
 
     def _rounding(self, prepared: PreparedStep, gram: StepGram, logged: float) -> TrainedNorms | None:
-        """How closely a norm in float32 can be told, where it is off by no more than that may be."""
+        """How precisely a norm in float32 can be reproduced, where its error may be rounding."""
         if not self.closely or gram.logged_gram is None or self._unmet(prepared.step, gram) is None:
             return None
         off = abs(batch_norm(gram.logged_gram) - logged)
@@ -319,7 +319,7 @@ class Recomputer:
     def _look_again(
         self, prepared: PreparedStep, weights: WeightsRef, loss: StepLoss, logged: float, start: Assumption
     ) -> tuple[Assumption, TrainedNorms | None]:
-        """The assumption that fits, else that which was tried, and what the trainer's arithmetic makes of it."""
+        """The assumption that fits, else the first, and the norms in the trainer's arithmetic where needed."""
         arithmetic = TrainerArithmetic.from_settings(self._run.settings, prepared.policy.model)
         alternatives = other_assumptions(prepared, self._frozen, start)
         if not arithmetic.router_coefficient:
@@ -385,7 +385,7 @@ class Recomputer:
         return unchanged(first, last)
 
     def _untold(self, prepared: PreparedStep, stated: Assumption) -> Iterator[str]:
-        """Sentences on what the logged norm did not decide, where it matters."""
+        """Notes on assumptions that the logged norm did not decide, where they matter."""
         is_base = prepared.policy.kind == "adapter" and prepared.policy.reference is None
         unknown = self._run.weights_before(1) is None and self._run.source.format != "trl"  # TRL's checkpoints tell
         if prepared.plan.objective.has_reference and is_base and unknown:

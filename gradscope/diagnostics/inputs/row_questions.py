@@ -1,4 +1,4 @@
-"""What else is asked of a step while its weights are loaded, and when a recomputed norm is the logged one.
+"""What else is measured at a step while its weights are loaded, and when a recomputed norm matches the logged one.
 
 The Gram matrix of the rollouts is always measured. Everything that needs the model once more is a question that
 ``measure_steps`` puts to each prepared step; its answer travels in ``MeasuredStep.answer``.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RowQuestion(Protocol):
-    """Something to measure at a step beside the Gram matrix of its rollouts."""
+    """A measurement at a step in addition to the Gram matrix of its rollouts."""
 
     def measure(
         self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress

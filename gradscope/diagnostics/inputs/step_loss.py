@@ -42,13 +42,13 @@ class StepLoss:
 
     @property
     def weights(self) -> tuple[WeightsRef, ...]:
-        """The sets of weights that it looks at beside the policy's own."""
+        """The sets of weights that it needs in addition to the policy's own."""
         single = (weights for weights in (self.sampled_with, self.reference) if weights is not None)
         return (*single, *(weights for weights, _ in self.mixed))
 
 
 def loss_at(run: Run, objective: Objective, step: int) -> StepLoss:
-    """The loss that a step's update minimized, with the reason where the run does not tell it."""
+    """The loss that a step's update minimized, or the reason why the run does not determine it."""
     sampled_at = _batch_start(run.settings, step)
     if objective.importance_ratio and not objective.ratio_to_logged and sampled_at == step:
         objective = replace(objective, importance_ratio=False)
@@ -66,7 +66,7 @@ def _batch_start(settings: TrainerSettings, step: int) -> int:
 
 
 def _reference_of(kl_at_start: float | None, *, checkpoints_tell: bool) -> Literal["base", "start"] | None:
-    """What the KL reference of an adapter was of which the checkpoints hold no copy."""
+    """The KL reference of an adapter of which the checkpoints hold no copy."""
     if checkpoints_tell:
         return "base"
     if kl_at_start is None or not math.isfinite(kl_at_start):

@@ -1,7 +1,7 @@
 """Steps that can be recomputed: their rollouts, the weights before their update, and the Gram matrix of both.
 
 `rank`, `replay` and `report` walk over the same steps in the same way: :func:`measure_steps` loads the weights before
-each, measures the Gram matrix of its rollouts and puts a row question to it. A step that cannot be computed comes back
+each, and measures the Gram matrix of its rollouts and what else was asked. A step that cannot be computed comes back
 with its reason instead of a number.
 """
 
@@ -41,13 +41,13 @@ _PACKAGES = ("torch", "transformers", "peft")
 
 
 class StepCache:
-    """Where one step is kept, and under which key.
+    """The cache of one measured step: its file and the key of its inputs.
 
     Args:
-        folder: A folder for kept steps; made when the first is written.
+        folder: The folder of cached steps; made when the first is written.
         choices: Everything else that the numbers depend on.
-        notice: Told when a kept step is used, or is of no use.
-        also: Other weights that the step looks at.
+        notice: Called when a cached step is used, or cannot be.
+        also: Other weights that the step depends on.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class StepCache:
         self._key = hashlib.sha256(repr((code, inputs, choices)).encode()).hexdigest()
 
     def read(self) -> StepGram | StepNorm | None:
-        """The step as it was kept; None where it must be computed."""
+        """The cached step; None where it must be computed."""
         from gradscope.gradients.step.step_gram import read_step
 
         gram = read_step(self._path, self._key)
@@ -78,7 +78,7 @@ class StepCache:
         return gram
 
     def write(self, gram: StepGram | StepNorm) -> None:
-        """Keep the step for the next call."""
+        """Cache the step for the next call."""
         from gradscope.gradients.step.step_gram import write_step
 
         write_step(self._path, gram, self._key)
@@ -141,7 +141,7 @@ class MeasuredStep:
     answer: tuple[Any, ...] = ()
     """What the row question asked for, by tensor or group, as its ``measure`` returns it; empty without a question."""
     norm: StepNorm | None = None
-    """The norm of its gradient, where nothing else was asked for and it is the logged one; else ``gram`` tells."""
+    """The norm of its gradient, where nothing else was asked for and it matches the logged one; else see ``gram``."""
 
     @property
     def recomputed(self) -> StepNorm | None:
@@ -197,10 +197,10 @@ def missing_weights(run: Run, step: int) -> Reason:
 
 
 def with_damage(run: Run, reasons: Mapping[int, Reason], steps: Iterable[int]) -> Source:
-    """The source of a run, with the steps among what could not be read whose weights are there and of no use.
+    """The source of a run, with steps whose weights are damaged listed among what could not be read.
 
-    A command that shows it tells of the damage, and so does its exit code. ``reasons`` is step -> why it was left out;
-    ``steps`` count where their weights were seen to be damaged before any was loaded.
+    Commands show the damage, also in their exit code. ``reasons`` is step -> why it was left out; ``steps`` count if
+    their weights were found damaged before any was loaded.
     """
     damaged = {step: reason.text for step, reason in reasons.items() if reason.cause == "weights_unreadable"}
     damaged |= {step: run.damaged_weights[step - 1] for step in steps if step - 1 in run.damaged_weights}
@@ -224,12 +224,12 @@ def measure_steps(
     closely: bool = False,
     norms_alone: bool = False,
 ) -> Iterator[MeasuredStep]:
-    """The Gram matrix of each step, or the reason why there is none, as soon as it is there, in the order given.
+    """The Gram matrix of each step, or the reason why there is none, as soon as it is computed, in the given order.
 
     Args:
-        question: What else is asked of each step while its weights are loaded; None: nothing.
-        closely: Whether to say how closely the norm of a gradient in reduced precision can be told.
-        norms_alone: Whether a norm that is the logged one is enough of a step.
+        question: What else to measure at each step while its weights are loaded; None: nothing.
+        closely: Whether to state how precisely a norm in reduced precision can be reproduced.
+        norms_alone: Whether a norm that matches the logged one is enough of a step.
 
     Raises:
         MissingDependencyError: PyTorch, transformers or peft are not installed.
@@ -260,7 +260,7 @@ def _arithmetic(options: EngineOptions) -> AbstractContextManager[None]:
 def _measure(
     run: Run, step: int, loss: StepLoss, recomputer: Recomputer, options: EngineOptions, question: RowQuestion | None
 ) -> MeasuredStep:
-    """One step: refused with a reason, taken as an earlier call kept it, or computed."""
+    """One step: refused with a reason, read from the cache of an earlier call, or computed."""
     from gradscope.gradients.model.budget import names_out_of_memory
     from gradscope.gradients.processes import broadcast_from_main, connected_index, shared_errors
     from gradscope.gradients.step.step_gram import StepNorm

@@ -1,15 +1,15 @@
 """pass@k of files of samples, unbiased and with intervals; further files are compared with the first.
 
-A gain at every sampled k is no sign of reach: the best of eight samples of the first policy gains at every k, and
-solves no prompt that the first does not.
+A file is reduced to two numbers per prompt. A gain at every sampled k is no sign of reach: the best of eight samples of
+the first policy gains at every k, and solves no prompt that the first does not.
 
-Legend: n samples of a prompt, c of them correct, k the budget.
+Legend: n samples of a prompt, c of them correct, k the budget, P prompts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -17,12 +17,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files, samples_of_run
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate
 from gradscope.findings.passk import evaluation_findings, passk_findings
 from gradscope.metrics.outcomes.forecast import fit_pass_rates
-from gradscope.metrics.outcomes.groups import binary_threshold
+from gradscope.metrics.outcomes.groups import binary_threshold, passes
 from gradscope.metrics.outcomes.passk import (
     CompressionFactor,
     Counts,
@@ -34,7 +33,8 @@ from gradscope.metrics.outcomes.passk import (
 )
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_difference, bootstrap_means
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
-from gradscope.progress import Progress, ProgressCallback, reporter
+from gradscope.metrics.uncertainty.studentized import cluster_sums
+from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.results.passk import (
     Evaluation,
     PassAtK,
@@ -47,12 +47,113 @@ from gradscope.results.passk import (
 )
 from gradscope.results.source import Source
 from gradscope.rollouts.groups import reward_table
-from gradscope.rollouts.read_options import ReadOptions
+from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import evaluations_below, read_run
 from gradscope.rollouts.readers.evaluations.folders import EvaluationLog, evaluations_in
 from gradscope.rollouts.run import Run
+from gradscope.rollouts.run_folder import heldout_path, manifest_path
 from gradscope.rollouts.sources.fetch import fetched
 from gradscope.say import percent, with_interval
+
+_WHEN: tuple[Literal["before", "after"], ...] = ("before", "after")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """The samples of one policy."""
+
+    name: str  # what tables call it
+    source: Source  # where they came from
+    prompts: tuple[str, ...]  # prompt ids, [P], in the order of the file
+    num_samples: NDArray[np.int64]  # n, [P]
+    num_correct: NDArray[np.int64]  # c, [P]
+    num_missing: int  # samples without a verdict; they are not counted in n
+
+
+def sample_files(path: str | Path, progress: ProgressCallback = no_progress) -> tuple[Path, ...]:
+    """The held-out samples of a run folder, before and after training; of any other path the path itself."""
+    folder = fetched(path, progress)
+    heldout = tuple(file for when in _WHEN if (file := heldout_path(folder, when)).is_file())
+    return heldout or (folder,)
+
+
+def read_samples(
+    path: str | Path,
+    *,
+    success_threshold: float | None = None,
+    read: ReadOptions | None = None,
+    progress: ProgressCallback = no_progress,
+) -> Samples:
+    """The samples of one file, counted by prompt."""
+    # Held-out samples of a run of ours say themselves which are correct; no threshold is needed.
+    read, file = read or ReadOptions(), fetched(path)
+    if success_threshold is None:
+        read = with_own_verdicts(file, read)
+    run = read_run(file, read, rewards_only=True, progress=progress)
+    return samples_of_run(run, name=file.name, success_threshold=success_threshold)
+
+
+def with_own_verdicts(path: Path, read: ReadOptions) -> ReadOptions:
+    """How to read held-out samples of a run of ours, which say themselves which are correct; others as they are."""
+    folder = path.parent.parent
+    is_heldout = manifest_path(folder).is_file() and path in [heldout_path(folder, when) for when in _WHEN]
+    if not is_heldout or read.columns != ColumnNames():
+        return read
+    return replace(read, columns=ColumnNames(reward="correct"))
+
+
+def samples_of_run(
+    run: Run, *, name: str, success_threshold: float | None = None, scorer: str | None = None
+) -> Samples:
+    """The samples of a run whose groups are all of one step, so of one policy, counted by prompt."""
+    if len(run.steps) > 1:
+        raise InputError(
+            f"{run.source.path} logs {len(run.steps)} training steps, each from another policy: they have no "
+            "common pass@k.",
+            hint="Give a file with several samples a prompt from one policy. `gradscope degeneracy` reads such a log.",
+        )
+    table = reward_table(run.groups)
+    rewards = table.reward if scorer is None else table.rewards[scorer]
+    is_known = ~np.isnan(rewards)
+    reward, prompt = rewards[is_known], np.repeat(table.prompt, table.size)[is_known]
+    if not len(reward):
+        raise InputError(
+            f"{run.source.path} holds no sample with a reward.",
+            hint="Name the column of verdicts with --reward-column.",
+        )
+    threshold = success_threshold
+    if threshold is None:
+        threshold = binary_threshold(reward)
+    if threshold is None and _are_counts(reward, prompt):
+        largest = reward.max()
+        raise InputError(
+            f"{run.source.path} has one row a prompt, with whole numbers up to {largest:g} as rewards: counts of "
+            "correct samples are no verdicts.",
+            hint="Name the columns of both counts: --n-column N --c-column C. If they are scores of one sample each, "
+            "say which of them pass: --success-threshold 1",
+        )
+    if threshold is None:
+        raise InputError(
+            f"{run.source.path} has rewards that are neither 0/1 nor -1/1: which samples are correct is not known.",
+            hint="Say from which reward on a sample counts as correct: --success-threshold 0.5",
+        )
+    passing = passes(reward, threshold).astype(np.float64)
+    counts = cluster_sums(np.column_stack([passing, np.ones(len(reward))]), prompt).astype(np.int64)
+    return Samples(
+        name=name,
+        source=run.source,
+        prompts=tuple(table.prompts[at] for at in dict.fromkeys(prompt.tolist())),
+        num_samples=counts[:, 1],
+        num_correct=counts[:, 0],
+        num_missing=int(np.sum(~is_known)),
+    )
+
+
+def _are_counts(reward: NDArray[np.float64], prompt: NDArray[np.int64]) -> bool:
+    """Whether each prompt has one reward, and all are whole numbers from 0 on: such a column counts something."""
+    is_whole = np.all((reward >= 0) & (reward == np.floor(reward)))
+    return bool(is_whole and len(np.unique(prompt)) == len(prompt))
+
 
 _EQUAL = 1e-12  # two estimates of one prompt closer than this are a tie: they are sums of the same fractions
 
@@ -177,14 +278,14 @@ def judge_reach(
     """The verdict on a second policy, and its evidence, a sentence without its period.
 
     *Capacity expansion* asks for prompts that the first leaves unsolved and that the second solves too often for any
-    best of :data:`MOST_SHARPENING` of the first, beside a gain at the largest k. *Search compression* asks for a gain
+    best of :data:`MOST_SHARPENING` of the first, and a gain at the largest k. *Search compression* asks for a gain
     at the smallest k, where at the largest the second solves hardly another prompt: gains, and losses too, are shown to
     be below :data:`MARGIN`, though the first leaves more than that unsolved, else there was *no headroom*; or the gain
     has become a loss. All else is undecided.
 
     Args:
         rows: Differences by k, ascending.
-        won: Mean gain at the largest k, losses counted as 0; ``lost`` likewise.
+        won: Mean gain at the largest k, losses counted as 0; ``lost`` is the reverse.
         unsolved: 1 - pass@k of the first at the largest k.
         least_sharpening: Best of m of the first is refuted up to this m.
     """
@@ -260,7 +361,7 @@ def _difference(row: PassAtKDifference) -> str:
     return f"{row.difference.value or 0.0:+.3f} [{low:+.3f}, {high:+.3f}] at k = {row.k}"
 
 
-USUAL_KS = (5, 10, 20, 50, 100)  # budgets that papers report, beside the powers of two
+USUAL_KS = (5, 10, 20, 50, 100)  # budgets that papers report, in addition to the powers of two
 _NO_VERDICT = "the scores are neither 0/1 nor -1/1, and which of them pass is not known (--success-threshold)"
 
 
@@ -280,7 +381,7 @@ def measure_pass_at_k(
         ks: Budgets; none: powers of two, 5, 10, 20, 50 and 100 up to the largest n, and that n. Budgets beyond n are
             forecast, apart from the estimates.
         success_threshold: A sample is correct when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
-        progress: True for a line on stderr, or a callback, told how far copying a URL and reading are.
+        progress: True for a line on stderr, or a callback, called while files are copied and read.
 
     Raises:
         UsageError: No file was given, or a budget is below 1.
@@ -323,7 +424,7 @@ def pass_at_k_of_samples(
 
 
 def _log_at(path: str | Path, read: ReadOptions) -> EvaluationLog:
-    """A path beside a folder of evaluations: one itself, or samples of nobody knows which task."""
+    """A path given along with a folder of evaluations: an evaluation itself, or samples of an unknown task."""
     file = fetched(path)
     unknown = EvaluationLog(path=file, format=read.reader, task=file.name, model="")
     return next(iter(evaluations_in(file, read)), unknown)
@@ -392,7 +493,7 @@ def _without_verdicts(
     counted: NDArray[np.int64] | None = None,
     run: Run | None = None,
 ) -> PassAtKTable:
-    """The table of an evaluation of which nobody knows which samples are correct."""
+    """The table of an evaluation without a verdict on which samples are correct."""
     unknown = Estimate.undefined_because(reason)
     sizes = (0,) if counted is None else counted
     return PassAtKTable(

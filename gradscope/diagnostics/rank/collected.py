@@ -138,7 +138,7 @@ class Collected:
     energies: list[KindEnergy] = field(default_factory=list)
     """Of rows that are tokens, where only they are asked for: how their energy is spread over kinds."""
     weighed: dict[int, WeighedTokens] = field(default_factory=dict)
-    """Likewise, step -> its tokens, the step's gradient and that of their entropy."""
+    """Of the same rows: step -> its tokens, the step's gradient and that of their entropy."""
     rows: list[StepRows] = field(default_factory=list)  # the rollouts' Gram matrices, where rows are rollouts
     num_weights: int = 0  # matrices of the model, of which ``weight_curve`` has those that were drawn
 
@@ -169,7 +169,7 @@ class Collected:
         self.group_ranks.extend(ranks_of_groups(spectra))
 
     def take_parts(self, run: Run, measured: MeasuredStep, rows: RowKind) -> MeasuredStep:
-        """Take in what was asked of a step beside its rows; the step with the answer about its rows alone."""
+        """Add what was measured at a step in addition to its rows; the step with the answer about its rows alone."""
         if rows not in ("token", "weight") or not measured.answer:
             return measured
         answer, part = measured.answer
@@ -189,7 +189,7 @@ class Collected:
         return replace(measured, answer=answer)
 
     def look_later(self, run: Run, options: EngineOptions) -> None:
-        """What became of the tokens of all steps, when no other weights are in memory."""
+        """Add the changes of all steps' tokens under later weights, when no other weights are in memory."""
         changes, missing = token_changes(run, self.tokens, options)
         self.tables["entropy_changes"] = [
             with_later(change, self.tokens[change.step], changes[change.step]) if change.step in changes else change
@@ -201,7 +201,7 @@ class Collected:
         self.tokens.clear()
 
     def take_heldout(self, rows: StepRows, answer: Sequence[HeldoutGram | Reason], advantages: Sequence[str]) -> None:
-        """Take in what the groups of a step do to held-out answers; nothing where none were given."""
+        """Add what the groups of a step do to held-out answers, if there are any."""
         for entry in answer:
             if isinstance(entry, Reason):
                 self.heldout_missing.setdefault(f"{entry}. {entry.advice}", []).append(rows.step)
@@ -212,7 +212,7 @@ class Collected:
             self.add(heldout=of_steps, heldout_influences=of_groups)
 
     def heldout_notes(self) -> Iterator[str]:
-        """What a reader of these numbers should know: of all steps, then of those that have none."""
+        """Remarks on the held-out numbers: of all steps, then of those that have none."""
         yield from self.heldout_sentences
         for why, steps in self.heldout_missing.items():
             yield f"No held-out numbers at step{'s' * (len(steps) > 1)} {as_ranges(steps)}: {why}"
@@ -347,7 +347,7 @@ class SeveralQuestions:
 
 
 def row_question(request: RankRequest, most: int, num_buckets: int | None = None) -> RowQuestion | None:
-    """What a kind of rows needs of a step beside the Gram matrix of its rollouts; None for rollouts and groups."""
+    """What a kind of rows needs besides the Gram matrix of the rollouts; None for rollouts and groups."""
     if request.rows == "weight":
         return WeightQuestion(request=request)
     if request.rows == "hidden" or request.rows == "logit":
@@ -362,7 +362,7 @@ MOST_WEIGHTS = 32
 
 
 def _question(request: RankRequest, most: int) -> RowQuestion | None:
-    """The same, of drawn weights, and what is asked beside rows that are tokens."""
+    """The same with weights drawn at random, and for rows that are tokens their energies."""
     question = row_question(request, most)
     if isinstance(question, WeightQuestion):
         return replace(question, most=MOST_WEIGHTS)
@@ -370,7 +370,7 @@ def _question(request: RankRequest, most: int) -> RowQuestion | None:
 
 
 def _rows_alone(measured: MeasuredStep, rows: RowKind, collected: Collected) -> MeasuredStep:
-    """Take in what was asked beside the rows; the step with the answer about its rows alone."""
+    """Add the energies of tokens; the step with the answer about its rows alone."""
     if rows != "token" or not measured.answer:
         return measured
     answer, weighed = measured.answer

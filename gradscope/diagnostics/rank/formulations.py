@@ -197,7 +197,7 @@ def weights_by_name(rows: StepRows, advantages: Sequence[str]) -> tuple[list[str
             continue
         try:
             table.append(_in_order(rows, advantages_of(rows, sub_groups(rows, None), name)))
-        except GradscopeError:  # said once for the whole run, beside the spectra
+        except GradscopeError:  # reported once for the whole run, with the spectra
             continue
         names.append(name)
     return names, np.array(table)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradscope.diagnostics.passk.samples import sample_files, with_own_verdicts
+from gradscope.diagnostics.passk.measure import sample_files, with_own_verdicts
 from gradscope.diagnostics.rank.formulations import group_index, weights_by_name
 from gradscope.diagnostics.rank.rows import StepRows
 from gradscope.errors import InputError, UsageError
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 MOST_ANSWERS = 256
-"""Distinct answers that are run beside each step; of more, some are drawn. Each costs a row of the step's engine."""
+"""Distinct answers that are run along with each step; of more, this many are drawn. Each costs the engine a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

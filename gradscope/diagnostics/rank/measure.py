@@ -90,7 +90,7 @@ def measure_rank(
             formulation of the registry, as ``all`` among them.
         options: Group sizes, which rows are drawn, held-out samples; None: the defaults.
         output: Folder for the Gram matrices, written step by step.
-        progress: True for a line on stderr, or a callback, told after each step.
+        progress: True for a line on stderr, or a callback, called after each step.
 
     Raises:
         InputError: No step could be computed.
@@ -172,7 +172,7 @@ def _report(run: Run, request: RankRequest, collected: Collected, source: Source
 
 
 def _sentences(report: RankReport) -> tuple[str, ...]:
-    """What the numbers say of one kind of rows."""
+    """The findings for one kind of rows."""
     reliability = reliability_findings(report.spectra, report.steps, report.engine)
     if report.rows == "token":
         return (

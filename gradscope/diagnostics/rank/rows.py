@@ -57,7 +57,7 @@ class StepRows:
     """|s|^2 of the score vectors by all parameters, [R], where ``gram`` is of something else: a formulation that needs
     them stays the same whatever the rows are. NaN where there is no gradient; None: the diagonal of ``gram``."""
 
-    lengths: Array | None = None  # tokens of each completion, [R]; None where nobody counted them
+    lengths: Array | None = None  # tokens of each completion, [R]; None where they are unknown
     functions: FunctionRewards | None = None  # the rewards of each function; None where they are not known
 
     @property
@@ -76,7 +76,7 @@ class StepRows:
 
 
 def step_rows(gram: StepGram, functions: FunctionRewards | None = None) -> StepRows:
-    """The blocks of a step's Gram matrix in plain arrays, with the rewards of each function where they are at hand."""
+    """The blocks of a step's Gram matrix in plain arrays, with the rewards of each function where they are known."""
     return StepRows(
         step=gram.step,
         gram=gram.score_gram,
@@ -279,7 +279,7 @@ class RankRequest:
 
     rows: RowKind  # which matrix
     advantages: tuple[str, ...]  # ``logged`` and formulations that exist
-    group_sizes: tuple[int, ...]  # sizes to regroup into, beside the logged one
+    group_sizes: tuple[int, ...]  # sizes to regroup into, in addition to the logged one
     paired: bool  # whether only groups count that live at every size, each weighing the same
     centered: bool  # whether to subtract the mean row first
     seed: int  # decides which tokens are drawn, and the sketch

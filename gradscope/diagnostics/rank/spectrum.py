@@ -107,7 +107,7 @@ def null_values(
 
     Args:
         scores: Gram matrices of score vectors, [n, N, N].
-        norms: Norms of the gradient rows that the nulls stand beside, [n, N] ([n, J] with ``sums``).
+        norms: Norms of the gradient rows that the nulls are compared with, [n, N] ([n, J] with ``sums``).
         advantages: [n, G]; None where each token has its own: then there is no ``shuffled`` and no ``signs``.
         groups: The group of each rollout, among which advantages are shuffled, [n, G].
         num_columns: P.

@@ -136,7 +136,7 @@ class WeightAnswer:
 
     spectra: tuple[WeightSpectrum, ...]  # of the whole step as the optimizer saw it; none where no advantage was logged
     groups: tuple[CombinedGroup, ...]  # what was asked of each group
-    ranks: tuple[GroupWeightRanks, ...]  # what was found, by group and weight
+    ranks: tuple[GroupWeightRanks, ...]  # the ranks, by group and weight
     refused: Mapping[str, str]  # formulations that these rollouts do not have, with the reason
     num_weights: int  # matrices of the model, drawn or not
 
@@ -146,7 +146,7 @@ class WeightQuestion:
     """Rows are those of each weight's gradient."""
 
     request: RankRequest  # the advantages and group sizes
-    most: int | None = None  # matrices that are decomposed, beside the output head; of more, as many are drawn
+    most: int | None = None  # matrices to decompose besides the output head, drawn at random from more
 
     def measure(
         self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress

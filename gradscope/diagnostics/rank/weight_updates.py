@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 
 def weight_spectra(step: int, spectra: Iterable[WeightSpectrum], gram: StepGram) -> Iterator[GradientSpectrum]:
-    """Spectra of dL/dW as the optimizer saw it, each beside that of a matrix of independent entries."""
+    """Spectra of dL/dW as the optimizer saw it, each with that of a matrix of independent entries."""
     size = max(np.unique(gram.group_ids, return_counts=True)[1].tolist())
     for spectrum in spectra:
         values = spectrum.singular_values
@@ -125,7 +125,7 @@ _NO_RATE = "the trainer's learning rate is not known at this step"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientOfStep:
-    """What is kept of a step's gradient."""
+    """Summaries of a step's gradient."""
 
     norms: tuple[TensorNorm, ...]  # of every parameter
     steps: tuple[MatrixSteps, ...]  # of every matrix; none where several processes share the model
@@ -360,7 +360,7 @@ def _turned(
     frames: Sequence[SingularFrame] | None,
     pair: tuple[int, int],
 ) -> dict[str, Estimate]:
-    """What became of the singular values and their directions, beside an unrelated change of the same size."""
+    """The change of singular values and their directions, and that of an unrelated change of the same size."""
     from gradscope.gradients.model.checkpoint import changed_in_bfloat16
 
     if merged is None or frames is None:

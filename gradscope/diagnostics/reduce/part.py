@@ -1,4 +1,4 @@
-"""A part of a log, read here, for a whole that no machine has to read alone."""
+"""Reduce a part of a log to its rewards, so that no machine has to read all of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def reduce_run(
     Args:
         path: A log, a file of it or a glob of files.
         output: The folder of the parts; read as the log once all are there.
-        progress: True for a line on stderr, or a callback, told how far the reading of a large log is.
+        progress: True for a line on stderr, or a callback, called while a large log is read.
 
     Raises:
         InputError: No row can be used; it is a log of metrics alone, which are small as they are; or it is several

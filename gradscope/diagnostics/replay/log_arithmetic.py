@@ -38,7 +38,7 @@ class _TrlBatch:
         advantages: In the order of the groups, [N].
         frac_zero_std: The share of rollouts without a spread that it logs.
         name: How the advantages are called, for a sentence.
-        unknown: Why the advantages cannot be told, where they cannot.
+        unknown: Why the advantages are unknown, where they are.
     """
 
     reward: float
@@ -49,7 +49,7 @@ class _TrlBatch:
 
 
 def _trl_batch(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> _TrlBatch | Reason:
-    """The numbers of a step's groups, or why they cannot be told."""
+    """The numbers of a step's groups, or why they are unknown."""
     scale = _SCALES.get(str(settings.get("scale_rewards", "group")))
     aggregation = str(settings.get("multi_objective_aggregation", "sum_then_normalize"))
     if scale is None:
@@ -223,13 +223,13 @@ Outcome = tuple[Quantity, float | None, float | None]
 
 
 def refused(name: str, reason: Reason, value: float | None = None, error: float | None = None) -> Outcome:
-    """A quantity that does not match, with all that is said about it."""
+    """A quantity that does not match, with its cause and advice."""
     quantity = Quantity(name=name, verdict=reason.verdict, cause=reason.text, reason=reason.cause, advice=reason.advice)
     return quantity, value, error
 
 
 def _compare(name: str, value: float, logged: float) -> Outcome:
-    """A recomputed number beside the logged one; beside NaN or infinity there is no error to measure."""
+    """A recomputed number against the logged one; there is no error where that is NaN or infinity."""
     if not math.isfinite(logged):
         cause = f"the log says {non_finite_word(logged)}, its rollouts say {value:.6g}"
         return refused(name, Reason("not_finite", cause), value)
@@ -242,7 +242,7 @@ def _compare(name: str, value: float, logged: float) -> Outcome:
 
 
 def _batch(run: Run, measured: MeasuredStep) -> _TrlBatch | Reason:
-    """What the trainer made of the step's rewards, or why that cannot be told."""
+    """What the trainer made of the step's rewards, or why that is unknown."""
     unscored = any(reward is None for group in measured.groups for reward in group.rewards)
     rollouts = [rollout for group in measured.groups for rollout in group.rollouts]
     if any(
@@ -372,7 +372,7 @@ def _noise(num_rollouts: int, noise: float, most: float) -> str:
 
 
 def _not_the_code(name: str, settings: TrainerSettings) -> Reason | None:
-    """Why a user's own formulation is not at hand as the run had it."""
+    """Why a user's own formulation is not the code that the run used."""
     if is_in_file(name) and not is_formulation(name):
         return Reason("code_not_named", f"{name} is code in a file, and nobody named it here")
     then, now = settings.get("advantage_digest"), formulation(name).digest if is_formulation(name) else None

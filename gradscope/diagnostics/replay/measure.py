@@ -3,9 +3,9 @@
 Reward, advantages and the share of degenerate groups are arithmetic on the log. The gradient norm is the hard one: it
 comes out right only with the weights before the update, the exact token ids and the trainer's own loss, so a match to
 1e-5 proves all three at once, and a mismatch is a finding. A norm in float32 is reproduced to rounding or not at all;
-one that was computed in bfloat16 or float16, or that holds a router's term over micro-batches nobody logged, can be
-told only as closely as its own arithmetic repeats: it matches within the spread of random orders, is a mismatch well
-beyond it, and cannot be told in between.
+one that was computed in bfloat16 or float16, or that includes a router's term over unlogged micro-batches, can be
+reproduced only as precisely as its own arithmetic repeats: it matches within the spread of random orders, is a mismatch
+well beyond it, and undecided in between.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def replay_texts(norm: StepNorm) -> Outcome:
 def _judge_reduced(
     run: Run, step: int, step_norm: StepNorm, trained: TrainedNorms, logged: float, value: float, error: float
 ) -> Outcome:
-    """The verdict on a norm that can be told only within a spread."""
+    """The verdict on a norm that can be reproduced only within a spread."""
     within = trained.told_within
     if trained.num_ties and error <= WELL_BEYOND * within:
         ties = (
@@ -131,7 +131,7 @@ def _why_zero(measured: MeasuredStep) -> str:
 
 
 def _although(run: Run, step_norm: StepNorm) -> str | None:
-    """What a match rests on that was not logged."""
+    """Assumptions that a match rests on, because they were not logged."""
     notes = [_inferred(step_norm)]
     if run.settings.origin is None:
         notes.append("the loss settings were not given and the trainer's defaults fit")

@@ -49,7 +49,7 @@ def report_index(
     strict: bool = False,
     progress: ProgressCallback = no_progress,
 ) -> RunIndex:
-    """The runs of a folder, each in a line; those that cannot be read are named with the reason."""
+    """The runs of a folder, one line each; those that cannot be read are named with the reason."""
     # Under ``strict`` a run or a row that cannot be used is an error; so is a folder of which no run can be read.
     folder = fetched(folder)
     named = {str(path.relative_to(folder)): path for path in runs}
@@ -67,7 +67,7 @@ def report_runs(
     read: ReadOptions | None = None,
     progress: Progress = False,
 ) -> RunIndex:
-    """Runs of any reader, up to twelve of them side by side, the first of which the others are held against."""
+    """Runs of any reader, up to twelve of them side by side, each compared with the first."""
     progress = reporter(progress)
     local = [fetched(path, progress) for path in paths]
     named = dict(zip(names_of(local), local, strict=True))
@@ -81,7 +81,7 @@ def report_runs(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Summarized:
-    """A run in its numbers; itself only where it is set beside others."""
+    """A run in its numbers; the run itself only where it is compared with others."""
 
     summary: RunSummary
     source: Source
@@ -178,7 +178,7 @@ def _findings(runs: Sequence[RunSummary]) -> tuple[str, ...]:
 
 MOST_COMPARED = 12
 """Runs side by side: their rewards are in memory together, and a table of differences has a row a number and run."""
-_IN_A_CHART = 4  # runs in one chart, the first among them: of more lines the dashes and markers cannot be told apart
+_IN_A_CHART = 4  # runs in one chart, the first among them: dashes and markers of more lines are hard to distinguish
 
 _LOGGED = {
     "grad_norm": "gradient norm, as logged",
@@ -206,7 +206,7 @@ class NamedRun:
 
 
 def side_by_side(runs: Sequence[NamedRun]) -> tuple[ReportSection, ...]:
-    """Differences beside the first run, courses, and settings."""
+    """Differences from the first run, courses, and settings."""
     steps = tuple(sorted(set.intersection(*(set(named.run.steps or named.run.every_step) for named in runs))))
     return (_differences(runs, steps), _courses(runs), _settings(runs))
 
@@ -245,7 +245,7 @@ def _differences(runs: Sequence[NamedRun], steps: Sequence[int]) -> ReportSectio
 
 
 def _numbers(run: Run, steps: Sequence[int]) -> dict[str, Estimate]:
-    """What a run is compared by, over these steps: title -> estimate, only those that its log tells."""
+    """What a run is compared by, over these steps: title -> estimate, as far as they are logged."""
     table = reward_table(run.groups)
     complete = table.sums(np.isnan(table.reward)) == 0
     table = table.select(complete & np.isin(table.step, list(steps)))
@@ -423,7 +423,7 @@ def mean_rewards(run: Run) -> dict[int, float]:
 
 
 def _dead_shares(run: Run) -> dict[int, float]:
-    """Step -> share of its groups of several rollouts that are dead, likewise."""
+    """Step -> share of its groups of several rollouts that are dead, or as logged where there are no rollouts."""
     table = reward_table(run.groups)
     table = table.select((table.sums(np.isnan(table.reward)) == 0) & (table.size > 1))
     return _by_step(run, "frac_reward_zero_std", table, dead_groups(table).astype(np.float64), np.ones(len(table)))
@@ -453,7 +453,7 @@ def _ends(runs: Sequence[NamedRun], rewards: Sequence[dict[int, float]]) -> str:
 
 
 def _settings(runs: Sequence[NamedRun]) -> ReportSection:
-    """The trainer's arguments in which the runs differ, as far as the logs tell them."""
+    """The trainer's arguments in which the runs differ, as far as they are logged."""
     name, question = "settings", "Which settings differ?"
     settings = [_flat(named.run) for named in runs]
     unlogged = [named.name for named in runs if named.run.settings.origin is None]

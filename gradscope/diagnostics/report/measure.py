@@ -1,7 +1,7 @@
 """`gradscope report`: every question that a run's log can answer, each once, in one result.
 
-The log is read once and each gradient is recomputed once; sections only look. What one section lacks never stops
-another: it says what is missing and what to log.
+The log is read once, each gradient is recomputed once, and sections only read the results. Data that one section
+lacks never stop another: it says what is missing and what to log.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -22,8 +23,7 @@ from gradscope.diagnostics.inputs.step_loss import loss_at
 from gradscope.diagnostics.inputs.steps import MeasuredStep, measure_steps, missing_weights, select_steps, with_damage
 from gradscope.diagnostics.logged.measure import GatheredPolicy
 from gradscope.diagnostics.logged.tokens import METRICS, first_logged
-from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
-from gradscope.diagnostics.passk.samples import Samples, read_samples, sample_files
+from gradscope.diagnostics.passk.measure import Samples, pass_at_k_of_samples, read_samples, sample_files
 from gradscope.diagnostics.replay.measure import ReplayedSteps
 from gradscope.diagnostics.report.metrics_alone import report_of_metrics
 from gradscope.diagnostics.report.rollouts import read_groups
@@ -67,46 +67,36 @@ MOST_STEPS = 4
 MOST_TOKENS = 512  # token rows that are computed where no number is named
 
 
-# The modules of these sections are not even loaded where what they look at is missing.
-def _of_gradients(name: Literal["rank", "contributions", "formulations"]) -> Callable[[ReportInputs], ReportSection]:
-    def section(inputs: ReportInputs) -> ReportSection:
-        if not inputs.grams:
-            return missing_section(name, inputs.no_grams)
-        from gradscope.diagnostics.report.sections import gradient
+def _lazy_section(
+    name: str, module: str, missing: Callable[[ReportInputs], Unavailable | None]
+) -> Callable[[ReportInputs], ReportSection]:
+    """A section whose module is not even loaded where what it looks at is missing."""
 
-        made = {
-            "rank": gradient.rank_section,
-            "contributions": gradient.contributions_section,
-            "formulations": gradient.formulations_section,
-        }
-        return made[name](inputs)
+    def section(inputs: ReportInputs) -> ReportSection:
+        if (reason := missing(inputs)) is not None:
+            return missing_section(name, reason)
+        loaded = import_module(f"gradscope.diagnostics.report.sections.{module}")
+        made: ReportSection = getattr(loaded, f"{name}_section")(inputs)
+        return made
 
     return section
 
 
-def _tokens_section(inputs: ReportInputs) -> ReportSection:
-    if isinstance(inputs.tokens, Unavailable):
-        return missing_section("tokens", inputs.tokens)
-    from gradscope.diagnostics.report.sections.tokens import tokens_section
-
-    return tokens_section(inputs)
+def _no_grams(inputs: ReportInputs) -> Unavailable | None:
+    return None if inputs.grams else inputs.no_grams
 
 
-def _coverage_section(inputs: ReportInputs) -> ReportSection:
-    if isinstance(inputs.passk, Unavailable):
-        return missing_section("coverage", inputs.passk)
-    from gradscope.diagnostics.report.sections.coverage import coverage_section
-
-    return coverage_section(inputs)
+def _if_unavailable(part: object) -> Unavailable | None:
+    return part if isinstance(part, Unavailable) else None
 
 
 _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     signal_section,
     zero_loss_section,
     replay_section,
-    _of_gradients("rank"),
-    _of_gradients("contributions"),
-    _tokens_section,
+    _lazy_section("rank", "gradient", _no_grams),
+    _lazy_section("contributions", "gradient", _no_grams),
+    _lazy_section("tokens", "tokens", lambda inputs: _if_unavailable(inputs.tokens)),
     length_section,
     rewards_section,
     loss_scale_section,
@@ -114,8 +104,8 @@ _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     staleness_section,
     entropy_section,
     generation_section,
-    _coverage_section,
-    _of_gradients("formulations"),
+    _lazy_section("coverage", "coverage", lambda inputs: _if_unavailable(inputs.passk)),
+    _lazy_section("formulations", "gradient", _no_grams),
     claims_section,
 )
 _NOT_ASKED: tuple[tuple[MeasuredStep, ...], Unavailable] = (
@@ -145,11 +135,11 @@ def report_run(
     read: ReadOptions | None = None,
     engine: EngineOptions | None = None,
 ) -> RunReport:
-    """Everything that can be said about one run, a section a question.
+    """Everything that can be said about one run, one section per question.
 
     Args:
         steps: Steps whose gradients are recomputed; ``all`` whose weights are on disk, None: at most four of those.
-        gradients: Whether to recompute gradients at all; without, no model is loaded.
+        gradients: Whether to recompute gradients at all; if not, no model is loaded.
         tokens: Most tokens whose own gradients are computed, of the largest rollouts; 0: none, None: 512.
         samples: Files of samples of held-out prompts, before and after; none: those of the run folder, if any.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
@@ -165,19 +155,25 @@ def report_run(
     if gradients:
         measured, absent = _measured(run, chosen, engine, progress)
     grams = tuple(step.gram for step in measured if step.gram is not None)
-    if grams and not any(map(_has_gradient, grams)):
+    if grams and not any(gram.policy_gram is not None and gram.policy_gram.sum() > 0 for gram in grams):
         absent = _without_gradient(grams)
     replay, policy, lengths = _read_steps(run, _all_steps(run, measured, absent), progress)
     held_out = _or_unavailable(lambda: _samples(run, samples, success_threshold))
+    curve: tuple[RankCurvePoint, ...] = ()
+    if grams:
+        from gradscope.diagnostics.report.sections.gradient import rank_points
+
+        curve = rank_points(grams)
+    parts = _or_unavailable(lambda: token_parts(run, measured, engine)) if measured and most_tokens else TokenParts()
     inputs = ReportInputs(
         run=run,
         degeneracy=_or_unavailable(lambda: degeneracy_of_run(run, success_threshold=success_threshold)),
         replay=replay,
         grams=grams,
         no_grams=absent,
-        curve=_curve(grams),
+        curve=curve,
         tokens=_or_unavailable(lambda: report_tokens(run, measured, absent, most_tokens, engine)),
-        parts=_parts(run, measured, engine) if most_tokens else TokenParts(),
+        parts=TokenParts() if isinstance(parts, Unavailable) else parts,
         samples=() if isinstance(held_out, Unavailable) else held_out,
         passk=held_out
         if isinstance(held_out, Unavailable)
@@ -204,14 +200,6 @@ def report_run(
     )
 
 
-def _curve(grams: Sequence[StepGram]) -> tuple[RankCurvePoint, ...]:
-    if not grams:
-        return ()
-    from gradscope.diagnostics.report.sections.gradient import rank_points
-
-    return rank_points(grams)
-
-
 def _name(run: Run) -> str:
     return "/".join(as_named(str(run.path.resolve())).split(os.sep)[-2:]).lstrip("/")
 
@@ -224,7 +212,7 @@ def _spelled(read: ReadOptions, success_threshold: float | None) -> Iterator[tup
 
 
 def _or_unavailable(make: Callable[[], Made]) -> Made | Unavailable:
-    """A result, or what kept it from being made: one unusable part never costs the page."""
+    """A result, or why it could not be made: one unusable part never costs the page."""
     try:
         return make()
     except MissingDependencyError:
@@ -245,17 +233,6 @@ def _measured(
         return (), measured
     reasons = [step.reason for step in measured if step.reason] or [missing_weights(run, run.steps[0])]
     return measured, Unavailable(reason=f"No gradient was recomputed: {reasons[0]}.", hint=reasons[0].advice)
-
-
-def _parts(run: Run, measured: Sequence[MeasuredStep], options: EngineOptions) -> TokenParts:
-    if not measured:
-        return TokenParts()
-    parts = _or_unavailable(lambda: token_parts(run, measured, options))
-    return TokenParts() if isinstance(parts, Unavailable) else parts
-
-
-def _has_gradient(gram: StepGram) -> bool:
-    return gram.policy_gram is not None and bool(gram.policy_gram.sum() > 0)
 
 
 def _without_gradient(grams: Sequence[StepGram]) -> Unavailable:
@@ -416,7 +393,7 @@ def _prepared(run: Run, measured: MeasuredStep, options: EngineOptions) -> Prepa
 
 
 def key_numbers(inputs: ReportInputs) -> tuple[KeyNumber, ...]:
-    """The five numbers in the order of the page; one that cannot be had is undefined, with the reason."""
+    """The five numbers in the order of the page; one that cannot be computed is undefined, with the reason."""
     return (_dead(inputs), _rank(inputs), _norm(inputs), _mismatch(inputs), _pass_at_k(inputs))
 
 

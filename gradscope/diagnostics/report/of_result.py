@@ -1,4 +1,4 @@
-"""The sections of the page that a single result answers, for who has the result and not the page."""
+"""The sections of the page about a single result, for notebooks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OUTCOMES: dict[str, Severity] = {"pass": "fine", "fail": "problem", "unknown": 
 
 
 def sections_of(result: object) -> tuple[ReportSection, ...]:
-    """What the page says of a result; where it has no section of it, one with the result's own findings."""
+    """The sections of the page about a result; where there are none, one with the result's own findings."""
     for kind, make in _SECTIONS.items():
         if isinstance(result, kind):
             return make(result)
@@ -56,7 +56,7 @@ def _compare(comparison: Comparison) -> tuple[ReportSection, ...]:
 
 
 def _rank(report: RankReport) -> tuple[ReportSection, ...]:
-    """The course of the groups as they were logged; of other rows, and of other advantages alone, what was found."""
+    """The course of the logged groups; the findings where rows are others, or the logged advantages are missing."""
     points = [point for point in report.curve if point.advantage == LOGGED and point.effective_rank.is_defined]
     largest = {
         step: max(point.group_size for point in points if point.step == step)

@@ -23,7 +23,7 @@ from gradscope.diagnostics.inputs.steps import (
 from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
-from gradscope.findings.spike import spike_findings
+from gradscope.findings.logged import spike_findings
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import batch_norm, norms_without, projection_shares, removal_order
 from gradscope.metrics.gram.spectrum import Array
@@ -74,7 +74,7 @@ def outstanding_step(courses: Courses) -> int:
 
 
 def metric_at(name: str, course: Mapping[int, float], step: int, *, num_chosen_from: int) -> SpikeMetric:
-    """One number of a step beside those of the steps around it; from how many it was chosen for standing out."""
+    """One number of a step against those of the steps around it; ``num_chosen_from`` of them were searched."""
     value = course[step]
     if not math.isfinite(value):
         none = Estimate.undefined_because("it was logged as no finite number")
@@ -243,11 +243,11 @@ def measure_spike(
     read: ReadOptions | None = None,
     engine: EngineOptions | None = None,
 ) -> SpikeReport:
-    """Take the step apart, None: the one that stands out most, whose gradient norm, KL or loss stands out.
+    """Analyze one step; None: the one whose gradient norm, KL or loss stands out most.
 
-    What was logged at the step beside the steps around it; its rollouts, at most so many ``tokens`` and parameters by
-    their part of its gradient, and what the norm would have been without the worst of them. Where the gradient cannot
-    be recomputed, what the log alone tells, and why.
+    What was logged at the step against the steps around it; its rollouts, at most ``tokens`` of its tokens and its
+    parameters by their part of the gradient, and what the norm would have been without the worst of them. Where the
+    gradient cannot be recomputed, what the log alone shows, and why.
 
     Raises:
         InputError: The log holds nothing of the step, or no step can stand out.

@@ -1,8 +1,8 @@
 import json
 import math
-import re
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -53,24 +53,25 @@ def test_outcomes(samples: Path, texts: list[str], outcomes: list[str], overall:
     assert report.outcome == overall
 
 
-@pytest.mark.parametrize(
-    ("text", "meaning", "next_step"),
-    [
-        (
-            "frac_reward_zero_std <= 0.5",
-            r"frac_reward_zero_std of 2 groups is 1 \[.* required is <= 0\.5",
-            "gradscope degeneracy '{}'$",
-        ),
-        ("pass@1 >= 0.4", "The interval holds the limit", "^$"),
-        ("pass@8 >= 0", r"k = 8 exceeds the 4 samples of a prompt\. What is not known does not pass\.", "."),
-    ],
-)
-def test_a_verdict_says_number_limit_reason_and_next_step(
-    samples: Path, text: str, meaning: str, next_step: str
-) -> None:
-    (verdict,) = checked(samples, text).verdicts
-    assert re.search(meaning, verdict.meaning)
-    assert re.search(next_step.format(re.escape(str(samples))), verdict.next_step)
+def test_verdict_says_number_limit_and_next_step(samples: Path) -> None:
+    (verdict,) = checked(samples, "frac_reward_zero_std <= 0.5").verdicts
+    assert verdict.meaning.startswith("frac_reward_zero_std of 2 groups is 1 [")
+    assert "required is <= 0.5" in verdict.meaning
+    assert verdict.next_step.endswith(f"gradscope degeneracy '{samples}'")
+
+
+def test_interval_around_the_limit_is_pointed_out(samples: Path) -> None:
+    (verdict,) = checked(samples, "pass@1 >= 0.4").verdicts
+    assert verdict.outcome == "pass"
+    assert "The interval holds the limit" in verdict.meaning
+    assert verdict.next_step == ""
+
+
+def test_undefined_never_passes_and_says_why(samples: Path) -> None:
+    (verdict,) = checked(samples, "pass@8 >= 0").verdicts
+    assert verdict.outcome == "unknown"
+    assert "k = 8 exceeds the 4 samples of a prompt. What is not known does not pass." in verdict.meaning
+    assert verdict.next_step
 
 
 def test_unknown_metric_gets_a_suggestion(samples: Path) -> None:
@@ -99,6 +100,19 @@ def test_real_run_with_gradients(shared_data: Path) -> None:
     )
     assert report.outcome == "pass"
     assert "at step 16" in report.verdicts[0].meaning
+
+
+@pytest.mark.slow
+def test_logs_never_load_torch(shared_data: Path) -> None:
+    code = (
+        "import sys; from gradscope import check_run, measure_degeneracy, measure_pass_at_k\n"
+        "from gradscope.diagnostics.check.measure import parse_requirement as need\n"
+        "texts = ['frac_reward_zero_std <= 0.5', 'pass@4 > 0', 'grad_norm < 10', 'gap_over_time < 1']\n"
+        f"report = check_run({str(shared_data / 'runs/trl_full/run')!r}, requirements=[need(text) for text in texts])\n"
+        "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules\n"
+        "assert [verdict.outcome for verdict in report.verdicts] == ['pass', 'unknown', 'pass', 'pass']\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
 @pytest.fixture
@@ -157,12 +171,10 @@ def metric(value: float, half: float = 0.1, prompts: dict[str, float] | None = N
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
-    written = Baseline(run="a run", metrics={"pass@8": metric(0.5, prompts={"ab": 0.25}), "grad_norm": metric(1.0)})
-    file = tmp_path / "ci" / "baseline.json"
-    write_baseline(written, file)
-    assert read_baseline(file) == written
-    assert json.loads(file.read_text())["metrics"]["pass@8"]["prompts"] == {"ab": 0.25}
-    assert list(file.parent.iterdir()) == [file]
+    baseline = Baseline(run="a run", metrics={"pass@8": metric(0.5, prompts={"ab": 0.25}), "grad_norm": metric(1.0)})
+    write_baseline(baseline, tmp_path / "ci" / "baseline.json")
+    assert read_baseline(tmp_path / "ci" / "baseline.json") == baseline
+    assert [path.name for path in (tmp_path / "ci").iterdir()] == ["baseline.json"]
 
 
 def test_a_baseline_stays_small(tmp_path: Path) -> None:
@@ -228,10 +240,16 @@ def test_an_undefined_side_has_no_change(missing_side: int) -> None:
 
 
 def test_a_side_without_an_interval_leaves_the_change_without_one() -> None:
-    one, two = (BaselineMetric(estimate=Estimate.exact(value)) for value in (1.0, 3.0))
-    assert _change_of(one, two, RESAMPLING)[0] == Estimate.exact(2.0)
-    for sides in ((metric(1.0), two), (one, metric(3.0))):
+    first, two = (BaselineMetric(estimate=Estimate.exact(value)) for value in (1.0, 3.0))
+    assert _change_of(first, two, RESAMPLING)[0] == Estimate.exact(2.0)
+    for sides in ((metric(1.0), two), (first, metric(3.0))):
         assert _change_of(*sides, RESAMPLING)[0] == Estimate.exact(2.0)
+
+
+def test_the_file_holds_digests_and_not_prompts(tmp_path: Path) -> None:
+    write_baseline(Baseline(run="r", metrics={"x": metric(0.5, prompts={"ab12": 1.0})}), tmp_path / "b.json")
+    document = json.loads((tmp_path / "b.json").read_text())
+    assert document["metrics"]["x"]["prompts"] == {"ab12": 1.0}
 
 
 @pytest.fixture
@@ -270,23 +288,28 @@ def test_without_advice_the_next_step_begins_with_the_command(tmp_path: Path) ->
     good, worse = (tmp_path / f"{name}.jsonl" for name in ("good", "worse"))
     for path, reward in ((good, 1), (worse, 0)):
         write_log(path, {f"p{n}": [reward] * 3 + [1 - reward] for n in range(20)})
-    settings = CheckSettings(track=["pass@1"], baseline=tmp_path / "baseline.json")
-    check_run(good, settings, update_baseline=True)
-    (verdict,) = check_run(worse, settings).verdicts
+    stored_path = tmp_path / "kept.json"
+    check_run(good, CheckSettings(track=["pass@1"], baseline=stored_path), update_baseline=True)
+    (verdict,) = check_run(worse, CheckSettings(track=["pass@1"], baseline=stored_path)).verdicts
     assert verdict.next_step.startswith("Look closer: gradscope passk")
 
 
-@pytest.mark.parametrize(
-    ("num_more", "rule", "margin", "outcome", "limit"),
-    [(1, "interval", 0.0, "pass", 0.5), (1, "value", 0.0, "fail", 0.5), (8, "interval", 0.9, "pass", 1.4)],
-)
-def test_a_change_that_chance_could_make_fails_by_value_only_and_a_margin_allows_it(
-    tmp_path: Path, baseline: Path, num_more: int, rule: Any, margin: float, outcome: str, limit: float
+@pytest.mark.parametrize(("rule", "outcome"), [("interval", "pass"), ("value", "fail")])
+def test_a_change_that_chance_could_make_fails_by_value_only(
+    tmp_path: Path, baseline: Path, rule: str, outcome: str
 ) -> None:
-    margins = {"frac_reward_zero_std": margin}
-    settings = CheckSettings(track=["frac_reward_zero_std"], baseline=baseline, rule=rule, margins=margins)
-    report = check_run(starved(tmp_path, num_more), settings)
-    assert (report.outcome, report.verdicts[0].limit) == (outcome, pytest.approx(limit))
+    worse = starved(tmp_path, 1)
+    settings = CheckSettings(track=["frac_reward_zero_std"], baseline=baseline, rule=rule)  # type: ignore[arg-type]
+    report = check_run(worse, settings)
+    assert report.outcome == outcome
+
+
+def test_a_margin_allows_a_change(tmp_path: Path, baseline: Path) -> None:
+    margins = {"frac_reward_zero_std": 0.9}
+    settings = CheckSettings(track=["frac_reward_zero_std"], baseline=baseline, margins=margins)
+    report = check_run(starved(tmp_path, 8), settings)
+    assert report.outcome == "pass"
+    assert report.verdicts[0].limit == pytest.approx(1.4)
 
 
 def test_getting_better_never_fails(tmp_path: Path, baseline: Path) -> None:
@@ -379,11 +402,11 @@ def test_a_trend_is_worse_in_either_direction() -> None:
 
 
 def test_a_side_without_a_value_decides_nothing() -> None:
-    known, unknown = (
+    defined, unknown = (
         BaselineMetric(estimate=Estimate.exact(0.5)),
         BaselineMetric(estimate=Estimate.undefined_because("no log")),
     )
-    (verdict,) = baseline_verdicts({"kl": known}, {"kl": unknown}, path="run")
+    (verdict,) = baseline_verdicts({"kl": defined}, {"kl": unknown}, path="run")
     assert (verdict.outcome, verdict.limit) == ("unknown", 0.5)
     assert verdict.meaning == "kl cannot be compared with the baseline: no log. What is not known does not pass."
     assert verdict.next_step == "Look at the trainer's own log of this metric, or at the requirement on it above."
@@ -407,9 +430,7 @@ def test_equal_runs_seldom_fail_and_worse_ones_often_do() -> None:
                 {
                     name: BaselineMetric(
                         estimate=Estimate.exact(0.5),
-                        prompts={
-                            str(prompt): float(value) for prompt, value in enumerate(rng.binomial(8, pass_rates) / 8)
-                        },
+                        prompts={str(n): float(value) for n, value in enumerate(rng.binomial(8, pass_rates) / 8)},
                     )
                     for name in ("pass_rate", *(f"pass_rate@first{number}" for number in range(10, 15)))
                 }

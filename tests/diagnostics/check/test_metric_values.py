@@ -20,11 +20,10 @@ from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.results.norms import Quantity, ReplayReport, ReplayVerdict, StepReplay
-from gradscope.results.rank import RankReport
+from gradscope.results.rank import RankCurvePoint, RankReport, StepGeometry
 from gradscope.results.source import Source
 from tests.diagnostics.logged.made_up_tokens import both, drifting_run, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of
-from tests.render import examples
 from tests.render.rank_examples import correction, entropy_change, kl, logprob_change, token_kind
 
 RUN = run_of(
@@ -95,21 +94,56 @@ def test_failure_is_found_once() -> None:
 
 
 def rank_report() -> RankReport:
-    """Of two steps, of which the last has geometry."""
-    example = examples.rank_report()
-    ranks = {(1, "logged", 8): 9.0, (6, "logged", 4): 2.0, (6, "logged", 8): 5.0, (6, "sign", 8): 7.0}
-    curve = tuple(
-        replace(example.curve[0], step=step, advantage=name, group_size=size, effective_rank=Estimate.exact(rank))
-        for (step, name, size), rank in ranks.items()
-    )
-    geometry = replace(
-        example.steps[0],
+    def point(step: int, advantage: str, size: int, rank: float) -> RankCurvePoint:
+        estimate = Estimate(value=rank, low=rank - 1, high=rank + 1, num_units=6)
+        return RankCurvePoint(
+            step=step,
+            advantage=advantage,
+            group_size=size,
+            num_groups=6,
+            num_dead=0,
+            effective_rank=estimate,
+            given_prompts=estimate,
+            stable_rank=estimate,
+            participation_ratio=estimate,
+            two_direction_energy=Estimate.exact(0.9),
+            summed_energy=Estimate.exact(1.5),
+            shared_directions=Estimate.exact(1.0),
+            shared_energy=Estimate.exact(0.6),
+            shared_sum=Estimate.exact(0.7),
+            shared_kept=Estimate.exact(1.75),
+            residual_kept=Estimate.exact(1.125),
+        )
+
+    geometry = StepGeometry(
         step=6,
+        weights="checkpoint-5",
+        num_rollouts=16,
+        num_inferred_ids=0,
         grad_norm=Estimate.exact(0.7),
+        logged_grad_norm=0.7,
         cancellation=Estimate.exact(0.4),
+        class_subspace_energy=Estimate.undefined_because("no mixed group"),
         sparsity={"gini": Estimate.exact(0.3)},
+        verification={},
     )
-    return replace(example, curve=curve, steps=(geometry,))
+    curve = (
+        point(1, "logged", 8, 9.0),
+        point(6, "logged", 4, 2.0),
+        point(6, "logged", 8, 5.0),
+        point(6, "sign", 8, 7.0),
+    )
+    return RankReport(
+        source=SOURCE,
+        rows="rollout",
+        spectra=(),
+        curve=curve,
+        steps=(geometry,),
+        skipped={},
+        refused={},
+        gram={},
+        engine={},
+    )
 
 
 @pytest.mark.parametrize(
@@ -131,14 +165,18 @@ def test_gradient_metrics_are_those_of_the_last_step(name: str, expected: float 
 def judged_step(
     step: int, verdict: ReplayVerdict, error: float | None = None, causes: Mapping[str, str] | None = None
 ) -> StepReplay:
-    causes = causes or {}
-    return replace(
-        examples.replay_report().steps[0],
+    by_name = dict(causes or {})
+    return StepReplay(
         step=step,
+        weights=None,
         verdict=verdict,
-        cause=next(iter(causes.values()), None),
-        quantities=tuple(Quantity(name=name, verdict=verdict, cause=cause) for name, cause in causes.items() if name),
+        cause=next(iter(by_name.values()), None),
+        quantities=tuple(Quantity(name=name, verdict=verdict, cause=cause) for name, cause in by_name.items() if name),
+        logged={},
+        recomputed={},
         relative_error={} if error is None else {"grad_norm": error},
+        num_inferred_ids=0,
+        frac_kl=None,
     )
 
 
@@ -546,10 +584,10 @@ def test_ranks_without_a_spectrum_have_no_number() -> None:
     assert not is_of_tokens(CATALOG["stable_rank"])
 
 
-def norms(**others: float) -> dict[int, dict[str, float]]:
+def norms(**rest: float) -> dict[int, dict[str, float]]:
     values = {step: {"grad_norm": 1.0 + 0.1 * (step % 4)} for step in range(1, 21)}
     values[7]["grad_norm"] = 9.0
-    values[9].update(others)
+    values[9].update(rest)
     return values
 
 

@@ -55,7 +55,7 @@ def test_steps_that_a_selector_means(steps: str, chosen: tuple[int, ...]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("known", "asked", "must_have", "reason"),
+    ("logged", "asked", "must_have", "reason"),
     [
         ([], range(1, 9), "all", None),
         ([1], [], "all", None),
@@ -76,9 +76,9 @@ def test_steps_that_a_selector_means(steps: str, chosen: tuple[int, ...]) -> Non
     ],
 )
 def test_a_metric_is_silent_where_it_skips_more_than_its_usual_distance(
-    known: list[int], asked: list[int], must_have: Needed, reason: str | None
+    logged: list[int], asked: list[int], must_have: Needed, reason: str | None
 ) -> None:
-    assert silence(known, asked, {6: 3}, must_have) == reason
+    assert silence(logged, asked, {6: 3}, must_have) == reason
 
 
 @pytest.mark.parametrize("steps", ["5-20", "1,6", "1,6,11-20", "6-6", "last20%"])

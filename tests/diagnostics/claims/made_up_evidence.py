@@ -16,38 +16,38 @@ _OWN = {field.name for field in fields(Collected)}
 
 
 @dataclass(slots=True, kw_only=True)
-class Given(Evidence):
+class Answered(Evidence):
     """Answers where they are given, and is like any other evidence where they are not."""
 
     run: Run = field(default_factory=lambda: run_of(group_of([0.0, 1.0], step=1)))
     steps: tuple[int, ...] = ()
-    found: Mapping[str, Any] = field(default_factory=dict)  # method -> what it returns; ``gradients`` by kind
+    results: Mapping[str, Any] = field(default_factory=dict)  # method -> what it returns; ``gradients`` by kind
 
     def gradients(self, kind: str) -> Collected:
-        if "gradients" in self.found:
-            return self.found["gradients"][kind]
+        if "gradients" in self.results:
+            return self.results["gradients"][kind]
         return Evidence.gradients(self, kind)
 
     def degeneracy(self) -> Any:
-        return self.found["degeneracy"] if "degeneracy" in self.found else Evidence.degeneracy(self)
+        return self.results["degeneracy"] if "degeneracy" in self.results else Evidence.degeneracy(self)
 
     def credited(self) -> Any:
-        return self.found["credited"] if "credited" in self.found else Evidence.credited(self)
+        return self.results["credited"] if "credited" in self.results else Evidence.credited(self)
 
     def weighed_tokens(self) -> Any:
-        return self.found["weighed_tokens"] if "weighed_tokens" in self.found else Evidence.weighed_tokens(self)
+        return self.results["weighed_tokens"] if "weighed_tokens" in self.results else Evidence.weighed_tokens(self)
 
     def followed_tokens(self) -> Any:
-        return self.found["followed_tokens"] if "followed_tokens" in self.found else Evidence.followed_tokens(self)
+        return self.results["followed_tokens"] if "followed_tokens" in self.results else Evidence.followed_tokens(self)
 
     def updates(self) -> Any:
-        return self.found["updates"] if "updates" in self.found else Evidence.updates(self)
+        return self.results["updates"] if "updates" in self.results else Evidence.updates(self)
 
     def held_out(self) -> Any:
-        return self.found["held_out"] if "held_out" in self.found else Evidence.held_out(self)
+        return self.results["held_out"] if "held_out" in self.results else Evidence.held_out(self)
 
 
-def made_up_collected(**parts: Any) -> Collected:
+def collected_of(**parts: Any) -> Collected:
     """Tables of the report, and what else was collected, by name."""
     tables = {name: parts.pop(name) for name in {field.name for field in fields(RankReport)} & set(parts) - _OWN}
     return Collected(source=None, kind="rollout", tables=defaultdict(list, tables), **parts)

@@ -24,7 +24,7 @@ from gradscope.diagnostics.rank.tokens import weighed as tokens
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.rollouts.groups import RolloutGroup
-from tests.diagnostics.claims.made_up_evidence import between, made_up_collected
+from tests.diagnostics.claims.made_up_evidence import between, collected_of
 from tests.diagnostics.made_up_runs import group_of, run_of, two_steps
 
 UNKNOWN = Estimate.undefined_because("nothing was logged")
@@ -91,7 +91,7 @@ def test_a_reason_becomes_a_sentence_and_the_reason_of_the_number() -> None:
 
 
 def with_tokens(*rollouts: dict[str, object]) -> RolloutGroup:
-    group = group_of([float(place % 2) for place in range(len(rollouts))], step=1)
+    group = group_of([float(index % 2) for index in range(len(rollouts))], step=1)
     made = [replace(one, **fields) for one, fields in zip(group.rollouts, rollouts, strict=True)]
     return replace(group, rollouts=tuple(made))
 
@@ -138,7 +138,7 @@ def test_kinds_are_collected_once_with_sizes_below_the_largest_group(monkeypatch
     def collect(run, steps, requests, engine, progress, *, most):
         asked.append((steps, [request.rows for request in requests], requests[0].group_sizes, most))
         return {
-            request.rows: made_up_collected(steps=[SimpleNamespace(step=2)], rows=[SimpleNamespace(step=2)])
+            request.rows: collected_of(steps=[SimpleNamespace(step=2)], rows=[SimpleNamespace(step=2)])
             for request in requests
         }
 
@@ -152,7 +152,7 @@ def test_kinds_are_collected_once_with_sizes_below_the_largest_group(monkeypatch
 
 
 def test_the_reason_of_the_first_step_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    skipped = made_up_collected(skipped={1: "the weights of step 1 are gone", 2: "so are those of step 2"})
+    skipped = collected_of(skipped={1: "the weights of step 1 are gone", 2: "so are those of step 2"})
     monkeypatch.setattr(collected, "collect_kinds", lambda *_, **__: {"rollout": skipped})
     evidence = Evidence(run=two_steps(), steps=(1, 2))
     with pytest.raises(InputError, match="the weights of step 1 are gone"):
@@ -162,8 +162,8 @@ def test_the_reason_of_the_first_step_stands_for_all(monkeypatch: pytest.MonkeyP
 
 def test_token_credit_that_cannot_be_measured_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = {
-        "rollout": made_up_collected(steps=[SimpleNamespace(step=1)]),
-        "weight": made_up_collected(skipped={1: "no group has a gradient"}),
+        "rollout": collected_of(steps=[SimpleNamespace(step=1)]),
+        "weight": collected_of(skipped={1: "no group has a gradient"}),
     }
     monkeypatch.setattr(collected, "collect_kinds", lambda *_, **__: kinds)
     monkeypatch.setattr(module, "token_credit", lambda groups: ("tokens", tuple(groups)))
@@ -182,7 +182,7 @@ def test_an_error_is_kept_as_a_number_is() -> None:
 
 def test_tokens_are_followed_once_and_those_at_hand_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    kinds = {"token": made_up_collected(steps=[SimpleNamespace(step=1)], weighed={1: "tokens"})}
+    kinds = {"token": collected_of(steps=[SimpleNamespace(step=1)], weighed={1: "tokens"})}
     monkeypatch.setattr(collected, "collect_kinds", lambda *_, **__: kinds)
     monkeypatch.setattr(tokens, "follow", lambda run, weighed, engine: asked.append(weighed) or "followed")
     evidence = Evidence(run=two_steps(), steps=(1,))
@@ -216,8 +216,8 @@ def test_a_threshold_says_what_passes() -> None:
 
 def sample_files_of(folder: Path, *names: str) -> tuple[str, ...]:
     files = []
-    for place, name in enumerate(names):
-        rows = [{"task_id": f"t{task}", "n": 4, "c": min(4, task + place)} for task in range(6)]
+    for index, name in enumerate(names):
+        rows = [{"task_id": f"t{task}", "n": 4, "c": min(4, task + index)} for task in range(6)]
         (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
         files.append(str(folder / name))
     return tuple(files)

@@ -38,7 +38,7 @@ from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.geometry import CHANNELS
 from gradscope.results.rank import NullRank, RankCurvePoint, TokenRankPoint, WeightRankPoint
-from tests.diagnostics.claims.made_up_evidence import Given, between, made_up_collected
+from tests.diagnostics.claims.made_up_evidence import Answered, between, collected_of
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.rank.test_rollout_spectra import make_rows
 
@@ -50,7 +50,7 @@ def course(values: list[float], prompts: list[str] | None = None) -> Judgement:
     steps = [SimpleNamespace(step=at, sparsity={"gini": Estimate.exact(one)}) for at, one in enumerate(values, start=1)]
     names = prompts or ["p"] * len(values)
     run = run_of(*(group_of([0.0, 1.0], step=at, prompt=name) for at, name in enumerate(names, start=1)))
-    return rows_grow_sparser(Given(run=run, found={"gradients": {"rollout": made_up_collected(steps=steps)}}))
+    return rows_grow_sparser(Answered(run=run, results={"gradients": {"rollout": collected_of(steps=steps)}}))
 
 
 def visits(
@@ -58,12 +58,12 @@ def visits(
 ) -> Judgement:
     """A log in which prompts return in order, G = 4; the pass rate is a function of step and prompt."""
     rng = np.random.default_rng(seed)
-    places = [(step, (step * a_step + at) % num_prompts) for step in range(steps) for at in range(a_step)]
+    visited = [(step, (step * a_step + at) % num_prompts) for step in range(steps) for at in range(a_step)]
     groups = (
         group_of((rng.random(4) < rates(step, prompt)).astype(float).tolist(), step=step + 1, prompt=f"p{prompt:03d}")
-        for step, prompt in places
+        for step, prompt in visited
     )
-    return groups_grow_sparser(Given(run=run_of(*groups)))
+    return groups_grow_sparser(Answered(run=run_of(*groups)))
 
 
 def around_a_line(change: float, noise: float = 0.001) -> list[float]:
@@ -82,9 +82,9 @@ def around_a_line(change: float, noise: float = 0.001) -> list[float]:
     ],
 )
 def test_growth_is_a_change_along_the_line(change: float, noise: float, verdict: str) -> None:
-    found = course(around_a_line(change, noise))
-    assert (found.verdict, found.null.value, found.steps) == (verdict, 0.0, tuple(range(1, 21)))
-    assert "of the same prompts, along the line through 20 steps from 1 to 20." in found.why
+    judgement = course(around_a_line(change, noise))
+    assert (judgement.verdict, judgement.null.value, judgement.steps) == (verdict, 0.0, tuple(range(1, 21)))
+    assert "of the same prompts, along the line through 20 steps from 1 to 20." in judgement.why
 
 
 @pytest.mark.parametrize(
@@ -97,24 +97,24 @@ def test_growth_is_a_change_along_the_line(change: float, noise: float, verdict:
     ],
 )
 def test_steps_that_have_no_trend_say_why(values: list[float], words: str) -> None:
-    found = course(values)
-    assert (found.verdict, found.why, found.estimate.interval) == ("cannot_tell", words, None)
+    judgement = course(values)
+    assert (judgement.verdict, judgement.why, judgement.estimate.interval) == ("cannot_tell", words, None)
 
 
 def test_a_change_of_prompts_is_no_change_of_the_policy() -> None:
     values = around_a_line(0.1)
-    found = course(values, [f"p{place}" for place in range(20)])
-    assert (found.verdict, found.estimate.interval) == ("cannot_tell", None)
-    assert "the prompts change between these steps" in found.why.lower()
+    judgement = course(values, [f"p{index}" for index in range(20)])
+    assert (judgement.verdict, judgement.estimate.interval) == ("cannot_tell", None)
+    assert "the prompts change between these steps" in judgement.why.lower()
 
 
 @pytest.mark.slow
 def test_a_constant_policy_under_a_curriculum_grows_no_sparser() -> None:
     """Prompts grow harder along the log: those that never return tell nothing, those that return tell the truth."""
     harder = [visits(lambda step, prompt: 0.5 - step / 50, seed, num_prompts=288) for seed in range(20)]
-    assert {found.why for found in harder} == {"No prompt returns, so a change of prompts may look the same."}
+    assert {judgement.why for judgement in harder} == {"No prompt returns, so a change of prompts may look the same."}
     again = [visits(lambda step, prompt: 0.5 - prompt / 300, seed, num_prompts=144) for seed in range(40)]
-    assert [found.verdict for found in again].count("supported") <= 2
+    assert [judgement.verdict for judgement in again].count("supported") <= 2
     assert "Within the 144 of 144 prompts that return" in again[0].why
     falls = [visits(lambda step, prompt: 0.5 - step / 100, seed, steps=48).verdict for seed in range(12)]
     assert falls.count("supported") >= 8
@@ -127,8 +127,8 @@ def test_few_checkpoints_that_resemble_their_neighbors_decide_nothing(num_steps:
     noise = rng.normal(size=(300, 60 + num_steps))
     for at in range(1, noise.shape[1]):
         noise[:, at] += 0.9 * noise[:, at - 1]
-    found = [course(list(0.5 + 0.05 * row[60:])).verdict for row in noise]
-    assert found.count("supported") + found.count("contradicted") <= 15
+    verdicts = [course(list(0.5 + 0.05 * row[60:])).verdict for row in noise]
+    assert verdicts.count("supported") + verdicts.count("contradicted") <= 15
 
 
 def test_each_part_has_its_own_index() -> None:
@@ -141,12 +141,12 @@ def test_each_part_has_its_own_index() -> None:
         for one in (Estimate.exact(g), Estimate.exact(3 * g), UNKNOWN)
     ]
     kinds = {
-        "rollout": made_up_collected(steps=steps),
-        "token": made_up_collected(sparsity=tokens),
-        "weight": made_up_collected(sparsity=entries),
+        "rollout": collected_of(steps=steps),
+        "token": collected_of(sparsity=tokens),
+        "weight": collected_of(sparsity=entries),
     }
     run = run_of(*(group_of([0.0, 1.0], step=step) for step in range(20)))
-    evidence = Given(run=run, found={"gradients": kinds})
+    evidence = Answered(run=run, results={"gradients": kinds})
     assert rows_grow_sparser(evidence).verdict == "supported"
     assert tokens_grow_sparser(evidence).verdict == "contradicted"
     assert entries_grow_sparser(evidence).estimate.value == pytest.approx(
@@ -157,21 +157,21 @@ def test_each_part_has_its_own_index() -> None:
 @pytest.mark.parametrize("num_steps", [5, 12, 40])
 def test_noise_is_not_growth(num_steps: int) -> None:
     rng = np.random.default_rng(num_steps)
-    found = [course(list(rng.binomial(16, 0.4, num_steps) / 16)).verdict for _ in range(200)]
-    assert found.count("supported") <= 16  # 2.5 % are expected, and 5 % of 200 are 10
+    verdicts = [course(list(rng.binomial(16, 0.4, num_steps) / 16)).verdict for _ in range(200)]
+    assert verdicts.count("supported") <= 16  # 2.5 % are expected, and 5 % of 200 are 10
 
 
-def baseline_evidence(rewards: np.ndarray, norms: np.ndarray) -> Given:
+def baseline_evidence(rewards: np.ndarray, norms: np.ndarray) -> Answered:
     """Groups of four with squared norms as given, [J, 4] both."""
     ids = [f"g{group}" for group in range(len(rewards)) for _ in range(4)]
     rows, _ = make_rows(rewards.ravel().tolist(), ids)
     own = baseline_groups(replace(rows, gram=np.diag(norms.ravel())))
-    found = made_up_collected(baseline_groups=own, steps=[SimpleNamespace(step=3)])
-    run = run_of(*(group_of(row.tolist(), step=3, prompt=f"g{place}") for place, row in enumerate(rewards)))
-    return Given(run=run, found={"gradients": {"rollout": found}})
+    parts = collected_of(baseline_groups=own, steps=[SimpleNamespace(step=3)])
+    run = run_of(*(group_of(row.tolist(), step=3, prompt=f"g{index}") for index, row in enumerate(rewards)))
+    return Answered(run=run, results={"gradients": {"rollout": parts}})
 
 
-def drawn(seed: int, *, of_success: float = 1.0, spread: float = 0.2, num_groups: int = 40) -> Given:
+def drawn(seed: int, *, of_success: float = 1.0, spread: float = 0.2, num_groups: int = 40) -> Answered:
     """Half the groups all fail; norms of successes are as many times those of failures."""
     rng = np.random.default_rng(seed)
     rewards = (rng.random((num_groups, 4)) < np.where(np.arange(num_groups) % 2, 0.5, 0.0)[:, None]).astype(float)
@@ -181,9 +181,9 @@ def drawn(seed: int, *, of_success: float = 1.0, spread: float = 0.2, num_groups
 @pytest.mark.slow  # a simulation
 def test_norms_that_do_not_know_the_reward_leave_the_group_mean_optimal() -> None:
     """However many groups are dead, whose mean says nothing."""
-    found = [group_mean_is_optimal(drawn(seed)).verdict for seed in range(60)]
-    assert found.count("contradicted") == 0
-    assert found.count("supported") > 45
+    verdicts = [group_mean_is_optimal(drawn(seed)).verdict for seed in range(60)]
+    assert verdicts.count("contradicted") == 0
+    assert verdicts.count("supported") > 45
 
 
 def test_long_successes_pull_the_best_baseline_up() -> None:
@@ -207,16 +207,16 @@ def test_a_baseline_near_the_mean_is_no_other(apart: float, verdict: str) -> Non
 
 
 def test_groups_of_equal_rewards_have_no_best_baseline() -> None:
-    found = group_mean_is_optimal(baseline_evidence(np.zeros((3, 4)), np.ones((3, 4))))
-    assert (found.verdict, found.why) == ("cannot_tell", "No group with unequal rewards has a gradient.")
+    judgement = group_mean_is_optimal(baseline_evidence(np.zeros((3, 4)), np.ones((3, 4))))
+    assert (judgement.verdict, judgement.why) == ("cannot_tell", "No group with unequal rewards has a gradient.")
     silent = group_mean_is_optimal(baseline_evidence(np.tile([1.0, 0.0, 0.0, 0.0], (3, 1)), np.zeros((3, 4))))
-    assert silent.why == found.why
+    assert silent.why == judgement.why
 
 
 def test_one_group_is_not_enough_and_its_noise_may_be_unknown() -> None:
     norms = np.array([[0.0, 1.0, 0.0, 0.0]])
-    found = group_mean_is_optimal(baseline_evidence(np.array([[1.0, 0.0, 0.0, 0.0]]), norms))
-    assert found.verdict == "cannot_tell"
+    judgement = group_mean_is_optimal(baseline_evidence(np.array([[1.0, 0.0, 0.0, 0.0]]), norms))
+    assert judgement.verdict == "cannot_tell"
     assert "unknown" in group_mean_is_optimal(baseline_evidence(np.array([[1.0, 0.0, 0.0, 0.0]]), norms * 0 + 1.0)).why
 
 
@@ -225,8 +225,8 @@ def alike(within: float, advantage: str = ADVANTAGE, rewards: tuple[float, ...] 
     rows, noise = make_rows([*rewards] * 12, [f"g{group}" for group in range(12) for _ in rewards])
     means = np.random.default_rng(1).normal(size=(12, 2, noise.shape[1])).repeat(8, 0).reshape(96, 2, -1)
     scores = means[np.arange(96), (np.array(rows.rewards) > 0.5).astype(int)] + within * noise
-    found = made_up_collected(rows=[replace(rows, gram=scores @ scores.T)], steps=[SimpleNamespace(step=3)])
-    return two_class_means(Given(advantage=advantage, found={"gradients": {"rollout": found}}))
+    parts = collected_of(rows=[replace(rows, gram=scores @ scores.T)], steps=[SimpleNamespace(step=3)])
+    return two_class_means(Answered(advantage=advantage, results={"gradients": {"rollout": parts}}))
 
 
 def test_rows_of_a_class_that_are_alike_are_two_rows() -> None:
@@ -244,8 +244,8 @@ def test_unrelated_rows_have_no_two_class_means() -> None:
 
 def test_the_share_is_that_of_rows_projected_on_the_class_means() -> None:
     rows, scores = make_rows([1.0, 1.0, 0.0, 0.0, 0.0, 1.0], ["a"] * 6)
-    found = made_up_collected(rows=[rows], steps=[SimpleNamespace(step=3)])
-    judged = two_class_means(Given(found={"gradients": {"rollout": found}}))
+    parts = collected_of(rows=[rows], steps=[SimpleNamespace(step=3)])
+    judged = two_class_means(Answered(results={"gradients": {"rollout": parts}}))
     weighed = (rows.rewards - rows.rewards.mean())[:, None] * scores
     fitted = np.stack([weighed[rows.rewards == reward].mean(axis=0) for reward in rows.rewards])
     assert judged.estimate.value == pytest.approx((fitted**2).sum() / (weighed**2).sum())
@@ -311,13 +311,13 @@ PARTS = {
 }
 
 
-def cosine(one: np.ndarray, other: np.ndarray) -> float:
-    return float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
+def cosine(first: np.ndarray, other: np.ndarray) -> float:
+    return float(first @ other / np.linalg.norm(first) / np.linalg.norm(other))
 
 
 def judged(part: str, target: str, rows: StepRows) -> Judgement:
-    found = made_up_collected(rows=[rows], steps=[SimpleNamespace(step=rows.step)])
-    return sign_part_climbs(part, target)(Given(found={"gradients": {"rollout": found}}))
+    result = collected_of(rows=[rows], steps=[SimpleNamespace(step=rows.step)])
+    return sign_part_climbs(part, target)(Answered(results={"gradients": {"rollout": result}}))
 
 
 @pytest.mark.parametrize("rates", [(0.3,), (0.7,), (0.9, 0.1), (0.05, 0.4, 0.8)])
@@ -326,8 +326,8 @@ def test_signs_all_fail_part_is_the_gradient_of_pass_at_g(rates: tuple[float, ..
     """The theorem of arXiv 2605.07689, by all outcomes of a group."""
     policy = Policy(*rates, size=size)
     np.testing.assert_allclose(policy.expected(PARTS["all_fail"]), policy.gradient(size), atol=1e-14)
-    whole = policy.expected(lambda rewards: 2 * rewards - 1)
-    np.testing.assert_allclose(sum(policy.expected(part) for part in PARTS.values()), whole, atol=1e-14)
+    full = policy.expected(lambda rewards: 2 * rewards - 1)
+    np.testing.assert_allclose(sum(policy.expected(part) for part in PARTS.values()), full, atol=1e-14)
 
 
 CASES = [
@@ -347,10 +347,10 @@ CASES = [
 def test_verdicts_on_parts_are_true_of_all_outcomes(rates: tuple[float, ...], part: str, target: str) -> None:
     policy = Policy(*rates, size=3)
     truth = cosine(policy.expected(PARTS[part]), policy.gradient(3 if target == "pass@G" else 1))
-    found = [judged(part, target, policy.rows(300, seed)).verdict for seed in range(12)]
+    verdicts = [judged(part, target, policy.rows(300, seed)).verdict for seed in range(12)]
     right, wrong = ("supported", "contradicted") if truth > 0 else ("contradicted", "supported")
-    assert found.count(wrong) <= 2, (truth, found)
-    assert found.count(right) >= 4 or abs(truth) < 0.05, (truth, found)
+    assert verdicts.count(wrong) <= 2, (truth, verdicts)
+    assert verdicts.count(right) >= 4 or abs(truth) < 0.05, (truth, verdicts)
 
 
 @pytest.mark.slow  # a simulation
@@ -365,16 +365,16 @@ def test_a_direction_between_the_two_climbs_and_is_another(part: str) -> None:
     assert climbs.count("contradicted") == 0
     assert climbs.count("supported") >= 7
     is_same = sign_part_is_the_direction(part, "pass@1")
-    found = [made_up_collected(rows=[one], steps=[SimpleNamespace(step=one.step)]) for one in rows]
-    same = [is_same(Given(found={"gradients": {"rollout": one}})).verdict for one in found]
+    parts = [collected_of(rows=[one], steps=[SimpleNamespace(step=one.step)]) for one in rows]
+    same = [is_same(Answered(results={"gradients": {"rollout": one}})).verdict for one in parts]
     assert same.count("supported") <= 1
 
 
 def test_the_step_with_most_such_groups_is_looked_at() -> None:
     policy = Policy(0.3, size=3)
     first, second = replace(policy.rows(10, 1), step=1), replace(policy.rows(200, 2), step=2)
-    found = made_up_collected(rows=[first, second], steps=[SimpleNamespace(step=1), SimpleNamespace(step=2)])
-    judgement = sign_part_climbs("all_fail", "pass@G")(Given(found={"gradients": {"rollout": found}}))
+    parts = collected_of(rows=[first, second], steps=[SimpleNamespace(step=1), SimpleNamespace(step=2)])
+    judgement = sign_part_climbs("all_fail", "pass@G")(Answered(results={"gradients": {"rollout": parts}}))
     assert judgement.steps == (2,)
     assert "such groups of 200, G = 3" in judgement.why
 
@@ -392,9 +392,9 @@ def test_the_step_with_most_such_groups_is_looked_at() -> None:
     ],
 )
 def test_what_has_no_direction_says_why(rewards: list[float], groups: str, words: str) -> None:
-    found = judged("all_fail", "pass@G", make_rows(rewards, list(groups))[0])
-    assert found.verdict == "cannot_tell"
-    assert words in found.why
+    judgement = judged("all_fail", "pass@G", make_rows(rewards, list(groups))[0])
+    assert judgement.verdict == "cannot_tell"
+    assert words in judgement.why
 
 
 RANKS_UNKNOWN = Estimate.undefined_because("no group is live")
@@ -416,8 +416,8 @@ def point(size: int, rank: Estimate, *, step: int = 1, kind: type = RankCurvePoi
 
 
 def judge_ranks(points: list, change: Estimate | None, seen: str = "") -> Judgement:
-    found = RankEvidence(points=points, change=change, seen=seen)
-    return two_whatever_the_size(lambda _: found, Given())
+    ranks = RankEvidence(points=points, change=change, seen=seen)
+    return two_whatever_the_size(lambda _: ranks, Answered())
 
 
 @pytest.mark.parametrize(
@@ -437,10 +437,12 @@ def judge_ranks(points: list, change: Estimate | None, seen: str = "") -> Judgem
     ],
 )
 def test_about_two_and_whatever_the_size(rank: float, change: float, verdict: str) -> None:
-    found = judge_ranks([point(2, around(rank - change)), point(8, around(rank))], around(change))
-    assert (found.verdict, found.estimate.value, found.null.value) == (verdict, pytest.approx(rank), 4.0)
-    assert f"{change:+.2f}" in found.why
-    assert "from the smallest to the largest R on the same prompts (20); 0.50 [0.49, 0.51] of unrelated" in found.why
+    judgement = judge_ranks([point(2, around(rank - change)), point(8, around(rank))], around(change))
+    assert (judgement.verdict, judgement.estimate.value, judgement.null.value) == (verdict, pytest.approx(rank), 4.0)
+    assert f"{change:+.2f}" in judgement.why
+    assert (
+        "from the smallest to the largest R on the same prompts (20); 0.50 [0.49, 0.51] of unrelated" in judgement.why
+    )
 
 
 def test_both_numbers_hold_together() -> None:
@@ -462,9 +464,9 @@ def test_both_numbers_hold_together() -> None:
     ],
 )
 def test_one_size_tells_nothing_of_sizes(points: list, change: Estimate | None, words: str) -> None:
-    found = judge_ranks(points, change)
-    assert found.verdict == "cannot_tell"
-    assert words in found.why
+    judgement = judge_ranks(points, change)
+    assert judgement.verdict == "cannot_tell"
+    assert words in judgement.why
 
 
 def test_one_size_with_another_rank_contradicts() -> None:
@@ -489,45 +491,45 @@ def collected(points: list, matrix: str, **more: list) -> Collected:
     ]
     twist = [replace(one, rank=one.rank + 0.01 * int(one.group_id[1:]) * (one.group_size == 8)) for one in own]
     (kind,) = more
-    return made_up_collected(group_ranks=twist, **{kind: [*points, *more[kind]]})
+    return collected_of(group_ranks=twist, **{kind: [*points, *more[kind]]})
 
 
 CURVE = [point(8, around(2.0), step=2), point(2, around(2.0), step=2), point(8, around(9.0), step=1)]
 
 
 def test_rollouts_are_looked_at_at_the_last_step_and_by_size() -> None:
-    evidence = Given(found={"gradients": {"hidden": collected(CURVE, "rollout", curve=[])}})
-    found = gradients.of_rollouts("hidden")(evidence)
-    assert [(one.step, one.group_size) for one in found.points] == [(2, 2), (2, 8)]
-    assert found.change.value == pytest.approx(np.mean([0.01 * group for group in range(12)]))
+    evidence = Answered(results={"gradients": {"hidden": collected(CURVE, "rollout", curve=[])}})
+    ranks = gradients.of_rollouts("hidden")(evidence)
+    assert [(one.step, one.group_size) for one in ranks.points] == [(2, 2), (2, 8)]
+    assert ranks.change.value == pytest.approx(np.mean([0.01 * group for group in range(12)]))
     assert two_whatever_the_size(gradients.of_rollouts("hidden"), evidence).steps == (2,)
 
 
 def test_drawn_tokens_have_no_change() -> None:
-    def found(*seen: float) -> RankEvidence:
+    def ranks_with(*seen: float) -> RankEvidence:
         tokens = [
             point(size, around(2.0), step=2, kind=TokenRankPoint, method="exact", num_rows=around(9), frac_seen=share)
             for size, share in zip((2, 8), seen, strict=True)
         ]
         return gradients.of_tokens("token")(
-            Given(found={"gradients": {"token": collected([], "token", token_curve=tokens)}})
+            Answered(results={"gradients": {"token": collected([], "token", token_curve=tokens)}})
         )
 
-    assert found(1.0, 1.0).change is not None
-    drawn = found(1.0, 0.25)
+    assert ranks_with(1.0, 1.0).change is not None
+    drawn = ranks_with(1.0, 0.25)
     assert (drawn.change, drawn.seen) == (None, " 25.0 % of the tokens are rows.")
     assert judge_ranks(drawn.points, drawn.change, drawn.seen).why.endswith("25.0 % of the tokens are rows.")
-    assert gradients.of_tokens("token")(Given(found={"gradients": {"token": made_up_collected()}})).points == []
+    assert gradients.of_tokens("token")(Answered(results={"gradients": {"token": collected_of()}})).points == []
 
 
-def weights(*names: str) -> Given:
+def weights(*names: str) -> Answered:
     points = [
         point(size, around(rank), step=2, kind=WeightRankPoint, tensor=name, shape=name and (8, 8))
         for rank, name in enumerate((None, *names), start=2)
         for size in (2, 8)
     ]
-    found = replace(collected(points, ALL_WEIGHTS, weight_curve=[]), num_weights=3)
-    return Given(found={"gradients": {"weight": found}})
+    parts = replace(collected(points, ALL_WEIGHTS, weight_curve=[]), num_weights=3)
+    return Answered(results={"gradients": {"weight": parts}})
 
 
 def test_weights_are_all_of_them_or_the_head() -> None:
@@ -547,7 +549,7 @@ def test_a_tied_head_is_no_matrix_of_its_own(names: tuple[str, ...]) -> None:
         gradients.of_head(weights(*names))
 
 
-def advantage_run(lengths: tuple[int, ...], num_groups: int = 12, size: int = 4) -> Given:
+def advantage_run(lengths: tuple[int, ...], num_groups: int = 12, size: int = 4) -> Answered:
     """Rewards 1, 0, 1, 0; the completions of a group have as many tokens as is said, in turn."""
     groups = []
     for group in range(num_groups):
@@ -556,32 +558,32 @@ def advantage_run(lengths: tuple[int, ...], num_groups: int = 12, size: int = 4)
             replace(one, completion_ids=(5,) * lengths[(one.sample // 2) % len(lengths)]) for one in made.rollouts
         ]
         groups.append(replace(made, rollouts=tuple(rollouts)))
-    return Given(run=run_of(*groups))
+    return Answered(run=run_of(*groups))
 
 
 def test_advantages_of_equal_lengths_have_rank_one_at_every_size() -> None:
-    found = gradients.of_advantages(advantage_run((3,)))
-    assert [one.group_size for one in found.points] == [2, 4]
-    assert [one.effective_rank.value for one in found.points] == pytest.approx([1.0, 1.0])
-    assert found.change.value == pytest.approx(0.0, abs=1e-6)
+    ranks = gradients.of_advantages(advantage_run((3,)))
+    assert [one.group_size for one in ranks.points] == [2, 4]
+    assert [one.effective_rank.value for one in ranks.points] == pytest.approx([1.0, 1.0])
+    assert ranks.change.value == pytest.approx(0.0, abs=1e-6)
 
 
 def test_advantages_of_two_lengths_have_the_rank_of_their_matrix() -> None:
-    found = gradients.of_advantages(advantage_run((3, 1)))
+    ranks = gradients.of_advantages(advantage_run((3, 1)))
     values = np.linalg.svd(0.5 * np.array([[1, 1, 1], [-1, -1, -1], [1, 0, 0], [-1, 0, 0]]), compute_uv=False)[:2]
     share = values / values.sum()
-    assert found.points[-1].effective_rank.value == pytest.approx(np.exp(-np.sum(share * np.log(share))))
-    assert found.change.value > 0
+    assert ranks.points[-1].effective_rank.value == pytest.approx(np.exp(-np.sum(share * np.log(share))))
+    assert ranks.change.value > 0
 
 
 def test_advantages_need_tokens_and_groups_of_two() -> None:
     with pytest.raises(InputError, match="number of tokens is not known"):
-        gradients.of_advantages(Given())
+        gradients.of_advantages(Answered())
     alone = two_whatever_the_size(gradients.of_advantages, advantage_run((3,), size=1))
     assert alone.verdict == "cannot_tell"
 
 
-def credit(ratios: list[float], *, advantages: tuple[str, ...] = ("logged", ADVANTAGE)) -> Given:
+def credit(ratios: list[float], *, advantages: tuple[str, ...] = ("logged", ADVANTAGE)) -> Answered:
     own = [
         GroupRank(step=3, advantage=name, matrix=matrix, group_size=4, group_id=f"g{group}", rank=rank, most=32)
         for group, ratio in enumerate(ratios)
@@ -589,8 +591,8 @@ def credit(ratios: list[float], *, advantages: tuple[str, ...] = ("logged", ADVA
         for name, rank in (("logged", 5.0 * ratio), (ADVANTAGE, 5.0))
         if name in advantages
     ]
-    found = made_up_collected(group_ranks=own, steps=[SimpleNamespace(step=3)])
-    return Given(found={"credited": ("the logged advantages of tokens", found)})
+    parts = collected_of(group_ranks=own, steps=[SimpleNamespace(step=3)])
+    return Answered(results={"credited": ("the logged advantages of tokens", parts)})
 
 
 @pytest.mark.parametrize(
@@ -604,15 +606,15 @@ def credit(ratios: list[float], *, advantages: tuple[str, ...] = ("logged", ADVA
     ],
 )
 def test_credit_for_tokens_is_a_ratio_paired_by_group(ratios: list[float], verdict: str) -> None:
-    found = higher_with_token_credit(credit(ratios))
-    assert (found.verdict, found.steps, found.null.value) == (verdict, (3,), 1.0)
-    assert found.estimate.value == pytest.approx(np.mean(ratios))
-    assert f"with the outcome's, on {len(ratios)} groups" in found.why
+    judgement = higher_with_token_credit(credit(ratios))
+    assert (judgement.verdict, judgement.steps, judgement.null.value) == (verdict, (3,), 1.0)
+    assert judgement.estimate.value == pytest.approx(np.mean(ratios))
+    assert f"with the outcome's, on {len(ratios)} groups" in judgement.why
 
 
 def test_credit_needs_groups_that_live_under_both() -> None:
-    found = higher_with_token_credit(credit([1.0, 1.2], advantages=("logged",)))
-    assert (found.verdict, found.why) == ("cannot_tell", "No group has a gradient under both advantages.")
+    judgement = higher_with_token_credit(credit([1.0, 1.2], advantages=("logged",)))
+    assert (judgement.verdict, judgement.why) == ("cannot_tell", "No group has a gradient under both advantages.")
 
 
 def change(first: int, last: int, *, overlap: float = 0.1, null: float = 0.1, changed: float | None = 0.1) -> object:
@@ -629,7 +631,7 @@ def change(first: int, last: int, *, overlap: float = 0.1, null: float = 0.1, ch
 
 
 def judge_weights(judge, *changes: object) -> Judgement:
-    return judge(Given(found={"updates": changes}))
+    return judge(Answered(results={"updates": changes}))
 
 
 @pytest.mark.parametrize(
@@ -643,10 +645,10 @@ def judge_weights(judge, *changes: object) -> Judgement:
 )
 def test_few_parameters_are_thirty_per_cent(shares: tuple[float, ...], verdict: str) -> None:
     """A share cannot be negative, so an interval that a few small ones would stretch below zero is no doubt."""
-    found = judge_weights(few_parameters_change, *(change(0, 4, changed=share) for share in shares))
+    judgement = judge_weights(few_parameters_change, *(change(0, 4, changed=share) for share in shares))
     assert FEW_CHANGE == 0.3
-    assert (found.verdict, found.null.value) == (verdict, 1.0)
-    assert 0 <= found.estimate.low <= found.estimate.high <= 1
+    assert (judgement.verdict, judgement.null.value) == (verdict, 1.0)
+    assert 0 <= judgement.estimate.low <= judgement.estimate.high <= 1
 
 
 @pytest.mark.parametrize(
@@ -655,10 +657,10 @@ def test_few_parameters_are_thirty_per_cent(shares: tuple[float, ...], verdict: 
 )
 @pytest.mark.parametrize("judge", [avoids_principal_directions, inherits_singular_values])
 def test_shares_are_held_against_those_of_random_changes(judge, overlaps: tuple[float, ...], verdict: str) -> None:
-    found = judge_weights(judge, *(change(0, 4, overlap=overlap) for overlap in overlaps))
-    assert found.verdict == verdict
-    assert found.estimate.value == pytest.approx(sum(overlaps) / 3 - 0.1)
-    assert "from 0 to 4 updates, with an interval over 3 weights: other weights, not other runs" in found.why
+    judgement = judge_weights(judge, *(change(0, 4, overlap=overlap) for overlap in overlaps))
+    assert judgement.verdict == verdict
+    assert judgement.estimate.value == pytest.approx(sum(overlaps) / 3 - 0.1)
+    assert "from 0 to 4 updates, with an interval over 3 weights: other weights, not other runs" in judgement.why
 
 
 def test_only_the_whole_way_counts() -> None:
@@ -673,13 +675,13 @@ def test_only_the_whole_way_counts() -> None:
 
 def test_without_initial_weights_nobody_can_tell() -> None:
     for judge in (few_parameters_change, avoids_principal_directions, inherits_singular_values):
-        found = judge_weights(judge, change(0, 4), change(0, 4, changed=None))
-        assert (found.verdict, found.why) == (
+        judgement = judge_weights(judge, change(0, 4), change(0, 4, changed=None))
+        assert (judgement.verdict, judgement.why) == (
             "cannot_tell",
             "The initial weights of fewer than two matrices are on disk.",
         )
         with pytest.raises(InputError, match="An update needs two checkpoints of one kind, and there are 0"):
-            judge(Given())
+            judge(Answered())
 
 
 def test_weights_that_all_changed_alike_have_no_interval() -> None:

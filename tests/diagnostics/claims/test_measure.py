@@ -12,7 +12,7 @@ from gradscope.diagnostics.claims.registry import CLAIMS
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate
 from gradscope.rollouts.run import Run, WeightsRef
-from tests.diagnostics.claims.made_up_evidence import Given, made_up_collected
+from tests.diagnostics.claims.made_up_evidence import Answered, collected_of
 from tests.diagnostics.made_up_runs import group_of, run_of, two_steps
 
 
@@ -33,15 +33,15 @@ def run_with(steps: range, updates: range, notes: dict[int, str] | None = None) 
 
 def seen(run: Run, monkeypatch: pytest.MonkeyPatch, **options: object) -> Evidence:
     """The evidence that a judge is given."""
-    given: list[Evidence] = []
+    seen_evidence: list[Evidence] = []
 
     def judge(evidence: Evidence) -> Judgement:
-        given.append(evidence)
+        seen_evidence.append(evidence)
         return Judgement(estimate=Estimate.exact(1.0), verdict="cannot_tell", why="Not looked at.")
 
     monkeypatch.setattr(module, "read_run", lambda *_, **__: run)
     measure_claims("run", claims=[claim(judge)], **options)
-    return given[0]
+    return seen_evidence[0]
 
 
 def test_ranks_are_measured_under_the_formulation_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ def test_why_no_gradient_is_recomputed(run: Run, options: dict[str, bool], reaso
 
 
 def test_a_row_is_its_claim_and_its_judgement() -> None:
-    (row,) = claims_of(Given(), [says("supported")]).claims
+    (row,) = claims_of(Answered(), [says("supported")]).claims
     assert (row.name, row.source, row.claim, row.metric) == ("supported", "A test", "It is so.", "a number")
     assert (row.settle, row.why, row.steps, row.verdict) == ("Look.", "It was seen.", (7,), "supported")
     assert row.null.undefined == "no chance model belongs to this number"
@@ -99,26 +99,26 @@ def test_what_a_judge_lacks_is_its_row() -> None:
     def refuse(evidence: Evidence) -> Judgement:
         raise InputError("the log has no rewards.", hint="Log them.")
 
-    report = claims_of(Given(), [claim(refuse), says("contradicted")])
+    report = claims_of(Answered(), [claim(refuse), says("contradicted")])
     assert (report.claims[0].verdict, report.claims[0].why) == ("cannot_tell", "The log has no rewards.")
     assert report.claims[1].verdict == "contradicted"
 
 
 def test_findings_count_and_warn_where_something_is_said() -> None:
-    report = claims_of(Given(), [says("supported"), says("contradicted"), says("cannot_tell"), says("supported")])
+    report = claims_of(Answered(), [says("supported"), says("contradicted"), says("cannot_tell"), says("supported")])
     assert report.findings[0] == "Of 4 claims this run supports 2, contradicts 1 and cannot tell 1."
     assert "not for all together" in report.findings[1]
-    ours = claims_of(Given(), [replace(says(verdict), ours=True) for verdict in ("supported", "contradicted")])
+    ours = claims_of(Answered(), [replace(says(verdict), ours=True) for verdict in ("supported", "contradicted")])
     assert "contradicts 0, does not show 1 by our measure and cannot tell 0" in ours.findings[0]
     assert [row.words for row in ours.claims] == ["supported", "this run does not show it, by our measure"]
     assert [row.verdict for row in ours.claims] == ["supported", "contradicted"]
-    assert len(claims_of(Given(), [says("cannot_tell")]).findings) == 1
+    assert len(claims_of(Answered(), [says("cannot_tell")]).findings) == 1
 
 
 def test_what_was_recomputed_is_told() -> None:
     evidence = Evidence(run=two_steps(), steps=(1, 2))
     assert (claims_of(evidence, ()).steps, claims_of(evidence, ()).engine) == ((), {})
-    evidence.cache["gradients"] = {"rollout": made_up_collected(skipped={2: "gone"}, engine={"engine": "loop"})}
+    evidence.cache["gradients"] = {"rollout": collected_of(skipped={2: "gone"}, engine={"engine": "loop"})}
     report = claims_of(evidence, ())
     assert (report.steps, report.skipped, report.engine) == ((), {2: "gone"}, {"engine": "loop"})
 
@@ -134,8 +134,8 @@ def test_a_log_of_rewards_is_held_against_every_claim(tmp_path: Path) -> None:
     report = measure_claims(tmp_path / "log.jsonl")
     assert [row.name for row in report.claims] == [one.name for one in CLAIMS]
     assert report.source.num_rows == 192
-    known = {row.name for row in report.claims if row.estimate.is_defined}
-    assert {"dead_groups.excess", "dead_groups.failures", "dead_groups.persist", "sparser.groups"} <= known
+    defined = {row.name for row in report.claims if row.estimate.is_defined}
+    assert {"dead_groups.excess", "dead_groups.failures", "dead_groups.persist", "sparser.groups"} <= defined
 
 
 TEXTS = {"name": "mine", "source": "me", "claim": "So it is.", "metric": "pass_rate", "settle": "More."}
@@ -153,11 +153,11 @@ def read(folder: Path, text: str) -> tuple[Claim, ...]:
     return read_claims(file)
 
 
-def log(num_groups: int = 40, **more: object) -> Given:
+def log(num_groups: int = 40, **more: object) -> Answered:
     groups = [
-        group_of([1.0, 0.0, float(place % 2)], step=1 + place % 2, prompt=f"p{place}") for place in range(num_groups)
+        group_of([1.0, 0.0, float(index % 2)], step=1 + index % 2, prompt=f"p{index}") for index in range(num_groups)
     ]
-    return Given(run=run_of(*groups, **more), no_gradients="nobody asked for gradients")
+    return Answered(run=run_of(*groups, **more), no_gradients="nobody asked for gradients")
 
 
 def test_claims_are_read_in_order(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from gradscope.metrics.outcomes.dispersion import estimate_rate_parts
 from gradscope.metrics.sampler import UNDECIDED, UNLIKELY, TokenCell
 from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.rollouts.run import Run
-from tests.diagnostics.claims.made_up_evidence import Given, between, made_up_collected
+from tests.diagnostics.claims.made_up_evidence import Answered, between, collected_of
 from tests.diagnostics.made_up_runs import group_of, run_of, samples
 from tests.diagnostics.rank.tokens.made_up_parts import made_up
 
@@ -54,10 +54,10 @@ def log(
     return run_of(
         *(
             group_of(
-                (rng.random(size) < rate(step, place)).astype(float).tolist(), step=step, prompt=f"{step * new}-{place}"
+                (rng.random(size) < rate(step, index)).astype(float).tolist(), step=step, prompt=f"{step * new}-{index}"
             )
             for step in range(1, steps + 1)
-            for place in range(a_step)
+            for index in range(a_step)
         )
     )
 
@@ -77,13 +77,13 @@ def numbers_of(run: Run) -> SimpleNamespace:
     )
 
 
-def verdicts(judge: Callable[..., Judgement], found: list[SimpleNamespace]) -> list[str]:
-    return [judge(Given(found={"degeneracy": one})).verdict for one in found]
+def verdicts(judge: Callable[..., Judgement], reports: list[SimpleNamespace]) -> list[str]:
+    return [judge(Answered(results={"degeneracy": one})).verdict for one in reports]
 
 
 def by_degeneracy(judge: Callable[..., Judgement], **fields: object) -> Judgement:
     stays = SimpleNamespace(between_prompts=between(0.02, 0.03), between_visits=between(0.0, 0.01))
-    return judge(Given(found={"degeneracy": SimpleNamespace(**{"overdispersion": stays, **fields})}))
+    return judge(Answered(results={"degeneracy": SimpleNamespace(**{"overdispersion": stays, **fields})}))
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,11 @@ def by_degeneracy(judge: Callable[..., Judgement], **fields: object) -> Judgemen
 )
 def test_an_excess_is_above_zero_and_perhaps_a_point(ends: tuple[float, float], verdict: str) -> None:
     shares = {"frac_reward_zero_std": between(0.3, 0.5), "iid_prediction": between(0.1, 0.2)}
-    found = by_degeneracy(dead_beyond_prediction, jensen_gap=between(*ends), **shares)
-    assert found.verdict == verdict
-    assert found.why.startswith("40.0 % [30.0 %, 50.0 %] of the groups are dead; one pass rate for all would give 15.0")
+    judgement = by_degeneracy(dead_beyond_prediction, jensen_gap=between(*ends), **shares)
+    assert judgement.verdict == verdict
+    assert judgement.why.startswith(
+        "40.0 % [30.0 %, 50.0 %] of the groups are dead; one pass rate for all would give 15.0"
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,9 +140,9 @@ def test_a_part_of_the_gap_that_may_be_nothing_is_no_origin() -> None:
 def test_what_is_of_the_visit_is_no_difficulty_of_prompts(stays: Estimate, of_visit: Estimate, verdict: str) -> None:
     parts = SimpleNamespace(between_prompts=between(0.1, 0.2), over_time=between(0.0, 0.05))
     returns = SimpleNamespace(between_prompts=stays, between_visits=of_visit)
-    found = by_degeneracy(excess_from_prompts, gap_decomposition=parts, overdispersion=returns)
-    assert found.verdict == verdict
-    assert ("no prompt returns" in found.why) == (stays is UNKNOWN)
+    judgement = by_degeneracy(excess_from_prompts, gap_decomposition=parts, overdispersion=returns)
+    assert judgement.verdict == verdict
+    assert ("no prompt returns" in judgement.why) == (stays is UNKNOWN)
 
 
 def test_rewards_that_are_not_binary_have_no_gap_and_no_kinds() -> None:
@@ -153,68 +155,68 @@ def test_rewards_that_are_not_binary_have_no_gap_and_no_kinds() -> None:
     }
     half = SimpleNamespace(between_prompts=between(0.1, 0.2), over_time=UNKNOWN)
     for judge in (dead_beyond_prediction, dead_groups_are_failures, excess_from_prompts):
-        found = by_degeneracy(judge, **fields, gap_decomposition=half)
-        assert (found.verdict, found.why) == ("cannot_tell", "The rewards are not binary.")
+        judgement = by_degeneracy(judge, **fields, gap_decomposition=half)
+        assert (judgement.verdict, judgement.why) == ("cannot_tell", "The rewards are not binary.")
     graded = run_of(*(group_of([0.2, 0.7, 0.5], step=step, prompt=prompt) for step in (1, 2) for prompt in "ab"))
-    assert "success threshold" in dead_beyond_prediction(Given(run=graded)).why
+    assert "success threshold" in dead_beyond_prediction(Answered(run=graded)).why
 
 
-def returns(num_dead_again: int, num_prompts: int = 40) -> Given:
+def returns(num_dead_again: int, num_prompts: int = 40) -> Answered:
     """Half the prompts are dead at step 1; so many of them, and half of the others, are dead at step 2."""
     half = num_prompts // 2
-    dead = [place < num_dead_again or half <= place < half + half // 2 for place in range(num_prompts)]
-    first = [group_of([1.0, 1.0 - (place >= half)], step=1, prompt=f"p{place}") for place in range(num_prompts)]
-    again = [group_of([1.0, float(one)], step=2, prompt=f"p{place}") for place, one in enumerate(dead)]
-    return Given(run=run_of(*first, *again))
+    dead = [index < num_dead_again or half <= index < half + half // 2 for index in range(num_prompts)]
+    first = [group_of([1.0, 1.0 - (index >= half)], step=1, prompt=f"p{index}") for index in range(num_prompts)]
+    again = [group_of([1.0, float(one)], step=2, prompt=f"p{index}") for index, one in enumerate(dead)]
+    return Answered(run=run_of(*first, *again))
 
 
 @pytest.mark.parametrize(("dead_again", "verdict"), [(20, "supported"), (10, "cannot_tell"), (0, "contradicted")])
 def test_persistence_is_an_excess_over_the_returns_of_one_step(dead_again: int, verdict: str) -> None:
-    found = dead_groups_return(returns(dead_again))
-    assert (found.verdict, found.null.value) == (verdict, 0.0)
-    assert found.estimate.value == pytest.approx(dead_again / 20 - 0.5)
-    assert "50.0 %" in found.why
-    assert "over 40 returns" in found.why
+    judgement = dead_groups_return(returns(dead_again))
+    assert (judgement.verdict, judgement.null.value) == (verdict, 0.0)
+    assert judgement.estimate.value == pytest.approx(dead_again / 20 - 0.5)
+    assert "50.0 %" in judgement.why
+    assert "over 40 returns" in judgement.why
 
 
 def test_persistence_that_is_small_contradicts() -> None:
     """500 prompts, of whom those that were dead are dead again no more often: the interval ends below 5 points."""
-    found = dead_groups_return(returns(500, 2000))
-    assert found.estimate.value == pytest.approx(0.0)
-    assert found.estimate.high < PERSISTENT
-    assert found.verdict == "contradicted"
+    judgement = dead_groups_return(returns(500, 2000))
+    assert judgement.estimate.value == pytest.approx(0.0)
+    assert judgement.estimate.high < PERSISTENT
+    assert judgement.verdict == "contradicted"
 
 
 @pytest.mark.parametrize(("num_prompts", "verdict"), [(8, "cannot_tell"), (20, "supported")])
 def test_persistence_of_few_prompts_is_not_told(num_prompts: int, verdict: str) -> None:
-    found = dead_groups_return(returns(num_prompts // 2, num_prompts))
-    assert found.verdict == verdict
-    assert ("Fewer than 10 prompts return" in found.why) == (num_prompts == 8)
+    judgement = dead_groups_return(returns(num_prompts // 2, num_prompts))
+    assert judgement.verdict == verdict
+    assert ("Fewer than 10 prompts return" in judgement.why) == (num_prompts == 8)
 
 
 def test_prompts_that_never_come_back_do_not_tell() -> None:
-    found = dead_groups_return(Given(run=log(lambda step, place: 0.3, 0, steps=2)))
-    assert (found.verdict, found.why) == ("cannot_tell", "No prompt comes back.")
+    judgement = dead_groups_return(Answered(run=log(lambda step, index: 0.3, 0, steps=2)))
+    assert (judgement.verdict, judgement.why) == ("cannot_tell", "No prompt comes back.")
     none = returns(0, 2)
     assert "No step has returns after a dead group and after a live one" not in dead_groups_return(none).why
     assert dead_groups_return(none).verdict == "cannot_tell"
 
 
 def test_groups_that_were_all_alive_before_say_nothing_of_dead_ones() -> None:
-    groups = [group_of([1.0, 0.0], step=step, prompt=f"p{place}") for step in (1, 2) for place in range(5)]
-    found = dead_groups_return(Given(run=run_of(*groups)))
-    assert found.why == "No step has returns after a dead group and after a live one."
+    groups = [group_of([1.0, 0.0], step=step, prompt=f"p{index}") for step in (1, 2) for index in range(5)]
+    judgement = dead_groups_return(Answered(run=run_of(*groups)))
+    assert judgement.why == "No step has returns after a dead group and after a live one."
 
 
 def test_a_gain_that_is_gone_at_the_largest_budget_is_compression() -> None:
     """Four of five prompts are found by one sample in eight before, and by each one after; the others by none."""
-    before = {f"p{place}": [float(place % 5 > 0)] * 8 + [0.0] * 56 for place in range(100)}
+    before = {f"p{index}": [float(index % 5 > 0)] * 8 + [0.0] * 56 for index in range(100)}
     after = samples("after", {name: [rewards[0]] * 64 for name, rewards in before.items()})
     comparison = compare_samples(samples("before", before), after, [1, 64, 128], resampling=FEW)
-    found = search_not_capacity(Given(found={"held_out": SimpleNamespace(comparison=comparison)}))
-    assert (found.verdict, found.null.value) == ("supported", 0.0)
-    assert found.estimate.value == pytest.approx(0.0, abs=1e-3)
-    assert found.why.startswith("A gain at the smallest budget")
+    judgement = search_not_capacity(Answered(results={"held_out": SimpleNamespace(comparison=comparison)}))
+    assert (judgement.verdict, judgement.null.value) == ("supported", 0.0)
+    assert judgement.estimate.value == pytest.approx(0.0, abs=1e-3)
+    assert judgement.why.startswith("A gain at the smallest budget")
 
 
 def compared(verdict: str) -> SimpleNamespace:
@@ -223,15 +225,15 @@ def compared(verdict: str) -> SimpleNamespace:
 
 
 def test_expansion_contradicts_and_the_rest_is_open() -> None:
-    for verdict, said in (("capacity expansion", "contradicted"), ("undecided", "cannot_tell")):
-        found = search_not_capacity(Given(found={"held_out": SimpleNamespace(comparison=compared(verdict))}))
-        assert (found.verdict, found.estimate.interval) == (said, (-0.1, 0.1))
+    for verdict, expected in (("capacity expansion", "contradicted"), ("undecided", "cannot_tell")):
+        judgement = search_not_capacity(Answered(results={"held_out": SimpleNamespace(comparison=compared(verdict))}))
+        assert (judgement.verdict, judgement.estimate.interval) == (expected, (-0.1, 0.1))
 
 
 @pytest.mark.parametrize("comparison", [None, SimpleNamespace(rows=[SimpleNamespace(difference=UNKNOWN)])])
 def test_without_a_common_budget_reach_is_not_told(comparison: object) -> None:
-    found = search_not_capacity(Given(found={"held_out": SimpleNamespace(comparison=comparison)}))
-    assert found.why == "No budget is within the samples of every prompt, before and after."
+    judgement = search_not_capacity(Answered(results={"held_out": SimpleNamespace(comparison=comparison)}))
+    assert judgement.why == "No budget is within the samples of every prompt, before and after."
 
 
 SEEDS = range(120)
@@ -239,18 +241,18 @@ LIMIT = 12  # 5 % of 120 is 6, with two and a half standard errors 12
 ONE_RATE = (0.02, 0.3, 0.8)
 
 
-def over_time(step: int, place: int) -> float:
+def over_time(step: int, index: int) -> float:
     return 0.05 + 0.07 * step
 
 
-def only_between(step: int, place: int) -> float:
-    return 0.05 if place % 2 else 0.9
+def only_between(step: int, index: int) -> float:
+    return 0.05 if index % 2 else 0.9
 
 
 @pytest.mark.slow  # a simulation
 @pytest.mark.parametrize("rate", ONE_RATE)
 def test_one_pass_rate_for_all_has_no_excess_and_no_origin(rate: float) -> None:
-    logs = [numbers_of(log(lambda step, place: rate, seed)) for seed in SEEDS]
+    logs = [numbers_of(log(lambda step, index: rate, seed)) for seed in SEEDS]
     assert verdicts(dead_beyond_prediction, logs).count("supported") <= LIMIT
     assert verdicts(excess_from_prompts, logs).count("supported") <= LIMIT
 
@@ -275,21 +277,21 @@ def test_a_pass_rate_that_moves_is_not_taken_for_unequal_prompts() -> None:
 @pytest.mark.parametrize(("rate", "verdict"), [((0.05, 0.2), "supported"), ((0.2, HARD), "cannot_tell")])
 def test_that_dead_groups_mostly_fail_is_said_of_hard_tasks(rate: tuple[float, float], verdict: str) -> None:
     shares = {"frac_all_fail": between(0.5, 0.7), "frac_all_pass": between(0.0, 0.1), "pass_rate": between(*rate)}
-    found = by_degeneracy(dead_groups_are_failures, **shares)
-    assert found.verdict == verdict
-    assert (verdict == "supported") == ("said of hard tasks" not in found.why)
+    judgement = by_degeneracy(dead_groups_are_failures, **shares)
+    assert judgement.verdict == verdict
+    assert (verdict == "supported") == ("said of hard tasks" not in judgement.why)
 
 
 def barrier(rate: Callable[[int, int], float], seed: int, *, size: int = 8) -> Judgement:
-    return all_fail_is_exponential(Given(run=log(rate, seed, steps=8, a_step=40, size=size), resampling=FEW))
+    return all_fail_is_exponential(Answered(run=log(rate, seed, steps=8, a_step=40, size=size), resampling=FEW))
 
 
 def test_one_rate_makes_a_power_and_prompts_that_differ_do_not() -> None:
-    alike = barrier(lambda step, place: 0.3, 0)
+    alike = barrier(lambda step, index: 0.3, 0)
     assert (alike.verdict, alike.estimate.side_of_zero) == ("supported", 0)
     # (1 + .7 + .343 ...) by hand: .7, .7^4 and .7^7; a line would have the mean of the ends
     assert alike.null.value == pytest.approx((0.7 + 0.7**7) / 2 - 0.7**4, abs=0.03)
-    differ = barrier(lambda step, place: 0.02 if place % 2 else 0.6, 0)
+    differ = barrier(lambda step, index: 0.02 if index % 2 else 0.6, 0)
     assert differ.verdict == "contradicted"
     # half at .98, half at .4
     q = [(0.98**n + 0.4**n) / 2 for n in (1, 4, 7)]
@@ -304,63 +306,63 @@ def test_the_curve_is_that_of_all_draws_from_a_group() -> None:
     """C(n - c, N) / C(n, N), by counting the draws themselves."""
     run = run_of(*(group_of(rewards, prompt=f"p{i}") for i, rewards in enumerate([[0, 0, 0, 1], [0, 1, 0, 1]] * 4)))
     draws = {n: np.mean([not any(d) for g in run.groups for d in combinations(g.rewards, n)]) for n in (1, 2, 3)}
-    judged = all_fail_is_exponential(Given(run=run, resampling=FEW))
+    judged = all_fail_is_exponential(Answered(run=run, resampling=FEW))
     assert judged.estimate.value == pytest.approx(draws[2] - (draws[1] * draws[3]) ** 0.5)
 
 
 @pytest.mark.parametrize(
     ("rate", "size", "words"),
     [
-        (lambda step, place: 0.02, 4, "A power and a line are nearly one over these N"),
-        (lambda step, place: 0.5, 2, "A curve needs groups of 3 or more, the smallest has 2"),
+        (lambda step, index: 0.02, 4, "A power and a line are nearly one over these N"),
+        (lambda step, index: 0.5, 2, "A curve needs groups of 3 or more, the smallest has 2"),
     ],
 )
 def test_a_curve_that_tells_nothing_says_why(rate: Callable[[int, int], float], size: int, words: str) -> None:
-    found = barrier(rate, 1, size=size)
-    assert found.verdict == "cannot_tell"
-    assert found.why.startswith(words)
+    judgement = barrier(rate, 1, size=size)
+    assert judgement.verdict == "cannot_tell"
+    assert judgement.why.startswith(words)
 
 
 def test_without_a_threshold_nobody_fails() -> None:
     run = run_of(group_of([0.1, 0.7, 0.3], prompt="a"), group_of([0.2, 0.5, 0.3], prompt="b"))
-    assert all_fail_is_exponential(Given(run=run)).why == "No success threshold is known."
+    assert all_fail_is_exponential(Answered(run=run)).why == "No success threshold is known."
 
 
 @pytest.mark.slow  # a simulation
 def test_a_power_is_seldom_called_another_curve() -> None:
-    found = [barrier(lambda step, place: 0.3, seed).verdict for seed in range(100)]
-    assert found.count("contradicted") <= 5
-    assert found.count("supported") > 60
+    verdicts = [barrier(lambda step, index: 0.3, seed).verdict for seed in range(100)]
+    assert verdicts.count("contradicted") <= 5
+    assert verdicts.count("supported") > 60
 
 
 GROUPS = 8
 
 
 def judged(judge, weighed: dict[int, WeighedTokens], changes: dict[int, TokenChange], missing=None) -> Judgement:
-    found = FollowedTokens(weighed=weighed, changes=changes, missing=missing or {})
-    return judge(Given(found={"followed_tokens": found, "weighed_tokens": weighed}))
+    followed = FollowedTokens(weighed=weighed, changes=changes, missing=missing or {})
+    return judge(Answered(results={"followed_tokens": followed, "weighed_tokens": weighed}))
 
 
 def with_advantages(sign: float, seed: int = 0) -> WeighedTokens:
     """Tokens whose advantages go with their log-probabilities, against them, or with neither."""
-    found, rng = made_up(seed, num_groups=GROUPS).found, np.random.default_rng(seed)
-    own = sign * np.sign(found.tokens.logprobs - np.median(found.tokens.logprobs))
+    weighed, rng = made_up(seed, num_groups=GROUPS).weighed, np.random.default_rng(seed)
+    own = sign * np.sign(weighed.tokens.logprobs - np.median(weighed.tokens.logprobs))
     advantages = own if sign else rng.choice([-1.0, 1.0], len(own))
-    return replace(found, tokens=replace(found.tokens, advantages=advantages))
+    return replace(weighed, tokens=replace(weighed.tokens, advantages=advantages))
 
 
 @pytest.mark.parametrize(("sign", "verdict"), [(1.0, "supported"), (0.0, "cannot_tell"), (-1.0, "contradicted")])
 def test_likely_tokens_are_rewarded_where_both_vary_together(sign: float, verdict: str) -> None:
     steps = {step: with_advantages(sign, seed=step) for step in (1, 6)}
-    found = judged(likely_are_rewarded, steps, {})
-    assert (found.verdict, found.null.value, found.steps) == (verdict, 0.0, (1, 6))
+    judgement = judged(likely_are_rewarded, steps, {})
+    assert (judgement.verdict, judgement.null.value, judgement.steps) == (verdict, 0.0, (1, 6))
     parts = [np.cov(one.tokens.logprobs, one.tokens.advantages, bias=True)[0, 1] for one in steps.values()]
-    assert found.estimate.value == pytest.approx(np.mean(parts))  # steps of as many tokens
-    assert found.why == "Over 288 tokens of 16 groups, each beside the means of its own step."
+    assert judgement.estimate.value == pytest.approx(np.mean(parts))  # steps of as many tokens
+    assert judgement.why == "Over 288 tokens of 16 groups, each beside the means of its own step."
 
 
-def later(found: WeighedTokens, change: float, seed: int = 0) -> TokenChange:
-    noise = np.random.default_rng(seed).normal(size=len(found.tokens.groups))
+def later(weighed: WeighedTokens, change: float, seed: int = 0) -> TokenChange:
+    noise = np.random.default_rng(seed).normal(size=len(weighed.tokens.groups))
     return TokenChange(first=4, last=9, logprobs=np.zeros(len(noise)), entropies=change + 0.1 * noise)
 
 
@@ -380,25 +382,27 @@ def test_the_entropy_falls_where_likely_tokens_are_rewarded(sign: float, change:
     weighed = {step: with_advantages(sign, seed=seed) for step, seed in ((5, 1), (10, 6))}
     weighed = {step: replace(one, products=np.zeros_like(one.products)) for step, one in weighed.items()}
     changes = {step: later(one, change, seed=step) for step, one in weighed.items()}
-    found = judged(changes_as_predicted, weighed, changes)
-    assert (found.verdict, found.null.value, found.steps) == (verdict, 0.0, (5, 10))
-    assert found.estimate.value == pytest.approx(np.mean([one.entropies.mean() for one in changes.values()]))
-    assert "which are 2 of the 10 between the checkpoints" in found.why
+    judgement = judged(changes_as_predicted, weighed, changes)
+    assert (judgement.verdict, judgement.null.value, judgement.steps) == (verdict, 0.0, (5, 10))
+    assert judgement.estimate.value == pytest.approx(np.mean([one.entropies.mean() for one in changes.values()]))
+    assert "which are 2 of the 10 between the checkpoints" in judgement.why
 
 
 def test_steps_without_later_weights_are_left_out() -> None:
     weighed = {5: with_advantages(1.0), 10: with_advantages(-1.0)}
-    found = judged(changes_as_predicted, weighed, {5: later(weighed[5], -0.5)}, {10: "no weights"})
-    assert (found.verdict, found.steps) == ("supported", (5,))
+    judgement = judged(changes_as_predicted, weighed, {5: later(weighed[5], -0.5)}, {10: "no weights"})
+    assert (judgement.verdict, judgement.steps) == ("supported", (5,))
 
 
 def test_without_tokens_or_later_weights_nobody_can_tell() -> None:
     for judge in (likely_are_rewarded, changes_as_predicted):
         assert judged(judge, {}, {}).why == f"{NO_TOKENS}."
         with pytest.raises(InputError, match="nobody asked"):
-            judge(Given(no_gradients="nobody asked"))
-    found = judged(changes_as_predicted, {5: with_advantages(1.0)}, {}, {5: "no weights after its update are on disk"})
-    assert (found.verdict, found.why) == ("cannot_tell", "No weights after its update are on disk.")
+            judge(Answered(no_gradients="nobody asked"))
+    judgement = judged(
+        changes_as_predicted, {5: with_advantages(1.0)}, {}, {5: "no weights after its update are on disk"}
+    )
+    assert (judgement.verdict, judgement.why) == ("cannot_tell", "No weights after its update are on disk.")
 
 
 def of_step(shares: list[float], *, step: int = 1, kind: TokenCell = UNDECIDED, scale: float = 1.0) -> KindEnergy:
@@ -415,7 +419,7 @@ def of_step(shares: list[float], *, step: int = 1, kind: TokenCell = UNDECIDED, 
 
 
 def judge_tokens(*energies: KindEnergy, kind: TokenCell = UNDECIDED) -> Judgement:
-    return holds_most(kind)(Given(found={"gradients": {"token": made_up_collected(energies=list(energies))}}))
+    return holds_most(kind)(Answered(results={"gradients": {"token": collected_of(energies=list(energies))}}))
 
 
 @pytest.mark.parametrize(
@@ -429,22 +433,23 @@ def judge_tokens(*energies: KindEnergy, kind: TokenCell = UNDECIDED) -> Judgemen
     ],
 )
 def test_most_is_half_of_the_energy(shares: list[float], verdict: str) -> None:
-    found = judge_tokens(of_step(shares), of_step([0.0] * len(shares), kind=UNLIKELY))
+    judgement = judge_tokens(of_step(shares), of_step([0.0] * len(shares), kind=UNLIKELY))
     assert MOST == 0.5
-    assert found.verdict == verdict
+    assert judgement.verdict == verdict
     weights = np.arange(1.0, len(shares) + 1)
-    assert found.estimate == ratio_over_groups(weights * shares, weights)
-    assert found.null.value == pytest.approx(0.2)
-    assert found.steps == (1,)
+    assert judgement.estimate == ratio_over_groups(weights * shares, weights)
+    assert judgement.null.value == pytest.approx(0.2)
+    assert judgement.steps == (1,)
 
 
 def test_groups_of_all_steps_count_by_their_energy() -> None:
-    found = judge_tokens(of_step([0.9] * 3), of_step([0.1, 0.11, 0.12], step=6, scale=100.0))
-    assert found.verdict == "contradicted"
-    assert found.estimate.num_units == 6
-    assert found.steps == (1, 6)
+    judgement = judge_tokens(of_step([0.9] * 3), of_step([0.1, 0.11, 0.12], step=6, scale=100.0))
+    assert judgement.verdict == "contradicted"
+    assert judgement.estimate.num_units == 6
+    assert judgement.steps == (1, 6)
     assert (
-        found.why == "Such tokens are 20.0 % of those of 6 groups at 2 steps; groups weigh as much as they have energy."
+        judgement.why
+        == "Such tokens are 20.0 % of those of 6 groups at 2 steps; groups weigh as much as they have energy."
     )
 
 
@@ -454,35 +459,35 @@ def test_without_such_tokens_or_steps_nobody_can_tell() -> None:
     assert none.why == "No token of probability below 0.25 has a gradient."
     assert judge_tokens().why == "No step has a gradient and a logged advantage of every token."
     with pytest.raises(InputError, match="nobody asked"):
-        holds_most(UNDECIDED)(Given(no_gradients="nobody asked"))
+        holds_most(UNDECIDED)(Answered(no_gradients="nobody asked"))
 
 
 def moved(slope: float, *, seed: int = 0, signs: bool = True, missing: dict[int, str] | None = None) -> Judgement:
     """Two steps whose tokens moved by as much as their advantage, plus noise."""
     rng, weighed, changes = np.random.default_rng(seed), {}, {}
     for step in (1, 6):
-        found = made_up(step, num_groups=8).found
-        advantages = rng.choice([-1.0, 1.0], len(found.tokens.groups)) if signs else np.ones(len(found.tokens.groups))
-        weighed[step] = replace(found, tokens=replace(found.tokens, advantages=advantages))
-        own = slope * advantages + 0.1 * found.tokens.logprobs + 0.1 * rng.normal(size=len(advantages))
+        drawn = made_up(step, num_groups=8).weighed
+        advantages = rng.choice([-1.0, 1.0], len(drawn.tokens.groups)) if signs else np.ones(len(drawn.tokens.groups))
+        weighed[step] = replace(drawn, tokens=replace(drawn.tokens, advantages=advantages))
+        own = slope * advantages + 0.1 * drawn.tokens.logprobs + 0.1 * rng.normal(size=len(advantages))
         changes[step] = TokenChange(first=step - 1, last=step + 4, logprobs=own, entropies=0.0 * own)
-    given = FollowedTokens(weighed=weighed, changes={} if missing else changes, missing=missing or {})
-    return moves_as_asked(Given(found={"followed_tokens": given}))
+    followed = FollowedTokens(weighed=weighed, changes={} if missing else changes, missing=missing or {})
+    return moves_as_asked(Answered(results={"followed_tokens": followed}))
 
 
 @pytest.mark.parametrize(("slope", "verdict"), [(0.2, "supported"), (0.0, "cannot_tell"), (-0.2, "contradicted")])
 def test_tokens_move_as_asked_where_like_ones_part_by_their_advantage(slope: float, verdict: str) -> None:
-    found = moved(slope)
-    assert (found.verdict, found.null.value, found.steps) == (verdict, 0.0, (1, 6))
-    assert found.estimate.value == pytest.approx(2 * slope, abs=0.03)
-    assert "over 288 tokens of 16 groups; updates on other prompts lie between the two" in found.why
+    judgement = moved(slope)
+    assert (judgement.verdict, judgement.null.value, judgement.steps) == (verdict, 0.0, (1, 6))
+    assert judgement.estimate.value == pytest.approx(2 * slope, abs=0.03)
+    assert "over 288 tokens of 16 groups; updates on other prompts lie between the two" in judgement.why
 
 
 def test_where_no_tokens_can_be_compared_nobody_can_tell() -> None:
     assert moved(0.2, signs=False).why == "No tokens of positive and of negative advantage are of like probability."
     assert moved(0.2, missing={1: "no weights"}).why == "No weights."
     none = FollowedTokens(weighed={}, changes={}, missing={})
-    found = moves_as_asked(Given(found={"followed_tokens": none}))
-    assert (found.verdict, found.why) == ("cannot_tell", f"{NO_TOKENS}.")
+    judgement = moves_as_asked(Answered(results={"followed_tokens": none}))
+    assert (judgement.verdict, judgement.why) == ("cannot_tell", f"{NO_TOKENS}.")
     with pytest.raises(InputError, match="nobody asked"):
-        moves_as_asked(Given(no_gradients="nobody asked"))
+        moves_as_asked(Answered(no_gradients="nobody asked"))

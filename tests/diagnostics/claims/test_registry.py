@@ -5,7 +5,7 @@ from dataclasses import fields
 from gradscope.diagnostics.claims.evidence import Claim
 from gradscope.diagnostics.claims.measure import claims_of
 from gradscope.diagnostics.claims.registry import CLAIMS
-from tests.diagnostics.claims.made_up_evidence import Given
+from tests.diagnostics.claims.made_up_evidence import Answered
 
 
 def test_every_claim_says_everything_and_has_a_name_of_its_own() -> None:
@@ -27,7 +27,7 @@ def test_the_topics_are_those_of_the_sources() -> None:
 
 def test_a_log_of_two_rollouts_tells_nothing() -> None:
     """No claim fails on it either: each lacks something, and says what."""
-    rows = claims_of(Given(no_gradients="no weights are on disk")).claims
+    rows = claims_of(Answered(no_gradients="no weights are on disk")).claims
     assert [row.name for row in rows] == [claim.name for claim in CLAIMS]
     assert {row.verdict for row in rows} == {"cannot_tell"}
     assert all(not row.why[0].islower() and row.why.endswith(".") and not row.why.endswith("..") for row in rows)

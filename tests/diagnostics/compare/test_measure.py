@@ -87,8 +87,8 @@ def test_the_least_detectable_difference_is_found_as_often_as_it_says() -> None:
     rng = np.random.default_rng(2)
     (pair,) = judged([pair_of(rng.normal(size=10))])
     least = pair.least_detectable.value / pair.spread
-    found = [judged([pair_of(rng.normal(least, 1.0, 10))])[0].verdict == "decides" for _ in range(200)]
-    assert np.mean(found) == pytest.approx(0.8, abs=0.1)
+    decided = [judged([pair_of(rng.normal(least, 1.0, 10))])[0].verdict == "decides" for _ in range(200)]
+    assert np.mean(decided) == pytest.approx(0.8, abs=0.1)
 
 
 def make(folder: Path, **settings: Any) -> Path:
@@ -111,8 +111,8 @@ def test_gradients_are_those_of_the_common_steps(runs: tuple[Path, Path]) -> Non
         ranks = [point.effective_rank.value for point in report.curve]
         assert cell.metrics["effective_rank"].value == pytest.approx(np.mean(np.array(ranks, dtype=float)))
         noise = [update.signal_to_noise.value for update in report.formulations if update.advantage == "logged"]
-        known = [value for value in noise if value is not None]
-        assert cell.metrics["signal_to_noise"].value == pytest.approx(np.mean(known))
+        defined = [value for value in noise if value is not None]
+        assert cell.metrics["signal_to_noise"].value == pytest.approx(np.mean(defined))
     pairs = {pair.metric: pair for pair in comparison.pairs}
     first, second = (cell.metrics["effective_rank"].value for cell in comparison.cells)
     assert first is not None

@@ -87,22 +87,24 @@ def differences(comparison: Comparison) -> dict[str, float | None]:
 def test_two_logs_of_another_reader_are_compared(tmp_path: Path) -> None:
     low = write_log(tmp_path / "low" / "log.jsonl", [[0, 0, 0, 0], [1, 0, 0, 0]])
     high = write_log(tmp_path / "high" / "log.jsonl", [[1, 0, 0, 1], [1, 1, 1, 1]])
-    found = compare_runs(low, high)
-    assert [(cell.name, cell.advantage) for cell in found.cells] == [
+    report = compare_runs(low, high)
+    assert [(cell.name, cell.advantage) for cell in report.cells] == [
         ("low/log.jsonl", "unknown"),
         ("high/log.jsonl", "unknown"),
     ]
-    assert {pair.changed for pair in found.pairs} == {"run"}
-    assert differences(found) == {
+    assert {pair.changed for pair in report.pairs} == {"run"}
+    assert differences(report) == {
         "train_reward": pytest.approx(0.75 - 0.125),
         "reward_drawdown": 0.0,
         "mean_frac_reward_zero_std": 0.0,
     }
-    assert found.source.recognized == "2 runs (generic)"
-    assert found.source.files == (str(low), str(high))
-    assert found.findings[0] == "No difference between low/log.jsonl and high/log.jsonl is beyond chance (2 looked at)."
-    assert "do not cover other seeds" in found.findings[1]
-    assert found.findings[2:] == ("2 of 2 prompts are in both.",)
+    assert report.source.recognized == "2 runs (generic)"
+    assert report.source.files == (str(low), str(high))
+    assert (
+        report.findings[0] == "No difference between low/log.jsonl and high/log.jsonl is beyond chance (2 looked at)."
+    )
+    assert "do not cover other seeds" in report.findings[1]
+    assert report.findings[2:] == ("2 of 2 prompts are in both.",)
 
 
 def test_trl_runs_are_compared_alone_and_in_a_folder(tmp_path: Path) -> None:
@@ -116,12 +118,12 @@ def test_trl_runs_are_compared_alone_and_in_a_folder(tmp_path: Path) -> None:
 
 def test_a_log_beside_a_run_of_ours_is_not_told_to_differ_in_what_it_does_not_state(tmp_path: Path) -> None:
     ours, log = write_run(tmp_path / "ours", heldout_prompts=0), write_log(tmp_path / "log.jsonl", [[0, 1]] * 4)
-    found = compare_runs(ours, log)
-    assert differences(found)["train_reward"] == pytest.approx(0.0)
-    assert found.source.recognized == "2 runs (gradscope, generic)"
-    assert {pair.changed for pair in found.pairs} == {"run"}
-    assert any("Unknown whether they differ in what one of them does not state: " in one for one in found.findings)
-    assert compare_table(found)
+    report = compare_runs(ours, log)
+    assert differences(report)["train_reward"] == pytest.approx(0.0)
+    assert report.source.recognized == "2 runs (gradscope, generic)"
+    assert {pair.changed for pair in report.pairs} == {"run"}
+    assert any("Unknown whether they differ in what one of them does not state: " in one for one in report.findings)
+    assert compare_table(report)
 
 
 @pytest.mark.parametrize("scale", [10.0, -3.0])
@@ -138,10 +140,10 @@ def test_logs_without_whole_rewards_and_unreadable_ones_are_left_out(tmp_path: P
     good = [write_log(tmp_path / f"{name}.jsonl", [[0, 1]]) for name in "ab"]
     bare = tmp_path / "bare.jsonl"
     bare.write_text('{"prompt_id": "p", "step": 1, "reward": null}\n{"prompt_id": "p", "step": 1, "reward": 1}\n')
-    found = compare_runs(*good, bare, tmp_path / "nowhere")
-    assert found.left_out[str(bare)] == "no group has all its rewards"
-    assert "There is no file or folder" in found.left_out[str(tmp_path / "nowhere")]
-    assert len(found.cells) == 2
+    report = compare_runs(*good, bare, tmp_path / "nowhere")
+    assert report.left_out[str(bare)] == "no group has all its rewards"
+    assert "There is no file or folder" in report.left_out[str(tmp_path / "nowhere")]
+    assert len(report.cells) == 2
 
 
 def test_logs_that_tell_settings_and_seed_are_cells_and_pairs(tmp_path: Path) -> None:
@@ -168,9 +170,9 @@ def replace_log(run: ComparedRun, *, rate: float, seed: int) -> ComparedRun:
 def test_runs_of_one_cell_are_seeds_and_no_pair(tmp_path: Path) -> None:
     for seed in (0, 1):
         write_run(tmp_path / f"{seed}", seed=seed)
-    found = compare_runs(tmp_path)
-    assert [cell.runs for cell in found.cells] == [("0", "1")]
-    assert not found.pairs
+    report = compare_runs(tmp_path)
+    assert [cell.runs for cell in report.cells] == [("0", "1")]
+    assert not report.pairs
 
 
 LOGS = REPOSITORY / "fixtures" / "logs"
@@ -201,16 +203,16 @@ def as_verl(folder: Path, rows: list[tuple[int, str, float]]) -> Path:
     return folder
 
 
-def said(found: Comparison) -> str:
-    return "\n".join(found.findings)
+def sentences(report: Comparison) -> str:
+    return "\n".join(report.findings)
 
 
 def test_a_prompt_is_the_same_whichever_reader_read_it_and_whatever_template_is_around_it(tmp_path: Path) -> None:
     rows = rewards(0.5, 0)
-    found = compare_runs(as_generic(tmp_path / "log.jsonl", rows), as_verl(tmp_path / "verl", rows))
-    assert "12 of 12 prompts are in both." in said(found)
-    assert found.findings[0] == "No difference between log.jsonl and verl is beyond chance (2 looked at)."
-    assert all(pair.within_runs in (None, Estimate.exact(0.0, num_units=12)) for pair in found.pairs)
+    report = compare_runs(as_generic(tmp_path / "log.jsonl", rows), as_verl(tmp_path / "verl", rows))
+    assert "12 of 12 prompts are in both." in sentences(report)
+    assert report.findings[0] == "No difference between log.jsonl and verl is beyond chance (2 looked at)."
+    assert all(pair.within_runs in (None, Estimate.exact(0.0, num_units=12)) for pair in report.pairs)
     tables = [reward_table(read_run(LOGS / name, rewards_only=True).groups) for name in ("ms_swift", "generic.csv")]
     assert "2+2=?" in set.intersection(*map(set, prompt_names(tables)))
 
@@ -232,22 +234,22 @@ def test_resampling_the_same_prompts_together_misses_as_often_as_it_says_and_is_
         missed += together.side_of_zero != 0
         widths.append(together.ends[1] - together.ends[0])
     assert missed <= 5  # more have a chance of 2 in 1,000
-    others = [(s, f"other {q}", r) for s, q, r in rewards(0.5, 1)]
-    _, apart = within(logs[0], as_generic(tmp_path / "other.jsonl", others))["train_reward"]
+    rest = [(s, f"other {q}", r) for s, q, r in rewards(0.5, 1)]
+    _, apart = within(logs[0], as_generic(tmp_path / "other.jsonl", rest))["train_reward"]
     assert apart is not None
     assert apart.ends[1] - apart.ends[0] > 2 * max(widths)
 
 
 def test_the_second_named_run_minus_the_first_at_the_steps_that_both_have(tmp_path: Path) -> None:
     low, high = rewards(0.4, 0), rewards(0.6, 1, num_steps=9)
-    one, other = as_generic(tmp_path / "z.jsonl", low), as_generic(tmp_path / "a.jsonl", high)
-    forth, back = within(one, other)["train_reward"][1], within(other, one)["train_reward"][1]
+    first, other = as_generic(tmp_path / "z.jsonl", low), as_generic(tmp_path / "a.jsonl", high)
+    forth, back = within(first, other)["train_reward"][1], within(other, first)["train_reward"][1]
     common = np.mean([r for s, _, r in high if s <= 4]) - np.mean([r for _, _, r in low])
     assert forth is not None
     assert back is not None
     assert forth.value == pytest.approx(common)
     assert back.value == pytest.approx(-common)
-    assert compare_runs(one, other).findings[0].startswith("a.jsonl beside z.jsonl: mean reward +0.2")
+    assert compare_runs(first, other).findings[0].startswith("a.jsonl beside z.jsonl: mean reward +0.2")
 
 
 def test_metrics_alone_have_intervals_over_their_steps(tmp_path: Path) -> None:
@@ -256,9 +258,9 @@ def test_metrics_alone_have_intervals_over_their_steps(tmp_path: Path) -> None:
     for name, mean in (("a", 0.2), ("b", 0.6)):
         rows = [{"step": s, "reward": mean + 0.05 * rng.normal(), "frac_reward_zero_std": 0.5} for s in range(1, 41)]
         logs.append(write_lines(tmp_path / f"{name}.jsonl", *rows))
-    found = compare_runs(*logs)
-    assert found.findings[0].startswith("b.jsonl beside a.jsonl: mean reward +0.4")
-    assert "These intervals resample the steps of the two runs" in said(found)
+    report = compare_runs(*logs)
+    assert report.findings[0].startswith("b.jsonl beside a.jsonl: mean reward +0.4")
+    assert "These intervals resample the steps of the two runs" in sentences(report)
 
 
 def test_samples_are_sent_to_passk_and_an_unusable_log_has_its_own_hint() -> None:
@@ -272,11 +274,11 @@ def test_samples_are_sent_to_passk_and_an_unusable_log_has_its_own_hint() -> Non
 
 def test_mean_rewards_of_other_functions_are_no_difference(tmp_path: Path, shared_data: Path) -> None:
     runs = shared_data / "runs"
-    found = compare_runs(runs / "verl_sample" / "v1" / "rollout", runs / "verl_sample" / "legacy" / "rollout")
-    assert "Their rewards are of other functions, so mean rewards are in two units." in said(found)
-    told = compare_runs(runs / "trl_full" / "run", runs / "trl_lora" / "run").findings[0]
-    assert told.startswith("trl_lora/run beside trl_full/run: groups without a gradient +26.3 [")
-    assert told.endswith("] points, which is beyond chance.")
+    report = compare_runs(runs / "verl_sample" / "v1" / "rollout", runs / "verl_sample" / "legacy" / "rollout")
+    assert "Their rewards are of other functions, so mean rewards are in two units." in sentences(report)
+    sentence = compare_runs(runs / "trl_full" / "run", runs / "trl_lora" / "run").findings[0]
+    assert sentence.startswith("trl_lora/run beside trl_full/run: groups without a gradient +26.3 [")
+    assert sentence.endswith("] points, which is beyond chance.")
 
 
 def test_what_a_recorder_wrote_of_a_script_is_a_run(tmp_path: Path) -> None:
@@ -289,9 +291,9 @@ def test_what_a_recorder_wrote_of_a_script_is_a_run(tmp_path: Path) -> None:
             groups = [group_of(of_group, prompt=f"p{n}", step=step) for n, of_group in enumerate(rows)]
             write_step_rollouts(folder, step, groups)
         logs.append(folder)
-    found = compare_runs(*logs)
-    assert {pair.metric: pair.difference.value for pair in found.pairs}["train_reward"] == pytest.approx(-0.25)
-    assert "2 of 2 prompts are in both." in said(found)
+    report = compare_runs(*logs)
+    assert {pair.metric: pair.difference.value for pair in report.pairs}["train_reward"] == pytest.approx(-0.25)
+    assert "2 of 2 prompts are in both." in sentences(report)
 
 
 CHANCES = {"low": 0.3, "high": 0.6}
@@ -320,29 +322,29 @@ def test_the_interval_is_around_the_difference_of_the_table(
     tmp_path: Path, sizes: tuple[int, ...], scale: float, seed: int
 ) -> None:
     logs = [
-        write_pair(tmp_path / f"{name}.jsonl", chance, sizes=sizes, seed=seed + place, scale=scale)
-        for place, (name, chance) in enumerate(CHANCES.items())
+        write_pair(tmp_path / f"{name}.jsonl", chance, sizes=sizes, seed=seed + index, scale=scale)
+        for index, (name, chance) in enumerate(CHANCES.items())
     ]
-    found = within(*logs)
+    pairs = within(*logs)
     for metric in ("train_reward", "mean_frac_reward_zero_std"):
-        pair, estimate = found[metric]
+        pair, estimate = pairs[metric]
         assert estimate is not None
         assert estimate.value == pytest.approx(pair.difference.value, abs=1e-12)
         assert estimate.num_units == 10
         assert pair.difference.interval is None
         assert pair.verdict == ("differ" if estimate.side_of_zero else "open")
-    _, reward = found["train_reward"]
+    _, reward = pairs["train_reward"]
     assert reward is not None
     assert reward.side_of_zero == 1  # high minus low
     assert reward.ends[1] - reward.ends[0] < scale * 0.25
-    assert found["reward_drawdown"][1] is None
+    assert pairs["reward_drawdown"][1] is None
 
 
 def test_the_interval_covers_as_often_as_it_says(tmp_path: Path) -> None:
     """Prompts of the same chance: of 20 pairs of runs one leaves zero out."""
     missed = 0
     for seed in range(20):
-        logs = [write_pair(tmp_path / f"{name}.jsonl", 0.5, seed=2 * seed + place) for place, name in enumerate("ab")]
+        logs = [write_pair(tmp_path / f"{name}.jsonl", 0.5, seed=2 * seed + index) for index, name in enumerate("ab")]
         _, estimate = within(*logs)["train_reward"]
         assert estimate is not None
         missed += estimate.side_of_zero != 0

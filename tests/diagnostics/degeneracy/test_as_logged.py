@@ -17,7 +17,7 @@ from gradscope.estimate import Estimate
 from gradscope.results.degeneracy import BehindFilter
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
-from tests.diagnostics.made_up_runs import group_of, run_of, said
+from tests.diagnostics.made_up_runs import findings_of, group_of, run_of
 
 
 def metrics_alone(shares: dict[int, float], **more: float) -> Run:
@@ -78,7 +78,7 @@ def test_one_reward_function_needs_rollouts() -> None:
 
 EVICTED = "training/filter_groups/evicted_samples"
 SURPLUS = "training/filter_groups/discarded_surplus_samples"
-ZERO, ONE = "rollout/dynamic_filter/drop_zero_std_0.0", "rollout/dynamic_filter/drop_zero_std_1.0"
+ZERO, ONES = "rollout/dynamic_filter/drop_zero_std_0.0", "rollout/dynamic_filter/drop_zero_std_1.0"
 
 
 def logged(format: str, metrics: Mapping[int, Mapping[str, float]]) -> Run:
@@ -92,7 +92,7 @@ def logged(format: str, metrics: Mapping[int, Mapping[str, float]]) -> Run:
     return replace(run, source=replace(run.source, format=format))
 
 
-def found(format: str, metrics: Mapping[int, Mapping[str, float]], reward: str | None = None) -> BehindFilter:
+def filtered(format: str, metrics: Mapping[int, Mapping[str, float]], reward: str | None = None) -> BehindFilter:
     return degeneracy_of_run(logged(format, metrics), reward=reward).behind_filter
 
 
@@ -101,7 +101,7 @@ def found(format: str, metrics: Mapping[int, Mapping[str, float]], reward: str |
     [
         ("verl", {1: {EVICTED: 6.0, SURPLUS: 2.0}, 2: {"actor/grad_norm": 1.0}}, [12, 4], [7, 1]),
         ("verl", {1: {EVICTED: 6.0}, 2: {EVICTED: 1.0, "training/off_policy/evicted_samples": 0.0}}, [10, 5], [7, 2]),
-        ("slime", {1: {ZERO: 3.0, ONE: 2.0}, 2: {"rollout/reward": 0.5}}, [9, 4], [6, 1]),
+        ("slime", {1: {ZERO: 3.0, ONES: 2.0}, 2: {"rollout/reward": 0.5}}, [9, 4], [6, 1]),
         (
             "open-instruct",
             {step: {"batch/filtered_prompts": 12.0, "batch/total_prompts": 4.0} for step in (1, 2)},
@@ -119,7 +119,7 @@ def found(format: str, metrics: Mapping[int, Mapping[str, float]], reward: str |
 def test_each_trainers_counters_give_the_share_at_each_step_and_overall(
     format: str, metrics: Mapping[int, Mapping[str, float]], sampled: list[int], dead: list[int]
 ) -> None:
-    behind = found(format, metrics)
+    behind = filtered(format, metrics)
     assert [(row.step, row.num_sampled, row.num_dead) for row in behind.by_step] == list(
         zip((1, 2), sampled, dead, strict=True)
     )
@@ -151,14 +151,14 @@ def test_each_trainers_counters_give_the_share_at_each_step_and_overall(
 def test_what_the_counters_do_not_tell_is_undefined(
     format: str, metrics: Mapping[int, Mapping[str, float]], reason: str
 ) -> None:
-    behind = found(format, metrics)
+    behind = filtered(format, metrics)
     assert behind.frac_zero_std_sampled.undefined == reason
     assert (behind.num_sampled, behind.num_dead) == (None, None)
-    assert "Behind the filter" not in said(degeneracy_of_run(logged(format, metrics)))
+    assert "Behind the filter" not in findings_of(degeneracy_of_run(logged(format, metrics)))
 
 
 def test_one_reward_function_is_not_what_the_filter_looked_at() -> None:
-    behind = found("verl", {1: {EVICTED: 6.0}}, reward="right")
+    behind = filtered("verl", {1: {EVICTED: 6.0}}, reward="right")
     assert behind.frac_zero_std_sampled.undefined == as_logged.NOT_THE_REWARD
 
 
@@ -169,7 +169,7 @@ def test_a_step_that_cannot_be_told_is_left_out_and_said() -> None:
     assert (
         "Behind the filter: of 10 groups that were sampled 7 (70.0 %) gave no gradient, by the log's count of dropped "
         "groups, at the 1 of 2 steps that tell; the 25.0 % above is of those that were kept."
-    ) in said(report)
+    ) in findings_of(report)
 
 
 @pytest.mark.slow
@@ -179,7 +179,7 @@ def test_the_interval_is_over_steps_and_holds_the_share_of_the_policy() -> None:
     for seed in range(40):
         rng = np.random.default_rng(seed)
         dropped = rng.negative_binomial(6, 0.3, size=30)
-        groups = [group_of([0, 1], step=step, prompt=f"{step}-{place}") for step in range(30) for place in range(6)]
+        groups = [group_of([0, 1], step=step, prompt=f"{step}-{index}") for step in range(30) for index in range(6)]
         run = run_of(*groups, metrics={step: {EVICTED: float(number)} for step, number in enumerate(dropped)})
         share = degeneracy_of_run(replace(run, source=replace(run.source, format="verl"))).behind_filter
         low, high = share.frac_zero_std_sampled.ends

@@ -21,7 +21,7 @@ from gradscope.rollouts.groups import RewardTable, RolloutGroup
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import TrainerSettings
-from tests.diagnostics.made_up_runs import beta_run, group_of, run_of, said, two_steps, with_rewards, with_tokens
+from tests.diagnostics.made_up_runs import beta_run, findings_of, group_of, run_of, two_steps, with_rewards, with_tokens
 from tests.rollouts.readers.lines import write_lines
 
 RUN = run_of(
@@ -89,12 +89,12 @@ def test_a_million_prompts_are_arrays() -> None:
         reward=np.tile([0.0, 1.0, 1.0, 1.0], number // 2),
     )
     start = time.process_time()
-    found = measure_prompts(
+    prompts = measure_prompts(
         GroupRewards(table=table, values=table.reward, num_singletons=0, num_incomplete=0), 1.0, None
     )
     seconds = time.process_time() - start
-    assert (found.counts.never, found.counts.always, found.counts.live) == (0, number // 2, number // 2)
-    assert len(found.rows) == number
+    assert (prompts.counts.never, prompts.counts.always, prompts.counts.live) == (0, number // 2, number // 2)
+    assert len(prompts.rows) == number
     assert seconds < 20, "a second or two: rows are made when somebody asks for them"
 
 
@@ -104,9 +104,9 @@ REWARDS = {"openai/gsm8k": (1.0, 0.0), "code": (0.0, 0.0)}  # two prompts of the
 def rows(*names: str, **further: Any) -> list[dict[str, Any]]:
     """A row a rollout: step, prompt, reward and environment, under these names."""
     return [
-        {**dict(zip(names, (1, f"{environment}?{place}", reward, environment), strict=True)), **further}
+        {**dict(zip(names, (1, f"{environment}?{index}", reward, environment), strict=True)), **further}
         for environment, rewards in REWARDS.items()
-        for place in range(2)
+        for index in range(2)
         for reward in rewards
     ]
 
@@ -254,7 +254,7 @@ def test_cost_of_a_hand_worked_run() -> None:
 
 
 def test_signal_lost_why_and_what_next_are_said() -> None:
-    text = said(degeneracy_of_run(with_tokens(beta_run())))
+    text = findings_of(degeneracy_of_run(with_tokens(beta_run())))
     assert "Signal lost: " in text
     assert re.search(r"% of completion tokens; of \d+ rollouts a step", text)
     assert "Chance does not explain them" in text
@@ -276,8 +276,9 @@ def test_generation_time_of_dead_groups_where_rollouts_are_timed(tmp_path: Path)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     report = measure_degeneracy(path)
     assert report.starvation.frac_generation_time.value == pytest.approx(6 / 8)
-    assert "Signal lost: 50.0 % of rollouts and 75.0 % of generation time; of 4 rollouts a step 2 count." in said(
-        report
+    assert (
+        "Signal lost: 50.0 % of rollouts and 75.0 % of generation time; of 4 rollouts a step 2 count."
+        in findings_of(report)
     )
     path.write_text("".join(json.dumps(row) + "\n" for row in [*rows[:3], {"group_id": "b", "reward": 0}]))
     unknown = measure_degeneracy(path).starvation.frac_generation_time
@@ -287,7 +288,7 @@ def test_generation_time_of_dead_groups_where_rollouts_are_timed(tmp_path: Path)
 def test_a_log_without_life_cannot_be_resampled() -> None:
     report = degeneracy_of_run(run_of(group_of([0, 0], prompt="a"), group_of([0, 0], prompt="b")))
     assert "no group is alive" in report.starvation.resampling_factor.undefined
-    assert "Resampling dead groups would not help" in said(report)
+    assert "Resampling dead groups would not help" in findings_of(report)
 
 
 def test_every_formulation_is_weighed() -> None:

@@ -2,7 +2,7 @@ import pytest
 
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.errors import UsageError
-from tests.diagnostics.made_up_runs import beta_run, group_of, run_of, said, two_steps, with_tokens
+from tests.diagnostics.made_up_runs import beta_run, findings_of, group_of, run_of, two_steps, with_tokens
 
 
 def test_histogram_shows_the_ends_and_adds_up() -> None:
@@ -62,17 +62,17 @@ def test_target_names_a_size_and_an_amount_of_resampling() -> None:
     below = degeneracy_of_run(run, group_sizes=(larger.group_size - 1,)).by_group_size[-1]
     assert below.degeneracy.value > 0.3
     assert resampling.rollouts_per_group.value == pytest.approx(8 * 0.7 / (1 - dead))
-    assert f"At most 30.0 % dead groups: G = {larger.group_size} (forecast" in said(report)
+    assert f"At most 30.0 % dead groups: G = {larger.group_size} (forecast" in findings_of(report)
 
 
 def test_target_may_be_reached_or_out_of_reach() -> None:
     easy = degeneracy_of_run(beta_run(), target_degeneracy=0.99)
     assert easy.target.plans[1].group_size == 2
-    assert "already so at G = 8" in said(easy)
+    assert "already so at G = 8" in findings_of(easy)
     hard = degeneracy_of_run(beta_run(), target_degeneracy=0.001)
-    assert "no group size up to 8 times 8 is known to bring the share to 0.001" in said(hard)
+    assert "no group size up to 8 times 8 is known to bring the share to 0.001" in findings_of(hard)
     dead = degeneracy_of_run(run_of(group_of([0, 0], prompt="a")), target_degeneracy=0.5)
-    assert "by resampling not possible (no group is alive" in said(dead)
+    assert "by resampling not possible (no group is alive" in findings_of(dead)
 
 
 @pytest.mark.parametrize("target", [0.0, 1.0, 20.0])

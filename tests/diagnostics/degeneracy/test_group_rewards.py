@@ -17,7 +17,7 @@ from gradscope.errors import InputError, UsageError
 from gradscope.metrics.outcomes.degeneracy import DegeneracyEstimates, GroupTable
 from gradscope.render.registry import render_table
 from gradscope.results.degeneracy import DegeneracyCourse
-from tests.diagnostics.made_up_runs import group_of, run_of, said, two_steps
+from tests.diagnostics.made_up_runs import findings_of, group_of, run_of, two_steps
 from tests.render.printing import printed
 
 
@@ -62,8 +62,8 @@ def test_levels_are_the_different_rewards_of_a_log_of_any_length(monkeypatch: py
 def test_the_course_is_that_of_the_rows_with_intervals(by: By, threshold: float | None) -> None:
     rng = np.random.default_rng(0)
     groups = [
-        group_of(list(rng.choice([0.0, 0.5, 1.0], 1 + place % 4, p=[0.6, 0.1, 0.3])), step=place % 23)
-        for place in range(200)
+        group_of(list(rng.choice([0.0, 0.5, 1.0], 1 + index % 4, p=[0.6, 0.1, 0.3])), step=index % 23)
+        for index in range(200)
     ]
     report = degeneracy_of_run(
         run_of(*groups, metrics={3: {"frac_reward_zero_std": 0.5}}), by=by, success_threshold=threshold
@@ -94,14 +94,14 @@ def test_logged_share_stands_beside_ours() -> None:
     metrics = {1: {"frac_reward_zero_std": 1.0}, 2: {"frac_reward_zero_std": 0.0}}
     report = degeneracy_of_run(two_steps(metrics=metrics))
     assert [row.logged for row in report.by_step] == [1.0, 0.0]
-    assert "At 1 of 2 steps the trainer logged another frac_reward_zero_std, first at step 2" in said(report)
+    assert "At 1 of 2 steps the trainer logged another frac_reward_zero_std, first at step 2" in findings_of(report)
 
 
 def test_logged_share_of_other_rollouts_is_not_compared() -> None:
     metrics = {1: {"frac_reward_zero_std": 1.0}, 2: {"frac_reward_zero_std": 0.0}}
     report = degeneracy_of_run(two_steps(metrics=metrics, notes={2: "a logging window of 3 steps"}))
     assert [row.logged for row in report.by_step] == [1.0, None]
-    assert "the same at each of the 1 steps compared" in said(report)
+    assert "the same at each of the 1 steps compared" in findings_of(report)
 
 
 def test_windows_pool_neighboring_steps() -> None:
@@ -137,10 +137,10 @@ def test_a_step_whose_groups_are_known_is_not_estimated_again(monkeypatch: pytes
         return original(self, tables)
 
     monkeypatch.setattr(EstimateOptions, "estimates", spy)
-    known: EstimateCache = {}
+    defined: EstimateCache = {}
     groups = [group_of([1.0, step % 2], step=step, prompt=f"p{step}") for step in (1, 2)]
-    first = course_of_run(run_of(*groups), cache=known)
-    again = course_of_run(run_of(*groups, group_of([0.0, 1.0], step=2, prompt="p3")), cache=known)
+    first = course_of_run(run_of(*groups), cache=defined)
+    again = course_of_run(run_of(*groups, group_of([0.0, 1.0], step=2, prompt="p3")), cache=defined)
     assert estimated == [1, 2, 2]
     assert again[0] == first[0]
     assert again[1].num_groups == 2
@@ -148,7 +148,7 @@ def test_a_step_whose_groups_are_known_is_not_estimated_again(monkeypatch: pytes
 
 def test_steps_are_those_of_the_log_however_many_are_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of(*(group_of([1.0, step % 2], step=step, prompt=f"p{step}") for step in range(1, 8)))
-    whole = course_of_run(run)
+    full = course_of_run(run)
     monkeypatch.setattr(module, "_STEPS_AT_ONCE", 3)
-    assert course_of_run(run) == whole
-    assert [row.step for row in whole] == list(range(1, 8))
+    assert course_of_run(run) == full
+    assert [row.step for row in full] == list(range(1, 8))

@@ -9,7 +9,7 @@ import pytest
 from gradscope.diagnostics.degeneracy.measure import Pace, degeneracy_of_run, follow_degeneracy, measure_degeneracy
 from gradscope.errors import InputError, UsageError
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD
-from tests.diagnostics.made_up_runs import group_of, humaneval, run_of, said, tau_bench, two_steps
+from tests.diagnostics.made_up_runs import findings_of, group_of, humaneval, run_of, tau_bench, two_steps
 
 
 def test_hand_worked_run() -> None:
@@ -31,8 +31,8 @@ def test_hand_worked_run() -> None:
         (2, 2, 0.5),
     ]
     assert report.pass_rate_origin == "the mean of this log over 4 groups"
-    assert "3 of 4 groups (75.0 %" in said(report)
-    assert "1 all pass, 2 all fail" in said(report)
+    assert "3 of 4 groups (75.0 %" in findings_of(report)
+    assert "1 all pass, 2 all fail" in findings_of(report)
 
 
 def test_group_sizes_are_observed_unbiased_or_out_of_reach() -> None:
@@ -73,11 +73,11 @@ def test_fractional_rewards_are_tied_until_a_threshold_is_given() -> None:
     assert unknown.frac_tied.value == unknown.frac_reward_zero_std.value == pytest.approx(2 / 3)
     assert unknown.success_threshold is None
     assert unknown.pass_rate.undefined == unknown.jensen_gap.undefined == NO_THRESHOLD
-    assert "--success-threshold" in said(unknown)
-    known = degeneracy_of_run(run, success_threshold=0.5)
-    assert (known.frac_all_pass.value, known.frac_all_fail.value) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
-    assert known.pass_rate.value == 0.5
-    assert "The rewards have 3 levels" in said(known)
+    assert "--success-threshold" in findings_of(unknown)
+    defined = degeneracy_of_run(run, success_threshold=0.5)
+    assert (defined.frac_all_pass.value, defined.frac_all_fail.value) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
+    assert defined.pass_rate.value == 0.5
+    assert "The rewards have 3 levels" in findings_of(defined)
 
 
 def test_minus_one_is_a_fail() -> None:
@@ -87,7 +87,7 @@ def test_minus_one_is_a_fail() -> None:
 
 def test_tied_groups_name_the_reward_functions_to_look_at() -> None:
     run = run_of(group_of([0.1, 0.1], functions={"format": [1.0, 1.0], "accuracy": [0.0, 0.0]}))
-    assert "one reward function alone (accuracy, format)" in said(degeneracy_of_run(run))
+    assert "one reward function alone (accuracy, format)" in findings_of(degeneracy_of_run(run))
 
 
 def test_unequal_groups_have_no_common_size() -> None:
@@ -107,7 +107,7 @@ def test_unequal_groups_have_no_common_size() -> None:
 )
 def test_findings_say_what_to_try(groups: list[list[float]], advice: str) -> None:
     report = degeneracy_of_run(run_of(*(group_of(rewards, prompt=str(i)) for i, rewards in enumerate(groups))))
-    assert advice in said(report)
+    assert advice in findings_of(report)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_reward_model_scores_leave_no_group_dead(shared_data: Path) -> None:
 
 def test_filtered_log_is_noticed() -> None:
     groups = [group_of([1, 0, 1, 0], prompt=f"p{i}") for i in range(40)]
-    assert "a filter may have dropped dead groups" in said(degeneracy_of_run(run_of(*groups)))
+    assert "a filter may have dropped dead groups" in findings_of(degeneracy_of_run(run_of(*groups)))
 
 
 def test_fractional_rewards_in_float32_explain_another_logged_share() -> None:
@@ -177,24 +177,24 @@ def test_fractional_rewards_in_float32_explain_another_logged_share() -> None:
         group_of([0.2, 0.4], step=1, prompt="b"),
         metrics={1: {"frac_reward_zero_std": 0.0}},
     )
-    assert "in float32 misses groups of equal fractional rewards" in said(degeneracy_of_run(run))
+    assert "in float32 misses groups of equal fractional rewards" in findings_of(degeneracy_of_run(run))
 
 
 def test_real_log_is_told_in_words(shared_data: Path) -> None:
     report = measure_degeneracy(shared_data / "qwen_math_rm8" / "math_cot_100.jsonl")
     assert report.frac_reward_zero_std.value == 0.9
     assert report.starvation.resampling_factor.value == pytest.approx(10.0)
-    assert "Signal lost: 90.0 % of rollouts" in said(report)
+    assert "Signal lost: 90.0 % of rollouts" in findings_of(report)
 
 
 MIXED, DEAD = (1, 0, 1, 0), (0, 0, 0, 0)
 
 
 def rows(step: int, *groups: tuple[int, ...]) -> str:
-    found = [
+    result = [
         {"step": step, "group_id": f"g{at}", "reward": reward} for at, group in enumerate(groups) for reward in group
     ]
-    return "".join(json.dumps(row) + "\n" for row in found)
+    return "".join(json.dumps(row) + "\n" for row in result)
 
 
 def append(path: Path, text: str) -> Callable[[], None]:
@@ -225,7 +225,7 @@ def nothing() -> None:
     """The trainer thinks."""
 
 
-def told(path: Path, *parts: Callable[[], None], notices: list[str] | None = None) -> list[tuple[int, int, float]]:
+def followed(path: Path, *parts: Callable[[], None], notices: list[str] | None = None) -> list[tuple[int, int, float]]:
     notice = (notices if notices is not None else []).append
     steps = follow_degeneracy(path, pace=Writer(*parts).pace(), notice=notice)
     return [(row.step, row.num_groups, row.frac_reward_zero_std.value or 0.0) for row in steps]
@@ -235,10 +235,10 @@ def test_a_log_that_grows_is_told_step_by_step_and_counts_nothing_twice(tmp_path
     log = tmp_path / "log.jsonl"
     log.write_text(rows(1, MIXED, DEAD))
     second, third = rows(2, DEAD, DEAD), rows(3, MIXED, MIXED)
-    found = told(log, append(log, second[:-70]), append(log, second[-70:] + third[:60]), append(log, third[60:]))
-    assert found == [(1, 2, 0.5), (2, 2, 1.0), (3, 2, 0.0)]
-    whole = measure_degeneracy(log).by_step
-    assert found == [(row.step, row.num_groups, row.frac_reward_zero_std.value) for row in whole]
+    reported = followed(log, append(log, second[:-70]), append(log, second[-70:] + third[:60]), append(log, third[60:]))
+    assert reported == [(1, 2, 0.5), (2, 2, 1.0), (3, 2, 0.0)]
+    by_step = measure_degeneracy(log).by_step
+    assert reported == [(row.step, row.num_groups, row.frac_reward_zero_std.value) for row in by_step]
 
 
 def test_the_last_step_is_told_once_the_writer_pauses(tmp_path: Path) -> None:
@@ -257,13 +257,13 @@ def test_files_that_appear_are_found_and_a_step_that_changes_is_told_again(tmp_p
     def late_rows() -> None:
         (tmp_path / "1b.jsonl").write_text(rows(1, DEAD, MIXED).replace('"g0"', '"g9"'))
 
-    assert told(tmp_path, new_file, nothing, late_rows) == [(1, 1, 1.0), (2, 1, 0.0), (1, 3, 2 / 3)]
+    assert followed(tmp_path, new_file, nothing, late_rows) == [(1, 1, 1.0), (2, 1, 0.0), (1, 3, 2 / 3)]
 
 
 def test_a_log_that_starts_anew_is_read_anew(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     log.write_text(rows(1, DEAD) + rows(2, DEAD))
-    assert told(log, nothing, lambda: log.write_text(rows(1, MIXED)) and None) == [
+    assert followed(log, nothing, lambda: log.write_text(rows(1, MIXED)) and None) == [
         (1, 1, 1.0),
         (2, 1, 1.0),
         (1, 1, 0.0),
@@ -274,10 +274,10 @@ def test_a_look_that_fails_is_said_and_the_next_growth_is_another_chance(tmp_pat
     log = tmp_path / "log.jsonl"
     log.write_text(rows(1, DEAD))
     notices: list[str] = []
-    found = told(
+    reported = followed(
         log, lambda: log.write_text("{\n") and None, lambda: log.write_text(rows(1, MIXED)) and None, notices=notices
     )
-    assert found == [(1, 1, 0.0)]
+    assert reported == [(1, 1, 0.0)]
     assert len(notices) == 1
     assert notices[0].startswith(f"{log} could not be read (")
     assert notices[0].endswith("; waiting for more.")
@@ -285,7 +285,7 @@ def test_a_look_that_fails_is_said_and_the_next_growth_is_another_chance(tmp_pat
 
 def test_a_first_look_that_fails_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="There is no file or folder"):
-        told(tmp_path / "none.jsonl")
+        followed(tmp_path / "none.jsonl")
 
 
 def test_reading_takes_at_most_half_of_the_time_once_the_log_was_read(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.degeneracy.reward_functions import NO_ADVANTAGES, side_rewards
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.rollouts.run import Run, TrainerSettings
-from tests.diagnostics.made_up_runs import group_of, run_of, said, with_rewards
+from tests.diagnostics.made_up_runs import findings_of, group_of, run_of, with_rewards
 
 RNG = np.random.default_rng(7)
 CORRECT = np.array([[1, 1, 1, 1], [0, 0, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 0]], dtype=float)
@@ -86,7 +86,7 @@ def test_shares_are_of_the_advantage(kind: str, logged: bool) -> None:
     assert report.frac_reward_conflict.value == pytest.approx(3 / 5)
     assert bool(conflict.remedy) == (kind == "group")
     assert report.findings[0].startswith("'length' alone decides 60.0 %")
-    assert "every group" not in said(report)
+    assert "every group" not in findings_of(report)
 
 
 def test_without_advantages_and_arguments_shares_are_of_reward_differences() -> None:
@@ -94,7 +94,7 @@ def test_without_advantages_and_arguments_shares_are_of_reward_differences() -> 
     assert {one.advantage_share.undefined for one in report.by_reward} == {NO_ADVANTAGES}
     of_correct = float((deviations(TOTAL) * deviations(CORRECT)).sum() / (deviations(TOTAL) ** 2).sum())
     assert shares(report, "difference_share")["correct"] == pytest.approx(of_correct)
-    assert "of the squared reward differences" in said(report)
+    assert "of the squared reward differences" in findings_of(report)
     assert report.reward_conflict is not None
     assert report.reward_conflict.advantage_share.undefined == NO_ADVANTAGES
     pair = np.corrcoef(deviations(CORRECT).ravel(), deviations(LENGTH).ravel())[0, 1]
@@ -159,8 +159,8 @@ def test_the_main_function_is_the_named_one_or_the_one_of_zero_and_one() -> None
     asked = degeneracy_of_run(with_rewards(run, one=CORRECT.tolist(), two=tidy.tolist()), reward="one")
     assert asked.reward_conflict is not None
     assert asked.reward_conflict.main == "one"
-    assert "of which it alone makes no gradient" in said(asked)
-    assert "Signal lost" not in said(asked)
+    assert "of which it alone makes no gradient" in findings_of(asked)
+    assert "Signal lost" not in findings_of(asked)
     graded = with_rewards(run, one=(2 * CORRECT).tolist(), two=(tidy - CORRECT).tolist())
     assert "--reward" in str(degeneracy_of_run(graded).frac_reward_conflict.undefined)
 
@@ -199,7 +199,7 @@ def test_reward_functions_tie_or_tell_apart() -> None:
     assert (exact.name, exact.frac_tied.value, exact.num_alone, exact.num_rescuable) == ("exact", third, 1, 0)
     assert (exact.weight, dense.weight) == (1.0, 0.0)
     assert dense.difference_share.undefined == "it is no part of the reward"
-    assert "'dense' differs within 1 groups that 'reward' leaves equal" in said(report)
+    assert "'dense' differs within 1 groups that 'reward' leaves equal" in findings_of(report)
 
 
 def test_reward_function_that_is_missing_somewhere_has_no_share() -> None:
@@ -212,21 +212,21 @@ def test_reward_function_that_is_missing_somewhere_has_no_share() -> None:
 def test_rewards_that_cannot_be_squared_have_no_share_and_no_correlation(large: float) -> None:
     """Of smaller ones the share is that of one function whose differences drown those of the other."""
     report = degeneracy_of_run(a_run(correct=CORRECT, length=-0.01 * LENGTH, beside=large * LENGTH))
-    (found,) = [one for one in report.by_reward if one.name == "beside"]
+    (function,) = [one for one in report.by_reward if one.name == "beside"]
     undefined = "rewards differ by more than can be squared"
     if large < 1e150:
-        assert found.correlation["length"].value == pytest.approx(-1)
+        assert function.correlation["length"].value == pytest.approx(-1)
     else:
-        assert found.correlation["length"].undefined == undefined
+        assert function.correlation["length"].undefined == undefined
     assert shares(report, "difference_share")["correct"] is not None
 
 
 def test_without_differences_nothing_has_a_share() -> None:
     run = run_of(group_of([1.5, 1.5], prompt="a"), group_of([2, 2], prompt="b"))
     report = degeneracy_of_run(with_rewards(run, one=[[1, 1], [1, 1]], two=[[0.5, 0.5], [1, 1]]))
-    one = report.by_reward[0]
-    assert one.difference_share.undefined == "no group has rewards that differ"
-    assert one.correlation["two"].undefined == "one of the two never differs within a group"
+    first = report.by_reward[0]
+    assert first.difference_share.undefined == "no group has rewards that differ"
+    assert first.correlation["two"].undefined == "one of the two never differs within a group"
 
 
 def test_a_comparison_asks_how_often_the_main_reward_differs() -> None:
@@ -263,11 +263,11 @@ def test_beside_an_enormous_reward_no_other_function_is_known_to_decide() -> Non
 
 
 def test_functions_that_cancel_have_a_finite_share() -> None:
-    one = np.array([[1.0, 1.0], [1e308, 1e308], [0.0, 0.0], [1.0, 1e308]])
+    values = np.array([[1.0, 1.0], [1e308, 1e308], [0.0, 0.0], [1.0, 1e308]])
     two = np.array([[0.0, 1.0], [1e16, 0.5], [0.0, -1.0], [1.0, -1e308]])
     groups = [
-        group_of(list(row), prompt=f"p{n % 3}", step=1 + n // 2) for n, row in enumerate(0.001 * one + 0.001 * two)
+        group_of(list(row), prompt=f"p{n % 3}", step=1 + n // 2) for n, row in enumerate(0.001 * values + 0.001 * two)
     ]
-    report = degeneracy_of_run(with_rewards(run_of(*groups), one=one.tolist(), two=two.tolist()))
-    shares = [found.difference_share for found in report.by_reward]
+    report = degeneracy_of_run(with_rewards(run_of(*groups), one=values.tolist(), two=two.tolist()))
+    shares = [function.difference_share for function in report.by_reward]
     assert all(share.undefined is not None or np.isfinite(share.ends).all() for share in shares)

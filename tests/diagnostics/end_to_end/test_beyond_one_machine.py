@@ -41,8 +41,8 @@ def folder(tmp_path: Path) -> Path:
         for sample in range(4)
     ]
     for file in range(5):
-        some = rows[file * 28 - 2 * (file > 0) : (file + 1) * 28 - 2 * (file < 4)]
-        text = "".join(f"{json.dumps(row)}\n" for row in some)
+        chunk = rows[file * 28 - 2 * (file > 0) : (file + 1) * 28 - 2 * (file < 4)]
+        text = "".join(f"{json.dumps(row)}\n" for row in chunk)
         (rollouts / f"{file}.jsonl").write_text(text, encoding="utf-8")
     return tmp_path
 
@@ -50,13 +50,13 @@ def folder(tmp_path: Path) -> Path:
 def assert_parts_are_the_log(folder: Path, num_parts: int) -> None:
     assert len(list((folder / "parts").iterdir())) == num_parts
     parts, log = folder / "parts", folder / "outputs/my-run/rollouts"
-    found, wanted = (document_of(measure_degeneracy(path)) for path in (parts, log))
+    merged, wanted = (document_of(measure_degeneracy(path)) for path in (parts, log))
     files = [str(path) for path in sorted(log.iterdir())]
-    assert [one["sha256"] for one in found["inputs"]] == [one["sha256"] for one in wanted["inputs"]]
-    for document, own in ((found, [str(Path(one).relative_to(folder)) for one in files]), (wanted, files)):
+    assert [one["sha256"] for one in merged["inputs"]] == [one["sha256"] for one in wanted["inputs"]]
+    for document, own in ((merged, [str(Path(one).relative_to(folder)) for one in files]), (wanted, files)):
         assert document["result"]["source"].pop("files") == own
         assert document["result"]["source"].pop("path")
-    assert found["result"] == wanted["result"]
+    assert merged["result"] == wanted["result"]
 
 
 def run(command: Sequence[str], folder: Path, **environment: str) -> str:
@@ -71,8 +71,8 @@ def run(command: Sequence[str], folder: Path, **environment: str) -> str:
 def test_two_workers_of_a_cluster(folder: Path) -> None:
     pytest.importorskip("distributed", reason="needs Dask: pip install 'gradscope[engine]'")
     (folder / "reduce.py").write_text(example("python"), encoding="utf-8")
-    said = run([sys.executable, "reduce.py"], folder)
-    assert "DegeneracyReport" in said or "degeneracy" in said
+    output = run([sys.executable, "reduce.py"], folder)
+    assert "DegeneracyReport" in output or "degeneracy" in output
     assert_parts_are_the_log(folder, 5)
 
 

@@ -20,8 +20,8 @@ Long = tuple[MeasuredPolicy, list[RolloutGroup], StepGram, StepRows, GradientSpe
 
 def spectrum(long: Long, **options: object) -> GradientSpectrum:
     policy, groups, step, rows = long[:4]
-    found = measure_tokens(prepare_step(policy, groups, DAPO), step, **options)
-    return token_spectra(rows, found, "logged", None, seed=0)[0][0]
+    tokens = measure_tokens(prepare_step(policy, groups, DAPO), step, **options)
+    return token_spectra(rows, tokens, "logged", None, seed=0)[0][0]
 
 
 @pytest.fixture(scope="module")
@@ -60,20 +60,20 @@ def test_all_tokens_are_exact(long: Long) -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_no_value_of_a_sample_is_above_that_of_the_whole(long: Long, seed: int) -> None:
     """Its Gram matrix is a part of the whole's, so their eigenvalues interlace."""
-    found, truth = spectrum(long, most=48, seed=seed), long[4]
-    assert found.tokens is not None
-    assert found.tokens.frac_seen == pytest.approx(1 / 3)
-    assert np.all(np.array(found.singular_values) <= np.array(truth.singular_values[:48]) * (1 + 1e-5))
-    assert found.ranks.effective_rank.value <= 48
+    sampled, truth = spectrum(long, most=48, seed=seed), long[4]
+    assert sampled.tokens is not None
+    assert sampled.tokens.frac_seen == pytest.approx(1 / 3)
+    assert np.all(np.array(sampled.singular_values) <= np.array(truth.singular_values[:48]) * (1 + 1e-5))
+    assert sampled.ranks.effective_rank.value <= 48
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_buckets", [256, 2048])
 def test_a_sketch_is_within_a_few_times_its_error(long: Long, num_buckets: int) -> None:
-    found, truth = spectrum(long, num_buckets=num_buckets), long[4]
-    exact, energies = np.array(truth.singular_values) ** 2, np.array(found.singular_values) ** 2
-    assert found.tokens is not None
-    assert found.tokens.energy_error is not None
+    sketched, truth = spectrum(long, num_buckets=num_buckets), long[4]
+    exact, energies = np.array(truth.singular_values) ** 2, np.array(sketched.singular_values) ** 2
+    assert sketched.tokens is not None
+    assert sketched.tokens.energy_error is not None
     # stated is the Frobenius norm in root mean square; no eigenvalue is off by more than the norm
-    assert np.max(np.abs(energies - exact)) / exact.sum() < 1.5 * found.tokens.energy_error
-    assert found.tokens.energy_error < (2 / num_buckets) ** 0.5
+    assert np.max(np.abs(energies - exact)) / exact.sum() < 1.5 * sketched.tokens.energy_error
+    assert sketched.tokens.energy_error < (2 / num_buckets) ** 0.5

@@ -27,7 +27,7 @@ COMMANDS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-def said(command: Callable[[Path], Any], path: Path) -> Any:
+def answer_of(command: Callable[[Path], Any], path: Path) -> Any:
     """The result as plain JSON, or why there is none."""
     try:
         return json.loads(json.dumps(to_jsonable(command(path))))
@@ -39,9 +39,9 @@ def said(command: Callable[[Path], Any], path: Path) -> Any:
 @pytest.mark.parametrize("name", ON_DISK)
 def test_every_command_says_the_same(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     KINDS[name].make(tmp_path, run_of(NUM_ROWS, NUM_ROWS // 4), True)
-    by_row = {title: said(command, tmp_path) for title, command in COMMANDS.items()}
+    by_row = {title: answer_of(command, tmp_path) for title, command in COMMANDS.items()}
     monkeypatch.setattr(log, "MOST_WITH_TEXTS", 0)
     monkeypatch.setattr(lines, "BLOCK", 10_000)
     assert isinstance(read_run(tmp_path).groups, GroupsOnDisk)
     for title, command in COMMANDS.items():
-        assert said(command, tmp_path) == by_row[title], title
+        assert answer_of(command, tmp_path) == by_row[title], title

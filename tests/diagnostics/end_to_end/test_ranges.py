@@ -36,9 +36,9 @@ def estimates(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 def range_at(path: tuple[str, ...]) -> tuple[float, float] | None:
     """The range of the number at a path: of a catalogue entry, or of a difference of two shares."""
     names = [".".join(path[-2:]), path[-1]]
-    known = [name for name in names if name in CATALOG or name.startswith("pass@")]
-    if known:
-        return range_of(known[0])
+    defined = [name for name in names if name in CATALOG or name.startswith("pass@")]
+    if defined:
+        return range_of(defined[0])
     return (-1.0, 1.0) if path[-1] in DIFFERENCES_OF_SHARES else None
 
 
@@ -69,9 +69,9 @@ def shapes(seed: int) -> tuple[np.random.Generator, np.ndarray, int]:
 def test_degeneracy_stays_within_ranges(seed: int) -> None:
     rng, rates, n = shapes(seed)
     groups = [
-        group_of(list((rng.random(n) < rate).astype(float)), step=step, prompt=f"p{place}")
+        group_of(list((rng.random(n) < rate).astype(float)), step=step, prompt=f"p{index}")
         for step in range(2)
-        for place, rate in enumerate(rates)
+        for index, rate in enumerate(rates)
     ]
     report = degeneracy_of_run(run_of(*groups), group_sizes=(2, 3, 2 * n), target_degeneracy=0.2, resampling=FEW)
     assert assert_within_ranges(report) >= 10
@@ -81,7 +81,7 @@ def test_degeneracy_stays_within_ranges(seed: int) -> None:
 def test_pass_at_k_and_its_differences_stay_within_ranges(seed: int) -> None:
     rng, rates, n = shapes(seed)
     policies = [
-        samples(name, {f"p{place}": list((rng.random(n) < rate).astype(int)) for place, rate in enumerate(chosen)})
+        samples(name, {f"p{index}": list((rng.random(n) < rate).astype(int)) for index, rate in enumerate(chosen)})
         for name, chosen in (("first", rates), ("second", rng.permutation(rates)), ("opposite", 1 - rates))
     ]
     report = pass_at_k_of_samples(policies, ks=(1, 2, n, 2 * n), resampling=FEW)
@@ -92,11 +92,11 @@ def test_pass_at_k_and_its_differences_stay_within_ranges(seed: int) -> None:
 def test_compared_runs_stay_within_ranges(tmp_path: Path, seed: int) -> None:
     """Five runs near pass@4 = 0.93 read 0.930 [0.83, 1.03] once."""
     rng = np.random.default_rng(seed)
-    for place in range(6):
+    for index in range(6):
         write_run(
-            tmp_path / str(place),
-            seed=place % 3,
-            advantage="grpo" if place < 3 else "rloo",
+            tmp_path / str(index),
+            seed=index % 3,
+            advantage="grpo" if index < 3 else "rloo",
             rewards=rng.choice([0.0, 0.9, 1.0], 4).tolist(),
             degenerate=int(rng.integers(3, 5)),
             correct=rng.choice([0, 1, 4], 2).tolist(),

@@ -39,7 +39,7 @@ def now_and_then(completion_ids: list, log_extra: Any, **_: Any) -> list[float |
     return [None if sum(ids) % 4 == 0 else reward for ids, reward in zip(completion_ids, rewards, strict=True)]
 
 
-WHOLE = {
+COMPLETE = {
     "plain": {},
     "the mean of two functions, scaled one by one": {
         "rewards": [digit_sum, length],
@@ -56,9 +56,9 @@ WHOLE = {
 }
 
 
-@pytest.mark.parametrize("case", WHOLE)
+@pytest.mark.parametrize("case", COMPLETE)
 def test_every_number_of_a_run_is_reproduced(case: str, tmp_path: Path) -> None:
-    report = replayed(trl_output(tmp_path, **WHOLE[case]))
+    report = replayed(trl_output(tmp_path, **COMPLETE[case]))
     assert {step.verdict for step in report.steps} == {"match"}
     assert len(report.steps) >= 4
     assert max(step.relative_error["grad_norm"] for step in report.steps) < 2e-6
@@ -83,11 +83,11 @@ def test_our_formulation_is_what_the_trainer_logs(name: str, tmp_path: Path) -> 
         logged = [rollout.advantage for group in groups for rollout in group.rollouts]
         if name == "gdpo":
             functions = function_rewards(groups, run.settings)
-            found = gdpo(np.split(functions.table, len(groups)), functions.weights)
+            advantages = gdpo(np.split(functions.table, len(groups)), functions.weights)
         else:
-            found = compute_step_advantages(name, [np.array(group.rewards) for group in groups])
+            advantages = compute_step_advantages(name, [np.array(group.rewards) for group in groups])
         assert np.ptp(logged) > 0.1
-        np.testing.assert_allclose(np.concatenate(found), logged, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(np.concatenate(advantages), logged, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("values", [{}, {"loss_type": "vespo", "beta": 0.3}, {"importance_sampling_level": "sequence"}])
@@ -122,8 +122,8 @@ def test_a_reference_that_is_mixed_is_mixed_again(tmp_path: Path) -> None:
 def test_rollouts_of_another_batch_are_no_mismatch(values: dict, cause: str, tmp_path: Path) -> None:
     report = replayed(trl_output(tmp_path, **values))
     assert set(verdicts(report, "advantage")) == {"match"}
-    found = {of.name: of.reason for step in report.steps for of in step.quantities if of.name != "advantage"}
-    assert found == dict.fromkeys(("reward", "frac_reward_zero_std", "grad_norm"), cause)
+    reasons = {of.name: of.reason for step in report.steps for of in step.quantities if of.name != "advantage"}
+    assert reasons == dict.fromkeys(("reward", "frac_reward_zero_std", "grad_norm"), cause)
 
 
 def test_without_a_model_card_what_depends_on_the_version_is_refused(tmp_path: Path) -> None:
@@ -154,8 +154,8 @@ def test_the_reference_of_an_adapter_that_was_given_is_its_copy(tmp_path: Path) 
         first, second = (
             AutoModelForCausalLM.from_pretrained(tmp_path / "initial", dtype=torch.float32) for _ in range(2)
         )
-        given = get_peft_model(first, LoraConfig(r=2, target_modules=TARGETS, init_lora_weights=False))
-        given.save_pretrained(tmp_path / "adapter")
+        adapter = get_peft_model(first, LoraConfig(r=2, target_modules=TARGETS, init_lora_weights=False))
+        adapter.save_pretrained(tmp_path / "adapter")
         model = PeftModel.from_pretrained(second, tmp_path / "adapter", is_trainable=True)
     folder = trl_output(tmp_path, model=model, beta=0.3, learning_rate=0.05)
     assert {step.verdict for step in replayed(folder, initial="adapter").steps} == {"match"}

@@ -30,9 +30,9 @@ def made_up(run: MadeUpRun) -> Answer:
 
 def scanned(command: list[str]) -> Answer:
     """What a command of DuckDB's would print, without the start of a process."""
-    found = duckdb.connect().execute(command[-1]).fetchone()
-    assert found is not None
-    return Answer(*found[:3])
+    row = duckdb.connect().execute(command[-1]).fetchone()
+    assert row is not None
+    return Answer(*row[:3])
 
 
 @pytest.mark.slow
@@ -43,13 +43,13 @@ def test_all_that_read_a_log_find_what_was_made_up(
     monkeypatch.setattr(log, "MOST_WITH_TEXTS", 0)
     run = run_of(NUM_ROWS, kind.rows_a_step)
     kind.make(tmp_path, run, with_broken)
-    found = measure_degeneracy(tmp_path)
-    share = found.frac_reward_zero_std.value
+    report = measure_degeneracy(tmp_path)
+    share = report.frac_reward_zero_std.value
     assert share is not None
-    answer = Answer(found.num_groups, round(share * found.num_groups), found.num_rollouts)
+    answer = Answer(report.num_groups, round(share * report.num_groups), report.num_rollouts)
     assert answer == made_up(run)
-    assert kind.name.startswith(found.source.format)
-    assert (found.source.quarantined.num_rows > 0) == with_broken
+    assert kind.name.startswith(report.source.format)
+    assert (report.source.quarantined.num_rows > 0) == with_broken
     for name, command in kind.peers(tmp_path).items():
         assert (scanned if name == "scan" and kind.name != "generic" else answer_of_peer)(command) == answer
 

@@ -35,8 +35,8 @@ def test_a_strangers_run_is_judged_right(name: str, tmp_path: Path) -> None:
 
     (case,) = [case for case in CASES if case.name == name]
     make_run(case, folders := Folders(tmp_path / "run"))
-    found = judge(case, folders)
-    assert found.outcome == SAMPLE[name], found.words
+    verdicts = judge(case, folders)
+    assert verdicts.outcome == SAMPLE[name], verdicts.words
 
 
 def test_every_case_has_a_name_of_its_own() -> None:

@@ -77,9 +77,9 @@ def test_the_trainers_counts_tell_other_tokens(
 def test_counts_add_up_from_step_to_step() -> None:
     metrics = {**COUNTS, "num_tokens": 114.0}
     assert _other_tokens(run_with(metrics, before={"num_tokens": 100.0}, step=2), 2, rows()) is None
-    found = _other_tokens(run_with(metrics, before={"num_tokens": 96.0}, step=2), 2, rows())
-    assert found is not None
-    assert "the trainer counted 12 tokens of prompts, and their text gives 8" in found.text
+    reason = _other_tokens(run_with(metrics, before={"num_tokens": 96.0}, step=2), 2, rows())
+    assert reason is not None
+    assert "the trainer counted 12 tokens of prompts, and their text gives 8" in reason.text
     assert _other_tokens(run_with(metrics, step=2), 2, rows(num_prompt=9)) is None  # nothing to start from
 
 
@@ -117,8 +117,8 @@ class Words:
 def test_texts_are_held_to_their_ids(texts: tuple[str, ...], tokenizer: Words | None, other: tuple[int, ...]) -> None:
     made = group_of([1, 0, 1]).rollouts
     rollouts = [
-        replace(one, completion=text, completion_ids=(place + 1, 0))
-        for place, (one, text) in enumerate(zip(made, texts, strict=True))
+        replace(one, completion=text, completion_ids=(index + 1, 0))
+        for index, (one, text) in enumerate(zip(made, texts, strict=True))
     ]
     assert other_texts(rollouts, tokenizer) == other
 
@@ -414,9 +414,9 @@ def recompute(run: Run, step: int = 1, **options: bool):
 
 def test_a_norm_that_is_the_logged_one_needs_no_gram_matrix(tmp_path: Path) -> None:
     weights, asked = (saved(tmp_path),), {"closely": True, "norms_alone": True}
-    found = recompute(weights_run(weights, norm_of()), **asked)
-    assert isinstance(found, StepNorm)
-    assert found.norm == pytest.approx(norm_of(), rel=1e-6)
+    recomputed = recompute(weights_run(weights, norm_of()), **asked)
+    assert isinstance(recomputed, StepNorm)
+    assert recomputed.norm == pytest.approx(norm_of(), rel=1e-6)
     assert isinstance(recompute(weights_run(weights, None), **asked), StepNorm)
     assert isinstance(recompute(weights_run(weights, 1.5 * norm_of()), **asked), StepGram)
     assert isinstance(recompute(weights_run(weights, norm_of()), closely=True), StepGram)
@@ -425,9 +425,9 @@ def test_a_norm_that_is_the_logged_one_needs_no_gram_matrix(tmp_path: Path) -> N
 def test_a_norm_is_the_logged_one_as_clipping_adds_it_up_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     total = torch.nn.utils.get_total_norm
     monkeypatch.setattr(torch.nn.utils, "get_total_norm", lambda gradients: total(gradients) * (1 + 2e-5))
-    found = recompute(weights_run((saved(tmp_path),), (1 + 2e-5) * norm_of()), closely=True, norms_alone=True)
-    assert isinstance(found, StepNorm)
-    assert found.norm == pytest.approx((1 + 2e-5) * norm_of(), rel=1e-6)
+    recomputed = recompute(weights_run((saved(tmp_path),), (1 + 2e-5) * norm_of()), closely=True, norms_alone=True)
+    assert isinstance(recomputed, StepNorm)
+    assert recomputed.norm == pytest.approx((1 + 2e-5) * norm_of(), rel=1e-6)
 
 
 @pytest.mark.parametrize(("factor", "known"), [(1 + 3e-5, True), (1 + 3e-3, False)])

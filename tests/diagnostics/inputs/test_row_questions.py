@@ -35,11 +35,11 @@ def test_the_seed_draws_tokens_where_a_group_has_more(prepared: PreparedStep, gr
 
 @pytest.mark.parametrize("signal", ["hidden", "logit"])
 def test_signals_of_rollouts_are_sums_of_those_of_tokens(prepared: PreparedStep, gram: StepGram, signal: str) -> None:
-    (found,) = SignalQuestion(signal=signal, most=512).measure(prepared, gram)
+    (answer,) = SignalQuestion(signal=signal, most=512).measure(prepared, gram)
     index = np.array(gram.group_ids)
-    for tokens in found.tokens:
+    for tokens in answer.tokens:
         weights = tokens.table.score_weights
-        block = found.score_gram[np.ix_(index == tokens.table.group_id, index == tokens.table.group_id)]
+        block = answer.score_gram[np.ix_(index == tokens.table.group_id, index == tokens.table.group_id)]
         assert weights @ tokens.gram @ weights == pytest.approx(block.sum(), rel=1e-4)
 
 

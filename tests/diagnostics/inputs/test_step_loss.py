@@ -24,18 +24,18 @@ def run_with(*weights: WeightsRef, settings=None, metrics=None, trl: bool = True
     return replace(run, weights=weights, source=replace(run.source, format="trl" if trl else "gradscope"))
 
 
-def found(run: Run, step: int):
+def loss_of(run: Run, step: int):
     return loss_at(run, Objective.from_settings(run.settings), step)
 
 
 def test_the_first_update_of_a_batch_has_ratio_one_and_later_ones_the_weights_that_sampled():
     run = run_with(full(0), full(3), settings={"num_iterations": 3})
-    assert not found(run, 1).objective.importance_ratio
-    assert found(run, 3).objective.importance_ratio
-    assert found(run, 3).sampled_with == full(0)
-    assert found(run, 3).weights == (full(0),)
-    assert found(run, 5).sampled_with == full(3)
-    assert found(run, 8).sampled_with is None  # not on disk
+    assert not loss_of(run, 1).objective.importance_ratio
+    assert loss_of(run, 3).objective.importance_ratio
+    assert loss_of(run, 3).sampled_with == full(0)
+    assert loss_of(run, 3).weights == (full(0),)
+    assert loss_of(run, 5).sampled_with == full(3)
+    assert loss_of(run, 8).sampled_with is None  # not on disk
 
 
 @pytest.mark.parametrize("per_generation", [1, 4])
@@ -45,24 +45,24 @@ def test_split_or_joined_batches_have_no_start(per_generation):
 
 
 def test_the_reference_is_the_start_of_training():
-    assert found(run_with(full(0), full(1), settings=KL), 2).reference == full(0)
-    assert found(run_with(full(1), settings=KL), 2).reference is None
-    assert found(run_with(full(0)), 1).reference is None
+    assert loss_of(run_with(full(0), full(1), settings=KL), 2).reference == full(0)
+    assert loss_of(run_with(full(1), settings=KL), 2).reference is None
+    assert loss_of(run_with(full(0)), 1).reference is None
 
 
 def test_a_reference_that_is_replaced_is_the_checkpoint_of_then():
     settings = {**KL, "sync_ref_model": True, "ref_model_sync_steps": 2, "ref_model_mixup_alpha": 1.0}
     run = run_with(full(0), full(2), settings=settings)
-    assert [found(run, step).reference for step in (1, 2, 3, 4)] == [full(0), full(0), full(2), full(2)]
-    assert "the weights after 4 updates" in str(found(run, 5).reason)
+    assert [loss_of(run, step).reference for step in (1, 2, 3, 4)] == [full(0), full(0), full(2), full(2)]
+    assert "the weights after 4 updates" in str(loss_of(run, 5).reason)
     mixed = run_with(full(0), full(2), settings={**settings, "ref_model_mixup_alpha": 0.6})
-    assert (found(mixed, 2).reference, found(mixed, 2).mixed) == (full(0), ())
-    assert (found(mixed, 4).reference, found(mixed, 4).mixed) == (full(0), ((full(2), 0.6),))
-    assert found(mixed, 4).weights == (full(0), full(2))
-    assert found(mixed, 5).reason.cause == "reference_missing"
+    assert (loss_of(mixed, 2).reference, loss_of(mixed, 2).mixed) == (full(0), ())
+    assert (loss_of(mixed, 4).reference, loss_of(mixed, 4).mixed) == (full(0), ((full(2), 0.6),))
+    assert loss_of(mixed, 4).weights == (full(0), full(2))
+    assert loss_of(mixed, 5).reason.cause == "reference_missing"
     assert (
         "the weights before the first update"
-        in found(run_with(full(2), settings=settings | {"ref_model_mixup_alpha": 0.6}), 3).reason.text
+        in loss_of(run_with(full(2), settings=settings | {"ref_model_mixup_alpha": 0.6}), 3).reason.text
     )
 
 
@@ -79,28 +79,28 @@ def adapter(folder: Path, num_updates: int, b: float = 1.0) -> WeightsRef:
 
 def test_an_adapter_that_starts_at_zero_has_its_base_for_a_reference(tmp_path: Path):
     fresh = adapter(tmp_path / "fresh", 0, b=0.0)
-    assert found(run_with(fresh, settings=KL, trl=False), 1).reference is None
-    assert found(run_with(fresh, settings=KL, trl=False), 1).reason is None
+    assert loss_of(run_with(fresh, settings=KL, trl=False), 1).reference is None
+    assert loss_of(run_with(fresh, settings=KL, trl=False), 1).reason is None
 
 
 def test_a_copy_of_the_starting_adapter_in_a_checkpoint_is_the_reference(tmp_path: Path):
     saved, copy = adapter(tmp_path / "checkpoint-1", 1), adapter(tmp_path / "checkpoint-1" / "ref", 0)
-    assert found(run_with(saved, settings=KL), 2).reference == copy
+    assert loss_of(run_with(saved, settings=KL), 2).reference == copy
 
 
 def test_without_a_copy_trl_made_the_adapter_itself(tmp_path: Path):
     start, saved = adapter(tmp_path / "start", 0), adapter(tmp_path / "checkpoint-1", 1)
-    assert found(run_with(start, saved, settings=KL), 2).reference is None
-    assert found(run_with(start, saved, settings=KL), 2).reason is None
+    assert loss_of(run_with(start, saved, settings=KL), 2).reference is None
+    assert loss_of(run_with(start, saved, settings=KL), 2).reason is None
 
 
 @pytest.mark.parametrize(("kl", "is_start"), [(0.0, True), (0.2, False)])
 def test_without_checkpoints_of_trl_the_first_kl_tells(tmp_path: Path, kl: float, is_start: bool):
     start = adapter(tmp_path / "start", 0)
     run = run_with(start, settings=KL, metrics={1: {"kl": kl}}, trl=False)
-    assert found(run, 1).reference == (start if is_start else None)
-    assert found(replace(run, windows={1: 2}), 1).reason.cause == "reference_missing"
-    assert found(replace(run, metrics={}), 1).reason.cause == "reference_missing"
+    assert loss_of(run, 1).reference == (start if is_start else None)
+    assert loss_of(replace(run, windows={1: 2}), 1).reason.cause == "reference_missing"
+    assert loss_of(replace(run, metrics={}), 1).reason.cause == "reference_missing"
 
 
 def test_a_kl_that_is_no_number_tells_nothing():
@@ -108,7 +108,7 @@ def test_a_kl_that_is_no_number_tells_nothing():
 
 
 def test_an_adaptive_bonus_starts_without_one():
-    assert found(run_with(full(0), settings=ADAPTIVE), 1).objective.entropy_coef == 0.0
+    assert loss_of(run_with(full(0), settings=ADAPTIVE), 1).objective.entropy_coef == 0.0
 
 
 @pytest.mark.parametrize(("entropy", "coefficient"), [(1.9, 0.15), (2.1, 0.0)])
@@ -116,18 +116,18 @@ def test_an_adaptive_bonus_is_what_the_update_before_left(tmp_path: Path, entrop
     state = {"entropy_coef": 0.15, "last_world_entropy": entropy}
     weights = WeightsRef(num_updates=1, path=tmp_path, kind="full")
     logged = run_with(weights, settings=ADAPTIVE, metrics={1: {"entropy_coef": 0.15, "entropy": entropy}})
-    assert found(logged, 2).objective.entropy_coef == coefficient
+    assert loss_of(logged, 2).objective.entropy_coef == coefficient
     (tmp_path / "entropy_ctrl_state.json").write_text(json.dumps(state))
-    assert found(replace(logged, metrics={}), 2).objective.entropy_coef == coefficient
+    assert loss_of(replace(logged, metrics={}), 2).objective.entropy_coef == coefficient
 
 
 @pytest.mark.parametrize("changes", [{"metrics": {}}, {"windows": {1: 2}}])
 def test_an_adaptive_bonus_that_nothing_tells_is_refused(changes):
     run = run_with(full(1), settings=ADAPTIVE, metrics={1: {"entropy_coef": 0.1, "entropy": 1.0}})
-    assert found(replace(run, **changes), 2).reason.cause == "loss_not_on_disk"
+    assert loss_of(replace(run, **changes), 2).reason.cause == "loss_not_on_disk"
 
 
 def test_the_logged_entropy_is_not_that_of_tokens_of_high_entropy():
     settings = {**ADAPTIVE, "top_entropy_quantile": 0.5}
     run = run_with(full(1), settings=settings, metrics={1: {"entropy_coef": 0.1, "entropy": 1.0}})
-    assert found(run, 2).reason.cause == "loss_not_on_disk"
+    assert loss_of(run, 2).reason.cause == "loss_not_on_disk"

@@ -45,7 +45,7 @@ class Keeper:
         self.folder = folder
         self.said: list[str] = []
 
-    def kept(self, run: Run, choices: object = "float32") -> StepCache:
+    def cache(self, run: Run, choices: object = "float32") -> StepCache:
         return StepCache(self.folder, run, 1, DAPO, choices, self.said.append)
 
 
@@ -55,30 +55,30 @@ ANEW = "step 1 is computed again: what was kept is of other inputs or options"
 
 def test_nothing_is_said_where_nothing_was_kept(tmp_path: Path, run: Run) -> None:
     keeper = Keeper(tmp_path / "kept")
-    assert keeper.kept(run).read() is None
+    assert keeper.cache(run).read() is None
     assert keeper.said == []
 
 
 def test_a_step_comes_back_for_the_same_question(tmp_path: Path, run: Run, gram: StepGram) -> None:
     keeper = Keeper(tmp_path / "kept")
-    keeper.kept(run).write(gram)
-    again = keeper.kept(run).read()
+    keeper.cache(run).write(gram)
+    again = keeper.cache(run).read()
     assert again is not None
     assert np.array_equal(again.gram, gram.gram)
     (tmp_path / "weights" / "optimizer.bin").write_bytes(b"other moments")
-    assert keeper.kept(run).read() is not None
+    assert keeper.cache(run).read() is not None
     assert keeper.said == [USED, USED]
 
 
 def test_other_choices_rewards_or_weights_make_it_anew(tmp_path: Path, run: Run, gram: StepGram) -> None:
     keeper = Keeper(tmp_path / "kept")
-    keeper.kept(run).write(gram)
-    first, *others = run.groups
+    keeper.cache(run).write(gram)
+    first, *rest = run.groups
     rewarded = replace(first, rollouts=tuple(replace(rollout, reward=9.0) for rollout in first.rollouts))
-    assert keeper.kept(run, "bfloat16").read() is None
-    assert keeper.kept(replace(run, groups=(rewarded, *others))).read() is None
+    assert keeper.cache(run, "bfloat16").read() is None
+    assert keeper.cache(replace(run, groups=(rewarded, *rest))).read() is None
     (tmp_path / "weights" / "model.safetensors").write_bytes(b"other weights")
-    assert keeper.kept(run).read() is None
+    assert keeper.cache(run).read() is None
     assert keeper.said == [ANEW] * 3
 
 
@@ -86,15 +86,15 @@ LOGS = REPOSITORY / "fixtures" / "logs"
 
 
 @pytest.mark.parametrize(
-    ("log", "step", "said"),
+    ("log", "step", "words"),
     [("verl_v1", 1, "lost the chat template's markers"), ("prime_rl", 3, None), ("trl/minimal", 1, None)],
 )
-def test_only_logs_without_ids_of_other_trainers_are_refused(log: str, step: int, said: str | None) -> None:
+def test_only_logs_without_ids_of_other_trainers_are_refused(log: str, step: int, words: str | None) -> None:
     path = LOGS / log if (LOGS / log).exists() else next(Path(LOGS / "trl").iterdir())
     reason = _without_ids(read_run(path), step)
-    assert (reason is None) == (said is None)
-    if reason is not None and said is not None:
-        assert said in str(reason)
+    assert (reason is None) == (words is None)
+    if reason is not None and words is not None:
+        assert words in str(reason)
         assert reason.cause == "ids_missing"
         assert "rollout_log_probs" in reason.advice
 
@@ -138,12 +138,12 @@ def test_a_question_is_put_to_the_model_and_never_answered_from_what_was_kept(mo
         put.append((step, asked))
         return "gram", ("answer",) if asked else ()
 
-    def kept(*_):
+    def refuse(*_):
         raise AssertionError("only the rollouts' own Gram matrix is kept")
 
     monkeypatch.setattr(Recomputer, "measure", measure)
     monkeypatch.setattr(steps, "_reason_against", lambda *_: None)
-    monkeypatch.setattr(steps, "_step_cache", kept)
+    monkeypatch.setattr(steps, "_step_cache", refuse)
     (measured,) = steps.measure_steps(bare_run(), (3,), EngineOptions(unfinished=Path("kept")), no_progress, question)
     assert (measured.gram, measured.answer) == ("gram", ("answer",))
     assert put == [(3, question)]

@@ -15,38 +15,38 @@ FEW = Resampling(num_resamples=100)
 
 
 def test_ends_and_times_of_rollouts() -> None:
-    found = gathered(GatheredGeneration(), drifting_run(), FEW)
-    assert found.overall is not None
-    assert found.overall.frac_truncated.value == 0.5
-    assert found.overall.seconds.value == 1.5
-    assert found.overall.slowest_over_mean.value == pytest.approx(2 / 1.5)
-    assert [row.step for row in found.by_step] == [1, 2, 3]
+    ends = gathered(GatheredGeneration(), drifting_run(), FEW)
+    assert ends.overall is not None
+    assert ends.overall.frac_truncated.value == 0.5
+    assert ends.overall.seconds.value == 1.5
+    assert ends.overall.slowest_over_mean.value == pytest.approx(2 / 1.5)
+    assert [row.step for row in ends.by_step] == [1, 2, 3]
 
 
 def test_failures_and_unknown_ends_do_not_count() -> None:
     ends = ("truncated", "completed", "completed", "completed", "error")
-    found = gathered(GatheredGeneration(), run_of(tokens_of(*({"status": end} for end in ends), {})), FEW)
-    assert found.overall is not None
-    assert found.overall.frac_truncated.value == 0.25
-    assert found.overall.seconds.undefined == "rollouts were not timed"
-    assert found.overall.slowest_over_mean.undefined == "rollouts were not timed"
+    generation = gathered(GatheredGeneration(), run_of(tokens_of(*({"status": end} for end in ends), {})), FEW)
+    assert generation.overall is not None
+    assert generation.overall.frac_truncated.value == 0.25
+    assert generation.overall.seconds.undefined == "rollouts were not timed"
+    assert generation.overall.slowest_over_mean.undefined == "rollouts were not timed"
 
 
 @pytest.mark.parametrize("name", TRUNCATED)
 def test_the_trainers_share_stands_in(name: str) -> None:
     groups = [group_of([1, 0], step=step) for step in (1, 2, 3)]
     metrics = {1: {name: 0.5}, 2: {"loss": 1.0}, 3: {name: 0.25}}
-    found = gathered(GatheredGeneration(), run_of(*groups, metrics=metrics), FEW)
-    assert found.overall is not None
-    assert found.overall.frac_truncated.value == pytest.approx(0.375)
-    assert [(row.step, row.frac_truncated.value) for row in found.by_step] == [(1, 0.5), (3, 0.25)]
+    ends = gathered(GatheredGeneration(), run_of(*groups, metrics=metrics), FEW)
+    assert ends.overall is not None
+    assert ends.overall.frac_truncated.value == pytest.approx(0.375)
+    assert [(row.step, row.frac_truncated.value) for row in ends.by_step] == [(1, 0.5), (3, 0.25)]
 
 
 def test_a_logged_nan_is_not_passed_over() -> None:
-    found = gathered(GatheredGeneration(), run_of(group_of([1, 0], step=1), metrics={1: {TRUNCATED[0]: math.nan}}), FEW)
-    assert found.overall is not None
-    assert found.overall.frac_truncated.undefined == "the trainer logged NaN at step 1"
-    assert found.by_step[0].frac_truncated.undefined == "the trainer logged NaN"
+    ends = gathered(GatheredGeneration(), run_of(group_of([1, 0], step=1), metrics={1: {TRUNCATED[0]: math.nan}}), FEW)
+    assert ends.overall is not None
+    assert ends.overall.frac_truncated.undefined == "the trainer logged NaN at step 1"
+    assert ends.by_step[0].frac_truncated.undefined == "the trainer logged NaN"
 
 
 def test_failures_alone_tell_nothing() -> None:
@@ -56,17 +56,17 @@ def test_failures_alone_tell_nothing() -> None:
 
 
 def test_times_alone_leave_truncation_unknown() -> None:
-    found = gathered(GatheredGeneration(), run_of(tokens_of({"seconds": 2.0})), FEW)
-    assert found.overall is not None
-    assert found.overall.frac_truncated.undefined == "the log does not say which completions were cut off"
-    assert found.overall.seconds.value == 2.0
-    assert found.overall.slowest_over_mean.undefined == "no step has two timed rollouts"
+    ends = gathered(GatheredGeneration(), run_of(tokens_of({"seconds": 2.0})), FEW)
+    assert ends.overall is not None
+    assert ends.overall.frac_truncated.undefined == "the log does not say which completions were cut off"
+    assert ends.overall.seconds.value == 2.0
+    assert ends.overall.slowest_over_mean.undefined == "no step has two timed rollouts"
 
 
 def test_times_of_zero_have_no_slowest() -> None:
-    found = gathered(GatheredGeneration(), run_of(tokens_of({"seconds": 0.0}, {"seconds": 0.0})), FEW)
-    assert found.overall is not None
-    assert found.overall.slowest_over_mean.undefined == "no step has two timed rollouts"
+    ends = gathered(GatheredGeneration(), run_of(tokens_of({"seconds": 0.0}, {"seconds": 0.0})), FEW)
+    assert ends.overall is not None
+    assert ends.overall.slowest_over_mean.undefined == "no step has two timed rollouts"
 
 
 def test_a_log_without_any_has_no_numbers() -> None:
@@ -74,23 +74,23 @@ def test_a_log_without_any_has_no_numbers() -> None:
 
 
 def test_every_part_of_a_log_that_has_them_all() -> None:
-    found = gathered(GatheredPolicy(), drifting_run(), RESAMPLING)
+    policy = gathered(GatheredPolicy(), drifting_run(), RESAMPLING)
     assert {field.name for field in fields(LoggedPolicy)} == {*PARTS, "missing"}
-    assert found.missing == {}
+    assert policy.missing == {}
     for name in PARTS:
-        part = getattr(found, name)
+        part = getattr(policy, name)
         assert part.overall.step is None
         assert [row.step for row in part.by_step] == [1, 2, 3]
-    assert to_jsonable(found)["sampler"]["by_step"][0]["step"] == 1
+    assert to_jsonable(policy)["sampler"]["by_step"][0]["step"] == 1
 
 
 @pytest.mark.parametrize("name", sorted(PARTS))
 def test_what_a_log_lacks_is_said_with_what_has_it(name: str) -> None:
-    found = gathered(GatheredPolicy(), run_of(group_of([1, 0])), RESAMPLING)
-    part = getattr(found, name)
+    policy = gathered(GatheredPolicy(), run_of(group_of([1, 0])), RESAMPLING)
+    part = getattr(policy, name)
     assert part.overall is None
     reason, hint = absence_of(name, part)
-    assert found.missing[name] == reason
+    assert policy.missing[name] == reason
     assert reason.startswith("the log ")
     assert not reason.endswith(".")
     assert hint.endswith(".")

@@ -75,13 +75,13 @@ def test_a_course_with_a_number_that_is_none_has_no_mean() -> None:
 
 class Sizes:
     def __init__(self) -> None:
-        self.found: list[tuple[int, int]] = []
+        self.weighed: list[tuple[int, int]] = []
 
     def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
-        self.found.append((step, len(groups)))
+        self.weighed.append((step, len(groups)))
 
     def result(self, run: Run, resampling: Resampling) -> tuple[str, list[tuple[int, int]]]:
-        return run.source.path, self.found
+        return run.source.path, self.weighed
 
 
 def test_a_part_sees_each_step_once_and_then_the_run() -> None:
@@ -133,17 +133,17 @@ def test_a_little_above_zero_is_rounding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sampler", "trainer", "kept"),
+    ("sampler", "trainer", "num_tokens"),
     [((-1.0, -2.0), (0.0, 0.0), 0), ((0.0, 0.0), (-1.0, -2.0), 0), ((0.0, 0.0), (0.0, 0.0), 3), ((-1.0,), (0.0,), 3)],
 )
 def test_zeros_of_a_whole_step_stand_for_no_log_probabilities(
-    sampler: tuple[float, ...], trainer: tuple[float, ...], kept: int
+    sampler: tuple[float, ...], trainer: tuple[float, ...], num_tokens: int
 ) -> None:
     set_aside: Counter[str] = Counter()
     third = both([-1.0], [-1.0]) if len(sampler) == 1 else both(sampler, trainer)
     tokens = _step_tokens([tokens_of(both(sampler, trainer), both(sampler, trainer), third)], set_aside)
-    assert len(tokens.lengths) == kept
-    assert set_aside == ({} if kept else {PLACEHOLDERS: 3})
+    assert len(tokens.lengths) == num_tokens
+    assert set_aside == ({} if num_tokens else {PLACEHOLDERS: 3})
 
 
 def test_no_rollout_gives_no_token() -> None:
@@ -178,41 +178,41 @@ def test_each_sequence_of_a_rollout_has_its_own_tokens_and_its_prompt() -> None:
 
 
 def test_a_rollout_counts_where_any_of_its_sequences_does() -> None:
-    (one,) = tokens_of(both([-0.5], [-0.5], mask=(False,))).rollouts
+    (first,) = tokens_of(both([-0.5], [-0.5], mask=(False,))).rollouts
     before = Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(True,))
-    assert not _counts_in_loss(one)
-    assert _counts_in_loss(replace(one, earlier=(before,)))
+    assert not _counts_in_loss(first)
+    assert _counts_in_loss(replace(first, earlier=(before,)))
 
 
 FEW = Resampling(num_resamples=100)
 
 
 def test_tokens_have_a_mean_each_step_and_a_trend() -> None:
-    found = gathered(GatheredEntropy(), drifting_run(), FEW)
-    assert found.origin == "tokens"
-    assert [row.mean.value for row in found.by_step] == pytest.approx([0.1, 0.2, 0.3])
-    assert found.overall is not None
-    assert found.overall.mean.value == pytest.approx(0.2)
-    assert found.trend is not None
-    assert found.trend.value == pytest.approx(0.2)
+    entropy = gathered(GatheredEntropy(), drifting_run(), FEW)
+    assert entropy.origin == "tokens"
+    assert [row.mean.value for row in entropy.by_step] == pytest.approx([0.1, 0.2, 0.3])
+    assert entropy.overall is not None
+    assert entropy.overall.mean.value == pytest.approx(0.2)
+    assert entropy.trend is not None
+    assert entropy.trend.value == pytest.approx(0.2)
 
 
 def test_tokens_not_rollouts_weigh_the_same_and_masked_ones_do_not_count() -> None:
     group = tokens_of(
         {"entropies": (1.0, 9.0, 2.0), "mask": (True, False, True)}, {"entropies": (6.0,)}, {"entropies": (5.0,) * 2}
     )
-    found = gathered(GatheredEntropy(), run_of(group), FEW)
-    assert found.overall is not None
-    assert found.overall.mean.value == pytest.approx((1 + 2 + 6 + 5 + 5) / 5)
+    entropy = gathered(GatheredEntropy(), run_of(group), FEW)
+    assert entropy.overall is not None
+    assert entropy.overall.mean.value == pytest.approx((1 + 2 + 6 + 5 + 5) / 5)
 
 
 @pytest.mark.parametrize(
     "entropies", [(math.nan, 1.0), (-3.0,), (1e6,), (math.inf,), ()], ids=["nan", "negative", "large", "inf", "none"]
 )
 def test_a_rollout_with_numbers_that_are_no_entropy_does_not_count(entropies: tuple[float, ...]) -> None:
-    found = gathered(GatheredEntropy(), run_of(tokens_of({"entropies": entropies}, {"entropies": (0.5,)})), FEW)
-    assert found.overall is not None
-    assert found.overall.mean.value == 0.5
+    entropy = gathered(GatheredEntropy(), run_of(tokens_of({"entropies": entropies}, {"entropies": (0.5,)})), FEW)
+    assert entropy.overall is not None
+    assert entropy.overall.mean.value == 0.5
     assert gathered(GatheredEntropy(), run_of(tokens_of({"entropies": entropies})), FEW).overall is None
 
 
@@ -223,36 +223,36 @@ def test_a_mask_of_another_length_tells_nothing() -> None:
 
 
 def test_rounding_below_zero_is_zero() -> None:
-    found = gathered(GatheredEntropy(), run_of(tokens_of({"entropies": (-1e-6,)})), FEW)
-    assert found.overall is not None
-    assert found.overall.mean.value == 0.0
+    entropy = gathered(GatheredEntropy(), run_of(tokens_of({"entropies": (-1e-6,)})), FEW)
+    assert entropy.overall is not None
+    assert entropy.overall.mean.value == 0.0
 
 
 @pytest.mark.parametrize("name", METRICS)
 def test_the_trainers_own_metric_stands_in(name: str) -> None:
     groups = [group_of([1, 0], step=step) for step in (1, 2, 3, 4)]
     metrics = {1: {name: 0.4}, 3: {name: 0.2}, 4: {"loss": 1.0}, 9: {name: 7.0}}
-    found = gathered(GatheredEntropy(), run_of(*groups, metrics=metrics), FEW)
-    assert found.origin == name
-    assert [(row.step, row.mean.value) for row in found.by_step] == [(1, 0.4), (3, 0.2)]
-    assert found.overall is not None
-    assert found.overall.mean.value == pytest.approx(0.3)
+    entropy = gathered(GatheredEntropy(), run_of(*groups, metrics=metrics), FEW)
+    assert entropy.origin == name
+    assert [(row.step, row.mean.value) for row in entropy.by_step] == [(1, 0.4), (3, 0.2)]
+    assert entropy.overall is not None
+    assert entropy.overall.mean.value == pytest.approx(0.3)
 
 
 def test_a_logged_nan_is_not_passed_over() -> None:
     groups = [group_of([1, 0], step=step) for step in (1, 2)]
-    found = gathered(GatheredEntropy(), run_of(*groups, metrics={1: {"entropy": 0.4}, 2: {"entropy": math.nan}}), FEW)
-    assert [row.mean.undefined for row in found.by_step] == [None, "the trainer logged NaN"]
-    assert found.overall is not None
-    assert found.overall.mean.undefined == "the trainer logged NaN at step 2"
+    entropy = gathered(GatheredEntropy(), run_of(*groups, metrics={1: {"entropy": 0.4}, 2: {"entropy": math.nan}}), FEW)
+    assert [row.mean.undefined for row in entropy.by_step] == [None, "the trainer logged NaN"]
+    assert entropy.overall is not None
+    assert entropy.overall.mean.undefined == "the trainer logged NaN at step 2"
 
 
 def test_a_mean_over_steps_that_fall_stays_an_entropy() -> None:
     groups = [group_of([1, 0], step=step) for step in range(1, 21)]
     metrics = {step: {"entropy": 0.5 - 0.02 * step} for step in range(1, 21)}
-    found = gathered(GatheredEntropy(), run_of(*groups, metrics=metrics), FEW)
-    assert found.overall is not None
-    assert found.overall.mean.low == 0.0
+    entropy = gathered(GatheredEntropy(), run_of(*groups, metrics=metrics), FEW)
+    assert entropy.overall is not None
+    assert entropy.overall.mean.low == 0.0
 
 
 def test_no_entropy_is_none() -> None:
@@ -260,14 +260,14 @@ def test_no_entropy_is_none() -> None:
 
 
 def test_each_step_and_the_whole_log_are_measured() -> None:
-    found = gathered(GatheredMismatch(), drifting_run(), FEW)
-    assert [row.step for row in found.by_step] == [1, 2, 3]
-    assert [row.logprob_gap.value for row in found.by_step] == pytest.approx([0.01, 0.02, 0.03])
-    assert found.overall is not None
-    assert found.overall.logprob_gap.value == pytest.approx(0.02)
-    assert (found.overall.num_tokens, found.overall.num_sequences, found.overall.step) == (72, 36, None)
-    assert found.overall.sequence_ess.value == pytest.approx(1.0)
-    assert not found.is_identical
+    mismatch = gathered(GatheredMismatch(), drifting_run(), FEW)
+    assert [row.step for row in mismatch.by_step] == [1, 2, 3]
+    assert [row.logprob_gap.value for row in mismatch.by_step] == pytest.approx([0.01, 0.02, 0.03])
+    assert mismatch.overall is not None
+    assert mismatch.overall.logprob_gap.value == pytest.approx(0.02)
+    assert (mismatch.overall.num_tokens, mismatch.overall.num_sequences, mismatch.overall.step) == (72, 36, None)
+    assert mismatch.overall.sequence_ess.value == pytest.approx(1.0)
+    assert not mismatch.is_identical
 
 
 def test_the_worst_tokens_are_named_the_largest_difference_first() -> None:
@@ -291,32 +291,32 @@ def test_of_equal_differences_the_first_are_named() -> None:
 
 
 def test_a_trainer_that_took_over_the_samplers_values_is_told() -> None:
-    found = gathered(GatheredMismatch(), run_of(tokens_of(both([-1.0, -2.0], [-1.0, -2.0]))), FEW)
-    assert found.is_identical
-    assert found.worst == ()
+    mismatch = gathered(GatheredMismatch(), run_of(tokens_of(both([-1.0, -2.0], [-1.0, -2.0]))), FEW)
+    assert mismatch.is_identical
+    assert mismatch.worst == ()
 
 
 def test_steps_without_data_are_left_out_and_rows_counted() -> None:
     run = run_of(group_of([1, 0], step=1), tokens_of(both([-1.0], [-1.1]), both([-1.0], [math.nan]), step=2))
-    found = gathered(GatheredMismatch(), run, FEW)
-    assert [row.step for row in found.by_step] == [2]
-    assert found.set_aside == {
+    mismatch = gathered(GatheredMismatch(), run, FEW)
+    assert [row.step for row in mismatch.by_step] == [2]
+    assert mismatch.set_aside == {
         "no log-probabilities of the sampler": 2,
         "a log-probability that is missing, NaN or infinite": 1,
     }
 
 
 def test_a_log_without_any_has_no_numbers() -> None:
-    found = gathered(GatheredMismatch(), run_of(group_of([1, 0])), FEW)
-    assert (found.overall, found.by_step) == (None, ())
+    mismatch = gathered(GatheredMismatch(), run_of(group_of([1, 0])), FEW)
+    assert (mismatch.overall, mismatch.by_step) == (None, ())
 
 
 @pytest.mark.parametrize(("log", "tokens", "gap"), [("nemo_rl", 9, 0.01), ("prime_rl_tokens", 4, 0.005)])
 def test_logs_of_trainers_that_keep_both(log: str, tokens: int, gap: float) -> None:
-    found = gathered(GatheredMismatch(), read_run(REPOSITORY / "fixtures" / "logs" / log), FEW)
-    assert found.overall is not None
-    assert found.overall.num_tokens == tokens
-    assert found.overall.logprob_gap.value == pytest.approx(gap)
+    mismatch = gathered(GatheredMismatch(), read_run(REPOSITORY / "fixtures" / "logs" / log), FEW)
+    assert mismatch.overall is not None
+    assert mismatch.overall.num_tokens == tokens
+    assert mismatch.overall.logprob_gap.value == pytest.approx(gap)
 
 
 def stale_run() -> object:
@@ -333,14 +333,14 @@ def stale_run() -> object:
 
 
 def test_lags_are_those_of_the_first_token() -> None:
-    found = gathered(GatheredStaleness(), stale_run(), FEW)
-    assert found.overall is not None
-    assert found.overall.num_rollouts == 5
-    assert found.overall.mean_lag.value == pytest.approx((0 + 2 + 2 + 0 + 3) / 5)
-    assert found.overall.max_lag.value == 3.0
-    assert found.overall.frac_above_1.value == pytest.approx(3 / 5)
-    assert found.overall.frac_mixed.value == pytest.approx(2 / 5)
-    assert [(row.step, row.mean_lag.value) for row in found.by_step] == [(3, pytest.approx(4 / 3)), (4, 1.5)]
+    staleness = gathered(GatheredStaleness(), stale_run(), FEW)
+    assert staleness.overall is not None
+    assert staleness.overall.num_rollouts == 5
+    assert staleness.overall.mean_lag.value == pytest.approx((0 + 2 + 2 + 0 + 3) / 5)
+    assert staleness.overall.max_lag.value == 3.0
+    assert staleness.overall.frac_above_1.value == pytest.approx(3 / 5)
+    assert staleness.overall.frac_mixed.value == pytest.approx(2 / 5)
+    assert [(row.step, row.mean_lag.value) for row in staleness.by_step] == [(3, pytest.approx(4 / 3)), (4, 1.5)]
 
 
 def test_each_lag_has_its_share_and_its_gap() -> None:
@@ -356,24 +356,24 @@ def test_a_lag_without_log_probabilities_says_so() -> None:
 
 def test_rollouts_that_no_update_used_have_no_lag() -> None:
     run = run_of(tokens_of({"policy_versions": (0, 0), "mask": (False,)}, {"policy_versions": (1, 1)}, step=2))
-    found = gathered(GatheredStaleness(), run, FEW)
-    assert found.overall is not None
-    assert found.overall.num_rollouts == 1
+    staleness = gathered(GatheredStaleness(), run, FEW)
+    assert staleness.overall is not None
+    assert staleness.overall.num_rollouts == 1
 
 
 def test_versions_from_the_future_are_no_lag() -> None:
-    found = gathered(GatheredStaleness(), run_of(tokens_of({"policy_versions": (7, 9)}, step=2)), FEW)
-    assert found.overall is None
-    assert "newer than its steps" in found.contradiction
+    staleness = gathered(GatheredStaleness(), run_of(tokens_of({"policy_versions": (7, 9)}, step=2)), FEW)
+    assert staleness.overall is None
+    assert "newer than its steps" in staleness.contradiction
 
 
 def test_no_versions_are_nothing() -> None:
-    found = gathered(GatheredStaleness(), run_of(group_of([1, 0])), FEW)
-    assert (found.overall, found.contradiction) == (None, "")
+    staleness = gathered(GatheredStaleness(), run_of(group_of([1, 0])), FEW)
+    assert (staleness.overall, staleness.contradiction) == (None, "")
 
 
 @pytest.mark.parametrize(("log", "rollouts"), [("prime_rl", 2), ("tinker", 8)])
 def test_logs_that_name_the_weights(log: str, rollouts: int) -> None:
-    found = gathered(GatheredStaleness(), read_run(REPOSITORY / "fixtures" / "logs" / log), FEW)
-    assert found.overall is not None
-    assert (found.overall.num_rollouts, found.overall.max_lag.value) == (rollouts, 0.0)
+    staleness = gathered(GatheredStaleness(), read_run(REPOSITORY / "fixtures" / "logs" / log), FEW)
+    assert staleness.overall is not None
+    assert (staleness.overall.num_rollouts, staleness.overall.max_lag.value) == (rollouts, 0.0)

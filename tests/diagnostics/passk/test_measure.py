@@ -1,3 +1,4 @@
+import json
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -10,22 +11,26 @@ import pytest
 from gradscope.diagnostics.passk.measure import (
     MARGIN,
     MOST_SHARPENING,
+    Samples,
     compare_samples,
     crossover_k,
     default_ks,
     judge_reach,
     measure_pass_at_k,
     pass_at_k_of_samples,
+    sample_files,
+    samples_of_run,
     verifier_caution,
 )
-from gradscope.diagnostics.passk.samples import Samples, samples_of_run
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.results.passk import PassAtKDifference
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
+from gradscope.rollouts.run_folder import heldout_path
 from tests.conftest import REPOSITORY
-from tests.diagnostics.made_up_runs import FIRST, SECOND, humaneval, samples, tau_bench
+from tests.diagnostics.compared_runs import write_run
+from tests.diagnostics.made_up_runs import FIRST, SECOND, group_of, humaneval, run_of, samples, tau_bench
 from tests.rollouts.readers.evaluations.test_inspect_ai import archive
 from tests.rollouts.readers.lines import write_lines
 from tests.work import num_calls
@@ -71,9 +76,9 @@ def test_difference_beyond_the_samples_is_undefined() -> None:
 
 
 def test_wide_interval_is_called_undecided() -> None:
-    one = samples("one", {str(i): [i % 2, 0] for i in range(12)})
+    first = samples("one", {str(i): [i % 2, 0] for i in range(12)})
     two = samples("two", {str(i): [(i // 2) % 2, 0] for i in range(12)})
-    report = pass_at_k_of_samples([one, two], ks=(1,))
+    report = pass_at_k_of_samples([first, two], ks=(1,))
     assert "undecided" in report.findings[0]
 
 
@@ -110,8 +115,8 @@ def judged(draw: Callable[[np.random.Generator], np.ndarray], change: Change, n:
     for seed in range(10):
         rng = np.random.default_rng(seed)
         first, second = (counted(n, rng.binomial(n, rates)) for rates in change(draw(rng)))
-        found = compare_samples(first, second, (1, 4, n), resampling=Resampling(num_resamples=300, seed=seed))
-        verdicts[found.verdict] += 1
+        comparison = compare_samples(first, second, (1, 4, n), resampling=Resampling(num_resamples=300, seed=seed))
+        verdicts[comparison.verdict] += 1
     return verdicts
 
 
@@ -174,8 +179,8 @@ def test_a_gain_that_ends_within_the_margin_is_compression() -> None:
 
 def test_prompts_won_and_lost_in_equal_numbers_are_no_compression() -> None:
     def change(rates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        place = np.arange(len(rates)) % 5
-        return np.where(place == 0, 0.0, rates), np.where(place == 1, 0.0, np.where(place == 0, 0.9, rates**0.3))
+        index = np.arange(len(rates)) % 5
+        return np.where(index == 0, 0.0, rates), np.where(index == 1, 0.0, np.where(index == 0, 0.9, rates**0.3))
 
     assert judged(lambda rng: rng.beta(2, 2, 500), change, 64)["search compression"] == 0
 
@@ -189,7 +194,7 @@ def test_prompts_that_are_all_solved_are_no_compression(draw: Callable[[np.rando
 
 
 GAIN, LEFT_OPEN, EQUAL, LOSS = (0.1, 0.3), (-0.05, 0.44), (-0.02, 0.03), (-0.2, -0.06)
-NONE, SOME = (0.0, 0.9 * MARGIN), (0.02, 1.1 * MARGIN)
+NONE, ABOVE = (0.0, 0.9 * MARGIN), (0.02, 1.1 * MARGIN)
 
 
 def around(ends: tuple[float, float]) -> Estimate:
@@ -199,7 +204,7 @@ def around(ends: tuple[float, float]) -> Estimate:
 def differences(*ends: tuple[float, float]) -> list[PassAtKDifference]:
     return [
         PassAtKDifference(
-            k=16**place,
+            k=16**index,
             difference=around(pair),
             first_wins=0,
             second_wins=0,
@@ -207,28 +212,28 @@ def differences(*ends: tuple[float, float]) -> list[PassAtKDifference]:
             compression_factor=Estimate.undefined_because("not asked for"),
             compression_at_least=None,
         )
-        for place, pair in enumerate(ends)
+        for index, pair in enumerate(ends)
     ]
 
 
 @pytest.mark.parametrize(
     ("ends", "won", "lost", "least", "verdict", "words"),
     [
-        ((GAIN, GAIN), SOME, NONE, 65.0, "capacity expansion", "beyond the best of 65 samples of the first"),
-        ((LEFT_OPEN, GAIN), SOME, NONE, 65.0, "capacity expansion", "and more at the largest budget"),
-        ((GAIN, GAIN), SOME, NONE, 64.0, "undecided", "gains at every sampled k: +0.200"),
-        ((GAIN, GAIN), SOME, NONE, None, "undecided", "the best of up to 64 samples of the first may explain them"),
-        ((GAIN, LOSS), SOME, SOME, 65.0, "undecided", "some prompts are solved anew, beyond any best of 64"),
+        ((GAIN, GAIN), ABOVE, NONE, 65.0, "capacity expansion", "beyond the best of 65 samples of the first"),
+        ((LEFT_OPEN, GAIN), ABOVE, NONE, 65.0, "capacity expansion", "and more at the largest budget"),
+        ((GAIN, GAIN), ABOVE, NONE, 64.0, "undecided", "gains at every sampled k: +0.200"),
+        ((GAIN, GAIN), ABOVE, NONE, None, "undecided", "the best of up to 64 samples of the first may explain them"),
+        ((GAIN, LOSS), ABOVE, ABOVE, 65.0, "undecided", "some prompts are solved anew, beyond any best of 64"),
         ((GAIN, EQUAL), NONE, NONE, None, "search compression", "at the largest less than 0.05 is won"),
-        ((GAIN, EQUAL), SOME, NONE, None, "undecided", "a gain at the smallest budget, no certain difference"),
-        ((GAIN, EQUAL), NONE, SOME, None, "undecided", "a gain at the smallest budget, no certain difference"),
+        ((GAIN, EQUAL), ABOVE, NONE, None, "undecided", "a gain at the smallest budget, no certain difference"),
+        ((GAIN, EQUAL), NONE, ABOVE, None, "undecided", "a gain at the smallest budget, no certain difference"),
         ((GAIN, (0.01, 0.03)), NONE, NONE, None, "undecided", "gains at every sampled k"),
         (((0.01, 0.05), EQUAL), NONE, NONE, None, "undecided", "a gain at the smallest budget"),
-        ((GAIN, LOSS), NONE, SOME, None, "search compression", "the gain at the smallest budget is a loss"),
-        ((GAIN, LOSS), SOME, SOME, None, "undecided", "a gain at the smallest budget, a loss at the largest"),
-        ((GAIN, LEFT_OPEN), SOME, SOME, None, "undecided", "no certain difference at the largest"),
-        ((LOSS, LOSS), NONE, SOME, None, "undecided", "losses at every sampled k"),
-        ((LEFT_OPEN, LEFT_OPEN), SOME, SOME, None, "undecided", "the intervals allow a gain and a loss"),
+        ((GAIN, LOSS), NONE, ABOVE, None, "search compression", "the gain at the smallest budget is a loss"),
+        ((GAIN, LOSS), ABOVE, ABOVE, None, "undecided", "a gain at the smallest budget, a loss at the largest"),
+        ((GAIN, LEFT_OPEN), ABOVE, ABOVE, None, "undecided", "no certain difference at the largest"),
+        ((LOSS, LOSS), NONE, ABOVE, None, "undecided", "losses at every sampled k"),
+        ((LEFT_OPEN, LEFT_OPEN), ABOVE, ABOVE, None, "undecided", "the intervals allow a gain and a loss"),
         ((GAIN,), NONE, NONE, 65.0, "undecided", "one budget says nothing about reach"),
     ],
 )
@@ -241,16 +246,16 @@ def test_verdict_and_its_evidence(
     words: str,
 ) -> None:
     unsolved = around((0.1, 0.2))
-    found, evidence = judge_reach(
+    judged_as, evidence = judge_reach(
         differences(*ends), won=around(won), lost=around(lost), unsolved=unsolved, least_sharpening=least
     )
-    assert found == verdict
+    assert judged_as == verdict
     assert words in evidence
 
 
 def test_evidence_holds_the_figures() -> None:
     rows = differences((0.1, 0.3), (0.05, 0.2))
-    shares = {"won": around(SOME), "lost": around(NONE), "unsolved": around(SOME)}
+    shares = {"won": around(ABOVE), "lost": around(NONE), "unsolved": around(ABOVE)}
     _, evidence = judge_reach(rows, **shares, least_sharpening=2.0 * MOST_SHARPENING)
     assert evidence.endswith("+0.200 [+0.100, +0.300] at k = 1, +0.125 [+0.050, +0.200] at k = 16")
 
@@ -267,16 +272,18 @@ def test_evidence_holds_the_figures() -> None:
 )
 def test_without_headroom_nothing_is_compressed(unsolved: tuple[float, float], verdict: str, words: str) -> None:
     shares = {"won": around(NONE), "lost": around(NONE), "unsolved": around(unsolved)}
-    found, evidence = judge_reach(differences(GAIN, EQUAL), **shares, least_sharpening=None)
-    assert found == verdict
+    judged_as, evidence = judge_reach(differences(GAIN, EQUAL), **shares, least_sharpening=None)
+    assert judged_as == verdict
     assert words in evidence
 
 
 def test_what_false_positives_do_is_their_chance_among_k_samples() -> None:
     """Half the prompts are unsolvable, and the second's verifier passes 2 % of wrong samples: 64 samples each."""
     unsolved = 0.5 * 0.98**64
-    said = verifier_caution((0.5, unsolved), 64, 200)
-    assert "solved in 47.4 % of cases at k = 64; had it passed 2 % of them in the second alone, that would be" in said
+    caution = verifier_caution((0.5, unsolved), 64, 200)
+    assert (
+        "solved in 47.4 % of cases at k = 64; had it passed 2 % of them in the second alone, that would be" in caution
+    )
     assert "alone" not in verifier_caution((0.5, 0.5), 64, 200)
     assert "passed 6.9 % of them" in verifier_caution((0.5, 0.0), 64, 100)
 
@@ -397,7 +404,7 @@ def evaluations(tmp_path: Path) -> Path:
 
 def test_a_folder_of_evaluations_is_a_table_a_log_and_scorer(evaluations: Path) -> None:
     report = measure_pass_at_k(evaluations)
-    about = [(one.task, one.model, one.scorer) for table in report.tables if (one := table.evaluation)]
+    about = [(first.task, first.model, first.scorer) for table in report.tables if (first := table.evaluation)]
     assert about == [
         ("3", "", "reward"),
         *(("gsm8k", model, scorer) for model in ("org/a", "org/b") for scorer in ("match", "judge", "none")),
@@ -458,3 +465,64 @@ def test_an_evaluation_that_was_cancelled_says_so_where_it_stands_alone(evaluati
     (table,) = measure_pass_at_k(evaluations / "2.eval").tables
     assert table.source.unfinished == "was cancelled: 6 of 8 samples"
     assert table.evaluation is None
+
+
+def test_groups_of_one_prompt_are_pooled_and_missing_verdicts_counted() -> None:
+    run = run_of(group_of([1, None], prompt="a"), group_of([0], prompt="a"), group_of([None], prompt="b"))
+    counted = samples_of_run(run, name="x")
+    assert (counted.prompts, counted.num_samples.tolist(), counted.num_correct.tolist()) == (("a",), [2], [1])
+    assert counted.num_missing == 2
+    assert pass_at_k_of_samples([counted]).findings[-1] == "x: 2 samples have no reward and are not counted."
+
+
+def test_log_of_several_steps_has_no_common_policy() -> None:
+    with pytest.raises(InputError, match="logs 2 training steps, each from another policy"):
+        samples_of_run(run_of(group_of([1, 0], step=1), group_of([1, 0], step=2)), name="x")
+
+
+def test_samples_without_verdicts_are_refused() -> None:
+    with pytest.raises(InputError, match="holds no sample with a reward"):
+        samples_of_run(run_of(group_of([None])), name="x")
+
+
+def test_fractional_verdicts_need_a_threshold() -> None:
+    run = run_of(group_of([0.2, 0.9]))
+    with pytest.raises(InputError, match="which samples are correct is not known"):
+        samples_of_run(run, name="x")
+    assert samples_of_run(run, name="x", success_threshold=0.5).num_correct.tolist() == [1]
+
+
+def test_run_folder_stands_for_its_held_out_samples(tmp_path: Path) -> None:
+    assert sample_files(tmp_path) == (tmp_path,)
+    (tmp_path / "heldout").mkdir()
+    for when, correct in (("before", [0, 0]), ("after", [1, 0])):
+        rows = [
+            {"prompt_id": p, "prompt": p, "answer": "", "completion": "", "reward": float(c), "correct": bool(c)}
+            for p in ("a", "b")
+            for c in correct
+        ]
+        (tmp_path / "heldout" / f"{when}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    report = measure_pass_at_k(tmp_path)
+    assert [table.name for table in report.tables] == ["before.jsonl", "after.jsonl"]
+    assert [row.difference.value for row in report.comparison.rows] == [0.5, 1.0]
+
+
+def test_held_out_samples_say_themselves_which_are_correct(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    path = heldout_path(run, "after")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(row | {"reward": 0.5 + 0.5 * row["correct"]}) + "\n" for row in rows))
+    (table,) = measure_pass_at_k(run).tables
+    assert table.rows[0].pass_at_k.value == 0.5
+    (table,) = measure_pass_at_k(run, success_threshold=0.5).tables
+    assert table.rows[0].pass_at_k.value == 1.0
+
+
+def test_counts_are_no_verdicts() -> None:
+    run = run_of(*(group_of([correct], prompt=f"p{correct}") for correct in (0, 3, 8)))
+    with pytest.raises(InputError, match="one row a prompt, with whole numbers up to 8 as rewards: counts") as caught:
+        samples_of_run(run, name="x")
+    assert "--n-column N --c-column C" in str(caught.value.hint)
+    several = run_of(group_of([0, 3, 8]))
+    with pytest.raises(InputError, match="neither 0/1 nor -1/1"):
+        samples_of_run(several, name="x")

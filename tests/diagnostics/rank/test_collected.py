@@ -32,7 +32,7 @@ from gradscope.gradients.step.heldout import HeldoutGram
 from gradscope.metrics.gram.geometry import row_sparsity
 from gradscope.progress import no_progress
 from gradscope.reason import Reason
-from tests.diagnostics.claims.made_up_evidence import made_up_collected
+from tests.diagnostics.claims.made_up_evidence import collected_of
 from tests.diagnostics.made_up_runs import group_of as rewarded
 from tests.diagnostics.made_up_runs import run_of, two_steps
 from tests.diagnostics.rank.test_rollout_spectra import make_rows
@@ -44,25 +44,27 @@ from tests.gradients.models import DAPO, measured_step, policy_of, tiny_groups, 
 
 def tokens_with(weights: list[float], norms: list[float], *, num_tokens: int | None = None):
     """A group whose token rows have these norms before they are weighed."""
-    found = tokens_of("a", [0] * len(weights), num_tokens=num_tokens)
-    return replace(found, gram=np.diag(np.square(norms)), table=replace(found.table, logged_weights=np.array(weights)))
+    tokens = tokens_of("a", [0] * len(weights), num_tokens=num_tokens)
+    return replace(
+        tokens, gram=np.diag(np.square(norms)), table=replace(tokens.table, logged_weights=np.array(weights))
+    )
 
 
 def test_tokens_of_all_groups_are_measured_on_one_scale() -> None:
     groups = [tokens_with([2.0, 0.0], [3.0, 1.0]), tokens_with([-1.0, 1.0], [0.05, 8.0])]
-    (found,) = _token_sparsity(7, groups)
+    (row,) = _token_sparsity(7, groups)
     expected = row_sparsity([6.0, 0.0, 0.05, 8.0])
-    assert (found.step, found.parts, found.num_parts, found.frac_seen) == (7, "tokens", 4, 1.0)
-    assert (found.zero.value, found.small.value) == (0.25, 0.5)
-    assert (found.hoyer, found.gini) == (expected["hoyer"], expected["gini"])
+    assert (row.step, row.parts, row.num_parts, row.frac_seen) == (7, "tokens", 4, 1.0)
+    assert (row.zero.value, row.small.value) == (0.25, 0.5)
+    assert (row.hoyer, row.gini) == (expected["hoyer"], expected["gini"])
     assert (
-        "50.0 % of the tokens have a row below 1 % of the largest, 25.0 % exactly zero" in sparsity_findings([found])[0]
+        "50.0 % of the tokens have a row below 1 % of the largest, 25.0 % exactly zero" in sparsity_findings([row])[0]
     )
 
 
 def test_drawn_tokens_say_how_many_they_stand_for() -> None:
-    (found,) = _token_sparsity(7, [tokens_with([1.0, 1.0], [1.0, 1.0], num_tokens=8)])
-    assert (found.num_parts, found.frac_seen, found.gini.value) == (8, 0.25, 0.0)
+    (row,) = _token_sparsity(7, [tokens_with([1.0, 1.0], [1.0, 1.0], num_tokens=8)])
+    assert (row.num_parts, row.frac_seen, row.gini.value) == (8, 0.25, 0.0)
 
 
 def test_without_advantages_or_tokens_there_is_nothing_to_weigh() -> None:
@@ -70,8 +72,7 @@ def test_without_advantages_or_tokens_there_is_nothing_to_weigh() -> None:
     assert _token_sparsity(7, [tokens_of("a", [0, 0], logged=False)]) == []
     (dead,) = _token_sparsity(7, [tokens_with([0.0, 0.0], [1.0, 1.0])])
     assert (dead.zero.value, dead.gini.undefined) == (1.0, "every row is zero")
-    assert sparsity_findings([dead]) == ()
-    assert sparsity_findings([]) == ()
+    assert sparsity_findings([dead]) == sparsity_findings([]) == ()
 
 
 def test_each_weight_has_the_sparsity_of_its_entries() -> None:
@@ -88,7 +89,7 @@ def test_each_weight_has_the_sparsity_of_its_entries() -> None:
 
 
 def test_a_step_without_gradients_keeps_its_reason() -> None:
-    collected = made_up_collected()
+    collected = collected_of()
     measured = MeasuredStep(step=4, groups=(), weights=None, gram=None, reason="no weights are on disk")
     examine_step(None, measured, request(), collected)
     assert collected.skipped == {4: "no weights are on disk"}
@@ -96,7 +97,7 @@ def test_a_step_without_gradients_keeps_its_reason() -> None:
 
 def test_advantages_need_no_gradient() -> None:
     collected, rows = (
-        made_up_collected(),
+        collected_of(),
         request(rows="advantage", advantages=("logged", "sign", "pass_at_4"), group_sizes=()),
     )
     groups = group_of({"completion_ids": (1, 2), "advantage": 1.0}, {"completion_ids": (1, 2), "advantage": -1.0})
@@ -114,25 +115,25 @@ def test_what_was_asked_of_weights_beside_their_rows_is_kept_or_named() -> None:
     measured = MeasuredStep(step=4, groups=(), weights=None, gram=None, reason=None)
 
     def collected(gradient: GradientOfStep | None) -> Collected:
-        into = made_up_collected()
+        into = collected_of()
         asked = replace(measured, answer=(("rows",), gradient))
         assert into.take_parts(run_of(rewarded([0.0, 1.0], step=4)), asked, "weight").answer == ("rows",)
         return into
 
-    whole = collected(GradientOfStep(norms=norms, steps=steps))
-    assert ([one.module for one in whole.report.modules], len(whole.report.optimizers)) == (["output head"], 6)
-    assert whole.missing_parts == {}
+    full = collected(GradientOfStep(norms=norms, steps=steps))
+    assert ([one.module for one in full.report.modules], len(full.report.optimizers)) == (["output head"], 6)
+    assert full.missing_parts == {}
     in_parts = collected(GradientOfStep(norms=norms, steps=()))
     assert in_parts.missing_parts.keys() == {"optimizers"}
     assert "step 4: several processes share the model" in in_parts.missing_parts["optimizers"]
     assert collected(None).missing_parts.keys() == {"optimizers", "modules"}
-    assert made_up_collected().take_parts(run_of(rewarded([0.0, 1.0], step=4)), measured, "weight") is measured
-    assert made_up_collected().take_parts(run_of(rewarded([0.0, 1.0], step=4)), measured, "rollout") is measured
+    assert collected_of().take_parts(run_of(rewarded([0.0, 1.0], step=4)), measured, "weight") is measured
+    assert collected_of().take_parts(run_of(rewarded([0.0, 1.0], step=4)), measured, "rollout") is measured
 
 
 def test_why_steps_have_nothing_of_held_out_answers_is_said_once() -> None:
     rows, _ = make_rows([0.0, 1.0], ["a", "a"])
-    collected = made_up_collected(heldout_sentences={"Held-out answers: 2 of them.": None})
+    collected = collected_of(heldout_sentences={"Held-out answers: 2 of them.": None})
     for step in (1, 2, 3):
         collected.take_heldout(
             replace(rows, step=step), (Reason("unusable", "all are trained on", "Give others."),), []
@@ -146,11 +147,11 @@ def test_why_steps_have_nothing_of_held_out_answers_is_said_once() -> None:
 
 
 def test_held_out_answers_are_taken_in_beside_the_rows() -> None:
-    rows, scores = make_rows([0.0, 1.0] * 4, [f"g{place // 2}" for place in range(8)])
+    rows, scores = make_rows([0.0, 1.0] * 4, [f"g{index // 2}" for index in range(8)])
     products = HeldoutGram(
         cross=scores @ scores[:3].T, norms=np.ones(3), scales=np.ones(8), num_answers=3, notes=("A note.",)
     )
-    collected = made_up_collected()
+    collected = collected_of()
     collected.take_heldout(rows, (products,), ["dr_grpo", "sign"])
     assert [row.advantage for row in collected.report.heldout] == ["dr_grpo", "sign"]
     assert len(collected.report.heldout_influences) == 4
@@ -166,9 +167,9 @@ def test_what_the_kl_term_gives_groups_without_a_reward_gradient_is_said() -> No
     model, reference = tiny_model("llama_untied_biases"), tiny_model("llama_untied_biases").requires_grad_(False)
     reference.lm_head.weight.mul_(1.3)
     kl = Objective(loss_type="grpo", beta=0.5)
-    found = measured_step(policy_of(model, reference=reference), [live, groups[1]], kl, engine="stream")
-    (sentence,) = _kl_of_dead_groups(found)
-    block = found.kl_gram[2:, 2:]
+    gram = measured_step(policy_of(model, reference=reference), [live, groups[1]], kl, engine="stream")
+    (sentence,) = _kl_of_dead_groups(gram)
+    block = gram.kl_gram[2:, 2:]
     assert sentence.endswith(f"gives these a gradient of norm {np.sqrt(block.sum()):.3g}.")
     assert "which is 0 in 1 of 2 groups" in sentence
     without = measured_step(policy_of(model), [live, groups[1]], DAPO, engine="stream")
@@ -194,10 +195,10 @@ def test_what_a_model_does_not_answer_leaves_the_other_kinds(monkeypatch: pytest
     examined = []
     step = MeasuredStep(step=1, groups=(), weights=None, gram=None, reason=None, answer=answer)
     monkeypatch.setattr(module, "measure_steps", lambda *_, **__: iter([step]))
-    monkeypatch.setattr(module, "examine_step", lambda run, measured, asked, found: examined.append(asked.rows))
+    monkeypatch.setattr(module, "examine_step", lambda run, measured, asked, by_kind: examined.append(asked.rows))
     requests = [request(rows="token"), request(rows="rollout")]
-    found = collect_kinds(two_steps(), [1], requests, EngineOptions(), no_progress, most=8)
-    assert found["token"].skipped == {1: Reason("unusable", "Rows of tokens are measured by one process")}
+    by_kind = collect_kinds(two_steps(), [1], requests, EngineOptions(), no_progress, most=8)
+    assert by_kind["token"].skipped == {1: Reason("unusable", "Rows of tokens are measured by one process")}
     assert examined == ["rollout"]
 
 
@@ -219,14 +220,14 @@ def test_a_step_that_cannot_be_recomputed_is_skipped_by_every_kind(monkeypatch: 
 
     monkeypatch.setattr(module, "measure_steps", measured)
     requests = [request(rows="rollout"), request(rows="token")]
-    found = collect_kinds(two_steps(), (1, 2), requests, EngineOptions(), no_progress, most=64)
-    assert list(found) == ["rollout", "token"]
-    assert all(one.skipped == {1: "no weights of 1", 2: "no weights of 2"} for one in found.values())
+    by_kind = collect_kinds(two_steps(), (1, 2), requests, EngineOptions(), no_progress, most=64)
+    assert list(by_kind) == ["rollout", "token"]
+    assert all(one.skipped == {1: "no weights of 1", 2: "no weights of 2"} for one in by_kind.values())
 
 
 def test_kinds_of_tokens_are_kept_and_rows_alone_are_examined(monkeypatch: pytest.MonkeyPatch) -> None:
     made, examined = made_up(), []
-    answers = [(tuple(made.grams), made.found), (tuple(made.grams), None)]
+    answers = [(tuple(made.grams), made.weighed), (tuple(made.grams), None)]
 
     def measured(run, steps, engine, progress, question):
         (asked,) = question.questions
@@ -235,11 +236,11 @@ def test_kinds_of_tokens_are_kept_and_rows_alone_are_examined(monkeypatch: pytes
             yield MeasuredStep(step=step, groups=(), weights=None, gram=None, reason=None, answer=(answer,))
 
     monkeypatch.setattr(module, "measure_steps", measured)
-    monkeypatch.setattr(module, "examine_step", lambda run, step, asked, found: examined.append(step.answer))
-    found = collect_kinds(two_steps(), (1, 2), [request(rows="token")], EngineOptions(), no_progress, most=64)
+    monkeypatch.setattr(module, "examine_step", lambda run, step, asked, by_kind: examined.append(step.answer))
+    by_kind = collect_kinds(two_steps(), (1, 2), [request(rows="token")], EngineOptions(), no_progress, most=64)
     assert examined == [tuple(made.grams)] * 2
-    assert [(one.step, one.kind) for one in found["token"].energies] == [(1, kind) for kind in KINDS]
-    assert found["token"].weighed == {1: made.found}
+    assert [(one.step, one.kind) for one in by_kind["token"].energies] == [(1, kind) for kind in KINDS]
+    assert by_kind["token"].weighed == {1: made.weighed}
 
 
 def test_of_weights_some_are_drawn_where_every_kind_is_asked_for() -> None:

@@ -1,7 +1,4 @@
-"""What formulations make of one step, of rows whose norms and angles are known.
-
-How noisy the gradient is under each baseline, worked by hand on groups of two.
-"""
+"""What formulations and baselines make of one step, of rows with known norms and angles, or worked by hand."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -38,23 +35,23 @@ def rows_of(policy_gram, rewards=(0.0, 1.0), groups=("a", "a")):
 
 
 def test_norm_and_cancellation_of_two_orthogonal_rows() -> None:
-    found = measure_geometry(rows_of(np.diag([9.0, 16.0])), WEIGHTS, GRAM, {"grad_norm": 4.9})
-    assert found.grad_norm.value == pytest.approx(5.0)
-    assert found.logged_grad_norm == 4.9
-    assert found.cancellation.value == pytest.approx(5 / 7)
-    assert found.class_subspace_energy.value == pytest.approx(1.0)
-    assert found.sparsity["zero_groups"].value == 0
-    assert (found.weights, found.num_rollouts, found.num_inferred_ids) == ("checkpoint-2", 2, 1)
-    assert found.verification == {"passed": True}
+    geometry = measure_geometry(rows_of(np.diag([9.0, 16.0])), WEIGHTS, GRAM, {"grad_norm": 4.9})
+    assert geometry.grad_norm.value == pytest.approx(5.0)
+    assert geometry.logged_grad_norm == 4.9
+    assert geometry.cancellation.value == pytest.approx(5 / 7)
+    assert geometry.class_subspace_energy.value == pytest.approx(1.0)
+    assert geometry.sparsity["zero_groups"].value == 0
+    assert (geometry.weights, geometry.num_rollouts, geometry.num_inferred_ids) == ("checkpoint-2", 2, 1)
+    assert geometry.verification == {"passed": True}
 
 
 def test_without_logged_advantages_nothing_is_stated() -> None:
     rows, _ = make_rows([0.0, 1.0], ["a", "a"])
-    found = measure_geometry(rows, WEIGHTS, GRAM, {})
-    for estimate in (found.grad_norm, found.cancellation, found.class_subspace_energy):
+    geometry = measure_geometry(rows, WEIGHTS, GRAM, {})
+    for estimate in (geometry.grad_norm, geometry.cancellation, geometry.class_subspace_energy):
         assert estimate.undefined == "no advantages were logged"
-    assert found.sparsity == {}
-    assert found.logged_grad_norm is None
+    assert geometry.sparsity == {}
+    assert geometry.logged_grad_norm is None
 
 
 def test_class_energy_looks_at_groups_whose_rewards_differ() -> None:
@@ -79,12 +76,12 @@ def test_updates_equal_sums_of_fresh_rows() -> None:
     rows, scores = make_rows(REWARDS, GROUPS)
     rewards = np.array(REWARDS)
     sums = {"reinforce": rewards @ scores, "sign": (2 * rewards - 1) @ scores}
-    found = by_name(measure_formulations(rows, ["reinforce", "sign"]))
+    updates = by_name(measure_formulations(rows, ["reinforce", "sign"]))
     for name, expected in sums.items():
-        assert found[name].update_norm.value == pytest.approx(np.linalg.norm(expected))
+        assert updates[name].update_norm.value == pytest.approx(np.linalg.norm(expected))
     cosine = sums["reinforce"] @ sums["sign"] / np.linalg.norm(sums["reinforce"]) / np.linalg.norm(sums["sign"])
-    assert found["reinforce"].cosines["sign"].value == pytest.approx(cosine)
-    assert set(found["sign"].cosines) == {"reinforce"}
+    assert updates["reinforce"].cosines["sign"].value == pytest.approx(cosine)
+    assert set(updates["sign"].cosines) == {"reinforce"}
 
 
 def test_zero_sum_advantages_on_identical_rows_cancel_within_groups() -> None:
@@ -97,11 +94,11 @@ def test_zero_sum_advantages_on_identical_rows_cancel_within_groups() -> None:
 
 def test_cosines_of_groups_and_noise_are_those_of_the_rows() -> None:
     rows, scores = make_rows(REWARDS, GROUPS)
-    found = by_name(measure_formulations(rows, ["dr_grpo", "sign", "batch_mean", "pass_at_4"]))
+    updates = by_name(measure_formulations(rows, ["dr_grpo", "sign", "batch_mean", "pass_at_4"]))
     rewards = np.array(REWARDS).reshape(4, 4)
     sums = np.stack([(2 * own - 1) @ part for own, part in zip(rewards, scores.reshape(4, 4, -1), strict=True)])
     units = sums / np.linalg.norm(sums, axis=1, keepdims=True)
-    assert found["sign"].group_cosine.value == pytest.approx((np.sum(units @ units.T) - 4) / 12)
+    assert updates["sign"].group_cosine.value == pytest.approx((np.sum(units @ units.T) - 4) / 12)
     # halves with means of their own
     halves = rewards.reshape(8, 2)
     vectors = np.einsum("hg,hgp->hp", halves - halves.mean(1, keepdims=True), scores.reshape(8, 2, -1))
@@ -109,11 +106,11 @@ def test_cosines_of_groups_and_noise_are_those_of_the_rows() -> None:
     means = (first + second) / 2
     other = (np.sum(means @ means.T) - np.sum(means**2)) / 12
     share = np.mean(np.sum((first - second) ** 2, 1)) / 2 / (np.mean(np.sum(first**2 + second**2, 1)) / 2 - other)
-    assert found["dr_grpo"].noise_within.value == pytest.approx(share)
-    assert found["batch_mean"].noise_within.undefined == "batch_mean is relative to more than a group"
-    assert found["pass_at_4"].noise_within.undefined == "half of a group has 2 rollouts, too few for pass_at_4"
-    ratio = found["sign"].signal_to_noise
-    assert ratio.low > 0 or "the signal may be zero" in found["sign"].critical_batch_size.undefined
+    assert updates["dr_grpo"].noise_within.value == pytest.approx(share)
+    assert updates["batch_mean"].noise_within.undefined == "batch_mean is relative to more than a group"
+    assert updates["pass_at_4"].noise_within.undefined == "half of a group has 2 rollouts, too few for pass_at_4"
+    ratio = updates["sign"].signal_to_noise
+    assert ratio.low > 0 or "the signal may be zero" in updates["sign"].critical_batch_size.undefined
 
 
 def test_logged_advantages_cannot_be_made_of_halves() -> None:
@@ -124,8 +121,8 @@ def test_logged_advantages_cannot_be_made_of_halves() -> None:
 
 def test_a_zero_update_has_no_cosine() -> None:
     rows, _ = make_rows([1.0] * 4, ["a", "a", "b", "b"])
-    found = by_name(measure_formulations(rows, ["dr_grpo", "reinforce"]))
-    assert found["reinforce"].cosines["dr_grpo"].undefined == "one of the two updates is zero"
+    updates = by_name(measure_formulations(rows, ["dr_grpo", "reinforce"]))
+    assert updates["reinforce"].cosines["dr_grpo"].undefined == "one of the two updates is zero"
 
 
 def test_leave_one_out_climbs_pass_at_1_exactly() -> None:
@@ -133,10 +130,10 @@ def test_leave_one_out_climbs_pass_at_1_exactly() -> None:
     rewards = rng.integers(2, size=64).astype(float)
     rows, scores = make_rows(rewards.tolist(), [f"g{group}" for group in range(16) for _ in range(4)])
     scores[:, 0] += 3 * (rewards - 0.5)  # a direction that every group shares
-    found = measure_formulations(replace(rows, gram=scores @ scores.T), ["rloo"])
-    assert found[0].alignment["pass@1"].value == pytest.approx(1.0)
-    assert found[0].signal_to_noise.value > 1
-    assert set(found[0].alignment) == {"pass@1", "pass@4"}
+    updates = measure_formulations(replace(rows, gram=scores @ scores.T), ["rloo"])
+    assert updates[0].alignment["pass@1"].value == pytest.approx(1.0)
+    assert updates[0].signal_to_noise.value > 1
+    assert set(updates[0].alignment) == {"pass@1", "pass@4"}
 
 
 def test_graded_rewards_have_no_pass_at_k() -> None:
@@ -162,17 +159,17 @@ def test_token_advantages_have_no_single_weight() -> None:
 def test_token_advantages_have_a_size_and_noise_of_their_own() -> None:
     """Rows that are weighed already, here by one number a rollout, of which the other way of counting knows."""
     weighed, _ = make_rows(REWARDS, GROUPS, advantages=[reward - 0.4 for reward in REWARDS])
-    (known, _), (found, other) = (
+    (defined, _), (updates, other) = (
         measure_formulations(rows, [LOGGED, "rloo"]) for rows in (weighed, replace(weighed, advantages=None))
     )
     for name in ("update_norm", "cancellation", "signal_to_noise", "critical_batch_size", "group_cosine"):
-        assert getattr(found, name).value == pytest.approx(getattr(known, name).value), name
-    assert found.advantage == LOGGED
-    for update, name in ((found, "rloo"), (other, LOGGED)):
+        assert getattr(updates, name).value == pytest.approx(getattr(defined, name).value), name
+    assert updates.advantage == LOGGED
+    for update, name in ((updates, "rloo"), (other, LOGGED)):
         assert "each token has an advantage of its own" in str(update.cosines[name].undefined)
-    assert list(found.alignment) == list(other.alignment)
+    assert list(updates.alignment) == list(other.alignment)
     (alone,) = measure_formulations(replace(weighed, advantages=None), [LOGGED])
-    assert alone.update_norm == found.update_norm
+    assert alone.update_norm == updates.update_norm
 
 
 def test_shares_add_up_to_one_by_rollout_and_by_group() -> None:
@@ -202,17 +199,17 @@ def test_baseline_noise_is_the_ratio_of_second_moments() -> None:
     rows, scores = make_rows(REWARDS, GROUPS)
     rewards, norms = np.array(REWARDS).reshape(4, 4), (scores**2).sum(axis=1).reshape(4, 4)
     tables = baselines(rewards, norms)
-    whole, step, *groups = measure_baselines(baseline_groups(rows))
+    overall, step, *groups = measure_baselines(baseline_groups(rows))
     for name in ("zero", "group_mean", "optimal", "optimal_leave_one_out"):
         expected = (
             second_moment(rewards, norms, tables[name]).sum()
             / second_moment(rewards, norms, tables["leave_one_out"]).sum()
         )
-        assert whole.relative_noise[name].value == pytest.approx(expected)
-    assert (whole.step, step.step, len(groups)) == (None, 3, 3)
+        assert overall.relative_noise[name].value == pytest.approx(expected)
+    assert (overall.step, step.step, len(groups)) == (None, 3, 3)
     assert groups[0].optimal_baseline.value == pytest.approx((rewards[0] @ norms[0]) / norms[0].sum())
-    assert whole.relative_noise["group_mean"].value == pytest.approx((3 / 4) ** 2)
-    assert "shrinkage" in whole.relative_noise
+    assert overall.relative_noise["group_mean"].value == pytest.approx((3 / 4) ** 2)
+    assert "shrinkage" in overall.relative_noise
 
 
 def test_the_optimal_baseline_is_a_formulation_of_the_gram() -> None:
@@ -226,16 +223,16 @@ def test_the_optimal_baseline_is_a_formulation_of_the_gram() -> None:
 def test_confident_passes_pull_the_optimal_baseline_down() -> None:
     rows, scores = make_rows(REWARDS, GROUPS)
     scores[np.array(REWARDS) == 1.0] *= 0.1
-    whole, *_ = measure_baselines(baseline_groups(replace(rows, gram=scores @ scores.T)))
-    assert whole.optimal_baseline.value < 0.1
-    assert whole.reward_norm_correlation.value < -0.8
-    assert whole.relative_noise["zero"].value < 0.2
+    overall, *_ = measure_baselines(baseline_groups(replace(rows, gram=scores @ scores.T)))
+    assert overall.optimal_baseline.value < 0.1
+    assert overall.reward_norm_correlation.value < -0.8
+    assert overall.relative_noise["zero"].value < 0.2
 
 
 def test_dead_groups_have_no_noise_to_compare() -> None:
-    whole, *_ = measure_baselines(baseline_groups(make_rows([1.0, 1.0], ["a", "a"])[0]))
-    assert "nothing to compare with" in str(whole.relative_noise["zero"].undefined)
-    assert "no group has rewards that differ" in str(whole.optimal_baseline.undefined)
+    overall, *_ = measure_baselines(baseline_groups(make_rows([1.0, 1.0], ["a", "a"])[0]))
+    assert "nothing to compare with" in str(overall.relative_noise["zero"].undefined)
+    assert "no group has rewards that differ" in str(overall.optimal_baseline.undefined)
 
 
 KINDS_REWARDS = [0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0]
@@ -247,18 +244,18 @@ def test_parts_are_sums_of_fresh_rows(name: str) -> None:
     rows, scores = make_rows(KINDS_REWARDS, GROUPS)
     rows = replace(rows, lengths=np.ones(16))
     rewards = np.array(KINDS_REWARDS).reshape(4, 4)
-    given = rewards - rewards.mean(1, keepdims=True) if name == "opo" else compute_step_advantages(name, rewards)
-    gradient = np.concatenate(list(given))[:, None] * scores
-    whole = gradient.sum(0)
-    found = {part.kind: part for part in measure_kinds(rows, [name])}
-    assert list(found) == ["all_fail", "mixed", "all_pass"]
-    for kind, part in found.items():
+    advantages = rewards - rewards.mean(1, keepdims=True) if name == "opo" else compute_step_advantages(name, rewards)
+    gradient = np.concatenate(list(advantages))[:, None] * scores
+    full = gradient.sum(0)
+    kinds = {part.kind: part for part in measure_kinds(rows, [name])}
+    assert list(kinds) == ["all_fail", "mixed", "all_pass"]
+    for kind, part in kinds.items():
         mine = np.repeat([of == kind for of in KIND_OF_GROUP], 4)
         total = gradient[mine].sum(0)
         assert part.num_groups == KIND_OF_GROUP.count(kind)
         assert part.norm.value == pytest.approx(np.linalg.norm(total), abs=1e-9)
         if np.any(total):
-            cosine = total @ whole / np.linalg.norm(total) / np.linalg.norm(whole)
+            cosine = total @ full / np.linalg.norm(total) / np.linalg.norm(full)
             assert part.cosine.value == pytest.approx(cosine)
         else:
             assert part.cosine.undefined is not None
@@ -282,9 +279,9 @@ def test_the_all_fail_part_of_sign_climbs_pass_at_g() -> None:
     rows, scores = make_rows(rewards.tolist(), [f"g{group}" for group in range(100) for _ in range(4)])
     scores[:, 0] += 4 * (rewards - 0.3)
     parts = {part.kind: part for part in measure_kinds(replace(rows, gram=scores @ scores.T), ["sign"])}
-    found = parts["all_fail"].alignment["pass@4"]
-    assert found.value > 0.9
-    assert found.high == pytest.approx(1.0, abs=0.1)
+    cosine = parts["all_fail"].alignment["pass@4"]
+    assert cosine.value > 0.9
+    assert cosine.high == pytest.approx(1.0, abs=0.1)
 
 
 def test_other_rewards_have_no_kinds() -> None:
@@ -341,8 +338,8 @@ def test_second_moments_of_one_pair_by_hand() -> None:
     assert group.moments["zero"] == pytest.approx(1.5)
     assert group.moments["group_mean"] == pytest.approx(0.5)
     assert group.moments["optimal"] == pytest.approx(0.375)
-    whole, step, alone = measure_baselines([group])
-    assert (whole.step, step.step, alone.group_id) == (None, 3, "a")
+    overall, step, alone = measure_baselines([group])
+    assert (overall.step, step.step, alone.group_id) == (None, 3, "a")
     assert alone.optimal_baseline.value == pytest.approx(0.75)
     assert alone.relative_noise["zero"].value == pytest.approx(0.75)
     assert alone.relative_noise["optimal"].value == pytest.approx(0.1875)
@@ -352,10 +349,10 @@ def test_second_moments_of_one_pair_by_hand() -> None:
 
 def test_groups_add_up_before_they_are_divided() -> None:
     groups = baseline_groups(rows_of_baselines([1.0, 0.0, 1.0, 0.0], [3.0, 1.0, 2.0, 2.0], "aabb"))
-    whole = measure_baselines(groups)[0]
-    assert whole.relative_noise["zero"].value == pytest.approx((1.5 + 1.0) / (2.0 + 2.0))
-    assert whole.optimal_baseline.value == pytest.approx((0.75 + 0.5) / 2)
-    assert (whole.num_groups, whole.pass_rate) == (2, 0.5)
+    overall = measure_baselines(groups)[0]
+    assert overall.relative_noise["zero"].value == pytest.approx((1.5 + 1.0) / (2.0 + 2.0))
+    assert overall.optimal_baseline.value == pytest.approx((0.75 + 0.5) / 2)
+    assert (overall.num_groups, overall.pass_rate) == (2, 0.5)
 
 
 def test_groups_without_rewards_or_of_one_rollout_take_no_part() -> None:
@@ -365,8 +362,8 @@ def test_groups_without_rewards_or_of_one_rollout_take_no_part() -> None:
 
 def test_a_group_of_equal_rewards_has_no_noise_to_compare_with() -> None:
     groups = baseline_groups(rows_of_baselines([1.0, 1.0], [3.0, 1.0], "aa"))
-    whole, step = measure_baselines(groups)  # and none for a group whose rewards are equal
-    assert whole.relative_noise["zero"].undefined == (
+    overall, step = measure_baselines(groups)  # and none for a group whose rewards are equal
+    assert overall.relative_noise["zero"].undefined == (
         "leave_one_out has no gradient here, so there is nothing to compare with"
     )
     assert step.optimal_baseline.undefined == "no group has rewards that differ and a gradient"

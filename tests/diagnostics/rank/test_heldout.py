@@ -28,8 +28,8 @@ from tests.gradients.models import DAPO, tiny_groups, tiny_policy
 from tests.gradients.step.test_heldout import SHARES, heldout_groups
 
 
-def sample(prompt: str, completion: str, reward: float, **others: Any) -> dict[str, Any]:
-    return {"prompt_id": prompt, "prompt": prompt, "completion": completion, "reward": reward, **others}
+def sample(prompt: str, completion: str, reward: float, **rest: Any) -> dict[str, Any]:
+    return {"prompt_id": prompt, "prompt": prompt, "completion": completion, "reward": reward, **rest}
 
 
 ROWS = [
@@ -45,10 +45,10 @@ def write(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
     return path
 
 
-def answers_of(found: HeldoutAnswers) -> dict[str, dict[str, float]]:
+def answers_of(heldout: HeldoutAnswers) -> dict[str, dict[str, float]]:
     return {
         group.prompt_id: {rollout.completion: share for rollout, share in zip(group.rollouts, own, strict=True)}
-        for group, own in zip(found.prompts, found.shares, strict=True)
+        for group, own in zip(heldout.prompts, heldout.shares, strict=True)
     }
 
 
@@ -59,30 +59,30 @@ def test_each_correct_answer_is_there_once_with_its_share(kind: str, tmp_path: P
         write(path, ROWS)
     else:
         pq.write_table(pa.Table.from_pylist(ROWS), path)
-    found = read_heldout(path)
-    assert answers_of(found) == {"1+1": {"2": pytest.approx(2 / 3), "two": pytest.approx(1 / 3)}, "2+2": {"4": 1.0}}
-    assert {rollout.group_id for rollout in found.prompts[0].rollouts} == {"held-out 1+1"}
-    assert [rollout.sample for rollout in found.prompts[0].rollouts] == [0, 1]
+    answers = read_heldout(path)
+    assert answers_of(answers) == {"1+1": {"2": pytest.approx(2 / 3), "two": pytest.approx(1 / 3)}, "2+2": {"4": 1.0}}
+    assert {rollout.group_id for rollout in answers.prompts[0].rollouts} == {"held-out 1+1"}
+    assert [rollout.sample for rollout in answers.prompts[0].rollouts] == [0, 1]
     read = f"Held-out answers: 5 correct samples in {path}; distinct answers 3, prompts 2."
-    assert found.notes == (read,)
+    assert answers.notes == (read,)
 
 
-@pytest.mark.parametrize("place", ["", "heldout"])
-def test_a_run_stands_for_its_samples_before_and_after(place: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", ["", "heldout"])
+def test_a_run_stands_for_its_samples_before_and_after(folder: str, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     write(heldout_path(run, "before"), [sample("1+1", "2", 2.0, correct=True), sample("1+1", "1", 1.0, correct=False)])
     write(heldout_path(run, "after"), [sample("1+1", "II", 2.0, correct=True), sample("2+2", "4", 2.0, correct=True)])
-    found = read_heldout(run / place)
-    assert answers_of(found) == {"1+1": {"2": 0.5, "II": 0.5}, "2+2": {"4": 1.0}}
+    answers = read_heldout(run / folder)
+    assert answers_of(answers) == {"1+1": {"2": 0.5, "II": 0.5}, "2+2": {"4": 1.0}}
     before = read_heldout(heldout_path(run, "before"))
     assert answers_of(before) == {"1+1": {"2": 1.0}}
 
 
 def test_a_log_of_several_steps_is_one_set_of_answers(tmp_path: Path) -> None:
     rows = [row | {"step": step} for step in (1, 2) for row in ROWS]
-    found = read_heldout(write(tmp_path / "log.jsonl", rows))
-    assert {prompt: sum(own.values()) for prompt, own in answers_of(found).items()} == {"1+1": 1.0, "2+2": 1.0}
-    assert "10 correct samples" in found.notes[0]
+    answers = read_heldout(write(tmp_path / "log.jsonl", rows))
+    assert {prompt: sum(own.values()) for prompt, own in answers_of(answers).items()} == {"1+1": 1.0, "2+2": 1.0}
+    assert "10 correct samples" in answers.notes[0]
 
 
 def test_conversations_and_ids_tell_prompts_apart(tmp_path: Path) -> None:
@@ -108,8 +108,8 @@ def test_of_many_answers_some_are_drawn_from_every_prompt(tmp_path: Path, monkey
 
 
 def test_samples_without_text_are_counted(tmp_path: Path) -> None:
-    found = read_heldout(write(tmp_path / "some.jsonl", [*ROWS, sample("2+2", "", 1.0)]))
-    assert found.notes[1] == "1 correct samples without text, or of several sequences, left out."
+    answers = read_heldout(write(tmp_path / "some.jsonl", [*ROWS, sample("2+2", "", 1.0)]))
+    assert answers.notes[1] == "1 correct samples without text, or of several sequences, left out."
 
 
 @pytest.mark.parametrize(
@@ -161,19 +161,19 @@ def question(engine: str = "auto", *, groups: object = None) -> HeldoutQuestion:
 @pytest.mark.parametrize("engine", ["auto", "stream"])
 def test_it_is_asked_of_the_engine_that_was_chosen(engine: str) -> None:
     prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
-    (found,) = question(engine).measure(prepared, measure_step(prepared))
-    assert isinstance(found, HeldoutGram)
-    assert found.cross.shape == (6, 3)
+    (answer,) = question(engine).measure(prepared, measure_step(prepared))
+    assert isinstance(answer, HeldoutGram)
+    assert answer.cross.shape == (6, 3)
 
 
 def test_a_step_that_has_none_keeps_its_reason() -> None:
     prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
     own = tiny_groups(3)  # the first two are the step's
     asked = HeldoutAnswers(prompts=tuple(own[:2]), shares=((0.5, 0.25, 0.25),) * 2, notes=())
-    (found,) = HeldoutQuestion(answers=asked, engine=EngineOptions()).measure(prepared, measure_step(prepared))
-    assert isinstance(found, Reason)
-    assert found.text == "Every held-out prompt is trained on in this very step"
-    assert found.advice == "Give samples of prompts that the step was not trained on."
+    (answer,) = HeldoutQuestion(answers=asked, engine=EngineOptions()).measure(prepared, measure_step(prepared))
+    assert isinstance(answer, Reason)
+    assert answer.text == "Every held-out prompt is trained on in this very step"
+    assert answer.advice == "Give samples of prompts that the step was not trained on."
     (refused,) = question("nothing").measure(prepared, measure_step(prepared))
     assert refused.text == "There is no engine 'nothing'"
 

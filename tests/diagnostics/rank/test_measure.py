@@ -83,9 +83,9 @@ def test_two_zero_sum_rows_of_a_binary_group_have_rank_at_most_two(report: RankR
 
 def test_gram_files_hold_what_the_spectra_came_from(report: RankReport, output: Path) -> None:
     arrays = load_file(output / report.gram["16"])
-    whole = pick(report, 16, "logged", 8)[0]
+    spectrum = pick(report, 16, "logged", 8)[0]
     values = np.sqrt(np.linalg.eigvalsh(arrays["gradient_gram"])[::-1].clip(0))
-    np.testing.assert_allclose(whole.singular_values[:8], values[:8], rtol=1e-9)
+    np.testing.assert_allclose(spectrum.singular_values[:8], values[:8], rtol=1e-9)
     assert arrays["score_gram"].shape == (64, 64)
     assert len(set(arrays["group_index"].tolist())) == 8
 
@@ -123,9 +123,9 @@ def test_group_rows_add_up_to_the_same_gradient(shared_data: Path) -> None:
 
 
 def test_steps_without_weights_are_left_out_and_named(shared_data: Path) -> None:
-    some = rank_full(shared_data, steps=[1, 2], advantages=["logged"])
-    assert list(some.skipped) == [2]
-    assert "not on disk" in some.skipped[2]
+    partial = rank_full(shared_data, steps=[1, 2], advantages=["logged"])
+    assert list(partial.skipped) == [2]
+    assert "not on disk" in partial.skipped[2]
 
 
 def test_a_formulation_that_refuses_the_rewards_is_named(shared_data: Path) -> None:
@@ -169,7 +169,7 @@ def test_update_rows_need_no_rollout_to_be_replayed(shared_data: Path) -> None:
     updates = rank_full(shared_data, rows="update")
     assert updates.spectra == updates.steps == ()
     assert {update.first for update in updates.updates} == {0, 5, 10, 15}
-    whole = updates.trajectories[0]
-    assert whole.num_updates == (5, 10, 15, 20)
-    assert 0 < whole.linear_growth.value < 1
+    trajectory = updates.trajectories[0]
+    assert trajectory.num_updates == (5, 10, 15, 20)
+    assert 0 < trajectory.linear_growth.value < 1
     assert "a random walk" in " ".join(updates.findings)

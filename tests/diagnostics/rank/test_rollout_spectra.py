@@ -88,7 +88,7 @@ def given_prompts(advantage: str, rewards: list[float], groups: list[str], size:
 def test_it_is_the_jackknife_of_fresh_rows(advantage: str) -> None:
     rows, scores = make_rows(REWARDS, GROUPS)
     rows = replace(rows, lengths=np.arange(1.0, 13.0))
-    found = step_spectra(rows, advantage, None, by_group=False)[1][0].given_prompts
+    spectrum = step_spectra(rows, advantage, None, by_group=False)[1][0].given_prompts
 
     def rank(index: list[int]) -> float:
         weights = (np.arange(1.0, 13.0) if advantage == "opo" else np.diag(rows.gram))[index]
@@ -98,22 +98,22 @@ def test_it_is_the_jackknife_of_fresh_rows(advantage: str) -> None:
     both = [list(range(6)), list(range(6, 12))]
     own = [rank(index) for index in both]
     left_out = [
-        [(rank([other for other in index if other != row]) + own[1 - place]) / 2 for row in index]
-        for place, index in enumerate(both)
+        [(rank([other for other in index if other != row]) + own[1 - number]) / 2 for row in index]
+        for number, index in enumerate(both)
     ]
     expected = jackknife(float(np.mean(own)), left_out, low=1.0, high=6.0)
-    assert found.value == pytest.approx(expected.value)
-    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-5)
+    assert spectrum.value == pytest.approx(expected.value)
+    assert (spectrum.low, spectrum.high) == pytest.approx((expected.low, expected.high), rel=1e-5)
 
 
 def test_a_lone_success_that_carries_the_only_live_group_is_said() -> None:
-    found = given_prompts("dr_grpo", [1.0, 0.0, 0.0, 0.0, 0.0, 0.0], ["a"] * 6)
-    assert found.undefined == "it hangs on a single unit, without which it does not exist"
+    interval = given_prompts("dr_grpo", [1.0, 0.0, 0.0, 0.0, 0.0, 0.0], ["a"] * 6)
+    assert interval.undefined == "it hangs on a single unit, without which it does not exist"
 
 
 def test_beside_other_live_groups_a_lone_success_widens_the_interval() -> None:
-    found = given_prompts("dr_grpo", [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, *REWARDS[:6]], GROUPS)
-    assert found.low is not None
+    interval = given_prompts("dr_grpo", [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, *REWARDS[:6]], GROUPS)
+    assert interval.low is not None
 
 
 @pytest.mark.parametrize(
@@ -255,10 +255,10 @@ def test_spectra_equal_those_of_fresh_rows(advantage: str, size: int | None) -> 
 
 def test_the_whole_step_holds_all_rows() -> None:
     rows, scores = make_rows([0, 1, 1, 0], ["a", "a", "b", "b"])
-    whole, *_ = step_spectra(rows, "reinforce", None, by_group=False)[0]
+    spectrum, *_ = step_spectra(rows, "reinforce", None, by_group=False)[0]
     expected = np.linalg.svd(rows.rewards[:, None] * scores, compute_uv=False)
-    assert whole.label.group_id is None
-    np.testing.assert_allclose(whole.singular_values, expected, atol=1e-6 * expected[0])
+    assert spectrum.label.group_id is None
+    np.testing.assert_allclose(spectrum.singular_values, expected, atol=1e-6 * expected[0])
 
 
 def test_group_rows_are_sums_over_rollouts() -> None:

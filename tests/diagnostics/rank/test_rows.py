@@ -46,8 +46,8 @@ def test_the_blocks_are_those_of_the_step() -> None:
 
 def test_a_rollout_is_live_where_its_gradient_is_not_zero() -> None:
     groups = tiny_groups(1, 3)
-    first, *others = groups[0].rollouts
-    dead = [replace(groups[0], rollouts=(replace(first, advantage=0.0), *others))]
+    first, *rest = groups[0].rollouts
+    dead = [replace(groups[0], rollouts=(replace(first, advantage=0.0), *rest))]
     rows = step_rows(measured_step(tiny_policy("llama_untied_biases"), dead, DAPO))
     assert rows.is_live.tolist() == [False, True, True]
     assert replace(rows, policy_gram=None).is_live is None
@@ -180,7 +180,7 @@ def test_what_was_not_logged_is_left_out(tmp_path: Path) -> None:
 
 
 def request(**fields: object) -> RankRequest:
-    given = {
+    defaults = {
         "rows": "rollout",
         "advantages": ("logged", "dr_grpo", "rloo"),
         "group_sizes": (2, 4),
@@ -189,7 +189,7 @@ def request(**fields: object) -> RankRequest:
         "seed": 0,
         "output": None,
     }
-    return RankRequest(**{**given, **fields})
+    return RankRequest(**{**defaults, **fields})
 
 
 def test_logged_advantages_belong_to_the_logged_groups() -> None:

@@ -119,10 +119,10 @@ def test_signs_only_rotate_the_scores(size: int) -> None:
 def test_nulls_equal_those_of_fresh_rows() -> None:
     rows, scores = make_rows(REWARDS, GROUPS)
     advantages = np.array(REWARDS) - 0.5
-    (whole, *_), _ = step_spectra(rows, "dr_grpo", None, by_group=False)
+    (spectrum, *_), _ = step_spectra(rows, "dr_grpo", None, by_group=False)
     values = np.linalg.svd(np.sign(advantages)[:, None] * scores, compute_uv=False)
     shares = values / values.sum()
-    assert whole.nulls["signs"].value == pytest.approx(np.exp(-np.sum(shares * np.log(shares))), rel=1e-6)
+    assert spectrum.nulls["signs"].value == pytest.approx(np.exp(-np.sum(shares * np.log(shares))), rel=1e-6)
 
 
 def test_the_profile_adds_up_to_one_and_falls() -> None:
@@ -141,27 +141,27 @@ def test_differences_are_paired_by_group_and_have_intervals() -> None:
 
 def test_dead_groups_take_no_part_in_a_null() -> None:
     rows, _ = make_rows([0, 1, 1, 1], ["a", "a", "b", "b"])
-    whole = step_spectra(rows, "dr_grpo", None, by_group=False)[0][0]
-    assert whole.nulls["unweighted"].value <= 2
-    assert whole.nulls["unweighted"].num_units == 1
+    spectrum = step_spectra(rows, "dr_grpo", None, by_group=False)[0][0]
+    assert spectrum.nulls["unweighted"].value <= 2
+    assert spectrum.nulls["unweighted"].num_units == 1
 
 
 def test_a_dead_step_has_no_nulls() -> None:
-    (whole, *_), (point,) = step_spectra(make_rows([1, 1], ["a", "a"])[0], "dr_grpo", None, by_group=False)
+    (spectrum, *_), (point,) = step_spectra(make_rows([1, 1], ["a", "a"])[0], "dr_grpo", None, by_group=False)
     assert point.nulls == {}
-    assert all("zero" in str(null.undefined) for null in whole.nulls.values())
+    assert all("zero" in str(null.undefined) for null in spectrum.nulls.values())
 
 
 def test_sums_of_groups_have_nulls_too() -> None:
-    (whole,), _ = step_spectra(make_rows(REWARDS, GROUPS)[0], "dr_grpo", None, by_group=True)
-    assert set(whole.nulls) == set(NULLS)
-    assert whole.nulls["gaussian"].value <= 6
+    (spectrum,), _ = step_spectra(make_rows(REWARDS, GROUPS)[0], "dr_grpo", None, by_group=True)
+    assert set(spectrum.nulls) == set(NULLS)
+    assert spectrum.nulls["gaussian"].value <= 6
 
 
 def test_token_advantages_have_no_shuffle() -> None:
     rows, _ = make_rows(REWARDS, GROUPS, advantages=REWARDS)
-    (whole, *_), (point,) = step_spectra(replace(rows, advantages=None), LOGGED, None, by_group=False)
-    for null in (whole.nulls["shuffled"], point.nulls["shuffled"].effective_rank, point.nulls["signs"].difference):
+    (spectrum, *_), (point,) = step_spectra(replace(rows, advantages=None), LOGGED, None, by_group=False)
+    for null in (spectrum.nulls["shuffled"], point.nulls["shuffled"].effective_rank, point.nulls["signs"].difference):
         assert "each token has its own advantage" in str(null.undefined)
     assert point.nulls["unweighted"].effective_rank.value is not None
 
@@ -201,24 +201,24 @@ def rank_of(factors: np.ndarray, *, centered: bool = False) -> float:
 
 @pytest.mark.parametrize("centered", [False, True])
 def test_nulls_of_tokens_equal_those_of_fresh_rows(centered: bool) -> None:
-    found = nulls(centered=centered)
+    drawn = nulls(centered=centered)
     dealt = shuffled_within(ADVANTAGES, np.zeros(3, dtype=np.int64), num_draws(6))
     shuffled = np.mean([rank_of(draw[OWNERS], centered=centered) for draw in dealt])
-    assert found["unweighted"].value == pytest.approx(rank_of(np.ones(6), centered=centered), rel=1e-5)
-    assert found["signs"].value == pytest.approx(rank_of(np.sign(ADVANTAGES)[OWNERS], centered=centered), rel=1e-5)
-    assert found["shuffled"].value == pytest.approx(shuffled, rel=1e-5)
+    assert drawn["unweighted"].value == pytest.approx(rank_of(np.ones(6), centered=centered), rel=1e-5)
+    assert drawn["signs"].value == pytest.approx(rank_of(np.sign(ADVANTAGES)[OWNERS], centered=centered), rel=1e-5)
+    assert drawn["shuffled"].value == pytest.approx(shuffled, rel=1e-5)
 
 
 def test_unrelated_tokens_are_the_ceiling_that_their_norms_leave() -> None:
-    found = nulls()
-    assert 1.0 < (found["gaussian"].value or 0.0) <= 5.0  # five tokens have a weight
+    drawn = nulls()
+    assert 1.0 < (drawn["gaussian"].value or 0.0) <= 5.0  # five tokens have a weight
 
 
 def test_without_scalars_there_is_nothing_to_deal() -> None:
-    found = nulls(None)
-    assert "each token has its own advantage" in str(found["shuffled"].undefined)
-    assert "each token has its own advantage" in str(found["signs"].undefined)
-    assert found["unweighted"].value is not None
+    drawn = nulls(None)
+    assert "each token has its own advantage" in str(drawn["shuffled"].undefined)
+    assert "each token has its own advantage" in str(drawn["signs"].undefined)
+    assert drawn["unweighted"].value is not None
 
 
 def test_a_zero_matrix_has_no_null() -> None:
@@ -245,25 +245,25 @@ def mean_of(values: list[list[float]], groups: list[str], *, by_group: bool = Fa
     )
 
 
-EQUAL, ONE = [1.0, 1.0, 1.0, 1.0], [1.0, 0.0, 0.0, 0.0]
+EQUAL, LONE = [1.0, 1.0, 1.0, 1.0], [1.0, 0.0, 0.0, 0.0]
 
 
 def test_parts_weigh_alike_or_groups_do() -> None:
-    parts = [EQUAL, EQUAL, EQUAL, ONE]
+    parts = [EQUAL, EQUAL, EQUAL, LONE]
     assert mean_of(parts, ["a", "a", "a", "b"]).means()["effective_rank"].value == pytest.approx(3.25)
     assert mean_of(parts, ["a", "a", "a", "b"], by_group=True).means()["effective_rank"].value == pytest.approx(2.5)
 
 
 def test_energy_of_two_directions_is_a_share_and_of_two_rows_is_one() -> None:
-    energy = mean_of([EQUAL, ONE], ["a", "b"]).means()["two_direction_energy"]
+    energy = mean_of([EQUAL, LONE], ["a", "b"]).means()["two_direction_energy"]
     assert energy.value == pytest.approx(0.75)
     both = mean_of([[2.0, 1.0], [1.0, 1.0]], ["a", "b"]).means()["two_direction_energy"]
     assert (both.value, both.interval) == (1.0, None)
 
 
 def test_a_null_stands_beside_the_rank_as_difference_and_as_ratio() -> None:
-    groups = [str(place) for place in range(12)]
-    null = mean_of([EQUAL, ONE] * 6, groups, nulls=0.5).null_ranks()["gaussian"]
+    groups = [str(index) for index in range(12)]
+    null = mean_of([EQUAL, LONE] * 6, groups, nulls=0.5).null_ranks()["gaussian"]
     assert null.difference.value == pytest.approx(1.25)
     assert null.ratio.value == pytest.approx(2.0)
     assert null.ratio.interval == pytest.approx((2.0, 2.0)) or null.ratio.interval is None
@@ -282,22 +282,22 @@ def test_draws_without_a_rank_are_left_out() -> None:
 
 
 def test_a_matrix_that_every_draw_leaves_empty_is_left_out_of_that_null_alone() -> None:
-    drawn = np.array([[EQUAL, [0.0] * 4, ONE]] * 3)
-    found = drawn_counts(drawn)
-    assert np.isnan(found).any(axis=1).tolist() == [False, True, False]
-    mean = mean_of([EQUAL, ONE, EQUAL], ["a", "b", "c"])
-    whole = {"gaussian": mean.counts, "unweighted": mean.counts}
-    nulls = replace(mean, nulls={**whole, "shuffled": found}).null_ranks()
+    drawn = np.array([[EQUAL, [0.0] * 4, LONE]] * 3)
+    counts = drawn_counts(drawn)
+    assert np.isnan(counts).any(axis=1).tolist() == [False, True, False]
+    mean = mean_of([EQUAL, LONE, EQUAL], ["a", "b", "c"])
+    full = {"gaussian": mean.counts, "unweighted": mean.counts}
+    nulls = replace(mean, nulls={**full, "shuffled": counts}).null_ranks()
     assert nulls["shuffled"].effective_rank.value == pytest.approx(2.5)  # of the first and the third
     assert nulls["shuffled"].difference.value == pytest.approx(1.5)
     assert nulls["gaussian"].effective_rank.value == nulls["unweighted"].effective_rank.value == pytest.approx(3.0)
-    nowhere = replace(mean, nulls={**whole, "shuffled": np.full((3, 4), np.nan)}).null_ranks()["shuffled"]
+    nowhere = replace(mean, nulls={**full, "shuffled": np.full((3, 4), np.nan)}).null_ranks()["shuffled"]
     for estimate in (nowhere.effective_rank, nowhere.difference, nowhere.ratio, nowhere.two_direction_energy):
         assert "to rollouts without a score vector" in str(estimate.undefined)
 
 
 def test_another_number_is_averaged_over_the_matrices_that_have_it() -> None:
-    mean = mean_of([EQUAL, EQUAL, ONE], ["a", "a", "b"])
+    mean = mean_of([EQUAL, EQUAL, LONE], ["a", "a", "b"])
     assert mean.mean_within(np.array([1.0, 2.0, np.nan]), 0.0, 4.0).value == pytest.approx(1.5)
     assert mean.mean_within(np.array([1.0, np.nan, 3.0]), 0.0, 4.0).num_units == 2
     none = mean.mean_within(np.full(3, np.nan), 0.0, 4.0, none="nobody has it")
@@ -318,29 +318,29 @@ def test_formulations_that_differ_by_a_factor_are_not_compared() -> None:
 
 
 def test_a_formulation_that_drops_rows_is_told_apart() -> None:
-    (found,) = compare_formulations(spectra("dr_grpo", "positive_only"))
-    assert (found.first, found.second, found.group_size, found.step) == ("dr_grpo", "positive_only", 4, 3)
-    assert found.difference.high < 0
-    assert "Paired by group, the rank under dr_grpo differs" in " ".join(rank_findings((), (), (), [found]))
+    (pair,) = compare_formulations(spectra("dr_grpo", "positive_only"))
+    assert (pair.first, pair.second, pair.group_size, pair.step) == ("dr_grpo", "positive_only", 4, 3)
+    assert pair.difference.high < 0
+    assert "Paired by group, the rank under dr_grpo differs" in " ".join(rank_findings((), (), (), [pair]))
 
 
 def test_a_difference_of_ranks_of_four_rows_is_at_most_three() -> None:
     """Five groups, four with one rank under both and a fifth with all there is: Student's interval would end beyond."""
 
     def ranked(advantage: str, ranks: list[float]) -> list[GradientSpectrum]:
-        (one, *_) = [spectrum for spectrum in spectra("dr_grpo") if spectrum.label.group_id is not None]
+        (first, *_) = [spectrum for spectrum in spectra("dr_grpo") if spectrum.label.group_id is not None]
         return [
             replace(
-                one,
-                label=replace(one.label, advantage=advantage, group_id=f"g{place}"),
-                ranks=replace(one.ranks, effective_rank=Estimate.exact(rank)),
+                first,
+                label=replace(first.label, advantage=advantage, group_id=f"g{index}"),
+                ranks=replace(first.ranks, effective_rank=Estimate.exact(rank)),
             )
-            for place, rank in enumerate(ranks)
+            for index, rank in enumerate(ranks)
         ]
 
-    (found,) = compare_formulations(ranked("dr_grpo", [1.0] * 5) + ranked("sign", [4.0, 4.0, 4.0, 4.0, 1.0]))
-    assert found.difference.value == 2.4
-    assert found.difference.high == 3.0
+    (pair,) = compare_formulations(ranked("dr_grpo", [1.0] * 5) + ranked("sign", [4.0, 4.0, 4.0, 4.0, 1.0]))
+    assert pair.difference.value == 2.4
+    assert pair.difference.high == 3.0
 
 
 def test_nothing_is_compared_without_groups() -> None:
@@ -350,8 +350,8 @@ def test_nothing_is_compared_without_groups() -> None:
 def test_formulations_without_a_common_live_group_have_no_difference() -> None:
     rows, _ = make_rows([1.0] * 4 + [0.0] * 4, ["a"] * 4 + ["b"] * 4)
     both = [s for name in ("positive_only", "negative_only") for s in step_spectra(rows, name, None, by_group=False)[0]]
-    (found,) = compare_formulations(both)
-    assert found.difference.undefined == "no group is live under both"
+    (pair,) = compare_formulations(both)
+    assert pair.difference.undefined == "no group is live under both"
 
 
 def test_steps_are_told_apart_or_not() -> None:
@@ -366,18 +366,18 @@ def test_steps_are_told_apart_or_not() -> None:
 
 
 def update(**changes: object) -> FormulationUpdate:
-    one = Estimate.exact(1.0)
+    first = Estimate.exact(1.0)
     fields = {
         "step": 3,
         "advantage": "sign",
-        "update_norm": one,
-        "cancellation": one,
-        "between_groups": one,
-        "class_subspace_energy": one,
+        "update_norm": first,
+        "cancellation": first,
+        "between_groups": first,
+        "class_subspace_energy": first,
         "signal_to_noise": Estimate.exact(2.0),
         "critical_batch_size": Estimate.exact(4.0),
-        "group_cosine": one,
-        "noise_within": one,
+        "group_cosine": first,
+        "noise_within": first,
         "alignment": {"pass@4": Estimate(value=-0.3, low=-0.6, high=0.1)},
         "cosines": {},
     }
@@ -403,8 +403,8 @@ def test_a_formulation_that_leaves_the_gradient_of_pass_at_k_is_named() -> None:
 
 
 def test_a_better_baseline_is_named_only_where_it_can_be_told() -> None:
-    (told,) = update_findings([], [noise(zero=Estimate(value=0.5, low=0.3, high=0.8))])
-    assert "zero has 50.0 % less gradient noise than leave_one_out" in told
+    (sentence,) = update_findings([], [noise(zero=Estimate(value=0.5, low=0.3, high=0.8))])
+    assert "zero has 50.0 % less gradient noise than leave_one_out" in sentence
     (alike,) = update_findings([], [noise(zero=Estimate(value=0.9, low=0.5, high=1.6))])
     assert "no baseline can be told from leave_one_out" in alike
     (hindsight,) = update_findings([], [noise(optimal=Estimate(value=0.1, low=0.05, high=0.2))])
@@ -412,5 +412,4 @@ def test_a_better_baseline_is_named_only_where_it_can_be_told() -> None:
 
 
 def test_nothing_measured_says_nothing() -> None:
-    assert update_findings([], []) == ()
-    assert rank_findings((), (), ()) == ()
+    assert update_findings([], []) == rank_findings((), (), ()) == ()

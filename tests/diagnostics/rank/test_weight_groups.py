@@ -56,8 +56,8 @@ def test_a_dead_part_has_no_combination() -> None:
 
 def test_a_part_is_zero_at_the_other_rollouts() -> None:
     (first, _) = combined("sign", size=2)
-    for part, others in zip(first.parts, ([2, 3], [0, 1]), strict=True):
-        assert not first.combinations.factors[part.own][others].any()
+    for part, rest in zip(first.parts, ([2, 3], [0, 1]), strict=True):
+        assert not first.combinations.factors[part.own][rest].any()
 
 
 def test_advantages_of_tokens_are_a_channel_of_their_own() -> None:
@@ -88,9 +88,9 @@ def test_drawn_weights_have_the_numbers_that_they_have_among_all() -> None:
     assert "lm_head.weight" in names
     assert {spectrum.tensor for spectrum in drawn.spectra} == names
     assert drawn.num_weights == every.num_weights > 4
-    of_all = {(one.group_id, one.tensor): one for one in every.ranks}
-    for one in drawn.ranks:
-        np.testing.assert_array_equal(one.counts, of_all[one.group_id, one.tensor].counts)
+    of_all = {(first.group_id, first.tensor): first for first in every.ranks}
+    for first in drawn.ranks:
+        np.testing.assert_array_equal(first.counts, of_all[first.group_id, first.tensor].counts)
 
 
 def test_the_step_as_the_optimizer_saw_it_and_every_group() -> None:

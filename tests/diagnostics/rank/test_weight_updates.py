@@ -94,9 +94,9 @@ ROWS = SimpleNamespace(measure=lambda prepared, gram, progress: ("rows",))
 def test_steps_are_those_from_the_gradient_of_the_step() -> None:
     groups, policy = tiny_groups(2, 2), tiny_policy("llama_untied_biases")
     prepared = prepare_step(policy, groups, DAPO)
-    rows, found = OptimizerQuestion(rows=ROWS, learning_rates={1: 1e-3}).measure(prepared, measure_step(prepared))
+    rows, summary = OptimizerQuestion(rows=ROWS, learning_rates={1: 1e-3}).measure(prepared, measure_step(prepared))
     assert rows == ("rows",)
-    assert found is not None
+    assert summary is not None
     loss = 0.0
     for rollout in (one for each in groups for one in each.rollouts):
         ids, start = torch.tensor([rollout.prompt_ids + rollout.completion_ids]), len(rollout.prompt_ids)
@@ -104,19 +104,19 @@ def test_steps_are_those_from_the_gradient_of_the_step() -> None:
         loss = loss - weight_of(groups) * rollout.advantage * logs.gather(1, ids[0, start:, None]).sum()
     gradient = dict(zip(policy.trainable, torch.autograd.grad(loss, list(policy.trainable.values())), strict=True))
     matrices = {name: grad for name, grad in gradient.items() if grad.dim() == 2}
-    whole = {one.optimizer: one for one in optimizer_steps(1, found.steps) if one.tensor is None}
+    full = {one.optimizer: one for one in optimizer_steps(1, summary.steps) if one.tensor is None}
     flat = torch.cat([grad.flatten() for grad in matrices.values()]).double()
     expected = float(flat.abs().sum() / flat.norm() / flat.sign().norm())
-    assert whole["adam"].cosines["sgd"].value == pytest.approx(expected, rel=1e-2)
-    assert 0 < whole["adam"].bfloat16_moved.value <= 1
-    assert {one.tensor: one.norm for one in found.norms} == pytest.approx(
+    assert full["adam"].cosines["sgd"].value == pytest.approx(expected, rel=1e-2)
+    assert 0 < full["adam"].bfloat16_moved.value <= 1
+    assert {one.tensor: one.norm for one in summary.norms} == pytest.approx(
         {name: float(grad.norm()) for name, grad in gradient.items()}, rel=1e-4
     )
 
 
 def test_without_advantages_there_is_no_gradient() -> None:
     prepared = prepare_step(
-        tiny_policy("llama_untied_biases"), changed(tiny_groups(1, 2), advantage=lambda one: None), DAPO
+        tiny_policy("llama_untied_biases"), changed(tiny_groups(1, 2), advantage=lambda first: None), DAPO
     )
     question = OptimizerQuestion(rows=ROWS, learning_rates={})
     assert question.measure(prepared, measure_step(prepared)) == (("rows",), None)
@@ -126,10 +126,10 @@ def test_of_several_processes_each_has_a_part_and_none_steps(monkeypatch: pytest
     prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(1, 2), DAPO)
     gram = measure_step(prepared)
     monkeypatch.setattr(processes, "num_connected", lambda: 2)
-    _, found = OptimizerQuestion(rows=ROWS, learning_rates={}).measure(prepared, gram)
-    assert found is not None
-    assert found.steps == ()
-    assert found.norms
+    _, summary = OptimizerQuestion(rows=ROWS, learning_rates={}).measure(prepared, gram)
+    assert summary is not None
+    assert summary.steps == ()
+    assert summary.norms
 
 
 def steps(name: str, products: np.ndarray, moved: tuple[int, int, int] | None) -> MatrixSteps:
@@ -139,20 +139,20 @@ def steps(name: str, products: np.ndarray, moved: tuple[int, int, int] | None) -
 
 def test_matrices_add_up() -> None:
     first, second = np.diag([1.0, 4.0, 9.0]), np.diag([3.0, 12.0, 7.0]) + np.eye(3)[[1, 0, 2]] * [2.0, 2.0, 0.0]
-    found = optimizer_steps(3, [steps("a", first, (1, 8, 4)), steps("b", second, (3, 10, 4))])
-    whole = found[:3]
-    assert [(one.tensor, one.optimizer) for one in whole] == [(None, "sgd"), (None, "adam"), (None, "muon")]
-    assert whole[0].cosines["adam"].value == pytest.approx(2 / np.sqrt(4 * 16))
-    assert whole[0].cosines["muon"].value == 0.0
-    assert [one.bfloat16_moved.value for one in whole] == pytest.approx([0.2, 0.9, 0.4])
-    assert [one.effective_rank.value for one in whole] == pytest.approx([1.0, 2.0, 2.0])
-    assert [(one.tensor, one.optimizer) for one in found[3:5]] == [("a", "sgd"), ("a", "adam")]
-    assert found[6].cosines["adam"].value == pytest.approx(2 / 6)
+    result = optimizer_steps(3, [steps("a", first, (1, 8, 4)), steps("b", second, (3, 10, 4))])
+    full = result[:3]
+    assert [(one.tensor, one.optimizer) for one in full] == [(None, "sgd"), (None, "adam"), (None, "muon")]
+    assert full[0].cosines["adam"].value == pytest.approx(2 / np.sqrt(4 * 16))
+    assert full[0].cosines["muon"].value == 0.0
+    assert [one.bfloat16_moved.value for one in full] == pytest.approx([0.2, 0.9, 0.4])
+    assert [one.effective_rank.value for one in full] == pytest.approx([1.0, 2.0, 2.0])
+    assert [(one.tensor, one.optimizer) for one in result[3:5]] == [("a", "sgd"), ("a", "adam")]
+    assert result[6].cosines["adam"].value == pytest.approx(2 / 6)
 
 
 def test_without_a_learning_rate_nothing_moves_that_could_be_told() -> None:
-    found = optimizer_steps(3, [steps("a", np.eye(3), None)])
-    assert found[0].bfloat16_moved.undefined == "the trainer's learning rate is not known at this step"
+    result = optimizer_steps(3, [steps("a", np.eye(3), None)])
+    assert result[0].bfloat16_moved.undefined == "the trainer's learning rate is not known at this step"
     assert optimizer_steps(3, []) == []
 
 
@@ -219,28 +219,28 @@ def matrices(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 def test_a_straight_rank_one_update_is_seen_as_such(tmp_path: Path) -> None:
     start, direction = matrices()
     refs = [model(tmp_path / f"{t}", t, matrix=start + 0.01 * t * direction) for t in (0, 10, 20)]
-    updates, (whole, one), adapters = _measure_weight_updates(refs, no_progress)
+    updates, (full, first), adapters = _measure_weight_updates(refs, no_progress)
     assert [(update.first, update.last) for update in updates] == [(0, 10), (0, 20), (10, 20)]
     assert updates[1].effective_rank.value == pytest.approx(1.0, abs=1e-3)
     assert updates[1].top_energy.value == pytest.approx(1.0)
     assert updates[1].update_size.value == pytest.approx(float(0.2 * direction.norm() / start.norm()), rel=1e-5)
     assert updates[1].gaussian.value > 3
-    assert (whole.tensor, one.tensor) == (None, NAME)
-    assert whole.linear_growth.value == pytest.approx(1.0)
-    assert whole.walk_linear_growth.value < 0.95
-    assert whole.num_updates == (10, 20)
+    assert (full.tensor, first.tensor) == (None, NAME)
+    assert full.linear_growth.value == pytest.approx(1.0)
+    assert full.walk_linear_growth.value < 0.95
+    assert full.num_updates == (10, 20)
     assert adapters == ()
 
 
 def test_weights_that_stand_still_have_no_direction(tmp_path: Path) -> None:
     start, _ = matrices()
     refs = [model(tmp_path / f"{t}", t, matrix=start) for t in (0, 1)]
-    (update,), (whole, _), _ = _measure_weight_updates(refs, no_progress)
+    (update,), (updates, _), _ = _measure_weight_updates(refs, no_progress)
     assert update.update_size.value == 0.0
     assert update.bfloat16_changed.value == 0.0
     assert "zero" in str(update.effective_rank.undefined)
-    assert "zero" in str(whole.top_energy.undefined)
-    assert "a single update" in str(whole.linear_growth.undefined)
+    assert "zero" in str(updates.top_energy.undefined)
+    assert "a single update" in str(updates.linear_growth.undefined)
 
 
 @pytest.mark.parametrize(("rslora", "scale"), [(False, 4.0), (True, 8 / 2**0.5)])
@@ -348,11 +348,10 @@ def test_weights_that_stand_still_have_no_rank_beside_the_gradient(tmp_path: Pat
     still = torch.ones(6, 4)
     weights = (model(tmp_path / "0", 0, matrix=still), model(tmp_path / "9", 9, matrix=still))
     run = replace(checkpoints(tmp_path), weights=weights)
-    (one,) = gradients_and_updates(run, [spectrum(1)])
-    assert one.update_rank.undefined is not None
-    assert one.update_top_energy.undefined is not None
-    assert gradient_update_findings((one,)) == ()
-    assert gradient_update_findings(()) == ()
+    (first,) = gradients_and_updates(run, [spectrum(1)])
+    assert first.update_rank.undefined is not None
+    assert first.update_top_energy.undefined is not None
+    assert gradient_update_findings((first,)) == gradient_update_findings(()) == ()
 
 
 def test_adapters_and_absent_weights_have_no_pairs(tmp_path: Path) -> None:

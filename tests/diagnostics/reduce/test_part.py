@@ -70,8 +70,8 @@ def document(result: object, path: Path) -> str:
 @pytest.mark.parametrize("question", sorted(QUESTIONS))
 def test_merged_parts_answer_as_the_whole(log: Path, parts: Path, question: str) -> None:
     ask = QUESTIONS[question]
-    found = document(ask(parts), parts).replace(str(log.parent), "")
-    assert found == document(ask(log), log)
+    merged = document(ask(parts), parts).replace(str(log.parent), "")
+    assert merged == document(ask(log), log)
 
 
 def test_samples_of_one_policy_answer_as_the_whole(tmp_path: Path) -> None:
@@ -81,29 +81,29 @@ def test_samples_of_one_policy_answer_as_the_whole(tmp_path: Path) -> None:
         rows = [{"task_id": f"t{task}", "passed": (task * at) % 2 == 0} for task in range(8) for _ in range(2)]
         (log / f"{at}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
         reduce_run(log / f"{at}.jsonl", parts)
-    found = document(measure_pass_at_k(parts), parts).replace(str(log.parent), "")
-    assert found == document(measure_pass_at_k(log), log)
+    merged = document(measure_pass_at_k(parts), parts).replace(str(log.parent), "")
+    assert merged == document(measure_pass_at_k(log), log)
 
 
 def test_a_page_of_parts_lacks_what_is_read_of_texts_and_no_more(log: Path, parts: Path) -> None:
-    whole, merged = report_run(log), report_run(parts)
-    assert [section.name for section in merged.sections] == [section.name for section in whole.sections]
-    for of_parts, of_log in zip(merged.sections, whole.sections, strict=True):
+    report, merged = report_run(log), report_run(parts)
+    assert [section.name for section in merged.sections] == [section.name for section in report.sections]
+    for of_parts, of_log in zip(merged.sections, report.sections, strict=True):
         if of_log.name not in OF_TEXTS:
             expected = str(of_log).replace(str(log.parent), "").replace("Rollout 0 of group 2:g0", "Rollout 0")
             assert str(of_parts).replace(str(parts.parent), "") == expected, of_log.name
     (length,) = (section for section in merged.sections if section.name == "length")
     assert length.missing is not None
     assert length.missing.endswith("Name the log itself.")
-    assert merged.strip == whole.strip
-    assert (merged.rollouts, len(whole.rollouts) > 0) == ((), True)
+    assert merged.strip == report.strip
+    assert (merged.rollouts, len(report.rollouts) > 0) == ((), True)
 
 
 def test_advantages_of_the_log_are_replayed_from_parts(tmp_path: Path) -> None:
     fixture = Path(__file__).resolve().parents[3] / "fixtures/logs/trl"
     reduce_run(fixture, tmp_path / "trl")
-    found, wanted = report_run(tmp_path / "trl"), report_run(fixture)
-    (of_parts,), (of_log,) = ([one for one in run.sections if one.name == "replay"] for run in (found, wanted))
+    report, wanted = report_run(tmp_path / "trl"), report_run(fixture)
+    (of_parts,), (of_log,) = ([one for one in run.sections if one.name == "replay"] for run in (report, wanted))
     assert of_parts.tables == of_log.tables
 
 
@@ -116,8 +116,8 @@ def test_evaluations_are_never_pooled(tmp_path: Path) -> None:
 
 def test_an_evaluation_that_did_not_end_is_not_reduced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fixture = Path(__file__).resolve().parents[3] / "fixtures/logs/inspect_ai"
-    whole = read_run(fixture, rewards_only=True)
-    cancelled = replace(whole, source=replace(whole.source, unfinished="was cancelled: 12 of 32 samples"))
+    run = read_run(fixture, rewards_only=True)
+    cancelled = replace(run, source=replace(run.source, unfinished="was cancelled: 12 of 32 samples"))
     monkeypatch.setattr(part, "read_run", lambda *_, **__: cancelled)
     with pytest.raises(InputError, match="was cancelled: 12 of 32 samples"):
         reduce_run(fixture, tmp_path)

@@ -88,18 +88,20 @@ def by_trl(table: torch.Tensor, aggregation: str, scale: str) -> tuple[torch.Ten
 def test_the_numbers_are_trls(aggregation, scale, gaps, seed):
     groups, table = random_groups(seed, gaps=gaps)
     settings = {"scale_rewards": scale, "multi_objective_aggregation": aggregation, "reward_weights": WEIGHTS}
-    batch = _trl_batch(groups, TrainerSettings(values={**settings, "trl_version": "1.16.0"}))
+    numbers = _trl_batch(groups, TrainerSettings(values={**settings, "trl_version": "1.16.0"}))
     advantages, share = by_trl(table, aggregation, scale)
-    np.testing.assert_allclose(batch.advantages, advantages, rtol=1e-9, atol=1e-9)
-    assert batch.frac_zero_std == share
+    np.testing.assert_allclose(numbers.advantages, advantages, rtol=1e-9, atol=1e-9)
+    assert numbers.frac_zero_std == share
     rewards = (table * torch.tensor(WEIGHTS)).nansum(dim=1)[~table.isnan().all(dim=1)]
-    assert batch.reward == pytest.approx(float(rewards.mean()))
+    assert numbers.reward == pytest.approx(float(rewards.mean()))
 
 
 def test_before_a_version_no_reward_was_a_reward_of_zero():
-    for version, advantages in (("1.5.0", [0.5, -0.5]), ("1.6.0", [0.0, 0.0])):
-        settings = TrainerSettings(values={"scale_rewards": "none", "trl_version": version})
-        assert _trl_batch([group_of([1.0, None], step=1)], settings).advantages.tolist() == advantages
+    group = group_of([1.0, None], step=1)
+    numbers = _trl_batch([group], TrainerSettings(values={"scale_rewards": "none", "trl_version": "1.5.0"}))
+    assert numbers.advantages.tolist() == [0.5, -0.5]
+    later = _trl_batch([group], TrainerSettings(values={"scale_rewards": "none", "trl_version": "1.6.0"}))
+    assert later.advantages.tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -112,9 +114,9 @@ def test_before_a_version_no_reward_was_a_reward_of_zero():
     ],
 )
 def test_what_cannot_be_told_has_its_reason(rewards, values, cause):
-    reason = _trl_batch([group_of(rewards, step=1)], TrainerSettings(values=values))
-    assert isinstance(reason, Reason)
-    assert reason.cause == cause
+    result = _trl_batch([group_of(rewards, step=1)], TrainerSettings(values=values))
+    assert isinstance(result, Reason)
+    assert result.cause == cause
 
 
 def test_weights_of_other_functions_are_no_weights():
@@ -139,11 +141,11 @@ def batch(trainer: str, *groups: RolloutGroup, **values: Any):
 
 
 def test_verls_grpo_by_hand() -> None:
-    given = batch("verl", group(1.0, 0.0), group(3.0), algorithm__adv_estimator="grpo")
-    assert given.advantages == pytest.approx([0.5 / (np.sqrt(0.5) + 1e-6), -0.5 / (np.sqrt(0.5) + 1e-6), 3.0], rel=1e-5)
+    made = batch("verl", group(1.0, 0.0), group(3.0), algorithm__adv_estimator="grpo")
+    assert made.advantages == pytest.approx([0.5 / (np.sqrt(0.5) + 1e-6), -0.5 / (np.sqrt(0.5) + 1e-6), 3.0], rel=1e-5)
     plain = {"algorithm__adv_estimator": "grpo", "algorithm__norm_adv_by_std_in_grpo": False}
     assert batch("verl", group(1.0, 0.0), **plain).advantages.tolist() == [0.5, -0.5]
-    assert (given.reward, given.frac_zero_std) == (pytest.approx(4 / 3), pytest.approx(1 / 3))
+    assert (made.reward, made.frac_zero_std) == (pytest.approx(4 / 3), pytest.approx(1 / 3))
 
 
 def test_prime_rl_centres_and_nemo_rl_leaves_the_rollout_out() -> None:
@@ -151,8 +153,8 @@ def test_prime_rl_centres_and_nemo_rl_leaves_the_rollout_out() -> None:
     left_out = batch("nemo-rl", group(1.0, 0.0, 1.0)).advantages
     spread = np.std([0.0, 1.0], ddof=1) + 1e-6
     assert left_out == pytest.approx([0.5 / spread, -1.0, 0.5 / spread])
-    whole = {"grpo__use_leave_one_out_baseline": False, "grpo__normalize_rewards": False}
-    assert batch("nemo-rl", group(1.0, 0.0), **whole).advantages.tolist() == [0.5, -0.5]
+    full = {"grpo__use_leave_one_out_baseline": False, "grpo__normalize_rewards": False}
+    assert batch("nemo-rl", group(1.0, 0.0), **full).advantages.tolist() == [0.5, -0.5]
     assert batch("nemo-rl", group(1.0)).advantages.tolist() == [0.0]
 
 
@@ -167,9 +169,9 @@ def test_prime_rl_centres_and_nemo_rl_leaves_the_rollout_out() -> None:
     ],
 )
 def test_formulas_without_a_rule_are_told_and_rewards_stay(trainer: str, values: dict[str, Any]) -> None:
-    given = batch(trainer, group(1.0, 0.0), **values)
-    assert given.unknown is not None
-    assert given.reward == 0.5
+    made = batch(trainer, group(1.0, 0.0), **values)
+    assert made.unknown is not None
+    assert made.reward == 0.5
 
 
 def measured(run: Run, step: int = 1) -> MeasuredStep:
@@ -187,47 +189,48 @@ NOTE = Reason("batch_split", "a note")
 GROUP_0 = group_of([1.0, 0.0], step=0, prompt="a")
 
 
-@pytest.mark.parametrize(
-    ("replay", "logged", "verdict", "value", "error", "word"),
-    [
-        (replay_rewards, 0.75, "match", 0.75, 0.0, None),
-        (replay_rewards, 0.5, "mismatch", 0.75, 0.5, "0.5"),
-        (replay_rewards, math.nan, "mismatch", 0.75, None, "NaN"),
-        (replay_rewards, math.inf, "mismatch", 0.75, None, "Infinity"),
-        (replay_zero_std, 0.5, "match", 0.5, 0.0, None),
-        (replay_zero_std, 0.0, "mismatch", 0.5, 0.5, "0"),  # a zero is compared absolutely
-    ],
-)
-def test_a_logged_number_is_held_against_its_rollouts(
-    replay: Any, logged: float, verdict: str, value: float, error: float | None, word: str | None
-) -> None:
-    run = one_step(**{"reward" if replay is replay_rewards else "frac_reward_zero_std": logged})
-    quantity, *numbers = replay(run, measured(run))
-    assert (quantity.verdict, *numbers) == (verdict, value, error)
-    assert quantity.cause == (word and f"the log says {word}, its rollouts say {value}")
+def test_the_mean_reward_matches() -> None:
+    run = one_step(reward=0.75)
+    quantity, value, error = replay_rewards(run, measured(run))
+    assert (quantity.verdict, value, error) == ("match", 0.75, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("settings", "groups", "size"),
-    [
-        ({"scale_rewards": "none"}, [([1.0, 0.0], [0.5, -0.5]), ([1.0, 1.0], [0.0, 0.0])], 0.25),
-        ({"scale_rewards": "none", "advantage": "sign"}, [([1.0, 0.0], [1.0, -1.0])], 1.0),
-        # rewards 1 0 1 1: std (ddof 1) 0.5, so the mixed group gets +-0.5 / 0.5001
-        ({"scale_rewards": "batch"}, [([1.0, 0.0], [0.5 / 0.5001, -0.5 / 0.5001]), ([1.0, 1.0], [0.0, 0.0])], None),
-        # three of four pass; a formulation of the step takes groups of any size
-        ({"advantage": "batch_mean"}, [([1.0, 0.0, 1.0], [0.25, -0.75, 0.25]), ([1.0], [0.25])], None),
-    ],
-)
-def test_advantages_are_those_of_the_settings(
-    settings: dict[str, str], groups: list[tuple[list[float], list[float]]], size: float | None
-) -> None:
-    run = run_of(
-        *(group_of(rewards, step=1, prompt=str(at), advantages=own) for at, (rewards, own) in enumerate(groups)),
-        settings=settings,
-    )
-    quantity, mean, _ = replay_advantages(run, measured(run))
-    assert quantity.verdict == "match"
-    assert size is None or mean == size
+def test_another_mean_reward_is_a_mismatch_with_both_numbers() -> None:
+    run = one_step(reward=0.5)
+    quantity, value, error = replay_rewards(run, measured(run))
+    assert (quantity.verdict, value, error) == ("mismatch", 0.75, 0.5)
+    assert quantity.cause == "the log says 0.5, its rollouts say 0.75"
+
+
+def test_the_degenerate_share_matches() -> None:
+    run = one_step(frac_reward_zero_std=0.5)
+    assert replay_zero_std(run, measured(run))[0].verdict == "match"
+
+
+def test_a_logged_zero_is_compared_absolutely() -> None:
+    run = one_step(frac_reward_zero_std=0.0)
+    quantity, value, error = replay_zero_std(run, measured(run))
+    assert (quantity.verdict, value, error) == ("mismatch", 0.5, 0.5)
+
+
+def test_dr_grpo_advantages_match() -> None:
+    run = one_step(settings={"scale_rewards": "none"})
+    quantity, size, error = replay_advantages(run, measured(run))
+    assert (quantity.verdict, size, error) == ("match", 0.25, 0.0)
+
+
+def test_our_own_formulation_comes_from_the_manifest() -> None:
+    group = group_of([1.0, 0.0], step=1, prompt="a", advantages=[1.0, -1.0])
+    run = run_of(group, settings={"advantage": "sign", "scale_rewards": "none"})
+    assert replay_advantages(run, measured(run))[0].verdict == "match"
+
+
+def test_batch_scaled_advantages() -> None:
+    # rewards 1 0 1 1: std (ddof 1) 0.5, so the mixed group gets +-0.5 / 0.5001
+    mixed = group_of([1.0, 0.0], step=1, prompt="a", advantages=[0.5 / 0.5001, -0.5 / 0.5001])
+    dead = group_of([1.0, 1.0], step=1, prompt="b", advantages=[0.0, 0.0])
+    run = run_of(mixed, dead, settings={"scale_rewards": "batch"})
+    assert replay_advantages(run, measured(run))[0].verdict == "match"
 
 
 def test_dead_groups_of_unequal_size_count_by_rollout_but_for_our_own_reallocated_runs() -> None:
@@ -235,6 +238,14 @@ def test_dead_groups_of_unequal_size_count_by_rollout_but_for_our_own_reallocate
     for settings, logged in (({}, 0.25), ({"sampling": "dynamic"}, 0.25), ({"sampling": "reallocated"}, 0.5)):
         run = run_of(*groups, metrics={1: {"frac_reward_zero_std": logged}}, settings=settings)
         assert replay_zero_std(run, measured(run))[0].verdict == "match"
+
+
+def test_formulations_of_the_step_take_groups_of_any_size() -> None:
+    # three of four pass
+    first = group_of([1.0, 0.0, 1.0], step=1, prompt="a", advantages=[0.25, -0.75, 0.25])
+    second = group_of([1.0], step=1, prompt="b", advantages=[0.25])
+    run = run_of(first, second, settings={"advantage": "batch_mean"})
+    assert replay_advantages(run, measured(run))[0].verdict == "match"
 
 
 def test_opo_takes_lengths_from_the_log() -> None:
@@ -319,6 +330,14 @@ def test_what_cannot_be_replayed_says_why(run: Run, replay, cause: str) -> None:
     assert quantity.verdict == "cannot"
     assert cause in str(quantity.cause)
     assert (value, error) == (None, None)
+
+
+@pytest.mark.parametrize(("logged", "word"), [(math.nan, "NaN"), (math.inf, "Infinity")])
+def test_a_logged_number_that_is_not_finite_is_a_mismatch_without_an_error(logged: float, word: str) -> None:
+    run = one_step(reward=logged)
+    quantity, value, error = replay_rewards(run, measured(run))
+    assert (quantity.verdict, value, error) == ("mismatch", 0.75, None)
+    assert quantity.cause == f"the log says {word}, its rollouts say 0.75"
 
 
 def test_with_the_whole_batchs_spread_the_share_is_all_or_nothing() -> None:

@@ -27,28 +27,31 @@ from gradscope.results.norms import ReplayReport, StepReplay
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run import Run, TrainerSettings
 from tests.diagnostics.made_up_runs import group_of, run_of
-from tests.render.examples import replay_report
 
-GIVEN = TrainerSettings(values={"loss_type": "dapo"}, origin="args.json")
+STATED = TrainerSettings(values={"loss_type": "dapo"}, origin="args.json")
 SPREAD = TrainedNorms(dtype="bfloat16", norms=(2.0, 2.0002, 1.9998), resolution=1e-7, router_norm=None)
 
 
-def run_with(logged: float | None, *, settings: TrainerSettings = GIVEN) -> Run:
+def run_with(logged: float | None, *, settings: TrainerSettings = STATED) -> Run:
     run = run_of(group_of([1, 0], step=1), metrics={} if logged is None else {1: {"grad_norm": logged}})
     return replace(run, settings=settings)
 
 
-def norm_of(norm: float | None, **options: Any) -> StepNorm:
-    """Of two completions of a token each."""
-    usual = {"floor": 1.4e-6, "frac_kl": None, "logprobs": (np.zeros(1), np.zeros(1)), "num_inferred_ids": 0}
-    return StepNorm(norm=norm, **(usual | {"described": {}} | options))
+def step_of(norm: float | None, *, trained: TrainedNorms | None = None, num_inferred: int = 0, **options: Any) -> Any:
+    step_norm = StepNorm(
+        norm=norm,
+        floor=1.4e-6,
+        frac_kl=None,
+        logprobs=(np.zeros(1), np.zeros(1)),
+        num_inferred_ids=num_inferred,
+        described={},
+        trained=trained,
+        **options,
+    )
+    return SimpleNamespace(step=1, recomputed=step_norm, reason=None, groups=())
 
 
-def step_of(norm: float | None, **options: Any) -> Any:
-    return SimpleNamespace(step=1, recomputed=norm_of(norm, **options), reason=None, groups=())
-
-
-def judged(logged: float | None, norm: float | None, *, settings: TrainerSettings = GIVEN, **options: Any) -> Any:
+def judged(logged: float | None, norm: float | None, *, settings: TrainerSettings = STATED, **options: Any) -> Any:
     quantity, value, error = replay_grad_norm(run_with(logged, settings=settings), step_of(norm, **options), 1e-5)
     return quantity, value, error
 
@@ -130,8 +133,8 @@ def test_a_norm_in_reduced_precision_is_told_within_its_spread(logged: float, ve
     ("options", "verdict", "reason"),
     [
         ({"settings": TrainerSettings()}, "cannot", "settings_unknown"),
-        ({"num_inferred_ids": 1}, "cannot", "ids_inferred"),
-        ({"settings": replace(GIVEN, values={"trl_trainer": "GMPO"})}, "cannot", "loss_unknown"),
+        ({"num_inferred": 1}, "cannot", "ids_inferred"),
+        ({"settings": replace(STATED, values={"trl_trainer": "GMPO"})}, "cannot", "loss_unknown"),
         ({}, "mismatch", "differs"),
     ],
 )
@@ -141,7 +144,7 @@ def test_the_likeliest_cause_is_named_first(options: dict, verdict: str, reason:
 
 
 def test_a_match_says_what_it_rests_on() -> None:
-    quantity, _, _ = judged(2.0, 2.0, settings=TrainerSettings(), num_inferred_ids=1)
+    quantity, _, _ = judged(2.0, 2.0, settings=TrainerSettings(), num_inferred=1)
     assert quantity.verdict == "match"
     assert "1 of 2 completions were inferred" in quantity.cause
     assert "the trainer's defaults fit" in quantity.cause
@@ -171,8 +174,8 @@ def test_conversations_that_another_tokenizer_rendered_are_in_doubt(
     talked = tuple(replace(one, messages=({"role": "user", "content": "hi"},)) for one in group.rollouts)
     root = tmp_path / "run"
     (root / "checkpoint-1").mkdir(parents=True)
-    tokenizer_path = root / tokenizer if tokenizer == "checkpoint-1" else tmp_path / tokenizer
-    run = replace(run, groups=(replace(group, rollouts=talked),), path=root, tokenizer=tokenizer_path)
+    index = root / tokenizer if tokenizer == "checkpoint-1" else tmp_path / tokenizer
+    run = replace(run, groups=(replace(group, rollouts=talked),), path=root, tokenizer=index)
     assert replay_grad_norm(run, step_of(2.4), 1e-5)[0].reason == reason
 
 
@@ -187,15 +190,31 @@ def difference_of(logged, recomputed, masks=None):
 
 
 def sampled_step(difference, step=3):
-    return replace(replay_report().steps[0], step=step, logprob_difference=difference)
+    return StepReplay(
+        step=step,
+        weights="w",
+        verdict="match",
+        cause=None,
+        quantities=(),
+        logged={},
+        recomputed={},
+        relative_error={},
+        num_inferred_ids=0,
+        frac_kl=None,
+        logprob_difference=difference,
+    )
 
 
 def test_differences_are_counted_over_tokens():
     difference = difference_of([(-1.0, -2.0), (-0.5,)], [(-1.0, -2.4), (-0.7,)])
     assert (difference.num_tokens, difference.max) == (3, pytest.approx(0.4))
-    assert (difference.mean, difference.frac_beyond) == (pytest.approx(0.2), pytest.approx(2 / 3))
-    sampled = difference_of([(-1.0, -9.0)], [(-1.0, -1.0)], masks=[(True, False)])  # one token is a tool's
-    assert (sampled.num_tokens, sampled.max) == (1, 0.0)
+    assert difference.mean == pytest.approx(0.2)
+    assert difference.frac_beyond == pytest.approx(2 / 3)
+
+
+def test_tokens_that_the_policy_did_not_sample_are_left_out():
+    difference = difference_of([(-1.0, -9.0)], [(-1.0, -1.0)], masks=[(True, False)])
+    assert (difference.num_tokens, difference.max) == (1, 0.0)
 
 
 @pytest.mark.parametrize("logged", [[None], [(-1.0, -1.0, -1.0)], [(float("-inf"), -1.0)]])
@@ -344,11 +363,11 @@ def test_batches_that_do_not_stand_for_their_step_say_cannot(shared_data: Path, 
     assert report.verdict != "mismatch"
 
 
-def replayed(*norms: tuple[float, float], given: bool = True, **logged_too: float) -> ReplayReport:
+def replayed(*norms: tuple[float, float], provided: bool = True, **logged_too: float) -> ReplayReport:
     """Steps from their logged and recomputed norms."""
     groups = [group_of([1, 0], step=step) for step in range(1, len(norms) + 1)]
     metrics = {step: {"grad_norm": logged, **logged_too} for step, (logged, _) in enumerate(norms, start=1)}
-    run = run_of(*groups, metrics=metrics, settings={} if given else None)
+    run = run_of(*groups, metrics=metrics, settings={} if provided else None)
     steps = [
         MeasuredStep(
             step=group.step,
@@ -356,7 +375,15 @@ def replayed(*norms: tuple[float, float], given: bool = True, **logged_too: floa
             weights=None,
             gram=None,
             reason=None,
-            norm=norm_of(norm, described={"engine": "backward"}, other_texts=(1,) if norm == TEXTS else ()),
+            norm=StepNorm(
+                norm=norm,
+                floor=1e-6,
+                frac_kl=None,
+                logprobs=(np.zeros(1), np.zeros(1)),
+                num_inferred_ids=0,
+                described={"engine": "backward"},
+                other_texts=(1,) if norm == TEXTS else (),
+            ),
         )
         for group, (_, norm) in zip(groups, norms, strict=True)
     ]
@@ -385,16 +412,16 @@ def test_a_norm_of_zero_is_no_proof(norms: list, headline: str, share: float | N
 
 
 def test_a_step_that_is_off_with_defaults_that_fit_another_step_differs() -> None:
-    (off, _) = replayed((2.0, 2.4), (3.1, 3.1), given=False).steps
+    (off, _) = replayed((2.0, 2.4), (3.1, 3.1), provided=False).steps
     (quantity,) = [one for one in off.quantities if one.name == "grad_norm"]
     assert (off.verdict, quantity.reason) == ("mismatch", "differs")
     assert "with the same defaults step 2 matches" in str(off.cause)
-    (alone,) = replayed((2.0, 2.4), given=False).steps
+    (alone,) = replayed((2.0, 2.4), provided=False).steps
     assert (alone.verdict, alone.quantities[-1].reason) == ("cannot", "settings_unknown")
 
 
 def test_defaults_that_the_log_contradicts_prove_nothing() -> None:
     """The first step of a run has no KL gradient, so that it fits whatever beta is."""
-    (off, first) = replayed((2.0, 2.4), (3.1, 3.1), given=False, kl=0.01).steps
+    (off, first) = replayed((2.0, 2.4), (3.1, 3.1), provided=False, kl=0.01).steps
     assert (off.verdict, first.verdict) == ("cannot", "match")
     assert "which the log contradicts, for it has a kl" in str(off.cause)

@@ -58,11 +58,11 @@ def test_most_and_fewest_dead_groups_are_named(tmp_path: Path) -> None:
 
 
 def test_progress_tells_each_run_before_it_is_read(tmp_path: Path) -> None:
-    told: list[tuple[int, int, str]] = []
+    reported: list[tuple[int, int, str]] = []
     runs = [write_run(tmp_path, "a", RISING)]
-    report_index(tmp_path, runs, progress=lambda done, total, name: told.append((done, total, name)))
-    assert (told[0], told[-1]) == ((0, 1, "a/log.jsonl"), (1, 1, "runs"))
-    assert all(name.startswith("a/log.jsonl: ") for _, _, name in told[1:-1])
+    report_index(tmp_path, runs, progress=lambda done, total, name: reported.append((done, total, name)))
+    assert (reported[0], reported[-1]) == ((0, 1, "a/log.jsonl"), (1, 1, "runs"))
+    assert all(name.startswith("a/log.jsonl: ") for _, _, name in reported[1:-1])
 
 
 def test_what_cannot_be_read_is_left_out_unless_nothing_is_left(tmp_path: Path) -> None:
@@ -110,9 +110,9 @@ def run_with(
     rng = np.random.default_rng(seed)
     return run_of(
         *(
-            group_of((rng.random(size) < rate).astype(float).tolist(), step=step, prompt=f"p{step}-{place}")
+            group_of((rng.random(size) < rate).astype(float).tolist(), step=step, prompt=f"p{step}-{index}")
             for step in range(1, steps + 1)
-            for place in range(groups)
+            for index in range(groups)
         ),
         metrics={} if norm is None else {s: {"grad_norm": norm + 0.01 * (s % 3)} for s in range(1, steps + 1)},
         settings=settings,
@@ -120,8 +120,8 @@ def run_with(
 
 
 def sections_of(*runs: Run) -> tuple[ReportSection, ReportSection, ReportSection]:
-    found = side_by_side([NamedRun(name=name, run=run) for name, run in zip("ABCDEFG", runs, strict=False)])
-    differences, courses, settings = found
+    sections = side_by_side([NamedRun(name=name, run=run) for name, run in zip("ABCDEFG", runs, strict=False)])
+    differences, courses, settings = sections
     return differences, courses, settings
 
 

@@ -51,8 +51,8 @@ def test_other_rows_and_other_advantages_are_told_by_their_findings() -> None:
     weights = examples.weight_report()
     assert sections_of(weights)[0].findings == weights.findings
     rollouts = examples.rank_report()
-    others = replace(rollouts, curve=tuple(one for one in rollouts.curve if one.advantage != "logged"))
-    assert sections_of(others)[0].findings == rollouts.findings
+    rest = replace(rollouts, curve=tuple(one for one in rollouts.curve if one.advantage != "logged"))
+    assert sections_of(rest)[0].findings == rollouts.findings
 
 
 def test_replay_and_claims_are_told_by_their_first_finding() -> None:
@@ -66,9 +66,9 @@ def test_replay_and_claims_are_told_by_their_first_finding() -> None:
 def test_a_check_is_as_urgent_as_its_outcome(outcome: str, severity: str) -> None:
     (section,) = sections_of(replace(examples.check_report(), outcome=outcome))
     assert section.severity == severity
-    first, *others = section.findings
+    first, *rest = section.findings
     assert first == f"Check: {outcome}. 1 of 3 requirements hold."
-    assert [finding.split()[0] for finding in others] == ["frac_reward_zero_std", "pass@4"]
+    assert [finding.split()[0] for finding in rest] == ["frac_reward_zero_std", "pass@4"]
 
 
 def test_a_baseline_that_was_only_written_says_so() -> None:

@@ -19,9 +19,9 @@ def written(group: RolloutGroup, text: str = "text") -> RolloutGroup:
 
 def run_with(num_steps: int, num_groups: int, size: int, text: str = "text") -> Run:
     groups = [
-        written(group_of([1, 0] * (size // 2), step=step, prompt=f"p{place}"), text)
+        written(group_of([1, 0] * (size // 2), step=step, prompt=f"p{index}"), text)
         for step in range(1, num_steps + 1)
-        for place in range(num_groups)
+        for index in range(num_groups)
     ]
     return run_of(*groups)
 
@@ -50,10 +50,10 @@ def test_equal_rewards_without_a_threshold_are_tied() -> None:
 
 
 def test_without_gradients_the_first_the_middle_and_the_last_step_are_shown() -> None:
-    found = read_groups(run_with(9, 2, 2), (), 1.0)
-    assert sorted({group.step for group in found}) == [1, 5, 9]
-    assert [rollout.share for group in found for rollout in group.rollouts] == [None] * 12
-    assert found[0].rollouts[1].completion == "text 1"
+    pages = read_groups(run_with(9, 2, 2), (), 1.0)
+    assert sorted({group.step for group in pages}) == [1, 5, 9]
+    assert [rollout.share for group in pages for rollout in group.rollouts] == [None] * 12
+    assert pages[0].rollouts[1].completion == "text 1"
 
 
 def test_every_kind_of_a_step_is_there_and_then_the_largest_parts() -> None:
@@ -68,19 +68,19 @@ def test_every_kind_of_a_step_is_there_and_then_the_largest_parts() -> None:
 
 @pytest.mark.parametrize("size", [2, 8, 64, 200])
 def test_a_page_holds_few_rollouts_and_whole_groups(size: int) -> None:
-    found = read_groups(run_with(3, 60, size), (), 1.0)
-    number = sum(len(group.rollouts) for group in found)
+    pages = read_groups(run_with(3, 60, size), (), 1.0)
+    number = sum(len(group.rollouts) for group in pages)
     assert number <= max(MOST_ROLLOUTS, 3 * size)
-    assert {len(group.rollouts) for group in found} == {size}
-    assert {group.step for group in found} == {1, 2, 3}
+    assert {len(group.rollouts) for group in pages} == {size}
+    assert {group.step for group in pages} == {1, 2, 3}
 
 
 def test_long_texts_keep_both_ends_and_leave_the_page_small() -> None:
-    found = read_groups(run_with(1, 200, 8, "word " * 20_000), (), 1.0)
-    lengths = [len(rollout.completion) for group in found for rollout in group.rollouts]
+    pages = read_groups(run_with(1, 200, 8, "word " * 20_000), (), 1.0)
+    lengths = [len(rollout.completion) for group in pages for rollout in group.rollouts]
     assert sum(lengths) < 130_000
     assert min(lengths) >= LEAST_CHARACTERS
-    assert found[0].rollouts[3].completion.endswith("word  3")
+    assert pages[0].rollouts[3].completion.endswith("word  3")
 
 
 def test_a_log_without_texts_has_nothing_to_read() -> None:

@@ -41,8 +41,8 @@ def test_courses_are_found_by_the_last_part_of_their_trainers_names() -> None:
         1: {"actor/kl_loss": 0.1, "grad_norm": 1.0, "critic/kl": 9.0},
         2: {"actor/pg_loss": -0.5, "entropy": 1.0},
     }
-    found = courses_of(run_of(group_of([0.0, 1.0], step=1), metrics=metrics))
-    assert found == {"grad_norm": {1: 1.0}, "critic/kl": {1: 9.0}, "actor/pg_loss": {2: -0.5}}
+    courses = courses_of(run_of(group_of([0.0, 1.0], step=1), metrics=metrics))
+    assert courses == {"grad_norm": {1: 1.0}, "critic/kl": {1: 9.0}, "actor/pg_loss": {2: -0.5}}
     assert courses_of(run_of(group_of([0.0], step=1))) == {}
 
 
@@ -63,12 +63,12 @@ def test_a_log_in_which_nothing_can_stand_out_is_refused() -> None:
 
 
 def test_a_number_stands_beside_those_around_it() -> None:
-    found = metric_at("grad_norm", course(), 7, num_chosen_from=20)
-    assert (found.value.value, found.is_unusual) == (pytest.approx(9 * 1.3), True)
-    assert found.typical.value == pytest.approx(1.1)
+    metric = metric_at("grad_norm", course(), 7, num_chosen_from=20)
+    assert (metric.value.value, metric.is_unusual) == (pytest.approx(9 * 1.3), True)
+    assert metric.typical.value == pytest.approx(1.1)
     quiet = metric_at("grad_norm", course(), 8, num_chosen_from=1)
     assert not quiet.is_unusual
-    assert (quiet.by_chance.value or 0) < (found.by_chance.value or 0)
+    assert (quiet.by_chance.value or 0) < (metric.by_chance.value or 0)
 
 
 def test_a_number_that_is_none_or_alone_has_its_reason() -> None:
@@ -115,30 +115,30 @@ def gram() -> StepGram:
 
 
 def test_rollouts_come_by_their_part_of_the_gradient(gram: StepGram) -> None:
-    found = _rollouts_of(tiny_groups(), gram, "no reason")
+    rollouts = _rollouts_of(tiny_groups(), gram, "no reason")
     matrix = gram.logged_gram
     assert matrix is not None
     names = list(zip(gram.group_ids, gram.samples, strict=True))
     shares = dict(zip(names, matrix.sum(axis=1) / matrix.sum(), strict=True))
-    assert len(found) == len(names)
-    assert sum(one.projection_share.value or 0 for one in found) == pytest.approx(1.0)
-    sizes = [abs(one.projection_share.value or 0) for one in found]
+    assert len(rollouts) == len(names)
+    assert sum(first.projection_share.value or 0 for first in rollouts) == pytest.approx(1.0)
+    sizes = [abs(first.projection_share.value or 0) for first in rollouts]
     assert sizes == sorted(sizes, reverse=True)
-    for one in found:
-        assert one.projection_share.value == pytest.approx(shares[one.group_id, one.sample])
-        kept = [at for at, name in enumerate(names) if name != (one.group_id, one.sample)]
-        assert one.norm_without.value == pytest.approx(np.sqrt(matrix[np.ix_(kept, kept)].sum()), rel=1e-6)
+    for first in rollouts:
+        assert first.projection_share.value == pytest.approx(shares[first.group_id, first.sample])
+        remaining = [at for at, name in enumerate(names) if name != (first.group_id, first.sample)]
+        assert first.norm_without.value == pytest.approx(np.sqrt(matrix[np.ix_(remaining, remaining)].sum()), rel=1e-6)
 
 
 def test_without_gradients_those_that_repeat_most_come_first() -> None:
     (group,) = [group_of([0.0, 1.0, 0.0])]
     texts = ("one two three four five", "no no no no no no no", "short")
     rollouts = tuple(replace(one, completion=text) for one, text in zip(group.rollouts, texts, strict=True))
-    found = _rollouts_of([replace(group, rollouts=rollouts)], None, "the weights are gone")
-    assert [one.sample for one in found] == [1, 0, 2]
-    assert found[0].repeated_ngrams.value == pytest.approx(0.75)
-    assert found[2].repeated_ngrams.undefined == "the completion is shorter than 4"
-    assert found[0].projection_share.undefined == found[0].norm_without.undefined == "the weights are gone"
+    ranked = _rollouts_of([replace(group, rollouts=rollouts)], None, "the weights are gone")
+    assert [one.sample for one in ranked] == [1, 0, 2]
+    assert ranked[0].repeated_ngrams.value == pytest.approx(0.75)
+    assert ranked[2].repeated_ngrams.undefined == "the completion is shorter than 4"
+    assert ranked[0].projection_share.undefined == ranked[0].norm_without.undefined == "the weights are gone"
 
 
 def test_rollouts_go_until_the_norm_is_that_of_the_steps_around(gram: StepGram) -> None:
@@ -159,10 +159,10 @@ def test_a_gradient_of_zero_has_no_parts(gram: StepGram) -> None:
 def test_tokens_come_by_the_norm_of_their_gradient(gram: StepGram) -> None:
     prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
     measured = measure_rollout_tokens(prepared, gram, range(6))
-    found = _tokens_of(measured)
+    tokens = _tokens_of(measured)
     norms = sorted((norm for one in measured for norm in one.norms[one.is_seen].tolist()), reverse=True)
-    assert [one.norm for one in found] == norms[:MOST_TOKENS]
-    first = found[0]
+    assert [one.norm for one in tokens] == norms[:MOST_TOKENS]
+    first = tokens[0]
     (of_rollout,) = [one for one in measured if (one.group_id, one.sample) == (first.group_id, first.sample)]
     assert (first.text, first.weight) == (of_rollout.texts[first.position], of_rollout.weights[first.position])
 
@@ -171,8 +171,8 @@ def test_parameters_come_by_their_part_of_the_squared_norm() -> None:
     norms = [
         TensorNorm(tensor=name, num_entries=count, norm=norm) for name, count, norm in [("a", 30, 3.0), ("b", 10, 4.0)]
     ]
-    found = _tensors_of(norms)
-    assert [(one.tensor, one.tensor_share, one.frac_parameters) for one in found] == [
+    tensors = _tensors_of(norms)
+    assert [(one.tensor, one.tensor_share, one.frac_parameters) for one in tensors] == [
         ("b", pytest.approx(0.64), 0.25),
         ("a", pytest.approx(0.36), 0.75),
     ]
@@ -183,7 +183,7 @@ QUIET = {step: {"grad_norm": 1.0 + 0.1 * (step % 4), "kl": 0.01 * (1 + step % 3)
 REWARDS = {step: {**values, "reward": 0.5 + 0.01 * (step % 3)} for step, values in QUIET.items()}
 
 
-def given(monkeypatch: pytest.MonkeyPatch, metrics: Mapping[int, Mapping[str, float]], **more: object) -> Run:
+def run_with(monkeypatch: pytest.MonkeyPatch, metrics: Mapping[int, Mapping[str, float]], **more: object) -> Run:
     groups = [group_of([0.0, 1.0, 1.0, 0.0], step=step, advantages=[-1.0, 1.0, 1.0, -1.0]) for step in range(1, 21)]
     run = replace(run_of(*groups, metrics=metrics), **more)
     monkeypatch.setattr(module, "read_run", lambda *_, **__: run)
@@ -191,7 +191,7 @@ def given(monkeypatch: pytest.MonkeyPatch, metrics: Mapping[int, Mapping[str, fl
 
 
 def test_the_step_that_stands_out_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    given(monkeypatch, REWARDS | {9: {"grad_norm": 30.0, "kl": 0.02, "reward": 0.1, "entropy": 1.0}})
+    run_with(monkeypatch, REWARDS | {9: {"grad_norm": 30.0, "kl": 0.02, "reward": 0.1, "entropy": 1.0}})
     report = measure_spike("run")
     assert (report.step, report.was_named, report.course[9]) == (9, False, 30.0)
     assert {one.name: one.is_unusual for one in report.metrics} == {"grad_norm": True, "kl": False, "reward": True}
@@ -204,7 +204,7 @@ def test_the_step_that_stands_out_is_taken(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_another_number_makes_no_step_stand_out_that_was_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of as many logged numbers one is often further off at the furthest step than one of them is by chance."""
-    given(monkeypatch, REWARDS | {9: {"grad_norm": 1.5, "kl": 0.02, "reward": 0.1}})
+    run_with(monkeypatch, REWARDS | {9: {"grad_norm": 1.5, "kl": 0.02, "reward": 0.1}})
     report = measure_spike("run")
     assert {one.name: one.is_unusual for one in report.metrics} == {"grad_norm": False, "kl": False, "reward": False}
     assert report.findings[0].startswith("No step stands out. The furthest is step 9: grad_norm 1.5")
@@ -212,28 +212,28 @@ def test_another_number_makes_no_step_stand_out_that_was_searched_for(monkeypatc
 
 
 def test_a_step_may_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    given(monkeypatch, QUIET)
+    run_with(monkeypatch, QUIET)
     report = measure_spike("run", step=4)
     assert (report.step, report.was_named) == (4, True)
     assert report.findings[0].startswith("Step 4 does not stand out: grad_norm 1, 0.")
 
 
 def test_a_step_that_was_logged_as_nan_has_no_place_in_the_course(monkeypatch: pytest.MonkeyPatch) -> None:
-    given(monkeypatch, QUIET | {6: {"grad_norm": math.nan}})
+    run_with(monkeypatch, QUIET | {6: {"grad_norm": math.nan}})
     report = measure_spike("run")
     assert (report.step, 6 in report.course) == (6, False)
     assert report.findings[0] == "Step 6 is broken: grad_norm was logged as NaN or infinity."
 
 
 def test_a_step_without_rollouts_is_told_by_its_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
-    given(monkeypatch, QUIET | {30: {"grad_norm": 50.0}})
+    run_with(monkeypatch, QUIET | {30: {"grad_norm": 50.0}})
     report = measure_spike("run")
     assert (report.step, report.rollouts) == (30, ())
     assert report.grad_norm.undefined == "the log has no rollouts of step 30"
 
 
 def test_a_step_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    given(monkeypatch, QUIET)
+    run_with(monkeypatch, QUIET)
     with pytest.raises(InputError, match="has nothing of step 99") as error:
         measure_spike("run", step=99)
     assert error.value.hint == "It has steps 1 to 20."

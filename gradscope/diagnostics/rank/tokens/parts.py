@@ -125,7 +125,7 @@ def turn_shares(step: int, weighed: WeighedTokens) -> list[TurnShare]:
 
 
 def entropy_change(step: int, weighed: WeighedTokens, logged: Mapping[int, float]) -> EntropyChange:
-    """Which way the step moves the entropy, to first order, beside what was logged."""
+    """Which way the step moves the entropy, to first order, along with the logged entropies."""
     tokens, update, climb = weighed.tokens, -weighed.chosen("cell"), weighed.chosen(ENTROPY)
     ones = np.ones(len(tokens.groups))
     return EntropyChange(
@@ -171,7 +171,7 @@ def advantage_covariance(tokens: Sequence[CountedTokens]) -> Estimate:
 
 
 def token_kl(step: int, weighed: WeighedTokens, groups: Sequence[RolloutGroup]) -> TokenKl | None:
-    """The tokens beside the reference; None without one."""
+    """The distance of the tokens from the reference policy; None without one."""
     tokens = weighed.tokens
     if tokens.reference is None:
         return None
@@ -233,7 +233,7 @@ _TOO_LARGE = "a ratio of this step is beyond 1e30"
 
 
 def correction_effects(step: int, weighed: WeighedTokens) -> list[CorrectionEffect]:
-    """Every correction beside none at all; empty where the sampler's log-probabilities are not known."""
+    """Every correction compared with none; empty where the sampler's log-probabilities are unknown."""
     return [_effect(step, weighed, name, factors) for name, factors in weighed.factors.items()]
 
 
@@ -263,7 +263,7 @@ class _WeighedUnits:
 def _correction_effect(
     step: int, name: str, units: _WeighedUnits, products: Array, sums: Mapping[str, Array]
 ) -> CorrectionEffect:
-    """One correction beside none at all."""
+    """One correction compared with none."""
     from gradscope.gradients.tokens.sums import UNBIASED, UNCORRECTED
 
     named: Literal["tokens", "sequences"] = "sequences" if units.are_sequences else "tokens"
@@ -290,7 +290,7 @@ def _correction_effect(
 
 
 def sequence_corrections(run: Run, gram: StepGram) -> tuple[CorrectionEffect, ...]:
-    """Every correction by sequence beside none at all."""
+    """Every correction by sequence compared with none."""
     # None where the step has no gradient, a rollout has no log-probabilities of its own ids, or the trainer's loss
     # looked at those of the sampler: its rows are then weighed already.
     from gradscope.gradients.plan.trainers import objective_of

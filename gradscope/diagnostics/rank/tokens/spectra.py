@@ -44,7 +44,7 @@ class RowGram(Protocol):
 
     @property
     def num_buckets(self) -> int | None:
-        """Numbers kept of a sketched row; None where inner products are exact."""
+        """Numbers in a sketched row; None where inner products are exact."""
 
 
 def token_spectra(

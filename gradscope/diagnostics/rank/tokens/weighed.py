@@ -1,6 +1,6 @@
-"""What is measured of a step's tokens beside their ranks: their energy by kind, sums of gradients, and what came after.
+"""Measurements of a step's tokens other than ranks: energy by kind, sums of gradients, and changes by later weights.
 
-What came after is what training did to them up to the next checkpoint on disk.
+Changes are those that training made up to the next checkpoint on disk.
 Energy is the sum of |v_t grad log pi|^2, v_t what the loss multiplies grad log pi of a token by. It takes the rows of
 the tokens and a forward pass for their entropies, and no further gradient.
 
@@ -181,7 +181,7 @@ KINDS = (UNDECIDED, UNLIKELY)  # the kinds that are followed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindEnergy:
-    """The tokens of one kind beside all that count."""
+    """The tokens of one kind, and all that count."""
 
     step: int
     kind: TokenCell  # which tokens

@@ -24,7 +24,6 @@ from gradscope.render.views.view import Column, entry, lines_over, table_of_cell
 from gradscope.results.logged import MismatchNumbers, SamplerMismatch
 from gradscope.results.norms import ReplayReport, StepReplay
 from gradscope.results.report import Chart, ReportSection, ReportTable, Series, SeriesKind, Severity
-from gradscope.results.tokens import CorrectionEffect
 from gradscope.rollouts.run import Run
 from gradscope.say import number, percent, with_interval
 
@@ -48,9 +47,10 @@ _IDENTICAL = (
 
 def logged_agreement(mismatch: SamplerMismatch, overall: MismatchNumbers) -> ReportSection:
     """The section, of a log that has tokens to compare."""
+    reasons = [f"{number:,} with {reason}" for reason, number in mismatch.set_aside.items()]
     return ReportSection(
         name="agreement",
-        findings=(*_findings(mismatch, overall), *_set_aside(mismatch)),
+        findings=(*_findings(mismatch, overall), *((f"Rows set aside: {', '.join(reasons)}.",) if reasons else ())),
         severity=_severity(mismatch, overall),
         meaning=f"{metric('logprob_gap').meaning} {metric('sampler.sequence_ess').meaning}",
         next_step=_next_step(mismatch, overall),
@@ -91,11 +91,6 @@ def _counted(number: int, noun: str) -> str:
 def _small(share: float) -> str:
     """A share in per cent, however small."""
     return f"{100 * share:.2g} %"
-
-
-def _set_aside(mismatch: SamplerMismatch) -> tuple[str, ...]:
-    reasons = [f"{number:,} with {reason}" for reason, number in mismatch.set_aside.items()]
-    return (f"Rows set aside: {', '.join(reasons)}.",) if reasons else ()
 
 
 def _severity(mismatch: SamplerMismatch, overall: MismatchNumbers) -> Severity:
@@ -232,7 +227,13 @@ def _compared(gaps: dict[int, NDArray[np.float64]], inputs: ReportInputs) -> Rep
 
     means = {step: float(np.abs(gap).mean()) for step, gap in gaps.items()}
     corrections = {gram.step: sequence_corrections(inputs.run, gram) for gram in inputs.grams if gram.step in gaps}
-    least = {step: min(effects, key=_cosine).cosine for step, effects in corrections.items() if effects}
+    least = {
+        step: min(
+            (effect.cosine for effect in effects), key=lambda cosine: 1.0 if cosine.value is None else cosine.value
+        )
+        for step, effects in corrections.items()
+        if effects
+    }
     turned = min(least, key=lambda step: least[step].value or 0.0) if least else None
     worst = max(means, key=lambda step: means[step])
     columns = [
@@ -256,10 +257,6 @@ def _compared(gaps: dict[int, NDArray[np.float64]], inputs: ReportInputs) -> Rep
         next_step=_advice(means[worst]),
         tables=(tabulate(f"mean gap = {metric('logprob_gap').formula}{_CORRECTED if least else ''}", columns, gaps),),
     )
-
-
-def _cosine(effect: CorrectionEffect) -> float:
-    return 1.0 if effect.cosine.value is None else effect.cosine.value
 
 
 def _advice(gap: float | None) -> str:

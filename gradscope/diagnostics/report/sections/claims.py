@@ -26,13 +26,16 @@ _ANOTHER_SEED = "Repeat the run with another seed: a verdict is about this run a
 def claims_section(inputs: ReportInputs) -> ReportSection:
     """A row a claim: the number, what it is held against, and the verdict."""
     report = claims_of(_evidence(inputs))
-    answer = claims_answer(report, inputs.command("claims", *_samples(inputs)))
+    files = {samples.source.path: copy_of(samples.source.path) for samples in inputs.samples}
+    outside_run = [name for name, file in files.items() if inputs.run.path not in (file, *file.parents)]
+    samples = [word for name in outside_run for word in ("--samples", name)]  # those of the run itself are found anyway
+    answer = claims_answer(report, inputs.command("claims", *samples))
     more = (
         f"gradscope claims measures {len(CLAIMS) - len(report.claims)} more, which need rows of tokens, weights or "
         "hidden states, or later weights of every step, that this page does not look at."
     )
-    what_helps = answer.next_step if inputs.grams or not inputs.no_grams.hint else inputs.no_grams.hint
-    return replace(answer, findings=(*answer.findings, more), next_step=what_helps)
+    next_step = answer.next_step if inputs.grams or not inputs.no_grams.hint else inputs.no_grams.hint
+    return replace(answer, findings=(*answer.findings, more), next_step=next_step)
 
 
 def claims_answer(report: ClaimsReport, command: str = "") -> ReportSection:
@@ -83,13 +86,6 @@ def _next_step(rows: Sequence[ClaimRow]) -> str:
     total = unsettled.total()
     rest = " The command says what would settle the others." if remaining else ""
     return f"What would settle {number} of the {total} that cannot be told: {settle}{rest}"
-
-
-def _samples(inputs: ReportInputs) -> list[str]:
-    """The files of samples as options, where they are not those of the run itself, which the command finds."""
-    files = {samples.source.path: copy_of(samples.source.path) for samples in inputs.samples}
-    outside_run = [name for name, file in files.items() if inputs.run.path not in (file, *file.parents)]
-    return [word for name in outside_run for word in ("--samples", name)]
 
 
 def _table(report: ClaimsReport) -> ReportTable:

@@ -1,4 +1,4 @@
-"""What the log alone says of the policy, by step: entropy, staleness, generation, and lengths beside rewards.
+"""The policy by step, from the log alone: entropy, staleness, generation, and lengths against rewards.
 
 Lengths are tokens where every rollout has its token ids, else characters of the text; the page says which.
 
@@ -43,8 +43,8 @@ from gradscope.rollouts.run import Run
 from gradscope.say import interval, number, percent, with_interval
 
 _SMALL = 0.1
-"""Of a correlation, and of a change beside its mean: what is nearer to zero is nothing to look at, however certain it
-is (Cohen 1988 calls a correlation of 0.1 small)."""
+"""Of a correlation, and of a change relative to its mean: what is nearer to zero does not matter, however certain it is
+(Cohen 1988 calls a correlation of 0.1 small)."""
 _NOTHING = "Nothing to do while it is this near to zero, or its direction uncertain."
 
 
@@ -121,7 +121,7 @@ def _steps(rows: Sequence[EntropyNumbers | StalenessNumbers | GenerationNumbers]
 
 
 def _predicted(changes: Sequence[EntropyChange]) -> tuple[ReportTable, ...]:
-    """What each recomputed step does to the entropy of its own tokens, beside what was logged; none without any."""
+    """What each recomputed step does to the entropy of its own tokens, with the logged entropies."""
     if not changes:
         return ()
     caption = (
@@ -149,23 +149,23 @@ def staleness_section(inputs: ReportInputs) -> ReportSection:
     if staleness.overall is None:
         return missing_part("staleness", staleness)
     overall = staleness.overall
+    lags = {
+        "mean": [row.mean_lag.value for row in staleness.by_step],
+        "largest": [row.max_lag.value for row in staleness.by_step],
+    }
     return ReportSection(
         name="staleness",
-        findings=(_finding(overall),),
+        findings=(
+            f"The weights that sampled {overall.num_rollouts:,} rollouts were {with_interval(overall.mean_lag, '.2f')} "
+            f"updates behind on average and {with_interval(overall.max_lag, '.0f')} at most; "
+            f"{with_interval(overall.frac_above_1, percent)} lag by more than one, and during "
+            f"{with_interval(overall.frac_mixed, percent)} of them the weights changed.",
+        ),
         severity="look" if (overall.mean_lag.value or 0.0) > _FRESH else "fine",
         meaning=metric("staleness.mean_lag").meaning,
         next_step=_staleness_advice(staleness, overall),
-        charts=_staleness_charts(staleness),
+        charts=lines_over(_steps(staleness.by_step), "Updates behind", lags, y_label="updates behind"),
         tables=(_by_lag(staleness),),
-    )
-
-
-def _finding(overall: StalenessNumbers) -> str:
-    return (
-        f"The weights that sampled {overall.num_rollouts:,} rollouts were {with_interval(overall.mean_lag, '.2f')} "
-        f"updates behind on average and {with_interval(overall.max_lag, '.0f')} at most; "
-        f"{with_interval(overall.frac_above_1, percent)} lag by more than one, and during "
-        f"{with_interval(overall.frac_mixed, percent)} of them the weights changed."
     )
 
 
@@ -178,14 +178,6 @@ def _staleness_advice(staleness: Staleness, overall: StalenessNumbers) -> str:
             "importance sampling; where it does not, the lag is harmless."
         )
     return "Log the log-probabilities of sampler and trainer as well: they tell whether the lag does harm."
-
-
-def _staleness_charts(staleness: Staleness) -> tuple[Chart, ...]:
-    lags = {
-        "mean": [row.mean_lag.value for row in staleness.by_step],
-        "largest": [row.max_lag.value for row in staleness.by_step],
-    }
-    return lines_over(_steps(staleness.by_step), "Updates behind", lags, y_label="updates behind")
 
 
 def _by_lag(staleness: Staleness) -> ReportTable:
@@ -375,7 +367,7 @@ def _mean_at(lengths: RunLengths, step: int, apart: Array, weights: Array) -> fl
 
 
 def _quarters(lengths: RunLengths, inputs: ReportInputs) -> ReportTable:
-    """Rollouts by their length beside that of their group, in four equal parts."""
+    """Rollouts by their length relative to that of their group, in four equal parts."""
     shares = _gradient_shares(inputs)
     apart, above = _within(lengths)
     order = np.argsort(apart, kind="stable")
@@ -386,7 +378,9 @@ def _quarters(lengths: RunLengths, inputs: ReportInputs) -> ReportTable:
             continue
         ends = f"{apart[part].min():+.1f} to {apart[part].max():+.1f}"
         mean = round(float(above[part].mean()), 12) + 0.0  # what is left of equal numbers is no -6e-18
-        rows.append((name, ends, mean, _sum_of(shares, lengths, part)))
+        rollouts = zip(lengths.groups[part].tolist(), lengths.samples[part].tolist(), strict=True)
+        share = sum(shares.get((lengths.names[group], sample), 0.0) for group, sample in rollouts)
+        rows.append((name, ends, mean, share if shares else Estimate.undefined_because("no gradient was recomputed")))
     return table_of_cells(
         "All rollouts by length; both numbers minus the mean of the rollout's group; share of the gradient = "
         f"{metric('projection_share').formula}, mean over the recomputed steps",
@@ -403,10 +397,3 @@ def _gradient_shares(inputs: ReportInputs) -> dict[tuple[str, int], float]:
         for gram, matrix in steps
         for group_id, sample, share in zip(gram.group_ids, gram.samples, projection_shares(matrix), strict=True)
     }
-
-
-def _sum_of(shares: dict[tuple[str, int], float], lengths: RunLengths, part: NDArray[np.intp]) -> Estimate | float:
-    if not shares:
-        return Estimate.undefined_because("no gradient was recomputed")
-    rollouts = zip(lengths.groups[part].tolist(), lengths.samples[part].tolist(), strict=True)
-    return sum(shares.get((lengths.names[group], sample), 0.0) for group, sample in rollouts)

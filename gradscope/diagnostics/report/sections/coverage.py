@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.passk.samples import Samples
+from gradscope.diagnostics.passk.measure import Samples
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
 from gradscope.findings.passk import reach_finding
 from gradscope.render.views.view import Column, table_of_cells, tabulate
@@ -22,7 +22,7 @@ def coverage_section(inputs: ReportInputs) -> ReportSection:
 
 
 def coverage_answer(report: PassAtKReport, samples: tuple[Samples, ...] = ()) -> ReportSection:
-    """The same of pass@k that was estimated already; only the samples themselves tell which problems were lost."""
+    """The same for an existing estimate; only the samples themselves show which problems were lost."""
     lost = _lost(samples)
     lost_findings = _lost_findings(report, lost) if samples else ()
     return ReportSection(

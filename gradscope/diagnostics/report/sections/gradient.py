@@ -1,8 +1,8 @@
-"""What recomputed gradients tell: how many directions they have, who makes them, and what other advantages would.
+"""Recomputed gradients: how many directions they have, which rollouts make them, and what other advantages would.
 
 The rank is that of each group's rollout rows under the logged advantages, averaged over the live groups of a step. The
 gradient of another formulation is arithmetic on the Gram matrix K of score vectors, so nothing is trained or sampled
-anew; the KL part is left out, for it does not depend on the advantage.
+again; the KL part is left out, since it does not depend on the advantage.
 
 Shapes: R rollouts of a step.
 """
@@ -53,7 +53,7 @@ _FEW = 0.5  # half of what unrelated rows span: from there on twice the rollouts
 
 
 def rank_section(inputs: ReportInputs) -> ReportSection:
-    """The rank of a group at each recomputed step, beside unrelated rows, the scores alone and the ceiling."""
+    """The rank of a group at each recomputed step, with that of unrelated rows, of the scores alone and the ceiling."""
     points = [point for point in inputs.curve if point.effective_rank.is_defined]
     if not points:
         return missing_section("rank", inputs.no_grams)
@@ -258,13 +258,13 @@ def _top(run: Run, gram: StepGram, matrix: Array) -> ReportTable:
 
 _Row = tuple[Cell, ...]
 _STEP_NULLS = {"shuffled": "null: shuffled", "unweighted": "null: scores alone"}
-"""The null models shown beside a rank, and the heads of their columns."""
+"""The null models shown with a rank, and the titles of their columns."""
 
 _SAME = 0.99  # a cosine of eight degrees
 
 
 def formulations_section(inputs: ReportInputs) -> ReportSection:
-    """Norm, cosine, rank beside its nulls and dead share of every formulation, means over the recomputed steps."""
+    """Norm, cosine, rank with its nulls and dead share of every formulation, means over the recomputed steps."""
     if not inputs.grams:
         return missing_section("formulations", inputs.no_grams)
     steps = [step_rows(gram) for gram in inputs.grams]
@@ -332,7 +332,7 @@ def _null_ranks(rows: StepRows, parts: Sequence[SubGroup], by_group: Sequence[Ar
 
 
 def _means(steps: list[tuple[Estimate, ...]]) -> tuple[Estimate, ...]:
-    """ReportColumn means over the steps that have a value; the first reason where none has."""
+    """Means of the columns over the steps that have a value; the first reason where none has."""
     means = []
     for column in zip(*steps, strict=True):
         values = [estimate.value for estimate in column if estimate.value is not None]

@@ -23,7 +23,7 @@ from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run import Run
 
 if TYPE_CHECKING:
-    from gradscope.diagnostics.passk.samples import Samples
+    from gradscope.diagnostics.passk.measure import Samples
     from gradscope.diagnostics.rank.tokens.weighed import WeighedTokens
     from gradscope.gradients.step.step_gram import StepGram
     from gradscope.gradients.tokens.measure import RolloutTokens
@@ -38,8 +38,8 @@ class RunLengths:
     rewards: NDArray[np.float64]
     steps: NDArray[np.int64]
     samples: NDArray[np.int64]
-    groups: NDArray[np.int64]  # the places of their groups in ``names``
-    prompts: NDArray[np.int64]  # what tells their prompts apart
+    groups: NDArray[np.int64]  # the indices of their groups in ``names``
+    prompts: NDArray[np.int64]  # a number for each prompt
     names: Sequence[str]
 
 
@@ -123,7 +123,7 @@ def lengths_of(run: Run) -> Lengths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unavailable:
-    """Something that could not be had."""
+    """A part of the page that could not be made."""
 
     reason: str  # why, a sentence with its period
     hint: str  # what would help, a sentence with its period; may be empty
@@ -131,7 +131,7 @@ class Unavailable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenParts:
-    """What the tokens of the recomputed steps say beside their rows."""
+    """Measurements of the tokens of the recomputed steps other than their rows."""
 
     weighed: Mapping[int, WeighedTokens] = field(default_factory=dict)
     """Step -> its tokens; empty where they were not looked at."""
@@ -151,14 +151,14 @@ class ReportInputs:
     grams: tuple[StepGram, ...]  # the inner products of the gradient rows of each step that was recomputed
     no_grams: Unavailable  # why there are none, where there are none
     curve: tuple[RankCurvePoint, ...] = ()
-    """The ranks of each of these steps under the logged advantages, beside their nulls."""
+    """The ranks of each of these steps under the logged advantages, with their nulls."""
     tokens: tuple[RolloutTokens, ...] | Unavailable
     """The tokens of the rollouts with the largest part of the largest gradient."""
     parts: TokenParts = TokenParts()  # what all tokens of these steps say, where they were looked at
     samples: tuple[Samples, ...]  # samples of held-out prompts, before and after
     passk: PassAtKReport | Unavailable  # pass@k of these samples
     logged: LoggedPolicy = field(default_factory=LoggedPolicy)  # what the log alone says of its policy
-    lengths: Lengths | None = None  # how long the rollouts are; None: whoever needs them reads them
+    lengths: Lengths | None = None  # how long the rollouts are; None: read when needed
     options: Mapping[str, str] = field(default_factory=dict)
     """How the run was read: option of the command line -> its value."""
 

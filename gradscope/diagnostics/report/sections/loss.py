@@ -22,8 +22,8 @@ from gradscope.diagnostics.report.sections.signal import dead_groups
 from gradscope.diagnostics.spike.measure import courses_of, metric_at, outstanding_step
 from gradscope.errors import InputError
 from gradscope.findings.degeneracy import dead_group_advice
+from gradscope.findings.logged import spike_headline
 from gradscope.findings.rank_parts import kl_findings
-from gradscope.findings.spike import spike_headline
 from gradscope.render.views.view import Column, lines_over, tabulate
 from gradscope.results.report import Chart, ReportSection, ReportTable, Series, Severity
 from gradscope.results.tokens import TokenKl
@@ -43,11 +43,11 @@ _KINDS = {
     "other terms": "a gradient although every group is dead: it comes from KL, entropy or another term",
     "suspect": "no gradient although a group has unequal rewards: masked completions, clipping, or a bug",
 }
-"""What a step can be, and what that says."""
+"""Kinds of steps, and what each means."""
 
 
 def zero_loss_section(inputs: ReportInputs) -> ReportSection:
-    """Loss and gradient norm of each step beside its live groups, and how many steps are of which kind."""
+    """Loss and gradient norm of each step with its live groups, and how many steps are of each kind."""
     run = inputs.run
     norms, losses = (run.courses.by_step(name) for name in ("grad_norm", "loss"))
     steps = [step for step in run.steps if step in norms and step not in run.notes]
@@ -102,7 +102,7 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
 
 
 def _spike(run: Run) -> tuple[str, ...]:
-    """The step whose norm stands out, in one sentence; none where none does or one is none, which is said anyway."""
+    """A sentence on the step whose norm stands out; none without one, or where a norm is not finite."""
     courses = {name: course for name, course in courses_of(run).items() if name.rpartition("/")[2] == "grad_norm"}
     try:
         step = outstanding_step(courses)
@@ -195,7 +195,13 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
         severity="look" if mean < _HALF or _largest(kl) > _LARGE_KL else "fine",
         meaning=metric("live_share").meaning,
         next_step=_scale_next_step(live, kl),
-        charts=_charts(live, unit),
+        charts=lines_over(
+            live,
+            "Share of the loss that is live",
+            {"live share": live.values()},
+            y_label=f"share of {unit}",
+            y_range=(0.0, 1.0),
+        ),
         tables=(_scale_table(live, kl, inputs, unit), *_furthest_tokens(inputs.parts.kl)),
     )
 
@@ -242,11 +248,6 @@ def _kl(run: Run, kl: dict[int, float | None]) -> str:
     if "kl" in run.courses.columns:
         return "The trainer logged a KL term; how much of the gradient it makes needs recomputed gradients."
     return "Whether the loss has a KL term is not in the log: pass the trainer's arguments with --run-config."
-
-
-def _charts(live: dict[int, float], unit: str) -> tuple[Chart, ...]:
-    shares = {"live share": live.values()}
-    return lines_over(live, "Share of the loss that is live", shares, y_label=f"share of {unit}", y_range=(0.0, 1.0))
 
 
 def _scale_table(live: dict[int, float], kl: dict[int, float | None], inputs: ReportInputs, unit: str) -> ReportTable:

@@ -23,6 +23,7 @@ from gradscope.rollouts.groups import RewardTable, reward_table
 from gradscope.say import interval, percent, points, with_interval
 
 MOST_PROMPTS = 200  # prompts that the page lists; a file of --output has all
+_ENVIRONMENTS = "Each environment, data source or agent that rows name"
 _ORDER: Sequence[Severity] = ("unknown", "fine", "look", "problem")
 _MOST = 0.5  # a share of dead groups that is surely above this costs more rollouts than it leaves
 _MANY = 0.25  # from a quarter on, resampling dead groups costs at least a third more rollouts, which is worth a look
@@ -42,6 +43,8 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
         return dead_section(report.metrics, report.source)
     entry = metric("frac_reward_zero_std")
     advice = dead_group_advice(report)
+    caption = f"{len(report.by_prompt):,} prompts, first those never or always solved, by their number of rollouts"
+    prompts = prompts_view(MOST_PROMPTS)
     findings = [text for text in report.findings if text != advice]
     behind = 2 if report.is_in_conflict else 1  # the trend is that of the share of dead groups
     findings[behind:behind] = [text for text in (_trend(report),) if text]
@@ -55,7 +58,7 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
         charts=(_course(report.by_step),) if len(report.by_step) > 1 else (),
         tables=(
             _kinds(report),
-            *filter(None, _views(report)),
+            *filter(None, (view_table(ENVIRONMENTS, report, _ENVIRONMENTS), view_table(prompts, report, caption))),
             *((_by_step(report.by_step),) if len(report.by_step) > 1 else ()),
         ),
     )
@@ -122,12 +125,6 @@ def _kinds(report: DegeneracyReport) -> ReportTable:
     )
 
 
-def _views(report: DegeneracyReport) -> Iterator[ReportTable | None]:
-    caption = f"{len(report.by_prompt):,} prompts, first those never or always solved, by their number of rollouts"
-    yield view_table(ENVIRONMENTS, report, "Each environment, data source or agent that rows name")
-    yield view_table(prompts_view(MOST_PROMPTS), report, caption)
-
-
 def _by_step(steps: tuple[StepDegeneracy, ...]) -> ReportTable:
     return tabulate(
         "Each step",
@@ -144,8 +141,6 @@ def _by_step(steps: tuple[StepDegeneracy, ...]) -> ReportTable:
         by_step=True,
     )
 
-
-Array = NDArray[np.float64]
 
 _FORMULA = f"squared advantage: {metric('by_reward.advantage_share').formula}; intervals resample prompts"
 
@@ -227,13 +222,11 @@ def _next_step(report: DegeneracyReport, functions: list[RewardFunction]) -> str
 def _charts(table: RewardTable, names: list[str]) -> tuple[Chart, ...]:
     steps = np.unique(table.step).tolist()
     of_rollout = np.repeat(table.step, table.size)
-    means = {name: [_mean(table.rewards[name][of_rollout == step]) for step in steps] for name in names}
+    means: dict[str, list[float | None]] = {}
+    for name in names:
+        logged = [table.rewards[name][(of_rollout == step) & ~np.isnan(table.rewards[name])] for step in steps]
+        means[name] = [float(np.mean(rewards)) if len(rewards) else None for rewards in logged]
     return lines_over(steps, "Mean of each reward function", means, y_label="mean reward")
-
-
-def _mean(rewards: Array) -> float | None:
-    logged = rewards[~np.isnan(rewards)]
-    return float(np.mean(logged)) if len(logged) else None
 
 
 def _correlations(functions: list[RewardFunction]) -> tuple[ReportTable, ...]:

@@ -195,7 +195,7 @@ def test_first_steps_of_two_optimizers_move_what_plain_ones_move(run: Path) -> N
         length, before = rate * steps[1].norm(), weight.detach().double()
         moved = [before.bfloat16() != (before + step * length / step.norm()).bfloat16() for step in steps]
         shares[name] = [float(one.double().mean()) for one in moved]
-    rows = measure_rank(run, rows="weight", steps=[STEP], advantages=["logged"]).optimizers
+    rows = measure_rank(run, rows="weight", steps=[STEP]).optimizers
     moved_shares = {(row.tensor, row.optimizer): row.bfloat16_moved.value for row in rows}
     for name, both in shares.items():  # Adam's first step is its signs but for eps
         assert [moved_shares[name, optimizer] for optimizer in ("sgd", "adam")] == pytest.approx(both, abs=3e-2)

@@ -17,7 +17,7 @@ from tests.diagnostics.rank.tokens.test_spectra import tokens_of
 class MadeUp:
     """Tokens whose gradients are known."""
 
-    found: WeighedTokens
+    weighed: WeighedTokens
     grams: list[TokenGram]  # of the first rows of each group
     rows: np.ndarray  # grad log pi of each token, [N, P]
     climbs: np.ndarray  # grad of each entropy, [N, P]
@@ -64,7 +64,7 @@ def made_up(
         ]
     )
     k3 = np.expm1(tokens.reference - logprobs) - (tokens.reference - logprobs)
-    found = WeighedTokens(
+    weighed = WeighedTokens(
         tokens=tokens,
         texts={at: f"t{at}" for at in np.argsort(-k3, kind="stable")[:MOST_KL_TOKENS].tolist()},
         labels=tuple(weightings),
@@ -73,7 +73,7 @@ def made_up(
         by_sequence=frozenset(name for name in factors if name.startswith(("sequence", "geometric"))),
         products=products_without(np.einsum("vjp,wkp->vjwk", sums, sums)),
     )
-    return MadeUp(found=found, grams=_grams(tokens, rows, most), rows=rows, climbs=climbs)
+    return MadeUp(weighed=weighed, grams=_grams(tokens, rows, most), rows=rows, climbs=climbs)
 
 
 def _grams(tokens: CountedTokens, rows: np.ndarray, most: int) -> list[TokenGram]:
@@ -82,6 +82,8 @@ def _grams(tokens: CountedTokens, rows: np.ndarray, most: int) -> list[TokenGram
         inside = np.flatnonzero(tokens.groups == group)
         chosen = inside[:most]
         gram = tokens_of(str(group), tokens.rollouts[chosen].tolist(), num_tokens=len(inside))
-        places = tuple(TokenRow(sequence=int(tokens.rollouts[at]), position=int(tokens.positions[at])) for at in chosen)
-        grams.append(replace(gram, table=replace(gram.table, rows=places), gram=rows[chosen] @ rows[chosen].T))
+        positions = tuple(
+            TokenRow(sequence=int(tokens.rollouts[at]), position=int(tokens.positions[at])) for at in chosen
+        )
+        grams.append(replace(gram, table=replace(gram.table, rows=positions), gram=rows[chosen] @ rows[chosen].T))
     return grams

@@ -24,7 +24,7 @@ from gradscope.gradients.engine_options import EngineOptions
 from gradscope.reason import Reason
 from gradscope.results.tokens import TokenKind
 from gradscope.rollouts.run import Run, TrainerSettings
-from tests.diagnostics.claims.made_up_evidence import made_up_collected
+from tests.diagnostics.claims.made_up_evidence import collected_of
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.rank.tokens.made_up_parts import MadeUp, made_up
 from tests.diagnostics.report.sections.made_up_inputs import gram_of
@@ -36,7 +36,7 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 def tokens_in(kind: TokenKind, made: MadeUp) -> np.ndarray:
     """Which tokens a kind holds, by its own words."""
-    tokens = made.found.tokens
+    tokens = made.weighed.tokens
     probability, top = np.exp(tokens.logprobs), tokens.entropies >= np.quantile(tokens.entropies, 0.8)
     mask = tokens.advantages != 0
     if kind.sign:
@@ -48,120 +48,120 @@ def tokens_in(kind: TokenKind, made: MadeUp) -> np.ndarray:
 
 def test_each_kind_has_the_parts_of_its_tokens() -> None:
     made = made_up()
-    kinds, tokens = token_kinds(7, made.found, made.grams), made.found.tokens
+    kinds, tokens = token_kinds(7, made.weighed, made.grams), made.weighed.tokens
     rows = tokens.weights[:, None] * made.rows
-    whole, energy = rows.sum(axis=0), np.square(rows).sum(axis=1)
+    full, energy = rows.sum(axis=0), np.square(rows).sum(axis=1)
     for kind in kinds:
         mask = tokens_in(kind, made)
         part = rows[mask].sum(axis=0)
         assert kind.num_tokens == mask.sum()
         assert kind.frac_tokens.value == pytest.approx(mask.mean())
         assert kind.energy_share.value == pytest.approx(energy[mask].sum() / energy.sum())
-        assert kind.gradient_share.value == pytest.approx(part @ whole / (whole @ whole))
-        assert kind.cosine.value == pytest.approx(cosine(part, whole))
+        assert kind.gradient_share.value == pytest.approx(part @ full / (full @ full))
+        assert kind.cosine.value == pytest.approx(cosine(part, full))
     alone = [kind for kind in kinds if kind.entropy and not kind.sign]
     assert sum(kind.gradient_share.value for kind in alone) == pytest.approx(1.0)
-    assert len([kind for kind in kinds if kind.sign and kind.probability and kind.entropy]) == len(made.found.cells)
+    assert len([kind for kind in kinds if kind.sign and kind.probability and kind.entropy]) == len(made.weighed.cells)
 
 
 def test_tokens_that_were_drawn_stand_for_the_others() -> None:
     made = made_up(most=9)
-    energy = np.square(made.found.tokens.weights[:, None] * made.rows).sum(axis=1)
-    drawn = np.concatenate([np.flatnonzero(made.found.tokens.groups == group)[:9] for group in range(4)])
+    energy = np.square(made.weighed.tokens.weights[:, None] * made.rows).sum(axis=1)
+    drawn = np.concatenate([np.flatnonzero(made.weighed.tokens.groups == group)[:9] for group in range(4)])
     seen = np.zeros(len(energy), dtype=bool)
     seen[drawn] = True
-    kind = token_kinds(7, made.found, made.grams)[0]
+    kind = token_kinds(7, made.weighed, made.grams)[0]
     mask = tokens_in(kind, made) & seen
     assert kind.energy_share.value == pytest.approx(energy[mask].sum() / energy[seen].sum())
 
 
 def test_turns_add_up_and_late_ones_are_together() -> None:
     made = made_up(num_turns=3)
-    turns, rows = turn_shares(7, made.found), made.found.tokens.weights[:, None] * made.rows
+    turns, rows = turn_shares(7, made.weighed), made.weighed.tokens.weights[:, None] * made.rows
     assert [(turn.turn, turn.and_later, turn.num_rollouts) for turn in turns] == [
         (1, False, 12),
         (2, False, 12),
         (3, False, 12),
     ]
-    whole = rows.sum(axis=0)
+    full = rows.sum(axis=0)
     for turn in turns:
-        part = rows[made.found.tokens.turns == turn.turn - 1].sum(axis=0)
-        assert turn.gradient_share.value == pytest.approx(part @ whole / (whole @ whole))
-        assert turn.cosine.value == pytest.approx(cosine(part, whole))
+        part = rows[made.weighed.tokens.turns == turn.turn - 1].sum(axis=0)
+        assert turn.gradient_share.value == pytest.approx(part @ full / (full @ full))
+        assert turn.cosine.value == pytest.approx(cosine(part, full))
     assert [turn.frac_tokens.value for turn in turns] == pytest.approx([1 / 6, 1 / 6, 4 / 6])
-    assert turn_shares(7, made_up().found) == []
+    assert turn_shares(7, made_up().weighed) == []
 
 
 def test_turns_beyond_the_last_row_are_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("parts", "weighed"):
         monkeypatch.setattr(f"gradscope.diagnostics.rank.tokens.{name}.MOST_TURNS", 2)
-    turns = turn_shares(7, made_up(num_turns=4).found)
+    turns = turn_shares(7, made_up(num_turns=4).weighed)
     assert [(turn.turn, turn.and_later) for turn in turns] == [(1, False), (2, True)]
     assert sum(turn.frac_tokens.value for turn in turns) == pytest.approx(1.0)
 
 
 def test_the_entropy_moves_with_the_inner_product_of_its_gradient_and_the_update() -> None:
     made = made_up()
-    tokens = made.found.tokens
+    tokens = made.weighed.tokens
     update = -(tokens.weights @ made.rows)
     climb = made.climbs.mean(axis=0)
-    found = entropy_change(7, made.found, {7: 0.5, 8: 0.25})
-    assert found.rate.value == pytest.approx(climb @ update)
-    assert found.cosine.value == pytest.approx(cosine(climb, update))
-    assert found.entropy.value == pytest.approx(tokens.entropies.mean())
-    assert found.covariance.value == pytest.approx(np.cov(tokens.logprobs, tokens.advantages, bias=True)[0, 1])
-    assert (found.logged, found.logged_next) == (0.5, 0.25)
-    assert entropy_change(9, made.found, {}).logged is None
+    change = entropy_change(7, made.weighed, {7: 0.5, 8: 0.25})
+    assert change.rate.value == pytest.approx(climb @ update)
+    assert change.cosine.value == pytest.approx(cosine(climb, update))
+    assert change.entropy.value == pytest.approx(tokens.entropies.mean())
+    assert change.covariance.value == pytest.approx(np.cov(tokens.logprobs, tokens.advantages, bias=True)[0, 1])
+    assert (change.logged, change.logged_next) == (0.5, 0.25)
+    assert entropy_change(9, made.weighed, {}).logged is None
 
 
 def test_the_entropy_that_was_measured_later_stands_beside_the_prediction() -> None:
     made = made_up()
-    tokens = made.found.tokens
-    alone = entropy_change(7, made.found, {})
+    tokens = made.weighed.tokens
+    alone = entropy_change(7, made.weighed, {})
     assert (alone.last, alone.measured.undefined) == (None, "no weights after its update are on disk")
     change = np.random.default_rng(2).normal(size=len(tokens.groups))
     later = TokenChange(first=6, last=9, logprobs=np.zeros(len(change)), entropies=change)
-    found = with_later(alone, tokens, later)
-    assert (found.last, found.rate) == (9, alone.rate)
-    assert found.measured.value == pytest.approx(change.mean())
-    assert found.measured.low < change.mean() < found.measured.high
+    result = with_later(alone, tokens, later)
+    assert (result.last, result.rate) == (9, alone.rate)
+    assert result.measured.value == pytest.approx(change.mean())
+    assert result.measured.low < change.mean() < result.measured.high
 
 
 def test_steps_are_laid_end_to_end() -> None:
     made = [made_up(seed, num_groups=4 + seed) for seed in range(2)]
-    updates = np.concatenate([-(one.found.tokens.weights @ one.rows) for one in made])
+    updates = np.concatenate([-(one.weighed.tokens.weights @ one.rows) for one in made])
     climbs = np.concatenate([one.climbs.mean(axis=0) for one in made])
-    found = _entropy_cosine([one.found for one in made])
-    assert found.value == pytest.approx(cosine(climbs, updates))
-    assert found.num_units == 9
-    tokens = [one.found.tokens for one in made]
+    result = _entropy_cosine([one.weighed for one in made])
+    assert result.value == pytest.approx(cosine(climbs, updates))
+    assert result.num_units == 9
+    tokens = [one.weighed.tokens for one in made]
     about = [(one.logprobs - one.logprobs.mean()) * (one.advantages - one.advantages.mean()) for one in tokens]
     assert advantage_covariance(tokens).value == pytest.approx(np.concatenate(about).mean())
 
 
 def test_the_tokens_furthest_from_the_reference_come_first() -> None:
     made = made_up()
-    tokens = made.found.tokens
+    tokens = made.weighed.tokens
     groups = [group_of([0.0] * 3, prompt=f"p{number}") for number in range(4)]
-    found = token_kl(7, made.found, groups)
-    assert found is not None
+    distance = token_kl(7, made.weighed, groups)
+    assert distance is not None
     ratio = np.exp(tokens.reference - tokens.logprobs)
     k3 = ratio - 1 - np.log(ratio)
-    assert found.k1.value == pytest.approx(-np.log(ratio).mean())
-    assert found.k3.value == pytest.approx(k3.mean())
+    assert distance.k1.value == pytest.approx(-np.log(ratio).mean())
+    assert distance.k3.value == pytest.approx(k3.mean())
     order = np.argsort(-k3)
-    assert found.top_share.value == pytest.approx(k3[order[0]] / k3.sum())
-    assert [token.k3 for token in found.top] == pytest.approx(k3[order[:10]].tolist())
-    assert found.top[0].text == f"t{order[0]}"
+    assert distance.top_share.value == pytest.approx(k3[order[0]] / k3.sum())
+    assert [token.k3 for token in distance.top] == pytest.approx(k3[order[:10]].tolist())
+    assert distance.top[0].text == f"t{order[0]}"
     first = int(tokens.rollouts[order[0]])
-    assert (found.top[0].group_id, found.top[0].sample) == (groups[first // 3].group_id, first % 3)
+    assert (distance.top[0].group_id, distance.top[0].sample) == (groups[first // 3].group_id, first % 3)
 
 
 def test_a_policy_that_is_the_reference_has_no_furthest_hundredth() -> None:
-    found = made_up().found
-    tokens = replace(found.tokens, reference=found.tokens.logprobs + 1e-7)
+    result = made_up().weighed
+    tokens = replace(result.tokens, reference=result.tokens.logprobs + 1e-7)
     groups = [group_of([0.0] * 3, prompt=f"p{number}") for number in range(4)]
-    kl = token_kl(7, replace(found, tokens=tokens, texts=dict.fromkeys(range(72), "t")), groups)
+    kl = token_kl(7, replace(result, tokens=tokens, texts=dict.fromkeys(range(72), "t")), groups)
     assert kl.top_share.undefined == "the policy is the reference but for rounding"
 
 
@@ -170,9 +170,9 @@ STEP = MeasuredStep(step=7, groups=GROUPS, weights=None, gram=None, reason=None)
 
 
 def test_a_step_adds_its_parts_and_hands_on_its_rows() -> None:
-    made, gathered = made_up(num_turns=2), made_up_collected()
+    made, gathered = made_up(num_turns=2), collected_of()
     run = replace(run_of(*GROUPS), metrics={7: {"entropy": 0.5}, 8: {"entropy": 0.4}})
-    handed = gathered.take_parts(run, replace(STEP, answer=(tuple(made.grams), made.found)), "token")
+    handed = gathered.take_parts(run, replace(STEP, answer=(tuple(made.grams), made.weighed)), "token")
     assert handed.answer == tuple(made.grams)
     report = gathered.report
     assert {row.step for table in (report.corrections, report.token_kinds, report.turns) for row in table} == {7}
@@ -183,8 +183,8 @@ def test_a_step_adds_its_parts_and_hands_on_its_rows() -> None:
 
 
 def test_what_a_step_lacks_is_missing_with_its_reason() -> None:
-    made, gathered = made_up(sampler=False), made_up_collected()
-    alone = replace(made.found, tokens=replace(made.found.tokens, reference=None))
+    made, gathered = made_up(sampler=False), collected_of()
+    alone = replace(made.weighed, tokens=replace(made.weighed.tokens, reference=None))
     gathered.take_parts(run_of(*GROUPS), replace(STEP, answer=((), alone)), "token")
     assert set(gathered.missing_parts) == {"corrections", "turns", "kl"}
     assert "step 7: the log does not have the sampler's log-probability" in gathered.missing_parts["corrections"]
@@ -192,20 +192,20 @@ def test_what_a_step_lacks_is_missing_with_its_reason() -> None:
 
 
 def test_a_step_without_a_gradient_has_none_of_them() -> None:
-    gathered = made_up_collected()
+    gathered = collected_of()
     assert gathered.take_parts(run_of(*GROUPS), replace(STEP, answer=(("rows",), None)), "token").answer == ("rows",)
     assert set(gathered.missing_parts) == {"corrections", "turns", "kl", "energy", "entropy", "logprobs"}
 
 
 def test_a_step_that_could_not_be_recomputed_stays_as_it_is() -> None:
     refused = replace(STEP, reason=Reason("unusable", "no weights"))
-    assert made_up_collected().take_parts(run_of(*GROUPS), refused, "token") is refused
+    assert collected_of().take_parts(run_of(*GROUPS), refused, "token") is refused
 
 
 def test_what_became_of_the_tokens_joins_their_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, gathered = made_up(), made_up_collected()
-    gathered.take_parts(run_of(*GROUPS), replace(STEP, answer=(tuple(made.grams), made.found)), "token")
-    ones = np.ones(len(made.found.tokens.groups))
+    made, gathered = made_up(), collected_of()
+    gathered.take_parts(run_of(*GROUPS), replace(STEP, answer=(tuple(made.grams), made.weighed)), "token")
+    ones = np.ones(len(made.weighed.tokens.groups))
     later = TokenChange(first=6, last=9, logprobs=0.5 * ones, entropies=-0.25 * ones)
     monkeypatch.setattr(collected, "token_changes", lambda run, tokens, options: ({7: later}, {}))
     gathered.look_later(run_of(*GROUPS), EngineOptions())
@@ -214,9 +214,9 @@ def test_what_became_of_the_tokens_joins_their_parts(monkeypatch: pytest.MonkeyP
 
 
 def test_tokens_are_looked_at_once_more_where_there_are_later_weights() -> None:
-    made, gathered = made_up(num_turns=2), made_up_collected()
+    made, gathered = made_up(num_turns=2), collected_of()
     run = run_of(*GROUPS)
-    gathered.take_parts(run, replace(STEP, answer=(tuple(made.grams), made.found)), "token")
+    gathered.take_parts(run, replace(STEP, answer=(tuple(made.grams), made.weighed)), "token")
     gathered.look_later(run, EngineOptions(device="cpu"))
     assert gathered.report.logprob_changes == ()
     assert gathered.missing_parts == {"logprobs": "step 7: no weights after its update are on disk"}
@@ -225,9 +225,9 @@ def test_tokens_are_looked_at_once_more_where_there_are_later_weights() -> None:
 
 def test_each_correction_is_the_sum_of_its_rows() -> None:
     made = made_up(scale=0.8)
-    tokens = made.found.tokens
+    tokens = made.weighed.tokens
     ratio = np.exp(tokens.logprobs - tokens.sampler)
-    whole = np.repeat(ratio.reshape(-1, 6).prod(axis=1), 6)
+    full = np.repeat(ratio.reshape(-1, 6).prod(axis=1), 6)
     factors = {
         "none": np.ones(len(ratio)),
         "token_ratio": ratio,
@@ -235,13 +235,13 @@ def test_each_correction_is_the_sum_of_its_rows() -> None:
         "icepop": ratio * (ratio >= 0.5) * (ratio <= 5),
         "mis": ratio * (ratio >= 0.5) * (ratio <= 2),
         "token_mask": ratio * (ratio <= 3),
-        "sequence_truncate": np.minimum(whole, 3),
-        "sequence_mask": whole * (whole <= 3),
-        "geometric_mask": whole ** (1 / 6) * (abs(np.log(whole)) / 6 <= np.log(1.001)),
-        "sequence_ratio": whole,
+        "sequence_truncate": np.minimum(full, 3),
+        "sequence_mask": full * (full <= 3),
+        "geometric_mask": full ** (1 / 6) * (abs(np.log(full)) / 6 <= np.log(1.001)),
+        "sequence_ratio": full,
     }
-    plain, unbiased = tokens.plain @ made.rows, (whole * tokens.plain) @ made.rows
-    effects = correction_effects(7, made.found)
+    plain, unbiased = tokens.plain @ made.rows, (full * tokens.plain) @ made.rows
+    effects = correction_effects(7, made.weighed)
     assert [effect.correction for effect in effects] == list(factors)
     for effect in effects:
         own = (factors[effect.correction] * tokens.plain) @ made.rows
@@ -266,13 +266,13 @@ def test_each_correction_is_the_sum_of_its_rows() -> None:
 
 
 def test_without_the_samplers_log_probabilities_there_is_none() -> None:
-    assert correction_effects(7, made_up(sampler=False).found) == []
+    assert correction_effects(7, made_up(sampler=False).weighed) == []
 
 
 def test_a_ratio_that_is_too_large_is_said() -> None:
-    found = made_up().found
-    left = [at for at, label in enumerate(found.labels) if label != ("correction", "sequence_ratio")]
-    cut = replace(found, labels=tuple(found.labels[at] for at in left), products=found.products[:, left][:, :, left])
+    result = made_up().weighed
+    left = [at for at, label in enumerate(result.labels) if label != ("correction", "sequence_ratio")]
+    cut = replace(result, labels=tuple(result.labels[at] for at in left), products=result.products[:, left][:, :, left])
     effects = {effect.correction: effect for effect in correction_effects(7, cut)}
     assert effects["sequence_ratio"].cosine.undefined == "a ratio of this step is beyond 1e30"
     assert effects["tis"].unbiased_cosine.undefined == "a ratio of this step is beyond 1e30"
@@ -289,8 +289,8 @@ def made(**fields: Any) -> tuple[Run, Any]:
     for at, prompt in enumerate("abcd"):
         group = group_of([0.0, 1.0], prompt=prompt)
         rollouts = [
-            replace(one, logprobs=tuple((-2.0 - GAPS[2 * at + place]).tolist()), **fields)
-            for place, one in enumerate(group.rollouts)
+            replace(one, logprobs=tuple((-2.0 - GAPS[2 * at + index]).tolist()), **fields)
+            for index, one in enumerate(group.rollouts)
         ]
         groups.append(replace(group, rollouts=tuple(rollouts)))
     gram = gram_of(
@@ -300,17 +300,17 @@ def made(**fields: Any) -> tuple[Run, Any]:
 
 
 def test_each_sequence_correction_is_the_sum_of_its_rows() -> None:
-    whole = np.exp(GAPS.sum(axis=1))
+    full = np.exp(GAPS.sum(axis=1))
     factors = {
         "none": np.ones(8),
-        "sequence_truncate": np.minimum(whole, 3),
-        "sequence_mask": whole * (whole <= 3),
-        "geometric_mask": whole**0.5 * (abs(np.log(whole)) / 2 <= np.log(1.001)),
-        "sequence_ratio": whole,
+        "sequence_truncate": np.minimum(full, 3),
+        "sequence_mask": full * (full <= 3),
+        "geometric_mask": full**0.5 * (abs(np.log(full)) / 2 <= np.log(1.001)),
+        "sequence_ratio": full,
     }
     effects = sequence_corrections(*made())
     assert [effect.correction for effect in effects] == list(factors)
-    plain, unbiased = ROWS.sum(axis=0), whole @ ROWS
+    plain, unbiased = ROWS.sum(axis=0), full @ ROWS
     for effect in effects:
         f = factors[effect.correction]
         own = f @ ROWS
@@ -333,9 +333,9 @@ def test_tokens_that_do_not_count_and_numbers_that_are_none_are_on_policy() -> N
     broken = replace(
         run.groups[0], rollouts=tuple(replace(one, logprobs=(float("nan"),) * 2) for one in run.groups[0].rollouts)
     )
-    whole = np.exp(np.where(np.arange(8) < 2, 0.0, GAPS.sum(axis=1)))
+    full = np.exp(np.where(np.arange(8) < 2, 0.0, GAPS.sum(axis=1)))
     ratio = sequence_corrections(run_of(broken, *run.groups[1:]), gram)[-1]
-    assert ratio.ess.value == pytest.approx(whole.sum() ** 2 / 8 / (whole**2).sum())
+    assert ratio.ess.value == pytest.approx(full.sum() ** 2 / 8 / (full**2).sum())
 
 
 def test_a_sequence_ratio_that_is_too_large_is_said() -> None:
@@ -360,5 +360,5 @@ def test_without_what_it_takes_there_is_none() -> None:
 
 
 def without_logprobs(run: Run) -> Run:
-    first, *others = run.groups
-    return run_of(replace(first, rollouts=tuple(replace(one, logprobs=None) for one in first.rollouts)), *others)
+    first, *rest = run.groups
+    return run_of(replace(first, rollouts=tuple(replace(one, logprobs=None) for one in first.rollouts)), *rest)

@@ -20,7 +20,7 @@ def tokens_of(group_id: str, rollouts: list[int], *, num_tokens: int | None = No
     table = TokenTable(
         step=7,
         group_id=group_id,
-        rows=tuple(TokenRow(sequence=rollout, position=place) for place, rollout in enumerate(rollouts)),
+        rows=tuple(TokenRow(sequence=rollout, position=index) for index, rollout in enumerate(rollouts)),
         score_weights=np.full(count, 0.25),
         logged_weights=-0.25 * np.where(np.array(rollouts) % 2, -1.0, 1.0) if logged else None,
         num_tokens=num_tokens or count,
@@ -43,7 +43,7 @@ def rows_of(rewards: list[float], group_ids: list[str], *, advantages: bool = Tr
         policy_gram=gram if advantages else None,
         full_gram=gram if advantages else None,
         rewards=np.array(rewards),
-        advantages=np.array([-1.0 if place % 2 else 1.0 for place in range(count)]) if advantages else None,
+        advantages=np.array([-1.0 if index % 2 else 1.0 for index in range(count)]) if advantages else None,
         group_ids=tuple(group_ids),
         samples=tuple(range(count)),
         num_parameters=50,

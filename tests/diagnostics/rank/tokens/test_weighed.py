@@ -58,29 +58,29 @@ def prepared_of(groups: list[Any], *, lora: bool = False, **objective: Any) -> P
 
 
 def found_of(prepared: PreparedStep) -> WeighedTokens:
-    rows, found = PartsQuestion(rows=ROWS).measure(prepared, measure_step(prepared))
+    rows, answer = PartsQuestion(rows=ROWS).measure(prepared, measure_step(prepared))
     assert rows == ("rows",)
-    assert found is not None
-    return found
+    assert answer is not None
+    return answer
 
 
 def off_policy(size: float = 1.0) -> list[Any]:
     rng = np.random.default_rng(1)
     return changed(
-        tiny_groups(4, 3), logprobs=lambda one: tuple(rng.normal(-3.0, size, len(one.completion_ids)).tolist())
+        tiny_groups(4, 3), logprobs=lambda first: tuple(rng.normal(-3.0, size, len(first.completion_ids)).tolist())
     )
 
 
 def test_a_step_that_another_engine_sampled() -> None:
     groups = off_policy()
     prepared = prepared_of(groups)
-    found, rows = found_of(prepared), naive_token_rows(prepared.policy, groups)
+    gathered, rows = found_of(prepared), naive_token_rows(prepared.policy, groups)
     rollouts = [one for group in groups for one in group.rollouts]
     advantages = np.concatenate([np.full(len(one.completion_ids), one.advantage) for one in rollouts])
     plain = -weight_of(groups) * advantages
-    ratio = np.exp(found.tokens.logprobs - np.concatenate([one.logprobs for one in rollouts]))
+    ratio = np.exp(gathered.tokens.logprobs - np.concatenate([one.logprobs for one in rollouts]))
     uncorrected = plain @ rows
-    effects = {effect.correction: effect for effect in correction_effects(1, found)}
+    effects = {effect.correction: effect for effect in correction_effects(1, gathered)}
     for name, factors in (
         ("tis", np.minimum(ratio, 2.0)),
         ("icepop", np.where((ratio < 0.5) | (ratio > 5), 0.0, ratio)),
@@ -91,7 +91,7 @@ def test_a_step_that_another_engine_sampled() -> None:
         assert effects[name].norm_ratio.value == pytest.approx(
             np.linalg.norm(own) / np.linalg.norm(uncorrected), rel=1e-5
         )
-    kinds = token_kinds(1, found, [])
+    kinds = token_kinds(1, gathered, [])
     negative = next(kind for kind in kinds if kind.sign == "negative" and not kind.probability)
     part = plain[advantages < 0] @ rows[advantages < 0]
     assert negative.gradient_share.value == pytest.approx(part @ uncorrected / (uncorrected @ uncorrected), rel=1e-4)
@@ -100,13 +100,13 @@ def test_a_step_that_another_engine_sampled() -> None:
 def test_turns_are_taken_apart_and_a_tools_tokens_have_no_part() -> None:
     groups = changed(
         tiny_groups(4, 2),
-        completion_ids=lambda one: (3, 4, 5, 6, 7 + one.sample),
-        mask=lambda one: (True, True, False, True, True),
+        completion_ids=lambda first: (3, 4, 5, 6, 7 + first.sample),
+        mask=lambda first: (True, True, False, True, True),
     )
     prepared = prepared_of(groups)
     rows = naive_token_rows(prepared.policy, groups)
     turn = np.tile([0, 0, -1, 1, 1], 8)
-    advantages = np.repeat([one.advantage for group in groups for one in group.rollouts], 5)
+    advantages = np.repeat([first.advantage for group in groups for first in group.rollouts], 5)
     gradient = advantages[turn >= 0] @ rows[turn >= 0]
     for share, number in zip(turn_shares(1, found_of(prepared)), (0, 1), strict=True):
         part = advantages[turn == number] @ rows[turn == number]
@@ -117,22 +117,22 @@ def test_turns_are_taken_apart_and_a_tools_tokens_have_no_part() -> None:
 def test_a_whole_step_has_one_cell_its_turns_and_its_entropy() -> None:
     groups = changed(
         tiny_groups(4, 2),
-        completion_ids=lambda one: (3, 4, 5, 6, 7 + one.sample),
-        mask=lambda one: (True, True, False, True, True),
+        completion_ids=lambda first: (3, 4, 5, 6, 7 + first.sample),
+        mask=lambda first: (True, True, False, True, True),
     )
     prepared = prepared_of(groups)
     gram = measure_step(prepared)
-    found, all_of_it = weigh_step(prepared, gram), found_of(prepared)
-    assert found is not None
-    assert found.labels == (("cell", TokenCell()), ("turn", 1), ("turn", 2), ("entropy", None))
-    assert found.factors == {}
-    assert [share.gradient_share.value for share in turn_shares(1, found)] == pytest.approx(
+    sums, all_of_it = weigh_step(prepared, gram), found_of(prepared)
+    assert sums is not None
+    assert sums.labels == (("cell", TokenCell()), ("turn", 1), ("turn", 2), ("entropy", None))
+    assert sums.factors == {}
+    assert [share.gradient_share.value for share in turn_shares(1, sums)] == pytest.approx(
         [share.gradient_share.value for share in turn_shares(1, all_of_it)]
     )
-    one, other = (entropy_change(1, weighed, {}) for weighed in (found, all_of_it))
-    assert one.rate.value == pytest.approx(other.rate.value, rel=1e-5)
-    assert one.cosine.ends == pytest.approx(other.cosine.ends, rel=1e-4)
-    no_gradient = prepared_of(changed(groups, advantage=lambda one: 0.0))
+    first, other = (entropy_change(1, weighed, {}) for weighed in (sums, all_of_it))
+    assert first.rate.value == pytest.approx(other.rate.value, rel=1e-5)
+    assert first.cosine.ends == pytest.approx(other.cosine.ends, rel=1e-4)
+    no_gradient = prepared_of(changed(groups, advantage=lambda first: 0.0))
     assert weigh_step(no_gradient, measure_step(no_gradient)) is None
 
 
@@ -146,7 +146,7 @@ def test_the_runs_own_correction_is_among_them_where_it_is_another() -> None:
 
 
 def test_factors_beyond_single_precision_are_not_computed() -> None:
-    groups = changed(tiny_groups(3, 2), logprobs=lambda one: (-90.0,) * len(one.completion_ids))
+    groups = changed(tiny_groups(3, 2), logprobs=lambda first: (-90.0,) * len(first.completion_ids))
     effects = {effect.correction: effect for effect in correction_effects(1, found_of(prepared_of(groups)))}
     assert effects["token_ratio"].cosine.undefined == "a ratio of this step is beyond 1e30"
     assert effects["tis"].cosine.value == pytest.approx(1.0)
@@ -165,7 +165,7 @@ def test_tokens_far_from_the_reference_have_their_text() -> None:
 
 @pytest.mark.parametrize("advantage", [None, 0.0])
 def test_a_step_without_a_gradient_has_no_parts(advantage: float | None) -> None:
-    prepared = prepared_of(changed(tiny_groups(2, 2), advantage=lambda one: advantage))
+    prepared = prepared_of(changed(tiny_groups(2, 2), advantage=lambda first: advantage))
     assert PartsQuestion(rows=ROWS).measure(prepared, measure_step(prepared)) == (("rows",), None)
 
 
@@ -179,47 +179,47 @@ def test_sums_that_do_not_add_up_to_the_step_are_refused(monkeypatch: pytest.Mon
 
 def test_each_kind_has_the_energy_of_its_tokens_by_group() -> None:
     made = made_up()
-    tokens = made.found.tokens
+    tokens = made.weighed.tokens
     energy = np.square(tokens.weights[:, None] * made.rows).sum(axis=1)
     np.testing.assert_allclose(token_energy(tokens, made.grams), energy)
     masks = {
         UNDECIDED: tokens.entropies >= np.quantile(tokens.entropies, 0.8),
         UNLIKELY: np.exp(tokens.logprobs) < 0.25,
     }
-    for one in kind_energies(7, tokens, made.grams):
-        mask = masks[one.kind] & (tokens.advantages != 0)
-        np.testing.assert_allclose(one.energy, by_group(tokens, energy * mask))
-        np.testing.assert_allclose(one.tokens, by_group(tokens, np.where(mask, 1.0, 0.0)))
-        assert one.all_energy.sum() == pytest.approx(energy.sum())
-        assert (one.step, one.all_tokens.tolist()) == (7, [18.0] * 4)
+    for first in kind_energies(7, tokens, made.grams):
+        mask = masks[first.kind] & (tokens.advantages != 0)
+        np.testing.assert_allclose(first.energy, by_group(tokens, energy * mask))
+        np.testing.assert_allclose(first.tokens, by_group(tokens, np.where(mask, 1.0, 0.0)))
+        assert first.all_energy.sum() == pytest.approx(energy.sum())
+        assert (first.step, first.all_tokens.tolist()) == (7, [18.0] * 4)
 
 
 def test_shares_are_those_of_the_tables_where_tokens_were_drawn_too() -> None:
     made = made_up(most=9)
-    found = {one.kind: one for one in kind_energies(7, made.found.tokens, made.grams)}
-    tables = [one for one in token_kinds(7, made.found, made.grams) if one.sign is None]
+    energies = {one.kind: one for one in kind_energies(7, made.weighed.tokens, made.grams)}
+    tables = [one for one in token_kinds(7, made.weighed, made.grams) if one.sign is None]
     (undecided,) = [one for one in tables if one.entropy == "top_fifth"]
     (unlikely,) = [one for one in tables if one.probability is not None and one.probability[0] == 0.0]
     for kind, table in zip(KINDS, (undecided, unlikely), strict=True):
-        share = found[kind].energy.sum() / found[kind].all_energy.sum()
+        share = energies[kind].energy.sum() / energies[kind].all_energy.sum()
         assert share == pytest.approx(table.energy_share.value)
-        assert found[kind].tokens.sum() / found[kind].all_tokens.sum() == pytest.approx(table.frac_tokens.value)
+        assert energies[kind].tokens.sum() / energies[kind].all_tokens.sum() == pytest.approx(table.frac_tokens.value)
 
 
 def test_the_question_weighs_the_whole_step_beside_the_rows() -> None:
     prepared = prepared_of(off_policy())
     gram = measure_step(prepared)
-    rows, found = EnergyQuestion(rows=ROWS).measure(prepared, gram)
+    rows, answer = EnergyQuestion(rows=ROWS).measure(prepared, gram)
     assert rows == ("rows",)
-    assert found is not None
-    assert list(found.cells) == [TokenCell()]
+    assert answer is not None
+    assert list(answer.cells) == [TokenCell()]
     expected = counted_tokens(prepared, gram)
-    np.testing.assert_array_equal(found.tokens.entropies, expected.entropies)
+    np.testing.assert_array_equal(answer.tokens.entropies, expected.entropies)
 
 
-@pytest.mark.parametrize("whole", [None, np.zeros((2, 2))])
-def test_without_a_gradient_there_are_no_tokens(whole: object) -> None:
-    answer = EnergyQuestion(rows=ROWS).measure(None, SimpleNamespace(policy_gram=whole))
+@pytest.mark.parametrize("full", [None, np.zeros((2, 2))])
+def test_without_a_gradient_there_are_no_tokens(full: object) -> None:
+    answer = EnergyQuestion(rows=ROWS).measure(None, SimpleNamespace(policy_gram=full))
     assert answer == (("rows",), None)
 
 
@@ -244,15 +244,15 @@ def run_on(folder: Path, *updates: int) -> Run:
 
 def tokens_of(run: Run) -> CountedTokens:
     """All tokens, in the order of the log; of each only what the change looks at."""
-    places = [(number, one) for number, group in enumerate(run.groups_at(1)) for one in group.rollouts]
-    lengths = [len(one.completion_ids) for _, one in places]
+    positions = [(number, one) for number, group in enumerate(run.groups_at(1)) for one in group.rollouts]
+    lengths = [len(one.completion_ids) for _, one in positions]
     return replace(
-        made_up().found.tokens,
-        rollouts=np.repeat(np.arange(len(places)), lengths),
-        groups=np.repeat([number for number, _ in places], lengths),
+        made_up().weighed.tokens,
+        rollouts=np.repeat(np.arange(len(positions)), lengths),
+        groups=np.repeat([number for number, _ in positions], lengths),
         positions=np.concatenate([np.arange(length) for length in lengths]),
         logprobs=-np.ones(sum(lengths)),
-        advantages=np.repeat([one.advantage for _, one in places], lengths),
+        advantages=np.repeat([one.advantage for _, one in positions], lengths),
     )
 
 
@@ -261,23 +261,23 @@ def plain_outputs(run: Run, folder: Path) -> np.ndarray:
     model = AutoModelForCausalLM.from_pretrained(folder).double()
     rows = []
     for group in run.groups_at(1):
-        for one in group.rollouts:
-            ids = torch.tensor([[*one.prompt_ids, *one.completion_ids]])
+        for first in group.rollouts:
+            ids = torch.tensor([[*first.prompt_ids, *first.completion_ids]])
             logs = torch.log_softmax(model(input_ids=ids).logits[0] / TEMPERATURE, dim=-1)
-            places = range(len(one.prompt_ids), ids.shape[1])
+            positions = range(len(first.prompt_ids), ids.shape[1])
             entropies = -(logs.exp() * logs).sum(dim=-1)
-            rows.append([[logs[at - 1, ids[0, at]].item(), entropies[at - 1].item()] for at in places])
+            rows.append([[logs[at - 1, ids[0, at]].item(), entropies[at - 1].item()] for at in positions])
     return np.concatenate(rows).T
 
 
 def test_the_change_is_that_of_the_models_own_forward_passes(tmp_path: Path) -> None:
     run = run_on(tmp_path, 0, 2, 5)
     tokens = tokens_of(run)
-    found, missing = token_changes(run, {1: tokens}, ON_CPU)
+    changes, missing = token_changes(run, {1: tokens}, ON_CPU)
     logprobs, entropies = plain_outputs(run, tmp_path / "2") - plain_outputs(run, tmp_path / "0")
-    assert (list(found), found[1].first, found[1].last, missing) == ([1], 0, 2, {})
-    assert found[1].logprobs == pytest.approx(logprobs, abs=1e-5)
-    assert found[1].entropies == pytest.approx(entropies, abs=1e-5)
+    assert (list(changes), changes[1].first, changes[1].last, missing) == ([1], 0, 2, {})
+    assert changes[1].logprobs == pytest.approx(logprobs, abs=1e-5)
+    assert changes[1].entropies == pytest.approx(entropies, abs=1e-5)
 
 
 def test_without_later_weights_or_with_unreadable_ones_it_says_why(tmp_path: Path) -> None:
@@ -285,17 +285,17 @@ def test_without_later_weights_or_with_unreadable_ones_it_says_why(tmp_path: Pat
     first = replace(run, weights=run.weights[:1])
     assert token_changes(first, {1: tokens_of(run)}, ON_CPU) == ({}, {1: "no weights after its update are on disk"})
     (tmp_path / "2" / "model.safetensors").unlink()
-    found, missing = token_changes(run, {1: tokens_of(run)}, ON_CPU)
-    assert found == {}
+    changes, missing = token_changes(run, {1: tokens_of(run)}, ON_CPU)
+    assert changes == {}
     assert missing[1]
 
 
 def test_tokens_are_followed_as_far_as_there_are_weights(tmp_path: Path) -> None:
     run = run_on(tmp_path, 0, 2)
-    weighed = replace(made_up().found, tokens=tokens_of(run))
-    found = follow(run, {1: weighed, 3: weighed}, ON_CPU)
-    assert found.weighed == {1: weighed, 3: weighed}
-    assert (list(found.changes), found.missing) == ([1], {3: "no weights after its update are on disk"})
+    weighed = replace(made_up().weighed, tokens=tokens_of(run))
+    followed = follow(run, {1: weighed, 3: weighed}, ON_CPU)
+    assert followed.weighed == {1: weighed, 3: weighed}
+    assert (list(followed.changes), followed.missing) == ([1], {3: "no weights after its update are on disk"})
 
 
 def change_of(logprobs: np.ndarray) -> TokenChange:
@@ -304,7 +304,10 @@ def change_of(logprobs: np.ndarray) -> TokenChange:
 
 def change_by_advantage(advantages: list[float], groups: list[int], change: list[float]) -> LogprobChange:
     tokens = replace(
-        made_up().found.tokens, advantages=np.array(advantages), groups=np.array(groups), logprobs=-np.ones(len(groups))
+        made_up().weighed.tokens,
+        advantages=np.array(advantages),
+        groups=np.array(groups),
+        logprobs=-np.ones(len(groups)),
     )
     return logprob_change(7, tokens, change_of(np.array(change)))
 
@@ -313,68 +316,68 @@ def test_means_are_of_tokens_and_intervals_of_groups() -> None:
     rng = np.random.default_rng(0)
     groups, signs = np.repeat(np.arange(6), 8), np.tile([1.0, 1.0, -1.0, 0.0], 12)
     change = rng.normal(size=48) + 0.5 * signs
-    found = change_by_advantage(signs.tolist(), groups.tolist(), change.tolist())
+    result = change_by_advantage(signs.tolist(), groups.tolist(), change.tolist())
     for name, sign in (("positive", 1), ("negative", -1), ("neither", 0)):
-        assert getattr(found, name).value == pytest.approx(change[signs == sign].mean())
+        assert getattr(result, name).value == pytest.approx(change[signs == sign].mean())
     by_group = [
         change[(groups == g) & (signs > 0)].mean() - change[(groups == g) & (signs < 0)].mean() for g in range(6)
     ]
     # as many tokens of a sign in each group: a mean of groups
     left_out = (np.sum(by_group) - np.array(by_group)) / 5
     plain = jackknife(float(np.mean(by_group)), [left_out], low=-9.0, high=9.0)
-    assert found.difference.value == pytest.approx(np.mean(by_group))
-    assert found.difference.interval is not None
+    assert result.difference.value == pytest.approx(np.mean(by_group))
+    assert result.difference.interval is not None
     # Satterthwaite's degrees of freedom are at most Student's
-    assert found.difference.high - found.difference.low >= plain.high - plain.low
-    assert found.difference.num_units == 6
+    assert result.difference.high - result.difference.low >= plain.high - plain.low
+    assert result.difference.num_units == 6
 
 
 def test_a_sign_that_no_token_has_is_undefined_and_one_of_a_single_group_has_no_interval() -> None:
-    found = change_by_advantage([1.0, 1.0, 2.0, -1.0], [0, 1, 2, 2], [0.5, 1.0, 1.5, -1.0])
-    assert found.neither.undefined == "no token of the step has such an advantage"
-    assert found.positive.value == pytest.approx(1.0)
-    assert found.positive.interval is not None
-    assert (found.negative.value, found.negative.interval) == (-1.0, None)
-    assert (found.difference.value, found.difference.interval) == (2.0, None)
+    change = change_by_advantage([1.0, 1.0, 2.0, -1.0], [0, 1, 2, 2], [0.5, 1.0, 1.5, -1.0])
+    assert change.neither.undefined == "no token of the step has such an advantage"
+    assert change.positive.value == pytest.approx(1.0)
+    assert change.positive.interval is not None
+    assert (change.negative.value, change.negative.interval) == (-1.0, None)
+    assert (change.difference.value, change.difference.interval) == (2.0, None)
 
 
 def test_tokens_of_like_probability_are_compared_as_least_squares_with_a_constant_a_bin_does() -> None:
     rng = np.random.default_rng(4)
-    tokens = made_up(num_groups=5).found.tokens
+    tokens = made_up(num_groups=5).weighed.tokens
     signs = rng.choice([-1.0, 0.0, 1.0], len(tokens.groups), p=[0.3, 0.2, 0.5])
     change = tokens.logprobs + 0.25 * signs + 0.1 * rng.normal(size=len(signs))
-    found = logprob_change(7, replace(tokens, advantages=signs), change_of(change))
+    result = logprob_change(7, replace(tokens, advantages=signs), change_of(change))
     seen = signs != 0
     likely = tokens.logprobs[seen]
     bins = np.eye(10)[np.digitize(likely, np.quantile(likely, np.linspace(0.1, 0.9, 9)))]
     columns = np.column_stack([signs[seen] > 0, bins]).astype(float)
     slope = np.linalg.lstsq(columns, change[seen], rcond=None)[0][0]
-    assert found.matched.value == pytest.approx(slope)
-    assert found.matched.low < slope < found.matched.high
+    assert result.matched.value == pytest.approx(slope)
+    assert result.matched.low < slope < result.matched.high
 
 
 def test_a_policy_that_only_sharpens_moves_tokens_apart_and_none_of_like_probability() -> None:
     rng = np.random.default_rng(6)
-    tokens = replace(made_up(num_groups=40).found.tokens)
+    tokens = replace(made_up(num_groups=40).weighed.tokens)
     signs = np.where(rng.random(len(tokens.groups)) < np.exp(tokens.logprobs), 1.0, -1.0)  # failing ones are unlikelier
     change = 0.1 * (tokens.logprobs + 1.0)
-    found = logprob_change(7, replace(tokens, advantages=signs), change_of(change))
-    assert found.difference.low > 0.05
-    assert abs(found.matched.value) < 0.2 * found.difference.value
+    result = logprob_change(7, replace(tokens, advantages=signs), change_of(change))
+    assert result.difference.low > 0.05
+    assert abs(result.matched.value) < 0.2 * result.difference.value
 
 
 def test_tokens_of_other_probabilities_are_not_compared() -> None:
-    signs = np.where(made_up().found.tokens.logprobs > np.median(made_up().found.tokens.logprobs), 1.0, -1.0)
-    tokens = replace(made_up().found.tokens, advantages=signs)
-    found = logprob_change(7, tokens, change_of(tokens.entropies))
-    assert found.matched.undefined == "no tokens of positive and of negative advantage are of like probability"
+    signs = np.where(made_up().weighed.tokens.logprobs > np.median(made_up().weighed.tokens.logprobs), 1.0, -1.0)
+    tokens = replace(made_up().weighed.tokens, advantages=signs)
+    change = logprob_change(7, tokens, change_of(tokens.entropies))
+    assert change.matched.undefined == "no tokens of positive and of negative advantage are of like probability"
 
 
 def test_tokens_of_several_steps_are_compared_within_each_step() -> None:
     rng = np.random.default_rng(3)
     tokens, changes = [], []
     for seed, slope in ((0, 0.3), (1, 0.1)):
-        own = made_up(seed, num_groups=6).found.tokens
+        own = made_up(seed, num_groups=6).weighed.tokens
         signs = rng.choice([-1.0, 1.0], len(own.groups))
         tokens.append(replace(own, advantages=signs))
         changes.append(change_of(5.0 * seed + slope * signs + 0.01 * rng.normal(size=len(signs))))

@@ -42,7 +42,7 @@ def gram_of(
         "policy_gram": policy,
         "logged_gram": policy,
         "group_ids": tuple(names),
-        "samples": tuple(names[:place].count(name) for place, name in enumerate(names)),
+        "samples": tuple(names[:index].count(name) for index, name in enumerate(names)),
         "rewards": np.array([1.0] * len(names) if rewards is None else rewards),
         "advantages": weights,
         "frac_kl": None,

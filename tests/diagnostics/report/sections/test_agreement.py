@@ -131,8 +131,8 @@ def test_the_whole_log_each_step_and_the_worst_tokens() -> None:
     assert section.findings[0].startswith("Over 72 tokens of 36 sequences the logged log-probabilities")
     assert "differ by 0.02 a token" in section.findings[0]
     assert "PPO's clip would take the gradient of 0 %" in section.findings[1]
-    whole, steps, worst = section.tables
-    assert {row[0]: row[1] for row in whole.rows}["sampler and trainer"].value == pytest.approx(0.02)
+    full, steps, worst = section.tables
+    assert {row[0]: row[1] for row in full.rows}["sampler and trainer"].value == pytest.approx(0.02)
     assert [row[:2] for row in steps.rows] == [(1, 24), (2, 24), (3, 24)]
     assert all(len(row) == len(table.columns) for table in section.tables for row in table.rows)
     assert worst.rows[0][:3] == (3, 0, 0)

@@ -47,7 +47,7 @@ NEEDS_MORE = {
 
 def run_with_weights(num_groups: int = 12, size: int = 4) -> Run:
     """One step of groups with one pass each."""
-    groups = [group_of([1.0] + [0.0] * (size - 1), step=1, prompt=f"p{place}") for place in range(num_groups)]
+    groups = [group_of([1.0] + [0.0] * (size - 1), step=1, prompt=f"p{index}") for index in range(num_groups)]
     return replace(run_of(*groups), weights=(WeightsRef(num_updates=0, path=Path("w"), kind="full"),))
 
 
@@ -88,11 +88,11 @@ def test_claims_that_need_more_than_the_report_are_left_to_the_command() -> None
 def test_orthogonal_rows_of_four_have_a_rank_that_is_not_two() -> None:
     """Advantages 3/4 and three times -1/4 on orthogonal rows: q = (1/2, 1/6, 1/6, 1/6), rank exp(1.2425) = 3.464."""
     section = claims_section(inputs_with_grams())
-    _, _, measured, beside, verdict = rows_of(section)["rank_two.rollouts"]
+    _, _, measured, null, verdict = rows_of(section)["rank_two.rollouts"]
     assert isinstance(measured, Estimate)
     assert measured.value == pytest.approx(2 * 3**0.5)
-    assert isinstance(beside, Estimate)
-    assert beside.value is not None
+    assert isinstance(null, Estimate)
+    assert null.value is not None
     assert verdict == "cannot tell"  # all groups are alike, so nothing tells how far others lie
     assert section.tables[0].caption.startswith("Claims; gradients of steps 1. ")
 
@@ -111,7 +111,7 @@ def test_what_the_report_found_is_what_is_judged() -> None:
 
 
 def test_tokens_that_the_report_looked_at_are_judged() -> None:
-    weighed = {1: made_up(num_groups=8).found}
+    weighed = {1: made_up(num_groups=8).weighed}
     section = claims_section(inputs_with_grams(parts=TokenParts(weighed=weighed)))
     row = rows_of(section)["entropy.covariance"]
     assert row[2] == advantage_covariance([weighed[1].tokens])
@@ -136,8 +136,8 @@ def test_without_gradients_the_reason_stands_in_the_table_and_the_remedy_below()
 
 
 def test_held_out_samples_are_those_of_the_report() -> None:
-    before = samples("before", {f"p{place}": [1.0, 0.0, 0.0, 0.0] for place in range(30)})
-    after = samples("after", {f"p{place}": [1.0, 1.0, 0.0, 0.0] for place in range(30)})
+    before = samples("before", {f"p{index}": [1.0, 0.0, 0.0, 0.0] for index in range(30)})
+    after = samples("after", {f"p{index}": [1.0, 1.0, 0.0, 0.0] for index in range(30)})
     both = pass_at_k_of_samples([before, after])
     section = claims_section(inputs_with_grams(passk=both, samples=(before, after)))
     assert both.comparison is not None
@@ -165,9 +165,9 @@ def test_three_files_of_samples_are_not_before_and_after() -> None:
 
 
 def row_of(verdict: Any, settle: str) -> ClaimRow:
-    one = Estimate.exact(1.0)
+    first = Estimate.exact(1.0)
     texts = {"source": "s", "claim": "c", "metric": "m", "why": "w"}
-    return ClaimRow(name="n", steps=(), estimate=one, null=one, verdict=verdict, settle=settle, ours=False, **texts)
+    return ClaimRow(name="n", steps=(), estimate=first, null=first, verdict=verdict, settle=settle, ours=False, **texts)
 
 
 def test_the_next_step_would_settle_most_of_what_cannot_be_told() -> None:

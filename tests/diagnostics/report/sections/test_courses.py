@@ -169,7 +169,7 @@ def test_a_log_without_any_says_what_to_log() -> None:
 
 def with_fields(group: RolloutGroup, *fields: dict[str, Any]) -> RolloutGroup:
     rollouts = zip(group.rollouts, fields, strict=True)
-    return replace(group, rollouts=tuple(replace(rollout, **some) for rollout, some in rollouts))
+    return replace(group, rollouts=tuple(replace(rollout, **subset) for rollout, subset in rollouts))
 
 
 def ids(*tokens: int) -> dict[str, Any]:
@@ -181,16 +181,16 @@ SECOND = with_fields(group_of([0, None], step=1, prompt="b"), ids(5), {})
 
 
 def test_tokens_count_where_every_rollout_that_is_judged_has_them() -> None:
-    found = lengths_of(run_of(FIRST, SECOND)).all_steps()
-    assert (found.unit, found.values.tolist(), found.rewards.tolist()) == ("tokens", [2, 1], [1, 0])
-    assert (found.steps.tolist(), found.samples.tolist(), found.names) == ([2, 2], [0, 1], [FIRST.group_id])
+    lengths = lengths_of(run_of(FIRST, SECOND)).all_steps()
+    assert (lengths.unit, lengths.values.tolist(), lengths.rewards.tolist()) == ("tokens", [2, 1], [1, 0])
+    assert (lengths.steps.tolist(), lengths.samples.tolist(), lengths.names) == ([2, 2], [0, 1], [FIRST.group_id])
 
 
 def test_else_the_characters_do() -> None:
     text = with_fields(group_of([1, 1], step=1, prompt="a"), {"completion": "abc"}, {"completion": ""})
-    found = lengths_of(run_of(FIRST, text)).all_steps()
-    assert (found.unit, found.values.tolist(), found.steps.tolist()) == ("characters", [3, 0, 1, 1], [1, 1, 2, 2])
-    assert (found.groups.tolist(), found.prompts.tolist()) == ([0, 0, 1, 1], [0, 0, 0, 0])
+    lengths = lengths_of(run_of(FIRST, text)).all_steps()
+    assert (lengths.unit, lengths.values.tolist(), lengths.steps.tolist()) == ("characters", [3, 0, 1, 1], [1, 1, 2, 2])
+    assert (lengths.groups.tolist(), lengths.prompts.tolist()) == ([0, 0, 1, 1], [0, 0, 0, 0])
 
 
 @pytest.mark.parametrize(
@@ -320,6 +320,6 @@ def test_a_rollout_is_as_long_as_all_its_sequences() -> None:
     before = Tokens(prompt_ids=(5,), completion_ids=(7,) * 4, mask=(True,) * 4)
     made = group((0, 0), (1, 0))
     rollouts = (replace(made.rollouts[0], completion_ids=(1, 2), earlier=(before,)), made.rollouts[1])
-    whole = replace(made, rollouts=tuple(replace(one, completion_ids=(1, 2)) for one in rollouts))
-    section = length_section(inputs_of(run_of(whole)))
+    full = replace(made, rollouts=tuple(replace(one, completion_ids=(1, 2)) for one in rollouts))
+    section = length_section(inputs_of(run_of(full)))
     assert section.findings[2] == "Completions have 4.0 tokens on average."

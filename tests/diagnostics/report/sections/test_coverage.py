@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gradscope.diagnostics.passk.samples import Samples
+from gradscope.diagnostics.passk.measure import Samples
 from gradscope.diagnostics.report.sections.coverage import MOST_PROBLEMS, coverage_section
 from gradscope.estimate import Estimate
 from tests.diagnostics.made_up_runs import group_of, run_of
@@ -14,7 +14,7 @@ REPORT = passk_report()
 
 
 def samples(name: str, *correct: int) -> Samples:
-    prompts = tuple(f"p{place}" for place in range(len(correct)))
+    prompts = tuple(f"p{index}" for index in range(len(correct)))
     counts = np.array(correct, dtype=np.int64)
     return Samples(
         name=name,

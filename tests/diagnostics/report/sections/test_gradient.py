@@ -59,10 +59,10 @@ def test_the_rank_of_known_rows(rows: np.ndarray, rank: float, severity: str, ad
 @pytest.mark.parametrize(("low", "high", "words"), [(1.2, 2.0, "adds up"), (0.1, 0.6, "cancels"), (0.6, 1.4, "")])
 def test_what_becomes_of_what_rollouts_share(low: float, high: float, words: str) -> None:
     (point,) = rank_points([gram(ORTHOGONAL)])
-    kept = Estimate(value=(low + high) / 2, low=low, high=high, num_units=4)
-    section = directions_answer([replace(point, shared_kept=kept)])
-    said = [finding for finding in section.findings if "rollouts of a live group share" in finding]
-    assert [words in finding for finding in said] == ([True] if words else [])
+    share = Estimate(value=(low + high) / 2, low=low, high=high, num_units=4)
+    section = directions_answer([replace(point, shared_kept=share)])
+    sentence = [finding for finding in section.findings if "rollouts of a live group share" in finding]
+    assert [words in finding for finding in sentence] == ([True] if words else [])
 
 
 def test_dead_groups_are_no_part_of_the_mean() -> None:
@@ -220,12 +220,12 @@ def test_prompts_that_work_against_each_other_are_told() -> None:
     gram = gram_of(rows, list("aabbcc"), rewards=rewards, advantages=[1, -1] * 3)
     table = formulations_section(inputs_of(FORMULATIONS_RUN, grams=[gram])).tables[-1]
     assert [column.title for column in table.columns] == ["advantage", "pairs that hurt", "cosine", "transfer"]
-    found = {row[0]: row[1:] for row in table.rows}
-    hurt, _, transfer = found["logged"]
+    result = {row[0]: row[1:] for row in table.rows}
+    hurt, _, transfer = result["logged"]
     assert hurt.value == pytest.approx(2 / 6)  # a and b
     assert transfer.value == pytest.approx(2 * (-1 + 4 + 1) / (5 + 2 + 5))
-    assert found["sign"][0] == hurt  # the same advantages
-    assert {"grpo", "dr_grpo", "rloo"} <= set(found)
+    assert result["sign"][0] == hurt  # the same advantages
+    assert {"grpo", "dr_grpo", "rloo"} <= set(result)
 
 
 def test_nearest_and_farthest_formulation_are_named() -> None:

@@ -75,10 +75,10 @@ def test_a_norm_that_is_not_finite_comes_first_and_is_drawn() -> None:
     assert str(section.charts[0].series[0].values) == "(0.5, nan, 0.0)"
 
 
-def course(**others: float) -> dict[int, dict[str, float]]:
+def course(**rest: float) -> dict[int, dict[str, float]]:
     values = {step: {"grad_norm": 1.0 + 0.1 * (step % 4)} for step in range(1, 21)}
-    values[7]["grad_norm"] = others.pop("at_seven", 9.0)
-    values[9].update(others)
+    values[7]["grad_norm"] = rest.pop("at_seven", 9.0)
+    values[9].update(rest)
     return values
 
 

@@ -18,7 +18,7 @@ def rollout(
 ) -> RolloutTokens:
     number = len(norms)
     values: dict[str, object] = {
-        "texts": tuple(f"t{place}" for place in range(number)),
+        "texts": tuple(f"t{index}" for index in range(number)),
         "is_seen": np.ones(number, dtype=bool),
         "shares": None,
         "logprobs": np.zeros(number),

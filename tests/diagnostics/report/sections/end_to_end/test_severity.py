@@ -58,8 +58,8 @@ def test_kinds_of_steps(kind: str, severity: str) -> None:
 
 @pytest.mark.parametrize(("verdict", "severity"), [("mismatch", "problem"), ("match", "fine"), ("cannot", "unknown")])
 def test_replays(verdict: Any, severity: str) -> None:
-    found = replay_section(inputs_of(run_of(group_of([1, 0])), replay=replace(replay_report(), verdict=verdict)))
-    assert found.severity == severity
+    section = replay_section(inputs_of(run_of(group_of([1, 0])), replay=replace(replay_report(), verdict=verdict)))
+    assert section.severity == severity
 
 
 @pytest.mark.parametrize(("scale", "severity"), [(1.0, "look"), (0.2, "fine")])
@@ -104,12 +104,12 @@ def test_diluted_losses(rewards: list[float], kl: float, severity: str) -> None:
     [(0.02, 1.0, "problem"), (0.001, 0.2, "look"), (0.001, 0.9, "fine"), (None, 1.0, "unknown")],
 )
 def test_samplers_that_differ(gap: float | None, share: float, severity: str) -> None:
-    found = run_report().logged.sampler
-    assert found.overall is not None
+    sampler = run_report().logged.sampler
+    assert sampler.overall is not None
     gap_of = NONE if gap is None else Estimate.exact(gap)
-    overall = replace(found.overall, logprob_gap=gap_of, sequence_ess=Estimate.exact(share))
-    assert agreement._severity(found, overall) == severity
-    assert agreement._severity(replace(found, is_identical=True), overall) == "unknown"
+    overall = replace(sampler.overall, logprob_gap=gap_of, sequence_ess=Estimate.exact(share))
+    assert agreement._severity(sampler, overall) == severity
+    assert agreement._severity(replace(sampler, is_identical=True), overall) == "unknown"
 
 
 @pytest.mark.parametrize(
