@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ _TOTALS = ("n", "num_samples", "n_samples", "total")
 _RIGHTS = ("c", "num_correct", "n_correct", "num_passed", "n_passed", "correct", "passed")
 _ALSO_VERDICTS = ("correct", "passed")  # also names of the verdict on one sample: a boolean is no count
 _COUNTS = "counts"  # the shape of a row with n and c
+_BY_KEYS, _BY_LINES = "their keys", "their lines"  # how prompts are told apart that have no id of their own
 _NO_COLUMNS = ColumnNames()
 _MAX_COUNT = 1_000_000
 _MAX_DEPTH = 12
@@ -99,14 +101,20 @@ def samples_of(row: Mapping[str, Any], columns: ColumnNames = _NO_COLUMNS) -> Pr
     return _from_lists(row, columns.reward) or _from_counts(row, columns) or _from_policies(row, columns.reward)
 
 
-def prompt_rows(node: Any, columns: ColumnNames = _NO_COLUMNS, depth: int = _MAX_DEPTH) -> Iterator[Mapping[str, Any]]:
-    """The parts of a nested document that hold samples, outermost first, down to ``depth`` levels."""
+def prompt_rows(
+    node: Any, columns: ColumnNames = _NO_COLUMNS, depth: int = _MAX_DEPTH, keys: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
+    """The parts of a nested document that hold samples, outermost first, down to ``depth`` levels.
+
+    Yields:
+        The keys and list indices that lead from the document to the part, after ``keys``, and the part.
+    """
     if isinstance(node, Mapping) and samples_of(node, columns) is not None:
-        yield node
+        yield keys, node
     elif isinstance(node, (Mapping, list)) and depth:
-        for item in node.values() if isinstance(node, Mapping) else node:
+        for key, item in node.items() if isinstance(node, Mapping) else enumerate(node):
             if isinstance(item, (Mapping, list)):
-                yield from prompt_rows(item, columns, depth - 1)
+                yield from prompt_rows(item, columns, depth - 1, (*keys, str(key)))
 
 
 def refuse_lone_list(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -246,6 +254,8 @@ def _read(request: ReadRequest) -> Run:
     names = columns_in(rows)
     step_key = request.columns.step or next((name for name in USUAL["step"] if name in names), None)
     records = list(_records(request, step_key, quarantine, shapes, identities))
+    if (*shapes.items(), *identities.items()) == ((_COUNTS, 1), (_BY_LINES, 1)) and not request.columns.num_samples:
+        _refuse_totals(request.path, rows[0])
     return assemble(
         request,
         records=records,
@@ -256,9 +266,21 @@ def _read(request: ReadRequest) -> Run:
     )
 
 
+def _refuse_totals(path: Path, row: Mapping[str, Any]) -> None:
+    """Refuse the totals of an evaluation, which would pass for the counts of one prompt."""
+    names = [name for name, value in row.items() if _is_list_of(value, Mapping)]
+    raise InputError(
+        f"{path} holds one pair of counts and names no prompt: these are the totals of an evaluation, and pass@k needs "
+        "the samples of each prompt.",
+        hint=f"Its rows may stand in {names[0]!r}: jq -c '.{names[0]}[]' {path} > samples.jsonl"
+        if names
+        else "Give the file with a row for each sample or prompt; counts of a single prompt need a task_id.",
+    )
+
+
 def _holds_shapes(rows: list[dict[str, Any]], columns: ColumnNames) -> bool:
     """Whether most of the first rows hold several samples each; a few broken rows do not matter."""
-    parts = [(row, part) for row in rows if (part := next(prompt_rows(row, columns), None)) is not None]
+    parts = [(row, part) for row in rows for _, part in islice(prompt_rows(row, columns), 1)]
     return len(parts) > len(rows) / 2 and not _are_numbered(parts, columns)
 
 
@@ -292,7 +314,7 @@ def _records(
             if step is None:
                 lines.add("the step is not a whole number", location)
                 continue
-            for part in prompt_rows(row, columns):
+            for keys, part in prompt_rows(row, columns):
                 has_samples = True
                 samples = samples_of(part, columns)
                 if isinstance(samples, PromptSamples):
@@ -307,6 +329,7 @@ def _records(
                     yield from _expand(
                         part,
                         samples,
+                        keys,
                         location,
                         step,
                         columns,
@@ -323,6 +346,7 @@ def _records(
 def _expand(
     row: Mapping[str, Any],
     samples: PromptSamples,
+    keys: tuple[str, ...],
     location: str,
     step: int,
     columns: ColumnNames,
@@ -335,7 +359,7 @@ def _expand(
     if named is not None and row.get(named) is None:
         quarantine.add(f"{named} is missing", location)
         return
-    prompt_id, how = _identify(row, location) if named is None else (text_of(row[named]), named)
+    prompt_id, how = _identify(row, location, keys) if named is None else (text_of(row[named]), named)
     identities[how] += 1
     policy = next((text_of(row[key]) for key in _POLICIES if isinstance(row.get(key), str)), None)
     prompt_keys = USUAL["prompt"] if columns.prompt is None else (columns.prompt,)
@@ -368,8 +392,8 @@ def _distinct(samples: PromptSamples, *, by_reward: bool) -> Iterator[tuple[int,
     yield from ((first[level], count) for level, count in Counter(cells).items())
 
 
-def _identify(row: Mapping[str, Any], location: str) -> tuple[str, str]:
-    """The id of a row's prompt, and the columns it comes from; rows without one are numbered by their lines."""
+def _identify(row: Mapping[str, Any], location: str, keys: tuple[str, ...] = ()) -> tuple[str, str]:
+    """The id of a row's prompt, and the columns it comes from; without one the keys of a part, or the row's line."""
     if isinstance(row.get("dataset"), str):
         within = next((key for key in _WITHIN_DATASET if row.get(key) is not None), None)
         if within is not None:
@@ -381,7 +405,8 @@ def _identify(row: Mapping[str, Any], location: str) -> tuple[str, str]:
     for key in USUAL["prompt"]:
         if row.get(key):
             return prompt_text_id(row[key]), f"the text of {key}"
-    return location.rpartition(":")[2], "their lines"
+    line = location.rpartition(":")[2]
+    return ("/".join(keys if line == "1" else (line, *keys)), _BY_KEYS) if keys else (line, _BY_LINES)
 
 
 FORMAT = Format(

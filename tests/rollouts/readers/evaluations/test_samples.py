@@ -93,6 +93,38 @@ def test_rows_without_identity_are_told_apart_by_their_lines(tmp_path: Path) -> 
     assert run.source.inferred[0] == "Prompts are told apart by their lines."
 
 
+@pytest.mark.parametrize(
+    ("rows", "prompt_ids"),
+    [
+        ([{"HumanEval/0": {"n": 4, "c": 1}, "HumanEval/1": {"n": 4, "c": 4}}], ["HumanEval/0", "HumanEval/1"]),
+        ([{"results": [{"n": 4, "c": 1}, {"n": 4, "c": 4}]}], ["results/0", "results/1"]),
+        ([{"x": {"n": 4, "c": 1}}, {"x": {"n": 4, "c": 4}}], ["x", "2/x"]),
+    ],
+)
+def test_parts_without_identity_are_told_apart_by_their_keys(
+    tmp_path: Path, rows: list[dict[str, Any]], prompt_ids: list[str]
+) -> None:
+    run = read(tmp_path, *rows)
+    assert [group.prompt_id for group in run.groups] == prompt_ids
+    assert [sum(filter(None, group.rewards)) for group in run.groups] == [1, 4]
+    assert run.source.inferred[0] == "Prompts are told apart by their keys."
+
+
+TOTALS = {"n": 3, "correct": 1, "accuracy": 0.33}
+
+
+def test_the_totals_of_an_evaluation_are_not_the_counts_of_one_prompt(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="names no prompt") as alone:
+        read(tmp_path, TOTALS)
+    assert "for each sample or prompt" in str(alone.value.hint)
+    with pytest.raises(InputError, match="names no prompt") as beside:
+        read(tmp_path, {**TOTALS, "per_q": [{"question": "a", "correct": True}]})
+    assert "jq -c '.per_q[]'" in str(beside.value.hint)
+    assert read(tmp_path, {**TOTALS, "task_id": "x"}).groups[0].size == 3
+    columns = ColumnNames(num_samples="n", num_correct="correct")
+    assert read(tmp_path, TOTALS, columns=columns).groups[0].size == 3
+
+
 def test_a_named_column_tells_prompts_apart(tmp_path: Path) -> None:
     rows = [{"idx": n, "topic": "sums", "scores": [1.0], "responses": ["a"]} for n in range(2)]
     run = read(tmp_path, *rows, columns=ColumnNames(group="topic"))
@@ -172,18 +204,19 @@ def nested(levels: int) -> Any:
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 12])
 def test_samples_are_found_as_deep_as_asked_and_no_deeper(depth: int) -> None:
-    assert list(prompt_rows(nested(depth), depth=depth)) == [LEAF]
+    assert [part for _, part in prompt_rows(nested(depth), depth=depth)] == [LEAF]
     assert list(prompt_rows(nested(depth + 1), depth=depth)) == []
 
 
 def test_without_a_depth_twelve_levels_are_looked_into() -> None:
-    assert list(prompt_rows(nested(12))) == [LEAF]
+    assert [part for _, part in prompt_rows(nested(12))] == [LEAF]
     assert list(prompt_rows(nested(13))) == []
 
 
 def test_the_outermost_mapping_with_a_shape_is_the_prompt() -> None:
     outer = {**LEAF, "more": LEAF}
-    assert list(prompt_rows({"first": outer, "second": [LEAF, 3, "text"]})) == [outer, LEAF]
+    parts = [(("first",), outer), (("second", "0"), LEAF)]
+    assert list(prompt_rows({"first": outer, "second": [LEAF, 3, "text"]})) == parts
 
 
 def shape(row: dict[str, Any], reward: str | None = None) -> PromptSamples:
