@@ -392,7 +392,7 @@ def _distinct(samples: PromptSamples, *, by_reward: bool) -> Iterator[tuple[int,
     yield from ((first[level], count) for level, count in Counter(cells).items())
 
 
-def _identify(row: Mapping[str, Any], location: str, keys: tuple[str, ...] = ()) -> tuple[str, str]:
+def _identify(row: Mapping[str, Any], location: str, outer_keys: tuple[str, ...] = ()) -> tuple[str, str]:
     """The id of a row's prompt, and the columns it comes from; without one the keys of a part, or the row's line."""
     if isinstance(row.get("dataset"), str):
         within = next((key for key in _WITHIN_DATASET if row.get(key) is not None), None)
@@ -406,7 +406,7 @@ def _identify(row: Mapping[str, Any], location: str, keys: tuple[str, ...] = ())
         if row.get(key):
             return prompt_text_id(row[key]), f"the text of {key}"
     line = location.rpartition(":")[2]
-    return ("/".join(keys if line == "1" else (line, *keys)), _BY_KEYS) if keys else (line, _BY_LINES)
+    return ("/".join(outer_keys if line == "1" else (line, *outer_keys)), _BY_KEYS) if outer_keys else (line, _BY_LINES)
 
 
 FORMAT = Format(
