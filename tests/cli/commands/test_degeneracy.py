@@ -33,7 +33,7 @@ def test_a_terminal_is_told_of_an_input_in_a_line(cli: Cli, log: Path, monkeypat
     folder.mkdir()
     log.rename(folder / log.name)
     monkeypatch.chdir(log.parent)
-    monkeypatch.setattr("gradscope.cli.output.delivery._is_told_in_short", lambda: True)
+    monkeypatch.setattr("gradscope.cli.output.delivery._is_terminal", lambda: True)
     line = f"read {folder.name}: jsonl with a row a rollout, 1 file, 24 rows"
     assert line in cli("degeneracy", folder.name).err
     assert "(log.jsonl)" in cli("degeneracy", folder.name, "--show", "notes").err

@@ -138,6 +138,6 @@ def test_the_samplers_log_probabilities_are_no_ratio_of_the_weights():
 
 
 def test_given_weights_stand_in_place_of_the_channels():
-    given = torch.tensor([1.0, 2.0, 3.0])
+    weights = torch.tensor([1.0, 2.0, 3.0])
     planned = plan(Objective(entropy_coef=0.1))
-    assert planned.cotangent(Row(sequence=0, channel="entropy", given=given), LOGPROBS).tolist() == [1.0, 2.0, 3.0]
+    assert planned.cotangent(Row(sequence=0, channel="entropy", weights=weights), LOGPROBS).tolist() == [1.0, 2.0, 3.0]
