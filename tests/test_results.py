@@ -35,11 +35,11 @@ def test_every_field_but_those_that_name_a_thing_is_explained_behind_or_below_it
     names = {"environment", "group_id", "name", "policy", "sample", "source", "step", "tensor"}
     lines = path.read_text(encoding="utf-8").splitlines()
     for record in (node for node in ast.parse("\n".join(lines)).body if isinstance(node, ast.ClassDef)):
-        for place, node in enumerate(record.body):
+        for index, node in enumerate(record.body):
             if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) not in names:
                 if len(lines[(node.end_lineno or 0) - 1].partition("  # ")[2]) > 0:
                     continue
-                below = record.body[place + 1]
+                below = record.body[index + 1]
                 sentence = below.value.value if isinstance(below, ast.Expr) else ""  # type: ignore[attr-defined]
                 assert sentence.rstrip().endswith((".", "...")), f"{record.name}.{ast.unparse(node.target)}"
 
@@ -53,8 +53,8 @@ def test_a_section_is_headed_by_its_first_finding_or_by_what_is_missing() -> Non
 @pytest.mark.parametrize("name", sorted(golden.reports()))
 def test_documents_stay_as_scripts_know_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(golden.FOLDER.parent.parent)
-    kept = json.loads((golden.FOLDER / f"{name}.json").read_text(encoding="utf-8"))
-    assert golden.golden_document(golden.reports()[name]) == kept
+    expected = json.loads((golden.FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    assert golden.golden_document(golden.reports()[name]) == expected
 
 
 @pytest.mark.parametrize("name", sorted(golden.reports()))

@@ -76,7 +76,7 @@ def test_the_search_leads_a_person_in_trouble_to_the_right_page(site: Path) -> N
         words = re.split(r"[\s-]+", question.lower())
         scores = {}
         for hit in index.search(" ".join(f"{word}*" for word in words)):
-            met = sum(any(found.startswith(word) for found in hit["match_data"].metadata) for word in words)
+            met = sum(any(metadata.startswith(word) for metadata in hit["match_data"].metadata) for word in words)
             scores[hit["ref"]] = hit["score"] * (1 + (("#" not in hit["ref"]) + met / len(words)) ** 2)
         return max(scores, key=scores.__getitem__)
 

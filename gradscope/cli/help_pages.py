@@ -30,7 +30,7 @@ _EVERY_PAGE = "--help: the options most people need; --help-all: every option."
 
 
 def examples_in(examples: Sequence[str]) -> str:
-    """Examples as indented lines that can be pasted: one that is too long goes on behind a backslash."""
+    """Examples as indented lines that can be pasted: one that is too long continues after a backslash."""
     return "\n".join(line for example in examples for line in _lines(example))
 
 

@@ -149,7 +149,7 @@ class SpikeTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SpikeReport(Drawn):
-    """A step taken apart."""
+    """The analysis of one step."""
 
     source: Source
     step: int

@@ -1,6 +1,6 @@
 """Losses, one declared function each: a token's term in the reward part of the loss, and how tokens average.
 
-A loss is its formula and nothing else. The weight of grad log pi(token) is the formula's derivative, taken by autograd
+A loss is its formula and nothing else. The weight of grad log pi(token) is the formula's derivative, by autograd
 on the few numbers of one completion, so it cannot be wrong where the formula is right. A new loss is one function and
 one row of :data:`LOSSES`.
 
@@ -90,7 +90,7 @@ def truncated_ratio(terms: Terms) -> torch.Tensor:
 
 
 def soft_gate(terms: Terms) -> torch.Tensor:
-    """SAPO: a sigmoid of the ratio in place of the clip."""
+    """SAPO: a sigmoid of the ratio instead of the clip."""
     positive, negative = terms.of.sapo_temperature_pos, terms.of.sapo_temperature_neg
     steepness = torch.where(terms.advantages > 0, positive, negative)
     return -torch.sigmoid(steepness * (terms.ratio - 1)) * 4 / steepness * terms.advantages
@@ -333,7 +333,7 @@ class Completion:
 
     counted: torch.Tensor  # 1 where a token is in the loss, [T]
     old: torch.Tensor | None = None
-    """Log-probabilities under the weights that sampled the batch, [T]; None where these are the weights at hand."""
+    """Log-probabilities under the weights that sampled the batch, [T]; None where these are the current weights."""
     sampler: torch.Tensor | None = None
     """Log-probabilities of the engine that sampled, [T], where the loss is corrected for it; NaN where not known."""
     reference: torch.Tensor | None = None  # log-probabilities under the reference policy, [T]; None without a KL term
@@ -420,7 +420,7 @@ def kl_slope(
 def sent(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """A tensor in the dtype and on the device of another; itself where nothing changes.
 
-    A copy to a GPU is queued behind the work at hand, and the program goes on. A copy from it makes the program wait:
+    A copy to a GPU is queued behind its current work, and the program continues. A copy from it makes the program wait:
     nothing else would keep it from being read too early.
     """
     return tensor.to(like, non_blocking=tensor.device.type == "cpu")

@@ -1,4 +1,4 @@
-"""The i.i.d. prediction at the pass rates of steps, of the log, and of several policies, in place of one pooled rate.
+"""The i.i.d. prediction at the pass rates of steps, of the log, and of several policies, instead of one pooled rate.
 
 p^G at the mean of a few groups is biased upward: 8 groups of 4 whose pass rates are spread evenly say 0.05 too much.
 The mean over all choices of G *different prompts* of the product of their pass rates is not biased, for rollouts of one
