@@ -13,7 +13,7 @@ from gradscope.machine import in_threads, trim_heap, without_collection
 
 @pytest.fixture(autouse=True)
 def nothing_settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_reports_outcome", [])
+    monkeypatch.setattr(machine, "_reports", [])
     for name in ("WORLD_SIZE", "RANK"):
         monkeypatch.delenv(name, raising=False)
 

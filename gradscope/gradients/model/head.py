@@ -335,8 +335,7 @@ def plain_head(model: Any) -> PlainHead | None:
 def observed_input(head: PlainHead, observe: Callable[[torch.Tensor], None]) -> Iterator[None]:
     """Observe the layer's input, and let it return a single column, with which the model goes on.
 
-    ``observe`` is called within the layer's call, where a weight that several processes share is gathered, with [B, S,
-    H].
+    ``observe`` is called within the layer's call, where a sharded weight is gathered, with [B, S, H].
     """
 
     def note(hidden: torch.Tensor) -> torch.Tensor:
@@ -425,11 +424,8 @@ def _agrees(model: Any, head: PlainHead, ids: torch.Tensor) -> bool:
         own_grads = torch.autograd.grad(_weighed(own), tensors)
     units = 64 * torch.finfo(wide).eps if tensors[0].dtype == wide else 8 * eps  # half precision rounds each logit
     limit = units * max(1.0, float(logits.detach().abs().max()))
-    return all(
-        bool((ours - theirs).abs().max() <= limit) for ours, theirs in zip(outputs.values, own, strict=True)
-    ) and all(
-        bool((ours - theirs[0]).abs().max() <= eps**0.5 * theirs.abs().max())
-        for ours, theirs in zip(outputs.grads, own_grads, strict=True)
+    return all(bool((a - b).abs().max() <= limit) for a, b in zip(outputs.values, own, strict=True)) and all(
+        bool((a - b[0]).abs().max() <= eps**0.5 * b.abs().max()) for a, b in zip(outputs.grads, own_grads, strict=True)
     )
 
 

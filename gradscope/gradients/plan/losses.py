@@ -377,7 +377,7 @@ def reward_slope(
         bound = float("inf") if of.delta is None else of.delta
     mask = torch.ones_like(weights)
     if off_policy_threshold is not None and clip:
-        mask = _unmasked(completion, logprobs, advantages, off_policy_threshold)
+        mask = _mask(completion, logprobs, advantages, off_policy_threshold)
 
     def part(leaf: torch.Tensor) -> torch.Tensor:
         log_ratio = leaf - _old(completion, leaf)
@@ -455,9 +455,7 @@ def _ratio(log_ratio: torch.Tensor, counted: torch.Tensor, of: LossParameters) -
     return ((log_ratio * counted).sum() / counted.sum().clamp(min=1.0)).exp().unsqueeze(0)
 
 
-def _unmasked(
-    completion: Completion, logprobs: torch.Tensor, advantages: torch.Tensor, threshold: float
-) -> torch.Tensor:
+def _mask(completion: Completion, logprobs: torch.Tensor, advantages: torch.Tensor, threshold: float) -> torch.Tensor:
     """1 where the advantage is not negative or the completion is not further off than the threshold, [T]."""
     sampled = _old(completion, logprobs) if completion.sampler is None else completion.sampler
     gap = (sampled - logprobs.detach()).nan_to_num(nan=0.0) * completion.counted

@@ -194,17 +194,13 @@ def _by_division(values: Array, order: int) -> Array:
     for index in range(order):
         power = power * values
         sums[index] = power.sum(axis=1)
-    coefficients = np.ones((order + 1, num_blocks, 1 + most))
+    terms = np.ones((order + 1, num_blocks, 1 + most))
     for degree in range(1, order + 1):
         signs = (-1.0) ** np.arange(degree)[:, None]
-        coefficients[degree, :, 0] = (
-            np.sum(signs * coefficients[degree - 1 :: -1, :, 0][:degree] * sums[:degree], axis=0) / degree
-        )
+        terms[degree, :, 0] = np.sum(signs * terms[degree - 1 :: -1, :, 0][:degree] * sums[:degree], axis=0) / degree
     for degree in range(1, order + 1):
-        coefficients[degree, :, 1:] = np.maximum(
-            coefficients[degree, :, :1] - values * coefficients[degree - 1, :, 1:], 0.0
-        )
-    return np.moveaxis(coefficients, 0, -1)
+        terms[degree, :, 1:] = np.maximum(terms[degree, :, :1] - values * terms[degree - 1, :, 1:], 0.0)
+    return np.moveaxis(terms, 0, -1)
 
 
 def estimate_policy_gap(

@@ -47,15 +47,13 @@ def mean_of_steps(values: ArrayLike, course: ArrayLike) -> Estimate:
     (-0.6, -0.06, 0.48)
     >>> mean_of_steps([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]).interval
     """
-    chosen, all_values = np.asarray(values, dtype=np.float64), np.asarray(course, dtype=np.float64)
+    chosen, run = np.asarray(values, dtype=np.float64), np.asarray(course, dtype=np.float64)
     mean = float(chosen.mean())
     if len(chosen) < FEWEST_STEPS:
         return Estimate.exact(mean, num_units=len(chosen))
     if not np.ptp(chosen):
         return Estimate(value=mean, low=mean, high=mean, num_units=len(chosen))
-    half, free = max(
-        (student_quantile(free) * variance**0.5, free) for variance, free in _variances(chosen, all_values)
-    )
+    half, free = max((student_quantile(free) * variance**0.5, free) for variance, free in _variances(chosen, run))
     return Estimate(value=mean, low=mean - half, high=mean + half, num_units=round(free) + 1)
 
 
@@ -80,7 +78,7 @@ def independent_steps(deviations: ArrayLike, *, num_fitted: int = 1, errors: flo
     return len(numbers) * (1 - correlation) / (1 + correlation)
 
 
-def _variances(chosen: Array, all_values: Array) -> Iterator[tuple[float, float]]:
+def _variances(chosen: Array, run: Array) -> Iterator[tuple[float, float]]:
     """Each remedy's variance of the mean, and its degrees of freedom."""
     worth = max(independent_steps(chosen), 2.0)
     yield float(chosen.var()) / (1 - 1 / worth) / worth, worth - 1
@@ -89,9 +87,9 @@ def _variances(chosen: Array, all_values: Array) -> Iterator[tuple[float, float]
     waves = (np.fft.rfft(chosen, 2 * len(chosen))[k] * np.exp(-0.5j * np.pi * k / len(chosen))).real
     # sums of cos(pi k (i + 1/2) / n) x_i; scipy.fft has them in a call, and takes as long to import as a log
     yield float(np.mean(waves**2)) * 2 / len(chosen) ** 2, num_cosines
-    num_windows = len(all_values) // len(chosen)
+    num_windows = len(run) // len(chosen)
     if num_windows >= _FEWEST_WINDOWS:
-        means = all_values[-num_windows * len(chosen) :].reshape(num_windows, -1).mean(axis=1)
+        means = run[-num_windows * len(chosen) :].reshape(num_windows, -1).mean(axis=1)
         line = np.polynomial.Polynomial.fit(np.arange(num_windows), means, 1)
         residuals = means - line(np.arange(num_windows))
         yield float(residuals @ residuals) / (num_windows - 2), num_windows - 2
