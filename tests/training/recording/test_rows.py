@@ -42,7 +42,7 @@ def test_a_reward_that_is_none_is_missing_and_one_that_all_lack_leaves_no_reward
     assert {row for row, rollout in enumerate(rollouts) if rollout.rewards["short"] is None} == set(range(0, 16, 3))
     assert {row for row, rollout in enumerate(rollouts) if rollout.reward is None} == {0, 6, 12}
     for rollout in rollouts:
-        first, second = rollout.rewards["short"], rollout.rewards["_some"]
+        first, second = rollout.rewards["short"], rollout.rewards["_every_other"]
         expected = None if first is None and second is None else (first or 0.0) + 2.0 * (second or 0.0)
         assert rollout.reward == (None if expected is None else pytest.approx(expected))
 
