@@ -13,7 +13,7 @@ def note_copy(copy: Path, url: str) -> None:
 
 
 def as_named(text: str) -> str:
-    """A sentence or path, with URLs in place of their copies.
+    """A sentence or path, with URLs instead of their copies.
 
     Args:
         text: Any text; a copy's own folder becomes the folder above the URL.

@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-_reports_outcome: list[
-    bool
-] = []  # whether this process is the one that tells how the run ended; empty until that is settled
+_reports: list[bool] = []  # whether this process reports how the run ended; empty until that is settled
 
 
 def num_processes() -> int:
@@ -30,18 +28,18 @@ def process_index() -> int:
 
 def settle_speaker(*, speaks: bool) -> None:
     """Set whether this process reports how the run ended."""
-    _reports_outcome[:] = [speaks]
+    _reports[:] = [speaks]
 
 
 def tell_own_error() -> None:
     """Let this process speak of an error that it alone may have met, unless another's turn was settled."""
-    if not _reports_outcome:
+    if not _reports:
         settle_speaker(speaks=True)
 
 
 def speaks() -> bool:
     """Whether this process reports events; by default the main one does."""
-    return _reports_outcome[0] if _reports_outcome else process_index() == 0
+    return _reports[0] if _reports else process_index() == 0
 
 
 Item = TypeVar("Item")

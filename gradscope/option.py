@@ -1,6 +1,6 @@
 """How a parameter of a command, or a field of an option record, is asked for on a command line.
 
-It is declared once, in an :class:`Option` beside the name: the command line makes its flags from these, and callers of
+It is declared once, in an :class:`Option` next to the name: the command line makes its flags from these, and callers of
 the package read the same words in the records (``ReadOptions``, ``EngineOptions``). A field without one is no flag.
 """
 

@@ -40,7 +40,7 @@ def part(progress: ProgressCallback, done: int, total: int, label: str) -> Progr
     return report
 
 
-NoticeCallback = Callable[[str], None]  # called with a sentence that a person should read while the work goes on
+NoticeCallback = Callable[[str], None]  # called with a sentence for the user during the work
 
 
 def no_notice(sentence: str) -> None:

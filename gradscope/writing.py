@@ -2,9 +2,9 @@
 
 A file is written aside and then renamed, so that a reader never sees half of it and ``kill -9`` leaves the old one.
 An unfinished file is next to its destination as ``.NAME.<pid>-<random>.partial``; it belongs to the process that holds
-its lock, and the next writer of that name removes it once nobody does. Locks are those of the kernel (``flock``): they
-end with their process however it ends, and neither a clock nor a process number that is used again can make one look
-alive. Where a file system has none, nothing is refused and nothing removed on their account.
+its lock, and the next writer of that name removes it once no process does. Locks are those of the kernel (``flock``):
+they end with their process however it ends, and neither a clock nor a process number that is used again can make one
+look alive. Where a file system has none, nothing is refused and nothing removed on their account.
 """
 
 from __future__ import annotations

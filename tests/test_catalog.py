@@ -237,9 +237,9 @@ def degenerate_values(seed: int) -> Iterator[Found]:
     ]
     steps = EDGES[seed] if seed < len(EDGES) else drawn
     groups = [
-        group_of(list(rewards), step=step, prompt=f"p{rng.integers(30)}-{place}")
+        group_of(list(rewards), step=step, prompt=f"p{rng.integers(30)}-{index}")
         for step, of_step in enumerate(steps)
-        for place, rewards in enumerate(of_step)
+        for index, rewards in enumerate(of_step)
     ]
     base = [None, "step", 0.0, 1.0, 0.3][seed % 5]
     report = degeneracy_of_run(run_of(*groups), base_pass_rate=base, group_sizes=(2,), resampling=FEW)
@@ -302,14 +302,14 @@ def heldout_values(rows: StepRows, rng: np.random.Generator) -> Iterator[Found]:
     """Held-out answers are rollouts of the step once more, of lengths that differ by orders of magnitude."""
     chosen = rng.integers(0, len(rows.gram), 8)
     sizes = 10.0 ** rng.uniform(-2, 2, 8)
-    found = HeldoutGram(
+    result = HeldoutGram(
         cross=rows.gram[:, chosen] * sizes,
         norms=np.sqrt(np.clip(np.diag(rows.gram)[chosen], 0.0, None)) * sizes,
         scales=np.ones(len(rows.gram)),
         num_answers=8,
         notes=(),
     )
-    of_steps, of_prompts = measure_heldout(rows, found, (LOGGED, "sign"))
+    of_steps, of_prompts = measure_heldout(rows, result, (LOGGED, "sign"))
     for step in of_steps:
         yield from ((f"heldout.{name}", getattr(step, name), 0) for name in estimates_of(HeldoutTransfer))
     yield from (("heldout.influence", prompt.influence, 0) for prompt in of_prompts)
@@ -368,8 +368,8 @@ def logged_values(seed: int) -> Iterator[Found]:
                 )
             groups.append(tokens_of(*rollouts, step=step, prompt=f"p{prompt}"))
     for part, make in PARTS.items():
-        found = gathered(make(), run_of(*groups), FEW)
-        for row in (found.overall, *found.by_step):
+        result = gathered(make(), run_of(*groups), FEW)
+        for row in (result.overall, *result.by_step):
             for name in estimates_of(type(row)):
                 yield name if name == "logprob_gap" else f"{part}.{name}", getattr(row, name), 0
 
@@ -379,8 +379,8 @@ def spike_values(seed: int) -> Iterator[Found]:
     rows = rng.normal(size=(4, 3)) * rng.choice([0.0, 1.0, 1e6])
     yield from (("norm_without", float(norm), 0) for norm in norms_without(rows @ rows.T))
     yield "repeated_ngrams", repeated_ngrams(rng.integers(0, rng.choice([1, 3, 100]), 30).tolist()), 0
-    found = deviation_of(dict(enumerate(rng.standard_cauchy(30).tolist())), 0, num_chosen_from=30)
-    yield "deviation", found.deviation if isinstance(found, Deviation) else None, 0
+    deviation = deviation_of(dict(enumerate(rng.standard_cauchy(30).tolist())), 0, num_chosen_from=30)
+    yield "deviation", deviation.deviation if isinstance(deviation, Deviation) else None, 0
     norms = [TensorNorm(tensor=str(at), num_entries=1, norm=norm) for at, norm in enumerate(rng.exponential(size=3))]
     yield from (("tensor_share", one.tensor_share, 0) for one in _tensors_of(norms))
 
@@ -422,20 +422,20 @@ def weight_values(seed: int) -> Iterator[Found]:
     moved = (int(rng.integers(0, 7)), 0, 6)
     values = (np.ones(2), np.ones(2), np.ones(2))
     steps = MatrixSteps(tensor="q", num_entries=6, products=rows @ rows.T, singular_values=values, num_moved=moved)
-    for one in optimizer_steps(1, [steps]):
-        yield "optimizers.bfloat16_moved", one.bfloat16_moved, 0
-        yield from (("optimizers.cosines", cosine, 0) for cosine in one.cosines.values())
+    for record in optimizer_steps(1, [steps]):
+        yield "optimizers.bfloat16_moved", record.bfloat16_moved, 0
+        yield from (("optimizers.cosines", cosine, 0) for cosine in record.cosines.values())
     norms = [TensorNorm(tensor=str(at), num_entries=1, norm=norm) for at, norm in enumerate(rng.exponential(size=3))]
-    for one in module_shares(1, norms):
-        yield "modules.energy_share", one.energy_share, 0
-        yield "modules.frac_parameters", one.frac_parameters, 0
+    for record in module_shares(1, norms):
+        yield "modules.energy_share", record.energy_share, 0
+        yield "modules.frac_parameters", record.frac_parameters, 0
 
 
 def ends_of(text: str, rows: float) -> tuple[float, float, bool, bool] | None:
     """Both ends of a range and whether they belong to it; None where words name it."""
-    whole = re.fullmatch(r"(\d) \.\. N, whole", text)
-    if whole:
-        return float(whole[1]), rows, True, True
+    match = re.fullmatch(r"(\d) \.\. N, whole", text)
+    if match:
+        return float(match[1]), rows, True, True
     interval = re.fullmatch(r"([\[(])(.+), (.+)([\])])", text)
     names = {"inf": math.inf, "-inf": -math.inf, "N": rows, "(R-1)/R": (rows - 1) / max(rows, 1)}
     names |= {f"{a}/{b}": int(a) / int(b) for a, b in re.findall(r"(-?\d)/(\d)", text)}
@@ -449,10 +449,10 @@ def ends_of(text: str, rows: float) -> tuple[float, float, bool, bool] | None:
 def found_values() -> Mapping[str, list[tuple[float, float]]]:
     """Metric -> numbers of it, each with the rows of its matrix."""
     made = (degenerate_values, rank_values, other_values, logged_values, spike_values, token_part_values, weight_values)
-    found: dict[str, list[tuple[float, float]]] = {}
+    by_name: dict[str, list[tuple[float, float]]] = {}
     for name, value, rows in (one for seed in range(40) for values in made for one in values(seed)):
-        found.setdefault(name, []).extend((number, rows) for number in numbers_of(value))
-    return found
+        by_name.setdefault(name, []).extend((number, rows) for number in numbers_of(value))
+    return by_name
 
 
 def numbers_of(value: Estimate | float | None) -> tuple[float, ...]:
@@ -506,8 +506,8 @@ def test_ranges_are_as_narrow_as_they_can_be() -> None:
     even = degeneracy_of_run(run_of(*(group_of([0.0, 1.0], prompt=name) for name in "abc")), resampling=FEW)
     assert even.overdispersion.rate_variance.value == -0.25
     assert even.relative_gap.value == 0.0
-    given = degeneracy_of_run(run_of(group_of([0.0, 1.0], prompt="a")), base_pass_rate=0.5, resampling=FEW)
-    assert given.relative_gap.value == -1.0
+    report = degeneracy_of_run(run_of(group_of([0.0, 1.0], prompt="a")), base_pass_rate=0.5, resampling=FEW)
+    assert report.relative_gap.value == -1.0
     # three groups whose sums cancel: |sum of S|^2 = 0
     towards = np.array([[1.0, 0.0], [-0.5, 3**0.5 / 2], [-0.5, -(3**0.5) / 2]])
     noise = expected_updates(towards @ towards.T, [[1.0, 1.0, 1.0]], [0, 1, 2]).signal_to_noise(0)

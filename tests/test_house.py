@@ -149,17 +149,17 @@ def permitted(layer: str, name: str) -> bool:
     if name in BOTTOM:
         return True
     inside = name.removeprefix("gradscope.")
-    return any(inside == known or inside.startswith(f"{known}.") for known in {layer, *ALLOWED[layer]})
+    return any(inside == allowed or inside.startswith(f"{allowed}.") for allowed in {layer, *ALLOWED[layer]})
 
 
 def test_imports_point_down_and_each_layer_knows_its_own_third_party_names() -> None:
     wrong = []
     for path in (path for path in modules() if layer_of(path) in ALLOWED):
         layer = layer_of(path)
-        known = THIRD_PARTY[layer] | set(sys.stdlib_module_names) | {"__future__"}
+        allowed = THIRD_PARTY[layer] | set(sys.stdlib_module_names) | {"__future__"}
         for name, line in imports_of(path):
             top = name.split(".")[0]
-            if not (permitted(layer, name) if top == "gradscope" else top in known):
+            if not (permitted(layer, name) if top == "gradscope" else top in allowed):
                 wrong.append(f"{path.relative_to(PACKAGE)}:{line} imports {name}")
     assert not wrong
 
@@ -177,7 +177,7 @@ def test_each_benchmark_makes_what_a_page_names_or_helps_one_that_does() -> None
     root = PACKAGE.parent
     pages = [root / "README.md", root / "CONTRIBUTING.md"]
     pages += [path for path in (root / "docs").rglob("*") if path.suffix in (".md", ".csv")]
-    told = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
     sources = {
         path: path.read_text(encoding="utf-8") for path in modules_of("benchmarks") if path.name != "__init__.py"
     }
@@ -185,12 +185,12 @@ def test_each_benchmark_makes_what_a_page_names_or_helps_one_that_does() -> None
     commands = {
         path: name.removesuffix(".py").removesuffix("/__main__").replace("/", ".") for path, name in names.items()
     }
-    waiting = [path for path in sources if names[path] in told or commands[path] in told]
+    waiting = [path for path in sources if names[path] in text or commands[path] in text]
     reached = set(waiting)
     while waiting:
         source = sources[waiting.pop()]
-        waiting += (found := [path for path in sources.keys() - reached if re.search(rf"\b{path.stem}\b", source)])
-        reached |= set(found)
+        waiting += (helpers := [path for path in sources.keys() - reached if re.search(rf"\b{path.stem}\b", source)])
+        reached |= set(helpers)
     assert sorted(names[path] for path in sources.keys() - reached) == []
 
 
@@ -202,8 +202,8 @@ def test_every_file_is_in_a_layer_or_at_the_bottom() -> None:
 @pytest.mark.parametrize("name", sorted(BOTTOM))
 def test_the_bottom_imports_nothing_above_it(name: str) -> None:
     imported = [module for module, _ in imports_of(PACKAGE.parent / f"{name.replace('.', '/')}.py")]
-    known = sys.stdlib_module_names | BESIDE_THE_BOTTOM.get(name, set())
-    assert not [module for module in imported if module not in BOTTOM and module.split(".")[0] not in known]
+    allowed = sys.stdlib_module_names | BESIDE_THE_BOTTOM.get(name, set())
+    assert not [module for module in imported if module not in BOTTOM and module.split(".")[0] not in allowed]
 
 
 def test_no_two_modules_import_each_other_even_around_corners() -> None:
@@ -360,9 +360,9 @@ def loaded_after(commands: list[list[str]], cwd: Path) -> list[set[str]]:
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=cwd, env=environment, capture_output=True, text=True, check=True
     )
-    told = [line.split()[1:] for line in done.stderr.splitlines() if line.startswith("loaded ")]
-    assert [code for code, *_ in told] == ["0"] * len(commands), done.stderr
-    return [set(names) for _, *names in told]
+    reported = [line.split()[1:] for line in done.stderr.splitlines() if line.startswith("loaded ")]
+    assert [code for code, *_ in reported] == ["0"] * len(commands), done.stderr
+    return [set(names) for _, *names in reported]
 
 
 def write_log(path: Path, steps: tuple[int, ...]) -> Path:

@@ -13,7 +13,7 @@ from gradscope.machine import in_threads, trim_heap, without_collection
 
 @pytest.fixture(autouse=True)
 def nothing_settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_reports_outcome", [])
+    monkeypatch.setattr(machine, "_reports", [])
     for name in ("WORLD_SIZE", "RANK"):
         monkeypatch.delenv(name, raising=False)
 
@@ -74,11 +74,11 @@ def resident() -> int:
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 def test_what_is_free_goes_back_to_the_system() -> None:
     pieces = [np.ones(8_000) for _ in range(2_000)]  # of 64 kB, below what the allocator maps by itself
-    kept, held = pieces[-1], resident()
+    last, held = pieces[-1], resident()
     del pieces
     trim_heap()
     assert held - resident() > 64_000_000
-    assert kept.sum() == 8_000
+    assert last.sum() == 8_000
 
 
 def test_cycles_are_looked_for_again_afterwards_unless_somebody_said_not_to() -> None:

@@ -91,9 +91,9 @@ def test_an_error_of_the_disk_names_the_file_and_hints(
 ) -> None:
     monkeypatch.setattr(__main__, "_run_command", raising(error))
     assert __main__.main([]) == 2
-    told, hint = capsys.readouterr().err.splitlines()
-    assert told.startswith("error: ")
-    assert "out/a.json" in told
+    message, hint = capsys.readouterr().err.splitlines()
+    assert message.startswith("error: ")
+    assert "out/a.json" in message
     assert hint.startswith("hint: ")
     assert words in hint
 

@@ -24,13 +24,13 @@ def test_a_report_is_done_total_and_label() -> None:
 
 
 def test_a_part_of_a_unit_moves_the_whole_and_never_back() -> None:
-    told: list[tuple[float, int, str]] = []
-    report = part(lambda *words: told.append(words), 1, 3, "steps, now step 4")
-    for inner, of, what in ((16, 64, "rollouts"), (64, 64, "rollouts"), (1, 16, "groups"), (0, 0, "groups")):
-        report(inner, of, what)
-    assert [done for done, _, _ in told] == [1.25, 1.99, 1.99, 1.99]
-    assert {total for _, total, _ in told} == {3}
-    assert told[2][2] == "steps, now step 4: 1 of 16 groups"
+    reported: list[tuple[float, int, str]] = []
+    report = part(lambda *words: reported.append(words), 1, 3, "steps, now step 4")
+    for inner, of, label in ((16, 64, "rollouts"), (64, 64, "rollouts"), (1, 16, "groups"), (0, 0, "groups")):
+        report(inner, of, label)
+    assert [done for done, _, _ in reported] == [1.25, 1.99, 1.99, 1.99]
+    assert {total for _, total, _ in reported} == {3}
+    assert reported[2][2] == "steps, now step 4: 1 of 16 groups"
 
 
 class Stream(io.StringIO):

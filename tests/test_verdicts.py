@@ -10,7 +10,7 @@ from tests.conftest import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "research" / "verdicts.csv").read_text(encoding="utf-8")
 THRESHOLD = re.compile(r"`(?P<module>[a-z_.]+)\.(?P<name>_?[A-Z_]+)` = (?P<value>\([^)]*\)|-?[\d.]+(?:e-?\d+)?)")
-FOUND = [(found["module"], found["name"], found["value"]) for found in THRESHOLD.finditer(PAGE)]
+FOUND = [(match["module"], match["name"], match["value"]) for match in THRESHOLD.finditer(PAGE)]
 
 
 @pytest.mark.parametrize(("module", "name", "value"), sorted(set(FOUND)))

@@ -71,7 +71,7 @@ json.dump({"file": gradscope.__file__, "commands": done, "calls": errors}, sys.s
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the wheel, built from a copy of the sources and installed into a folder, says of each command and call."""
     folder = tmp_path_factory.mktemp("wheel")
     shutil.copytree(
@@ -102,24 +102,24 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize("place", range(len(COMMANDS)), ids=lambda place: COMMANDS[place][0])
-def test_logs_need_no_torch(told: dict[str, Any], place: int) -> None:
-    code, out, err = told["commands"][place]
+@pytest.mark.parametrize("index", range(len(COMMANDS)), ids=lambda index: COMMANDS[index][0])
+def test_logs_need_no_torch(outputs: dict[str, Any], index: int) -> None:
+    code, out, err = outputs["commands"][index]
     assert code == 0, err
     assert out.strip()
 
 
-@pytest.mark.parametrize("place", range(len(NEED_TORCH)), ids=lambda place: NEED_TORCH[place][0])
-def test_gradients_say_what_to_install(told: dict[str, Any], place: int) -> None:
-    code, _, err = told["commands"][len(COMMANDS) + place]
+@pytest.mark.parametrize("index", range(len(NEED_TORCH)), ids=lambda index: NEED_TORCH[index][0])
+def test_gradients_say_what_to_install(outputs: dict[str, Any], index: int) -> None:
+    code, _, err = outputs["commands"][len(COMMANDS) + index]
     assert code == 2, err
     assert f"error: {GRADIENTS}" in err
     assert f"hint: {HINT}" in err
-    assert ("--no-gradients" in err) == (NEED_TORCH[place][0] in ("report", "claims"))
+    assert ("--no-gradients" in err) == (NEED_TORCH[index][0] in ("report", "claims"))
 
 
-def test_functions_end_in_an_error_of_ours(told: dict[str, Any]) -> None:
-    assert len(told["calls"]) == len(CALLS)
-    for (message, hint), (expected, expected_hint) in zip(told["calls"], CALLS.values(), strict=True):
+def test_functions_end_in_an_error_of_ours(outputs: dict[str, Any]) -> None:
+    assert len(outputs["calls"]) == len(CALLS)
+    for (message, hint), (expected, expected_hint) in zip(outputs["calls"], CALLS.values(), strict=True):
         assert message.startswith(expected)
         assert expected_hint is None or hint == expected_hint

@@ -46,11 +46,11 @@ with one_writer(place), partial_folder(place) as aside:
 
 
 @contextmanager
-def another_writer(place: Path) -> Iterator[subprocess.Popen[str]]:
+def another_writer(path: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that writes a place until it is killed."""
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(place)], env=environment, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLD, str(path)], env=environment, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     with process.stdout:
@@ -123,52 +123,52 @@ def test_other_errors_stay_what_they_are(error: Exception) -> None:
 
 
 def test_a_folder_takes_its_place_whole_or_not_at_all(tmp_path: Path) -> None:
-    place = tmp_path / "run"
-    place.mkdir()
-    (place / "old").touch()
-    with pytest.raises(FileNotFoundError), new_folder(place) as folder:
+    path = tmp_path / "run"
+    path.mkdir()
+    (path / "old").touch()
+    with pytest.raises(FileNotFoundError), new_folder(path) as folder:
         (folder / "new" / "in no folder").touch()
-    assert [one.name for one in place.iterdir()] == ["old"]
-    with new_folder(place) as folder:
+    assert [one.name for one in path.iterdir()] == ["old"]
+    with new_folder(path) as folder:
         (folder / "new").touch()
-    assert [one.name for one in place.iterdir()] == ["new"]
-    assert list(tmp_path.iterdir()) == [place]
+    assert [one.name for one in path.iterdir()] == ["new"]
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_what_the_dead_left_goes_and_what_the_living_write_stays(tmp_path: Path) -> None:
-    place = tmp_path / "a[1].txt"
+    path = tmp_path / "a[1].txt"
     for name in (".a[1].txt.17-0a1b2c.partial", ".a[1].txt.99999.partial"):
         (tmp_path / name).write_text("half")
     (tmp_path / ".a[1].txt.18-000000.partial").mkdir()
     (tmp_path / ".a[1].txt.18-000000.partial" / "half").touch()
-    others = {".a[1].txt.mine.partial", ".b.17-0a1b2c.partial", ".a[1].txt.html.17-0a1b2c.partial"}
-    for name in others:
+    rest = {".a[1].txt.mine.partial", ".b.17-0a1b2c.partial", ".a[1].txt.html.17-0a1b2c.partial"}
+    for name in rest:
         (tmp_path / name).touch()
-    with partial_file(place) as stream, partial_folder(place) as folder:
-        remove_partials(place)
+    with partial_file(path) as stream, partial_folder(path) as folder:
+        remove_partials(path)
         assert Path(stream.name).exists()
         assert folder.exists()
-        assert {one.name for one in tmp_path.iterdir()} == {Path(stream.name).name, folder.name, *others}
-    assert {one.name for one in tmp_path.iterdir()} == others
+        assert {one.name for one in tmp_path.iterdir()} == {Path(stream.name).name, folder.name, *rest}
+    assert {one.name for one in tmp_path.iterdir()} == rest
 
 
 @pytest.mark.slow
 def test_of_two_writers_the_second_is_told_who_the_first_is(tmp_path: Path) -> None:
-    place = tmp_path / "out"
-    with another_writer(place) as other:
+    path = tmp_path / "out"
+    with another_writer(path) as other:
         with (
             pytest.raises(OutputBusyError, match=f"out is being written by process {other.pid} on .* 0 minutes ago"),
-            one_writer(place),
+            one_writer(path),
         ):
             pass
         assert len(list(tmp_path.glob(".out.*.partial"))) == 1
         before = time.time() + 3600
-        os.utime(lock_path(place), (before, before))  # a clock that went backwards since
-        with pytest.raises(OutputBusyError, match="began 0 minutes ago"), one_writer(place):
+        os.utime(lock_path(path), (before, before))  # a clock that went backwards since
+        with pytest.raises(OutputBusyError, match="began 0 minutes ago"), one_writer(path):
             pass
-    assert lock_path(place).exists()  # as killed processes leave it
-    with one_writer(place):
-        assert list(tmp_path.iterdir()) == [lock_path(place)]
+    assert lock_path(path).exists()  # as killed processes leave it
+    with one_writer(path):
+        assert list(tmp_path.iterdir()) == [lock_path(path)]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -210,11 +210,11 @@ def test_a_lock_that_another_took_the_place_of_stays(tmp_path: Path) -> None:
 
 
 def test_what_appears_while_it_is_written_stays_without_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = tmp_path / "a.txt"
-    place.symlink_to("nothing")
+    path = tmp_path / "a.txt"
+    path.symlink_to("nothing")
     with pytest.raises(OutputExistsError, match=r"a\.txt already exists"):
-        atomic_write(place, "ours")
-    place.unlink()
+        atomic_write(path, "ours")
+    path.unlink()
     writes = writing.partial_file
 
     @contextmanager
@@ -225,11 +225,11 @@ def test_what_appears_while_it_is_written_stays_without_force(tmp_path: Path, mo
 
     monkeypatch.setattr(writing, "partial_file", slow)
     with pytest.raises(OutputExistsError, match=r"a\.txt already exists"):
-        atomic_write(place, "ours")
+        atomic_write(path, "ours")
     assert [one.read_text() for one in tmp_path.iterdir()] == ["theirs"]
     monkeypatch.undo()
-    atomic_write(place, "ours", force=True)
-    assert place.read_text() == "ours"
+    atomic_write(path, "ours", force=True)
+    assert path.read_text() == "ours"
 
 
 def test_a_disk_without_hard_links_gets_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,13 +268,13 @@ def test_a_full_disk_is_no_reason_to_lock_oneself_out(tmp_path: Path, monkeypatc
 
 
 def test_a_lock_that_its_holder_just_removed_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, seen = writing._lock, []
+    full, seen = writing._lock, []
 
     def slow(descriptor: int) -> bool | None:
         if not seen:
             lock_path(tmp_path / "out").unlink()
         seen.append(descriptor)
-        return whole(descriptor)
+        return full(descriptor)
 
     monkeypatch.setattr(writing, "_lock", slow)
     with one_writer(tmp_path / "out"):

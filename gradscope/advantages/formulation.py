@@ -184,7 +184,7 @@ def _run(path: str, source: bytes) -> ModuleType:
         exec(compile(source, path, "exec"), vars(module))
     except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]
-        raise UsageError(f"{path} does not run: {_describe_error(error, path)}.", hint="Mend the file.") from error
+        raise UsageError(f"{path} does not run: {_summary(error, path)}.", hint="Mend the file.") from error
     return module
 
 
@@ -224,9 +224,7 @@ class _OfFile:
         try:
             return self.function(rewards)
         except Exception as error:
-            raise UsageError(
-                f"{self.name} fails: {_describe_error(error, self.path)}.", hint="Mend the function."
-            ) from error
+            raise UsageError(f"{self.name} fails: {_summary(error, self.path)}.", hint="Mend the function.") from error
 
     def _checked(self, answer: Any, shape: tuple[int, ...]) -> Array:
         try:
@@ -248,7 +246,7 @@ class _OfFile:
         return values
 
 
-def _describe_error(error: BaseException, path: str) -> str:
+def _summary(error: BaseException, path: str) -> str:
     """An error in one line, with the line of the file that it is about."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     if isinstance(error, SyntaxError):

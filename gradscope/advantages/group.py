@@ -168,8 +168,8 @@ def pass_weights(k: int) -> Callable[[Array], Array]:
 
 # Advantages whose baseline is a weighted mean of the group's rewards: by squared norms of gradients, or by lengths.
 #
-# The norms are for where a Gram matrix is at hand. Training has none: they take a backward pass a rollout, before the
-# update that they are for. Lengths stand in for them where a token's gradient is taken to be as large as another's and
+# The norms are for where a Gram matrix is available. Training has none: they take a backward pass a rollout, before the
+# update that they are for. Lengths replace them where tokens' gradients are assumed to be equally large and
 # orthogonal to it; they are known wherever completions are.
 def optimal_advantages(rewards: Array, weights: Array) -> Array:
     """The reward minus the group's weighted mean, sum(w r) / sum(w), of [n, G].

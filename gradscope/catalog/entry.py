@@ -23,7 +23,7 @@ class Metric:
     source: str = "Definition."  # the paper or program that the formula is from
     command: str  # the command that computes it
     path: str = ""
-    """Where the number stands in that command's result, as ``gradscope check`` takes it: ``curve.`` and ``steps.`` mean
+    """Path of the number in that command's result, as ``gradscope check`` reads it: ``curve.`` and ``steps.`` mean
     the last step's, of a curve its largest group's; where a table has a row a kind, ``meaning`` says which is meant.
     Empty where it is not one number of a run."""
 

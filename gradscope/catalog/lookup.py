@@ -1,7 +1,7 @@
 """The metric catalogue: what every number is called, how it is computed, and where it comes from.
 
 Every table caption, figure, JSON document, check message and `gradscope explain` reads this one list, so a name never
-means two things. The entries stand in one file a family.
+means two things. The entries are in one file a family.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _BUDGET = re.compile(r"pass([@^])([1-9][0-9]*)")
 
 
 def metric(name: str) -> Metric:
-    """A catalogue entry by its name; ``pass@8`` and ``pass^8`` stand for ``pass_at_k`` and ``pass_hat_k``.
+    """A catalogue entry by its name; ``pass@8`` and ``pass^8`` are ``pass_at_k`` and ``pass_hat_k``.
 
     Raises:
         UsageError: There is no such metric; the hint names the nearest ones.
@@ -99,7 +99,7 @@ def _fit(entry: Metric, word: str) -> int:
 
 
 def definitions(*names: str) -> dict[str, str]:
-    """The formulas that a document prints beside its numbers.
+    """The formulas that a document prints with its numbers.
 
     >>> definitions("pass@8")
     {'pass@8': 'mean over prompts of 1 - C(n-c, k) / C(n, k)'}
@@ -108,7 +108,7 @@ def definitions(*names: str) -> dict[str, str]:
 
 
 def catalog_name(name: str) -> str:
-    """The entry that a name stands for: ``pass_at_k`` for ``pass@<k>``, ``pass_hat_k`` for ``pass^<k>``, else the name.
+    """The entry of a name: ``pass_at_k`` for ``pass@<k>``, ``pass_hat_k`` for ``pass^<k>``, else the name.
 
     >>> catalog_name("pass@16"), catalog_name("pass^4"), catalog_name("stable_rank")
     ('pass_at_k', 'pass_hat_k', 'stable_rank')

@@ -24,7 +24,7 @@ _PANELS = {
         "demo": "The whole tour on a small model, in two minutes",
         "train": "A reference run with TRL, with everything recorded",
         "explain": "What does a number mean?",
-        "config": "Which options are kept for a run?",
+        "config": "Which options are remembered for a run?",
     },
     "Diagnose": {
         "degeneracy": "How many groups gave no gradient, why, at what cost?",

@@ -30,7 +30,7 @@ _EVERY_PAGE = "--help: the options most people need; --help-all: every option."
 
 
 def examples_in(examples: Sequence[str]) -> str:
-    """Examples as indented lines that can be pasted: one that is too long goes on behind a backslash."""
+    """Examples as indented lines that can be pasted: one that is too long continues after a backslash."""
     return "\n".join(line for example in examples for line in _lines(example))
 
 
@@ -45,9 +45,7 @@ def _is_a_number(hint: Any) -> bool:
     """Whether typer itself converts the parameter to a number: not where an option has a parser."""
     metadata = getattr(hint, "__metadata__", ())
     kind = get_args(hint)[0] if metadata else hint
-    return bool({int, float} & {kind, *get_args(kind)}) and not any(
-        getattr(parameter, "parser", None) for parameter in metadata
-    )
+    return bool({int, float} & {kind, *get_args(kind)}) and not any(getattr(one, "parser", None) for one in metadata)
 
 
 class PlainSwitches:
@@ -191,9 +189,7 @@ def _names(params: Sequence[Any]) -> RenderableType:
     """The names that options take of which there are too many for their own line."""
     from gradscope.diagnostics.inputs.names import NAMES
 
-    names_of: Mapping[str, Any] = {
-        flag: NAMES[flag] for parameter in params for flag in parameter.opts if flag in NAMES
-    }
+    names_of: Mapping[str, Any] = {flag: NAMES[flag] for one in params for flag in one.opts if flag in NAMES}
     return Group(*(Text(f"{flag}: {', '.join(names())}") for flag, names in names_of.items()))
 
 

@@ -146,7 +146,7 @@ def _keep_all(runs: Iterable[str], typed: Mapping[str, _Value], quiet: bool) -> 
         try:
             file = _keep(Path(os.path.realpath(run)), typed)
         except (GradscopeError, OSError, ValueError) as error:
-            note = f"note: options are not kept for {run}: {error}"
+            note = f"note: options are not remembered for {run}: {error}"
         else:
             note = f"wrote {file}: the next command on {run} needs no --{', --'.join(typed)}" if file else ""
         if note and not quiet:

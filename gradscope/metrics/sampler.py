@@ -252,7 +252,7 @@ TOP = 0.2  # share of the tokens that count as of high entropy, as in arXiv 2506
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCell:
-    """One kind of token; None stands for all of that kind."""
+    """One kind of token; None means all of that kind."""
 
     sign: Sign | None = None  # of the advantage
     probability: int | None = None  # which bucket of :data:`PROBABILITIES`, from 0

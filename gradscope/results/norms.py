@@ -149,14 +149,12 @@ class SpikeTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SpikeReport(Drawn):
-    """A step taken apart."""
+    """The analysis of one step."""
 
     source: Source
     step: int
     was_named: bool  # whether the step was asked for; else it is the one that stands out most
-    metrics: tuple[
-        SpikeMetric, ...
-    ]  # its logged metrics: the gradient norm, the KL, the loss, as far as they were logged
+    metrics: tuple[SpikeMetric, ...]  # of gradient norm, KL and loss those that were logged
     course: Mapping[int, float]
     """Step -> the logged number by which the step was chosen, or its first metric; finite ones."""
     grad_norm: Estimate  # recomputed; undefined where it could not be, with the reason

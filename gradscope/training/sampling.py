@@ -72,8 +72,7 @@ def _remaining_budget(probe: Sequence[Array], *, size: int, highest: float) -> l
 # Rollouts as TRL returns them, sampled and scored, and several rounds of them as one batch.
 #
 # TRL pads prompts on the left and completions on the right, to the longest of a call. Rounds are padded to the longest
-# of all, and columns that no selected row needs are cut off, so that a batch of several calls looks like a single
-# call's.
+# of all, and columns that no selected row needs are cut off, so that a batch looks as if made by a single call.
 _PROMPT = ("prompt_ids", "prompt_mask")
 _TOTAL = "num_items_in_batch"  # TRL's number of tokens that are in the loss
 
@@ -197,8 +196,8 @@ class _DynamicSampling(FixedSampling):
         order = _replacements(list(self._pool), {row["prompt_id"] for row in rows}, seed=self._seed, step=step)
         rounds = [sample(rows)]
         is_live = _live_groups(rounds[0].totals.reshape(-1, size))
-        slot_groups = list(range(len(is_live)))
-        missing = [index for index in slot_groups if not is_live[index]]
+        groups = list(range(len(is_live)))
+        missing = [index for index in groups if not is_live[index]]
         while missing and order and len(rounds) <= self._max_rounds:
             chosen, order = order[: len(missing)], order[len(missing) :]
             rounds.append(sample([dict(self._pool[prompt_id]) for prompt_id in chosen for _ in range(size)]))
@@ -206,15 +205,15 @@ class _DynamicSampling(FixedSampling):
             replacing = [len(is_live) + index for index, live in enumerate(lives) if live]
             is_live += lives
             for index, group in zip(missing, replacing, strict=False):
-                slot_groups[index] = group
+                groups[index] = group
             missing = missing[len(replacing) :]
-        selected = [group * size + sample for group in slot_groups for sample in range(size)]
+        selected = [group * size + sample for group in groups for sample in range(size)]
         more = {
             "num_sampled_degenerate_groups": len(is_live) - sum(is_live),
-            "num_resampled_groups": len(is_live) - len(slot_groups),
+            "num_resampled_groups": len(is_live) - len(groups),
         }
         return _batch(
-            rounds, selected, [size] * len(slot_groups), self._padding, {"num_sampled_groups": len(is_live)} | more
+            rounds, selected, [size] * len(groups), self._padding, {"num_sampled_groups": len(is_live)} | more
         )
 
 

@@ -318,8 +318,8 @@ def test_a_report_says_what_each_answer_asks_for_the_numbers_on_top_and_what_is_
     assert "25.0 % [10.0 %, 40.0 %]" in text
     assert "absent coverage: the page says what to log" in text
     sections = " ".join(printed(render_table(run_report(), ("sections",))).split())
-    places = [sections.index(f"{one.severity} {one.question}") for one in run_report().by_severity]
-    assert places == sorted(places)
+    positions = [sections.index(f"{one.severity} {one.question}") for one in run_report().by_severity]
+    assert positions == sorted(positions)
     nothing = replace(
         run_report(), sections=tuple(section for section in run_report().sections if section.missing is not None)
     )
@@ -338,12 +338,10 @@ def test_a_logged_nan_is_shown_as_such() -> None:
 
 
 def test_findings_are_shown_as_far_as_a_terminal_of_24_lines_bears() -> None:
-    said = [f"Finding {number}, long enough for a line of its own." for number in range(5)]
+    lines = [f"Finding {number}, long enough for a line of its own." for number in range(5)]
     for rows, most in ((0, 3), (11, 3), (12, 2), (14, 0)):
-        text = printed(answer("spike", ("Verdict.", *said), ["row"] * rows, findings=said, views={}))
+        text = printed(answer("spike", ("Verdict.", *lines), ["row"] * rows, findings=lines, views={}))
         assert text.count("Finding") == most
         assert len(text.splitlines()) <= 19
-    assert (
-        printed(answer("spike", ("Verdict.", *said), (), findings=said, views={}, show=("findings",))).count("Finding")
-        == 5
-    )
+    text = printed(answer("spike", ("Verdict.", *lines), (), findings=lines, views={}, show=("findings",)))
+    assert text.count("Finding") == 5

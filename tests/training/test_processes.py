@@ -32,7 +32,7 @@ train(trainer)
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two")
     code, output = by_two(folder, *TRAIN, *SETTINGS)
     assert code == 0, output
@@ -40,29 +40,29 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_two_processes_make_one_run_of_whole_groups(whole: Path, short_run: Callable[..., Path]) -> None:
-    groups = read_steps(whole)
+def test_two_processes_make_one_run_of_whole_groups(finished_run: Path, short_run: Callable[..., Path]) -> None:
+    groups = read_steps(finished_run)
     assert [group.step for group in groups] == [step for step in range(1, 7) for _ in range(4)]
     assert all([rollout.sample for rollout in group.rollouts] == [0, 1, 2, 3] for group in groups)
     assert all(len({rollout.prompt_ids for rollout in group.rollouts}) == 1 for group in groups)
     assert [rollout.row for group in groups[:4] for rollout in group.rollouts] == list(range(16))
     alone = read_steps(short_run(steps=3))
     assert [group.prompt_id for group in groups[:12]] == [group.prompt_id for group in alone]
-    assert sorted(read_metrics(whole)) == [1, 2, 3, 4, 5, 6]
-    assert read_manifest(whole).trainer_arguments["per_device_train_batch_size"] == 8
-    assert heldout_path(whole, "after").read_text().count("\n") == 8
+    assert sorted(read_metrics(finished_run)) == [1, 2, 3, 4, 5, 6]
+    assert read_manifest(finished_run).trainer_arguments["per_device_train_batch_size"] == 8
+    assert heldout_path(finished_run, "after").read_text().count("\n") == 8
 
 
 @pytest.mark.slow
-def test_the_norm_of_both_is_reproduced(whole: Path) -> None:
-    report = replay_run(whole, steps=(1, 3, 5))
+def test_the_norm_of_both_is_reproduced(finished_run: Path) -> None:
+    report = replay_run(finished_run, steps=(1, 3, 5))
     assert report.verdict == "match"
     assert all(step.logged["grad_norm"] > 0.001 for step in report.steps)
     assert all(step.relative_error["grad_norm"] < 1e-5 for step in report.steps)
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_both_and_they_go_on_as_if_nothing_had_been(whole: Path, tmp_path: Path) -> None:
+def test_ctrl_c_ends_both_and_they_go_on_as_if_nothing_had_been(finished_run: Path, tmp_path: Path) -> None:
     both = start_processes(2, *TRAIN, *SETTINGS, cwd=tmp_path)
     while not step_path(tmp_path / "run", 3).exists() and both[0].poll() is None:
         time.sleep(0.02)
@@ -76,20 +76,20 @@ def test_ctrl_c_ends_both_and_they_go_on_as_if_nothing_had_been(whole: Path, tmp
     code, output = by_two(tmp_path, *TRAIN, "--resume", *SETTINGS)
     assert code == 0, output
     for step in range(1, 7):
-        assert step_path(tmp_path / "run", step).read_bytes() == step_path(whole, step).read_bytes()
+        assert step_path(tmp_path / "run", step).read_bytes() == step_path(finished_run, step).read_bytes()
     for name in (Path("checkpoints/checkpoint-6/model.safetensors"), Path("heldout/after.jsonl")):
-        assert (tmp_path / "run" / name).read_bytes() == (whole / name).read_bytes()
-    left = {path.name for path in checkpoint_path(whole, 6).glob("rng_state*")}
+        assert (tmp_path / "run" / name).read_bytes() == (finished_run / name).read_bytes()
+    left = {path.name for path in checkpoint_path(finished_run, 6).glob("rng_state*")}
     assert left == {"rng_state_0.pth", "rng_state_1.pth"}
-    assert not list(checkpoint_path(whole, 4).glob("rng_state*"))
-    config = read_manifest(whole).config
+    assert not list(checkpoint_path(finished_run, 4).glob("rng_state*"))
+    config = read_manifest(finished_run).config
     with pytest.raises(UsageError, match="run was made with 2 at a time, and the number of processes is 1"):
-        train(TrainConfig.from_json({**config, "output": str(whole)}), resume=True)
+        train(TrainConfig.from_json({**config, "output": str(finished_run)}), resume=True)
 
 
 @pytest.mark.slow
-def test_what_is_wrong_is_told_once_and_ends_both(whole: Path) -> None:
-    code, output = by_two(whole.parent, *TRAIN, *SETTINGS)
+def test_what_is_wrong_is_told_once_and_ends_both(finished_run: Path) -> None:
+    code, output = by_two(finished_run.parent, *TRAIN, *SETTINGS)
     assert code == 2
     assert output.count("error: run already exists.") == 1
 

@@ -70,7 +70,7 @@ def parse_numbers(option: str, words: Words) -> tuple[float, ...]:
 
 
 def parse_counts(option: str, words: Words) -> tuple[int, ...]:
-    """Whole numbers between commas, and ranges with both ends, ``2:5`` or ``2-5``; UsageError for all else."""
+    """Integers between commas, and ranges with both ends, ``2:5`` or ``2-5``; UsageError for all else."""
     numbers: list[int] = []
     for part in (part.strip() for word in _typed(words) for part in word.split(",")):
         match = _RANGE.fullmatch(part)

@@ -128,7 +128,7 @@ def _flag(hint: Any, option: Option | None) -> Any:
 
 
 def _make(record: type, values: dict[str, Any], leave_out: tuple[str, ...], command: str) -> Any:
-    """The record from the values of its flags, which are taken out."""
+    """The record from the values of its flags, which are removed from ``values``."""
     chosen = {}
     for field, hint, option in _asked(record, leave_out):
         if option is None:

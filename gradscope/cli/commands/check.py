@@ -159,7 +159,7 @@ def _closer(report: CheckReport, context: typer.Context) -> list[str]:
 
 
 def _printed(report: CheckReport, form: str) -> str | None:
-    """The output on stdout in place of the table; in GitHub's case the job's summary is written too."""
+    """The output on stdout instead of the table; for GitHub the job's summary is written too."""
     if form == "junit":
         from gradscope.render.ci import render_junit
 

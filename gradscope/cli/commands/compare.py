@@ -44,7 +44,7 @@ def compare(
 
     Runs with the same settings are a cell; two cells are compared where exactly one thing differs, paired by seed. The
     p-values are corrected for all tests made (Holm). A decision needs 8 seeds and the test that flips signs; what stays
-    undecided is said to be, with the difference that would have been found. --vary asks less, and so decides more.
+    undecided is named, with the difference that would have been detected. --vary asks less, and so decides more.
     """
     from gradscope.diagnostics.compare.measure import compare_runs
     from gradscope.diagnostics.report.index import MOST_COMPARED

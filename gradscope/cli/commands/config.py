@@ -19,9 +19,9 @@ RunArgument = Annotated[
 
 
 def config(run: RunArgument = None) -> None:
-    """Which options are kept for a run: reading options, such as --reader or --initial, are kept when given once.
+    """Which options are remembered for a run: reading options, such as --reader or --initial, once they are given.
 
-    They stand in gradscope.toml beside the run or in its project's folder; delete a line there to forget it. Options on
+    They are in gradscope.toml next to the run or in its project's folder; delete a line there to forget it. Options on
     the command line win over them, and GRADSCOPE_REMEMBER=0 ignores them.
     """
     from gradscope.cli.remembered import FILE, relative_to_cwd, remembered_for, remembered_in
@@ -32,5 +32,5 @@ def config(run: RunArgument = None) -> None:
         owner = "" if entry.owner is None else f" (of user {entry.owner})"
         show_line(f"{relative_to_cwd(entry.run)}: {entry.spelled()}  # {entry.file}{owner}")
     if not remembered:
-        show_line(f"Nothing is kept for {run or 'runs here'}.")
-        show_line("Reading options, such as --initial or --reader, are kept once they are given.")
+        show_line(f"Nothing is remembered for {run or 'runs here'}.")
+        show_line("Reading options, such as --initial or --reader, are remembered once they are given.")

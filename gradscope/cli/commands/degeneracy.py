@@ -87,7 +87,7 @@ def degeneracy(
 ) -> None:
     """Share of groups whose rewards are all equal, so that they give no gradient.
 
-    By kind (all fail, all pass, tied), over steps, beside the i.i.d. prediction p^G + (1-p)^G and the Jensen gap
+    By kind (all fail, all pass, tied), over steps, with the i.i.d. prediction p^G + (1-p)^G and the Jensen gap
     between the two; what the dead groups cost, and what would revive them; which prompts they are of, and which groups
     side rewards decide where the main one is tied. Reads logs only; no model is loaded.
     """

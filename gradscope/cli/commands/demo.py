@@ -30,7 +30,7 @@ def demo(
     folder: FolderArgument = Path("gradscope-demo"),
     force: Annotated[bool, typer.Option("--force", help="Replace a tour that is already there.")] = False,
 ) -> None:
-    """The whole tour: train a small model, then measure its run with every command.
+    """The tour: train a small model, then measure its run with every command.
 
     About three minutes on two CPU cores, without network. Each command is printed as you would type it, and answers
     with its verdict alone; the page at the end has everything.

@@ -53,7 +53,7 @@ def passk(
     """Chance that at least one of k samples is correct (pass@k), and that all are (pass^k).
 
     Unbiased, with intervals that resample prompts; files of samples of the same prompts are compared pair by pair.
-    A k above the number of samples is undefined and says so; a forecast stands beside it, never in its place.
+    A k above the number of samples is undefined, with the reason; a forecast has its own column and never replaces it.
     """
     from gradscope.diagnostics.passk.measure import measure_pass_at_k
 

@@ -24,7 +24,7 @@ OutputOption = Annotated[str, Option("The folder of the parts.", "DIR", panel="O
 def reduce(run: options.RunArgument, output: OutputOption, *, read: ReadOptions) -> None:
     """The rewards of a log, or of some of its files, as one small file: a part.
 
-    A folder of parts is a log to degeneracy, passk, check and report, which find in it what they find in the whole.
+    A folder of parts is a log to degeneracy, passk, check and report, which give the same numbers as for the full log.
     Each part can be written by another machine. Texts, token ids and weights stay with the log.
     """
     from gradscope.diagnostics.reduce.part import reduce_run

@@ -38,9 +38,9 @@ def spike(
 ) -> None:
     """Take apart the step whose gradient norm, KL or loss stands out.
 
-    Whether it does, beside the steps around it and beside chance; which rollouts, tokens and layers its gradient is
-    made of, and what its norm would have been without the worst; where it first left the finite numbers. Without the
-    weights before the step, what the log alone tells.
+    Whether it does, compared with the steps around it and with chance; which rollouts, tokens and layers make its
+    gradient, and its norm without the worst of them; where numbers first stopped being finite. Without the weights
+    before the step, as much as the log alone shows.
     """
     from gradscope.diagnostics.spike.measure import measure_spike
 

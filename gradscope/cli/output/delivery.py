@@ -1,4 +1,4 @@
-"""How a command hands over its result: a table or one JSON document on stdout, files where asked, talk on stderr.
+"""How a command delivers its result: a table or one JSON document on stdout, files where asked, messages on stderr.
 
 An output folder appears completely or not at all, and nothing in it is overwritten unasked.
 """

@@ -62,7 +62,7 @@ def can_share(model: Any) -> bool:
         and len(decoder_layers(model)) > 0
         and kinds <= {"full_attention", "sliding_attention"}
         and not getattr(config, "num_kv_shared_layers", 0)
-        and not waits_for_tokens(model)  # which may stand in what is shared
+        and not waits_for_tokens(model)  # the shared prefix may contain those
     )
 
 

@@ -192,7 +192,7 @@ class PendingParts:
         self._store.__exit__(kind, error, traceback)
 
     def make_room(self) -> None:
-        """Hand memory back before a pass, where much waits already."""
+        """Return memory to the system before a pass, where many parts are pending."""
         self._store.make_room()
 
     def take(self, name: str, rows: Sequence[int], factors: Sequence[GradientFactor]) -> None:

@@ -337,17 +337,15 @@ def norm(call: LayerCall) -> Mapping[str, GradientFactor]:
 
 
 def _is_linear(module: nn.Module) -> bool:
-    return (
-        isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward and _has_standard_parameters(module)
-    )
+    return isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward and _has_plain_parameters(module)
 
 
 def _is_conv1d(module: nn.Module) -> bool:
-    return isinstance(module, Conv1D) and type(module).forward is Conv1D.forward and _has_standard_parameters(module)
+    return isinstance(module, Conv1D) and type(module).forward is Conv1D.forward and _has_plain_parameters(module)
 
 
 def _is_embedding(module: nn.Module) -> bool:
-    if not isinstance(module, nn.Embedding) or not _has_standard_parameters(module):
+    if not isinstance(module, nn.Embedding) or not _has_plain_parameters(module):
         return False
     return module.max_norm is None and not module.scale_grad_by_freq
 
@@ -355,10 +353,10 @@ def _is_embedding(module: nn.Module) -> bool:
 def _is_norm(module: nn.Module) -> bool:
     own = dict(module.named_parameters(recurse=False))
     is_flat = "weight" in own and all(part.dim() == 1 for part in own.values())
-    return "Norm" in type(module).__name__ and is_flat and _has_standard_parameters(module)
+    return "Norm" in type(module).__name__ and is_flat and _has_plain_parameters(module)
 
 
-def _has_standard_parameters(module: nn.Module) -> bool:
+def _has_plain_parameters(module: nn.Module) -> bool:
     """Whether a module owns nothing but a weight and a bias: one more parameter may enter its output anywhere."""
     return {name for name, _ in module.named_parameters(recurse=False)} <= {"weight", "bias"}
 

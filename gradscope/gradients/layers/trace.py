@@ -63,7 +63,7 @@ class CoveredLayers:
         return fits
 
     def settle(self) -> None:
-        """Ask once whether all rules fit that were taken to; the parameters of one that does not are uncovered."""
+        """Ask once whether all rules that were assumed to fit do; the parameters of one that does not are uncovered."""
         if self._assumed:
             assumed, self._assumed = self._assumed, []
             first = assumed[0][0].device

@@ -141,7 +141,7 @@ def _tokens_that_fit(
 class _Shape:
     """The sizes that decide how much memory a token takes."""
 
-    vocab_size: int  # V; 0 where the output layer is taken in slices
+    vocab_size: int  # V; 0 where the output layer is computed in slices
     num_layers: int  # decoder layers
     width: int  # of the hidden state
     itemsize: int  # bytes of a number

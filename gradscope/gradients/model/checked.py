@@ -239,7 +239,7 @@ _ANY_TOKENIZER = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 
 def load_tokenizer(folders: Sequence[Path]) -> Any:
-    """The tokenizer in the first folder that has a whole one; None where no folder has one.
+    """The tokenizer in the first folder that has a complete one; None where no folder has one.
 
     It may know tokens that the model has no row for.
 
@@ -281,7 +281,7 @@ _PARTS = re.compile(
     re.DOTALL,
 )
 _NARROW = re.compile(r"\\d|\[(?:0-9|\\d)\]|[A-Za-z0-9_]|\\\.")
-"""Atoms that no long part of a module's name is made of: repeating them is cheap, and few places have one."""
+"""Atoms that no long part of a module's name consists of: repeating them is cheap, and they match at few positions."""
 _COUNT = integer_between(0, 1 << 16)
 _SIZE = FieldRule("a number below 1e12", lambda value: is_finite(value) and abs(value) < _LARGEST)
 _NAMES = FieldRule("text, a list of texts", lambda value: isinstance(value, str) or TEXTS.holds(value)).or_null()
@@ -352,7 +352,7 @@ def _why_unbounded(pattern: str) -> str | None:
 
 def _why_slow(pattern: str) -> str | None:
     """Why an expression may take long over a name of n letters: each wildcard that may start anywhere is a factor n."""
-    # A wildcard behind another one starts at few places where a letter stands between them whichever way is taken: in
+    # A wildcard behind another one starts at few positions where a letter is between them on every path: in
     # each alternative, not in an optional part, and not in what only looks ahead or back.
     wildcards, is_adjacent = 0, False
     groups: list[tuple[bool, bool, bool]] = [(False, False, False)]

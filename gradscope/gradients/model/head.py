@@ -1,6 +1,6 @@
-"""Which models have an output layer that can be taken in slices, asked of the model itself.
+"""Which models have an output layer that can be computed in slices, determined by running the model.
 
-No names of configurations are looked at. The model runs on a few tokens with numbers of our choice in place of the
+Configurations are not consulted. The model runs on a few tokens with numbers of our choice in place of the
 layer's output, over their full range and for every id: its function of them is a scale and a soft cap, or the logits
 are all formed as the model forms them. Log-probabilities, entropies and gradients of the same tokens are then held
 against the model's own. Where several processes share the model, all of them ask it, and go by one answer.
@@ -315,7 +315,7 @@ _tails: WeakKeyDictionary[nn.Module, tuple[ReferenceType[Any], Tail | None]] = W
 def plain_head(model: Any) -> PlainHead | None:
     """The output layer where it can be computed in slices; None where the model itself must form all logits.
 
-    A layer that somebody watches by a hook, exchanged or put an adapter around is not plain, and under autocast its
+    A layer with a hook, with a replaced forward or with an adapter around it is not plain, and under autocast its
     products are the trainer's. One that FSDP shards is gathered whenever it is called. The first call for a model runs
     it twice on three tokens.
     """
@@ -335,8 +335,7 @@ def plain_head(model: Any) -> PlainHead | None:
 def observed_input(head: PlainHead, observe: Callable[[torch.Tensor], None]) -> Iterator[None]:
     """Observe the layer's input, and let it return a single column, with which the model goes on.
 
-    ``observe`` is called within the layer's call, where a weight that several processes share is gathered, with [B, S,
-    H].
+    ``observe`` is called within the layer's call, where a sharded weight is gathered, with [B, S, H].
     """
 
     def note(hidden: torch.Tensor) -> torch.Tensor:
@@ -425,11 +424,8 @@ def _agrees(model: Any, head: PlainHead, ids: torch.Tensor) -> bool:
         own_grads = torch.autograd.grad(_weighed(own), tensors)
     units = 64 * torch.finfo(wide).eps if tensors[0].dtype == wide else 8 * eps  # half precision rounds each logit
     limit = units * max(1.0, float(logits.detach().abs().max()))
-    return all(
-        bool((ours - theirs).abs().max() <= limit) for ours, theirs in zip(outputs.values, own, strict=True)
-    ) and all(
-        bool((ours - theirs[0]).abs().max() <= eps**0.5 * theirs.abs().max())
-        for ours, theirs in zip(outputs.grads, own_grads, strict=True)
+    return all(bool((a - b).abs().max() <= limit) for a, b in zip(outputs.values, own, strict=True)) and all(
+        bool((a - b[0]).abs().max() <= eps**0.5 * b.abs().max()) for a, b in zip(outputs.grads, own_grads, strict=True)
     )
 
 
@@ -455,7 +451,7 @@ def _in_slices(head: PlainHead, hidden: torch.Tensor, ids: torch.Tensor) -> _Fou
 
 
 def _weighed(outputs: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """Unequal weights, so that tokens cannot be taken for each other."""
+    """Unequal weights, so that exchanged tokens are noticed."""
     logprobs, entropies = outputs
     weights = torch.arange(1, len(logprobs) + 1, device=logprobs.device).to(logprobs)
     return (weights * (logprobs - entropies.flip(0) / 2)).sum()

@@ -40,8 +40,8 @@ def completion_logprobs(
 ) -> list[torch.Tensor]:
     """Log pi of each completion token with its graph, [B][T], or [B][2 T] with entropies behind them.
 
-    The output layer is taken in slices of the vocabulary where it can be, so that the logits of all tokens never exist;
-    elsewhere the model forms them, from the last prompt token on where it can be asked to.
+    The output layer is computed in slices of the vocabulary where it can be, so that the logits of all tokens never
+    exist; elsewhere the model forms them, from the last prompt token on where it can be asked to.
 
     Args:
         softmax_dtype: The least precision of the softmax. The gradient of a token of probability near 1 is 1 - pi, of
@@ -127,7 +127,7 @@ def _run(model: Any, batch: PaddedBatch, past: Past | None) -> torch.Tensor:
 def _predicting(outputs: torch.Tensor, batch: PaddedBatch) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """For each row the values at the positions that predict its completion, [T, ...], and its tokens, [T]."""
     offset = batch.length - outputs.shape[1]
-    # Rows are unbound first: indexing them one by one would cost a gradient of the whole batch per row.
+    # Rows are unbound first: indexing them one by one would cost a gradient of the entire batch per row.
     for row, ids, start, num in zip(
         outputs.unbind(0), batch.input_ids, _starts(batch), batch.num_completion, strict=True
     ):
@@ -273,7 +273,7 @@ def squared_norm(
 
 def sum_of_squares(tensor: torch.Tensor) -> torch.Tensor:
     """Added up in float64, a number on the tensor's device."""
-    # one number in place: many small tensors between large ones keep the C library from reusing their memory
+    # one number, updated in place: many small tensors between large ones keep the C library from reusing their memory
     total = torch.zeros((), dtype=torch.float64, device=tensor.device)
     for part in torch.split(tensor.flatten(), _CUDA_PART if tensor.is_cuda else _PART):
         total.add_(part.double().square().sum())

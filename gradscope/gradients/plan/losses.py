@@ -1,6 +1,6 @@
 """Losses, one declared function each: a token's term in the reward part of the loss, and how tokens average.
 
-A loss is its formula and nothing else. The weight of grad log pi(token) is the formula's derivative, taken by autograd
+A loss is its formula and nothing else. The weight of grad log pi(token) is the formula's derivative, by autograd
 on the few numbers of one completion, so it cannot be wrong where the formula is right. A new loss is one function and
 one row of :data:`LOSSES`.
 
@@ -90,7 +90,7 @@ def truncated_ratio(terms: Terms) -> torch.Tensor:
 
 
 def soft_gate(terms: Terms) -> torch.Tensor:
-    """SAPO: a sigmoid of the ratio in place of the clip."""
+    """SAPO: a sigmoid of the ratio instead of the clip."""
     positive, negative = terms.of.sapo_temperature_pos, terms.of.sapo_temperature_neg
     steepness = torch.where(terms.advantages > 0, positive, negative)
     return -torch.sigmoid(steepness * (terms.ratio - 1)) * 4 / steepness * terms.advantages
@@ -333,7 +333,7 @@ class Completion:
 
     counted: torch.Tensor  # 1 where a token is in the loss, [T]
     old: torch.Tensor | None = None
-    """Log-probabilities under the weights that sampled the batch, [T]; None where these are the weights at hand."""
+    """Log-probabilities under the weights that sampled the batch, [T]; None where these are the current weights."""
     sampler: torch.Tensor | None = None
     """Log-probabilities of the engine that sampled, [T], where the loss is corrected for it; NaN where not known."""
     reference: torch.Tensor | None = None  # log-probabilities under the reference policy, [T]; None without a KL term
@@ -377,7 +377,7 @@ def reward_slope(
         bound = float("inf") if of.delta is None else of.delta
     mask = torch.ones_like(weights)
     if off_policy_threshold is not None and clip:
-        mask = _unmasked(completion, logprobs, advantages, off_policy_threshold)
+        mask = _mask(completion, logprobs, advantages, off_policy_threshold)
 
     def part(leaf: torch.Tensor) -> torch.Tensor:
         log_ratio = leaf - _old(completion, leaf)
@@ -420,7 +420,7 @@ def kl_slope(
 def sent(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """A tensor in the dtype and on the device of another; itself where nothing changes.
 
-    A copy to a GPU is queued behind the work at hand, and the program goes on. A copy from it makes the program wait:
+    A copy to a GPU is queued behind its current work, and the program continues. A copy from it makes the program wait:
     nothing else would keep it from being read too early.
     """
     return tensor.to(like, non_blocking=tensor.device.type == "cpu")
@@ -455,9 +455,7 @@ def _ratio(log_ratio: torch.Tensor, counted: torch.Tensor, of: LossParameters) -
     return ((log_ratio * counted).sum() / counted.sum().clamp(min=1.0)).exp().unsqueeze(0)
 
 
-def _unmasked(
-    completion: Completion, logprobs: torch.Tensor, advantages: torch.Tensor, threshold: float
-) -> torch.Tensor:
+def _mask(completion: Completion, logprobs: torch.Tensor, advantages: torch.Tensor, threshold: float) -> torch.Tensor:
     """1 where the advantage is not negative or the completion is not further off than the threshold, [T]."""
     sampled = _old(completion, logprobs) if completion.sampler is None else completion.sampler
     gap = (sampled - logprobs.detach()).nan_to_num(nan=0.0) * completion.counted

@@ -220,7 +220,8 @@ class Objective(LossParameters):
     def reason_against(self, rollouts: Sequence[Rollout], *, has_old: bool = False) -> Reason | None:
         """The first reason why the rollouts of a step do not determine the trainer's gradient, or None.
 
-        With ``has_old`` the weights that sampled a reused batch are at hand, so that nothing need be logged of it.
+        With ``has_old`` the weights that sampled a reused batch are available, so that its log-probabilities need not
+        be logged.
         """
         if self.cannot is not None:
             return self.cannot

@@ -187,7 +187,7 @@ class PreparedStep:
     def batch_apart(self, rows: Sequence[int]) -> PaddedBatch:
         """Some rows of the plan, by index, in a batch that no engine forms: shortest first, in a length that none has.
 
-        A model that lets a row depend on the rows or on the padding beside it makes another one of it here. Rows in a
+        A model whose rows depend on other rows or on padding gives another result for it alone. Rows in a
         trainer's frame stay in it.
         """
         lengths = self.plan.lengths

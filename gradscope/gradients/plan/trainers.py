@@ -362,7 +362,7 @@ def _prime_obstacles(settings: TrainerSettings) -> Iterator[Reason]:
 #
 # With ``token_level_loss`` tokens are summed and divided by those of the global batch, else averaged by sequence and
 # then over the sequences that count. Where a step has one update, the log-probabilities before it are those of the
-# weights at hand, so its ratio is 1; the correction for the engine that sampled is its own factor. ``grad_norm`` is
+# current weights, so its ratio is 1; the correction for the engine that sampled is its own factor. ``grad_norm`` is
 # taken before clipping and is that of the step's last update.
 _NEMO_LOSS = "loss_fn"
 _NEMO_KL = {"k1": "k1", "k2": "k2", "k3": "k3 bounded"}

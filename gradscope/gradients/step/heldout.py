@@ -1,7 +1,7 @@
 """Inner products of a step's score vectors with the gradients of held-out answers, by the same engines.
 
 The answers join the step's rollouts as further rows, each with weight 1 on every sampled token, times its share among
-the correct samples of its prompt. So it costs the step's passes once more, and one an answer. The step's own Gram
+the correct samples of its prompt. So it costs the step's passes again, and one an answer. The step's own Gram
 matrix, its loss and its self-check are measured without them; that of its rows among the others must agree with it.
 
 Shapes: R rollouts of the step, H held-out answers, M prompts that they are of.

@@ -45,7 +45,7 @@ from gradscope.rollouts.groups import Rollout
 # How far a gradient row is from its exact value: the floor below which singular values are arithmetic, not signal.
 #
 # float32 has a constant, measured (float64 has the same: Hugging Face norms compute in float32 inside); lower
-# precisions are measured on the rows at hand, by recomputing a few in float32. Re-running with other padding would
+# precisions are measured on the step's own rows, by recomputing a few in float32. Re-running with other padding would
 # understate the error: rounding is deterministic.
 FLOAT32_ROW_ERROR = 1e-5
 """Bound on |row in float32 - row in float64| / |row|; measured 1e-6 on trained small models, a test holds it."""

@@ -137,7 +137,7 @@ def _error(prepared: PreparedStep, gram: NDArray[np.float64], batch: PaddedBatch
     def weigh(position: int, logprobs: torch.Tensor) -> torch.Tensor:
         return float(weights[position]) * plan.cotangent(plan.rows[rows[position]], logprobs)
 
-    # a pass with weight gradients holds these beside the activations
+    # a pass with weight gradients holds these besides the activations
     is_large = prepared.budget.recompute or 2 * batch.input_ids.numel() > prepared.budget.tokens
     layers = decoder_layers(policy.model) if num_connected() == 1 else ()
     again = recomputed(layers if is_large and share_nothing(layers) else (), lambda layer: layer())
@@ -164,7 +164,7 @@ def _trimmed_before_the_table(model: Any) -> Iterator[None]:
 
 def _weights(block: NDArray[np.float64]) -> NDArray[np.float64]:
     """Weights of rows with a Gram matrix [B, B], of which no two are alike."""
-    # Each has the sign by which its row adds to the ones before it: what is left of rows that cancel is small beside
+    # Each has the sign by which its row adds to the ones before it: the sum of rows that cancel is small compared with
     # their rounding, and the length of a row at right angles to the sum of all would not count. Sizes run from 1 for
     # the smallest row to 1/2 for the largest, so that both count.
     weights = np.zeros(len(block))

@@ -108,17 +108,10 @@ def _in_common_basis(alone: Uses) -> tuple[tuple[int, int], list[Part]] | None:
         num_columns = sum(len(part) for part in shared.values())
         if num_columns < next(iter(shared.values())).shape[1]:
             turn = _coordinates(shared)
-            parts: list[Part] = [
-                (
-                    rows,
-                    [
-                        OuterProduct(
-                            left=factor.left, right=tuple(turn[_storage_key(r)][: len(r)] for r in factor.right)
-                        )
-                    ],
-                )
-                for rows, factor in turned
-            ]
+            parts = list[Part]()
+            for rows, factor in turned:
+                narrow = tuple(turn[_storage_key(right)][: len(right)] for right in factor.right)
+                parts.append((rows, [OuterProduct(left=factor.left, right=narrow)]))
             return (turned[0][1].left[0].shape[1], num_columns), parts
     return None
 

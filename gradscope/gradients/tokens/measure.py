@@ -339,7 +339,7 @@ def measure_signals(
         seed: Decides which tokens are drawn.
 
     Raises:
-        InputError: The model has no output head whose input could be taken.
+        InputError: The model has no output head whose input could be read.
     """
     tables = {table.group_id: table for table in token_tables(prepared, step, most=most, seed=seed, rollouts=None)}
     logged = all(advantages is not None for advantages in prepared.plan.advantages)
@@ -371,7 +371,7 @@ def _token_rows(prepared: PreparedStep, sequence: int, signal: Signal) -> torch.
     with _watched(policy.model, signal) as seen, torch.enable_grad():
         (logprobs,) = completion_logprobs(policy.model, batch, plan.objective.temperature)
     (grad,) = torch.autograd.grad(logprobs.sum(), seen)
-    # what the head saw ends where the batch does, in the trainer's padding where the sequence stands in it; before that
+    # the head's input ends where the batch does, or in the trainer's padding where the sequence has that; before that
     # come the last prompt token and all of the completion, whose last token predicts nothing
     signal_grads, ((_, end),) = grad.flatten(0, -2), batch.spans
     last = len(signal_grads) - (batch.length - end) - 1
@@ -380,7 +380,7 @@ def _token_rows(prepared: PreparedStep, sequence: int, signal: Signal) -> torch.
 
 @contextmanager
 def _watched(model: Any, signal: Signal) -> Iterator[list[torch.Tensor]]:
-    """Cut the graph at the input or the output of the output head, so that derivatives by it can be taken."""
+    """Cut the graph at the input or the output of the output head, for derivatives by it."""
     head = model.get_output_embeddings()
     if head is None:
         raise InputError(

@@ -1,7 +1,7 @@
 """Sums of a step's token gradients, each under weights of its own, and how they lie to each other.
 
 A correction for another sampler, a mask on tokens, a turn: each is the same gradients of tokens under other weights. So
-each is one more backward pass, and all questions about them are arithmetic on the Gram matrix of the sums, kept by
+each is one more backward pass, and all questions about them are arithmetic on the Gram matrix of the sums by
 group so that groups can be left out.
 
 Shapes: N tokens that count, R rollouts of the step, V weightings, J groups, P parameters.

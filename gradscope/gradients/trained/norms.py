@@ -2,7 +2,7 @@
 
 The Gram matrix is exact in float32 and sums what one rollout gives. Two things it cannot hold: arithmetic in bfloat16
 or float16, whose rounding depends on which rollouts share a batch and in which order, and a router's load-balancing
-term, which is one of the whole batch. The order is not logged, so the passes run in several random orders; how far
+term, which is one of the entire batch. The order is not logged, so the passes run in several random orders; how far
 their norms lie apart is how closely the logged one can be reproduced.
 
 Facts that a folder lacks are tried against that norm: whether the padding token's embedding got a gradient depends on

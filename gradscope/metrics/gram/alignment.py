@@ -1,4 +1,4 @@
-"""Where formulations push on average, and how far the gradients of prompts agree, with the noise of rollouts taken out.
+"""Expected updates of formulations, and how far the gradients of prompts agree, corrected for the noise of rollouts.
 
 The cosine of two updates made from the same rollouts is near 1 for the noise that they share. The directions of their
 *expectations* are a property of the formulations, and products of different groups estimate them without bias: groups

@@ -79,9 +79,8 @@ class PromptEffects(_Effects):
     def influences(self) -> list[Estimate]:
         """The effect of each prompt on the correct answers of the others, in units of prompts' own effects, [J].
 
-        The mean of e_jk over the other prompts with a correct answer, over the mean of e_kk, with Student's interval
-        over those prompts; undefined where prompts have no effect on themselves, the group has no gradient, or no other
-        prompt has a correct answer.
+        The mean of e_jk over other prompts with a correct answer, over the mean of e_kk, with Student's interval over
+        them; undefined where prompts have no effect on themselves, the group no gradient, or no other an answer.
         """
         own = float(np.diag(self.effect)[self.is_solved].mean()) if self.is_solved.any() else 0.0
         if own <= 0:
@@ -102,9 +101,8 @@ class PromptEffects(_Effects):
         counted = self.pulls | self.is_solved
         if counted.sum() < MIN_GROUPS or not pairs.any():
             return _too_few(int(counted.sum()))
-        counts, sums = (
-            _without_each(part, counted) for part in (pairs.astype(np.float64), np.where(pairs, values, 0.0))
-        )
+        parts = pairs.astype(np.float64), np.where(pairs, values, 0.0)
+        counts, sums = (_without_each(part, counted) for part in parts)
         if np.any(counts <= 0):
             return Estimate.undefined_because(HANGS_ON_ONE, num_units=int(counted.sum()))
         return jackknifed(sums / counts, bounds)

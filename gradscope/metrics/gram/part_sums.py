@@ -11,7 +11,7 @@ norms differ by orders of magnitude nominal 95 % held the truth 92 to 98 % of ti
 The effect of the weights themselves on a sample (its effective share, their variance, the masked share) has intervals
 of the same kind.
 
-Legend: V sums, J groups, K the Gram matrix of the sums by group, M units of a weight: tokens or whole sequences.
+Legend: V sums, J groups, K the Gram matrix of the sums by group, M units of a weight: tokens or sequences.
 """
 
 from __future__ import annotations

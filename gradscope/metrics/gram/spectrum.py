@@ -244,7 +244,7 @@ def num_draws(num_rows: int) -> int:
 
 
 def shuffled_within(advantages: ArrayLike, groups: ArrayLike, draws: int, *, seed: int = 0) -> Array:
-    """Advantages [R] dealt anew among the rollouts of each group, whole numbers [R], several times, [D, R].
+    """Advantages [R] permuted among the rollouts of each group, integers [R], several times, [D, R].
 
     The same seed deals the same way, whatever the advantages.
 

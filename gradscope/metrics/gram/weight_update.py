@@ -117,7 +117,7 @@ def principal_angle(before: SingularFrame, after: SingularFrame) -> Estimate:
 
     The cosines of the principal angles between the spans of the k leading left singular vectors of W_0 and W_t are the
     singular values of U_0' U_t (Bjorck and Golub 1973), likewise on the right; k singular values of W_0 hold half of
-    its energy. The mean is taken, since a single direction at the edge may change places with the next for nothing.
+    its energy. It is a mean, since a single direction at the edge may swap with the next without any meaning.
     Undefined where a matrix is zero.
 
     >>> turned = principal_angle(frame_of([[3.0, 0.0], [0.0, 1.0]]), frame_of([[0.0, 3.0], [1.0, 0.0]]))

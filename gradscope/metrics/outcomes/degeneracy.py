@@ -110,9 +110,7 @@ def estimate_degeneracies(
         shares = bootstrap_shares(
             list(map(share_columns, chunk)), [table.draws.unit for table in chunk], resampling=resampling
         )
-        estimates += [
-            _estimates(table, of_table, base_pass_rate) for table, of_table in zip(chunk, shares, strict=True)
-        ]
+        estimates += [_estimates(*pair, base_pass_rate) for pair in zip(chunk, shares, strict=True)]
     by_key = dict(zip(different, estimates, strict=True))
     return [by_key[key] for key in keys]
 

@@ -33,7 +33,7 @@ Counts = NDArray[np.int64]
 
 NUM_DEALS = 1999  # with the deal that was logged 2,000, so that p-values come in steps of 0.0005
 FEW_DEALS = 199  # in steps of 0.005, for logs whose deals are dear
-_RANGE = (-0.25, 0.5)  # of the variance: two equal groups of half passes, and a group of passes beside one of fails
+_RANGE = (-0.25, 0.5)  # of the variance: two equal groups of half passes, and a group of passes with one of fails
 _MOST_DRAWS = 10_000_000  # random numbers, a second of one core, beyond which deals are few
 
 

@@ -10,7 +10,7 @@ interval is not the model's: it holds whatever the distribution of pass rates is
 is refused too.
 
 Two mixing distributions are fitted to the same counts. A beta distribution, with prompts that never or always pass
-beside it where the counts ask for them, has two to four parameters, so it can be carried beyond the samples; the
+added where the counts need them, has two to four parameters, so it can be extrapolated beyond the samples; the
 non-parametric maximum likelihood estimate (NPMLE; Laird 1978) has no shape at all. Both are maximum likelihood. The
 NPMLE is restricted to a grid, on which its likelihood is concave, and found by EM; the inflated beta-binomial (Skellam
 1948 without inflation) is found on a grid of mean, intraclass correlation and inflation and then polished.
@@ -131,7 +131,7 @@ def fit_inflated_beta(counts: PassCounts) -> InflatedBeta:
     """The zero-and-one-inflated beta-binomial of maximum likelihood, each inflation only where it earns its parameter.
 
     Of the four choices (no inflation, at 0, at 1, at both) the one with the least Bayesian information criterion is
-    taken (Schwarz 1978): -2 log likelihood + parameters times log J.
+    chosen (Schwarz 1978): -2 log likelihood + parameters times log J.
 
     >>> fitted = fit_inflated_beta(PassCounts.of([4] * 5, [0, 1, 2, 3, 4]))
     >>> round(fitted.a, 2), round(fitted.b, 2), fitted.at_zero, fitted.at_one
@@ -407,7 +407,7 @@ def goodness_of_fit(counts: PassCounts, shape: InflatedBeta, num_prompts: int) -
     """p-value of Pearson's chi-squared test of the inflated beta-binomial: a small one speaks against it.
 
     Neighboring cells are joined until each is expected to hold five; undefined where too few are left. Groups of one
-    prompt are not independent: counts are taken down to as many as there are prompts.
+    prompt are not independent: counts are scaled down to the number of prompts.
 
     >>> counts = PassCounts.of([4] * 100, [0, 1, 2, 3, 4] * 20)
     >>> round(goodness_of_fit(counts, fit_inflated_beta(counts), 100).value, 2)

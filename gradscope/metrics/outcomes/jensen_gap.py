@@ -219,7 +219,7 @@ def estimate_gap_parts(draws: Draws, gap: Estimate, base: BasePassRate) -> tuple
     predicted = _plain_predictions(draws, base)
     between = _without_each(draws, draws.equal) - predicted - over_time
     parts = _jackknifed(between), _jackknifed(over_time)
-    # parts that add up to the gap stand or fall together
+    # parts that add up to the gap are defined together or not at all
     without = next((part for part in parts if not part.is_defined), None)
     if without is not None:
         return without, without

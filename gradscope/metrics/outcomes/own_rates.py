@@ -1,4 +1,4 @@
-"""The i.i.d. prediction at the pass rates of steps, of the log, and of several policies, in place of one pooled rate.
+"""The i.i.d. prediction at the pass rates of steps, of the log, and of several policies, instead of one pooled rate.
 
 p^G at the mean of a few groups is biased upward: 8 groups of 4 whose pass rates are spread evenly say 0.05 too much.
 The mean over all choices of G *different prompts* of the product of their pass rates is not biased, for rollouts of one
@@ -194,17 +194,13 @@ def _by_division(values: Array, order: int) -> Array:
     for index in range(order):
         power = power * values
         sums[index] = power.sum(axis=1)
-    coefficients = np.ones((order + 1, num_blocks, 1 + most))
+    terms = np.ones((order + 1, num_blocks, 1 + most))
     for degree in range(1, order + 1):
         signs = (-1.0) ** np.arange(degree)[:, None]
-        coefficients[degree, :, 0] = (
-            np.sum(signs * coefficients[degree - 1 :: -1, :, 0][:degree] * sums[:degree], axis=0) / degree
-        )
+        terms[degree, :, 0] = np.sum(signs * terms[degree - 1 :: -1, :, 0][:degree] * sums[:degree], axis=0) / degree
     for degree in range(1, order + 1):
-        coefficients[degree, :, 1:] = np.maximum(
-            coefficients[degree, :, :1] - values * coefficients[degree - 1, :, 1:], 0.0
-        )
-    return np.moveaxis(coefficients, 0, -1)
+        terms[degree, :, 1:] = np.maximum(terms[degree, :, :1] - values * terms[degree - 1, :, 1:], 0.0)
+    return np.moveaxis(terms, 0, -1)
 
 
 def estimate_policy_gap(

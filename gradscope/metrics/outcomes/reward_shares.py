@@ -66,7 +66,7 @@ def rank_correlation_within(first: ArrayLike, second: ArrayLike, groups: ArrayLi
     >>> rank_correlation_within([1.0, 2.0, 900.0], [0.1, 0.2, 0.3], ["a"] * 3, [1, 2, 3]).value
     1.0
     """
-    from scipy.stats import rankdata  # on first use: the import takes a third of a second, as long as a whole report
+    from scipy.stats import rankdata  # on first use: the import takes a third of a second, as long as a report
 
     return correlation_within(rankdata(np.asarray(first)), rankdata(np.asarray(second)), groups, clusters)
 
@@ -93,7 +93,7 @@ def count_incoherent(rollouts: Iterable[tuple[float, bool]]) -> tuple[int, int]:
 
 
 def frac_incoherent(num_rewarded: int, num_incoherent: int) -> Estimate:
-    """The share of rewarded rollouts, taken for independent (Wilson), whose reasoning has a wrong or missing step.
+    """The share of rewarded rollouts, assumed independent (Wilson), whose reasoning has a wrong or missing step.
 
     >>> frac_incoherent(2, 1).value, frac_incoherent(0, 0).undefined
     (0.5, 'no rollout was rewarded')

@@ -1,6 +1,6 @@
 """What every interval is made of: 95 %, Student's quantile, and the intervals that need no resampling.
 
-Written here: scipy's Wilson interval (``binomtest``) takes whole counts, and units here are shares of their own;
+Not from scipy: its Wilson interval (``binomtest``) takes integer counts, and our units are shares of their own;
 scipy.stats has no jackknife, and its bootstrap resamples with repetition. Some statistics bear no repetition: a rollout
 that is drawn twice is one direction, not two, so a bootstrap of rollouts finds too low a rank. Leaving one out repeats
 nothing. For any symmetric function of independent units the jackknife's sum of squares is at least the variance of the
@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 from gradscope.estimate import Estimate
 
 COVERAGE = 0.95
-"""How often an interval is to hold the truth: what papers report, so that intervals can be laid beside theirs."""
+"""How often an interval is to hold the truth: as in most papers, so that intervals can be compared."""
 UPPER_TAIL = (1 + COVERAGE) / 2  # probability below the upper end of a symmetric interval
 QUANTILES = (round((1 - COVERAGE) / 2, 12), UPPER_TAIL)
 """Probabilities of both ends of an interval that is read off a sample; rounded, because 1 - 0.95 is not 0.05 in
@@ -34,7 +34,7 @@ NORMAL = 1.959963984540054  # the normal quantile of the upper tail, written out
 
 @lru_cache(maxsize=4096)
 def student_quantile(degrees_of_freedom: float) -> float:
-    """Student's quantile of the upper tail, kept: the half width of a symmetric interval in standard errors.
+    """Student's quantile of the upper tail, cached: the half width of a symmetric interval in standard errors.
 
     >>> round(student_quantile(9), 3)
     2.262
@@ -54,7 +54,7 @@ class Resampling:
     seed: int = 0  # the same seed and input give the same interval to the last bit
 
 
-RESAMPLING = Resampling()  # what every estimate does unless told otherwise
+RESAMPLING = Resampling()  # the default of every estimate
 
 
 Interval = tuple[float, float]
@@ -63,7 +63,7 @@ Interval = tuple[float, float]
 def wilson_interval(share: float, num_units: float) -> Interval:
     """Wilson's 95 % score interval of a share over units (Wilson 1927).
 
-    For units in [0, 1] that are not whole, or an effective number of them, it is too wide rather than too narrow: their
+    For units inside (0, 1), or an effective number of them, it is too wide rather than too narrow: their
     variance is at most p (1 - p).
 
     >>> [round(end, 4) for end in wilson_interval(0.0, 30)]
@@ -114,7 +114,7 @@ def difference_of(first: Estimate, last: Estimate, *, correlation: float = 0.0) 
 
     Each end takes the distances on its own side, so the difference is as skewed as its parts are. With values x and y,
     d = y - x, a = y - low y, b = high x - x and correlation r the lower end is d - sqrt(a^2 + b^2 - 2 r a b); the upper
-    end likewise. A side without an interval is taken for exact; undefined where either is.
+    end likewise. A side without an interval counts as exact; undefined where either is.
 
     >>> difference_of(Estimate(value=1.0, low=0.7, high=1.3), Estimate(value=3.0, low=2.6, high=3.4)).interval
     (1.5, 2.5)

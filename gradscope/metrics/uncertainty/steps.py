@@ -1,4 +1,4 @@
-"""Numbers of training steps: how sure their mean is, where they are going, and which of them stands out.
+"""Numbers of training steps: the uncertainty of their mean, their trend, and outliers among them.
 
 Legend: n steps of a mean or neighbors of a step, T steps of the run, N steps of a course, J rows. Neighboring steps
 resemble each other. Student's interval takes them for independent and is far too narrow; none of the three remedies
@@ -37,9 +37,9 @@ def mean_of_steps(values: ArrayLike, course: ArrayLike) -> Estimate:
     independent steps that n correlated ones are worth (:func:`independent_steps`), m - 1 degrees of freedom; the
     projections on the first 0.41 n^(2/3) cosines (Lazarus, Lewis, Stock & Watson 2018, J. Business & Economic
     Statistics 36), as many degrees of freedom; and the spread, about their line, of the means of windows of n steps
-    over the whole run, [T], which sees drifts that are slow beside n. What differs between runs and not within one,
-    such as a seed's luck, is in none of them. ``num_units`` is the degrees of freedom plus one; no interval for fewer
-    than ten steps.
+    over all steps of the run, [T], which notices drifts that are slow compared with n. Differences between runs, not
+    within one, such as a seed's luck, is in none of them. ``num_units`` is the degrees of freedom plus one; no interval
+    for fewer than ten steps.
 
     >>> rng = np.random.default_rng(0)
     >>> estimate = mean_of_steps(*[rng.normal(size=40)] * 2)
@@ -47,25 +47,23 @@ def mean_of_steps(values: ArrayLike, course: ArrayLike) -> Estimate:
     (-0.6, -0.06, 0.48)
     >>> mean_of_steps([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]).interval
     """
-    chosen, all_values = np.asarray(values, dtype=np.float64), np.asarray(course, dtype=np.float64)
+    chosen, run = np.asarray(values, dtype=np.float64), np.asarray(course, dtype=np.float64)
     mean = float(chosen.mean())
     if len(chosen) < FEWEST_STEPS:
         return Estimate.exact(mean, num_units=len(chosen))
     if not np.ptp(chosen):
         return Estimate(value=mean, low=mean, high=mean, num_units=len(chosen))
-    half, free = max(
-        (student_quantile(free) * variance**0.5, free) for variance, free in _variances(chosen, all_values)
-    )
+    half, free = max((student_quantile(free) * variance**0.5, free) for variance, free in _variances(chosen, run))
     return Estimate(value=mean, low=mean - half, high=mean + half, num_units=round(free) + 1)
 
 
 def independent_steps(deviations: ArrayLike, *, num_fitted: int = 1, errors: float = 0.0) -> float:
     """How many independent numbers correlated ones are worth, n (1 - r) / (1 + r) at a lag-one correlation of r.
 
-    r has its bias in short courses taken out, r + (1 + 4 r) / n about a mean (Marriott & Pope 1954, Biometrika 41) and
-    r + (2 + 5 r) / n about a line, where two numbers were fitted (Shaman & Stine 1988, J. American Statistical
-    Association 83, for the least-squares estimate), and counts as 0 where it is negative. It is taken to be larger than
-    it seems by so many standard errors, ((1 - r^2) / n)^(1/2).
+    r is corrected for its bias in short courses, r + (1 + 4 r) / n about a mean (Marriott & Pope 1954, Biometrika 41)
+    and r + (2 + 5 r) / n about a line, where two numbers were fitted (Shaman & Stine 1988, J. American Statistical
+    Association 83, for the least-squares estimate), and counts as 0 where it is negative. It is assumed to be larger
+    than it seems by so many standard errors, ((1 - r^2) / n)^(1/2).
 
     >>> independent_steps([1.0, -1.0] * 10), independent_steps(range(20)) < 2
     (20.0, True)
@@ -80,7 +78,7 @@ def independent_steps(deviations: ArrayLike, *, num_fitted: int = 1, errors: flo
     return len(numbers) * (1 - correlation) / (1 + correlation)
 
 
-def _variances(chosen: Array, all_values: Array) -> Iterator[tuple[float, float]]:
+def _variances(chosen: Array, run: Array) -> Iterator[tuple[float, float]]:
     """Each remedy's variance of the mean, and its degrees of freedom."""
     worth = max(independent_steps(chosen), 2.0)
     yield float(chosen.var()) / (1 - 1 / worth) / worth, worth - 1
@@ -89,9 +87,9 @@ def _variances(chosen: Array, all_values: Array) -> Iterator[tuple[float, float]
     waves = (np.fft.rfft(chosen, 2 * len(chosen))[k] * np.exp(-0.5j * np.pi * k / len(chosen))).real
     # sums of cos(pi k (i + 1/2) / n) x_i; scipy.fft has them in a call, and takes as long to import as a log
     yield float(np.mean(waves**2)) * 2 / len(chosen) ** 2, num_cosines
-    num_windows = len(all_values) // len(chosen)
+    num_windows = len(run) // len(chosen)
     if num_windows >= _FEWEST_WINDOWS:
-        means = all_values[-num_windows * len(chosen) :].reshape(num_windows, -1).mean(axis=1)
+        means = run[-num_windows * len(chosen) :].reshape(num_windows, -1).mean(axis=1)
         line = np.polynomial.Polynomial.fit(np.arange(num_windows), means, 1)
         residuals = means - line(np.arange(num_windows))
         yield float(residuals @ residuals) / (num_windows - 2), num_windows - 2
@@ -100,8 +98,8 @@ def _variances(chosen: Array, all_values: Array) -> Iterator[tuple[float, float]
 _FEWEST = 3
 _NOTHING = 1e-9
 _ERRORS = 1.5
-"""Standard errors by which the correlation of neighboring steps is taken to be larger than seen: the least, in halves,
-with which courses without a trend are taken for one in at most 5 %, at correlations up to 0.95 and from 3 steps on."""
+"""Standard errors by which the correlation of neighboring steps is assumed larger than observed: the least, in halves,
+with which courses without a trend show one in at most 5 %, at correlations up to 0.95 and from 3 steps on."""
 
 
 def trend(steps: ArrayLike, values: ArrayLike) -> Estimate:
@@ -110,7 +108,7 @@ def trend(steps: ArrayLike, values: ArrayLike) -> Estimate:
     b = sum (x - mean x)(y - mean y) / sum (x - mean x)^2; the interval is Student's, b +- t s / sqrt(sum (x - mean
     x)^2), s^2 the summed squares of the deviations from the line over M - 2, times N / (N - 2), and M - 2 degrees of
     freedom. M is what the deviations are worth in independent ones by :func:`independent_steps`, at least 3 of them.
-    Fewer than ten steps do not tell how neighbors resemble each other, and are taken for worth 3; fewer than three have
+    Fewer than ten steps do not show how neighbors resemble each other, and count as 3; fewer than three have
     no line.
 
     Raises:
@@ -205,7 +203,7 @@ _EFFICIENCY = 0.37
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deviation:
-    """A step's number beside its neighbors'."""
+    """A step's number compared with its neighbors'."""
 
     typical: float  # median of the neighbors
     times: float | None  # the number over that median; None where some step's is negative

@@ -23,7 +23,7 @@ from gradscope.metrics.uncertainty.intervals import COVERAGE, Interval, Resampli
 Array = NDArray[np.float64]
 Numbers = NDArray[np.int64]
 
-_MOST_GAPS = 4  # numbers a row up to which clusters that are whole numbers are counted rather than sorted
+_MOST_GAPS = 4  # numbers a row up to which integer clusters are counted rather than sorted
 
 
 def cluster_numbers(clusters: ArrayLike) -> Numbers:

@@ -1,6 +1,6 @@
 """How figures look, and how they become files.
 
-Okabe and Ito's colors, told apart in greyscale by line style and marker; labels at the lines instead of legends; a
+Okabe and Ito's colors, distinguished in greyscale by line style and marker; labels at the lines instead of legends; a
 title that names the finding and a subtitle that holds the formula. Text from a log is never read as mathematics. A file
 is a PNG on white, and one SVG that is right on light and on dark pages: it keeps its light colors inline, and a style
 sheet exchanges them where the reader prefers dark.

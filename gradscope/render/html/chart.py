@@ -88,7 +88,7 @@ def ticks(low: float, high: float, *, most: int = 5) -> list[float]:
     return [float(f"{multiple * step:.12g}") for multiple in range(first, last + 1)]
 
 
-def coordinate(value: float) -> str:
+def rounded(value: float) -> str:
     """A coordinate with at most one decimal, a twentieth of a pixel."""
     return f"{value:.1f}".removesuffix(".0")
 
@@ -174,15 +174,15 @@ def draw_bars(chart: Chart, head: Markup, described: Markup) -> Markup:
         '<text class="tick" x="{middle}" y="{bottom}" text-anchor="middle">{label}</text></svg>'
     ).format(
         width=_WIDTH,
-        height=coordinate(height),
-        whole=coordinate(height + _AXIS),
+        height=rounded(height),
+        whole=rounded(height + _AXIS),
         head=head,
         described=described,
-        middle=coordinate((scale.start + scale.end) / 2),
-        bottom=coordinate(height + 15),
+        middle=rounded((scale.start + scale.end) / 2),
+        bottom=rounded(height + 15),
         label=plain(chart.x_label),
         rows=Markup("").join(rows),
-        zero=coordinate(scale(0.0)),
+        zero=rounded(scale(0.0)),
     )
 
 
@@ -198,15 +198,15 @@ def _row(name: str, value: float, scale: Scale, name_at: float, top: float) -> M
         '<rect class="bar {kind}" x="{start}" y="{top}" width="{width}" height="{bar:g}"/>'
         '<text class="tick" x="{value_at}" y="{middle}" dy="4" text-anchor="{anchor}">{value:.3f}</text>'
     ).format(
-        name_at=coordinate(name_at),
-        middle=coordinate(top + _BAR / 2),
+        name_at=rounded(name_at),
+        middle=rounded(top + _BAR / 2),
         name=plain(name),
         kind="b0" if is_up else "b1",
-        start=coordinate(start),
-        top=coordinate(top),
-        width=coordinate(end - start),
+        start=rounded(start),
+        top=rounded(top),
+        width=rounded(end - start),
         bar=_BAR,
-        value_at=coordinate(end + 6 if is_up else start - 6),
+        value_at=rounded(end + 6 if is_up else start - 6),
         anchor="start" if is_up else "end",
         value=value,
     )
@@ -300,8 +300,8 @@ def _numbers(chart: Chart) -> list[float]:
 
 def _frame(chart: Chart, across: Scale, up: Scale, canvas: Canvas) -> Markup:
     """Grid, ticks and the names of both axes."""
-    start, end, floor = coordinate(across.start), coordinate(across.end), up(up.low)
-    middle, below = coordinate((across.start + across.end) / 2), coordinate(floor + 0.9 * canvas.bottom)
+    start, end, floor = rounded(across.start), rounded(across.end), up(up.low)
+    middle, below = rounded((across.start + across.end) / 2), rounded(floor + 0.9 * canvas.bottom)
     grid = Markup(
         '<line class="grid" x1="{}" x2="{}" y1="{y}" y2="{y}"/>'
         '<text class="tick" x="{}" y="{y}" dy="4" text-anchor="end">{:g}</text>'
@@ -312,14 +312,14 @@ def _frame(chart: Chart, across: Scale, up: Scale, canvas: Canvas) -> Markup:
     return Markup("").join(
         (
             *(
-                grid.format(start, end, coordinate(across.start - 6), value, y=coordinate(up(value)))
+                grid.format(start, end, rounded(across.start - 6), value, y=rounded(up(value)))
                 for value in ticks(up.low, up.high)
             ),
             *(
-                label.format(coordinate(across(value)), coordinate(floor + 0.48 * canvas.bottom), f"{value:g}")
+                label.format(rounded(across(value)), rounded(floor + 0.48 * canvas.bottom), f"{value:g}")
                 for value in _step_ticks(chart, across, canvas)
             ),
-            axis.format(start, end, y=coordinate(floor)),
+            axis.format(start, end, y=rounded(floor)),
             label.format(middle, below, plain(chart.x_label)),
             name if chart.y_label else "",
         )
@@ -373,14 +373,14 @@ def _pieces(windows: Sequence[Window], points: Sequence[Point | None]) -> list[l
 
 
 def _course(piece: Sequence[tuple[Window, Point]], across: Scale, up: Scale) -> str:
-    return " ".join(f"{coordinate(across(window.middle))},{coordinate(up(point.value))}" for window, point in piece)
+    return " ".join(f"{rounded(across(window.middle))},{rounded(up(point.value))}" for window, point in piece)
 
 
 def _outline(piece: Sequence[tuple[Window, Point]], across: Scale, up: Scale) -> str:
     """From the least values forth to the greatest back."""
     forth = [(window.middle, point.low) for window, point in piece]
     back = [(window.middle, point.high) for window, point in reversed(piece)]
-    return " ".join(f"{coordinate(across(x))},{coordinate(up(y))}" for x, y in [*forth, *back])
+    return " ".join(f"{rounded(across(x))},{rounded(up(y))}" for x, y in [*forth, *back])
 
 
 def _not_finite(chart: Chart, across: Scale, up: Scale) -> list[Markup]:
@@ -388,8 +388,8 @@ def _not_finite(chart: Chart, across: Scale, up: Scale) -> list[Markup]:
     mark = Markup('<text class="not-finite" x="{}" y="{}" text-anchor="middle">!<title>{}</title></text>')
     return [
         mark.format(
-            coordinate(across(float(step))),
-            coordinate(up.start - 3 if value == -math.inf else up.end + 8),
+            rounded(across(float(step))),
+            rounded(up.start - 3 if value == -math.inf else up.end + 8),
             plain(f"{series.name}: {non_finite_word(value)} at {step}"),
         )
         for series in chart.series
@@ -402,13 +402,13 @@ def _marker(x: float, y: float, series: Series, index: int) -> Markup:
     """A circle, square, triangle or diamond."""
     kind, style = _class_of(series, index), index % _NUM_STYLES
     if style == 0:
-        return Markup('<circle class="mark {}" cx="{}" cy="{}" r="3"/>').format(kind, coordinate(x), coordinate(y))
+        return Markup('<circle class="mark {}" cx="{}" cy="{}" r="3"/>').format(kind, rounded(x), rounded(y))
     corners = {
         1: ((-3, -3), (3, -3), (3, 3), (-3, 3)),
         2: ((0, -4), (4, 3), (-4, 3)),
         3: ((0, -4), (4, 0), (0, 4), (-4, 0)),
     }[style]
-    points = " ".join(f"{coordinate(x + dx)},{coordinate(y + dy)}" for dx, dy in corners)
+    points = " ".join(f"{rounded(x + dx)},{rounded(y + dy)}" for dx, dy in corners)
     return Markup('<polygon class="mark {}" points="{}"/>').format(kind, points)
 
 
@@ -425,9 +425,7 @@ def _stack(chart: Chart, windows: Sequence[Window], across: Scale, up: Scale, id
             if point is None or not point.value:
                 continue
             left, below, above = across(window.middle) - width / 2, up(floor[at]), up(floor[at] + point.value)
-            bars.append(
-                f"M{coordinate(left)},{coordinate(below)}h{coordinate(width)}V{coordinate(above)}h{coordinate(-width)}z"
-            )
+            bars.append(f"M{rounded(left)},{rounded(below)}h{rounded(width)}V{rounded(above)}h{rounded(-width)}z")
             floor[at] += point.value
         drawn = layer.format(_layer_class(series, index), _fill(series, index, identity), "".join(bars))
         parts.append(_with_values(series, points, [drawn] if bars else []))

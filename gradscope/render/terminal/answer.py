@@ -84,7 +84,7 @@ def _offer(names: Sequence[str]) -> list[Text]:
 
 
 def _height(parts: Sequence[RenderableType]) -> int:
-    """Lines on a terminal of 80 columns, whatever the one at hand has: an answer is the same everywhere."""
+    """Lines on a terminal of 80 columns, whatever the actual width: an answer is the same everywhere."""
     console = Console(file=io.StringIO(), width=_WIDTH, markup=False, emoji=False, highlight=False)
     return sum(len(console.render_lines(part)) for part in parts)
 

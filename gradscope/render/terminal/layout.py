@@ -109,14 +109,8 @@ def draw_table(
         and any(isinstance(value, Estimate) and value.interval for value in map(column.value, records))
         for column in columns
     ]
-    with_intervals = [
-        replace(column, alone="") if is_bare else column for column, is_bare in zip(columns, bare, strict=True)
-    ]
-    for chosen, more in (
-        ((with_intervals, room), (with_intervals, room // 2), (with_intervals, 0), (columns, room // 2))
-        if room > 0
-        else ()
-    ):
+    wide = [replace(column, alone="") if is_bare else column for column, is_bare in zip(columns, bare, strict=True)]
+    for chosen, more in ((wide, room), (wide, room // 2), (wide, 0), (columns, room // 2)) if room > 0 else ():
         table = _table(chosen, records, notes, is_bold, more)
         if terminal.measure(table, options=terminal.options.update(width=_UNBOUND)).maximum <= terminal.width:
             return table

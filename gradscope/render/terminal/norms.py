@@ -80,9 +80,8 @@ def _steps(steps: Sequence[StepReplay], notes: Footnotes) -> Table:
             shape = _shape(quantity.cause)
             more = f" (likewise {likewise[shape] - 1} more)" if likewise[shape] > 1 else ""
             advice = f". {quantity.advice}" if quantity.advice else ""
-            return Word(
-                quantity.verdict, _TONES[quantity.verdict], first.setdefault(shape, f"{quantity.cause}{more}{advice}")
-            )
+            note = first.setdefault(shape, f"{quantity.cause}{more}{advice}")
+            return Word(quantity.verdict, _TONES[quantity.verdict], note)
 
         return word
 
@@ -112,11 +111,9 @@ def _causes(steps: Sequence[StepReplay], *, most: int | None = None) -> Blocks:
             if quantity.cause is not None:
                 by_cause.setdefault((quantity.name, _shape(quantity.cause)), []).append((step.step, quantity))
     by_norm_first = sorted(by_cause.items(), key=lambda item: (item[0][0] != _NORM, -len(item[1])))
-    for (name, _), occurrences in by_norm_first[:most]:
-        first = occurrences[0][1]
-        head = Text(
-            f"{name}, step{'s' * (len(occurrences) > 1)} {as_ranges([step for step, _ in occurrences])}: ", style="bold"
-        )
+    for (name, _), cases in by_norm_first[:most]:
+        first = cases[0][1]
+        head = Text(f"{name}, step{'s' * (len(cases) > 1)} {as_ranges([step for step, _ in cases])}: ", style="bold")
         head.append(first.verdict, style=STYLES[_TONES[first.verdict]])
         advice = f". {first.advice}" if first.advice else ""
         yield Group(head, Padding(cell(f"{first.cause}{advice}"), (0, 0, 0, 2)))

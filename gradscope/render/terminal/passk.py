@@ -90,15 +90,13 @@ def _by_budget(report: PassAtKReport, notes: Footnotes) -> Table:
 def _by_evaluation(tables: Sequence[PassAtKTable], notes: Footnotes) -> Table:
     """A row a task, model and scorer; a column for each of these only where they differ."""
     about = [(table, table.evaluation) for table in tables if table.evaluation is not None]
-    rows = [_scores(table, evaluation, notes) for table, evaluation in about]
+    rows = [_scores(table, one, notes) for table, one in about]
     titles = ("n", "pass@1", "pass@k", "mean")
     widths = [max(len(row[index]) for row in rows) for index in range(len(titles))]
     filled = [index for index, width in enumerate(widths) if width]
-    names = [
-        name for name in ("task", "model", "scorer") if len({getattr(evaluation, name) for _, evaluation in about}) > 1
-    ]
+    names = [name for name in ("task", "model", "scorer") if len({getattr(one, name) for _, one in about}) > 1]
     # owners of models and tasks come before a slash, filters and versions at the end
-    texts = [[plain(getattr(evaluation, name).rpartition("/")[2]) for _, evaluation in about] for name in names]
+    texts = [[plain(getattr(one, name).rpartition("/")[2]) for _, one in about] for name in names]
     room = _shared([max(map(len, column)) for column in texts], _WIDTH - sum(widths[at] + 2 for at in filled))
     columns = [Column(title, itemgetter(index)) for index, title in enumerate([*names, *(titles[at] for at in filled)])]
     shown = [
@@ -164,11 +162,9 @@ def _by_file(report: PassAtKReport, notes: Footnotes) -> Table:
 def _facts(tables: Sequence[PassAtKTable]) -> list[str]:
     """How many prompts and samples each file has, in one line where all have as many."""
     sizes = [_size(table) for table in tables]
-    return (
-        sizes[:1]
-        if len(set(sizes)) == 1
-        else [f"{table.name}: {size}" for table, size in zip(tables, sizes, strict=True)]
-    )
+    if len(set(sizes)) == 1:
+        return sizes[:1]
+    return [f"{table.name}: {size}" for table, size in zip(tables, sizes, strict=True)]
 
 
 def _size(table: PassAtKTable) -> str:

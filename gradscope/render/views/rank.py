@@ -61,7 +61,7 @@ def merge_same(points: Sequence[_Point]) -> list[tuple[tuple[str, ...], list[_Po
         same = [
             index
             for index, (_, shared) in enumerate(merged)
-            if (len(shared) == len(curve) and all(map(_is_same, shared, curve)))
+            if len(shared) == len(curve) and all(map(_is_same, shared, curve))
         ]
         if same:
             names, shared = merged[same[0]]
@@ -203,11 +203,9 @@ def _update_columns(updates: Sequence[FormulationUpdate]) -> list[Column]:
 def _kind_rows(kinds: Sequence[KindUpdate]) -> Selection:
     """Without kinds of zero norm; a formulation is named in its first row."""
     last = last_of(kinds)
-    contributing = [part for part in last.rows if part.norm.value != 0.0]
-    above = [None, *(part.advantage for part in contributing)]
-    return Selection(
-        [(part, part.advantage != name) for part, name in zip(contributing, above, strict=False)], last.facts
-    )
+    active = [part for part in last.rows if part.norm.value != 0.0]
+    above = [None, *(part.advantage for part in active)]
+    return Selection([(part, part.advantage != name) for part, name in zip(active, above, strict=False)], last.facts)
 
 
 def _kind_columns(kinds: Sequence[KindUpdate]) -> list[Column]:

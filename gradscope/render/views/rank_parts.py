@@ -76,10 +76,7 @@ def _sparsity_rows(sparsities: Sequence[GradientSparsity]) -> Selection:
     for sparsity in sparsities:
         courses.setdefault(sparsity.tensor, []).append(sparsity.gini.value)
     return Selection(
-        [
-            (sparsity, courses[sparsity.tensor])
-            for sparsity in (shown[-MOST_SPECTRA:] if of_tokens else shown[:MOST_SPECTRA])
-        ],
+        [(one, courses[one.tensor]) for one in (shown[-MOST_SPECTRA:] if of_tokens else shown[:MOST_SPECTRA])],
         {"step": step},
         (f"{left} more lines of sparsity are in the JSON and the CSV",) if left > 0 else (),
     )

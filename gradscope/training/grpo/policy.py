@@ -169,7 +169,7 @@ def _check(name: str, model: Any, tokenizer: Any, missing: Sequence[str]) -> Non
 # model answered itself does not count.
 #
 # The reasoning has its sampled tokens. The answer gets the tokens that the tokenizer gives it after that text;
-# where it would join the end of the reasoning and the answer into one token, that token is scored as a whole, after the
+# where it would join the end of the reasoning and the answer into one token, that token is scored entirely, after the
 # sampled tokens before it.
 ANSWER_PROBABILITY = "answer_probability"  # the reward function's name in the log
 _DECIMALS = 6  # rewards are rounded to this: differences by the arithmetic of a batch must not become an advantage
@@ -230,7 +230,7 @@ def _split_ids(
     tokenizer: Tokenizer, sampled: Sequence[int], reasoning: str, answer: str
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The sampled ids of the reasoning, and the ids that the rest of it and the answer have after them."""
-    # As many sampled tokens are kept as lie within the reasoning, and as the tokenizer, given their text and what
+    # As many sampled tokens are used as lie within the reasoning, and as the tokenizer, given their text and what
     # follows, would not join with it.
 
     def text(number: int) -> str:

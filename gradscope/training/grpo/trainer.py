@@ -39,7 +39,7 @@ from gradscope.training.tasks.task import Problem, Task, incoherence_metrics
 
 def _batch_numbers(groups: Sequence[RolloutGroup]) -> dict[str, float]:
     """TRL's metrics of rewards and lengths, by its names."""
-    # As TRL has them: the share of dead groups counts groups whatever their size, standard deviations are of the whole
+    # As TRL has them: the share of dead groups counts groups whatever their size, standard deviations are of the
     # batch, with R - 1, and without a completion that ended the lengths of ended ones are 0.
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     by_name = {name: [rollout.rewards[name] or 0.0 for rollout in rollouts] for name in rollouts[0].rewards}

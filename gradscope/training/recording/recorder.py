@@ -187,7 +187,7 @@ def _gathered_weights(trainer: Trainer, run: Path) -> Iterator[WeightsRef | None
 
 
 def _forget_after(run: Path, num_updates: int) -> None:
-    """Remove the records after a checkpoint that the trainer goes on from."""
+    """Remove the records after the checkpoint that the trainer resumes from."""
     for number in complete_checkpoints(run):
         if number > num_updates:
             shutil.rmtree(checkpoint_path(run, number))
@@ -269,7 +269,7 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
         trainer.add_callback(self)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Start the run's folder, or go back in it to the checkpoint that the trainer goes on from."""
+        """Start the run's folder, or rewind it to the checkpoint that the trainer resumes from."""
         done = state.global_step
         self._staged.clear()
         self._last_saved = _multiple(done - 1, self._weights_every)

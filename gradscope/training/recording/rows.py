@@ -80,7 +80,7 @@ def make_groups(
 ) -> tuple[RolloutGroup, ...]:
     """The R / G groups of one step, counted from 1; a prompt's id is a digest of its tokens.
 
-    Rows of all processes stand in their order, [R]; each reward function gave one reward a row, NaN where it gave
+    Rows of all processes are in their order, [R]; each reward function gave one reward a row, NaN where it gave
     nothing, [R, F], and has a weight in the scalar reward, [F].
     """
     table = rewards.double().tolist()

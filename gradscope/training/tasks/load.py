@@ -43,7 +43,7 @@ _BOXED = re.compile(r"\\boxed\s*\{([^{}]{0,200})\}")
 
 
 def _extract_answer(text: str) -> str | None:
-    r"""The final answer as it stands in a completion or a reference solution, or None where there is none.
+    r"""The text of the final answer in a completion or a reference solution, or None where there is none.
 
     >>> _extract_answer("48/2 = 24, so 48+24 = <<48+24=72>>72 clips. #### 72")
     '72'
@@ -208,7 +208,7 @@ _ROWS: dict[str, Row] = {"gsm8k": _gsm8k_row, "jsonl": _plain_row}
 # looked at, and each reading and each comparison is stopped after a second, by a signal: that works in the main thread
 # alone. Answers that it cannot read are compared as texts.
 _MAX_MATH_TEXT = 2_000  # characters from the end of a completion: its final answer is there
-_SECONDS = 1  # signals come after whole seconds
+_SECONDS = 1  # signals have a resolution of one second
 
 
 def _math_grader() -> Grader:

@@ -34,7 +34,7 @@ _RANGES: dict[Kind, tuple[int, int, int, int]] = {"plain": (1, 5, 2, 6), "mixed"
 
 _MAX_PROMPTS = 20_000
 _MAX_TRIES = 200
-"""Draws before another kind is taken: there are but a few hundred plain sums, and a large set uses them up."""
+"""Draws before another kind is used: there are but a few hundred plain sums, and a large set uses them up."""
 _HELDOUT_SHARE = 5
 _STEP = re.compile(r"([a-h])([0-9]{1,4})")
 _OPERAND = re.compile(r"[a-h]([0-9]{1,4})")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from gradscope.cli import app as whole
+from gradscope.cli import app as app_module
 from gradscope.cli.app import command as app
 from gradscope.cli.arguments.options import (
     complete_formulation,
@@ -197,5 +197,5 @@ def test_metrics_are_those_of_the_catalogue() -> None:
 )
 def test_a_shell_completes(words: str, completed: str) -> None:
     asked = {"_GRADSCOPE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
-    answer = CliRunner().invoke(whole.app, env=asked, prog_name="gradscope")
+    answer = CliRunner().invoke(app_module.app, env=asked, prog_name="gradscope")
     assert answer.stdout.split() == [completed]

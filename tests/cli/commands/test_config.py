@@ -11,8 +11,8 @@ def test_what_is_kept_is_listed_for_a_run_and_for_a_folder(
 ) -> None:
     monkeypatch.setenv("GRADSCOPE_REMEMBER", "1")
     monkeypatch.chdir(tmp_path)
-    assert cli("config", log).out.startswith(f"Nothing is kept for {log}.")
-    assert cli("config").out.startswith("Nothing is kept for runs here.")
+    assert cli("config", log).out.startswith(f"Nothing is remembered for {log}.")
+    assert cli("config").out.startswith("Nothing is remembered for runs here.")
     assert cli("degeneracy", log, "--reader", "generic", "--step-column", "step").code == 0
     line = f"log.jsonl: --reader generic, --step-column step  # {FILE}\n"
     assert cli("config", "log.jsonl").out == cli("config").out == line

@@ -105,10 +105,10 @@ def test_what_the_parser_refuses_points_at_a_page_that_opens(cli: Cli, tiny_run:
     ],
 )
 def test_what_a_hint_says_stands_in_for_what_was_typed(
-    cli: Cli, places: Callable[[str], str], typed: tuple[str, ...], written: str, remaining: int
+    cli: Cli, word_path: Callable[[str], str], typed: tuple[str, ...], written: str, remaining: int
 ) -> None:
-    """The first ``kept`` words stay, and the hint's words follow; a metric alone is required again."""
-    words = [places(word) for word in typed]
+    """The first ``remaining`` words stay, and the hint's words follow; a metric alone is required again."""
+    words = [word_path(word) for word in typed]
     result = re.search(written, refused(cli, *words))
     assert result is not None
     pasted = shlex.split(result[1])
@@ -120,15 +120,15 @@ def test_what_a_hint_says_stands_in_for_what_was_typed(
 
 
 @pytest.fixture
-def places(tiny_run: Path, samples: tuple[Path, Path], tmp_path: Path) -> Callable[[str], str]:
+def word_path(tiny_run: Path, samples: tuple[Path, Path], tmp_path: Path) -> Callable[[str], str]:
     """What the words in capitals stand for."""
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.html").write_text("<!doctype html>mine")
     for seed in (0, 1):
         write_run(tmp_path / "grid" / str(seed), seed=seed)
-    expected = {"RUN": tiny_run, "SAMPLES": samples[0], "FOLDER": tmp_path / "full", "GRID": tmp_path / "grid"}
-    expected["PAGE"] = tmp_path / "full" / "mine.html"
-    return lambda word: str(expected.get(word, word))
+    paths = {"RUN": tiny_run, "SAMPLES": samples[0], "FOLDER": tmp_path / "full", "GRID": tmp_path / "grid"}
+    paths["PAGE"] = tmp_path / "full" / "mine.html"
+    return lambda word: str(paths.get(word, word))
 
 
 @pytest.mark.parametrize(
@@ -141,9 +141,9 @@ def places(tiny_run: Path, samples: tuple[Path, Path], tmp_path: Path) -> Callab
     ],
 )
 def test_an_option_that_a_hint_names_can_be_added(
-    cli: Cli, places: Callable[[str], str], tmp_path: Path, typed: tuple[str, ...], more: tuple[str, ...]
+    cli: Cli, word_path: Callable[[str], str], tmp_path: Path, typed: tuple[str, ...], more: tuple[str, ...]
 ) -> None:
-    words = [str(tmp_path / word) if word == "new.json" else places(word) for word in typed]
+    words = [str(tmp_path / word) if word == "new.json" else word_path(word) for word in typed]
     assert all(option in refused(cli, *words) for option in more)
     assert cli(*words, *more).code == 0
 
@@ -157,9 +157,9 @@ def test_an_option_that_a_hint_names_can_be_added(
     ],
 )
 def test_what_a_hint_leaves_out_was_in_the_way(
-    cli: Cli, places: Callable[[str], str], typed: tuple[str, ...], left_out: int
+    cli: Cli, word_path: Callable[[str], str], typed: tuple[str, ...], left_out: int
 ) -> None:
-    words = [places(word) for word in typed]
+    words = [word_path(word) for word in typed]
     assert re.search("[Ll]eave", refused(cli, *words))
     remaining = [word for word in words[: len(words) - left_out] if word != "--follow"]
     assert cli(*remaining).code == 0

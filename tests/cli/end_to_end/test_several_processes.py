@@ -59,7 +59,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(tiny_run: Path, output: Path) -> dict[str, list[Done]]:
+def outputs(tiny_run: Path, output: Path) -> dict[str, list[Done]]:
     """What both processes told of each command."""
     commands = {
         "rank": ("rank", tiny_run, *RANK, "--json", "--output", output / "rank"),
@@ -75,10 +75,10 @@ def told(tiny_run: Path, output: Path) -> dict[str, list[Done]]:
 
 
 def test_rank_prints_and_writes_once_what_one_process_does(
-    cli: Cli, tiny_run: Path, told: dict[str, list[Done]], output: Path, tmp_path: Path
+    cli: Cli, tiny_run: Path, outputs: dict[str, list[Done]], output: Path, tmp_path: Path
 ) -> None:
     alone = cli("rank", tiny_run, *RANK, "--json", "--output", tmp_path / "rank")
-    (main, other) = told["rank"]
+    (main, other) = outputs["rank"]
     assert (main.code, other) == (0, (0, "", ""))
     message = [
         [line for line in err.replace(str(index), "").splitlines() if line.startswith(("read ", "note", "wrote "))]
@@ -95,8 +95,10 @@ def test_rank_prints_and_writes_once_what_one_process_does(
         np.testing.assert_allclose(values, expected, atol=5e-6 * max([*expected, 0.0]))
 
 
-def test_rows_by_hidden_state_are_what_one_process_finds(cli: Cli, tiny_run: Path, told: dict[str, list[Done]]) -> None:
-    alone, (main, other) = cli(*HIDDEN, tiny_run), told["hidden"]
+def test_rows_by_hidden_state_are_what_one_process_finds(
+    cli: Cli, tiny_run: Path, outputs: dict[str, list[Done]]
+) -> None:
+    alone, (main, other) = cli(*HIDDEN, tiny_run), outputs["hidden"]
     assert (main.code, other) == (alone.code, (alone.code, "", ""))
     assert "$ gradscope" not in main.out  # the next command would need the launcher
     texts = [text.partition("\n$ gradscope")[0].rstrip().splitlines() for text in (main.out, alone.out)]
@@ -106,9 +108,9 @@ def test_rows_by_hidden_state_are_what_one_process_finds(cli: Cli, tiny_run: Pat
 
 
 def test_claims_are_those_of_one_process_but_for_tokens_and_whole_matrices(
-    cli: Cli, tiny_run: Path, told: dict[str, list[Done]], output: Path, tmp_path: Path
+    cli: Cli, tiny_run: Path, outputs: dict[str, list[Done]], output: Path, tmp_path: Path
 ) -> None:
-    alone, (main, other) = cli(*CLAIMS, tiny_run, "--output", tmp_path), told["claims"]
+    alone, (main, other) = cli(*CLAIMS, tiny_run, "--output", tmp_path), outputs["claims"]
     assert (main.code, other) == (alone.code, (alone.code, "", ""))
     assert "$ gradscope" not in main.out
     decided, expected = map(decided_claims, (output / "claims", tmp_path))
@@ -117,8 +119,8 @@ def test_claims_are_those_of_one_process_but_for_tokens_and_whole_matrices(
     assert len(decided) > 2
 
 
-def test_held_out_prompts_are_what_one_process_finds(cli: Cli, tiny_run: Path, told: dict[str, list[Done]]) -> None:
-    alone, (main, other) = cli(*HELDOUT, tiny_run, "--heldout", tiny_run), told["heldout"]
+def test_held_out_prompts_are_what_one_process_finds(cli: Cli, tiny_run: Path, outputs: dict[str, list[Done]]) -> None:
+    alone, (main, other) = cli(*HELDOUT, tiny_run, "--heldout", tiny_run), outputs["heldout"]
     assert (main.code, other) == (0, (0, "", ""))
     first, two = (json.loads(text)["result"] for text in (alone.out, main.out))
     assert first["heldout_notes"] == two["heldout_notes"] != []
@@ -127,8 +129,8 @@ def test_held_out_prompts_are_what_one_process_finds(cli: Cli, tiny_run: Path, t
     assert len(results) > 1
 
 
-def test_a_report_is_written_once(told: dict[str, list[Done]], output: Path) -> None:
-    (main, other) = told["report"]
+def test_a_report_is_written_once(outputs: dict[str, list[Done]], output: Path) -> None:
+    (main, other) = outputs["report"]
     assert (main.code, other) == (0, (0, "", ""))
     assert [path.name for path in (output / "report").iterdir()] == ["report.html"]
     assert "2 share this model" in (output / "report" / "report.html").read_text()  # rows of tokens

@@ -105,7 +105,7 @@ def test_quiet_says_errors_only(cli: Cli, log: Path) -> None:
 def test_of_several_processes_the_main_one_prints(
     rank: str, prints: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(machine, "_reports_outcome", [])
+    monkeypatch.setattr(machine, "_reports", [])
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", rank)
     say("note: a")

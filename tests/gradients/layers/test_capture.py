@@ -22,8 +22,8 @@ class GatedNorm(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(4))
 
-    def forward(self, given, gate):
-        return given * gate * self.weight
+    def forward(self, hidden, gate):
+        return hidden * gate * self.weight
 
 
 class Toy(nn.Module):
@@ -32,8 +32,8 @@ class Toy(nn.Module):
         self.norm = GatedNorm()
         self.head = nn.Linear(4, 3)
 
-    def forward(self, given):
-        return self.head(self.norm(given, given.sigmoid()))
+    def forward(self, ids):
+        return self.head(self.norm(ids, ids.sigmoid()))
 
 
 SEQUENCE = TokenSequence(

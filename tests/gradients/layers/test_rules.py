@@ -35,8 +35,8 @@ def fits(module, inputs, returned, *, num_rows, length):
 
 
 class Doubled(nn.Linear):
-    def forward(self, given):
-        return 2 * super().forward(given)
+    def forward(self, hidden):
+        return 2 * super().forward(hidden)
 
 
 class OddNorm(nn.Module):
@@ -46,15 +46,15 @@ class OddNorm(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.full((4,), 1.5))
 
-    def forward(self, given):
-        return given * self.weight**2
+    def forward(self, hidden):
+        return hidden * self.weight**2
 
 
 class OffsetNorm(OddNorm):
     """Gemma's way: the weight is an offset from one."""
 
-    def forward(self, given):
-        return given * (1 + self.weight)
+    def forward(self, hidden):
+        return hidden * (1 + self.weight)
 
 
 class Shifted(nn.Embedding):

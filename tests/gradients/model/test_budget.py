@@ -166,10 +166,10 @@ def limit_kept(monkeypatch, most: int) -> None:
     """Let passes fail that keep the activations of more tokens than this."""
     full = stream.capture_batch
 
-    def refuse(model, plan, batch, capture, *arguments):
+    def refuse(prepared, batch, capture, *arguments):
         if not capture.recompute and batch.input_ids.numel() > most:
             raise ERRORS[0]
-        return full(model, plan, batch, capture, *arguments)
+        return full(prepared, batch, capture, *arguments)
 
     monkeypatch.setattr(stream, "capture_batch", refuse)
 

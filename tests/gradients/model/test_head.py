@@ -197,7 +197,7 @@ def head_of(kind: str, *, bias: bool, dtype: torch.dtype = torch.float64) -> Pla
     return PlainHead(module=module, scale=scale, cap=cap, temperature=0.7)
 
 
-def whole(head: PlainHead, hidden: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def all_logits(head: PlainHead, hidden: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The same by ordinary operations on all logits."""
     logits = head.module(hidden) * head.scale
     logits = logits if head.cap is None else head.cap * torch.tanh(logits / head.cap)
@@ -205,7 +205,7 @@ def whole(head: PlainHead, hidden: torch.Tensor, ids: torch.Tensor) -> tuple[tor
     return logs[torch.arange(len(ids)), ids], -(logs.exp() * logs).sum(1)
 
 
-def given() -> tuple[torch.Tensor, torch.Tensor]:
+def hidden_and_ids() -> tuple[torch.Tensor, torch.Tensor]:
     torch.manual_seed(2)
     hidden = torch.randn(TOKENS, WIDTH, dtype=torch.float64, requires_grad=True)
     return hidden, torch.tensor([0, 28, 3, 3, 14, 7, 21])  # the first and the last of the vocabulary, and one twice
@@ -216,11 +216,11 @@ def given() -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_values_and_gradients_are_those_of_all_logits(kind, bias, width, monkeypatch):
     monkeypatch.setattr(head_module, "SLICE_BYTES", 4 * TOKENS * width)
-    head, (hidden, ids) = head_of(kind, bias=bias), given()
+    head, (hidden, ids) = head_of(kind, bias=bias), hidden_and_ids()
     targets = [hidden, *head.module.parameters()]
     first, second = torch.randn(2, TOKENS, dtype=torch.float64)
     for entropies in (False, True):
-        expected = whole(head, hidden, ids)
+        expected = all_logits(head, hidden, ids)
         result = sliced_outputs(head, hidden, ids, torch.float64, entropies=entropies)
         for single, other in zip(result, expected, strict=True):
             torch.testing.assert_close(single, other, rtol=1e-12, atol=1e-12)
@@ -231,7 +231,7 @@ def test_values_and_gradients_are_those_of_all_logits(kind, bias, width, monkeyp
 
 
 def test_an_entropy_that_was_not_asked_for_has_no_gradient():
-    head, (hidden, ids) = head_of("plain", bias=False), given()
+    head, (hidden, ids) = head_of("plain", bias=False), hidden_and_ids()
     logprobs, entropies = sliced_outputs(head, hidden, ids, torch.float64, entropies=False)
     assert (logprobs.requires_grad, entropies.requires_grad) == (True, False)
     with torch.no_grad():
@@ -256,7 +256,7 @@ def test_the_gradient_of_a_token_that_is_all_but_certain_keeps_its_digits():
 
 def test_cotangents_of_some_columns_are_those_of_the_layers_output():
     for kind in KINDS:
-        head, (hidden, ids) = head_of(kind, bias=True), given()
+        head, (hidden, ids) = head_of(kind, bias=True), hidden_and_ids()
         watched: list[head_module.HeadTokens] = []
         for parameter in head.module.parameters():
             parameter.requires_grad_(False)
@@ -268,7 +268,7 @@ def test_cotangents_of_some_columns_are_those_of_the_layers_output():
         (tokens,) = watched
         made = head.module(hidden.detach()).requires_grad_(True)
         alone = PlainHead(module=nn.Identity(), scale=head.scale, cap=head.cap, temperature=head.temperature)
-        expected = whole(alone, made, ids)
+        expected = all_logits(alone, made, ids)
         (grad,) = torch.autograd.grad(weights @ expected[0] + extra @ expected[1], made)
         torch.testing.assert_close(tokens.cotangents(head, 3, 17), grad[:, 3:17])
         rows = [part.cotangents(head, 0, VOCAB_SLICED) for part in tokens.split([3, 4])]
@@ -276,7 +276,7 @@ def test_cotangents_of_some_columns_are_those_of_the_layers_output():
 
 
 def test_a_frozen_hidden_state_gets_a_graph_for_whoever_watches():
-    head, (hidden, ids) = head_of("plain", bias=False), given()
+    head, (hidden, ids) = head_of("plain", bias=False), hidden_and_ids()
     watched = []
     outputs = sliced_outputs(
         head, hidden.detach(), ids, torch.float64, entropies=False, watch=lambda *reported: watched.append(reported)
@@ -288,7 +288,7 @@ def test_a_frozen_hidden_state_gets_a_graph_for_whoever_watches():
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_no_pass_makes_a_tensor_of_tokens_by_vocabulary(kind, monkeypatch):
     monkeypatch.setattr(head_module, "SLICE_BYTES", 4 * TOKENS * 4)
-    head, (hidden, ids) = head_of(kind, bias=True), given()
+    head, (hidden, ids) = head_of(kind, bias=True), hidden_and_ids()
     with Largest() as seen:
         outputs = sliced_outputs(head, hidden, ids, torch.float64, entropies=True)
         (outputs[0].sum() + outputs[1].sum()).backward()

@@ -136,12 +136,12 @@ def test_the_older_workers_are_told_where_one_micro_batch_is_all() -> None:
 
 
 def test_who_counts_over_the_mini_batch() -> None:
-    def told(**values: Any) -> bool | None:
+    def counts(**values: Any) -> bool | None:
         return _counts_by_mini_batch(TrainerSettings(values=values))
 
-    assert told() is None
-    assert told(verl_version="0.8.0") is told(verl_v1=True) is told(use_legacy_worker_impl="disable") is True
-    assert told(verl_version="0.7.1") is told(use_legacy_worker_impl="auto") is False
+    assert counts() is None
+    assert counts(verl_version="0.8.0") is counts(verl_v1=True) is counts(use_legacy_worker_impl="disable") is True
+    assert counts(verl_version="0.7.1") is counts(use_legacy_worker_impl="auto") is False
 
 
 def test_the_ratio_of_bypass_mode_is_to_the_sampler() -> None:

@@ -15,18 +15,18 @@ from tests.gradients.models import DAPO, measured_step, policy_of, prepared, tin
 
 
 @pytest.fixture(scope="module")
-def found():
+def gram_step():
     return measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
 
 
-def test_any_advantage_is_a_product_of_small_matrices(found):
+def test_any_advantage_is_a_product_of_small_matrices(gram_step):
     advantages = np.array([1.0, -1.0, 0.0, 2.0, 0.5, -0.5])
-    expected = np.diag(advantages) @ found.score_gram @ np.diag(advantages)
-    np.testing.assert_allclose(found.gradient_gram(advantages), expected)
-    np.testing.assert_allclose(found.gradient_gram(list(advantages)), expected)
-    np.testing.assert_allclose(found.logged_gram, found.gradient_gram(found.advantages))
-    np.testing.assert_allclose(found.policy_gram, found.logged_gram)
-    assert not found.gradient_gram(np.zeros(6)).any()
+    expected = np.diag(advantages) @ gram_step.score_gram @ np.diag(advantages)
+    np.testing.assert_allclose(gram_step.gradient_gram(advantages), expected)
+    np.testing.assert_allclose(gram_step.gradient_gram(list(advantages)), expected)
+    np.testing.assert_allclose(gram_step.logged_gram, gram_step.gradient_gram(gram_step.advantages))
+    np.testing.assert_allclose(gram_step.policy_gram, gram_step.logged_gram)
+    assert not gram_step.gradient_gram(np.zeros(6)).any()
 
 
 def test_the_kl_part_is_in_every_gradient_and_not_in_the_policy_part():
@@ -39,7 +39,7 @@ def test_the_kl_part_is_in_every_gradient_and_not_in_the_policy_part():
     assert step.frac_kl == pytest.approx(np.sqrt(step.kl_gram.sum()) / full)
 
 
-def test_without_logged_advantages_there_is_no_logged_gradient(found):
+def test_without_logged_advantages_there_is_no_logged_gradient(gram_step):
     groups = tiny_groups(1, 2)
     bare = tuple(replace(r, advantage=None, reward=None) for r in groups[0].rollouts)
     step = measured_step(tiny_policy("llama_untied_biases"), [replace(groups[0], rollouts=bare)], DAPO)
@@ -52,17 +52,17 @@ def test_without_logged_advantages_there_is_no_logged_gradient(found):
         step.gradient_gram("logged")
 
 
-def test_as_many_advantages_as_rollouts(found):
+def test_as_many_advantages_as_rollouts(gram_step):
     with pytest.raises(ValueError, match=r"expected 6 advantages, got an array of shape \(2,\)"):
-        found.gradient_gram([1.0, 2.0])
+        gram_step.gradient_gram([1.0, 2.0])
 
 
-def test_the_description_is_plain_json(found):
-    described = json.loads(json.dumps(found.describe(), allow_nan=False))
+def test_the_description_is_plain_json(gram_step):
+    described = json.loads(json.dumps(gram_step.describe(), allow_nan=False))
     assert described["engine"] == "loop"
     assert described["coverage"] == 1.0
     assert described["verification"]["passed"] is True
-    assert found.frac_kl is None
+    assert gram_step.frac_kl is None
 
 
 def test_a_step_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:

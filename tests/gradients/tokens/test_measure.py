@@ -77,8 +77,8 @@ def test_a_sample_is_a_part_of_the_whole():
 class Gained(nn.Linear):
     """A linear layer with a forward of its own, for which there is no rule."""
 
-    def forward(self, given):
-        return super().forward(given) * 1.5
+    def forward(self, hidden):
+        return super().forward(hidden) * 1.5
 
 
 def test_a_parameter_without_a_rule_goes_the_slow_way():

@@ -149,7 +149,7 @@ def test_repeated_steps_are_no_further_steps() -> None:
     assert "there are 2" in str(trend([1, 1, 2, 2], [0.0, 1.0, 0.0, 1.0]).undefined)
 
 
-def found(values: dict[int, float], step: int, chosen_from: int = 1) -> Deviation:
+def deviation_in(values: dict[int, float], step: int, chosen_from: int = 1) -> Deviation:
     deviation = deviation_of(values, step, num_chosen_from=chosen_from)
     assert isinstance(deviation, Deviation)
     return deviation
@@ -161,33 +161,33 @@ def test_it_is_the_median_absolute_deviation_of_logarithms(seed: int) -> None:
     logs = np.log(values)
     rest = logs[:-1]
     spread = 1.4826 * np.median(np.abs(rest - np.median(rest)))
-    deviation = found(dict(enumerate(values.tolist())), 30)
+    deviation = deviation_in(dict(enumerate(values.tolist())), 30)
     assert deviation.deviation == pytest.approx((logs[-1] - np.median(rest)) / spread)
     assert deviation.times == pytest.approx(values[-1] / np.median(values[:-1]))
     assert deviation.num_neighbors == 30
 
 
 def test_numbers_of_either_sign_are_taken_as_they_are() -> None:
-    deviation = found({step: float((-1) ** step * (step % 3)) for step in range(20)} | {20: 9.0}, 20)
+    deviation = deviation_in({step: float((-1) ** step * (step % 3)) for step in range(20)} | {20: 9.0}, 20)
     assert deviation.times is None
     assert deviation.deviation > 4
 
 
 def test_only_the_nearest_steps_count() -> None:
     values = {step: 100.0 + step % 3 for step in range(200)} | {step: 1.0 + step % 3 for step in range(200, 300)}
-    deviation = found(values, 299)
+    deviation = deviation_in(values, 299)
     assert deviation.num_neighbors == NUM_NEIGHBORS
     assert deviation.typical < 4
 
 
 def test_what_is_not_finite_is_no_neighbor() -> None:
     values = {step: 1.0 + step % 4 for step in range(12)} | {3: math.nan, 4: math.inf}
-    assert found(values, 11).num_neighbors == 9
+    assert deviation_in(values, 11).num_neighbors == 9
 
 
 def test_a_step_without_a_gradient_changes_nothing() -> None:
     values = {step: 1.0 + step % 4 for step in range(12)}
-    assert found(values | {12: 0.0}, 11) == found(values, 11)
+    assert deviation_in(values | {12: 0.0}, 11) == deviation_in(values, 11)
 
 
 @pytest.mark.parametrize(
@@ -209,13 +209,13 @@ def test_one_run_in_twenty_has_a_step_that_stands_out_by_chance(num_steps: int) 
     chance, alarms = np.random.default_rng(num_steps), 0
     for _ in range(200):
         values = dict(enumerate(np.exp(0.3 * chance.normal(size=num_steps)).tolist()))
-        alarms += any(found(values, step, num_steps).is_unusual for step in values)
+        alarms += any(deviation_in(values, step, num_steps).is_unusual for step in values)
     assert alarms <= 18
 
 
 def test_a_bound_for_a_step_that_was_named_is_lower_than_for_the_furthest_of_many() -> None:
     values = {step: 1.0 + step % 4 for step in range(40)}
-    assert found(values, 3).by_chance < found(values, 3, 40).by_chance
+    assert deviation_in(values, 3).by_chance < deviation_in(values, 3, 40).by_chance
 
 
 @pytest.mark.parametrize("seed", range(30))

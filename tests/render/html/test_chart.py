@@ -15,11 +15,11 @@ from gradscope.render.html.chart import (
     FULL,
     MOST_PLACES,
     Scale,
-    coordinate,
     draw_bars,
     drawing,
     legend,
     points_of,
+    rounded,
     ticks,
     widened,
     windows_of,
@@ -266,7 +266,7 @@ def test_ticks_are_inside_and_no_more_than_fit(low: float, length: float, most: 
 
 
 def test_coordinates_have_one_decimal_at_most() -> None:
-    assert [coordinate(value) for value in (12.0, 1 / 3, 0.1, 100.0)] == ["12", "0.3", "0.1", "100"]
+    assert [rounded(value) for value in (12.0, 1 / 3, 0.1, 100.0)] == ["12", "0.3", "0.1", "100"]
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=3), st.integers(2, 12))

@@ -42,7 +42,7 @@ def launched(folder: Path, *arguments: str, until: int = 0) -> tuple[int, str]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sharded_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sharded")
     code, output = launched(folder, *SETTINGS)
     assert code == 0, output
@@ -51,35 +51,35 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_sharded_run_is_read_like_any_other(whole: Path) -> None:
-    report = replay_run(whole, steps=(1, 3))
+def test_a_sharded_run_is_read_like_any_other(sharded_run: Path) -> None:
+    report = replay_run(sharded_run, steps=(1, 3))
     assert report.verdict == "match"
     assert all(step.logged["grad_norm"] > 0.001 for step in report.steps)
     assert all(step.relative_error["grad_norm"] < 1e-5 for step in report.steps)
-    assert SHARDED_NOTE in read_manifest(whole).notes
+    assert SHARDED_NOTE in read_manifest(sharded_run).notes
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("when", "num_updates"), [("before", 0), ("after", 4)])
-def test_its_held_out_samples_are_of_whole_checkpoints(whole: Path, when: str, num_updates: int) -> None:
-    policy = load_trained_policy(str(checkpoint_path(whole, num_updates)), dtype="float32", chat=False)
-    task = load_task(TrainConfig.from_json(read_manifest(whole).config))
+def test_its_held_out_samples_are_of_whole_checkpoints(sharded_run: Path, when: str, num_updates: int) -> None:
+    policy = load_trained_policy(str(checkpoint_path(sharded_run, num_updates)), dtype="float32", chat=False)
+    task = load_task(TrainConfig.from_json(read_manifest(sharded_run).config))
     reported = {"num_samples": 4, "rows_at_once": 16, "max_completion_length": 27, "temperature": 1.0, "seed": 0}
-    lines = heldout_path(whole, when).read_text().splitlines()  # type: ignore[arg-type]
+    lines = heldout_path(sharded_run, when).read_text().splitlines()  # type: ignore[arg-type]
     assert [json.loads(line)["completion"] for line in lines] == sample(policy, task.heldout, **reported)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
-def test_a_sharded_run_that_was_cut_off_goes_on_as_if_nothing_had_been(whole: Path, tmp_path: Path) -> None:
+def test_a_sharded_run_that_was_cut_off_goes_on_as_if_nothing_had_been(sharded_run: Path, tmp_path: Path) -> None:
     assert launched(tmp_path, *SETTINGS, until=3)[0] != 0
     assert (checkpoint_path(tmp_path / "run", 2) / "optimizer.bin").is_file()
     assert not checkpoint_path(tmp_path / "run", 4).exists()
     code, output = launched(tmp_path, "--resume", *SETTINGS)
     assert code == 0, output
     for step in range(1, 5):
-        assert step_path(tmp_path / "run", step).read_bytes() == step_path(whole, step).read_bytes()
+        assert step_path(tmp_path / "run", step).read_bytes() == step_path(sharded_run, step).read_bytes()
     for name in (Path("checkpoints/checkpoint-4/model.safetensors"), Path("heldout/after.jsonl")):
-        assert (tmp_path / "run" / name).read_bytes() == (whole / name).read_bytes()
+        assert (tmp_path / "run" / name).read_bytes() == (sharded_run / name).read_bytes()
     left = {path.name for path in checkpoint_path(tmp_path / "run", 2).iterdir()}
     assert not left & {"optimizer.bin", "pytorch_model_fsdp.bin", "rng_state_0.pth"}
 

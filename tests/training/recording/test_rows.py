@@ -16,7 +16,7 @@ def _spread(completions: list[Any], **_: Any) -> list[float]:
     return [float(row % 2) for row, _ in enumerate(completions)]
 
 
-def _some(completions: list[Any], **_: Any) -> list[float | None]:
+def _every_other(completions: list[Any], **_: Any) -> list[float | None]:
     return [None if row % 2 == 0 else 1.0 for row, _ in enumerate(completions)]
 
 
@@ -37,12 +37,12 @@ def test_conversations_keep_their_messages_and_the_models_name(tmp_path: Path, c
 
 @pytest.mark.slow
 def test_a_reward_that_is_none_is_missing_and_one_that_all_lack_leaves_no_reward(tmp_path: Path) -> None:
-    _, run = record(tmp_path, rewards=[short, _some], reward_weights=[1.0, 2.0], max_steps=1)
+    _, run = record(tmp_path, rewards=[short, _every_other], reward_weights=[1.0, 2.0], max_steps=1)
     rollouts = [rollout for group in read_steps(run) for rollout in group.rollouts]
     assert {row for row, rollout in enumerate(rollouts) if rollout.rewards["short"] is None} == set(range(0, 16, 3))
     assert {row for row, rollout in enumerate(rollouts) if rollout.reward is None} == {0, 6, 12}
     for rollout in rollouts:
-        first, second = rollout.rewards["short"], rollout.rewards["_some"]
+        first, second = rollout.rewards["short"], rollout.rewards["_every_other"]
         expected = None if first is None and second is None else (first or 0.0) + 2.0 * (second or 0.0)
         assert rollout.reward == (None if expected is None else pytest.approx(expected))
 
