@@ -106,35 +106,25 @@ def is_method(node: ast.AST, names: set[str]) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names
 
 
-def test_every_tensor_is_made_on_a_device_that_is_named() -> None:
-    found = {place for place, node in nodes() if is_made_on_the_cpu(node)}
-    assert found - ON_THE_CPU.keys() == set(), "name the device, take another tensor's, or say here why the CPU"
-    assert ON_THE_CPU.keys() - found == set(), "no longer so"
+def test_tensors_are_made_on_a_named_device_and_inner_loops_ask_it_for_nothing() -> None:
+    made = {where for where, node in nodes() if is_made_on_the_cpu(node)}
+    waits = {where for where, node in nodes() if where.startswith(INNER) and is_a_wait(node)}
+    assert made - ON_THE_CPU.keys() == set(), "name the device, take another tensor's, or say here why the CPU"
+    assert waits - ASKED.keys() == set(), "keep it on the device, or say here why it is waited for"
+    assert (ON_THE_CPU.keys() - made, ASKED.keys() - waits) == (set(), set()), "no longer so"
 
 
-def test_inner_loops_ask_the_device_for_nothing() -> None:
-    found = {place for place, node in nodes() if place.startswith(INNER) and is_a_wait(node)}
-    assert found - ASKED.keys() == set(), "keep it on the device, or say here why it is waited for"
-    assert ASKED.keys() - found == set(), "no longer so"
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        *("x.item()", "x.cpu()", "x.tolist()", "x.numpy()", "x.to('cpu')", "float(x.sum())", "bool(x)", "int(x.max())"),
-        *("if x.any(): pass", "y = 1 if (x > 0).all() else 2", "assert x.any()", "torch.zeros(3)", "torch.tensor([x])"),
-    ],
+NOTICED = (
+    *("x.item()", "x.cpu()", "x.tolist()", "x.numpy()", "x.to('cpu')", "float(x.sum())", "bool(x)", "int(x.max())"),
+    *("if x.any(): pass", "y = 1 if (x > 0).all() else 2", "assert x.any()", "torch.zeros(3)", "torch.tensor([x])"),
 )
-def test_what_is_looked_for_is_found(line: str) -> None:
-    assert any(is_a_wait(node) or is_made_on_the_cpu(node) for node in ast.walk(ast.parse(line)))
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        *("int(x.shape[0])", "float('inf')", "x.to(y)", "any(x for x in y)", "if x: pass"),
-        *("torch.zeros(3, device=d)", "torch.zeros_like(x)", "x.new_zeros(3)"),
-    ],
+HARMLESS = (
+    *("int(x.shape[0])", "float('inf')", "x.to(y)", "any(x for x in y)", "if x: pass"),
+    *("torch.zeros(3, device=d)", "torch.zeros_like(x)", "x.new_zeros(3)"),
 )
-def test_what_is_harmless_is_not(line: str) -> None:
-    assert not any(is_a_wait(node) or is_made_on_the_cpu(node) for node in ast.walk(ast.parse(line)))
+
+
+@pytest.mark.parametrize("line", [*NOTICED, *HARMLESS])
+def test_waits_are_noticed_and_what_is_harmless_is_not(line: str) -> None:
+    noticed = any(is_a_wait(node) or is_made_on_the_cpu(node) for node in ast.walk(ast.parse(line)))
+    assert noticed == (line in NOTICED)
