@@ -11,9 +11,9 @@ from gradscope.rollouts.store import step_files
 from gradscope.training.checkpoints import complete_checkpoints
 from gradscope.training.config import TrainConfig
 from gradscope.training.train import train
-from tests.training.conftest import SHORT
+from tests.training.conftest import HELD_OUT, SHORT
 
-LONG = {"steps": 7, "checkpoint_every": 2}
+LONG = {"steps": 7, "checkpoint_every": 2, **HELD_OUT}
 
 
 def config_for(output: Path, **settings: Any) -> TrainConfig:

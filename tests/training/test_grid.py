@@ -18,7 +18,7 @@ from tests.training.conftest import SHORT
 
 pytestmark = pytest.mark.slow  # each cell is a process that imports TRL
 
-GRID = SHORT | {"heldout_prompts": 0, "steps": 2}
+GRID = SHORT | {"steps": 2}
 
 
 def base(folder: Path, **settings: Any) -> TrainConfig:

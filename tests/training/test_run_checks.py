@@ -9,7 +9,7 @@ from gradscope.errors import OutputExistsError, UsageError
 from gradscope.rollouts.run_folder import checkpoint_path, heldout_path, read_manifest, step_path
 from gradscope.training.config import TrainConfig, read_config
 from gradscope.training.train import train
-from tests.training.conftest import SHORT
+from tests.training.conftest import HELD_OUT, SHORT
 
 MakeRun = Callable[..., Path]
 
@@ -85,7 +85,7 @@ def test_step_rewards_need_a_task_that_grades_steps(tmp_path: Path, gsm8k_file: 
 
 
 def test_manifest_repeats_the_run(short_run: MakeRun, tmp_path: Path) -> None:
-    run = short_run()
+    run = short_run(**HELD_OUT)
     manifest = read_manifest(run)
     arguments = manifest.trainer_arguments
     assert [

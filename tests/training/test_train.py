@@ -31,8 +31,8 @@ def short(output: Path, **settings: Any) -> TrainConfig:
 
 @pytest.mark.slow
 def test_force_replaces_a_run(tmp_path: Path) -> None:
-    run = train(short(tmp_path / "run", steps=2, heldout_prompts=0))
-    train(short(tmp_path / "run", steps=1, heldout_prompts=0), force=True)
+    run = train(short(tmp_path / "run", steps=2))
+    train(short(tmp_path / "run", steps=1), force=True)
     assert list(read_metrics(run)) == [1]
     assert not step_path(run, 2).exists()
 

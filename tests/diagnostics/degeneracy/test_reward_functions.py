@@ -101,31 +101,23 @@ def test_without_advantages_and_arguments_shares_are_of_reward_differences() -> 
     assert report.by_reward[0].correlation["length"].value == pytest.approx(pair)
 
 
+SUMMED = {"scale_rewards": "group", "multi_objective_aggregation": "normalize_then_sum"}
+
+
 @pytest.mark.parametrize(
-    ("advantages", "reason"),
+    ("advantages", "settings", "reason"),
     [
-        (np.zeros_like(TOTAL), "every logged advantage is 0"),
-        (np.sign(deviations(TOTAL)), "no multiple of the reward's deviations"),
+        (np.zeros_like(TOTAL), None, "every logged advantage is 0"),
+        (np.sign(deviations(TOTAL)), None, "no multiple of the reward's deviations"),
+        (None, SUMMED, "multi_objective_aggregation"),
+        (None, {"scale_rewards": "median"}, "scale_rewards = median is not known"),
     ],
 )
-def test_advantages_that_are_no_multiple_of_deviations_have_no_parts(advantages: np.ndarray, reason: str) -> None:
-    report = degeneracy_of_run(a_run(advantages, correct=CORRECT, length=LENGTH))
+def test_advantages_without_a_rule_have_no_parts(
+    advantages: np.ndarray | None, settings: dict[str, str] | None, reason: str
+) -> None:
+    report = degeneracy_of_run(a_run(advantages, settings=settings, correct=CORRECT, length=LENGTH))
     assert reason in str(report.by_reward[0].advantage_share.undefined)
-
-
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        (
-            {"scale_rewards": "group", "multi_objective_aggregation": "normalize_then_sum"},
-            "multi_objective_aggregation",
-        ),
-        ({"scale_rewards": "median"}, "scale_rewards = median is not known"),
-    ],
-)
-def test_arguments_without_a_rule_are_named(settings: dict[str, str], named: str) -> None:
-    report = degeneracy_of_run(a_run(settings=settings, correct=CORRECT, length=LENGTH))
-    assert named in str(report.by_reward[0].advantage_share.undefined)
 
 
 @pytest.mark.parametrize("scaled", [True, False])

@@ -141,30 +141,26 @@ def test_a_class_that_writes_no_text_is_not_taken(named, tmp_path):
     assert type(load_measured_policy(weights, device="cpu").model) is type(model)
 
 
+MISSING = r"{tensor}\S* has no counterpart|lacks the tensor \S*{tensor}"
+OTHER_SHAPE = "the adapter does not fit the base model .* size mismatch for .*{tensor}"
+
+
 @pytest.mark.parametrize(
-    ("kind", "tensor"),
+    ("kind", "tensor", "instead", "message"),
     [
-        ("dora, embedding", "lora_magnitude_vector"),
-        ("dora, embedding", "lora_embedding_A"),
-        ("saved norms", "q_norm"),
-        ("bias all", "q_proj.base_layer.bias"),
+        ("dora, embedding", "lora_magnitude_vector", None, MISSING),
+        ("dora, embedding", "lora_embedding_A", None, MISSING),
+        ("saved norms", "q_norm", None, MISSING),
+        ("bias all", "q_proj.base_layer.bias", None, MISSING),
+        ("dora, embedding", "lora_magnitude_vector", torch.zeros(2), OTHER_SHAPE),
+        ("dora, embedding", "lora_embedding_B", torch.zeros(2), OTHER_SHAPE),
+        ("saved norms", "q_norm", torch.zeros(2), OTHER_SHAPE),
     ],
 )
-def test_a_missing_tensor_is_named(kind, tensor, tmp_path):
+def test_a_tensor_that_is_missing_or_of_another_shape_is_named(kind, tensor, instead, message, tmp_path):
     _, weights = saved(kind, tmp_path)
-    change(weights, tensor, None)
-    with pytest.raises(InputError, match=rf"{tensor}\S* has no counterpart|lacks the tensor \S*{tensor}"):
-        load_measured_policy(weights, device="cpu")
-
-
-@pytest.mark.parametrize(
-    ("kind", "tensor"),
-    [("dora, embedding", "lora_magnitude_vector"), ("dora, embedding", "lora_embedding_B"), ("saved norms", "q_norm")],
-)
-def test_a_wrong_shape_is_named(kind, tensor, tmp_path):
-    _, weights = saved(kind, tmp_path)
-    change(weights, tensor, torch.zeros(2))
-    with pytest.raises(InputError, match=f"the adapter does not fit the base model .* size mismatch for .*{tensor}"):
+    change(weights, tensor, instead)
+    with pytest.raises(InputError, match=message.format(tensor=tensor)):
         load_measured_policy(weights, device="cpu")
 
 

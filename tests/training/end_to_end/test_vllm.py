@@ -67,9 +67,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def short(output: Path, **settings: Any) -> TrainConfig:
-    return TrainConfig.from_json(
-        SHORT | {"checkpoint_every": 1, "heldout_prompts": 0, "output": str(output)} | settings
-    )
+    return TrainConfig.from_json(SHORT | {"checkpoint_every": 1, "output": str(output)} | settings)
 
 
 @pytest.mark.usefixtures("installed")

@@ -26,7 +26,7 @@ from gradscope.training.tasks.load import load_task
 from gradscope.training.tasks.running_sums import ANSWER_MARK, grade_answer, grade_steps
 from gradscope.training.tasks.task import AnswerMark, Problem, incoherence_sentence
 from gradscope.training.train import train
-from tests.training.conftest import SHORT, build_tokenizer, save_model
+from tests.training.conftest import HELD_OUT, SHORT, build_tokenizer, save_model
 
 HELLO = Problem(prompt_id="hello", prompt="How many?", answer="5")
 
@@ -259,7 +259,7 @@ def test_recorded_rewards_are_those_of_the_weights_before_the_step(
 
 
 def test_everything_of_such_a_run_is_reproduced(short_run: MakeRun) -> None:
-    run = short_run(**DENSE)
+    run = short_run(**DENSE, **HELD_OUT)
     manifest = read_manifest(run)
     assert manifest.trainer_arguments["reward_weights"] == [0.0, 1.0]
     assert manifest.config["reward"] == "answer_probability"
@@ -285,8 +285,8 @@ def test_the_first_rollouts_are_those_of_the_outcome(short_run: MakeRun) -> None
 
 @pytest.mark.slow
 def test_a_task_from_a_file(tmp_path: Path, gsm8k_file: Path, chat_model: Path) -> None:
-    settings = {"task": "gsm8k", "data": str(gsm8k_file), "model": str(chat_model), "heldout_prompts": 2}
-    settings |= {"train_prompts": None, "num_prompts": 2, "steps": 1, "max_completion_length": 8}
+    settings = {"task": "gsm8k", "data": str(gsm8k_file), "model": str(chat_model), **HELD_OUT}
+    settings |= {"heldout_prompts": 2, "train_prompts": None, "num_prompts": 2, "steps": 1, "max_completion_length": 8}
     run = train(short(tmp_path / "run", **settings))
     assert all(0.0 <= (rollout.reward or 0.0) <= 1.0 for group in read_steps(run) for rollout in group.rollouts)
     assert "num_rewarded" not in read_metrics(run)[1]
@@ -295,7 +295,7 @@ def test_a_task_from_a_file(tmp_path: Path, gsm8k_file: Path, chat_model: Path) 
 
 @pytest.mark.slow
 def test_the_answer_must_fit_the_models_positions(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"steps": 1, "heldout_prompts": 0}
+    settings: dict[str, Any] = {"steps": 1}
     problems = load_task(short(tmp_path, **settings)).train
     answer = 1 + max(len(problem.answer) for problem in problems) + 1  # the mark, digits, the end
     room = 64 - max(len(problem.prompt) for problem in problems) - answer
@@ -342,7 +342,7 @@ def test_a_model_with_another_cache_samples_without_it(monkeypatch: pytest.Monke
 
 
 def test_heldout_samples_before_and_after(short_run: MakeRun) -> None:
-    run = short_run()
+    run = short_run(**HELD_OUT)
     for when in ("before", "after"):
         rows = [json.loads(line) for line in heldout_path(run, when).read_text().splitlines()]  # type: ignore[arg-type]
         assert len(rows) == 16
@@ -353,9 +353,9 @@ def test_heldout_samples_before_and_after(short_run: MakeRun) -> None:
 
 
 def test_heldout_sampling_does_not_touch_the_training(short_run: MakeRun) -> None:
-    run = short_run(heldout_prompts=0)
+    run = short_run()
     assert not heldout_path(run, "before").exists()
-    assert step_path(run, 3).read_bytes() == step_path(short_run(), 3).read_bytes()
+    assert step_path(run, 3).read_bytes() == step_path(short_run(**HELD_OUT), 3).read_bytes()
 
 
 def test_rewards_are_the_graders(short_run: MakeRun) -> None:

@@ -19,20 +19,25 @@ def test_arguments_stand_bare_or_under_args(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("read", "content", "message"),
     [
-        (None, "is not readable JSON"),
-        ("{", "is not readable JSON"),
-        ("[]", "is not a JSON object of arguments"),
-        ('{"args": 1}', "is not a JSON object of arguments"),
+        (read_trainer_settings, None, "is not readable JSON"),
+        (read_trainer_settings, "{", "is not readable JSON"),
+        (read_trainer_settings, "[]", "is not a JSON object of arguments"),
+        (read_trainer_settings, '{"args": 1}', "is not a JSON object of arguments"),
+        (read_side_ids, None, r"There is no file .*a\.jsonl"),
+        (read_side_ids, '{"step": 1, "row": 0}\n', r"a\.jsonl:1 does not hold step, row and completion_ids"),
+        (read_side_ids, '{"step": 1, "row": 0, "completion_ids": ["a"]}\n', r"a\.jsonl:1 does not hold"),
+        (read_side_ids, '{"step": null, "row": 0, "completion_ids": [1]}\n', r"a\.jsonl:1 does not hold"),
+        (read_side_ids, "oops\n", r"Rows that cannot be used: 1; first .*a\.jsonl:1: the line is not JSON"),
     ],
 )
-def test_unusable_arguments_say_why(tmp_path: Path, content: str | None, message: str) -> None:
-    path = tmp_path / "RUN.json"
+def test_unusable_arguments_and_ids_say_why(tmp_path: Path, read: Any, content: str | None, message: str) -> None:
+    path = tmp_path / "a.jsonl"
     if content is not None:
         path.write_text(content)
     with pytest.raises(InputError, match=message):
-        read_trainer_settings(path)
+        read(path)
 
 
 def test_side_ids(tmp_path: Path) -> None:
@@ -40,24 +45,6 @@ def test_side_ids(tmp_path: Path) -> None:
     path.write_text('{"step": 1, "row": 0, "completion_ids": [3, 4]}\n{"step": 1, "row": 1, "completion_ids": []}\n')
     assert read_side_ids(path) == {(1, 0): (3, 4), (1, 1): ()}
     assert read_side_ids(None) == {}
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, r"There is no file .*ids\.jsonl"),
-        ('{"step": 1, "row": 0}\n', r"ids\.jsonl:1 does not hold step, row and completion_ids"),
-        ('{"step": 1, "row": 0, "completion_ids": ["a"]}\n', r"ids\.jsonl:1 does not hold"),
-        ('{"step": null, "row": 0, "completion_ids": [1]}\n', r"ids\.jsonl:1 does not hold"),
-        ("oops\n", r"Rows that cannot be used: 1; first .*ids\.jsonl:1: the line is not JSON"),
-    ],
-)
-def test_unusable_side_ids_say_why(tmp_path: Path, content: str | None, message: str) -> None:
-    path = tmp_path / "ids.jsonl"
-    if content is not None:
-        path.write_text(content)
-    with pytest.raises(InputError, match=message):
-        read_side_ids(path)
 
 
 @pytest.mark.parametrize(

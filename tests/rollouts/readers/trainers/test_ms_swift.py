@@ -37,18 +37,20 @@ def test_given_weights_make_the_reward(tmp_path: Path) -> None:
     assert rewards_of(run)["10:0"] == (1.5, 0.5)
 
 
-def test_given_weights_of_another_number_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ("1.0", r"gives reward_weights \[1\.0\]; the log has 2 reward functions"),
+        *(
+            (f"1.0, {one}", r"reward_weights is .\[1\.0, ")
+            for one in ("NaN", "Infinity", "1" + "0" * 400, '"1"', "null")
+        ),
+    ],
+)
+def test_given_weights_that_cannot_be_are_refused(tmp_path: Path, weights: str, message: str) -> None:
     settings = tmp_path / "args.json"
-    settings.write_text(json.dumps({"reward_weights": [1.0]}))
-    with pytest.raises(InputError, match=r"gives reward_weights \[1\.0\]; the log has 2 reward functions"):
-        read_run(LOG, ReadOptions(trainer_args=settings))
-
-
-@pytest.mark.parametrize("weight", ["NaN", "Infinity", "1" + "0" * 400, '"1"', "null"])
-def test_given_weights_that_are_no_finite_numbers_are_refused(tmp_path: Path, weight: str) -> None:
-    settings = tmp_path / "args.json"
-    settings.write_text(f'{{"reward_weights": [1.0, {weight}]}}')
-    with pytest.raises(InputError, match=r"reward_weights is .\[1\.0, "):
+    settings.write_text(f'{{"reward_weights": [{weights}]}}')
+    with pytest.raises(InputError, match=message):
         read_run(LOG, ReadOptions(trainer_args=settings))
 
 
