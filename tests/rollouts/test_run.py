@@ -37,13 +37,13 @@ def test_steps_are_those_that_have_rollouts_in_order() -> None:
 
 
 def test_groups_of_a_step_keep_the_order_of_the_log() -> None:
-    assert [found.group_id for found in RUN.groups_at(3)] == ["3:a", "3:b"]
+    assert [group.group_id for group in RUN.groups_at(3)] == ["3:a", "3:b"]
     assert RUN.groups_at(2) == ()
 
 
 def test_steps_come_one_by_one_with_their_groups() -> None:
-    found = [(step, [group.group_id for group in groups]) for step, groups in RUN.by_step()]
-    assert found == [(1, ["1:a"]), (3, ["3:a", "3:b"])]
+    steps = [(step, [group.group_id for group in groups]) for step, groups in RUN.by_step()]
+    assert steps == [(1, ["1:a"]), (3, ["3:a", "3:b"])]
 
 
 def test_groups_on_disk_are_read_a_step_at_a_time() -> None:

@@ -133,15 +133,15 @@ def write_model(folder: Path, *, adapter: bool = False) -> Path:
     return folder
 
 
-def test_models_inside_checkpoints_are_found_and_the_others_say_what_to_run(tmp_path: Path) -> None:
+def test_models_inside_checkpoints_are_listed_and_other_checkpoints_say_what_to_run(tmp_path: Path) -> None:
     write_model(tmp_path / "step_2" / "weights" / "merged")
     write_model(tmp_path / "step_1")
     (tmp_path / "step_3" / "hf").mkdir(parents=True)
     (tmp_path / "step_3" / "hf" / "config.json").write_text("{}")
     (tmp_path / "step_3" / "hf" / "tokenizer.json").write_text("{}")
-    found = saved_weights(ReadRequest(path=tmp_path), LAYOUT, [tmp_path])
-    assert [(weights.num_updates, weights.path.name) for weights in found.weights] == [(1, "step_1"), (2, "merged")]
-    assert {number: (reason.cause, reason.advice) for number, reason in found.unmerged.items()} == {
+    saved = saved_weights(ReadRequest(path=tmp_path), LAYOUT, [tmp_path])
+    assert [(weights.num_updates, weights.path.name) for weights in saved.weights] == [(1, "step_1"), (2, "merged")]
+    assert {number: (reason.cause, reason.advice) for number, reason in saved.unmerged.items()} == {
         3: ("weights_unmerged", "Merge step_3.")
     }
 

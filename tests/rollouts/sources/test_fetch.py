@@ -127,8 +127,8 @@ def test_a_file_that_vanishes_between_listing_and_looking_is_not_there(
 LOGS = REPOSITORY / "fixtures" / "logs"
 
 
-def put(memory: Any, name: str, place: str) -> None:
-    memory.put(str(LOGS / name), place, recursive=True)
+def put(memory: Any, name: str, target: str) -> None:
+    memory.put(str(LOGS / name), target, recursive=True)
 
 
 def test_a_run_says_where_it_lies_and_where_each_row_was(memory: Any, cache: Path) -> None:
@@ -156,12 +156,12 @@ def test_each_format_is_read_from_elsewhere_as_from_here(memory: Any, name: str)
 
 def test_a_document_has_the_digests_of_the_copies(memory: Any) -> None:
     put(memory, "trl/", "/logs/trl")
-    there, here = (
+    remote, local = (
         build_document("x", {}, files=read_run(path).source.files, definitions={})["inputs"]
         for path in ("memory://logs/trl", LOGS / "trl")
     )
-    assert [one["path"] for one in there] == [one["path"].replace(str(LOGS), "memory://logs") for one in here]
-    assert [one["sha256"] for one in there] == [one["sha256"] for one in here]
+    assert [file["path"] for file in remote] == [file["path"].replace(str(LOGS), "memory://logs") for file in local]
+    assert [file["sha256"] for file in remote] == [file["sha256"] for file in local]
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_a_run_further_down_is_named_by_its_url(memory: Any) -> None:
     assert caught.value.hint == "Name it: memory://logs/trl"
 
 
-def test_runs_below_a_url_are_found(memory: Any) -> None:
+def test_runs_below_a_url_are_listed(memory: Any) -> None:
     put(memory, "trl/", "/logs/a")
     put(memory, "trl/", "/logs/b")
     assert [run.name for run in runs_below("memory://logs")] == ["a", "b"]

@@ -23,7 +23,7 @@ from gradscope.rollouts.sources.urls import explained, explaining, glob_start, i
         (Path("s3://bucket"), None),
     ],
 )
-def test_a_url_is_told_from_a_path(name: str | Path, scheme: str | None) -> None:
+def test_a_url_is_distinguished_from_a_path(name: str | Path, scheme: str | None) -> None:
     assert scheme_of(name) == scheme
 
 
@@ -124,7 +124,7 @@ def test_an_error_of_a_library_becomes_a_sentence_without_secrets(
     assert caught.value.__cause__ is None
 
 
-def test_a_missing_package_is_told_apart() -> None:
+def test_a_missing_package_has_an_error_of_its_own() -> None:
     assert isinstance(explained(ImportError(), "s3://b"), MissingDependencyError)
 
 
