@@ -88,12 +88,12 @@ class MetricsLog(WatchedLog):
         if reason not in (BLANK, CUT_OFF):
             self._last = f"{location}: {reason}"
 
-    def met(self) -> None:
-        """Called when a row was read."""
+    def row_read(self) -> None:
+        """Forget the last bad row: a good one was read after it."""
         self._last = ""
 
-    def judged(self, piece: Piece, bad: Counts) -> None:
-        """Called with the rows of a piece whose step is no step."""
+    def add_bad_steps(self, piece: Piece, bad: Counts) -> None:
+        """Set aside the rows of a piece whose step is no step."""
         if not len(bad):
             return
         reason, last = "the step is not a whole number", self._last
@@ -101,8 +101,8 @@ class MetricsLog(WatchedLog):
         ends_so = bad[-1] == len(piece.numbers) - 1
         self._last = last or (f"{piece.location(bad[-1])}: {reason}" if ends_so else "")
 
-    def ended(self) -> None:
-        """Called when a file was read to its end."""
+    def file_ended(self) -> None:
+        """Report a bad row that was the last one of its file."""
         if self._last:
             message = f"{self._last}; it is the file's last row, so the run may go on beyond what was read."
             self.lose(InputError(message, hint="Copy the file again."))
@@ -129,7 +129,7 @@ class MetricFile:
         size = _FEW
         for row in self._rows(aside):
             if not isinstance(row, Piece):
-                aside.met()
+                aside.row_read()
                 waiting.append(row if isinstance(row, MetricRow) else MetricRow(*row))
             if isinstance(row, Piece) or len(waiting) == size:
                 yield from _pieces(waiting)
@@ -271,7 +271,7 @@ def _set_aside(file: Path, aside: MetricsLog, odd: Iterable[OddRow], num_lines: 
                 if num_rows:
                     aside.add(str(row.row), f"{file}:{number}", num_rows)
         if not is_behind and end >= 0:
-            aside.met()
+            aside.row_read()
 
 
 def _table(file: Path, aside: MetricsLog) -> Rows:

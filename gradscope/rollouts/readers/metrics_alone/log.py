@@ -74,8 +74,8 @@ def read_metrics_log(request: ReadRequest) -> Run:
     for kind in kinds:
         _, keys = _first_rows(kind, options.columns.step)
         for piece in kind.pieces(aside):
-            aside.judged(piece, rows.add(piece, keys))
-        aside.ended()
+            aside.add_bad_steps(piece, rows.add(piece, keys))
+        aside.file_ended()
     runs = rows.runs()
     chosen = _chosen(runs, path, options.metric_run)
     logged = chosen.metrics()
