@@ -21,17 +21,14 @@ def settings(**values: object) -> TrainerSettings:
 GROUPS = [group({"right": 1.0, "tidy": 0.5}, {"right": 0.0, "tidy": None}), group({"right": 1.0})]
 
 
-def test_each_function_is_a_column() -> None:
+def test_each_function_is_a_column_with_the_trainers_weight() -> None:
     rewards = function_rewards(GROUPS, settings())
     assert rewards is not None
     np.testing.assert_array_equal(rewards.table, [[1.0, 0.5], [0.0, np.nan], [1.0, np.nan]])
     assert rewards.weights.tolist() == [1.0, 1.0]
-
-
-def test_weights_are_the_trainers() -> None:
-    rewards = function_rewards(GROUPS, settings(reward_weights=[2, 0.5]))
-    assert rewards is not None
-    assert rewards.weights.tolist() == [2.0, 0.5]
+    weighted = function_rewards(GROUPS, settings(reward_weights=[2, 0.5]))
+    assert weighted is not None
+    assert weighted.weights.tolist() == [2.0, 0.5]
 
 
 @pytest.mark.parametrize(

@@ -36,15 +36,11 @@ MANIFEST = RunManifest(
 )
 
 
-def test_a_manifest_comes_back_as_written(tmp_path: Path) -> None:
-    write_manifest(tmp_path / "run", MANIFEST)
-    assert read_manifest(tmp_path / "run") == MANIFEST
-    with pytest.raises(OutputExistsError, match="already exists"):
-        write_manifest(tmp_path / "run", MANIFEST)
-
-
-def test_a_key_of_the_future_is_left_out(tmp_path: Path) -> None:
+def test_a_manifest_comes_back_as_written_without_keys_of_the_future(tmp_path: Path) -> None:
     write_manifest(tmp_path, MANIFEST)
+    assert read_manifest(tmp_path) == MANIFEST
+    with pytest.raises(OutputExistsError, match="already exists"):
+        write_manifest(tmp_path, MANIFEST)
     document = json.loads(manifest_path(tmp_path).read_text())
     manifest_path(tmp_path).write_text(json.dumps(document | {"new": 1}))
     assert read_manifest(tmp_path) == MANIFEST

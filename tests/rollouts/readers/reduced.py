@@ -170,8 +170,7 @@ def _shown(groups: Sequence[RolloutGroup]) -> list[str]:
     """All of groups but the order of reward functions, as text: a log-probability may be NaN."""
     sorted_groups = (
         replace(
-            group,
-            rollouts=tuple(replace(old, rewards=dict(sorted(old.rewards.items()))) for old in group.rollouts),
+            group, rollouts=tuple(replace(old, rewards=dict(sorted(old.rewards.items()))) for old in group.rollouts)
         )
         for group in groups
     )

@@ -34,11 +34,8 @@ def test_the_first_readable_file_counts_and_what_is_given_wins(tmp_path: Path) -
     settings = trainer_settings(request, "some", files)
     assert dict(settings.values) == {"actor.n": 5, "actor.m": 3, "trainer": "some"}
     assert settings.origin == f"{tmp_path / 'config.yaml'} and {tmp_path / 'given.toml'}"
-
-
-def test_without_any_file_only_the_trainer_is_known(tmp_path: Path) -> None:
-    settings = trainer_settings(ReadRequest(path=tmp_path), "some", [])
-    assert (dict(settings.values), settings.origin) == ({"trainer": "some"}, None)
+    bare = trainer_settings(ReadRequest(path=tmp_path), "some", [])
+    assert (dict(bare.values), bare.origin) == ({"trainer": "some"}, None)
 
 
 def test_lines_of_one_step_are_joined_under_common_names(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.errors import GradscopeError, InputError, MissingDependencyError
-from gradscope.rollouts.sources.urls import explained, explaining, glob_start, is_web, scheme_of, shown, shown_url
+from gradscope.errors import GradscopeError, InputError
+from gradscope.rollouts.sources.urls import explaining, glob_start, is_web, scheme_of, shown, shown_url
 
 
 @pytest.mark.parametrize(
@@ -122,10 +122,6 @@ def test_an_error_of_a_library_becomes_a_sentence_without_secrets(
     assert "secret" not in text
     assert "abc" not in text
     assert caught.value.__cause__ is None
-
-
-def test_a_missing_package_has_an_error_of_its_own() -> None:
-    assert isinstance(explained(ImportError(), "s3://b"), MissingDependencyError)
 
 
 def test_an_error_of_our_own_stays_as_it_is() -> None:

@@ -305,14 +305,7 @@ def _records(
                             hint=raise_limits(file),
                         )
                     yield from _expand(
-                        part,
-                        samples,
-                        location,
-                        step,
-                        columns,
-                        quarantine,
-                        identities,
-                        by_reward=request.rewards_only,
+                        part, samples, location, step, columns, quarantine, identities, by_reward=request.rewards_only
                     )
                 elif samples is not None:
                     lines.add(samples, location)

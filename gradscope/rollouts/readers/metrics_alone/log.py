@@ -26,19 +26,9 @@ NAME = "metrics"
 LOOKS_FOR = "metrics by step (trainer_state.json, JSONL, CSV, consoles, TensorBoard, trackio)"
 
 _SLIMES = ("rollout/step", "train/step")  # each row of slime's has one of them
-_OF_ROLLOUTS = frozenset(
-    (
-        "prompt",
-        "prompts",
-        "completion",
-        "completions",
-        "response",
-        "responses",
-        "output",
-        "messages",
-        "question",
-        "text",
-    )
+_OF_ROLLOUTS = (
+    *("prompt", "prompts", "completion", "completions", "response", "responses"),
+    *("output", "messages", "question", "text"),
 )
 """Columns that hold text where a row is a rollout."""
 _NUM_PEEKED = 200

@@ -392,11 +392,7 @@ def cut_conversation(value: Any) -> Conversation:
     messages = parse_messages(value) or ()
     start = _start(messages)
     before = tuple({key: cell for key, cell in message.items() if key != "trainable"} for message in messages[:start])
-    return Conversation(
-        prompt=_contents(before),
-        messages=before or None,
-        completion=_contents(messages[start:]),
-    )
+    return Conversation(prompt=_contents(before), messages=before or None, completion=_contents(messages[start:]))
 
 
 def completion_of(value: Any) -> str:

@@ -340,11 +340,7 @@ def read_parquet_rows(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
 
 def _batches(
-    path: Path,
-    file: pq.ParquetFile,
-    columns: list[str] | None = None,
-    size: int = _BATCH,
-    texts: Collection[str] = (),
+    path: Path, file: pq.ParquetFile, columns: list[str] | None = None, size: int = _BATCH, texts: Collection[str] = ()
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a file, a few at a time.
 

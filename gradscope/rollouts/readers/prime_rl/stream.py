@@ -91,11 +91,7 @@ def stream_layout(annotations: Annotations, *, is_whole: bool) -> EpisodeLayout:
         )
 
     return EpisodeLayout(
-        names=names_by_agent,
-        take=take,
-        is_left_out=attrgetter("evaluates"),
-        is_whole=is_whole,
-        noted=noted,
+        names=names_by_agent, take=take, is_left_out=attrgetter("evaluates"), is_whole=is_whole, noted=noted
     )
 
 

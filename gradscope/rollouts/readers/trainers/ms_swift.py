@@ -46,13 +46,7 @@ from gradscope.rollouts.readers.reduction.lines import Span
 from gradscope.rollouts.readers.reduction.log import FileRow, read_back
 from gradscope.rollouts.readers.reduction.spans import StepSpans
 from gradscope.rollouts.readers.trl.files import RowPrompts, text_id
-from gradscope.rollouts.readers.trl.groups import (
-    Block,
-    group_size,
-    groups_with_rows,
-    scalar_rewards,
-    table_of_blocks,
-)
+from gradscope.rollouts.readers.trl.groups import Block, group_size, groups_with_rows, scalar_rewards, table_of_blocks
 from gradscope.rollouts.run import Run, TrainerSettings
 
 _KEYS = ("step", "prompt", "completion", "advantages")  # the lists that every line has
@@ -238,8 +232,5 @@ def _set_aside(batch: Block, quarantine: QuarantineLog) -> None:
 
 
 FORMAT = Format(
-    name="ms-swift",
-    looks_for="completions.jsonl with a list a column (ms-swift)",
-    recognizes=_recognizes,
-    read=_read,
+    name="ms-swift", looks_for="completions.jsonl with a list a column (ms-swift)", recognizes=_recognizes, read=_read
 )
