@@ -60,12 +60,12 @@ def read_metrics_log(request: ReadRequest) -> Run:
         raise InputError(message, hint=f"Name one: {names[0]}")
     files = groups[0]
     kinds = [kind for kind in map(opened, files) if kind is not None]
-    aside, rows = MetricsLog(request.progress, files), RunRows()
+    quarantine, rows = MetricsLog(request.progress, files), RunRows()
     for kind in kinds:
         _, keys = _first_rows(kind, options.columns.step)
-        for piece in kind.pieces(aside):
-            aside.add_bad_steps(piece, rows.add(piece, keys))
-        aside.file_ended()
+        for piece in kind.pieces(quarantine):
+            quarantine.add_bad_steps(piece, rows.add(piece, keys))
+        quarantine.file_ended()
     runs = rows.runs()
     chosen = _chosen(runs, path, options.metric_run)
     logged = chosen.metrics()
@@ -86,7 +86,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
         num_rows=chosen.num_rows,
         inferred=(*naming.sentences, *sentences, *chosen.sentences, *impossible),
         missing=(switch_on(logged.columns),),
-        quarantined=aside.result(),
+        quarantined=quarantine.result(),
     )
     return Run(path=path, source=source, groups=(), metrics=metrics)
 

@@ -112,8 +112,8 @@ def _read(request: ReadRequest) -> Run:
 
     def groups_of(rows: Iterable[FileRow], step: int | None) -> Sequence[RolloutGroup]:
         of_step: dict[int, list[Mapping[str, Any]]] = {}
-        nobody = QuarantineLog().of_lines()
-        for line in (line for file, (location, row) in rows for line in _lines_in(location, row, nobody)):
+        discarded = QuarantineLog().of_lines()
+        for line in (line for file, (location, row) in rows for line in _lines_in(location, row, discarded)):
             if (line.location, line.step) in counted_lines and step in (None, line.step):
                 cells = (
                     dict(zip(line.columns, of_row, strict=True)) for of_row in zip(*line.columns.values(), strict=True)

@@ -47,10 +47,10 @@ def test_what_trainers_call_the_same(numbers: dict[str, float], name: str, value
 def test_a_share_that_is_none_counts_as_nan() -> None:
     shares = dict(enumerate((0.5, -0.5, 1 + 1e-9, math.nan, math.inf)))
     metrics = {step: {"frac_all_fail": share, "reward": share} for step, share in shares.items()} | {5: {}}
-    shares, sentences = without_impossible_shares(StepMetrics.of(metrics))
+    judged, sentences = without_impossible_shares(StepMetrics.of(metrics))
     assert sentences == ("frac_all_fail is no share at 2 of 6 steps (-0.5 at step 1): that counts as NaN.",)
-    assert str([shares[step]["frac_all_fail"] for step in shares]) == "[0.5, nan, 1.0, nan, nan]"
-    assert str([shares[step]["reward"] for step in shares]) == str(list(shares.values()))
+    assert str([judged[step]["frac_all_fail"] for step in shares]) == "[0.5, nan, 1.0, nan, nan]"
+    assert str([judged[step]["reward"] for step in shares]) == str(list(shares.values()))
 
 
 def test_each_key_of_the_table_gives_its_own_name() -> None:

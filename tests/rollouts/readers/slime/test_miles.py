@@ -19,11 +19,11 @@ from tests.rollouts.readers.slime.test_rollouts import archive, sample
 
 def test_the_file_of_tokens_of_a_trajectory_file() -> None:
     log = REPOSITORY / "fixtures/logs/miles/trajectory"
-    columns = TokenColumns.beside(log / "1.jsonl")
+    columns = TokenColumns.of_file(log / "1.jsonl")
     assert columns is not None
-    assert columns.places[6] == [2, 3]
+    assert columns.rows_by_sample[6] == [2, 3]
     assert sum(len(sequence.completion_ids) for sequence in columns.sequences([2, 3])) == 4
-    assert TokenColumns.beside(Path("nowhere/0.jsonl")) is None
+    assert TokenColumns.of_file(Path("nowhere/0.jsonl")) is None
 
 
 LOG = REPOSITORY / "fixtures/logs/miles"
