@@ -1,1 +1,1 @@
-"""What was sampled: types, readers for each trainer's files, the run folder."""
+"""Rollouts: types, readers for each trainer's files, the run folder."""

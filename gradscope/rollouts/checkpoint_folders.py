@@ -1,7 +1,7 @@
-"""Which folders hold a whole set of weights, and where an adapter's base model is.
+"""Finds folders with a complete set of weights, and the base model of an adapter.
 
-Only safetensors count: a pickle is never loaded. A file is whole when it is as long as its own header says, so a
-checkpoint that was cut off while being written or copied is told apart without loading it.
+Only safetensors count: a pickle is never loaded. A file is complete if it is as long as its own header says, so a
+checkpoint that was cut off while being written or copied is recognized without loading it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _HINTS = {
     "full": "Name with --initial the model before the first update: trainer.save_model(FOLDER) before trainer.train().",
 }
 REFERENCE_ADAPTER = "ref"
-"""The folder within a checkpoint where TRL's copy of the adapter that training started from is."""
+"""The folder within a checkpoint for TRL's copy of the adapter that training started from."""
 _MAX_HEADER = 100_000_000  # longest header that the safetensors format allows, in bytes
 
 
 def weights_kind(folder: Path) -> Literal["full", "adapter"]:
-    """``adapter`` or ``full``; an InputError where a folder is missing, holds neither, or cut-off weights."""
+    """``adapter`` or ``full``; an InputError where a folder is missing, holds neither, or has cut-off weights."""
     kind: Literal["full", "adapter"]
     files: tuple[Path, ...]
     if (folder / "adapter_config.json").is_file():
@@ -58,7 +58,7 @@ def weights_kind(folder: Path) -> Literal["full", "adapter"]:
 
 
 def _where(folder: Path) -> str:
-    """What to do about a folder that is not there; one that reads as a hub id can be had."""
+    """The hint for a folder that does not exist; a name like a hub id may be downloaded."""
     parts = folder.parts
     if len(parts) != 2 or folder.parent.exists() or not all(re.fullmatch(r"\w[\w.-]*", part) for part in parts):
         return "Check the path."
@@ -66,7 +66,7 @@ def _where(folder: Path) -> str:
 
 
 def is_whole(file: Path) -> bool:
-    """Whether a safetensors file is as long as its header says, so neither cut off nor something else."""
+    """Whether a file is as long as its safetensors header says, so neither cut off nor of another format."""
     with open_file(file) as stream:
         length = int.from_bytes(stream.read(8), "little")
         if not 2 <= length <= _MAX_HEADER:
@@ -85,11 +85,11 @@ def find_checkpoints(
     """The complete ``checkpoint-N`` folders of a run, by number of updates; for ``base_of`` see :func:`weights_at`.
 
     Args:
-        damaged: Gets why a folder is of no use, by number of updates.
+        damaged: Receives the reason why a folder is unusable, by number of updates.
 
     Returns:
-        The weights of each. PEFT saves an adapter that is not named ``default`` in a folder within the checkpoint, and
-        beside it those that were not trained; of several adapters it is the one that changes.
+        The weights of each. PEFT saves an adapter that is not named ``default`` in a folder within the checkpoint, as
+        it does those that were not trained; of several adapters the one that changes counts.
     """
     numbered = ((_CHECKPOINT.fullmatch(path.name), path) for path in run.iterdir() if path.is_dir())
     refs: list[WeightsRef] = []
@@ -109,7 +109,7 @@ def find_checkpoints(
 
 
 def _trained_adapters(checkpoints: Sequence[Path]) -> list[str]:
-    """Folders within checkpoints of the adapters that change from the first to the last, "" the checkpoint itself."""
+    """Folders, within checkpoints, of the adapters that change from the first to the last; "" for the checkpoint."""
     if len(checkpoints) < 2:
         return []
     first, last = checkpoints[0], checkpoints[-1]
@@ -123,7 +123,7 @@ def _trained_adapters(checkpoints: Sequence[Path]) -> list[str]:
 
 
 def weights_at(folder: Path, *, num_updates: int, base_of: Callable[[Path], str | None]) -> WeightsRef:
-    """One set of weights, after so many updates; ``base_of`` tells where the base of an adapter is."""
+    """The weights in a folder, after ``num_updates``; ``base_of`` returns the base of an adapter."""
     kind = weights_kind(folder)
     return WeightsRef(
         num_updates=num_updates, path=folder, kind=kind, base=base_of(folder) if kind == "adapter" else None
@@ -133,7 +133,7 @@ def weights_at(folder: Path, *, num_updates: int, base_of: Callable[[Path], str 
 def with_initial(
     refs: Iterable[WeightsRef], initial: Path | None, base_of: Callable[[Path], str | None]
 ) -> tuple[WeightsRef, ...]:
-    """A run's weights by updates, with those given for 0; a model beside adapters, or the reverse, is refused."""
+    """A run's weights by updates, with those of ``initial`` for 0; mixed models and adapters are refused."""
     if initial is None:
         return tuple(refs)
     later = tuple(weights for weights in refs if weights.num_updates > 0)
@@ -149,11 +149,11 @@ def with_initial(
 
 
 def find_base(adapter: Path, run: Path) -> str | None:
-    """Where the base model of an adapter is, although the run may have moved.
+    """The base model of an adapter, although the run may have moved.
 
     Args:
         adapter: The adapter's folder; its ``adapter_config.json`` names the base.
-        run: The run's folder; a relative name may be meant from here, from the adapter or from the working folder.
+        run: The run's folder; a relative name may start at it, at the adapter or at the working folder.
 
     Returns:
         An existing folder, or the name as written (perhaps a hub id); None where the config names none.
@@ -171,7 +171,7 @@ def find_base(adapter: Path, run: Path) -> str | None:
 
 
 def find_tokenizer(*folders: Path | None) -> Path | None:
-    """The first of some folders, None and missing ones skipped, that holds a tokenizer; None where none does."""
+    """The first of these folders, None and missing ones skipped, that holds a tokenizer; None where none does."""
     candidates = (folder for folder in folders if folder is not None)
     return next((f for f in candidates if any((f / name).is_file() for name in _TOKENIZER_FILES)), None)
 
@@ -188,7 +188,7 @@ def _model_files(folder: Path) -> tuple[Path, ...]:
 
 
 def _is_name(shard: str) -> bool:
-    """Whether an index names a file beside itself."""
+    """True for the name of a file in the folder of an index; else a ValueError."""
     if Path(shard).name != shard:
         raise ValueError(f"{shard} is no file of the folder")
     return True

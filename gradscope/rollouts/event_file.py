@@ -169,11 +169,9 @@ def _records(data: Bytes) -> tuple[Counts, Counts, str]:
     written = _words(data, starts + 8)
     bad = np.flatnonzero((written != _NONE) & (written != _checksums(data[starts[:, None] + np.arange(8)])))
     if len(bad):
-        return (
-            starts[: bad[0]],
-            np.diff(starts[: bad[0] + 1]) - 16,
-            f"from byte {starts[bad[0]]:,} on it cannot be read",
-        )
+        first = bad[0]
+        why = f"from byte {starts[first]:,} on it cannot be read"
+        return starts[:first], np.diff(starts[: first + 1]) - 16, why
     if last <= len(data):
         return starts, np.diff(np.append(starts, last)) - 16, ""
     return starts[:-1], np.diff(starts) - 16, ""  # the last is cut off: it may be being written

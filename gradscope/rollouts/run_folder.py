@@ -42,6 +42,7 @@ TRL_ADVANTAGE = "trl"  # a manifest's ``advantage`` where it is TRL's own and ``
 CUSTOM_ADVANTAGE = "custom"  # the same where a subclass of the trainer computes it, in a way we cannot know
 
 _LARGEST_STEP = 1 << 53
+_RESTORE = "Restore the file from where the run was made."
 
 
 class SetAside(Protocol):
@@ -129,13 +130,10 @@ def read_manifest(run: Path) -> RunManifest:
     try:
         document = read_json(path)
     except OSError as error:
-        raise InputError(
-            f"{run} has no readable manifest.json.", hint="Name a folder that `gradscope train` wrote."
-        ) from error
+        hint = "Name a folder that `gradscope train` wrote."
+        raise InputError(f"{run} has no readable manifest.json.", hint=hint) from error
     except ValueError as error:
-        raise InputError(
-            f"{path} is not JSON: {error}.", hint="Restore the file from where the run was made."
-        ) from error
+        raise InputError(f"{path} is not JSON: {error}.", hint=_RESTORE) from error
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise InputError(f"{path} is not a gradscope manifest.", hint=f'Its "schema" should read "{SCHEMA}".')
     version = document.get("schema_version")
@@ -147,15 +145,15 @@ def read_manifest(run: Path) -> RunManifest:
     names = [field.name for field in dataclasses.fields(RunManifest) if field.name not in _OPTIONAL]
     absent = [name for name in names if name not in document]
     if absent:
-        raise InputError(f"{path} lacks {', '.join(absent)}.", hint="Restore the file from where the run was made.")
+        raise InputError(f"{path} lacks {', '.join(absent)}.", hint=_RESTORE)
     notes = document.get("notes", [])
     wrong = [name for name, kinds in _KINDS.items() if not isinstance(document[name], kinds)]
-    if isinstance(document["seed"], bool) or not isinstance(notes, list) or not all(map(_is_text, notes)):
-        wrong.append("seed" if isinstance(document["seed"], bool) else "notes")
+    if isinstance(document["seed"], bool):
+        wrong.append("seed")
+    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
+        wrong.append("notes")
     if wrong:
-        raise InputError(
-            f"{path} has no {wrong[0]} of the right kind.", hint="Restore the file from where the run was made."
-        )
+        raise InputError(f"{path} has no {wrong[0]} of the right kind.", hint=_RESTORE)
     digest = document.get("advantage_digest")
     return RunManifest(
         **{name: document[name] for name in names},
@@ -165,18 +163,12 @@ def read_manifest(run: Path) -> RunManifest:
 
 
 _OPTIONAL = ("advantage_digest", "notes")  # fields that manifests of older versions lack
-
-
 _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("run_id", "created_at", "command", "model", "task", "advantage"), (str,)),
     **dict.fromkeys(("config", "versions", "trainer_arguments"), (dict,)),
     "seed": (int,),
     "commit": (str, type(None)),
 }
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
 
 
 def append_metrics(run: Path, step: int, metrics: Mapping[str, float]) -> None:

@@ -62,12 +62,7 @@ _AFTER_REWARDS = (
 )
 _WHERE_LOGGED = ("trainer_logprobs", pa.list_(pa.float32()))  # a column of files where at least one rollout has it
 _AS_TUPLE = (
-    "prompt_ids",
-    "completion_ids",
-    "token_rewards",
-    "token_advantages",
-    "logprobs",
-    "mask",
+    *("prompt_ids", "completion_ids", "token_rewards", "token_advantages", "logprobs", "mask"),
     "trainer_logprobs",
 )
 _AS_IS = ("group_id", "sample", "row", "prompt", "completion", "reward", "advantage", "status")

@@ -31,7 +31,7 @@ def three_groups() -> tuple[RolloutGroup, ...]:
     first = group(1, "a", (1.0, None))
     second = group(1, "b", (0.5,), policy="base", seconds=2.0, completion_ids=(7, 8, 9), mask=(True,) * 3)
     third = replace(group(2, "a", (0.0, 1.0)), prompt_id="b")
-    rollouts = tuple(replace(one, rewards={"format": 0.25, "score": None}) for one in third.rollouts)
+    rollouts = tuple(replace(rollout, rewards={"format": 0.25, "score": None}) for rollout in third.rollouts)
     return first, second, replace(third, rollouts=rollouts)
 
 

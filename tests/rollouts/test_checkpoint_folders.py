@@ -65,7 +65,7 @@ def test_other_bytes_are_not_whole(tmp_path: Path, content: bytes) -> None:
     assert not is_whole(file)
 
 
-def test_the_base_of_a_moved_run_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_base_of_a_moved_run_is_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
     adapter = adapter_folder(run / "checkpoint-5", base="../base")
     assert find_base(adapter, run) == "../base"
@@ -110,11 +110,11 @@ def test_of_several_adapters_the_one_that_changes_was_trained(
 ) -> None:
     _with_adapters(tmp_path, 1, default=4, second=4, ref=4)
     _with_adapters(tmp_path, 2, **second)
-    found = find_checkpoints(tmp_path, lambda _: "base")
-    assert [weights.path for weights in found] == [tmp_path / f"checkpoint-{step}" / trained for step in (1, 2)]
+    checkpoints = find_checkpoints(tmp_path, lambda _: "base")
+    assert [weights.path for weights in checkpoints] == [tmp_path / f"checkpoint-{step}" / trained for step in (1, 2)]
     adapter_folder(tmp_path / "initial")
     adapter_folder(tmp_path / "initial" / "second")
-    assert with_initial(found, tmp_path / "initial", lambda _: "base")[0].path == tmp_path / "initial" / trained
+    assert with_initial(checkpoints, tmp_path / "initial", lambda _: "base")[0].path == tmp_path / "initial" / trained
 
 
 def test_adapters_that_change_together_are_refused(tmp_path: Path) -> None:

@@ -38,25 +38,25 @@ def test_a_file_that_is_cut_off_has_its_whole_records(lost: int, tmp_path: Path)
 def test_messages_of_another_kind_are_left_out(tmp_path: Path) -> None:
     odd = [b"\x2a\x05\x0a\x7f\x0a\x01a", b"\x0b", b"\xff", b""]
     (tmp_path / "events").write_bytes(b"".join(map(record, [*odd, scalar(1, b"a", 0.5)])))
-    found, damage = scalars(tmp_path / "events")
-    assert found == {1: {"a": 0.5}}
+    metrics, damage = scalars(tmp_path / "events")
+    assert metrics == {1: {"a": 0.5}}
     assert all(sentence.endswith(" is none") for sentence in damage)
 
 
-def test_damage_is_told_and_costs_its_record_or_what_follows(tmp_path: Path) -> None:
+def test_damage_is_reported_and_costs_its_record_or_the_rest(tmp_path: Path) -> None:
     records = [record(scalar(step, b"a", float(step))) for step in (1, 2, 3)]
     size = len(records[0])
-    whole = b"".join(records)
-    for place, expected, said in (
+    intact = b"".join(records)
+    for offset, expected, reason in (
         (size + size - 6, {1: {"a": 1.0}, 3: {"a": 3.0}}, f"the record at byte {size} is not what was written"),
         (size + 1, {1: {"a": 1.0}}, f"from byte {size} on it cannot be read"),
         (2 * size - 1, {1: {"a": 1.0}, 3: {"a": 3.0}}, f"the record at byte {size} is not what was written"),
     ):
-        damaged = bytearray(whole)
-        damaged[place] ^= 4
+        damaged = bytearray(intact)
+        damaged[offset] ^= 4
         (tmp_path / "events").write_bytes(damaged)
-        found, (sentence,) = scalars(tmp_path / "events")
-        assert (found, sentence.startswith(said)) == (expected, True)
+        metrics, (sentence,) = scalars(tmp_path / "events")
+        assert (metrics, sentence.startswith(reason)) == (expected, True)
 
 
 def test_a_writer_may_make_no_checksums(tmp_path: Path) -> None:

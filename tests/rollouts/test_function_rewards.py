@@ -21,17 +21,14 @@ def settings(**values: object) -> TrainerSettings:
 GROUPS = [group({"right": 1.0, "tidy": 0.5}, {"right": 0.0, "tidy": None}), group({"right": 1.0})]
 
 
-def test_each_function_is_a_column() -> None:
-    found = function_rewards(GROUPS, settings())
-    assert found is not None
-    np.testing.assert_array_equal(found.table, [[1.0, 0.5], [0.0, np.nan], [1.0, np.nan]])
-    assert found.weights.tolist() == [1.0, 1.0]
-
-
-def test_weights_are_the_trainers() -> None:
-    found = function_rewards(GROUPS, settings(reward_weights=[2, 0.5]))
-    assert found is not None
-    assert found.weights.tolist() == [2.0, 0.5]
+def test_each_function_is_a_column_with_the_trainers_weight() -> None:
+    rewards = function_rewards(GROUPS, settings())
+    assert rewards is not None
+    np.testing.assert_array_equal(rewards.table, [[1.0, 0.5], [0.0, np.nan], [1.0, np.nan]])
+    assert rewards.weights.tolist() == [1.0, 1.0]
+    weighted = function_rewards(GROUPS, settings(reward_weights=[2, 0.5]))
+    assert weighted is not None
+    assert weighted.weights.tolist() == [2.0, 0.5]
 
 
 @pytest.mark.parametrize(
@@ -59,8 +56,8 @@ COLUMNS = {"correct": CORRECT, "length": LENGTH, "style": STYLE}
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_a_reward_that_is_a_weighted_sum_names_its_terms(weights: dict[str, float], dtype: type) -> None:
     total = np.sum([weight * COLUMNS[name] for name, weight in weights.items()], axis=0)
-    found = reward_terms(total.astype(dtype).astype(np.float64), COLUMNS)
-    assert found == pytest.approx(weights, rel=1e-4)
+    terms = reward_terms(total.astype(dtype).astype(np.float64), COLUMNS)
+    assert terms == pytest.approx(weights, rel=1e-4)
 
 
 def test_terms_of_one_function_that_does_not_apply_add_nothing() -> None:
@@ -81,14 +78,14 @@ def test_the_first_of_columns_that_are_multiples_counts() -> None:
 @pytest.mark.parametrize("tiny", [5e-324, 1e-300, 1e-170])
 def test_numbers_whose_squares_vanish_are_no_terms(tiny: float) -> None:
     correct = np.array([1.0, 0.0] * 10)
-    beside = {"tiny": tiny * correct, "next to it": tiny * (1 - correct)}
-    assert reward_terms(correct, {**beside, "correct": correct}) == {"correct": 1.0}
+    tiny_columns = {"tiny": tiny * correct, "next to it": tiny * (1 - correct)}
+    assert reward_terms(correct, {**tiny_columns, "correct": correct}) == {"correct": 1.0}
 
 
 def test_a_constant_bonus_is_a_term() -> None:
     columns = {"correct": CORRECT, "tidy": np.ones(40), "length": LENGTH}
-    found = reward_terms(CORRECT + 0.5 - 0.01 * LENGTH, columns)
-    assert found == pytest.approx({"correct": 1.0, "tidy": 0.5, "length": -0.01})
+    terms = reward_terms(CORRECT + 0.5 - 0.01 * LENGTH, columns)
+    assert terms == pytest.approx({"correct": 1.0, "tidy": 0.5, "length": -0.01})
     # any two values are a line through those of any column of two values
     assert reward_terms(CORRECT + 0.5, columns) is None
 

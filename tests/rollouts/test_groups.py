@@ -22,26 +22,22 @@ from gradscope.rollouts.groups import (
 from tests.rollouts.build import group, three_groups
 
 
-def test_a_group_has_its_rollouts_rewards_and_missing_ones_as_none() -> None:
+def test_a_group_has_its_rollouts_rewards_which_are_not_changed() -> None:
     made = group(rewards=(1.0, None, 0.0))
     assert (made.rewards, made.size) == ((1.0, None, 0.0), 3)
-
-
-def test_rollouts_are_not_changed_after_they_are_read() -> None:
-    rollout = group().rollouts[0]
     with pytest.raises(FrozenInstanceError, match="reward"):
-        rollout.reward = 2.0  # type: ignore[misc]
+        made.rollouts[0].reward = 2.0  # type: ignore[misc]
 
 
 def test_each_sequence_of_a_rollout_is_a_rollout_of_its_own() -> None:
     before = Tokens(prompt_ids=(5,), completion_ids=(7, 8), mask=(True, False), logprobs=(-1.0, 0.0))
-    one = replace(group().rollouts[0], prompt_ids=(5, 7), completion_ids=(9,), mask=(True,), logprobs=None)
-    several = replace(one, earlier=(before,))
+    rollout = replace(group().rollouts[0], prompt_ids=(5, 7), completion_ids=(9,), mask=(True,), logprobs=None)
+    several = replace(rollout, earlier=(before,))
     first, last = several.sequences
     assert (first.prompt_ids, first.completion_ids, first.mask) == ((5,), (7, 8), (True, False))
     assert first.logprobs == (-1.0, 0.0)
-    assert (first.reward, first.earlier, last) == (one.reward, (), one)
-    assert (several.num_tokens, one.num_tokens, one.sequences) == (3, 1, (one,))
+    assert (first.reward, first.earlier, last) == (rollout.reward, (), rollout)
+    assert (several.num_tokens, rollout.num_tokens, rollout.sequences) == (3, 1, (rollout,))
     assert group().rollouts[0].num_tokens is None
 
 
@@ -72,7 +68,7 @@ def test_the_table_of_groups_has_all_of_their_numbers() -> None:
 
 def test_advantages_and_the_texts_of_prompts_are_there_where_they_were_logged() -> None:
     first, second, third = three_groups()
-    rollouts = tuple(replace(one, advantage=value) for one, value in zip(first.rollouts, (0.5, None), strict=True))
+    rollouts = tuple(replace(old, advantage=value) for old, value in zip(first.rollouts, (0.5, None), strict=True))
     table = RewardTable.of_groups([replace(first, rollouts=rollouts), second, third])
     assert table.advantage is not None
     np.testing.assert_array_equal(table.advantage, [0.5, np.nan, np.nan, np.nan, np.nan])
@@ -93,8 +89,8 @@ def test_sums_spreads_and_sizes_are_those_of_each_group() -> None:
     assert table.sums(table.reward == 1.0).tolist() == [1, 0, 1]
     np.testing.assert_array_equal(table.sums(table.reward), [np.nan, 0.5, 1.0])
     np.testing.assert_array_equal(table.spread(table.reward), [np.nan, 0.0, 1.0])
-    found = [(places.tolist(), values.tolist()) for places, values in table.by_size(np.arange(5))]
-    assert found == [([0, 2], [[0, 1], [3, 4]]), ([1], [[2]])]
+    blocks = [(indices.tolist(), values.tolist()) for indices, values in table.by_size(np.arange(5))]
+    assert blocks == [([0, 2], [[0, 1], [3, 4]]), ([1], [[2]])]
     even = RewardTable.of_groups(three_groups()[::2])
     assert [values.tolist() for _, values in even.by_size(np.arange(4))] == [[[0, 1], [2, 3]]]
 
@@ -111,15 +107,15 @@ def test_very_many_groups_of_a_size_come_some_at_a_time(monkeypatch: pytest.Monk
         size=size,
         reward=values.astype(np.float64),
     )
-    found = list(table.by_size(values))
-    assert [places.tolist() for places, _ in found] == [[0, 1, 2], [3, 5, 6], [7], [4]]
-    assert [block.tolist() for _, block in found] == [
+    blocks = list(table.by_size(values))
+    assert [indices.tolist() for indices, _ in blocks] == [[0, 1, 2], [3, 5, 6], [7], [4]]
+    assert [block.tolist() for _, block in blocks] == [
         [[0, 1], [2, 3], [4, 5]],
         [[6, 7], [11, 12], [13, 14]],
         [[15, 16]],
         [[8, 9, 10]],
     ]
-    assert [np.shares_memory(block, values) for _, block in found] == [True, False, True, True]
+    assert [np.shares_memory(block, values) for _, block in blocks] == [True, False, True, True]
 
 
 def test_no_groups_are_a_table_too() -> None:
@@ -134,17 +130,17 @@ def test_some_of_the_groups_keep_all_of_theirs(by_name: bool) -> None:
     table = RewardTable.of_groups(three_groups())
     if by_name:
         table = replace(table, names=pa.array(["a", "b", "a"]))
-    kept = table.select(np.array([False, True, True]))
-    assert kept.ids() == ("1:b", "2:a")
-    assert kept.reward.tolist() == [0.5, 0.0, 1.0]
-    assert kept.rewards["format"].tolist()[1:] == [0.25, 0.25]
-    assert kept.num_tokens is not None
-    assert kept.num_tokens.tolist() == [3, -1, -1]
-    assert kept.policy is not None
-    assert kept.policy.tolist() == [0, -1, -1]
-    assert kept.seconds is not None
-    assert kept.seconds.tolist()[0] == 2.0
-    assert [kept.prompts[at] for at in kept.prompt] == ["b", "b"]
+    selected = table.select(np.array([False, True, True]))
+    assert selected.ids() == ("1:b", "2:a")
+    assert selected.reward.tolist() == [0.5, 0.0, 1.0]
+    assert selected.rewards["format"].tolist()[1:] == [0.25, 0.25]
+    assert selected.num_tokens is not None
+    assert selected.num_tokens.tolist() == [3, -1, -1]
+    assert selected.policy is not None
+    assert selected.policy.tolist() == [0, -1, -1]
+    assert selected.seconds is not None
+    assert selected.seconds.tolist()[0] == 2.0
+    assert [selected.prompts[at] for at in selected.prompt] == ["b", "b"]
     assert table.select(np.ones(3, dtype=np.bool_)) is table
 
 
@@ -152,8 +148,8 @@ def test_groups_of_a_table_have_its_rewards_and_are_made_once() -> None:
     table = RewardTable.of_groups(three_groups())
     made = GroupsOfTable(table)
     assert len(made) == 3
-    assert [(one.step, one.group_id, one.prompt_id, one.rewards) for one in made] == [
-        (one.step, one.group_id, one.prompt_id, one.rewards) for one in three_groups()
+    assert [(group.step, group.group_id, group.prompt_id, group.rewards) for group in made] == [
+        (group.step, group.group_id, group.prompt_id, group.rewards) for group in three_groups()
     ]
     assert made[2].rollouts[0].rewards == {"format": 0.25, "score": None}
     assert (made[1].rollouts[0].seconds, made[0].rollouts[0].seconds) == (2.0, None)
@@ -163,15 +159,15 @@ def test_groups_of_a_table_have_its_rewards_and_are_made_once() -> None:
 
 
 @pytest.mark.parametrize("as_table", [False, True])
-def test_steps_groups_and_rollouts_of_use_are_told_without_objects(as_table: bool) -> None:
-    given = GroupsOfTable(RewardTable.of_groups(three_groups())) if as_table else three_groups()
-    assert steps_of(given) == (1, 2)
-    assert (num_used(given), num_used(given, needs_reward=False)) == (4, 5)
-    chosen = groups_of_steps(given, [2, 3])
+def test_steps_groups_and_usable_rollouts_are_counted_without_objects(as_table: bool) -> None:
+    groups = GroupsOfTable(RewardTable.of_groups(three_groups())) if as_table else three_groups()
+    assert steps_of(groups) == (1, 2)
+    assert (num_used(groups), num_used(groups, needs_reward=False)) == (4, 5)
+    chosen = groups_of_steps(groups, [2, 3])
     assert isinstance(chosen, GroupsOfTable) == as_table
-    assert [one.group_id for one in chosen] == ["2:a"]
-    if isinstance(given, GroupsOfTable):
-        assert "_groups" not in vars(given)
+    assert [group.group_id for group in chosen] == ["2:a"]
+    if isinstance(groups, GroupsOfTable):
+        assert "_groups" not in vars(groups)
 
 
 def on_disk() -> GroupsOnDisk:
@@ -179,17 +175,17 @@ def on_disk() -> GroupsOnDisk:
 
 
 def test_groups_on_disk_are_those_that_are_read_back() -> None:
-    given = on_disk()
-    assert (tuple(given), given[2], given[-3], given[::2]) == (
+    groups = on_disk()
+    assert (tuple(groups), groups[2], groups[-3], groups[::2]) == (
         three_groups(),
         three_groups()[2],
         three_groups()[0],
         three_groups()[::2],
     )
-    assert (len(given), steps_of(given), sizes_of(given), num_used(given)) == (3, (1, 2), (1, 2), 4)
-    assert given.at(3) == ()
+    assert (len(groups), steps_of(groups), sizes_of(groups), num_used(groups)) == (3, (1, 2), (1, 2), 4)
+    assert groups.at(3) == ()
     with pytest.raises(IndexError):
-        given[3]
+        groups[3]
 
 
 def test_some_steps_of_groups_on_disk_stay_on_disk() -> None:

@@ -3,11 +3,8 @@ from pathlib import Path
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 
 
-def test_nothing_is_spelled_where_everything_is_recognized() -> None:
-    assert list(ReadOptions().spelled()) == []
-
-
 def test_what_was_given_is_spelled_as_a_person_would_type_it() -> None:
+    assert list(ReadOptions().spelled()) == []
     options = ReadOptions(
         model="Qwen/Qwen2.5-0.5B",
         initial_weights=Path("base model"),

@@ -14,12 +14,9 @@ def test_a_version_is_read_as_far_as_it_matters(text, numbers):
     assert TrlVersion.parse(text).numbers == numbers
 
 
-def test_versions_are_compared_by_number():
+def test_versions_are_compared_by_number_and_an_unknown_one_is_new() -> None:
     assert TrlVersion((1, 9)).is_before(1, 10)
     assert not TrlVersion((1, 10)).is_before(1, 10)
-
-
-def test_no_version_is_before_none():
     assert not UNKNOWN_TRL.is_known
     assert not UNKNOWN_TRL.is_before(99)
 
@@ -32,18 +29,12 @@ RUN = Run(
 )
 
 
-def test_steps_are_those_that_have_rollouts_in_order() -> None:
+def test_steps_with_rollouts_ascend_and_their_groups_keep_the_order_of_the_log() -> None:
     assert RUN.steps == (1, 3)
-
-
-def test_groups_of_a_step_keep_the_order_of_the_log() -> None:
-    assert [found.group_id for found in RUN.groups_at(3)] == ["3:a", "3:b"]
+    assert [group.group_id for group in RUN.groups_at(3)] == ["3:a", "3:b"]
     assert RUN.groups_at(2) == ()
-
-
-def test_steps_come_one_by_one_with_their_groups() -> None:
-    found = [(step, [group.group_id for group in groups]) for step, groups in RUN.by_step()]
-    assert found == [(1, ["1:a"]), (3, ["3:a", "3:b"])]
+    steps = [(step, [group.group_id for group in groups]) for step, groups in RUN.by_step()]
+    assert steps == [(1, ["1:a"]), (3, ["3:a", "3:b"])]
 
 
 def test_groups_on_disk_are_read_a_step_at_a_time() -> None:

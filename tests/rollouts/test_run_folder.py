@@ -36,15 +36,11 @@ MANIFEST = RunManifest(
 )
 
 
-def test_a_manifest_comes_back_as_written(tmp_path: Path) -> None:
-    write_manifest(tmp_path / "run", MANIFEST)
-    assert read_manifest(tmp_path / "run") == MANIFEST
-    with pytest.raises(OutputExistsError, match="already exists"):
-        write_manifest(tmp_path / "run", MANIFEST)
-
-
-def test_a_key_of_the_future_is_left_out(tmp_path: Path) -> None:
+def test_a_manifest_comes_back_as_written_without_keys_of_the_future(tmp_path: Path) -> None:
     write_manifest(tmp_path, MANIFEST)
+    assert read_manifest(tmp_path) == MANIFEST
+    with pytest.raises(OutputExistsError, match="already exists"):
+        write_manifest(tmp_path, MANIFEST)
     document = json.loads(manifest_path(tmp_path).read_text())
     manifest_path(tmp_path).write_text(json.dumps(document | {"new": 1}))
     assert read_manifest(tmp_path) == MANIFEST
@@ -99,14 +95,14 @@ def test_only_complete_checkpoints_hold_weights(tmp_path: Path) -> None:
     cut.write_bytes(cut.read_bytes()[:-1])
     (checkpoint_path(tmp_path, 10) / "optimizer.pt").touch()
     (tmp_path / "checkpoints" / "checkpoint-last").mkdir()
-    found = find_weights(tmp_path)
-    assert [(weights.num_updates, weights.kind, weights.base) for weights in found] == [
+    refs = find_weights(tmp_path)
+    assert [(weights.num_updates, weights.kind, weights.base) for weights in refs] == [
         (0, "full", None),
         (10, "full", None),
     ]
 
 
-def test_the_base_of_an_adapter_is_found_in_the_run_then_by_its_config_then_by_the_manifest(tmp_path: Path) -> None:
+def test_the_base_of_an_adapter_is_that_of_the_run_then_of_its_config_then_of_the_manifest(tmp_path: Path) -> None:
     adapter = adapter_folder(checkpoint_path(tmp_path, 0), base=None)
     assert find_weights(tmp_path)[0].base is None
     write_manifest(tmp_path, replace(MANIFEST, model="org/from-manifest"))

@@ -9,14 +9,14 @@ ROWS = {3: {"b": 1.0}, 1: {"a": 0.5, "b": math.inf}, 2: {}, 7: {"a": 2.0}}
 
 
 def test_columns_are_a_mapping_of_steps() -> None:
-    found = StepMetrics.of(ROWS)
-    assert (found == ROWS, list(found), len(found), 2 in found, 4 in found) == (True, [1, 2, 3, 7], 4, True, False)
-    assert dict(found.items()) == ROWS
-    assert list(found.values()) == [ROWS[step] for step in (1, 2, 3, 7)]
-    assert (found[1], found.get(4)) == ({"a": 0.5, "b": math.inf}, None)
+    read = StepMetrics.of(ROWS)
+    assert (read == ROWS, list(read), len(read), 2 in read, 4 in read) == (True, [1, 2, 3, 7], 4, True, False)
+    assert dict(read.items()) == ROWS
+    assert list(read.values()) == [ROWS[step] for step in (1, 2, 3, 7)]
+    assert (read[1], read.get(4)) == ({"a": 0.5, "b": math.inf}, None)
     with pytest.raises(KeyError):
-        found[9]
-    assert StepMetrics.of(found) is found
+        read[9]
+    assert StepMetrics.of(read) is read
 
 
 def test_a_course_is_the_steps_that_have_a_number() -> None:
@@ -28,15 +28,15 @@ def test_a_course_is_the_steps_that_have_a_number() -> None:
 def test_more_steps_than_are_dictionaries_at_once() -> None:
     steps = np.arange(10_000)
     even = Numbers(np.arange(0, 10_000, 2), np.arange(5_000.0))
-    found = StepMetrics(steps, {"all": Numbers(None, steps * 2.0), "even": even})
-    rows = list(found.items())
+    metrics = StepMetrics(steps, {"all": Numbers(None, steps * 2.0), "even": even})
+    rows = list(metrics.items())
     assert rows[9_998] == (9_998, {"all": 19_996.0, "even": 4_999.0})
     assert rows[9_999] == (9_999, {"all": 19_998.0})
-    assert all(found[step] == row for step, row in rows[::997])
+    assert all(metrics[step] == row for step, row in rows[::997])
 
 
 def test_some_rows_of_a_column() -> None:
-    whole, sparse = Numbers(None, np.arange(6.0)), Numbers(np.array([0, 2, 5]), np.array([0.0, 2.0, 5.0]))
-    found = [one.take(np.array([1, 2, 5])) for one in (whole, sparse)]
-    assert (found[0].at, found[0].values.tolist()) == (None, [1.0, 2.0, 5.0])
-    assert (found[1].at.tolist(), found[1].values.tolist()) == ([1, 2], [2.0, 5.0])  # type: ignore[union-attr]
+    dense, sparse = Numbers(None, np.arange(6.0)), Numbers(np.array([0, 2, 5]), np.array([0.0, 2.0, 5.0]))
+    taken_rows = [column.take(np.array([1, 2, 5])) for column in (dense, sparse)]
+    assert (taken_rows[0].at, taken_rows[0].values.tolist()) == (None, [1.0, 2.0, 5.0])
+    assert (taken_rows[1].at.tolist(), taken_rows[1].values.tolist()) == ([1, 2], [2.0, 5.0])  # type: ignore[union-attr]

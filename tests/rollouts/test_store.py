@@ -146,7 +146,7 @@ def test_twenty_steps_become_one_file_and_come_back_unchanged(tmp_path: Path) ->
     assert names(tmp_path)[:3] == ["steps_00001-00020.parquet", "steps_00021-00040.parquet", "step_00041.parquet"]
     assert len(content(tmp_path)) == 2 * 7
     assert files_written(tmp_path) == step_files(tmp_path)
-    assert list(read_steps(tmp_path)) == [one for step in range(1, 46) for one in of_step(step)]
+    assert list(read_steps(tmp_path)) == [group for step in range(1, 46) for group in of_step(step)]
     with pytest.raises(OutputExistsError, match=r"steps_00001-00020\.parquet already exists"):
         write_step_rollouts(tmp_path, 7, of_step(7))
 
@@ -155,13 +155,13 @@ def test_steps_that_are_missing_do_not_keep_the_others_from_being_joined(tmp_pat
     for step in (1, 3, 21):
         write_step_rollouts(tmp_path, step, of_step(step))
     assert names(tmp_path) == ["steps_00001-00020.parquet", "step_00021.parquet"]
-    assert [one.step for one in read_steps(tmp_path)] == [1, 1, 3, 3, 21, 21]
+    assert [group.step for group in read_steps(tmp_path)] == [1, 1, 3, 3, 21, 21]
 
 
 def test_a_run_that_goes_back_has_the_bytes_of_one_that_never_went_on(tmp_path: Path) -> None:
-    whole, again = tmp_path / "whole", tmp_path / "again"
+    straight, again = tmp_path / "whole", tmp_path / "again"
     for step in range(1, 41):
-        write_step_rollouts(whole, step, of_step(step))
+        write_step_rollouts(straight, step, of_step(step))
     for step in range(1, 31):
         write_step_rollouts(again, step, of_step(step))
     before = content(again)
@@ -171,24 +171,24 @@ def test_a_run_that_goes_back_has_the_bytes_of_one_that_never_went_on(tmp_path: 
     assert content(again) == before
     for step in range(31, 41):
         write_step_rollouts(again, step, of_step(step))
-    assert content(again) == content(whole)
+    assert content(again) == content(straight)
     for step in (35, 40):
         write_step_rollouts(again, step, of_step(step), force=True)
-    assert content(again) == content(whole)
+    assert content(again) == content(straight)
 
 
-def test_what_a_crash_leaves_beside_a_joined_file_counts_once(tmp_path: Path) -> None:
+def test_steps_that_a_crash_leaves_next_to_a_joined_file_count_once(tmp_path: Path) -> None:
     for step in range(1, 20):
         write_step_rollouts(tmp_path, step, of_step(step))
     left = content(tmp_path)
     write_step_rollouts(tmp_path, 20, of_step(20))
-    whole = content(tmp_path)
+    before = content(tmp_path)
     for name, data in left.items():
         (tmp_path / "rollouts" / name).write_bytes(data)
     assert names(tmp_path) == ["steps_00001-00020.parquet"]
     assert len(read_steps(tmp_path)) == 40
     drop_steps_after(tmp_path, 20)
-    assert content(tmp_path) == whole
+    assert content(tmp_path) == before
 
 
 def test_large_steps_and_those_of_another_kind_stay_as_they_are(

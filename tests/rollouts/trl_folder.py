@@ -15,10 +15,10 @@ def rows(
 ) -> list[dict[str, Any]]:
     """Rows of one file, with TRL's group advantages of the rewards."""
     made = []
-    known = [0.0 if reward is None else reward for reward in rewards]
+    numbers = [0.0 if reward is None else reward for reward in rewards]
     for at, (prompt, reward) in enumerate(zip(prompts, rewards, strict=True)):
-        group = known[at - at % size : at - at % size + size]
-        advantage = (known[at] - np.mean(group)) / (np.std(group, ddof=1) + 1e-4)
+        group = numbers[at - at % size : at - at % size + size]
+        advantage = (numbers[at] - np.mean(group)) / (np.std(group, ddof=1) + 1e-4)
         further = {name: values[at] for name, values in columns.items()}
         made.append(
             {"prompt": prompt, "completion": f"c{at}", "right": reward, **further, "advantage": float(advantage)}

@@ -1,1 +1,1 @@
-"""One declaration a format: from what a trainer or an evaluation wrote to a run."""
+"""A declaration for each format: from the files of a trainer or an evaluation to a run."""

@@ -168,16 +168,16 @@ class RowFormat:
             if take is not None:
                 return records_in(take, file, rows, quarantine, reading.noted.add)
             of_rows = replace(reading, quarantine=quarantine)
-            records = self._records(((file, row) for row in rows), of_rows, columns.shared)
-            return ((row_number, with_counted_tokens(record)) for row_number, record in records)
+            numbered = self._records(((file, row) for row in rows), of_rows, columns.shared)
+            return ((row_number, with_counted_tokens(record)) for row_number, record in numbered)
 
         def together(rows: Iterable[FileRow]) -> Iterator[Record]:
-            nobody, take = QuarantineLog(), columns.read_back
+            discarded, take = QuarantineLog(), columns.read_back
             if take is None:
-                of_rows = replace(reading, quarantine=nobody)
+                of_rows = replace(reading, quarantine=discarded)
                 return (record for _, record in self._records(rows, of_rows, columns.shared))
             of_files = ((file, [row for _, row in group]) for file, group in groupby(rows, key=itemgetter(0)))
-            return (record for file, group in of_files for _, record in records_in(take, file, group, nobody))
+            return (record for file, group in of_files for _, record in records_in(take, file, group, discarded))
 
         log = ColumnLog(
             files=reading.files,

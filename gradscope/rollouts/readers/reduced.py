@@ -419,9 +419,4 @@ def _recognized(texts: Sequence[str]) -> str:
     return "; ".join(descriptions)
 
 
-FORMAT = Format(
-    name="reduced",
-    looks_for=f"*{SUFFIX} (gradscope reduce)",
-    recognizes=_recognizes,
-    read=_read,
-)
+FORMAT = Format(name="reduced", looks_for=f"*{SUFFIX} (gradscope reduce)", recognizes=_recognizes, read=_read)

@@ -207,10 +207,6 @@ _PICKLED = (
         "Give the folder of --dump-details: its rollout_data/<rollout_id>.pt are read as plain data, as "
         "are miles' trajectory/<rollout_id>.jsonl.",
     ),
-    (
-        "RAGEN's evaluation rollouts",
-        ("val_rollouts*.pkl",),
-        "Set `format: jsonl` under `output` in config/eval.yaml.",
-    ),
+    ("RAGEN's evaluation rollouts", ("val_rollouts*.pkl",), "Set `format: jsonl` under `output` in config/eval.yaml."),
 )
 """For each pickle: who writes it and what it is, the patterns of its path, and what to switch on instead."""

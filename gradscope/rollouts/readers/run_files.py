@@ -162,9 +162,7 @@ def _model_in(folder: Path, num_updates: int, layout: CheckpointLayout, request:
     for inner in (*(inner for pattern in layout.inside for inner in sorted(folder.glob(pattern))), folder):
         try:
             return weights_at(
-                inner,
-                num_updates=num_updates,
-                base_of=lambda adapter: request.model or find_base(adapter, folder),
+                inner, num_updates=num_updates, base_of=lambda adapter: request.model or find_base(adapter, folder)
             )
         except InputError:  # a configuration and a tokenizer alone, or pickles
             continue

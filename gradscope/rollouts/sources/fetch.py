@@ -75,12 +75,6 @@ def awaited_note(path: Path) -> tuple[str, ...]:
     return (f"Weights and tokenizers ({files}, {in_bytes(sum(sizes))}) are copied when a step needs them.",)
 
 
-def url_extent(url: str) -> dict[str, tuple[object, object]]:
-    """How far a log at a URL has been written: file -> its size and its mark of change."""
-    with explaining(url):
-        return {entry.name: (entry.size, entry.mark) for entry in list_source(url).entries}
-
-
 Extent = dict[str, tuple[object, object]]
 """File -> its size in bytes and when it was last written, in nanoseconds; of a URL the server's own mark of change."""
 
@@ -88,7 +82,8 @@ Extent = dict[str, tuple[object, object]]
 def log_extent(name: str | Path) -> Extent:
     """The files of a path, glob or URL as far as they are written: equal extents mean that nothing was written."""
     if scheme_of(name) not in (None, "file"):
-        return url_extent(str(name))
+        with explaining(str(name)):
+            return {entry.name: (entry.size, entry.mark) for entry in list_source(str(name)).entries}
     path = fetched(name)
     if path.is_dir():
         files = [file for file in path.rglob("*") if file.is_file()]

@@ -249,8 +249,8 @@ def _links(page: str) -> set[str]:
 
 
 def _page(system: Any, folder: str) -> str:
-    with TemporaryDirectory() as aside:
-        file = Path(aside) / "page"
+    with TemporaryDirectory() as folder_name:
+        file = Path(folder_name) / "page"
         system.get_file(f"{folder}/", str(file), callback=byte_callback(AtMost(_MOST_PAGE, shown_url(folder)).add))
         return file.read_text(encoding="utf-8", errors="replace")
 

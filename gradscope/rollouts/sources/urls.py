@@ -88,12 +88,8 @@ _NO_CREDENTIALS = ("NoCredentials", "PartialCredentials", "DefaultCredentials", 
 _NO_NETWORK = ("Connect", "Connection", "Timeout", "DNS", "Resolver", "Offline", "TransportError", "ClientOSError")
 
 
-def explained(error: BaseException, url: str) -> GradscopeError:
-    """The error that is shown instead.
-
-    Returns:
-        One sentence, with a hint; nothing of the original's text.
-    """
+def _explained(error: BaseException, url: str) -> GradscopeError:
+    """The error that is shown instead, with nothing of the original's text."""
     source, scheme = shown_url(url), scheme_of(url) or ""
     family = {"https": "http", "gcs": "gs"}.get(scheme, scheme)
     chain = list(_chain(error))
@@ -139,8 +135,7 @@ def explaining(url: str) -> Iterator[None]:
     except GradscopeError:
         raise
     except Exception as error:
-        reworded = explained(error, url)
-        raise reworded from None  # with its cause a traceback would repeat the library's message
+        raise _explained(error, url) from None  # with its cause a traceback would repeat the library's message
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -27,7 +27,7 @@ ON_THE_CPU = {
     "plan/rows._token_advantages": "likewise",
     "plan/rows.plan_rows": "likewise",
     "plan/losses.factors_out": "two numbers that stand for any completion",
-    "step/heldout._joined": "logged flags, which are sent where they are used",
+    "step/heldout._sampled": "logged flags, which are sent where they are used",
     "step/heldout._scales": "one number a token, for numpy",
     "step/measure.coverage": "a count, which processes add on the CPU",
     "tokens/lockstep._hash": "drawn by numpy, so that a sketch is the same on every device",
@@ -64,18 +64,18 @@ ASKED = {
 """Function -> why it waits, or does not."""
 
 
-def nodes_in(tree: ast.AST, name: str = "") -> Iterator[tuple[str, ast.AST]]:
+def places(tree: ast.AST, name: str = "") -> Iterator[tuple[str, ast.AST]]:
     """Every node, with the function that it is in, or the class where it is in no method of it."""
     for child in ast.iter_child_nodes(tree):
         inside = child.name if isinstance(child, ast.ClassDef | ast.FunctionDef) and not name.islower() else name
         yield inside, child
-        yield from nodes_in(child, inside)
+        yield from places(child, inside)
 
 
 def nodes() -> Iterator[tuple[str, ast.AST]]:
     for path in sorted(GRADIENTS.rglob("*.py")):
         module = path.relative_to(GRADIENTS).with_suffix("").as_posix()
-        for name, node in nodes_in(ast.parse(path.read_text(encoding="utf-8"))):
+        for name, node in places(ast.parse(path.read_text(encoding="utf-8"))):
             yield f"{module}.{name}", node
 
 
@@ -106,35 +106,25 @@ def is_method(node: ast.AST, names: set[str]) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names
 
 
-def test_every_tensor_is_made_on_a_device_that_is_named() -> None:
-    result = {index for index, node in nodes() if is_made_on_the_cpu(node)}
-    assert result - ON_THE_CPU.keys() == set(), "name the device, take another tensor's, or say here why the CPU"
-    assert ON_THE_CPU.keys() - result == set(), "no longer so"
+def test_tensors_are_made_on_a_named_device_and_inner_loops_ask_it_for_nothing() -> None:
+    made = {where for where, node in nodes() if is_made_on_the_cpu(node)}
+    waits = {where for where, node in nodes() if where.startswith(INNER) and is_a_wait(node)}
+    assert made - ON_THE_CPU.keys() == set(), "name the device, take another tensor's, or say here why the CPU"
+    assert waits - ASKED.keys() == set(), "keep it on the device, or say here why it is waited for"
+    assert (ON_THE_CPU.keys() - made, ASKED.keys() - waits) == (set(), set()), "no longer so"
 
 
-def test_inner_loops_ask_the_device_for_nothing() -> None:
-    result = {index for index, node in nodes() if index.startswith(INNER) and is_a_wait(node)}
-    assert result - ASKED.keys() == set(), "keep it on the device, or say here why it is waited for"
-    assert ASKED.keys() - result == set(), "no longer so"
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        *("x.item()", "x.cpu()", "x.tolist()", "x.numpy()", "x.to('cpu')", "float(x.sum())", "bool(x)", "int(x.max())"),
-        *("if x.any(): pass", "y = 1 if (x > 0).all() else 2", "assert x.any()", "torch.zeros(3)", "torch.tensor([x])"),
-    ],
+NOTICED = (
+    *("x.item()", "x.cpu()", "x.tolist()", "x.numpy()", "x.to('cpu')", "float(x.sum())", "bool(x)", "int(x.max())"),
+    *("if x.any(): pass", "y = 1 if (x > 0).all() else 2", "assert x.any()", "torch.zeros(3)", "torch.tensor([x])"),
 )
-def test_what_is_looked_for_is_found(line: str) -> None:
-    assert any(is_a_wait(node) or is_made_on_the_cpu(node) for node in ast.walk(ast.parse(line)))
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        *("int(x.shape[0])", "float('inf')", "x.to(y)", "any(x for x in y)", "if x: pass"),
-        *("torch.zeros(3, device=d)", "torch.zeros_like(x)", "x.new_zeros(3)"),
-    ],
+HARMLESS = (
+    *("int(x.shape[0])", "float('inf')", "x.to(y)", "any(x for x in y)", "if x: pass"),
+    *("torch.zeros(3, device=d)", "torch.zeros_like(x)", "x.new_zeros(3)"),
 )
-def test_what_is_harmless_is_not(line: str) -> None:
-    assert not any(is_a_wait(node) or is_made_on_the_cpu(node) for node in ast.walk(ast.parse(line)))
+
+
+@pytest.mark.parametrize("line", [*NOTICED, *HARMLESS])
+def test_waits_are_noticed_and_what_is_harmless_is_not(line: str) -> None:
+    noticed = any(is_a_wait(node) or is_made_on_the_cpu(node) for node in ast.walk(ast.parse(line)))
+    assert noticed == (line in NOTICED)

@@ -16,9 +16,9 @@ def num_dead(run: Run, reward: str | None = None) -> int:
 
 
 def _spread(rewards: list[float | None]) -> float:
-    known = [reward for reward in rewards if reward is not None]
-    assert len(known) == len(rewards)
-    return max(known) - min(known)
+    numbers = [reward for reward in rewards if reward is not None]
+    assert len(numbers) == len(rewards)
+    return max(numbers) - min(numbers)
 
 
 @pytest.mark.parametrize(("name", "size", "dead"), [("trl_full", 8, 66), ("trl_lora", 4, 108)])
@@ -37,7 +37,7 @@ def test_each_step_has_the_share_of_dead_groups_that_the_trainer_logged(
     assert [ref.num_updates for ref in run.weights] == [5, 10, 15, 20]
 
 
-def test_the_weights_of_two_rewards_are_found_and_one_alone_differs(shared_data: Path) -> None:
+def test_the_weights_of_two_rewards_are_inferred_and_one_alone_differs(shared_data: Path) -> None:
     run = read_run(shared_data / "runs" / "trl_lora" / "run")
     assert "Reward weights fitted to 20 logged steps: accuracy_reward 1, format_reward 0.1." in run.source.inferred
     assert num_dead(run, "accuracy_reward") == 116
@@ -101,8 +101,8 @@ def test_files_of_samples(shared_data: Path, name: str, num_groups: int, size: i
     assert run.source.format == "samples"
     assert len(run.groups) == num_groups
     assert {group.size for group in run.groups} == {size}
-    found = sum(reward for group in run.groups for reward in group.rewards if reward is not None)
-    assert total is None or found == pytest.approx(total, abs=0.1)
+    reward_sum = sum(reward for group in run.groups for reward in group.rewards if reward is not None)
+    assert total is None or reward_sum == pytest.approx(total, abs=0.1)
     assert run.source.quarantined.num_rows == 0
 
 

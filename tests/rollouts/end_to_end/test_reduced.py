@@ -262,12 +262,12 @@ def test_rewards_that_come_late_are_seen_at_every_later_look(tmp_path: Path) -> 
     rows[20] |= {"reward": {"late": 1.0}, "group_index": None}
     for number in (20, 21, 22):
         LOGS["relax"].write(tmp_path, rows[:number])
-        again, anew = (read_run(tmp_path, rewards_only=True, so_far=known) for known in (so_far, None))
+        again, anew = (read_run(tmp_path, rewards_only=True, so_far=looks) for looks in (so_far, None))
         assert answers(again) == answers(anew)
         assert holds_rewards_alone(again.groups)
 
 
-def test_traces_have_the_names_of_their_prompts_places(tmp_path: Path) -> None:
+def test_groups_of_traces_are_named_by_the_position_of_their_prompts(tmp_path: Path) -> None:
     run = read(LOGS["open-instruct"].write(tmp_path, TRACES, without(TRACES, "logprobs")))
     assert [group.group_id for group in run.groups] == ["1:0", "1:1", "1:10", "2:0", "2:1", "2:10"]
     assert assert_same(LOGS["open-instruct"].write(tmp_path / "none", [traces() | {"step": "x"}])) is None

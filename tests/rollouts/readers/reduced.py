@@ -99,8 +99,8 @@ def assert_same(path: Path, *, is_reduced: bool | None = None, has_notes: bool =
     assert_same_table(reward_table(small.groups), reward_table(by_row.groups))
     assert_same_rollouts(on_disk, by_row)
     expected = answers(by_row) | ({} if has_notes else {"notes": {}})
-    for name, found in answers(reduced).items():
-        assert found == expected[name], name
+    for name, answer in answers(reduced).items():
+        assert answer == expected[name], name
     if is_reduced is not None:
         assert holds_rewards_alone(reduced.groups) == is_reduced
     assert _lengths(reduced) in (None, _lengths(by_row))
@@ -127,25 +127,25 @@ def assert_same_table(reduced: RewardTable, by_row: RewardTable, may_lack: Seque
     """Hold the table of a log to that of its rollouts, in the order of the log."""
     assert reduced.ids() == by_row.ids()
     for name in ("step", "size", "reward", "advantage", "num_tokens", "seconds", "policy"):
-        found, wanted = getattr(reduced, name), getattr(by_row, name)
-        if found is None and name in may_lack:
+        actual, wanted = getattr(reduced, name), getattr(by_row, name)
+        if actual is None and name in may_lack:
             continue
-        assert (found is None) == (wanted is None), name
-        if found is not None:
-            assert found.dtype == wanted.dtype, name
-            np.testing.assert_array_equal(found, wanted, name)
+        assert (actual is None) == (wanted is None), name
+        if actual is not None:
+            assert actual.dtype == wanted.dtype, name
+            np.testing.assert_array_equal(actual, wanted, name)
     assert prompts_of(reduced) == prompts_of(by_row)  # it may hold prompts of rows that do not count
     assert reduced.policies == by_row.policies
     for name in reduced.rewards.keys() | by_row.rewards.keys():  # some of rows that do not count alone
         nothing = np.full(len(by_row.reward), np.nan)
-        found, wanted = (table.rewards.get(name, nothing) for table in (reduced, by_row))
-        np.testing.assert_array_equal(found, wanted, name)
+        actual, wanted = (table.rewards.get(name, nothing) for table in (reduced, by_row))
+        np.testing.assert_array_equal(actual, wanted, name)
     if reduced.prompt_texts is not None or "prompt_texts" not in may_lack:
         assert texts_of_prompts(reduced) == texts_of_prompts(by_row)
 
 
 def prompts_of(table: RewardTable) -> list[str]:
-    return [table.prompts[place] for place in table.prompt.tolist()]
+    return [table.prompts[index] for index in table.prompt.tolist()]
 
 
 def texts_of_prompts(table: RewardTable) -> dict[str, str] | None:
@@ -170,7 +170,7 @@ def _shown(groups: Sequence[RolloutGroup]) -> list[str]:
     """All of groups but the order of reward functions, as text: a log-probability may be NaN."""
     sorted_groups = (
         replace(
-            group, rollouts=tuple(replace(one, rewards=dict(sorted(one.rewards.items()))) for one in group.rollouts)
+            group, rollouts=tuple(replace(old, rewards=dict(sorted(old.rewards.items()))) for old in group.rollouts)
         )
         for group in groups
     )
@@ -228,16 +228,16 @@ def _damage(row: dict[str, Any], chance: random.Random, within: Sequence[str]) -
             break
         target = chosen
     name = chance.choice(sorted(target))
-    others = list(STRANGE)
+    strange = list(STRANGE)
     match chance.randrange(5):
         case 0:
             del target[name]
         case 1 if isinstance(target[name], list) and target[name]:
-            target[name] = target[name] + [chance.choice(others)]
+            target[name] = target[name] + [chance.choice(strange)]
         case 2 if isinstance(target[name], list) and target[name]:
             target[name] = target[name][:-1]
         case _:
-            target[name] = chance.choice(others)
+            target[name] = chance.choice(strange)
 
 
 def write_lines(path: Path, lines: Sequence[str], *, ended: bool = True) -> Path:

@@ -88,9 +88,9 @@ def test_a_messy_log_is_read_and_every_row_accounted_for() -> None:
         "the line is not JSON": 1,
         "the last line is cut off": 1,
     }
-    places = {reason.reason: reason.first for reason in run.source.quarantined.reasons}
-    assert places["the reward is not finite"] == f"{path}:4"
-    assert places["the last line is cut off"] == f"{path}:15"
+    first_rows = {reason.reason: reason.first for reason in run.source.quarantined.reasons}
+    assert first_rows["the reward is not finite"] == f"{path}:4"
+    assert first_rows["the last line is cut off"] == f"{path}:15"
     with pytest.raises(
         InputError, match=r"Rows that cannot be used: 13; first .*messy\.jsonl:4: the reward is not finite"
     ):
@@ -148,7 +148,7 @@ def test_a_glob_without_matches(tmp_path: Path) -> None:
         read_run(tmp_path / "*.jsonl")
 
 
-def test_a_url_made_a_path_is_told_to_be_text() -> None:
+def test_a_url_made_a_path_gets_a_hint_to_give_text() -> None:
     with pytest.raises(InputError, match="There is no file or folder s3:/bucket/run") as caught:
         read_run(Path("s3://bucket/run"))
     assert caught.value.hint == "Give a URL as text: a Path drops one of its slashes."
@@ -199,8 +199,8 @@ def test_files_of_another_trainer_in_the_folder_are_named(
 ) -> None:
     for log in logs:
         shutil.copytree(LOGS / log, tmp_path, dirs_exist_ok=True)
-    said = f"Files of {other} are in the folder, too, and are left out: read them with --reader."
+    sentence = f"Files of {other} are in the folder, too, and are left out: read them with --reader."
     source = read_run(tmp_path).source
-    assert (source.format, said in source.missing) == (read, True)
-    assert said not in read_run(tmp_path, ReadOptions(reader=read)).source.missing
+    assert (source.format, sentence in source.missing) == (read, True)
+    assert sentence not in read_run(tmp_path, ReadOptions(reader=read)).source.missing
     assert read_run(tmp_path, ReadOptions(reader=other)).source.format == other

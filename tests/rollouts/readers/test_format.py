@@ -85,12 +85,12 @@ def test_keys_may_come_as_late_as_the_fiftieth_row(tmp_path: Path) -> None:
     assert not has_keys("a", "b")(late)
 
 
-@pytest.mark.parametrize(("late", "said"), [(True, (LATE,)), (False, ())])
-def test_a_sentence_may_wait_for_a_row_that_calls_for_it(tmp_path: Path, late: bool, said: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("late", "noted"), [(True, (LATE,)), (False, ())])
+def test_a_sentence_may_wait_for_a_row_that_calls_for_it(tmp_path: Path, late: bool, noted: tuple[str, ...]) -> None:
     path = write_lines(tmp_path / "log_1.jsonl", {"group": "a", "reward": 1.0, "late": late})
     run = read(path, inferred=(LATE, "Always."), missing=(LATE,), if_noted=frozenset({LATE}))
-    assert run.source.inferred == (*said, "Always.")
-    assert run.source.missing == said
+    assert run.source.inferred == (*noted, "Always.")
+    assert run.source.missing == noted
 
 
 def test_a_survey_sees_all_rows_before_the_first_is_used(folder: Path) -> None:

@@ -32,10 +32,10 @@ def test_nothing_is_inferred(run: Path) -> None:
 def test_weights_and_tokenizer_are_those_of_the_checkpoints(run: Path) -> None:
     model_folder(checkpoint_path(run, 1))
     (checkpoint_path(run, 1) / "tokenizer.json").touch()
-    found = read_run(run)
-    assert [ref.num_updates for ref in found.weights] == [1]
-    assert found.tokenizer == checkpoint_path(run, 1)
-    assert found.source.missing == ()
+    loaded = read_run(run)
+    assert [ref.num_updates for ref in loaded.weights] == [1]
+    assert loaded.tokenizer == checkpoint_path(run, 1)
+    assert loaded.source.missing == ()
 
 
 def test_given_weights_and_arguments_win(run: Path, tmp_path: Path) -> None:
@@ -44,13 +44,13 @@ def test_given_weights_and_arguments_win(run: Path, tmp_path: Path) -> None:
     initial = adapter_folder(tmp_path / "init")
     config = tmp_path / "args.json"
     config.write_text(json.dumps({"beta": 0.5}))
-    found = read_run(run, ReadOptions(initial_weights=initial, model="org/base", trainer_args=config))
-    assert [(ref.num_updates, ref.path, ref.base) for ref in found.weights] == [
+    loaded = read_run(run, ReadOptions(initial_weights=initial, model="org/base", trainer_args=config))
+    assert [(ref.num_updates, ref.path, ref.base) for ref in loaded.weights] == [
         (0, initial, "org/base"),
         (1, checkpoint_path(run, 1), "org/base"),
     ]
-    assert found.settings.values == {"beta": 0.5, "num_generations": 4, "advantage": "dr_grpo"}
-    assert found.settings.origin == str(config)
+    assert loaded.settings.values == {"beta": 0.5, "num_generations": 4, "advantage": "dr_grpo"}
+    assert loaded.settings.origin == str(config)
 
 
 def test_rollouts_without_their_manifest_say_so(run: Path) -> None:
@@ -59,7 +59,7 @@ def test_rollouts_without_their_manifest_say_so(run: Path) -> None:
         read_run(run)
 
 
-def test_a_joined_file_that_is_gone_or_lacks_groups_is_told(run: Path) -> None:
+def test_a_joined_file_that_is_gone_or_lacks_groups_is_reported(run: Path) -> None:
     for step in range(2, 42):
         write_step_rollouts(run, step, [group(step)])
     lines = [{"step": step, "num_groups": 2 if step == 22 else 1} for step in range(1, 42)]

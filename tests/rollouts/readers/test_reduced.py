@@ -42,14 +42,14 @@ def row(step: int, group: str, reward: float | None, sample: int, **further: Any
 
 def write(path: Path, rows: Iterable[dict[str, Any] | str]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [one if isinstance(one, str) else json.dumps(one) for one in rows]
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return path
 
 
 def parts_of(inputs: Iterable[Path | str], folder: Path, options: ReadOptions | None = None) -> Path:
-    for one in inputs:
-        write_part(read_run(one, options, rewards_only=True), folder)
+    for part_input in inputs:
+        write_part(read_run(part_input, options, rewards_only=True), folder)
     return folder
 
 
@@ -58,21 +58,21 @@ def table_of(run: Run) -> RewardTable:
 
 
 def assert_is_the_log(parts: Path, log: Path | str) -> None:
-    merged, whole = read_run(parts, rewards_only=True), read_run(log, rewards_only=True)
-    found, wanted = table_of(merged), table_of(whole)
-    assert found.ids() == wanted.ids()
-    assert [found.prompts[at] for at in found.prompt] == [wanted.prompts[at] for at in wanted.prompt]
-    assert dict(found.rewards).keys() == dict(wanted.rewards).keys()
+    merged, full = read_run(parts, rewards_only=True), read_run(log, rewards_only=True)
+    actual, wanted = table_of(merged), table_of(full)
+    assert actual.ids() == wanted.ids()
+    assert [actual.prompts[at] for at in actual.prompt] == [wanted.prompts[at] for at in wanted.prompt]
+    assert dict(actual.rewards).keys() == dict(wanted.rewards).keys()
     for name, values in wanted.rewards.items():
-        np.testing.assert_array_equal(found.rewards[name], values, name)
+        np.testing.assert_array_equal(actual.rewards[name], values, name)
     for name in ("step", "prompt", "size", "reward", "advantage", "num_tokens", "seconds", "policy"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name), name)
-    assert (found.prompt_texts, found.policies) == (wanted.prompt_texts, wanted.policies)
-    for field in fields(whole.source):
+        np.testing.assert_array_equal(getattr(actual, name), getattr(wanted, name), name)
+    assert (actual.prompt_texts, actual.policies) == (wanted.prompt_texts, wanted.policies)
+    for field in fields(full.source):
         if field.name not in ("path", "digests"):
-            assert getattr(merged.source, field.name) == getattr(whole.source, field.name), field.name
-    assert (merged.metrics, merged.settings.values) == (whole.metrics, whole.settings.values)
-    assert (merged.notes, merged.windows, merged.repeats) == (whole.notes, whole.windows, whole.repeats)
+            assert getattr(merged.source, field.name) == getattr(full.source, field.name), field.name
+    assert (merged.metrics, merged.settings.values) == (full.metrics, full.settings.values)
+    assert (merged.notes, merged.windows, merged.repeats) == (full.notes, full.windows, full.repeats)
 
 
 @pytest.mark.parametrize(
@@ -133,9 +133,9 @@ def test_numbers_that_are_none_are_said_once(tmp_path: Path) -> None:
     metrics = [{"step": step, "data": {"actor/grad_norm": float("nan")}} for step in (1, 2)]
     write(tmp_path / "metrics.jsonl", metrics)
     parts = parts_of([tmp_path / "log/1.jsonl", tmp_path / "log/2.jsonl"], tmp_path / "parts")
-    whole, merged = read_run(tmp_path / "log", rewards_only=True), read_run(parts, rewards_only=True)
-    assert merged.source.missing == whole.source.missing
-    assert repr(merged.metrics) == repr(whole.metrics)
+    full, merged = read_run(tmp_path / "log", rewards_only=True), read_run(parts, rewards_only=True)
+    assert merged.source.missing == full.source.missing
+    assert repr(merged.metrics) == repr(full.metrics)
 
 
 def verl_row(step: int, sample: int, group: str = "0f8fad5b-d9cb-469f-a165-70867728950e") -> dict[str, Any]:
@@ -192,11 +192,11 @@ def test_policies_are_numbered_anew(tmp_path: Path) -> None:
         for task in (0, 1)
     ]
     log = write(tmp_path / "log.jsonl", rows)
-    whole = table_of(read_run(log, rewards_only=True))
+    full = table_of(read_run(log, rewards_only=True))
     parts = parts_of([write(tmp_path / "2.jsonl", rows[3:]), write(tmp_path / "1.jsonl", rows[:3])], tmp_path / "parts")
     merged = table_of(read_run(parts, rewards_only=True))
-    assert merged.policies == whole.policies == ("x", "y", "z")
-    np.testing.assert_array_equal(merged.policy, whole.policy)
+    assert merged.policies == full.policies == ("x", "y", "z")
+    np.testing.assert_array_equal(merged.policy, full.policy)
 
 
 def test_a_part_is_named_by_its_files_and_never_replaced(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_more_than_rewards_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "said"),
+    ("texts", "expected"),
     [
         (["verl rollouts, 1 file", "verl rollouts, 3 files"], "verl rollouts, 4 files"),
         (["ms-swift completions, 2 lines"] * 2, "ms-swift completions, 4 lines"),
@@ -297,8 +297,8 @@ def test_more_than_rewards_is_refused(tmp_path: Path) -> None:
         (["one.jsonl"], "one.jsonl"),
     ],
 )
-def test_what_parts_are_is_added_up(texts: Sequence[str], said: str) -> None:
-    assert reduced._recognized(texts) == said
+def test_what_parts_are_is_added_up(texts: Sequence[str], expected: str) -> None:
+    assert reduced._recognized(texts) == expected
 
 
 def test_names_of_groups_that_have_no_step_in_them_stay(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ BYTES = b"\x80\x04cos\nsystem\n"  # what a hostile pickle begins with: it must n
 
 
 @pytest.mark.parametrize(
-    ("files", "given", "message", "instead"),
+    ("files", "path_given", "message", "instead"),
     [
         (
             ["checkpoint-5/config.json", "checkpoint-5/model.safetensors"],
@@ -45,7 +45,7 @@ BYTES = b"\x80\x04cos\nsystem\n"  # what a hostile pickle begins with: it must n
 )
 @pytest.mark.parametrize("is_remote", [False, True], ids=["here", "at a URL"])
 def test_what_is_no_log_is_recognized(
-    tmp_path: Path, memory: Any, files: list[str], given: str, message: str, instead: str, is_remote: bool
+    tmp_path: Path, memory: Any, files: list[str], path_given: str, message: str, instead: str, is_remote: bool
 ) -> None:
     for name in files:
         file = tmp_path / "run" / name
@@ -56,11 +56,11 @@ def test_what_is_no_log_is_recognized(
         memory.put(f"{run}/", "/runs/run", recursive=True)
         run = "memory://runs/run"
     with pytest.raises(InputError, match=message) as caught:
-        read_run(run if given == "." else f"{run}/{given}")
+        read_run(run if path_given == "." else f"{run}/{path_given}")
     assert instead.replace("RUN", run) in (caught.value.hint or "")
 
 
-def test_who_stands_in_a_checkpoint_is_told_where_the_run_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_within_a_checkpoint_the_hint_names_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "checkpoint-5").mkdir()
     (tmp_path / "checkpoint-5" / "trainer_state.json").write_text("{}")
     monkeypatch.chdir(tmp_path / "checkpoint-5")
@@ -121,7 +121,7 @@ def test_another_file_of_rows_keeps_the_general_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "message", "instead"),
+    ("name", "path_given", "message", "instead"),
     [
         ("dumped_data/global_step_3_training_input.pkl", ".", "SkyRL's dump", "dump_eval_results"),
         ("dumped_data/global_step_3_training_input.pkl", "dumped_data", "SkyRL's dump", "global_step_<N>_evals"),
@@ -134,11 +134,11 @@ def test_another_file_of_rows_keeps_the_general_answer(tmp_path: Path) -> None:
     ],
 )
 def test_a_pickle_is_refused_with_what_to_switch_on(
-    tmp_path: Path, name: str, given: str, message: str, instead: str
+    tmp_path: Path, name: str, path_given: str, message: str, instead: str
 ) -> None:
     path = tmp_path / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(BYTES)
     with pytest.raises(InputError, match=message) as caught:
-        read_run(tmp_path / given)
+        read_run(tmp_path / path_given)
     assert instead in (caught.value.hint or "")

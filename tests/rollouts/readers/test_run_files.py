@@ -34,11 +34,8 @@ def test_the_first_readable_file_counts_and_what_is_given_wins(tmp_path: Path) -
     settings = trainer_settings(request, "some", files)
     assert dict(settings.values) == {"actor.n": 5, "actor.m": 3, "trainer": "some"}
     assert settings.origin == f"{tmp_path / 'config.yaml'} and {tmp_path / 'given.toml'}"
-
-
-def test_without_any_file_only_the_trainer_is_known(tmp_path: Path) -> None:
-    settings = trainer_settings(ReadRequest(path=tmp_path), "some", [])
-    assert (dict(settings.values), settings.origin) == ({"trainer": "some"}, None)
+    bare = trainer_settings(ReadRequest(path=tmp_path), "some", [])
+    assert (dict(bare.values), bare.origin) == ({"trainer": "some"}, None)
 
 
 def test_lines_of_one_step_are_joined_under_common_names(tmp_path: Path) -> None:
@@ -133,15 +130,15 @@ def write_model(folder: Path, *, adapter: bool = False) -> Path:
     return folder
 
 
-def test_models_inside_checkpoints_are_found_and_the_others_say_what_to_run(tmp_path: Path) -> None:
+def test_models_inside_checkpoints_are_listed_and_other_checkpoints_say_what_to_run(tmp_path: Path) -> None:
     write_model(tmp_path / "step_2" / "weights" / "merged")
     write_model(tmp_path / "step_1")
     (tmp_path / "step_3" / "hf").mkdir(parents=True)
     (tmp_path / "step_3" / "hf" / "config.json").write_text("{}")
     (tmp_path / "step_3" / "hf" / "tokenizer.json").write_text("{}")
-    found = saved_weights(ReadRequest(path=tmp_path), LAYOUT, [tmp_path])
-    assert [(weights.num_updates, weights.path.name) for weights in found.weights] == [(1, "step_1"), (2, "merged")]
-    assert {number: (reason.cause, reason.advice) for number, reason in found.unmerged.items()} == {
+    saved = saved_weights(ReadRequest(path=tmp_path), LAYOUT, [tmp_path])
+    assert [(weights.num_updates, weights.path.name) for weights in saved.weights] == [(1, "step_1"), (2, "merged")]
+    assert {number: (reason.cause, reason.advice) for number, reason in saved.unmerged.items()} == {
         3: ("weights_unmerged", "Merge step_3.")
     }
 

@@ -7,7 +7,7 @@ import pytest
 from gradscope.errors import InputError, MissingDependencyError, UsageError
 from gradscope.results.envelope import build_document
 from gradscope.rollouts.readers.detect import read_run, runs_below
-from gradscope.rollouts.sources.fetch import awaited_note, bring_weights, fetched, log_extent, url_extent
+from gradscope.rollouts.sources.fetch import awaited_note, bring_weights, fetched, log_extent
 from tests.conftest import REPOSITORY
 
 ROW = b'{"reward": 1}\n'
@@ -54,7 +54,7 @@ def test_weights_are_copied_when_a_folder_is_asked_for(memory: Any) -> None:
     assert not (folder / "checkpoint-1" / "model.safetensors").exists(), "weights that changed wait again"
     bring_weights(folder / "checkpoint-1", folder / "checkpoint-2")
     assert (folder / "checkpoint-1" / "model.safetensors").read_bytes() == b"z" * 2000
-    assert awaited_note(folder) == ()
+    assert awaited_note(folder) == awaited_note(Path("elsewhere")) == ()
 
 
 def test_weights_that_cannot_be_had_say_so(memory: Any) -> None:
@@ -65,18 +65,14 @@ def test_weights_that_cannot_be_had_say_so(memory: Any) -> None:
         bring_weights(folder / "checkpoint-1")
 
 
-def test_nothing_waits_outside_a_copy(tmp_path: Path) -> None:
-    assert awaited_note(tmp_path) == ()
-
-
-def test_an_extent_changes_with_what_is_written(memory: Any) -> None:
+def test_the_extent_of_a_url_changes_with_what_is_written(memory: Any) -> None:
     memory.pipe("/run/1.jsonl", ROW)
-    before = url_extent("memory://run")
-    assert url_extent("memory://run") == before
+    before = log_extent("memory://run")
+    assert log_extent("memory://run") == before
     memory.pipe("/run/1.jsonl", ROW)
-    assert url_extent("memory://run") != before
+    assert log_extent("memory://run") != before
     with pytest.raises(InputError, match="There is nothing at"):
-        url_extent("memory://gone")
+        log_extent("memory://gone")
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,21 +96,9 @@ def test_extents_change_with_what_is_written(tmp_path: Path) -> None:
     before = log_extent(tmp_path)
     assert log_extent(tmp_path) == before
     assert before.keys() == log_extent(log).keys() == log_extent(log.parent / "*.jsonl").keys()
+    assert log_extent(tmp_path.as_uri()) == before
     log.write_text("a\nb\n")
     assert log_extent(tmp_path) != before
-
-
-def test_a_log_at_a_url_has_an_extent_too(memory: Any) -> None:
-    memory.pipe("/run/1.jsonl", b"a\n")
-    before = log_extent("memory://run")
-    assert log_extent("memory://run") == before
-    memory.pipe("/run/1.jsonl", b"a\nb\n")
-    assert log_extent("memory://run") != before
-
-
-def test_a_url_of_a_local_folder_is_that_folder(tmp_path: Path) -> None:
-    (tmp_path / "1.jsonl").write_text("a\n")
-    assert log_extent(tmp_path.as_uri()) == log_extent(tmp_path)
 
 
 def test_a_file_that_vanishes_between_listing_and_looking_is_not_there(
@@ -127,8 +111,8 @@ def test_a_file_that_vanishes_between_listing_and_looking_is_not_there(
 LOGS = REPOSITORY / "fixtures" / "logs"
 
 
-def put(memory: Any, name: str, place: str) -> None:
-    memory.put(str(LOGS / name), place, recursive=True)
+def put(memory: Any, name: str, target: str) -> None:
+    memory.put(str(LOGS / name), target, recursive=True)
 
 
 def test_a_run_says_where_it_lies_and_where_each_row_was(memory: Any, cache: Path) -> None:
@@ -156,12 +140,12 @@ def test_each_format_is_read_from_elsewhere_as_from_here(memory: Any, name: str)
 
 def test_a_document_has_the_digests_of_the_copies(memory: Any) -> None:
     put(memory, "trl/", "/logs/trl")
-    there, here = (
+    remote, local = (
         build_document("x", {}, files=read_run(path).source.files, definitions={})["inputs"]
         for path in ("memory://logs/trl", LOGS / "trl")
     )
-    assert [one["path"] for one in there] == [one["path"].replace(str(LOGS), "memory://logs") for one in here]
-    assert [one["sha256"] for one in there] == [one["sha256"] for one in here]
+    assert [file["path"] for file in remote] == [file["path"].replace(str(LOGS), "memory://logs") for file in local]
+    assert [file["sha256"] for file in remote] == [file["sha256"] for file in local]
 
 
 @pytest.mark.parametrize(
@@ -187,7 +171,7 @@ def test_a_run_further_down_is_named_by_its_url(memory: Any) -> None:
     assert caught.value.hint == "Name it: memory://logs/trl"
 
 
-def test_runs_below_a_url_are_found(memory: Any) -> None:
+def test_runs_below_a_url_are_listed(memory: Any) -> None:
     put(memory, "trl/", "/logs/a")
     put(memory, "trl/", "/logs/b")
     assert [run.name for run in runs_below("memory://logs")] == ["a", "b"]

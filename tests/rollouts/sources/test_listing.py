@@ -72,12 +72,12 @@ HOSTS = {
 def addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Addresses of hosts, without asking anybody."""
 
-    def found(host: str, *_: object, **__: object) -> list[Any]:
+    def resolved(host: str, *_: object, **__: object) -> list[Any]:
         if host == "nowhere":
             raise socket.gaierror
         return [(0, 0, 0, "", (HOSTS.get(host, host), 0))]
 
-    monkeypatch.setattr(socket, "getaddrinfo", found)
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_glob_lists_what_fits(memory: Any) -> None:
 
 
 @pytest.mark.parametrize("url", ["memory://gone", "memory://gone/*.jsonl"])
-def test_nothing_there_is_not_found(memory: Any, url: str) -> None:
+def test_an_empty_url_is_an_error(memory: Any, url: str) -> None:
     with pytest.raises(FileNotFoundError):
         list_source(url)
 

@@ -74,14 +74,14 @@ def test_weights_wait_and_what_is_never_opened_leaves_its_name(memory: Any, gets
     assert b"did not copy" in (folder / "a.pkl").read_bytes()
 
 
-def test_a_copy_that_was_cut_off_is_not_kept_and_the_rest_is(
+def test_a_copy_that_was_cut_off_is_discarded_and_the_rest_stays(
     memory: Any, gets: list[str], monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
     memory.pipe({"/run/1.jsonl": ROW, "/run/2.jsonl": ROW})
-    whole = type(memory).get_file
+    get_file = type(memory).get_file
 
     def cut_off(self: Any, rpath: str, lpath: str, **more: Any) -> None:
-        whole(self, rpath, lpath, **more)
+        get_file(self, rpath, lpath, **more)
         if rpath.endswith("2.jsonl"):
             Path(lpath).write_bytes(ROW[:-3])
 
@@ -90,7 +90,7 @@ def test_a_copy_that_was_cut_off_is_not_kept_and_the_rest_is(
         copied("memory://run")
     assert "again" in (caught.value.hint or "")
     assert not [name for name in files_below(cache) if name.endswith(("2.jsonl", ".partial"))]
-    monkeypatch.setattr(type(memory), "get_file", whole)
+    monkeypatch.setattr(type(memory), "get_file", get_file)
     gets.clear()
     folder = copied("memory://run")
     assert gets == ["/run/2.jsonl"]
@@ -118,13 +118,13 @@ def test_a_damaged_index_costs_a_copy_and_no_more(memory: Any, gets: list[str], 
     assert list(json.loads(file.read_bytes())) == ["1.jsonl"]
 
 
-def test_bytes_are_told_and_add_up(memory: Any) -> None:
-    told: list[tuple[int, int, str]] = []
+def test_copied_bytes_are_reported_and_add_up(memory: Any) -> None:
+    reports: list[tuple[int, int, str]] = []
     memory.pipe({"/run/1.jsonl": ROW * 100, "/run/2.jsonl": ROW})
-    mirrored("memory://run", lambda *told_now: told.append(told_now))
+    mirrored("memory://run", lambda *report: reports.append(report))
     total = len(ROW) * 101
-    assert told[0] == (0, total, "copying memory://run, 1.4 kB")
-    assert told[-1][:2] == (total, total)
+    assert reports[0] == (0, total, "copying memory://run, 1.4 kB")
+    assert reports[-1][:2] == (total, total)
 
 
 def test_when_one_file_fails_the_others_end(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +231,7 @@ def test_a_copy_that_others_may_have_written_is_not_read(memory: Any, cache: Pat
 def test_what_a_killed_process_left_of_a_copy_is_removed(memory: Any, cache: Path) -> None:
     memory.pipe("/run/1.jsonl", ROW)
     home = copied("memory://run").parents[1]
-    whole = files_below(cache)
+    before = files_below(cache)
     memory.pipe("/run/1.jsonl", ROW * 2)
     process = os.fork()
     if process == 0:
@@ -240,17 +240,17 @@ def test_what_a_killed_process_left_of_a_copy_is_removed(memory: Any, cache: Pat
     os.waitpid(process, 0)
     assert len(list(home.glob(".*.partial"))) == 1
     copied("memory://run")
-    assert files_below(cache) == whole
+    assert files_below(cache) == before
 
 
 def test_a_link_in_a_copy_is_removed(memory: Any, tmp_path: Path) -> None:
     memory.pipe({"/run/1.jsonl": ROW, "/run/a/2.jsonl": ROW})
     folder = copied("memory://run")
     (tmp_path / "theirs").mkdir()
-    for place in (folder / "1.jsonl", folder / "a" / "2.jsonl", folder / "a"):
-        shutil.rmtree(place) if place.is_dir() else place.unlink()
-        place.symlink_to(tmp_path / "theirs")
-        if place.name != "2.jsonl":
+    for path in (folder / "1.jsonl", folder / "a" / "2.jsonl", folder / "a"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        path.symlink_to(tmp_path / "theirs")
+        if path.name != "2.jsonl":
             copied("memory://run")
     assert list((tmp_path / "theirs").iterdir()) == []
     assert (folder / "a" / "2.jsonl").read_bytes() == (folder / "1.jsonl").read_bytes() == ROW

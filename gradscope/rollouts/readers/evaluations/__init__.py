@@ -1,1 +1,1 @@
-"""Results of evaluations: several samples a prompt, without steps."""
+"""Results of evaluations: several samples of each prompt, without steps."""

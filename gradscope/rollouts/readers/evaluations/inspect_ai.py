@@ -280,8 +280,7 @@ def _refuse_unreadable(path: Path, members: list[zipfile.ZipInfo], chosen: list[
     """Refuse an archive that cannot be read."""
     if not chosen and any(_CHUNK.fullmatch(member.filename) for member in members):
         raise InputError(
-            f"{path} splits each sample into chunks, a layout that is not read.",
-            hint=_CONVERT.format(path),
+            f"{path} splits each sample into chunks, a layout that is not read.", hint=_CONVERT.format(path)
         )
     if any(member.flag_bits & 1 for member in chosen):
         raise InputError(f"{path} is encrypted.", hint="Give a log without a password.")

@@ -1,1 +1,1 @@
-"""Logs of metrics without rollouts: which files, which names, and the run that they make."""
+"""Logs of metrics without rollouts: their files, their names, and the run in them."""

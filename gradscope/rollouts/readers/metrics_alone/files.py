@@ -88,12 +88,12 @@ class MetricsLog(WatchedLog):
         if reason not in (BLANK, CUT_OFF):
             self._last = f"{location}: {reason}"
 
-    def met(self) -> None:
-        """Called when a row was read."""
+    def row_read(self) -> None:
+        """Forget the last bad row: a good one was read after it."""
         self._last = ""
 
-    def judged(self, piece: Piece, bad: Counts) -> None:
-        """Called with the rows of a piece whose step is no step."""
+    def add_bad_steps(self, piece: Piece, bad: Counts) -> None:
+        """Set aside the rows of a piece whose step is no step."""
         if not len(bad):
             return
         reason, last = "the step is not a whole number", self._last
@@ -101,8 +101,8 @@ class MetricsLog(WatchedLog):
         ends_so = bad[-1] == len(piece.numbers) - 1
         self._last = last or (f"{piece.location(bad[-1])}: {reason}" if ends_so else "")
 
-    def ended(self) -> None:
-        """Called when a file was read to its end."""
+    def file_ended(self) -> None:
+        """Report a bad row that was the last one of its file."""
         if self._last:
             message = f"{self._last}; it is the file's last row, so the run may go on beyond what was read."
             self.lose(InputError(message, hint="Copy the file again."))
@@ -123,13 +123,13 @@ class MetricFile:
     read: Callable[[Path, MetricsLog], Rows]
     """Its rows; an :class:`InputError` where it cannot be read to its end."""
 
-    def pieces(self, aside: MetricsLog) -> Iterator[Piece]:
+    def pieces(self, quarantine: MetricsLog) -> Iterator[Piece]:
         """Its rows in pieces; a rest that cannot be read is set aside."""
         waiting: list[MetricRow] = []
         size = _FEW
-        for row in self._rows(aside):
+        for row in self._rows(quarantine):
             if not isinstance(row, Piece):
-                aside.met()
+                quarantine.row_read()
                 waiting.append(row if isinstance(row, MetricRow) else MetricRow(*row))
             if isinstance(row, Piece) or len(waiting) == size:
                 yield from _pieces(waiting)
@@ -138,11 +138,11 @@ class MetricFile:
                 yield row
         yield from _pieces(waiting)
 
-    def _rows(self, aside: MetricsLog) -> Rows:
+    def _rows(self, quarantine: MetricsLog) -> Rows:
         try:
-            yield from self.read(self.path, aside)
+            yield from self.read(self.path, quarantine)
         except InputError as error:
-            aside.lose(error)
+            quarantine.lose(error)
 
     def first_pieces(self, number: int) -> list[Piece]:
         """The first pieces, with at least so many rows; nothing is set aside yet."""
@@ -233,7 +233,7 @@ def _sizes() -> Iterator[int]:
     return (min(_SMALL << doubled, _LARGE) for doubled in count())
 
 
-def _json_lines(file: Path, aside: MetricsLog) -> Rows:
+def _json_lines(file: Path, quarantine: MetricsLog) -> Rows:
     """Lines of JSON; a line that the decoder refuses is read by itself."""
     decoder = msgspec.json.Decoder(dict[str, Any])
     packed = file.suffix in COMPRESSED
@@ -248,8 +248,8 @@ def _json_lines(file: Path, aside: MetricsLog) -> Rows:
             numbered = sorted([*zip(at.tolist(), rows, strict=True), *alone], key=itemgetter(0))
             rows, at = [row for _, row in numbered], np.array([number for number, _ in numbered])
         end = int(at[-1]) if rows else -1
-        _set_aside(file, aside, odd_rows, num_lines, end)
-        aside.passed(0 if packed else len(block.data), len(rows))
+        _set_aside(file, quarantine, odd_rows, num_lines, end)
+        quarantine.passed(0 if packed else len(block.data), len(rows))
         if rows:
             last = num_lines + end + 1
             yield Piece(where=str(file), numbers=at + num_lines + 1, tables=as_tables(rows))
@@ -258,10 +258,10 @@ def _json_lines(file: Path, aside: MetricsLog) -> Rows:
             message = f"{file} has no row in {most(MOST_FLAWED):,} lines from line {last + 1} on."
             raise InputError(message, hint=raise_limits(file))
     if packed:
-        aside.passed(file.stat().st_size, 0)
+        quarantine.passed(file.stat().st_size, 0)
 
 
-def _set_aside(file: Path, aside: MetricsLog, odd: Iterable[OddRow], num_lines: int, end: int) -> None:
+def _set_aside(file: Path, quarantine: MetricsLog, odd: Iterable[OddRow], num_lines: int, end: int) -> None:
     """Set aside the lines of a block without a row; ``end`` is the index of its last row."""
     flawed = [row for row in odd if isinstance(row.row, str)]
     for is_behind in (False, True):
@@ -269,12 +269,12 @@ def _set_aside(file: Path, aside: MetricsLog, odd: Iterable[OddRow], num_lines: 
             first = num_lines + row.at + 1
             for number, num_rows in ((first, row.count - 1), (first + row.count - 1, 1)):
                 if num_rows:
-                    aside.add(str(row.row), f"{file}:{number}", num_rows)
+                    quarantine.add(str(row.row), f"{file}:{number}", num_rows)
         if not is_behind and end >= 0:
-            aside.met()
+            quarantine.row_read()
 
 
-def _table(file: Path, aside: MetricsLog) -> Rows:
+def _table(file: Path, quarantine: MetricsLog) -> Rows:
     """A CSV with a header."""
     num_lines = done = 0
     for block in csv_blocks(file, None, _sizes(), with_null=True):
@@ -285,14 +285,14 @@ def _table(file: Path, aside: MetricsLog) -> Rows:
         elif rows:
             lines = np.array([at for at, _ in rows])
             columns = {name: [number_or_text(row[name]) for _, row in rows] for name in rows[0][1]}
-        _set_aside(file, aside, block.odd, num_lines, int(lines[-1]) if len(lines) else -1)
+        _set_aside(file, quarantine, block.odd, num_lines, int(lines[-1]) if len(lines) else -1)
         if len(lines):
             yield _table_piece(file, columns, lines + num_lines + 1)
         num_lines += block.num_lines
-        aside.passed(block.end - done, len(lines))
+        quarantine.passed(block.end - done, len(lines))
         done = block.end
     if file.suffix in COMPRESSED:
-        aside.passed(file.stat().st_size, 0)
+        quarantine.passed(file.stat().st_size, 0)
 
 
 def _cells(cells: pa.Array) -> Column:
@@ -338,8 +338,8 @@ def _filled(cells: Column, at: Counts) -> Counts:
     return np.array([index for index, cell in enumerate(cells) if cell != ""], dtype=np.int64)
 
 
-def _events(file: Path, aside: MetricsLog) -> Rows:
-    damaged, stat = aside.of_metrics(file), file.stat()
+def _events(file: Path, quarantine: MetricsLog) -> Rows:
+    damaged, stat = quarantine.of_metrics(file), file.stat()
     try:
         scalars, damage = _scalars(file, stat.st_size, stat.st_mtime_ns)
     except (OSError, InputError) as error:
@@ -347,7 +347,7 @@ def _events(file: Path, aside: MetricsLog) -> Rows:
         return
     for message in damage:
         damaged(message)
-    aside.passed(stat.st_size, len(scalars))
+    quarantine.passed(stat.st_size, len(scalars))
     at = np.arange(len(scalars))
     columns = {**scalars.columns, "step": Numbers(None, scalars.steps.astype(np.float64))}
     yield Piece(where=str(file), numbers=at + 1, tables=[MetricTable(at=at, columns=columns)])
@@ -365,20 +365,20 @@ _IS_TABLE = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 
 _MOST_STEPS_OF_SQL = 1 << 31  # virtual instructions of a query: ends a view that was made to be endless
 
 
-def _trackio(file: Path, aside: MetricsLog) -> Rows:
+def _trackio(file: Path, quarantine: MetricsLog) -> Rows:
     """Trackio's table of metrics, whose JSON is bytes, and text in older releases."""
-    for location, (run, step, cell) in trackio_rows(file, "metrics", ("run_name", "step", "metrics"), aside):
+    for location, (run, step, cell) in trackio_rows(file, "metrics", ("run_name", "step", "metrics"), quarantine):
         text = cell.encode() if isinstance(cell, str) else cell
-        aside.passed(len(text) if isinstance(text, bytes) else 0)
+        quarantine.passed(len(text) if isinstance(text, bytes) else 0)
         row = parse_line(text + b"\n") if isinstance(text, bytes) else "the metrics are no text"
         if isinstance(row, str):
-            aside.add(row, location)
+            quarantine.add(row, location)
         else:
             yield MetricRow(location, {**row, "step": row.get("step", step)}, str(run))
 
 
 def trackio_rows(
-    file: Path, table: str, columns: Sequence[str], aside: QuarantineLog
+    file: Path, table: str, columns: Sequence[str], quarantine: QuarantineLog
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """A table of trackio's database, read from a copy where it has a write-ahead log, so that nothing is changed.
 
@@ -404,33 +404,33 @@ def trackio_rows(
                     for number, row in enumerate(database.execute(query), start=1):
                         yield f"{file}:{number}", row
         except (sqlite3.Error, OSError, OverflowError, UnicodeDecodeError) as error:
-            aside.lose(InputError(f"{file} cannot be read to its end: {error}.", hint="Copy the database again."))
+            quarantine.lose(InputError(f"{file} cannot be read to its end: {error}.", hint="Copy the database again."))
 
 
-def _texts(file: Path, aside: MetricsLog) -> Iterator[tuple[str, str]]:
+def _texts(file: Path, quarantine: MetricsLog) -> Iterator[tuple[str, str]]:
     """The lines of a file, each with its location; lines that are not text are set aside."""
     for number, line in enumerate(read_bytes(file), start=1):
-        aside.passed(0 if file.suffix in COMPRESSED else len(line))
+        quarantine.passed(0 if file.suffix in COMPRESSED else len(line))
         if len(line) > most(MOST_ROW):
-            aside.add(f"the line is longer than {in_mib(most(MOST_ROW))}", f"{file}:{number}")
+            quarantine.add(f"the line is longer than {in_mib(most(MOST_ROW))}", f"{file}:{number}")
             continue
         try:
             yield f"{file}:{number}", (line.removeprefix(BOM) if number == 1 else line).decode().rstrip("\r\n")
         except UnicodeDecodeError:
-            aside.add("the line is not UTF-8", f"{file}:{number}")
+            quarantine.add("the line is not UTF-8", f"{file}:{number}")
 
 
-def _console(file: Path, aside: MetricsLog) -> Rows:
+def _console(file: Path, quarantine: MetricsLog) -> Rows:
     """A trainer's output. A dictionary without a step takes the count of its progress bar, else its position."""
-    yield from _printed(_texts(file, aside), aside)
+    yield from _printed(_texts(file, quarantine), quarantine)
 
 
-def _printed(lines: Iterable[Text], aside: MetricsLog) -> Rows:
+def _printed(lines: Iterable[Text], quarantine: MetricsLog) -> Rows:
     printed = PrintedLines()
     for location, line in lines:
         values = printed.read(location, line)
         if isinstance(values, str):
-            aside.add(values, location)
+            quarantine.add(values, location)
         elif values is not None:
             yield MetricRow(location, values)
     bars = [bar for _, _, bar in printed.unnumbered]
@@ -440,8 +440,8 @@ def _printed(lines: Iterable[Text], aside: MetricsLog) -> Rows:
         yield MetricRow(location, {"step": step, **values, STEP_IS_POSITION: float(not is_counted)})
 
 
-def _tables_in(file: Path, aside: MetricsLog, find: Callable[[str], Sequence[Table]]) -> Rows:
-    text = "\n".join(line for _, line in _texts(file, aside))
+def _tables_in(file: Path, quarantine: MetricsLog, find: Callable[[str], Sequence[Table]]) -> Rows:
+    text = "\n".join(line for _, line in _texts(file, quarantine))
     yield from _tables(file, [(number, table) for number, table in enumerate(find(text), start=1)])
 
 
@@ -453,7 +453,7 @@ def _tables(file: Path, tables: Sequence[tuple[int, Table]]) -> Rows:
             yield MetricRow(f"{file}:{table_number}:{number}", row, f"table {table_number}" if len(rows) > 1 else "")
 
 
-def _notebook(file: Path, aside: MetricsLog) -> Rows:
+def _notebook(file: Path, quarantine: MetricsLog) -> Rows:
     """The tables in a notebook's outputs; where there are none, the trainer's printed output."""
     data = document_bytes(file)
     try:
@@ -462,16 +462,16 @@ def _notebook(file: Path, aside: MetricsLog) -> Rows:
         raise InputError(f"{file} is no notebook that can be read: {error}.", hint="Save it again.") from None
     pages = [(cell, table) for cell, kind, text in outputs if kind == "text/html" for table in tables_of_page(text)]
     printed = [(f"{file}:{cell}", text) for cell, kind, text in outputs if kind == "text/plain"]
-    rows = list(_tables(file, pages))
-    yield from rows or _printed(((location, line) for location, text in printed for line in text.splitlines()), aside)
+    lines = ((location, line) for location, text in printed for line in text.splitlines())
+    yield from list(_tables(file, pages)) or _printed(lines, quarantine)
 
 
-def _mlflow(file: Path, aside: MetricsLog) -> Rows:
+def _mlflow(file: Path, quarantine: MetricsLog) -> Rows:
     """MLflow's file of a metric: time, value and step in each line."""
     name = mlflow_name(file)
-    for location, line in _texts(file, aside):
+    for location, line in _texts(file, quarantine):
         cells = line.split()
         if len(cells) == 3:
             yield MetricRow(location, {name: number_or_text(cells[1]), "step": number_or_text(cells[2])})
         else:
-            aside.add("the line is no time, value and step", location)
+            quarantine.add("the line is no time, value and step", location)

@@ -26,19 +26,9 @@ NAME = "metrics"
 LOOKS_FOR = "metrics by step (trainer_state.json, JSONL, CSV, consoles, TensorBoard, trackio)"
 
 _SLIMES = ("rollout/step", "train/step")  # each row of slime's has one of them
-_OF_ROLLOUTS = frozenset(
-    (
-        "prompt",
-        "prompts",
-        "completion",
-        "completions",
-        "response",
-        "responses",
-        "output",
-        "messages",
-        "question",
-        "text",
-    )
+_OF_ROLLOUTS = (
+    *("prompt", "prompts", "completion", "completions", "response", "responses"),
+    *("output", "messages", "question", "text"),
 )
 """Columns that hold text where a row is a rollout."""
 _NUM_PEEKED = 200
@@ -70,12 +60,12 @@ def read_metrics_log(request: ReadRequest) -> Run:
         raise InputError(message, hint=f"Name one: {names[0]}")
     files = groups[0]
     kinds = [kind for kind in map(opened, files) if kind is not None]
-    aside, rows = MetricsLog(request.progress, files), RunRows()
+    quarantine, rows = MetricsLog(request.progress, files), RunRows()
     for kind in kinds:
         _, keys = _first_rows(kind, options.columns.step)
-        for piece in kind.pieces(aside):
-            aside.judged(piece, rows.add(piece, keys))
-        aside.ended()
+        for piece in kind.pieces(quarantine):
+            quarantine.add_bad_steps(piece, rows.add(piece, keys))
+        quarantine.file_ended()
     runs = rows.runs()
     chosen = _chosen(runs, path, options.metric_run)
     logged = chosen.metrics()
@@ -96,7 +86,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
         num_rows=chosen.num_rows,
         inferred=(*naming.sentences, *sentences, *chosen.sentences, *impossible),
         missing=(switch_on(logged.columns),),
-        quarantined=aside.result(),
+        quarantined=quarantine.result(),
     )
     return Run(path=path, source=source, groups=(), metrics=metrics)
 

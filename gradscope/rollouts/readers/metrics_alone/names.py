@@ -80,12 +80,8 @@ COMMON: tuple[CommonMetric, ...] = (
         title="  all pass",
         style="share",
         keys=(
-            "frac_all_pass",
-            "env/all/by_group/frac_all_good",
-            "by_group/frac_all_good",
-            "baseline_reward/pct_1",
-            "batch/solve_all",
-            "solve_all",
+            *("frac_all_pass", "env/all/by_group/frac_all_good", "by_group/frac_all_good", "baseline_reward/pct_1"),
+            *("batch/solve_all", "solve_all"),
         ),
     ),
     CommonMetric(
@@ -93,12 +89,8 @@ COMMON: tuple[CommonMetric, ...] = (
         title="  all fail",
         style="share",
         keys=(
-            "frac_all_fail",
-            "env/all/by_group/frac_all_bad",
-            "by_group/frac_all_bad",
-            "baseline_reward/pct_0",
-            "batch/solve_none",
-            "solve_none",
+            *("frac_all_fail", "env/all/by_group/frac_all_bad", "by_group/frac_all_bad", "baseline_reward/pct_0"),
+            *("batch/solve_none", "solve_none"),
         ),
     ),
     CommonMetric(
@@ -112,10 +104,7 @@ COMMON: tuple[CommonMetric, ...] = (
         ),
     ),
     CommonMetric(
-        name="reward_std",
-        title="reward spread",
-        style="norm",
-        keys=("reward_std", "reward/std", "critic/score/std"),
+        name="reward_std", title="reward spread", style="norm", keys=("reward_std", "reward/std", "critic/score/std")
     ),
     CommonMetric(
         name="completions/clipped_ratio",

@@ -1,1 +1,1 @@
-"""What readers share: files into rows, cells into values, rows into groups, and bad rows set aside."""
+"""Shared by readers: files into rows, cells into values, rows into groups, and bad rows set aside."""

@@ -1,6 +1,6 @@
-"""What a cell of a foreign log means: a reward, an identity, a message, a conversation, a list of tokens.
+"""Parses the cells of foreign logs: a reward, an identity, a message, a conversation, a list of tokens.
 
-Each is taken as what it ought to be, or as nothing. Text stays raw; output escapes it.
+A cell of another kind counts as missing. Text stays raw; output escapes it.
 
 Shapes: S tokens of the whole sequence, P of them the prompt, T = S - P the completion.
 """
@@ -28,11 +28,11 @@ ABSENT = object()  # stands for a key that a row does not have
 
 
 def parse_reward(value: Any, *, from_text: bool = False) -> float | str:
-    """A finite reward, or in a few words the reason why it is none.
+    """A finite reward, or the reason why it is none.
 
     Booleans count 1 and 0. Text is no number, even where it looks like one: a log that mixes both was written by a
-    program that confused something, and guessing would hide it. CSV has nothing but text, so there it is read
-    (``from_text``).
+    program that confused something, and guessing would hide it. CSV has nothing but text, which is parsed with
+    ``from_text``.
     """
     if value is ABSENT:
         return "the reward is missing"
@@ -69,11 +69,9 @@ def is_not_finite(value: Any) -> bool:
 
 
 def logged_number(value: Any) -> float | None:
-    """A metric as the trainer logged it.
+    """A metric as the trainer logged it, with NaN and infinity as numbers or as words; None for any other cell.
 
-    Returns:
-        The number, NaN and infinity included, as numbers or as words; a whole number beyond all floats is infinite.
-        None where the cell is no number: booleans and other text are none, and null is what was not logged.
+    An integer beyond all floats is infinite; booleans, other text and null are no numbers.
 
     Example:
         >>> logged_number(2), logged_number("NaN"), logged_number(True), logged_number("cosine")
@@ -102,7 +100,7 @@ def is_number(value: Any) -> bool:
 
 def digest(*parts: Any) -> str:
     """A short name for long content of plain JSON values, the same in every file: 16 hexadecimal digits."""
-    if len(parts) == 1 and type(parts[0]) is str:  # what most prompts are, at a third of the cost
+    if len(parts) == 1 and type(parts[0]) is str:  # most prompts are, and this costs a third
         return hashlib.sha256(f"[{encode_basestring_ascii(parts[0])}]".encode()).hexdigest()[:16]
     return hashlib.sha256(_json(parts, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -110,12 +108,12 @@ def digest(*parts: Any) -> str:
 def _json(value: Any, **how: Any) -> str:
     try:
         return json.dumps(value, default=str, **how)
-    except TypeError:  # of a pickle's dictionaries a key may be anything, or of kinds that have no order
+    except TypeError:  # the keys of a pickle's dictionaries may be of any types, even without an order
         return json.dumps(repr(value))
 
 
 def parse_messages(value: Any) -> tuple[dict[str, Any], ...] | None:
-    """Chat messages without the null keys that Arrow adds when it unifies structs; None where the cell holds none."""
+    """Chat messages without the null keys that Arrow adds when it unifies structs; None for any other cell."""
     if isinstance(value, str) or not isinstance(value, Sequence) or not value:
         return None
     if not all(isinstance(message, Mapping) and "role" in message for message in value):
@@ -151,7 +149,7 @@ def before_answer(messages: Any) -> Any:
 
 
 def prompt_text_id(prompt: Any) -> str:
-    """The id of a prompt without one: of its messages or its text."""
+    """The id of a prompt that has none in the log: a digest of its messages or its text."""
     return digest(prompt if type(prompt) is str else parse_messages(prompt) or text_of(prompt))
 
 
@@ -170,7 +168,7 @@ def _without_null(value: Any) -> Any:
     return value
 
 
-LARGEST_STEP = 1 << 53  # beyond this a float no longer tells whole numbers apart
+LARGEST_STEP = 1 << 53  # beyond this a float no longer represents every integer
 
 
 def mapping_of(value: Any) -> Mapping[str, Any]:
@@ -184,10 +182,7 @@ def list_of(value: Any) -> list[Any]:
 
 
 def numbers_in(value: Any) -> dict[str, float | None]:
-    """The numbers of a JSON object.
-
-    Returns:
-        Key -> number; None where it is not finite. Keys of anything else are left out.
+    """Key -> number of a JSON object, None where it is not finite; other cells are left out.
 
     Example:
         >>> numbers_in({"solved": True, "note": "ok"})
@@ -197,11 +192,11 @@ def numbers_in(value: Any) -> dict[str, float | None]:
 
 
 ENVIRONMENTS = ("data_source", "env_id", "env_name", "environment", "env", "agent_name", "agent", "dataset")
-"""Names of columns that tell which environment, data source or agent a row is of, most telling first."""
+"""Names of columns with a row's environment, data source or agent, the most specific first."""
 
 
 def in_environment(environment: Any, prompt_id: str) -> str:
-    """The id of a prompt within its environment, whose name, where a cell is one, stands before the last slash."""
+    """The id of a prompt within its environment: ``environment/prompt_id`` where the cell is a name."""
     name = text_of(environment) if isinstance(environment, str) else ""
     return f"{name}/{prompt_id}" if name else prompt_id
 
@@ -214,7 +209,7 @@ def generation_seconds(row: Mapping[str, Any]) -> float | None:
             ``generation_ms`` (verifiers).
 
     Returns:
-        Seconds; None where the row does not say, or says less than none.
+        Seconds; None where the row has none, or a negative number.
 
     Example:
         >>> generation_seconds({"timing": {"generation_ms": 1500.0, "scoring_ms": 20.0}})
@@ -229,11 +224,7 @@ def generation_seconds(row: Mapping[str, Any]) -> float | None:
 
 
 def whole_number(value: Any) -> int | None:
-    """A step or an index.
-
-    Returns:
-        The number; None where the cell is no whole number from 0 on that a float can tell from its neighbors, nor text
-        of one in digits.
+    """A step or an index: an integer from 0 to ``LARGEST_STEP``, also as digits; None for any other cell.
 
     Example:
         >>> whole_number("10"), whole_number(3.0), whole_number(True), whole_number("1_0"), whole_number(-1)
@@ -249,7 +240,7 @@ def whole_number(value: Any) -> int | None:
 
 
 def required_whole(value: Any, name: str) -> int:
-    """A step or index without which a row is no use; an UnusableRowError calls it by its name."""
+    """A step or index that a row must have, else an UnusableRowError with its name."""
     number = whole_number(value)
     if number is None:
         raise UnusableRowError(f"{name} is not a whole number")
@@ -257,13 +248,13 @@ def required_whole(value: Any, name: str) -> int:
 
 
 def number_in_name(pattern: re.Pattern[str], path: Path) -> int | None:
-    """A step that names of files or folders tell: the pattern's first group in the last part of a path that matches."""
+    """A step in the name of a file or folder: the pattern's first group in the last part of a path that matches."""
     numbers = [match[1] for part in path.parts if (match := pattern.search(part))]
     return whole_number(numbers[-1]) if numbers else None
 
 
 def usable_reward(value: Any, location: str, quarantine: QuarantineLog) -> float | None:
-    """A cell's reward; a row without one is set aside, but stays in its group, which cannot be judged without it."""
+    """A cell's reward; a row without one is set aside, but stays in its group, which is then incomplete."""
     reward = parse_reward(value)
     if isinstance(reward, str):
         quarantine.add(reward, location)
@@ -277,10 +268,7 @@ NOTHING_SAMPLED = "no token of the row was sampled"
 
 
 def token_ids(value: Any) -> tuple[int, ...] | None:
-    """Token ids.
-
-    Returns:
-        The ids; None where the cell is no list of whole numbers.
+    """Token ids; None where the cell is no list of integers.
 
     Example:
         >>> token_ids([5, 9]), token_ids([5, True]), token_ids("59")
@@ -298,7 +286,7 @@ def cut_sequence(
     trainer_logprobs: Any = None,
     entropies: Any = None,
 ) -> Tokens:
-    """A whole sequence cut where the model starts to write.
+    """A sequence, cut where the model starts to write.
 
     Args:
         ids: Token ids, [S].
@@ -309,7 +297,7 @@ def cut_sequence(
         entropies: Entropies of the trainer's policy, [S], likewise.
 
     Raises:
-        UnusableRowError: The ids are none, one of the other lists differs in length, or no token was sampled.
+        UnusableRowError: The ids are missing, one of the other lists differs in length, or no token was sampled.
 
     Example:
         >>> cut_sequence([5, 9, 7], [0, 1, 1], logprobs=[0, -0.5, -0.25]).logprobs
@@ -337,10 +325,7 @@ def cut_sequence(
 
 
 def numbers(value: Any, length: int) -> tuple[float, ...] | None:
-    """A list of finite numbers.
-
-    Returns:
-        The numbers; None where one is missing or not finite, or there are more or fewer than ``length``.
+    """A list of ``length`` finite numbers; None where one is missing or not finite, or the length differs.
 
     Example:
         >>> numbers([1, 0.5], 2), numbers([1, None], 2)
@@ -351,10 +336,7 @@ def numbers(value: Any, length: int) -> tuple[float, ...] | None:
 
 
 def numbers_with_gaps(value: Any, length: int) -> tuple[float, ...] | None:
-    """A list of numbers, some of which may be missing.
-
-    Returns:
-        The numbers, NaN for a cell that is no finite number; None where the cell is no list of this length.
+    """A list of ``length`` numbers, NaN for a cell that is no finite number; None where the length differs.
 
     Example:
         >>> numbers_with_gaps([-0.5, None], 2), numbers_with_gaps([-0.5], 2)
@@ -387,9 +369,9 @@ def _of_sampled(values: list[Any] | None, sampled: Sequence[bool], start: int) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """Both parts."""
+    """A conversation's prompt and completion."""
 
-    prompt: str  # contents of the messages before the first of the policy's, joined by newlines
+    prompt: str  # contents of the messages before the policy's first, joined by newlines
     messages: tuple[dict[str, Any], ...] | None  # those messages; None where there are none
     completion: str  # contents of the messages from then on
 
@@ -410,15 +392,11 @@ def cut_conversation(value: Any) -> Conversation:
     messages = parse_messages(value) or ()
     start = _start(messages)
     before = tuple({key: cell for key, cell in message.items() if key != "trainable"} for message in messages[:start])
-    return Conversation(
-        prompt=_contents(before),
-        messages=before or None,
-        completion=_contents(messages[start:]),
-    )
+    return Conversation(prompt=_contents(before), messages=before or None, completion=_contents(messages[start:]))
 
 
 def completion_of(value: Any) -> str:
-    """The contents of a conversation's messages from the policy's first on; empty where the cell is none."""
+    """The contents of a conversation's messages from the policy's first on; empty for any other cell."""
     messages = parse_messages(value) or ()
     return _contents(messages[_start(messages) :])
 

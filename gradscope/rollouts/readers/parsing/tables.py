@@ -50,7 +50,7 @@ def read_csv(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dict[
     """
     with closing(read_bytes(path)) as lines:  # CsvRows is a reference cycle, which would hold the file open
         rows = CsvRows(path, lines)
-        for number, why in rows.before:
+        for number, why in rows.before_header:
             quarantine.add(why, f"{path}:{number}")
         while (line := rows.row()) is not None:
             number, row, num_bytes = line
@@ -78,7 +78,7 @@ class CsvRows:
         self._most = self._left = most(MOST_ROW)
         self._reader = partial(csv.reader, strict=True, delimiter=self.delimiter)
         self._rows = self._reader(self._lines())
-        self.before: list[tuple[int, str]] = []
+        self.before_header: list[tuple[int, str]] = []
         """Lines before the header that are no row, each with its number and the reason."""
         self.header: tuple[str, ...] = ()  # the names of the columns
         while (line := self._cells()) is not None:
@@ -86,7 +86,7 @@ class CsvRows:
             if not isinstance(cells, str):
                 self.header = tuple(cells)
                 break
-            self.before.append((number, cells))
+            self.before_header.append((number, cells))
         self.twice = twice_in(self.header)  # a name that two columns share
 
     def row(self) -> tuple[int, dict[str, str] | str, int] | None:
@@ -340,11 +340,7 @@ def read_parquet_rows(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
 
 
 def _batches(
-    path: Path,
-    file: pq.ParquetFile,
-    columns: list[str] | None = None,
-    size: int = _BATCH,
-    texts: Collection[str] = (),
+    path: Path, file: pq.ParquetFile, columns: list[str] | None = None, size: int = _BATCH, texts: Collection[str] = ()
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a file, a few at a time.
 

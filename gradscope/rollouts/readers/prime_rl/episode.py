@@ -427,8 +427,8 @@ class EpisodeLayout:
 
     def lines(self, files: Sequence[Path]) -> LineColumns:
         """How lines are read as columns."""
-        first, nobody = islice(read_jsonl(files[0], QuarantineLog()), _NUM_PEEKED), QuarantineLog()
-        deque(self.records(files[0], first, nobody), maxlen=0)
+        first, discarded = islice(read_jsonl(files[0], QuarantineLog()), _NUM_PEEKED), QuarantineLog()
+        deque(self.records(files[0], first, discarded), maxlen=0)
         may_branch, nothing = SEVERAL in self.noted, Trace()
 
         def take(rows: Sequence[Episode], path: Path) -> Columns:

@@ -91,11 +91,7 @@ def stream_layout(annotations: Annotations, *, is_whole: bool) -> EpisodeLayout:
         )
 
     return EpisodeLayout(
-        names=names_by_agent,
-        take=take,
-        is_left_out=attrgetter("evaluates"),
-        is_whole=is_whole,
-        noted=noted,
+        names=names_by_agent, take=take, is_left_out=attrgetter("evaluates"), is_whole=is_whole, noted=noted
     )
 
 
@@ -230,8 +226,9 @@ def read_stream(request: ReadRequest, files: tuple[Path, ...], *, has_earlier: b
     if is_whole:
         groups, placement = _at_their_steps(layout.all_records(files, quarantine), quarantine)
     else:
-        groups, placement = _rewards_alone(layout.log(files, aside := QuarantineLog()), request)
-        quarantine.include(aside, {str(file): number for number, file in enumerate((*annotation_files, *files))})
+        of_log, order = QuarantineLog(), {str(file): number for number, file in enumerate((*annotation_files, *files))}
+        groups, placement = _rewards_alone(layout.log(files, of_log), request)
+        quarantine.include(of_log, order)
     tell_batches, noted = annotations.tell_batches, layout.noted
     run = assemble_groups(
         request,

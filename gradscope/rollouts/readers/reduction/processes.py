@@ -110,7 +110,7 @@ def csv_blocks(
         source = _Source(stream, is_packed=path.suffix in COMPRESSED)
         rows = CsvRows(path, source)
         chosen = [name for name in rows.header if names is None or name in names]
-        odd = [OddRow(at=number - 1, row=why, start=0, end=0) for number, why in rows.before]
+        odd = [OddRow(at=number - 1, row=why, start=0, end=0) for number, why in rows.before_header]
         yield CsvBlock(end=source.end, num_lines=rows.num_lines, header=rows.header, odd=odd)
         source.give_back(rows.given_back())
         while data := _whole_rows(source, next(sizes)):

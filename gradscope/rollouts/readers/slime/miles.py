@@ -16,22 +16,12 @@ import pyarrow as pa
 
 from gradscope.rollouts.groups import Tokens
 from gradscope.rollouts.readers.format import LogRow, RowFormat, has_keys
-from gradscope.rollouts.readers.parsing.cells import (
-    ABSENT,
-    completion_of,
-    digest,
-    whole_number,
-)
+from gradscope.rollouts.readers.parsing.cells import ABSENT, completion_of, digest, whole_number
 from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog, UnusableRowError, hidden_by
 from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.parsing.tables import Row, read_parquet
-from gradscope.rollouts.readers.slime.rollouts import (
-    in_one_go,
-    logged_tokens,
-    sample_record,
-    survey_rewards,
-)
+from gradscope.rollouts.readers.slime.rollouts import in_one_go, logged_tokens, sample_record, survey_rewards
 
 _INDEX = "sample_index"
 

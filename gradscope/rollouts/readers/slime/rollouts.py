@@ -184,11 +184,7 @@ def _records(row: LogRow, counted: Callable[[Any], Any]) -> Iterator[Record]:
     sample = row.cells["sample"]
     reward = counted(sample.get("reward", ABSENT))
     yield sample_record(
-        row,
-        reward,
-        tokens=logged_tokens(sample),
-        completion=text_of(sample.get("response")),
-        index=sample.get("index"),
+        row, reward, tokens=logged_tokens(sample), completion=text_of(sample.get("response")), index=sample.get("index")
     )
 
 
@@ -273,9 +269,6 @@ RELAX = RowFormat(
     rows_of=read_jsonl,
     survey=_survey,
     columns=_columns,
-    missing=(
-        hidden_by("Relax's dynamic sampling drops groups of equal rewards"),
-        TEXT_ONLY,
-    ),
+    missing=(hidden_by("Relax's dynamic sampling drops groups of equal rewards"), TEXT_ONLY),
     takes=frozenset({"reward_column"}),
 )

@@ -27,17 +27,9 @@ _FIXED = re.compile(
 )
 """Operations whose arguments have a fixed length and ask for no memory: nearly all of a pickle of numbers."""
 _SIZED = {
-    b"X": 4,
-    b"T": 4,
-    b"B": 4,
-    b"\x8b": 4,
-    b"U": 1,
-    b"C": 1,
-    b"\x8a": 1,
-    b"\x8c": 1,
-    b"\x8d": 8,
-    b"\x8e": 8,
-    b"\x96": 8,
+    **dict.fromkeys((b"U", b"C", b"\x8a", b"\x8c"), 1),
+    **dict.fromkeys((b"X", b"T", b"B", b"\x8b"), 4),
+    **dict.fromkeys((b"\x8d", b"\x8e", b"\x96"), 8),
 }
 """Operation -> number of bytes with the length of its argument."""
 _LINES = {b"c": 2, b"i": 2}  # operation -> lines that are its argument, where there are more than one

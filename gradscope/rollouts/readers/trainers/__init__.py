@@ -1,1 +1,1 @@
-"""Trainers whose log takes one file to read."""
+"""Trainers whose reader is a single file."""

@@ -46,13 +46,7 @@ from gradscope.rollouts.readers.reduction.lines import Span
 from gradscope.rollouts.readers.reduction.log import FileRow, read_back
 from gradscope.rollouts.readers.reduction.spans import StepSpans
 from gradscope.rollouts.readers.trl.files import RowPrompts, text_id
-from gradscope.rollouts.readers.trl.groups import (
-    Block,
-    group_size,
-    groups_with_rows,
-    scalar_rewards,
-    table_of_blocks,
-)
+from gradscope.rollouts.readers.trl.groups import Block, group_size, groups_with_rows, scalar_rewards, table_of_blocks
 from gradscope.rollouts.run import Run, TrainerSettings
 
 _KEYS = ("step", "prompt", "completion", "advantages")  # the lists that every line has
@@ -118,8 +112,8 @@ def _read(request: ReadRequest) -> Run:
 
     def groups_of(rows: Iterable[FileRow], step: int | None) -> Sequence[RolloutGroup]:
         of_step: dict[int, list[Mapping[str, Any]]] = {}
-        nobody = QuarantineLog().of_lines()
-        for line in (line for file, (location, row) in rows for line in _lines_in(location, row, nobody)):
+        discarded = QuarantineLog().of_lines()
+        for line in (line for file, (location, row) in rows for line in _lines_in(location, row, discarded)):
             if (line.location, line.step) in counted_lines and step in (None, line.step):
                 cells = (
                     dict(zip(line.columns, of_row, strict=True)) for of_row in zip(*line.columns.values(), strict=True)
@@ -238,8 +232,5 @@ def _set_aside(batch: Block, quarantine: QuarantineLog) -> None:
 
 
 FORMAT = Format(
-    name="ms-swift",
-    looks_for="completions.jsonl with a list a column (ms-swift)",
-    recognizes=_recognizes,
-    read=_read,
+    name="ms-swift", looks_for="completions.jsonl with a list a column (ms-swift)", recognizes=_recognizes, read=_read
 )

@@ -115,11 +115,7 @@ def _rows(rows: Cells, *, mixed: frozenset[int] | None = None, of_odd_rows: _Pro
         group=groups,
         no_group="prompt_idx is not a whole number",
         prompts=lambda chosen: [of_row[at] for at in chosen],
-        numbers={
-            "reward": rows.numbers("reward"),
-            "advantage": rows.numbers("advantage"),
-            "num_tokens": lengths,
-        },
+        numbers={"reward": rows.numbers("reward"), "advantage": rows.numbers("advantage"), "num_tokens": lengths},
         no_reward=partial(rows.no_reward, "reward"),
         is_odd=(lengths < 0) | (is_logged & (flat_lengths(logprobs) != lengths)) | [not prompt for prompt in of_row],
         further=further,

@@ -112,7 +112,7 @@ def _art_records(row: LogRow) -> Iterator[Record]:
 
 
 def _document(text: Any) -> Mapping[str, Any] | None:
-    """The JSON object that ART keeps its metrics as, within a cell; None where the cell holds none."""
+    """The JSON object in a cell, as ART writes its metrics; None where the cell holds none."""
     try:
         document = parse_json(text)
     except (AttributeError, TypeError, ValueError):
@@ -135,7 +135,7 @@ ART = RowFormat(
     inferred=("Steps are the names of the files.",),
     missing=(TEXT_ONLY,),
 )
-"""ART's trajectories of training: a Parquet file a step, with group index, reward and messages."""
+"""ART's trajectories of training: a Parquet file for each step, with group index, reward and messages."""
 
 
 def _ragen_records(row: LogRow) -> Iterator[Record]:
@@ -168,7 +168,7 @@ RAGEN = RowFormat(
         TEXT_ONLY,
     ),
 )
-"""RAGEN's evaluation rollouts as JSON lines: a conversation a row, its group and reward in the metadata."""
+"""RAGEN's evaluation rollouts as JSON lines: a conversation in each row, its group and reward in the metadata."""
 
 
 def _rlinf_records(row: LogRow) -> Iterator[Record]:
@@ -196,7 +196,7 @@ RLINF = RowFormat(
     inferred=("Completions of equal prompts are a group; RLinf does not log at which step they were trained on.",),
     missing=(TEXT_ONLY,),
 )
-"""RLinf's store of feedback in ``training_data_*.jsonl[.gz]``: a completion a row, accepted by its user or not."""
+"""RLinf's store of feedback in ``training_data_*.jsonl[.gz]``: each row a completion, accepted by its user or not."""
 
 
 _BY_TASK_HASH = "Rollouts of one task_hash at one step are a group; equal tasks at one step merge."
@@ -245,18 +245,18 @@ RLLM = RowFormat(
     if_noted=frozenset({_SEVERAL}),
     missing=(TEXT_ONLY,),
 )
-"""rLLM's episodes of training: a JSON file each, in a folder a step."""
+"""rLLM's episodes of training: a JSON file for each, in a folder for each step."""
 
 
 _OF_A_BATCH = ("global_step", "responses", "scores")
 _QUERIES_FILTERED = hidden_by("ROLL's query_filter_config drops groups by their rewards before it logs")
 _BY_ID = "Rollouts of one id and prompt at one step are a group."
 _BY_PROMPT = "Some rollouts have no id: those of equal prompts at one step are a group; equal prompts merge."
-_digest_of_text = lru_cache(maxsize=256)(digest)  # rollouts of one prompt stand side by side
+_digest_of_text = lru_cache(maxsize=256)(digest)  # rollouts of a prompt are adjacent
 
 
 def _roll_rows(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
-    """The rollouts of a file's lines, each with the elements of all lists that are as long as that of responses."""
+    """The rollouts of a file's lines, each with its elements of all lists that are as long as that of responses."""
     lines = quarantine.of_lines()
     for location, line in read_jsonl(file, lines):
         sizes = {len(list_of(line.get(key))) for key in _OF_A_BATCH}
@@ -294,7 +294,7 @@ ROLL = RowFormat(
     looks_for="rollout_dump_data.step_*.jsonl with a list a column (ROLL)",
     title="ROLL rollouts",
     patterns=("rollout_dump_data.step_*.jsonl",),
-    recognizes_file=Path.is_file,  # nobody else has the name, and a damaged first line is no sample file's
+    recognizes_file=Path.is_file,  # the name is ROLL's alone, and with a damaged first line no other reader knows it
     rows_of=_roll_rows,
     records=_roll_records,
     inferred=(_BY_ID, _BY_PROMPT),

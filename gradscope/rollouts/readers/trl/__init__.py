@@ -1,1 +1,1 @@
-"""TRL's completion tables, the trainer state beside them, and what its blocks of rows mean."""
+"""TRL's tables of completions, its trainer state, and the groups in its blocks of rows."""

@@ -181,7 +181,7 @@ def test_episodes_of_a_task_are_the_samples_of_a_prompt(path: Path) -> None:
     assert run.source.quarantined.num_rows == 0
 
 
-def test_a_task_without_a_key_is_told_by_its_hash_or_its_data(tmp_path: Path) -> None:
+def test_a_task_without_a_key_is_identified_by_its_hash_or_its_data(tmp_path: Path) -> None:
     task = {"data": {"prompt": "q"}, "key": None}
     run = read_episodes(
         tmp_path, episode("1", task={**task, "hash": "h"}), episode("2", task=task), episode("3", task=task)

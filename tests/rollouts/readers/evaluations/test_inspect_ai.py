@@ -219,11 +219,11 @@ def test_an_evaluation_that_did_not_succeed_says_so(
 ) -> None:
     samples = {**members("a", 1), **members("b", "noanswer")}
     log = archive(tmp_path / "x.eval", {**samples, **members_about})
-    said = [one for one in read_run(log).source.missing if one.startswith("The evaluation")]
-    assert said == ([] if sentence is None else [f"The evaluation {sentence}."])
+    missing = [text for text in read_run(log).source.missing if text.startswith("The evaluation")]
+    assert missing == ([] if sentence is None else [f"The evaluation {sentence}."])
 
 
-def test_a_pointer_of_git_lfs_among_logs_is_lost_and_the_shards_beside_it_count(tmp_path: Path) -> None:
+def test_a_pointer_of_git_lfs_among_logs_is_lost_and_the_other_shards_count(tmp_path: Path) -> None:
     zstd_archive(tmp_path / "one.shards/0/x.eval", members("a", 1))
     (tmp_path / "one.shards/1").mkdir()
     (tmp_path / "one.shards/1/x.eval").write_text("version https://git-lfs.github.com/spec/v1\n")

@@ -74,7 +74,7 @@ def test_the_shapes_of_a_row(tmp_path: Path, row: dict[str, Any], rewards: tuple
 def test_a_row_that_contradicts_itself_is_set_aside(tmp_path: Path, row: dict[str, Any], reason: str) -> None:
     good = [{"task_id": f"good{number}", "n": 2, "c": 1} for number in range(2)]
     run = read(tmp_path, *good, row)
-    assert [found.reason for found in run.source.quarantined.reasons] == [reason]
+    assert [entry.reason for entry in run.source.quarantined.reasons] == [reason]
     assert run.source.quarantined.reasons[0].first.endswith("samples.jsonl:3")
 
 
@@ -87,7 +87,7 @@ def test_rows_of_one_prompt_are_one_group_unless_policies_are_named(tmp_path: Pa
     assert {group.prompt_id for group in run.groups} == {"x/y/4"}
 
 
-def test_rows_without_identity_are_told_apart_by_their_lines(tmp_path: Path) -> None:
+def test_rows_without_identity_are_identified_by_their_lines(tmp_path: Path) -> None:
     run = read(tmp_path, *({"scores": [float(n)], "responses": ["a"]} for n in (1, 0)))
     assert [group.prompt_id for group in run.groups] == ["1", "2"]
     assert run.source.inferred[0] == "Prompts are told apart by their lines."
@@ -148,17 +148,17 @@ def test_our_own_held_out_samples(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["samples_lists.jsonl", "samples_counts.csv", "samples_policies.jsonl", "trials.json"])
 def test_samples_may_be_counted_where_only_rewards_are_looked_at(name: str) -> None:
     by_row, bare = read_run(LOGS / name), read_run(LOGS / name, rewards_only=True)
-    for whole, group in zip(by_row.groups, bare.groups, strict=True):
-        assert (group.group_id, group.prompt_id, group.size) == (whole.group_id, whole.prompt_id, whole.size)
-        kept = [[(r.reward, sorted(r.rewards.items()), r.policy) for r in one.rollouts] for one in (whole, group)]
-        assert sorted(kept[0], key=repr) == sorted(kept[1], key=repr)
+    for full, counted in zip(by_row.groups, bare.groups, strict=True):
+        assert (counted.group_id, counted.prompt_id, counted.size) == (full.group_id, full.prompt_id, full.size)
+        rewards = [[(r.reward, sorted(r.rewards.items()), r.policy) for r in g.rollouts] for g in (full, counted)]
+        assert sorted(rewards[0], key=repr) == sorted(rewards[1], key=repr)
     assert (bare.source.num_rows, bare.source.quarantined) == (by_row.source.num_rows, by_row.source.quarantined)
 
 
 def test_counted_samples_are_one_object_and_those_that_are_none_are_set_aside(tmp_path: Path) -> None:
     odd = {"task_id": "t", "passed": [True, False, True, None, "x", "x", {}, [1, 2]], "code": ["a"] * 8}
-    whole, bare = read(tmp_path, odd), read(tmp_path, odd, rewards_only=True)
-    assert bare.source.quarantined == whole.source.quarantined
+    full, bare = read(tmp_path, odd), read(tmp_path, odd, rewards_only=True)
+    assert bare.source.quarantined == full.source.quarantined
     (group,) = read(tmp_path, {"task_id": "t", "n": 300, "c": 100}, rewards_only=True).groups
     assert (group.size, sum(reward or 0.0 for reward in group.rewards)) == (300, 100.0)
     assert len({id(rollout) for rollout in group.rollouts}) == 2
@@ -315,7 +315,7 @@ def test_a_list_that_is_named_needs_no_responses() -> None:
     assert shape({"rubric": [{"score": 1}, {"score": 0}]}, "score").rewards == (1, 0)
 
 
-def test_counts_are_found_under_the_names_that_are_given() -> None:
+def test_counts_are_read_from_the_named_columns() -> None:
     columns = ColumnNames(num_samples="tries", num_correct="hits")
     samples = samples_of({"tries": 3, "hits": 2, "n": 9, "c": 9}, columns)
     assert isinstance(samples, PromptSamples)
@@ -350,7 +350,7 @@ def test_the_samples_of_one_prompt_may_repeat_it(prompt: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["response", "completion", "output", "output_response"])
-def test_a_list_beside_one_response_is_none_of_samples_even_if_it_is_named(name: str) -> None:
+def test_a_list_with_one_response_is_none_of_samples_even_if_it_is_named(name: str) -> None:
     row = {"prompt": "q", name: "a b", "score": [0.0, 1.0]}
     assert samples_of(row) is None
     assert samples_of(row, ColumnNames(reward="score")) == (
@@ -365,7 +365,7 @@ def test_rows_that_name_their_step_are_groups_of_it(tmp_path: Path, nested: bool
     rows: list[dict[str, Any]] = [
         {"global_step": at // 2 + 1, "prompt": "q", "completions": ["a", "b"], "rewards": values}
         if not nested
-        else {"global_step": at // 2 + 1, "prompt": "q", "samples": [{"text": "a", "reward": one} for one in values]}
+        else {"global_step": at // 2 + 1, "prompt": "q", "samples": [{"text": "a", "reward": v} for v in values]}
         for at, values in enumerate(rewards)
     ]
     rows = [{**row, "prompt": f"q{at % 2}"} for at, row in enumerate(rows)]
@@ -376,4 +376,4 @@ def test_rows_that_name_their_step_are_groups_of_it(tmp_path: Path, nested: bool
         (2, [0, 0]),
         (2, [0, 1]),
     ]
-    assert [one.reason for one in run.source.quarantined.reasons] == ["the step is not a whole number"]
+    assert [value.reason for value in run.source.quarantined.reasons] == ["the step is not a whole number"]

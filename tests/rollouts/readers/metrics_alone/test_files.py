@@ -19,25 +19,25 @@ def aside_log() -> MetricsLog:
 
 def rows_in(piece: Piece) -> list[tuple[str, str, dict[str, Any]]]:
     """Location, run and cells of each row; a number that a row of a table lacks is no cell of it."""
-    found = []
+    located = []
     for table in piece.tables:
         rows: list[dict[str, Any]] = [{} for _ in table.at]
         for key, cells in table.columns.items():
             at = range(len(rows)) if not isinstance(cells, Numbers) or cells.at is None else cells.at.tolist()
-            for place, cell in zip(at, cells.values.tolist() if isinstance(cells, Numbers) else cells, strict=True):
-                rows[place][key] = cell
-        found += [(place, table.run, row) for place, row in zip(table.at.tolist(), rows, strict=True)]
-    return [(piece.location(place), run, row) for place, run, row in sorted(found, key=lambda one: one[0])]
+            for index, cell in zip(at, cells.values.tolist() if isinstance(cells, Numbers) else cells, strict=True):
+                rows[index][key] = cell
+        located += [(index, table.run, row) for index, row in zip(table.at.tolist(), rows, strict=True)]
+    return [(piece.location(index), run, row) for index, run, row in sorted(located, key=lambda entry: entry[0])]
 
 
 def cells_in(path: Path, aside: MetricsLog | None = None) -> list[dict[str, Any]]:
     file = opened(path)
     assert file is not None
-    found = [row for piece in file.pieces(aside or aside_log()) for row in rows_in(piece)]
+    rows = [row for piece in file.pieces(aside or aside_log()) for row in rows_in(piece)]
     first = [row for piece in file.first_pieces(2) for row in rows_in(piece)]
-    assert str(first) == str(found[: len(first)])
-    assert len(first) >= min(len(found), 2)
-    return [row for _, _, row in found]
+    assert str(first) == str(rows[: len(first)])
+    assert len(first) >= min(len(rows), 2)
+    return [row for _, _, row in rows]
 
 
 def write(path: Path, text: str) -> Path:
@@ -85,12 +85,12 @@ def test_entries_that_are_no_objects_are_set_aside(tmp_path: Path) -> None:
 def test_a_table(tmp_path: Path) -> None:
     aside = aside_log()
     text = '\ufeffStep,"train/loss",note\n\n1,0.5,"a,b"\n2,NaN,\n3\n4,"x\n'
-    found = cells_in(write(tmp_path / "x.csv", text), aside)
-    assert [str(one) for one in found] == [
+    cells = cells_in(write(tmp_path / "x.csv", text), aside)
+    assert [str(entry) for entry in cells] == [
         "{'Step': 1.0, 'train/loss': 0.5, 'note': 'a,b'}",
         "{'Step': 2.0, 'train/loss': nan, 'note': ''}",
     ]
-    reasons = {one.reason for one in aside.result().reasons}
+    reasons = {entry.reason for entry in aside.result().reasons}
     assert "the row has more or fewer cells than the header" in reasons
     assert any(reason.startswith("the row is not CSV") for reason in reasons)
     assert cells_in(write(tmp_path / "x.tsv", "step\tloss\n1\t2\n")) == [{"step": 1.0, "loss": 2.0}]
@@ -101,8 +101,8 @@ def test_a_chart_of_several_runs(tmp_path: Path) -> None:
     file = opened(write(tmp_path / "x.csv", text))
     assert file is not None
     (piece,) = file.pieces(aside_log())
-    found = [(run, cells) for _, run, cells in rows_in(piece)]
-    assert found == [
+    rows = [(run, cells) for _, run, cells in rows_in(piece)]
+    assert rows == [
         ("a", {"Step": 1.0, "train/loss": 0.5}),
         ("b - c", {"Step": 1.0, "train/loss": 0.25}),
         ("a", {"Step": 2.0, "train/loss": 0.5}),
@@ -133,9 +133,9 @@ def test_parquet(tmp_path: Path) -> None:
     ],
 )
 def test_dictionaries_on_a_console(tmp_path: Path, text: str, rows: list[tuple[int, float]]) -> None:
-    found = cells_in(write(tmp_path / "x.log", text))
-    assert [(row["step"], row["loss"]) for row in found] == rows
-    assert {row[STEP_IS_POSITION] for row in found} == {float("/" not in text or "3/3" in text)}
+    printed = cells_in(write(tmp_path / "x.log", text))
+    assert [(row["step"], row["loss"]) for row in printed] == rows
+    assert {row[STEP_IS_POSITION] for row in printed} == {float("/" not in text or "3/3" in text)}
 
 
 def test_other_lines_of_a_console(tmp_path: Path) -> None:
@@ -143,10 +143,10 @@ def test_other_lines_of_a_console(tmp_path: Path) -> None:
     text += "Step 8 | loss:0.25 rewards:1.5 note:abc kl_loss:nan \n"
     text += "INFO rollout 3: {'rollout/raw_reward': 0.5, 'n': 2}\nnothing\n{'loss': 0.5, 'rew\n"
     aside = aside_log()
-    found = cells_in(write(tmp_path / "x.txt", text), aside)
-    assert str(found.pop(1)) == "{'loss': 0.25, 'rewards': 1.5, 'kl_loss': nan, 'step': 8}"
-    assert found == [{"actor/grad_norm": 0.5, "x": 1e-05, "step": 7}, {"rollout/raw_reward": 0.5, "n": 2.0, "step": 3}]
-    assert [one.reason for one in aside.result().reasons] == ["the dictionary of metrics is cut off"]
+    rows = cells_in(write(tmp_path / "x.txt", text), aside)
+    assert str(rows.pop(1)) == "{'loss': 0.25, 'rewards': 1.5, 'kl_loss': nan, 'step': 8}"
+    assert rows == [{"actor/grad_norm": 0.5, "x": 1e-05, "step": 7}, {"rollout/raw_reward": 0.5, "n": 2.0, "step": 3}]
+    assert [entry.reason for entry in aside.result().reasons] == ["the dictionary of metrics is cut off"]
 
 
 def test_text_that_is_not_utf8_costs_its_line(tmp_path: Path) -> None:

@@ -121,8 +121,8 @@ def test_each_kind_of_file(
     run = read(LOGS / name, **options)
     assert (run.source.kind, run.source.format, run.source.recognized) == ("metrics", "metrics", title)
     assert (run.steps, run.every_step[0], run.every_step[-1]) == ((), *steps)
-    found = {key: run.metrics[step][key] for key in numbers}
-    assert found == pytest.approx(numbers, nan_ok=True)
+    logged = {key: run.metrics[step][key] for key in numbers}
+    assert logged == pytest.approx(numbers, nan_ok=True)
     assert "rollouts would add" in run.source.missing[0]
     assert run.source.quarantined.num_rows == 0
 
@@ -192,7 +192,7 @@ def test_steps_that_begin_again_are_another_run(tmp_path: Path) -> None:
     assert read(same).every_step == (1, 2, 3)
 
 
-def test_rows_that_name_their_run_are_told_apart(tmp_path: Path) -> None:
+def test_rows_that_name_their_run_are_separated(tmp_path: Path) -> None:
     path = series(tmp_path, *({"step": step, "run": name, "reward": 0.5} for step in (1, 2) for name in "ab"))
     with pytest.raises(InputError, match=r"'a' .*, 'b'"):
         read(path)
@@ -262,8 +262,8 @@ def test_a_row_that_cannot_be_used_is_set_aside(tmp_path: Path, line: str, reaso
     good = '{"step": %d, "reward": 0.5}'
     path.write_text("\n".join([good % 1, line, good % 2, ""]))
     run = read(path)
-    (found,) = run.source.quarantined.reasons
-    assert (found.reason, found.num_rows, found.first) == (reason, 1, f"{path}:2")
+    (entry,) = run.source.quarantined.reasons
+    assert (entry.reason, entry.num_rows, entry.first) == (reason, 1, f"{path}:2")
     assert run.every_step == (1, 2)
     assert not run.source.quarantined.lost
 

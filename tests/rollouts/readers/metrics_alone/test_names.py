@@ -14,8 +14,8 @@ from gradscope.rollouts.readers.metrics_alone.names import (
 from gradscope.rollouts.step_metrics import StepMetrics
 
 
-def applied(keys: Iterable[str], numbers: dict[str, float], given: dict[str, str] | None = None) -> dict[str, float]:
-    return dict(naming_of(keys, given or {}).apply(StepMetrics.of({1: numbers}))[1])
+def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str] | None = None) -> dict[str, float]:
+    return dict(naming_of(keys, named or {}).apply(StepMetrics.of({1: numbers}))[1])
 
 
 @pytest.mark.parametrize(
@@ -39,18 +39,18 @@ def applied(keys: Iterable[str], numbers: dict[str, float], given: dict[str, str
     ],
 )
 def test_what_trainers_call_the_same(numbers: dict[str, float], name: str, value: float | None) -> None:
-    found = applied(numbers, numbers)
-    assert found.keys() >= numbers.keys()
-    assert found.get(name) == value or (value is not None and math.isnan(value) and math.isnan(found[name]))
+    common = applied(numbers, numbers)
+    assert common.keys() >= numbers.keys()
+    assert common.get(name) == value or (value is not None and math.isnan(value) and math.isnan(common[name]))
 
 
 def test_a_share_that_is_none_counts_as_nan() -> None:
     shares = dict(enumerate((0.5, -0.5, 1 + 1e-9, math.nan, math.inf)))
     metrics = {step: {"frac_all_fail": share, "reward": share} for step, share in shares.items()} | {5: {}}
-    found, told = without_impossible_shares(StepMetrics.of(metrics))
-    assert told == ("frac_all_fail is no share at 2 of 6 steps (-0.5 at step 1): that counts as NaN.",)
-    assert str([found[step]["frac_all_fail"] for step in shares]) == "[0.5, nan, 1.0, nan, nan]"
-    assert str([found[step]["reward"] for step in shares]) == str(list(shares.values()))
+    judged, sentences = without_impossible_shares(StepMetrics.of(metrics))
+    assert sentences == ("frac_all_fail is no share at 2 of 6 steps (-0.5 at step 1): that counts as NaN.",)
+    assert str([judged[step]["frac_all_fail"] for step in shares]) == "[0.5, nan, 1.0, nan, nan]"
+    assert str([judged[step]["reward"] for step in shares]) == str(list(shares.values()))
 
 
 def test_each_key_of_the_table_gives_its_own_name() -> None:
@@ -69,11 +69,11 @@ def test_a_step_that_lacks_a_part_has_no_derived_number() -> None:
 
 
 def test_a_name_that_a_person_gave_goes_first() -> None:
-    given = parse_metric_columns(["reward=score, frac_reward_zero_std = groups/dead", "own=x"])
-    assert given == {"reward": "score", "frac_reward_zero_std": "groups/dead", "own": "x"}
+    named = parse_metric_columns(["reward=score, frac_reward_zero_std = groups/dead", "own=x"])
+    assert named == {"reward": "score", "frac_reward_zero_std": "groups/dead", "own": "x"}
     numbers = {"reward": 1.0, "score": 2.0, "groups/dead": 0.5, "x": 3.0}
-    found = applied(numbers, numbers, given)
-    assert (found["reward"], found["frac_reward_zero_std"], found["own"]) == (2.0, 0.5, 3.0)
+    common = applied(numbers, numbers, named)
+    assert (common["reward"], common["frac_reward_zero_std"], common["own"]) == (2.0, 0.5, 3.0)
 
 
 def test_a_name_that_is_not_there_is_an_error() -> None:
@@ -99,12 +99,12 @@ def test_a_name_that_is_not_there_is_an_error() -> None:
         ("loss", "a row a rollout"),
     ],
 )
-def test_each_trainer_is_told_how_to_log_rollouts(key: str, words: str) -> None:
+def test_the_hint_says_how_each_trainer_logs_rollouts(key: str, words: str) -> None:
     assert words in switch_on([key])
 
 
 def test_a_step_without_the_trainers_number_has_that_of_the_common_name() -> None:
     rows = {1: {"actor/pg_loss": 0.5}, 2: {"loss": 2.0}, 3: {"actor/pg_loss": 0.25, "loss": 3.0}}
     naming = naming_of(["actor/pg_loss", "loss"], {"loss": "actor/pg_loss"})
-    found = naming.apply(StepMetrics.of(rows))
-    assert [found[step]["loss"] for step in rows] == [0.5, 2.0, 0.25]
+    common = naming.apply(StepMetrics.of(rows))
+    assert [common[step]["loss"] for step in rows] == [0.5, 2.0, 0.25]

@@ -132,15 +132,15 @@ def test_several_tables_are_several_runs(tmp_path: Path) -> None:
         ("metrics/reward", "1700000000000 0.5 1\ncut", "no time, value and step"),
     ],
 )
-def test_damaged_files_are_told(tmp_path: Path, name: str, text: str, why: str) -> None:
+def test_damaged_files_are_reported(tmp_path: Path, name: str, text: str, why: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text(text)
     aside = MetricsLog(no_progress, ())
     file = opened(tmp_path / name)
     assert file is not None
     list(file.pieces(aside))
-    told = aside.result()
-    assert why in str([*told.lost, *told.reasons])
+    quarantine = aside.result()
+    assert why in str([*quarantine.lost, *quarantine.reasons])
 
 
 @pytest.mark.parametrize(

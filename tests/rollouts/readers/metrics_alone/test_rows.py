@@ -20,35 +20,35 @@ from gradscope.rollouts.step_metrics import Numbers
 
 
 def table(*rows: dict[str, Any]) -> MetricTable:
-    (found,) = as_tables(rows)
-    return found
+    (only,) = as_tables(rows)
+    return only
 
 
 def numbers(*rows: dict[str, Any]) -> dict[str, dict[int, float]]:
-    found: dict[str, dict[int, float]] = {}
-    for one in as_tables(rows):
-        for key, at, values in numbers_by_key(one.columns, one.at):
-            found.setdefault(key, {}).update(zip(at.tolist(), values.tolist(), strict=True))
-    return found
+    values_of: dict[str, dict[int, float]] = {}
+    for part in as_tables(rows):
+        for key, at, values in numbers_by_key(part.columns, part.at):
+            values_of.setdefault(key, {}).update(zip(at.tolist(), values.tolist(), strict=True))
+    return values_of
 
 
 def test_rows_with_the_same_keys_are_a_table() -> None:
-    found = as_tables([{"a": 1, "b": 2}, {"a": 3}, {"a": 4, "b": 5}], ["x", "x", "y"])
-    assert [(one.run, one.at.tolist(), dict(one.columns)) for one in found] == [
+    tables = as_tables([{"a": 1, "b": 2}, {"a": 3}, {"a": 4, "b": 5}], ["x", "x", "y"])
+    assert [(part.run, part.at.tolist(), dict(part.columns)) for part in tables] == [
         ("x", [0], {"a": [1], "b": [2]}),
         ("x", [1], {"a": [3]}),
         ("y", [2], {"a": [4], "b": [5]}),
     ]
-    piece = Piece(where="f", numbers=np.array([4, 9]), tables=found)
+    piece = Piece(where="f", numbers=np.array([4, 9]), tables=tables)
     assert piece.location(1) == "f:9"
 
 
 def test_numbers_of_any_kind_by_their_keys() -> None:
-    found = numbers(
+    read = numbers(
         {"a": 1, "b": "0.5", "c": {"d": 2.0, "e": {"f": "x"}}, "data": {"g": 1}, "h": True, "i": None},
         {"a": 10**400, "b": "", "c": {"d": "-inf"}, "data": 3.0, "h": [1], "i": -(10**400)},
     )
-    assert found == {
+    assert read == {
         "a": {0: 1.0, 1: math.inf},
         "b": {0: 0.5},
         "c/d": {0: 2.0, 1: -math.inf},
@@ -76,9 +76,9 @@ def test_steps(cells: list[Any], steps: list[int]) -> None:
 
 def test_the_first_column_of_steps_that_a_row_has_counts() -> None:
     sparse = Numbers(np.array([1]), np.array([7.0]))
-    one = MetricTable(at=np.arange(3), columns={"a": sparse, "b": [1, 2, None]})
-    assert steps_in(one, ["a", "b"]).tolist() == [1, 7, NO_STEP]
-    assert (has_text(one.columns, ["a", "b"]), has_text({"a": ["x"]}, ["a"])) == (False, True)
+    metrics = MetricTable(at=np.arange(3), columns={"a": sparse, "b": [1, 2, None]})
+    assert steps_in(metrics, ["a", "b"]).tolist() == [1, 7, NO_STEP]
+    assert (has_text(metrics.columns, ["a", "b"]), has_text({"a": ["x"]}, ["a"])) == (False, True)
 
 
 def test_a_long_table_becomes_rows_of_its_metrics() -> None:
@@ -87,23 +87,23 @@ def test_a_long_table_becomes_rows_of_its_metrics() -> None:
         {"step": 2, "metric": "kl", "value": 0.1},
         {"step": 3, "metric": None, "value": 0.2},
     )
-    found = [(one.at.tolist(), {key: list(cells) for key, cells in one.columns.items()}) for one in unpivoted(long)]  # type: ignore[arg-type]
-    assert found == [
+    parts = [(part.at.tolist(), {key: list(cells) for key, cells in part.columns.items()}) for part in unpivoted(long)]  # type: ignore[arg-type]
+    assert parts == [
         ([0], {"step": [1], "reward": [0.5]}),
         ([1], {"step": [2], "kl": [0.1]}),
         ([2], {"step": [3], "metric": [None], "value": [0.2]}),
     ]
     wide = table({"step": 1, "name": "a", "value": 0.1, "loss": 2.0, "kl": 0.0, "reward": 1.0})
-    assert [one.columns for one in unpivoted(wide)] == [wide.columns]
+    assert [part.columns for part in unpivoted(wide)] == [wide.columns]
     assert unpivoted(table({"step": 1, "name": "a"}))[0].columns.keys() == {"step", "name"}
 
 
 def test_rows_of_several_runs() -> None:
-    one = table(*({"run": name, "step": step} for step, name in enumerate(["a", "b", "a", 3])))
-    assert [(part.run, part.at.tolist()) for part in by_run(one, ["id", "run"])] == [
+    rows = table(*({"run": name, "step": step} for step, name in enumerate(["a", "b", "a", 3])))
+    assert [(part.run, part.at.tolist()) for part in by_run(rows, ["id", "run"])] == [
         ("a", [0, 2]),
         ("b", [1]),
         ("", [3]),
     ]
-    named = MetricTable(at=one.at, columns=one.columns, run="x")
+    named = MetricTable(at=rows.at, columns=rows.columns, run="x")
     assert by_run(named, ["run"]) == [named]

@@ -13,16 +13,16 @@ Metrics = dict[int, dict[str, float]]
 
 def read(rows: list[dict[str, Any]], size: int) -> tuple[list[tuple[Metrics, int, str, int]], int]:
     """The runs of rows in pieces of a size: metrics, rows, first place and how often it was resumed; and conflicts."""
-    found = RunRows()
+    run_rows = RunRows()
     for start in range(0, len(rows), size):
-        some = rows[start : start + size]
-        piece = Piece(where="f", numbers=np.arange(start + 1, start + 1 + len(some)), tables=as_tables(some))
-        assert not len(found.add(piece, ("step",)))
+        block = rows[start : start + size]
+        piece = Piece(where="f", numbers=np.arange(start + 1, start + 1 + len(block)), tables=as_tables(block))
+        assert not len(run_rows.add(piece, ("step",)))
     runs = [
         ({step: dict(row) for step, row in run.metrics().items()}, run.num_rows, run.first, len(run.sentences))
-        for run in found.runs()
+        for run in run_rows.runs()
     ]
-    return runs, found.num_conflicts
+    return runs, run_rows.num_conflicts
 
 
 def walked(rows: list[dict[str, Any]]) -> tuple[list[tuple[Metrics, int, str, int]], int]:
@@ -34,20 +34,20 @@ def walked(rows: list[dict[str, Any]]) -> tuple[list[tuple[Metrics, int, str, in
         if not runs:
             runs.append([{}, 0, f"f:{number}", 0])
         metrics = runs[-1][0]
-        there = metrics.get(step, {})
-        is_other = any(there.get(key, value) != value for key, value in values.items())
+        logged = metrics.get(step, {})
+        is_other = any(logged.get(key, value) != value for key, value in values.items())
         if is_other and step == last:
             conflicts += 1
         elif is_other and step < last and step <= min(metrics):
             runs.append([{}, 0, f"f:{number}", 0])
         elif is_other and step < last:
             runs[-1][3] += 1
-            for later in [one for one in metrics if one >= step]:
+            for later in [entry for entry in metrics if entry >= step]:
                 del metrics[later]
         runs[-1][0].setdefault(step, {}).update(values)
         runs[-1][1] += 1
         last = step
-    return [(dict(sorted(one.items())), *rest) for one, *rest in runs], conflicts  # type: ignore[misc]
+    return [(dict(sorted(entry.items())), *rest) for entry, *rest in runs], conflicts  # type: ignore[misc]
 
 
 def test_runs_and_resumed_runs_are_those_of_a_walk() -> None:
@@ -61,11 +61,11 @@ def test_runs_and_resumed_runs_are_those_of_a_walk() -> None:
             rows.append({"step": step, **{key: chance.randrange(2) for key in keys}})
         expected = walked(rows)
         assert read(rows, chance.choice([1, 4, 100])) == expected, (trial, rows)
-        seen.add((len(expected[0]) > 1, any(one[3] for one in expected[0]), expected[1] > 0))
+        seen.add((len(expected[0]) > 1, any(run[3] for run in expected[0]), expected[1] > 0))
     assert len(seen) == 8
 
 
-def test_rows_without_a_step_are_counted_and_bad_ones_told() -> None:
+def test_rows_without_a_step_are_counted_and_bad_ones_reported() -> None:
     rows = RunRows()
     cells = [{"step": 1, "a": 1}, {"a": 2}, {"step": "x", "a": 3}, {"step": None, "a": 4}, {"step": -2}]
     piece = Piece(where="f", numbers=np.arange(5), tables=as_tables(cells))

@@ -231,12 +231,12 @@ def test_trainers_numbers_of_another_length_cost_no_row(cell: Any) -> None:
     assert (tokens.trainer_logprobs, tokens.entropies) == (None, None)
 
 
-def said(role: str, content: str, **more: Any) -> dict[str, Any]:
+def turn(role: str, content: str, **more: Any) -> dict[str, Any]:
     return {"role": role, "content": content, **more}
 
 
 def test_the_cut_is_before_the_first_assistant() -> None:
-    messages = [said("system", "be brief"), said("user", "2+2?"), said("assistant", "4"), said("tool", "ok")]
+    messages = [turn("system", "be brief"), turn("user", "2+2?"), turn("assistant", "4"), turn("tool", "ok")]
     assert cut_conversation(messages) == Conversation(
         prompt="be brief\n2+2?", messages=tuple(messages[:2]), completion="4\nok"
     )
@@ -244,22 +244,22 @@ def test_the_cut_is_before_the_first_assistant() -> None:
 
 def test_a_trainable_message_wins_over_an_example_of_the_assistants() -> None:
     messages = [
-        said("assistant", "an example", trainable=False),
-        said("user", "go"),
-        said("user", "on", trainable=True),
+        turn("assistant", "an example", trainable=False),
+        turn("user", "go"),
+        turn("user", "on", trainable=True),
     ]
     conversation = cut_conversation(messages)
     assert (conversation.prompt, conversation.completion) == ("an example\ngo", "on")
-    assert conversation.messages == (said("assistant", "an example"), said("user", "go"))
+    assert conversation.messages == (turn("assistant", "an example"), turn("user", "go"))
 
 
 def test_without_an_answer_all_of_it_is_the_prompt() -> None:
-    conversation = cut_conversation([said("user", "hello?")])
+    conversation = cut_conversation([turn("user", "hello?")])
     assert (conversation.prompt, conversation.completion) == ("hello?", "")
 
 
 def test_one_that_begins_with_the_answer_has_no_prompt() -> None:
-    assert cut_conversation([said("assistant", "hi")]) == Conversation(prompt="", messages=None, completion="hi")
+    assert cut_conversation([turn("assistant", "hi")]) == Conversation(prompt="", messages=None, completion="hi")
 
 
 @pytest.mark.parametrize("cell", [None, "text", [], [{"content": "no role"}], {"role": "user"}])

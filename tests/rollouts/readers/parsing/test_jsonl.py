@@ -33,7 +33,7 @@ def test_numbers_that_json_does_not_have_are_read_so_that_the_reward_is_judged()
     assert row == {"reward": float("-inf")}
 
 
-def test_places_count_all_lines_and_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
+def test_line_numbers_count_all_lines_and_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"a": 1}\n\n{"a": 2}')
     quarantine = QuarantineLog()
@@ -60,8 +60,8 @@ def test_some_bytes_of_a_file_wherever_they_lie(tmp_path: Path, monkeypatch: pyt
     path = tmp_path / f"a.jsonl{suffix}"
     kind = {".gz": "gzip", ".zst": "zstd"}.get(suffix)
     path.write_bytes(pa.compress(b"0123456789", kind, asbytes=True) if kind else b"0123456789")
-    found = [read_span(path, start, end) for start, end in ((0, 3), (5, 8), (8, 20), (12, 14))]
-    assert found == [b"012", b"567", b"89", b""]
+    spans = [read_span(path, start, end) for start, end in ((0, 3), (5, 8), (8, 20), (12, 14))]
+    assert spans == [b"012", b"567", b"89", b""]
 
 
 def test_a_file_without_rows_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,5 +69,5 @@ def test_a_file_without_rows_is_given_up(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "a.jsonl"
     path.write_text("\n\n\n{}\n\n\n\n{}\n\n\n\n\n{}\n")
     quarantine = QuarantineLog()
-    assert [place.rpartition(":")[2] for place, _ in read_jsonl(path, quarantine)] == ["4", "8"]
+    assert [location.rpartition(":")[2] for location, _ in read_jsonl(path, quarantine)] == ["4", "8"]
     assert quarantine.result().lost == (f"{path} has no row in 3 lines from line 9 on.",)

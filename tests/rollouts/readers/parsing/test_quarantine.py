@@ -28,7 +28,7 @@ def filled() -> QuarantineLog:
     return log
 
 
-def test_reasons_are_counted_with_their_first_place_the_most_frequent_first() -> None:
+def test_reasons_are_counted_with_their_first_location_the_most_frequent_first() -> None:
     result = filled().result()
     assert result.num_rows == 4
     assert [(reason.reason, reason.num_rows, reason.first) for reason in result.reasons] == [
@@ -48,14 +48,14 @@ def test_a_line_that_holds_many_rollouts_counts_as_many_as_those_that_were_read(
     log.add("text", "log:7")
     lines.lose(InputError("gone", hint="."))
     result = log.result()
-    assert [(one.num_rows, one.num_rollouts, one.counted) for one in result.reasons] == [
+    assert [(reason.num_rows, reason.num_rollouts, reason.counted) for reason in result.reasons] == [
         (3, 65, "3 lines of some 65 rollouts"),
         (1, 0, "1 lines of some 0 rollouts"),
     ]
     assert (result.num_rows, result.num_rollouts, result.lost) == (4, 65, ("gone",))
-    whole = QuarantineLog()
-    whole.include(log, {})
-    assert whole.result() == result
+    merged = QuarantineLog()
+    merged.include(log, {})
+    assert merged.result() == result
 
 
 def test_lines_of_which_none_was_read_count_as_lines() -> None:
@@ -86,8 +86,7 @@ def test_sentences_for_a_source_are_whole_sentences() -> None:
 
 
 ROWS = [
-    {"prompt_id": f"p{place // 4}", "step": 1 + place // 40, "reward": place % 3 // 2, "text": "x" * 100}
-    for place in range(400)
+    {"prompt_id": f"p{at // 4}", "step": 1 + at // 40, "reward": at % 3 // 2, "text": "x" * 100} for at in range(400)
 ]
 
 
@@ -96,10 +95,10 @@ def every_kilobyte(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quarantine_module, "_MEGABYTE", 1 << 10)
 
 
-def told_of(path: Path) -> list[tuple[float, int, str]]:
-    told: list[tuple[float, int, str]] = []
-    read_by_row(path, progress=lambda *now: told.append(now))
-    return told
+def reports_of(path: Path) -> list[tuple[float, int, str]]:
+    reports: list[tuple[float, int, str]] = []
+    read_by_row(path, progress=lambda *now: reports.append(now))
+    return reports
 
 
 def written(folder: Path, name: str) -> Path:
@@ -119,19 +118,19 @@ def written(folder: Path, name: str) -> Path:
 @pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a.csv", "a.parquet", "a.json"])
 def test_rows_of_every_kind_of_file_tell_how_far_they_are(tmp_path: Path, name: str) -> None:
     path = written(tmp_path, name)
-    told = told_of(path)
+    reports = reports_of(path)
     total = path.stat().st_size >> 10
-    assert len(told) > 5
-    assert [of for _, of, _ in told] == [total] * len(told)
-    assert [done for done, _, _ in told] == sorted(done for done, _, _ in told)
-    assert told[-1][0] >= total - 2
-    assert told[-1][2].removesuffix(" rows") in {f"MB read, {number}" for number in range(380, 402)}
+    assert len(reports) > 5
+    assert [of for _, of, _ in reports] == [total] * len(reports)
+    assert [done for done, _, _ in reports] == sorted(done for done, _, _ in reports)
+    assert reports[-1][0] >= total - 2
+    assert reports[-1][2].removesuffix(" rows") in {f"MB read, {number}" for number in range(380, 402)}
 
 
 def test_a_compressed_file_counts_when_it_is_read_for_nobody_knows_what_is_in_it(tmp_path: Path) -> None:
     path = written(tmp_path, "a.jsonl.gz")
     total = path.stat().st_size >> 10
-    assert told_of(path) == [(total, total, "MB read, 400 rows")]
+    assert reports_of(path) == [(total, total, "MB read, 400 rows")]
 
 
 LOGS = (
@@ -144,17 +143,17 @@ LOGS = (
 @pytest.mark.parametrize("name", LOGS)
 def test_every_reader_of_rows_tells(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quarantine_module, "_MEGABYTE", 8)
-    told = told_of(REPOSITORY / "fixtures" / "logs" / name)
-    assert told
-    assert all(0 < done <= total for done, total, _ in told)
-    assert told[-1][2].startswith("MB read, ")
+    reports = reports_of(REPOSITORY / "fixtures" / "logs" / name)
+    assert reports
+    assert all(0 < done <= total for done, total, _ in reports)
+    assert reports[-1][2].startswith("MB read, ")
 
 
 def test_a_file_that_is_read_twice_is_done_once(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"x" * 4096)
-    told: list[tuple[float, int, str]] = []
-    log = WatchedLog(lambda *now: told.append(now), [path])
+    reports: list[tuple[float, int, str]] = []
+    log = WatchedLog(lambda *now: reports.append(now), [path])
     for _ in range(3):
         log.passed(3000)
-    assert told == [(2, 4, "MB read, 1 rows"), (4, 4, "MB read, 2 rows"), (4, 4, "MB read, 3 rows")]
+    assert reports == [(2, 4, "MB read, 1 rows"), (4, 4, "MB read, 2 rows"), (4, 4, "MB read, 3 rows")]

@@ -57,7 +57,7 @@ def test_equal_rows_without_an_id_are_two_rollouts(tmp_path: Path) -> None:
     assert rewards_of(read(tmp_path, row(), row())) == {"1:a": (1.0, 1.0)}
 
 
-def test_groups_of_unequal_size_and_of_one_are_kept_and_said(tmp_path: Path) -> None:
+def test_groups_of_unequal_size_and_of_one_stay_and_are_reported(tmp_path: Path) -> None:
     run = read(tmp_path, row(), row(), row(group_id="b"))
     assert [group.size for group in run.groups] == [2, 1]
     assert run.source.inferred[-1] == "Groups differ in size: 1 to 2 rollouts."
@@ -65,7 +65,7 @@ def test_groups_of_unequal_size_and_of_one_are_kept_and_said(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("rewards_only", [False, True])
 @pytest.mark.parametrize(
-    ("steps", "told"),
+    ("steps", "expected"),
     [
         ((1, 2, 3, 4, 3, 4, 5), "steps 3,4 have 16 rollouts, where others have 4 a step"),
         ((1, 2, 3, 3, 3), "step 3 has 12 rollouts, where others have 4 a step"),
@@ -75,14 +75,14 @@ def test_groups_of_unequal_size_and_of_one_are_kept_and_said(tmp_path: Path) -> 
         ((1, 2, 1, 2), ""),
     ],
 )
-def test_steps_that_a_resumed_run_logged_again_are_told(
-    tmp_path: Path, steps: tuple[int, ...], told: str, rewards_only: bool
+def test_steps_that_a_resumed_run_logged_again_are_reported(
+    tmp_path: Path, steps: tuple[int, ...], expected: str, rewards_only: bool
 ) -> None:
     rows = [row(step=step, group_id=group) for step in (*steps, 9) for group in "aabb"]
     path = write_lines(tmp_path / "log.jsonl", *rows[: len(rows) - 1])  # the last step lacks a row
-    sentences = [one for one in read_run(path, rewards_only=rewards_only).source.inferred if "logged twice" in one]
+    sentences = [text for text in read_run(path, rewards_only=rewards_only).source.inferred if "logged twice" in text]
     end = ", and no id tells a resumed run's samples from the earlier ones."
-    assert sentences == ([f"Perhaps logged twice: {told}{end}"] if told else [])
+    assert sentences == ([f"Perhaps logged twice: {expected}{end}"] if expected else [])
 
 
 def test_steps_of_any_size_and_samples_with_ids_are_not_logged_twice(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from gradscope.rollouts.readers.parsing.request import read_side_ids, read_train
 def test_arguments_stand_bare_or_under_args(tmp_path: Path) -> None:
     path = tmp_path / "RUN.json"
     path.write_text('{"args": {"beta": 0.0, "seed": 1}, "seed": 2, "reward_func_names": ["a"]}')
-    found = read_trainer_settings(path)
-    assert found.values == {"beta": 0.0, "seed": 1, "reward_func_names": ["a"]}
-    assert found.get("missing", 3) == 3
+    settings = read_trainer_settings(path)
+    assert settings.values == {"beta": 0.0, "seed": 1, "reward_func_names": ["a"]}
+    assert settings.get("missing", 3) == 3
     path.write_text('{"beta": 0.5}')
     assert read_trainer_settings(path).values == {"beta": 0.5}
     assert read_trainer_settings(None).origin is None

@@ -28,8 +28,8 @@ def read(tmp_path: Path, text: str | bytes) -> tuple[list[tuple[int, list[str]]]
     file = tmp_path / "a.csv"
     file.write_bytes(text.encode() if isinstance(text, str) else text)
     quarantine = QuarantineLog()
-    rows = [(int(place.rpartition(":")[2]), list(cells.values())) for place, cells in read_csv(file, quarantine)]
-    return rows, [(one.reason, one.num_rows) for one in quarantine.result().reasons]
+    rows = [(int(location.rpartition(":")[2]), list(cells.values())) for location, cells in read_csv(file, quarantine)]
+    return rows, [(reason.reason, reason.num_rows) for reason in quarantine.result().reasons]
 
 
 def test_a_file_whose_first_rows_were_read_is_closed(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_a_file_whose_first_rows_were_read_is_closed(tmp_path: Path) -> None:
     gc.disable()
     try:
         assert len(list(islice(read_csv(tmp_path / "a.csv", QuarantineLog()), 2))) == 2
-        assert not any("a.csv" in os.path.realpath(f"/dev/fd/{one}") for one in range(64))
+        assert not any("a.csv" in os.path.realpath(f"/dev/fd/{descriptor}") for descriptor in range(64))
     finally:
         gc.enable()
 
@@ -123,9 +123,9 @@ def test_one_damaged_line_of_many_costs_a_few_rows_at_most(tmp_path: Path) -> No
     for seed in range(200):
         draw = random.Random(seed)
         lines = [f'{at},"c, {at}",{at % 2}\n' for at in range(100)]
-        place = draw.randrange(100)
-        cut = draw.randrange(1, len(lines[place]) - 1)
-        lines[place] = lines[place][:cut] + draw.choice(['"', '""', "x", ","]) + lines[place][cut:]
+        damaged = draw.randrange(100)
+        cut = draw.randrange(1, len(lines[damaged]) - 1)
+        lines[damaged] = lines[damaged][:cut] + draw.choice(['"', '""', "x", ","]) + lines[damaged][cut:]
         rows, reasons = read(tmp_path, HEAD + "".join(lines))
         assert len(rows) + sum(count for _, count in reasons) == 100, seed
         assert len(rows) >= 98, seed
@@ -133,16 +133,16 @@ def test_one_damaged_line_of_many_costs_a_few_rows_at_most(tmp_path: Path) -> No
 
 def rows(path: Path) -> tuple[list[dict[str, object]], dict[str, str]]:
     quarantine = QuarantineLog()
-    found = [row for _, row in read_rows(path, quarantine)]
-    return found, {reason.reason: reason.first.rpartition(":")[2] for reason in quarantine.result().reasons}
+    cells = [row for _, row in read_rows(path, quarantine)]
+    return cells, {reason.reason: reason.first.rpartition(":")[2] for reason in quarantine.result().reasons}
 
 
 def test_a_csv_may_hold_long_cells_and_line_ends_and_broken_rows(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     long = "x" * 200_000
     path.write_bytes(f'a,b\n"1\n2",{long}\n\n3\n4,'.encode() + b"\xff\n")
-    found, set_aside = rows(path)
-    assert found == [{"a": "1\n2", "b": long}]
+    cells, set_aside = rows(path)
+    assert cells == [{"a": "1\n2", "b": long}]
     assert set_aside == {
         "the line is blank": "4",
         "the row has more or fewer cells than the header": "5",
@@ -173,8 +173,8 @@ def test_parquet_rows_are_counted_from_one(tmp_path: Path) -> None:
     path = tmp_path / "day=1" / "a.parquet"
     path.parent.mkdir()
     pq.write_table(pa.table({"a": [1, 2]}), path)
-    found = list(read_rows(path, QuarantineLog()))
-    assert found == [(f"{path}:1", {"a": 1}), (f"{path}:2", {"a": 2})]
+    located = list(read_rows(path, QuarantineLog()))
+    assert located == [(f"{path}:1", {"a": 1}), (f"{path}:2", {"a": 2})]
 
 
 def test_a_truncated_parquet_is_set_aside_and_names_the_file(tmp_path: Path) -> None:

@@ -89,36 +89,36 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 NAMES = ("a", "b", "ü\u0000😀", 'quo"te', "\ud800", "")
 
 
-def told(name: Any, step: Any, **info: Any) -> dict[str, Any]:
+def annotation(name: Any, step: Any, **info: Any) -> dict[str, Any]:
     return {"version": 1, "trace_id": name, "info": {"ship": {"step": step}} | info}
 
 
 @pytest.mark.slow
-def test_of_damaged_annotations_the_steps_are_the_same_whether_or_not_all_is_kept(tmp_path: Path) -> None:
-    rows = [told(name, step) for name in NAMES for step in (1, 2, None)]
-    rows += [told("a", 3, dispatch={"step": 1}), {"version": 1, "trace_id": "b", "info": {"advantage": 1.0}}]
+def test_damaged_annotations_give_the_same_steps_whether_or_not_all_are_stored(tmp_path: Path) -> None:
+    rows = [annotation(name, step) for name in NAMES for step in (1, 2, None)]
+    rows += [annotation("a", 3, dispatch={"step": 1}), {"version": 1, "trace_id": "b", "info": {"advantage": 1.0}}]
     for seed in range(50):
         lines = [mutated(rows, 2 * seed + at, within=("info", "ship")) for at in range(1 + seed % 2)]
-        files = [write_damaged(tmp_path / f"{seed}-{at}.jsonl", found) for at, found in enumerate(lines)]
+        files = [write_damaged(tmp_path / f"{seed}-{at}.jsonl", damaged) for at, damaged in enumerate(lines)]
         asides = QuarantineLog(), QuarantineLog()
-        whole, steps = (read_annotations(files, aside, is_whole=not at) for at, aside in enumerate(asides))
+        full, steps = (read_annotations(files, aside, is_whole=not at) for at, aside in enumerate(asides))
         assert asides[0].result() == asides[1].result()
-        assert whole.trained_again == steps.trained_again
-        wanted = whole.trained_at(names := (*NAMES, "nobody"), [None] * len(names))
+        assert full.trained_again == steps.trained_again
+        wanted = full.trained_at(names := (*NAMES, "nobody"), [None] * len(names))
         np.testing.assert_array_equal(steps.trained_at(names, [None] * len(names)), wanted)
-        dispatched = {name: info for name, info in whole.info.items() if "dispatch" in info}
+        dispatched = {name: info for name, info in full.info.items() if "dispatch" in info}
         assert {name: repr(steps.info[name].get("dispatch")) for name in dispatched} == {
             name: repr(info["dispatch"]) for name, info in dispatched.items()
         }
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_trace_is_found_whatever_its_name(tmp_path: Path, name: str) -> None:
-    write_damaged(tmp_path / "0.jsonl", [json.dumps(told(name, 4)), json.dumps(told("other", 5))])
-    found = read_annotations([tmp_path / "0.jsonl"], QuarantineLog(), is_whole=False)
-    assert found.trained_at((name, "other", "nobody", 7), (None, None, {"step": 6}, {"step": "6"}))[:3].tolist() == [
-        *(4.0, 5.0, 6.0)
-    ]
+def test_a_trace_with_any_name_has_its_step(tmp_path: Path, name: str) -> None:
+    write_damaged(tmp_path / "0.jsonl", [json.dumps(annotation(name, 4)), json.dumps(annotation("other", 5))])
+    annotations = read_annotations([tmp_path / "0.jsonl"], QuarantineLog(), is_whole=False)
+    assert annotations.trained_at((name, "other", "nobody", 7), (None, None, {"step": 6}, {"step": "6"}))[
+        :3
+    ].tolist() == [*(4.0, 5.0, 6.0)]
 
 
 @pytest.mark.parametrize(
@@ -128,5 +128,5 @@ def test_a_trace_is_found_whatever_its_name(tmp_path: Path, name: str) -> None:
 def test_a_step_is_trained_again_where_another_was_between(
     tmp_path: Path, names: str, steps: Sequence[int], again: set[int]
 ) -> None:
-    annotations, _ = read(tmp_path, *(told(*row) for row in zip(names, steps, strict=False)))
+    annotations, _ = read(tmp_path, *(annotation(*row) for row in zip(names, steps, strict=False)))
     assert annotations.trained_again == again

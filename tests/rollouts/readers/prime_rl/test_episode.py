@@ -27,8 +27,8 @@ def node(ids: Any, mask: Any, parent: int | None = 0, **cells: Any) -> dict[str,
 def read(*nodes: Any) -> tuple[tuple[int, ...] | None, list[tuple[int, ...]]]:
     """Completion ids of the last sequence, and of those before."""
     prompt = {"message": {"role": "user", "content": "q"}, "token_ids": [5], "mask": [False]}
-    found = read_trace({"nodes": [prompt, *nodes]})
-    return found.tokens and found.tokens.completion_ids, [tokens.completion_ids for tokens in found.earlier]
+    trace = read_trace({"nodes": [prompt, *nodes]})
+    return trace.tokens and trace.tokens.completion_ids, [tokens.completion_ids for tokens in trace.earlier]
 
 
 def test_traces_that_branch_have_a_sequence_a_branch_and_one_reward(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_traces_that_branch_have_a_sequence_a_branch_and_one_reward(tmp_path: Pa
     run = read_run(write_lines(tmp_path / "traces.jsonl", prime_row(traces=[branching])))
     rollout = run.groups[0].rollouts[0]
     assert (rollout.reward, rollout.completion) == (1.5, "4")
-    assert [one.completion_ids for one in rollout.sequences] == [rollout.completion_ids] * 2
+    assert [sequence.completion_ids for sequence in rollout.sequences] == [rollout.completion_ids] * 2
     assert "several sequences" in run.source.inferred[0]
 
 
@@ -49,9 +49,9 @@ def test_what_was_sampled_before_a_fork_counts_once() -> None:
 def test_lists_of_a_shared_node_are_not_asked_for_twice() -> None:
     prompt = {"token_ids": [5], "mask": [False]}
     nodes = [prompt, node([7], [1]), node([8], [1], 1, entropies=[0.5]), node([9], [1], 1, entropies=[0.25])]
-    found = read_trace({"nodes": nodes})
-    assert found.tokens is not None
-    assert (found.tokens.entropies, found.earlier[0].entropies) == ((0.25,), None)
+    read = read_trace({"nodes": nodes})
+    assert read.tokens is not None
+    assert (read.tokens.entropies, read.earlier[0].entropies) == ((0.25,), None)
 
 
 def test_a_part_of_the_sequences_never_passes_for_all() -> None:

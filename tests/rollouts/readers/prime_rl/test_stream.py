@@ -131,7 +131,7 @@ def test_a_step_with_a_rollout_of_several_sequences_is_not_recomputed() -> None:
 def test_branches_that_no_batch_held_are_in_no_loss(tmp_path: Path) -> None:
     forked = json.loads((TRACES / "stream/00001.jsonl").read_text().splitlines()[2])
     run = read(tmp_path, forked, stream_episode(traces=[stream_trace("a")]), annotations=ships(("a", 4)))
-    rollout = next(one for group in run.groups for one in group.rollouts if one.earlier)
+    rollout = next(sampled for group in run.groups for sampled in group.rollouts if sampled.earlier)
     assert (rollout.mask, rollout.earlier[0].mask) == ((False,), (False,) * 4)
     assert several_sequences([rollout]) is None
     assert not _counts_in_loss(rollout)
@@ -180,13 +180,13 @@ def test_without_annotations_nothing_is_known_of_batches(run_folder: Path) -> No
 
 
 def test_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
-    whole = {"type": "train", "work": {"type": "train", "step": 2}}
+    run = {"type": "train", "work": {"type": "train", "step": 2}}
     rows = [
         stream_episode(traces=[stream_trace("a")]),
         stream_episode(traces=[stream_trace("a")]),
         stream_episode(traces=[stream_trace("a", rewards={"correct": {"score": 1.0}})]),
-        stream_episode(traces=[stream_trace("b", info={})], run={**whole, "work": {"step": "2"}}),
-        stream_episode(traces=[stream_trace("c", info=None)], run={**whole, "work": None}),
+        stream_episode(traces=[stream_trace("b", info={})], run={**run, "work": {"step": "2"}}),
+        stream_episode(traces=[stream_trace("c", info=None)], run={**run, "work": None}),
         stream_episode(group=None),
         stream_episode(traces=[]),
         stream_episode(traces=None),
@@ -208,7 +208,7 @@ def test_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
     }
 
 
-def test_agents_are_told_apart_by_name_whatever_their_order(tmp_path: Path) -> None:
+def test_agents_are_identified_by_name_in_any_order(tmp_path: Path) -> None:
     solver, critic = ({"name": name} for name in ("solver", "critic"))
     rows = [
         stream_episode(traces=[stream_trace("a", agent=solver), stream_trace("b", agent=critic)]),
@@ -225,7 +225,7 @@ def test_agents_are_told_apart_by_name_whatever_their_order(tmp_path: Path) -> N
     assert "several trained agents" in run.source.inferred[0]
 
 
-def test_the_layout_of_an_earlier_version_beside_the_stream_is_left_out(run_folder: Path) -> None:
+def test_the_layout_of_an_earlier_version_is_left_out_where_there_is_a_stream(run_folder: Path) -> None:
     shutil.copytree(LOG.parent / "prime_rl/rollouts", run_folder / "rollouts")
     assert "an earlier version of prime-rl" in read_run(run_folder).source.missing[-1]
     assert rewards_of(read_run(run_folder / "rollouts")) == {"3:g7": (1.5, 0.5), "3:g8": (0.5, 0.5)}
@@ -275,7 +275,7 @@ def steps_of_groups(run: Run | None) -> dict[str, int]:
 
 
 EPISODES = [
-    *(episode(4 * at + 2 * step + place, "gh"[at], sent=step) for at in (0, 1) for step in (1, 2) for place in (0, 1)),
+    *(episode(4 * at + 2 * step + index, "gh"[at], sent=step) for at in (0, 1) for step in (1, 2) for index in (0, 1)),
     episode(0, "g"),
     episode(8, "h", nodes=tokens(-0.1, -0.25)),
     episode(9, "h", nodes=longer(None, 0, 1, 2)),
@@ -303,8 +303,8 @@ def test_damaged_streams_have_the_answers_of_the_row_reader(tmp_path: Path, agen
         folder, chance = tmp_path / str(seed), random.Random(seed)
         for chunk in ("00000", "00001")[: 1 + seed % 2]:
             lines = [json.dumps(episode()), *mutated(rows, chance.randrange(1 << 30), within=WITHIN)]
-            told = mutated(ANNOTATIONS, chance.randrange(1 << 30), within=WITHIN) if seed % 5 else []
-            write(folder, lines, told, chunk=chunk)
+            annotations = mutated(ANNOTATIONS, chance.randrange(1 << 30), within=WITHIN) if seed % 5 else []
+            write(folder, lines, annotations, chunk=chunk)
         run = assert_same(folder)
         num_reduced += run is not None and holds_rewards_alone(run.groups)
     assert num_reduced > 5
@@ -326,15 +326,15 @@ def test_a_group_has_the_first_step_that_trained_on_it_else_that_of_its_dispatch
 
 def test_the_newest_of_several_annotations_counts(tmp_path: Path) -> None:
     rows = [episode(at, "ghij"[at]) for at in range(4)]
-    told = [ship(0, 5), ship(0, 6), ship(1, 5), ship(1, None), ship(2, 5), ship(2, 6), ship(2, 5), ship(3, 6)]
-    run = assert_same(write(tmp_path, rows, told), is_reduced=True)
+    annotations = [ship(0, 5), ship(0, 6), ship(1, 5), ship(1, None), ship(2, 5), ship(2, 6), ship(2, 5), ship(3, 6)]
+    run = assert_same(write(tmp_path, rows, annotations), is_reduced=True)
     assert steps_of_groups(run) == {"6:g": 6, "1:h": 1, "5:i": 5, "6:j": 6}
 
 
 def test_a_step_that_a_restart_repeated_is_noted_in_a_reduction(tmp_path: Path) -> None:
-    rows, told = [episode(at, "ghi"[at]) for at in range(3)], [ship(0, 1), ship(1, 2), ship(2, 1)]
-    write(tmp_path, rows, told[:1])
-    run = assert_same(write(tmp_path, rows[:1], told[1:], chunk="00001"), is_reduced=True)
+    rows, annotations = [episode(at, "ghi"[at]) for at in range(3)], [ship(0, 1), ship(1, 2), ship(2, 1)]
+    write(tmp_path, rows, annotations[:1])
+    run = assert_same(write(tmp_path, rows[:1], annotations[1:], chunk="00001"), is_reduced=True)
     assert run is not None
     assert {step: str(note).split(" trained")[0] for step, note in run.notes.items()} == {1: "a restart"}
 
@@ -368,11 +368,11 @@ def test_several_agents_are_several_groups(tmp_path: Path) -> None:
     assert_same(write(tmp_path / "alone", [row(1, "g", *named)], [ship(5, 2)]), is_reduced=True)
 
 
-@pytest.mark.parametrize("place", [0, 30])
-def test_a_trace_that_branches_is_told_of_wherever_it_stands(tmp_path: Path, place: int) -> None:
+@pytest.mark.parametrize("branching", [0, 30])
+def test_a_trace_that_branches_is_reported_at_any_position(tmp_path: Path, branching: int) -> None:
     rows = [episode(at) for at in range(31)]
     forked = tokens(-0.1, -0.2)
-    rows[place] = episode(place, nodes=[*forked, forked[1]])
+    rows[branching] = episode(branching, nodes=[*forked, forked[1]])
     run = assert_same(write(tmp_path, [*rows, episode(40, nodes=[*forked, *forked[1:] * 3])]), is_reduced=True)
     assert run is not None
     assert run.source.inferred == (SEVERAL,)
@@ -380,9 +380,9 @@ def test_a_trace_that_branches_is_told_of_wherever_it_stands(tmp_path: Path, pla
 
 def test_episodes_of_evaluations_are_left_out(tmp_path: Path) -> None:
     work = {"type": "eval", "step": 1}
-    others = [episode(1) | {"run": {"type": "train", "work": work}}, row(1, "g", trace("t2", info={"kind": "eval"}))]
-    escaped = json.dumps(others[1]).replace('"eval"', '"ev\\u0061l"')
-    run = assert_same(write(tmp_path, [episode(0), *others, escaped]), is_reduced=True)
+    further = [episode(1) | {"run": {"type": "train", "work": work}}, row(1, "g", trace("t2", info={"kind": "eval"}))]
+    escaped = json.dumps(further[1]).replace('"eval"', '"ev\\u0061l"')
+    run = assert_same(write(tmp_path, [episode(0), *further, escaped]), is_reduced=True)
     assert run is not None
     assert [group.size for group in run.groups] == [1]
 
@@ -413,21 +413,21 @@ def test_groups_that_go_on_in_another_chunk_are_one_also_where_it_is_compressed(
     ],
 )
 @pytest.mark.parametrize("late", [False, True])
-def test_whether_log_probabilities_are_rounded_is_told_of_all(tmp_path: Path, logprobs: list[Any], late: bool) -> None:
-    others = [episode(100 + at) for at in range(25 if late else 1)]
+def test_rounding_is_reported_where_all_values_are_rounded(tmp_path: Path, logprobs: list[Any], late: bool) -> None:
+    further = [episode(100 + at) for at in range(25 if late else 1)]
     rows = [episode(at, nodes=tokens(*values)) for at, values in enumerate(logprobs)]
     deep = [episode(50 + at, nodes=[*tokens(*values), {"parent": 1}]) for at, values in enumerate(logprobs)]
-    assert_same(write(tmp_path / "short", [*others, *rows]), is_reduced=True)
-    assert_same(write(tmp_path / "long", [*rows[:1], *others, *deep]), is_reduced=True)
+    assert_same(write(tmp_path / "short", [*further, *rows]), is_reduced=True)
+    assert_same(write(tmp_path / "long", [*rows[:1], *further, *deep]), is_reduced=True)
 
 
-PLACES = ("work", "step", "type", "id", "info", "kind", "ship", "dispatch", "group", "hash")
+ODD_KEYS = ("work", "step", "type", "id", "info", "kind", "ship", "dispatch", "group", "hash")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value"),
-    [(key, value) for at, key in enumerate(PLACES) for number, value in enumerate(STRANGE) if (at + number) % 3 == 0],
+    [(key, value) for at, key in enumerate(ODD_KEYS) for number, value in enumerate(STRANGE) if (at + number) % 3 == 0],
 )  # each value in three or four of the places, each place with a third of the values
 def test_an_odd_cell_has_the_answer_of_the_row_reader(tmp_path: Path, key: str, value: Any) -> None:
     def other(cell: Any) -> Any:
@@ -440,8 +440,8 @@ def test_an_odd_cell_has_the_answer_of_the_row_reader(tmp_path: Path, key: str, 
         )
 
     odd = json.dumps(other(episode(1) | {"traces": [trace("t1", info={"kind": "train", "ship": {}, "dispatch": {}})]}))
-    told = [ship(0, 2), other(ship(1, 3)), other(ship(2, 3, info={"dispatch": {"step": 5}}))]
-    assert_same(write(tmp_path, [episode(0), odd, episode(2), odd], told))
+    annotations = [ship(0, 2), other(ship(1, 3)), other(ship(2, 3, info={"dispatch": {"step": 5}}))]
+    assert_same(write(tmp_path, [episode(0), odd, episode(2), odd], annotations))
 
 
 def test_traces_without_a_name_are_in_no_batch_and_repeat_nothing(tmp_path: Path) -> None:
@@ -462,8 +462,8 @@ def test_what_is_set_aside_is_first_where_the_row_reader_finds_it_first(tmp_path
         write(tmp_path, ["{", episode(0), "", "{"], [ship(0, 1), "{", {}, ship(1, 2), ""]), is_reduced=True
     )
     assert run is not None
-    places = {reason.reason: Path(reason.first).parent.name for reason in run.source.quarantined.reasons}
-    assert places == {
+    first_files = {reason.reason: Path(reason.first).parent.name for reason in run.source.quarantined.reasons}
+    assert first_files == {
         "the line is not JSON": "orchestrator",
         "the line is blank": "orchestrator",
         "the annotation is not of version 1 or names no trace": "orchestrator",
@@ -476,8 +476,8 @@ def test_what_is_set_aside_is_first_where_the_row_reader_finds_it_first(tmp_path
 )
 def test_a_dispatch_counts_where_the_work_names_no_step(tmp_path: Path, work: Any, dispatch: Any, step: Any) -> None:
     odd = row(1, "h", trace("t1"), run={"type": "train", "work": work})
-    told = [ship(0, 2), ship(1, None, info={"dispatch": {"step": dispatch}})]
-    run = assert_same(write(tmp_path, [episode(0), odd], told), is_reduced=True)
+    annotations = [ship(0, 2), ship(1, None, info={"dispatch": {"step": dispatch}})]
+    run = assert_same(write(tmp_path, [episode(0), odd], annotations), is_reduced=True)
     assert run is not None
     assert [group.step for group in run.groups if group.group_id.endswith("h")] == ([] if step is None else [step])
     assert set_aside(run) == ({"the step is not a whole number": 1} if step is None else {})

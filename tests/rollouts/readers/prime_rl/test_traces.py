@@ -36,9 +36,9 @@ def test_prime_rl_token_export_has_the_trainers_log_probabilities_and_entropies(
     assert (rollout.trainer_logprobs, rollout.entropies) == ((-0.11, -0.01), (0.4, 0.0))
     row = {"step": 1, "token_ids": [1, 2, 3], "loss_mask": [False, True, True], "advantages": [0.5] * 3}
     run = read_run(write_lines(tmp_path / "rank_0.jsonl", {**row, "trainer_logprobs": [0, None, -1.0], "entropy": [1]}))
-    found = run.groups[0].rollouts[0]
-    assert found.trainer_logprobs == pytest.approx((math.nan, -1.0), nan_ok=True)
-    assert found.entropies is None
+    rollout = run.groups[0].rollouts[0]
+    assert rollout.trainer_logprobs == pytest.approx((math.nan, -1.0), nan_ok=True)
+    assert rollout.entropies is None
 
 
 def test_prime_rl_reads_everything_and_takes_advantages_from_what_was_trained_on() -> None:

@@ -17,13 +17,13 @@ from tests.rollouts.readers.reduced import write_lines as write_damaged
 from tests.rollouts.readers.slime.test_rollouts import archive, sample
 
 
-def test_the_file_beside_another() -> None:
+def test_the_file_of_tokens_of_a_trajectory_file() -> None:
     log = REPOSITORY / "fixtures/logs/miles/trajectory"
-    columns = TokenColumns.beside(log / "1.jsonl")
+    columns = TokenColumns.of_file(log / "1.jsonl")
     assert columns is not None
-    assert columns.places[6] == [2, 3]
-    assert sum(len(one.completion_ids) for one in columns.sequences([2, 3])) == 4
-    assert TokenColumns.beside(Path("nowhere/0.jsonl")) is None
+    assert columns.rows_by_sample[6] == [2, 3]
+    assert sum(len(sequence.completion_ids) for sequence in columns.sequences([2, 3])) == 4
+    assert TokenColumns.of_file(Path("nowhere/0.jsonl")) is None
 
 
 LOG = REPOSITORY / "fixtures/logs/miles"
@@ -38,11 +38,11 @@ def columns(index: Any, **cells: Any) -> dict[str, Any]:
     return {"sample_index": index, "response_length": 1, "tokens": [5, 2], "loss_mask": [1], **cells}
 
 
-def read(tmp_path: Path, *rows: Any, beside: list[dict[str, Any]] | None = None) -> Run:
+def read(tmp_path: Path, *rows: Any, side_rows: list[dict[str, Any]] | None = None) -> Run:
     write_lines(tmp_path / "trajectory/3.jsonl", *rows)
-    if beside is not None:
+    if side_rows is not None:
         (tmp_path / "dashboard_columns").mkdir()
-        pq.write_table(pa.Table.from_pylist(beside), tmp_path / "dashboard_columns/rollout_3.parquet")
+        pq.write_table(pa.Table.from_pylist(side_rows), tmp_path / "dashboard_columns/rollout_3.parquet")
     return read_run(tmp_path)
 
 
@@ -62,19 +62,19 @@ def test_a_sample_of_several_sequences_counts_once_with_the_tokens_of_all() -> N
     run = read_run(LOG / "trajectory/1.jsonl")
     branching = run.groups[1].rollouts[0]
     assert (branching.reward, branching.completion, branching.num_tokens) == (1.0, "right", 4)
-    assert [one.completion_ids for one in branching.sequences] == [(17, 2), (17, 2)]
+    assert [sequence.completion_ids for sequence in branching.sequences] == [(17, 2), (17, 2)]
     assert any("several sequences" in sentence for sentence in run.source.inferred)
 
 
-@pytest.mark.parametrize("beside", [[columns(0)], [columns(0), columns(0, response_length=7)]], ids=["one", "odd"])
-def test_a_part_of_the_sequences_never_passes_for_all(tmp_path: Path, beside: list[dict[str, Any]]) -> None:
-    (rollout,) = read(tmp_path, row(), row(), beside=beside).groups[0].rollouts
+@pytest.mark.parametrize("side_rows", [[columns(0)], [columns(0), columns(0, response_length=7)]], ids=["one", "odd"])
+def test_a_part_of_the_sequences_never_passes_for_all(tmp_path: Path, side_rows: list[dict[str, Any]]) -> None:
+    (rollout,) = read(tmp_path, row(), row(), side_rows=side_rows).groups[0].rollouts
     assert (rollout.reward, rollout.completion_ids, rollout.earlier) == (1.0, None, ())
 
 
 @pytest.mark.parametrize("index", [[0], {"a": 1}, "x", float("nan"), -1, True])
 def test_an_index_that_is_none_belongs_to_no_sample(tmp_path: Path, index: Any) -> None:
-    run = read(tmp_path, row(), beside=[columns(index)])
+    run = read(tmp_path, row(), side_rows=[columns(index)])
     assert (rewards_of(run), run.groups[0].rollouts[0].completion_ids) == ({"3:0": (1.0,)}, None)
     assert run.source.quarantined.num_rows == 1
 
@@ -87,7 +87,7 @@ def test_without_the_parquet_file_there_are_no_tokens(tmp_path: Path) -> None:
     assert {rollout.completion_ids for group in run.groups for rollout in group.rollouts} == {None}
 
 
-def test_the_whole_dump_beside_it_goes_first(tmp_path: Path) -> None:
+def test_the_complete_dump_takes_precedence(tmp_path: Path) -> None:
     shutil.copytree(LOG, tmp_path / "run")
     archive(tmp_path / "run/rollout_data/0.pt", {"rollout_id": 0, "samples": [sample(0), sample(1)]})
     assert read_run(tmp_path / "run").source.format == "slime"
@@ -106,7 +106,7 @@ def test_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
         row(None),
     ]
     bad = [columns(0, tokens=None), columns(3, loss_mask=[0]), columns(9), columns(None)]
-    run = read(tmp_path, *rows, beside=bad)
+    run = read(tmp_path, *rows, side_rows=bad)
     assert rewards_of(run) == {"3:0": (1.0, None, 1.0, 1.0, None, 1.0, 1.0)}
     assert set_aside(run) == {
         "the reward is null": 1,
@@ -157,6 +157,6 @@ def test_samples_of_several_rows(tmp_path: Path, rows: list[Any]) -> None:
     write_lines(tmp_path / "trajectory/03.jsonl", *rows)
     assert_reduced_alike(tmp_path)
     (tmp_path / "dashboard_columns").mkdir()
-    beside = [columns(0), columns(0, tokens=[1, 2, 3]), columns(1, loss_mask=[0]), columns(2)]
-    pq.write_table(pa.Table.from_pylist(beside), tmp_path / "dashboard_columns/rollout_3.parquet")
+    side_rows = [columns(0), columns(0, tokens=[1, 2, 3]), columns(1, loss_mask=[0]), columns(2)]
+    pq.write_table(pa.Table.from_pylist(side_rows), tmp_path / "dashboard_columns/rollout_3.parquet")
     assert_reduced_alike(tmp_path)

@@ -31,9 +31,9 @@ def sample(index: int, **cells: Any) -> dict[str, Any]:
     return {"group_index": 0, "index": index, "tokens": [5, 9, 2], "response_length": 2, "reward": 1.0, **cells}
 
 
-@pytest.mark.parametrize("given", [SLIME, SLIME / "rollout_data"])
-def test_groups_tokens_and_what_a_filter_hides(given: Path) -> None:
-    run = read_run(given)
+@pytest.mark.parametrize("path", [SLIME, SLIME / "rollout_data"])
+def test_groups_tokens_and_what_a_filter_hides(path: Path) -> None:
+    run = read_run(path)
     assert run.source.format == "slime"
     assert rewards_of(run) == {"0": (1.0, 0.0), "1": (0.0, 0.0), "1:2": (1.0, 1.0)}
     assert "lower bound" in run.source.missing[0]
@@ -162,11 +162,11 @@ def test_texts_are_read_back_where_they_are_asked_for() -> None:
 
 
 def test_samples_that_return_count_once_and_not_at_all_where_they_contradict_each_other(tmp_path: Path) -> None:
-    one, other, third = map(plain_sample, range(3))
-    found = [one, other, one, *[plain_sample(1, reward=0.0)] * 2, third, third]
-    first = {"rollout_id": 0, "samples": found}
-    archive(tmp_path / "rollout_data" / "0.pt", first)
-    archive(tmp_path / "rollout_data" / "1.pt", {**first, "samples": [plain_sample(2, response="else")]})
+    first, second, third = map(plain_sample, range(3))
+    samples = [first, second, first, *[plain_sample(1, reward=0.0)] * 2, third, third]
+    document = {"rollout_id": 0, "samples": samples}
+    archive(tmp_path / "rollout_data" / "0.pt", document)
+    archive(tmp_path / "rollout_data" / "1.pt", {**document, "samples": [plain_sample(2, response="else")]})
     run = assert_reduced_alike(tmp_path)
     assert isinstance(run, Run)
     assert rewards_of(run) == {"0": (1.0, None), "1": (None,)}
@@ -191,7 +191,7 @@ def test_which_reward_counts_is_known_only_at_the_end(tmp_path: Path) -> None:
 def test_keys_that_are_no_texts_cost_nothing(tmp_path: Path, key: Any, rewards_only: bool) -> None:
     odd = {key: 1, "b": 2}
     cells = [odd, {"prompt": [odd]}, {"prompt": odd, "response": odd}, {"metadata": {key: odd}}, {"status": odd}]
-    samples = [{**sample(at), **one} for at, one in enumerate(cells)]
+    samples = [{**sample(at), **cell} for at, cell in enumerate(cells)]
     file = archive(tmp_path / "rollout_data" / "3.pt", {"rollout_id": 3, "samples": samples, key: 0})
     run = read_run(file.parent.parent, rewards_only=rewards_only)
     assert (rewards_of(run), set_aside(run)) == ({"3:0": (1.0,) * 5}, {})

@@ -39,17 +39,17 @@ def test_nothing_in_an_archive_runs(tmp_path: Path) -> None:
     odd = {"hostile": Hostile(f"touch {ran}"), "ordered": OrderedDict(a=1), "kind": Path}
     path = archive(tmp_path / "rollout_data" / "0.pt", {"rollout_id": 0, "samples": [sample(0, metadata=odd)], **odd})
     assert rewards_of(read_run(path)) == {"0": (1.0,)}
-    found = read_archive(path)
-    assert isinstance(found["hostile"], StandIn)
-    assert found["kind"] is StandIn
+    content = read_archive(path)
+    assert isinstance(content["hostile"], StandIn)
+    assert content["kind"] is StandIn
     assert not ran.exists()
 
 
 def test_tensors_and_filled_objects_are_stand_ins(tmp_path: Path) -> None:
     torch.save({"tensor": torch.ones(2), "lists": [1, "a"]}, tmp_path / "a.pt")
-    found = read_archive(tmp_path / "a.pt")
-    assert isinstance(found["tensor"], StandIn)
-    assert found["lists"] == [1, "a"]
+    content = read_archive(tmp_path / "a.pt")
+    assert isinstance(content["tensor"], StandIn)
+    assert content["lists"] == [1, "a"]
     filled = StandIn()
     filled.append(1)
     assert vars(filled) == {}

@@ -122,7 +122,7 @@ def batch(**cells: Any) -> dict[str, Any]:
 
 def write(path: Path, *lines: dict[str, Any] | str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{one if isinstance(one, str) else json.dumps(one)}\n" for one in lines))
+    path.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
     return path
 
 

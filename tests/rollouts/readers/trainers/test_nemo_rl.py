@@ -23,7 +23,7 @@ def test_nemo_rl_rows_are_batches_of_one_and_padding_is_cut() -> None:
     assert (rollout.prompt_ids, rollout.completion_ids) == ((5, 8, 7), (13, 14, 2))
     assert (rollout.logprobs, rollout.token_advantages) == ((-0.1,) * 3, (0.0,) * 3)
     assert "equal prompt tokens at one step" in run.source.inferred[0]
-    assert [said for said in run.source.missing if "grad_norm" not in said] == []
+    assert [sentence for sentence in run.source.missing if "grad_norm" not in sentence] == []
 
 
 def test_nemo_rl_with_dynamic_sampling_takes_the_trained_rewards_and_says_what_is_hidden(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_nemo_rls_log_probabilities_are_the_samplers_whatever_the_trainers_are(t
     assert run.source.quarantined.num_rows == 0
 
 
-def test_nemo_rl_has_the_trainers_log_probabilities_beside_the_samplers(tmp_path: Path) -> None:
+def test_nemo_rl_has_the_log_probabilities_of_trainer_and_sampler(tmp_path: Path) -> None:
     assert read_run(LOGS / "nemo_rl").groups[1].rollouts[1].trainer_logprobs == (-0.11,) * 3
     row = json.loads((LOGS / "nemo_rl/exp_001/train_data_step1.jsonl").read_text().splitlines()[0])
     row["prev_logprobs"][0] = row["prev_logprobs"][0][:2]
@@ -84,7 +84,7 @@ def test_without_norms_the_switch_is_named(tmp_path: Path) -> None:
     assert (run.settings.get("trainer"), run.settings.get("bf16")) == ("nemo-rl", True)
 
 
-def test_events_weights_and_configuration_are_found_beside_the_data(tmp_path: Path) -> None:
+def test_events_weights_and_configuration_are_read_with_the_data(tmp_path: Path) -> None:
     log = copy_of(tmp_path)
     (log / "exp_001" / "tensorboard").mkdir()
     events = log / "exp_001" / "tensorboard" / "events.out.tfevents.1.a"
@@ -99,7 +99,7 @@ def test_events_weights_and_configuration_are_found_beside_the_data(tmp_path: Pa
     assert (run.settings.get("bf16"), run.settings.get("per_device_train_batch_size")) == (False, 4)
 
 
-def test_events_beside_the_data_are_read_and_those_of_a_sibling_are_not(tmp_path: Path) -> None:
+def test_events_in_the_folder_of_the_data_are_read_and_those_of_a_sibling_are_not(tmp_path: Path) -> None:
     log = copy_of(tmp_path)
     other = log / "exp_002" / "tensorboard"
     other.mkdir(parents=True)

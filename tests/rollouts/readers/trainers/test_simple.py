@@ -230,8 +230,8 @@ def test_a_line_is_a_step_of_several_groups() -> None:
         (1, (0.0, 1.0)),
     ]
     assert "lower bound" in run.source.missing[0]
-    one = read_run(ROLL_LOG / "rollout_dump_data.step_1.jsonl")
-    assert [group.rewards for group in one.groups] == [(1.0, 1.0), (0.0, 1.0)]
+    single = read_run(ROLL_LOG / "rollout_dump_data.step_1.jsonl")
+    assert [group.rewards for group in single.groups] == [(1.0, 1.0), (0.0, 1.0)]
 
 
 def test_prompts_of_one_id_stay_apart_and_rows_without_ids_go_by_their_prompts(tmp_path: Path) -> None:
@@ -345,7 +345,7 @@ def change(database: Path, statement: str, *cells: Any) -> None:
         connection.commit()
 
 
-def test_traces_with_rewards_are_rollouts_with_the_metrics_beside_them() -> None:
+def test_traces_with_rewards_are_rollouts_with_the_metrics_of_the_database() -> None:
     run = read_run(TRACKIO_LOG)
     assert (run.source.format, run.source.kind, run.steps) == ("trackio", "rollouts", (1, 2))
     assert [group.rewards for group in run.groups] == [(1.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0)]

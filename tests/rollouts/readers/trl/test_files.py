@@ -18,7 +18,7 @@ def test_files_of_steps_with_an_evaluation_are_left_out(tmp_path: Path) -> None:
     write_state(tmp_path, entry(1), entry(2), {"step": 2, "eval_reward": 1.0})
     run = read_run(tmp_path)
     assert run.steps == (1,)
-    assert any(said.endswith("are left out: 2.") for said in run.source.inferred)
+    assert any(sentence.endswith("are left out: 2.") for sentence in run.source.inferred)
 
 
 def test_an_evaluation_does_not_hide_that_a_batch_was_used_again(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_an_evaluation_does_not_hide_that_a_batch_was_used_again(tmp_path: Path)
     write_state(tmp_path, entry(1), {"step": 2, "grad_norm": 0.1}, {"step": 2, "eval_reward": 1.0}, entry(3))
     run = read_run(tmp_path)
     assert run.steps == (1, 3)
-    assert any("step 2 repeats 1" in said for said in run.source.inferred)
+    assert any("step 2 repeats 1" in sentence for sentence in run.source.inferred)
 
 
 def test_a_log_of_nothing_but_evaluation_is_refused(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_repeated_batch_counts_once(tmp_path: Path) -> None:
     run = read_run(tmp_path)
     assert run.steps == (1,)
     assert "also served step 2" in str(run.notes[1])
-    assert any("step 2 repeats 1" in said for said in run.source.inferred)
+    assert any("step 2 repeats 1" in sentence for sentence in run.source.inferred)
 
 
 def test_a_batch_that_came_out_equal_again_counts_again(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_batch_that_came_out_equal_again_counts_again(tmp_path: Path) -> None:
     assert read_run(tmp_path).steps == (1, 2)
 
 
-def test_the_run_is_found_from_its_parts(tmp_path: Path) -> None:
+def test_a_part_of_a_run_leads_to_the_run(tmp_path: Path) -> None:
     file = write_file(tmp_path, 1, rows(AABB, [1, 0, 0, 0]))
     write_file(tmp_path, 2, rows(AABB, [1, 0, 0, 1]))
     write_state(tmp_path / "checkpoint-2", entry(1, grad_norm=2.0), entry(2))
@@ -115,11 +115,11 @@ def test_the_arguments_say_why_a_file_is_not_its_update(
 ) -> None:
     run = used_twice(tmp_path)
     options = config(tmp_path, steps_per_generation=per_generation, gradient_accumulation_steps=4)
-    found = read_run(run, options)
-    assert found.notes[1].cause == cause
-    assert text in str(found.notes[1])
-    assert found.repeats == {}
-    assert found.updates == (1,)
+    loaded = read_run(run, options)
+    assert loaded.notes[1].cause == cause
+    assert text in str(loaded.notes[1])
+    assert loaded.repeats == {}
+    assert loaded.updates == (1,)
 
 
 def test_a_batch_that_is_used_again_whole_serves_each_of_its_updates(tmp_path: Path) -> None:
@@ -153,25 +153,25 @@ def test_the_state_that_reaches_furthest_counts(tmp_path: Path) -> None:
     write_state(tmp_path / "checkpoint-10", entry(5), entry(10))
     newest = write_state(tmp_path / "checkpoint-20", entry(5), entry(10), entry(20))
     write_state(tmp_path, entry(5))
-    found = read_state(tmp_path)
-    assert (found.path, found.last_step, sorted(found.metrics)) == (newest, 20, [5, 10, 20])
-    assert found.reward_names == ("right",)
+    read = read_state(tmp_path)
+    assert (read.path, read.last_step, sorted(read.metrics)) == (newest, 20, [5, 10, 20])
+    assert read.reward_names == ("right",)
 
 
 def test_evaluation_and_summary_do_not_replace_what_training_logged(tmp_path: Path) -> None:
     write_state(
         tmp_path, entry(2, loss=0.1), {"step": 2, "eval_loss": 9.0}, {"step": 2, "loss": 7.0, "train_runtime": 1.0}
     )
-    found = read_state(tmp_path)
-    assert found.metrics[2]["loss"] == 0.1
-    assert found.metrics[2]["train_runtime"] == 1.0
-    assert found.eval_steps == {2}
+    read = read_state(tmp_path)
+    assert read.metrics[2]["loss"] == 0.1
+    assert read.metrics[2]["train_runtime"] == 1.0
+    assert read.eval_steps == {2}
 
 
 def test_windows_run_from_entry_to_entry(tmp_path: Path) -> None:
     write_state(tmp_path, entry(3), entry(6), entry(7))
-    found = read_state(tmp_path)
-    assert [found.window(step) for step in (3, 5, 6, 7)] == [3, 0, 3, 1]
+    read = read_state(tmp_path)
+    assert [read.window(step) for step in (3, 5, 6, 7)] == [3, 0, 3, 1]
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"global_step": 1}', '{"global_step": 1, "log_history": [1]}'])
@@ -179,9 +179,9 @@ def test_a_damaged_state_is_named_and_the_next_one_read(tmp_path: Path, content:
     (tmp_path / "trainer_state.json").write_text(content)
     assert read_state(tmp_path) == TrlState(damaged=(tmp_path / "trainer_state.json",))
     write_state(tmp_path / "checkpoint-1", entry(1))
-    found = read_state(tmp_path)
-    assert found.last_step == 1
-    assert found.damaged == (tmp_path / "trainer_state.json",)
+    read = read_state(tmp_path)
+    assert read.last_step == 1
+    assert read.damaged == (tmp_path / "trainer_state.json",)
 
 
 def test_a_damaged_state_that_a_sound_one_reaches_beyond_costs_nothing(tmp_path: Path) -> None:

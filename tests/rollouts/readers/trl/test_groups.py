@@ -61,18 +61,18 @@ def test_the_given_size_counts_and_must_fit(tmp_path: Path) -> None:
             read_run(tmp_path / "run", ReadOptions(trainer_args=config))
 
 
-@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("has_size", [True, False])
 @pytest.mark.parametrize("order", [[0, 1, 3], [0, 1, 2, 3, 3], [0, 2, 1, 3]])
 def test_a_step_with_rows_lost_doubled_or_exchanged_costs_that_step(
-    tmp_path: Path, order: list[int], given: bool
+    tmp_path: Path, order: list[int], has_size: bool
 ) -> None:
     for step in (1, 2, 4):
         write_file(tmp_path / "run", step, rows(AABB, [1, 0, 0, step]))
-    whole = rows(AABB, [1, 0, 0, 3])
-    write_file(tmp_path / "run", 3, [whole[row] for row in order])
+    intact = rows(AABB, [1, 0, 0, 3])
+    write_file(tmp_path / "run", 3, [intact[row] for row in order])
     config = tmp_path / "RUN.json"
     config.write_text(json.dumps({"num_generations": 2}))
-    run = read_run(tmp_path / "run", ReadOptions(trainer_args=config if given else None))
+    run = read_run(tmp_path / "run", ReadOptions(trainer_args=config if has_size else None))
     assert run.steps == (1, 2, 4)
     assert {group.size for group in run.groups} == {2}
     (lost,) = run.source.quarantined.lost
@@ -102,38 +102,38 @@ def settings(**values: Any) -> TrainerSettings:
 
 
 def test_given_weights_are_used_in_the_order_of_the_columns(file: StepFile) -> None:
-    found = reward_weights([file], state((0, 0, 0)), settings(reward_weights=[1.0, 0.1]))
-    assert found.weights == {"right": 1.0, "neat": 0.1}
-    assert (found.inferred, found.missing) == ((), ())
+    weights = reward_weights([file], state((0, 0, 0)), settings(reward_weights=[1.0, 0.1]))
+    assert weights.weights == {"right": 1.0, "neat": 0.1}
+    assert (weights.inferred, weights.missing) == ((), ())
 
 
-@pytest.mark.parametrize("given", [[1.0], "1"])
-def test_weights_that_do_not_fit_are_refused(file: StepFile, given: Any) -> None:
+@pytest.mark.parametrize("named", [[1.0], "1"])
+def test_weights_that_do_not_fit_are_refused(file: StepFile, named: Any) -> None:
     with pytest.raises(
         InputError, match=r"RUN\.json gives reward_weights .*the log has 2 reward functions: right, neat"
     ):
-        reward_weights([file], state((0, 0, 0)), settings(reward_weights=given))
+        reward_weights([file], state((0, 0, 0)), settings(reward_weights=named))
 
 
 @pytest.mark.parametrize(
-    ("given", "means", "number"),
+    ("named", "means", "number"),
     [
         ([1.0, 1.0, 0.5], (0.5, 1.0, 0.6), 3),  # three weights, two columns
         (None, (0.5, 1.0, 2.0), 3),  # 2 * 0.5 + 1.0: two functions are called "right"
     ],
 )
 def test_functions_that_share_a_name_leave_the_reward_unknown(
-    file: StepFile, given: Any, means: tuple[float, float, float], number: int
+    file: StepFile, named: Any, means: tuple[float, float, float], number: int
 ) -> None:
-    found = reward_weights([file], state(means, (0.25, 0.75, 1.25)), settings(reward_weights=given))
-    assert f"{number} reward functions have 2 names (right, neat)" in found.missing[0]
-    assert np.isnan(scalar_rewards({name: file.numbers_of(name) for name in found.weights}, found.weights)).all()
+    weights = reward_weights([file], state(means, (0.25, 0.75, 1.25)), settings(reward_weights=named))
+    assert f"{number} reward functions have 2 names (right, neat)" in weights.missing[0]
+    assert np.isnan(scalar_rewards({name: file.numbers_of(name) for name in weights.weights}, weights.weights)).all()
 
 
 def test_weights_are_fitted_to_the_logged_means(file: StepFile) -> None:
-    found = reward_weights([file], state((0.5, 1.0, 0.6), (0.25, 0.5, 0.3), (0.75, 0.125, 0.7625)), TrainerSettings())
-    assert found.weights == {"right": 1.0, "neat": 0.1}
-    assert found.inferred == ("Reward weights fitted to 3 logged steps: right 1, neat 0.1.",)
+    weights = reward_weights([file], state((0.5, 1.0, 0.6), (0.25, 0.5, 0.3), (0.75, 0.125, 0.7625)), TrainerSettings())
+    assert weights.weights == {"right": 1.0, "neat": 0.1}
+    assert weights.inferred == ("Reward weights fitted to 3 logged steps: right 1, neat 0.1.",)
 
 
 @pytest.mark.parametrize(
@@ -146,15 +146,15 @@ def test_weights_are_fitted_to_the_logged_means(file: StepFile) -> None:
     ],
 )
 def test_weights_that_the_log_does_not_determine_are_one_and_said(file: StepFile, means: list[Any]) -> None:
-    found = reward_weights([file], state(*means), TrainerSettings())
-    assert found.weights == {"right": 1.0, "neat": 1.0}
-    assert f"{len(means)} logged steps do not determine them; 1 each was used" in found.missing[0]
+    weights = reward_weights([file], state(*means), TrainerSettings())
+    assert weights.weights == {"right": 1.0, "neat": 1.0}
+    assert f"{len(means)} logged steps do not determine them; 1 each was used" in weights.missing[0]
 
 
 def test_without_a_log_the_leading_doubles_are_the_reward_functions(file: StepFile) -> None:
-    found = reward_weights([file], TrlState(), settings(reward_weights=[1.0, 0.1]))
-    assert tuple(found.weights) == ("right", "neat")
-    assert "right, neat: the columns of type double after the completion" in found.inferred[0]
+    weights = reward_weights([file], TrlState(), settings(reward_weights=[1.0, 0.1]))
+    assert tuple(weights.weights) == ("right", "neat")
+    assert "right, neat: the columns of type double after the completion" in weights.inferred[0]
 
 
 def test_no_column_of_rewards(tmp_path: Path) -> None:
@@ -170,14 +170,14 @@ def test_a_function_that_does_not_apply_is_left_out_of_the_sum() -> None:
 
 
 def test_the_default_of_the_arguments_is_one_each(file: StepFile) -> None:
-    found = reward_weights([file], state((0.5, 1.0, 0.6), (0.25, 0.5, 0.3)), settings(reward_weights=None))
-    assert set(found.weights.values()) == {1.0}
-    assert (found.inferred, found.missing) == ((), ())
+    weights = reward_weights([file], state((0.5, 1.0, 0.6), (0.25, 0.5, 0.3)), settings(reward_weights=None))
+    assert set(weights.weights.values()) == {1.0}
+    assert (weights.inferred, weights.missing) == ((), ())
 
 
 def test_means_over_other_rollouts_tell_no_weights(file: StepFile) -> None:
     gaps = replace(file, lacking=frozenset({"right"}))
-    found = reward_weights([gaps], state((0.5, 1.0, 0.6), (0.25, 0.5, 0.3)), TrainerSettings())
-    assert set(found.weights.values()) == {1.0}
-    (missing,) = found.missing
+    weights = reward_weights([gaps], state((0.5, 1.0, 0.6), (0.25, 0.5, 0.3)), TrainerSettings())
+    assert set(weights.weights.values()) == {1.0}
+    (missing,) = weights.missing
     assert "--run-config gives them" in missing

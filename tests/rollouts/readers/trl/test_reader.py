@@ -84,7 +84,7 @@ def test_a_row_without_reward_stays_in_its_group_and_is_counted(tmp_path: Path) 
         read_run(tmp_path, ReadOptions(strict=True))
 
 
-def test_weights_are_found_by_updates_and_the_base_although_the_run_moved(tmp_path: Path) -> None:
+def test_weights_are_listed_by_updates_with_the_base_although_the_run_moved(tmp_path: Path) -> None:
     run = tmp_path / "run"
     write_file(run, 1, rows(AABB, [1, 0, 0, 0]))
     base = model_folder(tmp_path / "base")
@@ -92,23 +92,23 @@ def test_weights_are_found_by_updates_and_the_base_although_the_run_moved(tmp_pa
     (base / "tokenizer.json").touch()
     adapter_folder(run / "checkpoint-10", base="/gone/base")
     adapter_folder(run / "checkpoint-5", base="../base")
-    found = read_run(run, ReadOptions(initial_weights=initial))
-    assert [(ref.num_updates, ref.base) for ref in found.weights] == [
+    loaded = read_run(run, ReadOptions(initial_weights=initial))
+    assert [(ref.num_updates, ref.base) for ref in loaded.weights] == [
         (0, str(base)),
         (5, str(base)),
         (10, "/gone/base"),
     ]
-    assert found.tokenizer == base
-    assert found.weights_before(1) == found.weights[0]
-    assert found.weights_before(2) is None
+    assert loaded.tokenizer == base
+    assert loaded.weights_before(1) == loaded.weights[0]
+    assert loaded.weights_before(2) is None
     assert {ref.base for ref in read_run(run, ReadOptions(model=base)).weights} == {str(base)}
 
 
 def test_what_the_folder_does_not_tell_is_said(tmp_path: Path) -> None:
     write_file(tmp_path, 1, rows(AABB, [1, 0, 0, 0]))
-    said = " ".join(read_run(tmp_path).source.missing)
+    missing = " ".join(read_run(tmp_path).source.missing)
     for words in ("no trainer_state.json", "never opened", "re-tokenized", "weights before the first update"):
-        assert words in said
+        assert words in missing
 
 
 def test_a_run_under_unsloth_is_trls(tmp_path: Path) -> None:
@@ -168,9 +168,9 @@ def test_the_arrays_have_the_answers_of_the_row_reader(
         for rollout in group.rollouts:
             row = written[rollout.row]
             numbers = {name: row.get(name) for name in rollout.rewards if math.isfinite(row.get(name) or 0.0)}
-            known = [number for number in numbers.values() if number is not None]
+            logged = [number for number in numbers.values() if number is not None]
             assert "right" in rollout.rewards
-            assert rollout.reward == (sum(known) if known else None)
+            assert rollout.reward == (sum(logged) if logged else None)
             assert (rollout.prompt, rollout.completion) == (row["prompt"], row["completion"])
             assert group.prompt_id == digest(row["prompt"])
 
@@ -204,8 +204,8 @@ def test_rows_are_set_aside_with_their_reason(tmp_path: Path) -> None:
     content[0]["advantage"] = content[3]["advantage"] = math.nan
     write_file(tmp_path, 1, content)
     assert_reduced_alike(tmp_path)
-    found = read_run(tmp_path, rewards_only=True).source.quarantined.reasons
-    assert {(one.reason, one.num_rows) for one in found} == {(NO_REWARD, 1), (BROKEN_ADVANTAGE, 1)}
+    reasons = read_run(tmp_path, rewards_only=True).source.quarantined.reasons
+    assert {(reason.reason, reason.num_rows) for reason in reasons} == {(NO_REWARD, 1), (BROKEN_ADVANTAGE, 1)}
 
 
 def test_the_sample_of_the_format() -> None:
@@ -237,8 +237,8 @@ def test_the_card_of_the_run_comes_before_those_of_its_checkpoints(tmp_path: Pat
 def test_what_was_given_comes_before_the_card(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text(CARD.format("1.16.0"))
     assert with_card(TrainerSettings(), tmp_path) == TrainerSettings(values={"trl_version": "1.16.0"})
-    given = TrainerSettings(values={"trl_version": "1.8.0"}, origin="args.json")
-    assert with_card(given, tmp_path) is given
+    named = TrainerSettings(values={"trl_version": "1.8.0"}, origin="args.json")
+    assert with_card(named, tmp_path) is named
     assert with_card(TrainerSettings(), tmp_path / "elsewhere") == TrainerSettings()
 
 
