@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -100,19 +101,8 @@ def _row(claim: Claim, evidence: Evidence) -> ClaimRow | None:
         if isinstance(error, MissingDependencyError) and not evidence.no_gradients:
             raise
         judged = cannot_tell(error.message.rstrip("."))
-    return ClaimRow(
-        name=claim.name,
-        source=claim.source,
-        claim=claim.claim,
-        metric=claim.metric,
-        steps=judged.steps,
-        estimate=judged.estimate,
-        null=judged.null,
-        verdict=judged.verdict,
-        why=judged.why,
-        settle=claim.settle,
-        ours=claim.ours,
-    )
+    own = {field.name: getattr(claim, field.name) for field in fields(claim) if field.name != "judge"}
+    return ClaimRow(**own, **{field.name: getattr(judged, field.name) for field in fields(judged)})
 
 
 def _steps(run: Run, steps: Sequence[int] | None, *, gradients: bool) -> tuple[tuple[int, ...], str]:
@@ -159,12 +149,12 @@ def read_claims(path: str | Path) -> tuple[Claim, ...]:
 
 
 def _claim(table: Any, file: Path, number: int) -> Claim:
-    fields = table if isinstance(table, dict) else {}
-    texts: dict[str, Any] = {key: text for key in _TEXTS if isinstance(text := fields.get(key), str) and text.strip()}
+    entries = table if isinstance(table, dict) else {}
+    texts: dict[str, Any] = {key: text for key in _TEXTS if isinstance(text := entries.get(key), str) and text.strip()}
     missing = [key for key in _TEXTS if key not in texts]
     if missing:
         raise UsageError(f"Claim {number} of {file} has no text {missing[0]!r}.", hint=_EXAMPLE)
-    between = fields.get("between")
+    between = entries.get("between")
     if not (isinstance(between, list) and len(between) == 2 and all(map(_is_number, between))):
         raise UsageError(f"Claim {number} of {file} has no range `between` of two numbers.", hint=_EXAMPLE)
     low, high = (float(end) for end in between)

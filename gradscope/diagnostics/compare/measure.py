@@ -380,27 +380,20 @@ def _curves(cell: _Cell, runs: Sequence[ComparedRun]) -> Iterator[ComparedCurve]
             cell=_cell_name(cell),
             metric=metric,
             steps=tuple(float(window.mean()) + 1 for window in windows),
-            mean=_numbers(table.mean(axis=0)),
-            low=_numbers(table.min(axis=0)),
-            high=_numbers(table.max(axis=0)),
+            mean=tuple(table.mean(axis=0).tolist()),
+            low=tuple(table.min(axis=0).tolist()),
+            high=tuple(table.max(axis=0).tolist()),
         )
 
 
-def _numbers(values: NDArray[np.float64]) -> tuple[float, ...]:
-    return tuple(float(value) for value in values)
-
-
-def _kind(runs: Sequence[ComparedRun]) -> str:
+def _source(paths: Sequence[str | Path], runs: Sequence[ComparedRun]) -> Source:
     readers = sorted({run.log.format for run in runs if run.log is not None})
     ours = ["gradscope"] if any(run.log is None for run in runs) else []
-    return "finished runs of gradscope" if not readers else f"runs ({', '.join([*ours, *readers])})"
-
-
-def _source(paths: Sequence[str | Path], runs: Sequence[ComparedRun]) -> Source:
+    kind = f"runs ({', '.join([*ours, *readers])})" if readers else "finished runs of gradscope"
     return Source(
         path=as_named(", ".join(map(str, paths))),
         format="gradscope",
-        recognized=f"{len(runs)} {_kind(runs)}",
+        recognized=f"{len(runs)} {kind}",
         kind="metrics" if all(run.log is not None and run.log.kind == "metrics" for run in runs) else "rollouts",
         files=tuple(file for run in runs for file in run.files),
         num_rows=sum(len(run.reward) if run.log is None else run.log.num_rows for run in runs),

@@ -257,45 +257,38 @@ def _batch(run: Run, measured: MeasuredStep) -> _TrlBatch | Reason:
     return _trl_batch(measured.groups, run.settings)
 
 
-def _not_of_this_step(run: Run, step: int) -> Reason | None:
-    """Why what was logged is not of the step's rollouts alone."""
+def _logged_at(run: Run, step: int, name: str, words: str) -> float | Reason:
+    """A number logged for the rollouts of one step alone, or why there is none."""
     if step in run.windows:
         return Reason("window", f"the trainer logged the mean of {run.windows[step]} steps")
-    return run.notes.get(step)
-
-
-def _not_logged(run: Run, step: int, name: str) -> Reason:
-    """A number that is not there; of a batch used again it was logged where the batch was sampled."""
-    text = f"the trainer logged no {name} at this step"
-    if step in run.repeats:
-        text = f"{text}: its batch was sampled for step {run.repeats[step]}"
-    return Reason("not_logged", text)
+    if step in run.notes:
+        return run.notes[step]
+    logged = run.metrics.get(step, {}).get(name)
+    if logged is not None:
+        return logged
+    text = f"the trainer logged no {words} at this step"
+    sampled = f": its batch was sampled for step {run.repeats[step]}" if step in run.repeats else ""
+    return Reason("not_logged", f"{text}{sampled}")
 
 
 def replay_rewards(run: Run, measured: MeasuredStep) -> Outcome:
     """The mean reward of the step: verdict, recomputed value, relative error."""
-    logged = run.metrics.get(measured.step, {}).get("reward")
-    batch = _batch(run, measured)
+    batch, logged = _batch(run, measured), _logged_at(run, measured.step, "reward", "mean reward")
     if isinstance(batch, Reason):
         return refused("reward", batch)
-    if (reason := _not_of_this_step(run, measured.step)) is not None:
-        return refused("reward", reason)
-    if logged is None:
-        return refused("reward", _not_logged(run, measured.step, "mean reward"))
+    if isinstance(logged, Reason):
+        return refused("reward", logged)
     return _compare("reward", batch.reward, logged)
 
 
 def replay_zero_std(run: Run, measured: MeasuredStep) -> Outcome:
     """The share of rollouts in groups of equal reward, as TRL counts it; of groups, where our own log says so."""
     name = "frac_reward_zero_std"
-    logged = run.metrics.get(measured.step, {}).get(name)
-    batch = _batch(run, measured)
+    batch, logged = _batch(run, measured), _logged_at(run, measured.step, name, name)
     if isinstance(batch, Reason):
         return refused(name, batch)
-    if (reason := _not_of_this_step(run, measured.step)) is not None:
-        return refused(name, reason)
-    if logged is None:
-        return refused(name, _not_logged(run, measured.step, name))
+    if isinstance(logged, Reason):
+        return refused(name, logged)
     if run.settings.get("sampling") == "reallocated":
         dead = [all_equal([reward for reward in group.rewards if reward is not None]) for group in measured.groups]
         return _compare(name, float(np.mean(dead)), logged)

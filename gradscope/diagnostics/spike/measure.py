@@ -75,22 +75,20 @@ def outstanding_step(courses: Courses) -> int:
 
 def metric_at(name: str, course: Mapping[int, float], step: int, *, num_chosen_from: int) -> SpikeMetric:
     """One number of a step against those of the steps around it; ``num_chosen_from`` of them were searched."""
-    value = course[step]
-    if not math.isfinite(value):
+    if not math.isfinite(course[step]):
         none = Estimate.undefined_because("it was logged as no finite number")
         return SpikeMetric(name=name, value=none, typical=none, deviation=none, by_chance=none, is_unusual=True)
-    deviation = deviation_of(course, step, num_chosen_from=num_chosen_from)
+    value, deviation = Estimate.exact(course[step]), deviation_of(course, step, num_chosen_from=num_chosen_from)
     if isinstance(deviation, str):
         none = Estimate.undefined_because(deviation)
-        return SpikeMetric(
-            name=name, value=Estimate.exact(value), typical=none, deviation=none, by_chance=none, is_unusual=False
-        )
+        return SpikeMetric(name=name, value=value, typical=none, deviation=none, by_chance=none, is_unusual=False)
+    num_units = deviation.num_neighbors
     return SpikeMetric(
         name=name,
-        value=Estimate.exact(value),
-        typical=Estimate.exact(deviation.typical, num_units=deviation.num_neighbors),
-        deviation=Estimate.exact(deviation.deviation, num_units=deviation.num_neighbors),
-        by_chance=Estimate.exact(deviation.by_chance, num_units=deviation.num_neighbors),
+        value=value,
+        typical=Estimate.exact(deviation.typical, num_units=num_units),
+        deviation=Estimate.exact(deviation.deviation, num_units=num_units),
+        by_chance=Estimate.exact(deviation.by_chance, num_units=num_units),
         is_unusual=deviation.is_unusual,
     )
 
@@ -156,11 +154,11 @@ def _rollouts_of(groups: Sequence[RolloutGroup], gram: StepGram | None, reason: 
         for group in groups
         for rollout in group.rollouts
     ]
-    return tuple(sorted(rollouts, key=_weight, reverse=True))
-
-
-def _weight(rollout: SpikeRollout) -> tuple[float, float]:
-    return abs(rollout.projection_share.value or 0.0), rollout.repeated_ngrams.value or 0.0
+    return tuple(
+        sorted(
+            rollouts, key=lambda r: (abs(r.projection_share.value or 0.0), r.repeated_ngrams.value or 0.0), reverse=True
+        )
+    )
 
 
 def _parts(gram: StepGram | None) -> tuple[Mapping[_Name, Estimate], Mapping[_Name, Estimate]]:
