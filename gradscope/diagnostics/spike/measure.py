@@ -154,11 +154,11 @@ def _rollouts_of(groups: Sequence[RolloutGroup], gram: StepGram | None, reason: 
         for group in groups
         for rollout in group.rollouts
     ]
-    return tuple(
-        sorted(
-            rollouts, key=lambda r: (abs(r.projection_share.value or 0.0), r.repeated_ngrams.value or 0.0), reverse=True
-        )
+    rollouts.sort(
+        key=lambda rollout: (abs(rollout.projection_share.value or 0.0), rollout.repeated_ngrams.value or 0.0),
+        reverse=True,
     )
+    return tuple(rollouts)
 
 
 def _parts(gram: StepGram | None) -> tuple[Mapping[_Name, Estimate], Mapping[_Name, Estimate]]:
