@@ -43,10 +43,10 @@ def speaks() -> bool:
 
 
 Item = TypeVar("Item")
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
-def in_threads(work: Callable[[Item], Found], items: Iterable[Item]) -> list[Found]:
+def in_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
     """Results of a function on items, in their order.
 
     Args:

@@ -376,6 +376,34 @@ def write_log(path: Path, steps: tuple[int, ...]) -> Path:
     return path
 
 
+RIDDLES = frozenset(
+    {"found", "told", "kept", "place", "places", "said", "there", "here", "known", "whole", "others", "some", "what"}
+    | {"given", "beside", "taken"}
+)
+"""Names that say nothing of the thing that they name."""
+FIELDS_OF_DOCUMENTS = {"kept", "places"}  # of results, which scripts know
+
+
+def names_in(path: Path) -> Iterator[str]:
+    """The names of variables, parameters, fields, functions and classes."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                yield name
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+
+
+def test_names_say_what_a_thing_is() -> None:
+    riddles = {
+        f"{path.stem}: {name}"
+        for path in modules()
+        for name in names_in(path)
+        if name.strip("_").lower() in RIDDLES - (FIELDS_OF_DOCUMENTS if layer_of(path) == "results" else set())
+    }
+    assert riddles == set()
+
+
 @pytest.mark.slow
 def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
     heavy = {"numpy", "scipy", "msgspec", "pyarrow", "matplotlib", "torch", "transformers", "peft", "trl"}

@@ -54,7 +54,7 @@ _Value = str | list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class RememberedOptions:
     """The options in one file for one run."""
 
     file: Path  # the ``gradscope.toml``
@@ -69,19 +69,19 @@ class Kept:
         return ", ".join(f"--{name} {v if isinstance(v, str) else ','.join(v)}" for name, v in values.items())
 
 
-def remembered_for(run: str) -> tuple[Kept, ...]:
+def remembered_for(run: str) -> tuple[RememberedOptions, ...]:
     """The remembered options of a run, the nearest file first; see :func:`remembered_in`."""
     real = Path(os.path.realpath(run))
     return tuple(entry for file in _files_of(real) for entry in remembered_in(file) if entry.run == real)
 
 
-def remembered_in(file: Path) -> tuple[Kept, ...]:
+def remembered_in(file: Path) -> tuple[RememberedOptions, ...]:
     """The options in a file, a record a run; none where there is no file, InputError where its content is invalid."""
     if not file.exists():
         return ()
     owner = _other_owner(file) or _other_owner(file.parent)
     return tuple(
-        Kept(
+        RememberedOptions(
             file=file,
             run=Path(os.path.realpath(file.parent / run)),
             options={name: _opened(name, value, file.parent) for name, value in table.items()},

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 _NUMBER = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|nan|inf(?:inity)?)", re.IGNORECASE)
-_WHOLE = re.compile(r"[+-]?[0-9]+(?:\.0*)?")
+_INTEGER = re.compile(r"[+-]?[0-9]+(?:\.0*)?")
 _BLANKS = " \t\r\n"
 _SHOWN = 40
 MOST_DIGITS = 300
@@ -46,7 +46,7 @@ def integer_from(text: str) -> int:
     >>> integer_from("10"), integer_from("-3.0")
     (10, -3)
     """
-    return int(_checked(text, _WHOLE, "a whole number").partition(".")[0])
+    return int(_checked(text, _INTEGER, "a whole number").partition(".")[0])
 
 
 def _checked(text: str, grammar: re.Pattern[str], kind: str) -> str:

@@ -40,7 +40,7 @@ PENDING_BYTES = 2**28  # default memory for pending parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
+class _StoredTensor:
     """A tensor in the file."""
 
     offset: int  # its first byte
@@ -117,10 +117,10 @@ class PartStore:
         with naming(tempfile.gettempdir()):
             offset = self._file.seek(0, 2)
             self._file.write(memoryview(_bytes(value.cpu().contiguous())))
-        return _Place(offset=offset, shape=value.shape, dtype=value.dtype)
+        return _StoredTensor(offset=offset, shape=value.shape, dtype=value.dtype)
 
     def _read(self, value: Any) -> Any:
-        if not isinstance(value, _Place):
+        if not isinstance(value, _StoredTensor):
             return value
         assert self._file is not None, "a place is in a file"
         tensor = torch.empty(value.shape, dtype=value.dtype)
@@ -145,10 +145,10 @@ def _bytes(tensor: torch.Tensor) -> Any:
     return tensor.flatten().view(torch.uint8).numpy()
 
 
-def _parts(value: Any) -> list[torch.Tensor | _Place]:
+def _parts(value: Any) -> list[torch.Tensor | _StoredTensor]:
     """All tensors of a factor, wherever they are."""
-    parts: list[torch.Tensor | _Place] = []
-    changed(value, lambda part: parts.append(part) if isinstance(part, torch.Tensor | _Place) else None)
+    parts: list[torch.Tensor | _StoredTensor] = []
+    changed(value, lambda part: parts.append(part) if isinstance(part, torch.Tensor | _StoredTensor) else None)
     return parts
 
 

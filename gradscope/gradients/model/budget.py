@@ -28,7 +28,7 @@ CPU_BYTES = 2**30
 
 _HINT = "Use a machine with more memory (--device cpu where the GPU has less), or --dtype bfloat16."
 
-_AUTO, _GIVEN = "--batch-tokens auto, or a number", "--batch-tokens with a number"
+_AUTO, _NUMBER = "--batch-tokens auto, or a number", "--batch-tokens with a number"
 """Several processes cannot begin again: one that runs out of memory leaves the others in a pass."""
 _ERRORS = (RuntimeError, MemoryError)
 """The types that :func:`is_out_of_memory` looks at: CUDA's error is a ``RuntimeError`` too."""
@@ -79,7 +79,7 @@ class TokenBudget:
                 if self._fixed and not alone:
                     raise InputError(
                         f"Memory ran out at {self.tokens} tokens a batch.",
-                        hint=f"Use {_AUTO if num_connected() == 1 else _GIVEN} below {min(self.tokens, total)}.",
+                        hint=f"Use {_AUTO if num_connected() == 1 else _NUMBER} below {min(self.tokens, total)}.",
                     ) from error
             self._shrink(longest, total)  # outside, where the error and the frames that it held are gone
 

@@ -403,7 +403,7 @@ def _chosen_outputs(module: nn.Linear) -> torch.Tensor:
 def _agrees(model: Any, head: PlainHead, ids: torch.Tensor) -> bool:
     """Whether a few tokens have the log-probabilities, entropies and gradients that the model's own logits give."""
     tensors: list[torch.Tensor] = []
-    sliced: list[_Found] = []
+    sliced: list[_SliceResults] = []
     eps = torch.finfo(head.module.weight.dtype).eps
 
     def keep(hidden: torch.Tensor) -> torch.Tensor:
@@ -430,7 +430,7 @@ def _agrees(model: Any, head: PlainHead, ids: torch.Tensor) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _SliceResults:
     """Results of slices for a few tokens."""
 
     values: tuple[torch.Tensor, torch.Tensor]  # log-probabilities and entropies, [N] each
@@ -438,7 +438,7 @@ class _Found:
     """The gradients of their weighed sum by the layer's output, [N, V], and by its input, [N, H]."""
 
 
-def _in_slices(head: PlainHead, hidden: torch.Tensor, ids: torch.Tensor) -> _Found:
+def _in_slices(head: PlainHead, hidden: torch.Tensor, ids: torch.Tensor) -> _SliceResults:
     received: list[HeadTokens] = []
     hidden = hidden.detach().requires_grad_(True)
     wide = torch.promote_types(hidden.dtype, torch.float32)
@@ -447,7 +447,7 @@ def _in_slices(head: PlainHead, hidden: torch.Tensor, ids: torch.Tensor) -> _Fou
     )
     (to_hidden,) = torch.autograd.grad(_weighed((logprobs, entropies)), hidden)
     values = logprobs.detach(), entropies.detach()
-    return _Found(values=values, grads=(received[0].cotangents(head, 0, head.vocab_size), to_hidden))
+    return _SliceResults(values=values, grads=(received[0].cotangents(head, 0, head.vocab_size), to_hidden))
 
 
 def _weighed(outputs: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:

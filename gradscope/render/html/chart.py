@@ -93,7 +93,7 @@ def rounded(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-MOST_PLACES = 160  # points of a line: five pixels each on a page of full width
+MOST_POINTS = 160  # points of a line: five pixels each on a page of full width
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,9 +126,9 @@ class Point:
 
 
 def windows_of(chart: Chart) -> tuple[Window, ...]:
-    """The positions of a chart over numbers, joined where there are more than :data:`MOST_PLACES`."""
+    """The positions of a chart over numbers, joined where there are more than :data:`MOST_POINTS`."""
     positions = [float(position) for position in chart.places]
-    width = math.ceil(len(positions) / MOST_PLACES)
+    width = math.ceil(len(positions) / MOST_POINTS)
     starts = range(0, len(positions), width or 1)
     ends = [min(start + width, len(positions)) for start in starts]
     return tuple(

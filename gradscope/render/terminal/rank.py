@@ -26,7 +26,7 @@ from gradscope.results.rank import RankCurvePoint, RankReport, StepGeometry, Tok
 from gradscope.say import as_ranges, non_finite_word
 
 _Point = RankCurvePoint | TokenRankPoint | WeightRankPoint
-_WHAT = {
+_SUBJECTS = {
     "rollout": "of a group's rollouts",
     "hidden": "of a group's rollouts by the last hidden state",
     "logit": "of a group's rollouts by the logits",
@@ -133,7 +133,7 @@ def _step_ranks(report: RankReport, *, show_all: bool = False) -> Blocks:
     if not rows:
         return
     shown = rows if show_all else evenly(rows, SCREEN_ROWS)
-    yield cell(f"Effective rank {_WHAT[report.rows]}, advantage {advantage}")
+    yield cell(f"Effective rank {_SUBJECTS[report.rows]}, advantage {advantage}")
     notes = Footnotes()
     yield _table(shown, {step.step: step for step in report.steps}, notes)
     if len(shown) < len(rows):

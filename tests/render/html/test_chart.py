@@ -13,7 +13,7 @@ from markupsafe import Markup
 from gradscope.render.html.chart import (
     CARD,
     FULL,
-    MOST_PLACES,
+    MOST_POINTS,
     Scale,
     draw_bars,
     drawing,
@@ -192,11 +192,11 @@ def course(values: list[float | None]) -> Chart:
 @pytest.mark.parametrize("length", [1, 2, 159, 160, 161, 320, 321, 600, 1000, 4801])
 def test_every_place_is_in_one_window_and_there_are_few(length: int) -> None:
     windows = windows_of(course([0.0] * length))
-    assert len(windows) <= MOST_PLACES
+    assert len(windows) <= MOST_POINTS
     assert [window.start for window in windows[1:]] == [window.end for window in windows[:-1]]
     assert (windows[0].start, windows[-1].end) == (0, length)
     assert (windows[0].low, windows[-1].high) == (1, length)
-    assert len(windows) == length or length > MOST_PLACES
+    assert len(windows) == length or length > MOST_POINTS
 
 
 def test_a_spike_is_in_the_band_and_means_are_those_of_the_steps() -> None:

@@ -373,7 +373,7 @@ def _record(columns: Columns, group: str, row: int, location: str, quarantine: Q
     if columns.step[row] < 0 or not group:
         raise UnusableRowError(columns.no_step if columns.step[row] < 0 else columns.no_group)
     further = columns.further(row)
-    numbers = {name: _known(values[row]) for name, values in columns.numbers.items() if values.dtype == np.float64}
+    numbers = {name: _finite(values[row]) for name, values in columns.numbers.items() if values.dtype == np.float64}
     functions = {name.removeprefix(REWARD): numbers[name] for name in numbers if name.startswith(REWARD)}
     if columns.is_sparse:
         functions = {name: number for name, number in functions.items() if number is not None}
@@ -398,7 +398,7 @@ def _record(columns: Columns, group: str, row: int, location: str, quarantine: Q
     )
 
 
-def _known(number: float) -> float | None:
+def _finite(number: float) -> float | None:
     return float(number) if math.isfinite(number) else None
 
 
