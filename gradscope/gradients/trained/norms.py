@@ -101,7 +101,7 @@ NUM_ORDERS = 6  # random orders that the passes run in; their standard deviation
 _NUDGE = 2.0**-21
 """What another order of float32 sums changes in a loss, relative, and in a log-probability or an entropy, relative to
 the larger of it and 1: now and then it moves a number across a tie."""
-_PASSES_OF_POLICIES = ("reference", "old", "entropies")
+_PASS_NAMES = ("reference", "old", "entropies")
 _LARGEST_SCALE = 2.0**16  # where float16's gradients are scaled from; PyTorch's own scaler begins there
 
 
@@ -293,9 +293,7 @@ def _nudged(prepared: PreparedStep, passes: ForwardPasses, draw: torch.Generator
     def each(rows: Sequence[torch.Tensor], least: float = 0.0) -> tuple[torch.Tensor, ...]:
         return tuple(nudge(row, least) for row in rows)
 
-    nudged = {
-        name: rows and each(rows, 1.0) for name in _PASSES_OF_POLICIES if (rows := getattr(passes, name)) is not None
-    }
+    nudged = {name: rows and each(rows, 1.0) for name in _PASS_NAMES if (rows := getattr(passes, name)) is not None}
     plan = prepared.planned_with(ForwardPasses(**nudged)).plan
     return replace(prepared, plan=replace(plan, weights=each(plan.weights), kl_weights=each(plan.kl_weights)))
 
