@@ -9,7 +9,7 @@ import pytest
 from gradscope.training.config import TrainConfig
 from gradscope.training.libraries import grpo_config, lora_config, quiet_libraries, trainer_arguments
 from gradscope.training.train import train
-from tests.training.conftest import SHORT
+from tests.training.conftest import HELD_OUT, SHORT
 
 MakeRun = Callable[..., Path]
 
@@ -79,7 +79,7 @@ def test_nothing_is_printed_and_the_process_is_left_as_it_was(
     before = (torch.get_num_threads(), logging.get_verbosity(), random.getstate(), torch.get_rng_state().tolist())
     filters = list(warnings.filters)
     seen: list[tuple[int, int, str]] = []
-    train(short(tmp_path / "run", steps=2), progress=lambda *report: seen.append(report))
+    train(short(tmp_path / "run", steps=2, **HELD_OUT), progress=lambda *report: seen.append(report))
     after = (torch.get_num_threads(), logging.get_verbosity(), random.getstate(), torch.get_rng_state().tolist())
     assert before == after
     assert warnings.filters == filters

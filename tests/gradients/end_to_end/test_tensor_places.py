@@ -27,7 +27,7 @@ ON_THE_CPU = {
     "plan/rows._token_advantages": "likewise",
     "plan/rows.plan_rows": "likewise",
     "plan/losses.factors_out": "two numbers that stand for any completion",
-    "step/heldout._sampled": "logged flags, which are sent where they are used",
+    "step/heldout._joined": "logged flags, which are sent where they are used",
     "step/heldout._scales": "one number a token, for numpy",
     "step/measure.coverage": "a count, which processes add on the CPU",
     "tokens/lockstep._hash": "drawn by numpy, so that a sketch is the same on every device",
