@@ -82,10 +82,10 @@ def test_pairs_that_wait_come_back_as_they_were(stored):
 @pytest.mark.parametrize("case", OBJECTIVES)
 def test_every_weight_of_a_loss(case):
     grams = []
-    for index in ("cpu", "cuda"):
+    for device in ("cpu", "cuda"):
         reference = tiny_model("qwen3_gqa_norms").requires_grad_(False)
         reference.lm_head.weight.data.mul_(1.3)
-        policy = policy_of(tiny_model("qwen3_gqa_norms").to(index), reference=reference.to(index))
+        policy = policy_of(tiny_model("qwen3_gqa_norms").to(device), reference=reference.to(device))
         grams.append(measured_step(policy, logged_groups(num_groups=2), OBJECTIVES[case], engine="stream").gram)
     assert relative(*grams) < SAME
 

@@ -132,7 +132,7 @@ def test_group_sums_keep_the_batch_norm() -> None:
     [
         *((gradient_gram, advantages, "2 finite advantages are needed") for advantages in ([1.0], [1.0, np.nan])),
         (class_subspace_energy, [True], "2 flags are needed"),
-        *((group_sums, index, "2 group numbers from 0 are needed") for index in ([0], [0, -1])),
+        *((group_sums, numbers, "2 group numbers from 0 are needed") for numbers in ([0], [0, -1])),
         *(
             (update_gram, advantages, r"rows of 2 advantages are needed, got shape \(")
             for advantages in ([1.0, 2.0], [[1.0, 2.0, 3.0]], [[[1.0, 2.0]]])
