@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -67,36 +66,46 @@ MOST_STEPS = 4
 MOST_TOKENS = 512  # token rows that are computed where no number is named
 
 
-def _lazy_section(
-    name: str, module: str, missing: Callable[[ReportInputs], Unavailable | None]
-) -> Callable[[ReportInputs], ReportSection]:
-    """A section whose module is not even loaded where what it looks at is missing."""
-
+# The modules of these sections are not even loaded where their data are missing.
+def _of_gradients(name: Literal["rank", "contributions", "formulations"]) -> Callable[[ReportInputs], ReportSection]:
     def section(inputs: ReportInputs) -> ReportSection:
-        if (reason := missing(inputs)) is not None:
-            return missing_section(name, reason)
-        loaded = import_module(f"gradscope.diagnostics.report.sections.{module}")
-        made: ReportSection = getattr(loaded, f"{name}_section")(inputs)
-        return made
+        if not inputs.grams:
+            return missing_section(name, inputs.no_grams)
+        from gradscope.diagnostics.report.sections import gradient
+
+        sections = {
+            "rank": gradient.rank_section,
+            "contributions": gradient.contributions_section,
+            "formulations": gradient.formulations_section,
+        }
+        return sections[name](inputs)
 
     return section
 
 
-def _no_grams(inputs: ReportInputs) -> Unavailable | None:
-    return None if inputs.grams else inputs.no_grams
+def _tokens_section(inputs: ReportInputs) -> ReportSection:
+    if isinstance(inputs.tokens, Unavailable):
+        return missing_section("tokens", inputs.tokens)
+    from gradscope.diagnostics.report.sections.tokens import tokens_section
+
+    return tokens_section(inputs)
 
 
-def _if_unavailable(part: object) -> Unavailable | None:
-    return part if isinstance(part, Unavailable) else None
+def _coverage_section(inputs: ReportInputs) -> ReportSection:
+    if isinstance(inputs.passk, Unavailable):
+        return missing_section("coverage", inputs.passk)
+    from gradscope.diagnostics.report.sections.coverage import coverage_section
+
+    return coverage_section(inputs)
 
 
 _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     signal_section,
     zero_loss_section,
     replay_section,
-    _lazy_section("rank", "gradient", _no_grams),
-    _lazy_section("contributions", "gradient", _no_grams),
-    _lazy_section("tokens", "tokens", lambda inputs: _if_unavailable(inputs.tokens)),
+    _of_gradients("rank"),
+    _of_gradients("contributions"),
+    _tokens_section,
     length_section,
     rewards_section,
     loss_scale_section,
@@ -104,8 +113,8 @@ _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     staleness_section,
     entropy_section,
     generation_section,
-    _lazy_section("coverage", "coverage", lambda inputs: _if_unavailable(inputs.passk)),
-    _lazy_section("formulations", "gradient", _no_grams),
+    _coverage_section,
+    _of_gradients("formulations"),
     claims_section,
 )
 _NOT_ASKED: tuple[tuple[MeasuredStep, ...], Unavailable] = (
