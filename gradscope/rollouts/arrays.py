@@ -56,7 +56,12 @@ def to_cells(column: pa.Array) -> list[Any]:
     if not pa.types.is_dictionary(column.type):
         return list(column.to_pylist())
     values = [*column.dictionary.to_pylist(), None]
-    return [values[index] for index in to_filled(column.indices.cast(pa.int64()), -1).tolist()]
+    return [values[code] for code in dictionary_codes(column).tolist()]
+
+
+def dictionary_codes(column: pa.Array) -> NDArray[np.int64]:
+    """Which value of its dictionary each row has; -1 for null, [R]."""
+    return to_filled(column.indices.cast(pa.int64()), -1)
 
 
 def byte_counts(strings: pa.Array) -> NDArray[Any]:
@@ -73,7 +78,7 @@ def expanded_bytes(column: pa.Array) -> int:
     if pa.types.is_dictionary(kind):
         if kind.value_type in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
             sizes = np.append(byte_counts(column.dictionary), 0)
-            return int(sizes[to_filled(column.indices.cast(pa.int64()), -1)].sum())
+            return int(sizes[dictionary_codes(column)].sum())
     elif kind.num_fields and "dictionary<" in str(kind):
         parts = column.flatten()
         return sum(map(expanded_bytes, parts if isinstance(parts, list) else [parts]))

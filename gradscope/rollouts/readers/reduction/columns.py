@@ -26,6 +26,7 @@ from msgspec import UNSET, Raw
 from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import (
+    dictionary_codes,
     positions_of,
     run_starts,
     to_cells,
@@ -409,7 +410,7 @@ def _distinct(column: pa.Array) -> tuple[list[Any], NDArray[np.int64]]:
             cells = to_cells(column)
             return cells, np.where([cell is None for cell in cells], -1, np.arange(len(cells)))
         column = column.dictionary_encode()
-    return to_cells(column.dictionary), to_filled(column.indices.cast(pa.int64()), -1)
+    return to_cells(column.dictionary), dictionary_codes(column)
 
 
 def _mapped(column: pa.Array, name_of: Callable[[Any], str]) -> pa.Array:
