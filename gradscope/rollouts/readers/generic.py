@@ -258,10 +258,7 @@ class FlatColumns:
                 if name is not None and None in ids:
                     cells = rows.cells(name, firsts)
                     pairs = zip(ids, cells, strict=True)
-                    ids = [
-                        id_of(cell) if prompt_id is None and cell is not None else prompt_id
-                        for prompt_id, cell in pairs
-                    ]
+                    ids = [id_of(cell) if own is None and cell is not None else own for own, cell in pairs]
             named = [prompt_id or "" for prompt_id in ids]
             if self.environment is None:
                 return named

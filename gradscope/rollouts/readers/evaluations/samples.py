@@ -326,17 +326,7 @@ def _records(
                             f"{file} holds more than {largest:,} samples, which its counts declare or its lists have.",
                             hint=raise_limits(file),
                         )
-                    yield from _expand(
-                        part,
-                        samples,
-                        keys,
-                        location,
-                        step,
-                        columns,
-                        quarantine,
-                        identities,
-                        by_reward=request.rewards_only,
-                    )
+                    yield from _expand(request, part, samples, keys, location, step, quarantine, identities)
                 elif samples is not None:
                     lines.add(samples, location)
             if not has_samples:
@@ -344,17 +334,16 @@ def _records(
 
 
 def _expand(
+    request: ReadRequest,
     row: Mapping[str, Any],
     samples: PromptSamples,
     keys: tuple[str, ...],
     location: str,
     step: int,
-    columns: ColumnNames,
     quarantine: QuarantineLog,
     identities: Counter[str],
-    *,
-    by_reward: bool,
 ) -> Iterator[Record]:
+    columns = request.columns
     named = columns.group or columns.prompt_id or columns.prompt
     if named is not None and row.get(named) is None:
         quarantine.add(f"{named} is missing", location)
@@ -364,7 +353,7 @@ def _expand(
     policy = next((text_of(row[key]) for key in _POLICIES if isinstance(row.get(key), str)), None)
     prompt_keys = USUAL["prompt"] if columns.prompt is None else (columns.prompt,)
     prompt = next((row[key] for key in prompt_keys if key in row), None)
-    for at, count in _distinct(samples, by_reward=by_reward):
+    for at, count in _distinct(samples, by_reward=request.rewards_only):
         reward = parse_reward(samples.rewards[at])
         for _ in range(count if isinstance(reward, str) else 0):
             quarantine.add(str(reward), location)
