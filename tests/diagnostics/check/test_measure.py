@@ -1,7 +1,4 @@
-import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -53,36 +50,30 @@ def test_outcomes(samples: Path, texts: list[str], outcomes: list[str], overall:
     assert report.outcome == overall
 
 
-def test_verdict_says_number_limit_and_next_step(samples: Path) -> None:
-    (verdict,) = checked(samples, "frac_reward_zero_std <= 0.5").verdicts
-    assert verdict.meaning.startswith("frac_reward_zero_std of 2 groups is 1 [")
-    assert "required is <= 0.5" in verdict.meaning
-    assert verdict.next_step.endswith(f"gradscope degeneracy '{samples}'")
+def test_a_verdict_says_number_limit_and_next_step(samples: Path) -> None:
+    failed, close, unknown = checked(samples, "frac_reward_zero_std <= 0.5", "pass@1 >= 0.4", "pass@8 >= 0").verdicts
+    assert failed.meaning.startswith("frac_reward_zero_std of 2 groups is 1 [")
+    assert "required is <= 0.5" in failed.meaning
+    assert failed.next_step.endswith(f"gradscope degeneracy '{samples}'")
+    assert "The interval holds the limit" in close.meaning
+    assert (close.outcome, close.next_step, unknown.outcome) == ("pass", "", "unknown")
+    assert "k = 8 exceeds the 4 samples of a prompt. What is not known does not pass." in unknown.meaning
+    assert unknown.next_step
 
 
-def test_interval_around_the_limit_is_pointed_out(samples: Path) -> None:
-    (verdict,) = checked(samples, "pass@1 >= 0.4").verdicts
-    assert verdict.outcome == "pass"
-    assert "The interval holds the limit" in verdict.meaning
-    assert verdict.next_step == ""
-
-
-def test_undefined_never_passes_and_says_why(samples: Path) -> None:
-    (verdict,) = checked(samples, "pass@8 >= 0").verdicts
-    assert verdict.outcome == "unknown"
-    assert "k = 8 exceeds the 4 samples of a prompt. What is not known does not pass." in verdict.meaning
-    assert verdict.next_step
-
-
-def test_unknown_metric_gets_a_suggestion(samples: Path) -> None:
-    with pytest.raises(UsageError, match="There is no metric 'frac_reward_zero_sdt'") as caught:
-        checked(samples, "frac_reward_zero_sdt <= 0.5")
-    assert "'frac_reward_zero_std'" in caught.value.hint
-    with pytest.raises(UsageError, match="There is no metric 'pass@0'"):
-        checked(samples, "pass@0 > 0")
-    with pytest.raises(UsageError, match="There is no metric 'xyzzy'") as caught:
-        checked(samples, "xyzzy > 0")
-    assert caught.value.hint == "See `gradscope explain` for the list."
+@pytest.mark.parametrize(
+    ("metric", "hint"),
+    [
+        ("frac_reward_zero_sdt", "'frac_reward_zero_std'"),
+        ("pass@0", ""),
+        ("xyzzy", "See `gradscope explain` for the list."),
+        ("pass_rate@lst20%", "metric@last20%"),
+    ],
+)
+def test_an_unknown_metric_gets_a_suggestion(samples: Path, metric: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=f"There is no metric '{metric}'") as caught:
+        checked(samples, f"{metric} > 0")
+    assert hint in str(caught.value.hint)
 
 
 def test_nothing_required_is_refused(samples: Path) -> None:
@@ -102,29 +93,10 @@ def test_real_run_with_gradients(shared_data: Path) -> None:
     assert "at step 16" in report.verdicts[0].meaning
 
 
-@pytest.mark.slow
-def test_logs_never_load_torch(shared_data: Path) -> None:
-    code = (
-        "import sys; from gradscope import check_run, measure_degeneracy, measure_pass_at_k\n"
-        "from gradscope.diagnostics.check.measure import parse_requirement as need\n"
-        "texts = ['frac_reward_zero_std <= 0.5', 'pass@4 > 0', 'grad_norm < 10', 'gap_over_time < 1']\n"
-        f"report = check_run({str(shared_data / 'runs/trl_full/run')!r}, requirements=[need(text) for text in texts])\n"
-        "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules\n"
-        "assert [verdict.outcome for verdict in report.verdicts] == ['pass', 'unknown', 'pass', 'pass']\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-
-
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     """Twenty prompts: every second group is dead."""
     return write_log(tmp_path / "log.jsonl", {f"p{n}": [1, n % 2, 1, 1] for n in range(20)})
-
-
-def test_a_mistyped_selector_is_explained(log: Path) -> None:
-    with pytest.raises(UsageError, match="There is no metric 'pass_rate@lst20%'") as caught:
-        check_run(log, requirements=["pass_rate@lst20% > 0"])
-    assert "metric@last20%" in str(caught.value.hint)
 
 
 def test_allowing_the_unknown_never_allows_a_failure(log: Path) -> None:
@@ -149,20 +121,18 @@ def test_a_logged_nan_fails_and_no_allowance_helps(tmp_path: Path, monkeypatch: 
         assert report.verdicts[0].next_step == "Look at that step in the trainer's own log."
 
 
-@pytest.mark.parametrize(
-    ("rewards", "advice"), [([1, 1, 1, 1], "try harder prompts"), ([0, 0, 0, 0], "try easier prompts")]
-)
-def test_what_to_try_follows_from_the_runs_own_groups(tmp_path: Path, rewards: list[int], advice: str) -> None:
-    log = write_log(tmp_path / "log.jsonl", {"live": [1, 0, 1, 0], **{f"p{n}": rewards for n in range(5)}})
+def test_what_to_try_follows_from_the_runs_own_groups(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log.jsonl", {"live": [1, 0, 1, 0], **{f"p{n}": [1] * 4 for n in range(5)}})
     (verdict,) = check_run(log, requirements=["frac_reward_zero_std <= 0.5"]).verdicts
-    assert advice in verdict.next_step
+    assert "try harder prompts" in verdict.next_step
     live = write_log(tmp_path / "live.jsonl", {f"p{n}": [1, 0] * 10 for n in range(30)})
-    baseline = tmp_path / "baseline.json"
-    check_run(live, CheckSettings(track=["frac_reward_zero_std"], baseline=baseline), update_baseline=True)
-    dead = write_log(tmp_path / "dead.jsonl", {f"p{n}": rewards for n in range(30)})
-    (verdict,) = check_run(dead, CheckSettings(track=["frac_reward_zero_std"], baseline=baseline)).verdicts
-    assert verdict.outcome == "fail"
-    assert advice in verdict.next_step
+    settings = CheckSettings(track=["frac_reward_zero_std", "pass@1"], baseline=tmp_path / "baseline.json")
+    check_run(live, settings, update_baseline=True)
+    dead = write_log(tmp_path / "dead.jsonl", {f"p{n}": [0] * 4 for n in range(30)})
+    share, rate = check_run(dead, settings).verdicts
+    assert (share.outcome, rate.outcome) == ("fail", "fail")
+    assert "try easier prompts" in share.next_step
+    assert rate.next_step.startswith("Look closer: gradscope passk")
 
 
 def metric(value: float, half: float = 0.1, prompts: dict[str, float] | None = None) -> BaselineMetric:
@@ -170,22 +140,19 @@ def metric(value: float, half: float = 0.1, prompts: dict[str, float] | None = N
     return BaselineMetric(estimate=estimate, prompts=prompts or {})
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
-    baseline = Baseline(run="a run", metrics={"pass@8": metric(0.5, prompts={"ab": 0.25}), "grad_norm": metric(1.0)})
-    write_baseline(baseline, tmp_path / "ci" / "baseline.json")
-    assert read_baseline(tmp_path / "ci" / "baseline.json") == baseline
-    assert [path.name for path in (tmp_path / "ci").iterdir()] == ["baseline.json"]
-
-
-def test_a_baseline_stays_small(tmp_path: Path) -> None:
+def test_a_baseline_is_read_as_written_but_for_too_many_prompts(tmp_path: Path) -> None:
     many = {f"{number:012x}": 0.5 for number in range(MOST_PROMPTS + 1)}
-    write_baseline(Baseline(run="a run", metrics={"x": metric(0.5, prompts=many)}), tmp_path / "b.json")
-    assert read_baseline(tmp_path / "b.json").metrics["x"].prompts == {}
+    metrics = {"pass@8": metric(0.5, prompts={"ab": 0.25}), "grad_norm": metric(1.0)}
+    path = tmp_path / "ci" / "baseline.json"
+    write_baseline(Baseline(run="a run", metrics=metrics | {"x": metric(0.5, prompts=many)}), path)
+    assert read_baseline(path) == Baseline(run="a run", metrics=metrics | {"x": metric(0.5)})
+    assert [file.name for file in path.parent.iterdir()] == ["baseline.json"]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (None, r"b\.json cannot be read: No such file"),
         ("{", "is not JSON"),
         ("[]", "is no baseline of version 1"),
         ('{"schema": "gradscope/baseline", "schema_version": 2}', "is no baseline of version 1"),
@@ -198,23 +165,23 @@ def test_a_baseline_stays_small(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_no_baseline_is_refused(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "b.json").write_text(text)
-    with pytest.raises(InputError, match=message):
-        read_baseline(tmp_path / "b.json")
-
-
-def test_a_missing_baseline_says_how_to_write_one(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"b\.json cannot be read: No such file") as caught:
+def test_what_is_no_baseline_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / "b.json").write_text(text)
+    with pytest.raises(InputError, match=message) as caught:
         read_baseline(tmp_path / "b.json")
     assert "--update-baseline" in str(caught.value.hint)
 
 
-def test_without_pairs_the_intervals_add_in_squares() -> None:
+def test_a_change_adds_intervals_in_squares_where_both_sides_have_one() -> None:
     change, paired = _change_of(metric(0.5, 0.3), metric(0.6, 0.4), RESAMPLING)
     assert len(paired) == 0
     assert change.value == pytest.approx(0.1)
     assert change.high - change.value == pytest.approx(math.hypot(0.3, 0.4))
+    first, two = (BaselineMetric(estimate=Estimate.exact(value)) for value in (1.0, 3.0))
+    assert _change_of(first, two, RESAMPLING)[0] == Estimate.exact(2.0)
+    for sides in ((metric(1.0), two), (first, metric(3.0))):
+        assert _change_of(*sides, RESAMPLING)[0] == Estimate.exact(2.0)
 
 
 def test_pairs_take_the_difficulty_of_prompts_out() -> None:
@@ -224,12 +191,9 @@ def test_pairs_take_the_difficulty_of_prompts_out() -> None:
     change, paired = _change_of(metric(0.5, 0.1, hard), metric(0.51, 0.1, easier), RESAMPLING)
     assert len(paired) == 60
     assert 0 < change.low < 0.01 < change.high < 0.02
-
-
-def test_a_few_common_prompts_do_not_decide() -> None:
     first = {f"a{number}": 0.0 for number in range(20)}
     second = {**{f"b{number}": 1.0 for number in range(14)}, **{f"a{number}": 0.0 for number in range(6)}}
-    assert not len(_change_of(metric(0.0, 0.1, first), metric(0.7, 0.1, second), RESAMPLING)[1])
+    assert len(_change_of(metric(0.0, 0.1, first), metric(0.7, 0.1, second), RESAMPLING)[1]) == 0  # too few in common
 
 
 @pytest.mark.parametrize("missing_side", [0, 1])
@@ -237,19 +201,6 @@ def test_an_undefined_side_has_no_change(missing_side: int) -> None:
     sides = [metric(0.5), metric(0.5)]
     sides[missing_side] = BaselineMetric(estimate=Estimate.undefined_because("no samples"))
     assert _change_of(*sides, RESAMPLING)[0].undefined == "no samples"
-
-
-def test_a_side_without_an_interval_leaves_the_change_without_one() -> None:
-    first, two = (BaselineMetric(estimate=Estimate.exact(value)) for value in (1.0, 3.0))
-    assert _change_of(first, two, RESAMPLING)[0] == Estimate.exact(2.0)
-    for sides in ((metric(1.0), two), (first, metric(3.0))):
-        assert _change_of(*sides, RESAMPLING)[0] == Estimate.exact(2.0)
-
-
-def test_the_file_holds_digests_and_not_prompts(tmp_path: Path) -> None:
-    write_baseline(Baseline(run="r", metrics={"x": metric(0.5, prompts={"ab12": 1.0})}), tmp_path / "b.json")
-    document = json.loads((tmp_path / "b.json").read_text())
-    assert document["metrics"]["x"]["prompts"] == {"ab12": 1.0}
 
 
 @pytest.fixture
@@ -265,7 +216,6 @@ def test_the_same_run_passes_its_own_baseline(log: Path, baseline: Path) -> None
     report = check_run(log, CheckSettings(track=["frac_reward_zero_std"], baseline=baseline))
     (verdict,) = report.verdicts
     assert report.outcome == "pass"
-    assert verdict.change is not None
     assert (verdict.change.change.value, verdict.change.num_paired) == (0.0, 20)
 
 
@@ -284,39 +234,6 @@ def test_a_starved_run_fails_with_number_meaning_and_next_step(tmp_path: Path, b
     assert "gradscope degeneracy" in verdict.next_step
 
 
-def test_without_advice_the_next_step_begins_with_the_command(tmp_path: Path) -> None:
-    good, worse = (tmp_path / f"{name}.jsonl" for name in ("good", "worse"))
-    for path, reward in ((good, 1), (worse, 0)):
-        write_log(path, {f"p{n}": [reward] * 3 + [1 - reward] for n in range(20)})
-    stored_path = tmp_path / "kept.json"
-    check_run(good, CheckSettings(track=["pass@1"], baseline=stored_path), update_baseline=True)
-    (verdict,) = check_run(worse, CheckSettings(track=["pass@1"], baseline=stored_path)).verdicts
-    assert verdict.next_step.startswith("Look closer: gradscope passk")
-
-
-@pytest.mark.parametrize(("rule", "outcome"), [("interval", "pass"), ("value", "fail")])
-def test_a_change_that_chance_could_make_fails_by_value_only(
-    tmp_path: Path, baseline: Path, rule: str, outcome: str
-) -> None:
-    worse = starved(tmp_path, 1)
-    settings = CheckSettings(track=["frac_reward_zero_std"], baseline=baseline, rule=rule)  # type: ignore[arg-type]
-    report = check_run(worse, settings)
-    assert report.outcome == outcome
-
-
-def test_a_margin_allows_a_change(tmp_path: Path, baseline: Path) -> None:
-    margins = {"frac_reward_zero_std": 0.9}
-    settings = CheckSettings(track=["frac_reward_zero_std"], baseline=baseline, margins=margins)
-    report = check_run(starved(tmp_path, 8), settings)
-    assert report.outcome == "pass"
-    assert report.verdicts[0].limit == pytest.approx(1.4)
-
-
-def test_getting_better_never_fails(tmp_path: Path, baseline: Path) -> None:
-    live = write_log(tmp_path / "live.jsonl", {f"p{n}": [1, 0, 1, 1] for n in range(20)})
-    assert check_run(live, CheckSettings(track=["frac_reward_zero_std"], baseline=baseline)).outcome == "pass"
-
-
 def test_what_the_baseline_lacks_is_unknown_unless_allowed(log: Path, baseline: Path) -> None:
     report = check_run(log, CheckSettings(track=["pass_rate"], baseline=baseline))
     assert report.outcome == "unknown"
@@ -332,7 +249,7 @@ def around(value: float, half: float, num_units: int = 1000) -> BaselineMetric:
 def judged(name: str, change: float, half: float = 0.1, margin: float = 0.1, rule: str = "interval") -> Verdict:
     """The verdict on one metric that was known exactly but for its interval, and has changed by so much."""
     before, after = around(1.0, half / 2**0.5), around(1.0 + change, half / 2**0.5)
-    settings = CheckSettings(margins={name: margin}, rule=rule)  # type: ignore[arg-type]
+    settings = CheckSettings(margins={name: margin}, rule=rule)
     (verdict,) = baseline_verdicts({name: before}, {name: after}, settings, path="run")
     return verdict
 
@@ -365,8 +282,6 @@ def test_the_more_metrics_the_farther_the_change_must_be() -> None:
         baseline_verdicts(before, {name: after[name] for name in chosen}, path="run") for chosen in (["metric3"], names)
     )
     assert (alone[0].outcome, together[3].outcome) == ("fail", "fail")
-    assert alone[0].change is not None
-    assert together[3].change is not None
     assert together[3].change.p_value == pytest.approx(20 * (alone[0].change.p_value or 0.0))
     assert together[3].meaning.endswith("corrected for 20 metrics.")
     assert {verdict.outcome for verdict in together if verdict.metric != "metric3"} == {"pass"}
@@ -401,7 +316,7 @@ def test_a_trend_is_worse_in_either_direction() -> None:
     assert (verdict.outcome, verdict.op) == ("fail", "==")
 
 
-def test_a_side_without_a_value_decides_nothing() -> None:
+def test_a_side_without_a_finite_value_decides_nothing_or_fails() -> None:
     defined, unknown = (
         BaselineMetric(estimate=Estimate.exact(0.5)),
         BaselineMetric(estimate=Estimate.undefined_because("no log")),
@@ -410,9 +325,6 @@ def test_a_side_without_a_value_decides_nothing() -> None:
     assert (verdict.outcome, verdict.limit) == ("unknown", 0.5)
     assert verdict.meaning == "kl cannot be compared with the baseline: no log. What is not known does not pass."
     assert verdict.next_step == "Look at the trainer's own log of this metric, or at the requirement on it above."
-
-
-def test_a_logged_nan_fails_against_any_baseline() -> None:
     broken = BaselineMetric(estimate=Estimate.undefined_because("the trainer logged NaN at step 3"), is_not_finite=True)
     assert baseline_verdicts({"kl": around(1.0, 0.1)}, {"kl": broken}, path="run")[0].outcome == "fail"
     assert baseline_verdicts({"kl": broken}, {"kl": around(1.0, 0.1)}, path="run")[0].outcome == "unknown"

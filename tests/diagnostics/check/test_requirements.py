@@ -21,11 +21,6 @@ from gradscope.errors import InputError, UsageError
 from gradscope.results.verdicts import Requirement
 
 
-def test_tables_are_read(tmp_path: Path) -> None:
-    (tmp_path / "a.toml").write_text('[check]\nrequire = ["pass@8 >= 0.4"]\n')
-    assert read_toml(tmp_path / "a.toml") == {"check": {"require": ["pass@8 >= 0.4"]}}
-
-
 @pytest.mark.parametrize(("text", "words"), [(None, "cannot be read"), ("[check", "is not TOML")])
 def test_an_unusable_file_is_named(tmp_path: Path, text: str | None, words: str) -> None:
     if text is not None:
@@ -40,13 +35,10 @@ def test_an_unusable_file_is_named(tmp_path: Path, text: str | None, words: str)
         ("all", (2, 4, 6, 8, 10)),
         ("4-8", (4, 6, 8)),
         ("2,6-8", (2, 6, 8)),
-        ("1-4,10", (2, 4, 10)),
-        ("first2", (2, 4)),
         ("last3", (6, 8, 10)),
         ("first20%", (2,)),
         ("last30%", (8, 10)),
         ("last0", ()),
-        ("4:6", (4, 6)),
         ("2,5:9", (2, 6, 8)),
     ],
 )
@@ -81,11 +73,6 @@ def test_a_metric_is_silent_where_it_skips_more_than_its_usual_distance(
     assert silence(logged, asked, {6: 3}, must_have) == reason
 
 
-@pytest.mark.parametrize("steps", ["5-20", "1,6", "1,6,11-20", "6-6", "last20%"])
-def test_steps_are_read_from_behind_the_at_sign(steps: str) -> None:
-    assert split_metric(f"kl@{steps}:max") == ("kl", Selector(steps=steps, aggregate="max"))
-
-
 @pytest.mark.parametrize(
     "name", [*CATALOG, "pass@8", "val/mean@8", "x@", "@max", "x@last20%:median", "x@5", "x@5,", "x@5:max"]
 )
@@ -102,10 +89,7 @@ def test_numbers_of_steps_become_one(aggregate: Aggregate, value: float) -> None
     assert estimate.value == pytest.approx(value)
     assert (estimate.interval is None) == (aggregate != "trend")
     assert estimate.num_units == 3
-
-
-def test_no_steps_have_no_number() -> None:
-    nothing = aggregate_steps({}, Selector(steps="last3", aggregate="max"), [])
+    nothing = aggregate_steps({}, Selector(steps="last3", aggregate=aggregate), [])
     assert nothing.undefined == "none of the steps 'last3' has a value"
 
 
@@ -114,7 +98,6 @@ def test_no_steps_have_no_number() -> None:
     [
         ("kl@max", "all", "max"),
         ("kl@5-20", "5-20", "mean"),
-        ("kl@5:20", "5:20", "mean"),
         ("kl@5:20,30:max", "5:20,30", "max"),
         ("pass@8@first10%:min", "first10%", "min"),
         ("a@b@trend", "all", "trend"),
@@ -167,16 +150,12 @@ def test_what_is_no_requirement_is_refused(text: str, message: str, hint: str) -
     ("name", "text"),
     [
         ("pyproject.toml", "[tool.gradscope.check]\nrequire = ['pass@1 > 0']"),
-        ("gradscope.toml", "[tool.gradscope.check]\nrequire = ['pass@1 > 0']"),
         ("gradscope.toml", "[check]\nrequire = ['pass@1 > 0']"),
     ],
 )
 def test_requirements_of_a_file(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
     assert read_requirements(tmp_path / name) == (Requirement(metric="pass@1", op=">", limit=0.0),)
-
-
-def test_file_without_the_table_requires_nothing(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[check]\nrequire = ['pass@1 > 0']\n[tool.ruff]\n")
     assert read_requirements(tmp_path / "pyproject.toml") == ()
 

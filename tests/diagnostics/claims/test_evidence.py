@@ -36,11 +36,8 @@ UNKNOWN = Estimate.undefined_because("nothing was logged")
         (1.5, 2.5, "supported"),
         (1.49, 2.5, "cannot_tell"),
         (1.5, 2.51, "cannot_tell"),
-        (1.0, 1.5, "cannot_tell"),
         (1.0, 1.49, "contradicted"),
-        (2.5, 3.0, "cannot_tell"),
         (2.51, 3.0, "contradicted"),
-        (1.0, 3.0, "cannot_tell"),
     ],
 )
 def test_a_number_is_in_its_range_where_its_whole_interval_is(low: float, high: float, verdict: str) -> None:
@@ -59,7 +56,6 @@ def test_numbers_that_are_judged_together_have_wider_intervals() -> None:
         (0.001, 0.3, "supported"),
         (0.0, 0.3, "cannot_tell"),
         (-0.1, 0.05, "cannot_tell"),
-        (-0.1, 0.049, "contradicted"),
         (0.001, 0.049, "contradicted"),
         (0.001, 0.05, "supported"),
     ],
@@ -96,12 +92,9 @@ def with_tokens(*rollouts: dict[str, object]) -> RolloutGroup:
     return replace(group, rollouts=tuple(made))
 
 
-def test_logged_advantages_of_tokens_go_first() -> None:
+def test_logged_advantages_of_tokens_go_before_rewards_of_tokens() -> None:
     group = with_tokens({"token_advantages": (1.0, 0.0), "token_rewards": (1.0, 0.0)}, {"token_advantages": (0.5, 0.5)})
     assert token_credit([group]) == ("the logged advantages of tokens", (group,))
-
-
-def test_rewards_of_tokens_are_what_each_led_to() -> None:
     group = with_tokens({"token_rewards": (1.0, 0.0, 1.0)}, {"token_rewards": (0.0, 0.0)}, {"token_rewards": ()})
     origin, (credited,) = token_credit([group])
     assert "add up to from there on" in origin
@@ -124,12 +117,18 @@ def test_what_says_no_more_than_the_outcome_is_refused(rollouts: list[dict[str, 
         token_credit([with_tokens(*rollouts)])
 
 
-def test_without_steps_there_are_no_gradients() -> None:
+def test_without_steps_there_are_no_gradients_and_an_error_is_raised_again() -> None:
     evidence = Evidence(run=two_steps(), steps=(), no_gradients="nobody asked")
     for ask in (lambda: evidence.gradients("token"), evidence.credited):
         with pytest.raises(InputError, match=r"^nobody asked\.$"):
             ask()
     assert evidence.computed() is None
+    evidence = Evidence(run=two_steps(), steps=())
+    with pytest.raises(InputError, match="An update needs two checkpoints") as first:
+        evidence.updates()
+    with pytest.raises(InputError) as second:
+        evidence.updates()
+    assert first.value is second.value
 
 
 def test_kinds_are_collected_once_with_sizes_below_the_largest_group(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,15 +170,6 @@ def test_token_credit_that_cannot_be_measured_says_why(monkeypatch: pytest.Monke
         Evidence(run=two_steps(), steps=(1,)).credited()
 
 
-def test_an_error_is_kept_as_a_number_is() -> None:
-    evidence = Evidence(run=two_steps(), steps=())
-    with pytest.raises(InputError, match="An update needs two checkpoints") as first:
-        evidence.updates()
-    with pytest.raises(InputError) as second:
-        evidence.updates()
-    assert first.value is second.value
-
-
 def test_tokens_are_followed_once_and_those_at_hand_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     kinds = {"token": collected_of(steps=[SimpleNamespace(step=1)], weighed={1: "tokens"})}
@@ -207,9 +197,6 @@ def test_groups_and_their_degeneracy_are_those_of_the_log() -> None:
     assert evidence.degeneracy() is evidence.degeneracy()
     assert evidence.largest_group == 4
     assert Evidence(run=run_of(), steps=()).largest_group == 0
-
-
-def test_a_threshold_says_what_passes() -> None:
     run = run_of(*(group_of([0.2, 0.7], step=1, prompt=name) for name in "ab"))
     assert Evidence(run=run, steps=(), success_threshold=0.5).degeneracy().pass_rate.value == 0.5
 

@@ -11,7 +11,6 @@ import pytest
 from gradscope.diagnostics.claims import gradients
 from gradscope.diagnostics.claims.evidence import ADVANTAGE, Judgement
 from gradscope.diagnostics.claims.gradients import (
-    FEW_CHANGE,
     SAME_BASELINE,
     SPARSER,
     RankEvidence,
@@ -93,7 +92,6 @@ def test_growth_is_a_change_along_the_line(change: float, noise: float, verdict:
         ([], "No step has such a gradient."),
         ([0.1, 0.2], "A trend needs three steps, there are 2."),
         ([0.375] * 4, "The steps lie on one line, so nothing tells the noise."),
-        ([0.1, 0.2, 0.3], "The steps lie on one line, so nothing tells the noise."),
     ],
 )
 def test_steps_that_have_no_trend_say_why(values: list[float], words: str) -> None:
@@ -120,17 +118,6 @@ def test_a_constant_policy_under_a_curriculum_grows_no_sparser() -> None:
     assert falls.count("supported") >= 8
 
 
-@pytest.mark.parametrize("num_steps", [4, 5, 12])
-def test_few_checkpoints_that_resemble_their_neighbors_decide_nothing(num_steps: int) -> None:
-    """A correlation of 0.9; 38 to 56 % were decided."""
-    rng = np.random.default_rng(num_steps)
-    noise = rng.normal(size=(300, 60 + num_steps))
-    for at in range(1, noise.shape[1]):
-        noise[:, at] += 0.9 * noise[:, at - 1]
-    verdicts = [course(list(0.5 + 0.05 * row[60:])).verdict for row in noise]
-    assert verdicts.count("supported") + verdicts.count("contradicted") <= 15
-
-
 def test_each_part_has_its_own_index() -> None:
     values = around_a_line(0.1)
     steps = [SimpleNamespace(step=step, sparsity={"gini": Estimate.exact(g)}) for step, g in enumerate(values)]
@@ -152,13 +139,6 @@ def test_each_part_has_its_own_index() -> None:
     assert entries_grow_sparser(evidence).estimate.value == pytest.approx(
         2 * rows_grow_sparser(evidence).estimate.value
     )
-
-
-@pytest.mark.parametrize("num_steps", [5, 12, 40])
-def test_noise_is_not_growth(num_steps: int) -> None:
-    rng = np.random.default_rng(num_steps)
-    verdicts = [course(list(rng.binomial(16, 0.4, num_steps) / 16)).verdict for _ in range(200)]
-    assert verdicts.count("supported") <= 16  # 2.5 % are expected, and 5 % of 200 are 10
 
 
 def baseline_evidence(rewards: np.ndarray, norms: np.ndarray) -> Answered:
@@ -206,14 +186,11 @@ def test_a_baseline_near_the_mean_is_no_other(apart: float, verdict: str) -> Non
     assert group_mean_is_optimal(baseline_evidence(rewards, norms)).verdict == verdict
 
 
-def test_groups_of_equal_rewards_have_no_best_baseline() -> None:
+def test_groups_without_unequal_rewards_or_a_second_group_have_no_best_baseline() -> None:
     judgement = group_mean_is_optimal(baseline_evidence(np.zeros((3, 4)), np.ones((3, 4))))
     assert (judgement.verdict, judgement.why) == ("cannot_tell", "No group with unequal rewards has a gradient.")
     silent = group_mean_is_optimal(baseline_evidence(np.tile([1.0, 0.0, 0.0, 0.0], (3, 1)), np.zeros((3, 4))))
     assert silent.why == judgement.why
-
-
-def test_one_group_is_not_enough_and_its_noise_may_be_unknown() -> None:
     norms = np.array([[0.0, 1.0, 0.0, 0.0]])
     judgement = group_mean_is_optimal(baseline_evidence(np.array([[1.0, 0.0, 0.0, 0.0]]), norms))
     assert judgement.verdict == "cannot_tell"
@@ -229,17 +206,16 @@ def alike(within: float, advantage: str = ADVANTAGE, rewards: tuple[float, ...] 
     return two_class_means(Answered(advantage=advantage, results={"gradients": {"rollout": parts}}))
 
 
-def test_rows_of_a_class_that_are_alike_are_two_rows() -> None:
-    judged = alike(0.1)
-    assert judged.verdict == "supported"
+@pytest.mark.parametrize(
+    ("within", "verdict", "share", "tolerance"), [(0.1, "supported", 1.0, 0.02), (30.0, "contradicted", 2 / 8, 0.05)]
+)
+def test_rows_of_a_class_that_are_alike_are_two_rows(
+    within: float, verdict: str, share: float, tolerance: float
+) -> None:
+    judged = alike(within)
+    assert (judged.verdict, judged.steps) == (verdict, (3,))
     assert judged.null.value == pytest.approx(2 / 8)  # eight unrelated rows of one size, four of each class
-    assert judged.estimate.value == pytest.approx(1.0, abs=0.02)
-
-
-def test_unrelated_rows_have_no_two_class_means() -> None:
-    judged = alike(30.0)
-    assert (judged.verdict, judged.steps) == ("contradicted", (3,))
-    assert judged.estimate.low < 2 / 8 < judged.estimate.high
+    assert judged.estimate.value == pytest.approx(share, abs=tolerance)
 
 
 def test_the_share_is_that_of_rows_projected_on_the_class_means() -> None:
@@ -251,20 +227,24 @@ def test_the_share_is_that_of_rows_projected_on_the_class_means() -> None:
     assert judged.estimate.value == pytest.approx((fitted**2).sum() / (weighed**2).sum())
 
 
-@pytest.mark.parametrize("advantage", ["sign", "reinforce", "negative_only"])
-def test_advantages_that_do_not_sum_to_zero_are_no_such_cause(advantage: str) -> None:
-    judged = alike(0.1, advantage, (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0))
+ONE_PASS = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("advantage", "rewards", "words"),
+    [
+        ("sign", ONE_PASS, "Under sign the advantages of 12 groups do not sum to zero"),
+        ("negative_only", ONE_PASS, "Under negative_only the advantages of 12 groups do not sum to zero"),
+        (ADVANTAGE, (1.0, 0.5, 0.0, 0.0, 1.0, 0.0, 0.2, 0.0), "have over two values"),
+        (ADVANTAGE, (0.0,) * 8, "No group has a gradient."),
+    ],
+)
+def test_groups_without_two_advantages_that_cancel_have_no_class_means(
+    advantage: str, rewards: tuple[float, ...], words: str
+) -> None:
+    judged = alike(0.1, advantage, rewards)
     assert judged.verdict == "cannot_tell"
-    assert judged.why.startswith(f"Under {advantage} the advantages of 12 groups do not sum to zero")
-
-
-def test_graded_rewards_have_more_than_two_means() -> None:
-    judged = alike(0.1, rewards=(1.0, 0.5, 0.0, 0.0, 1.0, 0.0, 0.2, 0.0))
-    assert (judged.verdict, "have over two values" in judged.why) == ("cannot_tell", True)
-
-
-def test_dead_groups_have_no_class_means() -> None:
-    assert alike(0.1, rewards=(0.0,) * 8).why == "No group has a gradient."
+    assert words in judged.why
 
 
 class Policy:
@@ -320,30 +300,16 @@ def judged(part: str, target: str, rows: StepRows) -> Judgement:
     return sign_part_climbs(part, target)(Answered(results={"gradients": {"rollout": result}}))
 
 
-@pytest.mark.parametrize("rates", [(0.3,), (0.7,), (0.9, 0.1), (0.05, 0.4, 0.8)])
-@pytest.mark.parametrize("size", [2, 4])
-def test_signs_all_fail_part_is_the_gradient_of_pass_at_g(rates: tuple[float, ...], size: int) -> None:
-    """The theorem of arXiv 2605.07689, by all outcomes of a group."""
-    policy = Policy(*rates, size=size)
-    np.testing.assert_allclose(policy.expected(PARTS["all_fail"]), policy.gradient(size), atol=1e-14)
-    full = policy.expected(lambda rewards: 2 * rewards - 1)
-    np.testing.assert_allclose(sum(policy.expected(part) for part in PARTS.values()), full, atol=1e-14)
-
-
-CASES = [
-    ((0.3,), "all_fail", "pass@G"),
-    ((0.3,), "mixed", "pass@G"),
-    ((0.7,), "all_pass", "pass@G"),
-    ((0.3,), "all_fail", "pass@1"),
-    ((0.9, 0.1), "all_fail", "pass@G"),
-    ((0.9, 0.1), "mixed", "pass@G"),
-    ((0.9, 0.1), "all_pass", "pass@G"),
-    ((0.9, 0.1), "all_fail", "pass@1"),
-]
-
-
 @pytest.mark.slow  # a simulation
-@pytest.mark.parametrize(("rates", "part", "target"), CASES)
+@pytest.mark.parametrize(
+    ("rates", "part", "target"),
+    [
+        ((0.3,), "all_fail", "pass@G"),
+        ((0.3,), "mixed", "pass@G"),
+        ((0.9, 0.1), "all_pass", "pass@G"),
+        ((0.9, 0.1), "all_fail", "pass@1"),
+    ],
+)
 def test_verdicts_on_parts_are_true_of_all_outcomes(rates: tuple[float, ...], part: str, target: str) -> None:
     policy = Policy(*rates, size=3)
     truth = cosine(policy.expected(PARTS[part]), policy.gradient(3 if target == "pass@G" else 1))
@@ -385,7 +351,6 @@ def test_the_step_with_most_such_groups_is_looked_at() -> None:
         ([0.0, 0.5, 1.0, 0.0], "aabb", "The rewards are not 0 and 1 in groups of two or more of one size."),
         ([0.0, 1.0, 1.0], "abc", "The rewards are not 0 and 1 in groups of two or more of one size."),
         ([0.0, 1.0, 1.0], "aab", "The rewards are not 0 and 1 in groups of two or more of one size."),
-        ([float("nan"), 1.0], "aa", "The rewards are not 0 and 1 in groups of two or more of one size."),
         ([0.0, 1.0, 1.0, 0.0], "aabb", "No group of these steps is all-fail."),
         ([0.0, 0.0, 1.0, 0.0], "aabb", "1 such groups of 2, G = 2: 2 groups are too few."),
         ([0.0] * 6, "aabbcc", "its mean over groups is not above its own noise"),
@@ -426,13 +391,10 @@ def judge_ranks(points: list, change: Estimate | None, seen: str = "") -> Judgem
         (2.0, 0.0, "supported"),
         (1.52, 0.48, "supported"),
         (2.48, -0.48, "supported"),
-        (1.5, 0.0, "cannot_tell"),
         (1.48, 0.0, "contradicted"),
-        (2.5, 0.0, "cannot_tell"),
         (2.52, 0.0, "contradicted"),
         (2.0, 0.5, "cannot_tell"),
         (2.0, 0.52, "contradicted"),
-        (2.0, -0.5, "cannot_tell"),
         (2.0, -0.52, "contradicted"),
     ],
 )
@@ -445,11 +407,12 @@ def test_about_two_and_whatever_the_size(rank: float, change: float, verdict: st
     )
 
 
-def test_both_numbers_hold_together() -> None:
+def test_one_size_with_another_rank_contradicts_and_two_numbers_hold_together() -> None:
     """2.24 standard errors to either side: [1.55, 2.45] alone would do."""
     wide = [point(2, around(2.0)), point(8, between(1.55, 2.45))]
     assert judge_ranks(wide, around(0.0)).verdict == "cannot_tell"
     assert judge_ranks([*wide[:1], point(8, between(1.57, 2.43))], around(0.0)).verdict == "supported"
+    assert judge_ranks([point(8, around(3.0))], None).verdict == "contradicted"
 
 
 @pytest.mark.parametrize(
@@ -467,10 +430,6 @@ def test_one_size_tells_nothing_of_sizes(points: list, change: Estimate | None, 
     judgement = judge_ranks(points, change)
     assert judgement.verdict == "cannot_tell"
     assert words in judgement.why
-
-
-def test_one_size_with_another_rank_contradicts() -> None:
-    assert judge_ranks([point(8, around(3.0))], None).verdict == "contradicted"
 
 
 def collected(points: list, matrix: str, **more: list) -> Collected:
@@ -561,22 +520,16 @@ def advantage_run(lengths: tuple[int, ...], num_groups: int = 12, size: int = 4)
     return Answered(run=run_of(*groups))
 
 
-def test_advantages_of_equal_lengths_have_rank_one_at_every_size() -> None:
+def test_advantages_have_the_rank_of_their_matrix_at_every_size() -> None:
     ranks = gradients.of_advantages(advantage_run((3,)))
     assert [one.group_size for one in ranks.points] == [2, 4]
     assert [one.effective_rank.value for one in ranks.points] == pytest.approx([1.0, 1.0])
     assert ranks.change.value == pytest.approx(0.0, abs=1e-6)
-
-
-def test_advantages_of_two_lengths_have_the_rank_of_their_matrix() -> None:
     ranks = gradients.of_advantages(advantage_run((3, 1)))
     values = np.linalg.svd(0.5 * np.array([[1, 1, 1], [-1, -1, -1], [1, 0, 0], [-1, 0, 0]]), compute_uv=False)[:2]
     share = values / values.sum()
     assert ranks.points[-1].effective_rank.value == pytest.approx(np.exp(-np.sum(share * np.log(share))))
     assert ranks.change.value > 0
-
-
-def test_advantages_need_tokens_and_groups_of_two() -> None:
     with pytest.raises(InputError, match="number of tokens is not known"):
         gradients.of_advantages(Answered())
     alone = two_whatever_the_size(gradients.of_advantages, advantage_run((3,), size=1))
@@ -601,7 +554,6 @@ def credit(ratios: list[float], *, advantages: tuple[str, ...] = ("logged", ADVA
         ([1.2, 1.3, 1.25, 1.22, 1.28, 1.24], "supported"),
         ([1.0, 1.3, 0.9, 1.1, 0.95, 1.2], "cannot_tell"),
         ([1.0, 1.01, 0.99, 1.02, 1.0, 1.01], "contradicted"),
-        ([0.8, 0.7, 0.75, 0.72, 0.78, 0.74], "contradicted"),
         ([1.5, 1.6], "cannot_tell"),
     ],
 )
@@ -610,11 +562,8 @@ def test_credit_for_tokens_is_a_ratio_paired_by_group(ratios: list[float], verdi
     assert (judgement.verdict, judgement.steps, judgement.null.value) == (verdict, (3,), 1.0)
     assert judgement.estimate.value == pytest.approx(np.mean(ratios))
     assert f"with the outcome's, on {len(ratios)} groups" in judgement.why
-
-
-def test_credit_needs_groups_that_live_under_both() -> None:
-    judgement = higher_with_token_credit(credit([1.0, 1.2], advantages=("logged",)))
-    assert (judgement.verdict, judgement.why) == ("cannot_tell", "No group has a gradient under both advantages.")
+    alone = higher_with_token_credit(credit(ratios, advantages=("logged",)))
+    assert (alone.verdict, alone.why) == ("cannot_tell", "No group has a gradient under both advantages.")
 
 
 def change(first: int, last: int, *, overlap: float = 0.1, null: float = 0.1, changed: float | None = 0.1) -> object:
@@ -638,7 +587,6 @@ def judge_weights(judge, *changes: object) -> Judgement:
     ("shares", "verdict"),
     [
         ((0.01, 0.05, 0.02, 0.0), "supported"),
-        ((0.25, 0.26, 0.27, 0.26), "supported"),
         ((0.29, 0.295, 0.3, 0.31), "cannot_tell"),
         ((0.31, 0.33, 0.32, 0.34), "contradicted"),
     ],
@@ -646,9 +594,15 @@ def judge_weights(judge, *changes: object) -> Judgement:
 def test_few_parameters_are_thirty_per_cent(shares: tuple[float, ...], verdict: str) -> None:
     """A share cannot be negative, so an interval that a few small ones would stretch below zero is no doubt."""
     judgement = judge_weights(few_parameters_change, *(change(0, 4, changed=share) for share in shares))
-    assert FEW_CHANGE == 0.3
     assert (judgement.verdict, judgement.null.value) == (verdict, 1.0)
     assert 0 <= judgement.estimate.low <= judgement.estimate.high <= 1
+
+
+def test_changes_from_the_first_to_the_last_checkpoint_count_where_they_differ() -> None:
+    halves = [change(0, 2, changed=0.9), change(2, 4, changed=0.9)]
+    ends = (change(0, 4, changed=share) for share in (0.1, 0.11))
+    assert judge_weights(few_parameters_change, *halves, *ends).estimate.num_units == 2
+    assert judge_weights(few_parameters_change, change(0, 4), change(0, 4)).verdict == "cannot_tell"
 
 
 @pytest.mark.parametrize(
@@ -663,16 +617,6 @@ def test_shares_are_held_against_those_of_random_changes(judge, overlaps: tuple[
     assert "from 0 to 4 updates, with an interval over 3 weights: other weights, not other runs" in judgement.why
 
 
-def test_only_the_whole_way_counts() -> None:
-    halves = [change(0, 2, changed=0.9), change(2, 4, changed=0.9)]
-    assert (
-        judge_weights(
-            few_parameters_change, *halves, *(change(0, 4, changed=s) for s in (0.1, 0.11))
-        ).estimate.num_units
-        == 2
-    )
-
-
 def test_without_initial_weights_nobody_can_tell() -> None:
     for judge in (few_parameters_change, avoids_principal_directions, inherits_singular_values):
         judgement = judge_weights(judge, change(0, 4), change(0, 4, changed=None))
@@ -682,7 +626,3 @@ def test_without_initial_weights_nobody_can_tell() -> None:
         )
         with pytest.raises(InputError, match="An update needs two checkpoints of one kind, and there are 0"):
             judge(Answered())
-
-
-def test_weights_that_all_changed_alike_have_no_interval() -> None:
-    assert judge_weights(few_parameters_change, change(0, 4), change(0, 4)).verdict == "cannot_tell"

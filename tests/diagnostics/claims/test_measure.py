@@ -51,9 +51,7 @@ def test_ranks_are_measured_under_the_formulation_that_is_named(monkeypatch: pyt
         measure_claims("anything", advantage="nope")
 
 
-@pytest.mark.parametrize(
-    ("num_steps", "chosen"), [(1, (1,)), (5, (1, 2, 3, 4, 5)), (9, (1, 3, 5, 7, 9)), (101, (1, 26, 51, 76, 101))]
-)
+@pytest.mark.parametrize(("num_steps", "chosen"), [(1, (1,)), (5, (1, 2, 3, 4, 5)), (101, (1, 26, 51, 76, 101))])
 def test_at_most_five_steps_from_first_to_last(num_steps: int, chosen: tuple[int, ...], monkeypatch) -> None:
     run = run_with(range(1, num_steps + 1), range(num_steps))
     assert seen(run, monkeypatch).steps == chosen
@@ -88,14 +86,12 @@ def test_why_no_gradient_is_recomputed(run: Run, options: dict[str, bool], reaso
     assert not evidence.no_gradients.endswith(".")
 
 
-def test_a_row_is_its_claim_and_its_judgement() -> None:
+def test_a_row_is_its_claim_and_its_judgement_or_why_there_is_none() -> None:
     (row,) = claims_of(Answered(), [says("supported")]).claims
     assert (row.name, row.source, row.claim, row.metric) == ("supported", "A test", "It is so.", "a number")
     assert (row.settle, row.why, row.steps, row.verdict) == ("Look.", "It was seen.", (7,), "supported")
     assert row.null.undefined == "no chance model belongs to this number"
 
-
-def test_what_a_judge_lacks_is_its_row() -> None:
     def refuse(evidence: Evidence) -> Judgement:
         raise InputError("the log has no rewards.", hint="Log them.")
 
@@ -160,12 +156,6 @@ def log(num_groups: int = 40, **more: object) -> Answered:
     return Answered(run=run_of(*groups, **more), no_gradients="nobody asked for gradients")
 
 
-def test_claims_are_read_in_order(tmp_path: Path) -> None:
-    first, second = read(tmp_path, toml() + toml("[-inf, 1]", name="other"))
-    assert (first.name, second.name) == ("mine", "other")
-    assert {key: getattr(first, key) for key in TEXTS} == TEXTS
-
-
 @pytest.mark.parametrize(
     ("between", "verdict"),
     [
@@ -184,7 +174,10 @@ def test_the_metric_lies_in_its_range_or_does_not(tmp_path: Path, between: str, 
 
 
 def test_metrics_of_the_trainer_and_of_some_steps_have_no_interval_or_their_own(tmp_path: Path) -> None:
-    logged, selected = read(tmp_path, toml("[0, 1]", metric="grad_norm") + toml("[0, 1]", metric="pass_rate@last1"))
+    texts = toml("[-inf, 1]", metric="grad_norm"), toml("[0, 1]", name="other", metric="pass_rate@last1")
+    logged, selected = read(tmp_path, "".join(texts))
+    assert {key: getattr(logged, key) for key in TEXTS} == TEXTS | {"metric": "grad_norm"}
+    assert selected.name == "other"
     evidence = log(metrics={2: {"grad_norm": 0.5}})
     judged = logged.judge(evidence)
     assert (judged.verdict, judged.estimate.value) == ("cannot_tell", 0.5)
@@ -197,7 +190,6 @@ def test_metrics_of_the_trainer_and_of_some_steps_have_no_interval_or_their_own(
     [
         ("no_such_metric", "No_such_metric is not one number of a run."),
         ("effective_rank", "Nobody asked for gradients."),
-        ("frac_replay_mismatch", "Nobody asked for gradients."),
         ("effective_rank@last", "Nobody asked for gradients."),
     ],
 )
@@ -211,17 +203,12 @@ def test_a_metric_that_cannot_be_had_says_why(tmp_path: Path, metric: str, words
     ("text", "words"),
     [
         ("", "holds no claim"),
-        ("claims = 3", "holds no claim"),
-        ("claims = []", "holds no claim"),
         ("claims = [1]", "Claim 1 of .* has no text 'name'"),
         (toml() + toml(source=None), "Claim 2 of .* has no text 'source'"),
         (toml(settle="  "), "has no text 'settle'"),
         (toml("").replace("name = ", "name = 3 #"), "has no text 'name'"),
         (toml(""), "no range `between` of two numbers"),
-        (toml("[1]"), "no range `between` of two numbers"),
         (toml("[0, nan]"), "no range `between` of two numbers"),
-        (toml("[false, true]"), "no range `between` of two numbers"),
-        (toml('"0 to 1"'), "no range `between` of two numbers"),
         (toml("[1, 0]"), "The range of claim 1 of .* ends before it begins"),
     ],
 )
@@ -236,6 +223,3 @@ def test_files_that_are_no_toml(tmp_path: Path) -> None:
         read_claims(tmp_path / "absent.toml")
     with pytest.raises(InputError, match=r"mine\.toml is not TOML"):
         read(tmp_path, "[[claims\n")
-    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(InputError, match=r"bytes\.toml is not TOML"):
-        read_claims(tmp_path / "bytes.toml")

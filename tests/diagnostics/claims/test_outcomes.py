@@ -12,7 +12,6 @@ from gradscope.diagnostics.claims.evidence import Judgement
 from gradscope.diagnostics.claims.outcomes import (
     EXCESS,
     HARD,
-    MOST,
     NO_TOKENS,
     PERSISTENT,
     SAME_SHARE,
@@ -91,7 +90,6 @@ def by_degeneracy(judge: Callable[..., Judgement], **fields: object) -> Judgemen
     [
         ((0.0001, 0.2), "supported"),
         ((0.0, 0.2), "cannot_tell"),
-        ((-0.1, EXCESS), "cannot_tell"),
         ((-0.1, 0.9 * EXCESS), "contradicted"),
         ((0.0001, 0.9 * EXCESS), "contradicted"),
     ],
@@ -187,25 +185,18 @@ def test_persistence_that_is_small_contradicts() -> None:
     assert judgement.verdict == "contradicted"
 
 
-@pytest.mark.parametrize(("num_prompts", "verdict"), [(8, "cannot_tell"), (20, "supported")])
-def test_persistence_of_few_prompts_is_not_told(num_prompts: int, verdict: str) -> None:
-    judgement = dead_groups_return(returns(num_prompts // 2, num_prompts))
-    assert judgement.verdict == verdict
-    assert ("Fewer than 10 prompts return" in judgement.why) == (num_prompts == 8)
-
-
-def test_prompts_that_never_come_back_do_not_tell() -> None:
-    judgement = dead_groups_return(Answered(run=log(lambda step, index: 0.3, 0, steps=2)))
-    assert (judgement.verdict, judgement.why) == ("cannot_tell", "No prompt comes back.")
-    none = returns(0, 2)
-    assert "No step has returns after a dead group and after a live one" not in dead_groups_return(none).why
-    assert dead_groups_return(none).verdict == "cannot_tell"
-
-
-def test_groups_that_were_all_alive_before_say_nothing_of_dead_ones() -> None:
-    groups = [group_of([1.0, 0.0], step=step, prompt=f"p{index}") for step in (1, 2) for index in range(5)]
-    judgement = dead_groups_return(Answered(run=run_of(*groups)))
-    assert judgement.why == "No step has returns after a dead group and after a live one."
+@pytest.mark.parametrize(
+    ("evidence", "words"),
+    [
+        (returns(4, 8), "Fewer than 10 prompts return"),
+        (Answered(run=log(lambda step, index: 0.3, 0, steps=2)), "No prompt comes back."),
+        (Answered(run=log(lambda step, index: 0.5, 1, steps=2, a_step=5, size=64, new=False)), "No step has returns"),
+    ],
+)
+def test_persistence_that_cannot_be_judged_says_why(evidence: Answered, words: str) -> None:
+    judgement = dead_groups_return(evidence)
+    assert judgement.verdict == "cannot_tell"
+    assert judgement.why.startswith(words)
 
 
 def test_a_gain_that_is_gone_at_the_largest_budget_is_compression() -> None:
@@ -238,7 +229,6 @@ def test_without_a_common_budget_reach_is_not_told(comparison: object) -> None:
 
 SEEDS = range(120)
 LIMIT = 12  # 5 % of 120 is 6, with two and a half standard errors 12
-ONE_RATE = (0.02, 0.3, 0.8)
 
 
 def over_time(step: int, index: int) -> float:
@@ -250,7 +240,7 @@ def only_between(step: int, index: int) -> float:
 
 
 @pytest.mark.slow  # a simulation
-@pytest.mark.parametrize("rate", ONE_RATE)
+@pytest.mark.parametrize("rate", [0.02, 0.3])
 def test_one_pass_rate_for_all_has_no_excess_and_no_origin(rate: float) -> None:
     logs = [numbers_of(log(lambda step, index: rate, seed)) for seed in SEEDS]
     assert verdicts(dead_beyond_prediction, logs).count("supported") <= LIMIT
@@ -297,9 +287,7 @@ def test_one_rate_makes_a_power_and_prompts_that_differ_do_not() -> None:
     q = [(0.98**n + 0.4**n) / 2 for n in (1, 4, 7)]
     assert differ.estimate.value == pytest.approx(q[1] - (q[0] * q[2]) ** 0.5, abs=0.03)
     assert differ.estimate.ends[1] < -SAME_SHARE
-    assert "at N = 1" in differ.why
-    assert "at N = 4" in differ.why
-    assert "at N = 7" in differ.why
+    assert all(f"at N = {size}" in differ.why for size in (1, 4, 7))
 
 
 def test_the_curve_is_that_of_all_draws_from_a_group() -> None:
@@ -323,7 +311,7 @@ def test_a_curve_that_tells_nothing_says_why(rate: Callable[[int, int], float], 
     assert judgement.why.startswith(words)
 
 
-def test_without_a_threshold_nobody_fails() -> None:
+def test_a_curve_without_a_threshold_has_no_failures() -> None:
     run = run_of(group_of([0.1, 0.7, 0.3], prompt="a"), group_of([0.2, 0.5, 0.3], prompt="b"))
     assert all_fail_is_exponential(Answered(run=run)).why == "No success threshold is known."
 
@@ -372,7 +360,6 @@ def later(weighed: WeighedTokens, change: float, seed: int = 0) -> TokenChange:
         (1.0, -0.5, "supported"),
         (-1.0, 0.5, "supported"),
         (1.0, 0.5, "contradicted"),
-        (-1.0, -0.5, "contradicted"),
         (0.0, 0.5, "cannot_tell"),
         (1.0, 0.0, "cannot_tell"),
     ],
@@ -425,7 +412,6 @@ def judge_tokens(*energies: KindEnergy, kind: TokenCell = UNDECIDED) -> Judgemen
 @pytest.mark.parametrize(
     ("shares", "verdict"),
     [
-        ([0.9, 0.92, 0.88, 0.91], "supported"),
         ([0.52, 0.53, 0.51, 0.52], "supported"),
         ([0.3, 0.9, 0.5, 0.6], "cannot_tell"),
         ([0.48, 0.47, 0.49, 0.48], "contradicted"),
@@ -434,7 +420,6 @@ def judge_tokens(*energies: KindEnergy, kind: TokenCell = UNDECIDED) -> Judgemen
 )
 def test_most_is_half_of_the_energy(shares: list[float], verdict: str) -> None:
     judgement = judge_tokens(of_step(shares), of_step([0.0] * len(shares), kind=UNLIKELY))
-    assert MOST == 0.5
     assert judgement.verdict == verdict
     weights = np.arange(1.0, len(shares) + 1)
     assert judgement.estimate == ratio_over_groups(weights * shares, weights)
@@ -447,10 +432,7 @@ def test_groups_of_all_steps_count_by_their_energy() -> None:
     assert judgement.verdict == "contradicted"
     assert judgement.estimate.num_units == 6
     assert judgement.steps == (1, 6)
-    assert (
-        judgement.why
-        == "Such tokens are 20.0 % of those of 6 groups at 2 steps; groups weigh as much as they have energy."
-    )
+    assert judgement.why.startswith("Such tokens are 20.0 % of those of 6 groups at 2 steps;")
 
 
 def test_without_such_tokens_or_steps_nobody_can_tell() -> None:

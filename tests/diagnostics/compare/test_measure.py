@@ -65,10 +65,7 @@ def test_seeds_that_disagree_stay_open() -> None:
     (pair,) = judged([pair_of([0.1, -0.1, 0.2, -0.2, 0.1, -0.1, 0.2, -0.1])])
     assert pair.verdict == "open"
     assert pair.least_detectable.value == pytest.approx(pair.spread * 1.16, rel=0.01)
-
-
-def test_equal_differences_are_decided_by_their_signs_alone() -> None:
-    (pair,) = judged([pair_of([0.25] * 8)])
+    (pair,) = judged([pair_of([0.25] * 8)])  # equal differences are decided by their signs alone
     assert (pair.p_holm, pair.verdict) == (None, "decides")
     assert pair.least_detectable.undefined == "all pairs differ by the same amount"
 
@@ -115,8 +112,6 @@ def test_gradients_are_those_of_the_common_steps(runs: tuple[Path, Path]) -> Non
         assert cell.metrics["signal_to_noise"].value == pytest.approx(np.mean(defined))
     pairs = {pair.metric: pair for pair in comparison.pairs}
     first, second = (cell.metrics["effective_rank"].value for cell in comparison.cells)
-    assert first is not None
-    assert second is not None
     assert pairs["effective_rank"].difference.value == pytest.approx(second - first)
 
 
@@ -156,7 +151,7 @@ def measured_pair(comparison: Comparison, metric: str) -> ComparedPair:
     return pair
 
 
-def test_cells_are_means_over_seeds(grid: Path) -> None:
+def test_cells_are_means_over_seeds_and_pairs_are_paired_by_seed(grid: Path) -> None:
     comparison = compare_runs(grid)
     grpo, sign = comparison.cells
     assert (grpo.name, grpo.advantage, grpo.settings, grpo.seeds) == ("grpo", "grpo", {}, (0, 1, 2))
@@ -169,10 +164,7 @@ def test_cells_are_means_over_seeds(grid: Path) -> None:
     assert grpo.metrics["reward_drawdown"].value == 0.0
     assert comparison.source.num_rows == 24
     assert len(comparison.source.files) == 18
-
-
-def test_pairs_are_paired_by_seed(grid: Path) -> None:
-    comparison = compare_runs(grid)
+    assert all(metric(name).formula for name in comparison.metrics)
     pair = measured_pair(comparison, "train_reward")
     assert (pair.first, pair.second, pair.changed, pair.num_pairs) == ("grpo", "sign", "advantage", 3)
     differences = [-0.10, -0.12, -0.14]
@@ -180,10 +172,6 @@ def test_pairs_are_paired_by_seed(grid: Path) -> None:
     assert pair.p_value == pytest.approx(paired_t_p_value(differences))
     assert pair.sign_flip_p_value == 0.25
     assert pair.test == "paired t"
-
-
-def test_corrected_p_values_count_all_tests(grid: Path) -> None:
-    comparison = compare_runs(grid)
     made = [pair for pair in comparison.pairs if pair.p_value is not None]
     assert comparison.num_tests == len(made) == 4
     pair = measured_pair(comparison, "train_reward")
@@ -246,19 +234,16 @@ def test_only_cells_that_differ_in_one_thing_are_compared(tmp_path: Path) -> Non
     )
 
 
-def test_folder_and_checkpoints_are_no_settings(tmp_path: Path) -> None:
-    write_run(tmp_path / "a", checkpoint_every=2, device="cpu")
+def test_one_cell_has_no_pairs_and_its_folders_and_checkpoints_are_no_settings(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", rewards=(0.2, 0.9, 0.3, 0.5), checkpoint_every=2, device="cpu")
     write_run(tmp_path / "b", seed=1, checkpoint_every=5, device="auto")
-    (cell,) = compare_runs(tmp_path / "a", tmp_path / "b").cells
-    assert (cell.name, cell.seeds) == ("grpo", (0, 1))
-
-
-def test_one_cell_has_no_pairs_and_says_so(tmp_path: Path) -> None:
-    write_run(tmp_path / "a")
-    write_run(tmp_path / "b", seed=1)
     comparison = compare_runs(tmp_path)
-    assert comparison.pairs == ()
+    (cell,) = comparison.cells
+    assert (cell.name, cell.seeds, comparison.pairs) == ("grpo", (0, 1), ())
     assert comparison.findings == ("No two cells differ in exactly one thing, so nothing is compared in pairs.",)
+    assert cell.metrics["reward_drawdown"].value == pytest.approx(0.3)  # .6 and 0 were lost again
+    write_run(tmp_path / "c", advantage="sign", heldout_prompts=0)
+    assert "pass@1" not in compare_runs(tmp_path).metrics
 
 
 @pytest.mark.parametrize("seeds", [(0, 0), (0, 1)], ids=["one pair", "no pair"])
@@ -284,13 +269,6 @@ def test_curves_are_windows_with_the_range_of_seeds(tmp_path: Path) -> None:
     assert (curve.low[0], curve.high[0]) == pytest.approx((0.02, 0.12))
 
 
-def test_drawdown_is_what_was_lost_again(tmp_path: Path) -> None:
-    write_run(tmp_path / "a", rewards=(0.2, 0.9, 0.3, 0.5))
-    write_run(tmp_path / "b", seed=1)
-    (cell,) = compare_runs(tmp_path).cells
-    assert cell.metrics["reward_drawdown"].value == pytest.approx(0.3)  # .6 and 0
-
-
 def test_unfinished_and_broken_runs_are_left_out_with_the_reason(grid: Path) -> None:
     write_run(grid / "short", seed=7, steps=9)
     write_run(grid / "unsampled", seed=8)
@@ -304,19 +282,6 @@ def test_unfinished_and_broken_runs_are_left_out_with_the_reason(grid: Path) -> 
     assert "is not JSON" in left_out[str(grid / "torn")]
     with pytest.raises(InputError, match="3 runs cannot be compared"):
         compare_runs(grid, strict=True)
-
-
-def test_a_metric_that_no_step_has(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "a")
-    (run / "metrics.jsonl").write_text("".join(f'{{"step": {step}, "loss": 1}}\n' for step in range(1, 5)))
-    with pytest.raises(InputError, match=r"there are 0.*step 1 has no reward"):
-        compare_runs(run)
-
-
-def test_without_heldout_samples_everywhere_there_is_no_pass_at_k(tmp_path: Path) -> None:
-    write_run(tmp_path / "a")
-    write_run(tmp_path / "b", advantage="sign", heldout_prompts=0)
-    assert "pass@1" not in compare_runs(tmp_path).metrics
 
 
 def test_budgets(grid: Path) -> None:
@@ -334,10 +299,10 @@ def test_what_cannot_be_compared(tmp_path: Path) -> None:
     write_run(tmp_path / "deep" / "b")
     with pytest.raises(InputError, match="have the same settings and seed: they are one run made twice"):
         compare_runs(tmp_path)
-
-
-def test_every_metric_is_in_the_catalogue(grid: Path) -> None:
-    assert all(metric(name).formula for name in compare_runs(grid).metrics)
+    lines = "".join(f'{{"step": {step}, "loss": 1}}\n' for step in range(1, 5))
+    (tmp_path / "a" / "metrics.jsonl").write_text(lines)
+    with pytest.raises(InputError, match=r"there are 0.*step 1 has no reward"):
+        compare_runs(tmp_path / "a")
 
 
 def test_what_a_step_costs_is_compared_where_sampling_differs(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Runs as they are read for a comparison: of other readers, trained on other rewards, and told apart."""
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from gradscope.diagnostics.compare import measure
 from gradscope.diagnostics.compare.measure import _cell_name, compare_runs
-from gradscope.diagnostics.compare.runs import ComparedRun, _with_run_names, prompt_names, read_runs
+from gradscope.diagnostics.compare.runs import _with_run_names, prompt_names, read_runs
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.render.terminal.compare import compare_table
@@ -39,12 +38,8 @@ def test_what_was_rewarded_is_compared_and_what_the_reward_is_the_unit_of_is_not
     assert pairs["frac_incoherent"].changed == "reward"
     assert abs(pairs["frac_incoherent"].difference.value or 0.0) == pytest.approx(0.3)
     assert "train_reward" in comparison.metrics
-
-
-def test_runs_on_the_outcome_alone_are_not_tested_for_it(tmp_path: Path) -> None:
-    for name in ("grpo", "sign"):
-        write_run(tmp_path / name, advantage=name, reward="outcome", incoherent=(10, 1))
-    assert "frac_incoherent" not in compare_runs(tmp_path).metrics
+    outcomes = compare_runs(tmp_path / "plain0", tmp_path / "plain1")
+    assert "frac_incoherent" not in outcomes.metrics  # the outcome is the reward
 
 
 @pytest.mark.parametrize("incoherent", [None, (0, 0)], ids=["not counted", "nothing rewarded"])
@@ -107,15 +102,6 @@ def test_two_logs_of_another_reader_are_compared(tmp_path: Path) -> None:
     assert report.findings[2:] == ("2 of 2 prompts are in both.",)
 
 
-def test_trl_runs_are_compared_alone_and_in_a_folder(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        shutil.copytree(REPOSITORY / "fixtures" / "logs" / "trl", tmp_path / "runs" / name)
-    alone, together = compare_runs(tmp_path / "runs" / "a", tmp_path / "runs" / "b"), compare_runs(tmp_path / "runs")
-    assert set(differences(alone).values()) == {0.0}
-    assert [cell.name for cell in alone.cells] == ["a", "b"]
-    assert together.cells == alone.cells
-
-
 def test_a_log_beside_a_run_of_ours_is_not_told_to_differ_in_what_it_does_not_state(tmp_path: Path) -> None:
     ours, log = write_run(tmp_path / "ours", heldout_prompts=0), write_log(tmp_path / "log.jsonl", [[0, 1]] * 4)
     report = compare_runs(ours, log)
@@ -133,7 +119,7 @@ def test_rewards_of_other_tasks_need_not_lie_between_0_and_1(tmp_path: Path, sca
         for name, values in (("falls", (1.0, 0.5, 0.0)), ("rises", (0.0, 0.5, 1.0)))
     ]
     drawdowns = [cell.metrics["reward_drawdown"].value for cell in compare_runs(*logs).cells]
-    assert sorted(drawdowns) == [0.0, pytest.approx(abs(scale) / 2)]  # type: ignore[type-var]
+    assert sorted(drawdowns) == [0.0, pytest.approx(abs(scale) / 2)]
 
 
 def test_logs_without_whole_rewards_and_unreadable_ones_are_left_out(tmp_path: Path) -> None:
@@ -146,33 +132,15 @@ def test_logs_without_whole_rewards_and_unreadable_ones_are_left_out(tmp_path: P
     assert len(report.cells) == 2
 
 
-def test_logs_that_tell_settings_and_seed_are_cells_and_pairs(tmp_path: Path) -> None:
+def test_logs_that_tell_settings_and_seed_are_cells(tmp_path: Path) -> None:
     """verl keeps its configuration beside the log: two rates, two seeds."""
-    for rate in (1e-6, 2e-6):
-        for seed in (1, 2):
-            path = tmp_path / f"{rate}-{seed}"
-            write_log(path / "log.jsonl", [[0, 1], [1, 1]] if rate > 1e-6 else [[0, 1], [0, seed % 2]])
-    runs = [
-        replace_log(run, rate=rate, seed=seed)
-        for rate in (1e-6, 2e-6)
-        for seed in (1, 2)
-        for run in read_runs([tmp_path / f"{rate}-{seed}" / "log.jsonl"])[0]
-    ]
+    runs = []
+    for rate, seed in ((1e-6, 1), (1e-6, 2), (2e-6, 1), (2e-6, 2)):
+        log = write_log(tmp_path / f"{rate}-{seed}" / "log.jsonl", [[0, 1], [1, 1]])
+        runs += [replace(run, settings={"lr": rate}, seed=seed) for run in read_runs([log])[0]]
     cells = measure._cells(_with_run_names(runs))
     assert [_cell_name(cell) for cell in cells] == ["lr 1e-06", "lr 2e-06"]
     assert [sorted(of_seed) for of_seed in cells.values()] == [[1, 2], [1, 2]]
-
-
-def replace_log(run: ComparedRun, *, rate: float, seed: int) -> ComparedRun:
-    return replace(run, settings={"lr": rate}, seed=seed)
-
-
-def test_runs_of_one_cell_are_seeds_and_no_pair(tmp_path: Path) -> None:
-    for seed in (0, 1):
-        write_run(tmp_path / f"{seed}", seed=seed)
-    report = compare_runs(tmp_path)
-    assert [cell.runs for cell in report.cells] == [("0", "1")]
-    assert not report.pairs
 
 
 LOGS = REPOSITORY / "fixtures" / "logs"
@@ -230,13 +198,11 @@ def test_resampling_the_same_prompts_together_misses_as_often_as_it_says_and_is_
     for seed in range(30):
         logs = [as_generic(tmp_path / f"{name}.jsonl", rewards(0.5, 2 * seed + n)) for n, name in enumerate("ab")]
         _, together = within(*logs)["train_reward"]
-        assert together is not None
         missed += together.side_of_zero != 0
         widths.append(together.ends[1] - together.ends[0])
     assert missed <= 5  # more have a chance of 2 in 1,000
     rest = [(s, f"other {q}", r) for s, q, r in rewards(0.5, 1)]
     _, apart = within(logs[0], as_generic(tmp_path / "other.jsonl", rest))["train_reward"]
-    assert apart is not None
     assert apart.ends[1] - apart.ends[0] > 2 * max(widths)
 
 
@@ -245,8 +211,6 @@ def test_the_second_named_run_minus_the_first_at_the_steps_that_both_have(tmp_pa
     first, other = as_generic(tmp_path / "z.jsonl", low), as_generic(tmp_path / "a.jsonl", high)
     forth, back = within(first, other)["train_reward"][1], within(other, first)["train_reward"][1]
     common = np.mean([r for s, _, r in high if s <= 4]) - np.mean([r for _, _, r in low])
-    assert forth is not None
-    assert back is not None
     assert forth.value == pytest.approx(common)
     assert back.value == pytest.approx(-common)
     assert compare_runs(first, other).findings[0].startswith("a.jsonl beside z.jsonl: mean reward +0.2")
@@ -260,6 +224,7 @@ def test_metrics_alone_have_intervals_over_their_steps(tmp_path: Path) -> None:
         logs.append(write_lines(tmp_path / f"{name}.jsonl", *rows))
     report = compare_runs(*logs)
     assert report.findings[0].startswith("b.jsonl beside a.jsonl: mean reward +0.4")
+    assert compare_runs(LOGS / "verl_v1", LOGS / "trl").source.num_rows == 4 + 8
     assert "These intervals resample the steps of the two runs" in sentences(report)
 
 
@@ -316,39 +281,25 @@ def within(*paths: Path) -> dict[str, tuple[ComparedPair, Estimate | None]]:
     return {pair.metric: (pair, pair.within_runs) for pair in compare_runs(*paths).pairs}
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("sizes", "scale"), [((8,), 1.0), ((4, 8), 1.0), ((2, 3, 16), 1.0), ((4, 8), 5.0)])
+@pytest.mark.parametrize(("sizes", "scale"), [((8,), 1.0), ((2, 3, 16), 1.0), ((4, 8), 5.0)])
 def test_the_interval_is_around_the_difference_of_the_table(
-    tmp_path: Path, sizes: tuple[int, ...], scale: float, seed: int
+    tmp_path: Path, sizes: tuple[int, ...], scale: float
 ) -> None:
     logs = [
-        write_pair(tmp_path / f"{name}.jsonl", chance, sizes=sizes, seed=seed + index, scale=scale)
+        write_pair(tmp_path / f"{name}.jsonl", chance, sizes=sizes, seed=index, scale=scale)
         for index, (name, chance) in enumerate(CHANCES.items())
     ]
     pairs = within(*logs)
     for metric in ("train_reward", "mean_frac_reward_zero_std"):
         pair, estimate = pairs[metric]
-        assert estimate is not None
         assert estimate.value == pytest.approx(pair.difference.value, abs=1e-12)
         assert estimate.num_units == 10
         assert pair.difference.interval is None
         assert pair.verdict == ("differ" if estimate.side_of_zero else "open")
     _, reward = pairs["train_reward"]
-    assert reward is not None
     assert reward.side_of_zero == 1  # high minus low
     assert reward.ends[1] - reward.ends[0] < scale * 0.25
     assert pairs["reward_drawdown"][1] is None
-
-
-def test_the_interval_covers_as_often_as_it_says(tmp_path: Path) -> None:
-    """Prompts of the same chance: of 20 pairs of runs one leaves zero out."""
-    missed = 0
-    for seed in range(20):
-        logs = [write_pair(tmp_path / f"{name}.jsonl", 0.5, seed=2 * seed + index) for index, name in enumerate("ab")]
-        _, estimate = within(*logs)["train_reward"]
-        assert estimate is not None
-        missed += estimate.side_of_zero != 0
-    assert missed <= 4  # more have a chance of 3 in 1,000
 
 
 def test_three_runs_or_rollouts_that_are_not_there_have_no_such_interval(tmp_path: Path) -> None:
@@ -356,8 +307,3 @@ def test_three_runs_or_rollouts_that_are_not_there_have_no_such_interval(tmp_pat
     assert all(estimate is None for _, estimate in within(*logs).values())
     bare = write_run(tmp_path / "run", heldout_prompts=0)
     assert all(estimate is None for _, estimate in within(bare, logs[0]).values())
-
-
-def test_the_rows_of_foreign_logs_are_counted() -> None:
-    logs = REPOSITORY / "fixtures" / "logs"
-    assert compare_runs(logs / "verl_v1", logs / "trl").source.num_rows == 4 + 8

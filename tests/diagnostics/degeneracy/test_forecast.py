@@ -17,7 +17,8 @@ def test_histogram_shows_the_ends_and_adds_up() -> None:
 
 
 def test_prediction_is_named_for_every_p() -> None:
-    report = degeneracy_of_run(two_steps(), base_pass_rate="step")
+    report = degeneracy_of_run(two_steps(), base_pass_rate="step", group_sizes=(8,))
+    assert "groups of 8 rollouts need 9 different prompts" in report.by_group_size[1].iid_prediction.undefined
     assert [row.pass_rate_origin for row in report.predictions] == [
         "the mean of each step",
         "the mean of this log over 4 groups",
@@ -40,11 +41,6 @@ def test_larger_groups_are_forecast() -> None:
         rows[16].degeneracy.value - rows[16].iid_prediction.value, abs=1e-12
     )
     assert rows[100].degeneracy.undefined == "G = 100 is more than 8 times the 8 samples of a prompt"
-
-
-def test_per_step_prediction_reaches_forecasts() -> None:
-    report = degeneracy_of_run(two_steps(), group_sizes=(8,), base_pass_rate="step")
-    assert "groups of 8 rollouts need 9 different prompts" in report.by_group_size[1].iid_prediction.undefined
 
 
 def test_target_names_a_size_and_an_amount_of_resampling() -> None:

@@ -34,9 +34,6 @@ def test_groups_that_cannot_be_judged_are_left_out_and_counted() -> None:
     report = degeneracy_of_run(run)
     assert (report.num_groups, report.frac_reward_zero_std.value) == (2, 0.5)
     assert "Groups left out: 1 with a single rollout and 1 with a missing reward." in report.findings
-
-
-def test_run_without_groups_is_refused() -> None:
     with pytest.raises(InputError, match="has no group to judge: of 2 groups, 1 have one rollout and 1 lack a reward"):
         degeneracy_of_run(run_of(group_of([1]), group_of([None, 1])))
 
@@ -90,21 +87,17 @@ def test_an_answer_of_a_screen_resamples_no_step_and_fits_nothing(monkeypatch: p
         report.by_step  # noqa: B018
 
 
-def test_logged_share_stands_beside_ours() -> None:
+def test_a_logged_share_stands_beside_ours_where_it_is_of_the_same_rollouts() -> None:
     metrics = {1: {"frac_reward_zero_std": 1.0}, 2: {"frac_reward_zero_std": 0.0}}
     report = degeneracy_of_run(two_steps(metrics=metrics))
     assert [row.logged for row in report.by_step] == [1.0, 0.0]
     assert "At 1 of 2 steps the trainer logged another frac_reward_zero_std, first at step 2" in findings_of(report)
-
-
-def test_logged_share_of_other_rollouts_is_not_compared() -> None:
-    metrics = {1: {"frac_reward_zero_std": 1.0}, 2: {"frac_reward_zero_std": 0.0}}
     report = degeneracy_of_run(two_steps(metrics=metrics, notes={2: "a logging window of 3 steps"}))
     assert [row.logged for row in report.by_step] == [1.0, None]
     assert "the same at each of the 1 steps compared" in findings_of(report)
 
 
-def test_windows_pool_neighboring_steps() -> None:
+def test_windows_pool_neighboring_steps_and_are_not_compared_with_a_logged_step() -> None:
     groups = [group_of([1.0, step % 2], step=step, prompt=f"p{step}") for step in range(1, 26)]
     by_window = degeneracy_of_run(run_of(*groups), by="window").by_step
     assert [(row.step, row.last_step) for row in by_window][:3] == [(1, 3), (4, 6), (7, 9)]
@@ -112,17 +105,11 @@ def test_windows_pool_neighboring_steps() -> None:
     assert len(by_window) == 10
     assert sum(row.num_groups for row in by_window) == 25
     assert by_window[0].frac_reward_zero_std.value == pytest.approx(2 / 3)  # steps 1 and 3 of 1, 2, 3
-
-
-def test_a_window_is_not_compared_with_what_was_logged_at_a_step() -> None:
     groups = [group_of([1.0, 0.0], step=step, prompt=f"p{step}") for step in range(1, 22)]
     run = run_of(*groups, metrics={step: {"frac_reward_zero_std": 0.0} for step in range(1, 22)})
     assert all(row.logged == 0.0 for row in degeneracy_of_run(run).by_step)
     windows = degeneracy_of_run(run, by="window").by_step
     assert [row.logged for row in windows if row.step != row.last_step] == [None] * len(windows)
-
-
-def test_short_runs_keep_their_steps_as_windows() -> None:
     groups = [group_of([1.0, 0.0], step=step, prompt=f"p{step}") for step in (1, 2)]
     by_window = degeneracy_of_run(run_of(*groups), by="window").by_step
     assert [(row.step, row.last_step) for row in by_window] == [(1, 1), (2, 2)]

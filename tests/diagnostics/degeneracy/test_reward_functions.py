@@ -28,22 +28,10 @@ def spread(rewards: np.ndarray) -> np.ndarray:
 
 def a_run(advantages: np.ndarray | None = None, settings: Mapping[str, Any] | None = None, **functions: Any) -> Run:
     """Two steps, a prompt a group, with the total as reward."""
-    groups = [group_of(list(row), prompt=f"p{n}", step=1 + n // 3) for n, row in enumerate(TOTAL)]
+    logged = [None] * len(TOTAL) if advantages is None else advantages.astype(float).tolist()
+    groups = [group_of(list(row), prompt=f"p{n}", step=1 + n // 3, advantages=logged[n]) for n, row in enumerate(TOTAL)]
     run = run_of(*groups)
     run = with_rewards(run, **{name: np.asarray(rows).tolist() for name, rows in functions.items()})
-    if advantages is not None:
-        run = replace(
-            run,
-            groups=tuple(
-                replace(
-                    group,
-                    rollouts=tuple(
-                        replace(one, advantage=float(value)) for one, value in zip(group.rollouts, row, strict=True)
-                    ),
-                )
-                for group, row in zip(run.groups, advantages, strict=True)
-            ),
-        )
     return run if settings is None else replace(run, settings=TrainerSettings(values=settings, origin="here"))
 
 
@@ -80,7 +68,6 @@ def test_shares_are_of_the_advantage(kind: str, logged: bool) -> None:
     }
     assert report.advantages_of == ("the logged advantages" if logged else f'the advantages of scale_rewards="{kind}"')
     conflict = report.reward_conflict
-    assert conflict is not None
     assert conflict.advantage_share.value == pytest.approx(of_conflict, rel=1e-4)
     assert (conflict.main, conflict.deciding, conflict.is_alone, conflict.num_groups) == ("correct", "length", True, 3)
     assert report.frac_reward_conflict.value == pytest.approx(3 / 5)
@@ -95,7 +82,6 @@ def test_without_advantages_and_arguments_shares_are_of_reward_differences() -> 
     of_correct = float((deviations(TOTAL) * deviations(CORRECT)).sum() / (deviations(TOTAL) ** 2).sum())
     assert shares(report, "difference_share")["correct"] == pytest.approx(of_correct)
     assert "of the squared reward differences" in findings_of(report)
-    assert report.reward_conflict is not None
     assert report.reward_conflict.advantage_share.undefined == NO_ADVANTAGES
     pair = np.corrcoef(deviations(CORRECT).ravel(), deviations(LENGTH).ravel())[0, 1]
     assert report.by_reward[0].correlation["length"].value == pytest.approx(pair)
@@ -125,7 +111,6 @@ def test_verl_names_its_own_argument(scaled: bool) -> None:
     settings = {"trainer": "verl", "algorithm.adv_estimator": "grpo", "algorithm.norm_adv_by_std_in_grpo": scaled}
     report = degeneracy_of_run(a_run(settings=settings, correct=CORRECT, length=LENGTH))
     assert report.advantages_of == f"the advantages of norm_adv_by_std_in_grpo={scaled}"
-    assert report.reward_conflict is not None
     assert report.reward_conflict.remedy == ("algorithm.norm_adv_by_std_in_grpo=False" if scaled else "")
 
 
@@ -140,32 +125,24 @@ def test_weights_of_the_trainer_are_used() -> None:
     assert report.frac_reward_conflict.undefined == "the reward is no weighted sum of the functions in the log"
 
 
-def test_the_main_function_is_the_named_one_or_the_one_of_zero_and_one() -> None:
+def test_a_function_is_main_by_its_name_or_where_it_alone_is_of_zero_and_one() -> None:
     tidy = (RNG.random(CORRECT.shape) < 0.5).astype(float)
     run = run_of(*(group_of(list(row), prompt=f"p{n}") for n, row in enumerate(CORRECT + tidy)))
     named = degeneracy_of_run(with_rewards(run, accuracy=CORRECT.tolist(), tidy=tidy.tolist()))
-    assert named.reward_conflict is not None
     assert named.reward_conflict.main == "accuracy"
     report = degeneracy_of_run(with_rewards(run, one=CORRECT.tolist(), two=tidy.tolist()))
     assert str(report.frac_reward_conflict.undefined).startswith("which of one, two should be learned is not known")
     asked = degeneracy_of_run(with_rewards(run, one=CORRECT.tolist(), two=tidy.tolist()), reward="one")
-    assert asked.reward_conflict is not None
     assert asked.reward_conflict.main == "one"
     assert "of which it alone makes no gradient" in findings_of(asked)
     assert "Signal lost" not in findings_of(asked)
     graded = with_rewards(run, one=(2 * CORRECT).tolist(), two=(tidy - CORRECT).tolist())
     assert "--reward" in str(degeneracy_of_run(graded).frac_reward_conflict.undefined)
-
-
-def test_a_format_of_zero_and_one_is_not_the_main_function_of_a_graded_goal() -> None:
     graded, tidy = 2 * CORRECT, (RNG.random(CORRECT.shape) < 0.9).astype(float)
     run = run_of(*(group_of(list(row), prompt=f"p{n}") for n, row in enumerate(graded + tidy)))
     for names in (("accuracy", "tidiness"), ("quality", "format")):
         report = degeneracy_of_run(with_rewards(run, **dict(zip(names, (graded.tolist(), tidy.tolist()), strict=True))))
         assert (report.frac_reward_conflict.value, report.reward_conflict) == (None, None)
-
-
-def test_a_function_of_another_task_is_not_tied_there() -> None:
     run = run_of(group_of([1, 0], prompt="a"), group_of([0.5, 0.1], prompt="b"), group_of([0, 1], prompt="c"))
     run = with_rewards(run, correct=[[1, 0], [None, None], [0, 1]], judge=[[None, None], [0.5, 0.1], [None, None]])
     report = degeneracy_of_run(run)
@@ -177,7 +154,6 @@ def test_a_part_that_was_named_as_the_reward_is_held_against_the_whole() -> None
     run = with_rewards(run_of(*groups), reward=TOTAL.tolist(), correct=CORRECT.tolist(), length=LENGTH.tolist())
     report = degeneracy_of_run(run)
     assert report.reward == "correct"
-    assert report.reward_conflict is not None
     assert report.reward_conflict.deciding == "length"
 
 
@@ -194,13 +170,18 @@ def test_reward_functions_tie_or_tell_apart() -> None:
     assert "'dense' differs within 1 groups that 'reward' leaves equal" in findings_of(report)
 
 
-def test_reward_function_that_is_missing_somewhere_has_no_share() -> None:
+def test_functions_without_differences_or_values_have_no_share() -> None:
     run = run_of(group_of([1, 1], prompt="a"), group_of([1, 0], prompt="b"))
     report = degeneracy_of_run(with_rewards(run, one=[[1, 1], [1, 0]], two=[[1, None], [0, 1]]))
     assert report.by_reward[1].frac_tied.undefined == "it is missing in 1 of 2 groups"
+    run = run_of(group_of([1.5, 1.5], prompt="a"), group_of([2, 2], prompt="b"))
+    report = degeneracy_of_run(with_rewards(run, one=[[1, 1], [1, 1]], two=[[0.5, 0.5], [1, 1]]))
+    first = report.by_reward[0]
+    assert first.difference_share.undefined == "no group has rewards that differ"
+    assert first.correlation["two"].undefined == "one of the two never differs within a group"
 
 
-@pytest.mark.parametrize("large", [1e75, 1e120, 1e154, 1e306])
+@pytest.mark.parametrize("large", [1e120, 1e154])
 def test_rewards_that_cannot_be_squared_have_no_share_and_no_correlation(large: float) -> None:
     """Of smaller ones the share is that of one function whose differences drown those of the other."""
     report = degeneracy_of_run(a_run(correct=CORRECT, length=-0.01 * LENGTH, beside=large * LENGTH))
@@ -213,24 +194,13 @@ def test_rewards_that_cannot_be_squared_have_no_share_and_no_correlation(large: 
     assert shares(report, "difference_share")["correct"] is not None
 
 
-def test_without_differences_nothing_has_a_share() -> None:
-    run = run_of(group_of([1.5, 1.5], prompt="a"), group_of([2, 2], prompt="b"))
-    report = degeneracy_of_run(with_rewards(run, one=[[1, 1], [1, 1]], two=[[0.5, 0.5], [1, 1]]))
-    first = report.by_reward[0]
-    assert first.difference_share.undefined == "no group has rewards that differ"
-    assert first.correlation["two"].undefined == "one of the two never differs within a group"
-
-
 def test_a_comparison_asks_how_often_the_main_reward_differs() -> None:
     both = side_rewards(a_run(correct=CORRECT, length=LENGTH), "both")
     alone = side_rewards(run_of(*(group_of(list(row), prompt=f"p{n}") for n, row in enumerate(CORRECT))), "alone")
-    assert both is not None
-    assert alone is not None
     assert both.frac_main_differs.value == alone.frac_main_differs.value == pytest.approx(2 / 5)
     assert (both.frac_reward_zero_std.value, alone.frac_reward_zero_std.value) == (0.0, pytest.approx(3 / 5))
     assert alone.conflict is None
     graded = side_rewards(run_of(group_of([0.5, 0.7])), "graded")
-    assert graded is not None
     assert graded.frac_main_differs.undefined == "the log has no reward per function"
     assert side_rewards(run_of(group_of([1.0])), "single") is None
 
@@ -246,15 +216,12 @@ def test_of_many_functions_the_main_one_alone_is_correlated() -> None:
     assert alone["metric_0"].correlation.keys() == {"correct", "metric_1", "metric_2"}
 
 
-def test_beside_an_enormous_reward_no_other_function_is_known_to_decide() -> None:
+def test_enormous_rewards_and_functions_that_cancel_decide_nothing_and_stay_finite() -> None:
     neat = np.array([[1.0, 1.0], [0.0, 1.0], [1 << 62, 1 << 62], [1 << 62, 1 << 62]])
     right = np.array([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
     groups = [group_of(list(row), prompt=f"p{n}") for n, row in enumerate(right + 0.5 * neat)]
     report = degeneracy_of_run(with_rewards(run_of(*groups), right=right.tolist(), neat=neat.tolist()))
     assert report.reward_conflict is None
-
-
-def test_functions_that_cancel_have_a_finite_share() -> None:
     values = np.array([[1.0, 1.0], [1e308, 1e308], [0.0, 0.0], [1.0, 1e308]])
     two = np.array([[0.0, 1.0], [1e16, 0.5], [0.0, -1.0], [1.0, -1e308]])
     groups = [

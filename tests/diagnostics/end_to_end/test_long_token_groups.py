@@ -51,18 +51,11 @@ def long() -> Long:
     return policy, groups, step, rows, token_spectra(rows, [exact], "logged", None, seed=0)[0][0]
 
 
-def test_all_tokens_are_exact(long: Long) -> None:
-    assert long[4].tokens is not None
-    assert long[4].tokens.method == "exact"
-    assert long[4].label.shape[0] == NUM_ROLLOUTS * LENGTH
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_no_value_of_a_sample_is_above_that_of_the_whole(long: Long, seed: int) -> None:
+def test_no_value_of_a_sample_is_above_that_of_the_whole(long: Long) -> None:
     """Its Gram matrix is a part of the whole's, so their eigenvalues interlace."""
-    sampled, truth = spectrum(long, most=48, seed=seed), long[4]
-    assert sampled.tokens is not None
+    sampled, truth = spectrum(long, most=48, seed=1), long[4]
     assert sampled.tokens.frac_seen == pytest.approx(1 / 3)
+    assert (truth.tokens.method, truth.label.shape[0]) == ("exact", NUM_ROLLOUTS * LENGTH)
     assert np.all(np.array(sampled.singular_values) <= np.array(truth.singular_values[:48]) * (1 + 1e-5))
     assert sampled.ranks.effective_rank.value <= 48
 
@@ -72,8 +65,6 @@ def test_no_value_of_a_sample_is_above_that_of_the_whole(long: Long, seed: int) 
 def test_a_sketch_is_within_a_few_times_its_error(long: Long, num_buckets: int) -> None:
     sketched, truth = spectrum(long, num_buckets=num_buckets), long[4]
     exact, energies = np.array(truth.singular_values) ** 2, np.array(sketched.singular_values) ** 2
-    assert sketched.tokens is not None
-    assert sketched.tokens.energy_error is not None
     # stated is the Frobenius norm in root mean square; no eigenvalue is off by more than the norm
     assert np.max(np.abs(energies - exact)) / exact.sum() < 1.5 * sketched.tokens.energy_error
     assert sketched.tokens.energy_error < (2 / num_buckets) ** 0.5

@@ -78,23 +78,21 @@ def test_counts_add_up_from_step_to_step() -> None:
     metrics = {**COUNTS, "num_tokens": 114.0}
     assert _other_tokens(run_with(metrics, before={"num_tokens": 100.0}, step=2), 2, rows()) is None
     reason = _other_tokens(run_with(metrics, before={"num_tokens": 96.0}, step=2), 2, rows())
-    assert reason is not None
     assert "the trainer counted 12 tokens of prompts, and their text gives 8" in reason.text
     assert _other_tokens(run_with(metrics, step=2), 2, rows(num_prompt=9)) is None  # nothing to start from
 
 
-def test_what_was_logged_exactly_is_not_doubted() -> None:
-    run = run_with({**COUNTS, "num_tokens": 99.0, "tools/call_frequency": 0.0})
+def test_counts_of_other_steps_or_trainers_and_logged_ids_leave_no_doubt() -> None:
+    run = run_with({**COUNTS, "num_tokens": 99.0})
     (group,) = run.groups
-    logged = replace(group, rollouts=tuple(replace(rollout, prompt_ids=(1, 1, 1, 1)) for rollout in group.rollouts))
-    assert _other_tokens(replace(run, groups=(logged,)), 1, rows()) is None
-
-
-@pytest.mark.parametrize("change", [{"windows": {1: 2}}, {"repeats": {1: 0}}])
-def test_counts_of_other_steps_are_not_compared(change: dict) -> None:
-    run = replace(run_with({**COUNTS, "num_tokens": 99.0}), **change)
-    assert _other_tokens(run, 1, rows()) is None
-    assert _other_tokens(replace(run, source=replace(run.source, format="verl")), 1, rows()) is None
+    exact = tuple(replace(rollout, prompt_ids=(1, 1, 1, 1)) for rollout in group.rollouts)
+    for changes in (
+        {"windows": {1: 2}},
+        {"repeats": {1: 0}},
+        {"source": replace(run.source, format="verl")},
+        {"groups": (replace(group, rollouts=exact),)},
+    ):
+        assert _other_tokens(replace(run, **changes), 1, rows()) is None
 
 
 class Words:
@@ -143,7 +141,6 @@ def scaled_model(kind: str = "dynamic"):
         ([(9, 20), (4, 6), (9, 12)], False, Longest(length=29)),  # which a reference never sees alone
         ([(9, 20), (9, 20), (4, 6)], True, Longest()),
         ([None, (9, 12), (9, 10)], True, Longest(length=21, unlogged=1)),
-        ([(9, 12)], True, Longest()),
     ],
 )
 def test_the_longest_batch_since_frequencies_went_back(
@@ -215,10 +212,10 @@ def weights_run(weights: tuple[WeightsRef, ...], logged: float | None, **setting
     )
 
 
-def measured(run: Run, *, closely: bool = False) -> StepGram:
-    loss = loss_at(run, Objective.from_settings(run.settings), 1)
-    gram, _ = Recomputer(run, EngineOptions(device="cpu"), closely=closely).measure(1, run.weights[0], loss, None)
-    return gram
+def recompute(run: Run, step: int = 1, *, closely: bool = False, norms_alone: bool = False) -> StepGram | StepNorm:
+    loss = loss_at(run, Objective.from_settings(run.settings), step)
+    recomputer = Recomputer(run, EngineOptions(device="cpu"), closely=closely, norms_alone=norms_alone)
+    return recomputer.measure(step, run.weights[0], loss, None)[0]
 
 
 def norm_of(*, padding_row: int | None = 0, frozen: str | None = None) -> float:
@@ -230,33 +227,25 @@ def norm_of(*, padding_row: int | None = 0, frozen: str | None = None) -> float:
     return batch_norm(measure_step(prepare_step(policy_of(model), tiny_groups(), DAPO), engine="loop").logged_gram)
 
 
-def test_what_the_folder_says_is_taken_where_it_has_the_logged_norm(tmp_path: Path) -> None:
-    gram = measured(weights_run((saved(tmp_path),), norm_of()))
-    assert batch_norm(gram.logged_gram) == pytest.approx(norm_of(), rel=1e-6)
-    assert gram.notes == ()
-
-
 def test_a_padding_row_that_had_a_gradient_is_found_by_the_norm(tmp_path: Path) -> None:
     assert norm_of(padding_row=None) != pytest.approx(norm_of(), rel=1e-4)
-    gram = measured(weights_run((saved(tmp_path),), norm_of(padding_row=None)))
+    gram = recompute(weights_run((saved(tmp_path),), norm_of(padding_row=None)))
     assert batch_norm(gram.logged_gram) == pytest.approx(norm_of(padding_row=None), rel=1e-6)
     (note,) = gram.notes
     assert note.startswith("The embedding of the padding token 0 had a gradient")
+    (note,) = recompute(weights_run((saved(tmp_path),), None)).notes
+    assert note.startswith("Whether the embedding of the padding token 0 had a gradient is not known")
 
 
 def test_frozen_tensors_are_found_by_two_checkpoints_and_the_norm(tmp_path: Path) -> None:
     weights = (saved(tmp_path / "first"), later(tmp_path / "last", frozen="embed_tokens"))
     expected = norm_of(frozen="embed_tokens")
-    gram = measured(weights_run(weights, expected))
+    gram = recompute(weights_run(weights, expected))
     assert batch_norm(gram.logged_gram) == pytest.approx(expected, rel=1e-6)
     (note,) = gram.notes
     assert note.startswith("model.embed_tokens.weight was frozen")
     assert gram.coverage == 1.0
-
-
-def test_a_norm_that_nothing_explains_is_left_as_it_is(tmp_path: Path) -> None:
-    weights = (saved(tmp_path / "first"), later(tmp_path / "last", frozen="embed_tokens"))
-    gram = measured(weights_run(weights, 1.2 * norm_of()), closely=True)
+    gram = recompute(weights_run(weights, 1.2 * norm_of()), closely=True)  # nothing explains it
     assert batch_norm(gram.logged_gram) == pytest.approx(norm_of(), rel=1e-6)
     assert (gram.notes, gram.trained) == ((), None)
 
@@ -266,13 +255,8 @@ def test_a_norm_that_is_rounding_meets_a_logged_zero(tmp_path: Path, monkeypatch
     run = weights_run((saved(tmp_path),), 0.0)
     level = [replace(g, rollouts=tuple(replace(one, advantage=1e-9) for one in g.rollouts)) for g in run.groups]
     monkeypatch.setattr(Recomputer, "_look_again", None)
-    gram = measured(replace(run, groups=tuple(level)))
+    gram = recompute(replace(run, groups=tuple(level)))
     assert 0 < batch_norm(gram.logged_gram) < 1e-8
-
-
-def test_without_a_logged_norm_what_it_would_have_told_is_said(tmp_path: Path) -> None:
-    (note,) = measured(weights_run((saved(tmp_path),), None)).notes
-    assert note.startswith("Whether the embedding of the padding token 0 had a gradient is not known")
 
 
 def test_a_norm_in_bfloat16_is_told_by_its_own_arithmetic(tmp_path: Path) -> None:
@@ -280,8 +264,7 @@ def test_a_norm_in_bfloat16_is_told_by_its_own_arithmetic(tmp_path: Path) -> Non
     policy = replace(policy_of(tiny_model("llama_untied_biases")), padding=TrainerPadding())
     prepared = prepare_step(policy, tiny_groups(), DAPO)
     logged = trained_norms(prepared, TrainerArithmetic(autocast=torch.bfloat16), num_orders=2, seed=9).mean
-    gram = measured(weights_run((weights,), logged, bf16=True), closely=True)
-    assert gram.trained is not None
+    gram = recompute(weights_run((weights,), logged, bf16=True), closely=True)
     assert abs(gram.trained.mean - logged) <= gram.trained.told_within * logged
     assert gram.trained.dtype == "bfloat16"
     assert gram.notes == ()
@@ -297,8 +280,7 @@ def test_a_routers_term_that_fits_is_the_end_of_the_search(tmp_path: Path, monke
     settings = {"router_aux_loss_coef": 0.2, "per_device_train_batch_size": 3}
     monkeypatch.setattr(Recomputer, "_is_known_pass", None)
     run = weights_run((WeightsRef(num_updates=0, path=tmp_path, kind="full"),), logged, **settings)
-    gram = measured(run, closely=True)
-    assert gram.trained is not None
+    gram = recompute(run, closely=True)
     assert gram.trained.meets(logged)
     assert not gram.trained.meets(2 * logged)
 
@@ -328,7 +310,7 @@ def test_random_training_cannot_be_recomputed(tmp_path: Path, name: str, setting
         (tmp_path / "config.json").write_text(json.dumps({**config, "attention_dropout": 0.5}))
     weights = WeightsRef(num_updates=0, path=tmp_path, kind="full")
     with pytest.raises(InputError, match=words) as caught:
-        measured(weights_run((weights,), 1.0, **settings))
+        recompute(weights_run((weights,), 1.0, **settings))
     assert caught.value.cause == "dropout"
 
 
@@ -336,7 +318,7 @@ def test_other_tokens_are_no_matter_of_the_loss(tmp_path: Path) -> None:
     run = weights_run((saved(tmp_path),), 2 * norm_of())
     run = replace(run, metrics={1: {**run.metrics[1], "completions/mean_length": 99.0}})
     with pytest.raises(InputError, match="the trainer counted 594 sampled tokens") as caught:
-        measured(run)
+        recompute(run)
     assert caught.value.cause == "mask_unknown"
 
 
@@ -347,11 +329,11 @@ def test_weights_and_rollouts_are_told_apart_where_they_fail(tmp_path: Path) -> 
         for group in tiny_groups()
     )
     with pytest.raises(InputError) as caught:
-        measured(replace(weights_run((weights,), 1.0), groups=groups))
+        recompute(replace(weights_run((weights,), 1.0), groups=groups))
     assert caught.value.cause == "ids_misfit"
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(InputError) as caught:
-        measured(weights_run((weights,), 1.0))
+        recompute(weights_run((weights,), 1.0))
     assert caught.value.cause == "weights_unreadable"
 
 
@@ -366,50 +348,40 @@ def test_a_pass_that_ended_in_trls_output_layer_is_found_by_the_norm(tmp_path: P
         logged = batch_norm(measure_step(prepare_step(policy, tiny_groups(), DAPO)).logged_gram)
     assert own != pytest.approx(logged, rel=1e-3)
     run = weights_run((WeightsRef(num_updates=0, path=tmp_path, kind="full"),), logged)
-    recomputer, loss = (
-        Recomputer(run, EngineOptions(device="cpu"), closely=False),
-        loss_at(run, Objective.from_settings(run.settings), 1),
-    )
+    recomputer = Recomputer(run, EngineOptions(device="cpu"), closely=False)
+    loss = loss_at(run, Objective.from_settings(run.settings), 1)
     for _ in range(2):
         gram, _ = recomputer.measure(1, run.weights[0], loss, None)
         assert batch_norm(gram.logged_gram) == pytest.approx(logged, rel=1e-5)
         assert gram.notes[-1].startswith("The output layer is TRL's, as in training")
-    assert batch_norm(measured(replace(run, metrics={1: {"grad_norm": own}})).logged_gram) == pytest.approx(own)
+    assert batch_norm(recompute(replace(run, metrics={1: {"grad_norm": own}})).logged_gram) == pytest.approx(own)
 
 
 def test_rank_leaves_the_spread_to_replay_and_says_so(tmp_path: Path) -> None:
-    gram = measured(weights_run((saved(tmp_path, name="gpt2_tied_conv1d"),), 1.0, bf16=True))
+    gram = recompute(weights_run((saved(tmp_path, name="gpt2_tied_conv1d"),), 1.0, bf16=True))
     (note,) = gram.notes
     assert note.startswith("The trainer computed in less than float32")
     assert gram.trained is None
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("arguments", "expected"),
     [({"dtype": "bfloat16"}, "bfloat16"), ({"torch_dtype": "torch.float16"}, "float16"), ({}, "float32")],
 )
-def test_an_adapters_base_has_the_dtype_that_it_was_loaded_in(tmp_path: Path, given: dict, expected: str) -> None:
+def test_an_adapters_base_has_the_dtype_that_it_was_loaded_in(tmp_path: Path, arguments: dict, expected: str) -> None:
     """The adapter itself is kept in float32 all the same."""
     saved(tmp_path / "base")
     adapt(tiny_model("llama_untied_biases"), {}).save_pretrained(tmp_path / "adapter")
     weights = WeightsRef(num_updates=0, path=tmp_path / "adapter", kind="adapter", base=str(tmp_path / "base"))
-    run = weights_run((weights,), 1.0, model_init_kwargs=given)
+    run = weights_run((weights,), 1.0, model_init_kwargs=arguments)
     assert _trained_dtype(run) == expected
     policy = policy_of_run(run, weights, EngineOptions(device="cpu"))
     base = policy.model.get_base_model().lm_head.weight
     as_loaded = tiny_model("llama_untied_biases").lm_head.weight.to(getattr(torch, expected)).float()
     assert torch.equal(base, as_loaded)
     assert policy.dtype == torch.float32
-
-
-def test_weights_that_were_saved_have_the_dtype_that_they_were_trained_in(tmp_path: Path) -> None:
-    run = weights_run((saved(tmp_path),), 1.0, model_init_kwargs={"dtype": "bfloat16"})
-    assert _trained_dtype(run) == "float32"
-
-
-def recompute(run: Run, step: int = 1, **options: bool):
-    loss = loss_at(run, Objective.from_settings(run.settings), step)
-    return Recomputer(run, EngineOptions(device="cpu"), **options).measure(step, run.weights[0], loss, None)[0]
+    full = weights_run((saved(tmp_path / "full"),), 1.0, model_init_kwargs=arguments)
+    assert _trained_dtype(full) == "float32"  # weights that were saved have the dtype that they were trained in
 
 
 def test_a_norm_that_is_the_logged_one_needs_no_gram_matrix(tmp_path: Path) -> None:
@@ -430,14 +402,13 @@ def test_a_norm_is_the_logged_one_as_clipping_adds_it_up_too(tmp_path: Path, mon
     assert recomputed.norm == pytest.approx((1 + 2e-5) * norm_of(), rel=1e-6)
 
 
-@pytest.mark.parametrize(("factor", "known"), [(1 + 3e-5, True), (1 + 3e-3, False)])
-def test_a_norm_in_float32_that_is_a_little_off_is_given_its_spread(tmp_path: Path, factor: float, known: bool) -> None:
-    gram = recompute(weights_run((saved(tmp_path),), factor * norm_of()), closely=True)
-    assert (gram.trained is not None) == known
-    if gram.trained is not None:
-        assert (gram.trained.dtype, gram.trained.num_ties) == ("float32", 0)
-        assert gram.trained.mean == pytest.approx(norm_of(), rel=1e-5)
-        assert 0 < gram.trained.told_within < 2e-5
+def test_a_norm_in_float32_that_is_a_little_off_is_given_its_spread(tmp_path: Path) -> None:
+    weights = (saved(tmp_path),)
+    assert recompute(weights_run(weights, (1 + 3e-3) * norm_of()), closely=True).trained is None
+    trained = recompute(weights_run(weights, (1 + 3e-5) * norm_of()), closely=True).trained
+    assert (trained.dtype, trained.num_ties) == ("float32", 0)
+    assert trained.mean == pytest.approx(norm_of(), rel=1e-5)
+    assert 0 < trained.told_within < 2e-5
 
 
 def test_rollouts_that_are_alike_tie_at_the_entropy_quantile(tmp_path: Path) -> None:

@@ -101,18 +101,12 @@ def test_without_checkpoints_of_trl_the_first_kl_tells(tmp_path: Path, kl: float
     assert loss_of(run, 1).reference == (start if is_start else None)
     assert loss_of(replace(run, windows={1: 2}), 1).reason.cause == "reference_missing"
     assert loss_of(replace(run, metrics={}), 1).reason.cause == "reference_missing"
-
-
-def test_a_kl_that_is_no_number_tells_nothing():
     assert _reference_of(float("nan"), checkpoints_tell=False) is None
-
-
-def test_an_adaptive_bonus_starts_without_one():
-    assert loss_of(run_with(full(0), settings=ADAPTIVE), 1).objective.entropy_coef == 0.0
 
 
 @pytest.mark.parametrize(("entropy", "coefficient"), [(1.9, 0.15), (2.1, 0.0)])
 def test_an_adaptive_bonus_is_what_the_update_before_left(tmp_path: Path, entropy: float, coefficient: float):
+    assert loss_of(run_with(full(0), settings=ADAPTIVE), 1).objective.entropy_coef == 0.0  # starts without one
     state = {"entropy_coef": 0.15, "last_world_entropy": entropy}
     weights = WeightsRef(num_updates=1, path=tmp_path, kind="full")
     logged = run_with(weights, settings=ADAPTIVE, metrics={1: {"entropy_coef": 0.15, "entropy": entropy}})
@@ -121,13 +115,10 @@ def test_an_adaptive_bonus_is_what_the_update_before_left(tmp_path: Path, entrop
     assert loss_of(replace(logged, metrics={}), 2).objective.entropy_coef == coefficient
 
 
-@pytest.mark.parametrize("changes", [{"metrics": {}}, {"windows": {1: 2}}])
+HIGH = TrainerSettings(values={**ADAPTIVE, "top_entropy_quantile": 0.5})  # the logged entropy is of all tokens
+
+
+@pytest.mark.parametrize("changes", [{"metrics": {}}, {"windows": {1: 2}}, {"settings": HIGH}])
 def test_an_adaptive_bonus_that_nothing_tells_is_refused(changes):
     run = run_with(full(1), settings=ADAPTIVE, metrics={1: {"entropy_coef": 0.1, "entropy": 1.0}})
     assert loss_of(replace(run, **changes), 2).reason.cause == "loss_not_on_disk"
-
-
-def test_the_logged_entropy_is_not_that_of_tokens_of_high_entropy():
-    settings = {**ADAPTIVE, "top_entropy_quantile": 0.5}
-    run = run_with(full(1), settings=settings, metrics={1: {"entropy_coef": 0.1, "entropy": 1.0}})
-    assert loss_of(run, 2).reason.cause == "loss_not_on_disk"

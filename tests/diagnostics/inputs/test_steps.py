@@ -53,17 +53,12 @@ USED = "step 1 was finished before and is used again"
 ANEW = "step 1 is computed again: what was kept is of other inputs or options"
 
 
-def test_nothing_is_said_where_nothing_was_kept(tmp_path: Path, run: Run) -> None:
+def test_a_step_comes_back_for_the_same_question_alone(tmp_path: Path, run: Run, gram: StepGram) -> None:
     keeper = Keeper(tmp_path / "kept")
     assert keeper.cache(run).read() is None
     assert keeper.said == []
-
-
-def test_a_step_comes_back_for_the_same_question(tmp_path: Path, run: Run, gram: StepGram) -> None:
-    keeper = Keeper(tmp_path / "kept")
     keeper.cache(run).write(gram)
     again = keeper.cache(run).read()
-    assert again is not None
     assert np.array_equal(again.gram, gram.gram)
     (tmp_path / "weights" / "optimizer.bin").write_bytes(b"other moments")
     assert keeper.cache(run).read() is not None

@@ -16,7 +16,6 @@ FEW = Resampling(num_resamples=100)
 
 def test_ends_and_times_of_rollouts() -> None:
     ends = gathered(GatheredGeneration(), drifting_run(), FEW)
-    assert ends.overall is not None
     assert ends.overall.frac_truncated.value == 0.5
     assert ends.overall.seconds.value == 1.5
     assert ends.overall.slowest_over_mean.value == pytest.approx(2 / 1.5)
@@ -26,7 +25,6 @@ def test_ends_and_times_of_rollouts() -> None:
 def test_failures_and_unknown_ends_do_not_count() -> None:
     ends = ("truncated", "completed", "completed", "completed", "error")
     generation = gathered(GatheredGeneration(), run_of(tokens_of(*({"status": end} for end in ends), {})), FEW)
-    assert generation.overall is not None
     assert generation.overall.frac_truncated.value == 0.25
     assert generation.overall.seconds.undefined == "rollouts were not timed"
     assert generation.overall.slowest_over_mean.undefined == "rollouts were not timed"
@@ -37,40 +35,25 @@ def test_the_trainers_share_stands_in(name: str) -> None:
     groups = [group_of([1, 0], step=step) for step in (1, 2, 3)]
     metrics = {1: {name: 0.5}, 2: {"loss": 1.0}, 3: {name: 0.25}}
     ends = gathered(GatheredGeneration(), run_of(*groups, metrics=metrics), FEW)
-    assert ends.overall is not None
     assert ends.overall.frac_truncated.value == pytest.approx(0.375)
     assert [(row.step, row.frac_truncated.value) for row in ends.by_step] == [(1, 0.5), (3, 0.25)]
 
 
 def test_a_logged_nan_is_not_passed_over() -> None:
     ends = gathered(GatheredGeneration(), run_of(group_of([1, 0], step=1), metrics={1: {TRUNCATED[0]: math.nan}}), FEW)
-    assert ends.overall is not None
     assert ends.overall.frac_truncated.undefined == "the trainer logged NaN at step 1"
     assert ends.by_step[0].frac_truncated.undefined == "the trainer logged NaN"
 
 
-def test_failures_alone_tell_nothing() -> None:
-    assert (
-        gathered(GatheredGeneration(), run_of(tokens_of({"status": "error"}, {"seconds": 1e300})), FEW).overall is None
-    )
-
-
 def test_times_alone_leave_truncation_unknown() -> None:
     ends = gathered(GatheredGeneration(), run_of(tokens_of({"seconds": 2.0})), FEW)
-    assert ends.overall is not None
     assert ends.overall.frac_truncated.undefined == "the log does not say which completions were cut off"
     assert ends.overall.seconds.value == 2.0
     assert ends.overall.slowest_over_mean.undefined == "no step has two timed rollouts"
-
-
-def test_times_of_zero_have_no_slowest() -> None:
-    ends = gathered(GatheredGeneration(), run_of(tokens_of({"seconds": 0.0}, {"seconds": 0.0})), FEW)
-    assert ends.overall is not None
-    assert ends.overall.slowest_over_mean.undefined == "no step has two timed rollouts"
-
-
-def test_a_log_without_any_has_no_numbers() -> None:
-    assert gathered(GatheredGeneration(), run_of(group_of([1, 0])), FEW).overall is None
+    zero = gathered(GatheredGeneration(), run_of(tokens_of({"seconds": 0.0}, {"seconds": 0.0})), FEW)
+    assert zero.overall.slowest_over_mean.undefined == "no step has two timed rollouts"
+    failed = run_of(tokens_of({"status": "error"}, {"seconds": 1e300}))
+    assert gathered(GatheredGeneration(), failed, FEW).overall is None
 
 
 def test_every_part_of_a_log_that_has_them_all() -> None:
@@ -96,12 +79,9 @@ def test_what_a_log_lacks_is_said_with_what_has_it(name: str) -> None:
     assert hint.endswith(".")
 
 
-def test_the_commonest_reason_is_named() -> None:
+def test_the_reason_is_the_commonest_or_a_contradiction() -> None:
     reason, _ = absence_of("sampler", SamplerMismatch(set_aside={"one reason": 2, "another": 1200}))
     assert reason.endswith("(1,200 rows: another)")
-
-
-def test_a_contradiction_is_the_reason() -> None:
     reason, hint = absence_of("staleness", Staleness(contradiction="steps are odd"))
     assert reason == "steps are odd"
     assert hint == "Count steps from 1, and versions in updates."

@@ -1,5 +1,6 @@
 """What is collected of each step, of one kind of rows and of several, and its sparsity, on sizes that are known."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -17,14 +18,13 @@ from gradscope.diagnostics.rank.collected import (
     _weight_sparsity,
     collect_kinds,
     examine_advantages,
-    examine_step,
     row_question,
 )
+from gradscope.diagnostics.rank.rows import RankRequest
 from gradscope.diagnostics.rank.tokens.weighed import KINDS, EnergyQuestion
 from gradscope.diagnostics.rank.weight_groups import WeightQuestion
 from gradscope.diagnostics.rank.weight_updates import GradientOfStep
 from gradscope.errors import UsageError
-from gradscope.findings.rank import sparsity_findings
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.step.directions import MatrixSteps, TensorNorm, WeightSpectrum
@@ -57,22 +57,15 @@ def test_tokens_of_all_groups_are_measured_on_one_scale() -> None:
     assert (row.step, row.parts, row.num_parts, row.frac_seen) == (7, "tokens", 4, 1.0)
     assert (row.zero.value, row.small.value) == (0.25, 0.5)
     assert (row.hoyer, row.gini) == (expected["hoyer"], expected["gini"])
-    assert (
-        "50.0 % of the tokens have a row below 1 % of the largest, 25.0 % exactly zero" in sparsity_findings([row])[0]
-    )
 
 
-def test_drawn_tokens_say_how_many_they_stand_for() -> None:
+def test_tokens_that_were_drawn_or_have_no_weight_say_so() -> None:
     (row,) = _token_sparsity(7, [tokens_with([1.0, 1.0], [1.0, 1.0], num_tokens=8)])
     assert (row.num_parts, row.frac_seen, row.gini.value) == (8, 0.25, 0.0)
-
-
-def test_without_advantages_or_tokens_there_is_nothing_to_weigh() -> None:
     assert _token_sparsity(7, []) == []
     assert _token_sparsity(7, [tokens_of("a", [0, 0], logged=False)]) == []
     (dead,) = _token_sparsity(7, [tokens_with([0.0, 0.0], [1.0, 1.0])])
     assert (dead.zero.value, dead.gini.undefined) == (1.0, "every row is zero")
-    assert sparsity_findings([dead]) == sparsity_findings([]) == ()
 
 
 def test_each_weight_has_the_sparsity_of_its_entries() -> None:
@@ -84,15 +77,6 @@ def test_each_weight_has_the_sparsity_of_its_entries() -> None:
     even, single = _weight_sparsity(3, spectra)
     assert (even.parts, even.tensor, even.num_parts, even.gini.value) == ("entries", "even", 6, 0.0)
     assert (single.zero.value, single.hoyer.value) == (pytest.approx(5 / 6), pytest.approx(1.0))
-    assert "most even in even (Gini 0.00, 0.0 % below" in sparsity_findings([even, single])[0]
-    assert "least in single (0.83, 83.3 %)" in sparsity_findings([even, single])[0]
-
-
-def test_a_step_without_gradients_keeps_its_reason() -> None:
-    collected = collected_of()
-    measured = MeasuredStep(step=4, groups=(), weights=None, gram=None, reason="no weights are on disk")
-    examine_step(None, measured, request(), collected)
-    assert collected.skipped == {4: "no weights are on disk"}
 
 
 def test_advantages_need_no_gradient() -> None:
@@ -144,18 +128,15 @@ def test_why_steps_have_nothing_of_held_out_answers_is_said_once() -> None:
         "Held-out answers: 2 of them.",
         "No held-out numbers at steps 1:3: all are trained on. Give others.",
     ]
-
-
-def test_held_out_answers_are_taken_in_beside_the_rows() -> None:
     rows, scores = make_rows([0.0, 1.0] * 4, [f"g{index // 2}" for index in range(8)])
     products = HeldoutGram(
         cross=scores @ scores[:3].T, norms=np.ones(3), scales=np.ones(8), num_answers=3, notes=("A note.",)
     )
-    collected = collected_of()
-    collected.take_heldout(rows, (products,), ["dr_grpo", "sign"])
-    assert [row.advantage for row in collected.report.heldout] == ["dr_grpo", "sign"]
-    assert len(collected.report.heldout_influences) == 4
-    assert list(collected.heldout_notes()) == ["A note."]
+    answered = collected_of()
+    answered.take_heldout(rows, (products,), ["dr_grpo", "sign"])
+    assert [row.advantage for row in answered.report.heldout] == ["dr_grpo", "sign"]
+    assert len(answered.report.heldout_influences) == 4
+    assert list(answered.heldout_notes()) == ["A note."]
 
 
 def test_what_the_kl_term_gives_groups_without_a_reward_gradient_is_said() -> None:
@@ -176,30 +157,41 @@ def test_what_the_kl_term_gives_groups_without_a_reward_gradient_is_said() -> No
     assert list(_kl_of_dead_groups(without)) == []
 
 
-def test_answers_are_in_the_order_of_the_questions() -> None:
-    echo = [
-        SimpleNamespace(measure=lambda prepared, gram, progress, name=name: (name, prepared, gram)) for name in "ab"
-    ]
-    several_of = SeveralQuestions(questions=(echo[0], None, echo[1]))
-    assert several_of.measure("step", "gram") == (("a", "step", "gram"), (), ("b", "step", "gram"))
-
-
-def test_what_a_model_does_not_answer_leaves_the_other_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_questions_are_answered_in_order_and_a_kind_without_an_answer_leaves_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(prepared: object, gram: object, progress: object) -> tuple[object, ...]:
         raise UsageError("Rows of tokens are measured by one process.")
 
-    questions = SeveralQuestions(questions=(SimpleNamespace(measure=refuse), None))
-    answer = questions.measure("step", "gram")
+    echo = SimpleNamespace(measure=lambda prepared, gram, progress: (prepared, gram))
+    answer = SeveralQuestions(questions=(SimpleNamespace(measure=refuse), None, echo)).measure("step", "gram")
     assert isinstance(answer[0], UsageError)
-    assert answer[1] == ()
+    assert answer[1:] == ((), ("step", "gram"))
     examined = []
-    step = MeasuredStep(step=1, groups=(), weights=None, gram=None, reason=None, answer=answer)
-    monkeypatch.setattr(module, "measure_steps", lambda *_, **__: iter([step]))
-    monkeypatch.setattr(module, "examine_step", lambda run, measured, asked, by_kind: examined.append(asked.rows))
+    steps = [
+        MeasuredStep(step=1, groups=(), weights=None, gram=None, reason=None, answer=answer),
+        MeasuredStep(step=2, groups=(), weights=None, gram=None, reason="no weights of 2"),
+    ]
+    monkeypatch.setattr(module, "measure_steps", lambda *_, **__: iter(steps))
+    monkeypatch.setattr(module, "examine_step", _examining(examined, module.examine_step))
     requests = [request(rows="token"), request(rows="rollout")]
-    by_kind = collect_kinds(two_steps(), [1], requests, EngineOptions(), no_progress, most=8)
-    assert by_kind["token"].skipped == {1: Reason("unusable", "Rows of tokens are measured by one process")}
+    by_kind = collect_kinds(two_steps(), [1, 2], requests, EngineOptions(), no_progress, most=8)
+    refused = Reason("unusable", "Rows of tokens are measured by one process")
+    assert by_kind["token"].skipped == {1: refused, 2: "no weights of 2"}
+    assert by_kind["rollout"].skipped == {2: "no weights of 2"}
     assert examined == ["rollout"]
+
+
+def _examining(examined: list[str], examine: Callable[..., None]) -> Callable[..., None]:
+    """Record the kinds of which a step has an answer; leave the others to the function itself."""
+
+    def record(run: object, measured: MeasuredStep, asked: RankRequest, by_kind: Collected) -> None:
+        if measured.reason is None:
+            examined.append(asked.rows)
+        else:
+            examine(run, measured, asked, by_kind)
+
+    return record
 
 
 def test_each_kind_asks_for_what_it_needs() -> None:
@@ -210,19 +202,8 @@ def test_each_kind_asks_for_what_it_needs() -> None:
     assert row_question(request(rows="logit"), 64) == SignalQuestion(signal="logit", most=64, seed=0)
     assert row_question(request(rows="token"), 64) == TokenQuestion(most=64, num_buckets=None, seed=0)
     assert row_question(request(rows="token"), 64, 256) == TokenQuestion(most=None, num_buckets=256, seed=0)
-
-
-def test_a_step_that_cannot_be_recomputed_is_skipped_by_every_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    def measured(run, steps, engine, progress, question):
-        assert [one is None for one in question.questions] == [True, False]
-        for step in steps:
-            yield MeasuredStep(step=step, groups=(), weights=None, gram=None, reason=f"no weights of {step}")
-
-    monkeypatch.setattr(module, "measure_steps", measured)
-    requests = [request(rows="rollout"), request(rows="token")]
-    by_kind = collect_kinds(two_steps(), (1, 2), requests, EngineOptions(), no_progress, most=64)
-    assert list(by_kind) == ["rollout", "token"]
-    assert all(one.skipped == {1: "no weights of 1", 2: "no weights of 2"} for one in by_kind.values())
+    weights = request(rows="weight")  # of which some are drawn where every kind is asked for
+    assert module._question(weights, 64) == WeightQuestion(request=weights, most=module.MOST_WEIGHTS)
 
 
 def test_kinds_of_tokens_are_kept_and_rows_alone_are_examined(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,9 +222,3 @@ def test_kinds_of_tokens_are_kept_and_rows_alone_are_examined(monkeypatch: pytes
     assert examined == [tuple(made.grams)] * 2
     assert [(one.step, one.kind) for one in by_kind["token"].energies] == [(1, kind) for kind in KINDS]
     assert by_kind["token"].weighed == {1: made.weighed}
-
-
-def test_of_weights_some_are_drawn_where_every_kind_is_asked_for() -> None:
-    assert module._question(request(rows="weight"), 64) == WeightQuestion(
-        request=request(rows="weight"), most=module.MOST_WEIGHTS
-    )

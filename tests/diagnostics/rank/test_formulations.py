@@ -90,6 +90,8 @@ def test_zero_sum_advantages_on_identical_rows_cancel_within_groups() -> None:
     update = by_name(measure_formulations(same, ["dr_grpo"]))["dr_grpo"]
     assert update.between_groups.value == pytest.approx(0.0, abs=1e-12)
     assert update.cancellation.value == pytest.approx(0.0, abs=1e-6)
+    zero = by_name(measure_formulations(make_rows([1.0] * 4, list("aabb"))[0], ["dr_grpo", "reinforce"]))
+    assert zero["reinforce"].cosines["dr_grpo"].undefined == "one of the two updates is zero"
 
 
 def test_cosines_of_groups_and_noise_are_those_of_the_rows() -> None:
@@ -109,20 +111,30 @@ def test_cosines_of_groups_and_noise_are_those_of_the_rows() -> None:
     assert updates["dr_grpo"].noise_within.value == pytest.approx(share)
     assert updates["batch_mean"].noise_within.undefined == "batch_mean is relative to more than a group"
     assert updates["pass_at_4"].noise_within.undefined == "half of a group has 2 rollouts, too few for pass_at_4"
+    (logged,) = measure_formulations(make_rows(REWARDS, GROUPS, advantages=[1.0, -1.0] * 8)[0], [LOGGED])
+    assert logged.noise_within.undefined == "logged advantages are relative to whole groups; name their formulation"
     ratio = updates["sign"].signal_to_noise
     assert ratio.low > 0 or "the signal may be zero" in updates["sign"].critical_batch_size.undefined
 
 
-def test_logged_advantages_cannot_be_made_of_halves() -> None:
-    rows, _ = make_rows(REWARDS, GROUPS, advantages=[1.0, -1.0] * 8)
-    (update,) = measure_formulations(rows, [LOGGED])
-    assert update.noise_within.undefined == ("logged advantages are relative to whole groups; name their formulation")
+@pytest.mark.parametrize(
+    ("rewards", "groups", "names", "reason"),
+    [
+        ([0.0, 0.5, 1.0, 0.0], "aabb", ["dr_grpo", "sign"], "there are others"),
+        ([0.0, 1.0, 1.0], "abc", ["reinforce"], "one rollout"),
+    ],
+)
+def test_rewards_without_pass_at_k_say_why(rewards: list[float], groups: str, names: list[str], reason: str) -> None:
+    (update,) = measure_formulations(make_rows(rewards, list(groups))[0], names)
+    assert update.advantage == names[0]
+    assert reason in str(update.alignment["pass@1"].undefined)
 
 
-def test_a_zero_update_has_no_cosine() -> None:
-    rows, _ = make_rows([1.0] * 4, ["a", "a", "b", "b"])
-    updates = by_name(measure_formulations(rows, ["dr_grpo", "reinforce"]))
-    assert updates["reinforce"].cosines["dr_grpo"].undefined == "one of the two updates is zero"
+@pytest.mark.parametrize(("rewards", "name"), [([0.5, 1.0, 0.0, 1.0], "dr_grpo"), ([0.0, 1.0, 0.0, 1.0], "spo")])
+def test_other_rewards_and_formulations_have_neither_kinds_nor_interference(rewards: list[float], name: str) -> None:
+    rows, _ = make_rows(rewards, ["a", "a", "b", "b"])
+    assert measure_kinds(rows, [name]) == []
+    assert measure_interference(rows, [name]) == ([], [])
 
 
 def test_leave_one_out_climbs_pass_at_1_exactly() -> None:
@@ -134,26 +146,6 @@ def test_leave_one_out_climbs_pass_at_1_exactly() -> None:
     assert updates[0].alignment["pass@1"].value == pytest.approx(1.0)
     assert updates[0].signal_to_noise.value > 1
     assert set(updates[0].alignment) == {"pass@1", "pass@4"}
-
-
-def test_graded_rewards_have_no_pass_at_k() -> None:
-    rows, _ = make_rows([0.0, 0.5, 1.0, 0.0], ["a", "a", "b", "b"])
-    (update,) = measure_formulations(rows, ["dr_grpo", "sign"])
-    assert update.advantage == "dr_grpo"
-    assert "there are others" in str(update.alignment["pass@1"].undefined)
-
-
-def test_single_rollouts_have_no_baseline() -> None:
-    rows, _ = make_rows([0.0, 1.0, 1.0], ["a", "b", "c"])
-    (update,) = measure_formulations(rows, ["reinforce"])
-    assert "one rollout" in str(update.alignment["pass@1"].undefined)
-    assert baseline_groups(rows) == []
-    assert measure_baselines([]) == ()
-
-
-def test_token_advantages_have_no_single_weight() -> None:
-    rows, _ = make_rows(REWARDS, GROUPS)
-    assert measure_formulations(rows, [LOGGED]) == []
 
 
 def test_token_advantages_have_a_size_and_noise_of_their_own() -> None:
@@ -170,6 +162,7 @@ def test_token_advantages_have_a_size_and_noise_of_their_own() -> None:
     assert list(updates.alignment) == list(other.alignment)
     (alone,) = measure_formulations(replace(weighed, advantages=None), [LOGGED])
     assert alone.update_norm == updates.update_norm
+    assert measure_formulations(make_rows(REWARDS, GROUPS)[0], [LOGGED]) == []
 
 
 def test_shares_add_up_to_one_by_rollout_and_by_group() -> None:
@@ -189,10 +182,6 @@ def test_a_step_without_gradient_has_no_shares() -> None:
     assert share.projection_share.undefined == "the step has no gradient"
     assert share.rollouts == ()
     assert measure_shares(make_rows([1.0], ["a"])[0]) == []
-
-
-def test_groups_are_numbered_in_the_order_of_the_log() -> None:
-    assert group_index(make_rows([0, 1, 0, 1], ["b", "a", "b", "a"])[0]).tolist() == [0, 1, 0, 1]
 
 
 def test_baseline_noise_is_the_ratio_of_second_moments() -> None:
@@ -229,17 +218,11 @@ def test_confident_passes_pull_the_optimal_baseline_down() -> None:
     assert overall.relative_noise["zero"].value < 0.2
 
 
-def test_dead_groups_have_no_noise_to_compare() -> None:
-    overall, *_ = measure_baselines(baseline_groups(make_rows([1.0, 1.0], ["a", "a"])[0]))
-    assert "nothing to compare with" in str(overall.relative_noise["zero"].undefined)
-    assert "no group has rewards that differ" in str(overall.optimal_baseline.undefined)
-
-
 KINDS_REWARDS = [0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0]
 KIND_OF_GROUP = ["mixed", "all_fail", "all_pass", "mixed"]
 
 
-@pytest.mark.parametrize("name", ["grpo", "sign", "reinforce", "ngrpo", "pass_at_2", "batch_mean", "opo"])
+@pytest.mark.parametrize("name", ["grpo", "sign", "pass_at_2", "batch_mean", "opo"])
 def test_parts_are_sums_of_fresh_rows(name: str) -> None:
     rows, scores = make_rows(KINDS_REWARDS, GROUPS)
     rows = replace(rows, lengths=np.ones(16))
@@ -284,15 +267,9 @@ def test_the_all_fail_part_of_sign_climbs_pass_at_g() -> None:
     assert cosine.high == pytest.approx(1.0, abs=0.1)
 
 
-def test_other_rewards_have_no_kinds() -> None:
-    rows, _ = make_rows([0.5, 1.0, 0.0, 1.0], ["a", "a", "b", "b"])
-    assert measure_kinds(rows, ["dr_grpo"]) == []
-    binary, _ = make_rows([0.0, 1.0, 0.0, 1.0], ["a", "a", "b", "b"])
-    assert measure_kinds(binary, ["spo"]) == []
-
-
 def test_each_rollout_is_of_the_kind_of_its_group() -> None:
-    rows, _ = make_rows([0.0, 1.0, 0.0, 1.0, 0.0, 1.0], ["a", "b", "a", "b", "c", "c"])
+    rows, _ = make_rows([0.0, 1.0, 0.0, 1.0, 0.0, 1.0], ["b", "a", "b", "a", "c", "c"])
+    assert group_index(rows).tolist() == [0, 1, 0, 1, 2, 2]  # in the order of the log
     masks = {kind: mask.tolist() for kind, mask in kinds_of(rows).items()}
     assert masks == {
         "all_fail": [True, False, True, False, False, False],
@@ -319,13 +296,6 @@ def test_a_formulation_that_moves_dead_groups_has_their_influence_too() -> None:
     assert [row.group_id for row in of_live] == ["g0", "g3"]
 
 
-def test_other_rewards_and_formulations_have_none() -> None:
-    rows, _ = make_rows([0.5, 1.0, 0.0, 1.0], ["a", "a", "b", "b"])
-    assert measure_interference(rows, ["dr_grpo"]) == ([], [])
-    binary, _ = make_rows([0.0, 1.0, 0.0, 1.0], ["a", "a", "b", "b"])
-    assert measure_interference(binary, ["spo"]) == ([], [])
-
-
 def rows_of_baselines(rewards, squared_norms, groups):
     rows, _ = make_rows(list(rewards), list(groups))
     return replace(rows, gram=np.diag(squared_norms))
@@ -345,24 +315,17 @@ def test_second_moments_of_one_pair_by_hand() -> None:
     assert alone.relative_noise["optimal"].value == pytest.approx(0.1875)
     assert alone.relative_noise["zero"].low is None  # a single group has no interval
     assert alone.reward_norm_correlation.value == pytest.approx(1.0)
-
-
-def test_groups_add_up_before_they_are_divided() -> None:
-    groups = baseline_groups(rows_of_baselines([1.0, 0.0, 1.0, 0.0], [3.0, 1.0, 2.0, 2.0], "aabb"))
-    overall = measure_baselines(groups)[0]
+    both = baseline_groups(rows_of_baselines([1.0, 0.0, 1.0, 0.0], [3.0, 1.0, 2.0, 2.0], "aabb"))
+    overall = measure_baselines(both)[0]  # groups add up before they are divided
     assert overall.relative_noise["zero"].value == pytest.approx((1.5 + 1.0) / (2.0 + 2.0))
     assert overall.optimal_baseline.value == pytest.approx((0.75 + 0.5) / 2)
     assert (overall.num_groups, overall.pass_rate) == (2, 0.5)
 
 
-def test_groups_without_rewards_or_of_one_rollout_take_no_part() -> None:
+def test_groups_without_a_noise_to_compare_say_why() -> None:
     assert baseline_groups(rows_of_baselines([1.0, float("nan"), 1.0], [1.0, 1.0, 1.0], "aab")) == []
     assert measure_baselines([]) == ()
-
-
-def test_a_group_of_equal_rewards_has_no_noise_to_compare_with() -> None:
-    groups = baseline_groups(rows_of_baselines([1.0, 1.0], [3.0, 1.0], "aa"))
-    overall, step = measure_baselines(groups)  # and none for a group whose rewards are equal
+    overall, step = measure_baselines(baseline_groups(rows_of_baselines([1.0, 1.0], [3.0, 1.0], "aa")))
     assert overall.relative_noise["zero"].undefined == (
         "leave_one_out has no gradient here, so there is nothing to compare with"
     )

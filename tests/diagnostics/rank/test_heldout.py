@@ -67,6 +67,18 @@ def test_each_correct_answer_is_there_once_with_its_share(kind: str, tmp_path: P
     assert answers.notes == (read,)
 
 
+def test_steps_conversations_and_samples_without_text_are_told_apart(tmp_path: Path) -> None:
+    rows = [row | {"step": step} for step in (1, 2) for row in ROWS]
+    answers = read_heldout(write(tmp_path / "log.jsonl", rows))
+    assert {prompt: sum(own.values()) for prompt, own in answers_of(answers).items()} == {"1+1": 1.0, "2+2": 1.0}
+    assert "10 correct samples" in answers.notes[0]
+    asked = [[{"role": "user", "content": text}] for text in ("a", "b")]
+    rows = [sample("same", "2", 1.0) | {"prompt": prompt} for prompt in asked]
+    assert len(read_heldout(write(tmp_path / "chat.jsonl", rows)).prompts) == 2
+    answers = read_heldout(write(tmp_path / "textless.jsonl", [*ROWS, sample("2+2", "", 1.0)]))
+    assert answers.notes[1] == "1 correct samples without text, or of several sequences, left out."
+
+
 @pytest.mark.parametrize("folder", ["", "heldout"])
 def test_a_run_stands_for_its_samples_before_and_after(folder: str, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
@@ -76,19 +88,6 @@ def test_a_run_stands_for_its_samples_before_and_after(folder: str, tmp_path: Pa
     assert answers_of(answers) == {"1+1": {"2": 0.5, "II": 0.5}, "2+2": {"4": 1.0}}
     before = read_heldout(heldout_path(run, "before"))
     assert answers_of(before) == {"1+1": {"2": 1.0}}
-
-
-def test_a_log_of_several_steps_is_one_set_of_answers(tmp_path: Path) -> None:
-    rows = [row | {"step": step} for step in (1, 2) for row in ROWS]
-    answers = read_heldout(write(tmp_path / "log.jsonl", rows))
-    assert {prompt: sum(own.values()) for prompt, own in answers_of(answers).items()} == {"1+1": 1.0, "2+2": 1.0}
-    assert "10 correct samples" in answers.notes[0]
-
-
-def test_conversations_and_ids_tell_prompts_apart(tmp_path: Path) -> None:
-    asked = [[{"role": "user", "content": text}] for text in ("a", "b")]
-    rows = [sample("same", "2", 1.0) | {"prompt": prompt} for prompt in asked]
-    assert len(read_heldout(write(tmp_path / "chat.jsonl", rows)).prompts) == 2
 
 
 def test_of_many_answers_some_are_drawn_from_every_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,11 +104,6 @@ def test_of_many_answers_some_are_drawn_from_every_prompt(tmp_path: Path, monkey
     assert once.notes[-1] == "6 distinct answers of 4 prompts were drawn at random (seed 1)."
     monkeypatch.setattr(module, "MOST_ANSWERS", 3)
     assert len(read_heldout(path).prompts) == 3
-
-
-def test_samples_without_text_are_counted(tmp_path: Path) -> None:
-    answers = read_heldout(write(tmp_path / "some.jsonl", [*ROWS, sample("2+2", "", 1.0)]))
-    assert answers.notes[1] == "1 correct samples without text, or of several sequences, left out."
 
 
 @pytest.mark.parametrize(
@@ -130,6 +124,8 @@ def test_what_holds_no_answer_is_refused(rows: list[dict[str, Any]], message: st
 
 
 def test_samples_without_any_verdict_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match=r"nowhere\.jsonl"):
+        read_heldout(tmp_path / "nowhere.jsonl")
     monkeypatch.setattr(module, "read_run", lambda *_, **__: run_of(group_of([None, None])))
     with pytest.raises(InputError, match="no sample with a reward"):
         read_heldout(tmp_path)
@@ -146,11 +142,6 @@ def test_a_threshold_says_from_which_reward_on_a_sample_is_correct(tmp_path: Pat
     path = write(heldout_path(run, "after"), rows)
     assert answers_of(read_heldout(path)) == {"b": {"z": 1.0}}
     assert answers_of(read_heldout(path, threshold=1.0)) == {"a": {"x": 1.0}, "b": {"z": 1.0}}
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"nowhere\.jsonl"):
-        read_heldout(tmp_path / "nowhere.jsonl")
 
 
 def question(engine: str = "auto", *, groups: object = None) -> HeldoutQuestion:
@@ -215,6 +206,10 @@ def test_every_formulation_is_held_against_the_same_products() -> None:
     assert [(row.group_id, row.pass_rate) for row in prompts] == [
         *(("g0", 0.5), ("g1", 0.0), ("g2", 1.0), ("g3", 0.25), ("g4", 0.75))
     ]
+    lacking = replace(rows, rewards=np.array([np.nan, *REWARDS[1:]]))
+    _, without = measure_heldout(lacking, gram_of(scores, heldout, scales), [LOGGED])
+    assert [row.pass_rate for row in without] == [None, 0.0, 1.0, 0.25, 0.75]
+    assert measure_heldout(rows, gram_of(scores, heldout, scales), ["spo"]) == ([], [])
     _, of_live = measure_heldout(rows, gram_of(scores, heldout, scales), ["dr_grpo"])
     unit = np.mean([np.linalg.norm(one) for one in pulls.values()]) * np.mean(np.linalg.norm(heldout, axis=1))
     assert [row.influence.value for row in of_live] == pytest.approx(
@@ -233,16 +228,3 @@ def test_a_transfer_needs_the_steps_own_answers() -> None:
     ((other,), prompts) = measure_heldout(graded, gram_of(scores, heldout, np.ones(20)), ["dr_grpo"])
     assert "rewards other than 0 and 1" in other.transfer.undefined
     assert (other.cosine.is_defined, prompts[0].pass_rate) == (True, 0.25)
-
-
-def test_a_missing_reward_leaves_its_group_without_a_pass_rate() -> None:
-    rows, scores = make_rows(REWARDS, GROUPS, advantages=[2 * reward - 1 for reward in REWARDS])
-    lacking = replace(rows, rewards=np.array([np.nan, *REWARDS[1:]]))
-    heldout = np.random.default_rng(5).normal(size=(4, scores.shape[1]))
-    _, prompts = measure_heldout(lacking, gram_of(scores, heldout, np.ones(20)), [LOGGED])
-    assert [row.pass_rate for row in prompts] == [None, 0.0, 1.0, 0.25, 0.75]
-
-
-def test_without_a_formulation_there_is_nothing() -> None:
-    rows, scores = make_rows(REWARDS, GROUPS)
-    assert measure_heldout(rows, gram_of(scores, scores[:4], None), ["spo"]) == ([], [])

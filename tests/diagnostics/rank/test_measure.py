@@ -1,6 +1,5 @@
 """Ranks of a real run: the step's Gram adds up to the logged norm, and every question comes from it."""
 
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,7 @@ from safetensors.numpy import load_file
 
 from gradscope.diagnostics.rank.measure import measure_rank
 from gradscope.diagnostics.rank.options import RankOptions
-from gradscope.errors import InputError, UsageError
+from gradscope.errors import InputError
 from gradscope.results.rank import GradientSpectrum, RankReport
 from gradscope.rollouts.read_options import ReadOptions
 
@@ -53,32 +52,8 @@ def test_every_group_size_and_formulation_is_there(report: RankReport) -> None:
     assert len(pick(report, 1, "dr_grpo", 4)) == 1 + 16
     assert len(pick(report, 1, "rloo", 2)) == 1 + 32
     assert {point.advantage for point in report.curve} >= {"logged", "grpo", "dr_grpo", "rloo", "sign", "reinforce"}
-
-
-def test_the_logged_advantage_is_grpo_here(report: RankReport) -> None:
     for logged, grpo in zip(pick(report, 16, "logged", 8), pick(report, 16, "grpo", 8), strict=True):
         np.testing.assert_allclose(logged.singular_values, grpo.singular_values, rtol=1e-4, atol=1e-6)
-
-
-def test_every_spectrum_obeys_the_ladder(report: RankReport) -> None:
-    for s in report.spectra:
-        ladder = [
-            s.ranks.stable_rank.value,
-            s.ranks.participation_ratio.value,
-            s.ranks.spectral_entropy_rank.value,
-            s.ranks.effective_rank.value,
-        ]
-        if None in ladder:
-            assert s.ranks.effective_rank.undefined
-            continue
-        values = [1.0, *ladder, float(min(s.label.shape))]
-        assert all(low <= high * (1 + 1e-9) for low, high in pairwise(values)), s
-
-
-def test_two_zero_sum_rows_of_a_binary_group_have_rank_at_most_two(report: RankReport) -> None:
-    for point in report.curve:
-        if point.group_size == 2 and point.effective_rank.value is not None:
-            assert 1 <= point.effective_rank.value <= 2
 
 
 def test_gram_files_hold_what_the_spectra_came_from(report: RankReport, output: Path) -> None:
@@ -99,7 +74,6 @@ def test_weight_rows_are_one_matrix_each(shared_data: Path) -> None:
     # all matrices together carry no more than the whole gradient
     energy = sum(sum(v * v for v in s.singular_values) for s in weights.spectra)
     norm = weights.steps[0].grad_norm.value
-    assert norm is not None
     assert sum(one.energy_share.value for one in weights.modules) == pytest.approx(1.0)
     assert sum(one.norm.value**2 for one in weights.modules) == pytest.approx(norm**2, rel=1e-5)
     assert {one.optimizer: len(one.cosines) for one in weights.optimizers} == {"sgd": 2, "adam": 2, "muon": 2}
@@ -115,17 +89,12 @@ def test_a_step_is_taken_apart_by_its_tokens(shared_data: Path) -> None:
     assert entropy.entropy.value == pytest.approx(entropy.logged, rel=1e-2)  # TRL averages micro-batches
 
 
-def test_group_rows_add_up_to_the_same_gradient(shared_data: Path) -> None:
-    groups = rank_full(shared_data, steps=[16], rows="group", advantages=["logged"])
-    (spectrum,) = groups.spectra
-    assert spectrum.label.shape == (8, groups.engine["num_parameters"])
-    assert spectrum.label.rows == "group"
-
-
 def test_steps_without_weights_are_left_out_and_named(shared_data: Path) -> None:
     partial = rank_full(shared_data, steps=[1, 2], advantages=["logged"])
     assert list(partial.skipped) == [2]
     assert "not on disk" in partial.skipped[2]
+    with pytest.raises(InputError, match=r"No step of .* could be computed: step 2: the weights after 1 update"):
+        rank_full(shared_data, steps=[2])
 
 
 def test_a_formulation_that_refuses_the_rewards_is_named(shared_data: Path) -> None:
@@ -138,21 +107,6 @@ def test_a_formulation_that_refuses_the_rewards_is_named(shared_data: Path) -> N
     )
     assert list(lora.refused) == ["sign"]
     assert {s.label.advantage for s in lora.spectra} == {"logged"}
-
-
-def test_nothing_to_compute_is_an_error(shared_data: Path) -> None:
-    with pytest.raises(InputError, match=r"No step of .* could be computed: step 2: the weights after 1 update"):
-        rank_full(shared_data, steps=[2])
-
-
-def test_a_group_size_beyond_the_log_is_refused(shared_data: Path) -> None:
-    with pytest.raises(UsageError, match="Groups of 16 cannot be taken from this log: its largest group has 8"):
-        rank_full(shared_data, options=RankOptions(group_sizes=[16]))
-
-
-def test_an_unknown_advantage_is_refused(shared_data: Path) -> None:
-    with pytest.raises(UsageError, match="dr_grop"):
-        rank_full(shared_data, advantages=["dr_grop"])
 
 
 def test_formulations_from_the_gram_equal_those_of_the_logged_rows(report: RankReport) -> None:

@@ -58,11 +58,8 @@ def test_a_group_of_four_splits_into_disjoint_pairs() -> None:
     parts = sub_groups(rows, 2)
     assert [(part.group_id, part.samples) for part in parts] == [("a", (0, 1)), ("a", (2, 3)), ("b", (0, 1))]
     assert [part.index.tolist() for part in parts] == [[0, 1], [2, 3], [4, 5]]
-
-
-def test_interleaved_groups_are_kept_apart() -> None:
-    rows, _ = make_rows([0, 1, 0, 1], ["a", "b", "a", "b"])
-    assert [part.index.tolist() for part in sub_groups(rows, None)] == [[0, 2], [1, 3]]
+    interleaved, _ = make_rows([0, 1, 0, 1], ["a", "b", "a", "b"])
+    assert [part.index.tolist() for part in sub_groups(interleaved, None)] == [[0, 2], [1, 3]]
 
 
 def test_lengths_weigh_the_baseline_of_opo() -> None:
@@ -112,13 +109,9 @@ def rank_of(groups: list[RolloutGroup], advantage: str = "logged") -> float | No
     return point.effective_rank.value
 
 
-def test_one_advantage_a_rollout_has_rank_one_where_lengths_are_equal() -> None:
-    rollouts = [{"completion_ids": (1, 2, 3), "advantage": a} for a in (1.0, -1.0, 0.5)]
-    assert rank_of(group_of(*rollouts)) == pytest.approx(1.0)
-    assert rank_of(group_of(*rollouts), "sign") == pytest.approx(1.0)
-
-
-def test_other_lengths_and_masks_raise_it() -> None:
+def test_advantages_have_rank_one_where_lengths_are_equal_and_more_where_they_are_not() -> None:
+    equal = group_of(*({"completion_ids": (1, 2, 3), "advantage": a} for a in (1.0, -1.0, 0.5)))
+    assert rank_of(equal) == rank_of(equal, "sign") == pytest.approx(1.0)
     ragged = group_of({"completion_ids": (1, 2, 3), "advantage": 1.0}, {"completion_ids": (1,), "advantage": -1.0})
     values = np.linalg.svd([[1.0, 1.0, 1.0], [-1.0, 0.0, 0.0]], compute_uv=False)
     share = values / values.sum()
@@ -130,36 +123,25 @@ def test_other_lengths_and_masks_raise_it() -> None:
     assert rank_of(masked) == pytest.approx(2.0)
 
 
+def test_what_has_no_matrix_of_advantages_says_why() -> None:
+    rows = advantage_rows(1, group_of({"completion_ids": (1, 2)}, {"logprobs": (-0.1, -0.2)}))
+    assert rows.policy_gram is rows.advantages is None
+    with pytest.raises(InputError, match="optimal_baseline depends on the norms of gradients"):
+        step_spectra(rows, "optimal_baseline", None, by_group=False)
+    with pytest.raises(InputError, match="Rollout 1 of group g has no token ids"):
+        advantage_rows(1, group_of({"completion_ids": (1,), "advantage": 1.0}, {"advantage": 1.0}))
+    before = Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(True,))
+    with pytest.raises(InputError, match="Rollout 0 of group g is several sequences") as raised:
+        advantage_rows(1, group_of({"completion_ids": (1,), "advantage": 1.0, "earlier": (before,)}))
+    assert raised.value.cause == "several_sequences"
+
+
 def test_advantages_of_tokens_have_their_own_rank() -> None:
     groups = group_of({"token_advantages": (1.0, 0.0)}, {"token_advantages": (0.0, 1.0)})
     rows = advantage_rows(1, groups)
     assert rows.advantages is None
     assert rank_of(groups) == pytest.approx(2.0)
     assert rank_of(groups, "sign") == pytest.approx(1.0)  # one advantage a rollout again
-
-
-def test_without_logged_advantages_only_formulations_remain() -> None:
-    rows = advantage_rows(1, group_of({"completion_ids": (1, 2)}, {"logprobs": (-0.1, -0.2)}))
-    assert rows.policy_gram is None
-    assert rows.advantages is None
-
-
-def test_a_formulation_of_gradients_has_no_such_matrix() -> None:
-    rows = advantage_rows(1, group_of({"completion_ids": (1, 2)}, {"completion_ids": (1,)}))
-    with pytest.raises(InputError, match="optimal_baseline depends on the norms of gradients"):
-        step_spectra(rows, "optimal_baseline", None, by_group=False)
-
-
-def test_a_rollout_of_unknown_length_is_named() -> None:
-    with pytest.raises(InputError, match="Rollout 1 of group g has no token ids"):
-        advantage_rows(1, group_of({"completion_ids": (1,), "advantage": 1.0}, {"advantage": 1.0}))
-
-
-def test_a_rollout_of_several_sequences_is_no_row() -> None:
-    before = Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(True,))
-    with pytest.raises(InputError, match="Rollout 0 of group g is several sequences") as raised:
-        advantage_rows(1, group_of({"completion_ids": (1,), "advantage": 1.0, "earlier": (before,)}))
-    assert raised.value.cause == "several_sequences"
 
 
 def test_everything_that_is_known_is_written(tmp_path: Path) -> None:
@@ -171,11 +153,8 @@ def test_everything_that_is_known_is_written(tmp_path: Path) -> None:
     assert arrays["rewards"].tolist() == [0.0, 1.0, 1.0]
     assert arrays["advantages"].tolist() == [-1.0, 2.0, 0.5]
     assert arrays["group_index"].tolist() == [1, 0, 1]  # groups by name
-
-
-def test_what_was_not_logged_is_left_out(tmp_path: Path) -> None:
-    rows, _ = make_rows([0.0, 1.0], ["a", "a"])
-    name = write_gram(tmp_path, replace(rows, step=12))
+    unlogged, _ = make_rows([0.0, 1.0], ["a", "a"])
+    name = write_gram(tmp_path, replace(unlogged, step=12))
     assert set(load_file(tmp_path / name)) == {"score_gram", "rewards", "group_index"}
 
 

@@ -38,6 +38,12 @@ def test_proportional_advantages_are_combined_once() -> None:
     (first, _) = combined("grpo", "dr_grpo", "rloo")
     assert {part.own for part in first.parts} == {first.parts[0].own}
     assert first.combinations.has_null[first.parts[0].own]
+    (halves, _) = combined("sign", size=2)
+    for part, rest in zip(halves.parts, ([2, 3], [0, 1]), strict=True):  # zero at the other rollouts
+        assert not halves.combinations.factors[part.own][rest].any()
+    (_, dead) = combined("dr_grpo")
+    assert [part.own for part in dead.parts] == [None]
+    assert dead.combinations.factors.shape == (0, 2)
 
 
 def test_nulls_are_the_scores_the_signs_and_dealt_advantages() -> None:
@@ -46,18 +52,6 @@ def test_nulls_are_the_scores_the_signs_and_dealt_advantages() -> None:
     np.testing.assert_allclose(np.abs(factors[part.nulls["signs"][0]]), 0.5)
     for draw in part.nulls["shuffled"]:
         np.testing.assert_allclose(np.sort(np.abs(factors[draw])), np.sort(np.abs(factors[part.own])))
-
-
-def test_a_dead_part_has_no_combination() -> None:
-    (_, second) = combined("dr_grpo")
-    assert [part.own for part in second.parts] == [None]
-    assert second.combinations.factors.shape == (0, 2)
-
-
-def test_a_part_is_zero_at_the_other_rollouts() -> None:
-    (first, _) = combined("sign", size=2)
-    for part, rest in zip(first.parts, ([2, 3], [0, 1]), strict=True):
-        assert not first.combinations.factors[part.own][rest].any()
 
 
 def test_advantages_of_tokens_are_a_channel_of_their_own() -> None:
@@ -162,21 +156,15 @@ def test_weights_are_averaged_within_a_group_and_groups_after_that() -> None:
     assert query.nulls["shuffled"].effective_rank.value == pytest.approx(min((5.5 + 5.0) / 2, 6.0))
 
 
-def test_a_weight_without_a_gradient_does_not_count() -> None:
-    ranks = [ranks_of("a", "q", np.nan, np.nan), ranks_of("a", "k", 4.0, 4.0)]
-    over_all, query, _ = weight_curve(7, [group_of("a", part(0))], ranks)
-    assert over_all.effective_rank.value == pytest.approx(4.0)
-    assert query.effective_rank.undefined
-
-
 def test_parts_weigh_alike_or_groups_do() -> None:
     groups = [group_of("a", part(0), part(0)), group_of("b", part(1))]
     ranks = [ranks_of("a", "q", 2.0, 2.0), ranks_of("b", "q", 5.0, 5.0)]
     assert weight_curve(7, groups, ranks)[1].effective_rank.value == pytest.approx(3.0)
     assert weight_curve(7, groups, ranks, by_group=True)[1].effective_rank.value == pytest.approx(3.5)
-
-
-def test_a_step_of_dead_groups_has_one_point_without_a_rank() -> None:
+    ranks = [ranks_of("a", "q", np.nan, np.nan), ranks_of("a", "k", 4.0, 4.0)]
+    over_all, query, _ = weight_curve(7, [group_of("a", part(0))], ranks)  # a weight without a gradient
+    assert over_all.effective_rank.value == pytest.approx(4.0)
+    assert query.effective_rank.undefined
     (point,) = weight_curve(7, [group_of("a", part(None))], [])
     assert point.effective_rank.undefined
     assert (point.num_groups, point.num_dead) == (1, 1)

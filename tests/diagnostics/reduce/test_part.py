@@ -18,11 +18,13 @@ from gradscope.errors import InputError
 from gradscope.render.files import document_of
 from gradscope.results.envelope import render_json
 from gradscope.rollouts.readers.detect import read_run
+from tests.conftest import REPOSITORY
 
 QUESTIONS: dict[str, Callable[[Path], Any]] = {
     "degeneracy": lambda path: measure_degeneracy(path, group_sizes=(2, 8), target_degeneracy=0.2),
     "check": lambda path: check_run(path, requirements=["frac_reward_zero_std@last1 <= 0.1", "jensen_gap >= 0"]),
 }
+LOGS = REPOSITORY / "fixtures" / "logs"
 OF_TEXTS = {"length", "loss-scale"}  # sections of a page that look at completions or their tokens
 
 
@@ -93,37 +95,29 @@ def test_a_page_of_parts_lacks_what_is_read_of_texts_and_no_more(log: Path, part
             expected = str(of_log).replace(str(log.parent), "").replace("Rollout 0 of group 2:g0", "Rollout 0")
             assert str(of_parts).replace(str(parts.parent), "") == expected, of_log.name
     (length,) = (section for section in merged.sections if section.name == "length")
-    assert length.missing is not None
     assert length.missing.endswith("Name the log itself.")
     assert merged.strip == report.strip
     assert (merged.rollouts, len(report.rollouts) > 0) == ((), True)
 
 
 def test_advantages_of_the_log_are_replayed_from_parts(tmp_path: Path) -> None:
-    fixture = Path(__file__).resolve().parents[3] / "fixtures/logs/trl"
+    fixture = LOGS / "trl"
     reduce_run(fixture, tmp_path / "trl")
     report, wanted = report_run(tmp_path / "trl"), report_run(fixture)
     (of_parts,), (of_log,) = ([one for one in run.sections if one.name == "replay"] for run in (report, wanted))
     assert of_parts.tables == of_log.tables
 
 
-def test_evaluations_are_never_pooled(tmp_path: Path) -> None:
-    fixture = Path(__file__).resolve().parents[3] / "fixtures/logs/skyrl_eval"
-    with pytest.raises(InputError, match="holds 2 evaluations, which are never pooled"):
-        reduce_run(fixture, tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_evaluation_that_did_not_end_is_not_reduced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fixture = Path(__file__).resolve().parents[3] / "fixtures/logs/inspect_ai"
-    run = read_run(fixture, rewards_only=True)
+def test_evaluations_and_metrics_alone_are_not_reduced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for log, message in (
+        ("skyrl_eval", "holds 2 evaluations, which are never pooled"),
+        ("metrics", "holds metrics and no rollouts"),
+    ):
+        with pytest.raises(InputError, match=message):
+            reduce_run(LOGS / log, tmp_path)
+    run = read_run(LOGS / "inspect_ai", rewards_only=True)
     cancelled = replace(run, source=replace(run.source, unfinished="was cancelled: 12 of 32 samples"))
     monkeypatch.setattr(part, "read_run", lambda *_, **__: cancelled)
     with pytest.raises(InputError, match="was cancelled: 12 of 32 samples"):
-        reduce_run(fixture, tmp_path)
-
-
-def test_metrics_alone_are_not_reduced(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds metrics and no rollouts"):
-        reduce_run(Path(__file__).resolve().parents[3] / "fixtures/logs/metrics", tmp_path)
+        reduce_run(LOGS / "inspect_ai", tmp_path)
     assert list(tmp_path.iterdir()) == []

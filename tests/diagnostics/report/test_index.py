@@ -32,7 +32,7 @@ RISING = [[0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0]]
 FLAT = [[1, 1, 1, 1]] * 4
 
 
-def test_each_run_has_its_numbers_and_curves(tmp_path: Path) -> None:
+def test_each_run_has_its_numbers_curves_and_findings(tmp_path: Path) -> None:
     runs = [write_run(tmp_path, "rising", RISING), write_run(tmp_path, "flat", FLAT)]
     index = report_index(tmp_path, runs)
     rising, flat = index.runs
@@ -46,10 +46,6 @@ def test_each_run_has_its_numbers_and_curves(tmp_path: Path) -> None:
     assert flat.frac_reward_zero_std.value == 1.0
     assert index.source.num_rows == 32
     assert index.source.recognized == "2 runs"
-
-
-def test_most_and_fewest_dead_groups_are_named(tmp_path: Path) -> None:
-    runs = [write_run(tmp_path, "rising", RISING), write_run(tmp_path, "flat", FLAT)]
     *_, rise, share = report_index(tmp_path, runs).findings
     assert rise.startswith("The reward rises beyond chance in 1 of 2 runs and falls in 0,")
     assert share.startswith("Groups without a gradient: most in flat/log.jsonl (100.0 % [")
@@ -140,18 +136,6 @@ def test_a_run_that_earns_more_is_told_to_and_an_equal_one_is_not() -> None:
     assert same.severity == "fine"
 
 
-@pytest.mark.slow
-def test_an_interval_holds_the_true_difference() -> None:
-    """Twenty pairs of runs at rates .3 and .6: at most a few of the intervals miss 0.3."""
-    held = 0
-    for seed in range(20):
-        section, _, _ = sections_of(run_with(0.3, seed=2 * seed), run_with(0.6, seed=2 * seed + 1))
-        _, _, text = rows_of(section)["mean reward"]
-        low, high = (float(end) for end in text.split("[")[1].rstrip("]").split(", "))
-        held += low <= 0.3 <= high
-    assert held >= 17
-
-
 def test_runs_are_compared_where_both_have_steps() -> None:
     section, courses, _ = sections_of(run_with(0.5, steps=5), run_with(0.5, steps=12))
     assert any("over the 5 steps that all runs have, 1 to 5" in finding for finding in section.findings)
@@ -169,23 +153,20 @@ def test_groups_of_other_sizes_and_shared_prompts_are_said() -> None:
     section, *_ = sections_of(run_with(0.5, size=4), run_with(0.5, size=8))
     assert any("Groups differ in size (4; 8)" in finding for finding in section.findings)
     assert section.findings[-1] == "96 of 96 prompts are in all of them."
-
-
-def test_dead_groups_differ_in_points() -> None:
-    section, *_ = sections_of(run_with(0.5), run_with(0.99))
     assert rows_of(section)["groups without a gradient"][2].endswith("points")
 
 
-def test_three_runs_have_a_column_for_the_name_and_a_line_each() -> None:
+def test_three_runs_have_a_line_each_but_where_they_do_not_differ() -> None:
     section, courses, _ = sections_of(run_with(0.2), run_with(0.5), run_with(0.8))
     assert [row[1] for row in section.tables[0].rows[:2]] == ["B", "C"]
     assert [finding[0] for finding in section.findings[:2]] == ["B", "C"]
     assert [series.name for series in courses.charts[0].series] == ["A", "B", "C"]
+    section, *_ = sections_of(run_with(0.2), run_with(0.2, seed=3), run_with(0.9, seed=4), run_with(0.2, seed=5))
+    assert section.findings[0].startswith("C beside A: mean reward +0.")
+    assert section.findings[1] == "B, D beside A: none of 6 differences is beyond chance."
 
 
-@pytest.mark.parametrize(
-    ("number", "batches"), [(4, ["ABCD"]), (5, ["ABCD", "AE"]), (6, ["ABCD", "AEF"]), (7, ["ABCD", "AEFG"])]
-)
+@pytest.mark.parametrize(("number", "batches"), [(4, ["ABCD"]), (7, ["ABCD", "AEFG"])])
 def test_more_runs_than_a_chart_can_hold_have_several_with_the_first_in_each(number: int, batches: list[str]) -> None:
     runs = [run_with(0.5, seed=seed, norm=float(seed)) for seed in range(number)]
     _, courses, _ = sections_of(*runs)
@@ -196,21 +177,12 @@ def test_more_runs_than_a_chart_can_hold_have_several_with_the_first_in_each(num
         assert (title in {chart.title for chart in charts}) == (len(batches) == 1)
 
 
-def test_runs_that_do_not_differ_share_a_sentence_behind_those_that_do() -> None:
-    section, *_ = sections_of(run_with(0.2), run_with(0.2, seed=3), run_with(0.9, seed=4), run_with(0.2, seed=5))
-    assert section.findings[0].startswith("C beside A: mean reward +0.")
-    assert section.findings[1] == "B, D beside A: none of 6 differences is beyond chance."
-
-
 def test_the_trainers_own_metrics_are_compared_where_both_logged_them() -> None:
     section, courses, _ = sections_of(run_with(0.5, norm=1.0), run_with(0.5, norm=3.0))
     assert rows_of(section)["gradient norm, as logged"][2].startswith("+2 [")
     assert "gradient norm, as logged" not in rows_of(sections_of(run_with(0.5, norm=1.0), run_with(0.5))[0])
     assert [chart.title for chart in courses.charts][-1] == "Gradient norm, as logged"
     assert courses.charts[-1].y_label == "grad_norm"
-
-
-def test_a_broken_metric_is_no_part_of_a_mean() -> None:
     broken = run_with(0.5, norm=1.0)
     metrics = {**broken.metrics, 3: {"grad_norm": float("nan")}}
     section, *_ = sections_of(replace(broken, metrics=metrics), run_with(0.5, norm=1.0))
@@ -231,11 +203,8 @@ def test_settings_that_differ_are_listed(
 ) -> None:
     _, _, settings = sections_of(run_with(0.5, settings=first), run_with(0.5, settings=second))
     assert (settings.headline, settings.severity) == (words, severity)
-
-
-def test_logs_that_tell_no_settings_say_so() -> None:
-    _, _, settings = sections_of(run_with(0.5), run_with(0.5))
-    assert "None of the logs tells its trainer's arguments" in str(settings.missing)
+    _, _, neither = sections_of(run_with(0.5), run_with(0.5))
+    assert "None of the logs tells its trainer's arguments" in str(neither.missing)
 
 
 def test_logs_without_whole_rewards_still_show_what_they_have() -> None:

@@ -87,39 +87,14 @@ def test_a_plain_log_answers_what_it_can_and_says_what_it_lacks(log: Path) -> No
     assert answered == ["signal", "replay", "length", "rewards", "dilution", "claims"]
     assert "logging_steps=1" in str(sections["zero-loss"].missing)
     assert "--samples BEFORE" in str(sections["coverage"].missing)
-
-
-def test_the_signal_section_repeats_the_words_of_degeneracy(log: Path) -> None:
-    signal = sections_of(report_run(log))["signal"]
-    assert signal.findings[0].startswith("3 of 6 groups (50.0 %")
-    assert any(finding.startswith("Signal lost: 50.0 % of rollouts") for finding in signal.findings)
-    assert signal.command == f"gradscope degeneracy {log}"
-    assert signal.charts[0].series[0].values == (0.5, 0.5, 0.5)
-
-
-def test_length_that_decides_the_reward_is_found(log: Path) -> None:
     length = sections_of(report_run(log))["length"]
     assert "correlate at +1.00" in length.findings[0]
     rows = length.tables[0].rows
-    assert [row[1].split(" to ")[0] for row in (rows[0], rows[-1])] == ["-2.0", "+2.0"]  # type: ignore[union-attr]
-    assert rows[0][2] < 0 < rows[-1][2]  # type: ignore[operator]
-
-
-def test_gradients_are_left_out_when_asked(log: Path) -> None:
+    assert [row[1].split(" to ")[0] for row in (rows[0], rows[-1])] == ["-2.0", "+2.0"]
+    assert rows[0][2] < 0 < rows[-1][2]
     sections = sections_of(report_run(log, gradients=False))
     assert "--no-gradients" in str(sections["contributions"].missing)
     assert "--no-gradients" in str(sections["formulations"].missing)
-
-
-def test_lost_problems_are_named(tmp_path: Path, log: Path) -> None:
-    before = write_rows(tmp_path / "before.jsonl", [{"task_id": f"t{n}", "n": 4, "c": n % 3} for n in range(6)])
-    after = write_rows(tmp_path / "after.jsonl", [{"task_id": f"t{n}", "n": 4, "c": 4 * (n % 2)} for n in range(6)])
-    coverage = sections_of(report_run(log, samples=[before, after]))["coverage"]
-    assert coverage.tables[-1].rows == (("t2", "2/4", "0/4"), ("t4", "1/4", "0/4"))
-    assert coverage.findings[-1].startswith("Of 6 prompts, 2 that before.jsonl solved are no longer solved, and 1")
-
-
-def test_a_step_that_is_not_there_is_refused(log: Path) -> None:
     with pytest.raises(InputError, match="has no rollouts of step 9"):
         report_run(log, steps=[9])
 
@@ -141,37 +116,24 @@ def trl_lora(shared_data: Path) -> dict[str, ReportSection]:
 def test_a_real_run_has_every_section_that_its_log_feeds(trl_lora: dict[str, ReportSection]) -> None:
     missing = [name for name, section in trl_lora.items() if section.missing]
     assert missing == ["agreement", "staleness", "coverage"]
-
-
-def test_the_kinds_of_steps_of_a_real_run(trl_lora: dict[str, ReportSection]) -> None:
     findings = trl_lora["zero-loss"].findings
     assert findings[0].startswith("1 of 20 steps (first: step 7): a gradient although every group is dead")
     assert findings[1] == "19 of 20 steps have a gradient from live groups."
+    _, groups, top = trl_lora["contributions"].tables
+    assert sum(float(str(row[2])) for row in groups.rows) == pytest.approx(1.0)
+    assert len(top.rows) == 10
+    rows = {row[0]: row for row in trl_lora["formulations"].tables[0].rows}
+    assert rows["grpo"][2].value == pytest.approx(1.0, abs=1e-5)
+    assert rows["grpo"][1].value == pytest.approx(rows["logged"][1].value, rel=1e-3)
+    assert rows["sign"][2].undefined
 
 
 def test_shares_of_reward_functions_add_up(trl_lora: dict[str, ReportSection]) -> None:
     rewards = trl_lora["rewards"]
     shares = [row[3] for row in rewards.tables[0].rows]
-    assert sum(share.value for share in shares) == pytest.approx(1.0, abs=1e-6)  # type: ignore[union-attr]
+    assert sum(share.value for share in shares) == pytest.approx(1.0, abs=1e-6)
     assert rewards.findings[0].startswith("'format_reward' alone decides 5.0 %")
     assert rewards.findings[1].startswith("'accuracy_reward' makes 83.1 %")
-
-
-def test_parts_of_the_gradient_add_up(trl_lora: dict[str, ReportSection]) -> None:
-    _, groups, top = trl_lora["contributions"].tables
-    assert sum(float(str(row[2])) for row in groups.rows) == pytest.approx(1.0)
-    assert len(top.rows) == 10
-
-
-def test_the_logged_advantage_is_the_formulation_that_trained(trl_lora: dict[str, ReportSection]) -> None:
-    rows = {row[0]: row for row in trl_lora["formulations"].tables[0].rows}
-    assert rows["grpo"][2].value == pytest.approx(1.0, abs=1e-5)  # type: ignore[union-attr]
-    assert rows["grpo"][1].value == pytest.approx(rows["logged"][1].value, rel=1e-3)  # type: ignore[union-attr]
-    assert rows["sign"][2].undefined  # type: ignore[union-attr]
-
-
-def test_the_kl_part_is_that_of_replay(trl_lora: dict[str, ReportSection]) -> None:
-    assert "at step 6" in trl_lora["dilution"].findings[1]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +142,7 @@ def test_the_kl_part_is_that_of_replay(trl_lora: dict[str, ReportSection]) -> No
 )
 def test_recomputed_steps_without_a_gradient_say_why(matrix: np.ndarray | None, reason: str) -> None:
     grams = [SimpleNamespace(step=3, policy_gram=matrix)] * 2
-    assert reason in report._without_gradient(grams).reason  # type: ignore[arg-type]
+    assert reason in report._without_gradient(grams).reason
 
 
 @pytest.mark.parametrize("spike", [9.0, float("nan"), float("inf")])
@@ -207,14 +169,11 @@ def step(number: int, rows: list[list[float]] | None) -> Any:
     return SimpleNamespace(step=number, gram=gram, weights=f"weights {number}", groups=RUN.groups)
 
 
-def test_no_tokens_are_measured_where_none_were_asked_for() -> None:
-    absent = report_tokens(RUN, [step(1, [[1.0]])], NOT_READ, 0, EngineOptions())
-    assert absent.reason == "The gradients of single tokens were not computed, as asked (--max-tokens 0)."
-
-
 @pytest.mark.parametrize("rows", [None, [[0.0]]])
 def test_without_a_gradient_the_reason_is_that_of_the_steps(rows: list[list[float]] | None) -> None:
     assert report_tokens(RUN, [step(1, rows)], NOT_READ, 64, EngineOptions()) is NOT_READ
+    unasked = report_tokens(RUN, [step(1, [[1.0]])], NOT_READ, 0, EngineOptions())
+    assert unasked.reason == "The gradients of single tokens were not computed, as asked (--max-tokens 0)."
 
 
 def test_rollouts_of_the_largest_gradient_are_measured_by_their_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,9 +227,6 @@ def test_only_the_last_step_is_followed(tmp_path: Path, monkeypatch: pytest.Monk
     assert [one.step for one in parts.kl] == [1, 6]
     assert [(one.step, one.turn) for one in parts.turns] == [(1, 1), (1, 2), (6, 1), (6, 2)]
     assert report.token_parts(RUN, [step(9, None)], EngineOptions()) == TokenParts()
-
-
-def test_of_several_processes_none_looks_at_all_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "num_connected", lambda: 2)
     assert report.token_parts(RUN, [step(1, [[1.0]])], EngineOptions()) == TokenParts()
 
@@ -289,30 +245,22 @@ def numbers(**parts: Any) -> list[KeyNumber]:
     return list(key_numbers(inputs_of(STRIP_RUN, **parts)))
 
 
-def test_without_anything_each_says_why() -> None:
+def test_shares_come_of_the_training_groups_or_before_them_of_held_out_samples() -> None:
     strip = numbers()
     assert [number.name for number in strip] == [*STRIP_NAMES, "coverage"]
     assert [bool(number.value.undefined) for number in strip] == [True] * 5
     assert [number.course for number in strip] == [()] * 5
-
-
-def test_dead_groups_and_passes_of_the_training_groups() -> None:
     dead, *_, reach = numbers(degeneracy=degeneracy_of_run(STRIP_RUN))
     assert (dead.value.value, dead.note, dead.places, dead.course) == (0.5, "of 4 groups", (1, 2), (0.5, 0.5))
-    assert reach.then is not None
     assert (reach.value.value, reach.then.value) == (0.25, 0.5)
     assert (reach.title, reach.note) == ("pass rate → groups with a pass", "of 4 training groups of 2")
-
-
-def test_held_out_samples_come_before_the_training_groups() -> None:
     samples = samples_of_run(samples_run({"a": [1, 0, 0, 0], "b": [0, 0, 0, 0]}), name="after")
     *_, reach = numbers(passk=pass_at_k_of_samples([samples]), degeneracy=degeneracy_of_run(STRIP_RUN))
-    assert reach.then is not None
     assert (reach.value.value, reach.then.value, reach.name) == (0.125, 0.5, "coverage")
     assert reach.note == "k = 1 and 4, after"
 
 
-def test_the_error_of_the_norm_is_the_largest_that_was_recomputed() -> None:
+def test_the_error_and_the_mismatch_are_those_of_replay_and_log() -> None:
     report = replay_report()
     *_, norm, _, _ = numbers(replay=report)
     errors = [step.relative_error["grad_norm"] for step in report.steps if "grad_norm" in step.relative_error]
@@ -325,9 +273,6 @@ def test_the_error_of_the_norm_is_the_largest_that_was_recomputed() -> None:
     bare = tuple(replace(step, relative_error={}, logged={}) for step in report.steps)
     *_, norm, _, _ = numbers(replay=replace(report, steps=bare))
     assert (norm.value.undefined, norm.note, norm.course) == ("no norm was recomputed", "", ())
-
-
-def test_the_mismatch_is_that_of_the_log() -> None:
     sampler = run_report().logged.sampler
     *_, mismatch, _ = numbers(logged=LoggedPolicy(sampler=sampler))
     assert mismatch.value.value == 0.5

@@ -46,32 +46,23 @@ def test_courses_are_found_by_the_last_part_of_their_trainers_names() -> None:
     assert courses_of(run_of(group_of([0.0], step=1))) == {}
 
 
-def test_the_gradient_norm_decides_and_what_stands_in_for_it() -> None:
+def test_the_gradient_norm_decides_or_the_first_number_that_is_none() -> None:
     assert outstanding_step({"grad_norm": course(jump=7), "kl": course(jump=3, by=99.0)}) == 7
     assert outstanding_step({"grad_norm": {1: 1.0}, "kl": course(jump=3)}) == 3
-
-
-def test_the_first_step_with_a_number_that_is_none_comes_before_all() -> None:
     courses = {"grad_norm": course() | {12: math.inf}, "loss": course() | {11: math.nan, 13: math.nan}}
     assert outstanding_step(courses) == 11
-
-
-def test_a_log_in_which_nothing_can_stand_out_is_refused() -> None:
     for courses in ({}, {"grad_norm": course(steps=8)}, {"kl": dict.fromkeys(range(20), 0.0)}):
         with pytest.raises(InputError, match="No step can be singled out"):
             outstanding_step(courses)
 
 
-def test_a_number_stands_beside_those_around_it() -> None:
+def test_a_number_stands_beside_those_around_it_or_says_why_not() -> None:
     metric = metric_at("grad_norm", course(), 7, num_chosen_from=20)
     assert (metric.value.value, metric.is_unusual) == (pytest.approx(9 * 1.3), True)
     assert metric.typical.value == pytest.approx(1.1)
     quiet = metric_at("grad_norm", course(), 8, num_chosen_from=1)
     assert not quiet.is_unusual
     assert (quiet.by_chance.value or 0) < (metric.by_chance.value or 0)
-
-
-def test_a_number_that_is_none_or_alone_has_its_reason() -> None:
     broken = metric_at("loss", {1: math.nan}, 1, num_chosen_from=1)
     assert (broken.is_unusual, broken.value.undefined) == (True, "it was logged as no finite number")
     alone = metric_at("loss", {1: 2.0}, 1, num_chosen_from=1)
@@ -117,7 +108,6 @@ def gram() -> StepGram:
 def test_rollouts_come_by_their_part_of_the_gradient(gram: StepGram) -> None:
     rollouts = _rollouts_of(tiny_groups(), gram, "no reason")
     matrix = gram.logged_gram
-    assert matrix is not None
     names = list(zip(gram.group_ids, gram.samples, strict=True))
     shares = dict(zip(names, matrix.sum(axis=1) / matrix.sum(), strict=True))
     assert len(rollouts) == len(names)
@@ -211,32 +201,26 @@ def test_another_number_makes_no_step_stand_out_that_was_searched_for(monkeypatc
     assert measure_spike("run", step=9).findings[0].startswith("Step 9 stands out: reward 0.1")
 
 
-def test_a_step_may_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_may_be_named_and_one_without_data_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     run_with(monkeypatch, QUIET)
     report = measure_spike("run", step=4)
     assert (report.step, report.was_named) == (4, True)
     assert report.findings[0].startswith("Step 4 does not stand out: grad_norm 1, 0.")
-
-
-def test_a_step_that_was_logged_as_nan_has_no_place_in_the_course(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_with(monkeypatch, QUIET | {6: {"grad_norm": math.nan}})
-    report = measure_spike("run")
-    assert (report.step, 6 in report.course) == (6, False)
-    assert report.findings[0] == "Step 6 is broken: grad_norm was logged as NaN or infinity."
-
-
-def test_a_step_without_rollouts_is_told_by_its_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_with(monkeypatch, QUIET | {30: {"grad_norm": 50.0}})
-    report = measure_spike("run")
-    assert (report.step, report.rollouts) == (30, ())
-    assert report.grad_norm.undefined == "the log has no rollouts of step 30"
-
-
-def test_a_step_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     run_with(monkeypatch, QUIET)
     with pytest.raises(InputError, match="has nothing of step 99") as error:
         measure_spike("run", step=99)
     assert error.value.hint == "It has steps 1 to 20."
+
+
+def test_a_step_that_is_broken_or_has_no_rollouts_is_judged_by_its_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_with(monkeypatch, QUIET | {6: {"grad_norm": math.nan}})
+    report = measure_spike("run")
+    assert (report.step, 6 in report.course) == (6, False)
+    assert report.findings[0] == "Step 6 is broken: grad_norm was logged as NaN or infinity."
+    run_with(monkeypatch, QUIET | {30: {"grad_norm": 50.0}})
+    report = measure_spike("run")
+    assert (report.step, report.rollouts) == (30, ())
+    assert report.grad_norm.undefined == "the log has no rollouts of step 30"
 
 
 @pytest.mark.parametrize(
@@ -244,7 +228,4 @@ def test_a_step_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_runs_that_stood_there_before_are_counted(text: str, share: float | None) -> None:
     assert repeated_ngrams(text) == (None if share is None else pytest.approx(share))
-
-
-def test_the_length_of_a_run_may_be_another() -> None:
     assert repeated_ngrams([1, 2, 1, 2], length=2) == pytest.approx(1 / 3)

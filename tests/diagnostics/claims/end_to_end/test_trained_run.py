@@ -139,18 +139,6 @@ def test_each_candidate_is_the_matrix_that_rank_looks_at(
     assert row.null == point.nulls["gaussian"].effective_rank
 
 
-def test_energy_of_kinds_of_tokens_is_that_of_rank(run: Path) -> None:
-    claims = measure_claims(run, steps=[STEP], claims=[claim for claim in CLAIMS if claim.name.startswith("tokens.")])
-    kinds = [
-        one for one in measure_rank(run, rows="token", steps=[STEP], advantages=["logged"]).token_kinds if not one.sign
-    ]
-    (undecided,) = [one for one in kinds if one.entropy == "top_fifth"]
-    (unlikely,) = [one for one in kinds if one.probability == (0.0, 0.25)]
-    for name, kind in (("high_entropy", undecided), ("low_probability", unlikely)):
-        row = row_of(claims, f"tokens.{name}")
-        assert (row.estimate, row.null) == (kind.energy_share, kind.frac_tokens)
-
-
 def outputs(run: Path, updates: int, rows: list[dict]) -> tuple[np.ndarray, np.ndarray]:
     """Log-probabilities and entropies of all counted completion tokens under some weights, by transformers alone."""
     model = AutoModelForCausalLM.from_pretrained(run / "checkpoints" / f"checkpoint-{updates}", dtype=torch.float32)

@@ -34,6 +34,10 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
     return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
 
 
+def replaced(gram: Any, **parts: Any) -> Any:
+    return type(gram)(**{**vars(gram), **parts})
+
+
 def tokens_in(kind: TokenKind, made: MadeUp) -> np.ndarray:
     """Which tokens a kind holds, by its own words."""
     tokens = made.weighed.tokens
@@ -59,30 +63,20 @@ def test_each_kind_has_the_parts_of_its_tokens() -> None:
         assert kind.energy_share.value == pytest.approx(energy[mask].sum() / energy.sum())
         assert kind.gradient_share.value == pytest.approx(part @ full / (full @ full))
         assert kind.cosine.value == pytest.approx(cosine(part, full))
+    drawn = made_up(most=9)  # of each group the first nine stand for the others
+    seen = np.concatenate([np.flatnonzero(tokens.groups == group)[:9] for group in range(4)])
+    (first, *_) = token_kinds(7, drawn.weighed, drawn.grams)
+    in_both = np.intersect1d(np.flatnonzero(tokens_in(first, drawn)), seen)
+    assert first.energy_share.value == pytest.approx(energy[in_both].sum() / energy[seen].sum())
     alone = [kind for kind in kinds if kind.entropy and not kind.sign]
     assert sum(kind.gradient_share.value for kind in alone) == pytest.approx(1.0)
     assert len([kind for kind in kinds if kind.sign and kind.probability and kind.entropy]) == len(made.weighed.cells)
 
 
-def test_tokens_that_were_drawn_stand_for_the_others() -> None:
-    made = made_up(most=9)
-    energy = np.square(made.weighed.tokens.weights[:, None] * made.rows).sum(axis=1)
-    drawn = np.concatenate([np.flatnonzero(made.weighed.tokens.groups == group)[:9] for group in range(4)])
-    seen = np.zeros(len(energy), dtype=bool)
-    seen[drawn] = True
-    kind = token_kinds(7, made.weighed, made.grams)[0]
-    mask = tokens_in(kind, made) & seen
-    assert kind.energy_share.value == pytest.approx(energy[mask].sum() / energy[seen].sum())
-
-
 def test_turns_add_up_and_late_ones_are_together() -> None:
     made = made_up(num_turns=3)
     turns, rows = turn_shares(7, made.weighed), made.weighed.tokens.weights[:, None] * made.rows
-    assert [(turn.turn, turn.and_later, turn.num_rollouts) for turn in turns] == [
-        (1, False, 12),
-        (2, False, 12),
-        (3, False, 12),
-    ]
+    assert [(turn.turn, turn.and_later, turn.num_rollouts) for turn in turns] == [(n, False, 12) for n in (1, 2, 3)]
     full = rows.sum(axis=0)
     for turn in turns:
         part = rows[made.weighed.tokens.turns == turn.turn - 1].sum(axis=0)
@@ -144,7 +138,6 @@ def test_the_tokens_furthest_from_the_reference_come_first() -> None:
     tokens = made.weighed.tokens
     groups = [group_of([0.0] * 3, prompt=f"p{number}") for number in range(4)]
     distance = token_kl(7, made.weighed, groups)
-    assert distance is not None
     ratio = np.exp(tokens.reference - tokens.logprobs)
     k3 = ratio - 1 - np.log(ratio)
     assert distance.k1.value == pytest.approx(-np.log(ratio).mean())
@@ -155,13 +148,8 @@ def test_the_tokens_furthest_from_the_reference_come_first() -> None:
     assert distance.top[0].text == f"t{order[0]}"
     first = int(tokens.rollouts[order[0]])
     assert (distance.top[0].group_id, distance.top[0].sample) == (groups[first // 3].group_id, first % 3)
-
-
-def test_a_policy_that_is_the_reference_has_no_furthest_hundredth() -> None:
-    result = made_up().weighed
-    tokens = replace(result.tokens, reference=result.tokens.logprobs + 1e-7)
-    groups = [group_of([0.0] * 3, prompt=f"p{number}") for number in range(4)]
-    kl = token_kl(7, replace(result, tokens=tokens, texts=dict.fromkeys(range(72), "t")), groups)
+    same = replace(tokens, reference=tokens.logprobs + 1e-7)
+    kl = token_kl(7, replace(made.weighed, tokens=same, texts=dict.fromkeys(range(72), "t")), groups)
     assert kl.top_share.undefined == "the policy is the reference but for rounding"
 
 
@@ -189,20 +177,23 @@ def test_what_a_step_lacks_is_missing_with_its_reason() -> None:
     assert set(gathered.missing_parts) == {"corrections", "turns", "kl"}
     assert "step 7: the log does not have the sampler's log-probability" in gathered.missing_parts["corrections"]
     assert gathered.report.entropy_changes[0].logged is None
-
-
-def test_a_step_without_a_gradient_has_none_of_them() -> None:
+    assert correction_effects(7, made.weighed) == []
     gathered = collected_of()
     assert gathered.take_parts(run_of(*GROUPS), replace(STEP, answer=(("rows",), None)), "token").answer == ("rows",)
     assert set(gathered.missing_parts) == {"corrections", "turns", "kl", "energy", "entropy", "logprobs"}
-
-
-def test_a_step_that_could_not_be_recomputed_stays_as_it_is() -> None:
     refused = replace(STEP, reason=Reason("unusable", "no weights"))
     assert collected_of().take_parts(run_of(*GROUPS), refused, "token") is refused
 
 
-def test_what_became_of_the_tokens_joins_their_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_became_of_the_tokens_joins_their_parts_where_there_are_later_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, gathered = made_up(num_turns=2), collected_of()
+    gathered.take_parts(run_of(*GROUPS), replace(STEP, answer=(tuple(made.grams), made.weighed)), "token")
+    gathered.look_later(run_of(*GROUPS), EngineOptions(device="cpu"))
+    assert gathered.report.logprob_changes == ()
+    assert gathered.missing_parts == {"logprobs": "step 7: no weights after its update are on disk"}
+    assert gathered.tokens == {}
     made, gathered = made_up(), collected_of()
     gathered.take_parts(run_of(*GROUPS), replace(STEP, answer=(tuple(made.grams), made.weighed)), "token")
     ones = np.ones(len(made.weighed.tokens.groups))
@@ -211,16 +202,6 @@ def test_what_became_of_the_tokens_joins_their_parts(monkeypatch: pytest.MonkeyP
     gathered.look_later(run_of(*GROUPS), EngineOptions())
     assert [(one.step, one.last) for one in gathered.report.logprob_changes] == [(7, 9)]
     assert [(one.last, one.measured.value) for one in gathered.report.entropy_changes] == [(9, -0.25)]
-
-
-def test_tokens_are_looked_at_once_more_where_there_are_later_weights() -> None:
-    made, gathered = made_up(num_turns=2), collected_of()
-    run = run_of(*GROUPS)
-    gathered.take_parts(run, replace(STEP, answer=(tuple(made.grams), made.weighed)), "token")
-    gathered.look_later(run, EngineOptions(device="cpu"))
-    assert gathered.report.logprob_changes == ()
-    assert gathered.missing_parts == {"logprobs": "step 7: no weights after its update are on disk"}
-    assert gathered.tokens == {}
 
 
 def test_each_correction_is_the_sum_of_its_rows() -> None:
@@ -257,16 +238,8 @@ def test_each_correction_is_the_sum_of_its_rows() -> None:
         assert effect.kept.value == pytest.approx((f > 0).mean())
         assert effect.ess.value == pytest.approx(f.sum() ** 2 / len(f) / (f**2).sum())
         assert effect.chi2.value == pytest.approx((f**2).mean() - 1)
-    assert {effect.correction for effect in effects if effect.units == "sequences"} == {
-        "sequence_truncate",
-        "sequence_mask",
-        "geometric_mask",
-        "sequence_ratio",
-    }
-
-
-def test_without_the_samplers_log_probabilities_there_is_none() -> None:
-    assert correction_effects(7, made_up(sampler=False).weighed) == []
+    by_sequence = ["sequence_truncate", "sequence_mask", "geometric_mask", "sequence_ratio"]
+    assert [effect.correction for effect in effects if effect.units == "sequences"] == by_sequence
 
 
 def test_a_ratio_that_is_too_large_is_said() -> None:
@@ -277,6 +250,11 @@ def test_a_ratio_that_is_too_large_is_said() -> None:
     assert effects["sequence_ratio"].cosine.undefined == "a ratio of this step is beyond 1e30"
     assert effects["tis"].unbiased_cosine.undefined == "a ratio of this step is beyond 1e30"
     assert effects["tis"].cosine.is_defined
+    run, gram = made()
+    far = (np.full(2, 98.0), *gram.logprobs[1:])
+    effects = {effect.correction: effect for effect in sequence_corrections(run, replaced(gram, logprobs=far))}
+    assert effects["sequence_ratio"].cosine.undefined == "a ratio of this step is beyond 1e30"
+    assert effects["sequence_truncate"].cosine.is_defined
 
 
 GAPS = np.array([[0.1, 0.2], [-0.4, 0.0], [0.9, 0.5], [0.0, 0.3], [-0.2, -0.1], [0.6, 0.1], [0.0, 0.0], [-1.0, 0.4]])
@@ -338,27 +316,12 @@ def test_tokens_that_do_not_count_and_numbers_that_are_none_are_on_policy() -> N
     assert ratio.ess.value == pytest.approx(full.sum() ** 2 / 8 / (full**2).sum())
 
 
-def test_a_sequence_ratio_that_is_too_large_is_said() -> None:
-    run, gram = made()
-    far = (np.full(2, 98.0), *gram.logprobs[1:])
-    effects = {one.correction: one for one in sequence_corrections(run, replaced(gram, logprobs=far))}
-    assert effects["sequence_ratio"].cosine.undefined == "a ratio of this step is beyond 1e30"
-    assert effects["sequence_truncate"].cosine.is_defined
-
-
-def replaced(gram: Any, **parts: Any) -> Any:
-    return type(gram)(**{**vars(gram), **parts})
-
-
 def test_without_what_it_takes_there_is_none() -> None:
     run, gram = made()
-    assert sequence_corrections(without_logprobs(run), gram) == ()
+    first, *rest = run.groups
+    bare = replace(first, rollouts=tuple(replace(rollout, logprobs=None) for rollout in first.rollouts))
+    assert sequence_corrections(run_of(bare, *rest), gram) == ()
     assert sequence_corrections(run, replaced(gram, policy_gram=None)) == ()
     assert sequence_corrections(run, replaced(gram, policy_gram=np.zeros((8, 8)))) == ()
     vllm = TrainerSettings(values={"use_vllm": True}, origin="args.json")
     assert sequence_corrections(replace(run, settings=vllm), gram) == ()
-
-
-def without_logprobs(run: Run) -> Run:
-    first, *rest = run.groups
-    return run_of(replace(first, rollouts=tuple(replace(one, logprobs=None) for one in first.rollouts)), *rest)

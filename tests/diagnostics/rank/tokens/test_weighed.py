@@ -1,6 +1,7 @@
 """The whole way from a model to the parts of its gradient, against one plain backward pass a token."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -57,7 +58,7 @@ def prepared_of(groups: list[Any], *, lora: bool = False, **objective: Any) -> P
     return prepare_step(policy, groups, replace(DAPO, **objective))
 
 
-def found_of(prepared: PreparedStep) -> WeighedTokens:
+def weighed_of(prepared: PreparedStep) -> WeighedTokens:
     rows, answer = PartsQuestion(rows=ROWS).measure(prepared, measure_step(prepared))
     assert rows == ("rows",)
     assert answer is not None
@@ -74,7 +75,7 @@ def off_policy(size: float = 1.0) -> list[Any]:
 def test_a_step_that_another_engine_sampled() -> None:
     groups = off_policy()
     prepared = prepared_of(groups)
-    gathered, rows = found_of(prepared), naive_token_rows(prepared.policy, groups)
+    gathered, rows = weighed_of(prepared), naive_token_rows(prepared.policy, groups)
     rollouts = [one for group in groups for one in group.rollouts]
     advantages = np.concatenate([np.full(len(one.completion_ids), one.advantage) for one in rollouts])
     plain = -weight_of(groups) * advantages
@@ -97,39 +98,36 @@ def test_a_step_that_another_engine_sampled() -> None:
     assert negative.gradient_share.value == pytest.approx(part @ uncorrected / (uncorrected @ uncorrected), rel=1e-4)
 
 
+def with_a_tool() -> list[Any]:
+    """Five tokens, of which the third is a tool's."""
+    ids, mask = lambda first: (3, 4, 5, 6, 7 + first.sample), lambda first: (True, True, False, True, True)
+    return changed(tiny_groups(4, 2), completion_ids=ids, mask=mask)
+
+
 def test_turns_are_taken_apart_and_a_tools_tokens_have_no_part() -> None:
-    groups = changed(
-        tiny_groups(4, 2),
-        completion_ids=lambda first: (3, 4, 5, 6, 7 + first.sample),
-        mask=lambda first: (True, True, False, True, True),
-    )
+    groups = with_a_tool()
     prepared = prepared_of(groups)
     rows = naive_token_rows(prepared.policy, groups)
     turn = np.tile([0, 0, -1, 1, 1], 8)
     advantages = np.repeat([first.advantage for group in groups for first in group.rollouts], 5)
     gradient = advantages[turn >= 0] @ rows[turn >= 0]
-    for share, number in zip(turn_shares(1, found_of(prepared)), (0, 1), strict=True):
+    for share, number in zip(turn_shares(1, weighed_of(prepared)), (0, 1), strict=True):
         part = advantages[turn == number] @ rows[turn == number]
         assert share.gradient_share.value == pytest.approx(part @ gradient / (gradient @ gradient), rel=1e-4)
         assert share.num_rollouts == 8
 
 
 def test_a_whole_step_has_one_cell_its_turns_and_its_entropy() -> None:
-    groups = changed(
-        tiny_groups(4, 2),
-        completion_ids=lambda first: (3, 4, 5, 6, 7 + first.sample),
-        mask=lambda first: (True, True, False, True, True),
-    )
+    groups = with_a_tool()
     prepared = prepared_of(groups)
     gram = measure_step(prepared)
-    sums, all_of_it = weigh_step(prepared, gram), found_of(prepared)
-    assert sums is not None
+    sums, every = weigh_step(prepared, gram), weighed_of(prepared)
     assert sums.labels == (("cell", TokenCell()), ("turn", 1), ("turn", 2), ("entropy", None))
     assert sums.factors == {}
     assert [share.gradient_share.value for share in turn_shares(1, sums)] == pytest.approx(
-        [share.gradient_share.value for share in turn_shares(1, all_of_it)]
+        [share.gradient_share.value for share in turn_shares(1, every)]
     )
-    first, other = (entropy_change(1, weighed, {}) for weighed in (sums, all_of_it))
+    first, other = (entropy_change(1, weighed, {}) for weighed in (sums, every))
     assert first.rate.value == pytest.approx(other.rate.value, rel=1e-5)
     assert first.cosine.ends == pytest.approx(other.cosine.ends, rel=1e-4)
     no_gradient = prepared_of(changed(groups, advantage=lambda first: 0.0))
@@ -138,16 +136,16 @@ def test_a_whole_step_has_one_cell_its_turns_and_its_entropy() -> None:
 
 def test_the_runs_own_correction_is_among_them_where_it_is_another() -> None:
     own = SamplerCorrection(mode="sequence_mask", low=0.1, high=9.0)
-    effects = correction_effects(1, found_of(prepared_of(off_policy(0.1), correction=own, needs_sampler=True)))
+    effects = correction_effects(1, weighed_of(prepared_of(off_policy(0.1), correction=own, needs_sampler=True)))
     assert [(effect.correction, effect.units) for effect in effects][-1] == ("trained", "sequences")
     usual = SamplerCorrection(mode="sequence_mask", low=None, high=3.0)
-    effects = correction_effects(1, found_of(prepared_of(off_policy(0.1), correction=usual, needs_sampler=True)))
+    effects = correction_effects(1, weighed_of(prepared_of(off_policy(0.1), correction=usual, needs_sampler=True)))
     assert [effect.correction for effect in effects][-1] == "sequence_ratio"
 
 
 def test_factors_beyond_single_precision_are_not_computed() -> None:
     groups = changed(tiny_groups(3, 2), logprobs=lambda first: (-90.0,) * len(first.completion_ids))
-    effects = {effect.correction: effect for effect in correction_effects(1, found_of(prepared_of(groups)))}
+    effects = {effect.correction: effect for effect in correction_effects(1, weighed_of(prepared_of(groups)))}
     assert effects["token_ratio"].cosine.undefined == "a ratio of this step is beyond 1e30"
     assert effects["tis"].cosine.value == pytest.approx(1.0)
     assert math.isfinite(effects["tis"].chi2.value or math.nan)
@@ -155,8 +153,7 @@ def test_factors_beyond_single_precision_are_not_computed() -> None:
 
 def test_tokens_far_from_the_reference_have_their_text() -> None:
     groups = tiny_groups(3, 2)
-    kl = token_kl(1, found_of(prepared_of(groups, lora=True, beta=0.1)), groups)
-    assert kl is not None
+    kl = token_kl(1, weighed_of(prepared_of(groups, lora=True, beta=0.1)), groups)
     rollouts = {(one.group_id, one.sample): one for group in groups for one in group.rollouts}
     for token in kl.top:
         assert token.text == f"[{rollouts[token.group_id, token.sample].completion_ids[token.position]}]"
@@ -166,7 +163,8 @@ def test_tokens_far_from_the_reference_have_their_text() -> None:
 @pytest.mark.parametrize("advantage", [None, 0.0])
 def test_a_step_without_a_gradient_has_no_parts(advantage: float | None) -> None:
     prepared = prepared_of(changed(tiny_groups(2, 2), advantage=lambda first: advantage))
-    assert PartsQuestion(rows=ROWS).measure(prepared, measure_step(prepared)) == (("rows",), None)
+    for question in (PartsQuestion(rows=ROWS), EnergyQuestion(rows=ROWS)):
+        assert question.measure(prepared, measure_step(prepared)) == (("rows",), None)
 
 
 def test_sums_that_do_not_add_up_to_the_step_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,6 +192,14 @@ def test_each_kind_has_the_energy_of_its_tokens_by_group() -> None:
         assert (first.step, first.all_tokens.tolist()) == (7, [18.0] * 4)
 
 
+def test_the_energy_needs_the_weights_of_the_step_alone() -> None:
+    prepared = prepared_of(off_policy())
+    gram = measure_step(prepared)
+    rows, answer = EnergyQuestion(rows=ROWS).measure(prepared, gram)
+    assert (rows, list(answer.cells)) == (("rows",), [TokenCell()])
+    np.testing.assert_array_equal(answer.tokens.entropies, counted_tokens(prepared, gram).entropies)
+
+
 def test_shares_are_those_of_the_tables_where_tokens_were_drawn_too() -> None:
     made = made_up(most=9)
     energies = {one.kind: one for one in kind_energies(7, made.weighed.tokens, made.grams)}
@@ -204,23 +210,6 @@ def test_shares_are_those_of_the_tables_where_tokens_were_drawn_too() -> None:
         share = energies[kind].energy.sum() / energies[kind].all_energy.sum()
         assert share == pytest.approx(table.energy_share.value)
         assert energies[kind].tokens.sum() / energies[kind].all_tokens.sum() == pytest.approx(table.frac_tokens.value)
-
-
-def test_the_question_weighs_the_whole_step_beside_the_rows() -> None:
-    prepared = prepared_of(off_policy())
-    gram = measure_step(prepared)
-    rows, answer = EnergyQuestion(rows=ROWS).measure(prepared, gram)
-    assert rows == ("rows",)
-    assert answer is not None
-    assert list(answer.cells) == [TokenCell()]
-    expected = counted_tokens(prepared, gram)
-    np.testing.assert_array_equal(answer.tokens.entropies, expected.entropies)
-
-
-@pytest.mark.parametrize("full", [None, np.zeros((2, 2))])
-def test_without_a_gradient_there_are_no_tokens(full: object) -> None:
-    answer = EnergyQuestion(rows=ROWS).measure(None, SimpleNamespace(policy_gram=full))
-    assert answer == (("rows",), None)
 
 
 ON_CPU = EngineOptions(device="cpu")
@@ -284,39 +273,30 @@ def test_without_later_weights_or_with_unreadable_ones_it_says_why(tmp_path: Pat
     run = run_on(tmp_path, 0, 2)
     first = replace(run, weights=run.weights[:1])
     assert token_changes(first, {1: tokens_of(run)}, ON_CPU) == ({}, {1: "no weights after its update are on disk"})
+    weighed = replace(made_up().weighed, tokens=tokens_of(run))
+    followed = follow(run, {1: weighed, 3: weighed}, ON_CPU)
+    assert followed.weighed == {1: weighed, 3: weighed}
+    assert (list(followed.changes), followed.missing) == ([1], {3: "no weights after its update are on disk"})
     (tmp_path / "2" / "model.safetensors").unlink()
     changes, missing = token_changes(run, {1: tokens_of(run)}, ON_CPU)
     assert changes == {}
     assert missing[1]
 
 
-def test_tokens_are_followed_as_far_as_there_are_weights(tmp_path: Path) -> None:
-    run = run_on(tmp_path, 0, 2)
-    weighed = replace(made_up().weighed, tokens=tokens_of(run))
-    followed = follow(run, {1: weighed, 3: weighed}, ON_CPU)
-    assert followed.weighed == {1: weighed, 3: weighed}
-    assert (list(followed.changes), followed.missing) == ([1], {3: "no weights after its update are on disk"})
-
-
 def change_of(logprobs: np.ndarray) -> TokenChange:
     return TokenChange(first=6, last=9, logprobs=logprobs, entropies=np.zeros(len(logprobs)))
 
 
-def change_by_advantage(advantages: list[float], groups: list[int], change: list[float]) -> LogprobChange:
-    tokens = replace(
-        made_up().weighed.tokens,
-        advantages=np.array(advantages),
-        groups=np.array(groups),
-        logprobs=-np.ones(len(groups)),
-    )
-    return logprob_change(7, tokens, change_of(np.array(change)))
+def change_by_advantage(advantages: Sequence[float], groups: Sequence[int], change: Sequence[float]) -> LogprobChange:
+    own = {"advantages": np.array(advantages), "groups": np.array(groups), "logprobs": -np.ones(len(groups))}
+    return logprob_change(7, replace(made_up().weighed.tokens, **own), change_of(np.array(change)))
 
 
 def test_means_are_of_tokens_and_intervals_of_groups() -> None:
     rng = np.random.default_rng(0)
     groups, signs = np.repeat(np.arange(6), 8), np.tile([1.0, 1.0, -1.0, 0.0], 12)
     change = rng.normal(size=48) + 0.5 * signs
-    result = change_by_advantage(signs.tolist(), groups.tolist(), change.tolist())
+    result = change_by_advantage(signs, groups, change)
     for name, sign in (("positive", 1), ("negative", -1), ("neither", 0)):
         assert getattr(result, name).value == pytest.approx(change[signs == sign].mean())
     by_group = [
@@ -354,23 +334,6 @@ def test_tokens_of_like_probability_are_compared_as_least_squares_with_a_constan
     slope = np.linalg.lstsq(columns, change[seen], rcond=None)[0][0]
     assert result.matched.value == pytest.approx(slope)
     assert result.matched.low < slope < result.matched.high
-
-
-def test_a_policy_that_only_sharpens_moves_tokens_apart_and_none_of_like_probability() -> None:
-    rng = np.random.default_rng(6)
-    tokens = replace(made_up(num_groups=40).weighed.tokens)
-    signs = np.where(rng.random(len(tokens.groups)) < np.exp(tokens.logprobs), 1.0, -1.0)  # failing ones are unlikelier
-    change = 0.1 * (tokens.logprobs + 1.0)
-    result = logprob_change(7, replace(tokens, advantages=signs), change_of(change))
-    assert result.difference.low > 0.05
-    assert abs(result.matched.value) < 0.2 * result.difference.value
-
-
-def test_tokens_of_other_probabilities_are_not_compared() -> None:
-    signs = np.where(made_up().weighed.tokens.logprobs > np.median(made_up().weighed.tokens.logprobs), 1.0, -1.0)
-    tokens = replace(made_up().weighed.tokens, advantages=signs)
-    change = logprob_change(7, tokens, change_of(tokens.entropies))
-    assert change.matched.undefined == "no tokens of positive and of negative advantage are of like probability"
 
 
 def test_tokens_of_several_steps_are_compared_within_each_step() -> None:

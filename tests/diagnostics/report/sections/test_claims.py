@@ -25,23 +25,13 @@ from tests.diagnostics.report.sections.made_up_inputs import NOT_READ, gram_of, 
 
 BY_METRIC = {claim.metric: claim.name for claim in CLAIMS}
 NEEDS_MORE = {
-    "tokens.as_asked",
-    "entropy.covariance",
-    "entropy.predicted",
-    "rank_two.tokens",
-    "rank_two.weights",
-    "rank_two.output_head",
-    "rank_two.hidden_rollouts",
-    "rank_two.hidden_tokens",
-    "rank_two.logits",
-    "rank_rises.token_credit",
-    "sparser.tokens",
-    "sparser.entries",
-    "tokens.high_entropy",
-    "tokens.low_probability",
-    "weights.off_principal",
-    "weights.singular_values",
-    "weights.few_change",
+    *("tokens.as_asked", "tokens.high_entropy", "tokens.low_probability", "entropy.covariance", "entropy.predicted"),
+    *(
+        f"rank_two.{name}"
+        for name in ("tokens", "weights", "output_head", "hidden_rollouts", "hidden_tokens", "logits")
+    ),
+    *("rank_rises.token_credit", "sparser.tokens", "sparser.entries"),
+    *("weights.off_principal", "weights.singular_values", "weights.few_change"),
 }
 
 
@@ -89,9 +79,7 @@ def test_orthogonal_rows_of_four_have_a_rank_that_is_not_two() -> None:
     """Advantages 3/4 and three times -1/4 on orthogonal rows: q = (1/2, 1/6, 1/6, 1/6), rank exp(1.2425) = 3.464."""
     section = claims_section(inputs_with_grams())
     _, _, measured, null, verdict = rows_of(section)["rank_two.rollouts"]
-    assert isinstance(measured, Estimate)
     assert measured.value == pytest.approx(2 * 3**0.5)
-    assert isinstance(null, Estimate)
     assert null.value is not None
     assert verdict == "cannot tell"  # all groups are alike, so nothing tells how far others lie
     assert section.tables[0].caption.startswith("Claims; gradients of steps 1. ")
@@ -102,7 +90,7 @@ def test_what_the_report_found_is_what_is_judged() -> None:
     gap = rows_of(claims_section(inputs))["dead_groups.excess"][2]
     assert gap == degeneracy_of_run(inputs.run).jensen_gap
     assert inputs.degeneracy != NOT_READ
-    other = replace(inputs.degeneracy, jensen_gap=Estimate(value=0.5, low=0.4, high=0.6))  # type: ignore[type-var]
+    other = replace(inputs.degeneracy, jensen_gap=Estimate(value=0.5, low=0.4, high=0.6))
     assert rows_of(claims_section(replace(inputs, degeneracy=other)))["dead_groups.excess"][2:] == (
         Estimate(value=0.5, low=0.4, high=0.6),
         Estimate.exact(0.0),
@@ -118,31 +106,30 @@ def test_tokens_that_the_report_looked_at_are_judged() -> None:
     assert {claim.name for claim in CLAIMS} - set(rows_of(section)) == NEEDS_MORE - {"entropy.covariance"}
 
 
-def test_degeneracy_that_could_not_be_had_says_why() -> None:
+def test_without_gradients_or_a_group_to_judge_the_table_says_why() -> None:
     run = run_of(group_of([None, None], step=1))
     gap = rows_of(claims_section(inputs_of(run)))["dead_groups.excess"][2]
-    assert isinstance(gap, Estimate)
     assert gap.undefined is not None
-
-
-def test_without_gradients_the_reason_stands_in_the_table_and_the_remedy_below() -> None:
     run = run_of(group_of([1, 0, 0, 1], step=1))
     section = claims_section(inputs_of(run, degeneracy=degeneracy_of_run(run)))
     measured = rows_of(section)["rank_two.rollouts"][2]
-    assert isinstance(measured, Estimate)
     assert measured.undefined == "It was not read"
     assert section.next_step == NOT_READ.hint
     assert "no gradient was recomputed" in section.tables[0].caption
 
 
-def test_held_out_samples_are_those_of_the_report() -> None:
+def test_held_out_samples_are_those_of_the_report_before_and_after() -> None:
     before = samples("before", {f"p{index}": [1.0, 0.0, 0.0, 0.0] for index in range(30)})
     after = samples("after", {f"p{index}": [1.0, 1.0, 0.0, 0.0] for index in range(30)})
     both = pass_at_k_of_samples([before, after])
     section = claims_section(inputs_with_grams(passk=both, samples=(before, after)))
-    assert both.comparison is not None
     assert rows_of(section)["reach.compression"][2] == both.comparison.rows[-1].difference
     assert section.command == "gradscope claims made-up --samples before --samples after"
+    reach = rows_of(claims_section(inputs_with_grams()))["reach.compression"]
+    assert str(reach[2].undefined).startswith("The run has no samples of held-out prompts")
+    files = [samples(name, {"p": [1.0, 0.0], "q": [0.0, 0.0]}) for name in ("one", "two", "three")]
+    reach = rows_of(claims_section(inputs_with_grams(passk=pass_at_k_of_samples(files))))["reach.compression"]
+    assert str(reach[2].undefined).endswith("and there are 3")
 
 
 @pytest.mark.parametrize("path", ["made-up/heldout/before.jsonl", "made-up"])
@@ -151,32 +138,16 @@ def test_samples_of_the_run_itself_need_no_option(path: str) -> None:
     assert claims_section(inputs_with_grams(samples=(own,))).command == "gradscope claims made-up"
 
 
-def test_without_samples_reach_cannot_be_told() -> None:
-    reach = rows_of(claims_section(inputs_with_grams()))["reach.compression"]
-    assert isinstance(reach[2], Estimate)
-    assert str(reach[2].undefined).startswith("The run has no samples of held-out prompts")
-
-
-def test_three_files_of_samples_are_not_before_and_after() -> None:
-    files = [samples(name, {"p": [1.0, 0.0], "q": [0.0, 0.0]}) for name in ("one", "two", "three")]
-    reach = rows_of(claims_section(inputs_with_grams(passk=pass_at_k_of_samples(files))))["reach.compression"]
-    assert isinstance(reach[2], Estimate)
-    assert str(reach[2].undefined).endswith("and there are 3")
-
-
 def row_of(verdict: Any, settle: str) -> ClaimRow:
     first = Estimate.exact(1.0)
     texts = {"source": "s", "claim": "c", "metric": "m", "why": "w"}
     return ClaimRow(name="n", steps=(), estimate=first, null=first, verdict=verdict, settle=settle, ours=False, **texts)
 
 
-def test_the_next_step_would_settle_most_of_what_cannot_be_told() -> None:
+def test_the_next_step_settles_most_or_repeats_the_run() -> None:
     open_rows = [row_of("cannot_tell", settle) for settle in ("More groups.", "A longer log.", "More groups.")]
     assert claims._next_step([*open_rows, row_of("supported", "Nothing.")]) == (
         "What would settle 2 of the 3 that cannot be told: More groups. The command says what would settle the others."
     )
     assert claims._next_step(open_rows[1:2]) == "What would settle 1 of the 1 that cannot be told: A longer log."
-
-
-def test_where_all_is_told_another_run_is_next() -> None:
     assert claims._next_step([row_of("supported", "Nothing.")]).startswith("Repeat the run with another seed")

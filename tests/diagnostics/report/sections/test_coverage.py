@@ -26,15 +26,12 @@ def samples(name: str, *correct: int) -> Samples:
     )
 
 
-def test_problems_that_are_no_longer_solved_are_listed() -> None:
+def test_problems_that_are_no_longer_solved_are_listed_and_many_are_cut() -> None:
     both = (samples("before", 0, 1, 4, 2), samples("after", 4, 0, 4, 0))
     section = coverage_section(inputs_of(RUN, passk=REPORT, samples=both))
     assert section.tables[-1].rows == (("p1", "1/4", "0/4"), ("p3", "2/4", "0/4"))
     assert section.tables[-1].caption.startswith("Problems that are no longer solved (2);")
     assert section.findings[-1].startswith("Of 64 prompts, 2 that before.jsonl solved are no longer solved, and 12")
-
-
-def test_many_lost_problems_are_counted_and_the_first_shown() -> None:
     number = MOST_PROBLEMS + 5
     both = (samples("before", *[1] * number), samples("after", *[0] * number))
     table = coverage_section(inputs_of(RUN, passk=REPORT, samples=both)).tables[-1]

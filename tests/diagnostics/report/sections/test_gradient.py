@@ -32,7 +32,7 @@ def gram(rows: np.ndarray, *, step: int = 1, dead: int = 0, **parts: object) -> 
 
 
 def section_of(*grams: object):
-    return rank_section(inputs_of(RUN, grams=grams, curve=rank_points(grams)))  # type: ignore[arg-type]
+    return rank_section(inputs_of(RUN, grams=grams, curve=rank_points(grams)))
 
 
 ORTHOGONAL, EQUAL = np.eye(SIZE, 512), np.tile(np.eye(1, 512), (SIZE, 1))
@@ -68,10 +68,7 @@ def test_what_becomes_of_what_rollouts_share(low: float, high: float, words: str
 def test_dead_groups_are_no_part_of_the_mean() -> None:
     (row,) = section_of(gram(ORTHOGONAL, dead=3)).tables[0].rows
     assert (row[1], row[2].value) == (1, pytest.approx(4.0, abs=1e-6))
-
-
-def test_one_step_is_no_course() -> None:
-    assert section_of(gram(ORTHOGONAL)).charts == ()
+    assert section_of(gram(ORTHOGONAL)).charts == ()  # one step is no course
 
 
 @pytest.mark.parametrize("grams", [(), (gram(ORTHOGONAL, dead=4),), (gram(ORTHOGONAL, policy_gram=None),)])
@@ -101,7 +98,7 @@ GRAM = gram_of([[3.0, 0.0], [1.0, 0.0], [0.0, 4.0], [0.0, -4.0]], ["0/a", "0/a",
 """The sum of the rows is (4, 0): three quarters are the first rollout's, and the second group cancels."""
 
 
-def test_parts_along_the_gradient_add_up() -> None:
+def test_parts_along_the_gradient_add_up_and_the_largest_is_named() -> None:
     section = contributions_section(inputs_of(CONTRIBUTIONS_RUN, grams=[GRAM]))
     by_step, by_group, top = section.tables
     assert by_step.rows[0][:4] == (0, 4, 4, 4.0)
@@ -111,9 +108,6 @@ def test_parts_along_the_gradient_add_up() -> None:
     assert [row[0] for row in top.rows][:2] == ["0/a #0", "0/a #1"]
     assert [row[3] for row in top.rows] == [0.75, 0.25, 0.0, 0.0]
     assert section.charts[0].series[0].values == (0.75, 0.25, 0.0, 0.0)
-
-
-def test_the_largest_single_part_is_named() -> None:
     first, second = contributions_section(inputs_of(CONTRIBUTIONS_RUN, grams=[GRAM])).findings
     assert first.endswith("and 33.3 % of that sum survives in the step's gradient.")
     assert second == (
@@ -122,13 +116,10 @@ def test_the_largest_single_part_is_named() -> None:
     )
 
 
-def test_a_missing_reward_leaves_the_mean_of_its_group_open() -> None:
+def test_a_missing_reward_is_open_and_a_long_text_is_cut_in_its_middle() -> None:
     missing = gram_of([[3.0, 0.0], [1.0, 0.0]], ["0/a", "0/a"], rewards=[1.0, float("nan")])
     rows = contributions_section(inputs_of(CONTRIBUTIONS_RUN, grams=[missing])).tables[1].rows
     assert rows[0][1] == Estimate.undefined_because("a reward is missing")
-
-
-def test_a_long_text_keeps_its_beginning_and_its_end() -> None:
     group = group_of([1, 0], prompt="a")
     text = "b" * TEXT_LIMIT + "e" * TEXT_LIMIT
     run = run_of(replace(group, rollouts=tuple(replace(r, completion=text) for r in group.rollouts)))
@@ -163,21 +154,15 @@ def rows_of(**parts: object) -> dict[Cell, tuple[Cell, ...]]:
     return {row[0]: row for row in formulations_section(inputs_of(FORMULATIONS_RUN, grams=[gram])).tables[0].rows}
 
 
-def test_every_formulation_has_its_row_after_the_logged_one() -> None:
-    assert list(rows_of()) == ["logged", *FORMULATIONS, *GRAM_FORMULATIONS]
-
-
 def test_numbers_are_those_of_the_advantages() -> None:
     """dr_grpo gives (1/2, -1/2, 0, 0): half the logged update, over two orthogonal rows; one group of two is dead."""
+    assert list(rows_of()) == ["logged", *FORMULATIONS, *GRAM_FORMULATIONS]
     _, norm, cosine, rank, _, scores, dead = rows_of()["dr_grpo"]
     assert norm.value == pytest.approx(0.5 * 2**0.5)
     assert cosine.value == pytest.approx(1.0)
     assert rank.value == scores.value == pytest.approx(2.0)
     assert dead.value == 0.5
-
-
-def test_a_formulation_without_a_baseline_keeps_the_dead_group() -> None:
-    """reinforce weighs by the reward, (1, 0, 1, 1): it sums to (1, 0, 2), against the logged (1, -1, 0)."""
+    # reinforce weighs by the reward, (1, 0, 1, 1): it sums to (1, 0, 2), against the logged (1, -1, 0).
     _, norm, cosine, *_, dead = rows_of()["reinforce"]
     assert norm.value == pytest.approx(5**0.5)
     assert cosine.value == pytest.approx(1 / (5**0.5 * 2**0.5))
@@ -228,13 +213,6 @@ def test_prompts_that_work_against_each_other_are_told() -> None:
     assert {"grpo", "dr_grpo", "rloo"} <= set(result)
 
 
-def test_nearest_and_farthest_formulation_are_named() -> None:
-    gram = gram_of(ROWS, ["a", "a", "b", "b"], rewards=[1, 0, 1, 1], advantages=[1, -1, 0, 0])
-    (finding,) = formulations_section(inputs_of(FORMULATIONS_RUN, grams=[gram])).findings
-    assert finding.startswith("On the same rollouts of 1 step, ")
-    assert finding.endswith("nearest to it (1.000).")
-
-
 def test_a_formulation_that_needs_other_rewards_says_so_in_every_number() -> None:
     rows = rows_of(rewards=[1, 0, 0.5, 0.5])
     assert len({*rows["sign"][1:], *rows["positive_only"][1:]}) == 1  # one footnote for all of them
@@ -243,18 +221,17 @@ def test_a_formulation_that_needs_other_rewards_says_so_in_every_number() -> Non
     assert rows["dr_grpo"][1].value == pytest.approx(0.5 * 2**0.5)
 
 
-def test_without_logged_advantages_there_is_no_cosine() -> None:
-    rows = rows_of(advantages=[1, -1, 0, 0])
-    assert rows["logged"][2].value == pytest.approx(1.0)
-    assert formulations_section(inputs_of(FORMULATIONS_RUN)).missing == f"{NOT_READ.reason} {NOT_READ.hint}"
-
-
 def test_formulations_that_are_the_same_update_are_named() -> None:
     gram = gram_of(ROWS, ["a", "a", "b", "b"], rewards=[1, 0, 1, 1], advantages=[1, -1, 0, 0])
-    advice = formulations_section(inputs_of(FORMULATIONS_RUN, grams=[gram])).next_step
+    section = formulations_section(inputs_of(FORMULATIONS_RUN, grams=[gram]))
+    (finding,) = section.findings
+    assert finding.startswith("On the same rollouts of 1 step, ")
+    assert finding.endswith("nearest to it (1.000).")
+    advice = section.next_step
     same, other = advice.split(". Farthest from it, and worth a run: ")
     assert same.startswith("The logged update at another step size (cosine from 0.99 on): ")
     assert "dr_grpo" in same
     assert len(other.split(", ")) == 3
     unlogged = gram_of(ROWS, ["a", "a", "b", "b"], rewards=[1, 0, 1, 1], advantages=[0, 0, 0, 0])
     assert formulations_section(inputs_of(FORMULATIONS_RUN, grams=[unlogged])).next_step.startswith("Log advantages")
+    assert formulations_section(inputs_of(FORMULATIONS_RUN)).missing == f"{NOT_READ.reason} {NOT_READ.hint}"

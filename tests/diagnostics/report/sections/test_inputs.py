@@ -37,6 +37,5 @@ def test_a_section_without_data_says_what_to_log(hint: str, missing: str) -> Non
 def test_a_part_that_the_log_lacks_is_a_sentence() -> None:
     section = missing_part("entropy", inputs_of(RUN).logged.entropy)
     assert section.name == "entropy"
-    assert section.missing is not None
     assert section.missing.startswith("The log has no entropy. TRL and verl log it")
     assert missing_part("entropy", None, anchor="agreement").name == "agreement"

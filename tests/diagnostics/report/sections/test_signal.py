@@ -37,19 +37,18 @@ def trend_of(*shares: float) -> tuple[str, ...]:
     return signal_section(inputs_of(run_of(group_of([1, 0])), degeneracy=with_course(*shares))).findings
 
 
-def test_the_trend_stands_second_with_its_direction() -> None:
+def test_the_trend_stands_second_with_its_direction_and_its_bounds() -> None:
     first, trend, last = trend_of(0.1, 0.2, 0.31, 0.4)
     assert (first, last) == ("First.", "Second.")
     assert trend.startswith("From step 1 to 4 the share changes by +30.3 points along its line [+")
     assert "undecided" not in trend
     assert trend_of(0.1, 0.6, 0.1, 0.6)[1].endswith("so its direction is undecided.")
-
-
-def test_a_share_cannot_change_by_more_than_all_groups() -> None:
     assert trend_of(1.0, 0.0, 1.0)[1] == (
         "From step 1 to 3 the share changes by +0.0 points along its line [-100.0, +100.0], so its direction is "
         "undecided."
     )
+    assert trend_of(0.0, 0.0, 0.0, 0.0) == ("First.", "Second.")
+    assert trend_of(0.1, 0.2) == ("First.", "Second.")
 
 
 def test_a_page_shows_the_first_prompts_and_cuts_long_ones() -> None:
@@ -59,11 +58,6 @@ def test_a_page_shows_the_first_prompts_and_cuts_long_ones() -> None:
     assert len(prompts.rows) == MOST_PROMPTS
     assert "20 more prompts" in prompts.caption
     assert len(str(prompts.rows[0][0])) == 80
-
-
-def test_groups_that_side_rewards_decide_are_a_problem() -> None:
-    report = replace(degeneracy_report(), frac_reward_conflict=Estimate.exact(0.6))
-    assert signal_section(inputs_of(run_of(group_of([1, 0])), degeneracy=report)).severity == "problem"
 
 
 def test_the_trend_stands_behind_the_share_that_it_is_of_and_advice_is_said_once() -> None:
@@ -77,14 +71,7 @@ def test_the_trend_stands_behind_the_share_that_it_is_of_and_advice_is_said_once
     section = signal_section(inputs_of(run_of(group_of([1, 0])), degeneracy=report))
     assert [text.split()[0] for text in section.findings] == ["One", "So", "From", "More."]
     assert section.next_step == advice
-
-
-def test_a_share_that_never_moves_has_no_trend() -> None:
-    assert trend_of(0.0, 0.0, 0.0, 0.0) == ("First.", "Second.")
-
-
-def test_two_steps_have_no_trend() -> None:
-    assert trend_of(0.1, 0.2) == ("First.", "Second.")
+    assert section.severity == "problem"
 
 
 def test_kinds_are_stacked_where_there_are_any_else_equal_rewards() -> None:
@@ -146,14 +133,11 @@ def test_a_function_that_pulls_the_other_way_has_a_negative_share() -> None:
     assert section.next_step.startswith("Whether side rewards decide groups is undefined: ")
 
 
-def test_weights_that_are_not_known_are_said() -> None:
+def test_functions_that_never_differ_have_no_known_weight_or_are_beside_the_reward_are_named() -> None:
     groups = [group_of([6.0, 0.5], prompt=f"p{n}", functions={"acc": ACCURACY, "form": [1, 0]}) for n in range(6)]
     assert section_of(*groups).findings[0] == (
         "What each makes is not known: the weights of the functions are not known."
     )
-
-
-def test_functions_that_never_differ_and_those_beside_the_reward_are_named() -> None:
     functions = {"acc": [1, 0, 2], "form": [1, 1, 1], "turns": [3, 4, 1]}
     sole = [group_of([2.0, 1.0, 3.0], prompt=f"p{n}", functions=functions) for n in range(9)]
     section = section_of(*sole)
@@ -171,16 +155,15 @@ def test_a_conflict_is_a_problem_with_its_remedy() -> None:
     assert section.next_step == "Give 'short' no weight where 'acc' is tied."
 
 
-def test_a_function_that_alone_differs_is_counted() -> None:
+def test_functions_that_alone_differ_or_are_alone_are_counted() -> None:
     functions = {"acc": [1, 0], "short": [0.5, 0.5]}
     section = section_of(*(group_of([1.5, 0.5], prompt=f"p{n}", functions=functions) for n in range(3)))
     assert "'acc' alone differs in 3 of 3 groups." in section.findings
     assert section.next_step.startswith("If one makes more of the gradient than it should")
-
-
-def test_a_single_function_makes_everything() -> None:
     groups = [group_of([1.0, reward], prompt=str(reward), functions={"acc": [1.0, reward]}) for reward in (0.0, 1.0)]
     assert section_of(*groups).findings == ("There is one reward function, 'acc': it makes all of the advantage.",)
+    assert str(section_of(group_of([1.0, 0.0])).missing).startswith("The log has no reward per function.")
+    assert "It was not read" in str(rewards_section(inputs_of(run_of(group_of([1.0, 0.0])))).missing)
 
 
 def test_means_are_drawn_over_several_steps() -> None:
@@ -189,8 +172,3 @@ def test_means_are_drawn_over_several_steps() -> None:
     (chart,) = section_of(*groups).charts
     assert chart.series[0].values == (0.5, 1.0)
     assert section_of(groups[0]).charts == ()
-
-
-def test_a_log_without_rewards_by_function_says_what_it_lacks() -> None:
-    assert str(section_of(group_of([1.0, 0.0])).missing).startswith("The log has no reward per function.")
-    assert "It was not read" in str(rewards_section(inputs_of(run_of(group_of([1.0, 0.0])))).missing)

@@ -64,6 +64,7 @@ def test_norms_are_summed_by_place_and_by_entropy() -> None:
 def test_a_token_that_is_white_space_can_be_seen() -> None:
     section = section_of(rollout([1.0, 2.0], [0.5, 0.4], texts=(" ", "\n")))
     assert [row[2] for row in section.tables[2].rows] == [repr("\n"), repr(" ")]
+    assert len(section_of(rollout([1.0, 2.0], [0.5, 0.5])).findings) == 3  # a kind holds every token or none
 
 
 def test_the_largest_tokens_are_listed_with_their_part_and_direction() -> None:
@@ -100,7 +101,7 @@ def test_quarters_are_of_each_rollout_so_that_they_say_what_the_sentence_says() 
     assert "correlate at +" in section.findings[0]
     assert section.next_step.endswith("keeps 45.1 % of these norms.")  # 256 of 568
     means = [row[3] for row in section.tables[0].rows]
-    assert means == sorted(means)  # type: ignore[type-var]
+    assert means == sorted(means)
 
 
 def test_energy_is_of_kinds_of_tokens_among_all_that_were_measured() -> None:
@@ -129,11 +130,6 @@ def test_energy_is_of_kinds_of_tokens_among_all_that_were_measured() -> None:
         ("the other four fifths", 3),
     ]
     assert [row[3] for row in table.rows] == pytest.approx([5 / 34, 25 / 34, 25 / 34, 4 / 34, 1 / 34, 16 / 34, 14 / 34])
-
-
-def test_a_kind_that_holds_every_token_or_none_is_not_said() -> None:
-    section = section_of(rollout([1.0, 2.0], [0.5, 0.5]))
-    assert len(section.findings) == 3
 
 
 def test_turns_and_what_became_of_tokens_are_said_where_they_are_known() -> None:

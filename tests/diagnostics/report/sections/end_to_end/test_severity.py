@@ -1,6 +1,7 @@
 """What each answer asks of its reader: the numbers that decide, on both sides of their limits."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,8 @@ from gradscope.diagnostics.report.sections.gradient import contributions_section
 from gradscope.diagnostics.report.sections.loss import loss_scale_section
 from gradscope.diagnostics.report.sections.signal import rewards_section
 from gradscope.estimate import Estimate
-from gradscope.results.logged import EntropyNumbers, GenerationNumbers
+from gradscope.results.logged import EntropyNumbers, GenerationNumbers, MismatchNumbers
+from gradscope.results.passk import PassAtKComparison
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
 from tests.render.examples import degeneracy_report, passk_report, replay_report, run_report
@@ -26,34 +28,65 @@ def between(low: float, value: float, high: float) -> Estimate:
     return Estimate(value=value, low=low, high=high, num_units=9)
 
 
-@pytest.mark.parametrize(
-    ("dead", "severity"),
-    [
-        (between(0.51, 0.6, 0.7), "problem"),
-        (between(0.4, 0.6, 0.7), "look"),
-        (Estimate.exact(0.25), "look"),
-        (between(0.1, 0.24, 0.6), "fine"),
-        (NONE, "unknown"),
-    ],
-)
-def test_dead_groups(dead: Estimate, severity: str) -> None:
-    assert signal._severity(dead) == severity
+SURE = Estimate.exact
+
+
+def sampled(gap: Estimate, share: float) -> MismatchNumbers:
+    overall = run_report().logged.sampler.overall
+    assert overall is not None
+    return replace(overall, logprob_gap=gap, sequence_ess=SURE(share))
+
+
+def ended(cut: Estimate, seconds: Estimate, slowest: Estimate) -> GenerationNumbers:
+    return GenerationNumbers(step=None, frac_truncated=cut, seconds=seconds, slowest_over_mean=slowest)
+
+
+def entropy(mean: Estimate) -> EntropyNumbers:
+    return EntropyNumbers(step=None, mean=mean)
+
+
+def ending(difference: Estimate) -> PassAtKComparison:
+    comparison = passk_report().comparison
+    return replace(comparison, rows=(*comparison.rows[:-1], replace(comparison.rows[-1], difference=difference)))
+
+
+SAMPLER = run_report().logged.sampler
 
 
 @pytest.mark.parametrize(
-    ("kind", "severity"),
+    ("judge", "numbers", "severity"),
     [
-        ("not finite", "problem"),
-        ("suspect", "problem"),
-        ("dead batch", "look"),
-        ("other terms", "look"),
-        ("on-policy", "fine"),
-        ("learning", "fine"),
+        (signal._severity, [between(0.51, 0.6, 0.7)], "problem"),
+        (signal._severity, [between(0.4, 0.6, 0.7)], "look"),
+        (signal._severity, [SURE(0.25)], "look"),
+        (signal._severity, [between(0.1, 0.24, 0.6)], "fine"),
+        (signal._severity, [NONE], "unknown"),
+        (loss._severity, [Counter({"not finite": 1, "learning": 9})], "problem"),
+        (loss._severity, [Counter({"suspect": 1, "learning": 9})], "problem"),
+        (loss._severity, [Counter({"dead batch": 1, "learning": 9})], "look"),
+        (loss._severity, [Counter({"dead batch": 1, "learning": 29})], "fine"),
+        (loss._severity, [Counter({"other terms": 1, "learning": 9})], "look"),
+        (loss._severity, [Counter({"on-policy": 1, "learning": 9})], "fine"),
+        (agreement._severity, [SAMPLER, sampled(SURE(0.02), 1.0)], "problem"),
+        (agreement._severity, [SAMPLER, sampled(SURE(0.001), 0.2)], "look"),
+        (agreement._severity, [SAMPLER, sampled(SURE(0.001), 0.9)], "fine"),
+        (agreement._severity, [SAMPLER, sampled(NONE, 1.0)], "unknown"),
+        (agreement._severity, [replace(SAMPLER, is_identical=True), sampled(SURE(0.02), 1.0)], "unknown"),
+        (courses._entropy_severity, [entropy(NONE), NONE], "problem"),
+        (courses._entropy_severity, [entropy(SURE(1.0)), between(-3, -2, -1)], "look"),
+        (courses._entropy_severity, [entropy(SURE(1.0)), between(1, 2, 3)], "look"),
+        (courses._entropy_severity, [entropy(SURE(1.0)), between(-1, 0, 1)], "fine"),
+        (courses._generation_severity, [ended(NONE, NONE, NONE)], "unknown"),
+        (courses._generation_severity, [ended(SURE(0.2), NONE, NONE)], "look"),
+        (courses._generation_severity, [ended(NONE, SURE(1.0), SURE(4.0))], "look"),
+        (courses._generation_severity, [ended(SURE(0.05), SURE(1.0), SURE(2.0))], "fine"),
+        (coverage._severity, [None], "unknown"),
+        (coverage._severity, [ending(between(-0.3, -0.2, -0.1))], "problem"),
+        (coverage._severity, [ending(between(-0.3, -0.2, 0.1))], "fine"),
     ],
 )
-def test_kinds_of_steps(kind: str, severity: str) -> None:
-    assert loss._severity(Counter({kind: 1, "learning": 9})) == severity
-    assert loss._severity(Counter({"dead batch": 1, "learning": 29})) == "fine"
+def test_numbers_decide(judge: Callable[..., str], numbers: list[Any], severity: str) -> None:
+    assert judge(*numbers) == severity
 
 
 @pytest.mark.parametrize(("verdict", "severity"), [("mismatch", "problem"), ("match", "fine"), ("cannot", "unknown")])
@@ -97,56 +130,3 @@ def test_diluted_losses(rewards: list[float], kl: float, severity: str) -> None:
     run = run_of(group_of(rewards))
     gram = gram_of([[1.0], [2.0]], ["0/p"] * 2, frac_kl=kl)
     assert loss_scale_section(inputs_of(run, degeneracy=degeneracy_report(), grams=[gram])).severity == severity
-
-
-@pytest.mark.parametrize(
-    ("gap", "share", "severity"),
-    [(0.02, 1.0, "problem"), (0.001, 0.2, "look"), (0.001, 0.9, "fine"), (None, 1.0, "unknown")],
-)
-def test_samplers_that_differ(gap: float | None, share: float, severity: str) -> None:
-    sampler = run_report().logged.sampler
-    assert sampler.overall is not None
-    gap_of = NONE if gap is None else Estimate.exact(gap)
-    overall = replace(sampler.overall, logprob_gap=gap_of, sequence_ess=Estimate.exact(share))
-    assert agreement._severity(sampler, overall) == severity
-    assert agreement._severity(replace(sampler, is_identical=True), overall) == "unknown"
-
-
-@pytest.mark.parametrize(
-    ("mean", "trend", "severity"),
-    [
-        (NONE, NONE, "problem"),
-        (Estimate.exact(1.0), between(-3, -2, -1), "look"),
-        (Estimate.exact(1.0), between(1, 2, 3), "look"),
-        (Estimate.exact(1.0), between(-1, 0, 1), "fine"),
-    ],
-)
-def test_entropies(mean: Estimate, trend: Estimate, severity: str) -> None:
-    assert courses._entropy_severity(EntropyNumbers(step=None, mean=mean), trend) == severity
-
-
-@pytest.mark.parametrize(
-    ("cut", "seconds", "slowest", "severity"),
-    [
-        (NONE, NONE, NONE, "unknown"),
-        (Estimate.exact(0.2), NONE, NONE, "look"),
-        (NONE, Estimate.exact(1.0), Estimate.exact(4.0), "look"),
-        (Estimate.exact(0.05), Estimate.exact(1.0), Estimate.exact(2.0), "fine"),
-    ],
-)
-def test_generation(cut: Estimate, seconds: Estimate, slowest: Estimate, severity: str) -> None:
-    numbers = GenerationNumbers(step=None, frac_truncated=cut, seconds=seconds, slowest_over_mean=slowest)
-    assert courses._generation_severity(numbers) == severity
-
-
-def test_coverage() -> None:
-    comparison = passk_report().comparison
-    assert comparison is not None
-    assert coverage._severity(None) == "unknown"
-
-    def ending(difference: Estimate) -> str:
-        rows = (*comparison.rows[:-1], replace(comparison.rows[-1], difference=difference))
-        return coverage._severity(replace(comparison, rows=rows))
-
-    assert ending(between(-0.3, -0.2, -0.1)) == "problem"
-    assert ending(between(-0.3, -0.2, 0.1)) == "fine"
