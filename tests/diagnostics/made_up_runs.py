@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -81,11 +82,10 @@ def tau_bench(data: Path) -> Run:
 
 def with_tokens(run: Run) -> Run:
     """The same run; a passing rollout has 3 tokens, a failing one 1."""
-    groups = tuple(
-        replace(group, rollouts=tuple(replace(r, completion_ids=(7,) * (3 if r.reward else 1)) for r in group.rollouts))
-        for group in run.groups
-    )
-    return replace(run, groups=groups)
+    lengths = [[3 if reward else 1 for reward in group.rewards] for group in run.groups]
+    ids = [[(7,) * length for length in of_group] for of_group in lengths]
+    groups = (with_fields(group, completion_ids=own) for group, own in zip(run.groups, ids, strict=True))
+    return replace(run, groups=tuple(groups))
 
 
 def beta_run(num_prompts: int = 60, size: int = 8, seed: int = 0) -> Run:
@@ -111,18 +111,21 @@ def two_steps(**more: object) -> Run:
     )
 
 
+def with_fields(group: RolloutGroup, **fields: Any) -> RolloutGroup:
+    """The group with fields of all its rollouts: a list has an item for each, anything else is the same in all."""
+    rollouts = [
+        replace(rollout, **{name: value[at] if isinstance(value, list) else value for name, value in fields.items()})
+        for at, rollout in enumerate(group.rollouts)
+    ]
+    return replace(group, rollouts=tuple(rollouts))
+
+
 def with_rewards(run: Run, **functions: list[list[float | None]]) -> Run:
-    groups = tuple(
-        replace(
-            group,
-            rollouts=tuple(
-                replace(r, rewards={name: values[index][r.sample] for name, values in functions.items()})
-                for r in group.rollouts
-            ),
-        )
-        for index, group in enumerate(run.groups)
-    )
-    return replace(run, groups=groups)
+    groups = [
+        with_fields(group, rewards=[dict(zip(functions, row, strict=True)) for row in zip(*columns, strict=True)])
+        for group, *columns in zip(run.groups, *functions.values(), strict=True)
+    ]
+    return replace(run, groups=tuple(groups))
 
 
 def samples(name: str, correct: dict[str, list[float]]) -> Samples:

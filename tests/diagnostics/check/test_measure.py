@@ -19,8 +19,8 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.intervals import RESAMPLING
 from gradscope.results.verdicts import Baseline, BaselineMetric, CheckReport, Verdict
 from gradscope.rollouts.read_options import ReadOptions
-from tests.diagnostics.check.logs import write_log
 from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.rollouts.readers.lines import write_lines
 
 
 @pytest.fixture
@@ -133,6 +133,11 @@ def test_what_to_try_follows_from_the_runs_own_groups(tmp_path: Path) -> None:
     assert (share.outcome, rate.outcome) == ("fail", "fail")
     assert "try easier prompts" in share.next_step
     assert rate.next_step.startswith("Look closer: gradscope passk")
+
+
+def write_log(path: Path, rewards_of: dict[str, list[int]]) -> Path:
+    rows = [{"prompt_id": name, "step": 1, "reward": reward} for name, own in rewards_of.items() for reward in own]
+    return write_lines(path, *rows)
 
 
 def metric(value: float, half: float = 0.1, prompts: dict[str, float] | None = None) -> BaselineMetric:

@@ -20,10 +20,10 @@ from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.results.norms import Quantity, ReplayReport, ReplayVerdict, StepReplay
-from gradscope.results.rank import RankCurvePoint, RankReport, StepGeometry
-from gradscope.results.source import Source
+from gradscope.results.rank import RankReport
 from tests.diagnostics.logged.made_up_tokens import both, drifting_run, tokens_of
 from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.render import examples
 from tests.render.rank_examples import correction, entropy_change, kl, logprob_change, token_kind
 
 RUN = run_of(
@@ -52,9 +52,6 @@ def test_a_prompt_has_the_mean_of_its_groups(name: str, threshold: float | None,
     assert _group_metric_by_prompt(run, "frac_all_pass", reward="format", threshold=1.0) == {"p": 1.0}
 
 
-SOURCE = Source(path="made-up", format="made-up", recognized="made up for a test")
-
-
 def test_every_metric_has_a_value_or_a_reason() -> None:
     values = MetricValues(run=run_of(group_of([1, 0], step=1)))
     for name in CATALOG:
@@ -76,56 +73,20 @@ def test_a_measurement_is_made_once_and_for_what_is_asked() -> None:
 
 
 def rank_report() -> RankReport:
-    def point(step: int, advantage: str, size: int, rank: float) -> RankCurvePoint:
-        estimate = Estimate(value=rank, low=rank - 1, high=rank + 1, num_units=6)
-        return RankCurvePoint(
-            step=step,
-            advantage=advantage,
-            group_size=size,
-            num_groups=6,
-            num_dead=0,
-            effective_rank=estimate,
-            given_prompts=estimate,
-            stable_rank=estimate,
-            participation_ratio=estimate,
-            two_direction_energy=Estimate.exact(0.9),
-            summed_energy=Estimate.exact(1.5),
-            shared_directions=Estimate.exact(1.0),
-            shared_energy=Estimate.exact(0.6),
-            shared_sum=Estimate.exact(0.7),
-            shared_kept=Estimate.exact(1.75),
-            residual_kept=Estimate.exact(1.125),
-        )
-
-    geometry = StepGeometry(
-        step=6,
-        weights="checkpoint-5",
-        num_rollouts=16,
-        num_inferred_ids=0,
-        grad_norm=Estimate.exact(0.7),
-        logged_grad_norm=0.7,
-        cancellation=Estimate.exact(0.4),
-        class_subspace_energy=Estimate.undefined_because("no mixed group"),
-        sparsity={"gini": Estimate.exact(0.3)},
-        verification={},
+    """Ranks at two steps, the last with two sizes and two advantages."""
+    report, points = (
+        examples.rank_report(),
+        ((1, "logged", 8, 9.0), (6, "logged", 4, 2.0), (6, "logged", 8, 5.0), (6, "sign", 8, 7.0)),
     )
-    curve = (
-        point(1, "logged", 8, 9.0),
-        point(6, "logged", 4, 2.0),
-        point(6, "logged", 8, 5.0),
-        point(6, "sign", 8, 7.0),
-    )
-    return RankReport(
-        source=SOURCE,
-        rows="rollout",
-        spectra=(),
-        curve=curve,
-        steps=(geometry,),
-        skipped={},
-        refused={},
-        gram={},
-        engine={},
-    )
+    curve = [
+        replace(report.curve[0], step=step, advantage=name, group_size=size, effective_rank=examples.around(rank))
+        for step, name, size, rank in points
+    ]
+    numbers = {"grad_norm": Estimate.exact(0.7), "cancellation": Estimate.exact(0.4)}
+    no_class = Estimate.undefined_because("no mixed group")
+    sparsity = {"gini": Estimate.exact(0.3)}
+    geometry = replace(report.steps[0], step=6, **numbers, class_subspace_energy=no_class, sparsity=sparsity)
+    return replace(report, spectra=(), curve=tuple(curve), steps=(geometry,))
 
 
 @pytest.mark.parametrize(
@@ -148,36 +109,19 @@ def judged_step(
     step: int, verdict: ReplayVerdict, error: float | None = None, causes: Mapping[str, str] | None = None
 ) -> StepReplay:
     by_name = dict(causes or {})
-    return StepReplay(
-        step=step,
-        weights=None,
-        verdict=verdict,
-        cause=next(iter(by_name.values()), None),
-        quantities=tuple(Quantity(name=name, verdict=verdict, cause=cause) for name, cause in by_name.items() if name),
-        logged={},
-        recomputed={},
-        relative_error={} if error is None else {"grad_norm": error},
-        num_inferred_ids=0,
-        frac_kl=None,
-    )
+    quantities = [Quantity(name=name, verdict=verdict, cause=cause) for name, cause in by_name.items() if name]
+    errors = {} if error is None else {"grad_norm": error}
+    cause = next(iter(by_name.values()), None)
+    judged = {"verdict": verdict, "cause": cause, "quantities": tuple(quantities), "relative_error": errors}
+    return replace(examples.replay_report().steps[0], step=step, **judged)
 
 
 def replay_report(*steps: StepReplay) -> ReplayReport:
     judged = [step.verdict for step in steps if step.verdict != "cannot"]
-    share = (
-        Estimate.exact(judged.count("mismatch") / len(judged))
-        if judged
-        else Estimate.undefined_because("no step could be recomputed and judged")
-    )
-    return ReplayReport(
-        source=SOURCE,
-        steps=steps,
-        verdict=steps[0].verdict,
-        headline="made up",
-        frac_replay_mismatch=share,
-        tolerance=1e-4,
-        engine={},
-    )
+    share = Estimate.undefined_because("no step could be recomputed and judged")
+    if judged:
+        share = Estimate.exact(judged.count("mismatch") / len(judged))
+    return replace(examples.replay_report(), steps=steps, verdict=steps[0].verdict, frac_replay_mismatch=share)
 
 
 NOT_SAVED = "the weights of that step were not saved"
@@ -428,7 +372,7 @@ METRICS_ALONE = replace(
             for step in range(1, 11)
         }
     ),
-    source=replace(SOURCE, kind="metrics"),
+    source=replace(RUN.source, kind="metrics"),
 )
 
 

@@ -5,18 +5,7 @@ from pathlib import Path
 import pytest
 
 from gradscope.catalog.lookup import CATALOG
-from gradscope.diagnostics.check.requirements import (
-    Aggregate,
-    Needed,
-    Selector,
-    aggregate_steps,
-    parse_requirement,
-    read_requirements,
-    read_settings,
-    read_toml,
-    silence,
-    split_metric,
-)
+from gradscope.diagnostics.check import requirements
 from gradscope.errors import InputError, UsageError
 from gradscope.results.verdicts import Requirement
 
@@ -26,7 +15,7 @@ def test_an_unusable_file_is_named(tmp_path: Path, text: str | None, words: str)
     if text is not None:
         (tmp_path / "a.toml").write_text(text)
     with pytest.raises(InputError, match=f"a.toml {words}"):
-        read_toml(tmp_path / "a.toml")
+        requirements.read_toml(tmp_path / "a.toml")
 
 
 @pytest.mark.parametrize(
@@ -43,7 +32,7 @@ def test_an_unusable_file_is_named(tmp_path: Path, text: str | None, words: str)
     ],
 )
 def test_steps_that_a_selector_means(steps: str, chosen: tuple[int, ...]) -> None:
-    assert Selector(steps=steps, aggregate="mean").choose((2, 4, 6, 8, 10)) == chosen
+    assert requirements.Selector(steps=steps, aggregate="mean").choose((2, 4, 6, 8, 10)) == chosen
 
 
 @pytest.mark.parametrize(
@@ -68,28 +57,30 @@ def test_steps_that_a_selector_means(steps: str, chosen: tuple[int, ...]) -> Non
     ],
 )
 def test_a_metric_is_silent_where_it_skips_more_than_its_usual_distance(
-    logged: list[int], asked: list[int], must_have: Needed, reason: str | None
+    logged: list[int], asked: list[int], must_have: requirements.Needed, reason: str | None
 ) -> None:
-    assert silence(logged, asked, {6: 3}, must_have) == reason
+    assert requirements.silence(logged, asked, {6: 3}, must_have) == reason
 
 
 @pytest.mark.parametrize(
     "name", [*CATALOG, "pass@8", "val/mean@8", "x@", "@max", "x@last20%:median", "x@5", "x@5,", "x@5:max"]
 )
 def test_what_is_no_selector_belongs_to_the_name(name: str) -> None:
-    assert split_metric(name) == (name, None)
+    assert requirements.split_metric(name) == (name, None)
 
 
 @pytest.mark.parametrize(
     ("aggregate", "value"), [("mean", 7 / 3), ("max", 4.0), ("min", 1.0), ("last", 2.0), ("trend", 1.0)]
 )
-def test_numbers_of_steps_become_one(aggregate: Aggregate, value: float) -> None:
+def test_numbers_of_steps_become_one(aggregate: requirements.Aggregate, value: float) -> None:
     """1, 4 and 2 at steps 2, 4 and 6: the least-squares slope is 1/4 a step, over four steps 1."""
-    estimate = aggregate_steps({2: 1.0, 4: 4.0, 6: 2.0}, Selector(steps="all", aggregate=aggregate), [1.0, 4.0, 2.0])
+    estimate = requirements.aggregate_steps(
+        {2: 1.0, 4: 4.0, 6: 2.0}, requirements.Selector(steps="all", aggregate=aggregate), [1.0, 4.0, 2.0]
+    )
     assert estimate.value == pytest.approx(value)
     assert (estimate.interval is None) == (aggregate != "trend")
     assert estimate.num_units == 3
-    nothing = aggregate_steps({}, Selector(steps="last3", aggregate=aggregate), [])
+    nothing = requirements.aggregate_steps({}, requirements.Selector(steps="last3", aggregate=aggregate), [])
     assert nothing.undefined == "none of the steps 'last3' has a value"
 
 
@@ -103,8 +94,11 @@ def test_numbers_of_steps_become_one(aggregate: Aggregate, value: float) -> None
         ("a@b@trend", "all", "trend"),
     ],
 )
-def test_what_follows_the_last_at_sign_selects(text: str, steps: str, aggregate: Aggregate) -> None:
-    assert split_metric(text) == (text.rpartition("@")[0], Selector(steps=steps, aggregate=aggregate))
+def test_what_follows_the_last_at_sign_selects(text: str, steps: str, aggregate: requirements.Aggregate) -> None:
+    assert requirements.split_metric(text) == (
+        text.rpartition("@")[0],
+        requirements.Selector(steps=steps, aggregate=aggregate),
+    )
 
 
 @pytest.mark.parametrize(
@@ -117,7 +111,7 @@ def test_what_follows_the_last_at_sign_selects(text: str, steps: str, aggregate:
     ],
 )
 def test_grammar(text: str, requirement: Requirement) -> None:
-    assert parse_requirement(text) == requirement
+    assert requirements.parse_requirement(text) == requirement
 
 
 @pytest.mark.parametrize(
@@ -142,7 +136,7 @@ def test_grammar(text: str, requirement: Requirement) -> None:
 )
 def test_what_is_no_requirement_is_refused(text: str, message: str, hint: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        parse_requirement(text)
+        requirements.parse_requirement(text)
     assert caught.value.hint == hint
 
 
@@ -155,16 +149,16 @@ def test_what_is_no_requirement_is_refused(text: str, message: str, hint: str) -
 )
 def test_requirements_of_a_file(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    assert read_requirements(tmp_path / name) == (Requirement(metric="pass@1", op=">", limit=0.0),)
+    assert requirements.read_requirements(tmp_path / name) == (Requirement(metric="pass@1", op=">", limit=0.0),)
     (tmp_path / "pyproject.toml").write_text("[check]\nrequire = ['pass@1 > 0']\n[tool.ruff]\n")
-    assert read_requirements(tmp_path / "pyproject.toml") == ()
+    assert requirements.read_requirements(tmp_path / "pyproject.toml") == ()
 
 
 @pytest.mark.parametrize("value", ["'pass@1 > 0'", "[1]"])
 def test_require_is_a_list_of_strings(tmp_path: Path, value: str) -> None:
     (tmp_path / "gradscope.toml").write_text(f"[check]\nrequire = {value}")
     with pytest.raises(UsageError, match=r"`require` in .* is not a list of strings"):
-        read_requirements(tmp_path / "gradscope.toml")
+        requirements.read_requirements(tmp_path / "gradscope.toml")
 
 
 def test_settings_of_a_file(tmp_path: Path) -> None:
@@ -172,7 +166,7 @@ def test_settings_of_a_file(tmp_path: Path) -> None:
         '[check]\nrequire = ["pass@1 > 0"]\ntrack = ["pass@8"]\nallow_unknown = ["pass@8"]\n'
         'baseline = "base.json"\nrule = "value"\nmargins = { "pass@8" = 0.02 }\n'
     )
-    settings = read_settings(tmp_path / "gradscope.toml")
+    settings = requirements.read_settings(tmp_path / "gradscope.toml")
     assert (settings.track, settings.allow_unknown, settings.rule) == (("pass@8",), ("pass@8",), "value")
     assert settings.baseline == tmp_path / "base.json"
     assert settings.margins == {"pass@8": 0.02}
@@ -192,4 +186,4 @@ def test_settings_of_a_file(tmp_path: Path) -> None:
 def test_settings_that_do_not_read_are_refused(tmp_path: Path, line: str, message: str) -> None:
     (tmp_path / "gradscope.toml").write_text(f"[check]\n{line}\n")
     with pytest.raises(UsageError, match=message):
-        read_settings(tmp_path / "gradscope.toml")
+        requirements.read_settings(tmp_path / "gradscope.toml")

@@ -1,7 +1,7 @@
 """Evidence that was found already: what claims look at, given by hand."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -28,23 +28,16 @@ class Answered(Evidence):
             return self.results["gradients"][kind]
         return Evidence.gradients(self, kind)
 
-    def degeneracy(self) -> Any:
-        return self.results["degeneracy"] if "degeneracy" in self.results else Evidence.degeneracy(self)
 
-    def credited(self) -> Any:
-        return self.results["credited"] if "credited" in self.results else Evidence.credited(self)
+def _answered(method: str) -> Callable[[Answered], Any]:
+    def answer(evidence: Answered) -> Any:
+        return evidence.results[method] if method in evidence.results else getattr(Evidence, method)(evidence)
 
-    def weighed_tokens(self) -> Any:
-        return self.results["weighed_tokens"] if "weighed_tokens" in self.results else Evidence.weighed_tokens(self)
+    return answer
 
-    def followed_tokens(self) -> Any:
-        return self.results["followed_tokens"] if "followed_tokens" in self.results else Evidence.followed_tokens(self)
 
-    def updates(self) -> Any:
-        return self.results["updates"] if "updates" in self.results else Evidence.updates(self)
-
-    def held_out(self) -> Any:
-        return self.results["held_out"] if "held_out" in self.results else Evidence.held_out(self)
+for _method in ("degeneracy", "credited", "weighed_tokens", "followed_tokens", "updates", "held_out"):
+    setattr(Answered, _method, _answered(_method))
 
 
 def collected_of(**parts: Any) -> Collected:

@@ -8,17 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 from gradscope.diagnostics.claims import evidence as module
-from gradscope.diagnostics.claims.evidence import (
-    NO_NULL,
-    AtHand,
-    Evidence,
-    NotAtHand,
-    cannot_tell,
-    in_range,
-    rises,
-    together,
-    token_credit,
-)
 from gradscope.diagnostics.rank import collected
 from gradscope.diagnostics.rank.tokens import weighed as tokens
 from gradscope.errors import InputError
@@ -41,13 +30,13 @@ UNKNOWN = Estimate.undefined_because("nothing was logged")
     ],
 )
 def test_a_number_is_in_its_range_where_its_whole_interval_is(low: float, high: float, verdict: str) -> None:
-    assert in_range(between(low, high), 1.5, 2.5) == verdict
+    assert module.in_range(between(low, high), 1.5, 2.5) == verdict
 
 
 def test_numbers_that_are_judged_together_have_wider_intervals() -> None:
     # 2.24 standard errors to either side in place of 1.96
-    assert in_range(between(1.55, 2.45), 1.5, 2.5, num_tests=2) == "cannot_tell"
-    assert in_range(between(1.57, 2.43), 1.5, 2.5, num_tests=2) == "supported"
+    assert module.in_range(between(1.55, 2.45), 1.5, 2.5, num_tests=2) == "cannot_tell"
+    assert module.in_range(between(1.57, 2.43), 1.5, 2.5, num_tests=2) == "supported"
 
 
 @pytest.mark.parametrize(
@@ -61,29 +50,29 @@ def test_numbers_that_are_judged_together_have_wider_intervals() -> None:
     ],
 )
 def test_a_rise_is_above_zero_and_may_be_as_large_as_its_margin(low: float, high: float, verdict: str) -> None:
-    assert rises(between(low, high), 0.0, 0.05) == verdict
-    assert rises(between(1 + low, 1 + high), 1.0, 0.05) == verdict
+    assert module.rises(between(low, high), 0.0, 0.05) == verdict
+    assert module.rises(between(1 + low, 1 + high), 1.0, 0.05) == verdict
 
 
 @pytest.mark.parametrize("number", [Estimate.exact(2.0), UNKNOWN])
 def test_without_an_interval_nobody_can_tell(number: Estimate) -> None:
-    assert in_range(number, 1.5, 2.5) == in_range(number, 5.0, 6.0, num_tests=2) == "cannot_tell"
-    assert rises(number, 0.0, 0.1) == "cannot_tell"
+    assert module.in_range(number, 1.5, 2.5) == module.in_range(number, 5.0, 6.0, num_tests=2) == "cannot_tell"
+    assert module.rises(number, 0.0, 0.1) == "cannot_tell"
 
 
 def test_all_must_hold_and_one_that_does_not_decides() -> None:
-    assert together(["supported", "supported"]) == "supported"
-    assert together(["supported", "cannot_tell"]) == "cannot_tell"
-    assert together(["cannot_tell", "contradicted", "supported"]) == "contradicted"
-    assert together([]) == "cannot_tell"
+    assert module.together(["supported", "supported"]) == "supported"
+    assert module.together(["supported", "cannot_tell"]) == "cannot_tell"
+    assert module.together(["cannot_tell", "contradicted", "supported"]) == "contradicted"
+    assert module.together([]) == "cannot_tell"
 
 
 def test_a_reason_becomes_a_sentence_and_the_reason_of_the_number() -> None:
-    judged = cannot_tell("no step has such a gradient", steps=(1, 2))
+    judged = module.cannot_tell("no step has such a gradient", steps=(1, 2))
     assert (judged.verdict, judged.why, judged.steps) == ("cannot_tell", "No step has such a gradient.", (1, 2))
     assert judged.estimate.undefined == "no step has such a gradient"
-    assert judged.null is NO_NULL
-    assert cannot_tell("too few", estimate=Estimate.exact(0.5)).estimate.value == 0.5
+    assert judged.null is module.NO_NULL
+    assert module.cannot_tell("too few", estimate=Estimate.exact(0.5)).estimate.value == 0.5
 
 
 def with_tokens(*rollouts: dict[str, object]) -> RolloutGroup:
@@ -94,9 +83,9 @@ def with_tokens(*rollouts: dict[str, object]) -> RolloutGroup:
 
 def test_logged_advantages_of_tokens_go_before_rewards_of_tokens() -> None:
     group = with_tokens({"token_advantages": (1.0, 0.0), "token_rewards": (1.0, 0.0)}, {"token_advantages": (0.5, 0.5)})
-    assert token_credit([group]) == ("the logged advantages of tokens", (group,))
+    assert module.token_credit([group]) == ("the logged advantages of tokens", (group,))
     group = with_tokens({"token_rewards": (1.0, 0.0, 1.0)}, {"token_rewards": (0.0, 0.0)}, {"token_rewards": ()})
-    origin, (credited,) = token_credit([group])
+    origin, (credited,) = module.token_credit([group])
     assert "add up to from there on" in origin
     advantages = [rollout.token_advantages for rollout in credited.rollouts]
     assert advantages == [pytest.approx((4 / 3, 2 / 3, 2 / 3)), pytest.approx((-2 / 3, -1 / 3)), ()]
@@ -114,16 +103,16 @@ def test_logged_advantages_of_tokens_go_before_rewards_of_tokens() -> None:
 )
 def test_what_says_no_more_than_the_outcome_is_refused(rollouts: list[dict[str, object]], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        token_credit([with_tokens(*rollouts)])
+        module.token_credit([with_tokens(*rollouts)])
 
 
 def test_without_steps_there_are_no_gradients_and_an_error_is_raised_again() -> None:
-    evidence = Evidence(run=two_steps(), steps=(), no_gradients="nobody asked")
+    evidence = module.Evidence(run=two_steps(), steps=(), no_gradients="nobody asked")
     for ask in (lambda: evidence.gradients("token"), evidence.credited):
         with pytest.raises(InputError, match=r"^nobody asked\.$"):
             ask()
     assert evidence.computed() is None
-    evidence = Evidence(run=two_steps(), steps=())
+    evidence = module.Evidence(run=two_steps(), steps=())
     with pytest.raises(InputError, match="An update needs two checkpoints") as first:
         evidence.updates()
     with pytest.raises(InputError) as second:
@@ -142,7 +131,7 @@ def test_kinds_are_collected_once_with_sizes_below_the_largest_group(monkeypatch
         }
 
     monkeypatch.setattr(collected, "collect_kinds", collect)
-    evidence = Evidence(run=run_of(group_of([0.0] * 9, step=2)), steps=(2,))
+    evidence = module.Evidence(run=run_of(group_of([0.0] * 9, step=2)), steps=(2,))
     assert evidence.computed() is None
     assert evidence.gradients("token") is not evidence.gradients("rollout")
     assert evidence.computed() is evidence.gradients("rollout")
@@ -153,7 +142,7 @@ def test_kinds_are_collected_once_with_sizes_below_the_largest_group(monkeypatch
 def test_the_reason_of_the_first_step_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     skipped = collected_of(skipped={1: "the weights of step 1 are gone", 2: "so are those of step 2"})
     monkeypatch.setattr(collected, "collect_kinds", lambda *_, **__: {"rollout": skipped})
-    evidence = Evidence(run=two_steps(), steps=(1, 2))
+    evidence = module.Evidence(run=two_steps(), steps=(1, 2))
     with pytest.raises(InputError, match="the weights of step 1 are gone"):
         evidence.gradients("rollout")
     assert evidence.computed() is skipped
@@ -167,7 +156,7 @@ def test_token_credit_that_cannot_be_measured_says_why(monkeypatch: pytest.Monke
     monkeypatch.setattr(collected, "collect_kinds", lambda *_, **__: kinds)
     monkeypatch.setattr(module, "token_credit", lambda groups: ("tokens", tuple(groups)))
     with pytest.raises(InputError, match="no group has a gradient"):
-        Evidence(run=two_steps(), steps=(1,)).credited()
+        module.Evidence(run=two_steps(), steps=(1,)).credited()
 
 
 def test_tokens_are_followed_once_and_those_at_hand_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,30 +164,30 @@ def test_tokens_are_followed_once_and_those_at_hand_as_they_are(monkeypatch: pyt
     kinds = {"token": collected_of(steps=[SimpleNamespace(step=1)], weighed={1: "tokens"})}
     monkeypatch.setattr(collected, "collect_kinds", lambda *_, **__: kinds)
     monkeypatch.setattr(tokens, "follow", lambda run, weighed, engine: asked.append(weighed) or "followed")
-    evidence = Evidence(run=two_steps(), steps=(1,))
+    evidence = module.Evidence(run=two_steps(), steps=(1,))
     assert evidence.followed_tokens() == evidence.followed_tokens() == "followed"
     assert asked == [{1: "tokens"}]
-    at_hand = AtHand(degeneracy=None, steps=(), held_out=None, tokens={1: "at hand"})
-    assert Evidence(run=two_steps(), steps=(1,), at_hand=at_hand).weighed_tokens() == {1: "at hand"}
+    at_hand = module.AtHand(degeneracy=None, steps=(), held_out=None, tokens={1: "at hand"})
+    assert module.Evidence(run=two_steps(), steps=(1,), at_hand=at_hand).weighed_tokens() == {1: "at hand"}
     for evidence in (
-        Evidence(run=two_steps(), steps=(1,), at_hand=at_hand),
-        Evidence(run=two_steps(), steps=(1,), at_hand=replace(at_hand, tokens=None)),
+        module.Evidence(run=two_steps(), steps=(1,), at_hand=at_hand),
+        module.Evidence(run=two_steps(), steps=(1,), at_hand=replace(at_hand, tokens=None)),
     ):
-        with pytest.raises(NotAtHand):
+        with pytest.raises(module.NotAtHand):
             evidence.followed_tokens()
-    with pytest.raises(NotAtHand):
+    with pytest.raises(module.NotAtHand):
         evidence.weighed_tokens()
 
 
 def test_groups_and_their_degeneracy_are_those_of_the_log() -> None:
-    evidence = Evidence(run=two_steps(), steps=())
+    evidence = module.Evidence(run=two_steps(), steps=())
     assert evidence.groups().dead.tolist() == [True, True, False, True]
     assert evidence.degeneracy().frac_reward_zero_std.value == 0.75
     assert evidence.degeneracy() is evidence.degeneracy()
     assert evidence.largest_group == 4
-    assert Evidence(run=run_of(), steps=()).largest_group == 0
+    assert module.Evidence(run=run_of(), steps=()).largest_group == 0
     run = run_of(*(group_of([0.2, 0.7], step=1, prompt=name) for name in "ab"))
-    assert Evidence(run=run, steps=(), success_threshold=0.5).degeneracy().pass_rate.value == 0.5
+    assert module.Evidence(run=run, steps=(), success_threshold=0.5).degeneracy().pass_rate.value == 0.5
 
 
 def sample_files_of(folder: Path, *names: str) -> tuple[str, ...]:
@@ -212,10 +201,10 @@ def sample_files_of(folder: Path, *names: str) -> tuple[str, ...]:
 
 def test_reach_takes_two_files_of_samples(tmp_path: Path) -> None:
     files = sample_files_of(tmp_path, "before.jsonl", "after.jsonl", "later.jsonl")
-    report = Evidence(run=two_steps(), steps=(), samples=files[:2]).held_out()
+    report = module.Evidence(run=two_steps(), steps=(), samples=files[:2]).held_out()
     assert report.comparison.rows[0].difference.value == pytest.approx(4 / 24)
     with pytest.raises(InputError, match="two files of samples, before and after, and there are 3"):
-        Evidence(run=two_steps(), steps=(), samples=files).held_out()
+        module.Evidence(run=two_steps(), steps=(), samples=files).held_out()
     for few in ((), files[:1]):
         with pytest.raises(InputError, match="no samples of held-out prompts before and after training"):
-            Evidence(run=two_steps(), steps=(), samples=few).held_out()
+            module.Evidence(run=two_steps(), steps=(), samples=few).held_out()

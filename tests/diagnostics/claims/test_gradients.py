@@ -10,24 +10,6 @@ import pytest
 
 from gradscope.diagnostics.claims import gradients
 from gradscope.diagnostics.claims.evidence import ADVANTAGE, Judgement
-from gradscope.diagnostics.claims.gradients import (
-    SAME_BASELINE,
-    SPARSER,
-    RankEvidence,
-    avoids_principal_directions,
-    entries_grow_sparser,
-    few_parameters_change,
-    group_mean_is_optimal,
-    groups_grow_sparser,
-    higher_with_token_credit,
-    inherits_singular_values,
-    rows_grow_sparser,
-    sign_part_climbs,
-    sign_part_is_the_direction,
-    tokens_grow_sparser,
-    two_class_means,
-    two_whatever_the_size,
-)
 from gradscope.diagnostics.rank.collected import Collected
 from gradscope.diagnostics.rank.formulations import baseline_groups
 from gradscope.diagnostics.rank.rows import StepRows
@@ -38,7 +20,7 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.gram.geometry import CHANNELS
 from gradscope.results.rank import NullRank, RankCurvePoint, TokenRankPoint, WeightRankPoint
 from tests.diagnostics.claims.made_up_evidence import Answered, between, collected_of
-from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
 from tests.diagnostics.rank.test_rollout_spectra import make_rows
 
 UNKNOWN = Estimate.undefined_because("nothing is there")
@@ -49,7 +31,7 @@ def course(values: list[float], prompts: list[str] | None = None) -> Judgement:
     steps = [SimpleNamespace(step=at, sparsity={"gini": Estimate.exact(one)}) for at, one in enumerate(values, start=1)]
     names = prompts or ["p"] * len(values)
     run = run_of(*(group_of([0.0, 1.0], step=at, prompt=name) for at, name in enumerate(names, start=1)))
-    return rows_grow_sparser(Answered(run=run, results={"gradients": {"rollout": collected_of(steps=steps)}}))
+    return gradients.rows_grow_sparser(Answered(run=run, results={"gradients": {"rollout": collected_of(steps=steps)}}))
 
 
 def visits(
@@ -62,7 +44,7 @@ def visits(
         group_of((rng.random(4) < rates(step, prompt)).astype(float).tolist(), step=step + 1, prompt=f"p{prompt:03d}")
         for step, prompt in visited
     )
-    return groups_grow_sparser(Answered(run=run_of(*groups)))
+    return gradients.groups_grow_sparser(Answered(run=run_of(*groups)))
 
 
 def around_a_line(change: float, noise: float = 0.001) -> list[float]:
@@ -74,9 +56,9 @@ def around_a_line(change: float, noise: float = 0.001) -> list[float]:
     ("change", "noise", "verdict"),
     [
         (0.1, 0.001, "supported"),
-        (1.3 * SPARSER, 0.001, "supported"),
+        (1.3 * gradients.SPARSER, 0.001, "supported"),
         (0.01, 0.02, "cannot_tell"),
-        (0.5 * SPARSER, 0.001, "contradicted"),
+        (0.5 * gradients.SPARSER, 0.001, "contradicted"),
         (-0.1, 0.001, "contradicted"),
     ],
 )
@@ -97,13 +79,9 @@ def test_growth_is_a_change_along_the_line(change: float, noise: float, verdict:
 def test_steps_that_have_no_trend_say_why(values: list[float], words: str) -> None:
     judgement = course(values)
     assert (judgement.verdict, judgement.why, judgement.estimate.interval) == ("cannot_tell", words, None)
-
-
-def test_a_change_of_prompts_is_no_change_of_the_policy() -> None:
-    values = around_a_line(0.1)
-    judgement = course(values, [f"p{index}" for index in range(20)])
-    assert (judgement.verdict, judgement.estimate.interval) == ("cannot_tell", None)
-    assert "the prompts change between these steps" in judgement.why.lower()
+    changing = course(around_a_line(0.1), [f"p{index}" for index in range(20)])
+    assert (changing.verdict, changing.estimate.interval) == ("cannot_tell", None)
+    assert "the prompts change between these steps" in changing.why.lower()
 
 
 @pytest.mark.slow
@@ -134,10 +112,10 @@ def test_each_part_has_its_own_index() -> None:
     }
     run = run_of(*(group_of([0.0, 1.0], step=step) for step in range(20)))
     evidence = Answered(run=run, results={"gradients": kinds})
-    assert rows_grow_sparser(evidence).verdict == "supported"
-    assert tokens_grow_sparser(evidence).verdict == "contradicted"
-    assert entries_grow_sparser(evidence).estimate.value == pytest.approx(
-        2 * rows_grow_sparser(evidence).estimate.value
+    assert gradients.rows_grow_sparser(evidence).verdict == "supported"
+    assert gradients.tokens_grow_sparser(evidence).verdict == "contradicted"
+    assert gradients.entries_grow_sparser(evidence).estimate.value == pytest.approx(
+        2 * gradients.rows_grow_sparser(evidence).estimate.value
     )
 
 
@@ -158,43 +136,38 @@ def drawn(seed: int, *, of_success: float = 1.0, spread: float = 0.2, num_groups
     return baseline_evidence(rewards, np.where(rewards, of_success, 1.0) * rng.lognormal(0, spread, rewards.shape))
 
 
-@pytest.mark.slow  # a simulation
-def test_norms_that_do_not_know_the_reward_leave_the_group_mean_optimal() -> None:
-    """However many groups are dead, whose mean says nothing."""
-    verdicts = [group_mean_is_optimal(drawn(seed)).verdict for seed in range(60)]
-    assert verdicts.count("contradicted") == 0
-    assert verdicts.count("supported") > 45
-
-
 def test_long_successes_pull_the_best_baseline_up() -> None:
-    judged = group_mean_is_optimal(drawn(0, of_success=4.0))
+    judged = gradients.group_mean_is_optimal(drawn(0, of_success=4.0))
     assert (judged.verdict, judged.null.value, judged.steps) == ("contradicted", 0.0, (3,))
-    assert judged.estimate.low > SAME_BASELINE
+    assert judged.estimate.low > gradients.SAME_BASELINE
     assert "the correlation of reward and squared norm is 0.88" in judged.why
     ratio = float(judged.why.partition("mean reward are ")[2].split(" ", 1)[0])
     assert ratio == pytest.approx(4.0, abs=0.2)
-    assert group_mean_is_optimal(drawn(0, spread=2.0)).verdict == "cannot_tell"
+    assert gradients.group_mean_is_optimal(drawn(0, spread=2.0)).verdict == "cannot_tell"
 
 
 @pytest.mark.parametrize(("apart", "verdict"), [(0.9, "supported"), (1.1, "contradicted")])
 def test_a_baseline_near_the_mean_is_no_other(apart: float, verdict: str) -> None:
     """One success of two: b = q / (q + 1) lies apart from 1/2 by the same in each group, up to a little."""
-    best = 0.5 + apart * SAME_BASELINE + np.linspace(-0.001, 0.001, 12)
+    best = 0.5 + apart * gradients.SAME_BASELINE + np.linspace(-0.001, 0.001, 12)
     rewards = np.tile([1.0, 0.0, 1.0, 0.0], (12, 1))
     norms = np.tile([1.0, 1.0, 1.0, 1.0], (12, 1))
     norms[:, ::2] = (best / (1 - best))[:, None]
-    assert group_mean_is_optimal(baseline_evidence(rewards, norms)).verdict == verdict
+    assert gradients.group_mean_is_optimal(baseline_evidence(rewards, norms)).verdict == verdict
 
 
 def test_groups_without_unequal_rewards_or_a_second_group_have_no_best_baseline() -> None:
-    judgement = group_mean_is_optimal(baseline_evidence(np.zeros((3, 4)), np.ones((3, 4))))
+    judgement = gradients.group_mean_is_optimal(baseline_evidence(np.zeros((3, 4)), np.ones((3, 4))))
     assert (judgement.verdict, judgement.why) == ("cannot_tell", "No group with unequal rewards has a gradient.")
-    silent = group_mean_is_optimal(baseline_evidence(np.tile([1.0, 0.0, 0.0, 0.0], (3, 1)), np.zeros((3, 4))))
+    silent = gradients.group_mean_is_optimal(baseline_evidence(np.tile([1.0, 0.0, 0.0, 0.0], (3, 1)), np.zeros((3, 4))))
     assert silent.why == judgement.why
     norms = np.array([[0.0, 1.0, 0.0, 0.0]])
-    judgement = group_mean_is_optimal(baseline_evidence(np.array([[1.0, 0.0, 0.0, 0.0]]), norms))
+    judgement = gradients.group_mean_is_optimal(baseline_evidence(np.array([[1.0, 0.0, 0.0, 0.0]]), norms))
     assert judgement.verdict == "cannot_tell"
-    assert "unknown" in group_mean_is_optimal(baseline_evidence(np.array([[1.0, 0.0, 0.0, 0.0]]), norms * 0 + 1.0)).why
+    assert (
+        "unknown"
+        in gradients.group_mean_is_optimal(baseline_evidence(np.array([[1.0, 0.0, 0.0, 0.0]]), norms * 0 + 1.0)).why
+    )
 
 
 def alike(within: float, advantage: str = ADVANTAGE, rewards: tuple[float, ...] = (1.0, 0.0) * 4) -> Judgement:
@@ -203,7 +176,7 @@ def alike(within: float, advantage: str = ADVANTAGE, rewards: tuple[float, ...] 
     means = np.random.default_rng(1).normal(size=(12, 2, noise.shape[1])).repeat(8, 0).reshape(96, 2, -1)
     scores = means[np.arange(96), (np.array(rows.rewards) > 0.5).astype(int)] + within * noise
     parts = collected_of(rows=[replace(rows, gram=scores @ scores.T)], steps=[SimpleNamespace(step=3)])
-    return two_class_means(Answered(advantage=advantage, results={"gradients": {"rollout": parts}}))
+    return gradients.two_class_means(Answered(advantage=advantage, results={"gradients": {"rollout": parts}}))
 
 
 @pytest.mark.parametrize(
@@ -221,7 +194,7 @@ def test_rows_of_a_class_that_are_alike_are_two_rows(
 def test_the_share_is_that_of_rows_projected_on_the_class_means() -> None:
     rows, scores = make_rows([1.0, 1.0, 0.0, 0.0, 0.0, 1.0], ["a"] * 6)
     parts = collected_of(rows=[rows], steps=[SimpleNamespace(step=3)])
-    judged = two_class_means(Answered(results={"gradients": {"rollout": parts}}))
+    judged = gradients.two_class_means(Answered(results={"gradients": {"rollout": parts}}))
     weighed = (rows.rewards - rows.rewards.mean())[:, None] * scores
     fitted = np.stack([weighed[rows.rewards == reward].mean(axis=0) for reward in rows.rewards])
     assert judged.estimate.value == pytest.approx((fitted**2).sum() / (weighed**2).sum())
@@ -297,7 +270,7 @@ def cosine(first: np.ndarray, other: np.ndarray) -> float:
 
 def judged(part: str, target: str, rows: StepRows) -> Judgement:
     result = collected_of(rows=[rows], steps=[SimpleNamespace(step=rows.step)])
-    return sign_part_climbs(part, target)(Answered(results={"gradients": {"rollout": result}}))
+    return gradients.sign_part_climbs(part, target)(Answered(results={"gradients": {"rollout": result}}))
 
 
 @pytest.mark.slow  # a simulation
@@ -330,7 +303,7 @@ def test_a_direction_between_the_two_climbs_and_is_another(part: str) -> None:
     climbs = [judged(part, "pass@1", one).verdict for one in rows]
     assert climbs.count("contradicted") == 0
     assert climbs.count("supported") >= 7
-    is_same = sign_part_is_the_direction(part, "pass@1")
+    is_same = gradients.sign_part_is_the_direction(part, "pass@1")
     parts = [collected_of(rows=[one], steps=[SimpleNamespace(step=one.step)]) for one in rows]
     same = [is_same(Answered(results={"gradients": {"rollout": one}})).verdict for one in parts]
     assert same.count("supported") <= 1
@@ -340,7 +313,7 @@ def test_the_step_with_most_such_groups_is_looked_at() -> None:
     policy = Policy(0.3, size=3)
     first, second = replace(policy.rows(10, 1), step=1), replace(policy.rows(200, 2), step=2)
     parts = collected_of(rows=[first, second], steps=[SimpleNamespace(step=1), SimpleNamespace(step=2)])
-    judgement = sign_part_climbs("all_fail", "pass@G")(Answered(results={"gradients": {"rollout": parts}}))
+    judgement = gradients.sign_part_climbs("all_fail", "pass@G")(Answered(results={"gradients": {"rollout": parts}}))
     assert judgement.steps == (2,)
     assert "such groups of 200, G = 3" in judgement.why
 
@@ -381,8 +354,8 @@ def point(size: int, rank: Estimate, *, step: int = 1, kind: type = RankCurvePoi
 
 
 def judge_ranks(points: list, change: Estimate | None, seen: str = "") -> Judgement:
-    ranks = RankEvidence(points=points, change=change, seen=seen)
-    return two_whatever_the_size(lambda _: ranks, Answered())
+    ranks = gradients.RankEvidence(points=points, change=change, seen=seen)
+    return gradients.two_whatever_the_size(lambda _: ranks, Answered())
 
 
 @pytest.mark.parametrize(
@@ -456,16 +429,14 @@ def collected(points: list, matrix: str, **more: list) -> Collected:
 CURVE = [point(8, around(2.0), step=2), point(2, around(2.0), step=2), point(8, around(9.0), step=1)]
 
 
-def test_rollouts_are_looked_at_at_the_last_step_and_by_size() -> None:
+def test_rollouts_are_those_of_the_last_step_by_size_and_drawn_tokens_have_no_change() -> None:
     evidence = Answered(results={"gradients": {"hidden": collected(CURVE, "rollout", curve=[])}})
     ranks = gradients.of_rollouts("hidden")(evidence)
     assert [(one.step, one.group_size) for one in ranks.points] == [(2, 2), (2, 8)]
     assert ranks.change.value == pytest.approx(np.mean([0.01 * group for group in range(12)]))
-    assert two_whatever_the_size(gradients.of_rollouts("hidden"), evidence).steps == (2,)
+    assert gradients.two_whatever_the_size(gradients.of_rollouts("hidden"), evidence).steps == (2,)
 
-
-def test_drawn_tokens_have_no_change() -> None:
-    def ranks_with(*seen: float) -> RankEvidence:
+    def ranks_with(*seen: float) -> gradients.RankEvidence:
         tokens = [
             point(size, around(2.0), step=2, kind=TokenRankPoint, method="exact", num_rows=around(9), frac_seen=share)
             for size, share in zip((2, 8), seen, strict=True)
@@ -509,15 +480,11 @@ def test_a_tied_head_is_no_matrix_of_its_own(names: tuple[str, ...]) -> None:
 
 
 def advantage_run(lengths: tuple[int, ...], num_groups: int = 12, size: int = 4) -> Answered:
-    """Rewards 1, 0, 1, 0; the completions of a group have as many tokens as is said, in turn."""
-    groups = []
-    for group in range(num_groups):
-        made = group_of([float((one + 1) % 2) for one in range(size)], step=1, prompt=f"p{group}")
-        rollouts = [
-            replace(one, completion_ids=(5,) * lengths[(one.sample // 2) % len(lengths)]) for one in made.rollouts
-        ]
-        groups.append(replace(made, rollouts=tuple(rollouts)))
-    return Answered(run=run_of(*groups))
+    """Rewards 1, 0, 1, 0; pairs of completions of a group have these numbers of tokens in turn."""
+    ids = [(5,) * lengths[(sample // 2) % len(lengths)] for sample in range(size)]
+    rewards = [float((sample + 1) % 2) for sample in range(size)]
+    groups = (group_of(rewards, step=1, prompt=f"p{group}") for group in range(num_groups))
+    return Answered(run=run_of(*(with_fields(group, completion_ids=ids) for group in groups)))
 
 
 def test_advantages_have_the_rank_of_their_matrix_at_every_size() -> None:
@@ -532,7 +499,7 @@ def test_advantages_have_the_rank_of_their_matrix_at_every_size() -> None:
     assert ranks.change.value > 0
     with pytest.raises(InputError, match="number of tokens is not known"):
         gradients.of_advantages(Answered())
-    alone = two_whatever_the_size(gradients.of_advantages, advantage_run((3,), size=1))
+    alone = gradients.two_whatever_the_size(gradients.of_advantages, advantage_run((3,), size=1))
     assert alone.verdict == "cannot_tell"
 
 
@@ -558,11 +525,11 @@ def credit(ratios: list[float], *, advantages: tuple[str, ...] = ("logged", ADVA
     ],
 )
 def test_credit_for_tokens_is_a_ratio_paired_by_group(ratios: list[float], verdict: str) -> None:
-    judgement = higher_with_token_credit(credit(ratios))
+    judgement = gradients.higher_with_token_credit(credit(ratios))
     assert (judgement.verdict, judgement.steps, judgement.null.value) == (verdict, (3,), 1.0)
     assert judgement.estimate.value == pytest.approx(np.mean(ratios))
     assert f"with the outcome's, on {len(ratios)} groups" in judgement.why
-    alone = higher_with_token_credit(credit(ratios, advantages=("logged",)))
+    alone = gradients.higher_with_token_credit(credit(ratios, advantages=("logged",)))
     assert (alone.verdict, alone.why) == ("cannot_tell", "No group has a gradient under both advantages.")
 
 
@@ -593,7 +560,7 @@ def judge_weights(judge, *changes: object) -> Judgement:
 )
 def test_few_parameters_are_thirty_per_cent(shares: tuple[float, ...], verdict: str) -> None:
     """A share cannot be negative, so an interval that a few small ones would stretch below zero is no doubt."""
-    judgement = judge_weights(few_parameters_change, *(change(0, 4, changed=share) for share in shares))
+    judgement = judge_weights(gradients.few_parameters_change, *(change(0, 4, changed=share) for share in shares))
     assert (judgement.verdict, judgement.null.value) == (verdict, 1.0)
     assert 0 <= judgement.estimate.low <= judgement.estimate.high <= 1
 
@@ -601,15 +568,15 @@ def test_few_parameters_are_thirty_per_cent(shares: tuple[float, ...], verdict: 
 def test_changes_from_the_first_to_the_last_checkpoint_count_where_they_differ() -> None:
     halves = [change(0, 2, changed=0.9), change(2, 4, changed=0.9)]
     ends = (change(0, 4, changed=share) for share in (0.1, 0.11))
-    assert judge_weights(few_parameters_change, *halves, *ends).estimate.num_units == 2
-    assert judge_weights(few_parameters_change, change(0, 4), change(0, 4)).verdict == "cannot_tell"
+    assert judge_weights(gradients.few_parameters_change, *halves, *ends).estimate.num_units == 2
+    assert judge_weights(gradients.few_parameters_change, change(0, 4), change(0, 4)).verdict == "cannot_tell"
 
 
 @pytest.mark.parametrize(
     ("overlaps", "verdict"),
     [((0.01, 0.02, 0.03), "supported"), ((0.08, 0.1, 0.11), "cannot_tell"), ((0.2, 0.22, 0.21), "contradicted")],
 )
-@pytest.mark.parametrize("judge", [avoids_principal_directions, inherits_singular_values])
+@pytest.mark.parametrize("judge", [gradients.avoids_principal_directions, gradients.inherits_singular_values])
 def test_shares_are_held_against_those_of_random_changes(judge, overlaps: tuple[float, ...], verdict: str) -> None:
     judgement = judge_weights(judge, *(change(0, 4, overlap=overlap) for overlap in overlaps))
     assert judgement.verdict == verdict
@@ -618,7 +585,11 @@ def test_shares_are_held_against_those_of_random_changes(judge, overlaps: tuple[
 
 
 def test_without_initial_weights_nobody_can_tell() -> None:
-    for judge in (few_parameters_change, avoids_principal_directions, inherits_singular_values):
+    for judge in (
+        gradients.few_parameters_change,
+        gradients.avoids_principal_directions,
+        gradients.inherits_singular_values,
+    ):
         judgement = judge_weights(judge, change(0, 4), change(0, 4, changed=None))
         assert (judgement.verdict, judgement.why) == (
             "cannot_tell",

@@ -19,7 +19,7 @@ from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.rollouts.groups import RewardTable, RolloutGroup
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import TrainerSettings
-from tests.diagnostics.made_up_runs import group_of, run_of, two_steps, with_rewards, with_tokens
+from tests.diagnostics.made_up_runs import group_of, run_of, two_steps, with_fields, with_rewards, with_tokens
 from tests.rollouts.readers.lines import write_lines
 
 RUN = run_of(
@@ -176,9 +176,7 @@ def test_an_environment_without_a_group_to_judge_is_left_out(tmp_path: Path) -> 
 
 
 def sampled_by(group: RolloutGroup, *policies: str) -> RolloutGroup:
-    named = policies * group.size if len(policies) == 1 else policies
-    rollouts = tuple(replace(r, policy=name) for r, name in zip(group.rollouts, named[: group.size], strict=True))
-    return replace(group, rollouts=rollouts)
+    return with_fields(group, policy=policies[0] if len(policies) == 1 else list(policies))
 
 
 def test_policies_of_unequal_strength_make_a_gap_of_their_own() -> None:

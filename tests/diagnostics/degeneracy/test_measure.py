@@ -1,9 +1,7 @@
 import json
 from collections.abc import Callable
-from itertools import combinations
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from gradscope.diagnostics.degeneracy.measure import Pace, degeneracy_of_run, follow_degeneracy, measure_degeneracy
@@ -49,22 +47,6 @@ def test_base_pass_rate_is_named() -> None:
     assert report.pass_rate_origin == "the given base pass rate, 0.5"
     assert report.by_step[1].iid_prediction.value == 0.125
     assert "need 5 different prompts" in report.gap_decomposition.over_time.undefined
-
-
-def test_each_steps_own_rate_takes_different_prompts() -> None:
-    """Two steps of six groups of two, by hand: the mean over pairs of different prompts of the product of rates."""
-    rewards = ([0, 0], [1, 1], [1, 0], [1, 1], [1, 1], [0, 1])
-    run = run_of(*(group_of(pair, step=step, prompt=f"{step}{i}") for step in (1, 2) for i, pair in enumerate(rewards)))
-    report = degeneracy_of_run(run, base_pass_rate="step", group_sizes=(4,))
-    rates = [0.0, 1.0, 0.5, 1.0, 1.0, 0.5]
-    products = [x * y + (1 - x) * (1 - y) for x, y in combinations(rates, 2)]
-    assert report.iid_prediction.value == pytest.approx(np.mean(products))
-    assert report.jensen_gap.value == pytest.approx(4 / 6 - np.mean(products))
-    fours = [np.prod(four) + np.prod(1 - np.array(four)) for four in combinations(rates, 4)]
-    assert report.by_group_size[1].iid_prediction.value == pytest.approx(np.mean(fours))
-    assert report.predictions[0].pass_rate_origin == "the mean of each step"
-    # a row of the course is one step: its own rate is the mean of its groups
-    assert report.by_step[0].iid_prediction.value == pytest.approx((2 / 3) ** 2 + (1 / 3) ** 2)
 
 
 def test_fractional_rewards_are_tied_until_a_threshold_is_given() -> None:
@@ -171,6 +153,11 @@ def append(path: Path, text: str) -> Callable[[], None]:
     return write
 
 
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+
+
 class Writer:
     """Writes one part of a log in every pause between two looks; then nothing, until the follower has enough."""
 
@@ -197,8 +184,7 @@ def followed(path: Path, *parts: Callable[[], None], notices: list[str] | None =
 
 
 def test_a_log_that_grows_is_told_step_by_step_and_counts_nothing_twice(tmp_path: Path) -> None:
-    log = tmp_path / "log.jsonl"
-    log.write_text(rows(1, MIXED, DEAD))
+    write(log := tmp_path / "log.jsonl", rows(1, MIXED, DEAD))
     second, third = rows(2, DEAD, DEAD), rows(3, MIXED, MIXED)
     reported = followed(log, append(log, second[:-70]), append(log, second[-70:] + third[:60]), append(log, third[60:]))
     assert reported == [(1, 2, 0.5), (2, 2, 1.0), (3, 2, 0.0)]
@@ -207,34 +193,20 @@ def test_a_log_that_grows_is_told_step_by_step_and_counts_nothing_twice(tmp_path
 
 
 def test_files_that_appear_are_found_and_a_step_that_changes_is_told_again(tmp_path: Path) -> None:
-    (tmp_path / "1.jsonl").write_text(rows(1, DEAD))
-
-    def new_file() -> None:
-        (tmp_path / "2.jsonl").write_text(rows(2, MIXED))
-
-    def late_rows() -> None:
-        (tmp_path / "1b.jsonl").write_text(rows(1, DEAD, MIXED).replace('"g0"', '"g9"'))
-
-    assert followed(tmp_path, new_file, nothing, late_rows) == [(1, 1, 1.0), (2, 1, 0.0), (1, 3, 2 / 3)]
-
-
-def test_a_log_that_starts_anew_is_read_anew(tmp_path: Path) -> None:
-    log = tmp_path / "log.jsonl"
-    log.write_text(rows(1, DEAD) + rows(2, DEAD))
-    assert followed(log, nothing, lambda: log.write_text(rows(1, MIXED)) and None) == [
-        (1, 1, 1.0),
-        (2, 1, 1.0),
-        (1, 1, 0.0),
-    ]
+    write(tmp_path / "1.jsonl", rows(1, DEAD))
+    late = rows(1, DEAD, MIXED).replace('"g0"', '"g9"')
+    growth = (lambda: write(tmp_path / "2.jsonl", rows(2, MIXED)), nothing, lambda: write(tmp_path / "1b.jsonl", late))
+    assert followed(tmp_path, *growth) == [(1, 1, 1.0), (2, 1, 0.0), (1, 3, 2 / 3)]
+    log = tmp_path / "anew" / "log.jsonl"  # a log that starts anew is read anew
+    write(log, rows(1, DEAD) + rows(2, DEAD))
+    assert followed(log, nothing, lambda: write(log, rows(1, MIXED))) == [(1, 1, 1.0), (2, 1, 1.0), (1, 1, 0.0)]
 
 
 def test_a_look_that_fails_is_said_and_the_next_growth_is_another_chance(tmp_path: Path) -> None:
-    log = tmp_path / "log.jsonl"
-    log.write_text(rows(1, DEAD))
+    write(log := tmp_path / "log.jsonl", rows(1, DEAD))
     notices: list[str] = []
-    reported = followed(
-        log, lambda: log.write_text("{\n") and None, lambda: log.write_text(rows(1, MIXED)) and None, notices=notices
-    )
+    growth = (lambda: write(log, "{\n"), lambda: write(log, rows(1, MIXED)))
+    reported = followed(log, *growth, notices=notices)
     assert reported == [(1, 1, 0.0)]
     assert len(notices) == 1
     assert notices[0].startswith(f"{log} could not be read (")
@@ -244,8 +216,7 @@ def test_a_look_that_fails_is_said_and_the_next_growth_is_another_chance(tmp_pat
 
 
 def test_reading_takes_at_most_half_of_the_time_once_the_log_was_read(tmp_path: Path) -> None:
-    log = tmp_path / "log.jsonl"
-    log.write_text(rows(1, DEAD))
+    write(log := tmp_path / "log.jsonl", rows(1, DEAD))
     slept: list[float] = []
 
     def sleep(seconds: float) -> None:

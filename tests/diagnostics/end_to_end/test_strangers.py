@@ -7,17 +7,13 @@ import pytest
 from benchmarks.strangers.case import Folders
 
 SAMPLE = {
-    "gpt2": "exact",
     "llama, dynamic scaling, beyond": "exact",
     "qwen3_moe, router loss, one micro-batch": "exact",
     "mixtral, router loss, two micro-batches": "within its spread",
-    "gspo, beta": "exact",
-    "two iterations, cispo": "exact",
     "dropout switched off, which leaves attention's": "rightly refused",
     "chat, template set in the script": "exact",
     "tools": "rightly refused",
     "bf16 autocast, lora": "within the spread of bf16",
-    "frozen embeddings": "exact",
     "lora, --initial BASE_MODEL": "rightly refused",
     "completions cut off": "exact",
     "bf16, other weights": "spoiling found",
@@ -37,10 +33,3 @@ def test_a_strangers_run_is_judged_right(name: str, tmp_path: Path) -> None:
     make_run(case, folders := Folders(tmp_path / "run"))
     verdicts = judge(case, folders)
     assert verdicts.outcome == SAMPLE[name], verdicts.words
-
-
-def test_every_case_has_a_name_of_its_own() -> None:
-    from benchmarks.strangers.cases import CASES
-
-    names = [case.name for case in CASES]
-    assert len(names) == len(set(names)) >= 120

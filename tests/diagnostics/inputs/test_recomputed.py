@@ -29,7 +29,7 @@ from gradscope.gradients.step.step_gram import StepGram, StepNorm
 from gradscope.gradients.trained.norms import TrainerArithmetic, trained_norms, trl_output
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
-from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
 from tests.gradients.adapters import adapt
 from tests.gradients.models import DAPO, VOCAB, policy_of, tiny_experts, tiny_groups, tiny_model
 
@@ -85,12 +85,11 @@ def test_counts_add_up_from_step_to_step() -> None:
 def test_counts_of_other_steps_or_trainers_and_logged_ids_leave_no_doubt() -> None:
     run = run_with({**COUNTS, "num_tokens": 99.0})
     (group,) = run.groups
-    exact = tuple(replace(rollout, prompt_ids=(1, 1, 1, 1)) for rollout in group.rollouts)
     for changes in (
         {"windows": {1: 2}},
         {"repeats": {1: 0}},
         {"source": replace(run.source, format="verl")},
-        {"groups": (replace(group, rollouts=exact),)},
+        {"groups": (with_fields(group, prompt_ids=(1, 1, 1, 1)),)},
     ):
         assert _other_tokens(replace(run, **changes), 1, rows()) is None
 
@@ -113,12 +112,8 @@ class Words:
     ],
 )
 def test_texts_are_held_to_their_ids(texts: tuple[str, ...], tokenizer: Words | None, other: tuple[int, ...]) -> None:
-    made = group_of([1, 0, 1]).rollouts
-    rollouts = [
-        replace(one, completion=text, completion_ids=(index + 1, 0))
-        for index, (one, text) in enumerate(zip(made, texts, strict=True))
-    ]
-    assert other_texts(rollouts, tokenizer) == other
+    group = with_fields(group_of([1, 0, 1]), completion=list(texts), completion_ids=[(1, 0), (2, 0), (3, 0)])
+    assert other_texts(group.rollouts, tokenizer) == other
 
 
 def scaled_model(kind: str = "dynamic"):
@@ -253,7 +248,7 @@ def test_frozen_tensors_are_found_by_two_checkpoints_and_the_norm(tmp_path: Path
 def test_a_norm_that_is_rounding_meets_a_logged_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where all rewards are equal and the policy is still its own reference: nothing is looked at again."""
     run = weights_run((saved(tmp_path),), 0.0)
-    level = [replace(g, rollouts=tuple(replace(one, advantage=1e-9) for one in g.rollouts)) for g in run.groups]
+    level = [with_fields(group, advantage=1e-9) for group in run.groups]
     monkeypatch.setattr(Recomputer, "_look_again", None)
     gram = recompute(replace(run, groups=tuple(level)))
     assert 0 < batch_norm(gram.logged_gram) < 1e-8
@@ -324,10 +319,7 @@ def test_other_tokens_are_no_matter_of_the_loss(tmp_path: Path) -> None:
 
 def test_weights_and_rollouts_are_told_apart_where_they_fail(tmp_path: Path) -> None:
     weights = saved(tmp_path)
-    groups = tuple(
-        replace(group, rollouts=tuple(replace(one, completion_ids=(999,)) for one in group.rollouts))
-        for group in tiny_groups()
-    )
+    groups = tuple(with_fields(group, completion_ids=(999,)) for group in tiny_groups())
     with pytest.raises(InputError) as caught:
         recompute(replace(weights_run((weights,), 1.0), groups=groups))
     assert caught.value.cause == "ids_misfit"
@@ -416,12 +408,7 @@ def test_rollouts_that_are_alike_tie_at_the_entropy_quantile(tmp_path: Path) -> 
     run = weights_run(
         (saved(tmp_path),), 1.0, top_entropy_quantile=0.5, generation_batch_size=6, per_device_train_batch_size=6
     )
-    groups = [
-        replace(
-            group, rollouts=tuple(replace(one, prompt_ids=(3, 4), completion_ids=(5, 6, 7)) for one in group.rollouts)
-        )
-        for group in run.groups
-    ]
+    groups = [with_fields(group, prompt_ids=(3, 4), completion_ids=(5, 6, 7)) for group in run.groups]
     gram = recompute(replace(run, groups=tuple(groups)), closely=True)
     assert gram.trained.num_ties == 6
     assert gram.trained.told_within > 0.01

@@ -18,7 +18,7 @@ from gradscope.reason import Reason
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from tests.conftest import REPOSITORY
-from tests.diagnostics.made_up_runs import run_of
+from tests.diagnostics.made_up_runs import run_of, with_fields
 from tests.gradients.models import DAPO, measured_step, tiny_groups, tiny_policy
 
 
@@ -39,14 +39,14 @@ def run(tmp_path: Path) -> Run:
 
 
 class Keeper:
-    """Keeps one step in a folder and remembers what was said."""
+    """Keeps one step in a folder and remembers its notices."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.said: list[str] = []
+        self.notices: list[str] = []
 
     def cache(self, run: Run, choices: object = "float32") -> StepCache:
-        return StepCache(self.folder, run, 1, DAPO, choices, self.said.append)
+        return StepCache(self.folder, run, 1, DAPO, choices, self.notices.append)
 
 
 USED = "step 1 was finished before and is used again"
@@ -56,25 +56,24 @@ ANEW = "step 1 is computed again: what was kept is of other inputs or options"
 def test_a_step_comes_back_for_the_same_question_alone(tmp_path: Path, run: Run, gram: StepGram) -> None:
     keeper = Keeper(tmp_path / "kept")
     assert keeper.cache(run).read() is None
-    assert keeper.said == []
+    assert keeper.notices == []
     keeper.cache(run).write(gram)
     again = keeper.cache(run).read()
     assert np.array_equal(again.gram, gram.gram)
     (tmp_path / "weights" / "optimizer.bin").write_bytes(b"other moments")
     assert keeper.cache(run).read() is not None
-    assert keeper.said == [USED, USED]
+    assert keeper.notices == [USED, USED]
 
 
 def test_other_choices_rewards_or_weights_make_it_anew(tmp_path: Path, run: Run, gram: StepGram) -> None:
     keeper = Keeper(tmp_path / "kept")
     keeper.cache(run).write(gram)
     first, *rest = run.groups
-    rewarded = replace(first, rollouts=tuple(replace(rollout, reward=9.0) for rollout in first.rollouts))
     assert keeper.cache(run, "bfloat16").read() is None
-    assert keeper.cache(replace(run, groups=(rewarded, *rest))).read() is None
+    assert keeper.cache(replace(run, groups=(with_fields(first, reward=9.0), *rest))).read() is None
     (tmp_path / "weights" / "model.safetensors").write_bytes(b"other weights")
     assert keeper.cache(run).read() is None
-    assert keeper.said == [ANEW] * 3
+    assert keeper.notices == [ANEW] * 3
 
 
 LOGS = REPOSITORY / "fixtures" / "logs"

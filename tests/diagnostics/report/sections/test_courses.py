@@ -1,8 +1,5 @@
 """Entropy, staleness and generation as the log has them."""
 
-from dataclasses import replace
-from typing import Any
-
 import pytest
 
 from gradscope.diagnostics.report.sections.courses import (
@@ -17,7 +14,7 @@ from gradscope.findings.rank_parts import entropy_findings
 from gradscope.results.report import ReportSection
 from gradscope.rollouts.groups import RolloutGroup, Status, Tokens
 from tests.diagnostics.logged.made_up_tokens import drifting_run, tokens_of
-from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
 from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
 from tests.render.rank_examples import entropy_change
 
@@ -143,24 +140,17 @@ def test_the_trainers_share_alone() -> None:
     assert section_with(0.0, 11).findings == ("No completion was cut off at the length limit.",)
 
 
-def with_fields(group: RolloutGroup, *fields: dict[str, Any]) -> RolloutGroup:
-    rollouts = zip(group.rollouts, fields, strict=True)
-    return replace(group, rollouts=tuple(replace(rollout, **subset) for rollout, subset in rollouts))
-
-
-def ids(*tokens: int) -> dict[str, Any]:
-    return {"completion": "x", "prompt_ids": (), "completion_ids": tokens}
-
-
-FIRST = with_fields(group_of([1, 0], step=2, prompt="a"), ids(5, 6), ids(5))
-SECOND = with_fields(group_of([0, None], step=1, prompt="b"), ids(5), {})
+FIRST = with_fields(group_of([1, 0], step=2, prompt="a"), completion="x", prompt_ids=(), completion_ids=[(5, 6), (5,)])
+SECOND = with_fields(
+    group_of([0, None], step=1, prompt="b"), completion=["x", ""], prompt_ids=[(), None], completion_ids=[(5,), None]
+)
 
 
 def test_tokens_count_where_every_judged_rollout_has_them_and_else_characters() -> None:
     lengths = lengths_of(run_of(FIRST, SECOND)).all_steps()
     assert (lengths.unit, lengths.values.tolist(), lengths.rewards.tolist()) == ("tokens", [2, 1], [1, 0])
     assert (lengths.steps.tolist(), lengths.samples.tolist(), lengths.names) == ([2, 2], [0, 1], [FIRST.group_id])
-    text = with_fields(group_of([1, 1], step=1, prompt="a"), {"completion": "abc"}, {"completion": ""})
+    text = with_fields(group_of([1, 1], step=1, prompt="a"), completion=["abc", ""])
     lengths = lengths_of(run_of(FIRST, text)).all_steps()
     assert (lengths.unit, lengths.values.tolist(), lengths.steps.tolist()) == ("characters", [3, 0, 1, 1], [1, 1, 2, 2])
     assert (lengths.groups.tolist(), lengths.prompts.tolist()) == ([0, 0, 1, 1], [0, 0, 0, 0])
@@ -172,15 +162,14 @@ def test_tokens_count_where_every_judged_rollout_has_them_and_else_characters() 
 def test_the_part_of_those_that_were_cut_off(advantages: tuple[float | None, ...], share: float | None) -> None:
     ends = Ends()
     for status, advantage in zip(("completed", "truncated", "unknown"), advantages, strict=True):
-        (rollout,) = with_fields(group_of([1]), {"status": status, "advantage": advantage}).rollouts
+        (rollout,) = with_fields(group_of([1]), status=status, advantage=advantage).rollouts
         ends.add(rollout)
     assert (ends.num_judged, ends.num_cut, ends.frac_advantage) == (2, 1, share)
 
 
 def group(lengths: tuple[int, ...], rewards: tuple[float, ...], *, step: int = 1, prompt: str = "p") -> RolloutGroup:
     made = group_of(rewards, step=step, prompt=prompt, advantages=[1.0] * len(rewards))
-    rollouts = zip(made.rollouts, lengths, strict=True)
-    return replace(made, rollouts=tuple(replace(r, completion="x" * length) for r, length in rollouts))
+    return with_fields(made, completion=["x" * length for length in lengths])
 
 
 LENGTHS = ((2, 4, 6, 8), (2, 2, 8, 8))
@@ -234,9 +223,8 @@ def test_equal_rewards_say_nothing_about_length() -> None:
 def test_what_was_cut_off_is_counted_or_quoted(
     statuses: tuple[Status, ...], metrics: dict[int, dict[str, float]], finding: str
 ) -> None:
-    made = group((2, 4), (1, 0))
-    rollouts = tuple(replace(r, status=status) for r, status in zip(made.rollouts, statuses, strict=True))
-    section = length_section(inputs_of(run_of(replace(made, rollouts=rollouts), metrics=metrics)))
+    made = with_fields(group((2, 4), (1, 0)), status=list(statuses))
+    section = length_section(inputs_of(run_of(made, metrics=metrics)))
     assert finding in section.findings[1]
 
 
@@ -281,8 +269,6 @@ def test_chart_and_table_say_what_the_sentence_says_where_pooling_would_say_the_
 
 def test_a_rollout_is_as_long_as_all_its_sequences() -> None:
     before = Tokens(prompt_ids=(5,), completion_ids=(7,) * 4, mask=(True,) * 4)
-    made = group((0, 0), (1, 0))
-    rollouts = (replace(made.rollouts[0], completion_ids=(1, 2), earlier=(before,)), made.rollouts[1])
-    full = replace(made, rollouts=tuple(replace(one, completion_ids=(1, 2)) for one in rollouts))
+    full = with_fields(group((0, 0), (1, 0)), completion_ids=(1, 2), earlier=[(before,), ()])
     section = length_section(inputs_of(run_of(full)))
     assert section.findings[2] == "Completions have 4.0 tokens on average."

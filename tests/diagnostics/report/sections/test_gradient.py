@@ -16,7 +16,7 @@ from gradscope.diagnostics.report.sections.gradient import (
 from gradscope.diagnostics.report.sections.inputs import TEXT_LIMIT
 from gradscope.estimate import Estimate
 from gradscope.results.report import Cell
-from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
 from tests.diagnostics.report.sections.made_up_inputs import NOT_READ, gram_of, inputs_of
 
 RUN = run_of(group_of([1, 0, 1, 0], step=1))
@@ -122,7 +122,7 @@ def test_a_missing_reward_is_open_and_a_long_text_is_cut_in_its_middle() -> None
     assert rows[0][1] == Estimate.undefined_because("a reward is missing")
     group = group_of([1, 0], prompt="a")
     text = "b" * TEXT_LIMIT + "e" * TEXT_LIMIT
-    run = run_of(replace(group, rollouts=tuple(replace(r, completion=text) for r in group.rollouts)))
+    run = run_of(with_fields(group, completion=text))
     shown = contributions_section(inputs_of(run, grams=[gram_of([[1.0], [2.0]], ["0/a"] * 2)])).tables[2].rows[0][6]
     assert shown == "b" * (TEXT_LIMIT // 2) + " […] " + "e" * (TEXT_LIMIT // 2)
 

@@ -9,9 +9,9 @@ from gradscope.diagnostics.report.sections.inputs import TokenParts
 from gradscope.diagnostics.report.sections.loss import loss_scale_section, zero_loss_section
 from gradscope.findings.rank_parts import kl_findings
 from gradscope.results.report import ReportSection
-from gradscope.rollouts.groups import RolloutGroup, Tokens
+from gradscope.rollouts.groups import Tokens
 from gradscope.rollouts.run import Run
-from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
 from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
 from tests.render.examples import degeneracy_report
 from tests.render.rank_examples import kl
@@ -96,12 +96,9 @@ def test_where_nothing_stands_out_or_a_number_is_none_nothing_more_is_said(metri
     assert section.command == ""
 
 
-def with_tokens(group: RolloutGroup, length: int) -> RolloutGroup:
-    return replace(group, rollouts=tuple(replace(r, completion_ids=(1,) * length) for r in group.rollouts))
-
-
-DEAD, LIVE = with_tokens(group_of([1, 1], step=1, prompt="dead"), 30), with_tokens(group_of([1, 0], step=1), 10)
-ALIVE = with_tokens(group_of([0, 1], step=2), 10)
+DEAD = with_fields(group_of([1, 1], step=1, prompt="dead"), completion_ids=(1,) * 30)
+LIVE = with_fields(group_of([1, 0], step=1), completion_ids=(1,) * 10)
+ALIVE = with_fields(group_of([0, 1], step=2), completion_ids=(1,) * 10)
 
 
 def section_of(run: Run, **parts: object) -> ReportSection:
@@ -125,7 +122,7 @@ def test_without_token_ids_rollouts_are_counted_and_with_them_all_sequences() ->
     assert "of the rollouts that the loss averages over" in section.findings[0]
     assert section.charts == ()
     before = Tokens(prompt_ids=(5,), completion_ids=(7,) * 20, mask=(True,) * 20)
-    several = replace(LIVE, rollouts=tuple(replace(one, earlier=(before,)) for one in LIVE.rollouts))
+    several = with_fields(LIVE, earlier=(before,))
     section = section_of(run_of(DEAD, several, settings={"loss_type": "dapo", "beta": 0}))
     assert section.tables[0].rows == ((1, 0.5),)
 

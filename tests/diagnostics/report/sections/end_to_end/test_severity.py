@@ -17,7 +17,7 @@ from gradscope.diagnostics.report.sections.signal import rewards_section
 from gradscope.estimate import Estimate
 from gradscope.results.logged import EntropyNumbers, GenerationNumbers, MismatchNumbers
 from gradscope.results.passk import PassAtKComparison
-from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
 from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
 from tests.render.examples import degeneracy_report, passk_report, replay_report, run_report
 
@@ -103,15 +103,12 @@ def test_one_rollout_that_carries_much(scale: float, severity: str) -> None:
 
 @pytest.mark.parametrize(("lengths", "severity"), [((9, 2), "look"), ((5, 5), "fine")])
 def test_lengths_that_are_rewarded(lengths: tuple[int, int], severity: str) -> None:
-    groups = [group_of([1, 0, 1, 0], prompt=str(n)) for n in range(12)]
     written = [
-        replace(
-            group,
-            rollouts=tuple(
-                replace(r, completion="x" * (lengths[r.sample % 2] + r.sample // 2 * (n % 2))) for r in group.rollouts
-            ),
+        with_fields(
+            group_of([1, 0, 1, 0], prompt=str(n)),
+            completion=["x" * (lengths[sample % 2] + sample // 2 * (n % 2)) for sample in range(4)],
         )
-        for n, group in enumerate(groups)
+        for n in range(12)
     ]
     assert length_section(inputs_of(run_of(*written))).severity == severity
 
