@@ -217,26 +217,25 @@ def baseline(log: Path, tmp_path: Path) -> Path:
     return path
 
 
-def test_the_same_run_passes_its_own_baseline(log: Path, baseline: Path) -> None:
+def test_the_same_run_passes_its_own_baseline_and_a_starved_one_fails_with_number_and_next_step(
+    log: Path, baseline: Path, tmp_path: Path
+) -> None:
     report = check_run(log, CheckSettings(track=["frac_reward_zero_std"], baseline=baseline))
     (verdict,) = report.verdicts
     assert report.outcome == "pass"
     assert (verdict.change.change.value, verdict.change.num_paired) == (0.0, 20)
-
-
-def starved(tmp_path: Path, num_more: int) -> Path:
-    """The same prompts, with so many more dead groups."""
-    dead = {f"p{n}": [1, 1, 1, 1] if n % 2 or n < 2 * num_more else [1, 0, 1, 1] for n in range(20)}
-    return write_log(tmp_path / "starved.jsonl", dead)
-
-
-def test_a_starved_run_fails_with_number_meaning_and_next_step(tmp_path: Path, baseline: Path) -> None:
     report = check_run(starved(tmp_path, 8), CheckSettings(track=["frac_reward_zero_std"], baseline=baseline))
     (verdict,) = report.verdicts
     assert report.outcome == "fail"
     assert "was 0.5 in the baseline and is 0.9; the change is +0.4 [" in verdict.meaning
     assert "paired over 20 prompts" in verdict.meaning
     assert "gradscope degeneracy" in verdict.next_step
+
+
+def starved(tmp_path: Path, num_more: int) -> Path:
+    """The same prompts, with so many more dead groups."""
+    dead = {f"p{n}": [1, 1, 1, 1] if n % 2 or n < 2 * num_more else [1, 0, 1, 1] for n in range(20)}
+    return write_log(tmp_path / "starved.jsonl", dead)
 
 
 def test_what_the_baseline_lacks_is_unknown_unless_allowed(log: Path, baseline: Path) -> None:

@@ -144,12 +144,15 @@ def test_replay_error_of_the_last_step(step: StepReplay, expected: float | None,
     assert (value.estimate.value, value.estimate.undefined) == (expected, reason)
 
 
-def test_parts_of_a_report_are_named_by_their_path() -> None:
+def test_parts_of_a_report_are_named_by_their_path_and_a_mean_over_groups_has_prompts() -> None:
     run = run_of(group_of([1, 1], prompt="a"), group_of([1, 0], prompt="b"))
     values = MetricValues(run=run)
     assert values.value("starvation.dilution").estimate.value == 0.5
     assert "no other deal" in values.value("overdispersion.z").estimate.undefined
     assert values.value("starvation.frac_tokens").estimate.undefined == "token ids of the completions were not logged"
+    values = MetricValues(run=METRIC_VALUES_RUN, resampling=Resampling(num_resamples=50))
+    assert len(values.value("frac_reward_zero_std").prompts) == 10
+    assert values.value("jensen_gap").prompts == values.value("starvation.dilution").prompts == {}
 
 
 METRIC_VALUES_RUN = run_of(
@@ -198,12 +201,6 @@ def test_a_number_of_steps_names_them_and_one_of_groups_has_an_interval() -> Non
 )
 def test_what_steps_cannot_say_is_undefined(name: str, reason: str) -> None:
     assert MetricValues(run=METRIC_VALUES_RUN).value(name).estimate.undefined == reason
-
-
-def test_only_a_mean_over_groups_has_a_value_for_each_prompt() -> None:
-    values = MetricValues(run=METRIC_VALUES_RUN, resampling=Resampling(num_resamples=50))
-    assert len(values.value("frac_reward_zero_std").prompts) == 10
-    assert values.value("jensen_gap").prompts == values.value("starvation.dilution").prompts == {}
 
 
 @pytest.mark.parametrize(
@@ -302,7 +299,7 @@ def test_what_ended_before_the_run_or_paused_is_unknown(name: str, reason: str |
     assert estimate.undefined == reason
 
 
-def test_rollouts_of_the_last_step_may_be_missing_from_a_mean_and_not_from_the_last() -> None:
+def test_a_metric_that_ended_before_the_run_is_unknown() -> None:
     run = run_of(*(group_of([1, 0], step=step) for step in range(1, 8)), metrics={8: {"kl": 1.0}})
     values = MetricValues(run=run, resampling=Resampling(num_resamples=50))
     assert values.value("frac_reward_zero_std").estimate.value == 0.0
@@ -310,17 +307,12 @@ def test_rollouts_of_the_last_step_may_be_missing_from_a_mean_and_not_from_the_l
     again = replace(run, repeats={8: 7})
     assert MetricValues(run=again).value("frac_reward_zero_std@last").estimate.value == 0.0
 
-
-def test_a_deviation_stands_for_the_whole_run() -> None:
     def deviation(steps: range) -> Estimate:
         metrics = {step: {"grad_norm": step % 3 + 1.0} if step in steps else {"loss": 1.0} for step in range(1, 21)}
         return MetricValues(run=run_of(group_of([1, 0], step=1), metrics=metrics)).value("deviation").estimate
 
     assert deviation(range(1, 21)).is_defined
     assert deviation(range(1, 13)).undefined == "it is last known at step 12, and the run goes on to step 20"
-
-
-def test_a_metric_of_rollouts_that_ended_before_the_run_is_unknown() -> None:
     run = replace(drifting_run(), metrics={step: {"kl": 1.0} for step in (7, 8)})
     values = MetricValues(run=run, resampling=Resampling(num_resamples=50))
     ended = "it is last known at step 3, and the run goes on to step 8"
@@ -459,7 +451,7 @@ def test_numbers_of_tokens_are_those_of_one_row_of_the_last_step(
     assert values.value(name).estimate == rank_number(report, entry)[0]
 
 
-def test_a_table_that_the_last_step_lacks_says_why() -> None:
+def test_a_table_or_spectrum_that_the_last_step_lacks_says_why() -> None:
     missing = {"corrections": "step 6: nothing was sampled"}
     other = tuple(kind for kind in LAST["token_kinds"] if kind.entropy is None)
     earlier = replace(LAST["entropy_changes"][0], step=5)
@@ -468,15 +460,12 @@ def test_a_table_that_the_last_step_lacks_says_why() -> None:
     assert reasons["corrections.ess"] == "step 6: nothing was sampled"
     assert reasons["token_kinds.cosine"] == "no token of the step is of that kind"
     assert reasons["entropy_change.rate"]
-
-
-TABLES = ("corrections.ess", "token_kinds.cosine", "entropy_change.rate")
-
-
-def test_ranks_without_a_spectrum_have_no_number() -> None:
     estimate, subject = rank_number(replace(rank_report(), curve=()), CATALOG["stable_rank"])
     assert (estimate.undefined, subject) == ("no group has a spectrum", "stable_rank at step 6")
     assert not is_of_tokens(CATALOG["stable_rank"])
+
+
+TABLES = ("corrections.ess", "token_kinds.cosine", "entropy_change.rate")
 
 
 def norms(**rest: float) -> dict[int, dict[str, float]]:
@@ -486,7 +475,7 @@ def norms(**rest: float) -> dict[int, dict[str, float]]:
     return values
 
 
-def test_the_deviation_is_that_of_the_step_that_stands_out_or_is_no_number() -> None:
+def test_the_deviation_is_that_of_the_step_that_stands_out_or_there_is_none() -> None:
     run = run_of(group_of([1, 0], step=1), metrics=norms())
     estimate, subject = furthest_deviation(run)
     assert estimate.value > 10.0
@@ -497,9 +486,6 @@ def test_the_deviation_is_that_of_the_step_that_stands_out_or_is_no_number() -> 
     assert furthest_deviation(broken)[1] == "deviation of kl at step 9"
     value = MetricValues(run=broken).value("deviation")
     assert (value.is_not_finite, value.estimate.undefined) == (True, "it was logged as no finite number")
-
-
-def test_without_a_course_nothing_stands_out() -> None:
     run = run_of(group_of([1, 0], step=1))
     with pytest.raises(InputError, match="No step can be singled out"):
         furthest_deviation(run)

@@ -60,14 +60,11 @@ def test_without_an_interval_nobody_can_tell(number: Estimate) -> None:
     assert module.rises(number, 0.0, 0.1) == "cannot_tell"
 
 
-def test_all_must_hold_and_one_that_does_not_decides() -> None:
+def test_verdicts_hold_together_and_a_reason_becomes_a_sentence() -> None:
     assert module.together(["supported", "supported"]) == "supported"
     assert module.together(["supported", "cannot_tell"]) == "cannot_tell"
     assert module.together(["cannot_tell", "contradicted", "supported"]) == "contradicted"
     assert module.together([]) == "cannot_tell"
-
-
-def test_a_reason_becomes_a_sentence_and_the_reason_of_the_number() -> None:
     judged = module.cannot_tell("no step has such a gradient", steps=(1, 2))
     assert (judged.verdict, judged.why, judged.steps) == ("cannot_tell", "No step has such a gradient.", (1, 2))
     assert judged.estimate.undefined == "no step has such a gradient"
@@ -139,16 +136,13 @@ def test_kinds_are_collected_once_with_sizes_below_the_largest_group(monkeypatch
     assert asked == [((2,), ["rollout", "token", "weight", "hidden", "logit"], (2, 4, 8), module.MOST_TOKENS)]
 
 
-def test_the_reason_of_the_first_step_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_without_a_gradient_give_their_first_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     skipped = collected_of(skipped={1: "the weights of step 1 are gone", 2: "so are those of step 2"})
     monkeypatch.setattr(collected, "collect_kinds", lambda *_, **__: {"rollout": skipped})
     evidence = module.Evidence(run=two_steps(), steps=(1, 2))
     with pytest.raises(InputError, match="the weights of step 1 are gone"):
         evidence.gradients("rollout")
     assert evidence.computed() is skipped
-
-
-def test_token_credit_that_cannot_be_measured_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = {
         "rollout": collected_of(steps=[SimpleNamespace(step=1)]),
         "weight": collected_of(skipped={1: "no group has a gradient"}),

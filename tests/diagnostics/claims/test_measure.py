@@ -44,11 +44,18 @@ def seen(run: Run, monkeypatch: pytest.MonkeyPatch, **options: object) -> Eviden
     return seen_evidence[0]
 
 
-def test_ranks_are_measured_under_the_formulation_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_formulation_and_the_steps_are_the_named_ones_or_those_with_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert seen(run_with(range(1, 3), range(2)), monkeypatch).advantage == "dr_grpo"
     assert seen(run_with(range(1, 3), range(2)), monkeypatch, advantage="sign").advantage == "sign"
     with pytest.raises(UsageError, match="There is no advantage formulation 'nope'"):
         measure_claims("anything", advantage="nope")
+    run = run_with(range(1, 10), range(0, 9, 2), {3: "two updates share these rollouts"})
+    assert seen(run, monkeypatch).steps == (1, 5, 7, 9)
+    assert seen(run, monkeypatch, steps=[2, 9, 2]).steps == (2, 9)
+    with pytest.raises(InputError, match="no rollouts of step 11"):
+        seen(run, monkeypatch, steps=[11])
 
 
 @pytest.mark.parametrize(("num_steps", "chosen"), [(1, (1,)), (5, (1, 2, 3, 4, 5)), (101, (1, 26, 51, 76, 101))])
@@ -56,14 +63,6 @@ def test_at_most_five_steps_from_first_to_last(num_steps: int, chosen: tuple[int
     run = run_with(range(1, num_steps + 1), range(num_steps))
     assert seen(run, monkeypatch).steps == chosen
     assert len(chosen) <= MOST_STEPS
-
-
-def test_only_steps_with_weights_and_rollouts_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = run_with(range(1, 10), range(0, 9, 2), {3: "two updates share these rollouts"})
-    assert seen(run, monkeypatch).steps == (1, 5, 7, 9)
-    assert seen(run, monkeypatch, steps=[2, 9, 2]).steps == (2, 9)
-    with pytest.raises(InputError, match="no rollouts of step 11"):
-        seen(run, monkeypatch, steps=[11])
 
 
 @pytest.mark.parametrize(

@@ -17,14 +17,6 @@ def test_every_claim_says_everything_and_has_a_name_of_its_own() -> None:
     assert all(claim.settle.endswith(".") and claim.claim.endswith(".") for claim in CLAIMS)
 
 
-def test_the_topics_are_those_of_the_sources() -> None:
-    topics = list(dict.fromkeys(claim.name.partition(".")[0] for claim in CLAIMS))
-    assert topics == [
-        *("rank_two", "rank_rises", "sparser", "optimal_baseline", "dead_groups", "sign", "negative", "reach"),
-        *("tokens", "entropy", "weights"),
-    ]
-
-
 def test_a_log_of_two_rollouts_tells_nothing() -> None:
     """No claim fails on it either: each lacks something, and says what."""
     rows = claims_of(Answered(no_gradients="no weights are on disk")).claims

@@ -41,12 +41,18 @@ def pair_of(differences: Sequence[float]) -> ComparedPair:
 RISING = [0.1, 0.11, 0.12, 0.13, 0.14, 0.15, 0.16, 0.17]
 
 
-def test_eight_seeds_that_agree_decide_and_seven_suggest() -> None:
+def test_seeds_decide_suggest_or_leave_open() -> None:
     (eight,), (seven,) = judged([pair_of(RISING)]), judged([pair_of(RISING[:7])])
     assert (eight.verdict, eight.sign_flip_p_holm) == ("decides", 2 / 256)
     assert (seven.verdict, seven.sign_flip_p_holm) == ("suggests", None)
     assert seven.p_holm < 1e-4
     assert seven.least_detectable.undefined == "a decision needs 8 pairs, there are 7"
+    (pair,) = judged([pair_of([0.1, -0.1, 0.2, -0.2, 0.1, -0.1, 0.2, -0.1])])
+    assert pair.verdict == "open"
+    assert pair.least_detectable.value == pytest.approx(pair.spread * 1.16, rel=0.01)
+    (pair,) = judged([pair_of([0.25] * 8)])  # equal differences are decided by their signs alone
+    assert (pair.p_holm, pair.verdict) == (None, "decides")
+    assert pair.least_detectable.undefined == "all pairs differ by the same amount"
 
 
 def test_a_decision_counts_all_tests_that_could_decide() -> None:
@@ -59,15 +65,6 @@ def test_a_decision_counts_all_tests_that_could_decide() -> None:
     )
     with_few_seeds = judged([pair_of(RISING), *(pair_of(values[:5]) for values in noise)])
     assert with_few_seeds[0].sign_flip_p_holm == 2 / 256
-
-
-def test_seeds_that_disagree_stay_open() -> None:
-    (pair,) = judged([pair_of([0.1, -0.1, 0.2, -0.2, 0.1, -0.1, 0.2, -0.1])])
-    assert pair.verdict == "open"
-    assert pair.least_detectable.value == pytest.approx(pair.spread * 1.16, rel=0.01)
-    (pair,) = judged([pair_of([0.25] * 8)])  # equal differences are decided by their signs alone
-    assert (pair.p_holm, pair.verdict) == (None, "decides")
-    assert pair.least_detectable.undefined == "all pairs differ by the same amount"
 
 
 def test_equal_arms_that_bifurcate_are_seldom_decided() -> None:

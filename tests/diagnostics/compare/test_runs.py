@@ -175,7 +175,7 @@ def sentences(report: Comparison) -> str:
     return "\n".join(report.findings)
 
 
-def test_a_prompt_is_the_same_whichever_reader_read_it_and_whatever_template_is_around_it(tmp_path: Path) -> None:
+def test_prompts_are_the_same_whichever_reader_and_template_and_else_told_apart_by_ids(tmp_path: Path) -> None:
     rows = rewards(0.5, 0)
     report = compare_runs(as_generic(tmp_path / "log.jsonl", rows), as_verl(tmp_path / "verl", rows))
     assert "12 of 12 prompts are in both." in sentences(report)
@@ -183,9 +183,6 @@ def test_a_prompt_is_the_same_whichever_reader_read_it_and_whatever_template_is_
     assert all(pair.within_runs in (None, Estimate.exact(0.0, num_units=12)) for pair in report.pairs)
     tables = [reward_table(read_run(LOGS / name, rewards_only=True).groups) for name in ("ms_swift", "generic.csv")]
     assert "2+2=?" in set.intersection(*map(set, prompt_names(tables)))
-
-
-def test_prompts_of_texts_that_never_meet_are_told_apart_by_their_ids() -> None:
     table = reward_table(read_run(LOGS / "generic.csv", rewards_only=True).groups)
     other = replace(table, prompt_texts=tuple(f"so: {text}" for text in table.prompt_texts or ()))
     for unlike in (other, replace(table, prompt_texts=None)):

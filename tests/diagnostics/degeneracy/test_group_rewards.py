@@ -21,12 +21,19 @@ from tests.diagnostics.made_up_runs import findings_of, group_of, run_of, two_st
 from tests.render.printing import printed
 
 
-def test_one_reward_function_alone() -> None:
+def test_one_reward_function_is_judged_alone_where_its_name_is_right() -> None:
     functions = {"accuracy": [1.0, 1.0], "format": [0.0, 1.0]}
     run = run_of(group_of([1.0, 1.1], step=1, functions=functions), metrics={1: {"frac_reward_zero_std": 0.0}})
     assert degeneracy_of_run(run).frac_reward_zero_std.value == 0.0
     accuracy = degeneracy_of_run(run, reward="accuracy")
     assert (accuracy.reward, accuracy.frac_all_pass.value, accuracy.by_step[0].logged) == ("accuracy", 1.0, None)
+    run = run_of(group_of([1, 1], functions={"accuracy_reward": [1, 1]}))
+    with pytest.raises(UsageError, match="has no reward function 'acuracy_reward'") as caught:
+        degeneracy_of_run(run, reward="acuracy_reward")
+    assert caught.value.hint == "Did you mean 'accuracy_reward'?"
+    with pytest.raises(UsageError, match="has no reward function 'x'") as caught:
+        degeneracy_of_run(run_of(group_of([1, 1])), reward="x")
+    assert caught.value.hint == "It logs no reward per function."
 
 
 def test_groups_that_cannot_be_judged_are_left_out_and_counted() -> None:
@@ -36,16 +43,6 @@ def test_groups_that_cannot_be_judged_are_left_out_and_counted() -> None:
     assert "Groups left out: 1 with a single rollout and 1 with a missing reward." in report.findings
     with pytest.raises(InputError, match="has no group to judge: of 2 groups, 1 have one rollout and 1 lack a reward"):
         degeneracy_of_run(run_of(group_of([1]), group_of([None, 1])))
-
-
-def test_unknown_reward_function_gets_a_suggestion() -> None:
-    run = run_of(group_of([1, 1], functions={"accuracy_reward": [1, 1]}))
-    with pytest.raises(UsageError, match="has no reward function 'acuracy_reward'") as caught:
-        degeneracy_of_run(run, reward="acuracy_reward")
-    assert caught.value.hint == "Did you mean 'accuracy_reward'?"
-    with pytest.raises(UsageError, match="has no reward function 'x'") as caught:
-        degeneracy_of_run(run_of(group_of([1, 1])), reward="x")
-    assert caught.value.hint == "It logs no reward per function."
 
 
 def test_levels_are_the_different_rewards_of_a_log_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,15 +33,12 @@ def test_hand_worked_run() -> None:
     assert "1 all pass, 2 all fail" in findings_of(report)
 
 
-def test_group_sizes_are_observed_unbiased_or_out_of_reach() -> None:
+def test_group_sizes_and_a_base_pass_rate_may_be_named() -> None:
     rows = degeneracy_of_run(two_steps(), group_sizes=(8, 2, 4)).by_group_size
     assert [(row.group_size, row.method) for row in rows] == [(4, "observed"), (2, "unbiased"), (8, "forecast")]
     # Three dead groups, and 2 of the 6 pairs of the mixed one.
     assert rows[1].degeneracy.value == pytest.approx((3 + 2 / 6) / 4)
     assert "needs at least 10 prompts, there are 4" in rows[2].degeneracy.undefined
-
-
-def test_base_pass_rate_is_named() -> None:
     report = degeneracy_of_run(two_steps(), base_pass_rate=0.5)
     assert report.iid_prediction.value == 0.125
     assert report.pass_rate_origin == "the given base pass rate, 0.5"

@@ -376,7 +376,7 @@ def test_an_adapters_base_has_the_dtype_that_it_was_loaded_in(tmp_path: Path, ar
     assert _trained_dtype(full) == "float32"  # weights that were saved have the dtype that they were trained in
 
 
-def test_a_norm_that_is_the_logged_one_needs_no_gram_matrix(tmp_path: Path) -> None:
+def test_a_norm_that_is_the_logged_one_needs_no_gram_matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights, asked = (saved(tmp_path),), {"closely": True, "norms_alone": True}
     recomputed = recompute(weights_run(weights, norm_of()), **asked)
     assert isinstance(recomputed, StepNorm)
@@ -384,9 +384,6 @@ def test_a_norm_that_is_the_logged_one_needs_no_gram_matrix(tmp_path: Path) -> N
     assert isinstance(recompute(weights_run(weights, None), **asked), StepNorm)
     assert isinstance(recompute(weights_run(weights, 1.5 * norm_of()), **asked), StepGram)
     assert isinstance(recompute(weights_run(weights, norm_of()), closely=True), StepGram)
-
-
-def test_a_norm_is_the_logged_one_as_clipping_adds_it_up_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     total = torch.nn.utils.get_total_norm
     monkeypatch.setattr(torch.nn.utils, "get_total_norm", lambda gradients: total(gradients) * (1 + 2e-5))
     recomputed = recompute(weights_run((saved(tmp_path),), (1 + 2e-5) * norm_of()), closely=True, norms_alone=True)

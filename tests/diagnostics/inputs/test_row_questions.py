@@ -18,15 +18,14 @@ def gram(prepared: PreparedStep) -> StepGram:
     return measure_step(prepared)
 
 
-def test_all_tokens_of_a_group_add_up_to_its_rollouts(prepared: PreparedStep, gram: StepGram) -> None:
+def test_all_tokens_of_a_group_add_up_to_its_rollouts_and_a_seed_draws_some(
+    prepared: PreparedStep, gram: StepGram
+) -> None:
     index = np.array(gram.group_ids)
     for tokens in TokenQuestion(most=None).measure(prepared, gram):
         weights = tokens.table.logged_weights
         block = gram.policy_gram[np.ix_(index == tokens.table.group_id, index == tokens.table.group_id)]
         assert weights @ tokens.gram @ weights == pytest.approx(block.sum(), rel=1e-4)
-
-
-def test_the_seed_draws_tokens_where_a_group_has_more(prepared: PreparedStep, gram: StepGram) -> None:
     once, again, other = (TokenQuestion(most=3, seed=seed).measure(prepared, gram)[0].table for seed in (1, 1, 2))
     assert len(once.rows) == 3 < once.num_tokens
     assert once.rows == again.rows

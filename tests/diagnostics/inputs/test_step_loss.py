@@ -77,13 +77,10 @@ def adapter(folder: Path, num_updates: int, b: float = 1.0) -> WeightsRef:
     return WeightsRef(num_updates=num_updates, path=folder, kind="adapter", base="base")
 
 
-def test_an_adapter_that_starts_at_zero_has_its_base_for_a_reference(tmp_path: Path):
+def test_the_reference_of_an_adapter_is_its_copy_or_its_base(tmp_path: Path):
     fresh = adapter(tmp_path / "fresh", 0, b=0.0)
     assert loss_of(run_with(fresh, settings=KL, trl=False), 1).reference is None
     assert loss_of(run_with(fresh, settings=KL, trl=False), 1).reason is None
-
-
-def test_a_copy_of_the_starting_adapter_in_a_checkpoint_is_the_reference(tmp_path: Path):
     saved, copy = adapter(tmp_path / "checkpoint-1", 1), adapter(tmp_path / "checkpoint-1" / "ref", 0)
     assert loss_of(run_with(saved, settings=KL), 2).reference == copy
 

@@ -14,15 +14,12 @@ from tests.diagnostics.made_up_runs import group_of, run_of
 FEW = Resampling(num_resamples=100)
 
 
-def test_ends_and_times_of_rollouts() -> None:
+def test_ends_and_times_are_those_of_rollouts_that_completed() -> None:
     ends = gathered(GatheredGeneration(), drifting_run(), FEW)
     assert ends.overall.frac_truncated.value == 0.5
     assert ends.overall.seconds.value == 1.5
     assert ends.overall.slowest_over_mean.value == pytest.approx(2 / 1.5)
     assert [row.step for row in ends.by_step] == [1, 2, 3]
-
-
-def test_failures_and_unknown_ends_do_not_count() -> None:
     ends = ("truncated", "completed", "completed", "completed", "error")
     generation = gathered(GatheredGeneration(), run_of(tokens_of(*({"status": end} for end in ends), {})), FEW)
     assert generation.overall.frac_truncated.value == 0.25

@@ -36,14 +36,11 @@ from tests.diagnostics.logged.made_up_tokens import both, drifting_run, tokens_o
 from tests.diagnostics.made_up_runs import group_of, run_of
 
 
-def test_the_first_name_that_any_step_has_counts() -> None:
+def test_a_logged_metric_has_its_first_name_and_an_interval_from_ten_steps_on() -> None:
     metrics = {1: {"b": 0.5}, 2: {"b": 0.25, "c": 1.0}, 9: {"a": 1.0}}
     run = run_of(group_of([1, 0], step=1), group_of([1, 0], step=2), metrics=metrics)
     assert first_logged(run, ("a", "b", "c")) == ("b", {1: 0.5, 2: 0.25})
     assert first_logged(run, ("a",)) is None
-
-
-def test_a_mean_over_steps_has_an_interval_from_ten_steps_on() -> None:
     assert mean_as_logged({step: step % 2 for step in range(9)}).interval is None
     assert mean_as_logged({step: step % 2 for step in range(20)}).interval is not None
 
@@ -167,15 +164,12 @@ def test_each_sequence_of_a_rollout_has_its_own_tokens_and_its_prompt() -> None:
 FEW = Resampling(num_resamples=100)
 
 
-def test_tokens_have_a_mean_each_step_and_a_trend() -> None:
+def test_tokens_weigh_the_same_with_a_mean_each_step_and_a_trend() -> None:
     entropy = gathered(GatheredEntropy(), drifting_run(), FEW)
     assert entropy.origin == "tokens"
     assert [row.mean.value for row in entropy.by_step] == pytest.approx([0.1, 0.2, 0.3])
     assert entropy.overall.mean.value == pytest.approx(0.2)
     assert entropy.trend.value == pytest.approx(0.2)
-
-
-def test_tokens_not_rollouts_weigh_the_same_and_masked_ones_do_not_count() -> None:
     group = tokens_of(
         {"entropies": (1.0, 9.0, 2.0), "mask": (True, False, True)}, {"entropies": (6.0,)}, {"entropies": (5.0,) * 2}
     )
@@ -207,21 +201,18 @@ def test_the_trainers_own_metric_stands_in(name: str) -> None:
     assert entropy.overall.mean.value == pytest.approx(0.3)
 
 
-def test_a_logged_nan_is_not_passed_over() -> None:
+def test_a_logged_entropy_may_be_no_number_and_its_mean_stays_one() -> None:
     groups = [group_of([1, 0], step=step) for step in (1, 2)]
     entropy = gathered(GatheredEntropy(), run_of(*groups, metrics={1: {"entropy": 0.4}, 2: {"entropy": math.nan}}), FEW)
     assert [row.mean.undefined for row in entropy.by_step] == [None, "the trainer logged NaN"]
     assert entropy.overall.mean.undefined == "the trainer logged NaN at step 2"
-
-
-def test_a_mean_over_steps_that_fall_stays_an_entropy() -> None:
     groups = [group_of([1, 0], step=step) for step in range(1, 21)]
     metrics = {step: {"entropy": 0.5 - 0.02 * step} for step in range(1, 21)}
     entropy = gathered(GatheredEntropy(), run_of(*groups, metrics=metrics), FEW)
     assert entropy.overall.mean.low == 0.0
 
 
-def test_each_step_and_the_whole_log_are_measured() -> None:
+def test_each_step_and_the_log_are_measured_but_where_values_were_taken_over() -> None:
     mismatch = gathered(GatheredMismatch(), drifting_run(), FEW)
     assert [row.step for row in mismatch.by_step] == [1, 2, 3]
     assert [row.logprob_gap.value for row in mismatch.by_step] == pytest.approx([0.01, 0.02, 0.03])
@@ -229,6 +220,9 @@ def test_each_step_and_the_whole_log_are_measured() -> None:
     assert (mismatch.overall.num_tokens, mismatch.overall.num_sequences, mismatch.overall.step) == (72, 36, None)
     assert mismatch.overall.sequence_ess.value == pytest.approx(1.0)
     assert not mismatch.is_identical
+    mismatch = gathered(GatheredMismatch(), run_of(tokens_of(both([-1.0, -2.0], [-1.0, -2.0]))), FEW)
+    assert mismatch.is_identical
+    assert mismatch.worst == ()
 
 
 def test_the_worst_tokens_are_named_the_largest_difference_first() -> None:
@@ -246,12 +240,6 @@ def test_the_worst_tokens_are_named_the_largest_difference_first() -> None:
     assert [(token.step, token.row, token.position) for token in worst] == [
         (step, row, at) for _, step, row, at in sorted(every, reverse=True)[:NUM_WORST]
     ]
-
-
-def test_a_trainer_that_took_over_the_samplers_values_is_told() -> None:
-    mismatch = gathered(GatheredMismatch(), run_of(tokens_of(both([-1.0, -2.0], [-1.0, -2.0]))), FEW)
-    assert mismatch.is_identical
-    assert mismatch.worst == ()
 
 
 @pytest.mark.parametrize("part", [GatheredEntropy, GatheredMismatch, GatheredStaleness])
@@ -290,7 +278,7 @@ def stale_run() -> object:
     )
 
 
-def test_lags_are_those_of_the_first_token() -> None:
+def test_lags_are_those_of_the_first_token_with_share_and_gap() -> None:
     staleness = gathered(GatheredStaleness(), stale_run(), FEW)
     assert staleness.overall.num_rollouts == 5
     assert staleness.overall.mean_lag.value == pytest.approx((0 + 2 + 2 + 0 + 3) / 5)
@@ -298,23 +286,17 @@ def test_lags_are_those_of_the_first_token() -> None:
     assert staleness.overall.frac_above_1.value == pytest.approx(3 / 5)
     assert staleness.overall.frac_mixed.value == pytest.approx(2 / 5)
     assert [(row.step, row.mean_lag.value) for row in staleness.by_step] == [(3, pytest.approx(4 / 3)), (4, 1.5)]
-
-
-def test_each_lag_has_its_share_and_its_gap() -> None:
     rows = gathered(GatheredStaleness(), stale_run(), FEW).by_lag
     assert [(row.lag, row.num_rollouts, row.share) for row in rows] == [(0, 2, 0.4), (2, 2, 0.4), (3, 1, 0.2)]
     assert [row.logprob_gap.value for row in rows] == pytest.approx([0.0, 0.2, 0.3])
 
 
-def test_a_lag_without_log_probabilities_says_so() -> None:
+def test_lags_without_log_probabilities_updates_or_a_past_say_so() -> None:
     (row,) = gathered(GatheredStaleness(), run_of(tokens_of({"policy_versions": (0, 0)})), FEW).by_lag
     assert row.logprob_gap.undefined == "no rollout of this lag has log-probabilities of both sampler and trainer"
     unused = {"policy_versions": (0, 0), "mask": (False,)}
     staleness = gathered(GatheredStaleness(), run_of(tokens_of(unused, {"policy_versions": (1, 1)}, step=2)), FEW)
     assert staleness.overall.num_rollouts == 1  # no update used the other
-
-
-def test_versions_from_the_future_are_no_lag() -> None:
     staleness = gathered(GatheredStaleness(), run_of(tokens_of({"policy_versions": (7, 9)}, step=2)), FEW)
     assert staleness.overall is None
     assert "newer than its steps" in staleness.contradiction

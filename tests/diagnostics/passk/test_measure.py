@@ -87,10 +87,16 @@ def test_the_sign_of_the_difference_may_turn(values: tuple[float, ...], crossing
     assert crossover_k(rows) == crossing
 
 
-def test_files_about_different_prompts_are_refused() -> None:
+def test_files_without_a_common_prompt_or_a_budget_are_refused() -> None:
     other = samples("other", {"z": [1, 0]})
     with pytest.raises(InputError, match="have no prompt in common: the first has prompt 'a', the second 'z'"):
         pass_at_k_of_samples([FIRST, other])
+    with pytest.raises(UsageError, match=r"pass@k needs a file of samples\."):
+        measure_pass_at_k()
+    with pytest.raises(UsageError, match=r"k is at least 1, got 0\."):
+        measure_pass_at_k("samples.jsonl", ks=(0,))
+    assert default_ks(1) == [1]
+    assert default_ks(100) == [1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100]
 
 
 Change = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -255,15 +261,6 @@ def test_budget_beyond_the_samples_is_forecast_apart() -> None:
     assert (near.k, near.method, far.k) == (16, "forecast", 64)
     assert table.rows[0].pass_at_k.value < near.pass_at_k.value < 1.0
     assert far.pass_at_k.undefined == "k = 64 is more than 8 times the 4 samples of a prompt"
-
-
-def test_nothing_to_read_and_no_budget_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"pass@k needs a file of samples\."):
-        measure_pass_at_k()
-    with pytest.raises(UsageError, match=r"k is at least 1, got 0\."):
-        measure_pass_at_k("samples.jsonl", ks=(0,))
-    assert default_ks(1) == [1]
-    assert default_ks(100) == [1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100]
 
 
 def test_codegen_and_tau_bench_have_their_published_numbers(shared_data: Path) -> None:

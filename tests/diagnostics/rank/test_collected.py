@@ -47,9 +47,6 @@ def test_tokens_of_all_groups_are_measured_on_one_scale() -> None:
     assert (row.step, row.parts, row.num_parts, row.frac_seen) == (7, "tokens", 4, 1.0)
     assert (row.zero.value, row.small.value) == (0.25, 0.5)
     assert (row.hoyer, row.gini) == (expected["hoyer"], expected["gini"])
-
-
-def test_tokens_that_were_drawn_or_have_no_weight_say_so() -> None:
     (row,) = module._token_sparsity(7, [tokens_with([1.0, 1.0], [1.0, 1.0], num_tokens=8)])
     assert (row.num_parts, row.frac_seen, row.gini.value) == (8, 0.25, 0.0)
     assert module._token_sparsity(7, []) == []

@@ -32,9 +32,6 @@ def test_norm_and_cancellation_of_two_orthogonal_rows() -> None:
     assert geometry.sparsity["zero_groups"].value == 0
     assert (geometry.weights, geometry.num_rollouts, geometry.num_inferred_ids) == ("checkpoint-2", 2, 1)
     assert geometry.verification == {"passed": True}
-
-
-def test_without_logged_advantages_nothing_is_stated() -> None:
     rows, _ = make_rows([0.0, 1.0], ["a", "a"])
     geometry = formulations.measure_geometry(rows, WEIGHTS, GRAM, {})
     for estimate in (geometry.grad_norm, geometry.cancellation, geometry.class_subspace_energy):
@@ -164,9 +161,6 @@ def test_shares_add_up_to_one_by_rollout_and_by_group() -> None:
     assert shares[1].projection_share.value == pytest.approx(gradient[4:8].sum(axis=0) @ total / (total @ total))
     assert sum(shares[1].rollouts) == pytest.approx(shares[1].projection_share.value)
     assert [share.pass_rate for share in shares] == [0.5, 0.25, 0.75, 0.0]
-
-
-def test_a_step_without_gradient_has_no_shares() -> None:
     rows, _ = make_rows([1.0, 1.0], ["a", "a"], advantages=[0.0, 0.0])
     (share,) = formulations.measure_shares(rows)
     assert share.projection_share.undefined == "the step has no gradient"
@@ -191,16 +185,12 @@ def test_baseline_noise_is_the_ratio_of_second_moments() -> None:
     assert "shrinkage" in overall.relative_noise
 
 
-def test_the_optimal_baseline_is_a_formulation_of_the_gram() -> None:
+def test_the_optimal_baseline_is_a_formulation_of_the_gram_that_confident_passes_pull_down() -> None:
     rows, scores = make_rows(REWARDS, GROUPS)
     rewards, norms = np.array(REWARDS).reshape(4, 4), (scores**2).sum(axis=1).reshape(4, 4)
     (update,) = formulations.measure_formulations(rows, ["optimal_baseline"])
     weights = rewards - (norms * rewards).sum(axis=1, keepdims=True) / norms.sum(axis=1, keepdims=True)
     assert update.update_norm.value == pytest.approx(np.linalg.norm(weights.ravel() @ scores))
-
-
-def test_confident_passes_pull_the_optimal_baseline_down() -> None:
-    rows, scores = make_rows(REWARDS, GROUPS)
     scores[np.array(REWARDS) == 1.0] *= 0.1
     overall, *_ = formulations.measure_baselines(formulations.baseline_groups(replace(rows, gram=scores @ scores.T)))
     assert overall.optimal_baseline.value < 0.1

@@ -40,20 +40,24 @@ def pick(report: RankReport, step: int, advantage: str, size: int) -> list[Gradi
     return [s for s in at_step if (s.label.advantage, s.label.group_size) == (advantage, size)]
 
 
-def test_the_step_adds_up_to_the_logged_norm(report: RankReport) -> None:
+def test_the_step_adds_up_to_the_logged_norm_at_every_size_and_formulation(report: RankReport) -> None:
     for step in report.steps:
         assert step.grad_norm.value == pytest.approx(step.logged_grad_norm, rel=1e-5)
         assert step.num_inferred_ids == 0
         assert step.verification["error"] <= step.verification["tolerance"]
-
-
-def test_every_group_size_and_formulation_is_there(report: RankReport) -> None:
     assert len(pick(report, 1, "logged", 8)) == 1 + 8
     assert len(pick(report, 1, "dr_grpo", 4)) == 1 + 16
     assert len(pick(report, 1, "rloo", 2)) == 1 + 32
     assert {point.advantage for point in report.curve} >= {"logged", "grpo", "dr_grpo", "rloo", "sign", "reinforce"}
     for logged, grpo in zip(pick(report, 16, "logged", 8), pick(report, 16, "grpo", 8), strict=True):
         np.testing.assert_allclose(logged.singular_values, grpo.singular_values, rtol=1e-4, atol=1e-6)
+    of_step = {update.advantage: update for update in report.formulations if update.step == 16}
+    step = next(step for step in report.steps if step.step == 16)
+    # no KL term here, and the trainer's advantage is grpo: the what-if has the norm that the trainer logged
+    assert of_step["grpo"].update_norm.value == pytest.approx(step.logged_grad_norm, rel=1e-4)
+    assert of_step["logged"].cosines["grpo"].value == pytest.approx(1.0, abs=1e-6)
+    assert sum(share.projection_share.value for share in report.shares if share.step == 16) == pytest.approx(1.0)
+    assert report.baselines[0].step is None
 
 
 def test_gram_files_hold_what_the_spectra_came_from(report: RankReport, output: Path) -> None:
@@ -107,16 +111,6 @@ def test_a_formulation_that_refuses_the_rewards_is_named(shared_data: Path) -> N
     )
     assert list(lora.refused) == ["sign"]
     assert {s.label.advantage for s in lora.spectra} == {"logged"}
-
-
-def test_formulations_from_the_gram_equal_those_of_the_logged_rows(report: RankReport) -> None:
-    of_step = {update.advantage: update for update in report.formulations if update.step == 16}
-    step = next(step for step in report.steps if step.step == 16)
-    # no KL term here, and the trainer's advantage is grpo: the what-if has the norm that the trainer logged
-    assert of_step["grpo"].update_norm.value == pytest.approx(step.logged_grad_norm, rel=1e-4)
-    assert of_step["logged"].cosines["grpo"].value == pytest.approx(1.0, abs=1e-6)
-    assert sum(share.projection_share.value for share in report.shares if share.step == 16) == pytest.approx(1.0)
-    assert report.baselines[0].step is None
 
 
 def test_update_rows_need_no_rollout_to_be_replayed(shared_data: Path) -> None:

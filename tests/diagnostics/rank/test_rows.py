@@ -28,7 +28,7 @@ from tests.diagnostics.rank.test_rollout_spectra import make_rows
 from tests.gradients.models import DAPO, measured_step, tiny_groups, tiny_policy
 
 
-def test_the_blocks_are_those_of_the_step() -> None:
+def test_rows_are_those_of_the_step_and_live_where_their_gradient_is_not_zero() -> None:
     groups = tiny_groups(2, 2)
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     gram = measured_step(tiny_policy("llama_untied_biases"), groups, DAPO)
@@ -42,9 +42,6 @@ def test_the_blocks_are_those_of_the_step() -> None:
     assert rows.rewards.tolist() == [rollout.reward for rollout in rollouts]
     assert rows.lengths.tolist() == [len(rollout.completion_ids) for rollout in rollouts]
     assert (rows.step, rows.num_parameters) == (1, gram.num_parameters)
-
-
-def test_a_rollout_is_live_where_its_gradient_is_not_zero() -> None:
     groups = tiny_groups(1, 3)
     first, *rest = groups[0].rollouts
     dead = [replace(groups[0], rollouts=(replace(first, advantage=0.0), *rest))]
@@ -190,14 +187,11 @@ def test_paired_groups_live_at_every_size() -> None:
     assert request(paired=True, group_sizes=(2,)).groups(rows, "sign") == {"a", "b"}
 
 
-def test_names_are_checked_and_all_is_every_one() -> None:
+def test_names_and_sizes_are_checked_against_registry_and_log() -> None:
     assert checked_advantages(["logged", "sign", "sign"]) == ("logged", "sign")
     assert checked_advantages(["all"]) == checked_advantages(None)
     with pytest.raises(UsageError, match="no advantage formulation"):
         checked_advantages(["signs"])
-
-
-def test_sizes_are_those_that_some_group_can_give() -> None:
     run = SimpleNamespace(groups=[SimpleNamespace(size=4), SimpleNamespace(size=8)])
     assert possible_sizes(run, ()) == (2, 4)
     assert possible_sizes(run, (8, 3, 3)) == (8, 3)

@@ -120,16 +120,13 @@ def test_profiles_add_up_to_one_and_fall_and_differences_have_intervals() -> Non
     assert spectrum.nulls["gaussian"].value <= 6
 
 
-def test_dead_groups_take_no_part_in_a_null() -> None:
+def test_dead_groups_and_token_advantages_take_no_part_in_a_null() -> None:
     spectrum = step_spectra(make_rows([0, 1, 1, 1], list("aabb"))[0], "dr_grpo", None, by_group=False)[0][0]
     assert spectrum.nulls["unweighted"].value <= 2
     assert spectrum.nulls["unweighted"].num_units == 1
     (spectrum, *_), (point,) = step_spectra(make_rows([1, 1], ["a", "a"])[0], "dr_grpo", None, by_group=False)
     assert point.nulls == {}
     assert all("zero" in str(null.undefined) for null in spectrum.nulls.values())
-
-
-def test_token_advantages_have_no_shuffle() -> None:
     rows, _ = make_rows(REWARDS, GROUPS, advantages=REWARDS)
     (spectrum, *_), (point,) = step_spectra(replace(rows, advantages=None), LOGGED, None, by_group=False)
     for null in (spectrum.nulls["shuffled"], point.nulls["shuffled"].effective_rank, point.nulls["signs"].difference):
@@ -204,13 +201,10 @@ def mean_of(values: list[list[float]], groups: list[str], *, by_group: bool = Fa
 EQUAL, LONE = [1.0, 1.0, 1.0, 1.0], [1.0, 0.0, 0.0, 0.0]
 
 
-def test_parts_weigh_alike_or_groups_do() -> None:
+def test_parts_weigh_alike_or_groups_do_and_shares_end_at_one() -> None:
     parts = [EQUAL, EQUAL, EQUAL, LONE]
     assert mean_of(parts, ["a", "a", "a", "b"]).means()["effective_rank"].value == pytest.approx(3.25)
     assert mean_of(parts, ["a", "a", "a", "b"], by_group=True).means()["effective_rank"].value == pytest.approx(2.5)
-
-
-def test_energy_of_two_directions_is_a_share_and_of_two_rows_is_one() -> None:
     energy = mean_of([EQUAL, LONE], ["a", "b"]).means()["two_direction_energy"]
     assert energy.value == pytest.approx(0.75)
     both = mean_of([[2.0, 1.0], [1.0, 1.0]], ["a", "b"]).means()["two_direction_energy"]
@@ -257,12 +251,16 @@ def spectra(*names: str) -> list[GradientSpectrum]:
     return [spectrum for name in names for spectrum in step_spectra(rows, name, None, by_group=False)[0]]
 
 
-def test_a_formulation_that_drops_rows_is_told_apart() -> None:
+def test_formulations_are_compared_on_common_live_groups() -> None:
     (pair,) = compare_formulations(spectra("dr_grpo", "positive_only"))
     assert (pair.first, pair.second, pair.group_size, pair.step) == ("dr_grpo", "positive_only", 4, 3)
     assert pair.difference.high < 0
     assert compare_formulations(spectra("dr_grpo", "rloo")) == ()  # which differ by a factor
     assert compare_formulations([]) == ()
+    rows, _ = make_rows([1.0] * 4 + [0.0] * 4, ["a"] * 4 + ["b"] * 4)
+    both = [s for name in ("positive_only", "negative_only") for s in step_spectra(rows, name, None, by_group=False)[0]]
+    (pair,) = compare_formulations(both)
+    assert pair.difference.undefined == "no group is live under both"
 
 
 def test_a_difference_of_ranks_of_four_rows_is_at_most_three() -> None:
@@ -282,10 +280,3 @@ def test_a_difference_of_ranks_of_four_rows_is_at_most_three() -> None:
     (pair,) = compare_formulations(ranked("dr_grpo", [1.0] * 5) + ranked("sign", [4.0, 4.0, 4.0, 4.0, 1.0]))
     assert pair.difference.value == 2.4
     assert pair.difference.high == 3.0
-
-
-def test_formulations_without_a_common_live_group_have_no_difference() -> None:
-    rows, _ = make_rows([1.0] * 4 + [0.0] * 4, ["a"] * 4 + ["b"] * 4)
-    both = [s for name in ("positive_only", "negative_only") for s in step_spectra(rows, name, None, by_group=False)[0]]
-    (pair,) = compare_formulations(both)
-    assert pair.difference.undefined == "no group is live under both"

@@ -109,15 +109,12 @@ def test_steps_are_those_from_the_gradient_of_the_step() -> None:
     )
 
 
-def test_without_advantages_there_is_no_gradient() -> None:
+def test_without_advantages_or_one_process_there_are_no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared = prepare_step(
         tiny_policy("llama_untied_biases"), changed(tiny_groups(1, 2), advantage=lambda first: None), DAPO
     )
     question = OptimizerQuestion(rows=ROWS, learning_rates={})
     assert question.measure(prepared, measure_step(prepared)) == (("rows",), None)
-
-
-def test_of_several_processes_each_has_a_part_and_none_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(1, 2), DAPO)
     gram = measure_step(prepared)
     monkeypatch.setattr(processes, "num_connected", lambda: 2)

@@ -136,15 +136,12 @@ def batch(trainer: str, *groups: RolloutGroup, **values: Any):
     return _trainer_batch(groups, TrainerSettings(values={**named, "trainer": trainer}))
 
 
-def test_verls_grpo_by_hand() -> None:
+def test_formulas_of_other_trainers_by_hand() -> None:
     made = batch("verl", group(1.0, 0.0), group(3.0), algorithm__adv_estimator="grpo")
     assert made.advantages == pytest.approx([0.5 / (np.sqrt(0.5) + 1e-6), -0.5 / (np.sqrt(0.5) + 1e-6), 3.0], rel=1e-5)
     plain = {"algorithm__adv_estimator": "grpo", "algorithm__norm_adv_by_std_in_grpo": False}
     assert batch("verl", group(1.0, 0.0), **plain).advantages.tolist() == [0.5, -0.5]
     assert (made.reward, made.frac_zero_std) == (pytest.approx(4 / 3), pytest.approx(1 / 3))
-
-
-def test_prime_rl_centres_and_nemo_rl_leaves_the_rollout_out() -> None:
     assert batch("prime-rl", group(1.0, 0.0, 0.0, 0.0)).advantages.tolist() == [0.75, -0.25, -0.25, -0.25]
     left_out = batch("nemo-rl", group(1.0, 0.0, 1.0)).advantages
     spread = np.std([0.0, 1.0], ddof=1) + 1e-6

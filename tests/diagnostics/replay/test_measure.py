@@ -116,14 +116,11 @@ def test_texts_that_are_not_of_their_ids() -> None:
     assert "the texts of 1 of 2 completions are not those of their ids, row 0" in quantity.cause
 
 
-def test_a_match_says_what_it_rests_on() -> None:
+def test_a_match_says_what_it_rests_on_and_a_step_keeps_its_reason() -> None:
     quantity, _, _ = judged(2.0, 2.0, settings=TrainerSettings(), num_inferred=1)
     assert quantity.verdict == "match"
     assert "1 of 2 completions were inferred" in quantity.cause
     assert "the trainer's defaults fit" in quantity.cause
-
-
-def test_a_step_that_was_not_recomputed_keeps_its_reason() -> None:
     step: Any = SimpleNamespace(step=1, recomputed=None, reason=Reason("weights_missing", "not on disk"))
     quantity, value, error = replay_grad_norm(run_with(2.0), step, 1e-5)
     assert (quantity.verdict, quantity.cause, quantity.reason) == ("cannot", "not on disk", "weights_missing")
@@ -293,17 +290,14 @@ def test_a_norm_of_zero_is_no_proof(norms: list, headline: str, share: float | N
         assert "grad_norm is zero in the log and here at step" in report.findings[0]
 
 
-def test_a_step_that_is_off_with_defaults_that_fit_another_step_differs() -> None:
+def test_defaults_are_proved_by_another_step_unless_the_log_contradicts_them() -> None:
     (off, _) = replayed((2.0, 2.4), (3.1, 3.1), provided=False).steps
     (quantity,) = [one for one in off.quantities if one.name == "grad_norm"]
     assert (off.verdict, quantity.reason) == ("mismatch", "differs")
     assert "with the same defaults step 2 matches" in str(off.cause)
     (alone,) = replayed((2.0, 2.4), provided=False).steps
     assert (alone.verdict, alone.quantities[-1].reason) == ("cannot", "settings_unknown")
-
-
-def test_defaults_that_the_log_contradicts_prove_nothing() -> None:
-    """The first step of a run has no KL gradient, so that it fits whatever beta is."""
+    # The first step of a run has no KL gradient, so that it fits whatever beta is.
     (off, first) = replayed((2.0, 2.4), (3.1, 3.1), provided=False, kl=0.01).steps
     assert (off.verdict, first.verdict) == ("cannot", "match")
     assert "which the log contradicts, for it has a kl" in str(off.cause)

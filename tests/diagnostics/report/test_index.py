@@ -73,7 +73,7 @@ def test_what_cannot_be_read_is_left_out_unless_nothing_is_left(tmp_path: Path) 
         report_index(tmp_path, [run, broken], strict=True)
 
 
-def test_runs_that_are_named_are_set_beside_the_first(tmp_path: Path) -> None:
+def test_named_runs_are_set_beside_the_first_and_many_are_an_index(tmp_path: Path) -> None:
     runs = [write_run(tmp_path, "rising", RISING), write_run(tmp_path, "flat", FLAT)]
     index = report_runs(runs)
     assert [run.name for run in index.runs] == ["rising/log.jsonl", "flat/log.jsonl"]
@@ -82,9 +82,6 @@ def test_runs_that_are_named_are_set_beside_the_first(tmp_path: Path) -> None:
     assert [section.name for section in index.sections] == ["differences", "courses", "settings"]
     with pytest.raises(InputError, match="nowhere cannot be summarized: There is no file or folder"):
         report_runs([*runs, tmp_path / "nowhere"])
-
-
-def test_many_runs_are_an_index_without_common_charts(tmp_path: Path) -> None:
     runs = [write_run(tmp_path, name, RISING) for name in "abcdefghijklm"]
     assert report_runs(runs).sections == ()
     assert len(report_runs(runs[:-1]).sections) == 3

@@ -47,15 +47,12 @@ def test_a_rank_is_told_by_the_largest_logged_groups_of_each_step() -> None:
         assert size == max(point.group_size for point in logged if point.step == step)
 
 
-def test_other_rows_and_other_advantages_are_told_by_their_findings() -> None:
+def test_other_results_are_told_by_their_findings() -> None:
     weights = examples.weight_report()
     assert sections_of(weights)[0].findings == weights.findings
     rollouts = examples.rank_report()
     rest = replace(rollouts, curve=tuple(one for one in rollouts.curve if one.advantage != "logged"))
     assert sections_of(rest)[0].findings == rollouts.findings
-
-
-def test_replay_and_claims_are_told_by_their_first_finding() -> None:
     assert sections_of(examples.replay_report())[0].headline == (
         "Replay: mismatch at 1 of 20 steps; 3 match; 16 cannot."
     )

@@ -41,10 +41,7 @@ def test_rewards_that_differ_beside_a_tied_main_one_are_a_side_rewards_doing() -
     ):
         assert kind_of(with_fields(group, rewards=[{"accuracy": one} for one in named]), 1.0, "accuracy") == kind
     assert kind_of(group, 1.0, "absent") == "mixed"
-
-
-def test_equal_rewards_without_a_threshold_are_tied() -> None:
-    assert kind_of(group_of([0.5, 0.5]), None) == "tied"
+    assert kind_of(group_of([0.5, 0.5]), None) == "tied"  # without a threshold
     assert kind_of(group_of([1]), 1.0) == "tied"
 
 

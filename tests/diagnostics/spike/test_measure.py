@@ -122,9 +122,6 @@ def test_rollouts_go_until_the_norm_is_that_of_the_steps_around(gram: StepGram) 
     assert every[0].grad_norm > every[1].grad_norm
     assert module._removals_of(gram, every[0].grad_norm) == every[:1]
     assert module._removals_of(gram, 0.0) == every
-
-
-def test_a_gradient_of_zero_has_no_parts(gram: StepGram) -> None:
     zero = replace(gram, gram=np.zeros_like(gram.gram))
     assert module._removals_of(zero, 1.0) == module._removals_of(None, 1.0) == ()
     assert {one.projection_share.undefined for one in module._rollouts_of(tiny_groups(), zero, "it is zero")} == {

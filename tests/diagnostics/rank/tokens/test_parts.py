@@ -73,7 +73,7 @@ def test_each_kind_has_the_parts_of_its_tokens() -> None:
     assert len([kind for kind in kinds if kind.sign and kind.probability and kind.entropy]) == len(made.weighed.cells)
 
 
-def test_turns_add_up_and_late_ones_are_together() -> None:
+def test_turns_add_up_and_late_ones_are_together(monkeypatch: pytest.MonkeyPatch) -> None:
     made = made_up(num_turns=3)
     turns, rows = turn_shares(7, made.weighed), made.weighed.tokens.weights[:, None] * made.rows
     assert [(turn.turn, turn.and_later, turn.num_rollouts) for turn in turns] == [(n, False, 12) for n in (1, 2, 3)]
@@ -84,9 +84,6 @@ def test_turns_add_up_and_late_ones_are_together() -> None:
         assert turn.cosine.value == pytest.approx(cosine(part, full))
     assert [turn.frac_tokens.value for turn in turns] == pytest.approx([1 / 6, 1 / 6, 4 / 6])
     assert turn_shares(7, made_up().weighed) == []
-
-
-def test_turns_beyond_the_last_row_are_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("parts", "weighed"):
         monkeypatch.setattr(f"gradscope.diagnostics.rank.tokens.{name}.MOST_TURNS", 2)
     turns = turn_shares(7, made_up(num_turns=4).weighed)

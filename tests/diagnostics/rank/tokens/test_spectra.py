@@ -65,48 +65,39 @@ def test_orthogonal_tokens_of_equal_weight_are_as_many_directions() -> None:
     assert (point.num_rows.value, point.effective_rank.value, point.frac_seen) == (3.0, pytest.approx(3.0), 1.0)
 
 
-def test_a_formulation_weighs_the_tokens_by_their_rollouts() -> None:
+def test_a_formulation_weighs_the_tokens_of_its_rollouts_and_groups() -> None:
     spectra, (point,) = token_spectra(ROWS, TOKENS, "dr_grpo", None, seed=0)
     np.testing.assert_allclose(spectra[0].singular_values, [0.125] * 4)
     assert spectra[1].ranks.effective_rank.undefined is not None  # equal rewards, so no advantage
     assert (point.num_dead, point.num_groups) == (1, 2)
-
-
-def test_a_smaller_group_keeps_the_tokens_of_its_rollouts() -> None:
     rows = rows_of([1, 0, 1, 0], ["a"] * 4)
     spectra, (point,) = token_spectra(rows, [tokens_of("a", [0, 1, 1, 2, 3, 3])], "dr_grpo", 2, seed=0)
     assert [spectrum.label.shape[0] for spectrum in spectra] == [3, 3]
     assert point.group_size == 2
 
 
-def test_a_sample_says_what_it_is() -> None:
+def test_a_sample_and_a_sketch_say_what_they_are() -> None:
     sampled = tokens_of("a", [0, 0, 1, 1], num_tokens=16)
     spectra, points = token_spectra(ROWS, [sampled, TOKENS[1]], "logged", None, seed=3)
     assert (spectra[0].tokens.method, spectra[0].tokens.frac_seen, spectra[0].tokens.seed) == ("sampled", 0.25, 3)
     assert (points[0].method, points[0].frac_seen) == ("sampled", pytest.approx(6 / 18))
-
-
-def test_logged_weights_that_are_missing_are_an_error() -> None:
-    with pytest.raises(InputError, match="No advantages were logged at step 7"):
-        token_spectra(rows_of([1, 0], ["a", "a"], advantages=False), TOKENS[:1], "logged", None, seed=0)
-
-
-def test_groups_that_are_all_dead_have_no_rank() -> None:
-    rows = rows_of([1, 1, 1, 1], ["a", "a", "b", "b"])
-    _, points = token_spectra(rows, TOKENS, "dr_grpo", None, seed=0)
-    assert "has a gradient by its advantages" in (points[0].effective_rank.undefined or "")
-    (spectrum,), _ = token_spectra(rows_of([1, 1], ["a", "a"]), [tokens_of("a", [0, 1])], "dr_grpo", None, seed=0)
-    assert set(spectrum.nulls) == set(NULLS)
-    assert all("zero" in str(estimate.undefined) for estimate in spectrum.nulls.values())
-
-
-def test_a_sketch_says_how_far_off_it_is() -> None:
     sketched = [replace(gram, num_buckets=100) for gram in TOKENS]
     spectra, (point,) = token_spectra(ROWS, sketched, "logged", None, seed=3)
     assert (spectra[0].tokens.method, spectra[0].tokens.num_buckets, spectra[0].tokens.frac_seen) == ("sketch", 100, 1)
     assert spectra[0].tokens.energy_error == pytest.approx((1.25 / 100) ** 0.5)  # four equal values
     assert spectra[0].noise_floor == pytest.approx((1.25 / 100) ** 0.25 * 0.5)
     assert (point.method, point.energy_error) == ("sketch", pytest.approx((1.5 / 100) ** 0.5))
+
+
+def test_tokens_without_logged_weights_or_a_live_group_have_no_rank() -> None:
+    with pytest.raises(InputError, match="No advantages were logged at step 7"):
+        token_spectra(rows_of([1, 0], ["a", "a"], advantages=False), TOKENS[:1], "logged", None, seed=0)
+    rows = rows_of([1, 1, 1, 1], ["a", "a", "b", "b"])
+    _, points = token_spectra(rows, TOKENS, "dr_grpo", None, seed=0)
+    assert "has a gradient by its advantages" in (points[0].effective_rank.undefined or "")
+    (spectrum,), _ = token_spectra(rows_of([1, 1], ["a", "a"]), [tokens_of("a", [0, 1])], "dr_grpo", None, seed=0)
+    assert set(spectrum.nulls) == set(NULLS)
+    assert all("zero" in str(estimate.undefined) for estimate in spectrum.nulls.values())
 
 
 def test_every_mean_rank_of_tokens_has_its_nulls() -> None:

@@ -130,15 +130,12 @@ def test_the_whole_log_each_step_and_the_worst_tokens() -> None:
     assert section.charts[0].series[0].values == pytest.approx((0.01, 0.02, 0.03))
 
 
-def test_one_step_has_no_course() -> None:
+def test_one_step_has_no_course_and_long_sequences_disagree_though_their_tokens_do_not() -> None:
     section = section_of(run_of(tokens_of(both([-1.0], [-1.5]))))
     assert section.charts == ()
     assert len(section.tables) == 2
     assert "PPO" not in section.findings[1]
     assert section.next_step.startswith("Find out which side is off")
-
-
-def test_long_sequences_that_disagree_though_their_tokens_do_not() -> None:
     run = run_of(tokens_of(*(both([-1.0] * 400, [-1.0 + sign / 110] * 400) for sign in (-1, -1, -1, 1))))
     section = section_of(run)
     assert section.next_step.startswith("Tokens agree and sequences do not")

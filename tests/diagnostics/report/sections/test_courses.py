@@ -106,7 +106,7 @@ def test_what_the_log_lacks_is_said(fields: dict[str, object], missing: str) -> 
     assert generation_section(bare).missing.endswith("and generation_seconds.")
 
 
-def test_truncation_and_times_are_said_and_drawn() -> None:
+def test_generation_says_what_was_cut_off_and_what_is_waited_for() -> None:
     section = generation_section(inputs_of(drifting_run()))
     assert section.findings[0].startswith("50.0 %")
     assert section.findings[1] == (
@@ -114,9 +114,6 @@ def test_truncation_and_times_are_said_and_drawn() -> None:
     )
     assert [chart.series[0].values for chart in section.charts] == [(0.5,) * 3, (1.5,) * 3]
     assert section.next_step.startswith("Raise the length limit")
-
-
-def test_one_slow_completion_is_waited_for() -> None:
     run = run_of(tokens_of(*({"seconds": seconds} for seconds in (1.0, 1.0, 1.0, 1.0, 30.0))))
     section = generation_section(inputs_of(run))
     assert section.findings[0] == "Truncation is not known: the log does not say which completions were cut off."
@@ -242,13 +239,10 @@ def test_quarters_of_length_have_their_part_of_the_gradient() -> None:
     assert [row[3] for row in rows] == pytest.approx([0.1, 0.2, 0.3, 0.4])
 
 
-def test_equal_rewards_leave_no_rounding_behind() -> None:
+def test_equal_rewards_have_no_correlation_and_leave_no_rounding() -> None:
     groups = [group((1, 2, 3), (0.1, 0.1, 0.1), prompt="p"), group((4, 5, 7), (0, 0, 1), prompt="q")]
     rows = length_section(inputs_of(run_of(*groups))).tables[0].rows
     assert sum(abs(row[2]) < 1e-9 for row in rows) == sum(str(row[2]) == "0.0" for row in rows) > 0
-
-
-def test_without_gradients_the_parts_are_undefined_and_without_text_the_section() -> None:
     rows = length_section(inputs_of(run_of(group((2, 4), (1, 0))))).tables[0].rows
     assert rows[0][3] == Estimate.undefined_because("no gradient was recomputed")
     missing = length_section(inputs_of(run_of(group((0, 0), (1, 0))))).missing

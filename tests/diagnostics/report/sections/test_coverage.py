@@ -48,15 +48,12 @@ def test_a_loss_at_the_largest_budget_is_advised_on_only_where_it_is_certain() -
     assert coverage_section(inputs_of(RUN, passk=report)).next_step.startswith("Coverage fell at the largest k")
 
 
-def test_the_verdict_stands_first_whatever_else_is_found() -> None:
+def test_the_verdict_stands_first_and_one_file_has_no_direction() -> None:
     comparison = replace(REPORT.comparison, second="after")
     report = replace(REPORT, comparison=comparison, findings=("Something else.", "3 samples have no reward."))
     findings = coverage_section(inputs_of(RUN, passk=report)).findings
     assert findings[0].startswith("after against before.jsonl: a gain ")
     assert findings[1:3] == report.findings
-
-
-def test_one_file_has_no_direction() -> None:
     section = coverage_section(inputs_of(RUN, passk=passk_report(num_files=1), samples=(samples("before", 1),)))
     assert "one file alone has no direction" in section.next_step
     assert [table.caption[:6] for table in section.tables] == ["pass@k"]

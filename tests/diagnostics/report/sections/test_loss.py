@@ -127,13 +127,19 @@ def test_without_token_ids_rollouts_are_counted_and_with_them_all_sequences() ->
     assert section.tables[0].rows == ((1, 0.5),)
 
 
-def test_the_kl_part_is_that_of_the_step_with_most() -> None:
+def test_kl_parts_and_dead_groups_say_what_to_do() -> None:
     grams = [gram_of([[1.0]], ["a"], step=step, frac_kl=part) for step, part in ((1, 0.1), (2, 0.4))]
     section = section_of(run_of(LIVE, ALIVE, metrics={1: {"kl": 0.5}}), grams=grams)
     assert section.findings[1] == (
         "The KL part has 40.0 % of the gradient's norm at step 2, the most of the 2 steps recomputed."
     )
     assert section.tables[0].rows == ((1, 1.0, 0.1, 0.5), (2, 1.0, 0.4, None))
+    assert section_of(run_of(LIVE, ALIVE)).next_step.startswith("Nothing to do: every group is live")
+    dead = section_of(run_of(DEAD, LIVE, ALIVE)).next_step
+    assert dead.startswith("Dead groups act like a learning rate scaled by 0.50 to 1.00 from step to step")
+    assert "beta" not in dead
+    held = section_of(run_of(LIVE, ALIVE), grams=[gram_of([[1.0]], ["a"], step=1, frac_kl=0.9)]).next_step
+    assert held == "The KL part nears the whole gradient and holds the policy where it is: lower beta."
 
 
 @pytest.mark.parametrize(
@@ -149,15 +155,6 @@ def test_without_gradients_the_kl_part_is_what_settings_and_log_say(
     settings: dict[str, object] | None, metrics: dict[int, dict[str, float]], sentence: str
 ) -> None:
     assert section_of(run_of(LIVE, settings=settings, metrics=metrics)).findings[1].startswith(sentence)
-
-
-def test_what_to_do_follows_from_dead_groups_and_the_kl_part() -> None:
-    assert section_of(run_of(LIVE, ALIVE)).next_step.startswith("Nothing to do: every group is live")
-    dead = section_of(run_of(DEAD, LIVE, ALIVE)).next_step
-    assert dead.startswith("Dead groups act like a learning rate scaled by 0.50 to 1.00 from step to step")
-    assert "beta" not in dead
-    held = section_of(run_of(LIVE, ALIVE), grams=[gram_of([[1.0]], ["a"], step=1, frac_kl=0.9)]).next_step
-    assert held == "The KL part nears the whole gradient and holds the policy where it is: lower beta."
 
 
 def test_the_tokens_furthest_from_the_reference_are_listed_for_the_last_step() -> None:
