@@ -1,11 +1,11 @@
 """Run folders of which only what a comparison reads is there."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from gradscope.rollouts.run_folder import RunManifest, append_metrics, heldout_path, write_manifest
+from tests.rollouts.readers.lines import write_lines
 
 CONFIG = {"steps": 4, "group_size": 4, "learning_rate": 1e-4, "heldout_prompts": 2, "heldout_samples": 4}
 
@@ -52,7 +52,5 @@ def write_run(
             for prompt, passes in enumerate(correct)
             for sample in range(4)
         ]
-        path = heldout_path(folder, "after")
-        path.parent.mkdir()
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_lines(heldout_path(folder, "after"), *rows)
     return folder

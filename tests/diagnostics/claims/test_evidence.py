@@ -1,6 +1,5 @@
 """What claims look at: read once, refused with a reason."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +14,7 @@ from gradscope.estimate import Estimate
 from gradscope.rollouts.groups import RolloutGroup
 from tests.diagnostics.claims.made_up_evidence import between, collected_of
 from tests.diagnostics.made_up_runs import group_of, run_of, two_steps
-
-UNKNOWN = Estimate.undefined_because("nothing was logged")
+from tests.rollouts.readers.lines import write_lines
 
 
 @pytest.mark.parametrize(
@@ -54,7 +52,7 @@ def test_a_rise_is_above_zero_and_may_be_as_large_as_its_margin(low: float, high
     assert module.rises(between(1 + low, 1 + high), 1.0, 0.05) == verdict
 
 
-@pytest.mark.parametrize("number", [Estimate.exact(2.0), UNKNOWN])
+@pytest.mark.parametrize("number", [Estimate.exact(2.0), Estimate.undefined_because("not logged")])
 def test_without_an_interval_nobody_can_tell(number: Estimate) -> None:
     assert module.in_range(number, 1.5, 2.5) == module.in_range(number, 5.0, 6.0, num_tests=2) == "cannot_tell"
     assert module.rises(number, 0.0, 0.1) == "cannot_tell"
@@ -185,12 +183,8 @@ def test_groups_and_their_degeneracy_are_those_of_the_log() -> None:
 
 
 def sample_files_of(folder: Path, *names: str) -> tuple[str, ...]:
-    files = []
-    for index, name in enumerate(names):
-        rows = [{"task_id": f"t{task}", "n": 4, "c": min(4, task + index)} for task in range(6)]
-        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-        files.append(str(folder / name))
-    return tuple(files)
+    counts = [[{"task_id": f"t{task}", "n": 4, "c": min(4, task + file)} for task in range(6)] for file in range(3)]
+    return tuple(str(write_lines(folder / name, *rows)) for name, rows in zip(names, counts, strict=True))
 
 
 def test_reach_takes_two_files_of_samples(tmp_path: Path) -> None:

@@ -23,8 +23,6 @@ from tests.diagnostics.claims.made_up_evidence import Answered, between, collect
 from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
 from tests.diagnostics.rank.test_rollout_spectra import make_rows
 
-UNKNOWN = Estimate.undefined_because("nothing is there")
-
 
 def course(values: list[float], prompts: list[str] | None = None) -> Judgement:
     """Rollouts' Gini over steps of the same prompts, or of one prompt each."""
@@ -103,7 +101,7 @@ def test_each_part_has_its_own_index() -> None:
     entries = [
         SimpleNamespace(step=step, gini=one)
         for step, g in enumerate(values)
-        for one in (Estimate.exact(g), Estimate.exact(3 * g), UNKNOWN)
+        for one in (Estimate.exact(g), Estimate.exact(3 * g), Estimate.undefined_because("no rows"))
     ]
     kinds = {
         "rollout": collected_of(steps=steps),
@@ -426,11 +424,9 @@ def collected(points: list, matrix: str, **more: list) -> Collected:
     return collected_of(group_ranks=twist, **{kind: [*points, *more[kind]]})
 
 
-CURVE = [point(8, around(2.0), step=2), point(2, around(2.0), step=2), point(8, around(9.0), step=1)]
-
-
 def test_rollouts_are_those_of_the_last_step_by_size_and_drawn_tokens_have_no_change() -> None:
-    evidence = Answered(results={"gradients": {"hidden": collected(CURVE, "rollout", curve=[])}})
+    curve = [point(8, around(2.0), step=2), point(2, around(2.0), step=2), point(8, around(9.0), step=1)]
+    evidence = Answered(results={"gradients": {"hidden": collected(curve, "rollout", curve=[])}})
     ranks = gradients.of_rollouts("hidden")(evidence)
     assert [(one.step, one.group_size) for one in ranks.points] == [(2, 2), (2, 8)]
     assert ranks.change.value == pytest.approx(np.mean([0.01 * group for group in range(12)]))

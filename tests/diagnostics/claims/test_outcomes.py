@@ -101,6 +101,8 @@ def test_larger_is_said_of_intervals_that_do_not_meet(first, second, verdict: st
     assert by_degeneracy(outcomes.dead_groups_are_failures, **shares).verdict == verdict
     parts = SimpleNamespace(between_prompts=between(*first), over_time=between(*second))
     assert by_degeneracy(outcomes.excess_from_prompts, gap_decomposition=parts).verdict == verdict
+    exact = SimpleNamespace(between_prompts=between(0.1, 0.2), over_time=Estimate.exact(0.0))
+    assert by_degeneracy(outcomes.excess_from_prompts, gap_decomposition=exact).verdict == "cannot_tell"
     nothing = SimpleNamespace(between_prompts=between(-0.01, 0.02), over_time=between(-0.1, -0.05))
     assert by_degeneracy(outcomes.excess_from_prompts, gap_decomposition=nothing).verdict == "cannot_tell"
 
@@ -184,16 +186,11 @@ def test_a_gain_that_is_gone_at_the_largest_budget_is_compression() -> None:
     assert judgement.why.startswith("A gain at the smallest budget")
 
 
-def compared(verdict: str) -> SimpleNamespace:
-    rows = [SimpleNamespace(k=k, difference=between(-0.1, 0.1) if k < 8 else UNKNOWN) for k in (1, 4, 8)]
-    return SimpleNamespace(rows=rows, verdict=verdict, evidence="a gain and no more", verifier="a verifier errs")
-
-
 def test_expansion_contradicts_and_the_rest_is_open() -> None:
+    rows = [SimpleNamespace(k=k, difference=between(-0.1, 0.1) if k < 8 else UNKNOWN) for k in (1, 4, 8)]
     for verdict, expected in (("capacity expansion", "contradicted"), ("undecided", "cannot_tell")):
-        judgement = outcomes.search_not_capacity(
-            Answered(results={"held_out": SimpleNamespace(comparison=compared(verdict))})
-        )
+        comparison = SimpleNamespace(rows=rows, verdict=verdict, evidence="a gain and no more", verifier="it errs")
+        judgement = outcomes.search_not_capacity(Answered(results={"held_out": SimpleNamespace(comparison=comparison)}))
         assert (judgement.verdict, judgement.estimate.interval) == (expected, (-0.1, 0.1))
 
 
@@ -280,9 +277,6 @@ def test_a_curve_that_tells_nothing_says_why(rate: Callable[[int, int], float], 
     assert judgement.why.startswith(words)
 
 
-GROUPS = 8
-
-
 def judged(judge, weighed: dict[int, WeighedTokens], changes: dict[int, TokenChange], missing=None) -> Judgement:
     followed = FollowedTokens(weighed=weighed, changes=changes, missing=missing or {})
     return judge(Answered(results={"followed_tokens": followed, "weighed_tokens": weighed}))
@@ -290,7 +284,7 @@ def judged(judge, weighed: dict[int, WeighedTokens], changes: dict[int, TokenCha
 
 def with_advantages(sign: float, seed: int = 0) -> WeighedTokens:
     """Tokens whose advantages go with their log-probabilities, against them, or with neither."""
-    weighed, rng = made_up(seed, num_groups=GROUPS).weighed, np.random.default_rng(seed)
+    weighed, rng = made_up(seed, num_groups=8).weighed, np.random.default_rng(seed)
     own = sign * np.sign(weighed.tokens.logprobs - np.median(weighed.tokens.logprobs))
     advantages = own if sign else rng.choice([-1.0, 1.0], len(own))
     return replace(weighed, tokens=replace(weighed.tokens, advantages=advantages))

@@ -63,16 +63,12 @@ def test_a_run_whose_reward_is_not_finite_is_left_out_and_named(tmp_path: Path, 
     assert comparison.left_out == {str(tmp_path / "broken"): f"step 3 logged reward as {word}"}
 
 
-def write_log(path: Path, rewards: list[list[float]], **cells: object) -> Path:
+def write_log(path: Path, rewards: list[list[float]]) -> Path:
     """A group a step: a log of no trainer of ours."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    rows = [
-        {"prompt_id": f"p{step}", "step": step, "reward": reward, **cells}
-        for step, group in enumerate(rewards, start=1)
-        for reward in group
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
+    steps = enumerate(rewards, start=1)
+    return write_lines(
+        path, *({"prompt_id": f"p{step}", "step": step, "reward": r} for step, own in steps for r in own)
+    )
 
 
 def differences(comparison: Comparison) -> dict[str, float | None]:
@@ -258,9 +254,6 @@ def test_what_a_recorder_wrote_of_a_script_is_a_run(tmp_path: Path) -> None:
     assert "2 of 2 prompts are in both." in sentences(report)
 
 
-CHANCES = {"low": 0.3, "high": 0.6}
-
-
 def write_pair(path: Path, chance: float, *, sizes: tuple[int, ...] = (8,), seed: int = 0, scale: float = 1.0) -> Path:
     """Ten prompts a step for eight steps, groups of the sizes in turn."""
     rng = np.random.default_rng(seed)
@@ -284,7 +277,7 @@ def test_the_interval_is_around_the_difference_of_the_table(
 ) -> None:
     logs = [
         write_pair(tmp_path / f"{name}.jsonl", chance, sizes=sizes, seed=index, scale=scale)
-        for index, (name, chance) in enumerate(CHANCES.items())
+        for index, (name, chance) in enumerate((("low", 0.3), ("high", 0.6)))
     ]
     pairs = within(*logs)
     for metric in ("train_reward", "mean_frac_reward_zero_std"):

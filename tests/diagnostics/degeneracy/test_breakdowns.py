@@ -1,4 +1,3 @@
-import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -190,7 +189,6 @@ def test_policies_of_unequal_strength_make_a_gap_of_their_own() -> None:
         ("strong", 6, 1.0),
         ("weak", 6, 0.0),
     ]
-    assert "The log pools 2 policies" in " ".join(report.findings)
 
 
 def test_unequal_coins_in_one_group_agree_less_often() -> None:
@@ -238,10 +236,9 @@ def test_generation_time_of_dead_groups_where_rollouts_are_timed(tmp_path: Path)
         {"group_id": group, "reward": reward, "generation_seconds": seconds}
         for group, reward, seconds in (("a", 1, 2.0), ("a", 1, 4.0), ("b", 1, 1.0), ("b", 0, 1.0))
     ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    report = measure_degeneracy(path)
+    report = measure_degeneracy(write_lines(path, *rows))
     assert report.starvation.frac_generation_time.value == pytest.approx(6 / 8)
-    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows[:3], {"group_id": "b", "reward": 0}]))
+    write_lines(path, *rows[:3], {"group_id": "b", "reward": 0})
     unknown = measure_degeneracy(path).starvation.frac_generation_time
     assert unknown.undefined == "no generation time of each rollout was read from the log"
 

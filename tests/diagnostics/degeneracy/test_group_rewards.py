@@ -17,7 +17,7 @@ from gradscope.errors import InputError, UsageError
 from gradscope.metrics.outcomes.degeneracy import DegeneracyEstimates, GroupTable
 from gradscope.render.registry import render_table
 from gradscope.results.degeneracy import DegeneracyCourse
-from tests.diagnostics.made_up_runs import findings_of, group_of, run_of, two_steps
+from tests.diagnostics.made_up_runs import group_of, run_of, two_steps
 from tests.render.printing import printed
 
 
@@ -88,10 +88,8 @@ def test_a_logged_share_stands_beside_ours_where_it_is_of_the_same_rollouts() ->
     metrics = {1: {"frac_reward_zero_std": 1.0}, 2: {"frac_reward_zero_std": 0.0}}
     report = degeneracy_of_run(two_steps(metrics=metrics))
     assert [row.logged for row in report.by_step] == [1.0, 0.0]
-    assert "At 1 of 2 steps the trainer logged another frac_reward_zero_std, first at step 2" in findings_of(report)
     report = degeneracy_of_run(two_steps(metrics=metrics, notes={2: "a logging window of 3 steps"}))
     assert [row.logged for row in report.by_step] == [1.0, None]
-    assert "the same at each of the 1 steps compared" in findings_of(report)
 
 
 def test_windows_pool_neighboring_steps_and_are_not_compared_with_a_logged_step() -> None:

@@ -9,7 +9,7 @@ from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.degeneracy.reward_functions import NO_ADVANTAGES, side_rewards
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.rollouts.run import Run, TrainerSettings
-from tests.diagnostics.made_up_runs import findings_of, group_of, run_of, with_rewards
+from tests.diagnostics.made_up_runs import group_of, run_of, with_rewards
 
 RNG = np.random.default_rng(7)
 CORRECT = np.array([[1, 1, 1, 1], [0, 0, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0], [1, 1, 1, 0]], dtype=float)
@@ -20,10 +20,6 @@ TOTAL = CORRECT - 0.01 * LENGTH
 
 def deviations(rewards: np.ndarray) -> np.ndarray:
     return rewards - rewards.mean(axis=1, keepdims=True)
-
-
-def spread(rewards: np.ndarray) -> np.ndarray:
-    return rewards.std(axis=1, ddof=1, keepdims=True)
 
 
 def a_run(advantages: np.ndarray | None = None, settings: Mapping[str, Any] | None = None, **functions: Any) -> Run:
@@ -54,7 +50,11 @@ def expected(scale: np.ndarray) -> tuple[float, float]:
 def test_shares_are_of_the_advantage(kind: str, logged: bool) -> None:
     steps = np.array([0, 0, 0, 1, 1])
     batch = np.array([TOTAL[steps == step].std(ddof=1) for step in steps])[:, None]
-    scale = {"group": 1 / (spread(TOTAL) + 1e-4), "batch": 1 / (batch + 1e-4), "none": np.ones((5, 1))}[kind]
+    scale = {
+        "group": 1 / (TOTAL.std(axis=1, ddof=1, keepdims=True) + 1e-4),
+        "batch": 1 / (batch + 1e-4),
+        "none": np.ones((5, 1)),
+    }[kind]
     run = (
         a_run((scale * deviations(TOTAL)).astype(np.float32), correct=CORRECT, length=LENGTH)
         if logged
@@ -73,7 +73,6 @@ def test_shares_are_of_the_advantage(kind: str, logged: bool) -> None:
     assert report.frac_reward_conflict.value == pytest.approx(3 / 5)
     assert bool(conflict.remedy) == (kind == "group")
     assert report.findings[0].startswith("'length' alone decides 60.0 %")
-    assert "every group" not in findings_of(report)
 
 
 def test_without_advantages_and_arguments_shares_are_of_reward_differences() -> None:
@@ -81,13 +80,9 @@ def test_without_advantages_and_arguments_shares_are_of_reward_differences() -> 
     assert {one.advantage_share.undefined for one in report.by_reward} == {NO_ADVANTAGES}
     of_correct = float((deviations(TOTAL) * deviations(CORRECT)).sum() / (deviations(TOTAL) ** 2).sum())
     assert shares(report, "difference_share")["correct"] == pytest.approx(of_correct)
-    assert "of the squared reward differences" in findings_of(report)
     assert report.reward_conflict.advantage_share.undefined == NO_ADVANTAGES
     pair = np.corrcoef(deviations(CORRECT).ravel(), deviations(LENGTH).ravel())[0, 1]
     assert report.by_reward[0].correlation["length"].value == pytest.approx(pair)
-
-
-SUMMED = {"scale_rewards": "group", "multi_objective_aggregation": "normalize_then_sum"}
 
 
 @pytest.mark.parametrize(
@@ -95,7 +90,11 @@ SUMMED = {"scale_rewards": "group", "multi_objective_aggregation": "normalize_th
     [
         (np.zeros_like(TOTAL), None, "every logged advantage is 0"),
         (np.sign(deviations(TOTAL)), None, "no multiple of the reward's deviations"),
-        (None, SUMMED, "multi_objective_aggregation"),
+        (
+            None,
+            {"scale_rewards": "group", "multi_objective_aggregation": "normalize_then_sum"},
+            "multi_objective_aggregation",
+        ),
         (None, {"scale_rewards": "median"}, "scale_rewards = median is not known"),
     ],
 )
@@ -134,8 +133,6 @@ def test_a_function_is_main_by_its_name_or_where_it_alone_is_of_zero_and_one() -
     assert str(report.frac_reward_conflict.undefined).startswith("which of one, two should be learned is not known")
     asked = degeneracy_of_run(with_rewards(run, one=CORRECT.tolist(), two=tidy.tolist()), reward="one")
     assert asked.reward_conflict.main == "one"
-    assert "of which it alone makes no gradient" in findings_of(asked)
-    assert "Signal lost" not in findings_of(asked)
     graded = with_rewards(run, one=(2 * CORRECT).tolist(), two=(tidy - CORRECT).tolist())
     assert "--reward" in str(degeneracy_of_run(graded).frac_reward_conflict.undefined)
     graded, tidy = 2 * CORRECT, (RNG.random(CORRECT.shape) < 0.9).astype(float)
@@ -167,7 +164,6 @@ def test_reward_functions_tie_or_tell_apart() -> None:
     assert (exact.name, exact.frac_tied.value, exact.num_alone, exact.num_rescuable) == ("exact", third, 1, 0)
     assert (exact.weight, dense.weight) == (1.0, 0.0)
     assert dense.difference_share.undefined == "it is no part of the reward"
-    assert "'dense' differs within 1 groups that 'reward' leaves equal" in findings_of(report)
 
 
 def test_functions_without_differences_or_values_have_no_share() -> None:

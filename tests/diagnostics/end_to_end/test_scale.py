@@ -14,7 +14,6 @@ from benchmarks.scale.measure import Answer, answer_of, answer_of_peer, measured
 from gradscope import measure_degeneracy
 from gradscope.rollouts.readers.reduction import log
 
-NUM_ROWS = 1_280
 CASES = [
     pytest.param(kind, with_broken, id=f"{kind.name}-{with_broken}")
     for kind in KINDS.values()
@@ -40,7 +39,7 @@ def test_all_that_read_a_log_find_what_was_made_up(
     kind: Kind, with_broken: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log, "MOST_WITH_TEXTS", 0)
-    run = run_of(NUM_ROWS, kind.rows_a_step)
+    run = run_of(1_280, kind.rows_a_step)
     kind.make(tmp_path, run, with_broken)
     report = measure_degeneracy(tmp_path)
     share = report.frac_reward_zero_std.value

@@ -173,7 +173,6 @@ BERT = BertConfig(
     is_decoder=True,
     pad_token_id=0,
 )
-SETTINGS = {"loss_type": "dapo", "beta": 0.0, "temperature": 1.0, "bf16": False, "disable_dropout": True}
 
 
 def saved(folder: Path, *, name: str = "llama_untied_biases", change=None) -> WeightsRef:
@@ -199,12 +198,9 @@ def later(folder: Path, *, frozen: str) -> WeightsRef:
 def weights_run(weights: tuple[WeightsRef, ...], logged: float | None, **settings) -> Run:
     metrics = {} if logged is None else {1: {"grad_norm": logged}}
     run = run_of(*tiny_groups(), metrics=metrics)
-    return replace(
-        run,
-        weights=weights,
-        settings=TrainerSettings(values=SETTINGS | settings, origin="args.json"),
-        source=replace(run.source, format="trl"),
-    )
+    values = {"loss_type": "dapo", "beta": 0.0, "temperature": 1.0, "bf16": False, "disable_dropout": True} | settings
+    stated = TrainerSettings(values=values, origin="args.json")
+    return replace(run, weights=weights, settings=stated, source=replace(run.source, format="trl"))
 
 
 def recompute(run: Run, step: int = 1, *, closely: bool = False, norms_alone: bool = False) -> StepGram | StepNorm:
@@ -413,17 +409,13 @@ def test_rollouts_that_are_alike_tie_at_the_entropy_quantile(tmp_path: Path) -> 
 
 def test_frequencies_of_a_batch_that_was_not_logged_are_a_cause(tmp_path: Path) -> None:
     rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
-    model = LlamaForCausalLM(replace_config(tiny_model("llama_untied_biases").config, rope))
-    model.save_pretrained(tmp_path)
+    config = tiny_model("llama_untied_biases").config
+    changed = config.from_dict({**config.to_dict(), "rope_parameters": rope, "max_position_embeddings": 2})
+    changed.pad_token_id = config.pad_token_id
+    LlamaForCausalLM(changed).save_pretrained(tmp_path)
     weights = (WeightsRef(num_updates=1, path=tmp_path, kind="full"),)
     run = weights_run(weights, None)
     run = replace(run, groups=tuple(replace(group, step=2) for group in run.groups), metrics={2: {"grad_norm": 1.0}})
     with pytest.raises(InputError, match="step 1 is not in the log") as caught:
         recompute(run, 2, closely=True)
     assert caught.value.cause == "lengths_unknown"
-
-
-def replace_config(config, rope: dict):
-    changed = type(config).from_dict({**config.to_dict(), "rope_parameters": rope, "max_position_embeddings": 2})
-    changed.pad_token_id = config.pad_token_id
-    return changed

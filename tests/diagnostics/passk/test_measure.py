@@ -397,14 +397,10 @@ def test_samples_without_verdicts_of_one_policy_are_refused(
 
 def test_run_folder_stands_for_its_held_out_samples(tmp_path: Path) -> None:
     assert sample_files(tmp_path) == (tmp_path,)
-    (tmp_path / "heldout").mkdir()
     for when, correct in (("before", [0, 0]), ("after", [1, 0])):
-        rows = [
-            {"prompt_id": p, "prompt": p, "answer": "", "completion": "", "reward": float(c), "correct": bool(c)}
-            for p in ("a", "b")
-            for c in correct
-        ]
-        (tmp_path / "heldout" / f"{when}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        texts = {"answer": "", "completion": ""}
+        rows = [{"prompt_id": p, "prompt": p, **texts, "reward": c, "correct": c > 0} for p in "ab" for c in correct]
+        write_lines(tmp_path / "heldout" / f"{when}.jsonl", *rows)
     report = measure_pass_at_k(tmp_path)
     assert [table.name for table in report.tables] == ["before.jsonl", "after.jsonl"]
     assert [row.difference.value for row in report.comparison.rows] == [0.5, 1.0]

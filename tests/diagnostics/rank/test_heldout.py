@@ -1,6 +1,5 @@
 """Correct answers to held-out prompts: from files as people have them to their cosines with a step."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.rank.test_rollout_spectra import make_rows
 from tests.gradients.models import DAPO, tiny_groups, tiny_policy
 from tests.gradients.step.test_heldout import SHARES, heldout_groups
+from tests.rollouts.readers.lines import write_lines
 
 
 def sample(prompt: str, completion: str, reward: float, **rest: Any) -> dict[str, Any]:
@@ -40,9 +40,7 @@ ROWS = [
 
 
 def write(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return write_lines(path, *rows)
 
 
 def answers_of(heldout: HeldoutAnswers) -> dict[str, dict[str, float]]:

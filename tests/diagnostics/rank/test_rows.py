@@ -23,7 +23,8 @@ from gradscope.diagnostics.rank.rows import (
 )
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.function_rewards import FunctionRewards
-from gradscope.rollouts.groups import Rollout, RolloutGroup, Tokens
+from gradscope.rollouts.groups import RolloutGroup, Tokens
+from tests.diagnostics.made_up_runs import group_of as rewarded
 from tests.diagnostics.rank.test_rollout_spectra import make_rows
 from tests.gradients.models import DAPO, measured_step, tiny_groups, tiny_policy
 
@@ -91,14 +92,10 @@ def test_what_a_formulation_lacks_is_named(advantage: str, message: str) -> None
         advantages_of(rows, sub_groups(rows, None), advantage)
 
 
-EMPTY = {"group_id": "g", "prompt": "", "completion": ""}
-
-
 def group_of(*rollouts: dict[str, object]) -> list[RolloutGroup]:
-    made = [
-        Rollout(**{**EMPTY, "sample": i, "row": i, "reward": float(i % 2), **one}) for i, one in enumerate(rollouts)
-    ]
-    return [RolloutGroup(step=1, group_id="g", prompt_id="p", rollouts=tuple(made))]
+    made = rewarded([float(index % 2) for index in range(len(rollouts))], step=1)
+    fields = [replace(one, group_id="g", **own) for one, own in zip(made.rollouts, rollouts, strict=True)]
+    return [replace(made, group_id="g", rollouts=tuple(fields))]
 
 
 def rank_of(groups: list[RolloutGroup], advantage: str = "logged") -> float | None:

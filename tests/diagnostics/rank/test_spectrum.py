@@ -7,7 +7,6 @@ import pytest
 
 from gradscope.advantages.registry import LOGGED
 from gradscope.diagnostics.rank.rollout_spectra import step_spectra
-from gradscope.diagnostics.rank.rows import StepRows
 from gradscope.diagnostics.rank.spectrum import (
     MeanRanks,
     compare_formulations,
@@ -68,11 +67,6 @@ REWARDS = [0.0, 1.0, 1.0, 0.0] * 6
 GROUPS = [f"g{group}" for group in range(6) for _ in range(4)]
 
 
-def with_scores(rows: StepRows, scores: np.ndarray) -> StepRows:
-    return replace(rows, gram=scores @ scores.T, num_parameters=scores.shape[1])
-
-
-CLUSTERS = np.eye(2, NUM_PARAMETERS)[np.array(REWARDS, dtype=int)]
 EVERY = ("unweighted", "shuffled", "signs")
 
 
@@ -80,7 +74,7 @@ EVERY = ("unweighted", "shuffled", "signs")
     ("scores", "advantage", "centered", "rank", "nulls"),
     [
         (np.ones((24, NUM_PARAMETERS)), "dr_grpo", False, 1.0, EVERY),
-        (CLUSTERS, "dr_grpo", False, 2.0, ("shuffled",)),
+        (np.eye(2, NUM_PARAMETERS)[np.array(REWARDS, dtype=int)], "dr_grpo", False, 2.0, ("shuffled",)),
         (np.eye(24), "dr_grpo", False, 4.0, EVERY),
         (np.eye(24), "sign", True, 3.0, ("unweighted",)),
     ],
@@ -89,7 +83,8 @@ EVERY = ("unweighted", "shuffled", "signs")
 def test_rows_of_a_plain_rank_keep_it_under_every_null_but_gaussian_rows(
     scores: np.ndarray, advantage: str, centered: bool, rank: float, nulls: tuple[str, ...]
 ) -> None:
-    rows = with_scores(make_rows(REWARDS, GROUPS)[0], scores)
+    rows = make_rows(REWARDS, GROUPS)[0]
+    rows = replace(rows, gram=scores @ scores.T, num_parameters=scores.shape[1])
     (point,) = step_spectra(rows, advantage, None, by_group=False, centered=centered)[1]
     assert point.effective_rank.value == pytest.approx(rank, abs=1e-6)
     for name in nulls:
@@ -242,12 +237,9 @@ def test_another_number_is_averaged_over_the_matrices_that_have_it() -> None:
     assert (none.undefined, none.num_units) == ("nobody has it", 2)
 
 
-COMPARISON_GROUPS = [f"g{group}" for group in range(12) for _ in range(4)]
-COMPARISON_REWARDS = [0.0, 1.0, 1.0, 0.0] * 4 + [0.0, 1.0, 0.0, 0.0] * 4 + [1.0, 1.0, 1.0, 0.0] * 4
-
-
 def spectra(*names: str) -> list[GradientSpectrum]:
-    rows, _ = make_rows(COMPARISON_REWARDS, COMPARISON_GROUPS)
+    rewards = [0.0, 1.0, 1.0, 0.0] * 4 + [0.0, 1.0, 0.0, 0.0] * 4 + [1.0, 1.0, 1.0, 0.0] * 4
+    rows, _ = make_rows(rewards, [f"g{group}" for group in range(12) for _ in range(4)])
     return [spectrum for name in names for spectrum in step_spectra(rows, name, None, by_group=False)[0]]
 
 

@@ -1,6 +1,5 @@
 """A folder of runs as an index, and runs side by side."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,19 +12,14 @@ from gradscope.errors import InputError
 from gradscope.results.report import ReportSection
 from gradscope.rollouts.run import Run
 from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.rollouts.readers.lines import write_lines
 
 
 def write_run(folder: Path, name: str, rewards_by_step: list[list[int]]) -> Path:
     """A prompt a step: a log in a folder of its own."""
-    path = folder / name / "log.jsonl"
-    path.parent.mkdir(parents=True)
-    rows = [
-        {"prompt_id": f"p{step}", "step": step, "reward": reward}
-        for step, rewards in enumerate(rewards_by_step, start=1)
-        for reward in rewards
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    steps = enumerate(rewards_by_step, start=1)
+    rows = [{"prompt_id": f"p{step}", "step": step, "reward": reward} for step, own in steps for reward in own]
+    return write_lines(folder / name / "log.jsonl", *rows)
 
 
 RISING = [[0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0]]

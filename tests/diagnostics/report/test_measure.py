@@ -1,6 +1,5 @@
 """A report on runs whose answers are known: every section has an answer or says what to log."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,35 +33,18 @@ from tests.diagnostics.rank.tokens.made_up_parts import made_up
 from tests.diagnostics.rank.tokens.test_weighed import ON_CPU, plain_outputs, run_on, tokens_of
 from tests.diagnostics.report.sections.made_up_inputs import NOT_READ, gram_of, inputs_of
 from tests.render.examples import replay_report, run_report
+from tests.rollouts.readers.lines import write_lines
 
 pytestmark = pytest.mark.slow  # a run of shared/data, recomputed
 
-NAMES = (
-    *(
-        "signal",
-        "zero-loss",
-        "replay",
-        "rank",
-        "contributions",
-        "tokens",
-        "length",
-        "rewards",
-        "dilution",
-        "agreement",
-        *("staleness", "entropy", "generation"),
-        "coverage",
-    ),
-    *("formulations", "claims"),
-)
+NAMES = [
+    *("signal", "zero-loss", "replay", "rank", "contributions", "tokens", "length", "rewards", "dilution", "agreement"),
+    *("staleness", "entropy", "generation", "coverage", "formulations", "claims"),
+]
 
 
 def sections_of(result: RunReport) -> dict[str, ReportSection]:
     return {section.name: section for section in result.sections}
-
-
-def write_rows(path: Path, rows: list[dict[str, object]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 @pytest.fixture
@@ -74,12 +56,12 @@ def log(tmp_path: Path) -> Path:
         for name, rewards in (("easy", (1, 1, 1, 1)), ("mixed", (1, 0, 1, 0)))
         for reward in rewards
     ]
-    return write_rows(tmp_path / "log.jsonl", rows)
+    return write_lines(tmp_path / "log.jsonl", *rows)
 
 
 def test_a_plain_log_answers_what_it_can_and_says_what_it_lacks(log: Path) -> None:
     sections = sections_of(report_run(log))
-    assert tuple(sections) == NAMES
+    assert list(sections) == NAMES
     for section in sections.values():
         assert (section.missing is None) == bool(section.findings)
         assert section.headline

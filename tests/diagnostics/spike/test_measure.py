@@ -62,10 +62,6 @@ def prepared(groups: list[RolloutGroup] | None = None) -> PreparedStep:
     return prepare_step(tiny_policy("llama_untied_biases"), groups or tiny_groups(), DAPO)
 
 
-def with_advantage(value: float | None) -> list[RolloutGroup]:
-    return [with_fields(group, advantage=value) for group in tiny_groups()]
-
-
 @pytest.mark.parametrize("most", [0, 512])
 def test_tokens_are_of_the_rollouts_with_the_largest_part(most: int) -> None:
     step = prepared()
@@ -81,7 +77,7 @@ def test_tokens_are_of_the_rollouts_with_the_largest_part(most: int) -> None:
 
 @pytest.mark.parametrize("advantage", [0.0, None])
 def test_nothing_is_asked_of_a_gradient_that_is_zero_or_not_known(advantage: float | None) -> None:
-    step = prepared(with_advantage(advantage))
+    step = prepared([with_fields(group, advantage=advantage) for group in tiny_groups()])
     assert module.SpikeQuestion(most_tokens=8).measure(step, measure_step(step)) == ()
 
 

@@ -74,6 +74,7 @@ def test_each_candidate_is_the_matrix_that_rank_looks_at(
     of_rank = measure_rank(run, steps=[STEP], rows=rows, advantages=[ADVANTAGE], options=options)
     tensor = "lm_head.weight" if name == "output_head" else None
     points = [point for point in getattr(of_rank, sequence) if getattr(point, "tensor", None) == tensor]
+    points.sort(key=lambda point: point.group_size)
     row, largest = row_of(report, f"rank_two.{name}"), points[-1]
     assert (row.steps, largest.group_size) == ((STEP,), SIZE)
     assert row.estimate == largest.effective_rank

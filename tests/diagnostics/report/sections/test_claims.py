@@ -23,7 +23,6 @@ from tests.diagnostics.made_up_runs import group_of, run_of, samples
 from tests.diagnostics.rank.tokens.made_up_parts import made_up
 from tests.diagnostics.report.sections.made_up_inputs import NOT_READ, gram_of, inputs_of
 
-BY_METRIC = {claim.metric: claim.name for claim in CLAIMS}
 NEEDS_MORE = {
     *("tokens.as_asked", "tokens.high_entropy", "tokens.low_probability", "entropy.covariance", "entropy.predicted"),
     *(
@@ -64,7 +63,8 @@ def inputs_with_grams(**more: Any) -> ReportInputs:
 
 
 def rows_of(section: ReportSection) -> dict[str, tuple[Cell, ...]]:
-    return {BY_METRIC[str(row[1])]: row for row in section.tables[0].rows}
+    by_metric = {claim.metric: claim.name for claim in CLAIMS}
+    return {by_metric[str(row[1])]: row for row in section.tables[0].rows}
 
 
 def test_claims_that_need_more_than_the_report_are_left_to_the_command() -> None:

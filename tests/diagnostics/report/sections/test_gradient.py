@@ -19,7 +19,6 @@ from gradscope.results.report import Cell
 from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
 from tests.diagnostics.report.sections.made_up_inputs import NOT_READ, gram_of, inputs_of
 
-RUN = run_of(group_of([1, 0, 1, 0], step=1))
 SIZE, GROUPS = 4, 4
 
 
@@ -32,7 +31,7 @@ def gram(rows: np.ndarray, *, step: int = 1, dead: int = 0, **parts: object) -> 
 
 
 def section_of(*grams: object):
-    return rank_section(inputs_of(RUN, grams=grams, curve=rank_points(grams)))
+    return rank_section(inputs_of(run_of(group_of([1, 0, 1, 0], step=1)), grams=grams, curve=rank_points(grams)))
 
 
 ORTHOGONAL, EQUAL = np.eye(SIZE, 512), np.tile(np.eye(1, 512), (SIZE, 1))

@@ -1,6 +1,4 @@
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -110,11 +108,10 @@ def test_what_to_do_follows_from_the_kinds(all_pass: float, all_fail: float, adv
 
 
 ACCURACY, FORMAT = [2.0, 0.0], [0.0, 1.0]
-BY_ARGUMENTS = {"scale_rewards": "none"}
 
 
-def section_of(*groups: RolloutGroup, settings: Mapping[str, Any] = BY_ARGUMENTS) -> ReportSection:
-    run = run_of(*groups, settings=dict(settings))
+def section_of(*groups: RolloutGroup) -> ReportSection:
+    run = run_of(*groups, settings={"scale_rewards": "none"})
     return rewards_section(inputs_of(run, degeneracy=degeneracy_of_run(run)))
 
 
