@@ -397,7 +397,7 @@ def test_one_size_with_another_rank_contradicts_and_two_numbers_hold_together() 
         ([], None, "No group has such a matrix."),
     ],
 )
-def test_one_size_tells_nothing_of_sizes(points: list, change: Estimate | None, words: str) -> None:
+def test_one_size_decides_nothing(points: list, change: Estimate | None, words: str) -> None:
     judgement = judge_ranks(points, change)
     assert judgement.verdict == "cannot_tell"
     assert words in judgement.why

@@ -99,7 +99,7 @@ def test_a_row_is_its_claim_and_its_judgement_or_why_there_is_none() -> None:
     assert report.claims[1].verdict == "contradicted"
 
 
-def test_findings_count_and_warn_where_something_is_said() -> None:
+def test_findings_count_verdicts_and_warn_of_several_tests() -> None:
     report = claims_of(Answered(), [says("supported"), says("contradicted"), says("cannot_tell"), says("supported")])
     assert report.findings[0] == "Of 4 claims this run supports 2, contradicts 1 and cannot tell 1."
     assert "not for all together" in report.findings[1]
@@ -110,7 +110,7 @@ def test_findings_count_and_warn_where_something_is_said() -> None:
     assert len(claims_of(Answered(), [says("cannot_tell")]).findings) == 1
 
 
-def test_what_was_recomputed_is_told() -> None:
+def test_recomputed_steps_and_the_engine_are_reported() -> None:
     evidence = Evidence(run=two_steps(), steps=(1, 2))
     assert (claims_of(evidence, ()).steps, claims_of(evidence, ()).engine) == ((), {})
     evidence.cache["gradients"] = {"rollout": collected_of(skipped={2: "gone"}, engine={"engine": "loop"})}

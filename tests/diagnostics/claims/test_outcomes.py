@@ -96,7 +96,7 @@ def test_an_excess_is_above_zero_and_perhaps_a_point(ends: tuple[float, float], 
         ((0.1, 0.29), (0.3, 0.5), "contradicted"),
     ],
 )
-def test_larger_is_said_of_intervals_that_do_not_meet(first, second, verdict: str) -> None:
+def test_larger_needs_intervals_that_do_not_meet(first, second, verdict: str) -> None:
     shares = {"frac_all_fail": between(*first), "frac_all_pass": between(*second), "pass_rate": between(0.1, 0.2)}
     assert by_degeneracy(outcomes.dead_groups_are_failures, **shares).verdict == verdict
     parts = SimpleNamespace(between_prompts=between(*first), over_time=between(*second))
@@ -195,7 +195,7 @@ def test_expansion_contradicts_and_the_rest_is_open() -> None:
 
 
 @pytest.mark.parametrize("comparison", [None, SimpleNamespace(rows=[SimpleNamespace(difference=UNKNOWN)])])
-def test_without_a_common_budget_reach_is_not_told(comparison: object) -> None:
+def test_without_a_common_budget_reach_is_not_judged(comparison: object) -> None:
     judgement = outcomes.search_not_capacity(Answered(results={"held_out": SimpleNamespace(comparison=comparison)}))
     assert judgement.why == "No budget is within the samples of every prompt, before and after."
 
@@ -217,7 +217,7 @@ def test_one_pass_rate_for_all_has_no_excess_and_no_origin(rate: float) -> None:
 
 
 @pytest.mark.slow  # a simulation
-def test_prompts_of_unequal_difficulty_are_found_and_never_denied() -> None:
+def test_prompts_of_unequal_difficulty_are_supported_and_never_contradicted() -> None:
     once = [numbers_of(log(only_between, seed)) for seed in SEEDS]
     assert set(verdicts(outcomes.dead_beyond_prediction, once)) == {"supported"}
     assert set(verdicts(outcomes.excess_from_prompts, once)) == {"cannot_tell"}
@@ -227,7 +227,7 @@ def test_prompts_of_unequal_difficulty_are_found_and_never_denied() -> None:
 
 
 @pytest.mark.parametrize(("rate", "verdict"), [((0.05, 0.2), "supported"), ((0.2, outcomes.HARD), "cannot_tell")])
-def test_that_dead_groups_mostly_fail_is_said_of_hard_tasks(rate: tuple[float, float], verdict: str) -> None:
+def test_dead_groups_mostly_fail_on_hard_tasks_alone(rate: tuple[float, float], verdict: str) -> None:
     shares = {"frac_all_fail": between(0.5, 0.7), "frac_all_pass": between(0.0, 0.1), "pass_rate": between(*rate)}
     judgement = by_degeneracy(outcomes.dead_groups_are_failures, **shares)
     assert judgement.verdict == verdict
@@ -271,7 +271,7 @@ def test_the_curve_is_that_of_all_draws_from_a_group() -> None:
         (lambda step, index: 0.5, 2, "A curve needs groups of 3 or more, the smallest has 2"),
     ],
 )
-def test_a_curve_that_tells_nothing_says_why(rate: Callable[[int, int], float], size: int, words: str) -> None:
+def test_a_curve_that_decides_nothing_says_why(rate: Callable[[int, int], float], size: int, words: str) -> None:
     judgement = barrier(rate, 1, size=size)
     assert judgement.verdict == "cannot_tell"
     assert judgement.why.startswith(words)

@@ -17,7 +17,7 @@ def test_every_claim_says_everything_and_has_a_name_of_its_own() -> None:
     assert all(claim.settle.endswith(".") and claim.claim.endswith(".") for claim in CLAIMS)
 
 
-def test_a_log_of_two_rollouts_tells_nothing() -> None:
+def test_a_log_of_two_rollouts_decides_nothing() -> None:
     """No claim fails on it either: each lacks something, and says what."""
     rows = claims_of(Answered(no_gradients="no weights are on disk")).claims
     assert [row.name for row in rows] == [claim.name for claim in CLAIMS]

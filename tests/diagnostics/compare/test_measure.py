@@ -77,7 +77,7 @@ def test_equal_arms_that_bifurcate_are_seldom_decided() -> None:
     assert decided / 200 <= LEVEL + 0.03
 
 
-def test_the_least_detectable_difference_is_found_as_often_as_it_says() -> None:
+def test_the_least_detectable_difference_is_detected_as_often_as_stated() -> None:
     rng = np.random.default_rng(2)
     (pair,) = judged([pair_of(rng.normal(size=10))])
     least = pair.least_detectable.value / pair.spread

@@ -98,7 +98,7 @@ def test_two_logs_of_another_reader_are_compared(tmp_path: Path) -> None:
     assert report.findings[2:] == ("2 of 2 prompts are in both.",)
 
 
-def test_a_log_beside_a_run_of_ours_is_not_told_to_differ_in_what_it_does_not_state(tmp_path: Path) -> None:
+def test_settings_that_one_of_two_runs_does_not_state_are_no_difference(tmp_path: Path) -> None:
     ours, log = write_run(tmp_path / "ours", heldout_prompts=0), write_log(tmp_path / "log.jsonl", [[0, 1]] * 4)
     report = compare_runs(ours, log)
     assert differences(report)["train_reward"] == pytest.approx(0.0)
@@ -171,7 +171,7 @@ def sentences(report: Comparison) -> str:
     return "\n".join(report.findings)
 
 
-def test_prompts_are_the_same_whichever_reader_and_template_and_else_told_apart_by_ids(tmp_path: Path) -> None:
+def test_prompts_match_by_text_across_readers_and_templates_and_else_by_id(tmp_path: Path) -> None:
     rows = rewards(0.5, 0)
     report = compare_runs(as_generic(tmp_path / "log.jsonl", rows), as_verl(tmp_path / "verl", rows))
     assert "12 of 12 prompts are in both." in sentences(report)

@@ -151,7 +151,7 @@ def test_what_the_counters_do_not_tell_is_undefined(
     assert "Behind the filter" not in findings_of(degeneracy_of_run(logged(format, metrics)))
 
 
-def test_a_step_that_cannot_be_told_is_left_out_and_said() -> None:
+def test_a_step_without_counters_is_left_out_and_reported() -> None:
     run = logged("verl", {1: {EVICTED: 6.0}, 2: {"training/off_policy/evicted_samples": 1.0}})
     report = degeneracy_of_run(run)
     assert report.behind_filter.by_step[1].frac_zero_std_sampled.undefined == as_logged.STALE

@@ -84,7 +84,7 @@ def test_an_answer_of_a_screen_resamples_no_step_and_fits_nothing(monkeypatch: p
         report.by_step  # noqa: B018
 
 
-def test_a_logged_share_stands_beside_ours_where_it_is_of_the_same_rollouts() -> None:
+def test_a_logged_share_is_compared_with_ours_on_the_same_rollouts() -> None:
     metrics = {1: {"frac_reward_zero_std": 1.0}, 2: {"frac_reward_zero_std": 0.0}}
     report = degeneracy_of_run(two_steps(metrics=metrics))
     assert [row.logged for row in report.by_step] == [1.0, 0.0]

@@ -178,7 +178,7 @@ def followed(path: Path, *parts: Callable[[], None], notices: list[str] | None =
     return [(row.step, row.num_groups, row.frac_reward_zero_std.value or 0.0) for row in steps]
 
 
-def test_a_log_that_grows_is_told_step_by_step_and_counts_nothing_twice(tmp_path: Path) -> None:
+def test_a_growing_log_yields_each_step_once(tmp_path: Path) -> None:
     write(log := tmp_path / "log.jsonl", rows(1, MIXED, DEAD))
     second, third = rows(2, DEAD, DEAD), rows(3, MIXED, MIXED)
     reported = followed(log, append(log, second[:-70]), append(log, second[-70:] + third[:60]), append(log, third[60:]))
@@ -187,7 +187,7 @@ def test_a_log_that_grows_is_told_step_by_step_and_counts_nothing_twice(tmp_path
     assert reported == [(row.step, row.num_groups, row.frac_reward_zero_std.value) for row in by_step]
 
 
-def test_files_that_appear_are_found_and_a_step_that_changes_is_told_again(tmp_path: Path) -> None:
+def test_new_files_are_read_and_a_changed_step_is_yielded_again(tmp_path: Path) -> None:
     write(tmp_path / "1.jsonl", rows(1, DEAD))
     late = rows(1, DEAD, MIXED).replace('"g0"', '"g9"')
     growth = (lambda: write(tmp_path / "2.jsonl", rows(2, MIXED)), nothing, lambda: write(tmp_path / "1b.jsonl", late))
@@ -197,7 +197,7 @@ def test_files_that_appear_are_found_and_a_step_that_changes_is_told_again(tmp_p
     assert followed(log, nothing, lambda: write(log, rows(1, MIXED))) == [(1, 1, 1.0), (2, 1, 1.0), (1, 1, 0.0)]
 
 
-def test_a_look_that_fails_is_said_and_the_next_growth_is_another_chance(tmp_path: Path) -> None:
+def test_a_failed_look_is_reported_and_the_next_growth_is_read(tmp_path: Path) -> None:
     write(log := tmp_path / "log.jsonl", rows(1, DEAD))
     notices: list[str] = []
     growth = (lambda: write(log, "{\n"), lambda: write(log, rows(1, MIXED)))
@@ -233,6 +233,6 @@ def test_reading_takes_at_most_half_of_the_time_once_the_log_was_read(tmp_path: 
         (Pace(every=5.0, idle=2.0), "It cannot end after 2 seconds without growth and look every 5 seconds"),
     ],
 )
-def test_a_pace_that_cannot_be_kept_is_refused(tmp_path: Path, pace: Pace, message: str) -> None:
+def test_a_senseless_pace_is_refused(tmp_path: Path, pace: Pace, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         list(follow_degeneracy(tmp_path, pace=pace))

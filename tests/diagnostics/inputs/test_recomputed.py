@@ -218,7 +218,7 @@ def norm_of(*, padding_row: int | None = 0, frozen: str | None = None) -> float:
     return batch_norm(measure_step(prepare_step(policy_of(model), tiny_groups(), DAPO), engine="loop").logged_gram)
 
 
-def test_a_padding_row_that_had_a_gradient_is_found_by_the_norm(tmp_path: Path) -> None:
+def test_a_gradient_of_the_padding_row_is_recognized_by_the_norm(tmp_path: Path) -> None:
     assert norm_of(padding_row=None) != pytest.approx(norm_of(), rel=1e-4)
     gram = recompute(weights_run((saved(tmp_path),), norm_of(padding_row=None)))
     assert batch_norm(gram.logged_gram) == pytest.approx(norm_of(padding_row=None), rel=1e-6)
@@ -228,7 +228,7 @@ def test_a_padding_row_that_had_a_gradient_is_found_by_the_norm(tmp_path: Path) 
     assert note.startswith("Whether the embedding of the padding token 0 had a gradient is not known")
 
 
-def test_frozen_tensors_are_found_by_two_checkpoints_and_the_norm(tmp_path: Path) -> None:
+def test_frozen_tensors_are_recognized_by_two_checkpoints_and_the_norm(tmp_path: Path) -> None:
     weights = (saved(tmp_path / "first"), later(tmp_path / "last", frozen="embed_tokens"))
     expected = norm_of(frozen="embed_tokens")
     gram = recompute(weights_run(weights, expected))
@@ -250,7 +250,7 @@ def test_a_norm_that_is_rounding_meets_a_logged_zero(tmp_path: Path, monkeypatch
     assert 0 < batch_norm(gram.logged_gram) < 1e-8
 
 
-def test_a_norm_in_bfloat16_is_told_by_its_own_arithmetic(tmp_path: Path) -> None:
+def test_a_norm_in_bfloat16_is_matched_in_its_own_arithmetic(tmp_path: Path) -> None:
     weights = saved(tmp_path)
     policy = replace(policy_of(tiny_model("llama_untied_biases")), padding=TrainerPadding())
     prepared = prepare_step(policy, tiny_groups(), DAPO)
@@ -313,7 +313,7 @@ def test_other_tokens_are_no_matter_of_the_loss(tmp_path: Path) -> None:
     assert caught.value.cause == "mask_unknown"
 
 
-def test_weights_and_rollouts_are_told_apart_where_they_fail(tmp_path: Path) -> None:
+def test_unreadable_weights_and_misfit_rollouts_have_different_causes(tmp_path: Path) -> None:
     weights = saved(tmp_path)
     groups = tuple(with_fields(group, completion_ids=(999,)) for group in tiny_groups())
     with pytest.raises(InputError) as caught:
@@ -325,7 +325,7 @@ def test_weights_and_rollouts_are_told_apart_where_they_fail(tmp_path: Path) -> 
     assert caught.value.cause == "weights_unreadable"
 
 
-def test_a_pass_that_ended_in_trls_output_layer_is_found_by_the_norm(tmp_path: Path) -> None:
+def test_a_pass_that_ended_in_trls_output_layer_is_recognized_by_the_norm(tmp_path: Path) -> None:
     """BERT's prediction head is no part of what TRL trains; the next step begins with that."""
     torch.manual_seed(2)
     model = BertLMHeadModel(BERT).eval()

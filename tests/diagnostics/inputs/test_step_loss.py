@@ -92,7 +92,7 @@ def test_without_a_copy_trl_made_the_adapter_itself(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("kl", "is_start"), [(0.0, True), (0.2, False)])
-def test_without_checkpoints_of_trl_the_first_kl_tells(tmp_path: Path, kl: float, is_start: bool):
+def test_without_checkpoints_of_trl_the_first_kl_decides(tmp_path: Path, kl: float, is_start: bool):
     start = adapter(tmp_path / "start", 0)
     run = run_with(start, settings=KL, metrics={1: {"kl": kl}}, trl=False)
     assert loss_of(run, 1).reference == (start if is_start else None)
@@ -116,6 +116,6 @@ HIGH = TrainerSettings(values={**ADAPTIVE, "top_entropy_quantile": 0.5})  # the 
 
 
 @pytest.mark.parametrize("changes", [{"metrics": {}}, {"windows": {1: 2}}, {"settings": HIGH}])
-def test_an_adaptive_bonus_that_nothing_tells_is_refused(changes):
+def test_an_adaptive_bonus_without_its_state_is_refused(changes):
     run = run_with(full(1), settings=ADAPTIVE, metrics={1: {"entropy_coef": 0.1, "entropy": 1.0}})
     assert loss_of(replace(run, **changes), 2).reason.cause == "loss_not_on_disk"

@@ -97,7 +97,7 @@ ADAPTER = WeightsRef(num_updates=3, path=Path("adapter"), kind="adapter", base="
 REASON = Reason("batch_split", "why not")
 
 
-def test_notes_of_all_steps_are_kept_once():
+def test_notes_of_all_steps_are_listed_once():
     described: dict[str, object] = {}
     for step, notes in enumerate((("a", "b"), (), ("b", "c"))):
         described = describe_engine({"engine": step, "notes": list(notes)}, described)
@@ -125,7 +125,7 @@ def test_the_objective_is_read_once_a_run(monkeypatch):
     assert len(asked) == 1
 
 
-def test_a_question_is_put_to_the_model_and_never_answered_from_what_was_kept(monkeypatch):
+def test_a_question_is_never_answered_from_the_cache(monkeypatch):
     question, put = TokenQuestion(most=None, num_buckets=64), []
 
     def measure(self, step, weights, loss, asked):
@@ -143,7 +143,7 @@ def test_a_question_is_put_to_the_model_and_never_answered_from_what_was_kept(mo
     assert put == [(3, question)]
 
 
-def test_a_kept_step_is_taken_as_it_is(monkeypatch):
+def test_a_cached_step_is_returned_as_it_is(monkeypatch):
     monkeypatch.setattr(steps, "_reason_against", lambda *_: None)
     monkeypatch.setattr(steps, "_step_cache", lambda *_: SimpleNamespace(read=lambda: "kept gram"))
     (measured,) = steps.measure_steps(bare_run(), (3,), EngineOptions(), no_progress)

@@ -65,7 +65,7 @@ def test_every_part_of_a_log_that_has_them_all() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(PARTS))
-def test_what_a_log_lacks_is_said_with_what_has_it(name: str) -> None:
+def test_a_missing_part_says_what_logs_it(name: str) -> None:
     policy = gathered(GatheredPolicy(), run_of(group_of([1, 0])), RESAMPLING)
     part = getattr(policy, name)
     assert part.overall is None

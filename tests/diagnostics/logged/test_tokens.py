@@ -212,7 +212,7 @@ def test_a_logged_entropy_may_be_no_number_and_its_mean_stays_one() -> None:
     assert entropy.overall.mean.low == 0.0
 
 
-def test_each_step_and_the_log_are_measured_but_where_values_were_taken_over() -> None:
+def test_each_step_and_the_log_are_measured_unless_values_were_copied() -> None:
     mismatch = gathered(GatheredMismatch(), drifting_run(), FEW)
     assert [row.step for row in mismatch.by_step] == [1, 2, 3]
     assert [row.logprob_gap.value for row in mismatch.by_step] == pytest.approx([0.01, 0.02, 0.03])

@@ -349,7 +349,7 @@ def test_of_a_folder_of_evaluations_one_scorer_may_be_named_and_a_pass_defined(e
         measure_pass_at_k(evaluations, read=ReadOptions(columns=ColumnNames(reward="other"), strict=True))
 
 
-def test_filters_of_lm_eval_are_scorers_and_a_file_beside_a_folder_is_another_evaluation(tmp_path: Path) -> None:
+def test_filters_of_lm_eval_are_scorers_and_files_and_folders_are_evaluations(tmp_path: Path) -> None:
     logs = REPOSITORY / "fixtures/logs"
     row = {"doc_id": 0, "doc": {}, "resps": [["4"]], "metrics": ["acc"]}
     for task in ("a", "b"):

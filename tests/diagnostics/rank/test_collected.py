@@ -79,7 +79,7 @@ def test_advantages_need_no_gradient() -> None:
     assert "has no token ids" in collected.skipped[4].text
 
 
-def test_what_was_asked_of_weights_beside_their_rows_is_kept_or_named() -> None:
+def test_optimizer_steps_and_modules_are_collected_or_missing() -> None:
     norms = (TensorNorm(tensor="lm_head.weight", num_entries=4, norm=2.0),)
     values = (np.ones(2), np.ones(2), np.ones(2))
     steps = (MatrixSteps(tensor="q", num_entries=4, products=np.eye(3), singular_values=values, num_moved=(1, 2, 3)),)
@@ -102,7 +102,7 @@ def test_what_was_asked_of_weights_beside_their_rows_is_kept_or_named() -> None:
     assert collected_of().take_parts(run_of(rewarded([0.0, 1.0], step=4)), measured, "rollout") is measured
 
 
-def test_why_steps_have_nothing_of_held_out_answers_is_said_once() -> None:
+def test_a_reason_against_held_out_answers_is_reported_once() -> None:
     rows, _ = make_rows([0.0, 1.0], ["a", "a"])
     collected = collected_of(heldout_sentences={"Held-out answers: 2 of them.": None})
     for step in (1, 2, 3):
@@ -126,7 +126,7 @@ def test_why_steps_have_nothing_of_held_out_answers_is_said_once() -> None:
     assert list(answered.heldout_notes()) == ["A note."]
 
 
-def test_what_the_kl_term_gives_groups_without_a_reward_gradient_is_said() -> None:
+def test_the_gradient_of_the_kl_term_in_dead_groups_is_reported() -> None:
     groups = [with_fields(group, advantage=0.0) for group in tiny_groups(2, 2)]
     live = with_fields(groups[0], advantage=[1.0, 0.0])
     model, reference = tiny_model("llama_untied_biases"), tiny_model("llama_untied_biases").requires_grad_(False)
@@ -190,7 +190,7 @@ def test_each_kind_asks_for_what_it_needs() -> None:
     assert module._question(weights, 64) == WeightQuestion(request=weights, most=module.MOST_WEIGHTS)
 
 
-def test_kinds_of_tokens_are_kept_and_rows_alone_are_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_energies_of_token_kinds_are_collected_and_rows_examined(monkeypatch: pytest.MonkeyPatch) -> None:
     made, examined = made_up(), []
     answers = [(tuple(made.grams), made.weighed), (tuple(made.grams), None)]
 

@@ -65,7 +65,7 @@ def test_each_correct_answer_is_there_once_with_its_share(kind: str, tmp_path: P
     assert answers.notes == (read,)
 
 
-def test_steps_conversations_and_samples_without_text_are_told_apart(tmp_path: Path) -> None:
+def test_steps_are_joined_conversations_distinguished_and_empty_samples_counted(tmp_path: Path) -> None:
     rows = [row | {"step": step} for step in (1, 2) for row in ROWS]
     answers = read_heldout(write(tmp_path / "log.jsonl", rows))
     assert {prompt: sum(own.values()) for prompt, own in answers_of(answers).items()} == {"1+1": 1.0, "2+2": 1.0}

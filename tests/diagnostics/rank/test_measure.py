@@ -84,7 +84,7 @@ def test_weight_rows_are_one_matrix_each(shared_data: Path) -> None:
     assert 0.9 * norm**2 < energy <= norm**2 * (1 + 1e-6)
 
 
-def test_a_step_is_taken_apart_by_its_tokens(shared_data: Path) -> None:
+def test_a_step_is_split_by_its_tokens(shared_data: Path) -> None:
     report = rank_full(shared_data, steps=[16], rows="token", options=RankOptions(tokens=4), advantages=["logged"])
     cells = [kind for kind in report.token_kinds if kind.sign and kind.probability and kind.entropy]
     assert sum(kind.gradient_share.value for kind in cells) == pytest.approx(1.0, rel=1e-6)

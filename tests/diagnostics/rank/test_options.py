@@ -41,5 +41,5 @@ def test_options_that_do_not_go_with_the_rows_are_refused(
         ("group", {"heldout": "x", "heldout_threshold": 0.5}),
     ],
 )
-def test_the_least_that_goes_together_is_taken(rows: RowKind, chosen: dict[str, Any]) -> None:
+def test_the_smallest_combinations_are_accepted(rows: RowKind, chosen: dict[str, Any]) -> None:
     RankOptions(**chosen).check(rows)

@@ -206,7 +206,7 @@ def test_parts_weigh_alike_or_groups_do_and_shares_end_at_one() -> None:
     assert (both.value, both.interval) == (1.0, None)
 
 
-def test_a_null_stands_beside_the_rank_as_difference_and_as_ratio() -> None:
+def test_a_null_has_a_difference_and_a_ratio() -> None:
     groups = [str(index) for index in range(12)]
     null = mean_of([EQUAL, LONE] * 6, groups, nulls=0.5).null_ranks()["gaussian"]
     assert null.difference.value == pytest.approx(1.25)

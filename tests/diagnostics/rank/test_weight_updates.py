@@ -37,7 +37,7 @@ from tests.gradients.models import DAPO, tiny_groups, tiny_policy, weight_of
 from tests.gradients.tokens.test_sums import changed
 
 
-def test_one_spectrum_a_matrix_beside_that_of_independent_entries() -> None:
+def test_each_matrix_has_a_spectrum_and_that_of_independent_entries() -> None:
     answer = (
         WeightSpectrum(tensor="q", shape=(2, 6), singular_values=np.array([4.0, 3.0]), entries={}),
         WeightSpectrum(tensor="k", shape=(3, 2), singular_values=np.array([0.0, 0.0]), entries={}),
@@ -66,7 +66,7 @@ def test_one_spectrum_a_matrix_beside_that_of_independent_entries() -> None:
         ("model.layers.0.input_layernorm.weight", "other"),
     ],
 )
-def test_a_weight_is_of_the_module_that_its_name_tells(name: str, kind: str) -> None:
+def test_a_weight_belongs_to_the_module_of_its_name(name: str, kind: str) -> None:
     (share,) = module_shares(1, [norm(name, 1.0)])
     assert share.module == kind
     assert module_shares(3, [norm(name, 0.0)]) == []
@@ -264,7 +264,7 @@ def test_singular_values_and_directions_are_those_of_the_weights_themselves(tmp_
     assert 0 < update.principal_angle_null.value < 90
 
 
-def test_an_adapters_rank_stands_beside_that_of_unrelated_factors(tmp_path: Path) -> None:
+def test_an_adapters_rank_is_compared_with_that_of_unrelated_factors(tmp_path: Path) -> None:
     start, _ = matrices()
     model(tmp_path / "base", 0, matrix=start)
     down = torch.randn(2, 4)

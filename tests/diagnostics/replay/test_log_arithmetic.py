@@ -113,7 +113,7 @@ def test_before_a_version_no_reward_was_a_reward_of_zero():
         ([1.0, 0.0], {"multi_objective_aggregation": "normalize_then_sum"}, "rewards_missing"),
     ],
 )
-def test_what_cannot_be_told_has_its_reason(rewards, values, cause):
+def test_unknown_arithmetic_has_its_reason(rewards, values, cause):
     result = _trl_batch([group_of(rewards, step=1)], TrainerSettings(values=values))
     assert isinstance(result, Reason)
     assert result.cause == cause
@@ -161,7 +161,7 @@ def test_formulas_of_other_trainers_by_hand() -> None:
         ("nemo-rl", {"grpo__reward_shaping__enabled": True}),
     ],
 )
-def test_formulas_without_a_rule_are_told_and_rewards_stay(trainer: str, values: dict[str, Any]) -> None:
+def test_formulas_without_a_rule_are_unknown_and_rewards_stay(trainer: str, values: dict[str, Any]) -> None:
     made = batch(trainer, group(1.0, 0.0), **values)
     assert made.unknown is not None
     assert made.reward == 0.5

@@ -95,7 +95,7 @@ def test_a_norm_is_met_within_its_precision_or_the_likeliest_cause_is_named(
     assert words in f"{quantity.cause} {quantity.advice}"
 
 
-def test_the_error_is_relative_to_the_logged_norm_and_absolute_beside_zero() -> None:
+def test_the_error_is_relative_to_the_logged_norm_and_absolute_at_zero() -> None:
     assert judged(2.0, 2.00001)[1:] == (pytest.approx(2.00001), pytest.approx(5e-6))
     assert judged(0.0, 1e-6)[1:] == (1e-6, 1e-6)
     assert judged(2.0003, 1.99, trained=SPREAD)[1] == pytest.approx(2.0)  # the mean of the spread

@@ -47,7 +47,7 @@ def test_each_run_has_its_numbers_curves_and_findings(tmp_path: Path) -> None:
     assert len(report_index(tmp_path, runs[:1]).findings) == 1
 
 
-def test_progress_tells_each_run_before_it_is_read(tmp_path: Path) -> None:
+def test_progress_names_each_run_before_reading_it(tmp_path: Path) -> None:
     reported: list[tuple[int, int, str]] = []
     runs = [write_run(tmp_path, "a", RISING)]
     report_index(tmp_path, runs, progress=lambda done, total, name: reported.append((done, total, name)))
@@ -67,7 +67,7 @@ def test_what_cannot_be_read_is_left_out_unless_nothing_is_left(tmp_path: Path) 
         report_index(tmp_path, [run, broken], strict=True)
 
 
-def test_named_runs_are_set_beside_the_first_and_many_are_an_index(tmp_path: Path) -> None:
+def test_named_runs_are_compared_with_the_first_and_many_are_an_index(tmp_path: Path) -> None:
     runs = [write_run(tmp_path, "rising", RISING), write_run(tmp_path, "flat", FLAT)]
     index = report_runs(runs)
     assert [run.name for run in index.runs] == ["rising/log.jsonl", "flat/log.jsonl"]
@@ -116,7 +116,7 @@ def rows_of(section: ReportSection) -> dict[str, tuple[str, ...]]:
     return {str(row[0]): tuple(map(str, row[1:])) for row in section.tables[0].rows}
 
 
-def test_a_run_that_earns_more_is_told_to_and_an_equal_one_is_not() -> None:
+def test_a_run_that_earns_more_differs_and_an_equal_run_does_not() -> None:
     better, _, _ = sections_of(run_with(0.2), run_with(0.8, seed=1))
     assert better.severity == "look"
     assert better.headline.startswith("B beside A: mean reward +0.")
@@ -140,7 +140,7 @@ def test_runs_are_compared_where_both_have_steps() -> None:
     assert "no step in common" in str(apart.missing)
 
 
-def test_groups_of_other_sizes_and_shared_prompts_are_said() -> None:
+def test_other_group_sizes_and_shared_prompts_are_reported() -> None:
     section, *_ = sections_of(run_with(0.5, size=4), run_with(0.5, size=8))
     assert any("Groups differ in size (4; 8)" in finding for finding in section.findings)
     assert section.findings[-1] == "96 of 96 prompts are in all of them."

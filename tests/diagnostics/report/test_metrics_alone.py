@@ -60,7 +60,7 @@ def test_how_urgent_dead_groups_are(share: float, severity: str, next_step: str)
     assert section.next_step.startswith(next_step)
 
 
-def test_numbers_that_are_none_are_said_and_drawn_as_gaps() -> None:
+def test_numbers_that_are_not_finite_are_reported_and_drawn_as_gaps() -> None:
     sections = sections_of(
         metrics_alone(grad_norm=(0.1, math.nan), completions__clipped_ratio=(math.nan, 0.1), kl=(0.1, math.inf))
     )

@@ -17,7 +17,7 @@ from tests.render.examples import comparison, run_report
 RUN = run_of(*(group_of([1.0, 0.0], step=step, prompt=f"p{step}") for step in (1, 2)))
 
 
-def test_groups_are_told_as_on_the_page_but_for_the_command() -> None:
+def test_degeneracy_has_the_section_of_the_page_without_its_command() -> None:
     report = degeneracy_of_run(RUN)
     (section,) = sections_of(report)
     assert section.command == ""
@@ -38,7 +38,7 @@ def test_pass_at_k_says_nothing_of_single_problems_that_only_the_samples_tell() 
     assert section.tables == page.tables[: len(section.tables)]
 
 
-def test_a_rank_is_told_by_the_largest_logged_groups_of_each_step() -> None:
+def test_a_rank_shows_the_largest_logged_groups_of_each_step() -> None:
     report = examples.rank_report()
     (section,) = sections_of(report)
     (table,) = section.tables
@@ -47,7 +47,7 @@ def test_a_rank_is_told_by_the_largest_logged_groups_of_each_step() -> None:
         assert size == max(point.group_size for point in logged if point.step == step)
 
 
-def test_other_results_are_told_by_their_findings() -> None:
+def test_other_results_show_their_findings() -> None:
     weights = examples.weight_report()
     assert sections_of(weights)[0].findings == weights.findings
     rollouts = examples.rank_report()

@@ -27,11 +27,11 @@ def run_with(num_steps: int, num_groups: int, size: int, text: str = "text") -> 
 @pytest.mark.parametrize(
     ("kind", "rewards"), [("all fail", [0, 0]), ("all pass", [1, 1]), ("mixed", [1, 0]), ("not known", [None, 1])]
 )
-def test_kinds_are_told_apart(kind: str, rewards: list[float | None]) -> None:
+def test_groups_are_classified_by_their_rewards(kind: str, rewards: list[float | None]) -> None:
     assert kind_of(group_of(rewards), 1.0) == kind
 
 
-def test_rewards_that_differ_beside_a_tied_main_one_are_a_side_rewards_doing() -> None:
+def test_rewards_that_differ_where_the_main_reward_ties_are_side_rewards() -> None:
     group = group_of([0.5, 1.0])
     for named, kind in (
         ([1.0, 1.0], "side reward"),

@@ -24,7 +24,7 @@ def course(*, jump: int = 7, by: float = 9.0, steps: int = 20) -> dict[int, floa
     return {step: (1.0 + 0.1 * (step % 4)) * (by if step == jump else 1.0) for step in range(1, steps + 1)}
 
 
-def test_courses_are_found_by_the_last_part_of_their_trainers_names() -> None:
+def test_courses_match_the_last_part_of_their_trainers_names() -> None:
     metrics = {
         1: {"actor/kl_loss": 0.1, "grad_norm": 1.0, "critic/kl": 9.0},
         2: {"actor/pg_loss": -0.5, "entropy": 1.0},
@@ -44,7 +44,7 @@ def test_the_gradient_norm_decides_or_the_first_number_that_is_none() -> None:
             module.outstanding_step(courses)
 
 
-def test_a_number_stands_beside_those_around_it_or_says_why_not() -> None:
+def test_a_number_is_compared_with_those_around_it_or_says_why_not() -> None:
     metric = module.metric_at("grad_norm", course(), 7, num_chosen_from=20)
     assert (metric.value.value, metric.is_unusual) == (pytest.approx(9 * 1.3), True)
     assert metric.typical.value == pytest.approx(1.1)
@@ -159,7 +159,7 @@ def run_with(monkeypatch: pytest.MonkeyPatch, metrics: Mapping[int, Mapping[str,
     return run
 
 
-def test_the_step_that_stands_out_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_step_that_stands_out_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     run_with(monkeypatch, REWARDS | {9: {"grad_norm": 30.0, "kl": 0.02, "reward": 0.1, "entropy": 1.0}})
     report = measure_spike("run")
     assert (report.step, report.was_named, report.course[9]) == (9, False, 30.0)

@@ -105,7 +105,7 @@ def test_the_entropy_moves_with_the_inner_product_of_its_gradient_and_the_update
     assert entropy_change(9, made.weighed, {}).logged is None
 
 
-def test_the_entropy_that_was_measured_later_stands_beside_the_prediction() -> None:
+def test_the_measured_change_of_the_entropy_joins_the_prediction() -> None:
     made = made_up()
     tokens = made.weighed.tokens
     alone = entropy_change(7, made.weighed, {})
@@ -239,7 +239,7 @@ def test_each_correction_is_the_sum_of_its_rows() -> None:
     assert [effect.correction for effect in effects if effect.units == "sequences"] == by_sequence
 
 
-def test_a_ratio_that_is_too_large_is_said() -> None:
+def test_a_ratio_that_is_too_large_is_a_reason() -> None:
     result = made_up().weighed
     left = [at for at, label in enumerate(result.labels) if label != ("correction", "sequence_ratio")]
     cut = replace(result, labels=tuple(result.labels[at] for at in left), products=result.products[:, left][:, :, left])

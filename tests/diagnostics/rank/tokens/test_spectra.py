@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gradscope.diagnostics.rank.rows import StepRows
-from gradscope.diagnostics.rank.tokens.spectra import token_spectra
+from gradscope.diagnostics.rank.tokens.spectra import _token_weights, token_spectra
 from gradscope.errors import InputError
 from gradscope.gradients.tokens.measure import TokenGram, _TokenVerification
 from gradscope.gradients.tokens.rows import TokenRow, TokenTable
@@ -74,6 +74,9 @@ def test_a_formulation_weighs_the_tokens_of_its_rollouts_and_groups() -> None:
     spectra, (point,) = token_spectra(rows, [tokens_of("a", [0, 1, 1, 2, 3, 3])], "dr_grpo", 2, seed=0)
     assert [spectrum.label.shape[0] for spectrum in spectra] == [3, 3]
     assert point.group_size == 2
+    table, two = tokens_of("a", [0, 1, 2]).table, np.array([0, 1])  # tokens of other rollouts weigh nothing
+    np.testing.assert_allclose(_token_weights(table, two, np.array([1.0, -2.0]), "dr_grpo"), [-0.25, 0.5, 0.0])
+    np.testing.assert_allclose(_token_weights(table, two, np.array([9.0, 9.0]), "logged"), [-0.25, 0.25, 0.0])
 
 
 def test_a_sample_and_a_sketch_say_what_they_are() -> None:

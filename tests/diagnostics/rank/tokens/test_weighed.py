@@ -104,7 +104,7 @@ def with_a_tool() -> list[Any]:
     return changed(tiny_groups(4, 2), completion_ids=ids, mask=mask)
 
 
-def test_turns_are_taken_apart_and_a_tools_tokens_have_no_part() -> None:
+def test_turns_are_split_and_a_tools_tokens_have_no_part() -> None:
     groups = with_a_tool()
     prepared = prepared_of(groups)
     rows = naive_token_rows(prepared.policy, groups)

@@ -73,7 +73,7 @@ def test_other_tokens_are_not_compared(logged: tuple[float, ...] | None, missing
     assert section.missing.startswith(missing)
 
 
-def test_zeros_in_place_of_log_probabilities_are_told_as_such() -> None:
+def test_zeros_in_place_of_log_probabilities_are_a_reason() -> None:
     section = agreement_section(inputs_of(run_of(tokens_of(both([-1.0, -2.0], [0.0, 0.0])))))
     assert "(1 row: zeros in place of log-probabilities)" in section.missing
 
@@ -142,7 +142,7 @@ def test_one_step_has_no_course_and_long_sequences_disagree_though_their_tokens_
     assert section_of(run_of(tokens_of(both([-1.0], [-1.001])))).next_step.startswith("Nothing to do")
 
 
-def test_what_was_taken_over_or_is_beyond_floating_point_is_no_agreement() -> None:
+def test_copied_values_and_ratios_beyond_floating_point_are_no_agreement() -> None:
     section = section_of(run_of(tokens_of(both([-1.0, -2.0], [-1.0, -2.0]))))
     assert "to the last bit at all of 2 tokens" in section.findings[0]
     assert section.next_step.startswith("To compare them")

@@ -85,7 +85,7 @@ def test_orthogonal_rows_of_four_have_a_rank_that_is_not_two() -> None:
     assert section.tables[0].caption.startswith("Claims; gradients of steps 1. ")
 
 
-def test_what_the_report_found_is_what_is_judged() -> None:
+def test_claims_judge_the_numbers_of_the_report() -> None:
     inputs = inputs_with_grams()
     gap = rows_of(claims_section(inputs))["dead_groups.excess"][2]
     assert gap == degeneracy_of_run(inputs.run).jensen_gap

@@ -57,7 +57,7 @@ def test_what_to_do_follows_from_the_direction(values: tuple[float, ...], advice
     assert section.findings[1].endswith("undecided.") == (values[1] > values[2] and values[2] < values[3])
 
 
-def test_what_recomputed_steps_do_to_the_entropy_stands_beside_what_was_logged() -> None:
+def test_recomputed_changes_of_the_entropy_are_listed_with_the_logged_ones() -> None:
     alone = logged(0.9, 0.7, 0.5, 0.3)
     groups = [group_of([1, 0], step=step) for step in (1, 2)]
     run = run_of(*groups, metrics={1: {"entropy": 0.9}, 2: {"entropy": 0.8}})
@@ -69,7 +69,7 @@ def test_what_recomputed_steps_do_to_the_entropy_stands_beside_what_was_logged()
     assert section.tables[0].rows == ((2, *measured, change.last, change.logged, change.logged_next),)
 
 
-def test_lags_are_said_drawn_and_listed() -> None:
+def test_lags_are_reported_drawn_and_listed() -> None:
     section = staleness_section(inputs_of(drifting_run()))
     assert section.findings[0].startswith("The weights that sampled 36 rollouts were 0.33")
     assert "and 1 at most; 0.0 %" in section.findings[0]
@@ -97,7 +97,7 @@ def test_a_lag_without_log_probabilities_asks_for_them() -> None:
         ({"policy_versions": (9, 9)}, "The log names weights that are newer than its steps"),
     ],
 )
-def test_what_the_log_lacks_is_said(fields: dict[str, object], missing: str) -> None:
+def test_a_log_without_the_data_says_what_to_log(fields: dict[str, object], missing: str) -> None:
     section = staleness_section(inputs_of(run_of(tokens_of(fields))))
     assert section.missing.startswith(missing)
     bare = inputs_of(run_of(group_of([1, 0])))

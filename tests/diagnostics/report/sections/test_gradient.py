@@ -197,7 +197,7 @@ def test_each_kind_of_group_says_what_it_gives() -> None:
     assert len(formulations_section(inputs_of(FORMULATIONS_RUN, grams=[fractions])).tables) == 2
 
 
-def test_prompts_that_work_against_each_other_are_told() -> None:
+def test_prompts_that_hurt_each_other_are_counted() -> None:
     """Each group's right answer lies across the gradients of the two others, one of which pulls away from it."""
     rows = [[2.0, 1.0], [0.0, 0.0], [-1.0, 1.0], [0.0, 0.0], [1.0, 2.0], [0.0, 0.0]]
     rewards = [1, 0, 1, 0, 1, 0]

@@ -89,7 +89,7 @@ def test_a_step_that_stands_out_is_named_with_the_command_that_takes_it_apart() 
 
 
 @pytest.mark.parametrize("metrics", [course(at_seven=1.2), course(grad_norm=math.nan), course(at_seven=1.2, loss=9e9)])
-def test_where_nothing_stands_out_or_a_number_is_none_nothing_more_is_said(metrics: dict) -> None:
+def test_without_an_outlier_or_a_finite_number_nothing_is_added(metrics: dict) -> None:
     groups = [group_of(DIFFERENT, step=step) for step in range(1, 21)]
     section = zero_loss_section(inputs_of(run_of(*groups, metrics=metrics)))
     assert not any("stand" in finding or "broken" in finding for finding in section.findings)

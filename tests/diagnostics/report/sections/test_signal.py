@@ -58,7 +58,7 @@ def test_a_page_shows_the_first_prompts_and_cuts_long_ones() -> None:
     assert len(str(prompts.rows[0][0])) == 80
 
 
-def test_the_trend_stands_behind_the_share_that_it_is_of_and_advice_is_said_once() -> None:
+def test_the_trend_follows_its_share_and_advice_is_not_repeated() -> None:
     report = with_course(0.1, 0.2, 0.3, 0.4)
     advice = dead_group_advice(replace(report, frac_reward_conflict=Estimate.exact(0.6)))
     report = replace(
@@ -130,7 +130,7 @@ def test_a_function_that_pulls_the_other_way_has_a_negative_share() -> None:
     assert section.next_step.startswith("Whether side rewards decide groups is undefined: ")
 
 
-def test_functions_that_never_differ_have_no_known_weight_or_are_beside_the_reward_are_named() -> None:
+def test_functions_that_never_differ_or_are_no_part_of_the_reward_are_named() -> None:
     groups = [group_of([6.0, 0.5], prompt=f"p{n}", functions={"acc": ACCURACY, "form": [1, 0]}) for n in range(6)]
     assert section_of(*groups).findings[0] == (
         "What each makes is not known: the weights of the functions are not known."

@@ -38,7 +38,7 @@ def section_of(*rollouts: RolloutTokens) -> ReportSection:
 RISING = [rollout([1.0, 2.0, 3.0, 4.0, 10.0], [0.1, 0.2, 0.3, 0.4, 0.5], sample=n) for n in range(6)]
 
 
-def test_undecided_tokens_that_pull_hardest_are_found() -> None:
+def test_uncertain_tokens_with_the_largest_gradients_are_reported() -> None:
     section = section_of(*RISING)
     assert section.findings[0].startswith("Within rollouts, a token's gradient norm and the policy's entropy correlate")
     assert "at +1.00" in section.findings[0]
@@ -132,7 +132,7 @@ def test_energy_is_of_kinds_of_tokens_among_all_that_were_measured() -> None:
     assert [row[3] for row in table.rows] == pytest.approx([5 / 34, 25 / 34, 25 / 34, 4 / 34, 1 / 34, 16 / 34, 14 / 34])
 
 
-def test_turns_and_what_became_of_tokens_are_said_where_they_are_known() -> None:
+def test_turns_and_later_changes_of_tokens_are_listed() -> None:
     last = replace(turn(8), and_later=True)
     parts = TokenParts(turns=(turn(1), last), logprobs=(logprob_change(6),))
     inputs = inputs_of(run_of(group_of([1, 0])), grams=[gram_of([[1.0]], ["0/p"], step=7)], tokens=RISING, parts=parts)
