@@ -29,7 +29,7 @@ def outcome_of(table: str, name: str, folder: Path, *, train: bool = False):
     import compared_models
 
     subjects = {"class": architectures, "adapter": adapters}[table].subjects()
-    (subject,) = (one for one in subjects if one.name == name)
+    (subject,) = (subject for subject in subjects if subject.name == name)
     return compared_models.examine(subject, folder, train=train)
 
 

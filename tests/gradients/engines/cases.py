@@ -7,7 +7,6 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run import WeightsRef
 from tests.gradients.adapters import KINDS, adapt_with, adapted, adapted_experts
 from tests.gradients.heads import Largest, model_of
-from tests.gradients.models import DAPO, VOCAB, measured_step, tiny_groups, tiny_model
+from tests.gradients.models import DAPO, VOCAB, changed, measured_step, tiny_groups, tiny_model
 
 WITH_KL = Objective(loss_type="dapo", beta=0.1, use_bias_correction_kl=False)
 HOT = Objective(loss_type="dapo", temperature=1.7)
@@ -158,12 +157,7 @@ def objective_of(name: str) -> Objective:
 def groups_of(name: str) -> list[RolloutGroup]:
     """The rollouts of a case."""
     groups, length = tiny_groups(*CASES[name].get("groups", (2, 3))), CASES[name].get("completion")
-    if length is None:
-        return groups
-    return [
-        replace(group, rollouts=tuple(replace(one, completion_ids=tuple(range(length))) for one in group.rollouts))
-        for group in groups
-    ]
+    return groups if length is None else changed(groups, completion_ids=tuple(range(length)))
 
 
 @contextmanager
@@ -189,28 +183,30 @@ def head_alone(prepared: PreparedStep) -> float:
 def doubt(model: Any, question: str) -> None:
     """Ask a model about its output layer; the second of several processes gets no as the answer to one question."""
     asked = getattr(head_module, question)
-    setattr(head_module, question, lambda *given: asked(*given) if connected_index() == 0 else asked(*given) and None)
+    setattr(
+        head_module, question, lambda *inputs: asked(*inputs) if connected_index() == 0 else asked(*inputs) and None
+    )
     plain_head(model)
     setattr(head_module, question, asked)
 
 
 def count_traffic() -> Counter[str]:
-    """Bytes that this process hands to collectives of the exchange from here on; a rank's own piece is not sent."""
+    """Bytes that this process hands to the exchange from now on; a rank's own piece is not sent."""
     sent: Counter[str] = Counter()
     exchange = distributed.all_to_all_single
 
-    def counted(output: Any, given: Any, outputs: Any = None, inputs: Any = None, **more: Any) -> Any:
+    def counted(output: Any, tensor: Any, outputs: Any = None, inputs: Any = None, **more: Any) -> Any:
         if inputs is not None:
             own = inputs[distributed.get_rank()]
-            sent["exchange"] += (given.numel() - own) * given.itemsize
-        return exchange(output, given, outputs, inputs, **more)
+            sent["exchange"] += (tensor.numel() - own) * tensor.itemsize
+        return exchange(output, tensor, outputs, inputs, **more)
 
     distributed.all_to_all_single = counted
     return sent
 
 
 def main(folder: Path, names: Sequence[str]) -> None:
-    """Measure some cases with all processes; each writes what it found."""
+    """Measure cases with all processes; each writes its own results."""
     with connected_processes():
         sent = count_traffic()
         results = {}

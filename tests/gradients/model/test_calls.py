@@ -90,9 +90,8 @@ def test_tensorfloat_32_holds_every_number_of_half_precision():
 
 
 def test_products_that_may_round_are_not_taken_for_float32(monkeypatch):
-    monkeypatch.setattr("gradscope.gradients.step.measure.uses_tf32", lambda device: True)
-    monkeypatch.setattr("gradscope.gradients.step.measure.uses_tf32", lambda device: True)
-    monkeypatch.setattr("gradscope.gradients.step.verify.uses_tf32", lambda device: True)
+    for module in ("measure", "verify"):
+        monkeypatch.setattr(f"gradscope.gradients.step.{module}.uses_tf32", lambda device: True)
     step = measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
     assert (step.precision, step.tf32) == ("reduced", True)
     assert step.relative_row_error == 0.0  # measured, and on a CPU the two passes are the same

@@ -5,17 +5,15 @@ import pytest
 import torch
 
 from gradscope.errors import InputError
-from gradscope.gradients.model.batches import TokenSequence
 from gradscope.gradients.plan.losses import SamplerCorrection
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.rows import ForwardPasses, Row, high_entropy, plan_rows
 from gradscope.rollouts.groups import Rollout
 from gradscope.rollouts.run import TrlVersion
+from tests.gradients.models import sequence_of
 
 ROLLOUT = Rollout(group_id="g", sample=0, row=0, prompt="", completion="", reward=1.0, advantage=2.0)
-SEQUENCE = TokenSequence(
-    group_id="g", sample=0, prompt_ids=(1,), completion_ids=(2, 3, 4), mask=(True, False, True), inferred=False
-)
+SEQUENCE = sequence_of((1,), (2, 3, 4), mask=(True, False, True))
 LOGPROBS = torch.tensor([-1.0, -2.0, -3.0], dtype=torch.float64)
 
 
@@ -84,12 +82,7 @@ def test_token_advantages_get_a_channel_of_their_own():
         (Objective(beta=0.1), {}, ValueError, "needs the reference policy"),
         (Objective(top_entropy_quantile=0.5), {}, ValueError, "needs their entropies"),
         (Objective(), {"token_advantages": (1.0, 2.0)}, InputError, "has 2 advantages and 3 completion tokens"),
-        (
-            Objective(importance_ratio=True),
-            {"logprobs": (-1.0,)},
-            InputError,
-            "has 1 log-probabilities and 3 completion tokens",
-        ),
+        (Objective(importance_ratio=True), {"logprobs": (-1.0,)}, InputError, "has 1 log-probabilities and 3"),
         (Objective(), {"advantage": None}, InputError, "Rollout 0 of group g has no logged advantage"),
     ],
 )
@@ -117,9 +110,6 @@ def test_the_bonus_of_tokens_of_high_entropy_was_averaged_otherwise_before(versi
     assert planned.entropy_weights[0].tolist() == [0.0, 0.0, weight]
     assert planned.weights[0].tolist() == [0.0, 0.0, 0.5]  # the masked token's entropy is no part of the quantile
     assert planned.kl_weights[0].tolist() == [0.05, 0.0, 0.05]
-
-
-def test_where_no_token_counts_none_has_high_entropy():
     assert [row.tolist() for row in high_entropy([torch.zeros(1)], [torch.ones(1)], 0.5)] == [[0.0]]
 
 
