@@ -2,6 +2,8 @@
 
 import copy
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -146,6 +148,16 @@ def break_rule(monkeypatch, name: str, parameter: str, *, share: float = 0.0, be
     ]
     assert broken != list(rules.RULES), f"there is no rule {name}"
     monkeypatch.setattr(rules, "RULES", tuple(broken))
+
+
+@contextmanager
+def waiting_gradients(policy: MeasuredPolicy) -> Iterator[None]:
+    """Gradients of a model in training, which wait for its optimizer and which no measurement may use or change."""
+    for parameter in policy.trainable.values():
+        parameter.grad = torch.ones_like(parameter)
+    yield
+    assert all(bool((parameter.grad == 1).all()) for parameter in policy.trainable.values())
+    policy.model.zero_grad()
 
 
 def sequence_of(prompt_ids=(1,), completion_ids=(2, 3), **fields: Any) -> TokenSequence:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from gradscope.gradients.model.batches import TrainerPadding
 from gradscope.gradients.model.budget import TokenBudget
@@ -85,8 +84,8 @@ def both(make: Callable[[], Any], look: Callable[[Any], Any]) -> tuple[np.ndarra
 @pytest.mark.parametrize(
     ("name", "lora", "engine"),
     [
-        *(("qwen3_gqa_norms", lora, engine) for engine in ("loop", "stream", "prompt") for lora in (False, True)),
-        *((*case, "stream") for case in FULL_AND_LORA if case[0] != "qwen3_gqa_norms"),
+        *(("qwen3_gqa_norms", lora, engine) for engine in ("loop", "prompt") for lora in (False, True)),
+        *((*case, "stream") for case in FULL_AND_LORA),
     ],
 )
 def test_an_engine_waits_once_a_batch(name: str, lora: bool, engine: str) -> None:
@@ -102,19 +101,6 @@ def test_an_engine_waits_once_a_batch(name: str, lora: bool, engine: str) -> Non
     assert settled <= 5  # a batch of prompt has a prefix of its own, and one more in each group
     waits.pop("asked: gradients/engines/loop._renumber", None)  # a table's ids, once a table
     assert dict(waits) == ONCE
-
-
-@pytest.mark.parametrize("layers", [1, 3])
-def test_what_is_waited_for_does_not_grow_with_the_layers(layers: int) -> None:
-    def make() -> Any:
-        torch.manual_seed(0)
-        shape = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_key_value_heads": 1}
-        return Qwen3ForCausalLM(Qwen3Config(vocab_size=23, num_hidden_layers=layers, head_dim=8, **shape)).eval()
-
-    elsewhere, expected, waits = both(make, lambda model: measure_step(prepared(model), engine="stream").gram)
-    assert relative(elsewhere, expected) < 1e-5
-    waits.pop("asked: gradients/engines/loop._renumber")
-    assert dict(waits) == {**ONCE, "down: gradients/layers/trace.settle": 1}
 
 
 def test_pairs_of_several_batches_go_to_the_cpu_and_come_back() -> None:
@@ -235,7 +221,7 @@ def optimizers(model: Any) -> Any:
 def norms(model: Any) -> Any:
     arithmetic = TrainerArithmetic(micro_batch=2, fused_head=False)
     step = prepared(model)
-    return [*trained_norms(step, arithmetic).norms, *tensor_squares(step).values()]
+    return [*trained_norms(step, arithmetic, num_orders=2).norms, *tensor_squares(step).values()]
 
 
 def answers(model: Any) -> Any:
@@ -250,7 +236,7 @@ def answers(model: Any) -> Any:
 
 LOOKS = {
     "token rows": ("qwen3_gqa_norms", tokens_of()),
-    "token rows of a sketch": ("qwen3_gqa_norms", tokens_of(num_buckets=16)),
+    "token rows of a sketch": ("qwen3_gqa_norms", tokens_of(num_buckets=16, most=3)),
     "token rows of a sample, tied": ("gpt2_tied_conv1d", tokens_of(most=3)),
     "token rows of a sample, experts": ("mixtral", tokens_of(most=3)),
     "tokens of rollouts": ("qwen3_gqa_norms", rollout_tokens),

@@ -27,6 +27,7 @@ from tests.gradients.models import (
     tiny_groups,
     tiny_model,
     tiny_policy,
+    waiting_gradients,
 )
 
 
@@ -47,7 +48,8 @@ def plan_of(prompts: list[tuple[int, ...]], lengths: list[int]) -> RowPlan:
 @pytest.mark.parametrize(("name", "lora"), FULL_AND_LORA)
 def test_gram_equals_one_float64_backward_per_rollout(name, lora, num_groups, batch_tokens):
     policy, groups = tiny_policy(name, lora=lora), long_prompts(tiny_groups(num_groups, 4))
-    step = measured_step(policy, groups, DAPO, batch_tokens=batch_tokens, engine="prompt")
+    with waiting_gradients(policy):
+        step = measured_step(policy, groups, DAPO, batch_tokens=batch_tokens, engine="prompt")
     assert score_error(step, policy, groups) < 1e-5
     assert (step.engine, step.coverage, step.slow_parameters) == ("prompt", 1.0, ())
 

@@ -20,6 +20,7 @@ from tests.gradients.models import (
     tiny_groups,
     tiny_model,
     tiny_policy,
+    waiting_gradients,
 )
 
 
@@ -102,19 +103,11 @@ def test_norm_and_kl_part_are_those_of_the_gram_matrix(objective: Objective, lor
         policy_of(model, lora=lora, reference=reference), tiny_groups(), objective, batch_tokens=batch_tokens
     )
     gram, reported = measure_step(step, engine="stream"), []
-    result = measure_norm(step, lambda *progress: reported.append(progress))
+    with waiting_gradients(step.policy):
+        result = measure_norm(step, lambda *progress: reported.append(progress))
     assert result.norm == pytest.approx(batch_norm(gram.logged_gram), rel=1e-6)
     assert result.frac_kl == (None if gram.frac_kl is None else pytest.approx(gram.frac_kl, rel=1e-5))
     for own, expected in zip(result.logprobs, gram.logprobs, strict=True):
         np.testing.assert_allclose(own, expected, rtol=1e-5, atol=1e-6)
     assert (result.num_rollouts, result.num_inferred_ids, result.described["engine"]) == (6, 0, "backward")
     assert reported[-1] == (6, 6, "rollouts")
-
-
-def test_gradients_that_wait_for_an_optimizer_come_back() -> None:
-    step = prepared(policy_of(tiny_model("llama_untied_biases")), tiny_groups(), DAPO)
-    name, parameter = next(iter(step.policy.trainable.items()))
-    parameter.grad = torch.ones_like(parameter)
-    measure_norm(step)
-    assert torch.equal(parameter.grad, torch.ones_like(parameter)), name
-    assert sum(other.grad is not None for other in step.policy.trainable.values()) == 1

@@ -99,17 +99,13 @@ def test_weights_that_make_all_tokens_alike_are_blamed_themselves(engine):
     assert caught.value.cause == "weights_unreadable"
 
 
-def rows_of(gram):
-    """Vectors with a Gram matrix."""
-    vectors, values, _ = np.linalg.svd(gram)
-    return vectors * np.sqrt(values)
-
-
 def moved(gram, to, source):
-    """A row gets a share of another one, which loses it: the sum of all rows stays what it was."""
-    rows = rows_of(gram)
-    rows[to] += 1e-2 * gram[to, to] ** 0.5 / gram[source, source] ** 0.5 * rows[source]
-    rows[source] += rows_of(gram).sum(0) - rows.sum(0)
+    """A row gets a share of another one, which loses it: the sum of all rows stays the same."""
+    vectors, values, _ = np.linalg.svd(gram)
+    rows = vectors * np.sqrt(values)
+    part = 1e-2 * gram[to, to] ** 0.5 / gram[source, source] ** 0.5 * rows[source]
+    rows[to] += part
+    rows[source] -= part
     return rows @ rows.T
 
 

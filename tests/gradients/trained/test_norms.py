@@ -53,9 +53,24 @@ from tests.gradients.models import (
     tiny_groups,
     tiny_model,
     tiny_policy,
+    waiting_gradients,
 )
 
 KL = Objective(loss_type="grpo", beta=0.5)
+
+
+BF16 = TrainerArithmetic(autocast=torch.bfloat16, fused_head=False)
+
+
+def padded_batch(prepared):
+    """All rollouts in the trainer's padding."""
+    sequences = TrainerPadding().framed(prepared.plan.sequences, 0)
+    return replace(prepared, plan=replace(prepared.plan, sequences=sequences)).batch(range(len(sequences)))
+
+
+def norm_of_gradients(model) -> float:
+    grads = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    return float(torch.nn.utils.get_total_norm(grads))
 
 
 def logged_norm(prepared) -> float:
@@ -65,11 +80,11 @@ def logged_norm(prepared) -> float:
 @pytest.mark.parametrize("lora", [False, True])
 def test_in_float32_every_order_has_the_norm_of_the_gram_matrix(lora: bool) -> None:
     prepared = prepare_step(tiny_policy("qwen3_gqa_norms", lora=lora), tiny_groups(), DAPO)
-    result = trained_norms(prepared, TrainerArithmetic(micro_batch=2))
+    with waiting_gradients(prepared.policy):
+        result, squares = trained_norms(prepared, TrainerArithmetic(micro_batch=2)), tensor_squares(prepared)
     assert result.norms == pytest.approx([logged_norm(prepared)] * 6, rel=1e-5)
     assert (result.dtype, result.router_norm) == ("float32", None)
     assert result.told_within < 1e-5
-    squares = tensor_squares(prepared)
     assert set(squares) == set(prepared.policy.trainable)
     assert np.sqrt(sum(squares.values())) == pytest.approx(logged_norm(prepared), rel=1e-6)
 
@@ -79,15 +94,6 @@ def test_the_rounding_of_the_sum_of_squares_is_part_of_the_spread(monkeypatch: p
     norm_of, prepared = norms._norm, prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
     monkeypatch.setattr(norms, "_norm", lambda gradients: norm_of(gradients) * (1 + 2e-5))
     assert trained_norms(prepared, TrainerArithmetic()).told_within == pytest.approx(2e-5, rel=0.05)
-
-
-def test_gradients_that_wait_for_an_optimizer_come_back() -> None:
-    prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
-    name, parameter = next(iter(prepared.policy.trainable.items()))
-    parameter.grad = torch.ones_like(parameter)
-    tensor_squares(prepared)
-    assert torch.equal(parameter.grad, torch.ones_like(parameter)), name
-    assert sum(other.grad is not None for other in prepared.policy.trainable.values()) == 1
 
 
 @pytest.mark.parametrize("objective", [DAPO, KL], ids=["dapo", "kl"])
@@ -121,20 +127,6 @@ def test_autocast_is_that_of_pytorch(objective: Objective) -> None:
     assert result.dtype == "bfloat16"
     model.zero_grad()
     assert abs(result.mean / logged_norm(prepared) - 1) > 1e-5  # it is not float32's; by how much is the processor's
-
-
-BF16 = TrainerArithmetic(autocast=torch.bfloat16, fused_head=False)
-
-
-def padded_batch(prepared):
-    """All rollouts in the trainer's padding."""
-    sequences = TrainerPadding().framed(prepared.plan.sequences, 0)
-    return replace(prepared, plan=replace(prepared.plan, sequences=sequences)).batch(range(len(sequences)))
-
-
-def norm_of_gradients(model) -> float:
-    grads = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    return float(torch.nn.utils.get_total_norm(grads))
 
 
 def test_what_sampled_a_reused_batch_is_looked_at_in_the_same_precision() -> None:
@@ -232,7 +224,7 @@ def test_the_arguments_tell_the_arithmetic(values: dict, expected: tuple) -> Non
     assert plain.router_coefficient == 0.0
 
 
-def test_how_closely_a_norm_is_told() -> None:
+def test_how_closely_a_norm_can_be_recomputed() -> None:
     spread = TrainedNorms(dtype="bfloat16", norms=(1.0, 1.001, 0.999), resolution=1e-7, router_norm=None)
     assert spread.told_within == pytest.approx(31.6 * 0.001 * np.sqrt(4 / 3), rel=1e-2)
     assert replace(spread, norms=(0.0, 0.0)).told_within == 0.0
@@ -249,7 +241,7 @@ class Model(nn.Module):
 
 
 @pytest.mark.parametrize(("bias", "in_float32"), [(False, False), (True, False), (True, True)])
-def test_in_float32_it_is_the_layer_itself(bias: bool, in_float32: bool) -> None:
+def test_in_float32_a_fused_head_is_the_layer_itself(bias: bool, in_float32: bool) -> None:
     """Also under autocast where the trainer kept the head in float32."""
     model, hidden = Model(bias=bias), torch.randn(2, 5, 8, requires_grad=True)
     expected = model.head(hidden)
@@ -311,21 +303,14 @@ def prepared_with(*rows: int | None):
 
 
 def test_every_other_way_is_tried_the_fewest_changes_first() -> None:
-    assert other_assumptions(prepared_with(0, None), frozenset(), FIRST) == [Assumption(padding_row=None)]
-    assert other_assumptions(prepared_with(0, None), FROZEN, FIRST) == [
-        Assumption(padding_row=None),
-        Assumption(padding_row=0, frozen=FROZEN),
-        Assumption(padding_row=None, frozen=FROZEN),
-    ]
+    prepared, of_rows = prepared_with(0, None), [Assumption(padding_row=None)]
+    assert other_assumptions(prepared, frozenset(), FIRST) == of_rows
+    frozen = [Assumption(padding_row=row, frozen=FROZEN) for row in (0, None)]
+    assert other_assumptions(prepared, FROZEN, FIRST) == [*of_rows, *frozen]
     assert other_assumptions(prepared_with(), frozenset(), FIRST) == []
-
-
-def test_a_token_that_no_rollout_reads_changes_nothing() -> None:
-    prepared = prepared_with(0, None)
-    ids = {"prompt_ids": (1, 2), "completion_ids": (3,), "mask": (True,)}
-    rows = tuple(replace(sequence, **ids) for sequence in prepared.plan.sequences)
-    unread = replace(prepared, plan=replace(prepared.plan, sequences=rows))
-    assert other_assumptions(unread, frozenset(), FIRST) == []
+    unread = tuple(replace(sequence, prompt_ids=(1, 2), completion_ids=(3,)) for sequence in prepared.plan.sequences)
+    without_the_token = replace(prepared, plan=replace(prepared.plan, sequences=unread))
+    assert other_assumptions(without_the_token, frozenset(), FIRST) == []
 
 
 def test_each_assumption_has_the_norm_of_its_own_gram_matrix() -> None:
@@ -358,16 +343,20 @@ def test_what_two_checkpoints_share_may_have_been_frozen() -> None:
     assert unchanged(first, second) == FROZEN
 
 
-def test_what_is_assumed_is_said() -> None:
+def test_an_assumption_is_described_where_it_is_not_the_first() -> None:
     assert list(FIRST.describe(FIRST)) == []
-    (gradient,) = Assumption(padding_row=None).describe(FIRST)
-    assert gradient.startswith("The embedding of the padding token 0 had a gradient: the folder does not tell")
-    (none,) = Assumption(padding_row=4).describe(Assumption(padding_row=None))
-    assert "token 4 had no gradient" in none
-    (first,) = Assumption(padding_row=0, frozen=frozenset({"a.weight"})).describe(FIRST)
-    assert first.startswith("a.weight was frozen: the same in two checkpoints")
-    (two,) = Assumption(padding_row=0, frozen=FROZEN).describe(FIRST)
-    assert two.startswith("model.embed_tokens.weight and 1 more parameters were frozen")
+    for assumption, first, words in (
+        (Assumption(padding_row=None), FIRST, "The embedding of the padding token 0 had a gradient: the folder does"),
+        (Assumption(padding_row=4), Assumption(padding_row=None), "token 4 had no gradient"),
+        (Assumption(padding_row=0, frozen=frozenset({"a.weight"})), FIRST, "a.weight was frozen: the same in two"),
+        (
+            Assumption(padding_row=0, frozen=FROZEN),
+            FIRST,
+            "model.embed_tokens.weight and 1 more parameters were frozen",
+        ),
+    ):
+        (sentence,) = assumption.describe(first)
+        assert words in sentence
 
 
 SEQUENCE = sequence_of((1, 5), (2, 3))
