@@ -86,7 +86,7 @@ def ends(size: int, body: str) -> list[tuple[int, str, str]]:
         ("raise KeyboardInterrupt", 130, "interrupted\n"),
     ],
 )
-def test_what_ends_one_or_all_ends_all_and_is_told_once(body: str, code: int, err: str) -> None:
+def test_an_error_of_one_or_of_all_ends_all_and_is_printed_once(body: str, code: int, err: str) -> None:
     done = ends(2, body)
     assert [exit_code for exit_code, _, _ in done] == [code, code]
     assert sorted(text for _, _, text in done) == ["", err]

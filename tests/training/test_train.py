@@ -60,7 +60,7 @@ def test_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "accelerate launch --multi_gpu -m gradscope train" in str(caught.value.hint)
 
 
-def test_finished_run_is_left_alone_and_tidied(short_run: MakeRun, tmp_path: Path) -> None:
+def test_a_run_that_was_ended_when_it_was_finished_is_tidied(short_run: MakeRun, tmp_path: Path) -> None:
     run = shutil.copytree(short_run(**LONG), tmp_path / "run")
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     assert train(config_for(run), resume=True) == run

@@ -105,13 +105,15 @@ def test_a_kl_term_and_an_entropy_bonus_are_none_of_the_answers_rows() -> None:
 
 
 def test_tokens_that_nobody_sampled_are_no_part_of_an_answer(llama: PreparedStep) -> None:
-    (group, *_) = heldout_groups()
+    (group, *_), step = heldout_groups(), measure_step(llama)
     first, second = group.rollouts
-    halves, step = [(0.5, 0.5)], measure_step(llama)
     masked = replace(group, rollouts=(replace(first, mask=(False, False, False)), second))
     alone = replace(group, rollouts=(second,))
-    norms = [measure_heldout_gram(llama, step, [of], halves).norms for of in (masked,)]
-    assert 2 * norms[0] == pytest.approx(measure_heldout_gram(llama, step, [alone], [(1.0,)]).norms, rel=1e-4)
+    halved, full = (
+        measure_heldout_gram(llama, step, [answers], [shares]).norms
+        for answers, shares in ((masked, (0.5, 0.5)), (alone, (1.0,)))
+    )
+    assert 2 * halved == pytest.approx(full, rel=1e-4)
 
 
 def test_rollouts_whose_tokens_weigh_unequally_have_no_scale(llama: PreparedStep) -> None:
