@@ -31,14 +31,6 @@ def test_a_tied_table_is_one_parameter_whatever_the_slices(slice_bytes):
     torch.testing.assert_close(accumulator.gram, expected @ expected.t(), rtol=1e-5, atol=1e-5)
 
 
-def test_rows_of_different_batches_meet():
-    accumulator = GramAccumulator(2, CPU)
-    first, second = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, -1.0]])
-    parts = [((1,), [Summed(rows=first)]), ((0,), [Summed(rows=second)])]
-    accumulator.add_parameter(torch.Size([2]), torch.float32, parts)
-    assert accumulator.gram.tolist() == [[10.0, 1.0], [1.0, 5.0]]
-
-
 def test_an_untied_table_costs_only_the_ids_that_occur():
     accumulator = GramAccumulator(1, CPU)
     scatter = Scatter(ids=(torch.tensor([10**9, 5, 5]),), grads=(torch.tensor([[1.0], [2.0], [3.0]]),))

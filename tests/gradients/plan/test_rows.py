@@ -42,33 +42,6 @@ def test_the_kl_slope_is_the_derivative_of_the_kl_term(corrected):
     torch.testing.assert_close(planned.cotangent(Row(sequence=0, channel="kl"), LOGPROBS), slope)
 
 
-@pytest.mark.parametrize(
-    ("advantage", "log_ratio", "epsilon", "delta", "flows"),
-    [
-        (1.0, 0.5, 0.2, None, False),  # rewarded and already likelier
-        (1.0, -0.5, 0.2, None, True),
-        (-1.0, -0.5, 0.2, None, False),  # punished and already less likely
-        (-1.0, 0.5, 0.2, None, True),
-        (-1.0, 2.0, 0.2, 4.0, False),  # beyond the two-sided bound
-        (1.0, 0.1, 0.2, 1.05, False),  # a bound inside the clip range cuts first
-    ],
-)
-def test_the_clip_is_the_derivative_of_the_clipped_worth(advantage, log_ratio, epsilon, delta, flows):
-    objective = Objective(importance_ratio=True, epsilon_low=epsilon, epsilon_high=epsilon, delta=delta)
-    sampled = tuple((LOGPROBS - log_ratio).tolist())
-    planned = plan(objective, advantage=advantage, logprobs=sampled)
-    weights = planned.cotangent(Row(sequence=0, channel="logged"), LOGPROBS)
-    log_pi = LOGPROBS.clone().requires_grad_()
-    ratio = (log_pi - torch.tensor(sampled)).exp()
-    bounded = ratio if delta is None else ratio.clamp(max=delta)
-    worth = torch.min(bounded * advantage, ratio.clamp(1 - epsilon, 1 + epsilon) * advantage)
-    (slope,) = torch.autograd.grad((-0.5 * torch.tensor([1.0, 0.0, 1.0]) * worth).sum(), log_pi)
-    torch.testing.assert_close(weights, slope)
-    assert bool(weights[0] != 0) == flows
-    score = planned.cotangent(Row(sequence=0, channel="score"), LOGPROBS)
-    assert score[0].item() == pytest.approx(0.5 * math.exp(log_ratio))
-
-
 def test_token_advantages_get_a_channel_of_their_own():
     planned = plan(token_advantages=(1.0, 2.0, 3.0))
     assert planned.index("logged") == {0: 1}

@@ -19,8 +19,6 @@ from tests.gradients.models import (
     DAPO,
     measured_step,
     naive_token_rows,
-    plain_logprobs,
-    relative,
     relative_gram,
     tiny_groups,
     tiny_policy,
@@ -37,26 +35,6 @@ def test_chunks_change_nothing(size):
     slow = lockstep_gram(policy.model, policy.trainable, chunks_of(rows, sequences, size), 1.0, accumulator)
     assert slow == frozenset()
     assert relative_gram(accumulator.gram.numpy(), naive_token_rows(policy, groups)) < 1e-12
-
-
-def test_a_decomposition_by_position_is_not_the_token_rows():
-    """Rows of one backward pass, position by position: their sum is the same, their matrix is another."""
-    policy, groups = tiny_policy("llama_untied_biases", dtype=torch.float64), tiny_groups(1, 3)
-    rollout, model = max(groups[0].rollouts, key=lambda rollout: len(rollout.completion_ids)), policy.model
-    stored = {}
-    module = model.model.layers[0].self_attn.k_proj
-    handle = module.register_forward_hook(lambda _, inputs, out: stored.update(given=inputs[0], out=out))
-    chosen = plain_logprobs(model, rollout)
-    handle.remove()
-    together, *alone = (
-        torch.autograd.grad(loss, [stored["out"], module.weight], retain_graph=True) for loss in (chosen.sum(), *chosen)
-    )
-    by_position = torch.einsum("to,ti->toi", together[0][0], stored["given"][0]).flatten(1).detach()
-    by_token = torch.stack([grad.flatten() for _, grad in alone])
-    torch.testing.assert_close(by_position.sum(0), by_token.sum(0))
-    predicting = by_position[len(rollout.prompt_ids) - 1 : -1]
-    assert len(predicting) == len(by_token) > 3
-    assert relative((predicting @ predicting.T).numpy(), (by_token @ by_token.T).numpy()) > 0.1
 
 
 def test_too_many_rows_for_the_memory_are_refused():
