@@ -8,10 +8,10 @@ from safetensors.numpy import save_file
 
 from gradscope.errors import InputError
 from gradscope.rollouts.run_folder import checkpoint_path, find_weights
-from gradscope.training.checkpoints import MARKER, MEMORY, MEMORY_ARRAYS, complete_checkpoints, rewind
+from gradscope.training.checkpoints import MARKER, MEMORY, MEMORY_ARRAYS, rewind
 from gradscope.training.train import train
 from tests.training.conftest import MakeRun
-from tests.training.interrupted import LONG, assert_same_run, config_for, interrupted
+from tests.training.interrupted import config_for, interrupted
 
 
 @pytest.fixture(scope="module")
@@ -48,16 +48,6 @@ def test_resume_without_what_a_formulation_remembers(stopped: MakeRun, tmp_path:
     spoil(checkpoint_path(run, 2))
     with pytest.raises(InputError, match=rf"gradscope_advantage\.{suffix} cannot be read, so the run cannot go on"):
         train(config_for(run, advantage=name), resume=True)
-
-
-def test_half_written_checkpoint_is_passed_over(short_run: MakeRun, tmp_path: Path) -> None:
-    config = interrupted(tmp_path / "run", (5, "steps"))
-    torn = checkpoint_path(tmp_path / "run", 6)
-    shutil.copytree(checkpoint_path(tmp_path / "run", 4), torn)
-    (torn / MARKER).unlink()
-    (torn / "model.safetensors").write_bytes(b"half")
-    assert complete_checkpoints(tmp_path / "run") == (0, 2, 4)
-    assert_same_run(train(config, resume=True), short_run(**LONG))
 
 
 @pytest.mark.slow
