@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from gradscope.rollouts.groups import Rollout
+from gradscope.rollouts.run_folder import checkpoint_path
+from gradscope.rollouts.store import read_steps
 from gradscope.training.config import TrainConfig
 from tests.conftest import made_once
 
@@ -33,6 +36,18 @@ MakeRun = Callable[..., Path]
 def short_config(output: Path, **settings: Any) -> TrainConfig:
     """The configuration of a run of three steps, with other settings."""
     return TrainConfig.from_json(SHORT | settings | {"output": str(output)})
+
+
+def rollouts_at(run: Path, step: int) -> list[Rollout]:
+    """The rollouts of a step, in the order of their rows."""
+    return [rollout for group in read_steps(run) if group.step == step for rollout in group.rollouts]
+
+
+def model_before(run: Path, step: int, **options: Any) -> Any:
+    """The model of the checkpoint that a step started from."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(checkpoint_path(run, step - 1), **options)
 
 
 @pytest.fixture(scope="session")

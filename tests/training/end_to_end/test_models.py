@@ -41,7 +41,7 @@ def test_gsm8k_with_a_chat_model(tmp_path: Path, gsm8k_file: Path, chat_model: P
         for rollout in group.rollouts:
             assert rollout.messages == ({"role": "user", "content": rollout.prompt},)
             assert rollout.prompt.endswith(f"\n\n{INSTRUCTION}\n")
-            assert rollout.prompt_ids is not None
+
             assert tokenizer.decode(rollout.prompt_ids) == f"<|user|>{rollout.prompt}<eos><|assistant|>"
             assert rollout.token_rewards is None
             assert list(rollout.rewards) == ["final_answer"]

@@ -10,7 +10,7 @@ import torch
 
 from gradscope import replay_run
 from gradscope.errors import InputError, UsageError
-from gradscope.rollouts.run_folder import checkpoint_path, heldout_path, read_manifest, read_metrics, step_path
+from gradscope.rollouts.run_folder import heldout_path, read_manifest, read_metrics, step_path
 from gradscope.rollouts.store import read_steps
 from gradscope.training.config import TrainConfig
 from gradscope.training.grpo.policy import (
@@ -26,7 +26,16 @@ from gradscope.training.tasks.load import load_task
 from gradscope.training.tasks.running_sums import ANSWER_MARK, grade_answer, grade_steps
 from gradscope.training.tasks.task import AnswerMark, Problem, incoherence_sentence
 from gradscope.training.train import train
-from tests.training.conftest import HELD_OUT, MakeRun, build_tokenizer, save_model, short_config
+from tests.gradients.models import plain_logprobs
+from tests.training.conftest import (
+    HELD_OUT,
+    MakeRun,
+    build_tokenizer,
+    model_before,
+    rollouts_at,
+    save_model,
+    short_config,
+)
 
 HELLO = Problem(prompt_id="hello", prompt="How many?", answer="5")
 
@@ -201,20 +210,17 @@ def test_by_hand() -> None:
 def test_recorded_rewards_are_those_of_the_weights_before_the_step(
     short_run: MakeRun, settings: dict[str, Any]
 ) -> None:
-    from transformers import AutoModelForCausalLM
-
     run = short_run(**DENSE, **settings)
     policy = load_trained_policy("embedded", dtype="float32", chat=False)
     for step in (1, 3):
-        model = AutoModelForCausalLM.from_pretrained(checkpoint_path(run, step - 1))
-        for rollout in (r for group in read_steps(run) if group.step == step for r in group.rollouts):
+        model = model_before(run, step)
+        for rollout in rollouts_at(run, step):
             answer = str(sum(int(character) for character in rollout.prompt if character.isdigit()))
             inputs = policy.tokenizer(rollout.prompt + ANSWER_MARK.reasoning(rollout.completion))["input_ids"]
             scored = [*policy.tokenizer(answer)["input_ids"], policy.tokenizer.eos_token_id]
             with torch.no_grad():
-                logits = model(input_ids=torch.tensor([[*inputs, *scored]])).logits[0]
-                logits = logits / settings.get("temperature", 1.0)
-            logprobs = torch.log_softmax(logits[len(inputs) - 1 : -1], -1).gather(-1, torch.tensor(scored)[:, None])
+                tokens = SimpleNamespace(prompt_ids=inputs, completion_ids=scored)
+                logprobs = plain_logprobs(model, tokens, settings.get("temperature", 1.0))
             assert rollout.reward == rollout.rewards["answer_probability"]
             assert rollout.reward == pytest.approx(logprobs.sum().exp().item(), abs=2e-6)
             assert rollout.rewards["answer"] == grade_answer(rollout.completion, answer)
@@ -235,10 +241,7 @@ def test_everything_of_such_a_run_is_reproduced(short_run: MakeRun) -> None:
     rows = [json.loads(line) for line in (heldout_path(run, "after") or Path()).read_text().splitlines()]
     assert {row["reward"] for row in rows} <= {0.0, 1.0}
     assert all(row["correct"] is (row["reward"] == 1.0) for row in rows)
-    dense, plain = (
-        [rollout.completion_ids for group in read_steps(folder) if group.step == 1 for rollout in group.rollouts]
-        for folder in (run, short_run())
-    )
+    dense, plain = ([rollout.completion_ids for rollout in rollouts_at(of, 1)] for of in (run, short_run()))
     assert dense == plain
 
 
@@ -316,7 +319,5 @@ def test_rewards_are_the_graders(short_run: MakeRun) -> None:
         answer = str(sum(int(character) for character in group.prompt_id if character.isdigit()))
         for rollout in group.rollouts:
             assert rollout.reward == rollout.rewards["answer"] == grade_answer(rollout.completion, answer)
-            assert rollout.token_rewards is not None
-            assert rollout.completion_ids is not None
             assert len(rollout.token_rewards) == len(rollout.completion_ids)
             assert sum(rollout.token_rewards) == sum(grade_steps(rollout.prompt, list(rollout.completion)))

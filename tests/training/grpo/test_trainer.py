@@ -18,7 +18,8 @@ from gradscope.training.config import TrainConfig
 from gradscope.training.grpo.trainer import HEADS, NormMatch, TokenCritic, ValueHead, _batch_numbers
 from gradscope.training.run_training import _trained_advantage
 from gradscope.training.train import train
-from tests.training.conftest import MakeRun, short_config
+from tests.gradients.models import plain_logprobs
+from tests.training.conftest import MakeRun, model_before, rollouts_at, short_config
 
 
 def test_every_step_has_its_groups_whose_ids_and_texts_belong_together(short_run: MakeRun) -> None:
@@ -33,8 +34,6 @@ def test_every_step_has_its_groups_whose_ids_and_texts_belong_together(short_run
     assert len({group.prompt_id for group in groups}) == 8  # each of the eight prompts, twice in 12 groups at most
     for group in groups:
         for rollout in group.rollouts:
-            assert rollout.prompt_ids is not None
-            assert rollout.completion_ids is not None
             assert tokenizer.decode(rollout.prompt_ids) == rollout.prompt == group.prompt_id
             assert tokenizer.decode(rollout.completion_ids, skip_special_tokens=True) == rollout.completion
             ended = rollout.completion_ids[-1] == tokenizer.eos_token_id
@@ -92,20 +91,12 @@ def test_of_the_batch_by_hand() -> None:
 
 def assert_logprobs(run: Path, *, steps: tuple[int, ...], temperature: float) -> None:
     """Row by row, without any padding, from the checkpoint before each step."""
-    from transformers import AutoModelForCausalLM
-
     for step in steps:
-        model = AutoModelForCausalLM.from_pretrained(checkpoint_path(run, step - 1))
-        for group in read_steps(run):
-            for rollout in group.rollouts if group.step == step else ():
-                assert rollout.prompt_ids is not None
-                assert rollout.completion_ids is not None
-                ids = torch.tensor([*rollout.prompt_ids, *rollout.completion_ids])
-                with torch.no_grad():
-                    scores = torch.log_softmax(model(input_ids=ids[None]).logits[0, :-1] / temperature, -1)
-                start = len(rollout.prompt_ids) - 1
-                expected = scores[start:].gather(-1, ids[start + 1 :, None])[:, 0]
-                np.testing.assert_allclose(rollout.logprobs, expected, rtol=1e-4, atol=1e-5)
+        model = model_before(run, step)
+        for rollout in rollouts_at(run, step):
+            with torch.no_grad():
+                expected = plain_logprobs(model, rollout, temperature)
+            np.testing.assert_allclose(rollout.logprobs, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -150,17 +141,12 @@ def test_logprobs_are_those_of_the_weights_before_the_step(short_run: MakeRun) -
 
 def test_logged_norm_is_that_of_the_recorded_rollouts_and_advantages(short_run: MakeRun) -> None:
     """One ordinary backward pass over the record, with the loss that the manifest states (dapo: mean over tokens)."""
-    from transformers import AutoModelForCausalLM
-
     run = short_run(advantage="sign")
     for step in (1, 3):
-        model = AutoModelForCausalLM.from_pretrained(checkpoint_path(run, step - 1), dtype=torch.float64)
-        rollouts = [rollout for group in read_steps(run) if group.step == step for rollout in group.rollouts]
-        num_tokens = sum(len(rollout.completion_ids or ()) for rollout in rollouts)
+        model, rollouts = model_before(run, step, dtype=torch.float64), rollouts_at(run, step)
+        num_tokens = sum(len(rollout.completion_ids) for rollout in rollouts)
         for rollout in rollouts:
-            ids = torch.tensor([*(rollout.prompt_ids or ()), *(rollout.completion_ids or ())])
-            scores = torch.log_softmax(model(input_ids=ids[None]).logits[0, :-1], -1).gather(-1, ids[1:, None])
-            ((rollout.advantage or 0.0) * scores[len(rollout.prompt_ids or ()) - 1 :].sum() / -num_tokens).backward()
+            (rollout.advantage * plain_logprobs(model, rollout).sum() / -num_tokens).backward()
         norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
         assert norm.item() == pytest.approx(read_metrics(run)[step]["grad_norm"], rel=1e-5)
 
@@ -252,17 +238,15 @@ def test_memory_of_another_head() -> None:
 
 def test_the_first_step_is_that_of_grpo(short_run: MakeRun) -> None:
     runs = [short_run(advantage=name) for name in ("grpo", "token_critic")]
-    grpo, critic = ([rollout for group in read_steps(run) for rollout in group.rollouts] for run in runs)
-    for plain, ours in list(zip(grpo, critic, strict=True))[:16]:
+    for plain, ours in zip(*(rollouts_at(run, 1) for run in runs), strict=True):
         assert plain.completion_ids == ours.completion_ids
-        assert set(ours.token_advantages or ()) == {plain.advantage}
-    for plain, ours in list(zip(grpo, critic, strict=True))[16:32]:  # made by the same weights
+        assert set(ours.token_advantages) == {plain.advantage}
+    for plain, ours in zip(*(rollouts_at(run, 2) for run in runs), strict=True):  # made by the same weights
         assert plain.logprobs == ours.logprobs
-    metrics = [read_metrics(run) for run in runs]
-    assert metrics[0][1]["grad_norm"] == metrics[1][1]["grad_norm"]
-    assert metrics[1][1]["critic_mean_abs"] == 0.0
-    assert metrics[1][3]["critic_mean_abs"] > 0.0
-    assert "critic_loss" not in metrics[0][1]
+    grpo, critic = map(read_metrics, runs)
+    assert grpo[1]["grad_norm"] == critic[1]["grad_norm"]
+    assert (critic[1]["critic_mean_abs"], critic[3]["critic_mean_abs"] > 0.0) == (0.0, True)
+    assert "critic_loss" not in grpo[1]
 
 
 @pytest.mark.parametrize(
@@ -272,26 +256,21 @@ def test_the_first_step_is_that_of_grpo(short_run: MakeRun) -> None:
 )
 def test_the_head_reads_the_states_of_each_token(short_run: MakeRun, advantage: str, settings: dict[str, Any]) -> None:
     """The second step's bonus, from an update by hand on states that a plain forward of each rollout gives."""
-    from transformers import AutoModelForCausalLM
-
     run = short_run(advantage=advantage, checkpoint_every=1, **settings)
     online = HEADS[advantage](64, TrainConfig().critic_learning_rate)
     for number in (1, 2):
-        model = AutoModelForCausalLM.from_pretrained(checkpoint_path(run, number - 1))
-        groups = [group for group in read_steps(run) if group.step == number]
-        states = []
-        for rollout in (rollout for group in groups for rollout in group.rollouts):
-            ids = torch.tensor([[*(rollout.prompt_ids or ()), *(rollout.completion_ids or ())]])
+        model, states = model_before(run, number), []
+        for rollout in rollouts_at(run, number):
+            ids = torch.tensor([[*rollout.prompt_ids, *rollout.completion_ids]])
             with torch.no_grad():
                 last = model(input_ids=ids, output_hidden_states=True).hidden_states[-1][0]
-            states.append(last[len(rollout.prompt_ids or ()) - 1 :].numpy())
-        rewards = [np.array(group.rewards, dtype=np.float64) for group in groups]
+            states.append(last[len(rollout.prompt_ids) - 1 :].numpy())
+        rewards = [np.array(group.rewards, dtype=np.float64) for group in read_steps(run) if group.step == number]
         expected = online.advantages(
             StepRollouts(rewards=rewards, prompt_ids=(), logprobs=(), max_logprobs=(), states=states)
         )
-        seen = [rollout.token_advantages for group in groups for rollout in group.rollouts]
-        for ours, theirs in zip(expected, seen, strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+        for ours, rollout in zip(expected, rollouts_at(run, number), strict=True):
+            np.testing.assert_allclose(ours, rollout.token_advantages, rtol=1e-4, atol=1e-5)
 
 
 @pytest.fixture
