@@ -6,15 +6,9 @@ from gradscope.advantages.online import StepRollouts
 
 
 def step(rewards: list[list[float]], prompt_ids: tuple[str, ...] = (), **tokens: object) -> StepRollouts:
-    array = np.array(rewards)
-    ids = prompt_ids or tuple(f"p{index}" for index in range(len(array)))
-    numbers: dict[str, object] = {name: [[0.0, 0.0]] * array.size for name in ("logprobs", "max_logprobs")}
-    return StepRollouts(rewards=list(array), prompt_ids=ids, **(numbers | tokens))  # type: ignore[arg-type]
-
-
-def ragged(rewards: list[list[float]], **tokens: object) -> StepRollouts:
+    """Groups of any size whose completions have two tokens of log-probability 0, or the numbers of the caller."""
     groups = [np.array(group) for group in rewards]
-    nothing: list[list[float]] = [[0.0]] * sum(map(len, groups))
+    ids = prompt_ids or tuple(f"p{index}" for index in range(len(groups)))
+    nothing: list[list[float]] = [[0.0, 0.0]] * sum(group.size for group in groups)
     numbers: dict[str, object] = {"logprobs": nothing, "max_logprobs": nothing}
-    ids = tuple("abcdef"[: len(groups)])
     return StepRollouts(rewards=groups, prompt_ids=ids, **(numbers | tokens))  # type: ignore[arg-type]

@@ -19,18 +19,11 @@ from gradscope.errors import UsageError
 
 
 def made_up(**fields: Any) -> Formulation:
-    defaults: dict[str, Any] = {
-        "name": "made_up",
-        "formula": "r",
-        "source": "nobody",
-        "needs_binary": False,
-        "min_group_size": 1,
-        "zero_sum": False,
-    }
-    return Formulation(**defaults | fields)
+    requirements = {"needs_binary": False, "min_group_size": 1, "zero_sum": False}
+    return Formulation(**{"name": "made_up", "formula": "r", "source": "nobody"} | requirements | fields)
 
 
-def test_what_has_an_advantage_has_no_reason_against_it() -> None:
+def test_rewards_with_an_advantage_have_no_reason_against_it() -> None:
     assert made_up().why_not([0.3, 7.0]) is None
     assert made_up(needs_binary=True).why_not([[0.0, 1.0], [1.0, 1.0]]) is None
     assert made_up(scope="step").why_not(np.zeros((3, 2))) is None
@@ -73,9 +66,8 @@ def write(folder: Path, body: str, *, head: str = HEAD) -> str:
 
 
 def function(folder: Path, line: str, options: str = "") -> str:
-    return (
-        write(folder, f'@advantage_formulation({options})\ndef own(r):\n    """the formula"""\n    {line}\n') + ":own"
-    )
+    body = f'@advantage_formulation({options})\ndef own(r):\n    """the formula"""\n    {line}\n'
+    return f"{write(folder, body)}:own"
 
 
 def test_a_function_of_a_group_is_called_a_group_at_a_time(tmp_path: Path) -> None:
@@ -98,18 +90,16 @@ def test_a_function_of_a_step_is_called_once(tmp_path: Path) -> None:
         compute_advantages(name, [1.0, 0.0])
 
 
-def test_the_rewards_are_its_own_to_write_to(tmp_path: Path) -> None:
-    name, rewards = function(tmp_path, "r -= 0.5; return r"), np.array([1.0, 0.0])
+def test_a_function_may_write_to_its_rewards_and_its_requirements_hold(tmp_path: Path) -> None:
+    name, rewards = (
+        function(tmp_path, "r -= 0.5; return r", "needs_binary=True, min_group_size=2"),
+        np.array([1.0, 0.0]),
+    )
     named_formulation(name)
     assert compute_advantages(name, rewards).tolist() == [0.5, -0.5]
     assert rewards.tolist() == [1.0, 0.0]
-
-
-def test_what_it_is_for_is_held(tmp_path: Path) -> None:
-    name = function(tmp_path, "return r", "needs_binary=True, min_group_size=3")
-    named_formulation(name)
-    with pytest.raises(UsageError, match="needs groups of at least 3, this one has 2"):
-        compute_advantages(name, [1.0, 0.0])
+    with pytest.raises(UsageError, match="needs groups of at least 2, this one has 1"):
+        compute_advantages(name, [1.0])
     with pytest.raises(UsageError, match=r"there is a reward of 0\.5"):
         compute_advantages(name, [1.0, 0.5, 0.0])
 
@@ -122,37 +112,38 @@ def test_what_it_is_for_is_held(tmp_path: Path) -> None:
         ("return None", "", "gives advantages of shape"),
         ("return ['a', 'b']", "", "gives no numbers: could not convert"),
         ("return [r, r[:1]]", "", "gives no numbers: setting an array element"),
-        ("return r * np.nan", "", "gives an advantage that is not finite"),
-        ("return r * np.inf", "", "gives an advantage that is not finite"),
+        *((f"return r * np.{number}", "", "gives an advantage that is not finite") for number in ("nan", "inf")),
         ("return r[7]", "", r"fails: IndexError: index 7 is out of bounds .*\(line 11\)"),
         ("raise ValueError", "", r"fails: ValueError \(line 11\)"),
-        ("return r[:1]", "by_step=True", "gives no list of 2 arrays for 2 groups"),
-        ("return 1.0", "by_step=True", "gives no list of 2 arrays for 2 groups"),
+        *((line, "by_step=True", "gives no list of 2 arrays for 2 groups") for line in ("return r[:1]", "return 1.0")),
         ("return [g[:1] for g in r]", "by_step=True", r"shape \(1,\) for rewards of shape \(2,\)"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:invalid value")
-def test_an_answer_that_is_none_is_told(tmp_path: Path, line: str, options: str, message: str) -> None:
+def test_an_answer_that_is_none_is_refused(tmp_path: Path, line: str, options: str, message: str) -> None:
     name = function(tmp_path, line, options)
     named_formulation(name)
     with pytest.raises(UsageError, match=message):
         compute_step_advantages(name, [[1.0, 0.0], [0.0, 2.0]])
 
 
+MEND, DECORATE = "Mend the file.", "Put @gradscope.advantage_formulation() above it."
+
+
 @pytest.mark.parametrize(
     ("body", "message", "hint"),
     [
-        ("def own(r: return r", r"my.py does not run: SyntaxError: .* \(line 8\)", "Mend the file."),
-        ("raise RuntimeError('no luck.')", r"does not run: RuntimeError: no luck \(line 8\)", "Mend the file."),
-        ("import sys; sys.exit(3)", r"does not run: SystemExit: 3 \(line 8\)", "Mend the file."),
-        ("import no_such_module", "does not run: ModuleNotFoundError: No module named", "Mend the file."),
-        ("", "'own' is not there in .*my.py", "Put @gradscope.advantage_formulation() above it."),
-        ("def own(r): return r", "'own' is no formulation in", "Put @gradscope.advantage_formulation() above it."),
-        ("own = 3", "'own' is not there", "Put @gradscope.advantage_formulation() above it."),
+        ("def own(r: return r", r"my.py does not run: SyntaxError: .* \(line 8\)", MEND),
+        ("raise RuntimeError('no luck.')", r"does not run: RuntimeError: no luck \(line 8\)", MEND),
+        ("import sys; sys.exit(3)", r"does not run: SystemExit: 3 \(line 8\)", MEND),
+        ("import no_such_module", "does not run: ModuleNotFoundError: No module named", MEND),
+        ("", "'own' is not there in .*my.py", DECORATE),
+        ("def own(r): return r", "'own' is no formulation in", DECORATE),
+        ("own = 3", "'own' is not there", DECORATE),
         ("@advantage_formulation()\ndef other(r): return r", "'own' is not there", "has other."),
     ],
 )
-def test_a_file_without_the_function_is_told(tmp_path: Path, body: str, message: str, hint: str) -> None:
+def test_a_file_without_the_function_is_refused(tmp_path: Path, body: str, message: str, hint: str) -> None:
     modules = set(sys.modules)
     with pytest.raises(UsageError, match=message) as caught:
         read_formulation(f"{write(tmp_path, body)}:own")
@@ -160,13 +151,11 @@ def test_a_file_without_the_function_is_told(tmp_path: Path, body: str, message:
     assert "does not run" not in message or set(sys.modules) == modules
 
 
-@pytest.mark.parametrize(
-    ("path", "message"), [("none.py", "No such file"), ("folder.py", "not a regular file|directory")]
-)
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, path: str, message: str) -> None:
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.py").mkdir()
-    with pytest.raises(Exception, match=message):
-        read_formulation(f"{tmp_path / path}:own")
+    for path, message in (("none.py", "No such file"), ("folder.py", "not a regular file|directory")):
+        with pytest.raises(Exception, match=message):
+            read_formulation(f"{tmp_path / path}:own")
 
 
 def test_nothing_runs_that_nobody_named(tmp_path: Path) -> None:
@@ -187,10 +176,7 @@ def test_a_file_is_read_anew_where_it_is_named_anew(tmp_path: Path) -> None:
     assert formulation(second.name) is second
 
 
-def test_names_of_files_are_told_from_others() -> None:
-    assert [is_in_file(name) for name in ("a.py:b", "x/a.py:b", "a.py:", ":b", "a:b", "grpo")] == [
-        True,
-        True,
-        *[False] * 4,
-    ]
+def test_names_of_files() -> None:
+    assert all(is_in_file(name) for name in ("a.py:b", "x/a.py:b"))
+    assert not any(is_in_file(name) for name in ("a.py:", ":b", "a:b", "grpo"))
     assert short_name("x/y/a.py:b") == "a.b"

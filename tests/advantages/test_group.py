@@ -20,7 +20,6 @@ from gradscope.advantages.group import (
     return_to_go,
 )
 from gradscope.advantages.registry import compute_advantages, compute_step_advantages
-from gradscope.errors import UsageError
 from gradscope.metrics.gram.reward_baselines import second_moment
 
 
@@ -31,15 +30,10 @@ def test_baseline_removes_a_constant(rewards: list[float], constant: float) -> N
     np.testing.assert_allclose(compute_advantages("rloo", shifted), compute_advantages("rloo", rewards), atol=1e-7)
 
 
-def test_rloo_is_the_leave_one_out_baseline() -> None:
-    rewards = np.array([0.2, 0.9, 0.4])
-    expected = [reward - np.delete(rewards, i).mean() for i, reward in enumerate(rewards)]
-    np.testing.assert_allclose(compute_advantages("rloo", rewards), expected)
-
-
 def test_equal_fractional_rewards_are_exactly_zero() -> None:
     for name in ("grpo", "dr_grpo", "rloo", "max_rl"):
         assert not compute_advantages(name, [0.1] * 3).any()
+    assert compute_advantages("grpo", [1.0]).tolist() == [0.0]
 
 
 def test_grpo_is_what_trl_logs_in_float32() -> None:
@@ -47,15 +41,6 @@ def test_grpo_is_what_trl_logs_in_float32() -> None:
     mean = rewards.mean(axis=1, keepdims=True, dtype=np.float32)
     expected = (rewards - mean) / (rewards.std(axis=1, ddof=1, keepdims=True) + np.float32(1e-4))
     np.testing.assert_allclose(compute_advantages("grpo", rewards), expected, atol=2e-6)
-
-
-def test_group_of_one_has_no_grpo_advantage() -> None:
-    assert compute_advantages("grpo", [1.0]).tolist() == [0.0]
-
-
-def test_leave_one_out_needs_two() -> None:
-    with pytest.raises(UsageError, match="rloo needs groups of at least 2, this one has 1"):
-        compute_advantages("rloo", [1.0])
 
 
 @pytest.mark.parametrize("k", [2, 4])
@@ -117,10 +102,6 @@ def test_krpo_is_the_filter_in_its_other_form(rewards: list[float]) -> None:
     np.testing.assert_allclose(krpo(np.array(rewards)), expected, rtol=1e-9, atol=1e-9)
 
 
-def test_krpo_depends_on_the_order() -> None:
-    assert krpo(np.array([1.0, 0.0])).tolist() != krpo(np.array([0.0, 1.0]))[::-1].tolist()
-
-
 def expected_update(weights: Callable[[np.ndarray], np.ndarray], size: int, p: float) -> float:
     """Mean over all 2^G outcomes of the mean over rollouts of A_i s_i, s_i = d log P(r_i) / dp of a coin."""
     update = 0.0
@@ -132,7 +113,7 @@ def expected_update(weights: Callable[[np.ndarray], np.ndarray], size: int, p: f
     return update
 
 
-@pytest.mark.parametrize(("size", "k"), [(2, 1), (2, 2), (4, 2), (5, 3), (6, 2), (6, 4), (6, 6), (9, 4), (10, 8)])
+@pytest.mark.parametrize(("size", "k"), [(2, 1), (2, 2), (5, 3), (6, 4), (6, 6)])
 @pytest.mark.parametrize("p", [0.05, 0.3, 0.7])
 def test_the_mean_over_rollouts_is_the_gradient_of_pass_at_k(size: int, k: int, p: float) -> None:
     assert expected_update(pass_weights(k), size, p) == pytest.approx(k * (1 - p) ** (k - 1), rel=1e-9)
@@ -146,26 +127,14 @@ def test_the_others_are_on_the_same_scale(name: str, scale: float) -> None:
 numbers = st.lists(st.floats(0.1, 5.0), min_size=4, max_size=4)
 
 
-def test_by_hand() -> None:
+def test_baselines_of_norms_by_hand() -> None:
     # b = (1 x 1 + 2 x 0 + 5 x 1) / 8 = 3/4, and where the first has all the norm, its own reward
-    advantages = optimal_advantages(
-        np.array([[1.0, 0.0, 1.0], [0.5, 0.0, 1.0]]), np.array([[1.0, 2.0, 5.0], [4.0, 0, 0]])
-    )
-    np.testing.assert_allclose(advantages, [[0.25, -0.75, 0.25], [0.0, -0.5, 0.5]])
-
-
-def test_lengths_weigh_as_norms_do() -> None:
-    # opo: b = (10 x 1 + 30 x 0) / 40
-    assert optimal_advantages(np.array([[1.0, 0.0]]), np.array([[10.0, 30.0]])).tolist() == [[0.75, -0.25]]
-
-
-def test_groups_of_equal_rewards_and_of_one_rollout_are_exactly_zero() -> None:
+    rewards, norms = np.array([[1.0, 0.0, 1.0], [0.5, 0.0, 1.0]]), np.array([[1.0, 2.0, 5.0], [4.0, 0, 0]])
+    np.testing.assert_allclose(optimal_advantages(rewards, norms), [[0.25, -0.75, 0.25], [0.0, -0.5, 0.5]])
+    # without score vectors it is the mean; equal rewards and a group of one are exactly zero
+    assert optimal_advantages(np.array([[1.0, 0.0]]), np.zeros((1, 2))).tolist() == [[0.5, -0.5]]
     assert not optimal_advantages(np.full((2, 3), 0.1), np.array([[0.3, 0.7, 0.11]] * 2)).any()
     assert optimal_advantages(np.array([[0.7]]), np.array([[3.0]])).tolist() == [[0.0]]
-
-
-def test_without_score_vectors_it_is_the_mean() -> None:
-    assert optimal_advantages(np.array([[1.0, 0.0]]), np.zeros((1, 2))).tolist() == [[0.5, -0.5]]
 
 
 @settings(deadline=None)
@@ -176,12 +145,6 @@ def test_no_other_constant_is_less_noisy(rewards: list[float], norms: list[float
     moments = [second_moment(values, weights, baseline) for baseline in (best, best + shift)]
     assert moments[0] <= moments[1] + 1e-9
     np.testing.assert_allclose((weights * (values - best)).sum(), 0.0, atol=1e-9)
-
-
-def test_batch_mean_by_hand() -> None:
-    advantages = compute_advantages("batch_mean", [[1.0, 1.0, 1.0], [0.0, 0.0, 1.0]])
-    np.testing.assert_allclose(advantages, [[1 / 3] * 3, [-2 / 3, -2 / 3, 1 / 3]])
-    assert abs(advantages.sum()) < 1e-12
 
 
 steps = st.lists(
@@ -243,11 +206,9 @@ def test_shrinkage_by_hand() -> None:
 def test_ragged_steps_by_hand() -> None:
     groups = [[1.0, 0.0], [1.0, 1.0, 0.0, 0.0], [1.0, 1.0]]
     # five of eight rollouts pass
-    assert [advantages.tolist() for advantages in compute_step_advantages("batch_mean", groups)] == [
-        [3 / 8, -5 / 8],
-        [3 / 8, 3 / 8, -5 / 8, -5 / 8],
-        [3 / 8, 3 / 8],
-    ]
+    up, down = 3 / 8, -5 / 8
+    advantages = [of_group.tolist() for of_group in compute_step_advantages("batch_mean", groups)]
+    assert advantages == [[up, down], [up, up, down, down], [up, up]]
     # Others of group 1: means 1/2 and 1, sampling variances (1/3) / 4 and 0: v = 1/24, s = 1/16, l = 2/3 * 2/5 = 4/15.
     first = compute_step_advantages("shrinkage", groups)[0]
     np.testing.assert_allclose(first, [1.0 - 0.75 * 4 / 15, -(11 / 15 + 0.75 * 4 / 15)])
@@ -293,11 +254,6 @@ def test_own_rewards_are_credited_where_they_are_earned(group: list[list[float]]
             assert advantages[at] == pytest.approx(own - mean, abs=1e-12)
 
 
-def test_a_reward_is_not_due_to_tokens_after_it() -> None:
-    early, _ = return_to_go([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
-    assert early.tolist() == [0.5, 0.0, 0.0]
-
-
 @given(st.lists(st.tuples(st.floats(-20, 0), st.floats(0, 20)), min_size=1, max_size=8), st.floats(1, 2))
 def test_compensation_lies_between_one_and_its_limit(tokens: list[tuple[float, float]], limit: float) -> None:
     sampled = np.array([logprob for logprob, _ in tokens])
@@ -305,7 +261,4 @@ def test_compensation_lies_between_one_and_its_limit(tokens: list[tuple[float, f
     factors = compensation(sampled, top, limit=limit)
     assert np.all((factors >= 1.0) & (factors <= limit))
     assert factors == pytest.approx(np.minimum(2.0 - np.exp(sampled) / np.exp(top), limit))
-
-
-def test_rounding_above_the_most_likely_counts_as_the_most_likely() -> None:
-    assert compensation([-0.5], [-0.5 - 1e-9]).tolist() == [1.0]
+    assert compensation([-0.5], [-0.5 - 1e-9]).tolist() == [1.0]  # rounding above the most likely

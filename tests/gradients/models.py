@@ -2,6 +2,8 @@
 
 import copy
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from transformers import (
 )
 
 from gradscope.gradients.layers import rules
+from gradscope.gradients.model.batches import TokenSequence
 from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.objective import Objective
@@ -111,13 +114,70 @@ def policy_of(model: Any, *, lora: bool = False, reference: Any = None) -> Measu
     )
 
 
-def break_rule(monkeypatch, name: str, change) -> None:
-    """Exchange what one layer rule, called by the name of its function, says that a call adds."""
-    changed = [
-        replace(rule, factors=change(rule.factors)) if rule.factors.__name__ == name else rule for rule in rules.RULES
+class ScaledFactor:
+    """A factor that adds a share of what another one adds."""
+
+    def __init__(self, factor: Any, share: float) -> None:
+        self.factor, self.share = factor, share
+
+    def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
+        part = torch.zeros_like(out)
+        self.factor.add_to(row, start, part)
+        out.add_(part, alpha=self.share)
+
+
+def break_rule(monkeypatch, name: str, parameter: str, *, share: float = 0.0, below: int | None = None) -> None:
+    """Let a layer rule, called by the name of its function, give a share of what a call adds to some parameters.
+
+    Args:
+        parameter: Part of the names of the parameters.
+        below: Length that a call is shorter than where the rule is wrong; None for every call.
+    """
+
+    def wrong(honest):
+        def factors(call):
+            if below is not None and call.length >= below:
+                return honest(call)
+            result = honest(call).items()
+            return {key: ScaledFactor(part, share) if parameter in key else part for key, part in result}
+
+        return factors
+
+    broken = [
+        replace(rule, factors=wrong(rule.factors)) if rule.factors.__name__ == name else rule for rule in rules.RULES
     ]
-    assert changed != list(rules.RULES), f"there is no rule {name}"
-    monkeypatch.setattr(rules, "RULES", tuple(changed))
+    assert broken != list(rules.RULES), f"there is no rule {name}"
+    monkeypatch.setattr(rules, "RULES", tuple(broken))
+
+
+@contextmanager
+def waiting_gradients(policy: MeasuredPolicy) -> Iterator[None]:
+    """Gradients of a model in training, which wait for its optimizer and which no measurement may use or change."""
+    for parameter in policy.trainable.values():
+        parameter.grad = torch.ones_like(parameter)
+    yield
+    assert all(bool((parameter.grad == 1).all()) for parameter in policy.trainable.values())
+    policy.model.zero_grad()
+
+
+def sequence_of(prompt_ids=(1,), completion_ids=(2, 3), **fields: Any) -> TokenSequence:
+    """Tokens of the first rollout of a group, all of which count."""
+    defaults = {"group_id": "g", "sample": 0, "mask": (True,) * len(completion_ids), "inferred": False}
+    return TokenSequence(prompt_ids=tuple(prompt_ids), completion_ids=tuple(completion_ids), **{**defaults, **fields})
+
+
+def changed(groups: list[RolloutGroup], **fields: Any) -> list[RolloutGroup]:
+    """The groups with fields of every rollout set, to values or by functions of the rollout."""
+    return [
+        replace(
+            group,
+            rollouts=tuple(
+                replace(rollout, **{name: new(rollout) if callable(new) else new for name, new in fields.items()})
+                for rollout in group.rollouts
+            ),
+        )
+        for group in groups
+    ]
 
 
 def prepared(policy, groups, objective, *, batch_tokens=None, notice=no_notice) -> PreparedStep:
@@ -159,10 +219,7 @@ def long_prompts(groups: list[RolloutGroup], length: int = 11) -> list[RolloutGr
     """The same rollouts behind longer prompts, one token longer from group to group."""
     rng = np.random.default_rng(7)
     prompts = [tuple(int(i) for i in rng.integers(0, VOCAB, length + number)) for number in range(len(groups))]
-    return [
-        replace(group, rollouts=tuple(replace(rollout, prompt_ids=prompt) for rollout in group.rollouts))
-        for group, prompt in zip(groups, prompts, strict=True)
-    ]
+    return [changed([group], prompt_ids=prompt)[0] for group, prompt in zip(groups, prompts, strict=True)]
 
 
 def weight_of(groups: list[RolloutGroup]) -> float:
@@ -217,6 +274,16 @@ def naive_token_rows(policy: MeasuredPolicy, groups: list[RolloutGroup]) -> np.n
 
 def relative(result: np.ndarray, expected: np.ndarray) -> float:
     return float(np.linalg.norm(result - expected) / np.linalg.norm(expected))
+
+
+def relative_gram(gram: np.ndarray, rows: np.ndarray) -> float:
+    """How far a Gram matrix is from that of its rows."""
+    return relative(gram, rows @ rows.T)
+
+
+def score_error(step: StepGram, policy: MeasuredPolicy, groups: list[RolloutGroup]) -> float:
+    """How far a step's score vectors are from one float64 backward a rollout."""
+    return relative_gram(step.score_gram, naive_rows(policy, groups, weight_of(groups)))
 
 
 _SHAPE = {

@@ -1,4 +1,4 @@
-"""A second device on the CPU: tensors that say they are elsewhere, hold real numbers, and refuse to meet those here.
+"""A second device on the CPU: tensors that say they are elsewhere, hold real numbers, and refuse to meet local ones.
 
 A GPU refuses to add a tensor of its own to one of the CPU, and makes the program wait whenever it asks for a number.
 Neither shows on a machine without one. Here an operation on both devices raises as CUDA does, the numbers come out as
@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import gradscope
 
-THERE = torch.device("lazy")
+REMOTE = torch.device("lazy")
 PACKAGE = Path(gradscope.__file__).parent
 
 ASKS = {"_local_scalar_dense", "equal", "is_nonzero", "nonzero", "masked_select", "_unique2", "unique_dim", "bincount"}
@@ -45,7 +45,7 @@ class Elsewhere(torch.Tensor):
             strides=inner.stride(),
             storage_offset=inner.storage_offset(),
             dtype=inner.dtype,
-            device=THERE,
+            device=REMOTE,
         )
 
     def __init__(self, inner: torch.Tensor) -> None:
@@ -95,7 +95,7 @@ class OtherDevice(TorchDispatchMode):
         if asked is not None:
             kwargs["device"] = torch.device("cpu")
         if name in MOVES:
-            goes = torch.device(asked).type == THERE.type if asked is not None else isinstance(args[0], Elsewhere)
+            goes = torch.device(asked).type == REMOTE.type if asked is not None else isinstance(args[0], Elsewhere)
             comes = isinstance(args[1 if name == "copy_" else 0], Elsewhere)
             waits = goes != comes and args[0].numel() > 0
             later = kwargs.get("non_blocking") or (name == "copy_" and args[2:3] == (True,))
@@ -105,7 +105,7 @@ class OtherDevice(TorchDispatchMode):
                 self._wait("up" if goes else "down")
             remote = goes
         elif remote:
-            self._require_one_place(name, tensors)
+            self._require_one_device(name, tensors)
             if name in ASKS:
                 self._wait("asked")
             if name in INDEXED:
@@ -115,7 +115,7 @@ class OtherDevice(TorchDispatchMode):
                 if any(not isinstance(index, Elsewhere) for index in indices):
                     self._wait("up")
         elif asked is not None:
-            remote = torch.device(asked).type == THERE.type
+            remote = torch.device(asked).type == REMOTE.type
         if name == "histc":  # counts whole numbers on a GPU, and only fractions here
             args = (args[0].inner.float(), *args[1:])
         result = func(*pytree.tree_map(_inner, args), **pytree.tree_map(_inner, kwargs))
@@ -130,7 +130,7 @@ class OtherDevice(TorchDispatchMode):
 
         return pytree.tree_map(outer, result)
 
-    def _require_one_place(self, name: str, tensors: list[torch.Tensor]) -> None:
+    def _require_one_device(self, name: str, tensors: list[torch.Tensor]) -> None:
         local = [tensor for tensor in tensors if not isinstance(tensor, Elsewhere) and tensor.dim() > 0]
         if local and name not in INDEXED:
             shapes = [tuple(tensor.shape) for tensor in local]
@@ -145,20 +145,20 @@ class _Constructors(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        if func in (torch.tensor, torch.as_tensor) and torch.device(kwargs.get("device") or "cpu") == THERE:
-            return func(*args, **kwargs | {"device": "cpu"}).to(THERE)
+        if func in (torch.tensor, torch.as_tensor) and torch.device(kwargs.get("device") or "cpu") == REMOTE:
+            return func(*args, **kwargs | {"device": "cpu"}).to(REMOTE)
         if func in (torch.Tensor.__setitem__, torch.Tensor.__getitem__) and isinstance(args[0], Elsewhere):
             tensor, index, *values = args
             index = tuple(map(_index, index)) if isinstance(index, tuple) else _index(index)
             if values and isinstance(values[0], int | float):
-                values = [torch.full((), values[0], dtype=tensor.dtype, device=THERE)]
+                values = [torch.full((), values[0], dtype=tensor.dtype, device=REMOTE)]
             return func(tensor, index, *values)
         return func(*args, **kwargs)
 
 
 def _index(part: Any) -> Any:
     """A part of an index; a list of places is copied to the device."""
-    return torch.tensor(list(part)).to(THERE) if isinstance(part, list | range) else part
+    return torch.tensor(list(part)).to(REMOTE) if isinstance(part, list | range) else part
 
 
 def _inner(leaf: Any) -> Any:
@@ -196,9 +196,9 @@ def moved(model: Any) -> Any:
 def other_device() -> Iterator[OtherDevice]:
     """Let the other device exist for a while."""
     # where PyTorch looks for the state of a device's random numbers, of which this one has none
-    vars(torch)[THERE.type] = ModuleType(THERE.type)
+    vars(torch)[REMOTE.type] = ModuleType(REMOTE.type)
     try:
         with _Constructors(), OtherDevice() as mode:
             yield mode
     finally:
-        del vars(torch)[THERE.type]
+        del vars(torch)[REMOTE.type]

@@ -27,7 +27,7 @@ rank = int(os.environ["RANK"])
 """
 
 
-def said_by(size: int, code: str) -> list[tuple[int, str, str]]:
+def run_processes(size: int, code: str) -> list[tuple[int, str, str]]:
     return finish(start_processes(size, "-c", START + code))
 
 
@@ -44,7 +44,7 @@ def test_one_process_tells_itself_everything() -> None:
 
 @pytest.mark.slow
 def test_several_processes_tell_each_other() -> None:
-    done = said_by(
+    done = run_processes(
         3,
         """
 with connected_processes():
@@ -74,7 +74,7 @@ gradscope.__main__.run()
 
 
 def ends(size: int, body: str) -> list[tuple[int, str, str]]:
-    return said_by(size, FAILING.format(body=body.replace("\n", "\n            ")))
+    return run_processes(size, FAILING.format(body=body.replace("\n", "\n            ")))
 
 
 @pytest.mark.slow
@@ -86,7 +86,7 @@ def ends(size: int, body: str) -> list[tuple[int, str, str]]:
         ("raise KeyboardInterrupt", 130, "interrupted\n"),
     ],
 )
-def test_what_ends_one_or_all_ends_all_and_is_told_once(body: str, code: int, err: str) -> None:
+def test_an_error_of_one_or_of_all_ends_all_and_is_printed_once(body: str, code: int, err: str) -> None:
     done = ends(2, body)
     assert [exit_code for exit_code, _, _ in done] == [code, code]
     assert sorted(text for _, _, text in done) == ["", err]

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from gradscope.rollouts.groups import Rollout
+from gradscope.rollouts.run_folder import checkpoint_path
+from gradscope.rollouts.store import read_steps
 from gradscope.training.config import TrainConfig
 from tests.conftest import made_once
 
@@ -27,10 +30,28 @@ SHORT: dict[str, Any] = {
     "device": "cpu",
 }
 HELD_OUT = {"heldout_prompts": 4, "heldout_samples": 4}  # a quarter of the time of a short run
+MakeRun = Callable[..., Path]
+
+
+def short_config(output: Path, **settings: Any) -> TrainConfig:
+    """The configuration of a run of three steps, with other settings."""
+    return TrainConfig.from_json(SHORT | settings | {"output": str(output)})
+
+
+def rollouts_at(run: Path, step: int) -> list[Rollout]:
+    """The rollouts of a step, in the order of their rows."""
+    return [rollout for group in read_steps(run) if group.step == step for rollout in group.rollouts]
+
+
+def model_before(run: Path, step: int, **options: Any) -> Any:
+    """The model of the checkpoint that a step started from."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(checkpoint_path(run, step - 1), **options)
 
 
 @pytest.fixture(scope="session")
-def short_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def short_run(tmp_path_factory: pytest.TempPathFactory) -> MakeRun:
     """A run of three steps, made once for each choice of settings; nobody may write into it."""
     from gradscope.training.train import train
 
@@ -58,8 +79,7 @@ def build_tokenizer(texts: list[str], *, eos: bool = True, pad: bool = True, cha
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    names: dict[str, Any] = {"eos_token": "<eos>"} if eos else {}
-    names |= {"pad_token": "<pad>"} if pad else {}
+    names = {name: f"<{name[:3]}>" for name, is_named in (("eos_token", eos), ("pad_token", pad)) if is_named}
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **names)
     if chat:
         fast.chat_template = CHAT_TEMPLATE

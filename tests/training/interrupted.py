@@ -11,13 +11,13 @@ from gradscope.rollouts.store import step_files
 from gradscope.training.checkpoints import complete_checkpoints
 from gradscope.training.config import TrainConfig
 from gradscope.training.train import train
-from tests.training.conftest import HELD_OUT, SHORT
+from tests.training.conftest import HELD_OUT, short_config
 
 LONG = {"steps": 7, "checkpoint_every": 2, **HELD_OUT}
 
 
 def config_for(output: Path, **settings: Any) -> TrainConfig:
-    return TrainConfig.from_json(SHORT | LONG | settings | {"output": str(output)})
+    return short_config(output, **LONG | settings)
 
 
 def interrupted(output: Path, at: tuple[int, str], **settings: Any) -> TrainConfig:

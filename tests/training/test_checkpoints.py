@@ -1,6 +1,5 @@
 import functools
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +8,10 @@ from safetensors.numpy import save_file
 
 from gradscope.errors import InputError
 from gradscope.rollouts.run_folder import checkpoint_path, find_weights
-from gradscope.training.checkpoints import MARKER, MEMORY, MEMORY_ARRAYS, complete_checkpoints, rewind
+from gradscope.training.checkpoints import MARKER, MEMORY, MEMORY_ARRAYS, rewind
 from gradscope.training.train import train
-from tests.training.interrupted import LONG, assert_same_run, config_for, interrupted
-
-MakeRun = Callable[..., Path]
+from tests.training.conftest import MakeRun
+from tests.training.interrupted import config_for, interrupted
 
 
 @pytest.fixture(scope="module")
@@ -27,41 +25,29 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> MakeRun:
     return stop
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("damage", ["absent", "garbled", "narrow", "uncounted"])
-def test_resume_without_the_critic(stopped: MakeRun, tmp_path: Path, damage: str) -> None:
-    run = shutil.copytree(stopped("token_critic"), tmp_path / "run")
-    folder = checkpoint_path(run, 2)
-    if damage == "absent":
-        (folder / MEMORY_ARRAYS).unlink()
-    elif damage == "garbled":
-        (folder / MEMORY_ARRAYS).write_bytes(b"\x07" + (folder / MEMORY_ARRAYS).read_bytes()[1:])
-    elif damage == "narrow":
-        save_file(dict.fromkeys(("head", "exp_avg", "exp_avg_sq"), np.zeros(3, np.float32)), folder / MEMORY_ARRAYS)
-    else:
-        (folder / MEMORY).write_text("{}")
-    with pytest.raises(InputError, match=r"gradscope_advantage\.safetensors cannot be read, so the run cannot go on"):
-        train(config_for(run, advantage="token_critic"), resume=True)
+NARROW = dict.fromkeys(("head", "exp_avg", "exp_avg_sq"), np.zeros(3, np.float32))
+LONG_NUMBER = '{"a": ' + "9" * 400 + "}"
+DAMAGES = {
+    "no critic": ("token_critic", "safetensors", lambda folder: (folder / MEMORY_ARRAYS).unlink()),
+    "garbled": ("token_critic", "safetensors", lambda folder: (folder / MEMORY_ARRAYS).write_bytes(b"\x07")),
+    "narrow": ("token_critic", "safetensors", lambda folder: save_file(NARROW, folder / MEMORY_ARRAYS)),
+    "uncounted": ("token_critic", "safetensors", lambda folder: (folder / MEMORY).write_text("{}")),
+    "no means": ("spo", "json", lambda folder: (folder / MEMORY).unlink()),
+    "a list": ("spo", "json", lambda folder: (folder / MEMORY).write_text("[1]")),
+    "null": ("spo", "json", lambda folder: (folder / MEMORY).write_text('{"a": null}')),
+    "a long number": ("spo", "json", lambda folder: (folder / MEMORY).write_text(LONG_NUMBER)),
+    "no JSON": ("spo", "json", lambda folder: (folder / MEMORY).write_text("{")),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", [None, "[1]", '{"a": null}', '{"a": ' + "9" * 400 + "}", "{"])
-def test_resume_without_the_running_means(stopped: MakeRun, tmp_path: Path, text: str | None) -> None:
-    run = shutil.copytree(stopped("spo"), tmp_path / "run")
-    memory = checkpoint_path(run, 2) / MEMORY
-    memory.unlink() if text is None else memory.write_text(text)
-    with pytest.raises(InputError, match=r"gradscope_advantage\.json cannot be read, so the run cannot go on"):
-        train(config_for(run, advantage="spo"), resume=True)
-
-
-def test_half_written_checkpoint_is_passed_over(short_run: Callable[..., Path], tmp_path: Path) -> None:
-    config = interrupted(tmp_path / "run", (5, "steps"))
-    torn = checkpoint_path(tmp_path / "run", 6)
-    shutil.copytree(checkpoint_path(tmp_path / "run", 4), torn)
-    (torn / MARKER).unlink()
-    (torn / "model.safetensors").write_bytes(b"half")
-    assert complete_checkpoints(tmp_path / "run") == (0, 2, 4)
-    assert_same_run(train(config, resume=True), short_run(**LONG))
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_resume_without_what_a_formulation_remembers(stopped: MakeRun, tmp_path: Path, damage: str) -> None:
+    name, suffix, spoil = DAMAGES[damage]
+    run = shutil.copytree(stopped(name), tmp_path / "run")
+    spoil(checkpoint_path(run, 2))
+    with pytest.raises(InputError, match=rf"gradscope_advantage\.{suffix} cannot be read, so the run cannot go on"):
+        train(config_for(run, advantage=name), resume=True)
 
 
 @pytest.mark.slow
@@ -86,10 +72,7 @@ def test_checkpoints_begin_before_the_first_update(short_run: MakeRun) -> None:
     assert packaged.keys() == before.keys() == after.keys()
     assert all(np.array_equal(packaged[name], before[name]) for name in packaged)
     assert not any(np.array_equal(before[name], after[name]) for name in packaged)
-
-
-def test_nothing_pickled_but_the_newest_state(short_run: MakeRun) -> None:
-    run = short_run()
+    # nothing is pickled but the newest state
     pickles = {
         path.relative_to(run).as_posix() for kind in ("*.pt", "*.pth", "*.bin", "*.pkl") for path in run.rglob(kind)
     }

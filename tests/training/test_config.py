@@ -8,20 +8,16 @@ from gradscope.errors import InputError, UsageError
 from gradscope.training.config import TrainConfig, read_config
 
 
-def test_round_trip_keeps_nulls() -> None:
+def test_round_trip_keeps_nulls_and_a_fraction_may_be_a_whole_number() -> None:
     config = TrainConfig(task="jsonl", data="x.jsonl", lora_rank=4, learning_rate=1e-5)
     assert TrainConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
     assert config.to_json()["lora_alpha"] is None
-
-
-def test_whole_number_where_a_fraction_may_stand() -> None:
     assert TrainConfig.from_json({"temperature": 1, "beta": 0}).temperature == 1
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"group_sise": 4}, "unknown key 'group_sise'"),
         ({"group_size": "4"}, "group_size = '4', which does not fit"),
         ({"group_size": True}, "group_size = True, which does not fit"),
         ({"steps": None}, "steps = None, which does not fit"),
@@ -29,17 +25,17 @@ def test_whole_number_where_a_fraction_may_stand() -> None:
         ({"loss_type": "ppo"}, "loss_type = 'ppo', which does not fit"),
         ({"group_size": 1}, "group_size is 1; the least is 2"),
         ({"steps": 0}, "steps is 0; the least is 1"),
-        ({"learning_rate": 0.0}, "learning_rate is 0.0; it must be above zero"),
-        ({"learning_rate": float("nan")}, "learning_rate is nan; it must be above zero"),
-        ({"learning_rate": float("inf")}, "learning_rate is inf; it must be above zero"),
+        *(
+            ({"learning_rate": rate}, f"learning_rate is {rate}; it must be above zero")
+            for rate in (0.0, float("nan"), float("inf"))
+        ),
+        *(
+            ({"lora_rank": 4, name: 0.0}, f"{name} is 0.0; it must be above zero")
+            for name in ("lora_alpha", "match_grad_norm", "critic_learning_rate", "temperature")
+        ),
         ({"beta": float("nan")}, "beta is nan; the least is 0"),
-        ({"lora_rank": 4, "lora_alpha": 0.0}, "lora_alpha is 0.0; it must be above zero"),
-        ({"match_grad_norm": 0.0}, "match_grad_norm is 0.0; it must be above zero"),
-        ({"critic_learning_rate": 0.0}, "critic_learning_rate is 0.0; it must be above zero"),
-        ({"temperature": -1.0}, "temperature is -1.0; it must be above zero"),
         ({"task": "gsm8k"}, "The task gsm8k needs a file of prompts"),
-        ({"data": "x.jsonl"}, "running-sums makes its own prompts and reads no data"),
-        ({"heldout_data": "x.jsonl"}, "running-sums makes its own prompts and reads no data"),
+        *(({name: "x.jsonl"}, "makes its own prompts and reads no data") for name in ("data", "heldout_data")),
         ({"lora_alpha": 16.0}, "lora_alpha is given without lora_rank"),
         ({"gradient_accumulation_steps": 3}, "16 prompts x 8 rollouts do not divide into 3 parts"),
         ({"sampling": "adaptive"}, "sampling = 'adaptive', which does not fit"),
@@ -47,8 +43,7 @@ def test_whole_number_where_a_fraction_may_stand() -> None:
         ({"sampling": "dynamic", "max_resampling": 0}, "max_resampling is 0; the least is 1"),
         ({"vllm": "server"}, "vllm = 'server', which does not fit"),
         ({"sampling": "reallocated", "vllm": {}}, "TRL asks vLLM for groups of one size"),
-        ({"sampling": "reallocated", "group_size": 5}, "16 prompts x 5 rollouts do not allow that"),
-        ({"sampling": "reallocated", "group_size": 2}, "16 prompts x 2 rollouts do not allow that"),
+        *(({"sampling": "reallocated", "group_size": n}, f"16 prompts x {n} rollouts do not") for n in (5, 2)),
         ({"sampling": "reallocated", "num_prompts": 1}, "1 prompts x 8 rollouts do not allow that"),
     ],
 )
@@ -57,22 +52,12 @@ def test_refusals(values: dict[str, Any], message: str) -> None:
         TrainConfig.from_json(values)
 
 
-def test_unknown_key_names_the_nearest() -> None:
-    with pytest.raises(UsageError) as caught:
-        TrainConfig.from_json({"group_sise": 4})
-    assert caught.value.hint == "Did you mean 'group_size'?"
-
-
 def test_reads_a_manifest_a_run_folder_and_a_bare_configuration(tmp_path: Path) -> None:
     config = TrainConfig(steps=7)
     (tmp_path / "manifest.json").write_text(json.dumps({"schema": "gradscope/run", "config": config.to_json()}))
     (tmp_path / "bare.json").write_text('{"steps": 7}')
-    assert (
-        read_config(tmp_path)
-        == read_config(tmp_path / "manifest.json")
-        == read_config(tmp_path / "bare.json")
-        == config
-    )
+    for path in (tmp_path, tmp_path / "manifest.json", tmp_path / "bare.json"):
+        assert read_config(path) == config
 
 
 @pytest.mark.parametrize(
@@ -87,7 +72,10 @@ def test_unusable_files(tmp_path: Path, content: str | None, message: str) -> No
         read_config(path)
 
 
-def test_unknown_key_of_a_file_names_the_file(tmp_path: Path) -> None:
+def test_unknown_key_names_the_nearest_and_its_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown key 'group_sise'") as caught:
+        TrainConfig.from_json({"group_sise": 4})
+    assert caught.value.hint == "Did you mean 'group_size'?"
     (tmp_path / "c.json").write_text('{"stepz": 3}')
     with pytest.raises(UsageError, match=r"c\.json has an unknown key 'stepz'"):
         read_config(tmp_path / "c.json")

@@ -1,6 +1,5 @@
 import json
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +8,11 @@ import pytest
 from gradscope.training.config import TrainConfig
 from gradscope.training.libraries import grpo_config, lora_config, quiet_libraries, trainer_arguments
 from gradscope.training.train import train
-from tests.training.conftest import HELD_OUT, SHORT
-
-MakeRun = Callable[..., Path]
+from tests.training.conftest import HELD_OUT, short_config
 
 
 def arguments(num_processes: int = 1, **settings: Any) -> dict[str, Any]:
     return trainer_arguments(TrainConfig.from_json(settings), 27, num_processes)
-
-
-def test_they_are_plain_json() -> None:
-    assert json.loads(json.dumps(arguments())) == arguments()
 
 
 @pytest.mark.parametrize(
@@ -35,12 +28,10 @@ def test_a_generation_is_for_one_update_however_it_is_divided(
     assert made["steps_per_generation"] == made["gradient_accumulation_steps"]
 
 
-def test_of_a_dense_reward_the_outcome_counts_nothing() -> None:
-    assert arguments(reward="answer_probability")["reward_weights"] == [0.0, 1.0]
-    assert arguments()["reward_weights"] is None
-
-
 def test_the_configuration_means_the_same_in_trls_words() -> None:
+    assert json.loads(json.dumps(arguments())) == arguments()
+    assert arguments()["reward_weights"] is None
+    assert arguments(reward="answer_probability")["reward_weights"] == [0.0, 1.0]  # the outcome counts nothing
     made = arguments(learning_rate=1e-5, beta=0.1, loss_type="grpo", seed=3, steps=7, dtype="bfloat16", temperature=0.7)
     expected = {"learning_rate": 1e-5, "beta": 0.1, "loss_type": "grpo", "seed": 3, "data_seed": 3, "max_steps": 7}
     assert made.items() >= {**expected, "bf16": True, "temperature": 0.7, "max_completion_length": 27}.items()
@@ -63,10 +54,6 @@ def test_an_adapter_has_twice_its_rank_as_scale_unless_told() -> None:
     assert (adapter.r, adapter.lora_alpha, adapter.lora_dropout, adapter.target_modules) == (8, 4.0, 0.0, "all-linear")
 
 
-def short(output: Path, **settings: Any) -> TrainConfig:
-    return TrainConfig.from_json(SHORT | settings | {"output": str(output)})
-
-
 @pytest.mark.slow
 def test_nothing_is_printed_and_the_process_is_left_as_it_was(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -76,18 +63,15 @@ def test_nothing_is_printed_and_the_process_is_left_as_it_was(
     import torch
     from transformers.utils import logging
 
-    before = (torch.get_num_threads(), logging.get_verbosity(), random.getstate(), torch.get_rng_state().tolist())
-    filters = list(warnings.filters)
+    def state() -> list[Any]:
+        numbers = [random.getstate(), torch.get_rng_state().tolist()]
+        return [torch.get_num_threads(), logging.get_verbosity(), list(warnings.filters), *numbers]
+
+    before = state()
     seen: list[tuple[int, int, str]] = []
-    train(short(tmp_path / "run", steps=2, **HELD_OUT), progress=lambda *report: seen.append(report))
-    after = (torch.get_num_threads(), logging.get_verbosity(), random.getstate(), torch.get_rng_state().tolist())
-    assert before == after
-    assert warnings.filters == filters
-    assert seen == [
-        (4, 4, "held-out prompts before"),
-        (1, 2, "steps"),
-        (2, 2, "steps"),
-        (4, 4, "held-out prompts after"),
-    ]
+    train(short_config(tmp_path / "run", steps=2, **HELD_OUT), progress=lambda *report: seen.append(report))
+    assert state() == before
+    steps = [(1, 2, "steps"), (2, 2, "steps")]
+    assert seen == [(4, 4, "held-out prompts before"), *steps, (4, 4, "held-out prompts after")]
     captured = capfd.readouterr()
     assert (captured.out, captured.err) == ("", "")

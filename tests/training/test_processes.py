@@ -15,7 +15,7 @@ from gradscope.training.config import TrainConfig
 from gradscope.training.grid import train_grid
 from gradscope.training.train import resume_command, train
 from tests.launched import by_two, finish, start_processes
-from tests.training.conftest import SHORT
+from tests.training.conftest import MakeRun, short_config
 
 SIZES = ["--num-prompts", "4", "--group-size", "4", "--train-prompts", "8", "--heldout-prompts", "2", "--steps", "6"]
 SETTINGS = [*SIZES, "--heldout-samples", "4", "--checkpoint-every", "2", "--device", "cpu"]
@@ -40,7 +40,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_two_processes_make_one_run_of_whole_groups(finished_run: Path, short_run: Callable[..., Path]) -> None:
+def test_two_processes_make_one_run_of_whole_groups(finished_run: Path, short_run: MakeRun) -> None:
     groups = read_steps(finished_run)
     assert [group.step for group in groups] == [step for step in range(1, 7) for _ in range(4)]
     assert all([rollout.sample for rollout in group.rollouts] == [0, 1, 2, 3] for group in groups)
@@ -68,8 +68,8 @@ def test_ctrl_c_ends_both_and_they_go_on_as_if_nothing_had_been(finished_run: Pa
         time.sleep(0.02)
     for process in both:
         process.send_signal(signal.SIGINT)
-    codes, *said_by = zip(*finish(both), strict=True)
-    output = "".join(map("".join, said_by))
+    codes, *streams = zip(*finish(both), strict=True)
+    output = "".join(map("".join, streams))
     assert 0 not in codes
     assert output.count("stopped; continue with `torchrun --nproc-per-node 2 -m gradscope train --resume") == 1
     assert output.count("interrupted") == 1
@@ -118,26 +118,21 @@ def two(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return become
 
 
-def test_rollouts_that_do_not_divide_are_refused(two: Callable[[int], None], tmp_path: Path) -> None:
+def test_launches_that_cannot_be_are_refused(
+    two: Callable[[int], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     two(0)
-    config = TrainConfig.from_json(SHORT | {"output": str(tmp_path / "run"), "num_prompts": 1, "group_size": 3})
     with pytest.raises(UsageError, match="3 rollouts a step do not divide among 2 processes"):
-        train(config)
+        train(short_config(tmp_path / "run", num_prompts=1, group_size=3))
     with pytest.raises(UsageError, match="16 rollouts a step do not divide among 2 processes of 16 parts"):
         processes.check_launch(16, 16)
-
-
-def test_deepspeed_is_refused(two: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    two(0)
+    with pytest.raises(UsageError, match="A grid is made by one process, and a launcher started 2"):
+        train_grid([TrainConfig(output=str(tmp_path / "cell"))])
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     with pytest.raises(UsageError, match="DeepSpeed keeps weights and optimizer in checkpoints of its own form"):
         processes.check_launch(16, 1)
-
-
-def test_a_grid_starts_its_own_processes(two: Callable[[int], None], tmp_path: Path) -> None:
-    two(0)
-    with pytest.raises(UsageError, match="A grid is made by one process, and a launcher started 2"):
-        train_grid([TrainConfig(output=str(tmp_path / "cell"))])
+    command = "torchrun --nproc-per-node 2 -m gradscope train --resume --config r/manifest.json --output r"
+    assert resume_command(Path("r")) == command
 
 
 def test_the_others_end_without_a_word(
@@ -148,13 +143,14 @@ def test_the_others_end_without_a_word(
     assert capsys.readouterr() == ("", "")
 
 
-def test_one_of_those_that_fail_tells_why(two: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
-        raise InputError("no such file.")
+def fail() -> None:
+    raise InputError("no such file.")
 
-    for rest, index, reported in (([True, True], 0, True), ([True, True], 1, False), ([False, True], 1, True)):
+
+def test_one_of_those_that_fail_tells_why(two: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    for failed, index, reported in (([True, True], 0, True), ([True, True], 1, False), ([False, True], 1, True)):
         two(index)
-        monkeypatch.setattr(processes, "gather", lambda values, rest=rest: rest)
+        monkeypatch.setattr(processes, "gather", lambda values, failed=failed: failed)
         with pytest.raises(InputError if reported else SystemExit):
             processes.run_everywhere(fail)
     two(0)
@@ -166,9 +162,6 @@ def test_one_of_those_that_fail_tells_why(two: Callable[[int], None], monkeypatc
 def test_all_leave_the_group_before_an_error_ends_them(
     two: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, index: int
 ) -> None:
-    def fail() -> None:
-        raise InputError("no such file.")
-
     left: list[int] = []
     two(index)
     monkeypatch.setattr(processes, "gather", lambda values: [True, True])
@@ -181,20 +174,9 @@ def test_all_leave_the_group_before_an_error_ends_them(
     assert left == [index]
 
 
-def test_without_a_group_there_is_nothing_to_leave(two: Callable[[int], None]) -> None:
-    processes.end_group()
-    two(1)
-    processes.end_group()
-
-
 def test_each_process_has_its_part(two: Callable[[int], None]) -> None:
+    processes.end_group()
     assert list(range(8))[processes.own_part(8)] == list(range(8))
     two(1)
     assert list(range(8))[processes.own_part(8)] == [4, 5, 6, 7]
-
-
-def test_how_several_go_on(two: Callable[[int], None]) -> None:
-    two(0)
-    assert resume_command(Path("r")) == (
-        "torchrun --nproc-per-node 2 -m gradscope train --resume --config r/manifest.json --output r"
-    )
+    processes.end_group()  # without a group there is nothing to leave

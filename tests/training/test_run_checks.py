@@ -1,21 +1,14 @@
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gradscope.errors import OutputExistsError, UsageError
+from gradscope.errors import InputError, OutputExistsError, UsageError
 from gradscope.rollouts.run_folder import checkpoint_path, heldout_path, read_manifest, step_path
-from gradscope.training.config import TrainConfig, read_config
+from gradscope.training.config import read_config
 from gradscope.training.train import train
-from tests.training.conftest import HELD_OUT, SHORT
-
-MakeRun = Callable[..., Path]
-
-
-def short(output: Path, **settings: Any) -> TrainConfig:
-    return TrainConfig.from_json(SHORT | settings | {"output": str(output)})
+from tests.training.conftest import HELD_OUT, MakeRun, short_config
 
 
 def test_existing_folder_is_kept_without_force(short_run: MakeRun, tmp_path: Path) -> None:
@@ -23,62 +16,61 @@ def test_existing_folder_is_kept_without_force(short_run: MakeRun, tmp_path: Pat
     folder.mkdir()
     (folder / "thesis.txt").write_text("years of work")
     with pytest.raises(OutputExistsError, match="mine already exists"):
-        train(short(folder))
+        train(short_config(folder))
     with pytest.raises(OutputExistsError, match="mine is not a run of gradscope"):
-        train(short(folder), force=True)
+        train(short_config(folder), force=True)
     assert [path.name for path in folder.iterdir()] == ["thesis.txt"]
 
 
 def test_a_run_is_not_replaced_by_one_that_reads_from_it(short_run: MakeRun) -> None:
     run = short_run()
     with pytest.raises(UsageError, match=r"checkpoint-3 lies in .*, which would be replaced"):
-        train(short(run, model=str(checkpoint_path(run, 3))), force=True)
+        train(short_config(run, model=str(checkpoint_path(run, 3))), force=True)
     assert step_path(run, 1).is_file()
 
 
-def test_formulation_that_needs_larger_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gradscope.advantages.registry import ALL_FORMULATIONS
+REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"advantage": "optimal_baseline"}, "optimal_baseline weighs rewards by the norms of score vectors"),
+    ({"advantage": "pass_at_4", "group_size": 3}, "pass_at_4 needs groups of at least 4"),
+    (
+        {"advantage": "pass_at_4", "sampling": "reallocated"},
+        "pass_at_4 needs groups of at least 4, and reallocated sampling leaves 2",
+    ),
+    (
+        {"sampling": "dynamic", "train_prompts": 4},
+        "replaces dead groups by those of other prompts, and a step takes all 4",
+    ),
+    ({"advantage": "grop"}, "no advantage formulation 'grop'"),
+    (
+        {"task": "steps", "advantage": "sign"},
+        "sign is defined for rewards of 0 and 1, and the task steps",
+    ),
+    ({"model": "/absent"}, "cannot be read"),
+    ({"max_completion_length": 60}, "does not fit the model's 64 positions"),
+)
 
-    wide = replace(ALL_FORMULATIONS["rloo"], min_group_size=5)
-    monkeypatch.setitem(ALL_FORMULATIONS, "rloo", wide)
-    with pytest.raises(UsageError, match="rloo needs groups of at least 5"):
-        train(short(tmp_path / "run", advantage="rloo"))
 
-
-def test_a_formulation_of_the_gram_is_none_to_train_with(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="optimal_baseline weighs rewards by the norms of score vectors") as caught:
-        train(short(tmp_path / "run", advantage="optimal_baseline"))
-    assert caught.value.hint == "Ask it of a run: gradscope rank RUN --advantage optimal_baseline"
-
-
-def test_solved_prompts_keep_half_a_group(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="pass_at_4 needs groups of at least 4, and reallocated sampling leaves 2"):
-        train(short(tmp_path / "run", advantage="pass_at_4", sampling="reallocated"))
+@pytest.mark.parametrize(("settings", "reason"), REFUSED)
+def test_a_run_that_cannot_be_is_refused_and_leaves_nothing_behind(
+    tmp_path: Path, settings: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises((InputError, UsageError), match=reason) as caught:
+        train(short_config(tmp_path / "run", **settings))
+    assert not (tmp_path / "run").exists()
+    if "optimal_baseline" in reason:
+        assert caught.value.hint == "Ask it of a run: gradscope rank RUN --advantage optimal_baseline"
 
 
 @pytest.mark.parametrize("sampling", ["dynamic", "reallocated"])
 def test_sampling_in_rounds_is_for_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampling: str) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UsageError, match=f"{sampling} sampling looks at all groups of a step in one process"):
-        train(short(tmp_path / "run", sampling=sampling))
-
-
-def test_dead_groups_need_other_prompts(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="replaces dead groups by those of other prompts, and a step takes all 4"):
-        train(short(tmp_path / "run", sampling="dynamic", train_prompts=4))
-    assert not (tmp_path / "run").exists()
+        train(short_config(tmp_path / "run", sampling=sampling))
 
 
 def test_step_rewards_need_a_task_that_grades_steps(tmp_path: Path, gsm8k_file: Path, chat_model: Path) -> None:
-    config = short(
-        tmp_path / "run",
-        task="gsm8k",
-        data=str(gsm8k_file),
-        model=str(chat_model),
-        advantage="per_step",
-        heldout_prompts=2,
-        train_prompts=None,
-    )
+    task = {"task": "gsm8k", "data": str(gsm8k_file), "heldout_prompts": 2, "train_prompts": None}
+    config = short_config(tmp_path / "run", **task, model=str(chat_model), advantage="per_step")
     with pytest.raises(UsageError, match="per_step needs rewards of single steps, and the task gsm8k has none"):
         train(config)
     assert not (tmp_path / "run").exists()
@@ -87,18 +79,10 @@ def test_step_rewards_need_a_task_that_grades_steps(tmp_path: Path, gsm8k_file: 
 def test_manifest_repeats_the_run(short_run: MakeRun, tmp_path: Path) -> None:
     run = short_run(**HELD_OUT)
     manifest = read_manifest(run)
-    arguments = manifest.trainer_arguments
-    assert [
-        arguments[name] for name in ("num_generations", "per_device_train_batch_size", "gradient_accumulation_steps")
-    ] == [4, 16, 1]
-    assert [arguments[name] for name in ("loss_type", "beta", "temperature", "epsilon", "num_iterations")] == [
-        "dapo",
-        0.0,
-        1.0,
-        0.2,
-        1,
-    ]
-    assert arguments["max_completion_length"] == 27
+    sizes = {"num_generations": 4, "per_device_train_batch_size": 16, "gradient_accumulation_steps": 1}
+    loss = {"loss_type": "dapo", "beta": 0.0, "temperature": 1.0, "epsilon": 0.2, "num_iterations": 1}
+    expected = {**sizes, **loss, "max_completion_length": 27}
+    assert {name: manifest.trainer_arguments[name] for name in expected} == expected
     assert manifest.seed == 0
     assert manifest.versions["trl"]
     assert "recomputed" in manifest.notes[0]

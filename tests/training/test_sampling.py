@@ -134,11 +134,8 @@ RIGHT, WRONG, MIXED = np.ones(3), np.zeros(3), np.array([1.0, 0.0, 0.0])
 
 
 def test_live_groups_may_differ_in_size() -> None:
-    assert _live_groups([np.array([0.3, 0.3 + 1e-9]), np.array([0.3, 0.4, 0.4]), np.array([1.0])]) == [
-        False,
-        True,
-        False,
-    ]
+    groups = [np.array([0.3, 0.3 + 1e-9]), np.array([0.3, 0.4, 0.4]), np.array([1.0])]
+    assert _live_groups(groups) == [False, True, False]
 
 
 def test_replacements_are_the_other_prompts_each_once() -> None:
@@ -212,27 +209,19 @@ FIRST = ([[1], [1, 2]], [[3, 4, 5, 6], [3]])
 SECOND = ([[1, 2, 3], [7]], [[5, 6], [8, 8, 8]])
 
 
-def test_two_rounds_are_what_one_call_would_have_been() -> None:
-    merged = merge([scored(*FIRST), scored(*SECOND)], [0, 1, 2, 3], padding=PAD)
-    full = scored(FIRST[0] + SECOND[0], FIRST[1] + SECOND[1])
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 1]], ids=["all rows", "rows left out"])
+def test_rounds_are_what_one_call_would_have_been(order: list[int]) -> None:
+    merged = merge([scored(*FIRST), scored(*SECOND)], order, padding=PAD)
+    full = scored(*([(first + second)[row] for row in order] for first, second in zip(FIRST, SECOND, strict=True)))
     assert merged.rows == full.rows
     assert merged.rewards == full.rewards
-    assert merged.totals.tolist() == [4.5, 1.5, 2.5, 3.5]
-    assert merged.num_tokens.tolist() == [4, 1, 2, 3]
+    assert merged.totals.tolist() == [[4.5, 1.5, 2.5, 3.5][row] for row in order]
+    assert merged.num_tokens.tolist() == [[4, 1, 2, 3][row] for row in order]
     assert merged.output.keys() == full.output.keys()
     for name in full.output.keys() - {"advantages"}:
         assert merged.output[name].dtype == full.output[name].dtype
         assert torch.equal(merged.output[name], full.output[name]), name
-    assert merged.output["advantages"].tolist() == [0.0, 1.0, 0.0, 1.0]
-
-
-def test_rows_left_out_leave_no_padding_behind() -> None:
-    merged = merge([scored(*FIRST), scored(*SECOND)], [3, 1], padding=PAD)
-    full = scored([[7], [1, 2]], [[8, 8, 8], [3]])
-    for name in full.output.keys() - {"advantages"}:
-        assert torch.equal(merged.output[name], full.output[name]), name
-    assert merged.output["num_items_in_batch"] == 4
-    assert merged.rewards == {"answer": [3.0, 1.0], "style": [0.5, 0.5]}
+    assert merged.output["advantages"].tolist() == [[0.0, 1.0, 0.0, 1.0][row] for row in order]
 
 
 @pytest.mark.parametrize("unknown", [torch.tensor(1.0), [1, 2], torch.zeros(2, 1, 1)])

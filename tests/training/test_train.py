@@ -4,48 +4,36 @@ import json
 import shutil
 import sys
 import types
-from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gradscope.errors import InputError, MissingDependencyError, UsageError
 from gradscope.rollouts.run_folder import manifest_path, read_metrics, step_path
-from gradscope.training.config import TrainConfig
 from gradscope.training.train import train
-from tests.training.conftest import SHORT
+from tests.training.conftest import MakeRun, short_config
 from tests.training.interrupted import LONG, config_for, interrupted
-
-MakeRun = Callable[..., Path]
 
 
 def test_another_seed_is_another_run(short_run: MakeRun) -> None:
     assert step_path(short_run(), 1).read_bytes() != step_path(short_run(seed=1), 1).read_bytes()
 
 
-def short(output: Path, **settings: Any) -> TrainConfig:
-    return TrainConfig.from_json(SHORT | settings | {"output": str(output)})
-
-
 @pytest.mark.slow
 def test_force_replaces_a_run(tmp_path: Path) -> None:
-    run = train(short(tmp_path / "run", steps=2))
-    train(short(tmp_path / "run", steps=1), force=True)
+    run = train(short_config(tmp_path / "run", steps=2))
+    train(short_config(tmp_path / "run", steps=1), force=True)
     assert list(read_metrics(run)) == [1]
     assert not step_path(run, 2).exists()
 
 
-def test_resume_and_force_exclude_each_other(tmp_path: Path) -> None:
+def test_resume_with_force_or_without_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="--resume goes on with a run and --force replaces it"):
-        train(short(tmp_path / "run"), resume=True, force=True)
-
-
-def test_missing_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        train(short_config(tmp_path / "run"), resume=True, force=True)
     monkeypatch.setattr("gradscope.training.train.util.find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match="Training needs TRL") as caught:
-        train(short(tmp_path / "run"))
+        train(short_config(tmp_path / "run"))
     assert caught.value.hint == "pip install 'gradscope[train]'"
 
 
@@ -55,7 +43,7 @@ def test_trl_that_does_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     broken.__spec__ = ModuleSpec("trl", None)
     monkeypatch.setitem(sys.modules, "trl", broken)
     with pytest.raises(MissingDependencyError, match="TRL is installed but does not load: cannot import name"):
-        train(short(tmp_path / "run"))
+        train(short_config(tmp_path / "run"))
 
 
 @pytest.mark.slow
@@ -64,23 +52,19 @@ def test_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InputError, match="There is no CUDA device"):
-        train(short(tmp_path / "run", device="cuda"))
+        train(short_config(tmp_path / "run", device="cuda"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(UsageError, match="2 GPUs are visible, and one process uses one") as caught:
-        train(short(tmp_path / "run", device="auto"))
+        train(short_config(tmp_path / "run", device="auto"))
     assert "accelerate launch --multi_gpu -m gradscope train" in str(caught.value.hint)
 
 
-def test_finished_run_is_left_alone(short_run: Callable[..., Path]) -> None:
-    run = short_run(**LONG)
+def test_a_run_that_was_ended_when_it_was_finished_is_tidied(short_run: MakeRun, tmp_path: Path) -> None:
+    run = shutil.copytree(short_run(**LONG), tmp_path / "run")
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     assert train(config_for(run), resume=True) == run
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
-
-
-def test_a_run_that_was_ended_when_it_was_finished_is_tidied(short_run: Callable[..., Path], tmp_path: Path) -> None:
-    run = shutil.copytree(short_run(**LONG), tmp_path / "run")
     left = [tmp_path / ".run.lock", run / "checkpoints" / "checkpoint-0" / "rng_state.pth"]
     for file in left:
         file.touch()
@@ -88,17 +72,11 @@ def test_a_run_that_was_ended_when_it_was_finished_is_tidied(short_run: Callable
     assert [file for file in left if file.exists()] == []
 
 
-@pytest.mark.slow
-def test_resume_without_a_run(tmp_path: Path) -> None:
+def test_resume_without_a_run_or_with_other_settings(short_run: MakeRun, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has no readable manifest\.json"):
         train(config_for(tmp_path / "none"), resume=True)
-
-
-def test_resume_with_other_settings(short_run: Callable[..., Path]) -> None:
-    run = short_run(**LONG)
-    with pytest.raises(
-        UsageError, match=r"other settings: advantage \('grpo', now 'sign'\), steps \(7, now 9\)"
-    ) as caught:
+    run, different = short_run(**LONG), r"other settings: advantage \('grpo', now 'sign'\), steps \(7, now 9\)"
+    with pytest.raises(UsageError, match=different) as caught:
         train(config_for(run, advantage="sign", steps=9), resume=True)
     assert caught.value.hint == f"gradscope train --resume --config {run}/manifest.json --output {run}"
 

@@ -269,12 +269,12 @@ def notes_on(plan: RowPlan, slow: frozenset[str] = frozenset()) -> list[str]:
     return notes
 
 
-def relative_row_error(prepared: PreparedStep, norms: Sequence[float], *, num_rows: int = 2) -> float:
+def relative_row_error(prepared: PreparedStep, norms: Sequence[float]) -> float:
     """Largest relative error of a row that the model's arithmetic explains.
 
-    The largest rows by their norms, [N], are recomputed in float32, on a GPU against bfloat16 with TF32 products, whose
-    own error, an eighth of it, adds under 1 % to the distance. The error multiplied by the matrix's Frobenius norm is
-    the floor of its singular values.
+    The two largest rows by their norms, [N], are recomputed in float32, on a GPU against bfloat16 with TF32 products,
+    whose own error, an eighth of it, adds under 1 % to the distance. The error multiplied by the matrix's Frobenius
+    norm is the floor of its singular values.
 
     Raises:
         InputError: Memory ran out, also with the row in its own precision on the CPU.
@@ -283,7 +283,7 @@ def relative_row_error(prepared: PreparedStep, norms: Sequence[float], *, num_ro
     policy = prepared.policy
     if policy.dtype in (torch.float32, torch.float64) and not uses_tf32(policy.device):
         return FLOAT32_ROW_ERROR
-    largest = sorted(range(len(norms)), key=lambda row: -norms[row])[:num_rows]
+    largest = sorted(range(len(norms)), key=lambda row: -norms[row])[:2]
     with names_out_of_memory("one rollout in float32, by which the error of its arithmetic is measured"):
         try:
             return max(_row_difference(prepared, row, policy.device) for row in largest)

@@ -230,7 +230,7 @@ class RolloutTokens:
 
 
 def measure_rollout_tokens(
-    prepared: PreparedStep, step: StepGram, rollouts: Sequence[int], *, most: int = 512, seed: int = 0
+    prepared: PreparedStep, step: StepGram, rollouts: Sequence[int], *, most: int = 512
 ) -> tuple[RolloutTokens, ...]:
     """Every token of some rollouts of one step, the most important first; none without advantages or counted tokens.
 
@@ -239,7 +239,7 @@ def measure_rollout_tokens(
     """
     policy, plan = prepared.policy, prepared.plan
     chosen = _as_many(plan, rollouts, most)
-    grams = measure_tokens(prepared, step, most=most, seed=seed, rollouts=chosen)
+    grams = measure_tokens(prepared, step, most=most, rollouts=chosen)
     entropies = policy_entropies(policy, plan, chosen, step.batch_tokens)
     of_rollout = {rollout: gram for gram in grams for rollout in np.unique(gram.table.rollouts).tolist()}
     return tuple(

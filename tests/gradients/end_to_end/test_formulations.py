@@ -1,11 +1,6 @@
-"""Formulations: the Gram matrix of every one, taken from the one without advantages, equals that of a fresh backward.
-
-The oracle is one float64 backward of the loss with those advantages in it, through the plain model: a rollout at a
-time, and a token at a time.
-"""
+"""Formulations: the Gram matrix of each, from that without advantages, equals that of backward passes in float64."""
 
 import functools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,20 +20,20 @@ from tests.gradients.models import (
     measured_step,
     plain_logprobs,
     plain_model,
-    relative,
+    relative_gram,
     rollouts_of,
     tiny_groups,
     tiny_policy,
 )
 
-NUM_GROUPS, GROUP_SIZE = 2, 4
+MODEL, NUM_GROUPS, GROUP_SIZE = "qwen3_gqa_norms", 2, 4
 BY_ROLLOUT = [name for name, entry in ALL_FORMULATIONS.items() if entry.scope != "token"]
 
 
 @functools.cache
-def measured(lora: bool) -> tuple[list[RolloutGroup], StepGram, tuple[TokenGram, ...]]:
+def measured() -> tuple[list[RolloutGroup], StepGram, tuple[TokenGram, ...]]:
     """One step's Gram matrices, of rollouts and of tokens, computed once for all formulations."""
-    policy, groups = tiny_policy("qwen3_gqa_norms", lora=lora), tiny_groups(NUM_GROUPS, GROUP_SIZE, seed=9)
+    policy, groups = tiny_policy(MODEL), tiny_groups(NUM_GROUPS, GROUP_SIZE, seed=9)
     step = measured_step(policy, groups, DAPO)
     return groups, step, measure_tokens(prepare_step(policy, groups, DAPO), step)
 
@@ -73,50 +68,35 @@ def advantages_of(name: str, groups: list[RolloutGroup], step: StepGram) -> list
 
 
 @functools.cache
-def exact_model(lora: bool) -> tuple[Any, list[torch.nn.Parameter]]:
-    return plain_model(tiny_policy("qwen3_gqa_norms", lora=lora))
-
-
-def fresh_rows(lora: bool, groups: list[RolloutGroup], advantages: list[np.ndarray], *, by_token: bool) -> np.ndarray:
-    """Gradient rows of the loss -A log pi / (number of tokens), in float64, one backward each, [R, P] or [N, P]."""
-    model, parameters = exact_model(lora)
-    num_tokens = sum(len(advantage) for advantage in advantages)
+def score_rows() -> list[np.ndarray]:
+    """The gradient of every token's log-probability in float64, one backward each; one array [T, P] a rollout."""
+    model, parameters = plain_model(tiny_policy(MODEL))
     rows = []
-    for rollout, advantage in zip(rollouts_of(groups), advantages, strict=True):
-        losses = -torch.tensor(advantage) * plain_logprobs(model, rollout) / num_tokens
-        one_each = torch.eye(len(losses), dtype=torch.float64) if by_token else torch.ones(1, len(losses)).double()
-        grads = torch.autograd.grad(losses, parameters, one_each, is_grads_batched=True)
+    for rollout in rollouts_of(measured()[0]):
+        logprobs = plain_logprobs(model, rollout)
+        one_each = torch.eye(len(logprobs), dtype=torch.float64)
+        grads = torch.autograd.grad(logprobs, parameters, one_each, is_grads_batched=True)
         rows.append(torch.cat([part.flatten(1) for part in grads], dim=1).numpy())
-    return np.concatenate(rows)
+    return rows
 
 
-@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
-@pytest.mark.parametrize("name", BY_ROLLOUT)
-def test_rollouts_weighed_afterwards_equal_a_fresh_backward(name: str, lora: bool) -> None:
-    groups, step, _ = measured(lora)
-    advantages = advantages_of(name, groups, step)
-    rows = fresh_rows(lora, groups, advantages, by_token=False)
-    result = step.gradient_gram(np.array([advantage[0] for advantage in advantages]))
-    assert np.any(rows)
-    assert relative(result, rows @ rows.T) < 1e-5
-
-
-@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
 @pytest.mark.parametrize("name", ALL_FORMULATIONS)
-def test_tokens_weighed_afterwards_equal_a_fresh_backward(name: str, lora: bool) -> None:
-    groups, step, tokens = measured(lora)
+def test_gradients_weighed_afterwards_are_those_of_a_loss_with_the_advantages_in_it(name: str) -> None:
+    groups, step, tokens = measured()
     advantages = advantages_of(name, groups, step)
-    rows = fresh_rows(lora, groups, advantages, by_token=True)
+    num_tokens = sum(map(len, advantages))
+    rows = [-by_token[:, None] / num_tokens * own for by_token, own in zip(advantages, score_rows(), strict=True)]
+    assert any(map(np.any, rows))
+    if name in BY_ROLLOUT:
+        sums = np.stack([of_rollout.sum(axis=0) for of_rollout in rows])
+        assert relative_gram(step.gradient_gram(np.array([by_token[0] for by_token in advantages])), sums) < 1e-5
     for number, of_group in enumerate(tokens):
         table = of_group.table
         members = np.arange(number * GROUP_SIZE, (number + 1) * GROUP_SIZE)
         if name in BY_ROLLOUT:
-            scalars = np.array([advantages[rollout][0] for rollout in members])
-            weights = _token_weights(table, members, scalars, name)
+            weights = _token_weights(table, members, np.array([advantages[rollout][0] for rollout in members]), name)
         else:
             each = [advantages[rollout][index] for rollout, index in zip(table.rollouts, table.positions, strict=True)]
             weights = -np.array(each) * table.score_weights
-        start = sum(len(of) for of in advantages[: number * GROUP_SIZE])
-        mine = rows[start : start + len(weights)]
-        assert relative(weights[:, None] * of_group.gram * weights, mine @ mine.T) < 1e-5
-    assert np.any(rows)
+        own = np.concatenate([rows[rollout] for rollout in members])
+        assert relative_gram(weights[:, None] * of_group.gram * weights, own) < 1e-5

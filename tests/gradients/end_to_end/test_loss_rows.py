@@ -1,7 +1,5 @@
 """Singular values of a step's gradient rows against one float64 backward a rollout, of losses written down plainly."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -9,11 +7,13 @@ import torch
 from gradscope.gradients.plan.losses import SamplerCorrection
 from gradscope.gradients.plan.objective import Objective
 from tests.gradients.models import (
+    changed,
     flat_gradient,
     measured_step,
     plain_logprobs,
     plain_logs,
     policy_of,
+    rollouts_of,
     tiny_groups,
     tiny_model,
 )
@@ -36,8 +36,9 @@ def cispo(log_pi, ratio, advantage):
 
 
 CUT = SamplerCorrection(mode="sequence_truncate", high=1.1)
+KL = "gspo with its kl"
 CASES = {
-    "gspo with its kl": (Objective(loss_type="grpo", importance_sampling_level="sequence", beta=0.4), None),
+    KL: (Objective(loss_type="grpo", importance_sampling_level="sequence", beta=0.4), None),
     "gspo, reused": (Objective(loss_type="grpo", importance_sampling_level="sequence", **OFF_POLICY), clip),
     "sapo, reused": (Objective(loss_type="sapo", **OFF_POLICY), sapo),
     "cispo, reused": (Objective(loss_type="cispo", **OFF_POLICY | {"epsilon_high": 1.05}), cispo),
@@ -69,8 +70,9 @@ def rows_by_hand(objective: Objective, term, model, reference, rollouts) -> np.n
     return np.stack(rows)
 
 
-@pytest.mark.parametrize("engine", ["loop", "stream", "prompt"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "engine"), [*((case, "stream") for case in CASES), *((KL, engine) for engine in ("loop", "prompt"))]
+)
 def test_the_rows_of_a_loss_have_the_singular_values_of_its_plain_gradients(case: str, engine: str) -> None:
     objective, term = CASES[case]
     model, reference = (tiny_model(MODEL, dtype=torch.float64) for _ in range(2))
@@ -80,12 +82,9 @@ def test_the_rows_of_a_loss_have_the_singular_values_of_its_plain_gradients(case
     policy, rng = policy_of(model, reference=reference), np.random.default_rng(0)
     plain = measured_step(policy, tiny_groups(), Objective(loss_type="grpo"))
     noisy = iter([tuple(logp + rng.normal(scale=0.15, size=logp.shape)) for logp in plain.logprobs])
-    groups = [
-        replace(group, rollouts=tuple(replace(of, logprobs=next(noisy)) for of in group.rollouts))
-        for group in tiny_groups()
-    ]
-    logged_gram = measured_step(policy, groups, objective, engine=engine).logged_gram
-    rows = rows_by_hand(objective, term, model, reference, [of for group in groups for of in group.rollouts])
-    expected = np.linalg.svd(rows, compute_uv=False)
-    values = np.sqrt(np.clip(np.linalg.eigvalsh(logged_gram), 0.0, None))[::-1]
+    groups = changed(tiny_groups(), logprobs=lambda _: next(noisy))
+    step = measured_step(policy, groups, objective, engine=engine)
+    expected = np.linalg.svd(rows_by_hand(objective, term, model, reference, rollouts_of(groups)), compute_uv=False)
+    values = np.sqrt(np.clip(np.linalg.eigvalsh(step.logged_gram), 0.0, None))[::-1]
     np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-7 * expected[0])
+    assert any("clip" in note for note in step.notes) == objective.importance_ratio

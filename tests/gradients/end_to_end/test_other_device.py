@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from gradscope.gradients.model.batches import TrainerPadding
 from gradscope.gradients.model.budget import TokenBudget
@@ -31,15 +30,24 @@ from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.tokens.measure import measure_rollout_tokens, measure_signals, measure_tokens
 from gradscope.gradients.tokens.sums import CORRECTIONS, corrected, counted_tokens, measure_token_sums
 from gradscope.gradients.trained.norms import TrainerArithmetic, is_own_output, is_random, tensor_squares, trained_norms
-from tests.gradients.models import DAPO, FULL_AND_LORA, policy_of, relative, tiny_experts, tiny_groups, tiny_model
-from tests.gradients.other_device import THERE, Elsewhere, moved, other_device
+from tests.gradients.models import (
+    DAPO,
+    FULL_AND_LORA,
+    changed,
+    policy_of,
+    relative,
+    tiny_experts,
+    tiny_groups,
+    tiny_model,
+)
+from tests.gradients.other_device import REMOTE, Elsewhere, moved, other_device
 
 pytestmark = pytest.mark.slow  # each operation of PyTorch goes through Python
 
 CHECKS = {"asked: gradients/model/passes.squared_norm": 1, "down: gradients/step/measure.gram": 1}
 """What any engine waits for: the self-check's norm, and the matrix."""
 ONCE = {**CHECKS, "down: gradients/step/measure._on_cpu": 1}  # and all log-probabilities at once
-KEPT = {f"{way}: gradients/layers/factors.<lambda>" for way in ("down", "up")}
+OF_THE_STORE = {f"{way}: gradients/layers/factors.<lambda>" for way in ("down", "up")}
 """Pairs of several batches go to the CPU and come back: there they may wait for hours of other batches, or on disk."""
 OF_EXPERTS = {
     *("asked: gradients/layers/rules._pairs", "down: gradients/layers/rules._pairs"),
@@ -57,13 +65,7 @@ def prepared(
 
 def logged_groups(num_groups: int) -> list[Any]:
     rng = np.random.default_rng(0)
-    return [
-        replace(
-            group,
-            rollouts=tuple(replace(r, logprobs=tuple(-rng.random(len(r.completion_ids)))) for r in group.rollouts),
-        )
-        for group in tiny_groups(num_groups)
-    ]
+    return changed(tiny_groups(num_groups), logprobs=lambda rollout: tuple(-rng.random(len(rollout.completion_ids))))
 
 
 def both(make: Callable[[], Any], look: Callable[[Any], Any]) -> tuple[np.ndarray, np.ndarray, Counter[str]]:
@@ -82,8 +84,8 @@ def both(make: Callable[[], Any], look: Callable[[Any], Any]) -> tuple[np.ndarra
 @pytest.mark.parametrize(
     ("name", "lora", "engine"),
     [
-        *(("qwen3_gqa_norms", lora, engine) for engine in ("loop", "stream", "prompt") for lora in (False, True)),
-        *((*case, "stream") for case in FULL_AND_LORA if case[0] != "qwen3_gqa_norms"),
+        *(("qwen3_gqa_norms", lora, engine) for engine in ("loop", "prompt") for lora in (False, True)),
+        *((*case, "stream") for case in FULL_AND_LORA),
     ],
 )
 def test_an_engine_waits_once_a_batch(name: str, lora: bool, engine: str) -> None:
@@ -92,26 +94,13 @@ def test_an_engine_waits_once_a_batch(name: str, lora: bool, engine: str) -> Non
     )
     assert relative(elsewhere, expected) < 1e-5
     if engine == "prompt":  # two groups, so two batches: their pairs wait for each other
-        waits = Counter({wait: number for wait, number in waits.items() if wait not in KEPT})
+        waits = Counter({wait: number for wait, number in waits.items() if wait not in OF_THE_STORE})
         assert waits.pop("up: gradients/engines/prompt.__init__") == 2
     settled = waits.pop("down: gradients/layers/trace.settle", 0)
     assert settled == (0 if lora or engine == "loop" else 1 if engine == "stream" else settled)
     assert settled <= 5  # a batch of prompt has a prefix of its own, and one more in each group
     waits.pop("asked: gradients/engines/loop._renumber", None)  # a table's ids, once a table
     assert dict(waits) == ONCE
-
-
-@pytest.mark.parametrize("layers", [1, 3])
-def test_what_is_waited_for_does_not_grow_with_the_layers(layers: int) -> None:
-    def make() -> Any:
-        torch.manual_seed(0)
-        shape = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_key_value_heads": 1}
-        return Qwen3ForCausalLM(Qwen3Config(vocab_size=23, num_hidden_layers=layers, head_dim=8, **shape)).eval()
-
-    elsewhere, expected, waits = both(make, lambda model: measure_step(prepared(model), engine="stream").gram)
-    assert relative(elsewhere, expected) < 1e-5
-    waits.pop("asked: gradients/engines/loop._renumber")
-    assert dict(waits) == {**ONCE, "down: gradients/layers/trace.settle": 1}
 
 
 def test_pairs_of_several_batches_go_to_the_cpu_and_come_back() -> None:
@@ -121,10 +110,10 @@ def test_pairs_of_several_batches_go_to_the_cpu_and_come_back() -> None:
     )
     assert relative(elsewhere, expected) < 1e-5
     assert waits.pop("down: gradients/layers/trace.settle") == 2  # once in each of two batches
-    assert {wait for wait in waits if wait not in ONCE} == KEPT
+    assert {wait for wait in waits if wait not in ONCE} == OF_THE_STORE
 
 
-@pytest.mark.parametrize("name", ["qwen3_moe_normalized", "mixtral", "qwen3_moe"])
+@pytest.mark.parametrize("name", ["qwen3_moe_normalized", "mixtral"])
 def test_experts_are_where_their_tokens_are(name: str) -> None:
     elsewhere, expected, waits = both(
         lambda: tiny_experts(name), lambda model: measure_step(prepared(model), engine="stream").gram
@@ -191,7 +180,7 @@ def rollout_tokens(model: Any) -> Any:
 
 
 def weights(model: Any) -> Any:
-    return np.concatenate([one.singular_values for one in measure_weight_spectra(prepared(model))])
+    return np.concatenate([spectrum.singular_values for spectrum in measure_weight_spectra(prepared(model))])
 
 
 def group_weights(model: Any) -> Any:
@@ -199,7 +188,8 @@ def group_weights(model: Any) -> Any:
     factors = np.array([[1.0, -0.5, -0.5], [1.0, 1.0, 1.0]])
     null = np.array([True, False])
     group = Combinations(group_id="a", rollouts=(0, 1, 2), by_token=False, factors=factors, has_null=null)
-    return np.concatenate([one.counts.ravel() for one in measure_group_weights(step, measure_step(step), [group])])
+    ranks = measure_group_weights(step, measure_step(step), [group])
+    return np.concatenate([of_tensor.counts.ravel() for of_tensor in ranks])
 
 
 def signal(kind: Any) -> Callable[[Any], Any]:
@@ -224,14 +214,14 @@ def token_sums(max_bytes: int) -> Callable[[Any], Any]:
 def optimizers(model: Any) -> Any:
     step = prepared(model)
     steps = measure_optimizer_steps(step.policy.trainable, step_gradient(step), 1e-3)
-    assert all(np.isfinite(one.products).all() and one.num_moved for one in steps)
-    return np.concatenate([one.products[:2, :2].ravel() for one in steps])  # Muon's own arithmetic is bfloat16
+    assert all(np.isfinite(of_tensor.products).all() and of_tensor.num_moved for of_tensor in steps)
+    return np.concatenate([of_tensor.products[:2, :2].ravel() for of_tensor in steps])  # Muon computes in bfloat16
 
 
 def norms(model: Any) -> Any:
     arithmetic = TrainerArithmetic(micro_batch=2, fused_head=False)
     step = prepared(model)
-    return [*trained_norms(step, arithmetic).norms, *tensor_squares(step).values()]
+    return [*trained_norms(step, arithmetic, num_orders=2).norms, *tensor_squares(step).values()]
 
 
 def answers(model: Any) -> Any:
@@ -246,7 +236,7 @@ def answers(model: Any) -> Any:
 
 LOOKS = {
     "token rows": ("qwen3_gqa_norms", tokens_of()),
-    "token rows of a sketch": ("qwen3_gqa_norms", tokens_of(num_buckets=16)),
+    "token rows of a sketch": ("qwen3_gqa_norms", tokens_of(num_buckets=16, most=3)),
     "token rows of a sample, tied": ("gpt2_tied_conv1d", tokens_of(most=3)),
     "token rows of a sample, experts": ("mixtral", tokens_of(most=3)),
     "tokens of rollouts": ("qwen3_gqa_norms", rollout_tokens),
@@ -281,22 +271,22 @@ def device() -> Iterator[Any]:
 
 
 def test_the_device_refuses_a_tensor_of_the_cpu(device: Any) -> None:
-    there = torch.ones(3, device=THERE)
-    for here in (torch.ones(3), torch.tensor([1.0])):
+    remote = torch.ones(3, device=REMOTE)
+    for local in (torch.ones(3), torch.tensor([1.0])):
         with pytest.raises(RuntimeError, match="expected all tensors to be on the same device"):
-            _ = there + here
-    assert (there + torch.tensor(2.0)).device == THERE  # one number alone may come from anywhere, as on CUDA
+            _ = remote + local
+    assert (remote + torch.tensor(2.0)).device == REMOTE  # one number alone may come from anywhere, as on CUDA
     assert device.waits == {}
 
 
 def test_the_device_says_what_is_waited_for(device: Any) -> None:
-    there = torch.arange(3.0).to(THERE, non_blocking=True)
+    remote = torch.arange(3.0).to(REMOTE, non_blocking=True)
     assert device.waits == {}
-    assert there.tolist() == [0.0, 1.0, 2.0]
-    assert float(there.sum()) == 3.0
-    assert there[there > 0].shape == (2,)
-    there.to("cpu")
-    torch.arange(3.0).to(THERE)
+    assert remote.tolist() == [0.0, 1.0, 2.0]
+    assert float(remote.sum()) == 3.0
+    assert remote[remote > 0].shape == (2,)
+    remote.to("cpu")
+    torch.arange(3.0).to(REMOTE)
     assert sum(device.waits.values()) == 5
     with pytest.raises(RuntimeError, match="goes on before the numbers have come"):
-        there.to("cpu", non_blocking=True)
+        remote.to("cpu", non_blocking=True)

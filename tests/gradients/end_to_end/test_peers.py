@@ -23,8 +23,7 @@ def test_gram_equals_that_of_opacus(name):
         full, start = rollout.prompt_ids + rollout.completion_ids, len(rollout.prompt_ids)
         ids[row, : len(full)] = torch.tensor(full)
         weights[row, start - 1 : len(full) - 1] = 1.0 / sum(len(r.completion_ids) for r in rollouts)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         model = grad_sample.GradSampleModule(copy.deepcopy(policy.model).train(), loss_reduction="sum")
         positions = torch.arange(length).expand(len(rollouts), -1)
         log_pi = torch.log_softmax(model(input_ids=ids, position_ids=positions, use_cache=False).logits[:, :-1], -1)

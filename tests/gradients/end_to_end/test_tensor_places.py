@@ -64,18 +64,18 @@ ASKED = {
 """Function -> why it waits, or does not."""
 
 
-def places(tree: ast.AST, name: str = "") -> Iterator[tuple[str, ast.AST]]:
+def enclosed(tree: ast.AST, name: str = "") -> Iterator[tuple[str, ast.AST]]:
     """Every node, with the function that it is in, or the class where it is in no method of it."""
     for child in ast.iter_child_nodes(tree):
         inside = child.name if isinstance(child, ast.ClassDef | ast.FunctionDef) and not name.islower() else name
         yield inside, child
-        yield from places(child, inside)
+        yield from enclosed(child, inside)
 
 
 def nodes() -> Iterator[tuple[str, ast.AST]]:
     for path in sorted(GRADIENTS.rglob("*.py")):
         module = path.relative_to(GRADIENTS).with_suffix("").as_posix()
-        for name, node in places(ast.parse(path.read_text(encoding="utf-8"))):
+        for name, node in enclosed(ast.parse(path.read_text(encoding="utf-8"))):
             yield f"{module}.{name}", node
 
 

@@ -25,26 +25,19 @@ ENDS = (0, 1, 2)  # padding, the end of the tokenizer, and that of the generatio
 
 ONE_MICRO_BATCH = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
 CASES = {
-    "dapo": {"loss_type": "dapo"},
     "grpo": {"loss_type": "grpo", "temperature": 0.7},
     "dr_grpo": {"loss_type": "dr_grpo", "scale_rewards": "none"},
-    "bnpo": {"loss_type": "bnpo", "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1},
+    "bnpo": {"loss_type": "bnpo", **ONE_MICRO_BATCH},
     "kl": {"loss_type": "dapo", "beta": 0.5},
     "plain kl": {"loss_type": "grpo", "beta": 0.5, "use_bias_correction_kl": False},
-    "sequence ratios": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
     "sequence ratios, kl": {"loss_type": "grpo", "importance_sampling_level": "sequence", "beta": 0.5},
-    "sequence ratios, kl, dapo": {"loss_type": "dapo", "importance_sampling_level": "sequence", "beta": 0.5},
     "cispo": {"loss_type": "cispo", "epsilon_high": 5.0},
     "cispo as it stands": {"loss_type": "cispo"},
     "sapo": {"loss_type": "sapo"},
     "luspo": {"loss_type": "luspo"},
     "luspo by sequence": {"loss_type": "luspo", "importance_sampling_level": "sequence"},
-    "vespo": {"loss_type": "vespo"},
     "vespo, kl": {"loss_type": "vespo", "beta": 0.5},
-    "off-policy mask on policy": {"loss_type": "grpo", "off_policy_mask_threshold": 0.1},
-    "entropy bonus": {"loss_type": "dapo", "entropy_coef": 0.3, **ONE_MICRO_BATCH},
     "entropy bonus, kl": {"loss_type": "grpo", "entropy_coef": 0.3, "beta": 0.5, "temperature": 0.7, **ONE_MICRO_BATCH},
-    "top entropy": {"loss_type": "dapo", "top_entropy_quantile": 0.3, **ONE_MICRO_BATCH},
     "top entropy by sequence, kl": {
         "loss_type": "grpo",
         "top_entropy_quantile": 0.4,
@@ -72,13 +65,6 @@ CASES = {
         }
         for mode in ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
     },
-    "another sampler": {"use_vllm": True, "loss_type": "dapo"},
-    "another sampler, vespo by token": {
-        "use_vllm": True,
-        "loss_type": "vespo",
-        "vllm_importance_sampling_mode": "token_mask",
-        "vllm_importance_sampling_clip_max": 1.3,
-    },
     "another sampler, vespo, top entropy": {
         "use_vllm": True,
         "loss_type": "vespo",
@@ -93,7 +79,6 @@ CASES = {
         "vllm_importance_sampling_correction": False,
         "off_policy_mask_threshold": 0.02,
     },
-    "reused": {"loss_type": "dapo", "num_iterations": 3},
     "reused, asymmetric clip, kl": {"loss_type": "grpo", "num_iterations": 3, "epsilon_high": 0.4, "beta": 0.5},
     "reused, two-sided": {"loss_type": "dapo", "num_iterations": 3, "delta": 1.1},
     "reused by sequence, kl": {
@@ -232,8 +217,7 @@ def groups_of(inputs: dict, size: int = 4) -> list[RolloutGroup]:
 def test_the_norm_of_a_live_step_is_the_one_that_trl_logs(case, tmp_path):
     updates, norms, settings = recorded_run(tmp_path, CASES[case])
     objective = Objective.from_settings(settings)
-    assert objective.cannot is None
-    assert objective.assumed == ()
+    assert (objective.cannot, objective.assumed) == (None, ())
     assert objective.importance_ratio == case.startswith("reused")
     assert len(updates) == len(norms) == 3
     assert norms[0] > 0.01
@@ -277,8 +261,8 @@ def num_silenced(groups: list[RolloutGroup], result, objective: Objective) -> in
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["qwen3_moe_normalized", "mixtral"])
-def test_the_norm_of_a_mixture_of_experts_is_the_one_that_trl_logs(name, tmp_path):
+def test_the_norm_of_a_mixture_of_experts_is_the_one_that_trl_logs(tmp_path):
+    name = "qwen3_moe_normalized"
     updates, norms, settings = recorded_run(tmp_path, {"router_aux_loss_coef": 0.0}, tiny_experts(name))
     assert len(updates) == len(norms) == 3
     assert norms[0] > 0.01

@@ -7,9 +7,8 @@ from transformers.pytorch_utils import Conv1D
 
 from gradscope.errors import VerificationError
 from gradscope.gradients.layers import rules
-from gradscope.gradients.layers import rules as rules_module
-from gradscope.gradients.layers.factors import ForwardCall, LayerCall
-from gradscope.gradients.layers.rules import _fits_adapter, _is_adapted, adapter_parameters, rule_for
+from gradscope.gradients.layers.factors import ForwardCall
+from gradscope.gradients.layers.rules import _is_adapted, adapter_parameters, rule_for
 from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.tokens.measure import measure_tokens
 from tests.gradients.adapters import KINDS, adapt, adapted, adapted_experts
@@ -22,6 +21,8 @@ from tests.gradients.models import (
     naive_token_rows,
     policy_of,
     relative,
+    relative_gram,
+    score_error,
     tiny_experts,
     tiny_groups,
     tiny_model,
@@ -34,58 +35,15 @@ def fits(module, inputs, returned, *, num_rows, length):
     return rule_for(module).fits(call)
 
 
-class Doubled(nn.Linear):
-    def forward(self, hidden):
-        return 2 * super().forward(hidden)
-
-
-class OddNorm(nn.Module):
-    """Not affine in its weight."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.full((4,), 1.5))
-
-    def forward(self, hidden):
-        return hidden * self.weight**2
-
-
-class OffsetNorm(OddNorm):
-    """Gemma's way: the weight is an offset from one."""
-
-    def forward(self, hidden):
-        return hidden * (1 + self.weight)
-
-
-class Shifted(nn.Embedding):
-    def forward(self, ids):
-        return super().forward(ids) + 1
-
-
-class ByPosition(nn.Embedding):
-    """Looks positions up, whatever it is given, as Whisper does."""
-
-    def forward(self, ids):
-        return super().forward(torch.arange(ids.shape[1]).expand_as(ids))
-
-
-class Scaled(nn.Embedding):
-    def forward(self, ids):
-        return 3 * super().forward(ids)
-
-
 def test_rules_are_chosen_by_what_a_module_computes():
     assert rule_for(nn.Linear(2, 3)) is rules.LINEAR
     assert rule_for(Conv1D(3, 2)) is rules.CONV1D
     assert rule_for(nn.Embedding(3, 2)) is rules.EMBEDDING
     assert rule_for(nn.LayerNorm(3)) is rules.NORM
     assert rule_for(nn.RMSNorm(3)) is rules.NORM
-    for module in (
-        Doubled(2, 3),
-        nn.Embedding(3, 2, max_norm=1.0),
-        nn.Embedding(3, 2, scale_grad_by_freq=True),
-        nn.PReLU(),
-    ):
+    odd = [nn.Embedding(3, 2, max_norm=1.0), nn.Embedding(3, 2, scale_grad_by_freq=True)]
+    doubled = type("Doubled", (nn.Linear,), {"forward": lambda self, hidden: 2 * nn.Linear.forward(self, hidden)})
+    for module in (doubled(2, 3), *odd, nn.PReLU()):
         assert rule_for(module) is None
 
 
@@ -98,6 +56,8 @@ def test_adapted_layers_experts_and_routers_have_rules_of_their_own():
     assert rule_for(mixture.gate) is rules.ROUTER
     plain = adapted("rslora").base_model.model.model.layers[0].self_attn.q_proj
     assert rule_for(plain) is None  # A and B are linear layers of their own
+    assert rule_for(plain.lora_A["default"]) is rules.LINEAR
+    assert adapter_parameters(nn.Linear(2, 2)) == ()
 
 
 def test_no_module_of_a_model_matches_two_rules():
@@ -112,15 +72,47 @@ def test_a_parameter_that_a_rule_does_not_know_leaves_the_module_without_one(mod
     assert rule_for(module) is None
 
 
-@pytest.mark.parametrize(("module", "affine"), [(OddNorm(), False), (OffsetNorm(), True), (nn.LayerNorm(4), True)])
+class FunctionNorm(nn.Module):
+    """Multiplies by a function of its weight."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.weight, self.function = nn.Parameter(torch.full((4,), 1.5)), function
+
+    def forward(self, hidden):
+        return hidden * self.function(self.weight)
+
+
+@pytest.mark.parametrize(
+    ("module", "affine"),
+    [(FunctionNorm(torch.square), False), (FunctionNorm(lambda weight: 1 + weight), True), (nn.LayerNorm(4), True)],
+    ids=["square", "offset", "plain"],
+)
 def test_a_norm_is_checked_for_being_affine(module, affine):
     inputs = torch.randn(2, 3, 4)
     assert fits(module, inputs, module(inputs), num_rows=2, length=3) == affine
 
 
+class ChangedTable(nn.Embedding):
+    """An embedding whose rows or ids are changed on the way."""
+
+    def __init__(self, *sizes, of_rows=lambda rows: rows, of_ids=lambda ids: ids) -> None:
+        super().__init__(*sizes)
+        self.of_rows, self.of_ids = of_rows, of_ids
+
+    def forward(self, ids):
+        return self.of_rows(super().forward(self.of_ids(ids)))
+
+
 @pytest.mark.parametrize(
     ("module", "expected"),
-    [(nn.Embedding(5, 4), True), (Scaled(5, 4), True), (Shifted(5, 4), False), (ByPosition(5, 4), False)],
+    [
+        (nn.Embedding(5, 4), True),
+        (ChangedTable(5, 4, of_rows=lambda rows: 3 * rows), True),
+        (ChangedTable(5, 4, of_rows=lambda rows: rows + 1), False),
+        (ChangedTable(5, 4, of_ids=lambda ids: torch.arange(ids.shape[1]).expand_as(ids)), False),
+    ],
+    ids=["plain", "scaled", "shifted", "by position, as Whisper's"],
 )
 def test_an_embedding_may_scale_and_nothing_else(module, expected):
     ids = torch.tensor([[0, 2, 3], [4, 0, 1]])
@@ -136,52 +128,21 @@ def test_tensors_without_row_or_token_axis_do_not_fit():
     assert not fits(module, torch.randn(1, 3, 4), torch.randn(1, 3, 4), num_rows=2, length=3)
 
 
-def test_the_padding_row_of_an_embedding_gets_no_gradient():
-    module = nn.Embedding(5, 2, padding_idx=0)
-    ids, grad = torch.tensor([[0, 3, 0]]), torch.ones(1, 3, 2)
-    call = LayerCall(module=module, input=ids, grad=grad, spans=((0, 3),), length=3)
-    out = torch.zeros(5, 2)
-    rules.embedding(call)["weight"].add_to(0, 0, out)
-    module(ids).backward(grad)
-    assert torch.equal(out, module.weight.grad)
-
-
-@pytest.mark.parametrize("axes", [(2, 3, 4), (2, 5, 3, 4)], ids=["tokens", "heads before tokens"])
-def test_norms_sum_over_tokens_and_heads(axes):
-    module = nn.RMSNorm(4)
-    nn.init.normal_(module.weight)
-    inputs, grad = torch.randn(axes), torch.randn(axes)
-    call = LayerCall(module=module, input=inputs, grad=grad, spans=((0, 3), (0, 3)), length=3)
-    result = rules.norm(call)["weight"]
-    for row in range(2):
-        out = torch.zeros(4, 1)
-        result.add_to(row, 0, out)
-        (expected,) = torch.autograd.grad(module(inputs[row : row + 1]), module.weight, grad[row : row + 1])
-        torch.testing.assert_close(out[:, 0], expected)
-
-
 GROUPS = tiny_groups(1, 3)
-WEIGHT = 1.0 / sum(len(rollout.completion_ids) for rollout in GROUPS[0].rollouts)
+WEIGHT = weight_of(GROUPS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_equal_one_float64_backward_each(kind):
     policy = policy_of(adapted(kind), lora=True)
     rows, token_rows = naive_rows(policy, GROUPS, WEIGHT), naive_token_rows(policy, GROUPS)
-    for engine, batch_tokens in (("loop", None), ("stream", None), ("stream", 16)):
+    for engine, batch_tokens in (("loop", None), ("stream", 16)):
         step = measured_step(policy, GROUPS, DAPO, batch_tokens=batch_tokens, engine=engine, verify="all")
-        assert relative(step.score_gram, rows @ rows.T) < 1e-5
+        assert relative_gram(step.score_gram, rows) < 1e-5
         assert (step.coverage, step.num_parameters, step.slow_parameters) == (1.0, rows.shape[1], ())
     (tokens,) = measure_tokens(prepare_step(policy, GROUPS, DAPO), step)
-    assert relative(tokens.gram, token_rows @ token_rows.T) < 1e-5
+    assert relative_gram(tokens.gram, token_rows) < 1e-5
     assert (tokens.num_columns, tokens.slow_parameters) == (rows.shape[1], ())
-
-
-@pytest.mark.parametrize("kind", ["embedding, scaled", "dora", "dora, conv1d", "dora, embedding"])
-def test_gram_in_float64_is_exact_to_rounding(kind):
-    policy = policy_of(adapted(kind, dtype=torch.float64), lora=True)
-    rows = naive_rows(policy, GROUPS, WEIGHT)
-    assert relative(measured_step(policy, GROUPS, DAPO, engine="stream").score_gram, rows @ rows.T) < 1e-12
 
 
 def test_every_kind_trains_what_it_says():
@@ -197,19 +158,16 @@ def test_every_kind_trains_what_it_says():
 _MARKS = {"dora": "magnitude", "saved": "modules_to_save", "embedding": "lora_embedding_A", "bias": "base_layer.bias"}
 
 
-@pytest.mark.parametrize("name", ["qwen3_moe", "mixtral"])
-def test_adapters_on_fused_experts_go_the_slow_way_and_are_named(name):
-    policy = policy_of(adapted_experts(name), lora=True)
-    oracle = policy_of(adapted_experts(name, implementation="eager"), lora=True)
-    rows = naive_rows(oracle, GROUPS, WEIGHT)
+def test_adapters_on_fused_experts_go_the_slow_way_and_are_named():
+    policy = policy_of(adapted_experts("mixtral"), lora=True)
+    oracle = policy_of(adapted_experts("mixtral", implementation="eager"), lora=True)
     step = measured_step(policy, GROUPS, DAPO, engine="stream", verify="all")
-    assert relative(step.score_gram, rows @ rows.T) < 1e-5
+    assert score_error(step, oracle, GROUPS) < 1e-5
     assert set(step.slow_parameters) == {name for name in policy.trainable if "experts" in name}
     assert len(step.slow_parameters) == 8 < len(policy.trainable)
     assert any("8 parameters have no layer rule" in note for note in step.notes)
-    rows = naive_token_rows(oracle, GROUPS)
     (tokens,) = measure_tokens(prepare_step(policy, GROUPS, DAPO), step)
-    assert relative(tokens.gram, rows @ rows.T) < 1e-5
+    assert relative_gram(tokens.gram, naive_token_rows(oracle, GROUPS)) < 1e-5
     assert tokens.slow_parameters == step.slow_parameters
 
 
@@ -220,9 +178,8 @@ def test_two_active_adapters_of_these_kinds_go_the_slow_way():
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(parameter.requires_grad or name.endswith("base_layer.bias"))
     policy = policy_of(model.eval(), lora=True)
-    rows = naive_rows(policy, GROUPS, WEIGHT)
     step = measured_step(policy, GROUPS, DAPO, engine="stream", verify="all")
-    assert relative(step.score_gram, rows @ rows.T) < 1e-5
+    assert score_error(step, policy, GROUPS) < 1e-5
     assert set(step.slow_parameters) == set(policy.trainable)
 
 
@@ -236,36 +193,24 @@ def test_an_adapter_that_is_off_or_merged_has_no_rule():
     assert adapter_parameters(module) == ()
 
 
-def test_plain_lora_keeps_the_rule_of_its_linear_layers():
-    module = adapted("rslora").base_model.model.model.layers[0].self_attn.q_proj
-    assert rule_for(module) is None
-    assert rule_for(module.lora_A["default"]) is rules.LINEAR
-    assert adapter_parameters(nn.Linear(2, 2)) == ()
-
-
 def test_a_layer_that_computes_something_else_does_not_fit():
     module = adapted("dora").base_model.model.model.layers[0].self_attn.q_proj
     inputs = torch.randn(2, 3, 16)
     returned = module(inputs)
-    call = ForwardCall(module=module, input=inputs, output=returned, num_rows=2, length=3)
-    assert _fits_adapter(call)
-    assert not _fits_adapter(replace(call, output=1.01 * returned))
+    assert fits(module, inputs, returned, num_rows=2, length=3)
+    assert not fits(module, inputs, 1.01 * returned, num_rows=2, length=3)
 
 
-class Nothing:
-    """A factor that adds nothing."""
+DROPPED = [
+    *(("dora, rslora, biases", "adapter", part) for part in ("lora_A", "lora_B", "magnitude", "bias")),
+    *(("mixtral", "experts", part) for part in ("down_proj", "gate_up_proj")),
+]
 
-    def add_to(self, row, start, out):
-        pass
 
-
-@pytest.mark.parametrize("part", ["lora_A", "lora_B", "magnitude", "bias"])
-def test_a_dropped_part_is_caught(monkeypatch, part):
-    def silenced(honest):
-        return lambda call: {name: Nothing() if part in name else factor for name, factor in honest(call).items()}
-
-    break_rule(monkeypatch, "adapter", silenced)
-    policy = policy_of(adapted("dora, rslora, biases"), lora=True)
+@pytest.mark.parametrize(("name", "rule", "part"), DROPPED)
+def test_a_dropped_part_is_caught(monkeypatch, name, rule, part):
+    break_rule(monkeypatch, rule, part)
+    policy = policy_of(tiny_experts(name)) if name == "mixtral" else policy_of(adapted(name), lora=True)
     with pytest.raises(VerificationError, match="disagrees with an ordinary backward pass"):
         measured_step(policy, GROUPS, DAPO, engine="stream")
 
@@ -273,38 +218,12 @@ def test_a_dropped_part_is_caught(monkeypatch, part):
 MIXTURES = ("qwen3_moe", "qwen3_moe_normalized", "mixtral")
 
 
-@pytest.mark.parametrize("engine", ["loop", "stream"])
 @pytest.mark.parametrize("name", MIXTURES)
-def test_gram_equals_one_float64_backward_per_rollout(name, engine):
+def test_gram_equals_one_float64_backward_per_rollout(name):
     policy, groups = policy_of(tiny_experts(name)), tiny_groups()
-    rows = naive_rows(policy_of(tiny_experts(name, implementation="eager")), groups, weight_of(groups))
-    step = measured_step(policy, groups, DAPO, batch_tokens=24, engine=engine, verify="all")
-    assert relative(step.score_gram, rows @ rows.T) < 1e-5
-    assert step.slow_parameters == ()
-    assert step.coverage == 1.0
-
-
-@pytest.mark.parametrize("name", MIXTURES)
-def test_left_padding_changes_nothing(name):
-    policy, groups = policy_of(tiny_experts(name)), tiny_groups()
-    grams = [measured_step(policy, groups, DAPO, engine="stream", padding_side=side).gram for side in ("left", "right")]
-    assert relative(*grams) < 1e-5
-
-
-@pytest.mark.parametrize(("rule", "parameter"), [("experts", "down_proj"), ("experts", "gate_up_proj")])
-def test_a_dropped_expert_is_caught(monkeypatch, rule, parameter):
-    def silenced(honest):
-        def silent(call):
-            factors = dict(honest(call))
-            part = factors[parameter]
-            return factors | {parameter: replace(part, left=tuple(0 * left for left in part.left))}
-
-        return silent
-
-    break_rule(monkeypatch, rule, silenced)
-    policy, groups = policy_of(tiny_experts("mixtral")), tiny_groups()
-    with pytest.raises(VerificationError, match="disagrees with an ordinary backward pass"):
-        measured_step(policy, groups, DAPO, engine="stream")
+    step = measured_step(policy, groups, DAPO, batch_tokens=24, engine="stream", verify="all")
+    assert score_error(step, policy_of(tiny_experts(name, implementation="eager")), groups) < 1e-5
+    assert (step.coverage, step.slow_parameters) == (1.0, ())
 
 
 def test_experts_with_another_activation_inside_get_no_rule():
@@ -314,11 +233,12 @@ def test_experts_with_another_activation_inside_get_no_rule():
     weights = torch.rand(6, 2)
     returned = module(inputs, index, weights)
     call = ForwardCall(module=module, input=inputs, output=returned, extra=(index, weights), num_rows=2, length=3)
-    assert rules_module._fits_experts(call)
-    assert not rules_module._fits_experts(replace(call, output=1.1 * returned))
-    assert not rules_module._fits_experts(replace(call, extra=(index,)))
-    assert not rules_module._fits_experts(replace(call, num_rows=4))
-    assert not rules_module._fits_experts(replace(call, extra=(index, weights[:, :1])))
+    assert rules._fits_experts(call)
+    for change in (
+        *({"output": 1.1 * returned}, {"num_rows": 4}),
+        *({"extra": (index,)}, {"extra": (index, weights[:, :1])}),
+    ):
+        assert not rules._fits_experts(replace(call, **change))
 
 
 def test_experts_are_gated_by_their_own_function():
@@ -337,10 +257,9 @@ def test_a_router_that_looks_at_all_tokens_gets_no_rule():
     inputs = torch.randn(12, 16)
     shares = router(inputs)[1]
     call = ForwardCall(module=router, input=inputs, output=shares, num_rows=4, length=3)
-    assert rules_module._fits_router(call)
-    assert not rules_module._fits_router(replace(call, output=shares + 0.1))
-    assert not rules_module._fits_router(replace(call, num_rows=2))
-    assert not rules_module._fits_router(replace(call, extra=(inputs,)))
+    assert rules._fits_router(call)
+    for change in ({"output": shares + 0.1}, {"num_rows": 2}, {"extra": (inputs,)}):
+        assert not rules._fits_router(replace(call, **change))
 
 
 def test_only_the_known_layout_counts_as_experts():
@@ -352,17 +271,16 @@ def test_only_the_known_layout_counts_as_experts():
             self.gate_up_proj = nn.Parameter(torch.zeros(2, 6, 4))
             self.down_proj = nn.Parameter(torch.zeros(2, 4, inner))
 
-    assert rules_module._is_expert_layer(Experts(3))
-    assert not rules_module._is_expert_layer(Experts(4))
-    assert not rules_module._is_expert_layer(nn.Linear(2, 2))
+    assert rules._is_expert_layer(Experts(3))
+    assert not rules._is_expert_layer(Experts(4))
+    assert not rules._is_expert_layer(nn.Linear(2, 2))
 
 
-@pytest.mark.parametrize("name", MIXTURES)
+@pytest.mark.parametrize("name", MIXTURES[1:])
 def test_token_rows_equal_one_float64_backward_per_token(name):
     policy, groups = policy_of(tiny_experts(name)), tiny_groups(1, 2)
     rows = naive_token_rows(policy_of(tiny_experts(name, implementation="eager")), groups)
-    (token_gram,) = measure_tokens(prepare_step(policy, groups, DAPO), measured_step(policy, groups, DAPO))
-    assert relative(token_gram.gram, rows @ rows.T) < 1e-5
-    assert token_gram.slow_parameters == ()
-    assert token_gram.num_columns == rows.shape[1]
-    assert token_gram.verification.sum_error < 2e-5
+    (tokens,) = measure_tokens(prepare_step(policy, groups, DAPO), measured_step(policy, groups, DAPO))
+    assert relative_gram(tokens.gram, rows) < 1e-5
+    assert (tokens.num_columns, tokens.slow_parameters) == (rows.shape[1], ())
+    assert tokens.verification.sum_error < 2e-5

@@ -7,7 +7,7 @@ from gradscope.gradients.layers.trace import CoveredLayers, Tracer, decoder_laye
 from gradscope.gradients.model.batches import TokenSequence
 from gradscope.gradients.model.policy import token_sequences
 from tests.gradients.adapters import adapted
-from tests.gradients.models import plain_logprobs, plain_model, tiny_groups, tiny_policy
+from tests.gradients.models import plain_logprobs, plain_model, sequence_of, tiny_groups, tiny_policy
 
 
 def longest() -> TokenSequence:
@@ -15,7 +15,7 @@ def longest() -> TokenSequence:
     return max(sequences, key=lambda sequence: len(sequence.completion_ids))
 
 
-def test_a_pass_is_cut_before_every_layer_and_after_the_last():
+def test_a_pass_at_the_trainers_temperature_is_cut_before_every_layer_and_after_the_last():
     policy, sequence = tiny_policy("llama_untied_biases"), longest()
     trace = Tracer(policy.model, policy.trainable, 0.5).trace(sequence)
     assert trace.is_cut
@@ -24,41 +24,23 @@ def test_a_pass_is_cut_before_every_layer_and_after_the_last():
     assert [len(segment) for segment in trace.segments] == [1, 9, 9, 2]
     assert isinstance(trace.segments[0][0].module, nn.Embedding)
     assert trace.start == len(sequence.prompt_ids)
-
-
-def test_log_probabilities_are_at_the_trainers_temperature():
-    policy, sequence = tiny_policy("llama_untied_biases"), longest()
-    trace = Tracer(policy.model, policy.trainable, 0.5).trace(sequence)
     expected = plain_logprobs(plain_model(policy)[0], sequence, 0.5).detach()
     torch.testing.assert_close(trace.logprobs.detach(), expected, rtol=1e-5, atol=1e-6)
+    assert all(not module._forward_hooks and not module._forward_pre_hooks for module in policy.model.modules())
+    assert all(parameter.requires_grad for parameter in policy.trainable.values())
 
 
 def test_a_shorter_pass_takes_the_inputs_of_a_longer_one():
     policy, sequence = tiny_policy("llama_untied_biases"), longest()
     tracer = Tracer(policy.model, policy.trainable, 1.0)
     full = tracer.trace(sequence)
-    shorter = TokenSequence(
-        group_id="g",
-        sample=0,
-        prompt_ids=sequence.prompt_ids,
-        completion_ids=sequence.completion_ids[:1],
-        mask=(True,),
-        inferred=False,
-    )
-    part = tracer.trace(shorter)
+    part = tracer.trace(sequence_of(sequence.prompt_ids, sequence.completion_ids[:1]))
     before = [call.input.clone() for segment in part.segments[1:-1] for call in segment]
     part.share_inputs(full)
     after = [call.input for segment in part.segments[1:-1] for call in segment]
     for first, other in zip(before, after, strict=True):
         torch.testing.assert_close(first, other, rtol=1e-4, atol=1e-5)
     assert after[0].data_ptr() == full.segments[1][0].input.data_ptr()
-
-
-def test_nothing_stays_behind_on_the_model():
-    policy = tiny_policy("llama_untied_biases")
-    Tracer(policy.model, policy.trainable, 1.0).trace(longest())
-    assert all(not module._forward_hooks and not module._forward_pre_hooks for module in policy.model.modules())
-    assert all(parameter.requires_grad for parameter in policy.trainable.values())
 
 
 def test_decoder_layers_are_the_list_of_the_configured_depth():
@@ -104,20 +86,8 @@ def test_a_parameter_is_covered_where_every_call_with_it_has_a_rule():
     assert layers.covered_by(model.second) == {"weight": "second.weight", "bias": "second.bias"}
     assert layers.rules[model.second] is rules.LINEAR
     assert model.scale not in layers.owned
-
-
-def test_engines_may_add_what_they_find_on_the_way():
-    model = Model()
-    layers = CoveredLayers(model, dict(model.named_parameters()))
-    layers.uncovered.add("second.bias")
-    assert layers.covered_by(model.second) == {"weight": "second.weight"}
-
-
-def test_frozen_parameters_have_no_owner():
-    model = Model()
-    layers = CoveredLayers(model, {"second.bias": model.second.bias})
-    assert list(layers.owned) == [model.second]
-    assert layers.uncovered == set()
+    trained = CoveredLayers(model, {"second.bias": model.second.bias})
+    assert (list(trained.owned), trained.uncovered) == ([model.second], set())  # frozen parameters have no owner
 
 
 def test_a_layer_around_others_owns_what_it_computes_with():

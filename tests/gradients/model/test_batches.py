@@ -6,8 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradscope.gradients.model.batches import Frame, TokenSequence, TrainerPadding, pad_batch, split_rows
+from gradscope.gradients.model.batches import Frame, TrainerPadding, pad_batch, split_rows
 from gradscope.rollouts.run import TrainerSettings
+from tests.gradients.models import sequence_of
 
 
 @settings(deadline=None)
@@ -42,15 +43,8 @@ def test_no_other_cut_costs_less(lengths, budget, cost):
         assert result[1] + cost * result[0] == min(padded + cost * number for number, padded in cuts)
 
 
-def sequence(prompt, completion):
-    mask = (True,) * len(completion)
-    return TokenSequence(
-        group_id="g", sample=0, prompt_ids=prompt, completion_ids=completion, mask=mask, inferred=False
-    )
-
-
 def test_padding_on_either_side_keeps_tokens_and_positions():
-    rows = [sequence((5, 6), (7,)), sequence((8,), (9,))]
+    rows = [sequence_of((5, 6), (7,)), sequence_of((8,), (9,))]
     right = pad_batch([3, 4], rows, torch.device("cpu"))
     left = pad_batch([3, 4], rows, torch.device("cpu"), "left")
     assert right.input_ids.tolist() == [[5, 6, 7], [8, 9, 0]]
@@ -58,33 +52,14 @@ def test_padding_on_either_side_keeps_tokens_and_positions():
     assert right.attention_mask.tolist() == [[1, 1, 1], [1, 1, 0]]
     assert left.position_ids[1].tolist() == [0, 0, 1]
     assert (right.spans, left.spans) == (((0, 3), (0, 2)), ((0, 3), (1, 3)))
-    assert right.rows == (3, 4)
-    assert right.length == 3
+    assert (right.rows, right.length) == ((3, 4), 3)
 
 
-SEQUENCE = TokenSequence(
-    group_id="g", sample=0, prompt_ids=(1, 2, 3), completion_ids=(4, 5), mask=(True, True), inferred=False
-)
-
-
-def test_a_sequence_alone_is_as_long_as_its_tokens() -> None:
-    assert (SEQUENCE.length, SEQUENCE.num_tokens, SEQUENCE.start) == (5, 5, 0)
-
-
-def test_in_its_frame_it_takes_the_padding_with_it() -> None:
-    framed = replace(SEQUENCE, frame=Frame(prompt_width=7, completion_width=4, padding_id=0))
+def test_a_sequence_is_as_long_as_its_tokens_or_with_the_padding_of_its_frame() -> None:
+    alone = sequence_of((1, 2, 3), (4, 5))
+    assert (alone.length, alone.num_tokens, alone.start) == (5, 5, 0)
+    framed = replace(alone, frame=Frame(prompt_width=7, completion_width=4, padding_id=0))
     assert (framed.length, framed.num_tokens, framed.start) == (11, 5, 4)
-
-
-def sequence_padding(num_prompt: int, num_completion: int) -> TokenSequence:
-    return TokenSequence(
-        group_id="g",
-        sample=0,
-        prompt_ids=(5,) * num_prompt,
-        completion_ids=(6,) * num_completion,
-        mask=(True,) * num_completion,
-        inferred=False,
-    )
 
 
 @pytest.mark.parametrize(
@@ -103,16 +78,15 @@ def test_the_arguments_tell_how_rows_were_padded(values: dict, expected: tuple[i
 
 
 def test_each_process_pads_to_its_own_longest() -> None:
-    rows = [sequence_padding(2, 3), sequence_padding(5, 1), sequence_padding(3, 2), sequence_padding(1, 1)]
+    rows = [sequence_of([5] * prompt, [6] * completion) for prompt, completion in ((2, 3), (5, 1), (3, 2), (1, 1))]
     framed = TrainerPadding(num_processes=2, multiple=4).framed(rows, padding_id=9)
     assert [(row.frame.prompt_width, row.frame.completion_width) for row in framed] == [(8, 4), (8, 4), (4, 4), (4, 4)]
     assert [row.start for row in framed] == [6, 3, 1, 3]
 
 
 def test_a_framed_row_stands_in_a_batch_as_the_trainer_had_it() -> None:
-    import torch
-
-    first, second = TrainerPadding().framed([sequence_padding(2, 3), sequence_padding(4, 1)], padding_id=9)
+    rows = [sequence_of([5] * 2, [6] * 3), sequence_of([5] * 4, [6])]
+    first, second = TrainerPadding().framed(rows, padding_id=9)
     batch = pad_batch([0, 1], [first, second], torch.device("cpu"), "left")
     assert batch.input_ids.tolist() == [[9, 9, 5, 5, 6, 6, 6], [5, 5, 5, 5, 6, 9, 9]]
     assert batch.attention_mask.tolist() == [[0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0, 0]]

@@ -54,27 +54,19 @@ def test_tf32_is_switched_off_and_comes_back(tf32):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "precision"), [(torch.bfloat16, "high"), (torch.float16, "highest"), (torch.float32, "highest")]
-)
-def test_products_are_finer_than_those_of_the_dtype(dtype, precision):
-    with suppress(KeyError), finer_products(dtype):
-        assert torch.get_float32_matmul_precision() == precision
-        raise KeyError
-    assert torch.get_float32_matmul_precision() == "highest"
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "precision"),
+    ("context", "dtypes", "precision"),
     [
-        (torch.bfloat16, torch.bfloat16, "high"),
-        (torch.float16, torch.bfloat16, "high"),
-        (torch.float32, torch.bfloat16, "highest"),
-        (torch.float32, torch.float32, "highest"),
-        (torch.float64, torch.float64, "highest"),
+        (finer_products, (torch.bfloat16,), "high"),
+        (finer_products, (torch.float16,), "highest"),
+        (finer_products, (torch.float32,), "highest"),
+        (exact_products, (torch.bfloat16, torch.bfloat16), "high"),
+        (exact_products, (torch.float16, torch.bfloat16), "high"),
+        (exact_products, (torch.float32, torch.bfloat16), "highest"),
+        (exact_products, (torch.float64, torch.float64), "highest"),
     ],
 )
-def test_only_numbers_that_tf32_holds_are_multiplied_in_it(first, second, precision):
-    with suppress(KeyError), exact_products(first, second):
+def test_products_are_finer_than_the_dtype_or_exact_where_tf32_holds_the_numbers(context, dtypes, precision):
+    with suppress(KeyError), context(*dtypes):
         assert torch.get_float32_matmul_precision() == precision
         raise KeyError
     assert torch.get_float32_matmul_precision() == "highest"
@@ -90,9 +82,8 @@ def test_tensorfloat_32_holds_every_number_of_half_precision():
 
 
 def test_products_that_may_round_are_not_taken_for_float32(monkeypatch):
-    monkeypatch.setattr("gradscope.gradients.step.measure.uses_tf32", lambda device: True)
-    monkeypatch.setattr("gradscope.gradients.step.measure.uses_tf32", lambda device: True)
-    monkeypatch.setattr("gradscope.gradients.step.verify.uses_tf32", lambda device: True)
+    for module in ("measure", "verify"):
+        monkeypatch.setattr(f"gradscope.gradients.step.{module}.uses_tf32", lambda device: True)
     step = measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
     assert (step.precision, step.tf32) == ("reduced", True)
     assert step.relative_row_error == 0.0  # measured, and on a CPU the two passes are the same

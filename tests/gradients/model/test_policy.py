@@ -83,15 +83,12 @@ def test_a_full_model_trains_every_parameter(saved):
     assert not policy.model.training
 
 
-def test_an_adapter_trains_only_itself_and_loads_its_values(saved, adapter):
-    policy = load_measured_policy(lora(adapter, str(saved)), device="cpu")
+def test_an_adapter_trains_only_itself_and_its_reference_is_its_base(saved, adapter):
+    policy, ids = load_measured_policy(lora(adapter, str(saved)), device="cpu"), torch.tensor([[1, 2, 3]])
     assert all("lora_" in name for name in policy.trainable)
-    tensors = load_file(adapter / "adapter_model.safetensors")
-    for name, tensor in tensors.items():
-        assert torch.equal(policy.trainable[name.replace(".weight", ".default.weight")], tensor)
     with policy.as_reference() as reference:
-        off = reference(torch.tensor([[1, 2, 3]])).logits
-    assert torch.equal(off, load_measured_policy(full(saved), device="cpu").model(torch.tensor([[1, 2, 3]])).logits)
+        off = reference(ids).logits
+    assert torch.equal(off, load_measured_policy(full(saved), device="cpu").model(ids).logits)
 
 
 def test_the_reference_of_a_full_model_is_the_initial_one(saved, model):
@@ -124,55 +121,40 @@ def test_the_model_that_training_started_from_says_which_token_pads(saved, model
     assert (own.padding_rows, without.padding_rows) == ((0, None), (None, 0))
 
 
-def test_a_class_that_knows_no_padding_row_gets_none_from_a_configuration(tmp_path):
-    model = tiny_model("gpt2_tied_conv1d")
-    model.config.pad_token_id = 1
-    model.save_pretrained(tmp_path)
-    policy = load_measured_policy(full(tmp_path), origin=tmp_path)
-    assert policy.model.get_input_embeddings().padding_idx is None
-    assert policy.padding_rows == (None,)
-
-
-def test_the_row_of_an_architectures_defaults_is_a_candidate_too(tmp_path):
-    model = tiny_model("gemma3_scaled")
+@pytest.mark.parametrize(
+    ("name", "row", "candidates"),
+    [
+        ("gpt2_tied_conv1d", None, (None,)),  # a class that knows no padding row
+        ("gemma3_scaled", 5, (5, None, 0)),  # 0 is the row of the architecture's defaults
+    ],
+)
+def test_the_padding_rows_that_a_class_may_have_had(name, row, candidates, tmp_path):
+    model = tiny_model(name)
     model.config.pad_token_id = 5  # as TRL names the tokenizer's, in every folder that is saved afterwards
     model.save_pretrained(tmp_path)
-    assert load_measured_policy(full(tmp_path), origin=tmp_path).padding_rows == (5, None, 0)
+    policy = load_measured_policy(full(tmp_path), origin=tmp_path)
+    assert (policy.model.get_input_embeddings().padding_idx, policy.padding_rows) == (row, candidates)
+    tied = model.get_output_embeddings().weight
+    assert sum(parameter.shape == tied.shape for parameter in policy.trainable.values()) == 1  # it counts once
 
 
-def test_a_default_beyond_the_vocabulary_is_no_row(tmp_path, monkeypatch):
+def test_a_default_beyond_the_vocabulary_is_no_row():
     model = tiny_model("gemma3_scaled")
-    model.config.pad_token_id = 5
-    model.save_pretrained(tmp_path)
-    model = load_measured_policy(full(tmp_path)).model
     assert _default_padding(model, 5) == (0,)
-    model.set_input_embeddings(torch.nn.Embedding(0, 16))
+    model.set_input_embeddings(nn.Embedding(0, 16))
     assert _default_padding(model, 5) == ()
 
 
-def test_weights_of_another_dtype_are_rounded_to_the_trainers(saved):
+def test_weights_of_another_dtype_are_rounded_to_the_trainers_and_an_adapter_is_not(saved, adapter):
     exact, rounded = load_measured_policy(full(saved)), load_measured_policy(full(saved), rounded="bfloat16")
     for name, parameter in exact.trainable.items():
         assert torch.equal(rounded.trainable[name], parameter.to(torch.bfloat16).float())
-
-
-def test_of_an_adapter_only_the_base_is_rounded(saved, adapter):
-    rounded = load_measured_policy(lora(adapter, str(saved)), rounded="bfloat16").model
-    for name, parameter in rounded.named_parameters():
+    adapted_model = load_measured_policy(lora(adapter, str(saved)), rounded="bfloat16").model
+    for name, parameter in adapted_model.named_parameters():
         assert ("lora_" in name) != torch.equal(parameter, parameter.to(torch.bfloat16).float()), name
 
 
-def test_tied_parameters_count_once(tmp_path):
-    tiny_model("gpt2_tied_conv1d").save_pretrained(tmp_path)
-    policy = load_measured_policy(full(tmp_path), device="cpu")
-    assert [name for name in policy.trainable if "wte" in name or "lm_head" in name] == ["transformer.wte.weight"]
-
-
-def test_dtype_can_be_asked_for(saved):
-    assert load_measured_policy(full(saved), device="cpu", dtype="bfloat16").dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize("engine", ["loop", "stream", "prompt"])
+@pytest.mark.parametrize("engine", ["loop", "stream"])
 def test_an_adapter_is_as_exact_as_the_base_under_it(adapter, saved, engine):
     """PEFT keeps it in float32; held to float32's tolerance, every such run was refused."""
     policy = load_measured_policy(lora(adapter, str(saved)), dtype="bfloat16")
@@ -189,13 +171,41 @@ def test_an_adapter_without_its_base_is_refused(adapter, base):
     assert "--model" in caught.value.hint
 
 
-def test_an_adapter_on_another_architecture_is_refused(adapter, tmp_path):
-    tiny_model("qwen3_gqa_norms").save_pretrained(tmp_path)
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"peft_type": "PROMPT_TUNING", "num_virtual_tokens": 4}, "kind PROMPT_TUNING, .* it puts prompts before"),
+        ({"peft_type": "XLORA", "adapters": {"0": "elsewhere"}}, "kind XLORA, .* it mixes adapters from other folders"),
+    ],
+)
+def test_an_adapter_outside_the_layers_is_refused_by_its_name(saved, tmp_path, config, reason):
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"task_type": "CAUSAL_LM", **config}))
+    with pytest.raises(InputError, match=reason) as caught:
+        load_measured_policy(lora(tmp_path, str(saved)))
+    assert "inside the layers" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "reason"),
+    [
+        ("", 0, r"no readable adapter_config\.json"),
+        ("adapter_model.bin", 0, "a pickle"),
+        ("weights.safetensors", 0, "has no adapter_model"),
+        ("adapter_model.safetensors", 100, "not a readable safetensors file"),
+    ],
+)
+def test_an_adapter_in_another_or_a_truncated_file_is_refused(saved, adapter, tmp_path, name, size, reason):
+    if name:
+        (tmp_path / "adapter_config.json").write_bytes((adapter / "adapter_config.json").read_bytes())
+        (tmp_path / name).write_bytes((adapter / "adapter_model.safetensors").read_bytes()[:size])
+    with pytest.raises(InputError, match=reason):
+        load_measured_policy(lora(tmp_path, str(saved)))
+
+
+def test_an_adapter_of_another_architecture_or_for_other_modules_is_refused(saved, adapter, tmp_path):
+    tiny_model("qwen3_gqa_norms").save_pretrained(tmp_path / "base")
     with pytest.raises(InputError, match="the adapter does not fit the base model"):
-        load_measured_policy(lora(adapter, str(tmp_path)), device="cpu")
-
-
-def test_an_adapter_for_other_modules_is_refused(saved, adapter, tmp_path):
+        load_measured_policy(lora(adapter, str(tmp_path / "base")), device="cpu")
     shutil.copytree(adapter, tmp_path, dirs_exist_ok=True)
     rewrite(tmp_path / "adapter_model.safetensors", lambda t: t.pop(next(iter(t))))
     with pytest.raises(InputError, match="has no counterpart"):
@@ -203,51 +213,23 @@ def test_an_adapter_for_other_modules_is_refused(saved, adapter, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("name", "reason"),
     [
-        ({"peft_type": "PROMPT_TUNING", "num_virtual_tokens": 4}, "kind PROMPT_TUNING, .* it puts prompts before"),
-        ({"peft_type": "XLORA", "adapters": {"0": "elsewhere"}}, "kind XLORA, .* it mixes adapters from other folders"),
+        ("pytorch_model.bin", "a pickle, which is never loaded"),
+        ("x.txt", "no weights"),
+        (None, "does not load as a causal language model"),
     ],
 )
-def test_an_adapter_outside_the_layers_is_refused_by_its_name(saved, tmp_path, config, said):
-    (tmp_path / "adapter_config.json").write_text(json.dumps({"task_type": "CAUSAL_LM", **config}))
-    with pytest.raises(InputError, match=said) as caught:
-        load_measured_policy(lora(tmp_path, str(saved)))
-    assert "inside the layers" in caught.value.hint
-
-
-def test_an_adapter_without_its_config_is_refused(saved, tmp_path):
-    with pytest.raises(InputError, match=r"no readable adapter_config\.json"):
-        load_measured_policy(lora(tmp_path, str(saved)))
-
-
-@pytest.mark.parametrize(
-    ("name", "size", "reason"),
-    [
-        ("adapter_model.bin", 0, "a pickle"),
-        ("weights.safetensors", 0, "has no adapter_model"),
-        ("adapter_model.safetensors", 100, "not a readable safetensors file"),
-    ],
-)
-def test_an_adapter_in_another_or_a_truncated_file_is_refused(saved, adapter, tmp_path, name, size, reason):
-    (tmp_path / "adapter_config.json").write_bytes((adapter / "adapter_config.json").read_bytes())
-    (tmp_path / name).write_bytes((adapter / "adapter_model.safetensors").read_bytes()[:size])
-    with pytest.raises(InputError, match=reason):
-        load_measured_policy(lora(tmp_path, str(saved)))
-
-
-@pytest.mark.parametrize(
-    ("name", "said"), [("pytorch_model.bin", "a pickle, which is never loaded"), ("x.txt", "no weights")]
-)
-def test_weights_outside_safetensors_are_refused(model, name, said):
+def test_weights_outside_safetensors_are_refused(model, name, reason):
     (model / "model.safetensors").unlink()
-    (model / name).write_bytes(b"")
-    with pytest.raises(InputError, match=said):
-        load_measured_policy(full(model))
+    if name:
+        (model / name).write_bytes(b"")
+    with pytest.raises(InputError, match=reason):
+        load_measured_policy(full(model if name else model / "absent"))
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "reason"),
     [
         (
             lambda tensors: tensors.update({"lm_head.weight": torch.zeros(VOCAB, 5)}),
@@ -260,15 +242,10 @@ def test_weights_outside_safetensors_are_refused(model, name, said):
         ),
     ],
 )
-def test_a_tensor_that_cannot_be_is_named(model, change, said):
+def test_a_tensor_that_cannot_be_is_named(model, change, reason):
     rewrite(model / "model.safetensors", change)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=reason):
         load_measured_policy(full(model))
-
-
-def test_a_folder_without_a_model_is_refused(tmp_path):
-    with pytest.raises(InputError, match="does not load as a causal language model"):
-        load_measured_policy(full(tmp_path / "absent"))
 
 
 @pytest.mark.parametrize("num_tokens", [VOCAB, VOCAB + 1])
@@ -278,29 +255,25 @@ def test_a_tokenizer_beside_the_weights_may_have_tokens_that_the_model_has_no_ro
     assert (len(tokenizer), tokenizer.eos_token_id) == (num_tokens, 1)
 
 
-def test_unknown_device_and_dtype_are_refused(saved):
-    with pytest.raises(UsageError, match="no device 'tpu'"):
-        load_measured_policy(full(saved), device="tpu")
-    with pytest.raises(UsageError, match="no dtype 'int8'"):
-        load_measured_policy(full(saved), dtype="int8")
+def test_unknown_device_and_dtype_are_refused(saved, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for options, reason in (
+        ({"device": "tpu"}, "no device 'tpu'"),
+        ({"dtype": "int8"}, "no dtype 'int8'"),
+        ({"device": "cuda"}, "sees no CUDA device"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            load_measured_policy(full(saved), **options)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_cuda_where_there_is_none_is_refused(saved):
-    with pytest.raises(UsageError, match="sees no CUDA device"):
-        load_measured_policy(full(saved), device="cuda")
-
-
-@pytest.mark.parametrize("kind", ["full", "adapter"])
-def test_in_float32_a_policy_has_the_same_numbers(kind, saved, adapter) -> None:
-    path = saved if kind == "full" else adapter
-    weights = WeightsRef(num_updates=0, path=path, kind=kind, base=None if kind == "full" else str(saved))
-    policy = load_measured_policy(weights, device="cpu", dtype="bfloat16")
-    again = policy.in_float32()
-    assert again.dtype == torch.float32
-    assert again.trainable.keys() == policy.trainable.keys()
-    for one, other in zip(policy.model.parameters(), again.model.parameters(), strict=True):
-        assert torch.equal(one.float(), other)
+def test_in_float32_a_policy_has_the_same_numbers(saved, adapter) -> None:
+    for weights in (full(saved), lora(adapter, str(saved))):
+        policy = load_measured_policy(weights, device="cpu", dtype="bfloat16")
+        again = policy.in_float32()
+        assert (policy.dtype, again.dtype) == (torch.bfloat16, torch.float32)
+        assert again.trainable.keys() == policy.trainable.keys()
+        for rough, exact in zip(policy.model.parameters(), again.model.parameters(), strict=True):
+            assert torch.equal(rough.float(), exact)
 
 
 SHAPE = {"vocab_size": VOCAB, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "pad_token_id": 0}
@@ -314,66 +287,48 @@ def with_trainable_tokens() -> Any:
 
 
 @pytest.mark.parametrize(
-    "model",
-    [adapted("embedding"), adapted("saved embedding and head"), with_trainable_tokens()],
-    ids=["adapter", "trained copy", "trained tokens"],
+    ("make", "row"),
+    [
+        (lambda: adapted("embedding"), 0),
+        (lambda: adapted("saved embedding and head"), 0),
+        (with_trainable_tokens, 0),
+        (lambda: tiny_model("gpt2_tied_conv1d"), None),
+    ],
+    ids=["adapter", "trained copy", "trained tokens", "plain"],
 )
-def test_the_embedding_is_found_under_what_peft_puts_around_it(model):
+def test_the_embedding_is_found_under_what_peft_puts_around_it(make, row):
+    model = make()
     assert type(token_embedding(model)) is nn.Embedding
     assert token_embedding(model).num_embeddings == VOCAB
-    assert padding_row(model) == 0
+    assert padding_row(model) == row
 
 
-def test_a_plain_model_names_its_embedding_itself():
-    model = tiny_model("gpt2_tied_conv1d")
-    assert token_embedding(model) is model.transformer.wte
-    assert padding_row(model) is None
+OPT = OPTConfig(**SHAPE, ffn_dim=8, max_position_embeddings=20, word_embed_proj_dim=8)
+ROBERTA = RobertaConfig(**SHAPE, intermediate_size=8, max_position_embeddings=20, is_decoder=True, bos_token_id=1)
+GPTJ = GPTJConfig(vocab_size=VOCAB, n_embd=8, n_layer=1, n_head=2, rotary_dim=4, n_positions=20)
+SIZES = {"vocab_size": VOCAB, "d_model": 8, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 8}
+WHISPER = WhisperConfig(**SIZES, max_target_positions=20, pad_token_id=0)
+POSITIONS: dict[str, tuple[Any, int | None]] = {
+    "rotary": (lambda: tiny_model("llama_untied_biases"), None),
+    "learned": (lambda: tiny_model("gpt2_tied_conv1d"), 32),
+    "learned, in an adapter": (lambda: adapted("dora, conv1d"), 32),
+    "two rows more, from the third on": (lambda: OPTForCausalLM(OPT), 20),
+    "after that of the padding token": (lambda: RobertaForCausalLM(ROBERTA), 19),
+    "sines in a buffer": (lambda: GPTJForCausalLM(GPTJ), 20),
+    "a parameter, of a length with a name of its own": (lambda: WhisperForCausalLM(WHISPER), 20),
+}
 
 
-def roberta() -> Any:
-    return RobertaForCausalLM(
-        RobertaConfig(**SHAPE, intermediate_size=8, max_position_embeddings=20, is_decoder=True, bos_token_id=1)
-    )
-
-
-def opt() -> Any:
-    return OPTForCausalLM(OPTConfig(**SHAPE, ffn_dim=8, max_position_embeddings=20, word_embed_proj_dim=8))
-
-
-def gptj() -> Any:
-    return GPTJForCausalLM(GPTJConfig(vocab_size=VOCAB, n_embd=8, n_layer=1, n_head=2, rotary_dim=4, n_positions=20))
-
-
-def whisper() -> Any:
-    shape = {"vocab_size": VOCAB, "d_model": 8, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 8}
-    return WhisperForCausalLM(WhisperConfig(**shape, max_target_positions=20, pad_token_id=0))
-
-
-@pytest.mark.parametrize(
-    ("make", "longest"),
-    [
-        (lambda: tiny_model("llama_untied_biases"), None),  # rotary
-        (lambda: tiny_model("gpt2_tied_conv1d"), 32),
-        (opt, 20),  # its table has two rows more, and starts at the third
-        (roberta, 19),  # positions start after the padding token's
-        (gptj, 20),  # sines in a buffer
-        (whisper, 20),  # a parameter that is indexed, of a length that the configuration names otherwise
-    ],
-    ids=["llama", "gpt2", "opt", "roberta", "gptj", "whisper"],
-)
-def test_a_table_of_positions_says_how_long_a_sequence_can_be(make, longest):
+@pytest.mark.parametrize("name", POSITIONS)
+def test_a_table_of_positions_says_how_long_a_sequence_can_be(name):
+    make, longest = POSITIONS[name]
     model = make().eval()
     assert _longest_sequence(model) == longest
-    one = torch.full((1, 1 if longest is None else longest), 5)
     with torch.no_grad():
-        model(input_ids=one)
+        model(input_ids=torch.full((1, longest or 1), 5))
         if longest is not None:
             with pytest.raises((IndexError, RuntimeError)):
                 model(input_ids=torch.full((1, longest + 1), 5))
-
-
-def test_an_adapter_around_the_model_changes_nothing():
-    assert _longest_sequence(adapted("dora, conv1d")) == 32
 
 
 def test_what_a_configuration_names_is_the_length_it_was_built_for():
@@ -402,21 +357,17 @@ class LetterTokenizer:
 POLICY = replace(tiny_policy("llama_untied_biases"), tokenizer=LetterTokenizer())
 
 
-def sequence(policy=POLICY, limit=None, template=None, **values):
+def tokenized(policy=POLICY, limit=None, template=None, **values):
     defaults = {"group_id": "g", "sample": 0, "row": 0, "prompt": "ab", "completion": "cd", "reward": 1.0}
     rollout = Rollout(**{**defaults, **values})
     group = RolloutGroup(step=3, group_id="g", prompt_id="p", rollouts=(rollout,))
     return token_sequences(policy, [group], max_completion_length=limit, chat_template_kwargs=template)[0]
 
 
-def test_logged_ids_are_used_as_they_are():
-    logged = sequence(prompt_ids=(5, 6), completion_ids=(7,), mask=(False,))
+def test_logged_ids_are_used_as_they_are_and_text_is_tokenized_as_trl_does():
+    logged = tokenized(prompt_ids=(5, 6), completion_ids=(7,), mask=(False,))
     assert (logged.prompt_ids, logged.completion_ids, logged.mask, logged.inferred) == ((5, 6), (7,), (False,), False)
-    assert logged.length == 3
-
-
-def test_text_is_tokenized_as_trl_does():
-    inferred = sequence()
+    inferred = tokenized()
     assert (inferred.prompt_ids, inferred.completion_ids, inferred.inferred) == ((20, 1, 2), (3, 4, 21), True)
     assert inferred.mask == (True, True, True)
 
@@ -424,19 +375,16 @@ def test_text_is_tokenized_as_trl_does():
 @pytest.mark.parametrize(("arguments", "end"), [(None, 22), ({"end": 19}, 19)])
 def test_a_conversation_goes_through_the_template_without_null_keys(arguments, end):
     messages = ({"role": "user", "content": "ab", "tool_calls": None},)
-    assert sequence(messages=messages, template=arguments).prompt_ids == (22, 1, 2, end)
+    assert tokenized(messages=messages, template=arguments).prompt_ids == (22, 1, 2, end)
 
 
-def test_a_completion_at_the_limit_has_no_end_token():
-    assert sequence(limit=2).completion_ids == (3, 4)
-    assert sequence(limit=3).completion_ids == (3, 4, 21)
-    assert sequence(limit=1).completion_ids == (3,)
-
-
-def test_a_tokenizer_without_end_token_adds_none():
+def test_a_completion_at_the_limit_or_of_a_tokenizer_without_one_has_no_end_token():
+    assert [tokenized(limit=limit).completion_ids for limit in (1, 2, 3)] == [(3,), (3, 4), (3, 4, 21)]
     tokenizer = LetterTokenizer()
     tokenizer.eos_token_id = None
-    assert sequence(replace(POLICY, tokenizer=tokenizer)).completion_ids == (3, 4)
+    assert tokenized(replace(POLICY, tokenizer=tokenizer)).completion_ids == (3, 4)
+    with pytest.raises(InputError, match="no token ids, and no tokenizer was found"):
+        tokenized(replace(POLICY, tokenizer=None))
 
 
 def test_a_tokenizer_that_makes_a_text_much_longer_is_refused():
@@ -445,12 +393,7 @@ def test_a_tokenizer_that_makes_a_text_much_longer_is_refused():
             return {"input_ids": [1] * 1000}
 
     with pytest.raises(InputError, match="makes 1,000 tokens of a text of 2 bytes"):
-        sequence(replace(POLICY, tokenizer=Doubling()))
-
-
-def test_text_without_a_tokenizer_is_refused():
-    with pytest.raises(InputError, match="no token ids, and no tokenizer was found"):
-        sequence(replace(POLICY, tokenizer=None))
+        tokenized(replace(POLICY, tokenizer=Doubling()))
 
 
 @pytest.mark.parametrize(
@@ -464,18 +407,15 @@ def test_text_without_a_tokenizer_is_refused():
 )
 def test_ids_that_no_rollout_can_have_are_refused(prompt, completion, mask, message):
     with pytest.raises(InputError, match=message):
-        sequence(prompt_ids=prompt, completion_ids=completion, mask=mask)
+        tokenized(prompt_ids=prompt, completion_ids=completion, mask=mask)
 
 
 def test_more_tokens_than_a_table_of_positions_has_are_refused():
     policy = replace(tiny_policy("gpt2_tied_conv1d"), tokenizer=LetterTokenizer())
-    assert sequence(policy, prompt_ids=(1,), completion_ids=(2,) * 31).length == 32
+    assert tokenized(policy, prompt_ids=(1,), completion_ids=(2,) * 31).length == 32
     with pytest.raises(InputError, match="sample 0 has 33 tokens; the model's table of positions ends at 32"):
-        sequence(policy, prompt_ids=(1,), completion_ids=(2,) * 32)
-
-
-def test_rotary_positions_go_on_beyond_what_the_model_was_built_for():
-    assert sequence(prompt_ids=(1,), completion_ids=(2,) * 32).length == 33
+        tokenized(policy, prompt_ids=(1,), completion_ids=(2,) * 32)
+    assert tokenized(prompt_ids=(1,), completion_ids=(2,) * 32).length == 33  # rotary positions go on
 
 
 def test_a_template_that_does_not_end_is_refused(monkeypatch):
@@ -487,4 +427,4 @@ def test_a_template_that_does_not_end_is_refused(monkeypatch):
     monkeypatch.setattr("gradscope.outside.limits._MOST_SECONDS", 0.1)
     policy = replace(POLICY, tokenizer=Endless())
     with pytest.raises(InputError, match=r"chat template of the tokenizer takes more than 0\.1 s"):
-        sequence(policy, messages=({"role": "user", "content": "a"},), completion="b")
+        tokenized(policy, messages=({"role": "user", "content": "a"},), completion="b")

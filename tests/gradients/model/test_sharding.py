@@ -42,7 +42,9 @@ def test_one_process_loads_whole_models_and_nothing_is_changed() -> None:
     assert model.base_model.forward == forward
     assert not model._forward_hooks
     tensor = torch.ones(3)
-    assert full_tensor(tensor) is local_tensor(tensor) is tensor
+    assert full_tensor(tensor) is local_tensor(tensor) is start_of_pass(tensor) is tensor
+    assert end_of_pass(leaf := torch.ones(3, requires_grad=True), tensor) is leaf
+    assert not tensor.requires_grad
     require_one_process("Rows of tokens are")
 
 
@@ -84,44 +86,26 @@ def test_numbers_beside_an_output_have_their_own_gradient_and_the_output_is_seen
         assert not start_of_pass(torch.zeros(2)).requires_grad
 
 
-def test_one_process_hands_on_what_it_has() -> None:
-    output, leaf = torch.zeros(2), torch.ones(3, requires_grad=True)
-    assert start_of_pass(output) is output
-    assert not output.requires_grad
-    assert end_of_pass(leaf, output) is leaf
-
-
 @pytest.mark.usefixtures("two_processes")
 @pytest.mark.parametrize(
-    ("name", "layers"),
-    [
-        ("qwen3_gqa_norms", "model.layers.*"),
-        ("gpt2_tied_conv1d", "transformer.h.*"),
-        ("gemma3_scaled", "model.layers.*"),
-    ],
+    ("name", "layers"), [("qwen3_gqa_norms", "model.layers.*"), ("gpt2_tied_conv1d", "transformer.h.*")]
 )
 def test_each_decoder_layer_is_put_together_by_itself(name: str, layers: str) -> None:
-    inputs = sharding_arguments(AutoModelForCausalLM, tiny_model(name).config)["distributed_config"]
-    assert (inputs.fsdp_size, inputs.tp_size, inputs.ep_size, inputs.pp_size) == (2, 1, 1, 1)
-    assert inputs.fsdp_plan == {layers: "free_full_weight"}
-    assert not inputs.fsdp_cpu_offload
-
-
-@pytest.mark.usefixtures("two_processes")
-def test_the_class_that_a_folder_names_is_asked_too() -> None:
-    model = tiny_model("llama_untied_biases")
-    assert sharding_arguments(type(model), model.config) == sharding_arguments(AutoModelForCausalLM, model.config)
+    model = tiny_model(name)
+    arguments = sharding_arguments(AutoModelForCausalLM, model.config)
+    config = arguments["distributed_config"]
+    assert (config.fsdp_size, config.tp_size, config.ep_size, config.pp_size) == (2, 1, 1, 1)
+    assert config.fsdp_plan == {layers: "free_full_weight"}
+    assert not config.fsdp_cpu_offload
+    assert sharding_arguments(type(model), model.config) == arguments  # the class that a folder names
 
 
 @pytest.mark.parametrize("version", ["5.14.0", "5.9.1", "5.0.0rc1"])
 def test_an_older_transformers_is_refused_by_name(version: str) -> None:
     with pytest.raises(MissingDependencyError, match=f"from transformers 5.14.1 on, and {version} is installed"):
         _require_sharding(version)
-
-
-@pytest.mark.parametrize("version", ["5.14.1", "5.23.0", "6.0.0.dev0"])
-def test_a_newer_transformers_is_taken(version: str) -> None:
-    _require_sharding(version)
+    for newer in ("5.14.1", "5.23.0", "6.0.0.dev0"):
+        _require_sharding(newer)
 
 
 @pytest.mark.usefixtures("two_processes")

@@ -29,22 +29,26 @@ from gradscope.gradients.plan.losses import (
 INF = float("inf")
 
 
-def term(name: str, ratio: float, advantage: float, *, low=0.8, high=1.2, bound=INF, correction=None, **of) -> float:
-    """One token's term where the log-probability is -2 and the ratio its own."""
-    first = torch.ones(1, dtype=torch.float64)
-    terms = Terms(
-        logprobs=-2.0 * first,
-        log_ratio=math.log(ratio) * first,
-        ratio=ratio * first,
-        advantages=advantage * first,
-        counted=first,
-        low=low,
-        high=high,
+def terms(ratios: list[float], advantages: list[float], *, bound=INF, correction=None, **of) -> Terms:
+    """Tokens of log-probability -2, by their ratios and advantages."""
+    ratio, ones = torch.tensor(ratios, dtype=torch.float64), torch.ones(len(ratios), dtype=torch.float64)
+    return Terms(
+        logprobs=-2.0 * ones,
+        log_ratio=ratio.log(),
+        ratio=ratio,
+        advantages=torch.tensor(advantages, dtype=torch.float64),
+        counted=ones,
+        low=0.8,
+        high=1.2,
         bound=bound,
-        correction=None if correction is None else correction * first,
+        correction=None if correction is None else correction * ones,
         of=LossParameters(**of),
     )
-    return float(LOSSES[name].term(terms))
+
+
+def term(name: str, ratio: float, advantage: float, **of) -> float:
+    """One token's term of a loss."""
+    return float(LOSSES[name].term(terms([ratio], [advantage], **of)))
 
 
 @pytest.mark.parametrize("name", ["grpo", "bnpo", "dr_grpo", "dapo", "luspo"])
@@ -88,12 +92,8 @@ def test_vespo_weighs_log_pi_by_a_density_of_the_sequences_ratio(advantage, k, d
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("grpo", [1 / 6, 1 / 2]),
-        ("sapo", [1 / 6, 1 / 2]),
-        ("bnpo", [1 / 4, 1 / 4]),
-        ("dapo", [1 / 4, 1 / 4]),
-        ("cispo", [1 / 4, 1 / 4]),
-        ("vespo", [1 / 4, 1 / 4]),
+        *((name, [1 / 6, 1 / 2]) for name in ("grpo", "sapo")),
+        *((name, [1 / 4, 1 / 4]) for name in ("bnpo", "dapo", "cispo", "vespo")),
         ("dr_grpo", [1 / 20, 1 / 20]),
         ("luspo", [1 / 2, 1 / 2]),
     ],
@@ -103,9 +103,19 @@ def test_averages_by_hand(name, expected):
     assert LOSSES[name].average([0, 0], LossParameters(max_completion_length=10), 0)[0] > 0
 
 
-def test_dr_grpo_without_its_length_is_a_callers_bug():
+def test_averages_of_other_trainers_by_hand() -> None:
+    assert summed([2, 3], LossParameters(), 5) == [1.0, 1.0]
+    assert by_factor([2, 3], LossParameters(loss_scale_factor=10.0), 5) == [0.05, 0.05]
+    assert counted_completions_alike([2, 0, 5], LossParameters(), 7) == [0.25, 0.5, 0.1]
+
+
+def test_an_average_or_a_mode_that_cannot_be_is_a_callers_bug():
     with pytest.raises(ValueError, match="divides by max_completion_length"):
         LOSSES["dr_grpo"].average([1], LossParameters(), 1)
+    with pytest.raises(ValueError, match="constant"):
+        by_factor([1], LossParameters(), 1)
+    with pytest.raises(ValueError, match="'odd' is none of token_truncate, token_mask"):
+        SamplerCorrection.from_values({"use_vllm": True, "vllm_importance_sampling_mode": "odd"})
 
 
 COUNTED = torch.tensor([1.0, 1.0, 0.0, 1.0], dtype=torch.float64)
@@ -142,12 +152,6 @@ def test_the_arguments_of_old_and_new_versions():
     assert both == SamplerCorrection(mode="token_mask", low=0.5, high=None)
 
 
-def test_a_mode_that_trl_does_not_have_is_a_callers_bug():
-    with pytest.raises(ValueError, match="'odd' is none of token_truncate, token_mask"):
-        SamplerCorrection.from_values({"use_vllm": True, "vllm_importance_sampling_mode": "odd"})
-
-
-LOGPROBS, REFERENCE = torch.tensor([-1.0, -2.0]), torch.tensor([-1.5, -1.0])
 BY_HAND = {
     "k1": [0.5, -1.0],
     "k2": [0.125, 0.5],
@@ -160,46 +164,47 @@ BY_HAND = {
 
 @pytest.mark.parametrize("name", KL_TERMS)
 def test_estimators_by_hand(name: str) -> None:
-    assert KL_TERMS[name](LOGPROBS, REFERENCE).tolist() == pytest.approx(BY_HAND[name])
-
-
-def test_the_bounded_one_ends_at_ten() -> None:
-    assert KL_TERMS["k3 bounded"](torch.tensor([-9.0]), torch.tensor([0.0])).tolist() == [10.0]
+    logprobs, reference = torch.tensor([-1.0, -2.0]), torch.tensor([-1.5, -1.0])
+    assert KL_TERMS[name](logprobs, reference).tolist() == pytest.approx(BY_HAND[name])
+    if name == "k3 bounded":
+        assert KL_TERMS[name](torch.tensor([-9.0]), torch.tensor([0.0])).tolist() == [10.0]
 
 
 LOGPROBS_SLOPES = torch.tensor([-1.0, -2.0, -0.5], dtype=torch.float64)
 COUNTED_SLOPES = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)
 WEIGHTS = 0.25 * COUNTED_SLOPES
-ONE = torch.ones(3, dtype=torch.float64)
+ONES = torch.ones(3, dtype=torch.float64)
 
 
 def off_policy(**changes) -> Completion:
-    return Completion(
-        counted=COUNTED_SLOPES, old=LOGPROBS_SLOPES - torch.tensor([0.1, 0.4, -0.15], dtype=torch.float64), **changes
-    )
+    old = LOGPROBS_SLOPES - torch.tensor([0.1, 0.4, -0.15], dtype=torch.float64)
+    return Completion(counted=COUNTED_SLOPES, old=old, **changes)
+
+
+def slope_of(name: str, completion: Completion, advantages: torch.Tensor, of=LossParameters(), **options):  # noqa: B008
+    return reward_slope(LOSSES[name], of, completion, LOGPROBS_SLOPES, WEIGHTS, advantages, **options)
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_on_policy_every_loss_weighs_a_counted_token_by_its_average(name):
     """CISPO excepted, whose bound is on the ratio itself: 0.2 where it stands at its default."""
-    own, factor = Completion(counted=COUNTED_SLOPES), 0.2 if name == "cispo" else 1.0
-    slope = reward_slope(LOSSES[name], LossParameters(), own, LOGPROBS_SLOPES, WEIGHTS, -2.0 * ONE)
+    slope, factor = slope_of(name, Completion(counted=COUNTED_SLOPES), -2.0 * ONES), 0.2 if name == "cispo" else 1.0
     torch.testing.assert_close(slope, factor * 2.0 * WEIGHTS)
+    assert factors_out(LOSSES[name], LossParameters())
+    assert factors_out(LOSSES[name], LossParameters(delta=0.5)) == (name in ("cispo", "sapo", "vespo"))
 
 
 def test_a_sequences_ratio_spreads_its_derivative_over_its_tokens():
-    of = LossParameters(importance_sampling_level="sequence")
-    completion = off_policy()
-    slope = reward_slope(LOSSES["grpo"], of, completion, LOGPROBS_SLOPES, WEIGHTS, 2.0 * ONE)
+    slope = slope_of("grpo", off_policy(), 2.0 * ONES, LossParameters(importance_sampling_level="sequence"))
     ratio = torch.exp(torch.tensor((0.1 - 0.15) / 2, dtype=torch.float64))
     torch.testing.assert_close(slope, -2.0 * ratio * WEIGHTS.sum() * COUNTED_SLOPES / 2)
 
 
 def test_a_sequences_ratio_multiplies_the_kl_term_even_at_ratio_one():
-    of, reference = LossParameters(importance_sampling_level="sequence"), LOGPROBS_SLOPES + 0.3 * ONE
+    of, reference = LossParameters(importance_sampling_level="sequence"), LOGPROBS_SLOPES + 0.3 * ONES
     own = Completion(counted=COUNTED_SLOPES, reference=reference)
     plain = kl_slope(of, own, LOGPROBS_SLOPES, WEIGHTS, corrected=False)
-    kl = torch.exp(0.3 * ONE) - 0.3 - 1
+    kl = torch.exp(0.3 * ONES) - 0.3 - 1
     torch.testing.assert_close(
         kl_slope(of, own, LOGPROBS_SLOPES, WEIGHTS, corrected=True), plain + (WEIGHTS * kl).sum() * COUNTED_SLOPES / 2
     )
@@ -209,10 +214,7 @@ def test_a_sequences_ratio_multiplies_the_kl_term_even_at_ratio_one():
 
 def test_a_score_vector_has_no_clip():
     of = LossParameters(epsilon_low=0.01, epsilon_high=0.01)
-    clipped, free = (
-        reward_slope(LOSSES["grpo"], of, off_policy(), LOGPROBS_SLOPES, WEIGHTS, ONE, clip=clip)
-        for clip in (True, False)
-    )
+    clipped, free = (slope_of("grpo", off_policy(), ONES, of, clip=clip) for clip in (True, False))
     assert clipped[0] == 0.0
     assert free[0] == -0.25 * torch.exp(torch.tensor(0.1, dtype=torch.float64))
 
@@ -220,48 +222,19 @@ def test_a_score_vector_has_no_clip():
 @pytest.mark.parametrize(("advantage", "threshold", "stays"), [(1.0, 0.0, True), (-1.0, 0.1, True), (-1.0, 0.0, False)])
 def test_completions_of_negative_advantage_that_are_far_off_leave(advantage, threshold, stays):
     completion = replace(off_policy(), old=LOGPROBS_SLOPES + 0.05)
-    slope = reward_slope(
-        LOSSES["sapo"],
-        LossParameters(),
-        completion,
-        LOGPROBS_SLOPES,
-        WEIGHTS,
-        advantage * ONE,
-        off_policy_threshold=threshold,
-    )
-    assert bool(slope.any()) == stays
+    assert bool(slope_of("sapo", completion, advantage * ONES, off_policy_threshold=threshold).any()) == stays
 
 
-def test_distance_is_to_the_sampler_where_there_is_one():
-    near, far = (
-        reward_slope(
-            LOSSES["grpo"],
-            LossParameters(),
-            Completion(counted=COUNTED_SLOPES, sampler=LOGPROBS_SLOPES + gap),
-            LOGPROBS_SLOPES,
-            WEIGHTS,
-            -ONE,
-            off_policy_threshold=0.1,
-        )
-        for gap in (0.05, 0.5)
-    )
-    assert near.any()
-    assert not far.any()
+@pytest.mark.parametrize(("gap", "stays"), [(0.05, True), (0.5, False)])
+def test_distance_is_to_the_sampler_where_there_is_one(gap, stays):
+    completion = Completion(counted=COUNTED_SLOPES, sampler=LOGPROBS_SLOPES + gap)
+    assert bool(slope_of("grpo", completion, -ONES, off_policy_threshold=0.1).any()) == stays
 
 
 def test_the_correction_multiplies_the_reward_part():
     completion = Completion(counted=COUNTED_SLOPES, sampler=LOGPROBS_SLOPES - 0.2)
-    correction = SamplerCorrection(mode="token_truncate", high=None)
-    corrected = reward_slope(
-        LOSSES["dapo"], LossParameters(), completion, LOGPROBS_SLOPES, WEIGHTS, ONE, correction=correction
-    )
+    corrected = slope_of("dapo", completion, ONES, correction=SamplerCorrection(mode="token_truncate", high=None))
     torch.testing.assert_close(corrected, -WEIGHTS * torch.exp(torch.tensor(0.2, dtype=torch.float64)))
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_all_losses_factor_out_on_policy_unless_a_bound_cuts_there(name):
-    assert factors_out(LOSSES[name], LossParameters())
-    assert factors_out(LOSSES[name], LossParameters(delta=0.5)) == (name in ("cispo", "sapo", "vespo"))
 
 
 def test_everything_goes_where_the_log_probabilities_are():
@@ -273,58 +246,26 @@ def test_everything_goes_where_the_log_probabilities_are():
 def test_what_comes_back_from_a_device_is_waited_for(monkeypatch):
     asked = []
     monkeypatch.setattr(torch.Tensor, "to", lambda tensor, like, non_blocking: asked.append(non_blocking))
-    sent(ONE, ONE)
-    sent(torch.ones(1, device="meta"), ONE)
+    sent(ONES, ONES)
+    sent(torch.ones(1, device="meta"), ONES)
     assert asked == [True, False]
 
 
-NOTHING = LossParameters()
-
-
-def terms(old: list[float], advantages: list[float], **of: float) -> Terms:
-    """Three tokens of log-probability -1, whose ratio to the old ones is given."""
-    logprobs = torch.full((len(old),), -1.0)
-    log_ratio = torch.tensor(old).log()
-    return Terms(
-        logprobs=logprobs,
-        log_ratio=log_ratio,
-        ratio=log_ratio.exp(),
-        advantages=torch.tensor(advantages),
-        counted=torch.ones(len(old)),
-        low=0.8,
-        high=1.2,
-        bound=3.0,
-        correction=None,
-        of=LossParameters(**of),
-    )
-
-
 def test_the_second_bound_holds_where_the_advantage_is_negative() -> None:
-    inputs = terms([0.5, 1.1, 2.0, 5.0, 0.5, 2.0], [-1.0, -1.0, -1.0, -1.0, 1.0, 1.0])
+    inputs = terms([0.5, 1.1, 2.0, 5.0, 0.5, 2.0], [-1.0, -1.0, -1.0, -1.0, 1.0, 1.0], bound=3.0)
     assert dual_clipped(inputs).tolist() == pytest.approx([0.8, 1.1, 2.0, 3.0, -0.5, -1.2])
 
 
-def test_a_sequence_has_the_geometric_mean_of_its_ratios() -> None:
-    assert sequence_clipped(terms([1.0, 4.0], [1.0, -1.0])).tolist() == pytest.approx([-1.2, 2.0])
-
-
-def test_log_pi_is_weighed_by_the_held_ratio_or_by_none() -> None:
+def test_terms_of_sequences_and_of_held_ratios_by_hand() -> None:
+    assert sequence_clipped(terms([1.0, 4.0], [1.0, -1.0])).tolist() == pytest.approx([-1.2, 2.0])  # geometric mean 2
     inputs = terms([0.5, 2.0], [1.0, 1.0])
-    assert held_ratio(inputs).tolist() == pytest.approx([0.8, 1.2])
-    assert log_likelihood(inputs).tolist() == [1.0, 1.0]
+    assert held_ratio(inputs).tolist() == pytest.approx([1.6, 2.4])
+    assert log_likelihood(inputs).tolist() == [2.0, 2.0]
 
 
 def test_tokens_whose_probability_moved_too_far_are_left_out() -> None:
     """At probability 1/e a ratio of 3 is a move of 0.25, one of 0.6 a move of -0.25."""
-    inputs = terms([3.0, 3.0, 0.6, 0.6], [1.0, -1.0, 1.0, -1.0], advantage_scale=2.0)
+    inputs = replace(terms([3.0, 3.0, 0.6, 0.6], [1.0, -1.0, 1.0, -1.0], advantage_scale=2.0), logprobs=-torch.ones(4))
     assert math.exp(-1) * (1 - 1 / 3) > 0.2
     assert within_one_bound(inputs).tolist() == pytest.approx([0.0, 6.0, -1.2, 0.0])
     assert within_both_bounds(inputs).tolist() == [0.0, 0.0, 0.0, 0.0]
-
-
-def test_averages_of_other_trainers_by_hand() -> None:
-    assert summed([2, 3], NOTHING, 5) == [1.0, 1.0]
-    assert by_factor([2, 3], LossParameters(loss_scale_factor=10.0), 5) == [0.05, 0.05]
-    assert counted_completions_alike([2, 0, 5], NOTHING, 7) == [0.25, 0.5, 0.1]
-    with pytest.raises(ValueError, match="constant"):
-        by_factor([1], NOTHING, 1)

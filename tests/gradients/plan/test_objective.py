@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from trl import GRPOConfig
 
 from gradscope.gradients.plan.losses import LossParameters
-from gradscope.gradients.plan.objective import Objective, _is_reused, reason_against, several_sequences
+from gradscope.gradients.plan.objective import Objective, reason_against, several_sequences
 from gradscope.rollouts.groups import Rollout, Tokens
 from gradscope.rollouts.run import TrainerSettings
 
@@ -19,14 +19,6 @@ def objective(**values) -> Objective:
     return Objective.from_settings(TrainerSettings(values=values))
 
 
-def test_weights_by_hand():
-    masks = [[True, True, True], [True, False, False]]
-    assert Objective(loss_type="grpo").token_weights(masks) == [1 / 6, 1 / 2]
-    assert Objective(loss_type="dapo").token_weights(masks) == [1 / 4, 1 / 4]
-    assert Objective(loss_type="bnpo").token_weights(masks) == [1 / 4, 1 / 4]
-    assert Objective(loss_type="dr_grpo", max_completion_length=10).token_weights(masks) == [1 / 20, 1 / 20]
-
-
 @settings(deadline=None)
 @given(st.lists(st.lists(st.booleans(), min_size=1, max_size=6), min_size=1, max_size=5))
 def test_weights_add_up_to_what_each_loss_averages_over(masks):
@@ -37,30 +29,26 @@ def test_weights_add_up_to_what_each_loss_averages_over(masks):
 
 
 def test_settings_are_read_in_trls_names():
-    result = objective(loss_type="grpo", beta=0.04, temperature=0.7, epsilon=0.1, epsilon_high=0.3, delta=2.0)
-    assert result.chat_template_kwargs == {}
-    assert objective(chat_template_kwargs={"enable_thinking": False}).chat_template_kwargs == {"enable_thinking": False}
+    values = {"loss_type": "grpo", "beta": 0.04, "temperature": 0.7, "epsilon": 0.1, "epsilon_high": 0.3, "delta": 2.0}
+    result = objective(**values, sapo_temperature_neg=2.0, importance_sampling_level="sequence")
     assert (result.loss_type, result.beta, result.temperature) == ("grpo", 0.04, 0.7)
     assert (result.epsilon_low, result.epsilon_high, result.delta) == (0.1, 0.3, 2.0)
-    assert result.assumed == ("use_bias_correction_kl",)
-    assert result.cannot is None
-
-
-def test_what_is_not_known_is_named():
+    assert (result.sapo_temperature_neg, result.sapo_temperature_pos) == (2.0, 1.0)
+    assert (result.importance_sampling_level, result.cannot) == ("sequence", None)
+    assert (result.assumed, result.chat_template_kwargs) == (("use_bias_correction_kl",), {})
     assert objective().assumed == ("loss_type", "beta", "temperature")
+    assert objective(chat_template_kwargs={"enable_thinking": False}).chat_template_kwargs == {"enable_thinking": False}
 
 
-def test_what_the_arguments_keep_from_being_formed_is_the_first_reason():
-    result = objective(loss_type="odd", generation_batch_size=4)
-    assert result.cannot is not None
-    assert result.loss_type == "dapo"
-    assert result.reason_against([ROLLOUT]) == result.cannot
-
-
-def test_sequence_level_ratios_are_token_level_ones_while_on_policy():
-    assert objective(importance_sampling_level="sequence").cannot is None
-    assert objective(use_vllm=True, vllm_importance_sampling_correction=False).cannot is None
-    assert objective(loss_type="bnpo", generation_batch_size=8, per_device_train_batch_size=8).cannot is None
+def test_a_step_without_its_rollouts_or_the_length_of_its_loss_has_a_reason():
+    odd = objective(loss_type="odd", generation_batch_size=4)
+    assert odd.cannot is not None
+    assert odd.loss_type == "dapo"
+    assert odd.reason_against([ROLLOUT]) == odd.cannot  # what the arguments lack comes first
+    reason = objective(generation_batch_size=4).reason_against([ROLLOUT] * 3)
+    assert (reason.cause, str(reason)) == ("rollouts_missing", "the log holds 3 of the 4 rollouts of the step")
+    assert "not known" in str(objective(loss_type="dr_grpo").reason_against([ROLLOUT]))
+    assert objective(loss_type="dr_grpo", max_completion_length=8).reason_against([ROLLOUT]) is None
 
 
 def test_a_reused_batch_needs_the_sampled_log_probabilities():
@@ -69,7 +57,8 @@ def test_a_reused_batch_needs_the_sampled_log_probabilities():
     assert reused.reason_against([ROLLOUT]).cause == "logprobs_missing"
     assert reused.reason_against([ROLLOUT], has_old=True) is None
     assert reused.reason_against([SAMPLED]) is None
-    assert not objective(num_iterations=1).importance_ratio
+    for fresh in ({"num_iterations": 1}, {"gradient_accumulation_steps": 4, "steps_per_generation": 2}):
+        assert not objective(**fresh).importance_ratio
 
 
 def test_a_loss_that_looks_at_the_sampler_needs_its_log_probabilities():
@@ -83,11 +72,6 @@ def test_a_loss_that_looks_at_the_sampler_needs_its_log_probabilities():
     reused = objective(use_vllm=True, num_iterations=2)  # the log has the sampler's, not those of the weights
     assert "sampled with were not logged" in str(reused.reason_against([SAMPLED]))
     assert reused.reason_against([SAMPLED], has_old=True) is None
-
-
-def test_rollouts_missing_from_the_step_are_noticed():
-    reason = objective(generation_batch_size=4).reason_against([ROLLOUT] * 3)
-    assert (reason.cause, str(reason)) == ("rollouts_missing", "the log holds 3 of the 4 rollouts of the step")
 
 
 def test_masked_truncation_needs_the_status_or_exact_ids():
@@ -111,41 +95,24 @@ def test_what_masked_truncation_divides_by_depends_on_the_version():
         assert expected.token_weights(masks, full) == [weight, weight]
 
 
-def test_dr_grpo_needs_the_limit():
-    assert "not known" in str(objective(loss_type="dr_grpo").reason_against([ROLLOUT]))
-    assert objective(loss_type="dr_grpo", max_completion_length=8).reason_against([ROLLOUT]) is None
-
-
-def test_the_arguments_of_a_loss_are_passed_on():
-    result = objective(loss_type="sapo", sapo_temperature_neg=2.0, importance_sampling_level="sequence")
-    assert (result.sapo_temperature_neg, result.sapo_temperature_pos) == (2.0, 1.0)
-    assert result.importance_sampling_level == "sequence"
-
-
 def test_a_log_without_a_setting_gets_the_default_of_the_installed_trl():
     defaults = {field.name: field.default for field in fields(GRPOConfig)}
     bare = objective()
     assert bare.use_bias_correction_kl is defaults["use_bias_correction_kl"] is True
     assert Objective().use_bias_correction_kl is True
     assert objective(use_bias_correction_kl=False).use_bias_correction_kl is False
-    assert bare.beta == defaults["beta"]
-    assert bare.loss_type == defaults["loss_type"]
-    assert bare.temperature == defaults["temperature"]
     assert bare.epsilon_low == bare.epsilon_high == defaults["epsilon"]
     assert bare.mask_truncated is defaults["mask_truncated_completions"]
     same = [field.name for field in fields(LossParameters) if field.name in defaults]
     assert len(same) == 10
-    assert {name: getattr(bare, name) for name in same} == {name: defaults[name] for name in same} | {
-        "epsilon_high": 0.2,
-        "max_completion_length": None,
-    }
+    own = {"epsilon_high": 0.2, "max_completion_length": None}  # where TRL's default stands for another setting
+    same += ["beta", "loss_type", "temperature"]
+    assert {name: getattr(bare, name) for name in same} == {name: defaults[name] for name in same} | own
 
 
 ONE_MICRO_BATCH = {"generation_batch_size": 8, "per_device_train_batch_size": 8}
-
-
-def reason(**values):
-    return reason_against(TrainerSettings(values=values))
+TWO_MICRO_BATCHES = {"generation_batch_size": 64, "per_device_train_batch_size": 32}
+OLD_LUSPO = {"loss_type": "luspo", "trl_version": "1.9.0", "importance_sampling_level": "sequence"}
 
 
 @pytest.mark.parametrize(
@@ -156,11 +123,7 @@ def reason(**values):
         ({"gradient_accumulation_steps": 4, "steps_per_generation": 2}, "rollouts_missing", "several generation"),
         ({"gradient_accumulation_steps": 2, "steps_per_generation": 4}, "batch_split", "shuffled part"),
         ({"loss_type": "bnpo"}, "micro_batches_unknown", "bnpo averages within micro-batches"),
-        (
-            {"loss_type": "bnpo", "generation_batch_size": 64, "per_device_train_batch_size": 32},
-            "micro_batches_unknown",
-            "micro-batches",
-        ),
+        ({"loss_type": "bnpo", **TWO_MICRO_BATCHES}, "micro_batches_unknown", "micro-batches"),
         ({"top_entropy_quantile": 0.2}, "micro_batches_unknown", "by their entropy"),
         ({"entropy_coef": 0.01}, "micro_batches_unknown", "entropy bonus"),
         ({"use_adaptive_entropy": True}, "micro_batches_unknown", "entropy bonus"),
@@ -174,15 +137,11 @@ def reason(**values):
         ({"use_vllm": True, "vllm_importance_sampling_mode": "odd"}, "loss_unknown", "'odd' has no rule"),
         ({"loss_type": "luspo"}, "settings_unknown", "TRL's version"),
         ({"loss_type": "luspo", "trl_version": "1.9.0"}, "loss_not_on_disk", "before TRL 1.10"),
-        (
-            {"loss_type": "luspo", "trl_version": "1.9.0", "importance_sampling_level": "sequence", "beta": 0.1},
-            "loss_not_on_disk",
-            "before TRL 1.10",
-        ),
+        ({**OLD_LUSPO, "beta": 0.1}, "loss_not_on_disk", "before TRL 1.10"),
     ],
 )
 def test_settings_without_exact_weights_give_a_reason(values, cause, text):
-    result = reason(**values)
+    result = reason_against(TrainerSettings(values=values))
     assert result is not None
     assert result.cause == cause
     assert text in str(result)
@@ -200,16 +159,13 @@ def test_settings_without_exact_weights_give_a_reason(values, cause, text):
         {"use_vllm": True},
         {"num_iterations": 2, "off_policy_mask_threshold": 0.5},
         {"loss_type": "luspo", "trl_version": "1.16.0"},
-        {"loss_type": "luspo", "trl_version": "1.9.0", "importance_sampling_level": "sequence"},
+        OLD_LUSPO,
+        {"use_vllm": True, "vllm_importance_sampling_correction": False},
     ],
 )
 def test_settings_that_leave_nothing_open(values):
-    assert reason(**values) is None
-
-
-def test_a_batch_is_reused_where_an_update_does_not_start_with_fresh_rollouts():
-    assert not _is_reused(TrainerSettings(values={"gradient_accumulation_steps": 4, "steps_per_generation": 2}))
-    assert _is_reused(TrainerSettings(values={"num_iterations": 2}))
+    assert reason_against(TrainerSettings(values=values)) is None
+    assert objective(**values).cannot is None
 
 
 def test_rollouts_of_several_sequences_are_refused_where_these_are_in_the_loss():

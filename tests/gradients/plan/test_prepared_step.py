@@ -32,12 +32,15 @@ from tests.diagnostics.inputs.test_recomputed import scaled_model
 from tests.gradients.models import (
     DAPO,
     VOCAB,
+    flat_gradient,
     plain_logprobs,
     policy_of,
     prepared,
+    rollouts_of,
     tiny_groups,
     tiny_model,
     tiny_policy,
+    weight_of,
 )
 
 WITH_KL = replace(DAPO, beta=0.1)
@@ -55,16 +58,15 @@ def test_the_reference_runs_once_for_all_that_is_asked_of_a_step(question):
     assert len(passes) == 1  # six short rollouts are one batch
 
 
-def test_the_reference_holds_its_own_log_probabilities():
+def test_the_reference_holds_its_own_log_probabilities_where_there_is_a_kl_term():
     reference, groups = tiny_model("llama_untied_biases"), tiny_groups(1, 2)
     reference.lm_head.weight.data.mul_(0.5)
-    prepared = prepare_step(policy_of(tiny_model("llama_untied_biases"), reference=reference), groups, WITH_KL)
-    for rollout, result in zip(groups[0].rollouts, [of.reference for of in prepared.plan.completions], strict=True):
-        np.testing.assert_allclose(result, plain_logprobs(reference, rollout).detach(), rtol=1e-5)
-
-
-def test_without_a_kl_term_there_is_no_reference():
-    plan = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO).plan
+    policy = policy_of(tiny_model("llama_untied_biases"), reference=reference)
+    for rollout, completion in zip(
+        groups[0].rollouts, prepare_step(policy, groups, WITH_KL).plan.completions, strict=True
+    ):
+        np.testing.assert_allclose(completion.reference, plain_logprobs(reference, rollout).detach(), rtol=1e-5)
+    plan = prepare_step(policy, groups, DAPO).plan
     assert all(completion.reference is None for completion in plan.completions)
 
 
@@ -96,22 +98,20 @@ def test_a_batch_apart_has_another_order_and_another_length_than_any_of_an_engin
     lengths = step.plan.lengths
     (full,) = step.batches(range(6), 4096)
     apart = step.batch_apart(full.rows)
-    assert apart.rows == full.rows[::-1]
-    assert apart.length == max(lengths) + 1
+    assert (apart.rows, apart.length) == (full.rows[::-1], max(lengths) + 1)
     shortest = int(np.argmin(lengths))
     assert step.batch_apart([shortest]).length not in lengths
     assert step.batch_apart([shortest]).spans == ((0, lengths[shortest]),)
-
-
-def test_a_batch_apart_stays_in_the_trainers_frame():
-    policy = replace(tiny_policy("gpt2_tied_conv1d"), padding=TrainerPadding())
-    step = prepared(policy, tiny_groups(), DAPO).framed()
-    assert step.batch_apart([0, 1]).length == step.batch([0, 1]).length
-    assert step.batch_apart([0, 1]).rows == (1, 0)
+    framed = prepared(replace(tiny_policy("gpt2_tied_conv1d"), padding=TrainerPadding()), tiny_groups(), DAPO).framed()
+    assert framed.batch_apart([0, 1]).length == framed.batch([0, 1]).length  # it stays in the trainer's frame
+    assert framed.batch_apart([0, 1]).rows == (1, 0)
 
 
 SHAPE = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-LLAMA = {**SHAPE, "intermediate_size": 24}
+NEO = {
+    **{"vocab_size": VOCAB, "hidden_size": 16, "num_layers": 2, "num_heads": 2},
+    "attention_types": [[["global", "local"], 1]],
+}
 
 
 def built(config) -> MeasuredPolicy:
@@ -123,35 +123,29 @@ def built(config) -> MeasuredPolicy:
     return replace(policy_of(model), padding=TrainerPadding())
 
 
-def rope(kind: str, positions: int) -> LlamaConfig:
+def rope(kind: str) -> LlamaConfig:
     parameters = {"rope_type": kind, "rope_theta": 10000.0, "factor": 2.0}
-    return LlamaConfig(**LLAMA, max_position_embeddings=positions, rope_parameters=parameters)
+    return LlamaConfig(**SHAPE, intermediate_size=24, max_position_embeddings=8, rope_parameters=parameters)
 
 
 CASES = {
     "learned positions": (lambda: replace(tiny_policy("gpt2_tied_conv1d"), padding=TrainerPadding()), True),
-    "learned, local attention": (
-        lambda: built(
-            GPTNeoConfig(
-                vocab_size=VOCAB, hidden_size=16, num_layers=2, num_heads=2, attention_types=[[["global", "local"], 1]]
-            )
-        ),
-        True,
-    ),
+    "learned, local attention": (lambda: built(GPTNeoConfig(**NEO)), True),
     "positions by the mask": (lambda: built(OPTConfig(**SHAPE, ffn_dim=24, word_embed_proj_dim=16)), False),
     "slopes": (lambda: built(BloomConfig(vocab_size=VOCAB, hidden_size=16, n_layer=2, n_head=2)), False),
-    "rotary": (lambda: replace(tiny_policy("qwen3_gqa_norms"), padding=TrainerPadding()), False),
     "rotary, sliding": (lambda: replace(tiny_policy("gemma3_scaled"), padding=TrainerPadding()), False),
-    "rotary, linear": (lambda: built(rope("linear", 8)), False),
-    "rotary, dynamic": (lambda: built(rope("dynamic", 8)), True),
+    "rotary, linear": (lambda: built(rope("linear")), False),
+    "rotary, dynamic": (lambda: built(rope("dynamic")), True),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_model_itself_says_whether_it_sees_the_padding(name: str) -> None:
     make, framed = CASES[name]
-    prepared = prepare_step(make(), tiny_groups(), DAPO)
+    policy = make()
+    prepared = prepare_step(policy, tiny_groups(), DAPO)
     assert all((sequence.frame is not None) == framed for sequence in prepared.plan.sequences)
+    assert scales_with_width(policy.model) == (name == "rotary, dynamic")
 
 
 @pytest.mark.parametrize("engine", ["loop", "stream"])
@@ -160,27 +154,19 @@ def test_rows_are_those_of_the_padded_batch(name: str, engine: str) -> None:
     """The oracle: TRL's padded rows through the model, one plain backward pass a rollout."""
     policy, groups = CASES[name][0](), tiny_groups()
     gram = measure_step(prepare_step(policy, groups, DAPO), engine=engine)
-    rows = [rollout for group in groups for rollout in group.rollouts]
+    rows = rollouts_of(groups)
     prompts, completions = max(len(r.prompt_ids) for r in rows), max(len(r.completion_ids) for r in rows)
-    total = sum(len(r.completion_ids) for r in rows)
     gradients = []
     for row in rows:
         left, right = prompts - len(row.prompt_ids), completions - len(row.completion_ids)
         ids = torch.tensor([[0] * left + [*row.prompt_ids, *row.completion_ids] + [0] * right])
         mask = torch.tensor([[0] * left + [1] * (ids.shape[1] - left - right) + [0] * right])
-        policy.model.zero_grad()
         logprobs = policy.model(input_ids=ids, attention_mask=mask).logits[0, prompts - 1 : -1].log_softmax(-1)
         chosen = logprobs[range(len(row.completion_ids)), list(row.completion_ids)]
-        (chosen.sum() / total).backward()
-        flat = [parameter.grad.flatten().double() for parameter in policy.trainable.values()]
-        gradients.append(torch.cat(flat).numpy())
+        gradient = flat_gradient(weight_of(groups) * chosen.sum(), list(policy.trainable.values()))
+        gradients.append(gradient.astype(np.float64))
     expected = np.array(gradients) @ np.array(gradients).T
     np.testing.assert_allclose(gram.score_gram, expected, rtol=2e-5, atol=2e-5 * np.abs(expected).max())
-
-
-def test_without_a_trainers_padding_nothing_is_framed() -> None:
-    prepared = prepare_step(tiny_policy("gpt2_tied_conv1d"), tiny_groups(), DAPO)
-    assert _in_frames(prepared.policy, prepared.plan) is prepared.plan.sequences
 
 
 def test_rounding_depends_on_the_frame_even_where_the_output_does_not() -> None:
@@ -190,23 +176,15 @@ def test_rounding_depends_on_the_frame_even_where_the_output_does_not() -> None:
     assert all(sequence.frame is not None for sequence in framed)
     again = replace(prepared, plan=replace(prepared.plan, sequences=framed))
     assert _in_frames(policy, again.plan) is again.plan.sequences
-
-
-def test_a_sequence_without_padding_has_none_to_see() -> None:
-    policy = replace(tiny_policy("gpt2_tied_conv1d"), padding=TrainerPadding())
-    prepared = prepare_step(policy, tiny_groups(1, 1), DAPO)
-    assert not _sees_padding(policy, prepared.plan.sequences[0])
+    assert _in_frames(replace(policy, padding=None), prepared.plan) is prepared.plan.sequences
+    alone = prepare_step(replace(tiny_policy("gpt2_tied_conv1d"), padding=TrainerPadding()), tiny_groups(1, 1), DAPO)
+    assert not _sees_padding(alone.policy, alone.plan.sequences[0])  # a sequence without padding has none to see
 
 
 def test_a_shared_prompt_cannot_stand_in_a_frame() -> None:
     policy = replace(tiny_policy("gpt2_tied_conv1d"), padding=TrainerPadding())
     with pytest.raises(UsageError, match="sees the padding before it"):
         measure_step(prepare_step(policy, tiny_groups(), DAPO), engine="prompt")
-
-
-@pytest.mark.parametrize(("kind", "scales"), [("linear", False), ("dynamic", True)])
-def test_frequencies_that_follow_the_width_are_known_by_their_kind(kind: str, scales: bool) -> None:
-    assert scales_with_width(built(rope(kind, 8)).model) == scales
 
 
 def test_the_padding_token_is_the_tokenizers_else_that_of_the_end_else_the_models() -> None:
@@ -223,13 +201,9 @@ def test_the_padding_token_is_the_tokenizers_else_that_of_the_end_else_the_model
     assert _padding_id_of(replace(policy, tokenizer=Tokenizer())) == 0
 
 
-def test_other_models_keep_nothing() -> None:
-    assert pretrained_length(scaled_model()) == 8
-    assert pretrained_length(scaled_model("linear")) is None
-
-
 def test_a_model_keeps_the_frequencies_of_the_longest_batch() -> None:
     ids, fresh, model = torch.arange(12)[None] % 16, scaled_model(), scaled_model()
+    assert (pretrained_length(fresh), pretrained_length(scaled_model("linear"))) == (8, None)
     see_batch(model, 20)
     with torch.no_grad():
         assert not torch.allclose(fresh(input_ids=ids).logits, model(input_ids=ids).logits, atol=1e-5)
@@ -254,6 +228,8 @@ def status(last, of=MASKING, **ends):
 def test_a_completion_ends_with_the_end_of_a_sequence_or_padding():
     assert [status(last) for last in (3, 0, 5)] == ["completed", "completed", "truncated"]
     assert status(3, pad=None) == "completed"
+    with pytest.raises(InputError, match="no tokenizer with an end-of-sequence token"):
+        status(3, eos=None)
 
 
 def test_what_the_generation_configuration_declares_ends_since_a_version():
@@ -264,11 +240,6 @@ def test_what_the_generation_configuration_declares_ends_since_a_version():
         status(9, declared=[3, 9])
     assert "trl_version" in caught.value.hint
     assert caught.value.cause == "settings_unknown"
-
-
-def test_without_an_end_of_sequence_nothing_can_be_told():
-    with pytest.raises(InputError, match="no tokenizer with an end-of-sequence token"):
-        status(3, eos=None)
 
 
 def test_nothing_is_changed_that_is_known_or_not_asked_for():

@@ -19,72 +19,67 @@ from gradscope.gradients.step.directions import (
 from gradscope.gradients.step.measure import measure_step
 from gradscope.metrics.gram.geometry import row_sparsity
 from gradscope.metrics.gram.spectrum import effective_rank, participation_ratio, stable_rank
-from tests.gradients.models import DAPO, FULL_AND_LORA, plain_logprobs, tiny_groups, tiny_policy
+from tests.gradients.models import (
+    DAPO,
+    FULL_AND_LORA,
+    changed,
+    plain_logprobs,
+    rollouts_of,
+    tiny_groups,
+    tiny_policy,
+    weight_of,
+)
 
 
 @pytest.mark.parametrize("batch_tokens", [None, 12])
 def test_spectra_are_those_of_the_ordinary_gradient(batch_tokens):
-    policy, groups = tiny_policy("gpt2_tied_conv1d"), tiny_groups()
-    seen = []
+    policy, groups, seen = tiny_policy("gpt2_tied_conv1d"), tiny_groups(), []
     spectra = measure_weight_spectra(
         prepare_step(policy, groups, DAPO, batch_tokens and TokenBudget(batch_tokens)),
         progress=lambda *event: seen.append(event),
     )
-    loss = torch.zeros(())
-    num_tokens = sum(len(r.completion_ids) for g in groups for r in g.rollouts)
-    for rollout in (r for group in groups for r in group.rollouts):
-        loss = loss - rollout.advantage / num_tokens * plain_logprobs(policy.model, rollout).sum()
-    loss.backward()
-    matrices = {name: p for name, p in policy.trainable.items() if p.dim() == 2}
-    assert [first.tensor for first in spectra] == list(matrices)
+    rollouts = rollouts_of(groups)
+    loss = sum(-rollout.advantage * plain_logprobs(policy.model, rollout).sum() for rollout in rollouts)
+    (weight_of(groups) * loss).backward()
+    matrices = {name: p.grad.double().numpy() for name, p in policy.trainable.items() if p.dim() == 2}
+    assert [spectrum.tensor for spectrum in spectra] == list(matrices)
     assert seen[-1] == (len(matrices), len(matrices), "tensors")
-    for first in spectra:
-        expected = np.linalg.svd(matrices[first.tensor].grad.double().numpy(), compute_uv=False)
-        assert first.shape == tuple(matrices[first.tensor].shape)
-        np.testing.assert_allclose(first.singular_values, expected, atol=1e-5 * expected[0])
-        sizes = np.abs(matrices[first.tensor].grad.double().numpy()).ravel()
-        assert first.entries["gini"].value == pytest.approx(row_sparsity(sizes)["gini"].value, abs=1e-5)
+    for spectrum in spectra:
+        matrix = matrices[spectrum.tensor]
+        expected = np.linalg.svd(matrix, compute_uv=False)
+        assert spectrum.shape == matrix.shape
+        np.testing.assert_allclose(spectrum.singular_values, expected, atol=1e-5 * expected[0])
+        gini = row_sparsity(np.abs(matrix).ravel())["gini"].value
+        assert spectrum.entries["gini"].value == pytest.approx(gini, abs=1e-5)
 
 
-def test_a_matrix_without_gradient_has_a_zero_spectrum():
-    """LoRA with B = 0: nothing reaches A."""
-    policy = tiny_policy("llama_untied_biases", lora=True)
-    with torch.no_grad():
-        for name, parameter in policy.trainable.items():
-            if "lora_B" in name:
-                parameter.zero_()
-    for first in measure_weight_spectra(prepare_step(policy, tiny_groups(), DAPO)):
-        assert bool(first.singular_values.any()) == ("lora_B" in first.tensor)
-
-
-def test_spectra_need_logged_advantages():
-    groups = tiny_groups(1, 1)
-    rollout = groups[0].rollouts[0]
-    bare = replace(groups[0], rollouts=(replace(rollout, advantage=None),))
-    with pytest.raises(InputError, match="has no logged advantage"):
-        measure_weight_spectra(prepare_step(tiny_policy("llama_untied_biases"), [bare], DAPO))
-
-
-@pytest.mark.parametrize("name", ["gpt2_tied_conv1d", "llama_untied_biases"])
-def test_their_squares_add_up_to_the_gram_matrix(name: str) -> None:
-    policy = tiny_policy(name)
-    prepared = prepare_step(policy, tiny_groups(), DAPO)
-    result, gram = measure_tensor_norms(prepared), measure_step(prepared).logged_gram
-    assert gram is not None
-    assert [one.tensor for one in result] == list(policy.trainable)
-    assert sum(one.norm**2 for one in result) == pytest.approx(float(gram.sum()), rel=1e-4)
-    assert sum(one.num_entries for one in result) == policy.num_parameters
-
-
-def test_what_has_no_gradient_has_none() -> None:
+def test_a_matrix_without_gradient_has_a_zero_spectrum_and_norm():
     """LoRA with B = 0: nothing reaches A."""
     policy = tiny_policy("llama_untied_biases", lora=True)
     for name, parameter in policy.trainable.items():
         if "lora_B" in name:
             parameter.data.zero_()
-    norms = {one.tensor: one.norm for one in measure_tensor_norms(prepare_step(policy, tiny_groups(), DAPO))}
+    prepared = prepare_step(policy, tiny_groups(), DAPO)
+    for spectrum in measure_weight_spectra(prepared):
+        assert bool(spectrum.singular_values.any()) == ("lora_B" in spectrum.tensor)
+    norms = {tensor.tensor: tensor.norm for tensor in measure_tensor_norms(prepared)}
     assert {name for name, norm in norms.items() if norm > 0} == {name for name in norms if "lora_B" in name}
     assert np.isfinite(list(norms.values())).all()
+
+
+def test_spectra_need_logged_advantages():
+    with pytest.raises(InputError, match="has no logged advantage"):
+        measure_weight_spectra(
+            prepare_step(tiny_policy("llama_untied_biases"), changed(tiny_groups(1, 1), advantage=None), DAPO)
+        )
+
+
+def test_squares_of_tensors_add_up_to_the_gram_matrix() -> None:
+    prepared = prepare_step(tiny_policy("gpt2_tied_conv1d"), tiny_groups(), DAPO)
+    result, gram = measure_tensor_norms(prepared), measure_step(prepared).logged_gram
+    assert [tensor.tensor for tensor in result] == list(prepared.policy.trainable)
+    assert sum(tensor.norm**2 for tensor in result) == pytest.approx(float(gram.sum()), rel=1e-4)
+    assert sum(tensor.num_entries for tensor in result) == prepared.policy.num_parameters
 
 
 def gradients(seed: int = 0) -> dict[str, torch.Tensor]:
@@ -134,11 +129,11 @@ def test_bfloat16_sees_steps_of_one_size() -> None:
 
 def test_nothing_of_the_weights_or_of_their_gradients_is_changed() -> None:
     weights, inputs = parameters(), gradients()
-    before = {name: one.detach().clone() for name, one in weights.items()}
-    own = {name: one.clone() for name, one in inputs.items()}
     measure_optimizer_steps(weights, inputs, 1e-3)
-    assert all(torch.equal(one, before[name]) and one.grad is None for name, one in weights.items())
-    assert all(torch.equal(one, own[name]) for name, one in inputs.items())
+    for name, weight in parameters().items():
+        assert torch.equal(weights[name], weight)
+        assert weights[name].grad is None
+    assert all(torch.equal(inputs[name], gradient) for name, gradient in gradients().items())
     assert list(OPTIMIZERS) == ["sgd", "adam", "muon"]
 
 
@@ -169,23 +164,22 @@ def plain_gradients(prepared: PreparedStep, rollouts: tuple[int, ...], factors: 
 
 
 @pytest.mark.parametrize(
-    ("name", "lora", "max_bytes"),
-    [*((*case, 2**30) for case in (*FULL_AND_LORA, ("mixtral", False))), ("qwen3_gqa_norms", False, 1)],
+    ("name", "lora", "max_bytes"), [*((*case, 2**30) for case in FULL_AND_LORA), ("qwen3_gqa_norms", False, 1)]
 )
 def test_every_combination_is_that_of_a_backward_pass(name: str, lora: bool, max_bytes: int) -> None:
-    prepared = prepare_step(tiny_policy(name, lora=lora and name != "mixtral"), tiny_groups(2, 3), DAPO)
+    prepared = prepare_step(tiny_policy(name, lora=lora), tiny_groups(2, 3), DAPO)
     step = measure_step(prepared)
+    assert measure_group_weights(prepared, step, []) == ()
     groups = [combinations("a", (0, 1, 2)), combinations("b", (3, 4, 5))]
-    by_name = {
-        (one.group_id, one.tensor): one for one in measure_group_weights(prepared, step, groups, max_bytes=max_bytes)
-    }
+    ranks = measure_group_weights(prepared, step, groups, max_bytes=max_bytes)
+    by_name = {(of_tensor.group_id, of_tensor.tensor): of_tensor for of_tensor in ranks}
     for group in groups:
         for index, factors in enumerate(FACTORS):
             for tensor, grad in plain_gradients(prepared, group.rollouts, factors).items():
                 values = torch.linalg.svdvals(grad.double()).numpy()
                 counts = by_name[group.group_id, tensor].counts[index]
-                expected = [effective_rank(values), stable_rank(values), participation_ratio(values)]
-                assert counts[:3] == pytest.approx([one.value for one in expected], rel=2e-3)
+                expected = [count(values).value for count in (effective_rank, stable_rank, participation_ratio)]
+                assert counts[:3] == pytest.approx(expected, rel=2e-3)
                 assert counts[3] == pytest.approx(np.sum(values[:2] ** 2) / np.sum(values**2), rel=1e-4)
 
 
@@ -197,21 +191,12 @@ def test_unrelated_rows_have_the_norms_of_the_smaller_side() -> None:
 
 
 def test_the_second_channel_is_the_gradient_with_the_logged_advantages_of_tokens() -> None:
-    groups = tiny_groups(1, 3)
-    rollouts = [
-        replace(rollout, token_advantages=(2.0,) * len(rollout.completion_ids or ()), advantage=None)
-        for rollout in groups[0].rollouts
-    ]
-    prepared = prepare_step(tiny_policy("llama_untied_biases"), [replace(groups[0], rollouts=tuple(rollouts))], DAPO)
+    by_token = {"token_advantages": lambda rollout: (2.0,) * len(rollout.completion_ids), "advantage": None}
+    prepared = prepare_step(tiny_policy("llama_untied_biases"), changed(tiny_groups(1, 3), **by_token), DAPO)
     factors = np.array([[0, 0, 0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 0, 0, 0]])
     group = replace(combinations("a", (0, 1, 2), by_token=True), factors=factors, has_null=np.array([0, 0]))
     for first in measure_group_weights(prepared, measure_step(prepared), [group]):
         assert first.counts[0] == pytest.approx(first.counts[1], rel=1e-3)  # one advantage for all is a factor
-
-
-def test_a_group_without_rollouts_asked_for_has_nothing() -> None:
-    prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
-    assert measure_group_weights(prepared, measure_step(prepared), []) == ()
 
 
 def test_gradients_that_disagree_with_the_gram_matrix_are_refused() -> None:

@@ -18,6 +18,7 @@ from gradscope.rollouts.groups import Rollout, RolloutGroup
 from tests.gradients.models import (
     DAPO,
     FULL_AND_LORA,
+    changed,
     flat_gradient,
     plain_logprobs,
     plain_model,
@@ -25,6 +26,7 @@ from tests.gradients.models import (
     tiny_experts,
     tiny_groups,
     tiny_policy,
+    weight_of,
 )
 
 ANSWERS = (((7, 8, 9), ((3, 4, 1), (5, 1))), ((2, 11), ((6, 6, 12, 1),)), ((19, 20, 21, 2), ((1,), (4, 5, 6, 7, 8, 1))))
@@ -32,44 +34,31 @@ SHARES = ((0.75, 0.25), (1.0,), (0.5, 0.5))
 
 
 def heldout_groups() -> list[RolloutGroup]:
-    groups = []
-    for prompt, (prompt_ids, answers) in enumerate(ANSWERS):
-        name = f"held-out q{prompt}"
-        rollouts = tuple(
-            Rollout(
-                group_id=name,
-                sample=sample,
-                row=sample,
-                prompt="",
-                completion="",
-                prompt_ids=prompt_ids,
-                completion_ids=ids,
-                reward=1.0,
-            )
-            for sample, ids in enumerate(answers)
-        )
-        groups.append(RolloutGroup(step=0, group_id=name, prompt_id=f"q{prompt}", rollouts=rollouts))
-    return groups
+    return [
+        prompt_of(f"q{prompt}", *[""] * len(answers), prompt_ids=prompt_ids, all_ids=answers)
+        for prompt, (prompt_ids, answers) in enumerate(ANSWERS)
+    ]
 
 
-def plain(prepared: PreparedStep, prompt_ids: tuple, completion_ids: tuple, *, temperature: float = 1.0) -> np.ndarray:
-    """The gradient of an answer's log-probability in float64, by autograd alone."""
+def expected_of(prepared: PreparedStep, temperature: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """Gradients of the log-probabilities of the step's rollouts, and C_k, in float64 by autograd alone."""
     model, parameters = plain_model(prepared.policy)
-    answer = SimpleNamespace(prompt_ids=prompt_ids, completion_ids=completion_ids)
-    return flat_gradient(plain_logprobs(model, answer, temperature).sum(), parameters)
 
+    def row(prompt_ids: tuple, completion_ids: tuple) -> np.ndarray:
+        answer = SimpleNamespace(prompt_ids=prompt_ids, completion_ids=completion_ids)
+        return flat_gradient(plain_logprobs(model, answer, temperature).sum(), parameters)
 
-def expected_of(prepared: PreparedStep, *, temperature: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-    """Gradients of the log-probabilities of the step's rollouts, and C_k."""
-    trained = [plain(prepared, r.prompt_ids, r.completion_ids, temperature=temperature) for r in prepared.rollouts]
+    trained = [row(rollout.prompt_ids, rollout.completion_ids) for rollout in prepared.rollouts]
     heldout = [
-        sum(
-            share * plain(prepared, prompt, ids, temperature=temperature)
-            for share, ids in zip(own, answers, strict=True)
-        )
+        sum(share * row(prompt, ids) for share, ids in zip(own, answers, strict=True))
         for (prompt, answers), own in zip(ANSWERS, SHARES, strict=True)
     ]
     return np.stack(trained), np.stack(heldout)
+
+
+@pytest.fixture
+def llama() -> PreparedStep:
+    return prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
 
 
 def close(result: np.ndarray, expected: np.ndarray, tolerance: float = 1e-4) -> bool:
@@ -84,11 +73,11 @@ def test_products_are_those_of_plain_gradients(name: str, lora: bool) -> None:
     step = measure_step(prepared)
     result = measure_heldout_gram(prepared, step, heldout_groups(), SHARES)
     trained, heldout = expected_of(prepared, temperature=0.7)
-    weights = 1.0 / sum(len(rollout.completion_ids) for rollout in prepared.rollouts)
-    assert close(result.cross, weights * trained @ heldout.T)
+    weight = weight_of(tiny_groups())
+    assert close(result.cross, weight * trained @ heldout.T)
     assert close(result.norms, np.linalg.norm(heldout, axis=1))
-    assert result.scales == pytest.approx(np.full(6, 1.0 / weights))
-    assert close(step.score_gram * result.scales, weights * trained @ trained.T)
+    assert result.scales == pytest.approx(np.full(6, 1.0 / weight))
+    assert close(step.score_gram * result.scales, weight * trained @ trained.T)
     assert (result.num_answers, result.notes) == (5, ())
 
 
@@ -108,32 +97,31 @@ def test_every_engine_finds_the_same_and_leaves_the_step_alone(engine: str) -> N
 
 def test_a_kl_term_and_an_entropy_bonus_are_none_of_the_answers_rows() -> None:
     policy = tiny_policy("llama_untied_biases")
-    reference = copy.deepcopy(policy.model)
     objective = replace(DAPO, beta=0.1, entropy_coef=0.05)
-    prepared = prepare_step(replace(policy, reference=reference), tiny_groups(), objective)
-    result = measure_heldout_gram(prepared, measure_step(prepared), heldout_groups(), SHARES)
+    prepared = prepare_step(replace(policy, reference=copy.deepcopy(policy.model)), tiny_groups(), objective)
     trained, heldout = expected_of(prepared)
-    weight = 1.0 / sum(len(rollout.completion_ids) for rollout in prepared.rollouts)
-    assert close(result.cross, weight * trained @ heldout.T)
+    result = measure_heldout_gram(prepared, measure_step(prepared), heldout_groups(), SHARES)
+    assert close(result.cross, weight_of(tiny_groups()) * trained @ heldout.T)
 
 
-def test_tokens_that_nobody_sampled_are_no_part_of_an_answer() -> None:
-    prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
-    (group, *_) = heldout_groups()
-    masked = replace(group.rollouts[0], mask=(False, False, False))
-    groups = [replace(group, rollouts=(masked, group.rollouts[1]))]
-    result = measure_heldout_gram(prepared, measure_step(prepared), groups, [(0.5, 0.5)])
-    alone = plain(prepared, (7, 8, 9), (5, 1))
-    assert result.norms == pytest.approx([np.linalg.norm(alone) / 2], rel=1e-4)
+def test_tokens_that_nobody_sampled_are_no_part_of_an_answer(llama: PreparedStep) -> None:
+    (group, *_), step = heldout_groups(), measure_step(llama)
+    first, second = group.rollouts
+    masked = replace(group, rollouts=(replace(first, mask=(False, False, False)), second))
+    alone = replace(group, rollouts=(second,))
+    halved, full = (
+        measure_heldout_gram(llama, step, [answers], [shares]).norms
+        for answers, shares in ((masked, (0.5, 0.5)), (alone, (1.0,)))
+    )
+    assert 2 * halved == pytest.approx(full, rel=1e-4)
 
 
-def test_rollouts_whose_tokens_weigh_unequally_have_no_scale() -> None:
-    prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
-    uneven = [torch.linspace(1, 2, len(weights), dtype=torch.float64) * weights for weights in prepared.plan.weights]
-    other = replace(prepared, plan=replace(prepared.plan, weights=tuple(uneven)))
+def test_rollouts_whose_tokens_weigh_unequally_have_no_scale(llama: PreparedStep) -> None:
+    plan = llama.plan
+    uneven = [torch.linspace(1, 2, len(weights), dtype=torch.float64) * weights for weights in plan.weights]
+    other = replace(llama, plan=replace(plan, weights=tuple(uneven)))
     assert measure_heldout_gram(other, measure_step(other), heldout_groups(), SHARES).scales is None
-    left_out = [torch.zeros_like(prepared.plan.weights[0]), *prepared.plan.weights[1:]]
-    without = replace(prepared, plan=replace(prepared.plan, weights=tuple(left_out)))
+    without = replace(llama, plan=replace(plan, weights=(torch.zeros_like(plan.weights[0]), *plan.weights[1:])))
     scales = measure_heldout_gram(without, measure_step(without), heldout_groups(), SHARES).scales
     assert (scales[0], np.count_nonzero(scales)) == (0.0, 5)
 
@@ -149,28 +137,23 @@ def test_learned_positions_stand_where_the_answer_begins() -> None:
     assert close(result.norms, np.linalg.norm(heldout, axis=1))
 
 
-def test_a_step_that_comes_out_otherwise_is_refused() -> None:
-    prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
-    step = measure_step(prepared)
-    other = replace(step, gram=step.gram * 1.01)
+def test_a_step_that_comes_out_otherwise_is_refused(llama: PreparedStep) -> None:
+    step = measure_step(llama)
     with pytest.raises(VerificationError, match="other inner products beside held-out answers"):
-        measure_heldout_gram(prepared, other, heldout_groups(), SHARES)
+        measure_heldout_gram(llama, replace(step, gram=step.gram * 1.01), heldout_groups(), SHARES)
 
 
-def test_rows_that_do_not_fit_loop_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
-    step = measure_step(prepared)
+def test_rows_that_do_not_fit_loop_are_refused(llama: PreparedStep, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = measure_step(llama)
     monkeypatch.setattr(measure_step, "__kwdefaults__", {**measure_step.__kwdefaults__, "max_row_bytes": 10})
     with pytest.raises(UsageError, match="Keeping 11 gradient rows"):
-        measure_heldout_gram(prepared, step, heldout_groups(), SHARES, engine="loop")
+        measure_heldout_gram(llama, step, heldout_groups(), SHARES, engine="loop")
 
 
-def test_an_answer_in_other_tokens_is_named() -> None:
-    prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
-    (group, *_) = heldout_groups()
-    odd = replace(group, rollouts=(replace(group.rollouts[0], completion_ids=(99,)),))
+def test_an_answer_in_other_tokens_is_named(llama: PreparedStep) -> None:
+    odd = prompt_of("q0", "", prompt_ids=(7,), completion_ids=(99,))
     with pytest.raises(InputError, match="held-out q0, sample 0: token id 99 is outside"):
-        measure_heldout_gram(prepared, measure_step(prepared), [odd], [(1.0,)])
+        measure_heldout_gram(llama, measure_step(llama), [odd], [(1.0,)])
 
 
 class Letters:
@@ -179,19 +162,22 @@ class Letters:
     eos_token_id = 1
 
     def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
-        return {"input_ids": [ord(one) - 95 if one in "abcdefghijklst" else 0 for one in text.lower() if one != " "]}
+        letters = text.lower().replace(" ", "")
+        return {"input_ids": [ord(letter) - 95 if letter in "abcdefghijklst" else 0 for letter in letters]}
 
     def decode(self, ids: list[int]) -> str:
-        return "".join("?."[one] if one < 2 else chr(one + 95) for one in ids)
+        return "".join("?."[token] if token < 2 else chr(token + 95) for token in ids)
 
     def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> str:
-        return f"s{''.join(one['content'] for one in messages)}t"
+        return f"s{''.join(message['content'] for message in messages)}t"
 
 
-def prompt_of(prompt: str, *answers: str, **fields: Any) -> RolloutGroup:
+def prompt_of(prompt: str, *answers: str, all_ids: tuple = (), **fields: Any) -> RolloutGroup:
+    """A prompt with its answers, as text or, by `all_ids` or `completion_ids`, as tokens."""
     name = f"held-out {prompt}"
+    own = [{"completion_ids": ids} for ids in all_ids] or [{}] * len(answers)
     rollouts = tuple(
-        Rollout(group_id=name, sample=at, row=at, prompt=prompt, completion=answer, reward=1.0, **fields)
+        Rollout(group_id=name, sample=at, row=at, prompt=prompt, completion=answer, reward=1.0, **fields, **own[at])
         for at, answer in enumerate(answers)
     )
     return RolloutGroup(step=0, group_id=name, prompt_id=prompt, rollouts=rollouts)
@@ -220,14 +206,11 @@ def test_text_becomes_tokens_as_the_trainers_does() -> None:
     assert answers.notes == ("Held-out answers were tokenized from text.",)
 
 
-def test_completions_that_other_ids_were_sampled_for_are_told() -> None:
+def test_completions_that_other_ids_were_sampled_for_are_noted() -> None:
     prepared = step_of(("abc", "de"))
-    first = replace(prepared.groups[0].rollouts[0], completion="ed")
-    groups = (replace(prepared.groups[0], rollouts=(first, *prepared.groups[0].rollouts[1:])),)
-    answers = _heldout_sequences(replace(prepared, groups=groups), [prompt_of("ab", "c")], [(1.0,)])
-    assert answers.notes[1] == (
-        "Some of the run's own completions have other ids than their text gives, so held-out answers may too."
-    )
+    other = replace(prepared, groups=tuple(changed(prepared.groups, completion="ed")))
+    note = "Some of the run's own completions have other ids than their text gives, so held-out answers may too."
+    assert _heldout_sequences(other, [prompt_of("ab", "c")], [(1.0,)]).notes[1] == note
 
 
 def test_exact_ids_need_no_tokenizer_and_no_note() -> None:
@@ -239,6 +222,8 @@ def test_exact_ids_need_no_tokenizer_and_no_note() -> None:
         _heldout_sequences(prepared, [prompt_of("ab", "c")], [(1.0,)])
     half = _heldout_sequences(step_of(), [prompt_of("", "c", prompt_ids=(3, 4))], [(1.0,)])
     assert half.notes == ("Held-out answers were tokenized from text.",)
+    # a log of ids alone shows nothing of its prompts
+    assert _heldout_sequences(step_of(), [prompt_of("ab", "c")], [(1.0,)]).sequences[0].prompt_ids == (2, 3)
 
 
 def test_prompts_of_the_step_are_left_out() -> None:
@@ -266,18 +251,12 @@ def test_prompts_that_a_template_wrapped_need_messages() -> None:
     messages = ({"role": "user", "content": "abc"},)
     wrapped = step_of(("abc", "de"), messages=messages)
     ids = tuple(Letters()(Letters().apply_chat_template(list(messages)))["input_ids"])
-    rollouts = tuple(replace(rollout, prompt_ids=ids) for rollout in wrapped.rollouts)
-    groups = (replace(wrapped.groups[0], rollouts=rollouts),)
-    prepared = prepare_step(wrapped.policy, groups, DAPO)
+    prepared = prepare_step(wrapped.policy, changed(wrapped.groups, prompt_ids=ids), DAPO)
     with pytest.raises(InputError, match="other token ids than their text gives, as with a chat template") as error:
         _heldout_sequences(prepared, [prompt_of("ab", "c")], [(1.0,)])
     assert "as messages, or with prompt_ids" in error.value.hint
     asked = prompt_of("ab", "c", messages=({"role": "user", "content": "ab"},))
     assert _heldout_sequences(prepared, [asked], [(1.0,)]).sequences[0].prompt_ids == (20, 2, 3, 21)
-
-
-def test_a_log_of_ids_alone_shows_nothing_of_its_prompts() -> None:
-    assert _heldout_sequences(step_of(), [prompt_of("ab", "c")], [(1.0,)]).sequences[0].prompt_ids == (2, 3)
 
 
 def test_answers_stand_without_padding_beside_rows_that_have_some(monkeypatch: pytest.MonkeyPatch) -> None:

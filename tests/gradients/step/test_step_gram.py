@@ -11,7 +11,17 @@ from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import measure_norm, read_step, write_step
 from gradscope.metrics.gram.geometry import batch_norm
-from tests.gradients.models import DAPO, measured_step, policy_of, prepared, tiny_groups, tiny_model, tiny_policy
+from tests.gradients.models import (
+    DAPO,
+    changed,
+    measured_step,
+    policy_of,
+    prepared,
+    tiny_groups,
+    tiny_model,
+    tiny_policy,
+    waiting_gradients,
+)
 
 
 @pytest.fixture(scope="module")
@@ -40,19 +50,12 @@ def test_the_kl_part_is_in_every_gradient_and_not_in_the_policy_part():
 
 
 def test_without_logged_advantages_there_is_no_logged_gradient(gram_step):
-    groups = tiny_groups(1, 2)
-    bare = tuple(replace(r, advantage=None, reward=None) for r in groups[0].rollouts)
-    step = measured_step(tiny_policy("llama_untied_biases"), [replace(groups[0], rollouts=bare)], DAPO)
-    assert step.logged_gram is None
-    assert step.policy_gram is None
-    assert step.frac_kl is None
-    assert step.advantages is None
+    bare = changed(tiny_groups(1, 2), advantage=None, reward=None)
+    step = measured_step(tiny_policy("llama_untied_biases"), bare, DAPO)
+    assert [step.logged_gram, step.policy_gram, step.frac_kl, step.advantages] == [None] * 4
     assert np.isnan(step.rewards).all()
     with pytest.raises(InputError, match="not every rollout has a logged advantage"):
         step.gradient_gram("logged")
-
-
-def test_as_many_advantages_as_rollouts(gram_step):
     with pytest.raises(ValueError, match=r"expected 6 advantages, got an array of shape \(2,\)"):
         gram_step.gradient_gram([1.0, 2.0])
 
@@ -68,7 +71,7 @@ def test_the_description_is_plain_json(gram_step):
 def test_a_step_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
     groups = tiny_groups()
     logged = measured_step(tiny_policy("gpt2_tied_conv1d"), groups, DAPO)
-    bare = [replace(g, rollouts=tuple(replace(r, advantage=None) for r in g.rollouts)) for g in groups]
+    bare = changed(groups, advantage=None)
     norm = measure_norm(prepared(tiny_policy("gpt2_tied_conv1d"), groups, DAPO))
     for step in (logged, measured_step(tiny_policy("gpt2_tied_conv1d"), bare, DAPO), replace(norm, other_texts=(1, 2))):
         write_step(tmp_path / "step", step, "key")
@@ -100,19 +103,11 @@ def test_norm_and_kl_part_are_those_of_the_gram_matrix(objective: Objective, lor
         policy_of(model, lora=lora, reference=reference), tiny_groups(), objective, batch_tokens=batch_tokens
     )
     gram, reported = measure_step(step, engine="stream"), []
-    result = measure_norm(step, lambda *progress: reported.append(progress))
+    with waiting_gradients(step.policy):
+        result = measure_norm(step, lambda *progress: reported.append(progress))
     assert result.norm == pytest.approx(batch_norm(gram.logged_gram), rel=1e-6)
     assert result.frac_kl == (None if gram.frac_kl is None else pytest.approx(gram.frac_kl, rel=1e-5))
     for own, expected in zip(result.logprobs, gram.logprobs, strict=True):
         np.testing.assert_allclose(own, expected, rtol=1e-5, atol=1e-6)
     assert (result.num_rollouts, result.num_inferred_ids, result.described["engine"]) == (6, 0, "backward")
     assert reported[-1] == (6, 6, "rollouts")
-
-
-def test_gradients_that_were_there_come_back() -> None:
-    step = prepared(policy_of(tiny_model("llama_untied_biases")), tiny_groups(), DAPO)
-    name, parameter = next(iter(step.policy.trainable.items()))
-    parameter.grad = torch.ones_like(parameter)
-    measure_norm(step)
-    assert torch.equal(parameter.grad, torch.ones_like(parameter)), name
-    assert sum(other.grad is not None for other in step.policy.trainable.values()) == 1

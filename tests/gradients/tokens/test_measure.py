@@ -11,19 +11,21 @@ from gradscope.gradients.model.batches import TrainerPadding
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.tokens import measure
-from gradscope.gradients.tokens.measure import StepSignals, measure_rollout_tokens, measure_signals, measure_tokens
+from gradscope.gradients.tokens.measure import measure_rollout_tokens, measure_signals, measure_tokens
 from tests.gradients.models import (
     DAPO,
     FULL_AND_LORA,
-    VOCAB,
     break_rule,
+    changed,
     measured_step,
     naive_rows,
     naive_token_rows,
     policy_of,
     relative,
+    relative_gram,
     tiny_groups,
     tiny_policy,
+    weight_of,
 )
 
 
@@ -37,26 +39,18 @@ def test_token_gram_equals_one_float64_backward_per_token(name, lora):
     policy, groups = tiny_policy(name, lora=lora), tiny_groups(1, 3)
     rows = naive_token_rows(policy, groups)
     (gram,) = measured(policy, groups)
-    assert relative(gram.gram, rows @ rows.T) < 1e-5
-    assert gram.table.num_tokens == len(rows)
-    assert gram.slow_parameters == ()
-    assert gram.num_columns == rows.shape[1]
+    assert relative_gram(gram.gram, rows) < 1e-5
+    assert (gram.table.num_tokens, gram.num_columns, gram.slow_parameters) == (*rows.shape, ())
     assert gram.verification.row_error < gram.verification.tolerance
     assert gram.verification.sum_error is not None
 
 
-def test_token_gram_in_float64_is_exact_to_rounding():
-    policy, groups = tiny_policy("gpt2_tied_conv1d", dtype=torch.float64), tiny_groups(1, 3)
-    rows = naive_token_rows(policy, groups)
-    assert relative(measured(policy, groups)[0].gram, rows @ rows.T) < 1e-12
-
-
-def test_the_rows_of_a_rollout_add_up_to_its_score_vector():
+def test_token_gram_in_float64_is_exact_to_rounding_and_adds_up_to_score_vectors():
     policy, groups = tiny_policy("gpt2_tied_conv1d", dtype=torch.float64), tiny_groups(1, 3)
     (gram,) = measured(policy, groups)
+    assert relative_gram(gram.gram, naive_token_rows(policy, groups)) < 1e-12
     mixing = (gram.table.rollouts == np.arange(3)[:, None]) * gram.table.score_weights
-    rows = naive_rows(policy, groups, 1.0 / gram.table.num_tokens)
-    assert relative(mixing @ gram.gram @ mixing.T, rows @ rows.T) < 1e-12
+    assert relative_gram(mixing @ gram.gram @ mixing.T, naive_rows(policy, groups, weight_of(groups))) < 1e-12
 
 
 def test_a_sample_is_a_part_of_the_whole():
@@ -84,10 +78,9 @@ class Gained(nn.Linear):
 def test_a_parameter_without_a_rule_goes_the_slow_way():
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
     policy.model.model.layers[1].mlp.up_proj.__class__ = Gained
-    rows = naive_token_rows(policy, groups)
     (gram,) = measured(policy_of(policy.model), groups)
     assert gram.slow_parameters == ("model.layers.1.mlp.up_proj.bias", "model.layers.1.mlp.up_proj.weight")
-    assert relative(gram.gram, rows @ rows.T) < 1e-5
+    assert relative_gram(gram.gram, naive_token_rows(policy, groups)) < 1e-5
 
 
 def test_a_parameter_that_is_left_out_is_caught(monkeypatch):
@@ -99,17 +92,9 @@ def test_a_parameter_that_is_left_out_is_caught(monkeypatch):
 
 
 def test_a_wrong_rule_is_caught(monkeypatch):
-    def shrunk(honest):
-        def wrong(call):
-            factors = honest(call)
-            weight = factors["weight"]
-            return factors | {"weight": replace(weight, left=tuple(0.99 * part for part in weight.left))}
-
-        return wrong
-
     prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(1, 2), DAPO)
     step = measure_step(prepared, engine="loop")
-    break_rule(monkeypatch, "linear", shrunk)
+    break_rule(monkeypatch, "linear", "weight", share=0.99)
     with pytest.raises(VerificationError, match="token rows disagree with one backward pass a token"):
         measure_tokens(prepared, step)
 
@@ -175,10 +160,6 @@ def test_a_token_is_its_text_or_its_id(step):
     assert tokens.texts[0] == f"<{first}>"
 
 
-def signals_of(prepared: PreparedStep, kind: str, **options: object) -> StepSignals:
-    return measure_signals(prepared, measure_step(prepared), kind, **{"most": None, "seed": 0, **options})
-
-
 def plain_rows(prepared: PreparedStep, rollout: int, kind: str) -> torch.Tensor:
     """One derivative a token, by autograd through the head alone."""
     sequence, model = prepared.plan.sequences[rollout], prepared.policy.model
@@ -200,73 +181,47 @@ def plain_rows(prepared: PreparedStep, rollout: int, kind: str) -> torch.Tensor:
     return torch.stack(rows).double()
 
 
-@pytest.mark.parametrize("kind", ["hidden", "logit"])
-@pytest.mark.parametrize(("name", "lora"), FULL_AND_LORA)
-def test_rows_are_the_derivatives_by_what_the_head_sees_and_makes(name: str, lora: bool, kind: str) -> None:
-    objective = replace(DAPO, temperature=0.7)
-    prepared = prepare_step(tiny_policy(name, lora=lora), tiny_groups(2, 3), objective)
-    result = signals_of(prepared, kind)
+def require_signals(prepared: PreparedStep, kind: str) -> None:
+    """The matrices of tokens and of rollouts are those of derivatives by autograd."""
     rows = [plain_rows(prepared, rollout, kind) for rollout in range(6)]
+    step = measure_step(prepared)
+    result = measure_signals(prepared, step, kind, most=None, seed=0)
     assert result.num_columns == rows[0].shape[1]
+    size = 6 // len(prepared.groups)
     for index, gram in enumerate(result.tokens):
-        expected = torch.cat(rows[3 * index : 3 * index + 3])
+        expected = torch.cat(rows[size * index : size * (index + 1)])
         np.testing.assert_allclose(gram.gram, expected @ expected.T, rtol=1e-3, atol=1e-5)
     sums = torch.stack([w.double() @ own for w, own in zip(prepared.plan.weights, rows, strict=True)])
     np.testing.assert_allclose(result.score_gram, sums @ sums.T, rtol=1e-3, atol=1e-7)
-
-
-@pytest.mark.parametrize("kind", ["hidden", "logit"])
-@pytest.mark.parametrize("name", ["llama_untied_biases", "qwen3_gqa_norms", "gemma3_scaled"])
-def test_rows_are_found_in_the_trainers_padding(name: str, kind: str) -> None:
-    """Where a sequence stands in the padding of its batch, its last token is not the batch's last place."""
-    policy = replace(tiny_policy(name), padding=TrainerPadding())
-    prepared = prepare_step(policy, tiny_groups(3, 2), DAPO).framed()
-    assert any(sequence.frame and sequence.length > sequence.num_tokens for sequence in prepared.plan.sequences)
-    result = signals_of(prepared, kind)
-    rows = [plain_rows(prepared, rollout, kind) for rollout in range(6)]
-    sums = torch.stack([w.double() @ own for w, own in zip(prepared.plan.weights, rows, strict=True)])
-    np.testing.assert_allclose(result.score_gram, sums @ sums.T, rtol=1e-3, atol=1e-7)
-    for index, gram in enumerate(result.tokens):
-        expected = torch.cat(rows[2 * index : 2 * index + 2])
-        np.testing.assert_allclose(gram.gram, expected @ expected.T, rtol=1e-3, atol=1e-5)
-
-
-def test_the_logit_rows_are_one_hot_minus_probabilities() -> None:
-    prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(1, 2), DAPO)
-    gram = signals_of(prepared, "logit").tokens[0]
-    assert gram.num_columns == VOCAB
-    sequence = prepared.plan.sequences[0]
-    prompt, completion = sequence.prompt_ids, sequence.completion_ids
-    probabilities = torch.softmax(prepared.policy.model(torch.tensor([prompt + completion])).logits[0], -1)
-    row = -probabilities[len(prompt) - 1]
-    row[completion[0]] += 1
-    assert gram.gram[0, 0] == pytest.approx(float((row @ row).detach()), rel=1e-4)
-
-
-def test_logged_advantages_weigh_the_rollouts_rows() -> None:
-    prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(2, 2), DAPO)
-    result, step = signals_of(prepared, "hidden"), measure_step(prepared)
     weighed = step.advantages[:, None] * result.score_gram * step.advantages
     np.testing.assert_allclose(result.logged_gram, weighed, rtol=1e-5, atol=1e-12)
 
 
-def test_of_many_tokens_some_are_drawn() -> None:
-    prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(1, 2), DAPO)
-    gram = signals_of(prepared, "hidden", most=3).tokens[0]
-    assert gram.gram.shape == (3, 3)
-    assert gram.table.num_tokens > 3
+@pytest.mark.parametrize("kind", ["hidden", "logit"])
+@pytest.mark.parametrize(("name", "lora"), FULL_AND_LORA)
+def test_rows_are_the_derivatives_by_the_input_and_the_output_of_the_head(name: str, lora: bool, kind: str) -> None:
+    objective = replace(DAPO, temperature=0.7)
+    require_signals(prepare_step(tiny_policy(name, lora=lora), tiny_groups(2, 3), objective), kind)
 
 
-def test_without_logged_advantages_there_is_no_logged_matrix() -> None:
-    groups = tiny_groups(1, 2)
-    bare = replace(groups[0], rollouts=tuple(replace(rollout, advantage=None) for rollout in groups[0].rollouts))
-    prepared = prepare_step(tiny_policy("llama_untied_biases"), [bare], DAPO)
-    assert signals_of(prepared, "hidden").logged_gram is None
+@pytest.mark.parametrize("kind", ["hidden", "logit"])
+@pytest.mark.parametrize("name", ["llama_untied_biases", "gemma3_scaled"])
+def test_rows_are_found_in_the_trainers_padding(name: str, kind: str) -> None:
+    """Where a sequence stands in the padding of its batch, its last token is not the batch's last position."""
+    policy = replace(tiny_policy(name), padding=TrainerPadding())
+    prepared = prepare_step(policy, tiny_groups(3, 2), DAPO).framed()
+    assert any(sequence.frame and sequence.length > sequence.num_tokens for sequence in prepared.plan.sequences)
+    require_signals(prepared, kind)
 
 
-def test_a_model_without_an_output_head_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(1, 2), DAPO)
+def test_signals_of_drawn_tokens_of_a_step_without_logged_advantages(monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = changed(tiny_groups(1, 2), advantage=None)
+    prepared = prepare_step(tiny_policy("llama_untied_biases"), bare, DAPO)
     step = measure_step(prepared)
+    result = measure_signals(prepared, step, "hidden", most=3, seed=0)
+    assert result.logged_gram is None
+    assert result.tokens[0].gram.shape == (3, 3)
+    assert result.tokens[0].table.num_tokens > 3
     monkeypatch.setattr(type(prepared.policy.model), "get_output_embeddings", lambda _: None)
     with pytest.raises(InputError, match="no output head"):
         measure_signals(prepared, step, "hidden", most=None, seed=0)

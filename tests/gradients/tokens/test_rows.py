@@ -4,12 +4,20 @@ import numpy as np
 import pytest
 
 from gradscope.gradients.engines.loop import GramAccumulator
-from gradscope.gradients.model.batches import TokenSequence
 from gradscope.gradients.model.policy import token_sequences
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.tokens.lockstep import lockstep_gram
 from gradscope.gradients.tokens.rows import TokenRow, _sample_tokens, chunks_of, token_loop_rows
-from tests.gradients.models import DAPO, measured_step, naive_token_rows, relative, tiny_groups, tiny_policy
+from tests.gradients.models import (
+    DAPO,
+    changed,
+    measured_step,
+    naive_token_rows,
+    relative_gram,
+    sequence_of,
+    tiny_groups,
+    tiny_policy,
+)
 from tests.gradients.tokens.test_measure import measured
 
 
@@ -19,20 +27,12 @@ def test_every_token_is_equally_likely_to_be_drawn():
     counts = np.bincount(drawn, minlength=6)
     assert np.all(np.abs(counts - 200) < 60)
     assert _sample_tokens(rows, 9, 0) == tuple(rows)
-
-
-def test_a_sample_of_nothing_is_refused():
     with pytest.raises(ValueError, match="at least one token is needed"):
-        _sample_tokens([TokenRow(sequence=0, position=0)], 0, 0)
+        _sample_tokens(rows, 0, 0)
 
 
 def test_chunks_are_neighbors_of_one_sequence_and_end_with_their_last_token():
-    sequences = [
-        TokenSequence(
-            group_id="g", sample=sample, prompt_ids=(1,), completion_ids=(2, 3, 4, 5), mask=(True,) * 4, inferred=False
-        )
-        for sample in range(2)
-    ]
+    sequences = [sequence_of((1,), (2, 3, 4, 5), sample=sample) for sample in range(2)]
     indices = [(1, 0), (0, 3), (0, 0), (0, 1)]
     rows = [TokenRow(sequence=sequence, position=position) for sequence, position in indices]
     first, second, third = chunks_of(rows, sequences, 2)
@@ -44,13 +44,12 @@ def test_chunks_are_neighbors_of_one_sequence_and_end_with_their_last_token():
 def test_a_model_without_a_list_of_layers_goes_the_slow_way():
     policy, groups = tiny_policy("qwen3_gqa_norms"), tiny_groups(1, 2)
     policy.model.config.num_hidden_layers = 7
-    rows = naive_token_rows(policy, groups)
     sequences = token_sequences(policy, groups)
     chunks = chunks_of([TokenRow(sequence=0, position=0)], sequences)
     accumulator = GramAccumulator(1, policy.device)
     assert lockstep_gram(policy.model, policy.trainable, chunks, 1.0, accumulator) == frozenset(policy.trainable)
     token_loop_rows(policy.model, policy.trainable, chunks, 1.0, accumulator.add_rows)
-    assert relative(accumulator.gram.numpy(), rows[:1] @ rows[:1].T) < 1e-5
+    assert relative_gram(accumulator.gram.numpy(), naive_token_rows(policy, groups)[:1]) < 1e-5
 
 
 def test_weights_hold_per_token_advantages_ratio_and_mask():
@@ -67,30 +66,21 @@ def test_weights_hold_per_token_advantages_ratio_and_mask():
     np.testing.assert_allclose(gram.table.logged_weights, -expected / counted, rtol=1e-6)
 
 
-def test_without_logged_advantages_there_are_no_logged_weights():
-    policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
-    rollouts = tuple(replace(rollout, advantage=None) for rollout in groups[0].rollouts)
-    (gram,) = measured(policy, [replace(groups[0], rollouts=rollouts)])
+def test_a_group_that_is_all_masked_has_no_matrix_and_one_without_advantages_no_logged_weights():
+    first, second = tiny_groups(2, 2)
+    silent = changed([first], mask=lambda rollout: (False,) * len(rollout.completion_ids))
+    (gram,) = measured(tiny_policy("llama_untied_biases"), [*silent, *changed([second], advantage=None)])
+    assert gram.table.group_id == second.group_id
+    assert set(gram.table.rollouts) == {2, 3}
     assert gram.table.logged_weights is None
-
-
-def test_a_group_that_is_all_masked_has_no_matrix():
-    policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(2, 2)
-    silent = tuple(replace(rollout, mask=(False,) * len(rollout.completion_ids)) for rollout in groups[0].rollouts)
-    result = measured(policy, [replace(groups[0], rollouts=silent), groups[1]])
-    assert [gram.table.group_id for gram in result] == [groups[1].group_id]
-    assert set(result[0].table.rollouts) == {2, 3}
 
 
 def test_importance_ratios_and_clip_are_factors_of_a_token():
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
     plain = measured_step(policy, groups, DAPO)
-    rollouts = tuple(
-        replace(rollout, advantage=1.0, logprobs=tuple(logprobs - 0.3))
-        for rollout, logprobs in zip(groups[0].rollouts, plain.logprobs, strict=True)
-    )
+    sampled = changed(groups, advantage=1.0, logprobs=lambda rollout: tuple(plain.logprobs[rollout.row] - 0.3))
     objective = Objective(loss_type="dapo", importance_ratio=True, epsilon_low=0.2, epsilon_high=0.2)
-    (gram,) = measured(policy, [replace(groups[0], rollouts=rollouts)], objective)
+    (gram,) = measured(policy, sampled, objective)
     np.testing.assert_allclose(gram.table.score_weights, np.exp(0.3) / gram.table.num_tokens, rtol=1e-5)
     assert gram.table.logged_weights is not None
     assert not gram.table.logged_weights.any()  # a ratio of 1.35 is beyond the clip

@@ -21,6 +21,7 @@ from gradscope.rollouts.groups import RolloutGroup
 from tests.gradients.models import (
     DAPO,
     FULL_AND_LORA,
+    changed,
     flat_gradient,
     naive_token_rows,
     plain_logs,
@@ -44,8 +45,11 @@ def asked(prepared: PreparedStep, seed: int = 0) -> tuple[CountedTokens, np.ndar
 
 
 def by_group(rows: np.ndarray, weights: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """The sums as plain matrices, [V, J, P], and their products."""
-    sums = np.stack([[weight[groups == j] @ rows[groups == j] for j in np.unique(groups)] for weight in weights])
+    """The products of sums as plain matrices; rows are [N, P], or [V, N, P] where weightings have rows of their own."""
+    every = np.broadcast_to(rows, (len(weights), *rows.shape[-2:]))
+    sums = [
+        [w[groups == j] @ own[groups == j] for j in np.unique(groups)] for w, own in zip(weights, every, strict=True)
+    ]
     return np.einsum("vjp,wkp->vjwk", sums, sums)
 
 
@@ -66,21 +70,15 @@ def test_a_weighting_of_entropies_is_their_gradient(max_bytes: int) -> None:
     policy, groups = tiny_policy("qwen3_gqa_norms"), tiny_groups(2, 2)
     prepared = prepare_step(policy, groups, replace(DAPO, temperature=0.8))
     tokens, weights = asked(prepared)
-    result = measure_token_sums(prepared, tokens, weights, np.array([False, True, False]), max_bytes=max_bytes)
-    (model, parameters), rows, entropies = plain_model(policy), [], []
+    of_entropies = np.array([False, True, False])
+    result = measure_token_sums(prepared, tokens, weights, of_entropies, max_bytes=max_bytes)
+    (model, parameters), scores, entropies = plain_model(policy), [], []
     for rollout in rollouts_of(groups):
-        logs = plain_logs(model, rollout, 0.8)
-        for of_place, token in zip(logs, rollout.completion_ids, strict=True):
-            rows.append(flat_gradient(of_place[token], parameters))
-            entropies.append(flat_gradient(-(of_place.exp() * of_place).sum(), parameters))
-    sums = np.stack(
-        [
-            [weights[v][mask] @ np.stack(entropies if v == 1 else rows)[mask] for mask in masks]
-            for v in range(NUM_WEIGHTINGS)
-            for masks in [[tokens.groups == j for j in (0, 1)]]
-        ]
-    )
-    assert relative(result, np.einsum("vjp,wkp->vjwk", sums, sums)) < 2e-5
+        for logs, token in zip(plain_logs(model, rollout, 0.8), rollout.completion_ids, strict=True):
+            scores.append(flat_gradient(logs[token], parameters))
+            entropies.append(flat_gradient(-(logs.exp() * logs).sum(), parameters))
+    rows = np.where(of_entropies[:, None, None], entropies, scores)
+    assert relative(result, by_group(rows, weights, tokens.groups)) < 2e-5
 
 
 def test_parameters_without_a_rule_are_added_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,47 +92,32 @@ def test_parameters_without_a_rule_are_added_slowly(monkeypatch: pytest.MonkeyPa
     assert relative(result, expected) < 1e-5
 
 
-def changed(groups: list[RolloutGroup], **fields: Any) -> list[RolloutGroup]:
-    """The groups with fields of every rollout, each from a function of the rollout."""
-    return [
-        replace(
-            group,
-            rollouts=tuple(
-                replace(one, **{name: value(one) for name, value in fields.items()}) for one in group.rollouts
-            ),
-        )
-        for group in groups
-    ]
-
-
 def tokens_of(groups: list[RolloutGroup], **objective: Any) -> CountedTokens | None:
-    prepared = prepare_step(tiny_policy("llama_untied_biases"), groups, replace(DAPO, **objective))
+    prepared = prepare_step(tiny_policy("llama_untied_biases", lora=True), groups, replace(DAPO, **objective))
     return counted_tokens(prepared, measure_step(prepared))
 
 
-def test_every_token_has_its_place_and_its_weight() -> None:
+def test_every_token_has_its_position_and_its_weight() -> None:
     groups = tiny_groups(2, 3)
-    result = tokens_of(groups)
-    rollouts = [one for group in groups for one in group.rollouts]
+    result, rollouts = tokens_of(groups), rollouts_of(groups)
     assert result is not None
-    assert result.lengths == tuple(len(one.completion_ids) for one in rollouts)
-    assert result.rollouts.tolist() == [at for at, one in enumerate(rollouts) for _ in one.completion_ids]
-    assert result.positions.tolist() == [at for one in rollouts for at in range(len(one.completion_ids))]
+    lengths = [len(rollout.completion_ids) for rollout in rollouts]
+    assert result.lengths == tuple(lengths)
+    assert result.rollouts.tolist() == np.repeat(range(6), lengths).tolist()
+    assert result.positions.tolist() == [at for length in lengths for at in range(length)]
     assert set(result.groups[result.rollouts < 3]) == {0}
-    expected = [-one.advantage * weight_of(groups) for one in rollouts for _ in one.completion_ids]
+    expected = np.repeat([-rollout.advantage * weight_of(groups) for rollout in rollouts], lengths)
     np.testing.assert_allclose(result.weights, expected)
     np.testing.assert_allclose(result.plain, expected)
-    assert result.sampler is None
-    assert result.reference is None
-    assert result.turns.max() == 0
-    assert result.num_groups == 2
+    assert (result.sampler, result.reference) == (None, None)
+    assert (result.turns.max(), result.num_groups) == (0, 2)
 
 
 def test_a_turn_ends_where_a_tool_writes() -> None:
-    groups = tiny_groups(1, 2)
-    ids = (3, 4, 5, 6, 7, 8, 9)
     masks = {0: (True, True, False, True, False, False, True), 1: (False, True, True, True, True, True, False)}
-    groups = changed(groups, completion_ids=lambda one: ids, mask=lambda one: masks[one.sample])
+    groups = changed(
+        tiny_groups(1, 2), completion_ids=(3, 4, 5, 6, 7, 8, 9), mask=lambda rollout: masks[rollout.sample]
+    )
     result = tokens_of(groups)
     assert result is not None
     assert result.turns.tolist() == [0, 0, 1, 2, 0, 0, 0, 0, 0]
@@ -142,7 +125,7 @@ def test_a_turn_ends_where_a_tool_writes() -> None:
 
 
 def test_a_correction_of_the_loss_is_in_its_weights_and_not_in_those_at_ratio_one() -> None:
-    groups = changed(tiny_groups(2, 2), logprobs=lambda one: tuple(-1.0 - at for at in range(len(one.completion_ids))))
+    groups = changed(tiny_groups(2, 2), logprobs=lambda r: tuple(-1.0 - at for at in range(len(r.completion_ids))))
     cut = SamplerCorrection(mode="token_truncate", low=None, high=1.5)
     result = tokens_of(groups, correction=cut, needs_sampler=True)
     assert result is not None
@@ -150,45 +133,35 @@ def test_a_correction_of_the_loss_is_in_its_weights_and_not_in_those_at_ratio_on
     np.testing.assert_allclose(result.weights, np.minimum(np.exp(result.logprobs - result.sampler), 1.5) * result.plain)
 
 
-def test_a_sampler_that_gave_no_number_is_the_policy_there() -> None:
-    groups = changed(tiny_groups(1, 2), logprobs=lambda one: (math.nan,) * len(one.completion_ids))
-    result = tokens_of(groups)
-    assert result is not None
-    assert result.sampler is not None
-    np.testing.assert_array_equal(result.sampler, result.logprobs)
+def test_a_sampler_without_a_number_is_the_policy_itself_and_other_lengths_are_none() -> None:
+    of_nan, longer = (
+        tokens_of(
+            changed(tiny_groups(1, 2), logprobs=lambda r, more=more: (math.nan,) * (len(r.completion_ids) + more))
+        )
+        for more in (0, 1)
+    )
+    assert of_nan is not None
+    np.testing.assert_array_equal(of_nan.sampler, of_nan.logprobs)
+    assert longer is not None
+    assert longer.sampler is None
 
 
-def test_log_probabilities_of_another_number_of_tokens_are_none() -> None:
-    result = tokens_of(changed(tiny_groups(1, 2), logprobs=lambda one: (-1.0,) * (len(one.completion_ids) + 1)))
-    assert result is not None
-    assert result.sampler is None
-
-
-def test_the_reference_is_there_with_a_kl_term() -> None:
-    policy = tiny_policy("llama_untied_biases", lora=True)
-    prepared = prepare_step(policy, tiny_groups(2, 2), replace(DAPO, beta=0.1))
-    tokens = counted_tokens(prepared, measure_step(prepared))
+def test_a_reference_comes_with_a_kl_term_that_is_not_to_the_sampler() -> None:
+    tokens = tokens_of(tiny_groups(2, 2), beta=0.1)
     assert tokens is not None
     assert tokens.reference is not None
     assert tokens.reference.shape == tokens.logprobs.shape
     assert not np.allclose(tokens.reference, tokens.logprobs)
+    sampled = changed(tiny_groups(2, 2), logprobs=lambda rollout: (-1.0,) * len(rollout.completion_ids))
+    tokens = tokens_of(sampled, beta=0.1, kl_to_sampler=True, kl_type="k2")
+    assert tokens is not None
+    assert tokens.reference is None
 
 
-def test_a_kl_term_to_the_sampler_has_no_reference() -> None:
-    groups = changed(tiny_groups(2, 2), logprobs=lambda one: (-1.0,) * len(one.completion_ids))
-    result = tokens_of(groups, beta=0.1, kl_to_sampler=True, kl_type="k2")
-    assert result is not None
-    assert result.reference is None
-
-
-@pytest.mark.parametrize("change", ["no advantage", "nothing counts"])
-def test_there_is_no_table_without_advantages_or_tokens(change: str) -> None:
+def test_there_is_no_table_without_advantages_or_tokens() -> None:
     groups = tiny_groups(1, 2)
-    if change == "no advantage":
-        assert tokens_of(changed(groups, advantage=lambda one: None)) is None
-    else:
-        cut = changed(groups, status=lambda one: "truncated")
-        assert tokens_of(cut, loss_type="grpo", mask_truncated=True) is None
+    assert tokens_of(changed(groups, advantage=None)) is None
+    assert tokens_of(changed(groups, status="truncated"), loss_type="grpo", mask_truncated=True) is None
 
 
 def table(logprobs: list[float], rollouts: list[int], **rest: object) -> CountedTokens:
@@ -232,11 +205,8 @@ def test_each_correction_does_what_its_source_says(name: str, expected: list[flo
     ratios = [4.0, 0.25, 6.0, 1.0]  # two rollouts of two tokens, whose ratios multiply to 1 and to 6
     tokens = table([math.log(ratio) - 2.0 for ratio in ratios], [0, 0, 1, 1])
     np.testing.assert_allclose(corrected(tokens, np.full(4, -2.0), CORRECTIONS[name]), expected, rtol=1e-12)
-
-
-def test_a_ratio_beyond_floating_point_is_infinite() -> None:
-    tokens = table([0.0], [0])
-    assert np.isinf(corrected(tokens, np.array([-1000.0]), CORRECTIONS["token_ratio"])).all()
+    if name == "token_ratio":  # beyond floating point
+        assert np.isinf(corrected(table([0.0], [0]), np.array([-1000.0]), CORRECTIONS[name])).all()
 
 
 def test_whole_sequences_have_one_number_each() -> None:

@@ -15,7 +15,7 @@ from transformers import (
     HyperCLOVAXForCausalLM,
 )
 
-from gradscope.gradients.model.batches import Frame, TokenSequence, TrainerPadding
+from gradscope.gradients.model.batches import Frame, TrainerPadding
 from gradscope.gradients.model.budget import TokenBudget
 from gradscope.gradients.model.head import plain_head
 from gradscope.gradients.model.passes import completion_logprobs
@@ -28,7 +28,6 @@ from gradscope.gradients.trained.norms import (
     Assumption,
     TrainedNorms,
     TrainerArithmetic,
-    _router_losses,
     fused_head,
     is_own_output,
     is_random,
@@ -43,9 +42,34 @@ from gradscope.gradients.trained.norms import (
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.rollouts.run import TrainerSettings
 from tests.gradients.adapters import adapt, adapted
-from tests.gradients.models import DAPO, VOCAB, policy_of, tiny_experts, tiny_groups, tiny_model, tiny_policy
+from tests.gradients.models import (
+    DAPO,
+    VOCAB,
+    changed,
+    policy_of,
+    sequence_of,
+    tiny_experts,
+    tiny_groups,
+    tiny_model,
+    tiny_policy,
+    waiting_gradients,
+)
 
 KL = Objective(loss_type="grpo", beta=0.5)
+
+
+BF16 = TrainerArithmetic(autocast=torch.bfloat16, fused_head=False)
+
+
+def padded_batch(prepared):
+    """All rollouts in the trainer's padding."""
+    sequences = TrainerPadding().framed(prepared.plan.sequences, 0)
+    return replace(prepared, plan=replace(prepared.plan, sequences=sequences)).batch(range(len(sequences)))
+
+
+def norm_of_gradients(model) -> float:
+    grads = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    return float(torch.nn.utils.get_total_norm(grads))
 
 
 def logged_norm(prepared) -> float:
@@ -55,11 +79,11 @@ def logged_norm(prepared) -> float:
 @pytest.mark.parametrize("lora", [False, True])
 def test_in_float32_every_order_has_the_norm_of_the_gram_matrix(lora: bool) -> None:
     prepared = prepare_step(tiny_policy("qwen3_gqa_norms", lora=lora), tiny_groups(), DAPO)
-    result = trained_norms(prepared, TrainerArithmetic(micro_batch=2))
+    with waiting_gradients(prepared.policy):
+        result, squares = trained_norms(prepared, TrainerArithmetic(micro_batch=2)), tensor_squares(prepared)
     assert result.norms == pytest.approx([logged_norm(prepared)] * 6, rel=1e-5)
     assert (result.dtype, result.router_norm) == ("float32", None)
     assert result.told_within < 1e-5
-    squares = tensor_squares(prepared)
     assert set(squares) == set(prepared.policy.trainable)
     assert np.sqrt(sum(squares.values())) == pytest.approx(logged_norm(prepared), rel=1e-6)
 
@@ -71,79 +95,68 @@ def test_the_rounding_of_the_sum_of_squares_is_part_of_the_spread(monkeypatch: p
     assert trained_norms(prepared, TrainerArithmetic()).told_within == pytest.approx(2e-5, rel=0.05)
 
 
-def test_gradients_that_were_there_come_back() -> None:
-    prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
-    name, parameter = next(iter(prepared.policy.trainable.items()))
-    parameter.grad = torch.ones_like(parameter)
-    tensor_squares(prepared)
-    assert torch.equal(parameter.grad, torch.ones_like(parameter)), name
-    assert sum(other.grad is not None for other in prepared.policy.trainable.values()) == 1
-
-
 @pytest.mark.parametrize("objective", [DAPO, KL], ids=["dapo", "kl"])
 def test_autocast_is_that_of_pytorch(objective: Objective) -> None:
     """The oracle: the padded batch through the model under autocast, TRL's loss by hand, one backward pass."""
     model, reference = tiny_model("qwen3_gqa_norms"), tiny_model("qwen3_gqa_norms").requires_grad_(False)
-    with torch.no_grad():
-        reference.lm_head.weight.mul_(1.3)
+    reference.lm_head.weight.mul_(1.3)
     policy = replace(policy_of(model, reference=reference), padding=TrainerPadding())
-    groups = tiny_groups(1, 3)
-    prepared = prepare_step(policy, groups, objective)
-    result = trained_norms(prepared, TrainerArithmetic(autocast=torch.bfloat16, fused_head=False), num_orders=3)
-    expected = plain_norm(model, reference, groups[0].rollouts, objective)
-    assert result.mean == pytest.approx(expected, rel=2e-4)
+    prepared = prepare_step(policy, tiny_groups(1, 3), objective)
+    batch = padded_batch(prepared)
+    prompts = max(len(rollout.prompt_ids) for rollout in prepared.rollouts)
+    counted = batch.attention_mask[:, prompts:].float()
+
+    def logprobs(net):
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = net(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
+        logs = logits[:, prompts - 1 : -1].float().log_softmax(-1)
+        return logs.gather(2, batch.input_ids[:, prompts:, None])[:, :, 0]
+
+    ours = logprobs(model)
+    ratio = torch.exp(ours - ours.detach())
+    terms = -ratio * torch.tensor([[rollout.advantage] for rollout in prepared.rollouts])
+    if objective.beta:
+        behind = logprobs(reference) - ours
+        terms = terms + objective.beta * (behind.exp() - behind - 1) * ratio
+    by_sequence = ((terms * counted).sum(1) / counted.sum(1)).mean()
+    loss = by_sequence if objective.loss_type == "grpo" else (terms * counted).sum() / counted.sum()
+    result = trained_norms(prepared, BF16, num_orders=3)
+    loss.backward()
+    assert result.mean == pytest.approx(norm_of_gradients(model), rel=2e-4)
     assert result.dtype == "bfloat16"
+    model.zero_grad()
     assert abs(result.mean / logged_norm(prepared) - 1) > 1e-5  # it is not float32's; by how much is the processor's
 
 
-BF16 = TrainerArithmetic(autocast=torch.bfloat16, fused_head=False)
-
-
-def other_model():
-    model = tiny_model("qwen3_gqa_norms")
-    with torch.no_grad():
-        model.lm_head.weight.mul_(1.1)
-    return model
-
-
 def test_what_sampled_a_reused_batch_is_looked_at_in_the_same_precision() -> None:
-    """The oracle: log-probabilities by a plain pass under autocast, given as those that were sampled with."""
-    policy = replace(tiny_policy("qwen3_gqa_norms"), padding=TrainerPadding())
-    sampler, reused = policy_of(other_model()), replace(DAPO, importance_ratio=True)
+    """The oracle: log-probabilities by a plain pass under autocast, as those that were sampled with."""
+    policy, model = replace(tiny_policy("qwen3_gqa_norms"), padding=TrainerPadding()), tiny_model("qwen3_gqa_norms")
+    model.lm_head.weight.data.mul_(1.1)
+    sampler, reused = policy_of(model), replace(DAPO, importance_ratio=True)
     in_float32 = step_logprobs(sampler, tiny_groups(), reused, TokenBudget(999))
     prepared = prepare_step(policy, tiny_groups(), reused, old=in_float32)
-    batch = replace(prepared, plan=framed(prepared)).batch(range(6))
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        rounded = completion_logprobs(sampler.model, batch, 1.0)
-    assert any(not torch.equal(one, other) for one, other in zip(in_float32, rounded, strict=True))
+        rounded = completion_logprobs(model, padded_batch(prepared), 1.0)
+    assert any(not torch.equal(exact, rough) for exact, rough in zip(in_float32, rounded, strict=True))
     expected = trained_norms(prepare_step(policy, tiny_groups(), reused, old=rounded), BF16)
     assert trained_norms(prepared, BF16, sampler).norms == pytest.approx(expected.norms, rel=1e-6)
     assert trained_norms(prepared, BF16).norms != pytest.approx(expected.norms, rel=1e-6)
 
 
-def framed(prepared):
-    return replace(prepared.plan, sequences=TrainerPadding().framed(prepared.plan.sequences, 0))
-
-
 def test_tokens_are_chosen_by_their_entropy_in_the_same_precision() -> None:
     policy = replace(tiny_policy("qwen3_gqa_norms"), padding=TrainerPadding())
     prepared = prepare_step(policy, tiny_groups(), replace(DAPO, top_entropy_quantile=0.5))
-    batch = replace(prepared, plan=framed(prepared)).batch(range(6))
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        rows = completion_logprobs(policy.model, batch, 1.0, entropies=True)
+        rows = completion_logprobs(policy.model, padded_batch(prepared), 1.0, entropies=True)
     by_hand = prepared.planned_with(ForwardPasses(entropies=[row[len(row) // 2 :] for row in rows]))
-    result, expected = trained_norms(prepared, BF16).norms, trained_norms(by_hand, BF16).norms
-    assert result == pytest.approx(expected, rel=1e-6)
+    assert trained_norms(prepared, BF16).norms == pytest.approx(trained_norms(by_hand, BF16).norms, rel=1e-6)
 
 
 def test_few_rollouts_that_count_share_a_micro_batch_in_one_order_and_not_in_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Rounding depends on which share one; random orders of eight rarely bring two together."""
-    groups = [
-        replace(group, rollouts=tuple(replace(one, advantage=float(one.sample == 0)) for one in group.rollouts))
-        for group in tiny_groups(2, 4)
-    ]
+    groups = changed(tiny_groups(2, 4), advantage=lambda rollout: float(rollout.sample == 0))
     chunks, together = norms._chunks, []
 
     def noted(prepared, order, arithmetic):
@@ -155,35 +168,6 @@ def test_few_rollouts_that_count_share_a_micro_batch_in_one_order_and_not_in_ano
     prepared = prepare_step(tiny_policy("llama_untied_biases"), groups, DAPO)
     trained_norms(prepared, TrainerArithmetic(micro_batch=2), seed=3)
     assert together[-2:] == [2, 1]
-
-
-def plain_norm(model, reference, rollouts, objective: Objective) -> float:
-    prompts, completions = (max(len(getattr(r, n)) for r in rollouts) for n in ("prompt_ids", "completion_ids"))
-    ids = torch.zeros(len(rollouts), prompts + completions, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for row, r in enumerate(rollouts):
-        start, stop = prompts - len(r.prompt_ids), prompts + len(r.completion_ids)
-        ids[row, start:stop], mask[row, start:stop] = torch.tensor([*r.prompt_ids, *r.completion_ids]), 1
-
-    def logprobs(net):
-        with torch.autocast("cpu", torch.bfloat16):
-            logits = net(input_ids=ids, attention_mask=mask).logits
-        return logits[:, prompts - 1 : -1].float().log_softmax(-1).gather(2, ids[:, prompts:, None])[:, :, 0]
-
-    counted, ours = mask[:, prompts:].float(), logprobs(model)
-    terms = -torch.exp(ours - ours.detach()) * torch.tensor([[r.advantage] for r in rollouts])
-    if objective.beta:
-        with torch.no_grad():
-            theirs = logprobs(reference)
-        kl = torch.exp(theirs - ours) - (theirs - ours) - 1
-        terms = terms + objective.beta * kl * torch.exp(ours - ours.detach())
-    if objective.loss_type == "grpo":
-        loss = ((terms * counted).sum(1) / counted.sum(1)).mean()
-    else:
-        loss = (terms * counted).sum() / counted.sum()
-    model.zero_grad()
-    loss.backward()
-    return float(torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))
 
 
 def test_weights_in_bfloat16_have_their_norm_in_bfloat16() -> None:
@@ -201,66 +185,46 @@ def test_float16_is_scaled_until_it_is_finite(monkeypatch: pytest.MonkeyPatch) -
     assert result.mean == pytest.approx(logged_norm(prepared), rel=1e-2)
 
 
-def test_the_routers_term_is_added_and_its_norm_is_told() -> None:
-    """The oracle: the term of the whole padded batch, added to the policy's gradient by plain autograd."""
-    model, groups = tiny_experts("mixtral"), tiny_groups(1, 3)
-    policy = replace(policy_of(model), padding=TrainerPadding())
-    prepared = prepare_step(policy, groups, DAPO)
-    result = trained_norms(prepared, TrainerArithmetic(router_coefficient=0.3), num_orders=2)
-    framed = prepared.plan.sequences if prepared.plan.sequences[0].frame else None
-    assert framed is None  # rotary: only this pass stands in the trainer's rows
-    rows = replace(prepared, plan=replace(prepared.plan, sequences=TrainerPadding().framed(prepared.plan.sequences, 0)))
-    batch = rows.batch(range(3))
-    output = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, output_router_logits=True)
-    model.zero_grad()
-    (0.3 * output.aux_loss).backward()
-    alone = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-    assert result.router_norm == pytest.approx(float(alone), rel=1e-5)
-    assert result.mean != pytest.approx(logged_norm(prepared), rel=1e-4)
-
-
-def test_truncated_completions_are_hidden_from_the_router() -> None:
+@pytest.mark.parametrize("truncated", [None, 1], ids=["all end", "the second is truncated"])
+def test_the_routers_term_is_added_and_sees_no_truncated_completion(truncated: int | None) -> None:
+    """The oracle: the term of the padded batch, added to the policy's gradient by plain autograd."""
     model = tiny_experts("mixtral")
-    (group,) = tiny_groups(1, 3)
-    ends = ("completed", "truncated", "completed")
-    rollouts = [replace(one, status=end) for one, end in zip(group.rollouts, ends, strict=True)]
+    groups = changed(tiny_groups(1, 3), status=lambda r: "truncated" if r.sample == truncated else "completed")
     policy = replace(policy_of(model), padding=TrainerPadding())
-    prepared = prepare_step(
-        policy, [replace(group, rollouts=tuple(rollouts))], replace(DAPO, loss_type="grpo", mask_truncated=True)
-    )
+    prepared = prepare_step(policy, groups, Objective(loss_type="grpo", mask_truncated=True))
     result = trained_norms(prepared, TrainerArithmetic(router_coefficient=0.3), num_orders=2)
-    batch = replace(prepared, plan=framed(prepared)).batch(range(3))
-    batch.attention_mask[1, batch.spans[1][1] - batch.num_completion[1] :] = 0
+    assert prepared.plan.sequences[0].frame is None  # rotary: only this pass stands in the trainer's rows
+    batch = padded_batch(prepared)
+    if truncated is not None:
+        batch.attention_mask[1, batch.spans[1][1] - batch.num_completion[1] :] = 0
     output = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, output_router_logits=True)
     model.zero_grad()
     (0.3 * output.aux_loss).backward()
-    alone = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-    assert result.router_norm == pytest.approx(float(alone), rel=1e-5)
+    assert result.router_norm == pytest.approx(norm_of_gradients(model), rel=1e-5)
+    assert not {**model._forward_pre_hooks, **model._forward_hooks}
+    model.zero_grad()
+    assert result.mean != pytest.approx(logged_norm(prepared), rel=1e-4)
 
 
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ({}, (torch.bfloat16, None, 0.0)),
-        ({"bf16": False}, (None, None, 0.0)),
-        ({"bf16": False, "fp16": True}, (torch.float16, None, 0.0)),
-        ({"bf16": True, "per_device_train_batch_size": 4}, (torch.bfloat16, 4, 0.0)),
+        ({}, (torch.bfloat16, None, 0.02)),
+        ({"bf16": False, "router_aux_loss_coef": None}, (None, None, 0.02)),
+        ({"bf16": False, "fp16": True, "router_aux_loss_coef": 0.5}, (torch.float16, None, 0.5)),
+        ({"bf16": True, "per_device_train_batch_size": 4}, (torch.bfloat16, 4, 0.02)),
     ],
 )
 def test_the_arguments_tell_the_arithmetic(values: dict, expected: tuple) -> None:
-    settings = TrainerArithmetic.from_settings(TrainerSettings(values=values), tiny_model("llama_untied_biases"))
-    assert (settings.autocast, settings.micro_batch, settings.router_coefficient) == expected
-
-
-def test_a_routers_coefficient_is_that_of_the_arguments_else_the_models() -> None:
     model = tiny_experts("mixtral")
     model.config.router_aux_loss_coef = 0.02
-    inputs = TrainerArithmetic.from_settings(TrainerSettings(values={"router_aux_loss_coef": 0.5}), model)
-    own = TrainerArithmetic.from_settings(TrainerSettings(values={"router_aux_loss_coef": None}), model)
-    assert (inputs.router_coefficient, own.router_coefficient) == (0.5, 0.02)
+    result = TrainerArithmetic.from_settings(TrainerSettings(values=values), model)
+    assert (result.autocast, result.micro_batch, result.router_coefficient) == expected
+    plain = TrainerArithmetic.from_settings(TrainerSettings(values=values), tiny_model("llama_untied_biases"))
+    assert plain.router_coefficient == 0.0
 
 
-def test_how_closely_a_norm_is_told() -> None:
+def test_how_closely_a_norm_can_be_recomputed() -> None:
     spread = TrainedNorms(dtype="bfloat16", norms=(1.0, 1.001, 0.999), resolution=1e-7, router_norm=None)
     assert spread.told_within == pytest.approx(31.6 * 0.001 * np.sqrt(4 / 3), rel=1e-2)
     assert replace(spread, norms=(0.0, 0.0)).told_within == 0.0
@@ -276,19 +240,26 @@ class Model(nn.Module):
         return self.head
 
 
-@pytest.mark.parametrize("bias", [False, True])
-def test_in_float32_it_is_the_layer_itself(bias: bool) -> None:
+@pytest.mark.parametrize(("bias", "in_float32"), [(False, False), (True, False), (True, True)])
+def test_in_float32_a_fused_head_is_the_layer_itself(bias: bool, in_float32: bool) -> None:
+    """Also under autocast where the trainer kept the head in float32."""
     model, hidden = Model(bias=bias), torch.randn(2, 5, 8, requires_grad=True)
     expected = model.head(hidden)
-    cotangent = torch.randn_like(expected)
-    leaves = [hidden, *model.head.parameters()]
+    cotangent, leaves = torch.randn_like(expected), [hidden, *model.head.parameters()]
     gradients = torch.autograd.grad(expected, leaves, cotangent)
-    with fused_head(model):
+    with torch.autocast("cpu", torch.bfloat16, enabled=in_float32), fused_head(model, in_float32=in_float32):
         result = model.head(hidden)
     for first, other in zip(torch.autograd.grad(result, leaves, cotangent), gradients, strict=True):
         torch.testing.assert_close(first, other)
     torch.testing.assert_close(result, expected)
     assert "forward" not in vars(model.head)
+    model.head.requires_grad_(False)
+    with fused_head(model):
+        model.head(hidden).sum().backward()
+    assert (hidden.grad is None, model.head.weight.grad is None) == (False, True)
+    adapted_model = adapt(tiny_model("llama_untied_biases"), {"target_modules": ["lm_head"]})
+    with fused_head(adapted_model):
+        assert "forward" not in vars(adapted_model.get_output_embeddings())  # no plain layer
 
 
 def test_in_autocast_logits_and_their_cotangents_are_rounded_and_their_products_are_not() -> None:
@@ -307,50 +278,8 @@ def test_in_autocast_logits_and_their_cotangents_are_rounded_and_their_products_
     assert not torch.equal(to_weight, to_weight.to(torch.bfloat16).float())
 
 
-def test_where_the_trainer_kept_it_in_float32_nothing_is_rounded() -> None:
-    model, hidden = Model(bias=True), torch.randn(2, 5, 8, requires_grad=True)
-    expected = model.head(hidden)
-    with torch.autocast("cpu", torch.bfloat16), fused_head(model, in_float32=True):
-        logits = model.head(hidden)
-    torch.testing.assert_close(logits, expected)
-    cotangent, leaves = torch.randn_like(logits), [hidden, *model.head.parameters()]
-    result = torch.autograd.grad(logits, leaves, cotangent)
-    for first, other in zip(result, torch.autograd.grad(expected, leaves, cotangent), strict=True):
-        torch.testing.assert_close(first, other)
-
-
-def test_a_head_that_is_frozen_gets_no_gradient() -> None:
-    model, hidden = Model(bias=True), torch.randn(3, 8, requires_grad=True)
-    model.head.requires_grad_(False)
-    with fused_head(model):
-        model.head(hidden).sum().backward()
-    assert hidden.grad is not None
-    assert model.head.weight.grad is None
-
-
-def test_a_head_that_is_no_plain_layer_stays_as_it_is() -> None:
-    model = adapt(tiny_model("llama_untied_biases"), {"target_modules": ["lm_head"]})
-    head = model.get_output_embeddings()
-    with fused_head(model):
-        assert "forward" not in vars(head)
-
-
-def test_the_term_is_that_of_the_pass_with_its_graph() -> None:
-    model, ids = tiny_experts("mixtral"), torch.arange(12).reshape(2, 6) % VOCAB
-    expected = model(input_ids=ids, output_router_logits=True)
-    results: list[torch.Tensor] = []
-    with _router_losses(model, results):
-        logits = model(input_ids=ids).logits
-    torch.testing.assert_close(logits, expected.logits)
-    torch.testing.assert_close(results[0], expected.aux_loss)
-    results[0].backward()
-    assert model.model.layers[0].mlp.gate.weight.grad is not None
-    assert not model._forward_pre_hooks
-    assert not model._forward_hooks
-
-
 FROZEN = frozenset({"model.embed_tokens.weight", "model.norm.weight"})
-TOLD = Assumption(padding_row=0)
+FIRST = Assumption(padding_row=0)
 
 
 def prepared_with(*rows: int | None):
@@ -360,32 +289,19 @@ def prepared_with(*rows: int | None):
 
 
 def test_every_other_way_is_tried_the_fewest_changes_first() -> None:
-    assert other_assumptions(prepared_with(0, None), frozenset(), TOLD) == [Assumption(padding_row=None)]
-    assert other_assumptions(prepared_with(0, None), FROZEN, TOLD) == [
-        Assumption(padding_row=None),
-        Assumption(padding_row=0, frozen=FROZEN),
-        Assumption(padding_row=None, frozen=FROZEN),
-    ]
-    assert other_assumptions(prepared_with(), frozenset(), TOLD) == []
-
-
-def test_a_token_that_no_rollout_reads_changes_nothing() -> None:
-    prepared = prepared_with(0, None)
-    rows = tuple(
-        replace(
-            of,
-            prompt_ids=tuple(token or 1 for token in of.prompt_ids),
-            completion_ids=tuple(token or 1 for token in of.completion_ids),
-        )
-        for of in prepared.plan.sequences
-    )
-    unread = replace(prepared, plan=replace(prepared.plan, sequences=rows))
-    assert other_assumptions(unread, frozenset(), TOLD) == []
+    prepared, of_rows = prepared_with(0, None), [Assumption(padding_row=None)]
+    assert other_assumptions(prepared, frozenset(), FIRST) == of_rows
+    frozen = [Assumption(padding_row=row, frozen=FROZEN) for row in (0, None)]
+    assert other_assumptions(prepared, FROZEN, FIRST) == [*of_rows, *frozen]
+    assert other_assumptions(prepared_with(), frozenset(), FIRST) == []
+    unread = tuple(replace(sequence, prompt_ids=(1, 2), completion_ids=(3,)) for sequence in prepared.plan.sequences)
+    without_the_token = replace(prepared, plan=replace(prepared.plan, sequences=unread))
+    assert other_assumptions(without_the_token, frozenset(), FIRST) == []
 
 
 def test_each_assumption_has_the_norm_of_its_own_gram_matrix() -> None:
     prepared = prepared_with(0, None)
-    every = [TOLD, *other_assumptions(prepared, FROZEN, TOLD)]
+    every = [FIRST, *other_assumptions(prepared, FROZEN, FIRST)]
     result = dict(norm_under(prepared, every))
     norms = set()
     for assumption in every:
@@ -395,8 +311,12 @@ def test_each_assumption_has_the_norm_of_its_own_gram_matrix() -> None:
         assert result[assumption] == pytest.approx(batch_norm(gram.logged_gram), rel=1e-5)
         norms.add(round(result[assumption], 6))
     assert len(norms) == 3  # a frozen embedding has no padding row to speak of
-    full = TOLD.holds_for(prepared.policy)
+    full = FIRST.holds_for(prepared.policy)
     assert all(parameter.requires_grad for parameter in full.trainable.values())
+    adapter = tiny_policy("llama_untied_biases", lora=True)
+    row = adapter.model.get_input_embeddings().padding_idx
+    Assumption(padding_row=5).holds_for(adapter)
+    assert adapter.model.get_input_embeddings().padding_idx == row
 
 
 def test_what_two_checkpoints_share_may_have_been_frozen() -> None:
@@ -409,36 +329,33 @@ def test_what_two_checkpoints_share_may_have_been_frozen() -> None:
     assert unchanged(first, second) == FROZEN
 
 
-def test_what_is_assumed_is_said() -> None:
-    assert list(TOLD.describe(TOLD)) == []
-    (gradient,) = Assumption(padding_row=None).describe(TOLD)
-    assert gradient.startswith("The embedding of the padding token 0 had a gradient: the folder does not tell")
-    (none,) = Assumption(padding_row=4).describe(Assumption(padding_row=None))
-    assert "token 4 had no gradient" in none
-    (first,) = Assumption(padding_row=0, frozen=frozenset({"a.weight"})).describe(TOLD)
-    assert first.startswith("a.weight was frozen: the same in two checkpoints")
-    (two,) = Assumption(padding_row=0, frozen=FROZEN).describe(TOLD)
-    assert two.startswith("model.embed_tokens.weight and 1 more parameters were frozen")
+def test_an_assumption_is_described_where_it_is_not_the_first() -> None:
+    assert list(FIRST.describe(FIRST)) == []
+    for assumption, first, words in (
+        (Assumption(padding_row=None), FIRST, "The embedding of the padding token 0 had a gradient: the folder does"),
+        (Assumption(padding_row=4), Assumption(padding_row=None), "token 4 had no gradient"),
+        (Assumption(padding_row=0, frozen=frozenset({"a.weight"})), FIRST, "a.weight was frozen: the same in two"),
+        (
+            Assumption(padding_row=0, frozen=FROZEN),
+            FIRST,
+            "model.embed_tokens.weight and 1 more parameters were frozen",
+        ),
+    ):
+        (sentence,) = assumption.describe(first)
+        assert words in sentence
 
 
-def test_an_adapters_padding_row_is_left_alone() -> None:
-    policy = tiny_policy("llama_untied_biases", lora=True)
-    row = policy.model.get_input_embeddings().padding_idx
-    Assumption(padding_row=5).holds_for(policy)
-    assert policy.model.get_input_embeddings().padding_idx == row
-
-
-SEQUENCE = TokenSequence(
-    group_id="g", sample=0, prompt_ids=(1, 5), completion_ids=(2, 3), mask=(True, True), inferred=False
-)
+SEQUENCE = sequence_of((1, 5), (2, 3))
 SHAPE = {
-    "vocab_size": VOCAB,
-    "hidden_size": 16,
-    "intermediate_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "pad_token_id": 0,
+    **{"vocab_size": VOCAB, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1},
+    **{"num_attention_heads": 2, "pad_token_id": 0},
 }
+
+
+def capped() -> nn.Module:
+    model = tiny_model("gemma3_scaled")
+    model.config.final_logit_softcapping = 0.5
+    return model
 
 
 @pytest.mark.parametrize(
@@ -446,22 +363,16 @@ SHAPE = {
     [
         lambda: tiny_model("llama_untied_biases"),
         lambda: tiny_model("gpt2_tied_conv1d"),
-        lambda: tiny_model("gemma3_scaled"),
+        capped,
         lambda: adapted("rslora"),
         lambda: CohereForCausalLM(CohereConfig(**SHAPE, logit_scale=0.25, eos_token_id=1, bos_token_id=2)),
         lambda: GraniteForCausalLM(GraniteConfig(**SHAPE, logits_scaling=4.0)),
         lambda: HyperCLOVAXForCausalLM(HyperCLOVAXConfig(**SHAPE, logits_scaling=4.0)),
     ],
-    ids=["llama", "gpt2", "gemma3", "an adapter", "a scale", "a divisor", "a factor of a divisor's name"],
+    ids=["llama", "gpt2", "a soft cap", "an adapter", "a scale", "a divisor", "a factor of a divisor's name"],
 )
 def test_a_linear_head_with_its_scale_is_the_models_own(make):
     assert is_own_output(make().eval(), SEQUENCE)
-
-
-def test_a_soft_cap_is_applied_as_the_configuration_says():
-    model = tiny_model("gemma3_scaled")
-    model.config.final_logit_softcapping = 0.5
-    assert is_own_output(model, SEQUENCE)
 
 
 def test_a_prediction_head_is_left_out():
@@ -485,38 +396,25 @@ def asked(model, *, without_dropout: bool = False, lora: bool = False) -> bool:
     return result
 
 
-@pytest.mark.parametrize("name", ["llama_untied_biases", "qwen3_gqa_norms", "gemma3_scaled"])
-def test_nothing_is_drawn_without_dropout(name: str) -> None:
-    assert not asked(tiny_model(name))
-
-
-def test_dropout_of_modules_can_be_switched_off() -> None:
+def test_dropout_of_modules_can_be_switched_off_and_comes_back() -> None:
     """GPT-2 has a tenth of it by default."""
-    assert asked(tiny_model("gpt2_tied_conv1d"))
-    assert not asked(tiny_model("gpt2_tied_conv1d"), without_dropout=True)
+    model = tiny_model("gpt2_tied_conv1d")
+    assert asked(model)
+    assert not asked(model, without_dropout=True)
+    assert {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)} == {0.1}
     assert asked(adapted("dropout"), lora=True)
     assert not asked(adapted("dropout"), without_dropout=True, lora=True)
 
 
-def test_dropout_that_a_layer_hands_to_a_function_stays_on() -> None:
-    model = tiny_model("qwen3_gqa_norms")
-    for layer in model.model.layers:
-        layer.self_attn.attention_dropout = 0.5
-    assert asked(model, without_dropout=True)
-
-
-def test_noise_of_a_router_is_drawn_in_training() -> None:
-    model = tiny_experts("mixtral")
+def test_dropout_that_a_layer_hands_to_a_function_and_noise_of_a_router_stay_on() -> None:
+    model, mixture = tiny_model("qwen3_gqa_norms"), tiny_experts("mixtral")
     assert not asked(model)
-    for layer in model.model.layers:
-        layer.mlp.jitter_noise = 0.5
+    assert not asked(mixture)
+    for layer, layer_of_experts in zip(model.model.layers, mixture.model.layers, strict=True):
+        layer.self_attn.attention_dropout = 0.5
+        layer_of_experts.mlp.jitter_noise = 0.5
     assert asked(model, without_dropout=True)
-
-
-def test_the_shares_of_dropout_come_back() -> None:
-    model = tiny_model("gpt2_tied_conv1d")
-    asked(model, without_dropout=True)
-    assert {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)} == {0.1}
+    assert asked(mixture, without_dropout=True)
 
 
 def test_a_few_tokens_are_enough() -> None:

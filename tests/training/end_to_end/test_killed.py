@@ -2,7 +2,6 @@
 
 import json
 import signal
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from gradscope.training.config import TrainConfig
 from gradscope.training.grid import _cell_command
 from gradscope.training.train import train
 from tests.forked import ForkedPython
+from tests.training.conftest import MakeRun
 from tests.training.interrupted import LONG, assert_same_run, config_for
 
 pytestmark = pytest.mark.slow  # whole runs of TRL
@@ -75,7 +75,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TrainConfig]:
 
 @pytest.mark.parametrize("name", FORMULATIONS)
 def test_a_run_killed_twice_equals_the_uninterrupted(
-    short_run: Callable[..., Path], killed: dict[str, TrainConfig], name: str
+    short_run: MakeRun, killed: dict[str, TrainConfig], name: str
 ) -> None:
     run, full = train(killed[name], resume=True), short_run(**LONG, advantage=name)
     assert_same_run(run, full)

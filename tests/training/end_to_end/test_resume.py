@@ -1,7 +1,7 @@
-"""Interrupted runs: what is kept, and that going on ends where the uninterrupted run does."""
+"""Interrupted runs: what stays on disk, and that going on ends where the uninterrupted run does."""
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +9,7 @@ from gradscope.rollouts.run_folder import metrics_path, read_metrics
 from gradscope.rollouts.store import step_files
 from gradscope.training.checkpoints import complete_checkpoints
 from gradscope.training.train import train
+from tests.training.conftest import MakeRun
 from tests.training.interrupted import LONG, assert_same_run, interrupted
 
 pytestmark = pytest.mark.slow  # whole runs of TRL
@@ -16,12 +17,10 @@ pytestmark = pytest.mark.slow  # whole runs of TRL
 
 @pytest.mark.parametrize(
     "at",
-    [(4, "held-out prompts before"), (1, "steps"), (4, "steps"), (7, "steps"), (4, "held-out prompts after")],
+    [(4, "held-out prompts before"), (1, "steps"), (7, "steps"), (4, "held-out prompts after")],
     ids=lambda at: f"{at[1]}-{at[0]}",
 )
-def test_resumed_run_equals_the_uninterrupted(
-    short_run: Callable[..., Path], tmp_path: Path, at: tuple[int, str]
-) -> None:
+def test_resumed_run_equals_the_uninterrupted(short_run: MakeRun, tmp_path: Path, at: tuple[int, str]) -> None:
     config = interrupted(tmp_path / "run", at)
     done = at[0] if at[1] == "steps" else 0 if "before" in at[1] else 7
     assert [path.name for path in step_files(tmp_path / "run")] == [f"step_{n:05d}.parquet" for n in range(1, done + 1)]
@@ -32,13 +31,8 @@ def test_resumed_run_equals_the_uninterrupted(
     assert metrics_path(tmp_path / "run").read_bytes().splitlines()[: len(before)] == before
 
 
-def test_adapter_and_optimizer_resume(short_run: Callable[..., Path], tmp_path: Path) -> None:
-    config = interrupted(tmp_path / "run", (5, "steps"), lora_rank=2)
-    full = short_run(**LONG, lora_rank=2)
-    assert_same_run(train(config, resume=True), full, weights="adapter_model.safetensors")
-
-
-@pytest.mark.parametrize("sampling", ["dynamic", "reallocated"])
-def test_sampling_in_rounds_resumes(short_run: Callable[..., Path], tmp_path: Path, sampling: str) -> None:
-    config = interrupted(tmp_path / "run", (5, "steps"), sampling=sampling)
-    assert_same_run(train(config, resume=True), short_run(**LONG, sampling=sampling))
+@pytest.mark.parametrize("settings", [{"lora_rank": 2, "sampling": "dynamic"}, {"sampling": "reallocated"}], ids=str)
+def test_adapters_and_sampling_in_rounds_resume(short_run: MakeRun, tmp_path: Path, settings: dict[str, Any]) -> None:
+    config = interrupted(tmp_path / "run", (5, "steps"), **settings)
+    weights = "adapter_model.safetensors" if "lora_rank" in settings else "model.safetensors"
+    assert_same_run(train(config, resume=True), short_run(**LONG, **settings), weights)

@@ -1,6 +1,5 @@
 """Whole runs with dynamic and reallocated sampling: the record, and that the engine reproduces what TRL logged."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +9,12 @@ import pytest
 from gradscope import measure_degeneracy, measure_rank, replay_run
 from gradscope.advantages.registry import compute_step_advantages
 from gradscope.rollouts.groups import RolloutGroup
-from gradscope.rollouts.run_folder import checkpoint_path, read_manifest, read_metrics, step_path
+from gradscope.rollouts.run_folder import read_manifest, read_metrics
 from gradscope.rollouts.store import read_steps
-from gradscope.training.config import TrainConfig
-from gradscope.training.train import train
-from tests.training.conftest import SHORT
+from tests.training.conftest import MakeRun
 
 pytestmark = pytest.mark.slow  # whole runs of TRL
 
-MakeRun = Callable[..., Path]
 SAMPLINGS = ("dynamic", "reallocated")
 EVERYTHING: dict[str, Any] = {"gradient_accumulation_steps": 4, "lora_rank": 2, "beta": 0.1, "temperature": 0.7}
 
@@ -33,11 +29,7 @@ def dead(group: RolloutGroup) -> bool:
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize(
-    "settings",
-    [*({"advantage": name} for name in ("grpo", "batch_mean")), EVERYTHING],
-    ids=lambda settings: "-".join(f"{name}={value}" for name, value in settings.items()),
-)
+@pytest.mark.parametrize("settings", [{}, EVERYTHING], ids=["plain", "everything"])
 def test_every_logged_number_is_reproduced(short_run: MakeRun, sampling: str, settings: dict[str, Any]) -> None:
     report = replay_run(short_run(sampling=sampling, **settings), steps=(1, 3))
     assert [step.verdict for step in report.steps] == ["match", "match"]
@@ -45,17 +37,18 @@ def test_every_logged_number_is_reproduced(short_run: MakeRun, sampling: str, se
     assert all(step.logged["grad_norm"] > 0.001 for step in report.steps)
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("name", ["per_step", "spo", "compensation", "token_critic"])
+@pytest.mark.parametrize(
+    ("sampling", "name"),
+    [("dynamic", "compensation"), ("dynamic", "token_critic"), ("reallocated", "per_step"), ("reallocated", "spo")],
+)
 def test_the_norm_is_reproduced_for_other_advantages(short_run: MakeRun, sampling: str, name: str) -> None:
     report = replay_run(short_run(sampling=sampling, advantage=name), steps=(1, 3))
     assert all(step.relative_error["grad_norm"] < 1e-5 for step in report.steps)
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_an_odd_number_of_prompts(short_run: MakeRun, sampling: str) -> None:
+def test_an_odd_number_of_prompts(short_run: MakeRun) -> None:
     """Half of the groups' rollouts are then no whole number of groups to TRL."""
-    report = replay_run(short_run(sampling=sampling, num_prompts=3), steps=(1, 3))
+    report = replay_run(short_run(sampling="reallocated", num_prompts=3), steps=(1, 3))
     assert {step.verdict for step in report.steps} - {"no_gradient"} == {"match"}
 
 
@@ -79,14 +72,10 @@ def test_dynamic_batches_are_full_of_live_groups(short_run: MakeRun) -> None:
     live = {prompt for prompt, group in fixed.items() if not dead(group)}
     assert live <= first.keys()
     assert all(first[prompt].rewards == fixed[prompt].rewards for prompt in live)
-
-
-def test_dead_groups_stay_where_nothing_replaces_them(short_run: MakeRun) -> None:
-    run = short_run(sampling="dynamic", max_resampling=1)
-    assert sum(values["num_degenerate_groups"] for values in read_metrics(run).values()) > 0
-    for groups in steps_of(run):
-        for rollout in (rollout for group in groups if dead(group) for rollout in group.rollouts):
-            assert rollout.advantage == 0.0
+    # dead groups stay where nothing replaces them
+    groups = [group for of_step in steps_of(short_run(sampling="dynamic", max_resampling=1)) for group in of_step]
+    assert any(map(dead, groups))
+    assert {rollout.advantage for group in groups if dead(group) for rollout in group.rollouts} == {0.0}
 
 
 def test_reallocated_groups_are_ragged_and_add_up(short_run: MakeRun) -> None:
@@ -110,26 +99,15 @@ def test_reallocated_groups_are_ragged_and_add_up(short_run: MakeRun) -> None:
     assert len(sizes) > 1
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_the_same_seed_gives_the_same_bytes(short_run: MakeRun, tmp_path: Path, sampling: str) -> None:
-    run = short_run(sampling=sampling)
-    again = train(TrainConfig.from_json(SHORT | {"sampling": sampling, "output": str(tmp_path / "again")}))
-    for step in (1, 2, 3):
-        assert step_path(run, step).read_bytes() == step_path(again, step).read_bytes()
-    weights = [checkpoint_path(folder, 3) / "model.safetensors" for folder in (run, again)]
-    assert weights[0].read_bytes() == weights[1].read_bytes()
-
-
 def test_the_manifest_and_the_report_say_how_groups_came_about(short_run: MakeRun) -> None:
     run = short_run(sampling="dynamic")
     assert read_manifest(run).config["sampling"] == "dynamic"
     missing = measure_degeneracy(run).source.missing
     metrics = read_metrics(run).values()
-    sampled, dead_ones = (
-        int(sum(values[name] for values in metrics)) for name in ("num_sampled_groups", "num_sampled_degenerate_groups")
-    )
+    counts = ("num_sampled_groups", "num_sampled_degenerate_groups")
+    sampled, num_dead = (int(sum(values[name] for values in metrics)) for name in counts)
     assert missing[0] == (
-        f"Dynamic sampling replaced dead groups by those of other prompts (of {sampled} sampled groups {dead_ones} "
+        f"Dynamic sampling replaced dead groups by those of other prompts (of {sampled} sampled groups {num_dead} "
         "were dead); the share of dead groups in this log is then a lower bound."
     )
     sentences = " ".join(measure_degeneracy(run).findings)

@@ -83,10 +83,24 @@ def test_a_study_publishes_every_seed() -> None:
         assert all(sorted(of_seeds) == list(range(100, 120)) for of_seeds in numbers.values())
 
 
-@pytest.mark.parametrize("file", BY_SEED, ids=lambda file: file.stem)
-def test_what_a_page_decides_follows_from_its_seeds(file: Path) -> None:
-    page = (DOCS / f"{file.stem.removesuffix('_by_seed')}.md").read_text()
-    tables, numbers = generated(page, "tables"), numbers_of(file)
+@pytest.fixture(params=BY_SEED, ids=lambda file: file.stem)
+def study(request: pytest.FixtureRequest) -> tuple[str, str, dict[tuple[str, str], dict[int, float]]]:
+    """The page of a study, its tables, and the numbers of its seeds."""
+    page = (DOCS / f"{request.param.stem.removesuffix('_by_seed')}.md").read_text()
+    return page, generated(page, "tables"), numbers_of(request.param)
+
+
+def stepped_down(p_values: list[float], planned: int) -> list[float]:
+    """Holm's p-values of a family of which some tests may be missing."""
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(np.argsort(p_values)):
+        largest = max(largest, min(1.0, (planned - rank) * p_values[index]))
+        adjusted[index] = largest
+    return adjusted
+
+
+def test_what_a_page_decides_follows_from_its_seeds(study) -> None:
+    _, tables, numbers = study
     decided = table_of(tables, "claim", "reported", "by", "difference")
     p_values = []
     for row in decided:
@@ -94,18 +108,13 @@ def test_what_a_page_decides_follows_from_its_seeds(file: Path) -> None:
         same_pair(row["difference"], change)
         margin = MARGIN.search(row["decided"]) or MARGIN.search(row["least, at this spread"])
         p_values.append(p_of(change, float(margin[1] or margin[2]) if margin else None))
-    largest = 0.0
-    for rank, index in enumerate(np.argsort(p_values)):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
-        printed = decided[index]["p"]
-        assert largest < 1e-4 if printed == "< 0.0001" else float(printed) == pytest.approx(largest, abs=5.1e-5)
-        assert (decided[index]["decided"] == "not decided") == (largest > 0.05)
+    for row, p_value in zip(decided, stepped_down(p_values, len(p_values)), strict=True):
+        assert p_value < 1e-4 if row["p"] == "< 0.0001" else float(row["p"]) == pytest.approx(p_value, abs=5.1e-5)
+        assert (row["decided"] == "not decided") == (p_value > 0.05)
 
 
-@pytest.mark.parametrize("file", BY_SEED, ids=lambda file: file.stem)
-def test_what_a_page_shows_beside_it_follows_from_its_seeds(file: Path) -> None:
-    page = (DOCS / f"{file.stem.removesuffix('_by_seed')}.md").read_text()
-    tables, numbers = generated(page, "tables"), numbers_of(file)
+def test_what_a_page_shows_beside_it_follows_from_its_seeds(study) -> None:
+    _, tables, numbers = study
     for row in table_of(tables, "arm - other"):
         for metric in list(row)[1:]:
             same_pair(row[metric], change_of(numbers, row["arm - other"], metric))
@@ -117,21 +126,19 @@ def test_what_a_page_shows_beside_it_follows_from_its_seeds(file: Path) -> None:
             assert float(half) == pytest.approx(half_of(of_arm), abs=5.1e-4) if half else np.ptp(of_arm) == 0
 
 
-@pytest.mark.parametrize("file", BY_SEED, ids=lambda file: file.stem)
-def test_every_figure_in_the_words_of_a_page_is_in_its_tables(file: Path) -> None:
-    page = (DOCS / f"{file.stem.removesuffix('_by_seed')}.md").read_text()
+def test_every_figure_in_the_words_of_a_page_is_in_its_tables(study) -> None:
+    page, tables, _ = study
     words = page.partition("## What came out")[2].partition("<!-- tables")[0]
-    in_tables = re.findall(r"\d\.\d{2,}", generated(page, "tables") + generated(page, "pilot"))
+    in_tables = re.findall(r"\d\.\d{2,}", tables + generated(page, "pilot"))
     expected = {f"{float(number):.{digits}f}" for number in in_tables for digits in (2, 3)}
     output = re.findall(r"(?<![\d.])\d\.\d{2,3}(?!\d)", words)
     assert output
     assert set(output) <= expected
 
 
-@pytest.mark.parametrize("file", sorted(DOCS.glob("study_rank_by_prompt.csv")), ids=lambda file: file.stem)
-def test_the_ranks_of_the_page_follow_from_its_prompts(file: Path) -> None:
+def test_the_ranks_of_the_page_follow_from_its_prompts() -> None:
     tables = generated((DOCS / "study_rank.md").read_text(), "tables")
-    with file.open(newline="") as stream:
+    with (DOCS / "study_rank_by_prompt.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
 
     def ranks(matrix: str, size: str, label: str) -> np.ndarray:
@@ -165,17 +172,15 @@ def test_the_changes_of_single_steps_follow_from_their_rows(name: str, part: int
     p_values, printed = [], []
     for row in table_of(page, "updates before", "length", "direction"):
         of_row = (row["updates before"], float(row["length"]), row["direction"])
-        steps = [one for one in rows if (one["checkpoint"], float(one["length"]), one["direction"]) == of_row]
+        steps = [step for step in rows if (step["checkpoint"], float(step["length"]), step["direction"]) == of_row]
         assert int(row["batches"]) == len(steps)
         for column, number in (("q^4", "q^4 change"), ("pass@1", "pass@1 change")):
             change = 1000 * np.array([float(step[number]) for step in steps])
             ends = (change.mean(), change.mean() - half_of(change), change.mean() + half_of(change))
             pair = re.findall(r"[+-][\d.]+", row[f"{column}, change in 1/1000"])
-            assert [float(one) for one in pair] == pytest.approx(ends, abs=5.1e-3)
+            assert list(map(float, pair)) == pytest.approx(ends, abs=5.1e-3)
         if row["p"]:
             p_values.append(p_of(np.array([float(step["q^4 change"]) for step in steps]), None))
             printed.append(float(row["p"]))
-    planned, largest = 6, 0.0  # what was planned and is missing counts as not decided
-    for rank, index in enumerate(np.argsort(p_values)):
-        largest = max(largest, min(1.0, (planned - rank) * p_values[index]))
-        assert printed[index] == pytest.approx(largest, abs=5.1e-5)
+    # what was planned and is missing counts as not decided
+    assert printed == pytest.approx(stepped_down(p_values, 6), abs=5.1e-5)

@@ -1,7 +1,6 @@
 """A run under a formulation of the user's own: trained, replayed, interrupted, and gone on with."""
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from gradscope.errors import UsageError
 from gradscope.rollouts.run_folder import read_manifest
 from gradscope.rollouts.store import read_steps
 from gradscope.training.train import resume_command, train
+from tests.training.conftest import MakeRun
 from tests.training.interrupted import LONG, assert_same_run, interrupted
 
 pytestmark = pytest.mark.slow  # whole runs of TRL
@@ -33,7 +33,7 @@ def name(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"{file}:robust"
 
 
-def test_it_trains_and_replays(short_run: Callable[..., Path], name: str) -> None:
+def test_it_trains_and_replays(short_run: MakeRun, name: str) -> None:
     run = short_run(advantage=name)
     for group in read_steps(run):
         rewards = np.array(group.rewards)
@@ -53,7 +53,7 @@ def test_it_trains_and_replays(short_run: Callable[..., Path], name: str) -> Non
     assert own == pytest.approx(logged, rel=1e-6)
 
 
-def test_it_goes_on_with_the_same_file_alone(short_run: Callable[..., Path], tmp_path: Path, name: str) -> None:
+def test_it_goes_on_with_the_same_file_alone(short_run: MakeRun, tmp_path: Path, name: str) -> None:
     config = interrupted(tmp_path / "run", (3, "steps"), advantage=name)
     assert resume_command(tmp_path / "run").endswith(f"--advantage {name}")
     file = Path(name.rpartition(":")[0])

@@ -18,7 +18,7 @@ from gradscope.training.config import TrainConfig
 from gradscope.training.libraries import grpo_config, quiet_libraries, trainer_arguments
 from gradscope.training.run_checks import VLLM_NOTE
 from gradscope.training.train import train
-from tests.training.conftest import SHORT
+from tests.training.conftest import short_config
 
 pytestmark = pytest.mark.slow  # TRL is loaded
 
@@ -67,7 +67,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def short(output: Path, **settings: Any) -> TrainConfig:
-    return TrainConfig.from_json(SHORT | {"checkpoint_every": 1, "output": str(output)} | settings)
+    return short_config(output, checkpoint_every=1, **settings)
 
 
 @pytest.mark.usefixtures("installed")
@@ -93,10 +93,10 @@ def test_its_samples_and_its_correction_are_recorded_and_replayed(tmp_path: Path
 
 
 def test_its_arguments_reach_trl(tmp_path: Path) -> None:
-    config = TrainConfig(vllm={"mode": "server", "server_host": "there", "importance_sampling_correction": False})
+    config = TrainConfig(vllm={"mode": "server", "server_host": "host", "importance_sampling_correction": False})
     with quiet_libraries():
         made = grpo_config(trainer_arguments(config, 27), output_dir=str(tmp_path), on_cpu=True)
-    assert (made.use_vllm, made.vllm_mode, made.vllm_server_host) == (True, "server", "there")
+    assert (made.use_vllm, made.vllm_mode, made.vllm_server_host) == (True, "server", "host")
     assert (made.vllm_importance_sampling_correction, made.vllm_importance_sampling_mode) == (False, "sequence_mask")
 
 

@@ -1,5 +1,5 @@
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +10,7 @@ import torch
 
 from gradscope import replay_run
 from gradscope.errors import InputError, UsageError
-from gradscope.rollouts.run_folder import checkpoint_path, heldout_path, read_manifest, read_metrics, step_path
+from gradscope.rollouts.run_folder import heldout_path, read_manifest, read_metrics, step_path
 from gradscope.rollouts.store import read_steps
 from gradscope.training.config import TrainConfig
 from gradscope.training.grpo.policy import (
@@ -26,26 +26,33 @@ from gradscope.training.tasks.load import load_task
 from gradscope.training.tasks.running_sums import ANSWER_MARK, grade_answer, grade_steps
 from gradscope.training.tasks.task import AnswerMark, Problem, incoherence_sentence
 from gradscope.training.train import train
-from tests.training.conftest import HELD_OUT, SHORT, build_tokenizer, save_model
+from tests.gradients.models import plain_logprobs
+from tests.training.conftest import (
+    HELD_OUT,
+    MakeRun,
+    build_tokenizer,
+    model_before,
+    rollouts_at,
+    save_model,
+    short_config,
+)
 
 HELLO = Problem(prompt_id="hello", prompt="How many?", answer="5")
 
 
-def test_embedded_model_is_small_and_loads() -> None:
+def test_embedded_model_is_small_and_has_one_token_a_character() -> None:
     policy = load_trained_policy("embedded", dtype="float32", chat=True)
     assert sum(parameter.numel() for parameter in policy.model.parameters()) < 100_000
     assert (EMBEDDED_FOLDER / "model.safetensors").stat().st_size < 500_000
-    problem = Problem(prompt_id="p", prompt="a7b5=", answer="12")
-    assert policy.tokenizer.decode(policy.encode(problem)) == "a7b5="
-    assert policy.eos_ids() == {policy.tokenizer.eos_token_id}
+    tokenizer = policy.tokenizer
+    assert tokenizer.decode(policy.encode(Problem(prompt_id="p", prompt="a7b5=", answer="12"))) == "a7b5="
+    assert policy.eos_ids() == {tokenizer.eos_token_id}
     assert not policy.chat
-
-
-def test_embedded_tokenizer_has_one_token_a_character() -> None:
-    tokenizer = load_trained_policy("embedded", dtype="float32", chat=False).tokenizer
     ids = tokenizer("a7b5c8=b12c20#20")["input_ids"]
     assert len(ids) == 16
     assert tokenizer.decode([*ids, tokenizer.eos_token_id], skip_special_tokens=True) == "a7b5c8=b12c20#20"
+    with pytest.raises(InputError, match="hello has characters that the model's tokenizer does not know"):
+        check_prompts(policy, [HELLO], 8)
 
 
 def test_chat_template_is_used_where_there_is_one(chat_model: Path) -> None:
@@ -55,54 +62,42 @@ def test_chat_template_is_used_where_there_is_one(chat_model: Path) -> None:
     assert policy.notes == ()
 
 
-def test_missing_padding_and_template_are_made_up_for_and_said(gpt2_model: Path) -> None:
+def test_missing_padding_and_template_are_made_up_for_and_noted(gpt2_model: Path) -> None:
     policy = load_trained_policy(str(gpt2_model), dtype="float32", chat=True)
-    assert policy.tokenizer.pad_token == "<eos>"
-    assert policy.messages(HELLO) is None
-    assert [note.partition(";")[0] for note in policy.notes] == [
-        "The tokenizer has no padding token",
-        "The tokenizer has no chat template",
-    ]
+    assert (policy.tokenizer.pad_token, policy.messages(HELLO)) == ("<eos>", None)
+    parts = ("padding token", "chat template")
+    assert [note.partition(";")[0] for note in policy.notes] == [f"The tokenizer has no {part}" for part in parts]
 
 
-def configured(folder: Path, **settings: Any) -> None:
-    """A model whose configuration says something else than its weights."""
-    config = json.loads((save_model(folder) / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | settings))
-
-
-def pickled(folder: Path) -> None:
-    (save_model(folder) / "model.safetensors").rename(folder / "pytorch_model.bin")
-
-
-def damaged(folder: Path) -> None:
-    weights = save_model(folder) / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-
-
-def adapter(folder: Path) -> None:
-    folder.mkdir()
-    (folder / "adapter_config.json").write_text("{}")
+def spoiled(folder: Path, damage: str) -> None:
+    """A model folder with one damage."""
+    if damage == "adapter":
+        folder.mkdir()
+        (folder / "adapter_config.json").write_text("{}")
+    elif damage != "no folder":
+        save_model(folder, eos=damage != "no end", vocab_size=40 if damage == "other tokenizer" else 300)
+    config, weights = folder / "config.json", folder / "model.safetensors"
+    settings = {"other shape": {"hidden_size": 32}, "too few weights": {"num_hidden_layers": 2}}
+    if damage in settings:
+        config.write_text(json.dumps(json.loads(config.read_text()) | settings[damage]))
+    elif damage == "pickle":
+        weights.rename(folder / "pytorch_model.bin")
+    elif damage == "cut off":
+        weights.write_bytes(weights.read_bytes()[:1000])
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("damage", "message"),
     [
-        (lambda folder: save_model(folder, eos=False), "has no end-of-sequence token"),
-        (lambda folder: save_model(folder, vocab_size=40), r"has 2\d\d tokens and the model embeds 40"),
-        (lambda folder: None, "cannot be read"),
-        (pickled, "cannot be read"),
-        (damaged, "cannot be read"),
-        (lambda folder: configured(folder, hidden_size=32), "cannot be read"),
-        (lambda folder: configured(folder, num_hidden_layers=2), "lacks 9 of the model's weights"),
-        (adapter, "is an adapter; a run starts from a whole model"),
+        ("no end", "has no end-of-sequence token"),
+        ("other tokenizer", r"has 2\d\d tokens and the model embeds 40"),
+        *((damage, "cannot be read") for damage in ("no folder", "pickle", "cut off", "other shape")),
+        ("too few weights", "lacks 9 of the model's weights"),
+        ("adapter", "is an adapter; a run starts from a whole model"),
     ],
-    ids=["no end", "other tokenizer", "no folder", "pickle", "damaged", "other shape", "too few weights", "adapter"],
 )
-def test_a_folder_that_cannot_be_trained_is_refused(
-    tmp_path: Path, make: Callable[[Path], object], message: str
-) -> None:
-    make(tmp_path / "m")
+def test_a_folder_that_cannot_be_trained_is_refused(tmp_path: Path, damage: str, message: str) -> None:
+    spoiled(tmp_path / "m", damage)
     with pytest.raises(InputError, match=message):
         load_trained_policy(str(tmp_path / "m"), dtype="float32", chat=True)
 
@@ -114,20 +109,7 @@ def test_long_prompts_are_refused(tmp_path: Path) -> None:
         check_prompts(policy, [HELLO], 60)
 
 
-def test_prompts_in_unknown_characters_are_refused() -> None:
-    policy = load_trained_policy("embedded", dtype="float32", chat=True)
-    with pytest.raises(InputError, match="hello has characters that the model's tokenizer does not know"):
-        check_prompts(policy, [HELLO], 8)
-
-
-MakeRun = Callable[..., Path]
-
-
 DENSE = {"reward": "answer_probability"}
-
-
-def short(output: Path, **settings: Any) -> TrainConfig:
-    return TrainConfig.from_json(SHORT | DENSE | settings | {"output": str(output)})
 
 
 @pytest.mark.parametrize(
@@ -155,7 +137,7 @@ class Pieces:
     def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
         ids = []
         while text:
-            piece = max((one for one in self._pieces[1:] if text.startswith(one)), key=len)
+            piece = max((piece for piece in self._pieces[1:] if text.startswith(piece)), key=len)
             ids.append(self._pieces.index(piece))
             text = text[len(piece) :]
         return {"input_ids": ids}
@@ -178,13 +160,9 @@ class Pieces:
     ],
 )
 def test_joins(pieces: tuple[str, ...], sampled: list[str], inputs: list[str], scored: list[str]) -> None:
-    tokenizer = Pieces(*pieces)
-    ids = {
-        name: [pieces.index(piece) + 1 for piece in names]
-        for name, names in {"sampled": sampled, "given": inputs, "scored": scored}.items()
-    }
-    result = _split_ids(tokenizer, ids["sampled"], ANSWER_MARK.reasoning("".join(sampled)), "7")
-    assert result == (tuple(ids["given"]), tuple(ids["scored"]))
+    sampled_ids, *expected = (tuple(pieces.index(piece) + 1 for piece in names) for names in (sampled, inputs, scored))
+    reasoning = ANSWER_MARK.reasoning("".join(sampled))
+    assert _split_ids(Pieces(*pieces), list(sampled_ids), reasoning, "7") == tuple(expected)
 
 
 def test_joins_of_a_byte_level_tokenizer() -> None:
@@ -199,21 +177,15 @@ def test_joins_of_a_byte_level_tokenizer() -> None:
 
 def test_by_hand() -> None:
     """A model that always says a with probability 1/2, b 1/4, c and the end 1/8."""
-    import torch
-
     tokenizer = Pieces("a", "b", "#")
     logits = torch.log(torch.tensor([1 / 8, 1 / 2, 1 / 4, 1 / 8]))
 
-    class Policy:
-        def __init__(self) -> None:
-            self.tokenizer, self.model = tokenizer, None
-
-        def eos_ids(self) -> frozenset[int]:
-            return frozenset([0])
-
-        def encode(self, problem: Problem) -> list[int]:
-            return list(tokenizer(problem.prompt)["input_ids"])
-
+    policy: Any = SimpleNamespace(
+        tokenizer=tokenizer,
+        model=None,
+        eos_ids=lambda: frozenset([0]),
+        encode=lambda problem: list(tokenizer(problem.prompt)["input_ids"]),
+    )
     shapes = []
 
     def forward(ids: torch.Tensor) -> torch.Tensor:
@@ -222,37 +194,33 @@ def test_by_hand() -> None:
 
     problems = [Problem(prompt_id="p", prompt="aa", answer=answer) for answer in ("ab", "ab", "b", "")]
     completions = [[1, 3, 2, 0], [1, 3, 2, 0], [2, 2], [0]]
-    first = AnswerProbability(Policy(), ANSWER_MARK, temperature=1.0, rows_at_once=2)  # type: ignore[arg-type]
+    first = AnswerProbability(policy, ANSWER_MARK, temperature=1.0, rows_at_once=2)
     first.forward = forward
     # a, b, end; the same; without a mark it is scored too: #, b, end; and #, end
     assert first(problems, completions) == [round(1 / 64, 6), round(1 / 64, 6), round(1 / 256, 6), round(1 / 64, 6)]
     assert shapes == [(2, 7), (1, 4)]  # equal rows are computed once
-    cold = AnswerProbability(Policy(), ANSWER_MARK, temperature=0.5, rows_at_once=4)  # type: ignore[arg-type]
+    cold = AnswerProbability(policy, ANSWER_MARK, temperature=0.5, rows_at_once=4)
     cold.forward = forward
     squares = np.array([1 / 64, 1 / 4, 1 / 16, 1 / 64])
     of_end, of_a, of_b, _ = squares / squares.sum()
     assert cold(problems[:1], completions[:1]) == [round(of_a * of_b * of_end, 6)]
 
 
-@pytest.mark.parametrize("settings", [{}, {"temperature": 0.7}, {"lora_rank": 2}, {"sampling": "reallocated"}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.7, "lora_rank": 2}, {"sampling": "reallocated"}], ids=str)
 def test_recorded_rewards_are_those_of_the_weights_before_the_step(
     short_run: MakeRun, settings: dict[str, Any]
 ) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM
-
     run = short_run(**DENSE, **settings)
     policy = load_trained_policy("embedded", dtype="float32", chat=False)
     for step in (1, 3):
-        model = AutoModelForCausalLM.from_pretrained(checkpoint_path(run, step - 1))
-        for rollout in (r for group in read_steps(run) if group.step == step for r in group.rollouts):
+        model = model_before(run, step)
+        for rollout in rollouts_at(run, step):
             answer = str(sum(int(character) for character in rollout.prompt if character.isdigit()))
             inputs = policy.tokenizer(rollout.prompt + ANSWER_MARK.reasoning(rollout.completion))["input_ids"]
             scored = [*policy.tokenizer(answer)["input_ids"], policy.tokenizer.eos_token_id]
             with torch.no_grad():
-                logits = model(input_ids=torch.tensor([[*inputs, *scored]])).logits[0]
-                logits = logits / settings.get("temperature", 1.0)
-            logprobs = torch.log_softmax(logits[len(inputs) - 1 : -1], -1).gather(-1, torch.tensor(scored)[:, None])
+                tokens = SimpleNamespace(prompt_ids=inputs, completion_ids=scored)
+                logprobs = plain_logprobs(model, tokens, settings.get("temperature", 1.0))
             assert rollout.reward == rollout.rewards["answer_probability"]
             assert rollout.reward == pytest.approx(logprobs.sum().exp().item(), abs=2e-6)
             assert rollout.rewards["answer"] == grade_answer(rollout.completion, answer)
@@ -273,13 +241,7 @@ def test_everything_of_such_a_run_is_reproduced(short_run: MakeRun) -> None:
     rows = [json.loads(line) for line in (heldout_path(run, "after") or Path()).read_text().splitlines()]
     assert {row["reward"] for row in rows} <= {0.0, 1.0}
     assert all(row["correct"] is (row["reward"] == 1.0) for row in rows)
-
-
-def test_the_first_rollouts_are_those_of_the_outcome(short_run: MakeRun) -> None:
-    dense, plain = (
-        [rollout.completion_ids for group in read_steps(run) if group.step == 1 for rollout in group.rollouts]
-        for run in (short_run(**DENSE), short_run())
-    )
+    dense, plain = ([rollout.completion_ids for rollout in rollouts_at(of, 1)] for of in (run, short_run()))
     assert dense == plain
 
 
@@ -287,7 +249,7 @@ def test_the_first_rollouts_are_those_of_the_outcome(short_run: MakeRun) -> None
 def test_a_task_from_a_file(tmp_path: Path, gsm8k_file: Path, chat_model: Path) -> None:
     settings = {"task": "gsm8k", "data": str(gsm8k_file), "model": str(chat_model), **HELD_OUT}
     settings |= {"heldout_prompts": 2, "train_prompts": None, "num_prompts": 2, "steps": 1, "max_completion_length": 8}
-    run = train(short(tmp_path / "run", **settings))
+    run = train(short_config(tmp_path / "run", **DENSE, **settings))
     assert all(0.0 <= (rollout.reward or 0.0) <= 1.0 for group in read_steps(run) for rollout in group.rollouts)
     assert "num_rewarded" not in read_metrics(run)[1]
     assert incoherence_sentence(run) is None
@@ -295,20 +257,14 @@ def test_a_task_from_a_file(tmp_path: Path, gsm8k_file: Path, chat_model: Path) 
 
 @pytest.mark.slow
 def test_the_answer_must_fit_the_models_positions(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"steps": 1}
-    problems = load_task(short(tmp_path, **settings)).train
+    settings: dict[str, Any] = {"steps": 1, **DENSE}
+    problems = load_task(short_config(tmp_path, **settings)).train
     answer = 1 + max(len(problem.answer) for problem in problems) + 1  # the mark, digits, the end
     room = 64 - max(len(problem.prompt) for problem in problems) - answer
-    train(short(tmp_path / "fits", max_completion_length=room, **settings))
+    train(short_config(tmp_path / "fits", max_completion_length=room, **settings))
     with pytest.raises(InputError, match="does not fit the model's 64 positions"):
-        train(short(tmp_path / "long", max_completion_length=room + 1, **settings))
-    train(short(tmp_path / "plain", max_completion_length=room + 1, reward="outcome", **settings))
-
-
-@pytest.mark.parametrize("task", ["starved", "steps"])
-def test_tasks_without_reasoning(task: str) -> None:
-    with pytest.raises(UsageError, match=f"The answer of the task {task} is the whole completion"):
-        TrainConfig.from_json(DENSE | {"task": task})
+        train(short_config(tmp_path / "long", max_completion_length=room + 1, **settings))
+    train(short_config(tmp_path / "plain", max_completion_length=room + 1, steps=1))
 
 
 @pytest.mark.parametrize(
@@ -317,8 +273,11 @@ def test_tasks_without_reasoning(task: str) -> None:
 )
 def test_formulations_that_cannot_have_it(tmp_path: Path, name: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        train(short(tmp_path / "run", advantage=name))
+        train(short_config(tmp_path / "run", advantage=name, **DENSE))
     assert not (tmp_path / "run").exists()
+    for task in ("starved", "steps"):
+        with pytest.raises(UsageError, match=f"The answer of the task {task} is the whole completion"):
+            TrainConfig.from_json(DENSE | {"task": task})
 
 
 @pytest.mark.parametrize("prompts", [("a7b5=", "a7b5c8d9="), ("a",)], ids=["of two lengths", "of one token"])
@@ -350,12 +309,9 @@ def test_heldout_samples_before_and_after(short_run: MakeRun) -> None:
         assert {row["prompt_id"] for row in rows}.isdisjoint(group.prompt_id for group in read_steps(run))
         assert all(row["reward"] == grade_answer(row["completion"], row["answer"]) for row in rows)
         assert all(row["correct"] is (row["reward"] == 1.0) for row in rows)
-
-
-def test_heldout_sampling_does_not_touch_the_training(short_run: MakeRun) -> None:
-    run = short_run()
-    assert not heldout_path(run, "before").exists()
-    assert step_path(run, 3).read_bytes() == step_path(short_run(**HELD_OUT), 3).read_bytes()
+    # held-out sampling does not touch the training
+    assert not heldout_path(short_run(), "before").exists()
+    assert step_path(short_run(), 3).read_bytes() == step_path(run, 3).read_bytes()
 
 
 def test_rewards_are_the_graders(short_run: MakeRun) -> None:
@@ -363,7 +319,5 @@ def test_rewards_are_the_graders(short_run: MakeRun) -> None:
         answer = str(sum(int(character) for character in group.prompt_id if character.isdigit()))
         for rollout in group.rollouts:
             assert rollout.reward == rollout.rewards["answer"] == grade_answer(rollout.completion, answer)
-            assert rollout.token_rewards is not None
-            assert rollout.completion_ids is not None
             assert len(rollout.token_rewards) == len(rollout.completion_ids)
             assert sum(rollout.token_rewards) == sum(grade_steps(rollout.prompt, list(rollout.completion)))

@@ -1,5 +1,5 @@
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gradscope.advantages.group import return_to_go
 from gradscope.advantages.online import Memory, StepRollouts
-from gradscope.advantages.registry import ALL_FORMULATIONS, compute_advantages
+from gradscope.advantages.registry import compute_advantages
 from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run_folder import checkpoint_path, metrics_path, read_manifest, read_metrics
 from gradscope.rollouts.store import read_steps
@@ -18,29 +18,22 @@ from gradscope.training.config import TrainConfig
 from gradscope.training.grpo.trainer import HEADS, NormMatch, TokenCritic, ValueHead, _batch_numbers
 from gradscope.training.run_training import _trained_advantage
 from gradscope.training.train import train
-from tests.training.conftest import SHORT
+from tests.gradients.models import plain_logprobs
+from tests.training.conftest import MakeRun, model_before, rollouts_at, short_config
 
-MakeRun = Callable[..., Path]
 
+def test_every_step_has_its_groups_whose_ids_and_texts_belong_together(short_run: MakeRun) -> None:
+    from transformers import AutoTokenizer
 
-def test_every_step_has_its_groups(short_run: MakeRun) -> None:
-    groups = read_steps(short_run())
+    run = short_run()
+    groups, tokenizer = read_steps(run), AutoTokenizer.from_pretrained(checkpoint_path(run, 0))
     assert [group.step for group in groups] == [1] * 4 + [2] * 4 + [3] * 4
     assert [group.group_id for group in groups[4:8]] == ["00002-000", "00002-001", "00002-002", "00002-003"]
     assert all([rollout.sample for rollout in group.rollouts] == [0, 1, 2, 3] for group in groups)
     assert [rollout.row for group in groups[:4] for rollout in group.rollouts] == list(range(16))
     assert len({group.prompt_id for group in groups}) == 8  # each of the eight prompts, twice in 12 groups at most
-
-
-def test_ids_and_texts_belong_together(short_run: MakeRun) -> None:
-    from transformers import AutoTokenizer
-
-    run = short_run()
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint_path(run, 0))
-    for group in read_steps(run):
+    for group in groups:
         for rollout in group.rollouts:
-            assert rollout.prompt_ids is not None
-            assert rollout.completion_ids is not None
             assert tokenizer.decode(rollout.prompt_ids) == rollout.prompt == group.prompt_id
             assert tokenizer.decode(rollout.completion_ids, skip_special_tokens=True) == rollout.completion
             ended = rollout.completion_ids[-1] == tokenizer.eos_token_id
@@ -52,6 +45,7 @@ def test_metrics_have_the_trainers_norm_and_share_of_degenerate_groups(short_run
     run = short_run()
     metrics = read_metrics(run)
     assert list(metrics) == [1, 2, 3]
+    assert [json.loads(line)["step"] for line in metrics_path(run).read_text().splitlines()] == [1, 2, 3]
     for step, values in metrics.items():
         rewards = [group.rewards for group in read_steps(run) if group.step == step]
         degenerate = sum(len(set(group)) == 1 for group in rewards)
@@ -61,11 +55,6 @@ def test_metrics_have_the_trainers_norm_and_share_of_degenerate_groups(short_run
         assert values["reward"] == pytest.approx(np.mean(rewards))
         assert values["grad_norm"] > 0
         assert values["learning_rate"] == TrainConfig().learning_rate
-
-
-def test_metrics_lines_are_json(short_run: MakeRun) -> None:
-    lines = metrics_path(short_run()).read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
 
 
 def group(number: int, rewards: list[float], lengths: list[int], status: Any = "completed") -> RolloutGroup:
@@ -96,38 +85,24 @@ def test_of_the_batch_by_hand() -> None:
     lengths = [numbers[f"completions/{name}_length"] for name in ("mean", "min", "max")]
     assert lengths == [6.0, 2.0, 9.0]
     assert numbers["completions/mean_terminated_length"] == 3.0
-
-
-def test_nothing_ended() -> None:
-    numbers = _batch_numbers([group(0, [1.0, 0.0], [2, 4], "truncated")])
-    assert numbers["completions/max_terminated_length"] == 0.0
-    assert numbers["completions/clipped_ratio"] == 1.0
-
-
-SLOW = pytest.mark.slow  # whole runs of TRL
+    unended = _batch_numbers([group(0, [1.0, 0.0], [2, 4], "truncated")])
+    assert (unended["completions/max_terminated_length"], unended["completions/clipped_ratio"]) == (0.0, 1.0)
 
 
 def assert_logprobs(run: Path, *, steps: tuple[int, ...], temperature: float) -> None:
     """Row by row, without any padding, from the checkpoint before each step."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
     for step in steps:
-        model = AutoModelForCausalLM.from_pretrained(checkpoint_path(run, step - 1))
-        for group in read_steps(run):
-            for rollout in group.rollouts if group.step == step else ():
-                assert rollout.prompt_ids is not None
-                assert rollout.completion_ids is not None
-                ids = torch.tensor([*rollout.prompt_ids, *rollout.completion_ids])
-                with torch.no_grad():
-                    scores = torch.log_softmax(model(input_ids=ids[None]).logits[0, :-1] / temperature, -1)
-                start = len(rollout.prompt_ids) - 1
-                expected = scores[start:].gather(-1, ids[start + 1 :, None])[:, 0]
-                np.testing.assert_allclose(rollout.logprobs, expected, rtol=1e-4, atol=1e-5)
+        model = model_before(run, step)
+        for rollout in rollouts_at(run, step):
+            with torch.no_grad():
+                expected = plain_logprobs(model, rollout, temperature)
+            np.testing.assert_allclose(rollout.logprobs, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name, entry in ALL_FORMULATIONS.items() if entry.function is not None])
-def test_every_formulation_trains_and_its_advantages_are_recorded(short_run: MakeRun, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["grpo", "sign", "reinforce", "grpo_negative:c=0.5", "pass_at_2", "batch_mean", "shrinkage"]
+)
+def test_a_formulation_trains_and_its_advantages_are_recorded(short_run: MakeRun, name: str) -> None:
     run = short_run(advantage=name)
     groups = read_steps(run)
     for step in (1, 2, 3):
@@ -160,29 +135,19 @@ def test_compensation_weighs_up_what_was_not_most_likely(short_run: MakeRun) -> 
         assert 1.2 < max(factors) <= limit + 1e-6
 
 
-@pytest.mark.parametrize("settings", [{}, {"temperature": 0.7}], ids=["plain", "temperature"])
-def test_logprobs_are_those_of_the_weights_before_the_step(short_run: MakeRun, settings: dict[str, Any]) -> None:
-    assert_logprobs(short_run(**settings), steps=(1, 3), temperature=settings.get("temperature", 1.0))
+def test_logprobs_are_those_of_the_weights_before_the_step(short_run: MakeRun) -> None:
+    assert_logprobs(short_run(temperature=0.7), steps=(1, 3), temperature=0.7)
 
 
-@pytest.mark.parametrize("name", ["grpo", "sign", "reinforce"])
-def test_logged_norm_is_that_of_the_recorded_rollouts_and_advantages(short_run: MakeRun, name: str) -> None:
+def test_logged_norm_is_that_of_the_recorded_rollouts_and_advantages(short_run: MakeRun) -> None:
     """One ordinary backward pass over the record, with the loss that the manifest states (dapo: mean over tokens)."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    run = short_run(advantage=name)
+    run = short_run(advantage="sign")
     for step in (1, 3):
-        model = AutoModelForCausalLM.from_pretrained(checkpoint_path(run, step - 1), dtype=torch.float64)
-        rollouts = [rollout for group in read_steps(run) if group.step == step for rollout in group.rollouts]
-        num_tokens = sum(len(rollout.completion_ids or ()) for rollout in rollouts)
+        model, rollouts = model_before(run, step, dtype=torch.float64), rollouts_at(run, step)
+        num_tokens = sum(len(rollout.completion_ids) for rollout in rollouts)
         for rollout in rollouts:
-            ids = torch.tensor([*(rollout.prompt_ids or ()), *(rollout.completion_ids or ())])
-            scores = torch.log_softmax(model(input_ids=ids[None]).logits[0, :-1], -1).gather(-1, ids[1:, None])
-            ((rollout.advantage or 0.0) * scores[len(rollout.prompt_ids or ()) - 1 :].sum() / -num_tokens).backward()
-        norm = torch.sqrt(
-            sum((p.grad.square().sum() for p in model.parameters()), torch.zeros((), dtype=torch.float64))
-        )
+            (rollout.advantage * plain_logprobs(model, rollout).sum() / -num_tokens).backward()
+        norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
         assert norm.item() == pytest.approx(read_metrics(run)[step]["grad_norm"], rel=1e-5)
 
 
@@ -256,7 +221,7 @@ def test_it_goes_on_from_its_memory() -> None:
     online.advantages(step())
     again.recall(online.memory)
     for rewards in ((0.0, 1.0), (1.0, 0.0)):
-        following = [one.advantages(step(rewards)) for one in (online, again)]
+        following = [critic.advantages(step(rewards)) for critic in (online, again)]
         np.testing.assert_array_equal(np.concatenate(following[0]), np.concatenate(following[1]))
 
 
@@ -267,66 +232,45 @@ def test_memory_of_another_head() -> None:
         TokenCritic(3, 0.1).recall(online.memory)
     with pytest.raises(KeyError, match="head"):
         online.recall(Memory())
-
-
-def test_without_states() -> None:
     with pytest.raises(ValueError, match="token_critic needs the hidden state of every token"):
-        TokenCritic(2, 0.1).advantages(step(states=None))
+        online.advantages(step(states=None))
 
 
 def test_the_first_step_is_that_of_grpo(short_run: MakeRun) -> None:
     runs = [short_run(advantage=name) for name in ("grpo", "token_critic")]
-    grpo, critic = ([rollout for group in read_steps(run) for rollout in group.rollouts] for run in runs)
-    for plain, ours in list(zip(grpo, critic, strict=True))[:16]:
+    for plain, ours in zip(*(rollouts_at(run, 1) for run in runs), strict=True):
         assert plain.completion_ids == ours.completion_ids
-        assert set(ours.token_advantages or ()) == {plain.advantage}
-    for plain, ours in list(zip(grpo, critic, strict=True))[16:32]:  # made by the same weights
+        assert set(ours.token_advantages) == {plain.advantage}
+    for plain, ours in zip(*(rollouts_at(run, 2) for run in runs), strict=True):  # made by the same weights
         assert plain.logprobs == ours.logprobs
-    metrics = [read_metrics(run) for run in runs]
-    assert metrics[0][1]["grad_norm"] == metrics[1][1]["grad_norm"]
-    assert metrics[1][1]["critic_mean_abs"] == 0.0
-    assert metrics[1][3]["critic_mean_abs"] > 0.0
-    assert "critic_loss" not in metrics[0][1]
+    grpo, critic = map(read_metrics, runs)
+    assert grpo[1]["grad_norm"] == critic[1]["grad_norm"]
+    assert (critic[1]["critic_mean_abs"], critic[3]["critic_mean_abs"] > 0.0) == (0.0, True)
+    assert "critic_loss" not in grpo[1]
 
 
 @pytest.mark.parametrize(
     ("advantage", "settings"),
-    [
-        ("token_critic", {}),
-        ("token_critic", {"lora_rank": 2}),
-        ("token_critic", {"gradient_accumulation_steps": 4}),
-        ("gae", {}),
-    ],
+    [("token_critic", {"lora_rank": 2}), ("token_critic", {"gradient_accumulation_steps": 4}), ("gae", {})],
     ids=str,
 )
 def test_the_head_reads_the_states_of_each_token(short_run: MakeRun, advantage: str, settings: dict[str, Any]) -> None:
     """The second step's bonus, from an update by hand on states that a plain forward of each rollout gives."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
     run = short_run(advantage=advantage, checkpoint_every=1, **settings)
     online = HEADS[advantage](64, TrainConfig().critic_learning_rate)
     for number in (1, 2):
-        model = AutoModelForCausalLM.from_pretrained(checkpoint_path(run, number - 1))
-        groups = [group for group in read_steps(run) if group.step == number]
-        states = []
-        for rollout in (rollout for group in groups for rollout in group.rollouts):
-            ids = torch.tensor([[*(rollout.prompt_ids or ()), *(rollout.completion_ids or ())]])
+        model, states = model_before(run, number), []
+        for rollout in rollouts_at(run, number):
+            ids = torch.tensor([[*rollout.prompt_ids, *rollout.completion_ids]])
             with torch.no_grad():
                 last = model(input_ids=ids, output_hidden_states=True).hidden_states[-1][0]
-            states.append(last[len(rollout.prompt_ids or ()) - 1 :].numpy())
+            states.append(last[len(rollout.prompt_ids) - 1 :].numpy())
+        rewards = [np.array(group.rewards, dtype=np.float64) for group in read_steps(run) if group.step == number]
         expected = online.advantages(
-            StepRollouts(
-                rewards=[np.array(group.rewards, dtype=np.float64) for group in groups],
-                prompt_ids=(),
-                logprobs=(),
-                max_logprobs=(),
-                states=states,
-            )
+            StepRollouts(rewards=rewards, prompt_ids=(), logprobs=(), max_logprobs=(), states=states)
         )
-        seen = [rollout.token_advantages for group in groups for rollout in group.rollouts]
-        for ours, theirs in zip(expected, seen, strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+        for ours, rollout in zip(expected, rollouts_at(run, number), strict=True):
+            np.testing.assert_allclose(ours, rollout.token_advantages, rtol=1e-4, atol=1e-5)
 
 
 @pytest.fixture
@@ -343,22 +287,17 @@ def norms() -> Iterator[list[float]]:
     handle.remove()
 
 
-@pytest.mark.parametrize("advantage", ["dr_grpo", "sign"])
 def test_every_update_has_the_norm_and_the_log_keeps_the_gradients_own(
-    short_run: Callable[..., Path], tmp_path: Path, norms: list[float], advantage: str
+    short_run: MakeRun, tmp_path: Path, norms: list[float]
 ) -> None:
-    settings = SHORT | {"advantage": advantage, "match_grad_norm": 2.5, "gradient_accumulation_steps": 2}
-    run = train(TrainConfig.from_json(settings | {"output": str(tmp_path / "run")}))
-    assert norms == pytest.approx([2.5] * 3, rel=1e-5)
-    plain = short_run(advantage=advantage, gradient_accumulation_steps=2)
+    settings = {"advantage": "sign", "gradient_accumulation_steps": 2}
+    run, plain = train(short_config(tmp_path / "run", match_grad_norm=2.5, **settings)), short_run(**settings)
+    assert norms[:3] == pytest.approx([2.5] * 3, rel=1e-5)
     assert read_metrics(run)[1]["grad_norm"] == read_metrics(plain)[1]["grad_norm"]
     first, second = (checkpoint_path(folder, 3) / "model.safetensors" for folder in (run, plain))
     assert first.read_bytes() != second.read_bytes()
-
-
-def test_a_gradient_of_zero_stays() -> None:
     model = torch.nn.Linear(2, 1)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     NormMatch(1.0).on_pre_optimizer_step(None, None, None, model=model)
-    assert all(not parameter.grad.any() for parameter in model.parameters() if parameter.grad is not None)
+    assert not any(parameter.grad.any() for parameter in model.parameters())  # a gradient of zero stays

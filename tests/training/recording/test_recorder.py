@@ -34,9 +34,8 @@ def lora(**settings: Any) -> Any:
 
 SETTINGS: tuple[dict[str, Any], ...] = (
     {"loss_type": "dr_grpo", "scale_rewards": "none"},
-    {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4},
-    {"beta": 0.1, "temperature": 0.7},
-    {"loss_type": "grpo", "epsilon": 0.1},
+    {"scale_rewards": "batch"},
+    {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4, "beta": 0.1, "temperature": 0.7},
     {"rewards": [answer, short], "reward_weights": [1.0, 0.5]},
     {"mask_truncated_completions": True, "max_completion_length": 20, "loss_type": "grpo"},
     pytest.param(
@@ -51,9 +50,11 @@ SETTINGS: tuple[dict[str, Any], ...] = (
 @SLOW
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "-".join(settings))
 def test_what_trl_logged_is_reproduced_from_the_folder(tmp_path: Path, settings: dict[str, Any]) -> None:
-    report = replay_run(record(tmp_path, **settings)[1])
+    _, run = record(tmp_path, **settings)
+    report = replay_run(run)
     assert_reproduced(report)
     assert {quantity.verdict for step in report.steps for quantity in step.quantities} == {"match"}
+    assert (read_manifest(run).advantage == "trl") == (settings.get("scale_rewards") == "batch")
 
 
 @SLOW
@@ -67,13 +68,12 @@ def test_an_adapter_is_reproduced_on_its_base(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"rewards": [answer, short]},
         {"num_iterations": 2, "max_steps": 4},
         {"peft_config": 0.3, "beta": 0.05},
         {"per_device_train_batch_size": 8, "steps_per_generation": 2},
-        {"bf16": True},
+        {"bf16": True, "rewards": [answer, short]},
     ],
-    ids=["plain", "reused", "dropout", "shared", "bf16"],
+    ids=["reused", "dropout", "shared", "bf16"],
 )
 def test_the_training_does_not_notice(tmp_path: Path, arguments: dict[str, Any]) -> None:
     if "peft_config" in arguments:
@@ -87,18 +87,18 @@ def test_the_training_does_not_notice(tmp_path: Path, arguments: dict[str, Any])
     result = train(trainer)
     assert all(torch.equal(result[name], expected[name]) for name in expected)
     assert trainer.model.config.pad_token_id == padding
-    assert [entry.get("grad_norm") for entry in trainer.state.log_history] == [
-        entry.get("grad_norm") for entry in bare.state.log_history
-    ]
+    norms, own = ([entry.get("grad_norm") for entry in run.state.log_history] for run in (bare, trainer))
+    assert norms == own
 
 
 @SLOW
-def test_which_groups_pass_is_told_where_rewards_or_a_threshold_tell_it(tmp_path: Path) -> None:
-    trainer, _ = record(tmp_path, rewards=_thirds, weights_every=None)
-    assert all("gradscope/frac_all_pass" not in entry for entry in trainer.state.log_history)
-    assert trainer.state.log_history[0]["gradscope/frac_reward_zero_std"] == 0.0
-    trainer, _ = record(tmp_path / "given", rewards=_thirds, success_threshold=0.2, weights_every=None)
-    assert trainer.state.log_history[0]["gradscope/frac_all_pass"] == 0.0
+def test_which_groups_pass_is_logged_where_rewards_or_a_threshold_decide_it(tmp_path: Path) -> None:
+    for threshold in (None, 0.2):
+        arguments = {"rewards": _thirds, "success_threshold": threshold, "weights_every": None, "max_steps": 1}
+        trainer, _ = record(tmp_path / str(threshold), **arguments)
+        entry = trainer.state.log_history[0]
+        assert entry.get("gradscope/frac_all_pass") == (None if threshold is None else 0.0)
+        assert entry["gradscope/frac_reward_zero_std"] == 0.0
 
 
 def _thirds(completions: list[Any], **_: Any) -> list[float]:
@@ -119,7 +119,7 @@ def test_evaluations_are_not_recorded(tmp_path: Path) -> None:
 
 
 @SLOW
-def test_an_entry_for_several_steps_keeps_what_is_of_its_step(tmp_path: Path) -> None:
+def test_an_entry_for_several_steps_keeps_the_numbers_of_its_step(tmp_path: Path) -> None:
     _, run = record(tmp_path, logging_steps=3)
     assert {step: sorted(values) for step, values in read_metrics(run).items()} == {3: ["grad_norm", "learning_rate"]}
     (last,) = replay_run(run, steps=[3]).steps
@@ -129,9 +129,7 @@ def test_an_entry_for_several_steps_keeps_what_is_of_its_step(tmp_path: Path) ->
 @SLOW
 def test_an_interrupted_run_keeps_its_steps_and_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"max_steps": 5, "save_strategy": "steps", "save_steps": 2}
-    full = stock_trainer(tmp_path / "whole" / "trl", **arguments)
-    RolloutRecorder(full, tmp_path / "whole" / "run", weights_every=1)
-    train(full)
+    _, full = record(tmp_path / "full", **arguments)
     calls = []
 
     def interrupting(completions: list[Any], **columns: Any) -> Any:
@@ -152,7 +150,7 @@ def test_an_interrupted_run_keeps_its_steps_and_goes_on_from_a_checkpoint(tmp_pa
     RolloutRecorder(trainer, run, weights_every=1)
     train(trainer, resume_from_checkpoint=True)
     for step in range(1, 6):
-        assert step_path(run, step).read_bytes() == step_path(tmp_path / "whole" / "run", step).read_bytes()
+        assert step_path(run, step).read_bytes() == step_path(full, step).read_bytes()
     assert sorted(read_metrics(run)) == [1, 2, 3, 4, 5]
     assert_reproduced(replay_run(run), steps=(1, 2, 3, 4, 5))
     changed = stock_trainer(tmp_path / "trl", beta=0.1, **arguments)
@@ -162,26 +160,25 @@ def test_an_interrupted_run_keeps_its_steps_and_goes_on_from_a_checkpoint(tmp_pa
 
 
 @SLOW
-def test_a_folder_that_is_there_is_kept_without_force(tmp_path: Path) -> None:
-    trainer, run = record(tmp_path, max_steps=1)
-    before = step_path(run, 1).read_bytes()
-    trainer = stock_trainer(tmp_path / "trl", max_steps=1, seed=7)
-    RolloutRecorder(trainer, run)
-    with pytest.raises(OutputExistsError, match="run already exists") as caught:
+def test_a_folder_is_replaced_by_force_alone_and_only_if_it_is_a_run(tmp_path: Path) -> None:
+    def rerun(folder: Path, **options: Any) -> None:
+        trainer = stock_trainer(tmp_path / "trl", max_steps=1, seed=7)
+        RolloutRecorder(trainer, folder, **options)
         train(trainer)
+
+    _, run = record(tmp_path, max_steps=1)
+    before = step_path(run, 1).read_bytes()
+    with pytest.raises(OutputExistsError, match="run already exists") as caught:
+        rerun(run)
     assert "force=True" in str(caught.value.hint)
     assert step_path(run, 1).read_bytes() == before
-    trainer = stock_trainer(tmp_path / "trl", max_steps=1, seed=7)
-    RolloutRecorder(trainer, run, force=True)
-    train(trainer)
+    rerun(run, force=True)
     assert step_path(run, 1).read_bytes() != before
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.txt").write_text("years of work")
-    trainer = stock_trainer(tmp_path / "trl")
-    RolloutRecorder(trainer, mine, force=True)
     with pytest.raises(OutputExistsError, match="mine is not a run of gradscope; force replaces runs only"):
-        train(trainer)
+        rerun(mine, force=True)
 
 
 @SLOW
@@ -249,13 +246,12 @@ def test_the_recipe_trains_as_printed_and_its_run_is_reproduced(
     recipe = (REPOSITORY / "docs" / "recipes.md").read_text().split("```python\n")[1].split("```")[0]
     assert "callbacks=[recorder]" in recipe
     stock = stock_trainer(tmp_path / "stock")
-    remaining = {
-        name: getattr(stock.args, name)
-        for name in ("max_steps", "max_completion_length", "use_cpu", "bf16", "gradient_checkpointing")
-    }
-    inputs = {**remaining, "per_device_train_batch_size": 16, "num_generations": 4, "report_to": "none"}
-    names: dict[str, Any] = {"model": stock.model, "reward": graded, "prompts": stock.train_dataset, "given": inputs}
-    small = recipe.replace('report_to=["wandb"]', "**given").replace("args=", "processing_class=tokenizer, args=")
+    own = ("max_steps", "max_completion_length", "use_cpu", "bf16", "gradient_checkpointing")
+    sizes = {name: getattr(stock.args, name) for name in (*own, "per_device_train_batch_size", "num_generations")}
+    arguments = {**sizes, "report_to": "none"}
+    names: dict[str, Any] = {"model": stock.model, "reward": graded, "prompts": stock.train_dataset}
+    names |= {"arguments": arguments}
+    small = recipe.replace('report_to=["wandb"]', "**arguments").replace("args=", "processing_class=tokenizer, args=")
     with quiet_libraries():
         exec(small, names | {"tokenizer": stock.processing_class})
     assert replay_run("my-run", steps=[1]).verdict == "match"
@@ -280,16 +276,7 @@ def test_the_package_stays_light() -> None:
         _ = gradscope.training.Recorder
 
 
-@pytest.mark.slow
-def test_rewards_scaled_by_the_batch_are_trls_own(tmp_path: Path) -> None:
-    _, run = record(tmp_path, scale_rewards="batch")
-    assert read_manifest(run).advantage == "trl"
-    for step in replay_run(run).steps:
-        assert {q.verdict for q in step.quantities} == {"match"}
-        assert len(step.quantities) == 4
-
-
-@pytest.mark.slow
+@SLOW
 def test_a_batch_of_two_iterations_is_recorded_once_with_the_samplers_logprobs(tmp_path: Path) -> None:
     _, run = record(tmp_path, num_iterations=2, max_steps=4)
     report = replay_run(run)
@@ -303,7 +290,7 @@ def test_a_batch_of_two_iterations_is_recorded_once_with_the_samplers_logprobs(t
     )
 
 
-@pytest.mark.slow
+@SLOW
 def test_a_batch_that_is_shared_out_says_why_its_norm_cannot_be_formed(tmp_path: Path) -> None:
     _, run = record(tmp_path, per_device_train_batch_size=8, steps_per_generation=2, max_steps=4)
     report = replay_run(run)
@@ -316,7 +303,7 @@ def test_a_batch_that_is_shared_out_says_why_its_norm_cannot_be_formed(tmp_path:
     assert all(rollout.logprobs is not None for group in groups for rollout in group.rollouts)
 
 
-@pytest.mark.slow
+@SLOW
 def test_advantages_of_a_subclass_are_recorded_as_they_are(tmp_path: Path) -> None:
     from trl import GRPOTrainer
 
@@ -335,7 +322,7 @@ def test_advantages_of_a_subclass_are_recorded_as_they_are(tmp_path: Path) -> No
     assert causes == {"no advantages were logged, or one per token"}
 
 
-@pytest.mark.slow
+@SLOW
 def test_advantages_that_nobody_here_can_make_are_not_judged(tmp_path: Path) -> None:
     _, run = record(tmp_path, multi_objective_aggregation="normalize_then_sum", max_steps=1)
     (step,) = replay_run(run).steps
@@ -343,20 +330,16 @@ def test_advantages_that_nobody_here_can_make_are_not_judged(tmp_path: Path) -> 
     assert "a subclass of the trainer made them, and how is not recorded" in {q.cause for q in step.quantities}
 
 
-def _spread(completions: list[Any], **_: Any) -> list[float]:
-    return [float(row % 2) for row, _ in enumerate(completions)]
-
-
-@pytest.mark.slow
-def test_the_trainers_own_checkpoints_serve_where_none_are_kept(tmp_path: Path) -> None:
+@SLOW
+def test_the_trainers_own_checkpoints_serve_where_none_are_written(tmp_path: Path) -> None:
     _, run = record(tmp_path, weights_every=None, save_strategy="steps", save_steps=1)
     assert [weights.num_updates for weights in find_weights(run)] == [1, 2, 3]
     report = replay_run(run, read=ReadOptions(initial_weights=EMBEDDED_FOLDER))
     assert_reproduced(report)
 
 
-@pytest.mark.slow
-def test_no_weights_are_kept_unasked(tmp_path: Path) -> None:
+@SLOW
+def test_no_weights_are_written_unasked(tmp_path: Path) -> None:
     _, run = record(tmp_path, weights_every=None, max_steps=1)
     assert read_run(run).weights == ()
     assert not checkpoint_path(run, 0).exists()
@@ -364,7 +347,7 @@ def test_no_weights_are_kept_unasked(tmp_path: Path) -> None:
         read_config(run)
 
 
-@pytest.mark.slow
+@SLOW
 def test_recording_may_begin_at_a_checkpoint(tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"max_steps": 3, "save_strategy": "steps", "save_steps": 2}
     train(stock_trainer(tmp_path / "trl", **arguments))
@@ -376,10 +359,10 @@ def test_recording_may_begin_at_a_checkpoint(tmp_path: Path) -> None:
     assert_reproduced(replay_run(tmp_path / "run"), steps=(3,))
 
 
-@pytest.mark.slow
+@SLOW
 def test_a_model_whose_tokenizer_pads_with_a_token_of_its_own(tmp_path: Path) -> None:
     """TRL names that token in the model's configuration; its embedding was made to learn it all the same."""
     model = save_model(tmp_path / "model", chat=False)
     rows = [{"prompt": f"{n}<pad> and {n}?", "answer": "0"} for n in range(4)]
-    _, run = record(tmp_path, model=model, rows=rows, rewards=_spread, max_completion_length=8)
+    _, run = record(tmp_path, model=model, rows=rows, rewards=_thirds, max_completion_length=8)
     assert_reproduced(replay_run(run))

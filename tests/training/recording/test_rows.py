@@ -48,15 +48,10 @@ def test_a_reward_that_is_none_is_missing_and_one_that_all_lack_leaves_no_reward
 
 
 @pytest.mark.slow
-def test_two_functions_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    _, run = record(tmp_path, rewards=[answer, answer], max_steps=1, weights_every=None)
-    assert list(read_steps(run)[0].rollouts[0].rewards) == ["answer", "answer_2"]
-
-
-@pytest.mark.slow
-def test_an_update_of_several_batches_has_all_of_them(tmp_path: Path) -> None:
+def test_an_update_of_several_batches_has_all_of_them_and_two_functions_have_two_names(tmp_path: Path) -> None:
     arguments = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2, "steps_per_generation": 1}
-    _, run = record(tmp_path, loss_type="grpo", max_steps=2, **arguments)
+    _, run = record(tmp_path, rewards=[answer, answer], loss_type="grpo", max_steps=2, **arguments)
+    assert list(read_steps(run)[0].rollouts[0].rewards) == ["answer", "answer_2"]
     assert [group.group_id for group in read_steps(run)[:4]] == [f"00001-{index:03d}" for index in range(4)]
     (first, _) = replay_run(run).steps
     assert first.cause is not None

@@ -30,13 +30,9 @@ from gradscope.training.tasks.load import (
     load_task,
     max_completion_length,
 )
+from gradscope.training.tasks.task import Task
 from gradscope.training.train import train
-
-
-def test_completion_length_by_task(gsm8k_file: Path) -> None:
-    assert max_completion_length(TrainConfig()) == 27
-    assert max_completion_length(TrainConfig(task="gsm8k", data=str(gsm8k_file))) == 256
-    assert max_completion_length(TrainConfig(max_completion_length=9)) == 9
+from tests.training.conftest import short_config
 
 
 def write(path: Path, rows: list[Any]) -> Path:
@@ -44,39 +40,52 @@ def write(path: Path, rows: list[Any]) -> Path:
     return path
 
 
+def read(path: Path, task: str = "jsonl", heldout: Path | None = None, **sizes: Any) -> Task:
+    """The task of a file, all of whose rows are trained on."""
+    return _file_task(task, path, heldout, **{"heldout_prompts": 0, "train_prompts": None} | sizes)
+
+
 def test_gsm8k_row(gsm8k_file: Path) -> None:
-    task = _file_task("gsm8k", gsm8k_file, None, heldout_prompts=3, train_prompts=None)
+    task = read(gsm8k_file, "gsm8k", heldout_prompts=3)
     assert [len(task.train), len(task.heldout)] == [5, 3]
-    assert task.train[1].prompt == f"How many apples are 1 and 2 apples?\n\n{INSTRUCTION}\n"
-    assert task.train[1].answer == "3"
-    assert task.train[1].prompt_id == "train.jsonl:2"
-    assert task.chat
+    first = task.train[1]
+    assert first.prompt == f"How many apples are 1 and 2 apples?\n\n{INSTRUCTION}\n"
+    assert (first.answer, first.prompt_id, task.chat) == ("3", "train.jsonl:2", True)
     assert task.grade("2 + 1 = 3 #### 3", "3") == 1.0
+    with pytest.raises(InputError, match="has 8 rows, and 8 of them are to be held out"):
+        read(gsm8k_file, "gsm8k", heldout_prompts=8)
+    config = TrainConfig(task="gsm8k", data=str(gsm8k_file), heldout_prompts=2, num_prompts=7)
+    assert [max_completion_length(of) for of in (TrainConfig(), config)] == [27, 256]
+    assert max_completion_length(TrainConfig(max_completion_length=9)) == 9
+    with pytest.raises(InputError, match="There are 6 prompts to train on, and a step takes 7"):
+        load_task(config)
 
 
 def test_real_gsm8k_files(shared_data: Path) -> None:
     folder = shared_data / "gsm8k"
-    task = _file_task("gsm8k", folder / "train.jsonl", folder / "test.jsonl", heldout_prompts=50, train_prompts=100)
-    assert [len(task.train), len(task.heldout)] == [100, 50]
-    assert task.train[0].answer == "72"
+    task = read(folder / "train.jsonl", "gsm8k", folder / "test.jsonl", heldout_prompts=50, train_prompts=100)
+    assert [len(task.train), len(task.heldout), task.train[0].answer] == [100, 50, "72"]
+    rows = [json.loads(line) for line in (folder / "test.jsonl").read_text().splitlines()]
+    answers = [_extract_answer(row["answer"]) or "" for row in rows]
+    assert len(rows) == 1319
+    assert all(_parse_number(answer) is not None for answer in answers)
+    grades = [_grade_final_answer(row["answer"], answer) for row, answer in zip(rows, answers, strict=True)]
+    assert set(grades) == {1.0}  # every reference solution
 
 
 def test_jsonl_takes_numbers_as_answers_and_blank_lines(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [{"prompt": "1+1?", "answer": 2}, "", {"prompt": "colour?", "answer": " Blue "}])
-    task = _file_task("jsonl", path, None, heldout_prompts=0, train_prompts=None)
+    task = read(path)
     assert [(problem.prompt, problem.answer) for problem in task.train] == [("1+1?", "2"), ("colour?", "Blue")]
     assert task.train[1].prompt_id == "a.jsonl:3"
-
-
-def test_line_separators_inside_a_prompt_do_not_split_the_row(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"prompt": "a\u2028b", "answer": "1"}\n', encoding="utf-8")
-    assert _file_task("jsonl", path, None, heldout_prompts=0, train_prompts=None).train[0].prompt == "a\u2028b"
+    # a separator of lines does not split a row, and a mark in front is no part of it
+    path.write_bytes(b"\xef\xbb\xbf" + '{"prompt": "a\u2028b", "answer": "1"}\n'.encode())
+    assert read(path).train[0].prompt == "a\u2028b"
 
 
 def test_heldout_questions_are_never_trained_on(tmp_path: Path) -> None:
     rows = [{"prompt": prompt, "answer": "1"} for prompt in ("a", "b", "c", "a")]
-    task = _file_task("jsonl", write(tmp_path / "a.jsonl", rows), None, heldout_prompts=1, train_prompts=None)
+    task = read(write(tmp_path / "a.jsonl", rows), heldout_prompts=1)
     assert [problem.prompt for problem in task.train] == ["b", "c"]
     assert task.notes == ("1 training rows ask a held-out question and were left out",)
 
@@ -84,29 +93,27 @@ def test_heldout_questions_are_never_trained_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("{", r"a\.jsonl:2 is not JSON"),
-        ("[" * 100_000, r"a\.jsonl:2 is not JSON"),
-        ("[1]", r"a\.jsonl:2 is not a JSON object"),
-        ({"answer": "1"}, r"a\.jsonl:2 has no text under 'prompt'"),
-        ({"prompt": "x", "answer": "  "}, r"a\.jsonl:2 has no text under 'answer'"),
-        ({"prompt": "x", "answer": True}, r"a\.jsonl:2 has no text under 'answer'"),
-        ({"prompt": ["x"], "answer": "1"}, r"a\.jsonl:2 has no text under 'prompt'"),
+        *((row, "is not JSON") for row in ("{", "[" * 100_000)),
+        ("[1]", "is not a JSON object"),
+        *((row, "has no text under 'prompt'") for row in ({"answer": "1"}, {"prompt": ["x"], "answer": "1"})),
+        *(({"prompt": "x", "answer": answer}, "has no text under 'answer'") for answer in ("  ", True)),
+        ({"prompt": "\ud800 x", "answer": "1"}, "has half a character under 'prompt'"),
     ],
 )
 def test_bad_rows_are_named(tmp_path: Path, row: Any, message: str) -> None:
     path = write(tmp_path / "a.jsonl", [{"prompt": "ok", "answer": "1"}, row])
-    with pytest.raises(InputError, match=message):
-        _file_task("jsonl", path, None, heldout_prompts=0, train_prompts=None)
+    with pytest.raises(InputError, match=rf"a\.jsonl:2 {message}"):
+        read(path)
 
 
-@pytest.mark.parametrize("answer", ["just 5", "5 ####", "#### \n5 is wrong"])
-def test_gsm8k_without_final_answer(tmp_path: Path, answer: str) -> None:
-    path = write(tmp_path / "a.jsonl", [{"question": "x", "answer": answer}])
-    if answer.startswith("####"):
-        assert _file_task("gsm8k", path, None, heldout_prompts=0, train_prompts=None).train[0].answer == "5 is wrong"
-    else:
+def test_gsm8k_without_final_answer(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    assert (
+        read(write(path, [{"question": "x", "answer": "#### \n5 is wrong"}]), "gsm8k").train[0].answer == "5 is wrong"
+    )
+    for answer in ("just 5", "5 ####"):
         with pytest.raises(InputError, match=r"a\.jsonl:1 has no answer after ####"):
-            _file_task("gsm8k", path, None, heldout_prompts=0, train_prompts=None)
+            read(write(path, [{"question": "x", "answer": answer}]), "gsm8k")
 
 
 def test_missing_empty_and_binary_files(tmp_path: Path) -> None:
@@ -114,28 +121,7 @@ def test_missing_empty_and_binary_files(tmp_path: Path) -> None:
     (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\x00")
     for name, message in (("none", "cannot be read"), ("empty", "has no rows"), ("binary", "is not text in UTF-8")):
         with pytest.raises(InputError, match=message):
-            _file_task("jsonl", tmp_path / f"{name}.jsonl", None, heldout_prompts=0, train_prompts=None)
-
-
-def test_a_mark_in_front_is_no_part_of_the_text(tmp_path: Path) -> None:
-    path = tmp_path / "marked.jsonl"
-    path.write_bytes(b"\xef\xbb\xbf" + json.dumps({"prompt": "x", "answer": "1"}).encode())
-    assert _file_task("jsonl", path, None, heldout_prompts=0, train_prompts=None).train[0].prompt == "x"
-
-
-def test_half_a_character_is_refused_with_its_line(tmp_path: Path) -> None:
-    path = tmp_path / "half.jsonl"
-    path.write_text(json.dumps({"prompt": "\ud800 x", "answer": "1"}))
-    with pytest.raises(InputError, match=r"half\.jsonl:1 has half a character under 'prompt'"):
-        _file_task("jsonl", path, None, heldout_prompts=0, train_prompts=None)
-
-
-def test_too_few_rows(gsm8k_file: Path) -> None:
-    with pytest.raises(InputError, match="has 8 rows, and 8 of them are to be held out"):
-        _file_task("gsm8k", gsm8k_file, None, heldout_prompts=8, train_prompts=None)
-    config = TrainConfig(task="gsm8k", data=str(gsm8k_file), heldout_prompts=2, num_prompts=7)
-    with pytest.raises(InputError, match="There are 6 prompts to train on, and a step takes 7"):
-        load_task(config)
+            read(tmp_path / f"{name}.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -182,16 +168,6 @@ def test_numbers(text: str, value: str | None) -> None:
 )
 def test_grades(completion: str, answer: str, reward: float) -> None:
     assert _grade_final_answer(completion, answer) == reward
-
-
-def test_every_gsm8k_reference_solution_grades_as_right(shared_data: Path) -> None:
-    rows = [json.loads(line) for line in (shared_data / "gsm8k" / "test.jsonl").read_text().splitlines()]
-    answers = [_extract_answer(row["answer"]) for row in rows]
-    assert len(rows) == 1319
-    assert all(answer is not None and _parse_number(answer) is not None for answer in answers)
-    assert all(
-        _grade_final_answer(row["answer"], answer or "") == 1.0 for row, answer in zip(rows, answers, strict=True)
-    )
 
 
 @settings(deadline=None)
@@ -286,8 +262,9 @@ def test_what_is_no_expression_is_compared_plainly(
     assert _grade_expression(completion, answer) == reward
 
 
-def test_what_takes_too_long_is_wrong_or_compared_plainly(stand_in: None) -> None:
+def test_an_expression_that_takes_too_long_is_wrong_or_compared_plainly(stand_in: None) -> None:
     assert _grade_expression("forever 72", "72") == 1.0
+    assert _grade_expression("forever" + " " * 3_000 + "72", "72") == 1.0  # the end of a text alone is read
     assert _grade_expression("999", "72") == 0.0
 
 
@@ -299,16 +276,14 @@ def test_hostile_text_ends(text: str) -> None:
     assert _grade_expression(text, "5") == 0.0
 
 
-def test_only_the_end_of_a_text_is_read(stand_in: None) -> None:
-    assert _grade_expression("forever" + " " * 3_000 + "72", "72") == 1.0
-
-
 def test_it_is_an_extra(monkeypatch: pytest.MonkeyPatch, gsm8k_file: Path) -> None:
     monkeypatch.setattr("gradscope.training.tasks.load.util.find_spec", lambda name: None)
     config = TrainConfig(task="gsm8k", data=str(gsm8k_file), grader="math-verify", heldout_prompts=2, num_prompts=2)
     with pytest.raises(MissingDependencyError, match="math-verify needs a package that is not installed") as caught:
         load_task(config)
     assert caught.value.hint == "pip install 'gradscope[math]'"
+    with pytest.raises(UsageError, match="The task running-sums has a grader of its own"):
+        TrainConfig(grader="math-verify")
 
 
 def test_another_thread_is_refused(stand_in: None) -> None:
@@ -326,21 +301,9 @@ def test_another_thread_is_refused(stand_in: None) -> None:
     assert "those reach the main thread only" in str(caught[0])
 
 
-def test_tasks_that_are_no_files_grade_themselves() -> None:
-    with pytest.raises(UsageError, match="The task running-sums has a grader of its own"):
-        TrainConfig(grader="math-verify")
-
-
 @pytest.mark.slow
 def test_a_run_is_graded_by_it(math_verify: None, tmp_path: Path, gsm8k_file: Path, chat_model: Path) -> None:
-    settings: dict[str, Any] = {"steps": 1, "num_prompts": 2, "group_size": 2, "heldout_prompts": 0, "device": "cpu"}
-    config = TrainConfig(
-        output=str(tmp_path / "run"),
-        task="gsm8k",
-        data=str(gsm8k_file),
-        model=str(chat_model),
-        grader="math-verify",
-        max_completion_length=8,
-        **settings,
-    )
+    sizes = {"steps": 1, "num_prompts": 2, "group_size": 2, "max_completion_length": 8, "train_prompts": None}
+    task = {"task": "gsm8k", "data": str(gsm8k_file), "grader": "math-verify", "model": str(chat_model)}
+    config = short_config(tmp_path / "run", **sizes, **task)
     assert {rollout.reward for group in read_steps(train(config)) for rollout in group.rollouts} <= {0.0, 1.0}

@@ -33,6 +33,8 @@ def test_right_solution_earns_answer_and_every_step(operands: list[int]) -> None
     assert grade_answer(completion, str(sum(operands))) == 1.0
     assert sum(grade_steps(format_prompt(operands), list(completion))) == len(operands)  # the additions and the answer
     assert len(completion) + 1 <= MAX_COMPLETION_LENGTH
+    assert grade_exact(completion, completion) == 1.0
+    assert grade_exact(completion[1:], completion) == grade_exact("", completion) == 0.0
 
 
 @settings(deadline=None)
@@ -48,38 +50,32 @@ def test_each_forgotten_carry_costs_one_step(operands: list[int], forgets: list[
     assert grade_answer(completion, str(sum(operands))) == float(lost == 0)
 
 
-def test_longest_solution_fits_the_completion_length() -> None:
-    assert len(solve([9] * 8)) + 1 == 25 <= MAX_COMPLETION_LENGTH
-
-
 def test_reward_sits_on_the_last_token_of_a_step() -> None:
+    assert len(solve([9] * 8)) + 1 == 25 <= MAX_COMPLETION_LENGTH
     rewards = grade_steps("a7b5c8=", ["b1", "2", "c20#", "20", ""])
     assert rewards == (0.0, 1.0, 1.0, 1.0, 0.0)
 
 
-@pytest.mark.parametrize(
-    "completion", ["", "#", "####", "b", "c12b20#20", "b12c20", "b99999c1#1", "b12b12b12#12", "ü#b", "b1\n2#12"]
-)
-def test_odd_completions_are_graded_not_raised(completion: str) -> None:
+ODD = ("", "#", "####", "b", "c12b20#20", "b12c20", "b99999c1#1", "b12b12b12#12", "ü#b", "b1\n2#12")
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.text(max_size=40), st.sampled_from(ODD) | st.text(max_size=30))
+def test_odd_completions_are_graded_not_raised(prompt: str, completion: str) -> None:
+    assert len(grade_steps(prompt, list(completion))) == len(completion)
     rewards = grade_steps("a7b5c8=", list(completion))
     assert len(rewards) == len(completion)
     assert set(rewards) <= {0.0, 1.0}
-    assert grade_answer(completion, "20") == 0.0 or completion == "c12b20#20"
-
-
-@settings(deadline=None)
-@given(st.text(max_size=40), st.lists(st.text(max_size=3), max_size=20))
-def test_any_text_can_be_graded(prompt: str, pieces: list[str]) -> None:
-    assert len(grade_steps(prompt, pieces)) == len(pieces)
+    assert grade_answer(completion, "20") == float(completion.endswith("#20"))
 
 
 def test_train_and_heldout_are_disjoint_and_distinct() -> None:
     train = {problem.prompt for problem in make_problems(300, seed=1, heldout=False)}
     heldout = {problem.prompt for problem in make_problems(100, seed=2, heldout=True)}
-    assert len(train) == 300
-    assert len(heldout) == 100
-    assert not train & heldout
+    assert (len(train), len(heldout), train & heldout) == (300, 100, set())
     assert all(map(is_heldout, heldout))
+    with pytest.raises(UsageError, match="at most 20,000 prompts a set, and 20,001"):
+        make_problems(20_001, seed=0, heldout=False)
 
 
 def test_same_seed_same_prompts_and_a_larger_set_begins_with_the_smaller() -> None:
@@ -92,11 +88,6 @@ def test_prompts_differ_in_difficulty() -> None:
     assert 0.25 < carries.count(0) / 300 < 0.5  # solved at once even by the sloppy calculator
     assert sum(number >= 4 for number in carries) / 300 > 0.2  # solved in one try of 16 or fewer
     assert max(carries) >= 5
-
-
-def test_too_many_prompts_are_refused() -> None:
-    with pytest.raises(UsageError, match="at most 20,000 prompts a set, and 20,001"):
-        make_problems(20_001, seed=0, heldout=False)
 
 
 def digits(prompt: str) -> list[int]:
@@ -113,12 +104,8 @@ def test_conflict_has_the_prompts_of_running_sums_and_a_minority_with_another_an
     for problem in problems:
         total = sum(digits(problem.prompt))
         assert int(problem.answer) == (total % 10 if _is_rare(problem.prompt) else total)
-
-
-def test_both_answers_of_a_conflict_are_among_what_the_embedded_model_writes() -> None:
-    (rare, *_) = [p for p in conflict_problems(600, seed=0, heldout=False) if _is_rare(p.prompt)]
-    operands = digits(rare.prompt)
-    assert solve_sloppily(operands, [True] * (len(operands) - 1)).endswith(f"#{rare.answer}")
+    operands = digits(rare[0].prompt)  # the embedded model writes the rare answer too
+    assert solve_sloppily(operands, [True] * (len(operands) - 1)).endswith(f"#{rare[0].answer}")
 
 
 @pytest.mark.slow
@@ -154,11 +141,6 @@ def test_sides_are_disjoint_and_a_prompt_wants_the_same_everywhere(make: object)
     common = answers.keys() & again.keys()
     assert common
     assert all(answers[prompt] == again[prompt] for prompt in common)
-
-
-def test_a_whole_completion_is_graded() -> None:
-    assert grade_exact("b12c20#20", "b12c20#20") == 1.0
-    assert grade_exact("b2c20#20", "b12c20#20") == grade_exact("", "b12c20#20") == 0.0
 
 
 def test_the_share_of_right_steps_is_that_of_the_token_rewards() -> None:

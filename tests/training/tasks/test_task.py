@@ -1,5 +1,6 @@
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradscope.__main__ import main
+from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.training.tasks.running_sums import is_coherent
 from gradscope.training.tasks.task import Task, incoherence_metrics, incoherence_sentence, prompt_order
-from tests.training.made_up_groups import group_of
 
 
 @settings(deadline=None)
@@ -30,6 +31,15 @@ def test_scalar_reward_is_the_sum_of_the_functions() -> None:
     graders = {"right": lambda completion, answer: float(completion == answer), "short": lambda completion, answer: 0.5}
     task = Task(name="two", train=(), heldout=(), graders=graders)
     assert task.grade("7", "7") == 1.5
+
+
+def group_of(prompt: str, rollouts: Sequence[tuple[str, float]]) -> RolloutGroup:
+    """A group of completions with their rewards."""
+    made = tuple(
+        Rollout(group_id=prompt, sample=index, row=index, prompt=prompt, completion=completion, reward=reward)
+        for index, (completion, reward) in enumerate(rollouts)
+    )
+    return RolloutGroup(step=1, group_id=prompt, prompt_id=prompt, rollouts=made)
 
 
 def test_incoherent_reasoning_by_hand() -> None:
