@@ -149,14 +149,10 @@ def with_initial(
 
 
 def find_base(adapter: Path, run: Path) -> str | None:
-    """The base model of an adapter, although the run may have moved.
+    """The base model that an adapter's configuration names; None where it names none.
 
-    Args:
-        adapter: The adapter's folder; its ``adapter_config.json`` names the base.
-        run: The run's folder; a relative name may start at it, at the adapter or at the working folder.
-
-    Returns:
-        An existing folder, or the name as written (perhaps a hub id); None where the config names none.
+    An existing folder where there is one, for a run may have moved: a relative name may start at the run, at the
+    adapter or at the working folder. Else the name as written, perhaps a hub id.
     """
     try:
         name = read_json(adapter / "adapter_config.json")["base_model_name_or_path"]

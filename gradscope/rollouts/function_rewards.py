@@ -49,12 +49,9 @@ def function_rewards(groups: Sequence[RolloutGroup], settings: TrainerSettings) 
 
 
 def adds_up(reward: Array, columns: Mapping[str, Array], weights: Mapping[str, float]) -> bool:
-    """Whether a reward is the weighted sum of columns, up to the rounding of float32.
+    """Whether a reward [N] is the weighted sum of columns, [N] each, up to the rounding of float32.
 
-    Args:
-        reward: [N]; rows without a reward are skipped.
-        columns: Name -> numbers, [N]; NaN, where a function does not apply, adds nothing, as in TRL.
-        weights: Name -> weight.
+    Rows without a reward are skipped; NaN in a column, where a function does not apply, adds nothing, as in TRL.
     """
     total, scale = np.zeros(len(reward)), np.zeros(len(reward))
     has_reward = ~np.isnan(reward)

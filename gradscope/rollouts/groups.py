@@ -333,12 +333,7 @@ class GroupsOnDisk(GroupsOfTable):
     """Groups whose rollouts stay in the log until a step is asked for, and of which two steps at most are in memory."""
 
     def __init__(self, table: RewardTable, read: Callable[[int], Sequence[RolloutGroup]]) -> None:
-        """Groups on disk.
-
-        Args:
-            table: Their rewards.
-            read: Reads all groups of a step back, in the order of the table.
-        """
+        """Groups with these rewards; ``read`` reads all groups of a step back, in the order of the table."""
         super().__init__(table)
         self.read = read
         self._at = lru_cache(maxsize=2)(self._read_back)

@@ -71,10 +71,7 @@ _AS_IS = ("group_id", "sample", "row", "prompt", "completion", "reward", "advant
 def write_step_rollouts(run: Path, step: int, groups: Sequence[RolloutGroup], *, force: bool = False) -> Path:
     """Write one step's rollouts, and join the files of twenty steps once all of them are done.
 
-    Args:
-        step: Counted from 1.
-        groups: Its groups in order; all rollouts name the same reward functions.
-        force: Replace an existing file (a step repeated after a resume).
+    All rollouts name the same reward functions. ``force`` replaces an existing file: a step repeated after a resume.
 
     Raises:
         OutputExistsError: The step exists, and ``force`` is off.
@@ -227,11 +224,7 @@ def read_steps(run: Path, quarantine: SetAside | None = None) -> tuple[RolloutGr
 
 
 def read_step_rollouts(path: Path, quarantine: SetAside | None = None) -> tuple[RolloutGroup, ...]:
-    """Read a file of rollouts that :func:`write_step_rollouts` wrote.
-
-    Args:
-        quarantine: Receives rewards that are missing or not finite, whose rollouts stay in their groups; None: they
-            are not reported.
+    """Read a file that :func:`write_step_rollouts` wrote; rollouts without a finite reward stay in their groups.
 
     Raises:
         InputError: The file is damaged, not ours, of another version of the schema, or does not match its checksum.

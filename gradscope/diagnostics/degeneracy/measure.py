@@ -59,7 +59,7 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.reduction.log import ReadSoFar
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.sources.fetch import log_extent
-from gradscope.rollouts.sources.urls import shown
+from gradscope.rollouts.sources.listing import shown
 
 
 def measure_degeneracy(

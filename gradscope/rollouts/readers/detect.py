@@ -18,7 +18,7 @@ from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers import generic, gradscope_run, reduced
 from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples
 from gradscope.rollouts.readers.evaluations.folders import Evaluations, evaluations_in, refuse_several
-from gradscope.rollouts.readers.evaluations.samples import refuse_lone_list
+from gradscope.rollouts.readers.evaluations.samples import only_list, refuse_lone_list
 from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.generic import list_names
 from gradscope.rollouts.readers.metrics_alone import log as metrics_log
@@ -28,7 +28,6 @@ from gradscope.rollouts.readers.parsing.request import EarlierLooks, ReadRequest
 from gradscope.rollouts.readers.parsing.tables import SUFFIXES, expand
 from gradscope.rollouts.readers.prime_rl import traces
 from gradscope.rollouts.readers.refused import refuse_checkpoint, refuse_folder_of_runs, refuse_unknown
-from gradscope.rollouts.readers.slime import miles
 from gradscope.rollouts.readers.slime import rollouts as slime
 from gradscope.rollouts.readers.trainers import ms_swift, nemo_rl, open_instruct, simple
 from gradscope.rollouts.readers.trl import reader as trl
@@ -50,7 +49,7 @@ TRAINERS: tuple[Format | RowFormat, ...] = (
     traces.TOKEN_EXPORT,
     ms_swift.FORMAT,
     slime.FORMAT,
-    miles.FORMAT,
+    slime.MILES,
     slime.RELAX,
     simple.AREAL,
     simple.ROLL,
@@ -248,6 +247,7 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
     if METRICS.recognizes(request) and not _runs_below(request.path):
         return METRICS
     refuse_folder_of_runs(request.path, _runs_below(request.path))
+    metrics_log.refuse_metrics(request.path, request.options)
     refuse_unknown(request.path)
     quarantine = QuarantineLog()
     rows = peek(request.path, quarantine)
@@ -259,14 +259,16 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
                 hint="A row needs a finite number as reward and something to group by.",
             )
     refuse_lone_list(request.path, rows)
-    entries = generic.columns_in(generic.with_entries(rows))
+    list_name = only_list(rows)
+    entries = generic.columns_in(generic.with_entries(rows if list_name is None else rows[0][list_name]))
     columns = [name for name in entries if "." not in name or "reward" in name]  # others are many
-    seen = f"Its columns are {list_names(columns)}." if columns else f"It has no rows in {', '.join(SUFFIXES)} files."
+    of = "Its" if list_name is None else f"The list {list_name!r} in it has objects whose"
+    seen = f"{of} columns are {list_names(columns)}." if columns else f"It has no rows in {', '.join(SUFFIXES)} files."
     looked = "; ".join(reader.looks_for for reader in FORMATS[-2:])
     raise InputError(
         f"{request.path} is not a log that gradscope knows. {seen} Looked for what a trainer writes, and for {looked}.",
-        hint="Name the columns with --reward-column, --group-column or --prompt-column and --step-column, "
-        "or the reader with --reader; docs/logs.md lists them.",
+        hint="Name the columns with --reward-column, --group-column or --prompt-column and --step-column, those of "
+        "metrics with --metric-column, or the reader with --reader; docs/logs.md lists them.",
     )
 
 

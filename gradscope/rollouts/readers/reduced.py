@@ -107,14 +107,7 @@ class _Manifest:
 
 
 def write_part(run: Run, folder: Path) -> Path:
-    """Write the table of a run as a part of a log.
-
-    Args:
-        run: Read for its rewards alone.
-        folder: The folder for the parts of this log; created if missing.
-
-    Returns:
-        The file, named by its inputs: the same files give the same name.
+    """Write the table of a run, read for its rewards alone, as a part of a log, whose name its inputs determine.
 
     Raises:
         OutputExistsError: It exists.

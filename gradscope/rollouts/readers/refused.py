@@ -114,7 +114,7 @@ def _is_text(path: Path) -> bool:
     if path.is_file() and suffix_of(path) is None:
         with path.open("rb") as file:
             start = file.read(_START).decode("utf-8-sig", errors="replace")
-    return start.strip() != "" and "\0" not in start and not start.lstrip().startswith(("{", "["))
+    return start.strip() != "" and "\0" not in start and re.match(r"\s*(\{|\[\s*[\[{])", start) is None
 
 
 def _unpacking(path: Path) -> str:
@@ -181,6 +181,11 @@ _KINDS = (
         matches=lambda path: _is_file(path, "*.tar", "*.tar.gz", "*.tgz", "*.zip"),
         description="is an archive",
         hint=_unpacking,
+    ),
+    _Kind(
+        matches=lambda path: _is_file(path, "*.ipynb"),
+        description="is a notebook whose outputs have no table of metrics with a step, nor a trainer's lines",
+        hint=_name_rollouts,
     ),
     _Kind(
         matches=_is_text,

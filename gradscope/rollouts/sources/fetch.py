@@ -13,9 +13,8 @@ from gradscope.errors import UsageError
 from gradscope.machine import num_processes
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.sources.listing import awaited_in, list_source
+from gradscope.rollouts.sources.listing import awaited_in, explaining, list_source, scheme_of
 from gradscope.rollouts.sources.mirror import Mirror, in_bytes, mirrored
-from gradscope.rollouts.sources.urls import explaining, scheme_of
 
 _MIRRORS: dict[Path, Mirror] = {}  # root of a copy -> the copy, of this process
 
@@ -23,14 +22,8 @@ _MIRRORS: dict[Path, Mirror] = {}  # root of a copy -> the copy, of this process
 def fetched(path: str | Path, progress: ProgressCallback = no_progress) -> Path:
     """A readable path for what a user named: the path itself, or the copy of a URL, brought up to date.
 
-    Weights and tokenizers are not copied before :func:`bring_weights` asks for them.
-
-    Args:
-        path: A path or glob, or a URL (``s3://``, ``gs://``, ``hf://``, ``http(s)://``, ``memory://``, ``file://``).
-        progress: Called with each copied part, in bytes.
-
-    Returns:
-        A path or glob on this machine.
+    Weights and tokenizers are not copied before :func:`bring_weights` asks for them. A URL begins with ``s3://``,
+    ``gs://``, ``hf://``, ``http(s)://``, ``memory://`` or ``file://``; progress is in bytes.
 
     Raises:
         UsageError: Several processes were started, and it is a URL.
@@ -122,10 +115,7 @@ def as_named_run(run: Run) -> Run:
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
-    """Names for runs that are shown together: as many last parts of their paths as distinguish them.
-
-    Returns:
-        A name each, with numbers where a path occurs twice.
+    """Names for runs that are shown together: as many last parts of their paths as distinguish them, or a number.
 
     Example:
         >>> names_of([Path("/data/a/run"), Path("/data/b/run")])

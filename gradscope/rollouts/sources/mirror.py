@@ -24,11 +24,12 @@ from gradscope.rollouts.sources.listing import (
     Listing,
     awaited_mark,
     byte_callback,
+    explaining,
     is_of_use,
     list_source,
+    shown_url,
     when_copied,
 )
-from gradscope.rollouts.sources.urls import explaining, shown_url
 from gradscope.writing import atomic_write, is_own, partial_file
 
 _INDEX = "index.json"

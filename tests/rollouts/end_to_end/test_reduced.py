@@ -15,7 +15,15 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.reduction.log import ReadSoFar
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
-from tests.rollouts.readers.reduced import STRANGE, answers, assert_same, in_small_blocks, mutated, write_lines
+from tests.rollouts.readers.reduced import (
+    STRANGE,
+    answers,
+    assert_reduced,
+    assert_same,
+    in_small_blocks,
+    mutated,
+    write_lines,
+)
 
 Row = dict[str, Any]
 
@@ -147,7 +155,7 @@ def test_cells_of_any_kind(tmp_path: Path, name: str) -> None:
 
 @each_log
 def test_proper_logs_are_reduced(tmp_path: Path, log: Log) -> None:
-    assert assert_same(log.write(tmp_path, log.rows, log.rows), is_reduced=True) is not None
+    assert assert_reduced(log.write(tmp_path, log.rows, log.rows)) is not None
 
 
 @pytest.mark.parametrize(
@@ -183,7 +191,7 @@ def test_proper_logs_are_reduced(tmp_path: Path, log: Log) -> None:
 )
 def test_a_row_that_is_unlike_the_others(tmp_path: Path, name: str, cells: Row) -> None:
     log = LOGS[name]
-    assert_same(log.write(tmp_path, [*log.rows, log.rows[0] | cells]), is_reduced=True)
+    assert_reduced(log.write(tmp_path, [*log.rows, log.rows[0] | cells]))
 
 
 @pytest.mark.parametrize("begun", [0, "0", 1, 1.0, None, True, "x", "1_0", " 0", [0], 0.5])
@@ -194,8 +202,7 @@ def test_samples_of_areal_that_were_begun_earlier_are_noted(tmp_path: Path, begu
 
 
 def read(path: Path, **how: Any) -> Run:
-    run = assert_same(path, is_reduced=True, **how)
-    assert run is not None
+    run = assert_reduced(path, **how)
     return run
 
 
@@ -241,7 +248,7 @@ def test_which_rewards_relax_has(tmp_path: Path, rewards: list[Any]) -> None:
     first = relax(0, 0, 99, reward=SEVERAL if SEVERAL in rewards[:20] else 1.0)
     assert_same(log.write(tmp_path / "usable", [first, *rows[:-1]], rows[-1:]))
     if len(rewards) > 1:
-        assert_same(log.write(tmp_path / "late", rows), is_reduced=True)
+        assert_reduced(log.write(tmp_path / "late", rows))
 
 
 def test_a_file_that_has_no_rewards_before_others_have_several_is_surveyed(tmp_path: Path) -> None:

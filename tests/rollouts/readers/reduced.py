@@ -107,6 +107,13 @@ def assert_same(path: Path, *, is_reduced: bool | None = None, has_notes: bool =
     return reduced
 
 
+def assert_reduced(path: Path, **how: Any) -> Run:
+    """:func:`assert_same` of a log that is to be reduced indeed."""
+    run = assert_same(path, is_reduced=True, **how)
+    assert run is not None
+    return run
+
+
 def assert_reduced_alike(path: Path, options: ReadOptions | None = None) -> Run | str:
     """Hold the rewards of a log alone to its rollouts; return the reduced run, or the error that both end in."""
     by_row = _read(path, options or ReadOptions(), read=read_by_row)

@@ -154,13 +154,6 @@ def test_a_url_made_a_path_gets_a_hint_to_give_text() -> None:
     assert caught.value.hint == "Give a URL as text: a Path drops one of its slashes."
 
 
-def test_the_folder_above_a_run_names_the_run(tmp_path: Path) -> None:
-    shutil.copytree(LOGS / "trl", tmp_path / "run")
-    with pytest.raises(InputError, match=r"is not a run itself, but .*run is") as caught:
-        read_run(tmp_path)
-    assert caught.value.hint == f"Name it: {tmp_path / 'run'}"
-
-
 def test_a_forced_format_is_used() -> None:
     assert read_run(LOGS / "verl_v1" / "1.jsonl", ReadOptions(reader="generic")).source.format == "generic"
 

@@ -33,7 +33,7 @@ from gradscope.rollouts.readers.reduction.columns import LineColumns, TableColum
 from gradscope.rollouts.readers.reduction.log import ColumnLog
 from gradscope.rollouts.run import Run
 from tests.rollouts.readers.lines import write_lines as write
-from tests.rollouts.readers.reduced import assert_same, write_lines
+from tests.rollouts.readers.reduced import assert_reduced, assert_same, write_lines
 
 
 def test_the_most_telling_usual_name_has_the_role() -> None:
@@ -226,7 +226,7 @@ def test_one_key_may_be_several_columns(tmp_path: Path) -> None:
         {"reward": "step"},
         {"prompt_id": "reward"},
     ):
-        assert_same(path, columns=ColumnNames(**names), is_reduced=True)
+        assert_reduced(path, columns=ColumnNames(**names))
 
 
 @pytest.mark.parametrize(
@@ -298,16 +298,14 @@ def test_an_empty_prompt_tells_no_group(tmp_path: Path) -> None:
         {"prompt": text, "completion": "4", "reward": 1.0, "step": 1} for text in ("2+2", "", "2+2", "2\u002b2", None)
     ]
     path = write(tmp_path / "a.jsonl", *rows)
-    run = assert_same(path, is_reduced=True)
-    assert run is not None
+    run = assert_reduced(path)
     assert [(one.reason, one.num_rows) for one in run.source.quarantined.reasons] == [("prompt is missing", 2)]
 
 
 def test_prompts_are_told_apart_by_what_they_say(tmp_path: Path) -> None:
     prompts = ['"é\\n/"', '"\\u00e9\\u000a\\/"', '"\\u00e9\\n/"', '["é"]', '["\\u00e9"]', '"\\ud83d\\ude00"', '"😀"']
     path = write_lines(tmp_path / "a.jsonl", [f'{{"step": 1, "reward": 1, "prompt": {text}}}' for text in prompts])
-    run = assert_same(path, is_reduced=True)
-    assert run is not None
+    run = assert_reduced(path)
     assert [group.size for group in run.groups] == [3, 2, 2]
 
 
@@ -315,8 +313,7 @@ def test_a_broken_advantage_is_told(tmp_path: Path) -> None:
     row = '{"group_id": "g", "step": 1, "reward": 1, "advantage": %s}'
     cells = ("0.5", "null", "NaN", "-Infinity", '"x"', "1e999")
     path = write_lines(tmp_path / "a.jsonl", [row % cell for cell in cells])
-    run = assert_same(path, is_reduced=True)
-    assert run is not None
+    run = assert_reduced(path)
     assert [one.num_rows for one in run.source.quarantined.reasons] == [3]
 
 

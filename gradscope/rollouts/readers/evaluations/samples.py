@@ -6,6 +6,7 @@ two steps are two groups. Other files have step 0 throughout.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,10 +21,14 @@ from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.generic import (
     SAMPLE_IDS,
     USUAL,
+    FlatColumns,
     columns_in,
+    key_of,
     list_names,
     read_flat,
     resolve_columns,
+    reward_columns,
+    sample_column,
     with_entries,
 )
 from gradscope.rollouts.readers.parsing.cells import (
@@ -41,6 +46,7 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, Watched
 from gradscope.rollouts.readers.parsing.records import Record, assemble, peek
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows
+from gradscope.rollouts.readers.reduction.columns import records_in
 from gradscope.rollouts.run import Run
 
 _REWARD_LISTS = ("passed", "scores", "score", "rewards", "reward", "correct", "is_correct", "success")
@@ -89,16 +95,22 @@ def samples_of(row: Mapping[str, Any], columns: ColumnNames = _NO_COLUMNS) -> Pr
     list alone may as well hold the criteria, tests or tokens of one response. With one response it holds those, named
     or not; with a list of different prompts it holds a batch.
 
-    Args:
-        columns: Which list is the reward, and which columns are counts; None: the first with a usual name.
-
     Returns:
-        The samples; the reason for the quarantine where they contradict themselves; None where the row has no such
-        shape.
+        The samples; the reason for the quarantine where they contradict themselves; None where the row has none.
     """
     if columns.num_samples or columns.num_correct:
         return _from_counts(row, columns)
+    if any(_holds_prompts(cell, columns.reward) for cell in row.values()):
+        return None  # counts beside samples of several prompts are the totals of these
     return _from_lists(row, columns.reward) or _from_counts(row, columns) or _from_policies(row, columns.reward)
+
+
+def _holds_prompts(cell: Any, reward: str | None) -> bool:
+    """Whether a cell is a list of rollouts of several prompts or steps."""
+    if not _is_list_of(cell, Mapping) or cell[0].keys().isdisjoint((reward, *USUAL["reward"])):
+        return False
+    keys = (*_PROMPTS, *USUAL["step"])
+    return any(element.get(key) != cell[0].get(key) for element in cell for key in keys)
 
 
 def prompt_rows(
@@ -153,8 +165,6 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
     aligned: set[str] = set()
     for name, value in row.items():
         if _is_list_of(value, Mapping) and any(key in value[0] for key in (reward, *USUAL["reward"])):
-            if any(element.get(key) != value[0].get(key) for element in value for key in (*_PROMPTS, *USUAL["step"])):
-                return None  # rollouts of several prompts or steps
             objects = {key: [element.get(key) for element in value] for key in value[0]}
             columns |= objects
             aligned |= set(objects) if reward or not objects.keys().isdisjoint((*_ANSWER_KEYS, *_TRIALS)) else set()
@@ -207,10 +217,11 @@ def _from_policies(row: Mapping[str, Any], reward: str | None) -> PromptSamples 
         for policy, value in row.items()
         if isinstance(value, Mapping) and any(is_number(value.get(name)) for name in names)
     }
-    if len(named) < 2:
-        return None
-    main = next(name for name in names if any(is_number(value.get(name)) for value in named.values()))
+    main = next((name for name in names if any(is_number(value.get(name)) for value in named.values())), None)
     texts = [next((value[key] for key in _ANSWER_KEYS if key in value), None) for value in named.values()]
+    are_samples = any(texts) or any(isinstance(value.get(main), bool) for value in named.values())
+    if len(named) < 2 or not are_samples:  # numbers alone are means over many samples
+        return None
     return PromptSamples(
         shape=f"one sample of each of {len(named)} policies ({', '.join(named)})",
         rewards=tuple(value.get(main) for value in named.values()),
@@ -235,7 +246,7 @@ def _is_list_of(value: Any, kind: type) -> bool:
 def _recognizes(request: ReadRequest) -> bool:
     """Whether the path holds lists or counts of samples, or rows with a reward, a prompt and no step."""
     rows = peek(request.path)
-    if _holds_shapes(rows, request.columns):
+    if _listed(rows, request) is not None or _holds_shapes(rows, request.columns):
         return True
     columns = resolve_columns(columns_in(with_entries(rows)), request.columns)
     return columns.step is None and None not in (columns.reward, columns.group or columns.prompt_id or columns.prompt)
@@ -244,6 +255,9 @@ def _recognizes(request: ReadRequest) -> bool:
 def _read(request: ReadRequest) -> Run:
     """Read a sample file: a group for each prompt, at step 0."""
     rows = peek(request.path)
+    listed = _listed(rows, request)
+    if listed is not None:
+        return _read_list(rows[0][listed[0]], *listed, request)
     if not _holds_shapes(rows, request.columns):
         reward = resolve_columns(columns_in(with_entries(rows)), request.columns).reward
         refuse_lone_list(request.path, [{reward: row.get(reward)} for row in rows] if reward else rows)
@@ -255,7 +269,11 @@ def _read(request: ReadRequest) -> Run:
     step_key = request.columns.step or next((name for name in USUAL["step"] if name in names), None)
     records = list(_records(request, step_key, quarantine, shapes, identities))
     if (*shapes.items(), *identities.items()) == ((_COUNTS, 1), (_BY_LINES, 1)) and not request.columns.num_samples:
-        _refuse_totals(request.path, rows[0])
+        raise InputError(
+            f"{request.path} holds one pair of counts and names no prompt: these are the totals of an evaluation, and "
+            "pass@k needs the samples of each prompt.",
+            hint="Give the file with a row for each sample or prompt; counts of a single prompt need a task_id.",
+        )
     return assemble(
         request,
         records=records,
@@ -266,15 +284,50 @@ def _read(request: ReadRequest) -> Run:
     )
 
 
-def _refuse_totals(path: Path, row: Mapping[str, Any]) -> None:
-    """Refuse the totals of an evaluation, which would pass for the counts of one prompt."""
-    names = [name for name, value in row.items() if _is_list_of(value, Mapping)]
-    raise InputError(
-        f"{path} holds one pair of counts and names no prompt: these are the totals of an evaluation, and pass@k needs "
-        "the samples of each prompt.",
-        hint=f"Its rows may stand in {names[0]!r}: jq -c '.{names[0]}[]' {path} > samples.jsonl"
-        if names
-        else "Give the file with a row for each sample or prompt; counts of a single prompt need a task_id.",
+def _listed(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> tuple[str, ColumnNames] | None:
+    """The one list of an evaluation's document whose objects are samples with a reward and a prompt each; its columns.
+
+    Raises:
+        InputError: The document counts more samples than it lists.
+    """
+    name = only_list(rows)
+    if name is None or len(expand(request.path)) != 1:
+        return None
+    samples = rows[0][name]
+    names = columns_in(samples)
+    if not set(names).issuperset(filter(None, dataclasses.astuple(request.columns))):
+        return None
+    columns = resolve_columns(names, request.columns)
+    if columns.reward is None or key_of(columns) is None:
+        return None
+    counts = _from_counts(rows[0], _NO_COLUMNS)
+    if isinstance(counts, PromptSamples) and len(counts.rewards) > len(samples):
+        raise InputError(
+            f"{request.path} counts {len(counts.rewards):,} samples and lists {len(samples):,} of them in {name!r}.",
+            hint="Give the file with all samples of each prompt.",
+        )
+    return name, columns
+
+
+def only_list(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """The key of the one list of objects in a document; None where it has several, or there are several rows."""
+    lists = [key for row in rows for key, cell in row.items() if _is_list_of(cell, Mapping)]
+    return lists[0] if len(rows) == len(lists) == 1 else None
+
+
+def _read_list(samples: list[dict[str, Any]], name: str, columns: ColumnNames, request: ReadRequest) -> Run:
+    """Read the samples in a document's list, a row each."""
+    quarantine = QuarantineLog()
+    rewards = reward_columns(columns_in(samples), columns.reward or "")
+    flat = FlatColumns(names=columns, rewards=rewards, sample=sample_column(samples, columns))
+    rows = ((f"{request.path}:{number}", row) for number, row in enumerate(samples, start=1))
+    return assemble(
+        request,
+        records=[record for _, record in records_in(flat.take, request.path, rows, quarantine)],
+        quarantine=quarantine,
+        format=FORMAT.name,
+        recognized=f"samples in the list {name!r} of a document",
+        inferred=[f"The reward is {columns.reward!r}, and groups are told apart by {flat.key!r}."],
     )
 
 

@@ -18,7 +18,7 @@ from functools import lru_cache, partial
 from itertools import count, groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -201,14 +201,22 @@ def opened(file: Path) -> MetricFile | None:
 
 
 def _rows_in(file: Path, document: Any) -> Sequence[Any]:
-    """The rows of a document: a list, the one list that it has, or columns as pandas and W&B write them."""
+    """The rows of a document: a list, the one list of rows that it has, or columns as pandas and W&B write them."""
     if isinstance(document, list):
         return scalars_saved(document, file)
     if not isinstance(document, dict) or not document:
         return ()
-    lists = [document[key] for key in ("log_history", "history", "data", "rows") if isinstance(document.get(key), list)]
-    if lists:
-        return cast(Sequence[Any], lists[0])
+    lists: list[list[Any]] = [
+        document[key] for key in ("log_history", "history", "data", "rows") if isinstance(document.get(key), list)
+    ]
+    lists = lists or [cell for cell in document.values() if isinstance(cell, list) and set(map(type, cell)) == {dict}]
+    if len(lists) == 1:
+        return lists[0]
+    by_key = {key: cell for key, cell in document.items() if isinstance(cell, list)}
+    num_rows = next((len(cell) for key, cell in by_key.items() if key.lower().endswith("step")), 0)
+    if num_rows:  # lists of another length are of other rows, as those of evaluations
+        by_key = {key: cell for key, cell in by_key.items() if len(cell) == num_rows}
+        return [dict(zip(by_key, row, strict=True)) for row in zip(*by_key.values(), strict=True)]
     rows = {key: value for key, value in document.items() if isinstance(value, dict)}
     by_step = len(rows) == len(document) and all(map(_is_step, rows))
     if by_step and not all(_is_step(key) for row in rows.values() for key in row):
@@ -427,14 +435,20 @@ def _console(file: Path, quarantine: MetricsLog) -> Rows:
 
 def _printed(lines: Iterable[Text], quarantine: MetricsLog) -> Rows:
     printed = PrintedLines()
+    num_numbered = 0
     for location, line in lines:
         values = printed.read(location, line)
         if isinstance(values, str):
             quarantine.add(values, location)
         elif values is not None:
+            num_numbered += 1
             yield MetricRow(location, values)
     bars = [bar for _, _, bar in printed.unnumbered]
     is_counted = bool(bars) and bars[0] > 0 and all(first < second for first, second in pairwise(bars))
+    if not is_counted and num_numbered > len(bars):
+        for location, _, _ in printed.unnumbered:
+            quarantine.add("the dictionary has no step, which other lines name", location)
+        return
     for number, (location, values, bar) in enumerate(printed.unnumbered, start=1):
         step = bar if is_counted else number
         yield MetricRow(location, {"step": step, **values, STEP_IS_POSITION: float(not is_counted)})

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from gradscope.errors import InputError, UsageError
 from gradscope.results.source import Source
@@ -17,10 +21,11 @@ from gradscope.rollouts.readers.metrics_alone.names import (
     switch_on,
     without_impossible_shares,
 )
-from gradscope.rollouts.readers.metrics_alone.rows import Piece, has_text, steps_in
+from gradscope.rollouts.readers.metrics_alone.rows import MetricTable, Piece, has_text, numbers_by_key, steps_in
 from gradscope.rollouts.readers.metrics_alone.runs import STEPS, OneRun, RunRows
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.run import Run
+from gradscope.rollouts.step_metrics import Counts, StepMetrics
 
 NAME = "metrics"
 LOOKS_FOR = "metrics by step (trainer_state.json, JSONL, CSV, consoles, TensorBoard, trackio)"
@@ -139,24 +144,60 @@ def _in_folder(folder: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]
 
 def _is_metrics(file: Path, options: ReadOptions) -> bool:
     """Whether the first rows of a file have steps and a metric, and are no rollouts."""
-    try:
-        kind = opened(file)
-    except InputError:
-        return False
-    if kind is None:
-        return False
-    first, step_keys = _first_rows(kind, options.columns.step)
-    rows = RunRows()
-    for piece in first:
-        rows.add(piece, step_keys)
-    logs = [run.metrics() for run in rows.runs()]
+    tables, rows, logs = _first_look(file, options)
     steps = sum(map(len, logs))
-    texts = any(has_text(table.columns, _OF_ROLLOUTS) for piece in first for table in piece.tables)
-    if not steps or texts or rows.num_conflicts > steps:
+    if not steps or _hold_rollouts(tables) or rows.num_conflicts > steps:
         return False
     keys = {key for log in logs for key in log.columns}
     named = parse_metric_columns(options.metric_columns)
     return bool(naming_of(keys, {}).parts or keys.intersection(named.values()))
+
+
+def refuse_metrics(file: Path, options: ReadOptions) -> None:
+    """Refuse a file with metrics that lacks a column of steps, or has rows of a step that contradict one another."""
+    tables, rows, logs = _first_look(file, options) if file.is_file() else ([], RunRows(), [])
+    numbers = {key: None for table in tables for key, _, _ in numbers_by_key(table.columns, table.at)}
+    metrics = [name for name in naming_of(numbers, {}).parts if name != "learning_rate"]
+    metrics += [key for key in parse_metric_columns(options.metric_columns).values() if key in numbers]
+    steps = sum(map(len, logs))
+    if not metrics or _hold_rollouts(tables):
+        return
+    named = ", ".join(metrics[:_MOST_NAMED])
+    if rows.num_conflicts > steps:
+        raise InputError(
+            f"{file} has several rows a step with different values ({named}): neither the metrics of a run, a row a "
+            "step, nor rollouts, of which a column says which share a prompt.",
+            hint="Of rollouts, name that column and the reward: --group-column NAME --reward-column NAME; of metrics, "
+            "keep a row a step, or add a column `run`.",
+        )
+    if not steps:
+        columns = [steps_in(table, [key]) for table in tables[:1] for key in table.columns]
+        ascending = [key for key, column in zip(tables[0].columns, columns, strict=True) if _ascends(column)]
+        raise InputError(
+            f"{file} has metrics ({named}) and no column that is known to be the step.",
+            hint=f"Name it: --step-column {shlex.quote(ascending[0])}"
+            if ascending
+            else "Add a column `step` with the number of the update.",
+        )
+
+
+def _ascends(steps: Counts) -> bool:
+    return len(steps) > 1 and steps[0] >= 0 and bool((np.diff(steps) > 0).all())
+
+
+def _first_look(file: Path, options: ReadOptions) -> tuple[list[MetricTable], RunRows, list[StepMetrics]]:
+    """The tables in the first rows of a file, their rows and the runs among these; nothing of other files."""
+    rows, pieces = RunRows(), list[Piece]()
+    with contextlib.suppress(InputError):
+        kind = opened(file)
+        pieces, step_keys = ([], ()) if kind is None else _first_rows(kind, options.columns.step)
+        for piece in pieces:
+            rows.add(piece, step_keys)
+    return [table for piece in pieces for table in piece.tables], rows, [run.metrics() for run in rows.runs()]
+
+
+def _hold_rollouts(tables: Iterable[MetricTable]) -> bool:
+    return any(has_text(table.columns, _OF_ROLLOUTS) for table in tables)
 
 
 def _first_rows(file: MetricFile, column: str | None) -> tuple[list[Piece], tuple[str, ...]]:

@@ -194,14 +194,7 @@ class Naming:
 
 
 def naming_of(keys: Iterable[str], named_columns: Mapping[str, str]) -> Naming:
-    """The common names of the keys of a log.
-
-    Args:
-        keys: All keys of the log.
-        named_columns: Common name -> key, as the user named them; they take precedence.
-
-    Returns:
-        The naming; without parts where no key has a common name.
+    """The common names of the keys of a log; those of ``named_columns``, common name -> key, take precedence.
 
     Raises:
         UsageError: The log lacks a key that the user named.

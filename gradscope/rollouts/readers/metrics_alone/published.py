@@ -27,8 +27,14 @@ _NAMED = re.compile(
     rf"(?:np\.\w+\()?(?P<value>{_NUMBER})\)?(?=[\s,;|]|$)",
     re.IGNORECASE,
 )
-_STEP_FIRST = re.compile(r"\b(?:global_|training_)?step\s?[:= ]\s?(?P<step>[0-9]{1,15})\b(?!\s?/)", re.IGNORECASE)
+_STEP_FIRST = re.compile(
+    r"\b(?:global_|training_)?step(?:\s?[:=]\s?|\s{1,9})(?P<step>[0-9]{1,15})\b(?!\s?/)", re.IGNORECASE
+)
 _STEP_ABOVE = re.compile(r"^\W*\bstep (?P<step>[0-9]{1,15})/[0-9]{1,15}\b\W*$", re.IGNORECASE)
+_STEP_OF_ALL = re.compile(
+    r"^(?!.*\b(?:epoch|eval\w*|val\w*|test\w*)\b)[^/]{0,100}?\b(?P<step>[0-9]{1,15})/[0-9]{1,15}\b\]?\s?[|:,-]?\s+",
+    re.IGNORECASE,
+)
 _DICTIONARY = re.compile(r"\b(?:rollout|step|perf|eval) (?P<step>[0-9]{1,15}): \{")
 _PROGRESS = re.compile(r"\b(?P<done>[0-9]{1,12})/[0-9]{1,12} \[")
 _MARKS = ("'loss'", "'reward'", "'grad_norm'", "'train/", "'rollout/", '"loss"', '"reward"')
@@ -60,8 +66,8 @@ class PrintedLines:
 
     verl writes ``step:N - name:value - name:value``, torchtune ``Step N | name:value``, prime-rl
     ``Step N | Name: value``, slime ``rollout N: {...}``, NeMo-RL a heading ``Step N/M`` with lines ``• Name: value``
-    below it, others ``step=N name=value``. The dictionaries of TRL and its relatives do not name their step: where a
-    progress bar precedes each, its count is the step.
+    below it, others ``step=N name=value`` or ``N/M | name=value``. The dictionaries of TRL and its relatives do not
+    name their step: it is that of the line before, else the count of the progress bar before, where each has one.
     """
 
     def __init__(self) -> None:
@@ -69,9 +75,15 @@ class PrintedLines:
         """Location, values, and the count of the last progress bar, of dictionaries without a step."""
         self._bar = 0
         self._above: int | None = None
+        self._before: dict[str, Any] = {}  # the metrics of the line before, if it names its step
 
     def read(self, location: str, line: str) -> dict[str, Any] | str | None:
         """The metrics of a line with its step; the reason where they are damaged; None for a line without metrics."""
+        values = self._read(location, line)
+        self._before = values if isinstance(values, dict) else {}
+        return values
+
+    def _read(self, location: str, line: str) -> dict[str, Any] | str | None:
         for bar in _PROGRESS.finditer(line[:_LONGEST_LINE]):
             self._bar = int(bar["done"])
         text = line[-_LONGEST_LINE:]
@@ -82,13 +94,19 @@ class PrintedLines:
             values = _in_dictionary(text[text.index("{") :])
             if "}" not in text or len(values) < 2:
                 return CUT_DICTIONARY
-            if "train_runtime" not in values:
-                self.unnumbered.append((location, values, self._bar))
+            if "train_runtime" in values:
+                return None
+            if self._before:
+                before = self._before.keys() - {"step"}
+                return {"step": self._before["step"], **{key: values[key] for key in values if key not in before}}
+            self.unnumbered.append((location, values, self._bar))
             return None
         if above is not None:
             self._above = int(above["step"])
         elif first is not None and (values := _named(text[first.end() :])):
             return {**values, "step": int(first["step"])}
+        elif (of_all := _STEP_OF_ALL.match(text)) is not None and _NAMED.match(text, of_all.end()):
+            return {**_named(text[of_all.end() :]), "step": int(of_all["step"])}
         elif self._above is not None and "•" in text and (values := _named(text)):
             return {**values, "step": self._above}
         return None

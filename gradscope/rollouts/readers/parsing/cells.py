@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,10 @@ def before_answer(messages: Any) -> Any:
 
 def prompt_text_id(prompt: Any) -> str:
     """The id of a prompt that has none in the log: a digest of its messages or its text."""
-    return digest(prompt if type(prompt) is str else parse_messages(prompt) or text_of(prompt))
+    return _text_digest(prompt) if type(prompt) is str else digest(parse_messages(prompt) or text_of(prompt))
+
+
+_text_digest = lru_cache(maxsize=2)(digest)  # one text of a dictionary may be the prompt of many groups
 
 
 def _content_of(message: Mapping[str, Any]) -> str:
@@ -202,14 +206,10 @@ def in_environment(environment: Any, prompt_id: str) -> str:
 
 
 def generation_seconds(row: Mapping[str, Any]) -> float | None:
-    """How long a rollout took to generate, without its environment and its reward.
+    """How many seconds a rollout took to generate, without its environment and its reward; None where that is unknown.
 
-    Args:
-        row: A row with ``generation_seconds``, or with a ``timing`` of ``llm_time`` (rLLM, in seconds) or of
-            ``generation_ms`` (verifiers).
-
-    Returns:
-        Seconds; None where the row has none, or a negative number.
+    They are ``generation_seconds`` of the row, or its ``timing`` of ``llm_time`` (rLLM, in seconds) or of
+    ``generation_ms`` (verifiers).
 
     Example:
         >>> generation_seconds({"timing": {"generation_ms": 1500.0, "scoring_ms": 20.0}})
@@ -288,13 +288,8 @@ def cut_sequence(
 ) -> Tokens:
     """A sequence, cut where the model starts to write.
 
-    Args:
-        ids: Token ids, [S].
-        mask: Which tokens the model sampled: booleans or 0 and 1, [S].
-        logprobs: Log-probabilities, [S]; None: not logged.
-        advantages: Advantages, [S]; None: not logged.
-        trainer_logprobs: The trainer's log-probabilities, [S]; of another length they count as not logged.
-        entropies: Entropies of the trainer's policy, [S], likewise.
+    All are lists of S; the mask says which tokens the model sampled, in booleans or 0 and 1. The trainer's
+    log-probabilities and its policy's entropies count as not logged where their length is another.
 
     Raises:
         UnusableRowError: The ids are missing, one of the other lists differs in length, or no token was sampled.

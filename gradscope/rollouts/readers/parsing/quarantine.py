@@ -84,10 +84,11 @@ class QuarantineLog:
         self._lines += other._lines
         self._num_lines, self._num_held = self._num_lines + other._num_lines, self._num_held + other._num_held
 
-    def raise_lost(self) -> None:
-        """Raise the error of the first file that could not be read, if there is one."""
-        for error in self._lost.values():
-            raise error
+    def raise_lost(self, earlier: QuarantineLog | None = None) -> None:
+        """Raise the error of the first file that could not be read, if there is one that ``earlier`` does not have."""
+        for message, error in self._lost.items():
+            if earlier is None or message not in earlier._lost:
+                raise error
 
     def result(self) -> Quarantine:
         """The rows set aside by reason, the most frequent first."""
@@ -173,9 +174,6 @@ def counted(number: int, noun: str) -> str:
 def hidden_by(filter: str) -> str:
     """A sentence for ``Source.missing`` where a trainer's filter may have removed dead groups before it wrote the log.
 
-    Returns:
-        The filter, a clause, with what follows from it.
-
     Example:
         >>> hidden_by("dynamic_sample drops groups of equal rewards")
         'dynamic_sample drops groups of equal rewards; the share of dead groups in this log is then a lower bound.'
@@ -200,12 +198,7 @@ class WatchedLog(QuarantineLog):
     """The quarantine of a reading that reports its progress."""
 
     def __init__(self, progress: ProgressCallback, files: Sequence[Path]) -> None:
-        """Starts at zero.
-
-        Args:
-            progress: Called after each megabyte with how many are done, of how many, and the number of rows so far.
-            files: The files to read. A file that is read twice does not count twice.
-        """
+        """Starts at zero; ``progress`` is called after each megabyte of the files, each of which counts once."""
         super().__init__()
         self._progress = progress
         self._num_bytes = sum(file.stat().st_size for file in files)

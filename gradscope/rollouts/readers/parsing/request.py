@@ -1,13 +1,18 @@
-"""The request that a reader answers, and the settings and side files that it adds to the log."""
+"""The request that a reader answers, and the trainer's configuration and side files that it adds to the log."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
+from gradscope.outside.limits import read_limited
+from gradscope.outside.plain_json import MOST_DEPTH, is_deeper, parse_json
 from gradscope.outside.rules import (
     ABOVE_ZERO,
     FROM_ZERO,
@@ -20,12 +25,82 @@ from gradscope.outside.rules import (
     require_fields,
 )
 from gradscope.progress import ProgressCallback, no_progress
-from gradscope.rollouts.config_file import config_format, read_document
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.parsing.cells import token_ids, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
 from gradscope.rollouts.readers.parsing.tables import read_rows
 from gradscope.rollouts.run import TrainerSettings
+
+_FORMATS = {".yaml": "YAML", ".yml": "YAML", ".toml": "TOML"}
+_REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([\w.]+)(?:,([^{}]*))?\}")
+_MOST_VALUES = 100_000
+_ENDLESS: list[Any] = []
+_ENDLESS.append(_ENDLESS)
+_MOST_REFERENCES = 8  # longest chain of values that refer to values
+
+
+def config_format(path: Path) -> str:
+    """The format that a file is read in, by its suffix."""
+    return _FORMATS.get(path.suffix, "JSON")
+
+
+def read_document(path: Path) -> Any:
+    """The parsed document of a file.
+
+    Raises:
+        InputError: It is no regular file, or too large.
+        ValueError: It is not of its format, too deep, or refers to itself so often that it has too many values.
+    """
+    text = read_limited(path).decode("utf-8")
+    kind = config_format(path)
+    try:
+        document = _yaml(text) if kind == "YAML" else tomllib.loads(text) if kind == "TOML" else parse_json(text)
+    except RecursionError:
+        document = _ENDLESS
+    if is_deeper(document, MOST_DEPTH):
+        raise ValueError(f"it is nested deeper than {MOST_DEPTH} levels")
+    values = _leaves(document, "") if isinstance(document, Mapping) else ()
+    if next(islice(values, _MOST_VALUES, None), None) is not None:
+        raise ValueError(f"it has more than {_MOST_VALUES:,} values, those that it refers to counted each time")
+    return document
+
+
+def _yaml(text: str) -> Any:
+    import yaml  # few logs come with YAML
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error).replace("\n", " ")) from error
+
+
+def flattened(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Path -> value of nested settings; one that refers to another, as Hydra writes it, has the other's value.
+
+    Example:
+        >>> flattened({"data": {"length": 8}, "rollout": {"response_length": "${data.length}"}})
+        {'data.length': 8, 'rollout.response_length': 8}
+    """
+    flat = dict(_leaves(config, ""))
+    return {name: _resolved(value, flat) for name, value in flat.items()}
+
+
+def _leaves(config: Mapping[str, Any], above: str) -> Iterator[tuple[str, Any]]:
+    for name, value in config.items():
+        path = f"{above}.{name}" if above else str(name)
+        if isinstance(value, Mapping):
+            yield from _leaves(value, path)
+        else:
+            yield path, value
+
+
+def _resolved(value: Any, flat: Mapping[str, Any]) -> Any:
+    for _ in range(_MOST_REFERENCES):
+        reference = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        if reference is None:
+            return value
+        value = flat.get(reference[1], None if reference[2] is None else _yaml(reference[2]))
+    return None
 
 
 class EarlierLooks:
@@ -78,13 +153,7 @@ def _path(value: str | Path | None) -> Path | None:
 
 
 def read_trainer_settings(path: Path | None) -> TrainerSettings:
-    """The trainer's arguments from a JSON, YAML or TOML file.
-
-    Args:
-        path: ``{"args": {...}, ...}`` or the bare arguments; None for nothing.
-
-    Returns:
-        The arguments; keys next to ``args`` count too, unless ``args`` has the same key.
+    """The trainer's arguments from a JSON, YAML or TOML file: bare, or under ``args``, before whose keys others yield.
 
     Raises:
         InputError: The file is missing or not a JSON object, or an argument is of the wrong kind.
@@ -109,13 +178,7 @@ _SETTINGS_HINT = (
 
 
 def read_side_ids(path: Path | None) -> Mapping[tuple[int, int], tuple[int, ...]]:
-    """Exact completion token ids from a side file.
-
-    Args:
-        path: Parquet or JSON lines with columns ``step``, ``row`` and ``completion_ids``; None for nothing.
-
-    Returns:
-        (step, row) -> ids.
+    """(step, row) -> completion token ids, from a side file with columns ``step``, ``row`` and ``completion_ids``.
 
     Raises:
         InputError: The file is missing, or a row lacks a column or holds something else.

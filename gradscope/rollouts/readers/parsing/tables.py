@@ -90,10 +90,7 @@ class CsvRows:
         self.twice = twice_in(self.header)  # a name that two columns share
 
     def row(self) -> tuple[int, dict[str, str] | str, int] | None:
-        """The next row.
-
-        Returns:
-            The number of its first line, its cells or why it has none, and its bytes; None after the last.
+        """The next row: the number of its first line, its cells or why it has none, and its bytes; None at the end.
 
         Raises:
             InputError: So many quotes are not closed that the same lines were read too often.
@@ -204,14 +201,9 @@ def expand(path: Path) -> tuple[Path, ...]:
 
 
 def files_like(path: Path, *patterns: str) -> tuple[Path, ...]:
-    """A trainer's files, seen from any of its folders.
+    """A trainer's files in natural order, seen from any of its folders, for each of which there is a pattern.
 
-    Args:
-        path: A file, a folder or a glob.
-        patterns: Globs from the folder that the trainer writes to down to its files, each as seen from another folder.
-
-    Returns:
-        The files of the first pattern that matches any, in natural order; of a file or a glob, those whose names fit.
+    Those of the first pattern that matches any; of a file or a glob, those whose names fit.
     """
     if path.is_dir():
         for pattern in patterns:

@@ -18,7 +18,6 @@ from typing import Any
 from msgspec import UNSET
 
 from gradscope.reason import Reason
-from gradscope.rollouts.config_file import flattened
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.readers.format import Format, LogRow, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.cells import (
@@ -40,7 +39,7 @@ from gradscope.rollouts.readers.parsing.quarantine import (
     with_set_aside,
 )
 from gradscope.rollouts.readers.parsing.records import Record, assemble_groups, build_groups, peek
-from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.request import ReadRequest, flattened
 from gradscope.rollouts.readers.parsing.tables import files_like
 from gradscope.rollouts.readers.prime_rl.episode import (
     AGENTS,

@@ -153,7 +153,11 @@ def reduced_groups(
         records = (record for record in _together(log, rows) if step in (None, record.step))
         return build_groups(records, QuarantineLog())
 
-    return GroupsOnDisk(table, read_back(spans, log.files, log.rows, groups_of))
+    def rows_again(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+        yield from log.rows(file, quarantine)
+        quarantine.raise_lost(log.quarantine)  # a scan of columns needs less memory than their rows
+
+    return GroupsOnDisk(table, read_back(spans, log.files, rows_again, groups_of))
 
 
 def read_back(

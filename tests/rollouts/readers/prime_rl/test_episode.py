@@ -9,7 +9,7 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.prime_rl.episode import read_trace
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, write_lines
-from tests.rollouts.readers.reduced import assert_same, in_small_blocks, mutated
+from tests.rollouts.readers.reduced import assert_reduced, assert_same, in_small_blocks, mutated
 from tests.rollouts.readers.reduced import write_lines as write_damaged
 
 LOGS = REPOSITORY / "fixtures" / "logs"
@@ -152,8 +152,7 @@ def test_rewards_alone_of_whatever_episodes_are_the_same_to_the_last_bit(
     in_small_blocks(monkeypatch, block=2000)
     lines = [json.dumps(cells) for cells in (*ROWS, *UNLIKE)]
     write_damaged(tmp_path / "step_7" / "train" / "all" / "traces.jsonl", lines)
-    run = assert_same(tmp_path, is_reduced=True)
-    assert run is not None
+    run = assert_reduced(tmp_path)
     assert {reward for group in run.groups for reward in group.rewards} >= {
         0.0 + score * 1.0 + 0.1 * 0.7 + 0.2 * 1.0 for score in (0.0, 1 / 3, 1.0)
     } | {2.3}

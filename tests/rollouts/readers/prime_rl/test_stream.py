@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import json
 import random
 import shutil
@@ -5,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -16,13 +19,134 @@ from gradscope.metrics.uncertainty.intervals import RESAMPLING
 from gradscope.progress import no_progress
 from gradscope.rollouts.groups import holds_rewards_alone, reward_table
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.parsing.quarantine import SEVERAL
+from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog
+from gradscope.rollouts.readers.prime_rl.stream import Annotations, read_annotations
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
 from tests.rollouts.readers.prime_rl.test_episode import KEYS, OTHER, longer, row, trace
-from tests.rollouts.readers.reduced import STRANGE, assert_same, in_small_blocks, mutated
+from tests.rollouts.readers.reduced import STRANGE, assert_reduced, assert_same, in_small_blocks, mutated
 from tests.rollouts.readers.reduced import write_lines as write_damaged
+
+NODES = [
+    {"token_ids": [5, 9], "mask": [False, False]},
+    {"parent": 0, "token_ids": [7, 11], "mask": [False, True]},
+    {"parent": 1, "token_ids": [2], "mask": [True]},
+    {"parent": 0, "token_ids": [8, 3], "mask": [True, True]},
+]
+TRACE = {"id": "t", "info": {"kind": "train"}, "nodes": NODES}
+
+
+def shipped(step: Any, *branches: dict[str, Any], **cells: Any) -> dict[str, Any]:
+    return {"version": 1, "trace_id": "t", "info": {"ship": {"step": step}}, "branches": list(branches), **cells}
+
+
+def read(tmp_path: Path, *rows: Any) -> tuple[Annotations, dict[str, int]]:
+    quarantine = QuarantineLog()
+    annotations = read_annotations([write_lines(tmp_path / "00000.jsonl", *rows)], quarantine)
+    return annotations, {reason.reason: reason.num_rows for reason in quarantine.result().reasons}
+
+
+def advantages(annotations: Annotations) -> list[Any]:
+    return [node.get("advantages") for node in annotations.folded(TRACE)["nodes"]]
+
+
+def test_each_node_takes_its_part_of_its_branch_and_the_newest_counts(tmp_path: Path) -> None:
+    first = shipped(3, {"index": 0, "advantages": [None, None, None, 0.5, 0.5]})
+    newer = shipped(4, {"index": 0, "advantages": [0, 0, 0, 0.25, 0.25]}, {"index": 1, "advantages": [0, 0, 1, 1]})
+    annotations, set_aside = read(tmp_path, first, newer)
+    assert advantages(annotations) == [None, [0.25], [0.25], [1, 1]]
+    assert annotations.folded(TRACE)["info"] == {"kind": "train", "ship": {"step": 4}}
+    assert (annotations.tell_batches, set_aside) == (True, {})
+    assert "advantages" not in NODES[1]
+
+
+def test_streams_of_several_producers_join(tmp_path: Path) -> None:
+    trainers = {"index": 1, "trainer_logprobs": [None, None, -0.5, -0.25], "entropies": [None, None, 0.5, None]}
+    annotations, _ = read(tmp_path, shipped(3, {"index": 1, "advantages": [0, 0, 1, 1]}), shipped(3, trainers))
+    last = annotations.folded(TRACE)["nodes"][3]
+    assert (last["advantages"], last["trainer_logprobs"], last.get("entropies")) == ([1, 1], [-0.5, -0.25], None)
+
+
+@pytest.mark.parametrize(
+    ("branch", "expected"),
+    [
+        ({"index": 0, "advantages": [0, 0, 0, 0.5]}, [None, [0.5], None, None]),  # cut off before the last node
+        ({"index": 0, "advantages": [0, 0, 0, None, 0.5]}, [None, None, [0.5], None]),
+        ({"index": 2, "advantages": [1, 1, 1, 1]}, [None] * 4),
+        ({"index": -1, "advantages": [1, 1, 1, 1]}, [None] * 4),
+        ({"index": True, "advantages": [1, 1, 1, 1]}, [None] * 4),
+        ({"index": 0, "advantages": "high"}, [None] * 4),
+        ({"advantages": [1]}, [None] * 4),
+        (None, [None] * 4),
+    ],
+)
+def test_a_node_takes_only_what_covers_it(tmp_path: Path, branch: Any, expected: list[Any]) -> None:
+    assert advantages(read(tmp_path, shipped(3, branch))[0]) == expected
+
+
+def test_what_is_no_annotation_is_set_aside(tmp_path: Path) -> None:
+    annotations, set_aside = read(tmp_path, shipped(3), shipped(4, version=2), shipped(4, trace_id=None), [])
+    assert set_aside == {"the annotation is not of version 1 or names no trace": 2, "the line is not a JSON object": 1}
+    assert annotations.trained_at(["t"], [None]).tolist() == [3.0]
+    assert annotations.folded({"id": 7}) == {"id": 7}
+
+
+@pytest.mark.parametrize("step", ["3", 3.5, None, True])
+def test_a_step_that_is_no_whole_number_tells_no_batch(tmp_path: Path, step: Any) -> None:
+    assert not read(tmp_path, shipped(step))[0].tell_batches
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_small_blocks(monkeypatch, block=300)
+
+
+NAMES = ("a", "b", "ü\u0000😀", 'quo"te', "\ud800", "")
+
+
+def annotation(name: Any, step: Any, **info: Any) -> dict[str, Any]:
+    return {"version": 1, "trace_id": name, "info": {"ship": {"step": step}} | info}
+
+
+@pytest.mark.slow
+def test_damaged_annotations_give_the_same_steps_whether_or_not_all_are_stored(tmp_path: Path) -> None:
+    rows = [annotation(name, step) for name in NAMES for step in (1, 2, None)]
+    rows += [annotation("a", 3, dispatch={"step": 1}), {"version": 1, "trace_id": "b", "info": {"advantage": 1.0}}]
+    for seed in range(50):
+        lines = [mutated(rows, 2 * seed + at, within=("info", "ship")) for at in range(1 + seed % 2)]
+        files = [write_damaged(tmp_path / f"{seed}-{at}.jsonl", damaged) for at, damaged in enumerate(lines)]
+        asides = QuarantineLog(), QuarantineLog()
+        full, steps = (read_annotations(files, aside, is_whole=not at) for at, aside in enumerate(asides))
+        assert asides[0].result() == asides[1].result()
+        assert full.trained_again == steps.trained_again
+        wanted = full.trained_at(names := (*NAMES, "nobody"), [None] * len(names))
+        np.testing.assert_array_equal(steps.trained_at(names, [None] * len(names)), wanted)
+        dispatched = {name: info for name, info in full.info.items() if "dispatch" in info}
+        assert {name: repr(steps.info[name].get("dispatch")) for name in dispatched} == {
+            name: repr(info["dispatch"]) for name, info in dispatched.items()
+        }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_trace_with_any_name_has_its_step(tmp_path: Path, name: str) -> None:
+    write_damaged(tmp_path / "0.jsonl", [json.dumps(annotation(name, 4)), json.dumps(annotation("other", 5))])
+    annotations = read_annotations([tmp_path / "0.jsonl"], QuarantineLog(), is_whole=False)
+    assert annotations.trained_at((name, "other", "nobody", 7), (None, None, {"step": 6}, {"step": "6"}))[
+        :3
+    ].tolist() == [*(4.0, 5.0, 6.0)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "again"), [((1, 1, 2), set()), ((1, 2, 1), {1}), ((1, 2, 2, 1, 2), {1, 2}), ((0, 3, 0), {0}), ((), set())]
+)
+@pytest.mark.parametrize("names", ["abcde", "aaaaa"])
+def test_a_step_is_trained_again_where_another_was_between(
+    tmp_path: Path, names: str, steps: Sequence[int], again: set[int]
+) -> None:
+    annotations, _ = read(tmp_path, *(annotation(*row) for row in zip(names, steps, strict=False)))
+    assert annotations.trained_again == again
+
 
 LOG = REPOSITORY / "fixtures" / "logs" / "prime_rl_stream"
 TRACES = LOG / "monitors/file/traces"
@@ -46,7 +170,7 @@ def stream_trace(name: str, **cells: Any) -> dict[str, Any]:
     return {**stream_episode()["traces"][0], "id": name, **cells}
 
 
-def read(tmp_path: Path, *rows: Any, annotations: list[dict[str, Any]] | None = None) -> Run:
+def read_stream(tmp_path: Path, *rows: Any, annotations: list[dict[str, Any]] | None = None) -> Run:
     write_lines(tmp_path / "traces/stream/00000.jsonl", *rows)
     if annotations is not None:
         write_lines(tmp_path / "traces/annotations/orchestrator/00000.jsonl", *annotations)
@@ -130,7 +254,7 @@ def test_a_step_with_a_rollout_of_several_sequences_is_not_recomputed() -> None:
 
 def test_branches_that_no_batch_held_are_in_no_loss(tmp_path: Path) -> None:
     forked = json.loads((TRACES / "stream/00001.jsonl").read_text().splitlines()[2])
-    run = read(tmp_path, forked, stream_episode(traces=[stream_trace("a")]), annotations=ships(("a", 4)))
+    run = read_stream(tmp_path, forked, stream_episode(traces=[stream_trace("a")]), annotations=ships(("a", 4)))
     rollout = next(sampled for group in run.groups for sampled in group.rollouts if sampled.earlier)
     assert (rollout.mask, rollout.earlier[0].mask) == ((False,), (False,) * 4)
     assert several_sequences([rollout]) is None
@@ -195,7 +319,7 @@ def test_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
         stream_episode(traces=[stream_trace("f", nodes=[None, {"parent": 7, "mask": 3}])]),
         stream_episode(run=None, traces=[stream_trace("g", info={"dispatch": {"step": 2}})]),
     ]
-    run = read(tmp_path, *rows)
+    run = read_stream(tmp_path, *rows)
     assert rewards_of(run) == {"2:g3": (None, None, None, 0.0, 0.0)}
     assert set_aside(run) == {
         "the row repeats an earlier one of the same sample": 1,
@@ -215,7 +339,7 @@ def test_agents_are_identified_by_name_in_any_order(tmp_path: Path) -> None:
         stream_episode(traces=[stream_trace("c", agent=critic), stream_trace("d", agent=solver)]),
         stream_episode(group={"id": "h"}, traces=[stream_trace("e", agent=solver), stream_trace("f", agent=solver)]),
     ]
-    run = read(tmp_path, *rows)
+    run = read_stream(tmp_path, *rows)
     assert {group.group_id: group.size for group in run.groups} == {
         "2:g3/solver": 2,
         "2:g3/critic": 2,
@@ -233,12 +357,7 @@ def test_the_layout_of_an_earlier_version_is_left_out_where_there_is_a_stream(ru
 
 def test_evaluations_alone_are_no_stream_of_training(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is not a log that gradscope knows"):
-        read(tmp_path, stream_episode(run={"type": "eval", "id": "r"}))
-
-
-@pytest.fixture(autouse=True)
-def reduced(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_small_blocks(monkeypatch, block=2000)
+        read_stream(tmp_path, stream_episode(run={"type": "eval", "id": "r"}))
 
 
 def tokens(*logprobs: Any, parent: Any = 0) -> list[dict[str, Any]]:
@@ -269,8 +388,7 @@ def write(folder: Path, rows: Sequence[Any], annotations: Sequence[Any] = (), *,
     return folder
 
 
-def steps_of_groups(run: Run | None) -> dict[str, int]:
-    assert run is not None
+def steps_of_groups(run: Run) -> dict[str, int]:
     return {group.group_id: group.step for group in run.groups}
 
 
@@ -311,14 +429,13 @@ def test_damaged_streams_have_the_answers_of_the_row_reader(tmp_path: Path, agen
 
 
 def test_the_sample_of_the_format_is_reduced() -> None:
-    run = assert_same(LOG, is_reduced=True)
-    assert run is not None
+    run = assert_reduced(LOG)
     assert (run.source.inferred[1].startswith("Some rollouts are several"), set(run.notes)) == (True, {2, 3})
 
 
 def test_a_group_has_the_first_step_that_trained_on_it_else_that_of_its_dispatch(tmp_path: Path) -> None:
     rows = [episode(at, "gh"[at // 3], sent=3 - at % 2) for at in range(6)]
-    run = assert_same(write(tmp_path, rows, [ship(1, 9), ship(2, 8), ship(7, 1)]), is_reduced=True)
+    run = assert_reduced(write(tmp_path, rows, [ship(1, 9), ship(2, 8), ship(7, 1)]))
     assert steps_of_groups(run) == {"8:g": 8, "2:h": 2}
     assert run is not None
     assert set(run.notes) == {8, 9}
@@ -327,45 +444,41 @@ def test_a_group_has_the_first_step_that_trained_on_it_else_that_of_its_dispatch
 def test_the_newest_of_several_annotations_counts(tmp_path: Path) -> None:
     rows = [episode(at, "ghij"[at]) for at in range(4)]
     annotations = [ship(0, 5), ship(0, 6), ship(1, 5), ship(1, None), ship(2, 5), ship(2, 6), ship(2, 5), ship(3, 6)]
-    run = assert_same(write(tmp_path, rows, annotations), is_reduced=True)
+    run = assert_reduced(write(tmp_path, rows, annotations))
     assert steps_of_groups(run) == {"6:g": 6, "1:h": 1, "5:i": 5, "6:j": 6}
 
 
 def test_a_step_that_a_restart_repeated_is_noted_in_a_reduction(tmp_path: Path) -> None:
     rows, annotations = [episode(at, "ghi"[at]) for at in range(3)], [ship(0, 1), ship(1, 2), ship(2, 1)]
     write(tmp_path, rows, annotations[:1])
-    run = assert_same(write(tmp_path, rows[:1], annotations[1:], chunk="00001"), is_reduced=True)
-    assert run is not None
+    run = assert_reduced(write(tmp_path, rows[:1], annotations[1:], chunk="00001"))
     assert {step: str(note).split(" trained")[0] for step, note in run.notes.items()} == {1: "a restart"}
 
 
 def test_an_episode_that_is_logged_again_counts_once_and_not_where_it_contradicts_itself(tmp_path: Path) -> None:
     rows = [episode(0), episode(1), episode(0), episode(1, sent=0), row(1, "g", trace("t1", 0.9))]
-    run = assert_same(write(tmp_path, rows, [ship(9, 1)]), is_reduced=True)
-    assert run is not None
+    run = assert_reduced(write(tmp_path, rows, [ship(9, 1)]))
     assert [(group.group_id, group.rewards) for group in run.groups] == [("g", (0.07 + 0.2, None))]
 
 
 def test_a_name_that_several_prompts_share_is_several_groups(tmp_path: Path) -> None:
     rows = [row(1, "g", trace(f"t{at}"), task={"hash": "ab"[at % 2]}) for at in range(4)]
-    run = assert_same(write(tmp_path, rows, [ship(0, 2), ship(2, 2), ship(1, 3)]), is_reduced=True)
+    run = assert_reduced(write(tmp_path, rows, [ship(0, 2), ship(2, 2), ship(1, 3)]))
     assert steps_of_groups(run) == {"2:g/math/a": 2, "3:g/math/b": 3}
 
 
 def test_groups_that_would_share_a_name_are_one_at_the_first_of_their_steps(tmp_path: Path) -> None:
     rows = [row(3, "g", trace(f"t{at}"), task={"hash": "ab"[at % 2]}) for at in range(4)]
     other = row(2, "g/math/a", trace("t7"), task={"hash": "a"})
-    run = assert_same(write(tmp_path, [*rows, other]), is_reduced=True)
-    assert run is not None
+    run = assert_reduced(write(tmp_path, [*rows, other]))
     assert {group.group_id: group.size for group in run.groups} == {"2:g/math/a": 3, "3:g/math/b": 2}
 
 
 def test_several_agents_are_several_groups(tmp_path: Path) -> None:
     named = [trace(f"t{at}", agent={"name": name}) for at, name in enumerate(("solver", "critic"), start=5)]
-    run = assert_same(write(tmp_path, [episode(0), row(1, "g", *named)], [ship(5, 2)]), is_reduced=True)
-    assert run is not None
+    run = assert_reduced(write(tmp_path, [episode(0), row(1, "g", *named)], [ship(5, 2)]))
     assert set(steps_of_groups(run)) == {"1:g", "2:g/solver", "1:g/critic"}
-    assert_same(write(tmp_path / "alone", [row(1, "g", *named)], [ship(5, 2)]), is_reduced=True)
+    assert_reduced(write(tmp_path / "alone", [row(1, "g", *named)], [ship(5, 2)]))
 
 
 @pytest.mark.parametrize("branching", [0, 30])
@@ -373,8 +486,7 @@ def test_a_trace_that_branches_is_reported_at_any_position(tmp_path: Path, branc
     rows = [episode(at) for at in range(31)]
     forked = tokens(-0.1, -0.2)
     rows[branching] = episode(branching, nodes=[*forked, forked[1]])
-    run = assert_same(write(tmp_path, [*rows, episode(40, nodes=[*forked, *forked[1:] * 3])]), is_reduced=True)
-    assert run is not None
+    run = assert_reduced(write(tmp_path, [*rows, episode(40, nodes=[*forked, *forked[1:] * 3])]))
     assert run.source.inferred == (SEVERAL,)
 
 
@@ -382,8 +494,7 @@ def test_episodes_of_evaluations_are_left_out(tmp_path: Path) -> None:
     work = {"type": "eval", "step": 1}
     further = [episode(1) | {"run": {"type": "train", "work": work}}, row(1, "g", trace("t2", info={"kind": "eval"}))]
     escaped = json.dumps(further[1]).replace('"eval"', '"ev\\u0061l"')
-    run = assert_same(write(tmp_path, [episode(0), *further, escaped]), is_reduced=True)
-    assert run is not None
+    run = assert_reduced(write(tmp_path, [episode(0), *further, escaped]))
     assert [group.size for group in run.groups] == [1]
 
 
@@ -395,8 +506,7 @@ def test_groups_that_go_on_in_another_chunk_are_one_also_where_it_is_compressed(
     first = tmp_path / "traces" / "stream" / "00000.jsonl"
     first.with_name("00000.jsonl.zst").write_bytes(pa.compress(first.read_bytes(), codec="zstd", asbytes=True))
     first.unlink()
-    run = assert_same(tmp_path, is_reduced=True)
-    assert run is not None
+    run = assert_reduced(tmp_path)
     assert [(group.group_id, group.size) for group in run.groups] == [("7:g", 4)]
 
 
@@ -417,8 +527,8 @@ def test_rounding_is_reported_where_all_values_are_rounded(tmp_path: Path, logpr
     further = [episode(100 + at) for at in range(25 if late else 1)]
     rows = [episode(at, nodes=tokens(*values)) for at, values in enumerate(logprobs)]
     deep = [episode(50 + at, nodes=[*tokens(*values), {"parent": 1}]) for at, values in enumerate(logprobs)]
-    assert_same(write(tmp_path / "short", [*further, *rows]), is_reduced=True)
-    assert_same(write(tmp_path / "long", [*rows[:1], *further, *deep]), is_reduced=True)
+    assert_reduced(write(tmp_path / "short", [*further, *rows]))
+    assert_reduced(write(tmp_path / "long", [*rows[:1], *further, *deep]))
 
 
 ODD_KEYS = ("work", "step", "type", "id", "info", "kind", "ship", "dispatch", "group", "hash")
@@ -446,22 +556,18 @@ def test_an_odd_cell_has_the_answer_of_the_row_reader(tmp_path: Path, key: str, 
 
 def test_traces_without_a_name_are_in_no_batch_and_repeat_nothing(tmp_path: Path) -> None:
     rows = [row(at, "g", trace(name)) for at, name in enumerate((None, 7, None, 7))]
-    run = assert_same(write(tmp_path, rows, [ship(0, 7)]), is_reduced=True)
-    assert run is not None
+    run = assert_reduced(write(tmp_path, rows, [ship(0, 7)]))
     assert [(group.step, group.size) for group in run.groups] == [(0, 4)]
 
 
 def test_a_trace_may_tell_its_batch_itself_unless_an_annotation_does(tmp_path: Path) -> None:
     rows = [row(1, "gh"[at], trace(f"t{at}", info={"ship": {"step": 6}})) for at in (0, 1)]
-    run = assert_same(write(tmp_path, [*rows, episode(2)], [ship(2, 7), ship(1, None)]), is_reduced=True)
+    run = assert_reduced(write(tmp_path, [*rows, episode(2)], [ship(2, 7), ship(1, None)]))
     assert steps_of_groups(run) == {"6:g": 6, "1:h": 1}
 
 
 def test_what_is_set_aside_is_first_where_the_row_reader_finds_it_first(tmp_path: Path) -> None:
-    run = assert_same(
-        write(tmp_path, ["{", episode(0), "", "{"], [ship(0, 1), "{", {}, ship(1, 2), ""]), is_reduced=True
-    )
-    assert run is not None
+    run = assert_reduced(write(tmp_path, ["{", episode(0), "", "{"], [ship(0, 1), "{", {}, ship(1, 2), ""]))
     first_files = {reason.reason: Path(reason.first).parent.name for reason in run.source.quarantined.reasons}
     assert first_files == {
         "the line is not JSON": "orchestrator",
@@ -477,7 +583,6 @@ def test_what_is_set_aside_is_first_where_the_row_reader_finds_it_first(tmp_path
 def test_a_dispatch_counts_where_the_work_names_no_step(tmp_path: Path, work: Any, dispatch: Any, step: Any) -> None:
     odd = row(1, "h", trace("t1"), run={"type": "train", "work": work})
     annotations = [ship(0, 2), ship(1, None, info={"dispatch": {"step": dispatch}})]
-    run = assert_same(write(tmp_path, [episode(0), odd], annotations), is_reduced=True)
-    assert run is not None
+    run = assert_reduced(write(tmp_path, [episode(0), odd], annotations))
     assert [group.step for group in run.groups if group.group_id.endswith("h")] == ([] if step is None else [step])
     assert set_aside(run) == ({"the step is not a whole number": 1} if step is None else {})

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gradscope.errors import InputError
+from gradscope.outside import limits
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.groups import holds_rewards_alone, reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
@@ -430,6 +431,20 @@ def test_further_rewards_of_files_with_types(tmp_path: Path) -> None:
     )
     run = assert_same(tmp_path)
     assert run.groups[0].rollouts[0].rewards == {"reward": 1.0, "score": 0.5}
+
+
+def test_rollouts_that_need_more_memory_than_their_columns_say_so_when_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = pa.DictionaryArray.from_arrays(pa.array([0] * 600, pa.int32()), pa.array(["x" * 100_000]))
+    rewards = [float(at % 2) for at in range(600)]
+    rows = {"step": [1] * 600, "group_id": [f"g{at // 8}" for at in range(600)], "reward": rewards, "prompt": prompts}
+    pq.write_table(pa.table(rows), tmp_path / "log.parquet")
+    monkeypatch.setattr(limits, "MOST_UNPACKED", 16 << 20)
+    run = read_run(tmp_path / "log.parquet")
+    assert len(run.groups) == 75
+    with pytest.raises(InputError, match=r"log\.parquet unpacks to more than"):
+        run.groups_at(1)
 
 
 def test_texts_are_read_where_they_are_asked_for(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from gradscope.rollouts.groups import GroupsOnDisk, reward_table
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from tests.conftest import REPOSITORY
-from tests.rollouts.readers.reduced import assert_same, in_small_blocks, mutated, write_lines
+from tests.rollouts.readers.reduced import assert_reduced, assert_same, in_small_blocks, mutated, write_lines
 
 
 @pytest.fixture(autouse=True)
@@ -76,8 +76,7 @@ def test_damaged_dumps_have_the_answers_of_the_row_reader(tmp_path: Path, rows: 
 )
 def test_proper_dumps_are_reduced(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
     write_lines(tmp_path / "1.jsonl", [json.dumps(row) for row in rows])
-    run = assert_same(tmp_path, is_reduced=True)
-    assert run is not None
+    run = assert_reduced(tmp_path)
     assert set(run.notes) == ({1, 2} if rows in (V1, WITH_TOKENS) else {1} if rows is SEVERAL else set())
     assert (reward_table(run.groups).num_tokens is not None) == (rows in (WITH_TOKENS, LEGACY_TOKENS))
 
@@ -100,7 +99,7 @@ def test_proper_dumps_are_reduced(tmp_path: Path, rows: list[dict[str, Any]]) ->
 def test_tokens_of_any_kind_stay_on_disk(tmp_path: Path, cells: dict[str, Any]) -> None:
     rows = [row("u_0_0", **TOKENS), row("u_1_0", **TOKENS | cells), row("v_0_0", **TOKENS | cells, score=0.0)]
     write_lines(tmp_path / "1.jsonl", [json.dumps(cells) for cells in rows])
-    assert_same(tmp_path, is_reduced=True)
+    assert_reduced(tmp_path)
 
 
 @pytest.mark.parametrize("cells", [{"responses": "x"}, {"response_mask": [1]}, {"advantages": float("nan")}])
@@ -115,7 +114,7 @@ def test_tokens_that_contradict_each_other_cost_their_row(tmp_path: Path, cells:
 def test_rewards_that_no_file_begins_with(tmp_path: Path, cell: Any, is_late: bool) -> None:
     lines = [json.dumps(row(None, input=str(number), origin=None)) for number in range(60)]
     write_lines(tmp_path / "1.jsonl", [*lines, json.dumps(row(None, late=cell)), json.dumps(row(None, origin=cell))])
-    assert_same(tmp_path, is_reduced=True)
+    assert_reduced(tmp_path)
     run = read_run(tmp_path)
     assert isinstance(run.groups, GroupsOnDisk)
     assert run.groups[-1].rollouts[-1].rewards == ({"score": 1.0, "origin": float(cell)} if is_late else {"score": 1.0})
@@ -147,8 +146,7 @@ def test_a_line_nested_deeper_than_a_row_may_be_is_set_aside(tmp_path: Path) -> 
     deep = json.dumps(row("x_0_0", input="new", extra=0)).replace("0}", f"{'[' * 101}{']' * 101}}}")
     long = json.dumps(row("x_2_0", extra=0)).replace('"extra": 0', f'"extra": {"9" * 5000}')
     write_lines(tmp_path / "1.jsonl", [*map(json.dumps, V1), deep, long, json.dumps(row("x_1_0", input="new"))])
-    run = assert_same(tmp_path, is_reduced=True)
-    assert run is not None
+    run = assert_reduced(tmp_path)
     assert [one.num_rows for one in run.source.quarantined.reasons] == [1, 1]
 
 
@@ -159,7 +157,7 @@ def test_uids_of_any_kind(tmp_path: Path, uid: Any) -> None:
     write_lines(
         tmp_path / "1.jsonl", [json.dumps(cells) for cells in (row("u_0_0"), {**row(), "uid": uid}, row("u_1_0"))]
     )
-    assert_same(tmp_path, is_reduced=True)
+    assert_reduced(tmp_path)
 
 
 BY_UID = [
@@ -174,8 +172,7 @@ def test_a_uid_that_rollouts_share_is_the_id_of_their_group(tmp_path: Path) -> N
     write_lines(
         tmp_path / "1.jsonl", [json.dumps(cells) for cells in (*BY_UID, row("7", score=None), {**row(), "uid": 7})]
     )
-    run = assert_same(tmp_path, is_reduced=True)
-    assert run is not None
+    run = assert_reduced(tmp_path)
     assert [group.group_id for group in run.groups] == ["1:5f-a", "1:6_e", "1:7", "2:5f-a", "2:6_e"]
     assert [group.rewards for group in run.groups][:3] == [(0.0, 1.0), (0.0, 1.0), (None,)]
     assert [one.reason for one in run.source.quarantined.reasons] == ["the reward is null", "the uid is no text"]
