@@ -44,8 +44,8 @@ class Stream(io.StringIO):
         return self.live
 
 
-def told_on(stream: Stream, monkeypatch: pytest.MonkeyPatch, seconds: float) -> str:
-    """What three reports leave on a stderr, each so many seconds after the one before."""
+def reports_on(stream: Stream, monkeypatch: pytest.MonkeyPatch, seconds: float) -> str:
+    """The text of three reports on a stderr, each so many seconds after the one before."""
     clock = iter(range(100))
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(time, "monotonic", lambda: next(clock) * seconds)
@@ -56,14 +56,14 @@ def told_on(stream: Stream, monkeypatch: pytest.MonkeyPatch, seconds: float) -> 
 
 
 def test_true_writes_one_line_over_and_over_and_takes_it_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = told_on(Stream(live=True), monkeypatch, 1.0)
+    text = reports_on(Stream(live=True), monkeypatch, 1.0)
     first, second = "1 of 3 steps, 1 s", "2 of 3 steps, 2 s"
     assert text == f"\r{first}\r{second}\r{' ' * len(second)}\r"
 
 
 def test_true_writes_a_line_now_and_then_into_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert told_on(Stream(live=False), monkeypatch, 1.0) == ""
-    assert told_on(Stream(live=False), monkeypatch, 20.0) == "2 of 3 steps, 40 s\n"
+    assert reports_on(Stream(live=False), monkeypatch, 1.0) == ""
+    assert reports_on(Stream(live=False), monkeypatch, 20.0) == "2 of 3 steps, 40 s\n"
 
 
 def test_a_public_function_takes_true(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

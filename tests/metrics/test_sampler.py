@@ -60,7 +60,7 @@ def test_an_advantage_that_is_not_known_leaves_clipping_unknown() -> None:
     assert np.isnan(sequence_sums([0.5, 0.5], [2]).num_clipped).all()
 
 
-def test_parts_join_in_order_and_nothing_joins_to_nothing() -> None:
+def test_parts_join_in_order_and_none_join_to_none() -> None:
     first, second = sequence_sums([0.1, 0.2], [2]), sequence_sums([0.3], [1])
     assert joined_sums([first, second]).num_tokens.tolist() == [2.0, 1.0]
     assert joined_sums([]).num_tokens.shape == (0,)
@@ -98,8 +98,7 @@ def plain(sequences: list[list[float]], advantages: list[list[float]]) -> dict[s
     }
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("scale", [1e-4, 0.1, 1.0])
+@pytest.mark.parametrize(("seed", "scale"), [(0, 1e-4), (1, 0.1), (2, 1.0), (3, 1.0)])
 def test_every_number_is_that_of_plain_arithmetic(seed: int, scale: float) -> None:
     rng = np.random.default_rng(seed)
     sequences = [rng.normal(0, scale, rng.integers(1, 9)).tolist() for _ in range(40)]

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
+from typing import TypeVar
 
 from gradscope.estimate import Estimate
 from gradscope.results.compare import Comparison
@@ -40,6 +41,15 @@ QUARANTINE = Quarantine(
         QuarantineReason(reason="reward is not a number", num_rows=2, num_rollouts=2, first=f"{HOSTILE}.jsonl:7"),
     ),
 )
+
+
+Record = TypeVar("Record")
+
+
+def filled(kind: type[Record], estimate: Estimate, **values: object) -> Record:
+    """A record with the same estimate in each of its fields of estimates, but for the named values."""
+    names = {field.name for field in fields(kind) if field.type == "Estimate"}  # type: ignore[arg-type]
+    return kind(**dict.fromkeys(names, estimate) | values)
 
 
 def around(value: float, width: float = 0.1, units: int = 40) -> Estimate:

@@ -34,17 +34,16 @@ from gradscope.results.tokens import (
 )
 from tests.render import examples
 
+THIRD = Estimate.exact(0.31)
 NAMES = ("logged", "grpo", "sign", examples.HOSTILE)
 
 
 def update(name: str, step: int = 41) -> FormulationUpdate:
-    return FormulationUpdate(
+    return examples.filled(
+        FormulationUpdate,
+        THIRD,
         step=step,
         advantage=name,
-        update_norm=Estimate.exact(0.4123),
-        cancellation=Estimate.exact(0.31),
-        between_groups=Estimate.exact(0.155),
-        class_subspace_energy=Estimate.exact(0.6),
         signal_to_noise=Estimate(value=0.62, low=0.1, high=1.2, num_units=16),
         critical_batch_size=Estimate(value=25.8, low=13.3, high=160.0, num_units=16),
         group_cosine=Estimate(value=0.04, low=-0.01, high=0.09, num_units=16),
@@ -60,15 +59,9 @@ def update(name: str, step: int = 41) -> FormulationUpdate:
 def noise() -> BaselineNoise:
     ratio = Estimate(value=0.58, low=0.31, high=0.86, num_units=96)
     names = ("zero", "group_mean", "optimal", "optimal_leave_one_out", "shrinkage")
-    return BaselineNoise(
-        step=None,
-        group_id=None,
-        num_groups=96,
-        pass_rate=0.7,
-        optimal_baseline=Estimate.exact(0.2),
-        reward_norm_correlation=Estimate.undefined_because("rewards or norms do not vary within any group"),
-        relative_noise=dict.fromkeys(names, ratio),
-    )
+    unknown = Estimate.undefined_because("rewards or norms do not vary within any group")
+    numbers = {"optimal_baseline": Estimate.exact(0.2), "relative_noise": dict.fromkeys(names, ratio)}
+    return examples.filled(BaselineNoise, unknown, step=None, group_id=None, num_groups=96, pass_rate=0.7, **numbers)
 
 
 def formulation_report() -> RankReport:
@@ -111,7 +104,7 @@ def heldout_report() -> RankReport:
     return replace(
         formulation_report(),
         heldout=tuple(heldout(name, step) for step in (1, 41) for name in NAMES),
-        heldout_influences=tuple(heldout_influence(number) for number in range(13)),
+        heldout_influences=tuple(influence(number, HeldoutInfluence) for number in range(13)),
         heldout_notes=("Held-out answers: 9 correct samples.", "Step 21: all 3 held-out prompts are trained on."),
         missing_parts={"heldout": "step 21: all 3 held-out prompts are trained on"},
     )
@@ -131,25 +124,15 @@ def heldout(name: str, step: int) -> HeldoutTransfer:
     )
 
 
-def heldout_influence(number: int) -> HeldoutInfluence:
-    return HeldoutInfluence(
+def influence(number: int, kind: type[PromptInfluence | HeldoutInfluence] = PromptInfluence):
+    """Of thirteen groups in the order of their influence, the first of which has none."""
+    pull = number / 10 - 0.65
+    return kind(
         step=41,
         advantage=NAMES[0],
         group_id=f"{examples.HOSTILE}{number}",
         pass_rate=None if number == 12 else 0.5,
-        influence=Estimate(value=number / 10 - 0.65, low=number / 10 - 0.75, high=number / 10 - 0.55, num_units=31)
-        if number
-        else Estimate.undefined_because("no held-out answer has a gradient"),
-    )
-
-
-def influence(number: int) -> PromptInfluence:
-    return PromptInfluence(
-        step=41,
-        advantage=NAMES[0],
-        group_id=f"{examples.HOSTILE}{number}",
-        pass_rate=0.5,
-        influence=Estimate(value=number / 10 - 0.65, low=number / 10 - 0.75, high=number / 10 - 0.55, num_units=11)
+        influence=Estimate(value=pull, low=pull - 0.1, high=pull + 0.1, num_units=31)
         if number
         else Estimate.undefined_because("no other group has a correct answer"),
     )
@@ -267,8 +250,8 @@ def kl(step: int) -> TokenKl:
         k1=-11.75,
         k3=126_742.0,
     )
-    known = Estimate(value=0.0123, low=0.001, high=0.0236, num_units=16)
-    return TokenKl(step=step, k1=known, k3=known, top_share=Estimate.exact(0.83), top=(token, token))
+    distance = Estimate(value=0.0123, low=0.001, high=0.0236, num_units=16)
+    return TokenKl(step=step, k1=distance, k3=distance, top_share=Estimate.exact(0.83), top=(token, token))
 
 
 def token_parts_report() -> RankReport:
@@ -304,22 +287,17 @@ def sparse_weight_report() -> RankReport:
 
 
 def weight_update() -> WeightUpdate:
-    share = Estimate.exact(0.123)
-    return WeightUpdate(
+    return examples.filled(
+        WeightUpdate,
+        Estimate.exact(0.123),
         tensor="model.layers.10.self_attn.q_proj.weight",
         first=0,
         last=1000,
         shape=(64, 64),
-        update_size=share,
         singular_values=(2.0, 1.0),
         effective_rank=Estimate.exact(31.5),
         gaussian=Estimate.exact(51.5),
         stable_rank=Estimate.exact(3.1),
-        top_energy=share,
-        principal_overlap=share,
-        principal_null=share,
-        spectrum_drift=share,
-        spectrum_drift_null=share,
         principal_angle=Estimate.exact(4.06),
         principal_angle_null=Estimate.exact(2.94),
         bfloat16_changed=Estimate.undefined_because(
@@ -440,10 +418,13 @@ def weight_rank_report() -> RankReport:
 
 
 def weight_point(name: str, size: int, tensor: str | None) -> WeightRankPoint:
-    known = Estimate(value=2.0 + (name == "sign") + size / 100, low=1.5, high=4.0, num_units=12)
-    rank = Estimate.undefined_because("dead") if size == 32 and name == "sign" else known
+    rank = Estimate(value=2.0 + (name == "sign") + size / 100, low=1.5, high=4.0, num_units=12)
+    if size == 32 and name == "sign":
+        rank = Estimate.undefined_because("dead")
     nulls = examples.rank_report().curve[0].nulls
-    return WeightRankPoint(
+    return examples.filled(
+        WeightRankPoint,
+        rank,
         step=41,
         advantage=name,
         group_size=size,
@@ -451,9 +432,6 @@ def weight_point(name: str, size: int, tensor: str | None) -> WeightRankPoint:
         shape=None if tensor is None else (160, 64),
         num_groups=16,
         num_dead=4 if rank.is_defined else 16,
-        effective_rank=rank,
-        stable_rank=rank,
-        participation_ratio=rank,
         two_direction_energy=Estimate.exact(0.9),
         nulls=nulls if rank.is_defined else {},
     )
@@ -461,8 +439,9 @@ def weight_point(name: str, size: int, tensor: str | None) -> WeightRankPoint:
 
 def token_point() -> TokenRankPoint:
     """Token rows of a group of 8 at step 41."""
-    rank = Estimate.exact(12.5)
-    return TokenRankPoint(
+    return examples.filled(
+        TokenRankPoint,
+        Estimate.exact(12.5),
         step=41,
         advantage="logged",
         group_size=8,
@@ -471,9 +450,6 @@ def token_point() -> TokenRankPoint:
         num_dead=4,
         num_rows=Estimate.exact(512),
         frac_seen=0.5,
-        effective_rank=rank,
-        stable_rank=rank,
-        participation_ratio=rank,
         two_direction_energy=Estimate.exact(0.9),
         nulls=examples.rank_report().curve[0].nulls,
     )

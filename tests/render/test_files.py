@@ -110,9 +110,7 @@ def test_an_undefined_number_is_an_empty_cell_with_its_reason_in_the_next() -> N
         (examples.passk_report(), ["passk_tables", "passk_differences"]),
         (examples.passk_report(num_files=1), ["passk_tables"]),
         (examples.weight_report(), ["rank_spectra", "rank_steps"]),
-        (examples.replay_report(), ["replay_steps"]),
         (examples.check_report(), ["check_verdicts"]),
-        (examples.claims_report(), ["claims_claims"]),
         (
             examples.spike_report(),
             ["spike_metrics", "spike_rollouts", "spike_removals", "spike_tokens", "spike_tensors"],
@@ -124,11 +122,10 @@ def test_each_result_has_its_tables(report: object, names: list[str]) -> None:
 
 
 def test_mappings_become_columns() -> None:
-    row = tidy_tables(examples.replay_report())["replay_steps"][0]
-    assert row["logged.grad_norm"] == 0.52
-    row = tidy_tables(examples.rank_report())["rank_steps"][0]
-    assert row["sparsity.zero_rows"] == 0.41
-    assert tidy_tables(examples.rank_report())["rank_spectra"][0]["num_columns"] == 99_264
+    assert tidy_tables(examples.replay_report())["replay_steps"][0]["logged.grad_norm"] == 0.52
+    tables = tidy_tables(examples.rank_report())
+    assert tables["rank_steps"][0]["sparsity.zero_rows"] == 0.41
+    assert tables["rank_spectra"][0]["num_columns"] == 99_264
 
 
 def test_every_sequence_of_a_rank_report_is_a_table() -> None:
@@ -251,16 +248,10 @@ def test_spectra_are_arrays_under_names_that_say_whose(tmp_path: Path) -> None:
     assert arrays["00001/logged/G8/00001-000/0-1-2-3-4-5-6-7"].tolist() == list(report.spectra[0].singular_values)
     with safe_open(path, framework="np") as file:
         assert file.metadata() == {"rows": "rollout", "values": "singular values, descending"}
-
-
-def test_spectra_of_weights_are_named_by_their_tensor(tmp_path: Path) -> None:
+    assert write_spectra(replace(report, spectra=()), tmp_path) == []
+    path.unlink()
     (path,) = write_spectra(examples.weight_report(), tmp_path)
     assert "00041/logged/G20/model.layers.0.self_attn.q_proj.weight" in load_file(path)
-
-
-def test_without_spectra_there_is_no_file(tmp_path: Path) -> None:
-    assert write_spectra(replace(examples.rank_report(), spectra=()), tmp_path) == []
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_no_cell_is_a_formula_of_a_spreadsheet() -> None:

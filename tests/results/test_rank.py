@@ -9,6 +9,7 @@ from gradscope.estimate import Estimate
 from gradscope.results.envelope import to_jsonable
 from gradscope.results.rank import NullRank, RankCurvePoint, TokenRankPoint, WeightRankPoint
 from gradscope.results.tokens import GradientSparsity
+from tests.render.examples import filled
 
 POINTS = (RankCurvePoint, TokenRankPoint, WeightRankPoint)
 
@@ -23,12 +24,8 @@ def test_a_point_says_of_which_matrix_it_is_and_has_ranks_and_nulls(point: type)
 
 def test_a_document_holds_a_point_without_a_number_and_its_reason() -> None:
     none = Estimate.undefined_because("every group is dead")
-    null = NullRank(effective_rank=none, difference=none, ratio=none, two_direction_energy=none)
-    numbers = {field.name: none for field in fields(RankCurvePoint) if field.type == "Estimate"}
-    point = RankCurvePoint(
-        step=1, advantage="grpo", group_size=4, num_groups=2, num_dead=2, nulls={"random": null}, **numbers
-    )
-    document = to_jsonable(point)
+    labels = {"step": 1, "advantage": "grpo", "group_size": 4, "num_groups": 2, "num_dead": 2}
+    document = to_jsonable(filled(RankCurvePoint, none, nulls={"random": filled(NullRank, none)}, **labels))
     assert document["effective_rank"]["undefined"] == "every group is dead"
     assert document["nulls"]["random"]["ratio"]["value"] is None
 

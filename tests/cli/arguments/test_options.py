@@ -42,12 +42,9 @@ def test_every_option_that_can_be_repeated_is_one_of_these_lists() -> None:
         assert repeatable - {"--require"} == set(LISTS.get(name, ())), name
 
 
-@pytest.mark.parametrize("parse", [parse_names, parse_metrics, parse_files, parse_numbers, parse_counts])
-def test_nothing_is_nothing(parse) -> None:  # type: ignore[no-untyped-def]
-    assert parse("--x", None) == parse("--x", []) == ()
-
-
 def test_commas_and_repetition_give_the_same() -> None:
+    for parse in (parse_names, parse_metrics, parse_files, parse_numbers, parse_counts):
+        assert parse("--x", None) == parse("--x", []) == ()
     assert parse_names("--advantage", ["grpo,sign"]) == parse_names("--advantage", ["grpo", " sign"])
     assert parse_numbers("--learning-rate", ["1e-4, 3"]) == parse_numbers("--learning-rate", ["1e-4", "3"]) == (1e-4, 3)
     assert parse_counts("--k", ["1,4"]) == parse_counts("--k", ["1", "4"]) == (1, 4)
@@ -55,7 +52,7 @@ def test_commas_and_repetition_give_the_same() -> None:
     assert parse_metrics("--track", ["a,b"]) == parse_metrics("--track", ["a", "b"]) == ("a", "b")
 
 
-def test_one_of_a_few_names_is_taken_and_no_other() -> None:
+def test_a_choice_is_one_of_a_few_names() -> None:
     assert parse_choices("--show", None, ("steps",)) == ()
     assert parse_choices("--show", ["signal, steps", "steps"], ("steps", "signal")) == ("signal", "steps", "steps")
     with pytest.raises(UsageError, match=r"--show does not take 'sginal'\.") as caught:
@@ -103,7 +100,7 @@ def test_bad_numbers(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        *((text, "is not a whole number or a range of them") for text in ("", "a", "0-", "-3", "1.5", "0--2", "1:2:3")),
+        *((text, "is not a whole number or a range of them") for text in ("", "0-", "-3", "1.5", "1:2:3")),
         ("4-0", "is a range that runs backwards"),
         ("0:99999999", "is a range of more than 1,000,000 numbers"),
     ],
@@ -132,10 +129,9 @@ def test_steps_are_named_by_number_list_range_or_all(words: list[str] | None, st
     assert parse_steps(words) == steps
 
 
-@pytest.mark.parametrize("word", ["x", "1:", "-3", "1.5", "1:2:3", "6:5", "0:99999999"])
-def test_what_is_no_step_is_refused(word: str) -> None:
-    with pytest.raises(UsageError, match="--step"):
-        parse_steps([word])
+def test_a_refused_step_names_the_option() -> None:
+    with pytest.raises(UsageError, match="--step 6:5 is a range that runs backwards"):
+        parse_steps(["6:5"])
 
 
 COMMANDS: dict[str, Any] = app().commands
@@ -189,6 +185,8 @@ def test_metrics_are_those_of_the_catalogue() -> None:
 @pytest.mark.parametrize(
     ("words", "completed"),
     [
+        ("gradscope deg", "degeneracy"),
+        ("gradscope rank --adv", "--advantage"),
         ("gradscope explain frac_reward_zero", "frac_reward_zero_std"),
         ("gradscope check run --track frac_reward_zero", "frac_reward_zero_std"),
         ("gradscope check run --require frac_reward_zero", "frac_reward_zero_std"),

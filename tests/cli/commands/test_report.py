@@ -38,42 +38,28 @@ def test_a_page_is_not_laid_over_another(cli: Cli, log: Path, tmp_path: Path) ->
     done = cli("report", log, "--output", page, "--force")
     assert (done.code, done.out, page.read_text()) == (2, "", "mine")
     assert "is no page, and --force replaces pages only" in done.err
+    assert "is a folder" in cli("report", log, "--output", tmp_path).err
     for old in ("", "<!DOCTYPE html>\n<p>old"):
         page.write_text(old)
         assert cli("report", log, "--no-gradients", "--output", page, "--force", "--quiet").code == 0
         assert page.read_text() != old
 
 
-def test_a_folder_is_no_page(cli: Cli, log: Path, tmp_path: Path) -> None:
-    done = cli("report", log, "--output", tmp_path)
-    assert done.code == 2
-    assert "is a folder" in done.err
-
-
-def test_an_unusable_run_writes_no_page(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert cli("report", "nowhere").code == 2
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_run_of_ours_answers_every_question_but_that_of_versions(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
-    done = cli("report", tiny_run, "--output", tmp_path / "run.html", "--step", "all", "--json")
+def test_a_run_of_ours_answers_all_but_versions(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
+    """The page shows every token of the largest rollouts; without them the section says how to get them."""
+    page = tmp_path / "run.html"
+    done = cli("report", tiny_run, "--output", page, "--step", "all", "--max-tokens", "40", "--json")
     result = json.loads(done.out)["result"]
     assert result["recomputed"] == [1, 2]
     assert [section["name"] for section in result["sections"] if section["missing"]] == ["staleness"]
-
-
-def test_tokens_of_a_run_of_ours_are_shown_and_can_be_left_out(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
-    """The page shows every token of the largest rollouts; without them the section says how to get them."""
-    page = tmp_path / "run.html"
-    shown = json.loads(cli("report", tiny_run, "--output", page, "--step", "1", "--max-tokens", "40", "--json").out)
-    tokens = next(section for section in shown["result"]["sections"] if section["name"] == "tokens")
+    tokens = next(section for section in result["sections"] if section["name"] == "tokens")
     strengths = [token["strength"] for text in tokens["texts"] for token in text["tokens"]]
     assert max(strengths) == 1.0
     assert f'<span class="{"up" if tokens["texts"][0]["tokens"][0]["is_raised"] else "down"} h' in page.read_text(
         "utf-8"
     )
-    left_out = json.loads(cli("report", tiny_run, "--output", tmp_path / "b.html", "--max-tokens", "0", "--json").out)
+    without = ("--step", "1", "--max-tokens", "0", "--json")
+    left_out = json.loads(cli("report", tiny_run, "--output", tmp_path / "b.html", *without).out)
     missing = next(one["missing"] for one in left_out["result"]["sections"] if one["name"] == "tokens")
     assert "as asked (--max-tokens 0)" in missing
 

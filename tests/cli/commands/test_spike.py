@@ -1,10 +1,7 @@
 import json
-import shutil
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
 from gradscope import measure_spike
 from tests.cli.conftest import Cli
@@ -52,14 +49,3 @@ def test_its_parts_add_up_to_the_logged_norm(tiny_run: Path) -> None:
     assert sum(one.norm**2 for one in report.tensors) == pytest.approx((report.grad_norm.value or 0) ** 2, rel=1e-4)
     assert report.tokens[0].norm >= report.tokens[-1].norm > 0
     assert report.removals[0].grad_norm < (report.grad_norm.value or 0)
-
-
-def test_weights_that_overflow_are_named_by_rollout_and_module(tiny_run: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(tiny_run, run)
-    (weights,) = (run / "checkpoints" / "checkpoint-1").glob("*.safetensors")
-    tensors = load_file(weights)
-    tensors["lm_head.weight"] = torch.full_like(tensors["lm_head.weight"], 3e38)
-    save_file(tensors, weights, metadata={"format": "pt"})
-    report = measure_spike(run, step=2)
-    assert "the output of lm_head is not finite in rollout 0 of group" in str(report.grad_norm.undefined)

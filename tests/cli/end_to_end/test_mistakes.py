@@ -27,16 +27,9 @@ def refused(cli: Cli, *arguments: str | Path) -> str:
     ("command", "option", "typed"),
     [
         ("degeneracy", "--group-size", "2;4"),
-        ("degeneracy", "--group-size", "4-2"),
-        ("degeneracy", "--group-size", "two"),
-        ("passk", "--k", "1 2"),
         ("passk", "--k", "4:1"),
-        ("passk", "--k", "1.5"),
-        ("rank", "--step", "2-1"),
-        ("rank", "--step", "1;2"),
-        ("replay", "--step", "last"),
+        ("replay", "--step", "2-1"),
         ("rank", "--advantage", "grpo,,sign"),
-        ("rank", "--advantage", ",grpo"),
         ("check", "--allow-unknown", "frac_tied,"),
     ],
 )
@@ -52,13 +45,15 @@ def test_what_the_hint_writes_works(
     assert done.code == 0 or absent, done.err
 
 
-@pytest.mark.parametrize(("option", "typed"), [("--reader", "gradscop"), ("--advantage", "grop"), ("--advantage", "x")])
-def test_a_wrong_name_prints_those_that_there_are(cli: Cli, tiny_run: Path, option: str, typed: str) -> None:
-    hint = refused(cli, "rank", tiny_run, "--step", "1", option, typed)
+@pytest.mark.parametrize(
+    ("command", "option", "typed"), [("degeneracy", "--reader", "gradscop"), ("rank", "--advantage", "x")]
+)
+def test_a_wrong_name_prints_those_that_exist(cli: Cli, tiny_run: Path, command: str, option: str, typed: str) -> None:
+    hint = refused(cli, command, tiny_run, option, typed)
     names = re.findall(r"[\w-]+", hint.partition(" are")[2])
     assert len(names) > 10
     meant = re.search(r"Did you mean '([\w-]+)'", hint)
-    assert cli("rank", tiny_run, "--step", "1", option, meant[1] if meant else names[0]).code == 0
+    assert cli(command, tiny_run, option, meant[1] if meant else names[0]).code == 0
 
 
 def test_a_step_without_weights_names_those_that_have_them(cli: Cli, tmp_path: Path) -> None:
@@ -69,14 +64,13 @@ def test_a_step_without_weights_names_those_that_have_them(cli: Cli, tmp_path: P
     assert cli(*command[1:]).code == 0
 
 
-@pytest.mark.parametrize("inner", ["checkpoints", "checkpoints/checkpoint-0"])
-def test_a_checkpoint_names_its_run(cli: Cli, tiny_run: Path, inner: str) -> None:
-    named = refused(cli, "degeneracy", tiny_run / inner).rpartition(": ")[2]
+def test_a_checkpoint_names_its_run(cli: Cli, tiny_run: Path) -> None:
+    named = refused(cli, "degeneracy", tiny_run / "checkpoints/checkpoint-0").rpartition(": ")[2]
     assert Path(named) == tiny_run
     assert cli("degeneracy", named).code == 0
 
 
-@pytest.mark.parametrize("typed", [("--advantge", "grpo"), ("--rows", "tokens"), ("--step",), ("--seed", "x")])
+@pytest.mark.parametrize("typed", [("--advantge", "grpo"), ("--rows", "tokens"), ("--step",)])
 def test_what_the_parser_refuses_points_at_a_page_that_opens(cli: Cli, tiny_run: Path, typed: tuple[str, ...]) -> None:
     page = re.search(r"`gradscope ([^`]+)`", refused(cli, "rank", tiny_run, *typed))
     assert page is not None
@@ -156,20 +150,13 @@ def test_an_option_that_a_hint_names_can_be_added(
         (("compare", "GRID", "--vary", "advantges"), 2),
     ],
 )
-def test_what_a_hint_leaves_out_was_in_the_way(
+def test_without_what_a_hint_leaves_out_the_command_works(
     cli: Cli, word_path: Callable[[str], str], typed: tuple[str, ...], left_out: int
 ) -> None:
     words = [word_path(word) for word in typed]
     assert re.search("[Ll]eave", refused(cli, *words))
     remaining = [word for word in words[: len(words) - left_out] if word != "--follow"]
     assert cli(*remaining).code == 0
-
-
-def test_a_misspelled_command_is_named(cli: Cli, tiny_run: Path) -> None:
-    done = cli("degenracy", tiny_run)
-    meant = re.search(r"Did you mean '(\w+)'", done.err)
-    assert meant is not None
-    assert cli(meant[1], tiny_run).code == 0
 
 
 def test_a_folder_of_runs_names_one_and_the_command_for_all(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
@@ -183,7 +170,10 @@ def test_a_folder_of_runs_names_one_and_the_command_for_all(cli: Cli, tiny_run: 
     assert cli(*commands[1], "--output", tmp_path / "all.html").code == 0
 
 
-def test_a_training_log_is_sent_to_the_command_that_reads_it(cli: Cli, log: Path) -> None:
-    named = re.search(r"`gradscope (\w+)`", refused(cli, "passk", log))
-    assert named is not None
-    assert cli(named[1], log).code == 0
+@pytest.mark.parametrize(
+    ("typed", "named"), [("degenracy", r"Did you mean '(\w+)'"), ("passk", r"`gradscope (\w+)`")], ids=["typo", "log"]
+)
+def test_the_command_that_a_hint_names_works(cli: Cli, log: Path, typed: str, named: str) -> None:
+    match = re.search(named, cli(typed, log).err)
+    assert match is not None
+    assert cli(match[1], log).code == 0

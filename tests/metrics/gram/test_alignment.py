@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gradscope.metrics.gram.alignment import expected_updates, group_cosine, noise_within, pass_at_k_weights
@@ -16,7 +16,7 @@ from gradscope.metrics.gram.alignment import expected_updates, group_cosine, noi
 seeds = st.integers(0, 10_000)
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 4])
+@pytest.mark.parametrize("k", [1, 2, 4])
 @pytest.mark.parametrize("p", [0.2, 0.7])
 def test_the_pass_at_k_gradient_is_unbiased(k: int, p: float) -> None:
     """One parameter theta with p = sigmoid(theta): the score is r - p, the gradient k (1-p)^(k-1) p (1-p)."""
@@ -28,11 +28,8 @@ def test_the_pass_at_k_gradient_is_unbiased(k: int, p: float) -> None:
     assert expected == pytest.approx(k * (1 - p) ** (k - 1) * p * (1 - p))
 
 
-def test_at_k_1_the_weights_are_leave_one_out() -> None:
+def test_at_k_1_the_weights_are_leave_one_out_and_at_k_n_only_a_lone_success_counts() -> None:
     assert pass_at_k_weights([1.0, 0.0, 0.0], 1).tolist() == pytest.approx([1 / 3, -1 / 6, -1 / 6])
-
-
-def test_at_k_n_only_a_lone_success_counts() -> None:
     assert pass_at_k_weights([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]], 3).tolist() == [[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
 
 
@@ -47,7 +44,6 @@ def test_k_beyond_the_group_is_refused(size: int, k: int) -> None:
         pass_at_k_weights(np.zeros(size), k)
 
 
-@settings(deadline=None)
 @given(seeds)
 def test_products_equal_those_of_the_rows_and_leaving_out_is_leaving_out(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -55,27 +51,15 @@ def test_products_equal_those_of_the_rows_and_leaving_out_is_leaving_out(seed: i
     index = np.repeat(np.arange(4), 3)
     updates = expected_updates(scores @ scores.T, weights, index)
 
-    def products(remaining: list[int]) -> np.ndarray:
+    def products(remaining: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Of sums of different groups, and of a group with itself, [formulation, formulation]."""
         sums = np.stack([[w[index == g] @ scores[index == g] for g in remaining] for w in weights])
-        return np.array(
-            [
-                [
-                    sum(first[i] @ second[j] for i in range(len(remaining)) for j in range(len(remaining)) if i != j)
-                    for second in sums
-                ]
-                for first in sums
-            ]
-        )
+        own = np.einsum("vgp,wgp->vw", sums, sums)
+        return sums.sum(axis=1) @ sums.sum(axis=1).T - own, own
 
-    np.testing.assert_allclose(updates.cross[0], products([0, 1, 2, 3]), atol=1e-9)
-    np.testing.assert_allclose(updates.cross[2], products([0, 2, 3]), atol=1e-9)
-    np.testing.assert_allclose(
-        updates.own[0],
-        [
-            sum((w[index == g] @ scores[index == g]) @ (w[index == g] @ scores[index == g]) for g in range(4))
-            for w in weights
-        ],
-    )
+    np.testing.assert_allclose(updates.cross[0], products([0, 1, 2, 3])[0], atol=1e-9)
+    np.testing.assert_allclose(updates.cross[2], products([0, 2, 3])[0], atol=1e-9)
+    np.testing.assert_allclose(updates.own[0], np.diag(products([0, 1, 2, 3])[1]))
 
 
 def simulated(seed: int, num_groups: int = 200) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -141,7 +125,6 @@ def population(rng: np.random.Generator, num: int, *, between: float, within: fl
     return np.repeat(own, 2, axis=0) + rng.normal(size=(2 * num, width)) * np.sqrt(within / width)
 
 
-@settings(deadline=None)
 @given(seeds, st.integers(3, 9))
 def test_the_cosine_is_the_mean_over_pairs_of_vectors(seed: int, num: int) -> None:
     sums = np.random.default_rng(seed).normal(size=(num, 5))
@@ -168,7 +151,6 @@ def test_unrelated_prompts_have_cosine_zero_within_the_interval() -> None:
     assert inside >= 175
 
 
-@settings(deadline=None)
 @given(seeds, st.integers(3, 8))
 def test_the_share_within_prompts_is_that_of_the_vectors(seed: int, num: int) -> None:
     halves = population(np.random.default_rng(seed), num, between=1.0, within=2.0)

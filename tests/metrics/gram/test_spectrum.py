@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -45,7 +45,6 @@ matrices = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(matrices)
 def test_ranks_climb_the_ladder(matrix: NDArray[np.float64]) -> None:
     spectrum = np.linalg.svd(matrix, compute_uv=False)
@@ -54,7 +53,6 @@ def test_ranks_climb_the_ladder(matrix: NDArray[np.float64]) -> None:
     assert all(low <= high * (1 + 1e-9) for low, high in pairwise(ranks))
 
 
-@settings(deadline=None)
 @given(matrices, st.floats(-30, 30), st.integers(0, 100))
 def test_ranks_do_not_depend_on_scale_or_row_order(matrix: NDArray[np.float64], exponent: float, seed: int) -> None:
     shuffled = matrix[np.random.default_rng(seed).permutation(len(matrix))] * 10.0**exponent
@@ -63,7 +61,6 @@ def test_ranks_do_not_depend_on_scale_or_row_order(matrix: NDArray[np.float64], 
         assert value(rank(after)) == pytest.approx(value(rank(before)), rel=1e-9)
 
 
-@settings(deadline=None)
 @given(matrices)
 def test_gram_and_matrix_have_the_same_singular_values(matrix: NDArray[np.float64]) -> None:
     spectrum = np.linalg.svd(matrix, compute_uv=False)
@@ -149,7 +146,6 @@ def test_what_is_no_matrix_spectrum_or_share_is_refused(measure: Any, arguments:
 seeds = st.integers(0, 10_000)
 
 
-@settings(deadline=None)
 @given(seeds, st.integers(1, 12))
 def test_shuffles_keep_the_advantages_of_every_group(seed: int, num_rollouts: int) -> None:
     rng = np.random.default_rng(seed)

@@ -204,8 +204,6 @@ def test_few_prompts_have_no_interval() -> None:
 
 ALIKE = {
     "hard": lambda when, prompt, rng: 0.05,
-    "middling": lambda when, prompt, rng: 0.4,
-    "easier and easier": lambda when, prompt, rng: 0.02 + 0.6 * when,
     "up to one": lambda when, prompt, rng: 0.5 + 0.48 * when,
     "up and down": lambda when, prompt, rng: 0.3 + 0.29 * np.sin(9 * when),
 }

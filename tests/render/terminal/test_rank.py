@@ -43,14 +43,6 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("report", KINDS.values(), ids=KINDS)
-def test_every_kind_of_row_fits_80_columns(report: RankReport) -> None:
-    for show in ((), ("all",)):
-        text = printed(render_table(report, show))
-        assert max(len(line) for line in text.splitlines()) <= 80
-        assert "\x1b" not in text
-
-
 def test_formulations_and_baselines_stand_with_their_reasons() -> None:
     text = words(formulation_report(), "signal", "baselines")
     assert "its mean over groups is not above its own noise" in text
@@ -289,7 +281,7 @@ def test_without_the_logged_advantage_the_first_one_stands_in() -> None:
     assert "advantage dr_grpo" in words(replace(REPORT, curve=curve))
 
 
-def test_nothing_found_is_said() -> None:
+def test_a_report_without_a_rank_says_so() -> None:
     none = replace(REPORT, headline=(), curve=(), spectra=(), steps=(), findings=())
     assert words(none).startswith("No rank could be found.")
 
@@ -305,8 +297,12 @@ def test_a_rank_of_one_live_group_says_why_it_has_no_interval() -> None:
 
 
 @pytest.mark.parametrize("report", KINDS.values(), ids=KINDS)
-def test_a_number_has_an_interval_or_the_table_says_why_not(report: RankReport) -> None:
-    full = set(printed(render_table(report)).splitlines())
+def test_tables_fit_80_columns_and_a_number_has_an_interval_or_a_reason_for_none(report: RankReport) -> None:
+    answer = printed(render_table(report))
+    full = set(answer.splitlines())
+    for text in (answer, printed(render_table(report, ("all",)))):
+        assert max(len(line) for line in text.splitlines()) <= 80
+        assert "\x1b" not in text
     reasons = (FACTS, IN_THE_FILES, "no interval: ", "No interval at step")
     for name in set(TABLES["rank"]) - {"findings", "engine"}:
         shown = printed(render_table(report, (name,)))
