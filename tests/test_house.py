@@ -394,7 +394,7 @@ FOR_GRADIENTS = {
 
 @pytest.mark.slow
 def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
-    heavy = {"numpy", "scipy", "msgspec", "pyarrow", "pydantic", *FOR_GRADIENTS}
+    heavy = {"numpy", "scipy", "msgspec", "pyarrow", *FOR_GRADIENTS}
     commands = [[*command, "--help"] for command in ([], ["rank"], ["degeneracy"], ["train"], ["check"], ["demo"])]
     assert [
         command for command, names in zip(commands, loaded_after(commands, tmp_path), strict=True) if heavy & names

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from gradscope.render.files import tidy_tables
 from gradscope.render.registry import SPECS, draw_figures, load, metrics_of, render_table, spec_of
 from tests.render import examples
-from tests.render.examples import run_report
+from tests.render.examples import ATTACK, run_report
 from tests.render.html.test_page import INDEX
 
 
@@ -26,7 +27,7 @@ def test_no_two_rows_share_a_name_or_a_type() -> None:
 
 
 @pytest.mark.parametrize("ask", [spec_of, render_table, draw_figures])
-def test_what_no_command_finds_has_no_row(ask) -> None:
+def test_a_result_of_no_command_has_no_row(ask) -> None:
     with pytest.raises(TypeError, match="no command finds a dict"):
         ask({})
 
@@ -91,5 +92,8 @@ def test_a_section_is_its_question_and_one_sentence() -> None:
 
 def test_a_run_is_its_numbers_without_its_curves() -> None:
     row, _ = spec_of(INDEX).csv(INDEX)["runs"]
+    table = tidy_tables(INDEX)["report_index_runs"]
+    assert [one["name"] for one in table] == ["quiet", ATTACK]
+    assert (table[0]["frac_reward_zero_std"], table[0]["frac_reward_zero_std_low"]) == (0.5, 0.4)
     assert list(row) == ["name", "num_steps", "num_rollouts", "frac_reward_zero_std", "reward", "reward_change"]
     assert row["num_steps"] == 3

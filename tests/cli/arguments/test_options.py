@@ -21,26 +21,6 @@ from gradscope.cli.arguments.options import (
 from gradscope.errors import UsageError
 from gradscope.render.terminal.names import TABLES, choices_of
 
-LISTS = {
-    "rank": ("--step", "--advantage", "--group-size", "--show"),
-    "replay": ("--step", "--show"),
-    "spike": ("--metric-column", "--show"),
-    "claims": ("--step", "--samples", "--show"),
-    "report": ("--metric-column", "--step", "--samples", "--show"),
-    "degeneracy": ("--metric-column", "--group-size", "--show"),
-    "passk": ("--k", "--show"),
-    "compare": ("--metric-column", "--k", "--show"),
-    "check": ("--metric-column", "--track", "--allow-unknown", "--show"),
-    "train": ("--seeds", "--advantage", "--learning-rate"),
-}
-"""Every option that takes several values, but check's requirements, which hold commas of their own."""
-
-
-def test_every_option_that_can_be_repeated_is_one_of_these_lists() -> None:
-    for name, command in app().commands.items():
-        repeatable = {one.opts[0] for one in command.params if one.multiple}
-        assert repeatable - {"--require"} == set(LISTS.get(name, ())), name
-
 
 def test_commas_and_repetition_give_the_same() -> None:
     for parse in (parse_names, parse_metrics, parse_files, parse_numbers, parse_counts):
@@ -135,29 +115,6 @@ def test_a_refused_step_names_the_option() -> None:
 
 
 COMMANDS: dict[str, Any] = app().commands
-
-SHARED = {
-    "--step": ("Steps to compute.", ("rank", "replay", "report")),
-    "--reward": ("One reward function instead of the scalar reward; the main one of several.", ("degeneracy", "check")),
-    "--success-threshold": (
-        "A rollout passes at this reward or more; for rewards that are not 0/1.",
-        ("degeneracy", "passk", "check", "report"),
-    ),
-    "--reader": (
-        "Force a reader instead of detecting it.",
-        ("degeneracy", "passk", "rank", "replay", "check", "report", "claims", "spike"),
-    ),
-    "--initial-weights": ("The weights before the first update", ("rank", "replay", "check", "report")),
-    "--json": ("Print one JSON document and nothing else.", ("degeneracy", "passk", "rank", "compare", "report")),
-}
-
-
-@pytest.mark.parametrize(
-    ("flag", "command"), [(flag, command) for flag, (_, commands) in SHARED.items() for command in commands]
-)
-def test_an_option_has_one_wording_in_every_command(flag: str, command: str) -> None:
-    (option,) = [one for one in COMMANDS[command].params if flag in one.opts]
-    assert option.help.startswith(SHARED[flag][0])
 
 
 @pytest.mark.parametrize("command", sorted(TABLES))

@@ -85,14 +85,13 @@ def test_the_signal_to_noise_ratio_is_that_of_the_simulation() -> None:
     assert ratio.low < 200 / 30 < ratio.high
 
 
-def test_identical_groups_have_no_noise_to_compare_with() -> None:
-    updates = expected_updates(np.ones((4, 4)), np.ones((1, 4)), [0, 1, 2, 3])
-    assert updates.signal_to_noise(0).undefined == "at most one group of this step has a gradient"
-
-
-def test_noise_alone_has_no_direction() -> None:
-    updates = expected_updates(np.diag([1.0] * 4), np.ones((1, 4)), [0, 1, 2, 3])
-    assert "not above its own noise" in str(updates.cosine(0, 0).undefined)
+def test_identical_groups_have_no_noise_noise_alone_no_direction_and_few_groups_neither() -> None:
+    alike, noise = (expected_updates(gram, np.ones((1, 4)), range(4)) for gram in (np.ones((4, 4)), np.eye(4)))
+    assert alike.signal_to_noise(0).undefined == "at most one group of this step has a gradient"
+    assert "not above its own noise" in str(noise.cosine(0, 0).undefined)
+    few = expected_updates(np.eye(2), np.ones((1, 2)), [0, 1])
+    assert few.cosine(0, 0).undefined == few.signal_to_noise(0).undefined == "2 groups are too few"
+    assert few.critical_batch_size(0).undefined == "2 groups are too few"
 
 
 def test_a_direction_that_rests_on_one_group_is_none() -> None:
@@ -100,12 +99,6 @@ def test_a_direction_that_rests_on_one_group_is_none() -> None:
     updates = expected_updates(rows @ rows.T, np.ones((1, 4)), [0, 1, 2, 3])
     assert (updates.cross[:, 0, 0] <= 0).any()
     assert updates.cosine(0, 0).value is None
-
-
-def test_few_groups_have_neither() -> None:
-    updates = expected_updates(np.eye(2), np.ones((1, 2)), [0, 1])
-    assert updates.cosine(0, 0).undefined == "2 groups are too few"
-    assert updates.signal_to_noise(0).undefined == "2 groups are too few"
 
 
 def test_an_estimate_beyond_1_keeps_the_width_of_its_interval() -> None:
@@ -128,18 +121,15 @@ def population(rng: np.random.Generator, num: int, *, between: float, within: fl
 @given(seeds, st.integers(3, 9))
 def test_the_cosine_is_the_mean_over_pairs_of_vectors(seed: int, num: int) -> None:
     sums = np.random.default_rng(seed).normal(size=(num, 5))
-    pairs = [
-        sums[j] @ sums[k] / np.linalg.norm(sums[j]) / np.linalg.norm(sums[k])
-        for j in range(num)
-        for k in range(num)
-        if j != k
-    ]
+    units = sums / np.linalg.norm(sums, axis=1, keepdims=True)
+    pairs = [units[j] @ units[k] for j, k in itertools.permutations(range(num), 2)]
     cosine = group_cosine(sums @ sums.T)
     assert cosine.value == pytest.approx(np.mean(pairs))
     assert cosine.num_units == num
     # a group without a gradient has no direction and does not count
     padded = np.vstack([sums, np.zeros(5)])
     assert group_cosine(padded @ padded.T) == cosine
+    assert group_cosine(np.diag([1.0, 1.0, 0.0, 0.0])).undefined == "2 groups with a gradient are too few"
 
 
 def test_unrelated_prompts_have_cosine_zero_within_the_interval() -> None:
@@ -156,7 +146,7 @@ def test_the_share_within_prompts_is_that_of_the_vectors(seed: int, num: int) ->
     halves = population(np.random.default_rng(seed), num, between=1.0, within=2.0)
     first, second = halves[::2], halves[1::2]
     means = (first + second) / 2
-    other = np.mean([means[j] @ means[k] for j in range(num) for k in range(num) if j != k])
+    other = np.mean([means[j] @ means[k] for j, k in itertools.permutations(range(num), 2)])
     within = np.mean(np.sum((first - second) ** 2, axis=1)) / 2
     variance = np.mean(np.sum(first**2 + second**2, axis=1)) / 2 - other
     assert noise_within(halves @ halves.T).value == pytest.approx(within / variance)
@@ -178,10 +168,6 @@ def test_where_there_is_no_share(gram: np.ndarray, reason: str) -> None:
     assert noise_within(gram).undefined == reason
 
 
-def test_two_live_groups_are_too_few_for_a_cosine() -> None:
-    assert group_cosine(np.diag([1.0, 1.0, 0.0, 0.0])).undefined == "2 groups with a gradient are too few"
-
-
 def test_the_critical_batch_is_where_noise_equals_signal() -> None:
     """Of groups with mean 1 and total variance 5: five groups."""
     sums = population(np.random.default_rng(2), 300, between=5.0, within=0.0)[::2]
@@ -196,8 +182,6 @@ def test_without_a_sure_signal_there_is_no_critical_batch() -> None:
     ratio, result = updates.signal_to_noise(0), updates.critical_batch_size(0)
     assert ratio.low <= 0 < ratio.high
     assert result.undefined == "the signal may be zero, so no number of groups is too large"
-    few = expected_updates(np.eye(2), np.ones((1, 2)), [0, 1]).critical_batch_size(0)
-    assert few.undefined == "2 groups are too few"
     against = np.array([[1.0, 0.0], [-0.5, 3**0.5 / 2], [-0.5, -(3**0.5) / 2]])
     none = expected_updates(against @ against.T, np.ones((1, 3)), [0, 1, 2]).critical_batch_size(0)
     assert none.undefined is not None

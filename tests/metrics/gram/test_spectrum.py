@@ -182,10 +182,7 @@ def test_the_limit_law_gives_the_rank_of_gaussian_matrices(shape: tuple[int, int
     drawn = [np.linalg.svd(np.random.default_rng(i).normal(size=shape), compute_uv=False) for i in range(50)]
     expected = np.mean(effective_ranks(np.stack(drawn)))
     assert float(effective_ranks(gaussian_matrix_values(*shape))) == pytest.approx(expected, rel=tolerance)
-
-
-def test_matrices_and_their_transposes_have_the_same_values() -> None:
-    assert gaussian_matrix_values(3, 7).tolist() == gaussian_matrix_values(7, 3).tolist()
+    assert gaussian_matrix_values(*shape).tolist() == gaussian_matrix_values(*shape[::-1]).tolist()
 
 
 def test_small_matrices_are_drawn_more_often() -> None:

@@ -179,7 +179,6 @@ def test_two_groups_of_a_step_are_one_visit() -> None:
     result = of((1, "a", True), (1, "a", False), (2, "a", True), (2, "b", False), (1, "b", True))
     assert result.num_returns == 2
     assert (result.after_live.value, result.after_dead.value) == (1.0, 0.0)
-    assert of((1, "a", True), (1, "a", True)).excess.undefined == "no prompt comes back"
 
 
 def test_what_cannot_be_told_says_why() -> None:

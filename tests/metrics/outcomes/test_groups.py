@@ -105,9 +105,6 @@ def test_unbiased_share_is_unbiased(size: int) -> None:
     assert expected == pytest.approx(float(iid_prediction(p, size)))
 
 
-def test_group_of_one_is_always_equal() -> None:
+def test_a_single_rollout_is_always_equal_and_levels_within_tolerance_are_one() -> None:
     assert all_equal_unbiased([4], [[2, 2]], 1).tolist() == [1.0]
-
-
-def test_levels_within_tolerance_are_one() -> None:
     assert level_counts([0.1, 0.1 + 1e-10, 0.5, -1.0]).tolist() == [1, 2, 1]

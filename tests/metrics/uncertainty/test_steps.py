@@ -141,12 +141,9 @@ def test_within_prompts_that_return_luck_that_persists_is_no_trend(num_epochs: i
     assert claimed <= 15
 
 
-def test_one_value_a_step_is_needed() -> None:
+def test_a_trend_needs_a_value_a_step_and_three_different_steps() -> None:
     with pytest.raises(ValueError, match="one value a step is needed"):
         trend([1, 2, 3], [1.0, 2.0])
-
-
-def test_repeated_steps_are_no_further_steps() -> None:
     assert "there are 2" in str(trend([1, 1, 2, 2], [0.0, 1.0, 0.0, 1.0]).undefined)
 
 
@@ -180,13 +177,9 @@ def test_only_the_nearest_steps_count() -> None:
     assert deviation.typical < 4
 
 
-def test_what_is_not_finite_is_no_neighbor() -> None:
-    values = {step: 1.0 + step % 4 for step in range(12)} | {3: math.nan, 4: math.inf}
-    assert deviation_in(values, 11).num_neighbors == 9
-
-
-def test_a_step_without_a_gradient_changes_nothing() -> None:
+def test_a_step_without_a_finite_number_or_without_a_gradient_is_no_neighbor() -> None:
     values = {step: 1.0 + step % 4 for step in range(12)}
+    assert deviation_in(values | {3: math.nan, 4: math.inf}, 11).num_neighbors == 9
     assert deviation_in(values | {12: 0.0}, 11) == deviation_in(values, 11)
 
 

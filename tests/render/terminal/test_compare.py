@@ -1,10 +1,6 @@
 from dataclasses import replace
-from pathlib import Path
-
-import pytest
 
 from gradscope.estimate import Estimate
-from gradscope.render.files import document_of, write_files
 from gradscope.render.registry import render_table
 from gradscope.results.compare import Comparison
 from tests.render.examples import comparison
@@ -71,22 +67,6 @@ def test_a_mean_without_an_interval_says_why() -> None:
         assert f"¹ no interval: {why}" in text
 
 
-@pytest.mark.slow
-def test_the_same_comparison_gives_the_same_files(tmp_path: Path) -> None:
-    report = comparison()
-    for name in ("first", "again"):
-        (tmp_path / name).mkdir()
-        write_files(report, document_of(report) | {"created_at": "now"}, tmp_path / name)
-    files = sorted(path.name for path in (tmp_path / "first").iterdir())
-    assert [name for name in files if name.endswith(".csv")] == [
-        "compare_cells.csv",
-        "compare_curves.csv",
-        "compare_pairs.csv",
-    ]
-    assert all((tmp_path / "first" / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in files)
-
-
 def test_few_pairs_have_no_corrected_sign_flips_but_a_note() -> None:
     few = replace(comparison(), pairs=tuple(replace(pair, sign_flip_p_holm=None) for pair in comparison().pairs))
-    text = shown(few, "pairs")
-    assert "fewer than 8 pairs: sign flips cannot decide" in text
+    assert "fewer than 8 pairs: sign flips cannot decide" in shown(few, "pairs")

@@ -138,19 +138,15 @@ def test_formulations_refused_for_one_reason_share_a_note() -> None:
     assert "left out: max_rl. needs a group" in text
 
 
-def test_sparsity_of_tokens_and_weights_are_told_apart() -> None:
+def test_sparsity_names_its_tokens_or_weights_of_which_a_long_list_is_cut() -> None:
     tokens, weights = (printed(render_table(of(), ("sparsity",))) for of in (token_report, sparse_weight_report))
     assert "  21  12,345    48.0 %  0.250  0.375  0.500  0.621" in tokens
     assert "every row is zero" in tokens
     assert "0.self_attn.q_proj" in weights
     assert "step 41: entries of" in weights
-
-
-def test_a_long_list_of_weights_is_cut_and_says_so() -> None:
-    report = sparse_weight_report()
     many = tuple(sparsity(41, f"model.layers.{layer}.mlp.up_proj.weight") for layer in range(30))
-    text = printed(render_table(replace(report, sparsity=many), ("sparsity",)))
-    assert "6 more lines of sparsity are in the JSON and the CSV" in " ".join(text.split())
+    cut = words(replace(sparse_weight_report(), sparsity=many), "sparsity")
+    assert "6 more lines of sparsity are in the JSON and the CSV" in cut
 
 
 def test_changes_of_weights_stand_beside_their_nulls() -> None:
