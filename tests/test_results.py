@@ -1,5 +1,3 @@
-"""The result types: plain frozen records whose every field is explained, and whose documents scripts can rely on."""
-
 import ast
 import json
 from dataclasses import fields, is_dataclass

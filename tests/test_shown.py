@@ -1,5 +1,3 @@
-"""Results in Python: each shows itself in a line, in a notebook, as tables and as figures, and stays plain data."""
-
 import copy
 import pickle
 

@@ -1,5 +1,3 @@
-"""The help is what a newcomer reads: every command has it, every option says what it does, every example parses."""
-
 import re
 import shlex
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Two pages of help: what most people need on a terminal of 24 lines, and everything."""
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""Options of reading, given once, are used by the next command on that run, and nothing else is."""
-
 import os
 import shutil
 import tomllib

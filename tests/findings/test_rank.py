@@ -350,6 +350,7 @@ def test_interference_is_told_where_its_interval_leaves_zero_out() -> None:
     )
     for last in (OPEN, NONE):
         assert interference_findings([interference_of(1, UP), interference_of(2, last)]) == ()
+    assert interference_findings([]) == ()
     assert "add to what" in interference_findings([interference_of(2, UP)])[0]
 
 

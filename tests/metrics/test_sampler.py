@@ -1,8 +1,3 @@
-"""Held to plain lines of mathematics, which share no code with what they judge.
-
-Twelve kinds of tokens, each token in one of them.
-"""
-
 import math
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Only regular files, and only so much of them."""
-
 import io
 import os
 import resource

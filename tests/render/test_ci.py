@@ -1,5 +1,3 @@
-"""Annotations, summaries and JUnit of a check for CI servers."""
-
 from dataclasses import replace
 from xml.etree import ElementTree
 

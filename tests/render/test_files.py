@@ -1,5 +1,3 @@
-"""Documents, tables, arrays and figures as files."""
-
 import csv
 import hashlib
 import io
@@ -237,6 +235,11 @@ def test_everything_that_a_result_gives_is_written(tmp_path: Path) -> None:
     ]
     assert sorted(tmp_path.iterdir()) == sorted(written)
     assert json.loads((tmp_path / "rank.json").read_text())["schema"] == "gradscope/rank"
+    check = examples.check_report()
+    assert [path.name for path in write_files(check, document_of(check), tmp_path)] == [
+        "check.json",
+        "check_verdicts.csv",
+    ]
 
 
 def test_spectra_are_arrays_under_names_that_say_whose(tmp_path: Path) -> None:

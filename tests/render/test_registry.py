@@ -1,5 +1,3 @@
-"""One row a command: what becomes of each result."""
-
 import inspect
 from dataclasses import replace
 

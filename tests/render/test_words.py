@@ -1,5 +1,3 @@
-"""Numbers, labels, colors, and text that would act on a terminal."""
-
 import itertools
 import unicodedata
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""The records of curves of ranks: points of one kind say alike which matrix they are of, and how chance is told."""
-
 from dataclasses import fields
 from typing import get_type_hints
 

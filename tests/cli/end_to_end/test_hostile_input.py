@@ -1,7 +1,4 @@
-"""Damaged and hostile input as a person meets it: a file, a command, its exit code and its message.
-
-Rows and files of trainers that are damaged are the readers' tests; these are of what several parts decide.
-"""
+"""Damaged and hostile input where several parts decide; rows and files of trainers are the readers' own tests."""
 
 import gzip
 import json

@@ -1,5 +1,3 @@
-"""`gradscope report` on a folder of runs: an index of their logs."""
-
 import json
 import shutil
 from pathlib import Path

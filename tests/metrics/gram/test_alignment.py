@@ -1,8 +1,3 @@
-"""Expected updates against formulas, enumeration and simulation.
-
-Agreement and noise of prompts' gradients, against the vectors themselves and against made-up populations.
-"""
-
 import itertools
 import math
 

@@ -1,8 +1,3 @@
-"""Effects of prompts on each other's correct answers: against loops over the rows, and against a small step itself.
-
-Effects on held-out prompts: against loops over the vectors, against a small step itself, and beside chance.
-"""
-
 import numpy as np
 import pytest
 import torch

@@ -1,8 +1,3 @@
-"""Weighted sums of rows beside each other, against the rows themselves.
-
-What importance weights leave of a sample, by hand.
-"""
-
 import numpy as np
 import pytest
 from scipy import stats

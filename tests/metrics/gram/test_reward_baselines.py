@@ -1,5 +1,3 @@
-"""Baselines against search and simulation."""
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,5 +1,3 @@
-"""Null models: each takes one thing away and keeps the rest."""
-
 from itertools import pairwise
 from typing import Any
 

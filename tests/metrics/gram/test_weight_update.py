@@ -1,8 +1,3 @@
-"""Updates of weights against matrices whose answer is known.
-
-Drift of singular values and turn of directions, on matrices whose answer is known.
-"""
-
 import numpy as np
 import pytest
 from scipy.linalg import subspace_angles

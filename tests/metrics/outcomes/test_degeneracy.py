@@ -1,5 +1,3 @@
-"""Returns of prompts: by hand, by somebody else's formula, and where prompts are all alike."""
-
 from collections.abc import Callable
 from math import comb
 

@@ -1,5 +1,3 @@
-"""Intervals by leaving one out: exact for means, wide enough for ranks."""
-
 import math
 
 import numpy as np

@@ -193,6 +193,7 @@ def test_a_step_without_a_finite_number_or_without_a_gradient_is_no_neighbor() -
 )
 def test_why_it_cannot_be_told(values: dict[int, float], reason: str) -> None:
     assert deviation_of(values, 1, num_chosen_from=1) == reason
+    assert most_deviating({step: values[step] for step in range(FEWEST_NEIGHBORS)}) is None
 
 
 @pytest.mark.slow

@@ -1,5 +1,3 @@
-"""Which figures each kind of rank report has, and what they name."""
-
 import re
 from dataclasses import replace
 

@@ -1,5 +1,3 @@
-"""The charts of a page as figures: each one, in the colors of the other commands, with no text beyond its edge."""
-
 import math
 import re
 from dataclasses import replace

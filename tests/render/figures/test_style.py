@@ -1,5 +1,3 @@
-"""Figures as files."""
-
 import re
 from pathlib import Path
 

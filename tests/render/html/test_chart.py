@@ -1,5 +1,3 @@
-"""Drawings of charts: bars, scales with round ticks, and long courses put together with nothing lost."""
-
 import math
 import re
 from xml.etree import ElementTree

@@ -1,5 +1,3 @@
-"""The page as a document: complete, self-contained, the same every time, and no text of a result becomes markup."""
-
 import base64
 import hashlib
 import re

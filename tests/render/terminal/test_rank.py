@@ -1,5 +1,3 @@
-"""The tables of every kind of rank report, right at 80 columns."""
-
 import re
 from dataclasses import replace
 from itertools import pairwise
