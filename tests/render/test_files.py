@@ -209,11 +209,7 @@ def test_everything_that_a_result_gives_is_written(tmp_path: Path) -> None:
         "rank_spectra.csv",
         "rank_steps.csv",
         "rank_spectra.safetensors",
-        *(
-            f"rank_{stem}{end}"
-            for stem in ("curve", "sizes", "nulls", "spectrum", "sparsity")
-            for end in (".png", ".svg")
-        ),
+        *(f"rank_{stem}.{kind}" for stem in figures for kind in ("png", "svg")),
     ]
     assert sorted(tmp_path.iterdir()) == sorted(written)
     assert json.loads((tmp_path / "rank.json").read_text())["schema"] == "gradscope/rank"
