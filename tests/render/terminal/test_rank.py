@@ -41,32 +41,63 @@ KINDS = {
 }
 
 
-def test_formulations_and_baselines_stand_with_their_reasons() -> None:
-    text = words(formulation_report(), "signal", "baselines")
-    assert "its mean over groups is not above its own noise" in text
-    assert "0.58 [0.31, 0.86]" in text
-    assert "optimal_leave_one_out" in text
+TABLES_OF = {
+    "signal": ("formulations", ("its mean over groups is not above its own noise",)),
+    "baselines": ("formulations", ("0.58 [0.31, 0.86]", "optimal_leave_one_out")),
+    "kinds": ("formulations", ("sign 3 all-fail", "grpo 3 mixed")),
+    "channels": (
+        "formulations",
+        (
+            "of what kept of",
+            "4 1.20 0.700 1.60 [1.20, 2.30] 0.90 [0.70, 1.00]",
+            "the rows lie on one direction",
+            "Kept: the energy of the sum over that of the rows; 1 for rows of random signs",
+        ),
+    ),
+    "energy": ("token parts", ("above 0 0 to 0.25 top fifth 0.190 0.610 -0.12 [-0.31, 0.07] -0.25",)),
+    "corrections": (
+        "token parts",
+        (
+            "tis 0.930 0.410 1.250 1.31 0.812 [0.70, 0.92] —¹",
+            "Parts of a step are those of step 41; 1 other step is in the JSON and the CSV",
+        ),
+    ),
+    "turns": ("token parts", ("8 and later 64 0.250 0.40 [0.10, 0.70]",)),
+    "logprobs": ("token parts", ("41 40 to 50 0.012 -0.130 -0.043 0.142 0.111 [0.03, 0.19]",)),
+    "entropy": ("token parts", ("41 0.104 -0.04913 -0.36 [-0.66, -0.06]",)),
+    "kl": ("token parts", ("-12.25 -0.5 -11.75 1.267e+05",)),
+    "frames": ("updates", ("10.self_attn.q_proj 0.123 0.123 0.123 4.06 2.94",)),
+    "adapters": ("updates", ("10.self_attn.q_proj 1.644 0.04345 —¹ 8 6.44 7.75 0.366 0.350",)),
+    "updates": (
+        "updates",
+        ("W_1000 - W_0", "1 more changes", "energy in one direction 0.940 0.820", "is not on this disk"),
+    ),
+    "optimizers": ("gradients and updates", ("adam 0.48 — 0.40 11.91 0.860",)),
+    "modules": ("gradients and updates", ("1 0.250 — 0.250 0.250 0.250 41 0.250 0.250 0.250 — —",)),
+    "weights": (
+        "weights by group",
+        (
+            *("logged¹ 2 12/16 2.02 [1.50, 4.00]", "grpo, ", ": the same, up to one factor a group"),
+            *("of 2 of 8 of 32", "more weights are in the JSON and the CSV"),
+        ),
+    ),
+}
+"""Table -> a kind of report that has it, and what stands in it."""
 
 
-def test_parts_of_a_gradient_stand_in_tables_of_their_own() -> None:
-    text = words(token_parts_report(), "energy", "corrections", "entropy", "kl", "turns", "logprobs")
-    assert "above 0 0 to 0.25 top fifth 0.190 0.610 -0.12 [-0.31, 0.07] -0.25" in text
-    assert "tis 0.930 0.410 1.250 1.31 0.812 [0.70, 0.92] —¹" in text
-    assert "8 and later 64 0.250 0.40 [0.10, 0.70]" in text
-    assert "41 40 to 50 0.012 -0.130 -0.043 0.142 0.111 [0.03, 0.19]" in text
-    assert "41 0.104 -0.04913 -0.36 [-0.66, -0.06]" in text
-    assert "12" in text
-    assert "-12.25 -0.5 -11.75 1.267e+05" in text
-    assert "Parts of a step are those of step 41; 1 other step is in the JSON and the CSV" in text
+@pytest.mark.parametrize("table", TABLES_OF)
+def test_a_table_has_its_numbers_and_reasons(table: str) -> None:
+    kind, parts = TABLES_OF[table]
+    text = words(KINDS[kind], table)
+    assert [part for part in parts if part not in text] == []
+    assert "grpo 3 all-fail" not in text  # kinds of groups that give nothing
 
 
-def test_parts_of_weights_stand_in_tables_of_their_own() -> None:
-    text = words(update_report(), "frames", "adapters")
-    assert "10.self_attn.q_proj 0.123 0.123 0.123 4.06 2.94" in text
-    assert "10.self_attn.q_proj 1.644 0.04345 —¹ 8 6.44 7.75 0.366 0.350" in text
-    text = words(gradient_update_report(), "optimizers", "modules")
-    assert "adam 0.48 — 0.40 11.91 0.860" in text
-    assert "1 0.250 — 0.250 0.250 0.250 41 0.250 0.250 0.250 — —" in text
+def test_a_gradient_stands_beside_the_change_that_followed() -> None:
+    text = words(gradient_update_report(), "updates")
+    assert "dL/dW direction W_60 - W_40 direction rows" in text
+    assert "8.79 0.463 24.98 0.219 51.53" in text
+    assert "11 more pairs of a gradient and a change" in text
 
 
 def test_a_table_that_is_not_there_says_why_where_that_is_known() -> None:
@@ -75,21 +106,6 @@ def test_a_table_that_is_not_there_says_why_where_that_is_known() -> None:
         report, "turns"
     )
     assert "There is no table of kl in this result." in words(report, "kl")
-
-
-def test_channels_have_intervals_at_every_group_size_within_the_width() -> None:
-    text = words(REPORT, "channels")
-    assert "of what kept of" in text
-    assert "4 1.20 0.700 1.60 [1.20, 2.30] 0.90 [0.70, 1.00]" in text
-    assert "the rows lie on one direction" in text
-    assert "Kept: the energy of the sum over that of the rows; 1 for rows of random signs" in text
-
-
-def test_kinds_of_groups_that_give_nothing_are_left_out() -> None:
-    text = words(formulation_report(), "kinds")
-    assert "sign 3 all-fail" in text
-    assert "grpo 3 mixed" in text
-    assert "grpo 3 all-fail" not in text
 
 
 def test_prompts_that_help_and_hurt_stand_at_the_ends_of_a_ranking() -> None:
@@ -145,30 +161,6 @@ def test_sparsity_names_its_tokens_or_weights_of_which_a_long_list_is_cut() -> N
     many = tuple(sparsity(41, f"model.layers.{layer}.mlp.up_proj.weight") for layer in range(30))
     cut = words(replace(sparse_weight_report(), sparsity=many), "sparsity")
     assert "6 more lines of sparsity are in the JSON and the CSV" in cut
-
-
-def test_changes_of_weights_stand_beside_their_nulls() -> None:
-    text = words(update_report(), "updates")
-    assert "W_1000 - W_0" in text
-    assert "1 more changes" in text
-    assert "energy in one direction 0.940 0.820" in text
-    assert "the base model of the adapter is not on this disk" in text
-
-
-def test_a_gradient_stands_beside_the_change_that_followed() -> None:
-    text = printed(render_table(gradient_update_report(), ["updates"]))
-    assert "dL/dW  direction  W_60 - W_40  direction       rows" in text
-    assert "8.79      0.463        24.98      0.219      51.53" in text
-    assert "11 more pairs of a gradient and a change" in " ".join(text.split())
-
-
-def test_dl_dw_of_a_group_has_a_line_a_size_and_a_column_a_size() -> None:
-    text = words(weight_rank_report(), "weights")
-    assert "logged¹ 2 12/16 2.02 [1.50, 4.00]" in text
-    assert "grpo, " in text
-    assert ": the same, up to one factor a group" in text
-    assert "of 2 of 8 of 32" in text
-    assert "more weights are in the JSON and the CSV" in text
 
 
 REPORT = replace(formulation_report(), headline=("The verdict.", "One.", "Two.", "Three."))
