@@ -126,22 +126,6 @@ def test_rows_that_differ_in_columns_share_a_header() -> None:
     assert render_csv([{"a": 1, "b": None}, {"a": 2, "c": "x, y"}]) == 'a,b,c\n1,,\n2,,"x, y"\n'
 
 
-@pytest.mark.parametrize(
-    "report", [examples.degeneracy_report(), examples.rank_report(), comparison()], ids=lambda one: type(one).__name__
-)
-def test_a_frame_has_the_header_and_rows_of_the_csv(report: object) -> None:
-    for (stem, rows), name in zip(tidy_tables(report).items(), tables_of(report), strict=True):
-        header, *lines = csv.reader(io.StringIO(render_csv(rows)))
-        table = arrow_of(report, name)
-        assert stem.endswith(name)
-        assert (table.column_names, table.num_rows) == (header, len(lines))
-
-
-def test_the_first_table_is_the_main_one() -> None:
-    report = examples.degeneracy_report()
-    assert arrow_of(report).equals(arrow_of(report, "by_step"))
-
-
 def test_an_estimate_is_numbers_even_where_none_is_defined() -> None:
     table = arrow_of(examples.claims_report())
     assert table.schema.field("null_low").type == pyarrow.float64()

@@ -36,12 +36,6 @@ def golden_document(report: object) -> dict[str, Any]:
     return document
 
 
-def missing_fields(command: str, document: dict[str, Any]) -> set[str]:
-    """The fields of a command's golden document that another document of the command lacks."""
-    promised = json.loads((FOLDER / f"{command}.json").read_text(encoding="utf-8"))
-    return (promised.keys() - document.keys()) | (promised["result"].keys() - document["result"].keys())
-
-
 def main() -> None:
     for name, report in reports().items():
         (FOLDER / f"{name}.json").write_text(render_json(golden_document(report)), encoding="utf-8")
