@@ -9,7 +9,7 @@ from typing import Any
 from gradscope.render.files import document_of
 from gradscope.results.envelope import render_json
 from tests.conftest import REPOSITORY
-from tests.render import examples
+from tests.render import examples, rank_examples
 
 FOLDER = REPOSITORY / "fixtures" / "golden"
 
@@ -22,6 +22,7 @@ def reports() -> dict[str, object]:
         "degeneracy": examples.degeneracy_report(num_steps=3, files=("fixtures/golden/input.txt",)),
         "passk": examples.passk_report(),
         "rank": examples.weight_report(),
+        "rank_parts": rank_examples.PARTS,
         "replay": examples.replay_report(),
         "report": examples.run_report(),
         "spike": examples.spike_report(),
