@@ -21,7 +21,7 @@ from gradscope.results.rank import (
     SpectrumLabel,
     StepGeometry,
 )
-from gradscope.results.report import RunReport
+from gradscope.results.report import RunIndex, RunReport
 from gradscope.results.source import Quarantine, QuarantineReason, Source
 from gradscope.results.verdicts import CheckReport, ClaimsReport
 from tests.results.reading import column_of, read_golden
@@ -301,6 +301,11 @@ def spike_report() -> SpikeReport:
 def run_report() -> RunReport:
     """Every kind of chart and cell, a section without data, and hostile text everywhere."""
     return read_golden(RunReport, "report")
+
+
+def run_index() -> RunIndex:
+    """Two runs, one of hostile name, and a third that could not be read."""
+    return read_golden(RunIndex, "report_index")
 
 
 def comparison(num_cells: int = 4) -> Comparison:

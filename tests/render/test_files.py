@@ -27,8 +27,7 @@ from gradscope.render.files import (
 )
 from gradscope.render.registry import spec_of
 from tests.render import examples
-from tests.render.examples import comparison, run_report
-from tests.render.html.test_page import INDEX
+from tests.render.examples import comparison, run_index, run_report
 from tests.render.rank_examples import formulation_report, gradient_update_report, sparse_weight_report, update_report
 
 
@@ -47,7 +46,7 @@ def test_inputs_of_all_sources_are_listed_once_with_their_digest(tmp_path: Path)
         (examples.passk_report(), "passk", {"pass_at_k", "pass_hat_k", "compression_factor", "frac_won", "frac_lost"}),
         (examples.check_report(), "check", {"frac_reward_zero_std", "pass_rate"}),
         (examples.claims_report(), "claims", set()),
-        (INDEX, "report_index", {"frac_reward_zero_std"}),
+        (run_index(), "report_index", {"frac_reward_zero_std"}),
         (run_report(), "report", {name for name, entry in CATALOG.items() if entry.command == "report"}),
     ],
 )

@@ -6,8 +6,7 @@ import pytest
 from gradscope.render.files import tidy_tables
 from gradscope.render.registry import SPECS, draw_figures, load, metrics_of, render_table, spec_of
 from tests.render import examples
-from tests.render.examples import ATTACK, run_report
-from tests.render.html.test_page import INDEX
+from tests.render.examples import ATTACK, run_index, run_report
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
@@ -89,8 +88,8 @@ def test_a_section_is_its_question_and_one_sentence() -> None:
 
 
 def test_a_run_is_its_numbers_without_its_curves() -> None:
-    row, _ = spec_of(INDEX).csv(INDEX)["runs"]
-    table = tidy_tables(INDEX)["report_index_runs"]
+    row, _ = spec_of(run_index()).csv(run_index())["runs"]
+    table = tidy_tables(run_index())["report_index_runs"]
     assert [one["name"] for one in table] == ["quiet", ATTACK]
     assert (table[0]["frac_reward_zero_std"], table[0]["frac_reward_zero_std_low"]) == (0.5, 0.4)
     assert list(row) == ["name", "num_steps", "num_rollouts", "frac_reward_zero_std", "reward", "reward_change"]

@@ -25,6 +25,7 @@ def reports() -> dict[str, object]:
         "rank_parts": rank_examples.PARTS,
         "replay": examples.replay_report(),
         "report": examples.run_report(),
+        "report_index": examples.run_index(),
         "spike": examples.spike_report(),
     }
 

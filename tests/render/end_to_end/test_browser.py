@@ -9,8 +9,7 @@ import pytest
 
 from gradscope.render.html.page import render_index, render_page
 from tests.render.end_to_end.browser import AUDIT, PROGRAM, VIEWS, Browser, judged, look_at, opened, started
-from tests.render.examples import run_report
-from tests.render.html.test_page import INDEX
+from tests.render.examples import run_index, run_report
 
 pytestmark = [
     pytest.mark.slow,
@@ -70,7 +69,7 @@ def test_the_audit_notices_what_is_wrong(browser: Browser, tmp_path: Path) -> No
     assert {one.split(":")[0] for one in wrong} == set(VIEWS)
 
 
-@pytest.mark.parametrize("page", [render_page(run_report()), render_index(INDEX)], ids=["report", "index"])
+@pytest.mark.parametrize("page", [render_page(run_report()), render_index(run_index())], ids=["report", "index"])
 def test_nothing_is_wrong_with_a_page(browser: Browser, page: str, tmp_path: Path) -> None:
     figures, wrong = judged(browser, page_of(page, tmp_path))
     assert wrong == []

@@ -8,8 +8,7 @@ from gradscope.render.figures.report import COLORS
 from gradscope.render.figures.style import DARK
 from gradscope.render.registry import draw_figures
 from gradscope.results.report import Chart, ChartKind, Series
-from tests.render.examples import run_report
-from tests.render.html.test_page import INDEX
+from tests.render.examples import run_index, run_report
 
 REPORT = run_report()
 
@@ -19,9 +18,9 @@ def with_chart(chart: Chart) -> object:
 
 
 def test_every_chart_is_drawn_and_named_for_its_section() -> None:
-    extra = replace(INDEX, sections=REPORT.sections[:1])
+    extra = replace(run_index(), sections=REPORT.sections[:1])
     assert list(draw_figures(extra)) == ["signal_1", "signal_2", "signal_3"]
-    assert draw_figures(INDEX) == {}
+    assert draw_figures(run_index()) == {}
 
 
 def test_a_long_name_of_a_bar_has_room_and_the_longest_bar_is_in_the_title() -> None:

@@ -29,36 +29,11 @@ from gradscope.render.html.page import (
     to_read_of,
     token_texts_of,
 )
-from gradscope.results.report import Chart, ChartKind, KeyNumber, RunIndex, RunSummary, Series, ShadedToken
-from tests.render.examples import ATTACK, run_report, source
+from gradscope.results.report import Chart, ChartKind, KeyNumber, Series, ShadedToken
+from tests.render.examples import run_index, run_report
 
 PAGE = render_page(run_report())
 VOID = {"meta", "link", "line", "rect", "circle", "polyline", "polygon"}
-
-
-def summary(name: str, top: float) -> RunSummary:
-    share = Estimate(value=0.5, low=0.4, high=0.6, num_units=8)
-    return RunSummary(
-        name=name,
-        command=f"gradscope report '{name}'",
-        steps=(1, 2, 3),
-        num_rollouts=24,
-        frac_reward_zero_std=share,
-        reward=Estimate.exact(0.5, num_units=3),
-        reward_change=Estimate.undefined_because(f"too few steps in {name}"),
-        reward_by_step=(0.0, None, top),
-        degenerate_by_step=(0.5, 0.5, 0.5),
-        grad_norm_by_step=(None, None, None),
-    )
-
-
-INDEX = RunIndex(
-    source=source(),
-    name=ATTACK,
-    runs=(summary("quiet", 1.0), summary(ATTACK, 4.0)),
-    left_out=((ATTACK, f"unreadable {ATTACK}"),),
-    findings=(f"Most in {ATTACK}.", "Second."),
-)
 
 
 Element = tuple[str, dict[str, str | None]]
@@ -185,7 +160,7 @@ def poisoned(record: Any, numbers: Iterator[int]) -> Any:
 
 @pytest.mark.parametrize(
     ("page", "num_fields"),
-    [(render_page(poisoned(run_report(), count())), 45), (render_index(poisoned(INDEX, count())), 12)],
+    [(render_page(poisoned(run_report(), count())), 45), (render_index(poisoned(run_index(), count())), 12)],
     ids=["report", "index"],
 )
 def test_markup_in_any_text_field_stays_text(page: str, num_fields: int) -> None:
@@ -363,6 +338,7 @@ def test_a_course_of_one_step_is_none_and_a_long_one_is_put_together() -> None:
     assert 100 < line(1000).count(",") <= 160
 
 
+INDEX = run_index()
 INDEX_PAGE = render_index(INDEX)
 
 
