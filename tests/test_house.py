@@ -301,12 +301,6 @@ def circles(arrows: dict[str, set[str]]) -> list[str]:
     return sorted(left)
 
 
-@pytest.mark.slow
-def test_nothing_is_imported_relatively() -> None:
-    for path in modules():
-        assert not [node for node in nodes_of(path) if isinstance(node, ast.ImportFrom) and node.level], path
-
-
 def test_nothing_but_the_project_is_tracked_at_the_top() -> None:
     tracked = subprocess.run(["git", "ls-files"], cwd=PACKAGE.parent, capture_output=True, text=True)
     if tracked.returncode:
