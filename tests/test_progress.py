@@ -1,4 +1,3 @@
-import inspect
 import io
 import sys
 import time
@@ -16,11 +15,6 @@ def test_nobody_is_told_by_default(capsys: object) -> None:
     report(1, 2, "steps")
     notice("Something happened.")
     assert capsys.readouterr() == ("", "")  # type: ignore[attr-defined]
-
-
-def test_a_report_is_done_total_and_label() -> None:
-    assert list(inspect.signature(no_progress).parameters) == ["done", "total", "label"]
-    assert list(inspect.signature(no_notice).parameters) == ["sentence"]
 
 
 def test_a_part_of_a_unit_moves_the_whole_and_never_back() -> None:
