@@ -19,13 +19,13 @@ from tests.conftest import REPOSITORY
 _SERVER = multiprocessing.get_context("forkserver")
 _LATE = ("render.figures.style", "render.html.page", "training.run_training", "training.grpo.trainer")  # by commands
 _DIAGNOSTICS = (f"diagnostics.{name}.measure" for name in ("rank", "replay", "report", "check", "claims", "compare"))
-_SERVER.set_forkserver_preload([*(f"gradscope.{one}" for one in ("cli.app", *_LATE, *_DIAGNOSTICS)), "tests.forked"])
+_SERVER.set_forkserver_preload([*(f"gradscope.{name}" for name in ("cli.app", *_LATE, *_DIAGNOSTICS)), "tests.forked"])
 gc.freeze()  # the server imports this module last: or each collection in a child would copy all that is imported
 
 
 @functools.cache
 def _folder() -> str:
-    """What the processes say goes into files here."""
+    """The folder of the files that have the processes' stdout and stderr."""
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder)
     return folder
@@ -36,7 +36,7 @@ class ForkedPython:
 
     Args:
         arguments: ``-m MODULE``, ``-c CODE`` or a script, and what comes after it.
-        environment: Variables beside ours.
+        environment: Variables in addition to ours.
         cwd: Where it runs; by default in the repository.
     """
 
@@ -44,10 +44,10 @@ class ForkedPython:
         self, arguments: Sequence[str], environment: Mapping[str, str] | None = None, cwd: Path | None = None
     ) -> None:
         self.arguments = tuple(arguments)
-        self._said = Path(tempfile.mkdtemp(dir=_folder()))
-        told = dict(os.environ | {"PYTHONPATH": str(REPOSITORY)} | (environment or {}))
+        self._streams = Path(tempfile.mkdtemp(dir=_folder()))
+        variables = dict(os.environ | {"PYTHONPATH": str(REPOSITORY)} | (environment or {}))
         self._process = _SERVER.Process(
-            target=_run, args=(self.arguments, told, str(cwd or REPOSITORY), str(self._said))
+            target=_run, args=(self.arguments, variables, str(cwd or REPOSITORY), str(self._streams))
         )
         self._process.start()
         assert self._process.pid is not None
@@ -79,14 +79,14 @@ class ForkedPython:
         self._process.join()
 
     def _text(self, name: str) -> str:
-        file = self._said / name
+        file = self._streams / name
         return file.read_text() if file.exists() else ""
 
 
-def _run(arguments: Sequence[str], environment: Mapping[str, str], cwd: str, said: str) -> None:
+def _run(arguments: Sequence[str], environment: Mapping[str, str], cwd: str, streams: str) -> None:
     """In the new process: become what was asked for."""
     for number, name in ((1, "stdout"), (2, "stderr")):
-        os.dup2(os.open(Path(said) / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+        os.dup2(os.open(Path(streams) / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
     # in the background of a shell the server inherited that Ctrl-C is ignored
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -100,16 +100,16 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str], cwd: str, sai
         atexit._run_exitfuncs()  # a process of this kind ends without them
 
 
-def _start(first: str, *others: str) -> None:
+def _start(first: str, *arguments: str) -> None:
     if first == "-c":
-        code, *rest = others
+        code, *rest = arguments
         sys.argv = ["-c", *rest]
         exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
     elif first == "-m":
-        module, *rest = others
+        module, *rest = arguments
         sys.argv = [module, *rest]
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     else:
-        sys.argv = [first, *others]
+        sys.argv = [first, *arguments]
         sys.path.insert(0, str(Path(first).resolve().parent))
         runpy.run_path(first, run_name="__main__")

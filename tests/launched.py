@@ -47,11 +47,11 @@ def start_processes(
 def finish(processes: list[ForkedPython]) -> list[tuple[int, str, str]]:
     """Exit code, stdout and stderr of each; none is left behind."""
     try:
-        said = [process.communicate() for process in processes]
+        outputs = [process.communicate() for process in processes]
     finally:
         for process in processes:
             process.kill()
-    return [(process.wait(), out, err) for process, (out, err) in zip(processes, said, strict=True)]
+    return [(process.wait(), out, err) for process, (out, err) in zip(processes, outputs, strict=True)]
 
 
 def by_two(folder: Path, *arguments: str) -> tuple[int, str]:

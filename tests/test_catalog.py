@@ -122,21 +122,9 @@ def estimates_of(result: type) -> set[str]:
 @pytest.mark.parametrize(
     "result",
     [
-        DegeneracyReport,
-        GroupSizeDegeneracy,
-        StepDegeneracy,
-        BehindFilter,
-        StepBehindFilter,
-        PassAtK,
-        PassAtKDifference,
-        PassAtKComparison,
-        Ranks,
-        RankCurvePoint,
-        StepGeometry,
-        FormulationUpdate,
-        GroupShare,
-        BaselineNoise,
-        WeightUpdate,
+        *(DegeneracyReport, GroupSizeDegeneracy, StepDegeneracy, BehindFilter, StepBehindFilter),
+        *(PassAtK, PassAtKDifference, PassAtKComparison, Ranks, RankCurvePoint, StepGeometry, FormulationUpdate),
+        *(GroupShare, BaselineNoise, WeightUpdate),
     ],
 )
 def test_every_number_of_a_result_is_in_the_catalogue(result: type) -> None:
@@ -144,9 +132,10 @@ def test_every_number_of_a_result_is_in_the_catalogue(result: type) -> None:
     assert estimates_of(result) <= set(CATALOG)
 
 
-def test_parts_of_the_gap_and_sparsity_are_in_the_catalogue() -> None:
-    assert {f"gap_{name}" for name in estimates_of(GapDecomposition)} <= set(CATALOG)
-    assert {f"sparsity.{name}" for name in row_sparsity([1.0])} <= set(CATALOG)
+def test_parts_of_the_gap_sparsity_and_the_sampler_are_in_the_catalogue() -> None:
+    of_sampler = {name if name == "logprob_gap" else f"sampler.{name}" for name in estimates_of(MismatchNumbers)}
+    of_gap = {f"gap_{name}" for name in estimates_of(GapDecomposition)}
+    assert {*of_sampler, *of_gap, *(f"sparsity.{name}" for name in row_sparsity([1.0]))} <= set(CATALOG)
 
 
 @pytest.mark.parametrize(
@@ -172,16 +161,13 @@ def test_every_number_about_the_signal_is_in_the_catalogue(family: str, result: 
     assert {f"{family}.{name}" for name in estimates_of(result)} <= set(CATALOG)
 
 
-def test_every_number_about_sampler_and_trainer_is_in_the_catalogue() -> None:
-    names = estimates_of(MismatchNumbers)
-    assert {name if name == "logprob_gap" else f"sampler.{name}" for name in names} <= set(CATALOG)
-
-
-def test_every_entry_says_everything() -> None:
+def test_every_entry_is_complete_and_has_a_title_and_a_formula_of_its_own() -> None:
     for name, entry in CATALOG.items():
         assert entry.name == name
         assert all(getattr(entry, field.name).strip() for field in fields(entry) if field.name != "path")
         assert "2606.29238" not in entry.source
+    assert len({entry.title for entry in CATALOG.values()}) == len(CATALOG)
+    assert len({entry.formula for entry in CATALOG.values()}) == len(CATALOG)
 
 
 RESULTS = {
@@ -209,12 +195,7 @@ def test_a_path_leads_to_a_number_of_the_commands_result(entry: Metric) -> None:
     assert (reached if get_origin(reached) is None else get_args(reached)[1]) in (Estimate, float)
 
 
-def test_no_two_metrics_share_a_title_or_formula() -> None:
-    assert len({entry.title for entry in CATALOG.values()}) == len(CATALOG)
-    assert len({entry.formula for entry in CATALOG.values()}) == len(CATALOG)
-
-
-Found = tuple[str, Estimate | float | None, float]
+Measured = tuple[str, Estimate | float | None, float]
 """A metric, a value of it, and the rows N or R of its matrix, or pairs n."""
 FEW = Resampling(num_resamples=60)
 EDGES = (
@@ -228,7 +209,7 @@ EDGES = (
 """Logs by step and group at which a number reaches an end of its range."""
 
 
-def degenerate_values(seed: int) -> Iterator[Found]:
+def degenerate_values(seed: int) -> Iterator[Measured]:
     rng = np.random.default_rng(seed)
     size, shape = int(rng.integers(2, 7)), rng.choice([0.05, 0.3, 1.0, 5.0], 2)
     drawn = [
@@ -252,7 +233,7 @@ def degenerate_values(seed: int) -> Iterator[Found]:
         yield from ((f"advantages.{name}", getattr(mass, name), 0) for name in estimates_of(AdvantageMass))
 
 
-def rank_values(seed: int) -> Iterator[Found]:
+def rank_values(seed: int) -> Iterator[Measured]:
     rng = np.random.default_rng(seed)
     size, groups = int(rng.integers(2, 7)), int(rng.integers(1, 13))
     rewards = rng.binomial(1, rng.choice([0.0, 0.3, 0.9]), size * groups).astype(float)
@@ -298,7 +279,7 @@ def rank_values(seed: int) -> Iterator[Found]:
     yield "update_cosine", cosine_of_updates(rows.gram, rewards, advantages), 0
 
 
-def heldout_values(rows: StepRows, rng: np.random.Generator) -> Iterator[Found]:
+def heldout_values(rows: StepRows, rng: np.random.Generator) -> Iterator[Measured]:
     """Held-out answers are rollouts of the step once more, of lengths that differ by orders of magnitude."""
     chosen = rng.integers(0, len(rows.gram), 8)
     sizes = 10.0 ** rng.uniform(-2, 2, 8)
@@ -315,7 +296,7 @@ def heldout_values(rows: StepRows, rng: np.random.Generator) -> Iterator[Found]:
     yield from (("heldout.influence", prompt.influence, 0) for prompt in of_prompts)
 
 
-def other_values(seed: int) -> Iterator[Found]:
+def other_values(seed: int) -> Iterator[Measured]:
     rng = np.random.default_rng(seed)
     count, samples = int(rng.integers(1, 20)), int(rng.integers(2, 9))
     passed = rng.binomial(samples, rng.beta(0.3, 0.3), count)
@@ -345,7 +326,7 @@ def other_values(seed: int) -> Iterator[Found]:
         yield from ((name, getattr(pair, name), pair.num_pairs) for name in names)
 
 
-def logged_values(seed: int) -> Iterator[Found]:
+def logged_values(seed: int) -> Iterator[Measured]:
     rng = np.random.default_rng(seed)
     scale = [0.0, 1e-6, 0.1, 3.0, 100.0][seed % 5]
     groups = []
@@ -374,7 +355,7 @@ def logged_values(seed: int) -> Iterator[Found]:
                 yield name if name == "logprob_gap" else f"{part}.{name}", getattr(row, name), 0
 
 
-def spike_values(seed: int) -> Iterator[Found]:
+def spike_values(seed: int) -> Iterator[Measured]:
     rng = np.random.default_rng(seed)
     rows = rng.normal(size=(4, 3)) * rng.choice([0.0, 1.0, 1e6])
     yield from (("norm_without", float(norm), 0) for norm in norms_without(rows @ rows.T))
@@ -385,7 +366,7 @@ def spike_values(seed: int) -> Iterator[Found]:
     yield from (("tensor_share", one.tensor_share, 0) for one in _tensors_of(norms))
 
 
-def token_part_values(seed: int) -> Iterator[Found]:
+def token_part_values(seed: int) -> Iterator[Measured]:
     made = made_up(seed, num_groups=3 + seed % 3, num_turns=1 + seed % 4, scale=[0.0, 0.1, 1.0, 5.0][seed % 4])
     groups = [group_of([0.0] * 3, prompt=f"p{number}") for number in range(made.weighed.tokens.num_groups)]
     if not made.weighed.tokens.weights.any():
@@ -408,7 +389,7 @@ def token_part_values(seed: int) -> Iterator[Found]:
                 yield "logprob_changes.difference", record.difference, 0
 
 
-def weight_values(seed: int) -> Iterator[Found]:
+def weight_values(seed: int) -> Iterator[Measured]:
     rng = np.random.default_rng(seed)
     before, change = rng.normal(size=(5, 4)), rng.normal(size=(5, 4)) * rng.choice([0.0, 1e-9, 0.1, 10.0])
     frames = frame_of(before), frame_of(before + change)
@@ -446,11 +427,11 @@ def ends_of(text: str, rows: float) -> tuple[float, float, bool, bool] | None:
 
 
 @cache
-def found_values() -> Mapping[str, list[tuple[float, float]]]:
+def measured_values() -> Mapping[str, list[tuple[float, float]]]:
     """Metric -> numbers of it, each with the rows of its matrix."""
     made = (degenerate_values, rank_values, other_values, logged_values, spike_values, token_part_values, weight_values)
     by_name: dict[str, list[tuple[float, float]]] = {}
-    for name, value, rows in (one for seed in range(40) for values in made for one in values(seed)):
+    for name, value, rows in (one for seed in range(24) for values in made for one in values(seed)):
         by_name.setdefault(name, []).extend((number, rows) for number in numbers_of(value))
     return by_name
 
@@ -465,23 +446,10 @@ RANGED = [name for name, entry in CATALOG.items() if ends_of(entry.range, 4.0) i
 UNTRIED = {
     *("token_norm", "token_entropy_correlation", "length_correlation", "live_share", "frac_reward_conflict"),
     *(f"by_reward.{name}" for name in ("frac_tied", "advantage_share", "difference_share", "correlation")),
-    *(
-        "frac_replay_mismatch",
-        "frac_zero_std_sampled",
-        "mean_frac_reward_zero_std",
-        "kilotokens_per_step",
-        "replay_grad_norm_error",
-        "replay_advantage_error",
-    ),
-    *(
-        "update_size",
-        "top_energy",
-        "bfloat16_changed",
-        "critical_batch_size",
-        "starvation.frac_tokens",
-        "starvation.tokens_per_rollout",
-    ),
-    *("starvation.frac_generation_time", "pass_rates.goodness_of_fit"),
+    *("frac_replay_mismatch", "frac_zero_std_sampled", "mean_frac_reward_zero_std", "kilotokens_per_step"),
+    *("replay_grad_norm_error", "replay_advantage_error", "update_size", "top_energy", "bfloat16_changed"),
+    *("critical_batch_size", "pass_rates.goodness_of_fit"),
+    *(f"starvation.{name}" for name in ("frac_tokens", "tokens_per_rollout", "frac_generation_time")),
     *(name for name in CATALOG if name.startswith(("token_sparsity.", "weight_sparsity."))),
 }
 """Ratios and norms that need a model, token ids or a trainer's log; their own tests make them."""
@@ -491,7 +459,7 @@ UNTRIED = {
 @pytest.mark.parametrize("name", [name for name in RANGED if name not in UNTRIED])
 def test_no_value_and_no_interval_leaves_its_range(name: str) -> None:
     """On random and extreme runs; ends belong to the range up to rounding."""
-    tried = found_values().get(name)
+    tried = measured_values().get(name)
     assert tried
     for number, rows in tried:
         low, high, _, _ = ends_of(CATALOG[name].range, rows) or (0.0, 0.0, False, False)

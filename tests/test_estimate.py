@@ -34,15 +34,11 @@ def test_what_is_no_estimate_is_refused(fields: dict[str, object], message: str)
         Estimate(**fields)
 
 
-def test_both_ends_make_the_interval() -> None:
-    assert Estimate(value=0.5, low=0.4, high=0.7).interval == (0.4, 0.7)
-    assert Estimate.exact(0.5).interval is None
+def test_both_ends_make_the_interval_and_a_fact_ends_at_its_value() -> None:
+    estimate, fact = Estimate(value=0.5, low=0.4, high=0.7), Estimate.exact(0.5)
+    assert estimate.interval == estimate.ends == (0.4, 0.7)
+    assert (fact.interval, fact.ends) == (None, (0.5, 0.5))
     assert Estimate.undefined_because("no data").interval is None
-
-
-def test_a_fact_ends_where_it_stands() -> None:
-    assert Estimate(value=0.5, low=0.4, high=0.7).ends == (0.4, 0.7)
-    assert Estimate.exact(0.5).ends == (0.5, 0.5)
     with pytest.raises(ValueError, match="an undefined estimate has no ends: no data"):
         _ = Estimate.undefined_because("no data").ends
 
@@ -58,21 +54,12 @@ def test_without_an_interval_no_side_is_certain() -> None:
     assert Estimate.exact(3.0).side_of_zero == Estimate.undefined_because("no data").side_of_zero == 0
 
 
-def test_a_function_takes_value_and_ends_with_it() -> None:
-    assert Estimate(value=2.0, low=1.0, high=3.0, num_units=7).map(lambda x: x**2) == Estimate(
-        value=4.0, low=1.0, high=9.0, num_units=7
-    )
-
-
-def test_a_falling_function_exchanges_the_ends() -> None:
-    assert Estimate(value=0.5, low=0.2, high=0.75).map(lambda x: 1 / (1 - x)).ends == (1.25, 4.0)
-    assert Estimate(value=2.0, low=1.0, high=4.0).map(lambda x: 1 / x) == Estimate(value=0.5, low=0.25, high=1.0)
-
-
-def test_what_is_undefined_or_exact_stays_so() -> None:
-    assert Estimate.undefined_because("no data", num_units=3).map(abs) == Estimate.undefined_because(
-        "no data", num_units=3
-    )
+def test_a_function_maps_value_and_ends_and_a_falling_one_exchanges_them() -> None:
+    estimate = Estimate(value=2.0, low=1.0, high=4.0, num_units=7)
+    assert estimate.map(lambda x: x**2) == Estimate(value=4.0, low=1.0, high=16.0, num_units=7)
+    assert estimate.map(lambda x: 1 / x) == Estimate(value=0.5, low=0.25, high=1.0, num_units=7)
+    unknown = Estimate.undefined_because("no data", num_units=3)
+    assert unknown.map(abs) == unknown
     assert Estimate.exact(-2.0, num_units=3).map(abs) == Estimate.exact(2.0, num_units=3)
 
 

@@ -29,15 +29,7 @@ FAMILIES = {
 }
 """Folders whose modules are tested as one family, by the file of the folder's name beside the folder."""
 OF_THE_WHOLE = {
-    *(
-        "test_architecture.py",
-        "test_house.py",
-        "test_readme.py",
-        "test_replay_page.py",
-        "test_site.py",
-        "test_verdicts.py",
-        "test_wheel.py",
-    )
+    f"test_{name}.py" for name in ("architecture", "house", "readme", "replay_page", "site", "verdicts", "wheel")
 }
 """Tests of no module: this one, those of the docs, and the commands of the README. Tests of several modules at once, of
 a run from its first step to its tables, stand in folders named ``end_to_end``."""
@@ -45,18 +37,8 @@ a run from its first step to its tables, stand in folders named ``end_to_end``."
 BOTTOM = {
     f"gradscope.{name}"
     for name in (
-        *(
-            "copies",
-            "errors",
-            "estimate",
-            "machine",
-            "option",
-            "outside.limits",
-            "outside.numerals",
-            "outside.plain_json",
-        ),
-        "outside.rules",
-        *("progress", "reason", "say", "shown", "version", "writing"),
+        *("copies", "errors", "estimate", "machine", "option", "progress", "reason", "say", "shown", "version"),
+        *("outside.limits", "outside.numerals", "outside.plain_json", "outside.rules", "writing"),
     )
 }
 BESIDE_THE_BOTTOM = {
@@ -73,21 +55,13 @@ ALLOWED = {
     "gradients": {"rollouts", "metrics", "results"},
     "findings": {"results", "metrics", "advantages.registry"},
     "diagnostics": {
-        *("gradients", "rollouts", "advantages", "metrics", "catalog", "results", "findings"),
-        "render.views",
+        *("gradients", "rollouts", "advantages", "metrics", "catalog", "results", "findings", "render.views"),
     },
     "training": {"gradients", "rollouts", "advantages", "metrics"},
     "render": {"results", "catalog"},
     "cli": {
-        "diagnostics",
-        "training",
-        "render",
-        "results",
-        "catalog",
-        "advantages.registry",
-        "rollouts.read_options",
-        "gradients.engine_options",
-        "gradients.processes",
+        *("diagnostics", "training", "render", "results", "catalog", "advantages.registry", "rollouts.read_options"),
+        *("gradients.engine_options", "gradients.processes"),
     },
     "notebook": {"diagnostics", "render", "results"},
     "__main__": {"cli"},
@@ -120,6 +94,16 @@ def modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree_of(path)))
+
+
 def layer_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
@@ -131,7 +115,7 @@ def imports_of(path: Path) -> tuple[tuple[str, int], ...]:
 
 
 def _imports_of(path: Path) -> Iterator[tuple[str, int]]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -257,7 +241,7 @@ EMPTY_WORDS = {"the", "a", "an", "of", "its", "it", "this", "that", "their", "on
 def test_no_line_of_a_docstring_only_repeats_the_name_of_an_argument() -> None:
     echoes = []
     for path in modules():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes_of(path):
             if isinstance(node, ast.FunctionDef | ast.ClassDef):
                 section = (ast.get_docstring(node) or "").partition("Args:\n")[2].partition("\n\n")[0]
                 for name, text in re.findall(r"^    \*{0,2}(\w+): ([^\n\[]*)$", section, flags=re.MULTILINE):
@@ -287,7 +271,7 @@ def test_no_two_public_names_are_one() -> None:
     homes: dict[str, list[str]] = {}
     for path in modules():
         if path.parent != PACKAGE / "cli" / "commands":
-            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            for node in tree_of(path).body:
                 if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
                     homes.setdefault(node.name, []).append(name_of(path))
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}
@@ -315,13 +299,6 @@ def circles(arrows: dict[str, set[str]]) -> list[str]:
         for room in done:
             del left[room]
     return sorted(left)
-
-
-@pytest.mark.slow
-def test_nothing_is_imported_relatively() -> None:
-    for path in modules():
-        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        assert not [node for node in nodes if isinstance(node, ast.ImportFrom) and node.level], path
 
 
 def test_nothing_but_the_project_is_tracked_at_the_top() -> None:
@@ -386,7 +363,7 @@ FIELDS_OF_DOCUMENTS = {"kept", "places"}  # of results, which scripts know
 
 def names_in(path: Path) -> Iterator[str]:
     """The names of variables, parameters, fields, functions and classes."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes_of(path):
         match node:
             case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
                 yield name
@@ -404,9 +381,14 @@ def test_names_say_what_a_thing_is() -> None:
     assert riddles == set()
 
 
+FOR_GRADIENTS = {
+    *("matplotlib", "torch", "transformers", "peft", "trl", "datasets", "accelerate", "pandas", "duckdb")
+}  # and for figures, training and frames
+
+
 @pytest.mark.slow
 def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
-    heavy = {"numpy", "scipy", "msgspec", "pyarrow", "matplotlib", "torch", "transformers", "peft", "trl"}
+    heavy = {"numpy", "scipy", "msgspec", "pyarrow", *FOR_GRADIENTS}
     commands = [[*command, "--help"] for command in ([], ["rank"], ["degeneracy"], ["train"], ["check"], ["demo"])]
     assert [
         command for command, names in zip(commands, loaded_after(commands, tmp_path), strict=True) if heavy & names
@@ -430,6 +412,6 @@ def test_logs_need_no_torch_and_figures_alone_need_matplotlib(tmp_path: Path) ->
     assert [
         command
         for command, names in zip(commands, plain, strict=False)
-        if {"torch", "transformers", "matplotlib"} & names
+        if {"fsspec", "aiohttp", *FOR_GRADIENTS} & names
     ] == []
     assert "torch" not in drawn

@@ -1,5 +1,3 @@
-"""What a line and a cell of a notebook say of a result."""
-
 from dataclasses import replace
 
 import pytest

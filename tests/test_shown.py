@@ -1,12 +1,12 @@
-"""Results in Python: each shows itself in a line, in a notebook, as tables and as figures, and stays plain data."""
-
 import copy
+import csv
 import pickle
 
 import pytest
 from matplotlib.figure import Figure
 
 from gradscope.errors import UsageError
+from gradscope.render.files import render_csv, tidy_tables
 from gradscope.shown import Drawn, Shown
 from tests.render import examples
 from tests.render.examples import comparison, run_report
@@ -26,16 +26,12 @@ RESULTS = {
 
 
 @pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
-def test_a_result_shows_itself_in_one_short_visible_line(result: Shown) -> None:
+def test_a_result_shows_itself_in_a_short_visible_line_and_in_a_notebook_without_markup_of_a_log(result: Shown) -> None:
     line = repr(result)
     assert line.startswith(f"<{type(result).__name__} of ")
     assert line.endswith(">")
     assert line.isprintable()
     assert len(line) <= 241
-
-
-@pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
-def test_a_notebook_shows_sections_without_markup_of_a_log(result: Shown) -> None:
     html = result._repr_html_()
     assert html.count('class="answer"') + html.count('class="missing"') >= 1
     assert "<script" not in html
@@ -44,8 +40,9 @@ def test_a_notebook_shows_sections_without_markup_of_a_log(result: Shown) -> Non
 @pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
 def test_every_table_comes_as_a_frame(result: Shown) -> None:
     assert result.table_names
-    for name in result.table_names:
+    for name, rows in zip(result.table_names, tidy_tables(result).values(), strict=True):
         table = result.to_arrow(name)
+        assert table.column_names == next(csv.reader([render_csv(rows).partition("\n")[0]]))
         assert table.num_rows == len(result.to_pandas(name)) > 0
         assert list(result.to_pandas(name).columns) == table.column_names
     assert result.to_arrow().equals(result.to_arrow(result.table_names[0]))

@@ -10,17 +10,17 @@ from tests.conftest import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "research" / "verdicts.csv").read_text(encoding="utf-8")
 THRESHOLD = re.compile(r"`(?P<module>[a-z_.]+)\.(?P<name>_?[A-Z_]+)` = (?P<value>\([^)]*\)|-?[\d.]+(?:e-?\d+)?)")
-FOUND = [(match["module"], match["name"], match["value"]) for match in THRESHOLD.finditer(PAGE)]
+MATCHES = [(match["module"], match["name"], match["value"]) for match in THRESHOLD.finditer(PAGE)]
 
 
-@pytest.mark.parametrize(("module", "name", "value"), sorted(set(FOUND)))
+@pytest.mark.parametrize(("module", "name", "value"), sorted(set(MATCHES)))
 def test_a_threshold_of_the_table_is_that_of_the_code(module: str, name: str, value: str) -> None:
     assert getattr(import_module(f"gradscope.{module}"), name) == ast.literal_eval(value)
 
 
 def test_every_threshold_is_written_so_that_it_can_be_held() -> None:
-    assert len(FOUND) >= 35
-    assert len(FOUND) == len(re.findall(r"`[a-z_.]+\._?[A-Z_]+`", PAGE))
+    assert len(MATCHES) >= 35
+    assert len(MATCHES) == len(re.findall(r"`[a-z_.]+\._?[A-Z_]+`", PAGE))
 
 
 def test_every_test_of_the_table_is_there() -> None:

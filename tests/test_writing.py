@@ -37,8 +37,8 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from gradscope.writing import one_writer, partial_folder
-place = Path(sys.argv[1])
-with one_writer(place), partial_folder(place) as aside:
+path = Path(sys.argv[1])
+with one_writer(path), partial_folder(path) as aside:
     (aside / "half").write_text("half")
     print("held", flush=True)
     time.sleep(60)
@@ -47,7 +47,7 @@ with one_writer(place), partial_folder(place) as aside:
 
 @contextmanager
 def another_writer(path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that writes a place until it is killed."""
+    """A process that writes a path until it is killed."""
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(path)], env=environment, stdout=subprocess.PIPE, text=True

@@ -1,8 +1,4 @@
-"""Two pages of help: what most people need on a terminal of 24 lines, and everything."""
-
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +35,14 @@ def test_the_page_of_all_commands_fits_a_terminal_with_a_line_for_each(cli: Cli)
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_the_first_page_shows_at_most_eight_options_and_all_of_them_exist(name: str) -> None:
     own = {flag for one in COMMANDS[name].params for flag in one.opts}
+    assert not own & set(HELP_NAMES)
     assert (name != "config") <= len(COMMANDS[name].common) <= 8
     assert set(COMMANDS[name].common) <= own
 
 
-@pytest.mark.parametrize("name", [[], *([name] for name in sorted(COMMANDS))], ids=" ".join)
+@pytest.mark.parametrize("name", [[], ["rank"]], ids=" ".join)
 def test_h_is_help(cli: Cli, name: list[str]) -> None:
     assert cli(*name, "-h") == cli(*name, "--help")
-    assert cli(*name, "--help-all").code == 0
-    assert "<bool>" not in cli(*name, "--help-all").out
 
 
 def test_everything_has_every_option_and_the_names_that_options_take(cli: Cli) -> None:
@@ -59,15 +54,20 @@ def test_everything_has_every_option_and_the_names_that_options_take(cli: Cli) -
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_option_is_whole_with_its_names_choices_and_default(cli: Cli, name: str) -> None:
-    page = cli(name, "--help-all").out
+    done = cli(name, "--help-all")
+    page = done.out
+    assert (done.code, done.err) == (0, "")
     assert max(map(len, page.splitlines())) <= 80
+    assert "Examples" in page
     assert "…" not in page
+    assert "<bool>" not in page
     assert re.fullmatch(rf"Usage: gradscope {name} \[OPTIONS\]( \[?[A-Z_]+\]?(\.\.\.)?)?", page.splitlines()[0])
     reported = " ".join(line.strip("│ ") for line in page.splitlines())
     for first in COMMANDS[name].params:
         assert all(flag in reported for flag in first.opts if flag.startswith("--"))
         assert all(word in reported for word in (first.metavar or "").split("|"))
-        assert not first.help or " ".join(first.help.replace("\\[", "[").split()) in reported
+        assert first.help or first.param_type_name == "argument"
+        assert " ".join((first.help or "").replace("\\[", "[").split()) in reported
     if name == "rank":
         assert reported.count("[default: auto]") == 4
         assert "[default: None]" not in reported
@@ -79,26 +79,12 @@ def test_a_long_example_goes_on_behind_a_backslash() -> None:
     assert re.sub(r" \\\n +", " ", shown).strip() == "gradscope rank my-run " + "--step 1 " * 10 + "--json"
 
 
-def test_the_names_of_help_are_no_options_of_a_command() -> None:
-    for first in COMMANDS.values():
-        assert not set(HELP_NAMES) & {flag for option in first.params for flag in option.opts}
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("typed", "completed"), [("gradscope deg", "degeneracy"), ("gradscope rank --adv", "--advantage")]
-)
-def test_a_shell_completes_commands_and_options(typed: str, completed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("_GRADSCOPE_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", typed)
-    monkeypatch.setenv("COMP_CWORD", str(len(typed.split()) - 1))
-    done = subprocess.run([sys.executable, "-m", "gradscope"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.split()) == (0, [completed])
-
-
-@pytest.mark.parametrize("text", ["1_0", "nan", "inf", "٣", "0x10", "1e400", "9" * 400, ""])
-@pytest.mark.parametrize(
-    "option", ["degeneracy --success-threshold", "degeneracy --every", "train --seed", "train --beta", "train --jobs"]
+    ("option", "text"),
+    [
+        *(("degeneracy --success-threshold", text) for text in ("1_0", "nan", "٣", "1e400", "9" * 400, "")),
+        *((option, "1_0") for option in ("degeneracy --every", "train --seed", "train --beta", "train --jobs")),
+    ],
 )
 def test_numbers_of_options_have_the_grammar_of_all_others(cli: Cli, tmp_path: Path, option: str, text: str) -> None:
     command, flag = option.split()

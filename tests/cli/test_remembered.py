@@ -1,5 +1,3 @@
-"""Options of reading, given once, are used by the next command on that run, and nothing else is."""
-
 import os
 import shutil
 import tomllib
@@ -7,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.cli import remembered
 from gradscope.cli.remembered import FILE, HEADER, remembered_for, remembered_in
 from gradscope.errors import InputError
-from gradscope.rollouts.read_options import ReadOptions
 from tests.cli.conftest import Cli, write_rows
 from tests.conftest import REPOSITORY
 
@@ -85,8 +81,6 @@ def test_each_of_several_runs_is_read_in_its_own_way(cli: Cli, odd: Path, tmp_pa
     assert done.code == 0, done.err
     assert "is used for log.jsonl" in done.err
     assert "plain.jsonl: --" not in done.err
-    assert ReadOptions(of_run={"a": ReadOptions(reader="trl")}).for_run(Path("a")).reader == "trl"
-    assert ReadOptions(of_run={"a": ReadOptions(reader="trl")}).for_run("b").reader is None
 
 
 def test_a_project_keeps_it_in_its_own_file_where_gradscope_wrote_that(cli: Cli, odd: Path, tmp_path: Path) -> None:
@@ -192,7 +186,6 @@ def test_another_users_file_is_said_to_be_and_never_written(
         (f"{TABLE}strict = true", "keeps 'strict'"),
         (f"{TABLE}reader = 3", "keeps a reader for log.jsonl that is no line of text"),
         (f'{TABLE}reader = ["trl"]', "no line of text"),
-        (f'{TABLE}initial = "a\\u0000b"', "no line of text"),
         (f'{TABLE}initial = "\\u001b[2J"', "no line of text"),
         (f'{TABLE}initial = "{"a" * 5000}"', "no line of text"),
         (f'{TABLE}metric-column = ["a=b", 3]', "no line of text"),
@@ -235,11 +228,6 @@ def test_a_link_to_a_run_is_the_run(cli: Cli, odd: Path, tmp_path: Path) -> None
     Path("links").mkdir()
     Path("links/latest").symlink_to(odd)
     assert remembered_for("links/latest") == remembered_for(odd.name)
-
-
-def test_each_option_of_reading_can_be_kept_but_switches() -> None:
-    assert {"reader", "initial", "run-config", "reward-column", "metric-column", "model"} <= set(remembered._FLAGS)
-    assert not {"strict", "advantage", "output", "force"} & set(remembered._FLAGS)
 
 
 def test_a_command_on_the_log_alone_does_not_ask_for_weights_that_are_kept(cli: Cli, tmp_path: Path) -> None:

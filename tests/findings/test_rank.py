@@ -32,25 +32,29 @@ from gradscope.results.rank import (
     SpectrumLabel,
 )
 from gradscope.results.tokens import GradientSparsity
-from tests.render.examples import rank_report, weight_report
+from tests.render.examples import filled, rank_report, weight_report
 
 REPORT = rank_report()
 FIRST = next(p for p in REPORT.curve if (p.advantage, p.group_size, p.step) == ("logged", 8, 1))
-
-
-def point(rank: Estimate, step: int = 1, *, difference: Estimate | None = None, num_dead: int = 5) -> RankCurvePoint:
-    nulls = dict(FIRST.nulls)
-    if difference is not None:
-        nulls["unweighted"] = replace(nulls["unweighted"], difference=difference)
-    return replace(FIRST, effective_rank=rank, step=step, nulls=nulls, num_dead=num_dead)
 
 
 def around(value: float, half: float = 0.25) -> Estimate:
     return Estimate(value=value, low=value - half, high=value + half, num_units=9)
 
 
+RANK = around(2.5)
+
+
+def point(
+    rank: Estimate = RANK, step: int = 1, *, difference: Estimate | None = None, num_dead: int = 5
+) -> RankCurvePoint:
+    scores = FIRST.nulls["unweighted"]
+    nulls = FIRST.nulls | {"unweighted": replace(scores, difference=difference or scores.difference)}
+    return replace(FIRST, effective_rank=rank, step=step, nulls=nulls, num_dead=num_dead)
+
+
 def test_a_rank_stands_beside_the_rows_that_bound_it() -> None:
-    sentence = rank_findings([point(around(2.5))], [], [])[0]
+    sentence = rank_findings([point()], [], [])[0]
     assert sentence == (
         "At step 1 the gradient matrix of a live group has effective rank 2.50 [2.25, 2.75] of at most 8 rows "
         "(advantage logged, mean over 11 live groups)."
@@ -58,11 +62,11 @@ def test_a_rank_stands_beside_the_rows_that_bound_it() -> None:
 
 
 def test_advantages_change_the_rank_where_the_interval_says_so() -> None:
-    changed = " ".join(rank_findings([point(around(2.5), difference=around(-1.0))], [], []))
+    changed = " ".join(rank_findings([point(RANK, difference=around(-1.0))], [], []))
     assert "The advantages change the rank by -1.00 [-1.25, -0.75]; the rest is the policy's own geometry." in changed
-    same = " ".join(rank_findings([point(around(2.5), difference=around(-0.1))], [], []))
+    same = " ".join(rank_findings([point(RANK, difference=around(-0.1))], [], []))
     assert "What the advantages change (-0.10 [-0.35, +0.15]) cannot be told from nothing." in same
-    few = " ".join(rank_findings([point(around(2.5), difference=Estimate.exact(-1.0))], [], []))
+    few = " ".join(rank_findings([point(RANK, difference=Estimate.exact(-1.0))], [], []))
     assert "these groups are too few to say whether the advantages change the rank." in few
 
 
@@ -81,7 +85,7 @@ def test_a_rank_without_an_interval_is_compared_with_no_other_step() -> None:
 
 
 def test_other_rollouts_of_the_same_prompts_have_their_own_interval() -> None:
-    provided = replace(point(around(2.5)), given_prompts=around(2.5, 0.125))
+    provided = replace(point(), given_prompts=around(2.5, 0.125))
     text = " ".join(rank_findings([provided], [], []))
     assert "Other rollouts of these very prompts would leave it within [2.38, 2.62];" in text
     other = replace(provided, given_prompts=around(2.6, 0.125))
@@ -106,9 +110,9 @@ def test_formulations_are_told_apart_by_their_paired_difference() -> None:
 
 
 def test_dead_groups_of_the_logged_advantage_are_counted() -> None:
-    text = " ".join(rank_findings([point(around(2.5), num_dead=5)], [], []))
+    text = " ".join(rank_findings([point(RANK, num_dead=5)], [], []))
     assert "5 of 16 groups have zero advantage throughout: their gradient is zero and has no rank." in text
-    assert "zero advantage" not in " ".join(rank_findings([point(around(2.5), num_dead=0)], [], []))
+    assert "zero advantage" not in " ".join(rank_findings([point(RANK, num_dead=0)], [], []))
 
 
 def test_the_trainers_norm_is_what_the_spectra_rest_on() -> None:
@@ -205,17 +209,10 @@ def test_the_samplers_log_probabilities_are_held_against_the_weights():
 
 
 def sparsity(step: int, gini: float, tensor: str | None = None, small: Estimate | None = None) -> GradientSparsity:
-    return GradientSparsity(
-        step=step,
-        parts="tokens" if tensor is None else "entries",
-        tensor=tensor,
-        num_parts=100,
-        frac_seen=1.0,
-        zero=Estimate.exact(0.25),
-        small=small or Estimate.exact(0.5),
-        hoyer=Estimate.exact(0.5),
-        gini=Estimate.exact(gini),
-    )
+    numbers = {"zero": Estimate.exact(0.25), "small": small or Estimate.exact(0.5), "gini": Estimate.exact(gini)}
+    parts = "tokens" if tensor is None else "entries"
+    labels = {"step": step, "parts": parts, "tensor": tensor, "num_parts": 100, "frac_seen": 1.0}
+    return filled(GradientSparsity, Estimate.exact(0.5), **labels, **numbers)
 
 
 def test_tokens_of_the_last_step_are_counted() -> None:
@@ -241,18 +238,13 @@ def test_a_last_step_without_a_gradient_says_nothing() -> None:
 
 
 def update(advantage: str, step: int, ratio: float | None, cosine: Estimate | None = None) -> FormulationUpdate:
-    unused = Estimate.undefined_because("not needed here")
-    return FormulationUpdate(
+    unused = Estimate.undefined_because("no sentence needs it")
+    return filled(
+        FormulationUpdate,
+        unused,
         step=step,
         advantage=advantage,
-        update_norm=unused,
-        cancellation=unused,
-        between_groups=unused,
-        class_subspace_energy=unused,
         signal_to_noise=unused if ratio is None else Estimate.exact(ratio),
-        critical_batch_size=unused,
-        group_cosine=unused,
-        noise_within=unused,
         alignment={} if cosine is None else {"pass@8": cosine},
         cosines={},
     )
@@ -271,11 +263,12 @@ def noise(optimum: Estimate, **ratios: Estimate) -> BaselineNoise:
 
 
 def between(low: float, high: float) -> Estimate:
-    return Estimate(value=(low + high) / 2, low=low, high=high)
+    return around((low + high) / 2, (high - low) / 2)
 
 
 def test_signal_to_noise_is_that_of_the_logged_advantage() -> None:
     updates = [update("sign", 1, 9.0), *(update("logged", step, ratio) for step, ratio in ((1, 0.5), (2, 1.5), (3, 4)))]
+    assert update_findings([], []) == ()
     (sentence,) = update_findings(updates, [])
     assert sentence == (
         "The expected update under logged exceeds its own noise (signal to noise above 1) at 2 of 3 steps; median 1.50."
@@ -303,10 +296,6 @@ def test_a_baseline_whose_interval_holds_one_cannot_be_told_apart() -> None:
     assert update_findings([], [noise(Estimate.undefined_because("no group is mixed"), **ratios)]) == (
         "No group shows an optimal baseline; no baseline can be told from leave_one_out by the noise of its gradient.",
     )
-
-
-def test_nothing_measured_is_nothing_said() -> None:
-    assert update_findings([], []) == ()
 
 
 UP, DOWN = Estimate(value=0.4, low=0.1, high=0.7), Estimate(value=-0.4, low=-0.7, high=-0.1)
@@ -350,37 +339,22 @@ def interference_of(step: int, transfer: Estimate, advantage: str = "logged") ->
     return Interference(step=step, advantage=advantage, frac_hurt=hurt, cosine=Estimate.exact(-0.1), transfer=transfer)
 
 
-AGAINST, FOR = Estimate(value=-0.4, low=-0.7, high=-0.1), Estimate(value=1.5, low=0.2, high=2.8)
-INTERFERENCE_OPEN = Estimate(value=-0.4, low=-0.9, high=0.1)
-
-
 def test_interference_is_told_where_its_interval_leaves_zero_out() -> None:
     (sentence,) = interference_findings(
-        [interference_of(1, FOR), interference_of(2, AGAINST), interference_of(2, FOR, "sign")]
+        [interference_of(1, UP), interference_of(2, DOWN), interference_of(2, UP, "sign")]
     )
     assert sentence == (
         "At step 2 the gradients of the other prompts undo a part of what a prompt's own does for its correct "
         "answers: transfer -0.40 [-0.70, -0.10], and 75.0 % of the pairs of prompts hurt (advantage logged, to first "
         "order)."
     )
-    assert "add to what" in interference_findings([interference_of(2, FOR)])[0]
-
-
-def test_nothing_is_said_of_open_interference() -> None:
+    for last in (OPEN, NONE):
+        assert interference_findings([interference_of(1, UP), interference_of(2, last)]) == ()
     assert interference_findings([]) == ()
-    assert interference_findings([interference_of(1, FOR), interference_of(2, INTERFERENCE_OPEN)]) == ()
-    assert interference_findings([interference_of(2, Estimate.undefined_because("2 groups are too few"))]) == ()
+    assert "add to what" in interference_findings([interference_of(2, UP)])[0]
 
 
-HEADLINE_FIRST = next(p for p in REPORT.curve if (p.advantage, p.group_size, p.step) == ("logged", 8, 1))
-RANK = Estimate(value=2.5, low=2.25, high=2.75, num_units=9)
 STEP = replace(REPORT.steps[0], grad_norm=Estimate.exact(0.5), logged_grad_norm=0.5)
-
-
-def curve_at(step: int = 1, difference: Estimate | None = None, rank: Estimate = RANK) -> RankCurvePoint:
-    scores = HEADLINE_FIRST.nulls["unweighted"]
-    nulls = HEADLINE_FIRST.nulls | {"unweighted": replace(scores, difference=difference or scores.difference)}
-    return replace(HEADLINE_FIRST, step=step, effective_rank=rank, nulls=nulls)
 
 
 def report(*curve: RankCurvePoint, norm: float | None = 0.5) -> RankReport:
@@ -392,7 +366,7 @@ def test_a_norm_matches_where_replay_says_so() -> None:
 
 
 def test_the_verdict_has_the_rank_beside_both_ceilings() -> None:
-    verdict, *_ = rank_headline(report(curve_at(1), curve_at(9)))
+    verdict, *_ = rank_headline(report(point(), point(step=9)))
     assert verdict.startswith(
         "At step 9 a group's gradient spans 2.50 [2.25, 2.75] of at most 8 directions, 0.80 [0.70, 0.95] of what "
         "unrelated rows of the same norms would span (advantage logged, 11 live groups). Without advantages the same "
@@ -409,15 +383,15 @@ def test_the_verdict_has_the_rank_beside_both_ceilings() -> None:
     ],
 )
 def test_the_verdict_says_whose_doing_the_rank_is(difference: Estimate, words: str) -> None:
-    assert words in rank_headline(report(curve_at(difference=difference)))[0]
+    assert words in rank_headline(report(point(difference=difference)))[0]
 
 
 def test_one_live_group_is_one() -> None:
-    assert "1 live group)" in rank_headline(report(replace(curve_at(), num_dead=15)))[0]
+    assert "1 live group)" in rank_headline(report(point(num_dead=15)))[0]
 
 
 def test_a_run_of_dead_groups_has_a_verdict_too() -> None:
-    dead = replace(curve_at(rank=Estimate.undefined_because("dead")), num_dead=16, nulls={})
+    dead = replace(point(Estimate.undefined_because("dead"), num_dead=16), nulls={})
     verdict, *findings = rank_headline(report(dead))
     assert verdict == "No group of these steps has a gradient under the advantage, so there is no rank."
     assert findings == ["16 of 16 groups have zero advantage throughout: their gradient is zero and has no rank."]
@@ -427,7 +401,7 @@ def test_what_makes_the_ranks_doubtful_comes_before_the_rest() -> None:
     def first_finding(rank_report: RankReport) -> str:
         return rank_headline(rank_report)[1]
 
-    two = (curve_at(1), curve_at(9))
+    two = (point(), point(step=9))
     assert "10 of 32 groups have zero advantage" in first_finding(report(*two))
     assert "10 of 32 groups have zero advantage" in first_finding(report(*two, norm=0.5 * (1 + 5e-6)))
     assert "by at most 2.0e-02" in first_finding(report(*two, norm=0.5 / 0.98))
@@ -439,7 +413,7 @@ def test_other_weights_are_a_problem_and_the_right_ones_are_no_news() -> None:
     fits = LogprobDifference(num_tokens=100, mean=0.0, max=1e-6, bound=0.1, frac_beyond=0.0)
     off = replace(fits, max=2.0, frac_beyond=0.25)
     sentence = {
-        name: " ".join(rank_headline(replace(report(curve_at()), steps=(replace(STEP, logprob_difference=result),))))
+        name: " ".join(rank_headline(replace(report(point()), steps=(replace(STEP, logprob_difference=result),))))
         for name, result in (("fits", fits), ("off", off))
     }
     assert "differ from these weights' by more than 0.1 at 25.0 % of 100 tokens" in sentence["off"]
@@ -450,7 +424,7 @@ def test_held_out_prompts_that_were_asked_for_come_before_what_is_always_there()
     numbers = {"frac_hurt": Estimate.exact(0.25), "cosine": Estimate.exact(0.1)}
     transfer = Estimate(value=0.4, low=0.1, high=0.7)
     row = HeldoutTransfer(step=9, advantage="logged", num_groups=5, num_heldout=62, transfer=transfer, **numbers)
-    plain, asked = (report(curve_at(1), curve_at(9)), replace(report(curve_at(1), curve_at(9)), heldout=(row,)))
+    plain, asked = (report(point(), point(step=9)), replace(report(point(), point(step=9)), heldout=(row,)))
     verdict, first, *rest = rank_headline(asked)
     assert first.startswith("Step 9 raises the correct answers of the 62 held-out prompts")
     assert rank_headline(plain)[: 1 + len(rest)] == (verdict, *rest)

@@ -1,8 +1,3 @@
-"""Held to plain lines of mathematics, which share no code with what they judge.
-
-Twelve kinds of tokens, each token in one of them.
-"""
-
 import math
 
 import numpy as np
@@ -57,10 +52,13 @@ def test_ratios_beyond_floating_point_leave_their_logarithms() -> None:
 
 def test_an_advantage_that_is_not_known_leaves_clipping_unknown() -> None:
     assert np.isnan(sequence_sums([0.5, 0.5], [2], [1.0, math.nan]).num_clipped).all()
-    assert np.isnan(sequence_sums([0.5, 0.5], [2]).num_clipped).all()
+    sums = sequence_sums([0.5, 0.5], [2])
+    assert np.isnan(sums.num_clipped).all()
+    reason = "the log does not have the advantage of every token"
+    assert mismatch_estimates(sums, ["a"])["frac_clipped"].undefined == reason
 
 
-def test_parts_join_in_order_and_nothing_joins_to_nothing() -> None:
+def test_parts_join_in_order_and_none_join_to_none() -> None:
     first, second = sequence_sums([0.1, 0.2], [2]), sequence_sums([0.3], [1])
     assert joined_sums([first, second]).num_tokens.tolist() == [2.0, 1.0]
     assert joined_sums([]).num_tokens.shape == (0,)
@@ -98,8 +96,7 @@ def plain(sequences: list[list[float]], advantages: list[list[float]]) -> dict[s
     }
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("scale", [1e-4, 0.1, 1.0])
+@pytest.mark.parametrize(("seed", "scale"), [(0, 1e-4), (1, 0.1), (2, 1.0), (3, 1.0)])
 def test_every_number_is_that_of_plain_arithmetic(seed: int, scale: float) -> None:
     rng = np.random.default_rng(seed)
     sequences = [rng.normal(0, scale, rng.integers(1, 9)).tolist() for _ in range(40)]
@@ -153,11 +150,6 @@ def test_one_prompt_that_is_all_the_weight_breaks_no_interval() -> None:
     assert estimates["sequence_ess"].value == pytest.approx(1 / 12)
 
 
-def test_clipping_without_advantages_is_not_known() -> None:
-    estimates = mismatch_estimates(sequence_sums([0.5], [1]), ["a"], resampling=FEW)
-    assert estimates["frac_clipped"].undefined == "the log does not have the advantage of every token"
-
-
 def test_prompts_are_the_unit_that_is_resampled() -> None:
     """Sequences of a prompt that are copies of each other say no more than one of them."""
     rng = np.random.default_rng(3)
@@ -185,20 +177,14 @@ def test_lags_are_counted_by_hand() -> None:
     assert lags["frac_above_1"].value == 0.25
     assert (lags["max_lag"].value, lags["max_lag"].interval) == (3.0, None)
     assert lags["mean_lag"].num_units == 10
-
-
-def test_lags_that_are_all_alike_and_no_lags_at_all() -> None:
     alike = lag_estimates([2.0] * 6, range(6))
     assert (alike["mean_lag"].value, alike["mean_lag"].interval) == (2.0, None)
     assert alike["frac_above_1"].value == 1.0
     assert all(result.undefined for result in lag_estimates([], []).values())
 
 
-def test_tokens_not_sequences_weigh_the_same() -> None:
+def test_tokens_not_sequences_weigh_the_same_and_nothing_has_no_mean() -> None:
     assert token_mean([1.0, 9.0], [1, 3], ["a", "b"]).value == 2.5
-
-
-def test_nothing_has_no_mean() -> None:
     assert token_mean([], [], []).undefined == "there is nothing to average"
 
 

@@ -1,5 +1,3 @@
-"""One grammar of numbers."""
-
 import math
 
 import pytest

@@ -1,5 +1,3 @@
-"""JSON from anybody: what is bounded, and that all else is what Python reads."""
-
 import json
 import math
 from pathlib import Path

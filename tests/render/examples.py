@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
+from typing import TypeVar
 
 from gradscope.estimate import Estimate
 from gradscope.results.compare import Comparison
@@ -20,7 +21,7 @@ from gradscope.results.rank import (
     SpectrumLabel,
     StepGeometry,
 )
-from gradscope.results.report import RunReport
+from gradscope.results.report import RunIndex, RunReport
 from gradscope.results.source import Quarantine, QuarantineReason, Source
 from gradscope.results.verdicts import CheckReport, ClaimsReport
 from tests.results.reading import column_of, read_golden
@@ -40,6 +41,15 @@ QUARANTINE = Quarantine(
         QuarantineReason(reason="reward is not a number", num_rows=2, num_rollouts=2, first=f"{HOSTILE}.jsonl:7"),
     ),
 )
+
+
+Record = TypeVar("Record")
+
+
+def filled(kind: type[Record], estimate: Estimate, **values: object) -> Record:
+    """A record with the same estimate in each of its fields of estimates, but for the named values."""
+    names = {field.name for field in fields(kind) if field.type == "Estimate"}  # type: ignore[arg-type]
+    return kind(**dict.fromkeys(names, estimate) | values)
 
 
 def around(value: float, width: float = 0.1, units: int = 40) -> Estimate:
@@ -291,6 +301,11 @@ def spike_report() -> SpikeReport:
 def run_report() -> RunReport:
     """Every kind of chart and cell, a section without data, and hostile text everywhere."""
     return read_golden(RunReport, "report")
+
+
+def run_index() -> RunIndex:
+    """Two runs, one of hostile name, and a third that could not be read."""
+    return read_golden(RunIndex, "report_index")
 
 
 def comparison(num_cells: int = 4) -> Comparison:

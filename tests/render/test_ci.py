@@ -1,5 +1,3 @@
-"""What CI servers are told of a check."""
-
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -61,7 +59,7 @@ def test_what_may_be_unknown_is_skipped() -> None:
 
 # What junit-10.xsd of Jenkins' xUnit plugin says of the elements that a check writes.
 _REQUIRED = {"testsuite": {"name", "tests", "failures", "errors"}, "testcase": {"name"}}
-_KNOWN = {
+_OPTIONAL = {
     "testsuite": {"group", "time", "skipped", "timestamp", "hostname", "id", "package", "file", "log", "url"},
     "testcase": {"time", "classname", "group"},
     **{tag: {"type", "message"} for tag in ("failure", "error", "skipped")},
@@ -74,7 +72,7 @@ def test_junit_keeps_the_rules_of_the_schema(allowed: bool) -> None:
     verdicts = tuple(replace(one, allowed=allowed and one.outcome == "unknown") for one in REPORT.verdicts)
     for element in ElementTree.fromstring(render_junit(replace(REPORT, verdicts=verdicts))).iter():
         required = _REQUIRED.get(element.tag, set())
-        assert required <= set(element.attrib) <= required | _KNOWN[element.tag]
+        assert required <= set(element.attrib) <= required | _OPTIONAL[element.tag]
         assert {child.tag for child in element} <= _CHILDREN.get(element.tag, set())
 
 

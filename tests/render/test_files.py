@@ -1,5 +1,3 @@
-"""Documents, tables, arrays and figures as files."""
-
 import csv
 import hashlib
 import io
@@ -27,9 +25,9 @@ from gradscope.render.files import (
     write_files,
     write_spectra,
 )
+from gradscope.render.registry import spec_of
 from tests.render import examples
-from tests.render.examples import comparison, run_report
-from tests.render.html.test_page import INDEX
+from tests.render.examples import comparison, run_index, run_report
 from tests.render.rank_examples import formulation_report, gradient_update_report, sparse_weight_report, update_report
 
 
@@ -48,7 +46,7 @@ def test_inputs_of_all_sources_are_listed_once_with_their_digest(tmp_path: Path)
         (examples.passk_report(), "passk", {"pass_at_k", "pass_hat_k", "compression_factor", "frac_won", "frac_lost"}),
         (examples.check_report(), "check", {"frac_reward_zero_std", "pass_rate"}),
         (examples.claims_report(), "claims", set()),
-        (INDEX, "report_index", {"frac_reward_zero_std"}),
+        (run_index(), "report_index", {"frac_reward_zero_std"}),
         (run_report(), "report", {name for name, entry in CATALOG.items() if entry.command == "report"}),
     ],
 )
@@ -94,41 +92,24 @@ def test_an_undefined_number_is_an_empty_cell_with_its_reason_in_the_next() -> N
     [
         (
             examples.degeneracy_report(),
-            [
-                "degeneracy_by_step",
-                "degeneracy_by_group_size",
-                "degeneracy_by_policy",
-                "degeneracy_by_environment",
-                "degeneracy_predictions",
-                "degeneracy_advantages",
-                "degeneracy_by_reward",
-                "degeneracy_by_prompt",
-                "degeneracy_histogram",
-                "degeneracy_plans",
-            ],
+            "by_step by_group_size by_policy by_environment predictions advantages by_reward by_prompt histogram plans",
         ),
-        (examples.passk_report(), ["passk_tables", "passk_differences"]),
-        (examples.passk_report(num_files=1), ["passk_tables"]),
-        (examples.weight_report(), ["rank_spectra", "rank_steps"]),
-        (examples.replay_report(), ["replay_steps"]),
-        (examples.check_report(), ["check_verdicts"]),
-        (examples.claims_report(), ["claims_claims"]),
-        (
-            examples.spike_report(),
-            ["spike_metrics", "spike_rollouts", "spike_removals", "spike_tokens", "spike_tensors"],
-        ),
+        (examples.passk_report(), "tables differences"),
+        (examples.passk_report(num_files=1), "tables"),
+        (examples.weight_report(), "spectra steps"),
+        (examples.spike_report(), "metrics rollouts removals tokens tensors"),
     ],
 )
-def test_each_result_has_its_tables(report: object, names: list[str]) -> None:
-    assert list(tidy_tables(report)) == names  # type: ignore[arg-type]
+def test_each_result_has_its_tables(report: object, names: str) -> None:
+    command = spec_of(report).name
+    assert list(tidy_tables(report)) == [f"{command}_{name}" for name in names.split()]  # type: ignore[arg-type]
 
 
 def test_mappings_become_columns() -> None:
-    row = tidy_tables(examples.replay_report())["replay_steps"][0]
-    assert row["logged.grad_norm"] == 0.52
-    row = tidy_tables(examples.rank_report())["rank_steps"][0]
-    assert row["sparsity.zero_rows"] == 0.41
-    assert tidy_tables(examples.rank_report())["rank_spectra"][0]["num_columns"] == 99_264
+    assert tidy_tables(examples.replay_report())["replay_steps"][0]["logged.grad_norm"] == 0.52
+    tables = tidy_tables(examples.rank_report())
+    assert tables["rank_steps"][0]["sparsity.zero_rows"] == 0.41
+    assert tables["rank_spectra"][0]["num_columns"] == 99_264
 
 
 def test_every_sequence_of_a_rank_report_is_a_table() -> None:
@@ -142,22 +123,6 @@ def test_every_sequence_of_a_rank_report_is_a_table() -> None:
 
 def test_rows_that_differ_in_columns_share_a_header() -> None:
     assert render_csv([{"a": 1, "b": None}, {"a": 2, "c": "x, y"}]) == 'a,b,c\n1,,\n2,,"x, y"\n'
-
-
-@pytest.mark.parametrize(
-    "report", [examples.degeneracy_report(), examples.rank_report(), comparison()], ids=lambda one: type(one).__name__
-)
-def test_a_frame_has_the_header_and_rows_of_the_csv(report: object) -> None:
-    for (stem, rows), name in zip(tidy_tables(report).items(), tables_of(report), strict=True):
-        header, *lines = csv.reader(io.StringIO(render_csv(rows)))
-        table = arrow_of(report, name)
-        assert stem.endswith(name)
-        assert (table.column_names, table.num_rows) == (header, len(lines))
-
-
-def test_the_first_table_is_the_main_one() -> None:
-    report = examples.degeneracy_report()
-    assert arrow_of(report).equals(arrow_of(report, "by_step"))
 
 
 def test_an_estimate_is_numbers_even_where_none_is_defined() -> None:
@@ -219,7 +184,7 @@ def test_without_pandas_the_error_names_the_other_way(monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 def test_everything_that_a_result_gives_is_written(tmp_path: Path) -> None:
-    report = examples.rank_report()
+    report, figures = examples.rank_report(), ("curve", "sizes", "nulls", "spectrum", "sparsity")
     written = write_files(report, document_of(report), tmp_path)
     assert [path.name for path in written] == [
         "rank.json",
@@ -227,19 +192,15 @@ def test_everything_that_a_result_gives_is_written(tmp_path: Path) -> None:
         "rank_spectra.csv",
         "rank_steps.csv",
         "rank_spectra.safetensors",
-        "rank_curve.png",
-        "rank_curve.svg",
-        "rank_sizes.png",
-        "rank_sizes.svg",
-        "rank_nulls.png",
-        "rank_nulls.svg",
-        "rank_spectrum.png",
-        "rank_spectrum.svg",
-        "rank_sparsity.png",
-        "rank_sparsity.svg",
+        *(f"rank_{stem}.{kind}" for stem in figures for kind in ("png", "svg")),
     ]
     assert sorted(tmp_path.iterdir()) == sorted(written)
     assert json.loads((tmp_path / "rank.json").read_text())["schema"] == "gradscope/rank"
+    check = examples.check_report()
+    assert [path.name for path in write_files(check, document_of(check), tmp_path)] == [
+        "check.json",
+        "check_verdicts.csv",
+    ]
 
 
 def test_spectra_are_arrays_under_names_that_say_whose(tmp_path: Path) -> None:
@@ -251,16 +212,10 @@ def test_spectra_are_arrays_under_names_that_say_whose(tmp_path: Path) -> None:
     assert arrays["00001/logged/G8/00001-000/0-1-2-3-4-5-6-7"].tolist() == list(report.spectra[0].singular_values)
     with safe_open(path, framework="np") as file:
         assert file.metadata() == {"rows": "rollout", "values": "singular values, descending"}
-
-
-def test_spectra_of_weights_are_named_by_their_tensor(tmp_path: Path) -> None:
+    assert write_spectra(replace(report, spectra=()), tmp_path) == []
+    path.unlink()
     (path,) = write_spectra(examples.weight_report(), tmp_path)
     assert "00041/logged/G20/model.layers.0.self_attn.q_proj.weight" in load_file(path)
-
-
-def test_without_spectra_there_is_no_file(tmp_path: Path) -> None:
-    assert write_spectra(replace(examples.rank_report(), spectra=()), tmp_path) == []
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_no_cell_is_a_formula_of_a_spreadsheet() -> None:

@@ -1,5 +1,3 @@
-"""Declared tables: titles, cells and the rows that are shown; how the terminal and the page draw them."""
-
 from dataclasses import replace
 from types import SimpleNamespace
 

@@ -9,7 +9,7 @@ from typing import Any
 from gradscope.render.files import document_of
 from gradscope.results.envelope import render_json
 from tests.conftest import REPOSITORY
-from tests.render import examples
+from tests.render import examples, rank_examples
 
 FOLDER = REPOSITORY / "fixtures" / "golden"
 
@@ -22,8 +22,10 @@ def reports() -> dict[str, object]:
         "degeneracy": examples.degeneracy_report(num_steps=3, files=("fixtures/golden/input.txt",)),
         "passk": examples.passk_report(),
         "rank": examples.weight_report(),
+        "rank_parts": rank_examples.PARTS,
         "replay": examples.replay_report(),
         "report": examples.run_report(),
+        "report_index": examples.run_index(),
         "spike": examples.spike_report(),
     }
 
@@ -34,12 +36,6 @@ def golden_document(report: object) -> dict[str, Any]:
     document["created_at"] = document["gradscope"] = "..."
     document["definitions"] = sorted(document["definitions"])
     return document
-
-
-def missing_fields(command: str, document: dict[str, Any]) -> set[str]:
-    """The fields of a command's golden document that another document of the command lacks."""
-    promised = json.loads((FOLDER / f"{command}.json").read_text(encoding="utf-8"))
-    return (promised.keys() - document.keys()) | (promised["result"].keys() - document["result"].keys())
 
 
 def main() -> None:

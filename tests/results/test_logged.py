@@ -1,5 +1,3 @@
-"""The records of what a log says of its policy: each part alike, and a document that says why a part is missing."""
-
 from dataclasses import fields
 from typing import get_args, get_type_hints
 

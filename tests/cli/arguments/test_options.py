@@ -21,33 +21,10 @@ from gradscope.cli.arguments.options import (
 from gradscope.errors import UsageError
 from gradscope.render.terminal.names import TABLES, choices_of
 
-LISTS = {
-    "rank": ("--step", "--advantage", "--group-size", "--show"),
-    "replay": ("--step", "--show"),
-    "spike": ("--metric-column", "--show"),
-    "claims": ("--step", "--samples", "--show"),
-    "report": ("--metric-column", "--step", "--samples", "--show"),
-    "degeneracy": ("--metric-column", "--group-size", "--show"),
-    "passk": ("--k", "--show"),
-    "compare": ("--metric-column", "--k", "--show"),
-    "check": ("--metric-column", "--track", "--allow-unknown", "--show"),
-    "train": ("--seeds", "--advantage", "--learning-rate"),
-}
-"""Every option that takes several values, but check's requirements, which hold commas of their own."""
-
-
-def test_every_option_that_can_be_repeated_is_one_of_these_lists() -> None:
-    for name, command in app().commands.items():
-        repeatable = {one.opts[0] for one in command.params if one.multiple}
-        assert repeatable - {"--require"} == set(LISTS.get(name, ())), name
-
-
-@pytest.mark.parametrize("parse", [parse_names, parse_metrics, parse_files, parse_numbers, parse_counts])
-def test_nothing_is_nothing(parse) -> None:  # type: ignore[no-untyped-def]
-    assert parse("--x", None) == parse("--x", []) == ()
-
 
 def test_commas_and_repetition_give_the_same() -> None:
+    for parse in (parse_names, parse_metrics, parse_files, parse_numbers, parse_counts):
+        assert parse("--x", None) == parse("--x", []) == ()
     assert parse_names("--advantage", ["grpo,sign"]) == parse_names("--advantage", ["grpo", " sign"])
     assert parse_numbers("--learning-rate", ["1e-4, 3"]) == parse_numbers("--learning-rate", ["1e-4", "3"]) == (1e-4, 3)
     assert parse_counts("--k", ["1,4"]) == parse_counts("--k", ["1", "4"]) == (1, 4)
@@ -55,7 +32,7 @@ def test_commas_and_repetition_give_the_same() -> None:
     assert parse_metrics("--track", ["a,b"]) == parse_metrics("--track", ["a", "b"]) == ("a", "b")
 
 
-def test_one_of_a_few_names_is_taken_and_no_other() -> None:
+def test_a_choice_is_one_of_a_few_names() -> None:
     assert parse_choices("--show", None, ("steps",)) == ()
     assert parse_choices("--show", ["signal, steps", "steps"], ("steps", "signal")) == ("signal", "steps", "steps")
     with pytest.raises(UsageError, match=r"--show does not take 'sginal'\.") as caught:
@@ -103,7 +80,7 @@ def test_bad_numbers(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        *((text, "is not a whole number or a range of them") for text in ("", "a", "0-", "-3", "1.5", "0--2", "1:2:3")),
+        *((text, "is not a whole number or a range of them") for text in ("", "0-", "-3", "1.5", "1:2:3")),
         ("4-0", "is a range that runs backwards"),
         ("0:99999999", "is a range of more than 1,000,000 numbers"),
     ],
@@ -132,36 +109,12 @@ def test_steps_are_named_by_number_list_range_or_all(words: list[str] | None, st
     assert parse_steps(words) == steps
 
 
-@pytest.mark.parametrize("word", ["x", "1:", "-3", "1.5", "1:2:3", "6:5", "0:99999999"])
-def test_what_is_no_step_is_refused(word: str) -> None:
-    with pytest.raises(UsageError, match="--step"):
-        parse_steps([word])
+def test_a_refused_step_names_the_option() -> None:
+    with pytest.raises(UsageError, match="--step 6:5 is a range that runs backwards"):
+        parse_steps(["6:5"])
 
 
 COMMANDS: dict[str, Any] = app().commands
-
-SHARED = {
-    "--step": ("Steps to compute.", ("rank", "replay", "report")),
-    "--reward": ("One reward function instead of the scalar reward; the main one of several.", ("degeneracy", "check")),
-    "--success-threshold": (
-        "A rollout passes at this reward or more; for rewards that are not 0/1.",
-        ("degeneracy", "passk", "check", "report"),
-    ),
-    "--reader": (
-        "Force a reader instead of detecting it.",
-        ("degeneracy", "passk", "rank", "replay", "check", "report", "claims", "spike"),
-    ),
-    "--initial-weights": ("The weights before the first update", ("rank", "replay", "check", "report")),
-    "--json": ("Print one JSON document and nothing else.", ("degeneracy", "passk", "rank", "compare", "report")),
-}
-
-
-@pytest.mark.parametrize(
-    ("flag", "command"), [(flag, command) for flag, (_, commands) in SHARED.items() for command in commands]
-)
-def test_an_option_has_one_wording_in_every_command(flag: str, command: str) -> None:
-    (option,) = [one for one in COMMANDS[command].params if flag in one.opts]
-    assert option.help.startswith(SHARED[flag][0])
 
 
 @pytest.mark.parametrize("command", sorted(TABLES))
@@ -189,6 +142,8 @@ def test_metrics_are_those_of_the_catalogue() -> None:
 @pytest.mark.parametrize(
     ("words", "completed"),
     [
+        ("gradscope deg", "degeneracy"),
+        ("gradscope rank --adv", "--advantage"),
         ("gradscope explain frac_reward_zero", "frac_reward_zero_std"),
         ("gradscope check run --track frac_reward_zero", "frac_reward_zero_std"),
         ("gradscope check run --require frac_reward_zero", "frac_reward_zero_std"),

@@ -6,16 +6,6 @@ import pytest
 
 from tests.cli.conftest import Cli
 from tests.render.examples import HOSTILE
-from tests.results.golden import missing_fields
-
-
-def test_a_table_on_stdout_and_talk_on_stderr(cli: Cli, log: Path) -> None:
-    done = cli("degeneracy", log)
-    assert done.code == 0
-    assert done.out.startswith("4 of 6 groups (66.7 %")
-    assert "no gradient" in done.out
-    assert f"read {log}: " in done.err
-    assert "no gradient" not in done.err
 
 
 def test_the_file_that_was_chosen_in_a_folder_is_named(cli: Cli, log: Path) -> None:
@@ -55,15 +45,16 @@ def test_a_verdict_alone_is_nothing_else(cli: Cli, log: Path) -> None:
 
 
 def test_a_pipe_gets_no_color_and_no_padding(cli: Cli, log: Path) -> None:
-    lines = cli("degeneracy", log).out.splitlines()
-    assert not [line for line in lines if line != line.rstrip() or "\x1b" in line]
+    done = cli("degeneracy", log)
+    assert done.out.startswith("4 of 6 groups (66.7 %")
+    assert not [line for line in done.out.splitlines() if line != line.rstrip() or "\x1b" in line]
 
 
 def test_json_is_one_document_and_nothing_else(cli: Cli, log: Path) -> None:
     done = cli("degeneracy", log, "--json", "--quiet", "--group-size", "2", "--group-size", "8")
     assert (done.code, done.err) == (0, "")
     document = json.loads(done.out)
-    assert missing_fields("degeneracy", document) == set()
+    assert document["schema"] == "gradscope/degeneracy"
     result = document["result"]
     assert (result["num_groups"], result["num_rollouts"], result["group_size"]) == (6, 24, 4)
     assert result["frac_reward_zero_std"]["value"] == 4 / 6
@@ -77,14 +68,6 @@ def test_json_is_one_document_and_nothing_else(cli: Cli, log: Path) -> None:
 def test_two_runs_differ_in_their_time_only(cli: Cli, log: Path) -> None:
     first, second = (json.loads(cli("degeneracy", log, "--json").out) for _ in range(2))
     assert first | {"created_at": ""} == second | {"created_at": ""}
-
-
-def test_columns_can_be_named(cli: Cli, tmp_path: Path) -> None:
-    log = tmp_path / "odd.jsonl"
-    log.write_text('{"q": "a", "points": 1}\n{"q": "a", "points": 0}\n')
-    assert cli("degeneracy", log).code == 2
-    done = cli("degeneracy", log, "--prompt-column", "q", "--reward-column", "points", "--json")
-    assert json.loads(done.out)["result"]["num_groups"] == 1
 
 
 def test_a_hostile_row_reaches_no_stream_unescaped(cli: Cli, tmp_path: Path) -> None:
@@ -108,36 +91,16 @@ def test_quarantined_rows_are_counted_on_stderr_and_refused_when_strict(cli: Cli
     assert strict.err.startswith("error: ")
 
 
-def test_files_are_written_and_named(cli: Cli, log: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "deep" / "out"
-    done = cli("degeneracy", log, "--output", folder)
-    names = sorted(path.name for path in folder.iterdir())
-    figures = ["degeneracy.png", "degeneracy.svg"]
-    assert names == [
-        "degeneracy.json",
-        *figures,
-        "degeneracy_advantages.csv",
-        "degeneracy_by_group_size.csv",
-        "degeneracy_by_prompt.csv",
-        "degeneracy_by_step.csv",
-        "degeneracy_predictions.csv",
-    ]
-    assert [line for line in done.err.splitlines() if line.startswith("wrote")] == [
-        f"wrote {folder}: degeneracy.json, 5 csv, 1 png, 1 svg"
-    ]
-    assert json.loads((folder / "degeneracy.json").read_text())["schema"] == "gradscope/degeneracy"
-    assert sorted(path.name for path in folder.parent.iterdir()) == ["out"]
-
-
 def test_prediction_takes_a_number_or_each_step(cli: Cli, log: Path) -> None:
-    given = json.loads(cli("degeneracy", log, "--json", "--base-pass-rate", "0.3").out)["result"]
-    assert given["iid_prediction"]["value"] == pytest.approx(0.3**4 + 0.7**4)
-    assert given["pass_rate_origin"] == "the given base pass rate, 0.3"
+    fixed = json.loads(cli("degeneracy", log, "--json", "--base-pass-rate", "0.3").out)["result"]
+    assert fixed["iid_prediction"]["value"] == pytest.approx(0.3**4 + 0.7**4)
+    assert fixed["pass_rate_origin"] == "the given base pass rate, 0.3"
     by_step = json.loads(cli("degeneracy", log, "--json", "--base-pass-rate", "step").out)["result"]
     assert by_step["pass_rate_origin"] == "the mean of each step"
-    wrong = cli("degeneracy", log, "--base-pass-rate", "often")
-    assert (wrong.code, wrong.out) == (2, "")
-    assert "--base-pass-rate is a number or 'step', not 'often'." in wrong.err
+    assert (
+        "--base-pass-rate is a number or 'step', not 'often'."
+        in cli("degeneracy", log, "--base-pass-rate", "often").err
+    )
 
 
 def test_target_is_answered_in_table_and_words(cli: Cli, log: Path) -> None:

@@ -41,12 +41,15 @@ def run_demo(cli: Cli, monkeypatch: pytest.MonkeyPatch, recorder: Recorder, *arg
 def test_the_tour_runs_every_command_as_it_prints_it(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, recorder: Recorder, tmp_path: Path
 ) -> None:
-    code, out, _ = run_demo(cli, monkeypatch, recorder, str(tmp_path / "tour"))
-    assert code == 0
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run_demo(cli, monkeypatch, recorder, "tour")
+    assert (code, out.splitlines()[-1]) == (0, "All of it on one page, for a browser: tour/report.html")
     commands = ["train", "degeneracy", "passk", "replay", "rank", "rank", "claims", "check", "report"]
     assert [call[0] for call in recorder.calls] == commands
     printed = [shlex.split(line.removeprefix("$ "))[1:] for line in out.splitlines() if line.startswith("$ ")]
     assert printed == recorder.calls
+    outputs = [call[call.index("--output") + 1] for call in recorder.calls if "--output" in call]
+    assert outputs == ["tour/run", "tour/report.html"]
 
 
 def test_the_tour_ends_where_a_command_fails(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -82,13 +85,3 @@ def test_the_tour_asks_for_steps_whose_weights_the_default_run_keeps() -> None:
     steps = {int(step) for index, word in enumerate(words) if word == "--step" for step in words[index + 1].split(",")}
     assert steps
     assert not [step for step in steps if (step - 1) % config.checkpoint_every or step > config.steps]
-
-
-def test_the_tour_leaves_the_run_and_the_page_and_names_it_last(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, recorder: Recorder, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    _, out, _ = run_demo(cli, monkeypatch, recorder, "tour")
-    assert out.splitlines()[-1] == "All of it on one page, for a browser: tour/report.html"
-    written = [call[call.index("--output") + 1] for call in recorder.calls if "--output" in call]
-    assert written == ["tour/run", "tour/report.html"]

@@ -30,7 +30,7 @@ def test_the_same_files_are_refused_before_anything_is_written(cli: Cli, tmp_pat
     assert len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.parametrize("command", ["rank", "replay", "spike", "claims"])
+@pytest.mark.parametrize("command", ["rank", "claims"])
 def test_what_needs_texts_or_ids_names_the_log(cli: Cli, tmp_path: Path, command: str) -> None:
     cli("reduce", LOG, "-o", tmp_path)
     done = cli(command, tmp_path)

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli
-from tests.results.golden import missing_fields
 
 GATE = "$ gradscope check "
 
@@ -14,7 +13,7 @@ def test_a_run_replays_from_its_own_folder(cli: Cli, tiny_run: Path) -> None:
     done = cli("replay", tiny_run, "--json", "--quiet")
     assert (done.code, done.err) == (0, "")
     document = json.loads(done.out)
-    assert missing_fields("replay", document) == set()
+    assert document["schema"] == "gradscope/replay"
     assert document["result"]["verdict"] == "match"
     assert [step["verdict"] for step in document["result"]["steps"]] == ["match", "match"]
 
@@ -26,31 +25,21 @@ def test_a_log_without_weights_decides_nothing_and_exits_1(cli: Cli, log: Path) 
     assert GATE not in done.out
 
 
-@pytest.mark.parametrize(
-    ("options", "code", "headline"),
-    [
-        ([], 0, "match at 2 of 2 steps"),
-        (["--step", "2"], 0, "match at 1 of 1 step"),
-        (["--tolerance", "1e-4"], 0, "match at 2 of 2 steps"),
-    ],
-)
-def test_the_printed_gate_has_the_exit_code_of_the_replay(
-    cli: Cli, tiny_run: Path, options: list[str], code: int, headline: str
-) -> None:
+@pytest.mark.parametrize("options", [[], ["--tolerance", "1e-4"]])
+def test_the_printed_gate_has_the_exit_code_of_the_replay(cli: Cli, tiny_run: Path, options: list[str]) -> None:
     done = cli("replay", tiny_run, *options)
-    assert done.code == code
-    assert done.out.startswith(f"Replay: {headline}. ")
+    assert (done.code, done.out.startswith("Replay: match at 2 of 2 steps. ")) == (0, True)
     gates = [line.removeprefix("$ gradscope ") for line in done.out.splitlines() if line.startswith(GATE)]
-    assert len(gates) == (0 if "--tolerance" in options else 1)
-    assert [cli(*shlex.split(gate)).code for gate in gates] == [code] * len(gates)
+    assert len(gates) == (0 if options else 1)
+    assert [cli(*shlex.split(gate)).code for gate in gates] == [0] * len(gates)
 
 
 def test_a_wrong_loss_type_exits_1_and_so_does_its_gate(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
     config = tmp_path / "wrong.json"
     config.write_text('{"loss_type": "dr_grpo", "max_completion_length": 64}')
-    done = cli("replay", tiny_run, "--run-config", config, "--batch-tokens", "4096")
+    done = cli("replay", tiny_run, "--step", "1", "--run-config", config, "--batch-tokens", "4096")
     assert done.code == 1
-    assert "mismatch at 2 of 2 steps" in done.out
+    assert "mismatch at 1 of 1 step" in done.out
     (gate,) = [line.removeprefix("$ gradscope ") for line in done.out.splitlines() if line.startswith(GATE)]
     assert f"--run-config {config} --batch-tokens 4096" in gate
     checked = cli(*shlex.split(gate))

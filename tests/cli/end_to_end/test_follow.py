@@ -42,12 +42,3 @@ def test_ctrl_c_ends_it_with_130(log: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()
     assert (process.returncode, out, err) == (INTERRUPTED, "", "interrupted\n")
-
-
-def test_options_that_do_not_go_together(cli: Cli, log: Path) -> None:
-    alone = cli("degeneracy", log, "--idle", "5")
-    assert (alone.code, alone.out) == (2, "")
-    assert "--idle says when --follow ends." in alone.err
-    document = cli("degeneracy", log, "--follow", "--json")
-    assert (document.code, document.out) == (2, "")
-    assert "--follow prints a line a step, and --json one document" in document.err

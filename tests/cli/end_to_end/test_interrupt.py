@@ -39,12 +39,3 @@ def test_ctrl_c_in_a_grid_says_how_to_go_on(cli: Cli, tmp_path: Path, monkeypatc
     monkeypatch.setattr("gradscope.training.grid.train_grid", interrupt)
     done = cli("train", "--seeds", "0-1", "--output", tmp_path / "grid")
     assert done == (130, "", "stopped; the same command with --resume makes what is missing\ninterrupted\n")
-
-
-def test_ctrl_c_in_an_analysis_leaves_nothing_behind(
-    cli: Cli, log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gradscope.diagnostics.degeneracy.measure.measure_degeneracy", interrupt)
-    done = cli("degeneracy", log, "--output", tmp_path / "out")
-    assert done == (130, "", "interrupted\n")
-    assert [path.name for path in tmp_path.iterdir()] == [log.name]

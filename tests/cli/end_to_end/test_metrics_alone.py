@@ -1,5 +1,3 @@
-"""Metrics without rollouts, asked by each command that answers from them."""
-
 import json
 from pathlib import Path
 from typing import Any

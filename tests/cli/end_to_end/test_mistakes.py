@@ -1,4 +1,4 @@
-"""More than thirty mistakes that people make: one line says what is wrong, and what the hint says to write works."""
+"""Mistakes that people make: one line names the mistake, and what the hint says to write works."""
 
 import re
 import shlex
@@ -23,42 +23,76 @@ def refused(cli: Cli, *arguments: str | Path) -> str:
     return hint.removeprefix("hint: ")
 
 
+@pytest.fixture
+def word_path(tiny_run: Path, log: Path, samples: tuple[Path, Path], tmp_path: Path) -> Callable[[str], str]:
+    """The paths that words in capitals stand for, and a requirement that holds."""
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.html").write_text("<!doctype html>mine")
+    for seed in (0, 1):
+        write_run(tmp_path / "grid" / str(seed), seed=seed)
+    paths = {"RUN": tiny_run, "CHECKPOINT": tiny_run / "checkpoints/checkpoint-0", "LOG": log, "SAMPLES": samples[0]}
+    paths |= {name: tmp_path / path for name, path in (("FOLDER", "full"), ("GRID", "grid"), ("NEW", "new.json"))}
+    words = {**paths, "PAGE": tmp_path / "full" / "mine.html", "GATE": "frac_reward_zero_std <= 1"}
+    return lambda word: str(words.get(word, word))
+
+
 @pytest.mark.parametrize(
-    ("command", "option", "typed"),
+    ("typed", "hint", "corrected"),
     [
-        ("degeneracy", "--group-size", "2;4"),
-        ("degeneracy", "--group-size", "4-2"),
-        ("degeneracy", "--group-size", "two"),
-        ("passk", "--k", "1 2"),
-        ("passk", "--k", "4:1"),
-        ("passk", "--k", "1.5"),
-        ("rank", "--step", "2-1"),
-        ("rank", "--step", "1;2"),
-        ("replay", "--step", "last"),
-        ("rank", "--advantage", "grpo,,sign"),
-        ("rank", "--advantage", ",grpo"),
-        ("check", "--allow-unknown", "frac_tied,"),
+        ("degenracy LOG", r"`gradscope ([^`]+)`", "{}"),
+        ("passk LOG", r"`gradscope (\w+)`", "{} LOG"),
+        ("degeneracy CHECKPOINT", r": (\S+)$", "degeneracy {}"),
+        ("rank RUN --advantge grpo", r"`gradscope ([^`]+)`", "{}"),
+        ("rank RUN --rows tokens", r"`gradscope ([^`]+)`", "{}"),
+        ("rank RUN --step", r"`gradscope ([^`]+)`", "{}"),
+        ("degeneracy RUN --reader gradscop", r"Did you mean '([\w-]+)'", "degeneracy RUN --reader {}"),
+        ("rank RUN --step 1 --advantage x", r" are: (\w+)(?:, \w+){9}", "rank RUN --step 1 --advantage {}"),
+        ("rank RUN --step 1 --advantage grpo,,sign", r"Write (--advantage \S+\w)", "rank RUN --step 1 {}"),
+        ("rank RUN --step 99", r"It has steps (\d+)", "rank RUN --step {}"),
+        ("rank RUN --step 1 --rows hidden --max-tokens 1", r"(--max-tokens \d+)", "rank RUN --step 1 --rows hidden {}"),
+        ("replay RUN --step 2-1", r"Write (--step \S+\w)", "replay RUN {}"),
+        ("degeneracy RUN --group-size '2;4'", r"Write (--group-size \d+)", "degeneracy RUN {}"),
+        ("degeneracy RUN --group-size 1", r"Write (--group-size \d+)", "degeneracy RUN {}"),
+        ("degeneracy RUN --base-pass-rate often", r"Write (--base-pass-rate [\d.]+)", "degeneracy RUN {}"),
+        ("degeneracy RUN --target-degeneracy 20", r"Write (--target-degeneracy [\d.]+)", "degeneracy RUN {}"),
+        ("degeneracy RUN --reward acc", r"It has: (\w+)", "degeneracy RUN --reward {}"),
+        ("degeneracy RUN --show step", r"any of (\w+)", "degeneracy RUN --show {}"),
+        ("degeneracy RUN --follow --json", "[Ll]eave()", "degeneracy RUN"),
+        ("degeneracy RUN --idle 0.05 --every 0.01", "(--follow)", "degeneracy RUN --idle 0.05 --every 0.01 {}"),
+        ("passk SAMPLES --k 4:1", r"Write (--k \S+\w)", "passk SAMPLES {}"),
+        ("passk SAMPLES --k 0", r"Write (--k \d+)", "passk SAMPLES {}"),
+        ("compare GRID --k 99", r"(--k \d+ --k \d+)", "compare GRID {}"),
+        ("compare GRID --vary advantges", "[Ll]eave()", "compare GRID"),
+        ("explain effective_rank --markdown", "[Ll]eave()", "explain effective_rank"),
+        ("report RUN --no-gradients --output FOLDER", r"(--output \S+)", "report RUN --no-gradients {}"),
+        ("report RUN --no-gradients --output PAGE", "(--force)", "report RUN --no-gradients --output PAGE {}"),
+        ("check RUN", r"Add (--require '[^']+')", "check RUN {}"),
+        ("check RUN --require 'frac_tied =< 1'", r"Write ('[^']+')", "check RUN --require {}"),
+        ("check RUN --require 'frac_tied=1'", r"Write ('[^']+')", "check RUN --require {}"),
+        ("check RUN --require 'frac_tied <= 100%'", r"Write ('[^']+')", "check RUN --require {}"),
+        ("check RUN --require 'frac_tied 0.5'", r"a number: ('[^']+')", "check RUN --require {}"),
+        ("check RUN --require 'frac_reward_zero <= 1'", r"Did you mean '(\w+)'", "check RUN --require '{} <= 1'"),
+        (
+            "check RUN --require GATE --allow-unknown frac_tied,",
+            r"(--allow-unknown \w+)",
+            "check RUN --require GATE {}",
+        ),
+        ("check RUN --require GATE --output FOLDER", "(--force)", "check RUN --require GATE --output FOLDER {}"),
+        ("check RUN --track frac_tied --baseline NEW", "(--upd.*e)", "check RUN --track frac_tied --baseline NEW {}"),
     ],
+    ids=lambda words: words.partition(" ")[0],
 )
-def test_what_the_hint_writes_works(
-    cli: Cli, tiny_run: Path, samples: tuple[Path, Path], command: str, option: str, typed: str
+def test_a_command_that_is_corrected_as_its_hint_says_works(
+    cli: Cli, word_path: Callable[[str], str], typed: str, hint: str, corrected: str
 ) -> None:
-    run = samples[0] if command == "passk" else tiny_run
-    more = ("--require", "frac_reward_zero_std <= 1") if command == "check" else ()
-    written = re.search(rf"Write ({option} \S*[\w@])", refused(cli, command, run, option, typed, *more))
-    assert written is not None
-    done = cli(command, run, *shlex.split(written[1]), *more)
-    absent = "has no rollouts of step" in done.err or "group size" in done.err  # of this small run
-    assert done.code == 0 or absent, done.err
-
-
-@pytest.mark.parametrize(("option", "typed"), [("--reader", "gradscop"), ("--advantage", "grop"), ("--advantage", "x")])
-def test_a_wrong_name_prints_those_that_there_are(cli: Cli, tiny_run: Path, option: str, typed: str) -> None:
-    hint = refused(cli, "rank", tiny_run, "--step", "1", option, typed)
-    names = re.findall(r"[\w-]+", hint.partition(" are")[2])
-    assert len(names) > 10
-    meant = re.search(r"Did you mean '([\w-]+)'", hint)
-    assert cli("rank", tiny_run, "--step", "1", option, meant[1] if meant else names[0]).code == 0
+    match = re.search(hint, refused(cli, *map(word_path, shlex.split(typed))))
+    assert match is not None
+    words: list[str] = []
+    for word in shlex.split(corrected):
+        words += shlex.split(match[1]) if word == "{}" else [word_path(word).format(match[1])]
+    done = cli(*words)
+    assert done.code in ((0, 1) if words[0] == "check" else (0,)), done.err
+    assert not done.err.startswith("error: ")
 
 
 def test_a_step_without_weights_names_those_that_have_them(cli: Cli, tmp_path: Path) -> None:
@@ -67,109 +101,6 @@ def test_a_step_without_weights_names_those_that_have_them(cli: Cli, tmp_path: P
     command = shlex.split(refused(cli, "rank", run, "--step", "2").partition("Now: ")[2])
     assert command == ["gradscope", "rank", str(run), "--step", "1"]
     assert cli(*command[1:]).code == 0
-
-
-@pytest.mark.parametrize("inner", ["checkpoints", "checkpoints/checkpoint-0"])
-def test_a_checkpoint_names_its_run(cli: Cli, tiny_run: Path, inner: str) -> None:
-    named = refused(cli, "degeneracy", tiny_run / inner).rpartition(": ")[2]
-    assert Path(named) == tiny_run
-    assert cli("degeneracy", named).code == 0
-
-
-@pytest.mark.parametrize("typed", [("--advantge", "grpo"), ("--rows", "tokens"), ("--step",), ("--seed", "x")])
-def test_what_the_parser_refuses_points_at_a_page_that_opens(cli: Cli, tiny_run: Path, typed: tuple[str, ...]) -> None:
-    page = re.search(r"`gradscope ([^`]+)`", refused(cli, "rank", tiny_run, *typed))
-    assert page is not None
-    assert cli(*page[1].split()).code == 0
-
-
-@pytest.mark.parametrize(
-    ("typed", "written", "remaining"),
-    [
-        (("degeneracy", "RUN", "--base-pass-rate", "often"), r"Write (--base-pass-rate [\d.]+)", 2),
-        (("degeneracy", "RUN", "--target-degeneracy", "20"), r"Write (--target-degeneracy [\d.]+)", 2),
-        (("degeneracy", "RUN", "--group-size", "1"), r"Write (--group-size \d+)", 2),
-        (("degeneracy", "RUN", "--reward", "acc"), r"It has: (\w+)", 3),
-        (("degeneracy", "RUN", "--show", "step"), r"any of (\w+)", 3),
-        (("passk", "SAMPLES", "--k", "0"), r"Write (--k \d+)", 2),
-        (("rank", "RUN", "--step", "99"), r"It has steps (\d+)", 3),
-        (("rank", "RUN", "--step", "1", "--rows", "hidden", "--max-tokens", "1"), r"Write (--max-tokens \d+)", 6),
-        (("check", "RUN"), r"Add (--require '[^']+')", 2),
-        (("check", "RUN", "--require", "frac_reward_zero_std =< 1"), r"Write ('[^']+')", 3),
-        (("check", "RUN", "--require", "frac_reward_zero_std=1"), r"Write ('[^']+')", 3),
-        (("check", "RUN", "--require", "frac_reward_zero_std <= 100%"), r"Write ('[^']+')", 3),
-        (("check", "RUN", "--require", "frac_reward_zero_std 0.5"), r"a number: ('[^']+')", 3),
-        (("check", "RUN", "--require", "frac_reward_zero <= 1"), r"Did you mean '(\w+)'", 3),
-        (("report", "RUN", "--no-gradients", "--output", "FOLDER"), r"(--output \S+)", 3),
-        (("compare", "GRID", "--k", "99"), r"(--k \d+ --k \d+)", 2),
-    ],
-)
-def test_what_a_hint_says_stands_in_for_what_was_typed(
-    cli: Cli, word_path: Callable[[str], str], typed: tuple[str, ...], written: str, remaining: int
-) -> None:
-    """The first ``remaining`` words stay, and the hint's words follow; a metric alone is required again."""
-    words = [word_path(word) for word in typed]
-    result = re.search(written, refused(cli, *words))
-    assert result is not None
-    pasted = shlex.split(result[1])
-    if typed[-1] == "frac_reward_zero <= 1":
-        pasted = [f"{pasted[0]} <= 1"]
-    done = cli(*words[:remaining], *pasted)
-    assert done.code in ((0, 1) if typed[0] == "check" else (0,)), done.err
-    assert not done.err.startswith("error: ")
-
-
-@pytest.fixture
-def word_path(tiny_run: Path, samples: tuple[Path, Path], tmp_path: Path) -> Callable[[str], str]:
-    """What the words in capitals stand for."""
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "mine.html").write_text("<!doctype html>mine")
-    for seed in (0, 1):
-        write_run(tmp_path / "grid" / str(seed), seed=seed)
-    paths = {"RUN": tiny_run, "SAMPLES": samples[0], "FOLDER": tmp_path / "full", "GRID": tmp_path / "grid"}
-    paths["PAGE"] = tmp_path / "full" / "mine.html"
-    return lambda word: str(paths.get(word, word))
-
-
-@pytest.mark.parametrize(
-    ("typed", "more"),
-    [
-        (("check", "RUN", "--require", "frac_reward_zero_std <= 1", "--output", "FOLDER"), ("--force",)),
-        (("report", "RUN", "--no-gradients", "--output", "PAGE"), ("--force",)),
-        (("degeneracy", "RUN", "--idle", "0.05", "--every", "0.01"), ("--follow",)),
-        (("check", "RUN", "--track", "frac_tied", "--baseline", "new.json"), ("--update-baseline",)),
-    ],
-)
-def test_an_option_that_a_hint_names_can_be_added(
-    cli: Cli, word_path: Callable[[str], str], tmp_path: Path, typed: tuple[str, ...], more: tuple[str, ...]
-) -> None:
-    words = [str(tmp_path / word) if word == "new.json" else word_path(word) for word in typed]
-    assert all(option in refused(cli, *words) for option in more)
-    assert cli(*words, *more).code == 0
-
-
-@pytest.mark.parametrize(
-    ("typed", "left_out"),
-    [
-        (("degeneracy", "RUN", "--follow", "--json"), 1),
-        (("explain", "effective_rank", "--markdown"), 1),
-        (("compare", "GRID", "--vary", "advantges"), 2),
-    ],
-)
-def test_what_a_hint_leaves_out_was_in_the_way(
-    cli: Cli, word_path: Callable[[str], str], typed: tuple[str, ...], left_out: int
-) -> None:
-    words = [word_path(word) for word in typed]
-    assert re.search("[Ll]eave", refused(cli, *words))
-    remaining = [word for word in words[: len(words) - left_out] if word != "--follow"]
-    assert cli(*remaining).code == 0
-
-
-def test_a_misspelled_command_is_named(cli: Cli, tiny_run: Path) -> None:
-    done = cli("degenracy", tiny_run)
-    meant = re.search(r"Did you mean '(\w+)'", done.err)
-    assert meant is not None
-    assert cli(meant[1], tiny_run).code == 0
 
 
 def test_a_folder_of_runs_names_one_and_the_command_for_all(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
@@ -181,9 +112,3 @@ def test_a_folder_of_runs_names_one_and_the_command_for_all(cli: Cli, tiny_run: 
     assert [command[0] for command in commands] == ["degeneracy", "report"]
     assert cli(*commands[0]).code == 0
     assert cli(*commands[1], "--output", tmp_path / "all.html").code == 0
-
-
-def test_a_training_log_is_sent_to_the_command_that_reads_it(cli: Cli, log: Path) -> None:
-    named = re.search(r"`gradscope (\w+)`", refused(cli, "passk", log))
-    assert named is not None
-    assert cli(named[1], log).code == 0

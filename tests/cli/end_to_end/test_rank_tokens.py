@@ -1,8 +1,11 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from gradscope.diagnostics.rank.measure import measure_rank
+from gradscope.diagnostics.rank.options import RankOptions
 from tests.cli.conftest import Cli
 
 pytestmark = pytest.mark.slow  # a run is trained for it
@@ -22,17 +25,31 @@ def test_a_run_measured_by_tokens(cli: Cli, tiny_run: Path, tmp_path: Path) -> N
     assert moved["difference"]["value"] == pytest.approx(moved["positive"]["value"] - moved["negative"]["value"])
     assert (tmp_path / "out" / "rank_logprob_changes.csv").is_file()
     assert (tmp_path / "out" / "rank_spectrum.png").is_file()
-    table = cli("rank", tiny_run, *arguments, "--max-tokens", "3", "--seed", "1", "--show", "engine")
-    assert table.code == 0
-    assert "A matrix row is the gradient of one token of a group" in table.out
-    assert "of the tokens were measured, drawn at random" in " ".join(table.out.split())
-
-
-def test_all_tokens_sketched(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
-    arguments = ("rank", tiny_run, "--rows", "token", "--step", "1", "--advantage", "logged", "--sketch", "512")
-    assert "Rows were sketched" in cli(*arguments, "--output", tmp_path / "out").out
-    result = json.loads((tmp_path / "out" / "rank.json").read_text())["result"]
-    assert {spectrum["tokens"]["method"] for spectrum in result["spectra"]} == {"sketch"}
-    live = [spectrum["tokens"] for spectrum in result["spectra"] if spectrum["effective_rank"]["value"] is not None]
+    sketched = cli("rank", tiny_run, *arguments[:-2], "--sketch", "512", "--show", "engine", "--output", tmp_path / "b")
+    assert "A matrix row is the gradient of one token of a group" in sketched.out
+    assert "Rows were sketched" in sketched.out
+    spectra = json.loads((tmp_path / "b" / "rank.json").read_text())["result"]["spectra"]
+    assert {spectrum["tokens"]["method"] for spectrum in spectra} == {"sketch"}
+    live = [spectrum["tokens"] for spectrum in spectra if spectrum["effective_rank"]["value"] is not None]
     assert live
     assert all((1 / 512) ** 0.5 < tokens["energy_error"] <= (2 / 512) ** 0.5 for tokens in live)
+
+
+def test_progress_moves_within_a_step_by_rollouts_tokens_and_groups(tiny_run: Path) -> None:
+    reports: list[tuple[float, int, str]] = []
+    result = measure_rank(
+        tiny_run,
+        rows="token",
+        advantages=("logged",),
+        options=RankOptions(tokens=4),
+        progress=lambda *words: reports.append(words),
+    )
+    assert any("of the tokens were measured, drawn at random" in finding for finding in result.findings)
+    of_steps = [words for words in reports if words[1] == 2]
+    done = [share for share, _, _ in of_steps]
+    assert done == sorted(done)
+    assert (done[0], done[-1]) == (0, 2)
+    within = [label for share, _, label in of_steps if 0 < share < 1]
+    assert len(within) > 2
+    assert any(re.fullmatch(r"steps, now step 1: \d+ of 24 rollouts, \d+ tokens", label) for label in within)
+    assert any(label.endswith(" groups") for label in within)

@@ -5,7 +5,6 @@ import select
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -23,7 +22,6 @@ from gradscope.cli.output.streams import (
     write_data,
 )
 from gradscope.progress import no_progress
-from tests.cli.conftest import Cli
 
 
 def test_a_line_of_talk_is_one_escaped_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,7 +65,7 @@ def test_a_terminal_breaks_talk_between_words_and_what_is_quoted_never(
     assert on_a_terminal(work) == f"note: word word word\nword end\n{reported}"
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 200])
+@pytest.mark.parametrize("width", [40, 80, 200])
 def test_a_command_on_a_terminal_is_broken_as_a_shell_reads_it(
     on_a_terminal: Callable[[Callable[[], None]], str], monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
@@ -82,23 +80,11 @@ def test_a_command_on_a_terminal_is_broken_as_a_shell_reads_it(
 
 
 def test_a_command_in_a_pipe_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    show_command(["gradscope", "--word", "a b"] * 20)
-    assert capsys.readouterr().out == "$ " + " ".join(["gradscope --word 'a b'"] * 20) + "\n"
-
-
-def test_no_empty_line_stands_where_the_streams_are_apart(capsys: pytest.CaptureFixture[str]) -> None:
     pause()
-    assert capsys.readouterr() == ("", "")
-
-
-def test_a_line_is_one_line_whatever_its_length(capsys: pytest.CaptureFixture[str]) -> None:
-    show_line("$ gradscope " + "--word " * 40 + "[end]", style="bold")
-    assert capsys.readouterr().out == "$ gradscope " + "--word " * 40 + "[end]\n"
-
-
-def test_quiet_says_errors_only(cli: Cli, log: Path) -> None:
-    assert cli("degeneracy", log, "--quiet").err == ""
-    assert cli("degeneracy", log.parent / "absent", "--quiet").err.startswith("error: ")
+    show_command(["gradscope", "--word", "a b"] * 20)
+    show_line("--word " * 40 + "[end]", style="bold")
+    command = " ".join(["gradscope --word 'a b'"] * 20)
+    assert capsys.readouterr().out == f"$ {command}\n{'--word ' * 40}[end]\n"
 
 
 @pytest.mark.parametrize(("rank", "prints"), [("0", True), ("1", False)])
@@ -112,6 +98,7 @@ def test_of_several_processes_the_main_one_prints(
     show("b")
     show_line("c")
     write_data("d")
+    show_next(["explain"])  # needs the launcher
     assert capsys.readouterr() == (("b\nc\nd", "note: a\n") if prints else ("", ""))
 
 
@@ -137,14 +124,6 @@ def test_a_command_is_one_line_that_can_be_pasted(capsys: pytest.CaptureFixture[
     )
 
 
-def test_of_several_processes_none_is_printed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gradscope.cli.output.streams.num_processes", lambda: 2)
-    show_next(["explain"])
-    assert capsys.readouterr().out == ""
-
-
 @pytest.fixture
 def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [0.0]
@@ -152,7 +131,7 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_nobody_is_told_how_far_it_is_who_asked_for_quiet() -> None:
+def test_quiet_reports_no_progress() -> None:
     with progress_bar(quiet=True) as progress:
         assert progress is no_progress
 
@@ -194,7 +173,7 @@ def test_a_file_gets_a_line_from_time_to_time_with_what_is_left(
     ]
 
 
-def test_minutes_are_told_as_such(seconds: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+def test_less_than_an_hour_and_a_half_is_in_minutes(seconds: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     with progress_bar(quiet=False) as progress:
         progress(0, 10, "steps")
         seconds[0] += 60
@@ -202,7 +181,7 @@ def test_minutes_are_told_as_such(seconds: list[float], capsys: pytest.CaptureFi
     assert capsys.readouterr().err == "about 9 min left: 1 of 10 steps\n"
 
 
-@pytest.mark.parametrize("total", [10_000, 100_000, 10**9])
+@pytest.mark.parametrize("total", [10_000, 10**9])
 def test_an_estimate_below_a_second_is_none(
     total: int, seconds: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:

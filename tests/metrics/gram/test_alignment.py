@@ -1,14 +1,9 @@
-"""Expected updates against formulas, enumeration and simulation.
-
-Agreement and noise of prompts' gradients, against the vectors themselves and against made-up populations.
-"""
-
 import itertools
 import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gradscope.metrics.gram.alignment import expected_updates, group_cosine, noise_within, pass_at_k_weights
@@ -16,7 +11,7 @@ from gradscope.metrics.gram.alignment import expected_updates, group_cosine, noi
 seeds = st.integers(0, 10_000)
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 4])
+@pytest.mark.parametrize("k", [1, 2, 4])
 @pytest.mark.parametrize("p", [0.2, 0.7])
 def test_the_pass_at_k_gradient_is_unbiased(k: int, p: float) -> None:
     """One parameter theta with p = sigmoid(theta): the score is r - p, the gradient k (1-p)^(k-1) p (1-p)."""
@@ -28,11 +23,8 @@ def test_the_pass_at_k_gradient_is_unbiased(k: int, p: float) -> None:
     assert expected == pytest.approx(k * (1 - p) ** (k - 1) * p * (1 - p))
 
 
-def test_at_k_1_the_weights_are_leave_one_out() -> None:
+def test_at_k_1_the_weights_are_leave_one_out_and_at_k_n_only_a_lone_success_counts() -> None:
     assert pass_at_k_weights([1.0, 0.0, 0.0], 1).tolist() == pytest.approx([1 / 3, -1 / 6, -1 / 6])
-
-
-def test_at_k_n_only_a_lone_success_counts() -> None:
     assert pass_at_k_weights([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]], 3).tolist() == [[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
 
 
@@ -47,7 +39,6 @@ def test_k_beyond_the_group_is_refused(size: int, k: int) -> None:
         pass_at_k_weights(np.zeros(size), k)
 
 
-@settings(deadline=None)
 @given(seeds)
 def test_products_equal_those_of_the_rows_and_leaving_out_is_leaving_out(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -55,27 +46,15 @@ def test_products_equal_those_of_the_rows_and_leaving_out_is_leaving_out(seed: i
     index = np.repeat(np.arange(4), 3)
     updates = expected_updates(scores @ scores.T, weights, index)
 
-    def products(remaining: list[int]) -> np.ndarray:
+    def products(remaining: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Of sums of different groups, and of a group with itself, [formulation, formulation]."""
         sums = np.stack([[w[index == g] @ scores[index == g] for g in remaining] for w in weights])
-        return np.array(
-            [
-                [
-                    sum(first[i] @ second[j] for i in range(len(remaining)) for j in range(len(remaining)) if i != j)
-                    for second in sums
-                ]
-                for first in sums
-            ]
-        )
+        own = np.einsum("vgp,wgp->vw", sums, sums)
+        return sums.sum(axis=1) @ sums.sum(axis=1).T - own, own
 
-    np.testing.assert_allclose(updates.cross[0], products([0, 1, 2, 3]), atol=1e-9)
-    np.testing.assert_allclose(updates.cross[2], products([0, 2, 3]), atol=1e-9)
-    np.testing.assert_allclose(
-        updates.own[0],
-        [
-            sum((w[index == g] @ scores[index == g]) @ (w[index == g] @ scores[index == g]) for g in range(4))
-            for w in weights
-        ],
-    )
+    np.testing.assert_allclose(updates.cross[0], products([0, 1, 2, 3])[0], atol=1e-9)
+    np.testing.assert_allclose(updates.cross[2], products([0, 2, 3])[0], atol=1e-9)
+    np.testing.assert_allclose(updates.own[0], np.diag(products([0, 1, 2, 3])[1]))
 
 
 def simulated(seed: int, num_groups: int = 200) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -101,14 +80,13 @@ def test_the_signal_to_noise_ratio_is_that_of_the_simulation() -> None:
     assert ratio.low < 200 / 30 < ratio.high
 
 
-def test_identical_groups_have_no_noise_to_compare_with() -> None:
-    updates = expected_updates(np.ones((4, 4)), np.ones((1, 4)), [0, 1, 2, 3])
-    assert updates.signal_to_noise(0).undefined == "at most one group of this step has a gradient"
-
-
-def test_noise_alone_has_no_direction() -> None:
-    updates = expected_updates(np.diag([1.0] * 4), np.ones((1, 4)), [0, 1, 2, 3])
-    assert "not above its own noise" in str(updates.cosine(0, 0).undefined)
+def test_identical_groups_have_no_noise_noise_alone_no_direction_and_few_groups_neither() -> None:
+    alike, noise = (expected_updates(gram, np.ones((1, 4)), range(4)) for gram in (np.ones((4, 4)), np.eye(4)))
+    assert alike.signal_to_noise(0).undefined == "at most one group of this step has a gradient"
+    assert "not above its own noise" in str(noise.cosine(0, 0).undefined)
+    few = expected_updates(np.eye(2), np.ones((1, 2)), [0, 1])
+    assert few.cosine(0, 0).undefined == few.signal_to_noise(0).undefined == "2 groups are too few"
+    assert few.critical_batch_size(0).undefined == "2 groups are too few"
 
 
 def test_a_direction_that_rests_on_one_group_is_none() -> None:
@@ -116,12 +94,6 @@ def test_a_direction_that_rests_on_one_group_is_none() -> None:
     updates = expected_updates(rows @ rows.T, np.ones((1, 4)), [0, 1, 2, 3])
     assert (updates.cross[:, 0, 0] <= 0).any()
     assert updates.cosine(0, 0).value is None
-
-
-def test_few_groups_have_neither() -> None:
-    updates = expected_updates(np.eye(2), np.ones((1, 2)), [0, 1])
-    assert updates.cosine(0, 0).undefined == "2 groups are too few"
-    assert updates.signal_to_noise(0).undefined == "2 groups are too few"
 
 
 def test_an_estimate_beyond_1_keeps_the_width_of_its_interval() -> None:
@@ -141,22 +113,18 @@ def population(rng: np.random.Generator, num: int, *, between: float, within: fl
     return np.repeat(own, 2, axis=0) + rng.normal(size=(2 * num, width)) * np.sqrt(within / width)
 
 
-@settings(deadline=None)
 @given(seeds, st.integers(3, 9))
 def test_the_cosine_is_the_mean_over_pairs_of_vectors(seed: int, num: int) -> None:
     sums = np.random.default_rng(seed).normal(size=(num, 5))
-    pairs = [
-        sums[j] @ sums[k] / np.linalg.norm(sums[j]) / np.linalg.norm(sums[k])
-        for j in range(num)
-        for k in range(num)
-        if j != k
-    ]
+    units = sums / np.linalg.norm(sums, axis=1, keepdims=True)
+    pairs = [units[j] @ units[k] for j, k in itertools.permutations(range(num), 2)]
     cosine = group_cosine(sums @ sums.T)
     assert cosine.value == pytest.approx(np.mean(pairs))
     assert cosine.num_units == num
     # a group without a gradient has no direction and does not count
     padded = np.vstack([sums, np.zeros(5)])
     assert group_cosine(padded @ padded.T) == cosine
+    assert group_cosine(np.diag([1.0, 1.0, 0.0, 0.0])).undefined == "2 groups with a gradient are too few"
 
 
 def test_unrelated_prompts_have_cosine_zero_within_the_interval() -> None:
@@ -168,13 +136,12 @@ def test_unrelated_prompts_have_cosine_zero_within_the_interval() -> None:
     assert inside >= 175
 
 
-@settings(deadline=None)
 @given(seeds, st.integers(3, 8))
 def test_the_share_within_prompts_is_that_of_the_vectors(seed: int, num: int) -> None:
     halves = population(np.random.default_rng(seed), num, between=1.0, within=2.0)
     first, second = halves[::2], halves[1::2]
     means = (first + second) / 2
-    other = np.mean([means[j] @ means[k] for j in range(num) for k in range(num) if j != k])
+    other = np.mean([means[j] @ means[k] for j, k in itertools.permutations(range(num), 2)])
     within = np.mean(np.sum((first - second) ** 2, axis=1)) / 2
     variance = np.mean(np.sum(first**2 + second**2, axis=1)) / 2 - other
     assert noise_within(halves @ halves.T).value == pytest.approx(within / variance)
@@ -196,10 +163,6 @@ def test_where_there_is_no_share(gram: np.ndarray, reason: str) -> None:
     assert noise_within(gram).undefined == reason
 
 
-def test_two_live_groups_are_too_few_for_a_cosine() -> None:
-    assert group_cosine(np.diag([1.0, 1.0, 0.0, 0.0])).undefined == "2 groups with a gradient are too few"
-
-
 def test_the_critical_batch_is_where_noise_equals_signal() -> None:
     """Of groups with mean 1 and total variance 5: five groups."""
     sums = population(np.random.default_rng(2), 300, between=5.0, within=0.0)[::2]
@@ -214,8 +177,6 @@ def test_without_a_sure_signal_there_is_no_critical_batch() -> None:
     ratio, result = updates.signal_to_noise(0), updates.critical_batch_size(0)
     assert ratio.low <= 0 < ratio.high
     assert result.undefined == "the signal may be zero, so no number of groups is too large"
-    few = expected_updates(np.eye(2), np.ones((1, 2)), [0, 1]).critical_batch_size(0)
-    assert few.undefined == "2 groups are too few"
     against = np.array([[1.0, 0.0], [-0.5, 3**0.5 / 2], [-0.5, -(3**0.5) / 2]])
     none = expected_updates(against @ against.T, np.ones((1, 3)), [0, 1, 2]).critical_batch_size(0)
     assert none.undefined is not None

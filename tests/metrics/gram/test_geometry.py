@@ -1,4 +1,3 @@
-import itertools
 from collections.abc import Callable
 from itertools import product
 
@@ -40,7 +39,6 @@ def rows(seed: int, num_rows: int = 6, num_columns: int = 9) -> Array:
     return np.random.default_rng(seed).normal(size=(num_rows, num_columns))
 
 
-@settings(deadline=None)
 @given(seeds)
 def test_every_answer_equals_the_one_from_the_rows_themselves(seed: int) -> None:
     scores = rows(seed)
@@ -55,7 +53,6 @@ def test_every_answer_equals_the_one_from_the_rows_themselves(seed: int) -> None
     assert cancellation(gram).value == pytest.approx(np.linalg.norm(matrix.sum(axis=0)) / norms.sum())
 
 
-@settings(deadline=None)
 @given(seeds, st.integers(1, 5), st.floats(-8, 8))
 def test_class_subspace_energy_is_the_projection_on_both_means(seed: int, num_passed: int, exponent: float) -> None:
     matrix = rows(seed) * 10.0**exponent
@@ -66,19 +63,10 @@ def test_class_subspace_energy_is_the_projection_on_both_means(seed: int, num_pa
     assert class_subspace_energy(matrix @ matrix.T, passed).value == pytest.approx(expected, rel=1e-6)
 
 
-def test_two_rows_lie_in_their_class_means() -> None:
-    matrix = rows(1, num_rows=2)
-    assert class_subspace_energy(matrix @ matrix.T, [True, False]).value == pytest.approx(1.0)
-
-
-def test_collinear_class_means_span_one_direction() -> None:
+def test_collinear_class_means_span_one_direction_and_a_short_one_still_counts() -> None:
     matrix = np.outer([2.0, 2.0, -1.0], [1.0, 0.0, 0.0]) + np.array([[0, 1, 0], [0, -1, 0], [0, 0, 0]])
     assert class_subspace_energy(matrix @ matrix.T, [True, True, False]).value == pytest.approx(9 / 11)
-
-
-def test_short_class_mean_still_counts() -> None:
-    matrix = np.array([[1.0, 0.0], [0.0, 1e-4]])
-    assert class_subspace_energy(matrix @ matrix.T, [True, False]).value == pytest.approx(1.0)
+    assert class_subspace_energy(np.diag([1.0, 1e-8]), [True, False]).value == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
@@ -110,12 +98,6 @@ def test_weights_of_zero_sum_take_a_direction_away_only_where_rows_share_it() ->
     assert np.linalg.matrix_rank(alike) == 1
     assert batch_norm(alike) == pytest.approx(0.0, abs=1e-7)
     assert cancellation(alike).value == pytest.approx(0.0, abs=1e-7)
-
-
-def test_zero_row_has_no_cosine() -> None:
-    angles = cosines([[1.0, 0.0], [0.0, 0.0]])
-    assert angles[0, 0] == 1.0
-    assert np.isnan(angles[1]).all()
 
 
 def test_group_sums_keep_the_batch_norm() -> None:
@@ -159,7 +141,6 @@ def channels_of_rows(gradients: Array) -> list[float]:
     ]
 
 
-@settings(deadline=None)
 @given(seeds)
 def test_channels_are_those_of_the_rows_themselves(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -168,13 +149,13 @@ def test_channels_are_those_of_the_rows_themselves(seed: int) -> None:
     np.testing.assert_allclose(channels(gram), channels_of_rows(gradients), rtol=1e-5)
     np.testing.assert_allclose(channels(1e-9 * gram), channels(gram), rtol=1e-6)
     count, energy, of_sum, kept_of_sum, rest = channels(np.stack([gram, np.eye(6)]))[0]
-    whole = gram.sum() / np.trace(gram)
-    assert energy * kept_of_sum + (1 - energy) * rest == pytest.approx(whole)
-    assert of_sum * whole == pytest.approx(energy * kept_of_sum)
+    of_all = gram.sum() / np.trace(gram)
+    assert energy * kept_of_sum + (1 - energy) * rest == pytest.approx(of_all)
+    assert of_sum * of_all == pytest.approx(energy * kept_of_sum)
     assert 1 <= count <= 5
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(seeds)
 def test_under_all_signs_of_the_rows_either_channel_keeps_its_energy_on_average(seed: int) -> None:
     gradients = rows(seed, 4) + 1.0
@@ -220,6 +201,10 @@ def test_cosine_of_updates_is_that_of_the_summed_rows() -> None:
 
 
 def test_a_zero_row_has_no_direction_and_a_zero_sum_no_parts() -> None:
+    angles = cosines([[1.0, 0.0], [0.0, 0.0]])
+    assert angles[0, 0] == 1.0
+    assert np.isnan(angles[1]).all()
+    assert top_share(np.zeros((3, 3))).undefined
     assert np.isnan(cosines_to_sum([[0.0, 0.0], [0.0, 4.0]])[0])
     assert np.isnan(projection_shares(np.zeros((2, 2)))).all()
 
@@ -229,11 +214,7 @@ def test_top_share_of_known_norms(norms: list[float], share: float) -> None:
     assert top_share(np.diag(np.square(norms))).value == pytest.approx(share)
 
 
-def test_top_share_of_nothing_is_undefined() -> None:
-    assert top_share(np.zeros((3, 3))).undefined
-
-
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_norms_without_each_row_are_those_of_the_rows_themselves(seed: int) -> None:
     rows = np.random.default_rng(seed).normal(size=(7, 4))
     expected = [np.linalg.norm(np.delete(rows, left, axis=0).sum(axis=0)) for left in range(7)]
@@ -258,21 +239,9 @@ def test_it_ends_where_no_row_makes_the_sum_shorter() -> None:
     assert removal_order(np.zeros((2, 2)), most=2) == ([], [])
 
 
-def test_greedy_is_said_to_be_greedy() -> None:
-    """Two rows that are worse together than the one that is worst alone."""
-    rows = np.array([[4.0, 0.0], [3.0, 3.0], [3.0, -3.0], [-2.0, 0.0]])
-    order, norms = removal_order(rows @ rows.T, most=2)
-    best = min(
-        np.linalg.norm(np.delete(rows, left, axis=0).sum(axis=0))
-        for left in itertools.combinations(range(4), len(order))
-    )
-    assert norms[-1] >= best
-
-
 norm_lists = st.lists(st.just(0.0) | st.floats(1e-6, 1e6), min_size=2, max_size=20)
 
 
-@settings(deadline=None)
 @given(norm_lists.filter(any))
 def test_gini_is_the_mean_absolute_difference(norms: list[float]) -> None:
     values = np.array(norms)
@@ -280,7 +249,6 @@ def test_gini_is_the_mean_absolute_difference(norms: list[float]) -> None:
     assert gini(norms).value == pytest.approx(differences / (2 * len(norms) * values.sum()), abs=1e-9)
 
 
-@settings(deadline=None)
 @given(norm_lists.filter(any), st.sampled_from([2.0**-100, 2.0**100]))  # exact: thresholds are hit alike
 def test_no_definition_depends_on_scale(norms: list[float], scale: float) -> None:
     before, after = row_sparsity(norms), row_sparsity([norm * scale for norm in norms])

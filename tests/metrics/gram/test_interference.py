@@ -1,8 +1,3 @@
-"""Effects of prompts on each other's correct answers: against loops over the rows, and against a small step itself.
-
-Effects on held-out prompts: against loops over the vectors, against a small step itself, and beside chance.
-"""
-
 import numpy as np
 import pytest
 import torch
@@ -10,25 +5,19 @@ from scipy import stats
 
 from gradscope.metrics.gram.interference import HeldoutEffects, PromptEffects, heldout_effects, prompt_effects
 
-SIZES = [4, 2, 5, 3, 4]
+GROUPS = np.repeat(np.arange(5), [4, 2, 5, 3, 4])
+REWARDS = np.array([1, 0, 0, 1, 0, 1, 1, 0, 0, 1, 1, 0, 0, 0, 1, 1, 1, 1], dtype=float)
+"""The fourth group has no success, the fifth no failure."""
+WEIGHTS = REWARDS - np.array([REWARDS[group == GROUPS].mean() for group in GROUPS])
 
 
-def drawn(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Score vectors, advantages, groups and rewards; the fourth group has no success, the fifth no failure."""
-    rng = np.random.default_rng(seed)
-    groups = np.repeat(np.arange(len(SIZES)), SIZES)
-    rewards = np.array([1, 0, 0, 1, 0, 1, 1, 0, 0, 1, 1, 0, 0, 0, 1, 1, 1, 1], dtype=float)
-    means = np.array([rewards[groups == group].mean() for group in groups])
-    return rng.normal(size=(sum(SIZES), 7)) + np.outer(rewards, np.ones(7)), rewards - means, groups, rewards
-
-
-def pairs_of(scores: np.ndarray, advantages: np.ndarray, groups: np.ndarray, rewards: np.ndarray) -> dict:
+def pairs_of(scores: np.ndarray) -> dict:
     """(who pulls, who is pulled) -> product and cosine, in loops."""
     effects = {}
-    for j in set(groups.tolist()):
-        pull = sum(a * s for a, s, g in zip(advantages, scores, groups, strict=True) if g == j)
-        for k in set(groups.tolist()):
-            right = [s for s, g, r in zip(scores, groups, rewards, strict=True) if g == k and r == 1]
+    for j in range(5):
+        pull = sum(a * s for a, s, g in zip(WEIGHTS, scores, GROUPS, strict=True) if g == j)
+        for k in range(5):
+            right = [s for s, g, r in zip(scores, GROUPS, REWARDS, strict=True) if g == k and r == 1]
             if not np.any(pull) or not right:
                 continue
             target = sum(right) / len(right)
@@ -46,11 +35,11 @@ def mean_between(index: int, values: dict) -> float:
     return float(np.mean([value[index] for (j, k), value in values.items() if j != k]))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_they_are_what_loops_over_the_rows_find(seed: int) -> None:
-    scores, advantages, groups, rewards = drawn(seed)
-    result = prompt_effects(scores @ scores.T, advantages, groups, rewards == 1)
-    pairs = pairs_of(scores, advantages, groups, rewards)
+    scores = np.random.default_rng(seed).normal(size=(len(REWARDS), 7)) + np.outer(REWARDS, np.ones(7))
+    result = prompt_effects(scores @ scores.T, WEIGHTS, GROUPS, REWARDS == 1)
+    pairs = pairs_of(scores)
     assert result.pulls.tolist() == [True, True, True, False, False]
     assert result.is_solved.tolist() == [True, True, True, False, True]
     for (j, k), (product, cosine) in pairs.items():
@@ -82,28 +71,6 @@ def test_they_are_what_loops_over_the_rows_find(seed: int) -> None:
         assert influence.low < influence.value < influence.high
 
 
-def test_it_is_the_change_that_a_small_step_makes() -> None:
-    """A softmax for each prompt over features that prompts share: log-probabilities before and after a tiny step."""
-    torch.manual_seed(0)
-    features = torch.randn(3, 5, 4, dtype=torch.float64)  # prompts, answers, features
-    policy = torch.randn(4, dtype=torch.float64, requires_grad=True)
-    right, wrong = (0, 1, 2), (3, 4, 0)
-
-    def logprob(prompt: int, answer: int, at: torch.Tensor) -> torch.Tensor:
-        return (features[prompt] @ at).log_softmax(0)[answer]
-
-    chosen = [(prompt, answer) for prompt in range(3) for answer in (right[prompt], wrong[prompt])]
-    scores = torch.stack([torch.autograd.grad(logprob(*one, policy), policy)[0] for one in chosen])
-    weights = np.array([0.5, -0.5] * 3)
-    result = prompt_effects((scores @ scores.T).numpy(), weights, [0, 0, 1, 1, 2, 2], weights > 0)
-    for prompt in range(3):
-        pull = 0.5 * scores[2 * prompt] - 0.5 * scores[2 * prompt + 1]
-        moved = policy.detach() + 1e-6 * pull
-        for other in range(3):
-            change = logprob(other, right[other], moved) - logprob(other, right[other], policy.detach())
-            assert result.effect[prompt, other] == pytest.approx(change.item() / 1e-6, rel=1e-4)
-
-
 def effects(effect: list[list[float]]) -> PromptEffects:
     matrix = np.array(effect)
     every = np.ones(len(matrix), dtype=bool)
@@ -128,26 +95,6 @@ def test_what_is_undefined_says_why() -> None:
     assert unheard.influences()[0].undefined == "no other group has a correct answer"
 
 
-def test_intervals_hold_unrelated_prompts() -> None:
-    """Prompts with directions of their own: neither sign is claimed more often than 5 % of the time, both together."""
-    rng = np.random.default_rng(0)
-    claimed = 0
-    for _ in range(200):
-        rewards = (rng.random((12, 6)) < 0.4).astype(float)
-        scores = (rewards - 0.4)[..., None] * rng.normal(size=(12, 1, 60)) + rng.normal(size=(12, 6, 60))
-        flat = scores.reshape(72, 60)
-        advantages = (rewards - rewards.mean(axis=1, keepdims=True)).ravel()
-        result = prompt_effects(flat @ flat.T, advantages, np.repeat(np.arange(12), 6), rewards.ravel() == 1)
-        low, high = result.transfer().interval or (-1.0, 1.0)
-        claimed += low > 0 or high < 0
-    assert claimed <= 18  # a binomial of 200 at 0.05 stays below with 99 %
-
-
-REWARDS = np.array([1, 0, 0, 1, 0, 1, 1, 0, 0, 1, 1, 0, 0, 0, 1, 1, 1, 1], dtype=float)
-GROUPS = np.repeat(np.arange(len(SIZES)), SIZES)
-WEIGHTS = REWARDS - np.array([REWARDS[group == GROUPS].mean() for group in GROUPS])
-
-
 def drawn_with_held_out(seed: int, num_heldout: int = 6) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Score vectors, held-out directions, and by what each score vector is smaller than that of a log-probability."""
     rng = np.random.default_rng(seed)
@@ -155,7 +102,7 @@ def drawn_with_held_out(seed: int, num_heldout: int = 6) -> tuple[np.ndarray, np
     return scores, rng.normal(size=(num_heldout, 7)) + 1, rng.uniform(2.0, 9.0, len(REWARDS))
 
 
-def found_of(scores: np.ndarray, heldout: np.ndarray, scales: np.ndarray) -> HeldoutEffects:
+def effects_of(scores: np.ndarray, heldout: np.ndarray, scales: np.ndarray) -> HeldoutEffects:
     norms = np.linalg.norm(heldout, axis=1)
     gram, own = scores @ scores.T, scores @ (scores * scales[:, None]).T
     return heldout_effects(gram, WEIGHTS, GROUPS, REWARDS == 1, scores @ heldout.T, norms, own)
@@ -168,10 +115,10 @@ def interval(values: list[list[float]]) -> tuple[float, float]:
     return stats.t.ppf(0.975, free) * np.sqrt(sum(parts)), free
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_they_are_what_loops_over_the_vectors_find(seed: int) -> None:
     scores, heldout, scales = drawn_with_held_out(seed)
-    result = found_of(scores, heldout, scales)
+    result = effects_of(scores, heldout, scales)
     assert result.pulls.tolist() == [True, True, True, False, False]
     pulls = {j: sum(w * s for w, s, g in zip(WEIGHTS, scores, GROUPS, strict=True) if g == j) for j in (0, 1, 2)}
     own = {
@@ -211,42 +158,6 @@ def test_they_are_what_loops_over_the_vectors_find(seed: int) -> None:
         half = stats.t.ppf(0.975, 5) * np.std(values, ddof=1) / np.sqrt(6)
         assert influence.value == pytest.approx(np.mean(values))
         assert influence.interval == pytest.approx((np.mean(values) - half, np.mean(values) + half))
-
-
-def test_effects_on_held_out_prompts_are_the_change_that_a_small_step_makes() -> None:
-    """A softmax for each prompt over shared features: two prompts are trained on, one is held out."""
-    torch.manual_seed(0)
-    features = torch.randn(3, 5, 4, dtype=torch.float64)  # prompts, answers, features
-    policy = torch.randn(4, dtype=torch.float64, requires_grad=True)
-
-    def logprob(prompt: int, answer: int, at: torch.Tensor) -> torch.Tensor:
-        return (features[prompt] @ at).log_softmax(0)[answer]
-
-    chosen = [(prompt, answer) for prompt in range(2) for answer in (0, 1)]
-    scores = torch.stack([torch.autograd.grad(logprob(*one, policy), policy)[0] for one in chosen])
-    target = torch.autograd.grad(0.75 * logprob(2, 3, policy) + 0.25 * logprob(2, 4, policy), policy)[0]
-    weights = np.array([0.5, -0.5] * 2)
-    cross = (scores @ target).numpy()[:, None]
-    result = heldout_effects((scores @ scores.T).numpy(), weights, [0, 0, 1, 1], weights > 0, cross, [1.0], None)
-    for prompt in range(2):
-        moved = policy.detach() + 1e-6 * (0.5 * scores[2 * prompt] - 0.5 * scores[2 * prompt + 1])
-        change = sum(
-            share * (logprob(2, answer, moved) - logprob(2, answer, policy.detach()))
-            for share, answer in ((0.75, 3), (0.25, 4))
-        )
-        assert result.effect[prompt, 0] == pytest.approx(change.item() / 1e-6, rel=1e-4)
-
-
-def test_correct_samples_of_the_policy_itself_tell_the_change_of_success() -> None:
-    """grad log pass@1 is the expected score of a correct answer, whatever the wrong ones are."""
-    torch.manual_seed(1)
-    logits = torch.randn(6, dtype=torch.float64, requires_grad=True)
-    right = [1, 4]
-    (expected,) = torch.autograd.grad(logits.softmax(0)[right].sum().log(), logits, retain_graph=True)
-    scores = [torch.autograd.grad(logits.log_softmax(0)[one], logits, retain_graph=True)[0] for one in right]
-    chances = logits.softmax(0)[right].detach()
-    mean = sum(chance * score for chance, score in zip(chances, scores, strict=True)) / chances.sum()
-    assert torch.allclose(mean, expected)
 
 
 def effects_held_out(
@@ -299,17 +210,46 @@ def test_one_held_out_prompt_has_influences_without_interval() -> None:
     assert [(one.value, one.interval) for one in result.influences()] == [(1 / 1.5, None), (-2 / 1.5, None)]
 
 
-def test_intervals_of_held_out_effects_hold_unrelated_prompts() -> None:
-    """Prompts with directions of their own: a transfer is claimed in at most 5 % of the steps, both signs together."""
+def test_effects_are_the_changes_that_a_small_step_makes() -> None:
+    """A softmax for each prompt over features that prompts share; the third prompt is held out, too."""
+    torch.manual_seed(0)
+    features = torch.randn(3, 5, 4, dtype=torch.float64)  # prompts, answers, features
+    policy = torch.randn(4, dtype=torch.float64, requires_grad=True)
+    right, wrong = (0, 1, 2), (3, 4, 0)
+
+    def logprob(prompt: int, answer: int, at: torch.Tensor) -> torch.Tensor:
+        return (features[prompt] @ at).log_softmax(0)[answer]
+
+    def answer_heldout(at: torch.Tensor) -> torch.Tensor:
+        return 0.75 * logprob(2, 3, at) + 0.25 * logprob(2, 4, at)
+
+    chosen = [(prompt, answer) for prompt in range(3) for answer in (right[prompt], wrong[prompt])]
+    scores = torch.stack([torch.autograd.grad(logprob(*one, policy), policy)[0] for one in chosen])
+    weights, groups = np.array([0.5, -0.5] * 3), [0, 0, 1, 1, 2, 2]
+    gram = (scores @ scores.T).numpy()
+    cross = (scores @ torch.autograd.grad(answer_heldout(policy), policy)[0]).numpy()[:, None]
+    result = prompt_effects(gram, weights, groups, weights > 0)
+    heldout = heldout_effects(gram, weights, groups, weights > 0, cross, [1.0], None)
+    before = policy.detach()
+    for prompt in range(3):
+        moved = before + 1e-6 * (0.5 * scores[2 * prompt] - 0.5 * scores[2 * prompt + 1])
+        for other in range(3):
+            change = logprob(other, right[other], moved) - logprob(other, right[other], before)
+            assert result.effect[prompt, other] == pytest.approx(change.item() / 1e-6, rel=1e-4)
+        change = answer_heldout(moved) - answer_heldout(before)
+        assert heldout.effect[prompt, 0] == pytest.approx(change.item() / 1e-6, rel=1e-4)
+
+
+def test_intervals_hold_unrelated_prompts() -> None:
+    """Prompts with directions of their own: neither sign is claimed more often than 5 % of the time, both together."""
     rng = np.random.default_rng(0)
-    claimed = 0
+    claims = np.zeros(2)
     for _ in range(200):
         rewards = (rng.random((12, 6)) < 0.4).astype(float)
         scores = (rewards - 0.4)[..., None] * rng.normal(size=(12, 1, 60)) + rng.normal(size=(12, 6, 60))
         flat, heldout = scores.reshape(72, 60), rng.normal(size=(20, 60))
         weights = (rewards - rewards.mean(axis=1, keepdims=True)).ravel()
-        gram, norms = flat @ flat.T, np.linalg.norm(heldout, axis=1)
-        groups = np.repeat(np.arange(12), 6)
-        result = heldout_effects(gram, weights, groups, rewards.ravel() == 1, flat @ heldout.T, norms, gram)
-        claimed += result.transfer().side_of_zero != 0
-    assert claimed <= 18  # a binomial of 200 at 0.05 stays below with 99 %
+        step = flat @ flat.T, weights, np.repeat(np.arange(12), 6), rewards.ravel() == 1
+        of_heldout = heldout_effects(*step, flat @ heldout.T, np.linalg.norm(heldout, axis=1), step[0])
+        claims += [effects.transfer().side_of_zero != 0 for effects in (prompt_effects(*step), of_heldout)]
+    assert claims.max() <= 18  # a binomial of 200 at 0.05 stays below with 99 %

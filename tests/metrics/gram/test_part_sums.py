@@ -1,8 +1,3 @@
-"""Weighted sums of rows beside each other, against the rows themselves.
-
-What importance weights leave of a sample, by hand.
-"""
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -72,7 +67,7 @@ def interval(values: np.ndarray, back) -> tuple[float, float]:
     return float(back(values[0] - half)), float(back(values[0] + half))
 
 
-def test_parts_add_up_to_the_whole() -> None:
+def test_shares_of_parts_add_up() -> None:
     products = products_without(gram(sums()))
     shares = [sum_share(products, part, np.ones(3)).value for part in np.eye(3)]
     assert sum(shares) == pytest.approx(1.0)
@@ -111,13 +106,9 @@ def test_there_is_no_interval_at_an_end_or_where_no_group_makes_a_difference() -
     assert ratio_over_groups([1.0, 0.0, 0.0, 0.0], [2.0, 2.0, 4.0, 1.0]).interval is None  # one group has all of it
 
 
-def test_no_interval_leaves_floating_point() -> None:
+def test_an_interval_of_large_numbers_is_around_them_and_finite() -> None:
     estimate = jackknifed_on([1e100, 1e-100, 1e100, 1e100], POSITIVE)
-    assert estimate.interval is not None
-    assert np.isfinite(estimate.interval).all()
-
-
-def test_a_large_number_has_its_interval_where_it_is() -> None:
+    assert np.isfinite(estimate.interval or np.nan).all()
     estimate = jackknifed_on([3000.0, 2900.0, 3000.0, 3100.0], ANY)
     assert estimate.low < 3000.0 < estimate.high
     assert estimate.low + estimate.high == pytest.approx(6000.0)
@@ -178,7 +169,4 @@ def test_nothing_is_left_where_all_are_masked() -> None:
     assert estimates.frac_positive.value == 0.0
     assert estimates.ess.undefined == "every weight is zero"
     assert estimates.chi2.value == -1.0
-
-
-def test_two_groups_tell_no_interval() -> None:
-    assert weight_estimates([1.0, 2.0], [0, 1]).ess.interval is None
+    assert weight_estimates([1.0, 2.0], [0, 1]).ess.interval is None  # two groups are too few

@@ -1,8 +1,6 @@
-"""Baselines against search and simulation."""
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gradscope.metrics.gram.reward_baselines import (
@@ -20,7 +18,6 @@ def group(seed: int, size: int = 6) -> tuple[np.ndarray, np.ndarray]:
     return rng.integers(2, size=(1, size)).astype(float), rng.gamma(1.0, size=(1, size))
 
 
-@settings(deadline=None)
 @given(seeds)
 def test_no_constant_beats_the_optimal_one(seed: int) -> None:
     rewards, norms = group(seed)
@@ -29,7 +26,6 @@ def test_no_constant_beats_the_optimal_one(seed: int) -> None:
         assert best <= second_moment(rewards, norms, np.full(rewards.shape, constant)) + 1e-12
 
 
-@settings(deadline=None)
 @given(seeds)
 def test_centering_is_leave_one_out_up_to_a_factor(seed: int) -> None:
     rewards, norms = group(seed)

@@ -1,11 +1,9 @@
-"""Null models: each takes one thing away and keeps the rest."""
-
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -45,7 +43,6 @@ matrices = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(matrices)
 def test_ranks_climb_the_ladder(matrix: NDArray[np.float64]) -> None:
     spectrum = np.linalg.svd(matrix, compute_uv=False)
@@ -54,7 +51,6 @@ def test_ranks_climb_the_ladder(matrix: NDArray[np.float64]) -> None:
     assert all(low <= high * (1 + 1e-9) for low, high in pairwise(ranks))
 
 
-@settings(deadline=None)
 @given(matrices, st.floats(-30, 30), st.integers(0, 100))
 def test_ranks_do_not_depend_on_scale_or_row_order(matrix: NDArray[np.float64], exponent: float, seed: int) -> None:
     shuffled = matrix[np.random.default_rng(seed).permutation(len(matrix))] * 10.0**exponent
@@ -63,7 +59,6 @@ def test_ranks_do_not_depend_on_scale_or_row_order(matrix: NDArray[np.float64], 
         assert value(rank(after)) == pytest.approx(value(rank(before)), rel=1e-9)
 
 
-@settings(deadline=None)
 @given(matrices)
 def test_gram_and_matrix_have_the_same_singular_values(matrix: NDArray[np.float64]) -> None:
     spectrum = np.linalg.svd(matrix, compute_uv=False)
@@ -149,7 +144,6 @@ def test_what_is_no_matrix_spectrum_or_share_is_refused(measure: Any, arguments:
 seeds = st.integers(0, 10_000)
 
 
-@settings(deadline=None)
 @given(seeds, st.integers(1, 12))
 def test_shuffles_keep_the_advantages_of_every_group(seed: int, num_rollouts: int) -> None:
     rng = np.random.default_rng(seed)
@@ -186,10 +180,7 @@ def test_the_limit_law_gives_the_rank_of_gaussian_matrices(shape: tuple[int, int
     drawn = [np.linalg.svd(np.random.default_rng(i).normal(size=shape), compute_uv=False) for i in range(50)]
     expected = np.mean(effective_ranks(np.stack(drawn)))
     assert float(effective_ranks(gaussian_matrix_values(*shape))) == pytest.approx(expected, rel=tolerance)
-
-
-def test_matrices_and_their_transposes_have_the_same_values() -> None:
-    assert gaussian_matrix_values(3, 7).tolist() == gaussian_matrix_values(7, 3).tolist()
+    assert gaussian_matrix_values(*shape).tolist() == gaussian_matrix_values(*shape[::-1]).tolist()
 
 
 def test_small_matrices_are_drawn_more_often() -> None:

@@ -1,8 +1,3 @@
-"""Updates of weights against matrices whose answer is known.
-
-Drift of singular values and turn of directions, on matrices whose answer is known.
-"""
-
 import numpy as np
 import pytest
 from scipy.linalg import subspace_angles
@@ -31,25 +26,19 @@ def test_an_update_within_the_principal_directions_is_all_there() -> None:
     assert null.value == pytest.approx(1 / 48)  # one direction of 8 x 6 holds half of the energy
 
 
-def test_a_random_update_has_the_null_share() -> None:
+def test_a_random_update_has_the_null_share_and_none_has_no_share() -> None:
     rng = np.random.default_rng(1)
     initial = rng.normal(size=(40, 30))
     shares = [principal_overlap(frame_of(initial), rng.normal(size=(40, 30))) for _ in range(20)]
     assert np.mean([share.value for share, _ in shares]) == pytest.approx(shares[0][1].value, rel=0.1)
-
-
-def test_without_an_update_or_weights_there_is_no_overlap() -> None:
     assert principal_overlap(frame_of(np.eye(2)), np.zeros((2, 2)))[0].undefined == "the weights did not change"
     assert "are zero" in str(principal_overlap(frame_of(np.zeros((2, 2))), np.eye(2))[0].undefined)
 
 
-def test_growth_at_one_speed_in_one_direction_is_straight() -> None:
+def test_growth_at_one_speed_in_one_direction_is_straight_and_a_single_update_has_no_line() -> None:
     times = np.array([1.0, 2.0, 5.0])
     assert linear_growth(np.outer(times, times), times).value == pytest.approx(1.0)
     assert linear_growth(np.eye(3), times).value < 0.5
-
-
-def test_a_single_update_or_none_has_no_line() -> None:
     assert "a single update" in str(linear_growth([[1.0]], [5]).undefined)
     assert linear_growth(np.zeros((2, 2)), [1, 2]).undefined == "the weights did not change"
 

@@ -1,5 +1,3 @@
-"""Returns of prompts: by hand, by somebody else's formula, and where prompts are all alike."""
-
 from collections.abc import Callable
 from math import comb
 
@@ -179,7 +177,6 @@ def test_two_groups_of_a_step_are_one_visit() -> None:
     result = of((1, "a", True), (1, "a", False), (2, "a", True), (2, "b", False), (1, "b", True))
     assert result.num_returns == 2
     assert (result.after_live.value, result.after_dead.value) == (1.0, 0.0)
-    assert of((1, "a", True), (1, "a", True)).excess.undefined == "no prompt comes back"
 
 
 def test_what_cannot_be_told_says_why() -> None:
@@ -204,8 +201,6 @@ def test_few_prompts_have_no_interval() -> None:
 
 ALIKE = {
     "hard": lambda when, prompt, rng: 0.05,
-    "middling": lambda when, prompt, rng: 0.4,
-    "easier and easier": lambda when, prompt, rng: 0.02 + 0.6 * when,
     "up to one": lambda when, prompt, rng: 0.5 + 0.48 * when,
     "up and down": lambda when, prompt, rng: 0.3 + 0.29 * np.sin(9 * when),
 }

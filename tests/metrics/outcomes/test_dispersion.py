@@ -3,8 +3,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gradscope.metrics.outcomes import dispersion
 from gradscope.metrics.outcomes.dispersion import (
@@ -14,17 +12,9 @@ from gradscope.metrics.outcomes.dispersion import (
     estimate_rate_parts,
     estimate_rate_variance,
 )
-from gradscope.metrics.outcomes.groups import iid_prediction
 from gradscope.metrics.uncertainty.intervals import Resampling
 
 Deal = Callable[[np.random.Generator, np.ndarray, int, int], np.ndarray]
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.sampled_from([2, 3]))
-def test_gap_of_a_population_is_a_multiple_of_its_variance(rates: list[float], size: int) -> None:
-    p = np.array(rates)
-    gap = iid_prediction(p, size).mean() - iid_prediction(p.mean(), size)
-    assert gap == pytest.approx(size * p.var(), abs=1e-12)
 
 
 @pytest.mark.slow
@@ -121,7 +111,7 @@ def by_column(rng: np.random.Generator, sizes: np.ndarray, passing: int, num_dea
 
 
 @pytest.mark.parametrize("deal", [dispersion._deal_by_group, by_column])
-@pytest.mark.parametrize(("sizes", "passing"), [([4, 4, 4], 5), ([2, 3, 5, 2], 4), ([2] * 7, 3), ([6, 2, 2], 8)])
+@pytest.mark.parametrize(("sizes", "passing"), [([4, 4, 4], 5), ([2, 3, 5, 2], 4), ([2] * 7, 3)])
 def test_both_ways_of_dealing_are_the_uniform_one(deal: Deal, sizes: list[int], passing: int) -> None:
     dealt = deal(np.random.default_rng(0), np.array(sizes), passing, 20_000)
     for pairs, chance in deals_by_hand(sizes, passing).items():

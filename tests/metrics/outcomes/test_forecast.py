@@ -107,7 +107,7 @@ def test_many_prompts_leave_what_their_counts_leave_open() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [4, 8, 100])
+@pytest.mark.parametrize("n", [4, 100])
 def test_bounds_hold_without_any_shape(n: int) -> None:
     truth = 0.6 + 0.4 * float(np.mean((1 - np.random.default_rng(9).beta(2, 2, 100_000)) ** (4 * n)))
     ends = np.array([bounds_of(*starved(seed, 150, n)).interval(unsolved(4 * n)) for seed in range(20)])
@@ -148,14 +148,13 @@ def fitted_to(num_samples: np.ndarray, num_passing: np.ndarray) -> PassRates:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("at_zero", "at_one", "a"), [(0.575, 0.0, 2.0), (0.3, 0.3, 5.0)])
-def test_forecast_holds_where_prompts_are_out_of_reach(at_zero: float, at_one: float, a: float) -> None:
+def test_forecast_holds_where_prompts_are_out_of_reach() -> None:
     """The regime in which a plain beta-binomial forecast held 36 to 47 times of 60."""
-    truth, held, inputs = InflatedBeta(a=a, b=a, at_zero=at_zero, at_one=at_one), 0, 0
+    truth, held, inputs = InflatedBeta(a=5.0, b=5.0, at_zero=0.3, at_one=0.3), 0, 0
     for seed in range(20):
         rng = np.random.default_rng(seed)
         kind = rng.random(200)
-        rates = np.where(kind < at_zero, 0.0, np.where(kind < at_zero + at_one, 1.0, rng.beta(a, a, 200)))
+        rates = np.where(kind < 0.3, 0.0, np.where(kind < 0.6, 1.0, rng.beta(5, 5, 200)))
         forecast = fitted_to(np.full(200, 8), rng.binomial(8, rates)).pass_at_k(64)
         inputs += forecast.is_defined
         held += forecast.is_defined and forecast.low <= 1 - truth.all_fail(64) <= forecast.high

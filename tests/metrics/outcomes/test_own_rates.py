@@ -2,7 +2,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gradscope.metrics.outcomes import own_rates as own_rates_module
@@ -38,7 +38,6 @@ rows = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(rows)
 def test_one_block_is_the_mean_over_choices_of_different_prompts(groups: list[Group]) -> None:
     groups = [(1, *group[1:]) for group in groups]

@@ -2,7 +2,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
@@ -18,7 +18,6 @@ from gradscope.metrics.uncertainty.intervals import Resampling
 from tests.work import num_calls
 
 
-@settings(deadline=None)
 @given(st.lists(st.booleans(), min_size=1, max_size=8), st.data())
 def test_both_equal_enumeration(samples: list[bool], data: st.DataObject) -> None:
     k = data.draw(st.integers(1, len(samples)))
@@ -28,7 +27,6 @@ def test_both_equal_enumeration(samples: list[bool], data: st.DataObject) -> Non
     assert float(pass_hat_k(n, c, k)) == pytest.approx(np.mean([all(draw) for draw in draws]))
 
 
-@settings(deadline=None)
 @given(st.integers(1, 1000), st.data())
 def test_both_are_monotone_in_k(n: int, data: st.DataObject) -> None:
     c = data.draw(st.integers(0, n))

@@ -1,5 +1,3 @@
-"""Intervals by leaving one out: exact for means, wide enough for ranks."""
-
 import math
 
 import numpy as np
@@ -48,12 +46,9 @@ def test_the_noise_of_the_usual_number_is_a_twentieth_of_the_width() -> None:
     assert intervals.std(axis=0).max() == pytest.approx(width / 40, rel=0.6)
 
 
-def test_wilson_agrees_with_scipy() -> None:
+def test_wilson_agrees_with_scipy_and_is_exact_at_the_ends() -> None:
     theirs = stats.binomtest(7, 40).proportion_ci(method="wilson")
     assert wilson_interval(7 / 40, 40) == pytest.approx((theirs.low, theirs.high))
-
-
-def test_wilson_ends_are_exact_at_the_boundaries() -> None:
     assert wilson_interval(0.0, 30)[0] == 0.0
     assert wilson_interval(1.0, 30)[1] == 1.0
 
@@ -79,12 +74,9 @@ def test_a_skewed_side_makes_a_skewed_difference() -> None:
     assert difference_of(first, last).ends == pytest.approx((1 - 0.17**0.5, 1 + 0.73**0.5))
 
 
-def test_a_side_without_an_interval_only_shifts() -> None:
+def test_a_side_without_an_interval_only_shifts_and_two_of_them_differ_by_a_fact() -> None:
     difference = difference_of(Estimate.exact(0.1), Estimate(value=0.5, low=0.3, high=0.8))
     assert difference.ends == pytest.approx((0.2, 0.7))
-
-
-def test_two_facts_differ_by_a_fact() -> None:
     assert difference_of(Estimate.exact(1.0), Estimate.exact(3.0)) == Estimate.exact(2.0)
 
 
@@ -153,11 +145,8 @@ def test_one_more_value_lies_inside_as_often_as_it_says() -> None:
     assert inside / len(draw) == pytest.approx(0.999, abs=0.0015)
 
 
-def test_equal_values_leave_no_room() -> None:
+def test_equal_values_leave_no_room_and_a_single_value_is_no_sample() -> None:
     assert prediction_interval([2.0, 2.0, 2.0]) == (2.0, 2.0)
-
-
-def test_one_value_is_no_sample() -> None:
     with pytest.raises(ValueError, match="two values"):
         prediction_interval([1.0])
 
@@ -166,12 +155,14 @@ def without_each(values: np.ndarray) -> np.ndarray:
     return (values.sum() - values) / (len(values) - 1)
 
 
-def test_the_interval_of_a_mean_is_students() -> None:
+def test_the_interval_of_a_mean_is_students_and_stays_where_the_statistic_can_be() -> None:
     values = np.random.default_rng(0).normal(size=9)
     estimate = jackknife(values.mean(), [without_each(values)], low=-9.0, high=9.0)
     expected = stats.t.interval(0.95, 8, loc=values.mean(), scale=stats.sem(values))
     assert (estimate.low, estimate.high) == pytest.approx(expected)
     assert estimate.num_units == 9
+    cut = jackknife(1.1, [[1.0, 1.9, 1.1, 1.3]], low=1.0, high=1.5)
+    assert (cut.low, cut.high) == (1.0, 1.5)
 
 
 def test_the_variances_of_strata_add_up() -> None:
@@ -180,11 +171,6 @@ def test_the_variances_of_strata_add_up() -> None:
     estimate = jackknife(values.mean(), left_out, low=-9.0, high=9.0)
     error = np.sqrt(sum(stats.sem(row) ** 2 for row in values)) / 2
     assert (estimate.high or 0.0) - values.mean() == pytest.approx(stats.t.ppf(0.975, 10) * error)
-
-
-def test_an_interval_stays_where_the_statistic_can_be() -> None:
-    estimate = jackknife(1.1, [[1.0, 1.9, 1.1, 1.3]], low=1.0, high=1.5)
-    assert (estimate.low, estimate.high) == (1.0, 1.5)
 
 
 def test_what_hangs_on_one_unit_or_has_too_few_is_undefined() -> None:
@@ -223,6 +209,8 @@ def test_of_one_sample_alone_the_crossed_interval_is_students() -> None:
     expected = stats.t.interval(0.95, 6, loc=values.mean(), scale=stats.sem(values))
     assert estimate.interval == pytest.approx(expected)
     assert estimate.num_units == 12
+    still = crossed_jackknife(0.25, [np.full(4, 0.25), np.full(3, 0.25)], low=0.0, high=1.0)
+    assert (still.value, still.interval, still.num_units) == (0.25, None, 7)
 
 
 def test_the_crossed_interval_of_two_means_is_welchs() -> None:
@@ -235,8 +223,3 @@ def test_the_crossed_interval_of_two_means_is_welchs() -> None:
     assert estimate.interval == pytest.approx((welch.low, welch.high))
     cut = crossed_jackknife(first.mean() + second.mean(), left_out, low=-0.01, high=0.01)
     assert (cut.low, cut.high) == (-0.01, 0.01)
-
-
-def test_where_no_unit_changes_anything_there_is_no_crossed_interval() -> None:
-    estimate = crossed_jackknife(0.25, [np.full(4, 0.25), np.full(3, 0.25)], low=0.0, high=1.0)
-    assert (estimate.value, estimate.interval, estimate.num_units) == (0.25, None, 7)

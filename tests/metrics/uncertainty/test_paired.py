@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from scipy.stats import permutation_test
 from scipy.stats import t as student
 
 from gradscope.estimate import Estimate
@@ -120,10 +119,9 @@ def test_an_interval_in_the_middle_of_its_range_is_nearly_students() -> None:
     assert student_mean([2 * value for value in values], within=(0.0, 2.0)).high == pytest.approx(
         2 * student_mean(values, within=(0.0, 1.0)).high
     )
-
-
-def test_a_range_with_one_end_cuts_the_interval() -> None:
-    assert student_mean([0.1, 0.2, 2.0], within=(0.0, np.inf)).low == 0.0
+    assert student_mean([0.1, 0.2, 2.0], within=(0.0, np.inf)).low == 0.0  # a range with one end cuts
+    with pytest.raises(ValueError, match=r"a value lies outside \[0, 1\]"):
+        student_mean([0.5, 1.2], within=(0.0, 1.0))
 
 
 def test_the_interval_of_a_share_near_its_end_covers() -> None:
@@ -137,22 +135,13 @@ def test_the_interval_of_a_share_near_its_end_covers() -> None:
     assert np.mean(held) >= 0.94
 
 
-def test_a_value_beyond_its_range_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"a value lies outside \[0, 1\]"):
-        student_mean([0.5, 1.2], within=(0.0, 1.0))
-
-
-@pytest.mark.parametrize("num_pairs", [5, 12, 40])
-def test_flips_are_those_of_scipy(num_pairs: int) -> None:
+@pytest.mark.parametrize("num_pairs", [5, 40])
+def test_a_rise_has_the_p_value_of_scipys_flips_and_a_margin_is_taken_off_each_pair(num_pairs: int) -> None:
     values = np.random.default_rng(num_pairs).normal(0.3, 1, num_pairs)
-    theirs = permutation_test(
+    expected = stats.permutation_test(
         (values,), np.sum, permutation_type="samples", alternative="greater", n_resamples=20_000, rng=0
     )
-    assert rise_by_flips(values, 0.0) == pytest.approx(theirs.pvalue, abs=0.01)
-
-
-def test_a_margin_is_taken_off_each_pair() -> None:
-    values = np.random.default_rng(0).normal(0.5, 1, 30)
+    assert rise_by_flips(values, 0.0) == pytest.approx(expected.pvalue, abs=0.01)
     assert rise_by_flips(values, 0.4) == rise_by_flips(values - 0.4, 0.0)
 
 
@@ -165,13 +154,7 @@ def test_a_p_value_of_an_interval_is_students() -> None:
     half = float(student.ppf(0.975, 11)) * 0.2
     change = Estimate(value=0.5, low=0.5 - half, high=0.5 + half, num_units=12)
     assert rise_by_interval(change, 0.1) == pytest.approx(float(student.sf(0.4 / 0.2, 11)))
-
-
-def test_an_empty_interval_knows() -> None:
     sure = Estimate(value=0.5, low=0.5, high=0.5, num_units=3)
     assert (rise_by_interval(sure, 0.4), rise_by_interval(sure, 0.5)) == (0.0, 1.0)
-
-
-def test_without_an_interval_there_is_no_p_value() -> None:
     with pytest.raises(ValueError, match="a p-value needs an interval"):
         rise_by_interval(Estimate.exact(0.5), 0.0)

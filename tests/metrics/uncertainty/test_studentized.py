@@ -35,11 +35,8 @@ def test_rows_are_summed_in_the_order_of_first_rows(labels: Sequence[Any]) -> No
     assert cluster_sums(table, labels).tolist() == list(expected.values())
 
 
-def test_rows_without_clusters_are_their_own() -> None:
+def test_each_row_has_a_cluster_or_is_its_own() -> None:
     assert cluster_sums([[1.0], [2.0]], None).tolist() == [[1.0], [2.0]]
-
-
-def test_each_row_has_a_cluster() -> None:
     with pytest.raises(ValueError, match="2 rows need 2 clusters"):
         cluster_sums([[1.0], [2.0]], ["a"])
 

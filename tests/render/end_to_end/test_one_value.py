@@ -112,7 +112,7 @@ def of_rewards(file: Path, rewards: list[list[float]]) -> Path:
     return file
 
 
-@pytest.fixture(scope="module", params=["conflict", "binary", "few", "dead", "single"])
+@pytest.fixture(scope="module", params=["conflict", "binary", "few", "dead"])
 def outputs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outputs:
     folder, rng = tmp_path_factory.mktemp("run"), np.random.default_rng(1)
     path = {
@@ -120,7 +120,6 @@ def outputs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         "binary": lambda: of_rewards(folder / "log.jsonl", (rng.random((32, 4)) < 0.6).astype(float).tolist()),
         "few": lambda: of_rewards(folder / "log.jsonl", [[0.0, 1.0], [1.0, 0.0]]),
         "dead": lambda: of_rewards(folder / "log.jsonl", [[0.0] * 4] * 16),
-        "single": lambda: of_rewards(folder / "log.jsonl", (rng.random((8, 4)) < 0.5).astype(float).tolist()),
     }[request.param]()
     return Outputs(
         path=path, values=MetricValues(run=read_run(path)), degeneracy=measure_degeneracy(path), page=report_run(path)

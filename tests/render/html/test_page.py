@@ -1,5 +1,3 @@
-"""The page as a document: complete, self-contained, the same every time, and no text of a result becomes markup."""
-
 import base64
 import hashlib
 import re
@@ -14,7 +12,6 @@ import pytest
 from jinja2 import UndefinedError
 
 from gradscope.estimate import Estimate
-from gradscope.render.files import tidy_tables
 from gradscope.render.html.chart import CARD
 from gradscope.render.html.page import (
     NUM_SHADES,
@@ -32,67 +29,49 @@ from gradscope.render.html.page import (
     to_read_of,
     token_texts_of,
 )
-from gradscope.results.report import Chart, ChartKind, KeyNumber, RunIndex, RunSummary, Series, ShadedToken
-from tests.render.examples import ATTACK, run_report, source
+from gradscope.results.report import Chart, ChartKind, KeyNumber, Series, ShadedToken
+from tests.render.examples import run_index, run_report
 
 PAGE = render_page(run_report())
 VOID = {"meta", "link", "line", "rect", "circle", "polyline", "polygon"}
 
 
-def summary(name: str, top: float) -> RunSummary:
-    share = Estimate(value=0.5, low=0.4, high=0.6, num_units=8)
-    return RunSummary(
-        name=name,
-        command=f"gradscope report '{name}'",
-        steps=(1, 2, 3),
-        num_rollouts=24,
-        frac_reward_zero_std=share,
-        reward=Estimate.exact(0.5, num_units=3),
-        reward_change=Estimate.undefined_because(f"too few steps in {name}"),
-        reward_by_step=(0.0, None, top),
-        degenerate_by_step=(0.5, 0.5, 0.5),
-        grad_norm_by_step=(None, None, None),
-    )
-
-
-INDEX = RunIndex(
-    source=source(),
-    name=ATTACK,
-    runs=(summary("quiet", 1.0), summary(ATTACK, 4.0)),
-    left_out=((ATTACK, f"unreadable {ATTACK}"),),
-    findings=(f"Most in {ATTACK}.", "Second."),
-)
+Element = tuple[str, dict[str, str | None]]
 
 
 class Elements(HTMLParser):
-    """Every element with its attributes; complains where one is not closed."""
+    """Every element with its attributes, and every comment; complains where an element is not closed."""
 
-    def __init__(self) -> None:
+    def __init__(self, page: str) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.elements: list[Element] = []
         self.open: list[str] = []
+        self.comments: list[str] = []
+        self.feed(page)
+        assert self.open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.handle_startendtag(tag, attrs)
         if tag not in VOID:
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.elements.append((tag, dict(attrs)))
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
+    def handle_comment(self, data: str) -> None:
+        self.comments.append(data)
+
 
 @pytest.fixture(scope="module")
-def elements() -> list[tuple[str, dict[str, str | None]]]:
-    parser = Elements()
-    parser.feed(PAGE)
-    assert parser.open == []
-    return parser.found
+def elements() -> list[Element]:
+    assert render_page(run_report()) == PAGE
+    return Elements(PAGE).elements
 
 
-def test_nothing_is_fetched(elements: list[tuple[str, dict[str, str | None]]]) -> None:
+def test_nothing_is_fetched(elements: list[Element]) -> None:
     links = [(tag, attributes["href"]) for tag, attributes in elements if "href" in attributes]
     assert all(target == "data:," or str(target).startswith("#") for _, target in links)
     assert not [tag for tag, attributes in elements if "src" in attributes or "srcset" in attributes]
@@ -101,7 +80,7 @@ def test_nothing_is_fetched(elements: list[tuple[str, dict[str, str | None]]]) -
     assert "url(" not in style
 
 
-def test_a_log_makes_no_element_and_no_handler(elements: list[tuple[str, dict[str, str | None]]]) -> None:
+def test_a_log_makes_no_element_and_no_handler(elements: list[Element]) -> None:
     tags = [tag for tag, _ in elements]
     assert tags.count("script") == 1
     assert "img" not in tags
@@ -110,7 +89,7 @@ def test_a_log_makes_no_element_and_no_handler(elements: list[tuple[str, dict[st
     assert "\u202e" not in PAGE
 
 
-def test_only_the_own_script_may_run(elements: list[tuple[str, dict[str, str | None]]]) -> None:
+def test_only_the_own_script_may_run(elements: list[Element]) -> None:
     policy = next(str(a["content"]) for tag, a in elements if a.get("http-equiv") == "Content-Security-Policy")
     script = re.search(r"<script>(.*?)</script>", PAGE, re.DOTALL)[1]  # type: ignore[index]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -118,11 +97,7 @@ def test_only_the_own_script_may_run(elements: list[tuple[str, dict[str, str | N
     assert f"script-src 'sha256-{digest}'" in policy
 
 
-def test_the_same_result_gives_the_same_bytes() -> None:
-    assert render_page(run_report()) == PAGE
-
-
-def test_links_and_labels_lead_somewhere(elements: list[tuple[str, dict[str, str | None]]]) -> None:
+def test_links_and_labels_lead_somewhere(elements: list[Element]) -> None:
     ids = [str(attributes["id"]) for _, attributes in elements if "id" in attributes]
     assert len(ids) == len(set(ids))
     targets = [str(a["href"])[1:] for tag, a in elements if tag == "a"]
@@ -165,10 +140,7 @@ def test_a_fragment_brings_its_style_and_none_for_what_is_around_it() -> None:
     assert "--paper" in style
     assert not re.search(r"(?:^|[{}\s])(?::root|html|body)\b[^;{}]*\{", style)
     assert style.count("{") == style.count("}")
-    parser = Elements()
-    parser.feed(html)
-    assert parser.open == []
-    assert "script" not in {tag for tag, _ in parser.found}
+    assert "script" not in {tag for tag, _ in Elements(html).elements}
 
 
 CHOICES = {"kind", "style", "severity"}  # fields whose values are the program's own few words
@@ -186,30 +158,17 @@ def poisoned(record: Any, numbers: Iterator[int]) -> Any:
     return record
 
 
-class Tags(HTMLParser):
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.seen: set[str] = set()
-        self.comments: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.add(tag)
-
-    def handle_comment(self, data: str) -> None:
-        self.comments.append(data)
-
-
 @pytest.mark.parametrize(
     ("page", "num_fields"),
-    [(render_page(poisoned(run_report(), count())), 45), (render_index(poisoned(INDEX, count())), 12)],
+    [(render_page(poisoned(run_report(), count())), 45), (render_index(poisoned(run_index(), count())), 12)],
     ids=["report", "index"],
 )
 def test_markup_in_any_text_field_stays_text(page: str, num_fields: int) -> None:
-    tags = Tags(page)
-    assert "b" not in tags.seen
-    assert tags.comments == []
+    parser = Elements(page)
+    assert "b" not in {tag for tag, _ in parser.elements}
+    assert parser.comments == []
     assert "<b id=" not in page
+    assert page.count("<script>") == 1
     assert "\x1b" not in page
     assert page.count("</title>") == page.count("</style>") == 1
     assert "{{7*7}}" in page
@@ -225,14 +184,14 @@ REPORT = run_report()
 MIXED, NO_GRADIENT = REPORT.rollouts
 
 
-def test_a_group_is_told_by_its_reward_and_its_part_of_the_gradient() -> None:
+def test_a_group_is_described_by_its_reward_and_its_part_of_the_gradient() -> None:
     assert summary_of(MIXED) == " · mean reward 1 · +40.0 % of the gradient"
     assert (share_of_group(MIXED), share_of_group(NO_GRADIENT)) == ("0.4", "0.1")
     unknown = replace(MIXED, rollouts=MIXED.rollouts[1:])
     assert (summary_of(unknown), share_of_group(unknown)) == ("", "")
 
 
-def test_a_rollout_is_told_by_what_is_known_of_it() -> None:
+def test_a_rollout_is_described_by_what_was_logged_and_measured_of_it() -> None:
     assert [rollout_line(one) for one in MIXED.rollouts] == [
         "#0 · reward 1 · advantage 0.7 · +40.0 % of the gradient",
         "#1",
@@ -316,11 +275,8 @@ def test_what_is_fine_and_what_is_much_is_folded_and_what_is_missing_named() -> 
     assert "<summary>Its numbers" not in render_fragment((section,))
 
 
-def test_line_breaks_and_spaces_of_a_text_stay() -> None:
+def test_texts_keep_their_breaks_and_a_report_without_texts_has_no_list_of_rollouts() -> None:
     assert '<p class="text">no\n  indent</p>' in PAGE
-
-
-def test_a_report_without_texts_has_no_list_of_rollouts() -> None:
     assert 'id="rollouts"' in PAGE
     assert 'id="rollouts"' not in render_page(replace(REPORT, rollouts=()))
 
@@ -328,7 +284,7 @@ def test_a_report_without_texts_has_no_list_of_rollouts() -> None:
 @pytest.mark.parametrize(
     ("strength", "is_raised", "classes"),
     [
-        (1.0, True, "up h8"),
+        (1.0, True, f"up h{NUM_SHADES}"),
         (0.3, False, "down h3"),
         (0.125, True, "up h2"),
         (0.124, True, "up h1"),
@@ -341,24 +297,12 @@ def test_the_stronger_the_darker(strength: float | None, is_raised: bool, classe
     assert shade_of(ShadedToken(text="a", strength=strength, is_raised=is_raised, note="")) == classes
 
 
-def test_equal_steps_of_strength_fill_every_shade() -> None:
-    tokens = [ShadedToken(text="", strength=(k + 0.5) / NUM_SHADES, is_raised=True, note="") for k in range(NUM_SHADES)]
-    assert [shade_of(token) for token in tokens] == [f"up h{shade}" for shade in range(1, NUM_SHADES + 1)]
-
-
 DEAD, REACH = strip_of(run_report())
 
 
-def test_a_share_is_said_in_per_cent_with_its_interval() -> None:
-    assert (DEAD.text, DEAD.interval, DEAD.severity, DEAD.anchor) == (
-        "25.0\N{NO-BREAK SPACE}%",
-        "[10.0 %, 40.0 %]",
-        "look",
-        "signal",
-    )
-
-
-def test_a_number_that_cannot_be_had_says_why() -> None:
+def test_a_share_is_in_per_cent_with_its_interval_and_an_unknown_number_says_why() -> None:
+    assert (DEAD.text, DEAD.interval) == ("25.0\N{NO-BREAK SPACE}%", "[10.0 %, 40.0 %]")
+    assert (DEAD.severity, DEAD.anchor) == ("look", "signal")
     assert (REACH.text, REACH.interval, REACH.severity) == ("— → —", "", "unknown")
     assert REACH.note.startswith("no samples in")
 
@@ -394,10 +338,13 @@ def test_a_course_of_one_step_is_none_and_a_long_one_is_put_together() -> None:
     assert 100 < line(1000).count(",") <= 160
 
 
+INDEX = run_index()
 INDEX_PAGE = render_index(INDEX)
 
 
 def test_every_run_has_the_curves_that_its_log_holds() -> None:
+    assert render_index(INDEX) == INDEX_PAGE
+    assert "not read: &lt;script&gt;" in INDEX_PAGE
     assert INDEX_PAGE.count("<article ") == 2
     assert INDEX_PAGE.count('<figure class="chart">') == 4
     assert "gradient norm, as logged" not in INDEX_PAGE
@@ -408,17 +355,3 @@ def test_a_kind_of_curve_has_one_scale_on_all_runs() -> None:
     highest_of_quiet, highest_of_loud = float(ends[1]), float(ends[4])
     assert highest_of_loud == CARD.top
     assert highest_of_quiet == CARD.top + 0.75 * (CARD.height - CARD.top - CARD.bottom)
-
-
-def test_names_of_folders_stay_text() -> None:
-    assert INDEX_PAGE.count("<script>") == 1
-    assert "<img" not in INDEX_PAGE
-    assert "not read: &lt;script&gt;" in INDEX_PAGE
-    assert render_index(INDEX) == INDEX_PAGE
-
-
-def test_its_table_has_a_row_a_run() -> None:
-    rows = tidy_tables(INDEX)["report_index_runs"]
-    assert [row["name"] for row in rows] == ["quiet", ATTACK]
-    assert rows[0]["frac_reward_zero_std"] == 0.5
-    assert rows[0]["frac_reward_zero_std_low"] == 0.4

@@ -1,46 +1,30 @@
-import io
 from dataclasses import replace
-from pathlib import Path
-
-import pytest
-from rich.console import Console
 
 from gradscope.estimate import Estimate
-from gradscope.render.files import document_of, write_files
 from gradscope.render.registry import render_table
 from gradscope.results.compare import Comparison
 from tests.render.examples import comparison
+from tests.render.printing import printed
 
 
-def printed(report: Comparison | int = 4, *show: str) -> str:
-    report = comparison(report) if isinstance(report, int) else report
-    stream = io.StringIO()
-    Console(file=stream, width=80, color_system=None).print(render_table(report, show))
-    return stream.getvalue()
-
-
-@pytest.mark.parametrize("show", [(), ("all",)])
-def test_the_table_fits_80_columns_and_escapes_what_it_shows(show: tuple[str, ...]) -> None:
-    text = printed(4, *show)
-    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
-    assert "\x1b" not in text
-    assert "\u202e" not in text
+def shown(report: Comparison | int = 4, *show: str) -> str:
+    return printed(render_table(comparison(report) if isinstance(report, int) else report, show))
 
 
 def test_the_answer_is_what_is_decided_and_the_differences_that_say_most() -> None:
-    lines = printed().splitlines()
+    lines = shown().splitlines()
     assert lines[0].startswith("train_reward: ")
     first, common, *_ = lines[lines.index(next(line for line in lines if "verdict" in line)) + 2 :]
     assert (first.split()[0], first.split()[-1]) == ("train_reward", "decides")
     assert common.strip() == "at learning_rate 0.0001"
-    text = " ".join(printed().split())
+    text = " ".join(shown().split())
     assert "4 cells, 7 tests" in text
     assert "2 more differences: --show pairs." in text
     assert "--show adds cells, pairs; or all." in text
 
 
 def test_further_tables_have_cells_differences_p_values_and_reasons() -> None:
-    text = printed(4, "all")
+    text = shown(4, "all")
     assert "learning_rate 0.0002 - 0.0001 +0.020 —¹ —¹ —¹" in " ".join(text.split())
     for part in (
         "0.500 [0.46, 0.54]  0.500 [0.46, 0.54]",
@@ -54,7 +38,7 @@ def test_further_tables_have_cells_differences_p_values_and_reasons() -> None:
 
 def test_a_difference_without_an_interval_says_why() -> None:
     alone = replace(comparison(), pairs=tuple(pair for pair in comparison().pairs if pair.undefined))
-    text = printed(alone)
+    text = shown(alone)
     assert "+0.020¹" in text
     assert "¹ no interval: one pair does not tell how much pairs differ by chance" in text
 
@@ -63,42 +47,26 @@ def test_of_two_cells_what_cannot_be_compared_is_a_line_with_its_reason() -> Non
     report = comparison(2)
     first, *rest = report.pairs
     lost = replace(first, difference=Estimate.undefined_because("no seed"), within_runs=None, undefined="no seed")
-    text = printed(replace(report, pairs=(lost, *rest)))
+    text = shown(replace(report, pairs=(lost, *rest)))
     assert f"Not compared: {first.metric} (no seed)." in text
     assert not any(line.startswith(f"{first.metric} ") for line in text.splitlines())
 
 
 def test_one_cell_has_no_table_of_differences() -> None:
-    assert "difference" not in printed(1)
-    assert "mean train reward" in printed(1)
-    assert "There is no table of pairs in this result." in printed(1, "pairs")
+    assert "difference" not in shown(1)
+    assert "mean train reward" in shown(1)
+    assert "There is no table of pairs in this result." in shown(1, "pairs")
 
 
 def test_a_mean_without_an_interval_says_why() -> None:
     report = comparison(1)
     (alone,) = (replace(cell, metrics={name: Estimate.exact(0.5) for name in cell.metrics}) for cell in report.cells)
     for cell, why in ((alone, "all runs have this very value"), (replace(alone, seeds=(0,)), "one run does not tell")):
-        text = printed(replace(report, cells=(cell,)))
+        text = shown(replace(report, cells=(cell,)))
         assert "0.500¹" in text
         assert f"¹ no interval: {why}" in text
 
 
-@pytest.mark.slow
-def test_the_same_comparison_gives_the_same_files(tmp_path: Path) -> None:
-    report = comparison()
-    for name in ("first", "again"):
-        (tmp_path / name).mkdir()
-        write_files(report, document_of(report) | {"created_at": "now"}, tmp_path / name)
-    files = sorted(path.name for path in (tmp_path / "first").iterdir())
-    assert [name for name in files if name.endswith(".csv")] == [
-        "compare_cells.csv",
-        "compare_curves.csv",
-        "compare_pairs.csv",
-    ]
-    assert all((tmp_path / "first" / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in files)
-
-
 def test_few_pairs_have_no_corrected_sign_flips_but_a_note() -> None:
     few = replace(comparison(), pairs=tuple(replace(pair, sign_flip_p_holm=None) for pair in comparison().pairs))
-    text = printed(few, "pairs")
-    assert "fewer than 8 pairs: sign flips cannot decide" in text
+    assert "fewer than 8 pairs: sign flips cannot decide" in shown(few, "pairs")

@@ -1,5 +1,3 @@
-"""The tables of `gradscope degeneracy`, right at 80 columns."""
-
 import re
 from dataclasses import replace
 

@@ -1,5 +1,3 @@
-"""Courses as lines of bars."""
-
 import pytest
 
 from gradscope.estimate import Estimate

@@ -1,5 +1,3 @@
-"""The tables of every kind of rank report, right at 80 columns."""
-
 import re
 from dataclasses import replace
 from itertools import pairwise
@@ -43,40 +41,63 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("report", KINDS.values(), ids=KINDS)
-def test_every_kind_of_row_fits_80_columns(report: RankReport) -> None:
-    for show in ((), ("all",)):
-        text = printed(render_table(report, show))
-        assert max(len(line) for line in text.splitlines()) <= 80
-        assert "\x1b" not in text
+TABLES_OF = {
+    "signal": ("formulations", ("its mean over groups is not above its own noise",)),
+    "baselines": ("formulations", ("0.58 [0.31, 0.86]", "optimal_leave_one_out")),
+    "kinds": ("formulations", ("sign 3 all-fail", "grpo 3 mixed")),
+    "channels": (
+        "formulations",
+        (
+            "of what kept of",
+            "4 1.20 0.700 1.60 [1.20, 2.30] 0.90 [0.70, 1.00]",
+            "the rows lie on one direction",
+            "Kept: the energy of the sum over that of the rows; 1 for rows of random signs",
+        ),
+    ),
+    "energy": ("token parts", ("above 0 0 to 0.25 top fifth 0.190 0.610 -0.12 [-0.31, 0.07] -0.25",)),
+    "corrections": (
+        "token parts",
+        (
+            "tis 0.930 0.410 1.250 1.31 0.812 [0.70, 0.92] —¹",
+            "Parts of a step are those of step 41; 1 other step is in the JSON and the CSV",
+        ),
+    ),
+    "turns": ("token parts", ("8 and later 64 0.250 0.40 [0.10, 0.70]",)),
+    "logprobs": ("token parts", ("41 40 to 50 0.012 -0.130 -0.043 0.142 0.111 [0.03, 0.19]",)),
+    "entropy": ("token parts", ("41 0.104 -0.04913 -0.36 [-0.66, -0.06]",)),
+    "kl": ("token parts", ("-12.25 -0.5 -11.75 1.267e+05",)),
+    "frames": ("updates", ("10.self_attn.q_proj 0.123 0.123 0.123 4.06 2.94",)),
+    "adapters": ("updates", ("10.self_attn.q_proj 1.644 0.04345 —¹ 8 6.44 7.75 0.366 0.350",)),
+    "updates": (
+        "updates",
+        ("W_1000 - W_0", "1 more changes", "energy in one direction 0.940 0.820", "is not on this disk"),
+    ),
+    "optimizers": ("gradients and updates", ("adam 0.48 — 0.40 11.91 0.860",)),
+    "modules": ("gradients and updates", ("1 0.250 — 0.250 0.250 0.250 41 0.250 0.250 0.250 — —",)),
+    "weights": (
+        "weights by group",
+        (
+            *("logged¹ 2 12/16 2.02 [1.50, 4.00]", "grpo, ", ": the same, up to one factor a group"),
+            *("of 2 of 8 of 32", "more weights are in the JSON and the CSV"),
+        ),
+    ),
+}
+"""Table -> a kind of report that has it, and what stands in it."""
 
 
-def test_formulations_and_baselines_stand_with_their_reasons() -> None:
-    text = words(formulation_report(), "signal", "baselines")
-    assert "its mean over groups is not above its own noise" in text
-    assert "0.58 [0.31, 0.86]" in text
-    assert "optimal_leave_one_out" in text
+@pytest.mark.parametrize("table", TABLES_OF)
+def test_a_table_has_its_numbers_and_reasons(table: str) -> None:
+    kind, parts = TABLES_OF[table]
+    text = words(KINDS[kind], table)
+    assert [part for part in parts if part not in text] == []
+    assert "grpo 3 all-fail" not in text  # kinds of groups that give nothing
 
 
-def test_parts_of_a_gradient_stand_in_tables_of_their_own() -> None:
-    text = words(token_parts_report(), "energy", "corrections", "entropy", "kl", "turns", "logprobs")
-    assert "above 0 0 to 0.25 top fifth 0.190 0.610 -0.12 [-0.31, 0.07] -0.25" in text
-    assert "tis 0.930 0.410 1.250 1.31 0.812 [0.70, 0.92] —¹" in text
-    assert "8 and later 64 0.250 0.40 [0.10, 0.70]" in text
-    assert "41 40 to 50 0.012 -0.130 -0.043 0.142 0.111 [0.03, 0.19]" in text
-    assert "41 0.104 -0.04913 -0.36 [-0.66, -0.06]" in text
-    assert "12" in text
-    assert "-12.25 -0.5 -11.75 1.267e+05" in text
-    assert "Parts of a step are those of step 41; 1 other step is in the JSON and the CSV" in text
-
-
-def test_parts_of_weights_stand_in_tables_of_their_own() -> None:
-    text = words(update_report(), "frames", "adapters")
-    assert "10.self_attn.q_proj 0.123 0.123 0.123 4.06 2.94" in text
-    assert "10.self_attn.q_proj 1.644 0.04345 —¹ 8 6.44 7.75 0.366 0.350" in text
-    text = words(gradient_update_report(), "optimizers", "modules")
-    assert "adam 0.48 — 0.40 11.91 0.860" in text
-    assert "1 0.250 — 0.250 0.250 0.250 41 0.250 0.250 0.250 — —" in text
+def test_a_gradient_stands_beside_the_change_that_followed() -> None:
+    text = words(gradient_update_report(), "updates")
+    assert "dL/dW direction W_60 - W_40 direction rows" in text
+    assert "8.79 0.463 24.98 0.219 51.53" in text
+    assert "11 more pairs of a gradient and a change" in text
 
 
 def test_a_table_that_is_not_there_says_why_where_that_is_known() -> None:
@@ -85,21 +106,6 @@ def test_a_table_that_is_not_there_says_why_where_that_is_known() -> None:
         report, "turns"
     )
     assert "There is no table of kl in this result." in words(report, "kl")
-
-
-def test_channels_have_intervals_at_every_group_size_within_the_width() -> None:
-    text = words(REPORT, "channels")
-    assert "of what kept of" in text
-    assert "4 1.20 0.700 1.60 [1.20, 2.30] 0.90 [0.70, 1.00]" in text
-    assert "the rows lie on one direction" in text
-    assert "Kept: the energy of the sum over that of the rows; 1 for rows of random signs" in text
-
-
-def test_kinds_of_groups_that_give_nothing_are_left_out() -> None:
-    text = words(formulation_report(), "kinds")
-    assert "sign 3 all-fail" in text
-    assert "grpo 3 mixed" in text
-    assert "grpo 3 all-fail" not in text
 
 
 def test_prompts_that_help_and_hurt_stand_at_the_ends_of_a_ranking() -> None:
@@ -146,43 +152,15 @@ def test_formulations_refused_for_one_reason_share_a_note() -> None:
     assert "left out: max_rl. needs a group" in text
 
 
-def test_sparsity_of_tokens_and_weights_are_told_apart() -> None:
+def test_sparsity_names_its_tokens_or_weights_of_which_a_long_list_is_cut() -> None:
     tokens, weights = (printed(render_table(of(), ("sparsity",))) for of in (token_report, sparse_weight_report))
     assert "  21  12,345    48.0 %  0.250  0.375  0.500  0.621" in tokens
     assert "every row is zero" in tokens
     assert "0.self_attn.q_proj" in weights
     assert "step 41: entries of" in weights
-
-
-def test_a_long_list_of_weights_is_cut_and_says_so() -> None:
-    report = sparse_weight_report()
     many = tuple(sparsity(41, f"model.layers.{layer}.mlp.up_proj.weight") for layer in range(30))
-    text = printed(render_table(replace(report, sparsity=many), ("sparsity",)))
-    assert "6 more lines of sparsity are in the JSON and the CSV" in " ".join(text.split())
-
-
-def test_changes_of_weights_stand_beside_their_nulls() -> None:
-    text = words(update_report(), "updates")
-    assert "W_1000 - W_0" in text
-    assert "1 more changes" in text
-    assert "energy in one direction 0.940 0.820" in text
-    assert "the base model of the adapter is not on this disk" in text
-
-
-def test_a_gradient_stands_beside_the_change_that_followed() -> None:
-    text = printed(render_table(gradient_update_report(), ["updates"]))
-    assert "dL/dW  direction  W_60 - W_40  direction       rows" in text
-    assert "8.79      0.463        24.98      0.219      51.53" in text
-    assert "11 more pairs of a gradient and a change" in " ".join(text.split())
-
-
-def test_dl_dw_of_a_group_has_a_line_a_size_and_a_column_a_size() -> None:
-    text = words(weight_rank_report(), "weights")
-    assert "logged¹ 2 12/16 2.02 [1.50, 4.00]" in text
-    assert "grpo, " in text
-    assert ": the same, up to one factor a group" in text
-    assert "of 2 of 8 of 32" in text
-    assert "more weights are in the JSON and the CSV" in text
+    cut = words(replace(sparse_weight_report(), sparsity=many), "sparsity")
+    assert "6 more lines of sparsity are in the JSON and the CSV" in cut
 
 
 REPORT = replace(formulation_report(), headline=("The verdict.", "One.", "Two.", "Three."))
@@ -289,7 +267,7 @@ def test_without_the_logged_advantage_the_first_one_stands_in() -> None:
     assert "advantage dr_grpo" in words(replace(REPORT, curve=curve))
 
 
-def test_nothing_found_is_said() -> None:
+def test_a_report_without_a_rank_says_so() -> None:
     none = replace(REPORT, headline=(), curve=(), spectra=(), steps=(), findings=())
     assert words(none).startswith("No rank could be found.")
 
@@ -305,8 +283,12 @@ def test_a_rank_of_one_live_group_says_why_it_has_no_interval() -> None:
 
 
 @pytest.mark.parametrize("report", KINDS.values(), ids=KINDS)
-def test_a_number_has_an_interval_or_the_table_says_why_not(report: RankReport) -> None:
-    full = set(printed(render_table(report)).splitlines())
+def test_tables_fit_80_columns_and_a_number_has_an_interval_or_a_reason_for_none(report: RankReport) -> None:
+    answer = printed(render_table(report))
+    full = set(answer.splitlines())
+    for text in (answer, printed(render_table(report, ("all",)))):
+        assert max(len(line) for line in text.splitlines()) <= 80
+        assert "\x1b" not in text
     reasons = (FACTS, IN_THE_FILES, "no interval: ", "No interval at step")
     for name in set(TABLES["rank"]) - {"findings", "engine"}:
         shown = printed(render_table(report, (name,)))
