@@ -64,12 +64,16 @@ def dictionary_codes(column: pa.Array) -> NDArray[np.int64]:
     return to_filled(column.indices.cast(pa.int64()), -1)
 
 
-def byte_counts(strings: pa.Array) -> NDArray[Any]:
-    """How many bytes each text or binary value has, [R]."""
+def byte_offsets(strings: pa.Array) -> NDArray[Any]:
+    """Where each text or binary value begins in their buffer, and the last ends, [R + 1]."""
     is_large = pa.types.is_large_string(strings.type) or pa.types.is_large_binary(strings.type)
     width = np.dtype(np.int64 if is_large else np.int32)
-    ends = np.frombuffer(strings.buffers()[1], width, len(strings) + 1, offset=width.itemsize * strings.offset)
-    return np.diff(ends)
+    return np.frombuffer(strings.buffers()[1], width, len(strings) + 1, offset=width.itemsize * strings.offset)
+
+
+def byte_counts(strings: pa.Array) -> NDArray[Any]:
+    """How many bytes each text or binary value has, [R]."""
+    return np.diff(byte_offsets(strings))
 
 
 def expanded_bytes(column: pa.Array) -> int:

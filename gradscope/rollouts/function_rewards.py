@@ -23,6 +23,7 @@ _TOLERANCE = 1e-6  # largest residual, relative to the largest sum of absolute t
 _MOST_TERMS = 4
 _MOST_COLUMNS = 12  # columns that are tried: 12 have 793 sums of up to 4
 _ROWS = 2048  # rows that are tried first; a sum that fits them is then confirmed on all
+_AT_ONCE = 1 << 17  # rows whose sums are in memory at a time
 _ROWS_A_TERM = 8  # fewer rows a weight could fit by chance
 
 
@@ -53,13 +54,18 @@ def adds_up(reward: Array, columns: Mapping[str, Array], weights: Mapping[str, f
 
     Rows without a reward are skipped; NaN in a column, where a function does not apply, adds nothing, as in TRL.
     """
-    total, scale = np.zeros(len(reward)), np.zeros(len(reward))
-    has_reward = ~np.isnan(reward)
+    largest_difference, largest_scale = 0.0, 0.0
     with np.errstate(over="ignore", invalid="ignore"):  # an infinite sum is no reward
-        for name, weight in weights.items():
-            term = weight * np.nan_to_num(columns[name])
-            total, scale = total + term, scale + np.abs(term)
-        return bool(np.all(np.abs(total - reward)[has_reward] <= _TOLERANCE * scale[has_reward].max(initial=0.0)))
+        for start in range(0, len(reward), _AT_ONCE):
+            rows = slice(start, start + _AT_ONCE)
+            total, scale = -reward[rows], np.zeros_like(reward[rows])
+            for name, weight in weights.items():
+                term = weight * np.nan_to_num(columns[name][rows])
+                total, scale = total + term, scale + np.abs(term)
+            has_reward = ~np.isnan(reward[rows])
+            largest_difference = np.abs(total[has_reward]).max(initial=largest_difference)
+            largest_scale = scale[has_reward].max(initial=largest_scale)
+    return bool(largest_difference <= _TOLERANCE * largest_scale)
 
 
 def reward_terms(reward: Array, columns: Mapping[str, Array]) -> dict[str, float] | None:
@@ -78,7 +84,7 @@ def reward_terms(reward: Array, columns: Mapping[str, Array]) -> dict[str, float
         >>> reward_terms(correct - 0.01 * length, {"correct": correct, "length": length})
         {'correct': 1.0, 'length': -0.01}
     """
-    rows = np.flatnonzero(~np.isnan(reward))
+    rows = np.flatnonzero(~np.isnan(reward)) if columns else np.arange(0)
     if len(rows):
         rows = rows[np.unique(np.linspace(0, len(rows) - 1, _ROWS).astype(np.int64))]
     names = _different({name: np.nan_to_num(values[rows]) for name, values in columns.items()})[:_MOST_COLUMNS]

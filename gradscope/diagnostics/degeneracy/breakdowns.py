@@ -24,7 +24,7 @@ from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, passes
 from gradscope.metrics.outcomes.own_rates import estimate_policy_gap
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_means, bootstrap_statistics
 from gradscope.metrics.uncertainty.intervals import Resampling
-from gradscope.metrics.uncertainty.studentized import cluster_counts, cluster_sums
+from gradscope.metrics.uncertainty.studentized import cluster_counts, cluster_numbers, cluster_sums
 from gradscope.results.degeneracy import EnvironmentDegeneracy, PolicyDegeneracy, PolicyGap, PromptCounts
 from gradscope.results.envelope import LazyRows
 from gradscope.results.signal import AdvantageMass, SignalCost
@@ -55,7 +55,7 @@ def measure_prompts(
         threshold = chosen_threshold(
             GroupRewards(table=groups, values=values, num_singletons=0, num_incomplete=0), None
         )
-    present, prompt = np.unique(groups.prompt, return_inverse=True)  # [P], [J]
+    present, prompt = np.flatnonzero(np.bincount(groups.prompt)), cluster_numbers(groups.prompt)  # [P], [J]
     rollouts = np.bincount(prompt, weights=groups.size).astype(np.int64)
     is_live = np.bincount(prompt, weights=~(spread <= EQUAL_REWARDS)) > 0
     first, last = np.full(len(present), np.iinfo(np.int64).max), np.full(len(present), -1)

@@ -177,10 +177,10 @@ def measure_course(run: Run, table: GroupTable, by: By, reward: str | None) -> D
     starts, size = bounds[:-1], np.diff(bounds)
     first, last = ordered.step[starts], ordered.step[bounds[1:] - 1]
 
-    means = np.add.reduceat(share_columns(ordered), starts, axis=0) / size[:, None]
+    means = (np.add.reduceat(column, starts, dtype=np.float64) / size for column in share_columns(ordered))
     unknown = (None,) * len(size)
     # of millions of steps objects would take a gigabyte
-    dead, *kinds = (array("d", column.tobytes()) for column in means.T)
+    dead, *kinds = (array("d", column.tobytes()) for column in means)
     passed, failed, rate = kinds or (unknown,) * 3
     return DegeneracyCourse(
         step=array("q", first.tobytes()),

@@ -10,9 +10,11 @@ with each other, and adds the steps up (Mantel and Haenszel 1959).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,7 +29,7 @@ from gradscope.metrics.uncertainty.bootstrap import (
     bootstrap_statistics,
 )
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling, student_quantile
-from gradscope.metrics.uncertainty.studentized import cluster_sums, influence_values
+from gradscope.metrics.uncertainty.studentized import cluster_sums, influence_values, sums_of_columns
 
 _FEW = 16
 """Groups of a table up to which another is likely to be like it, so that both share their estimates: of a million steps
@@ -107,9 +109,7 @@ def estimate_degeneracies(
     representatives, estimates = list(different.values()), list[DegeneracyEstimates]()
     for start in range(0, len(representatives), _TABLES):
         chunk = representatives[start : start + _TABLES]
-        shares = bootstrap_shares(
-            list(map(share_columns, chunk)), [table.draws.unit for table in chunk], resampling=resampling
-        )
+        shares = bootstrap_shares(list(map(_share_sums, chunk)), resampling=resampling)
         estimates += [_estimates(*pair, base_pass_rate) for pair in zip(chunk, shares, strict=True)]
     by_key = dict(zip(different, estimates, strict=True))
     return [by_key[key] for key in keys]
@@ -129,16 +129,19 @@ def _ranks(values: list[object]) -> tuple[int, ...]:
     return tuple(rank[value] for value in values)
 
 
-def share_columns(table: GroupTable) -> NDArray[np.float64]:
-    """What the shares of a table are means of: dead, [J, 1]; where passing is known also all pass, all fail, rate."""
-    if table.num_passing is None:
-        return table.dead[:, None].astype(np.float64)
-    columns = np.empty((len(table.size), 4))
-    columns[:, 0] = table.dead
-    columns[:, 1] = table.dead & (table.num_passing == table.size)
-    columns[:, 2] = columns[:, 0] - columns[:, 1]
-    columns[:, 3] = table.num_passing / table.size
-    return columns
+def share_columns(table: GroupTable) -> Iterator[NDArray[Any]]:
+    """What the shares of a table are means of, [J] each: dead; where passing is known also all pass, all fail, rate."""
+    yield table.dead
+    if table.num_passing is not None:
+        yield table.dead & (table.num_passing == table.size)
+        yield table.dead & (table.num_passing < table.size)
+        yield table.draws.rate
+
+
+def _share_sums(table: GroupTable) -> NDArray[np.float64]:
+    """Their sums over the groups of each prompt, and how many these are, [prompts, q + 1]."""
+    columns = chain(share_columns(table), [np.ones(len(table.size))])
+    return sums_of_columns(columns, table.draws.unit, len(table.size))
 
 
 def _estimates(table: GroupTable, shares: tuple[Estimate, ...], base_pass_rate: BasePassRate) -> DegeneracyEstimates:

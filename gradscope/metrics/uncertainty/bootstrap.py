@@ -131,26 +131,23 @@ def bootstrap_means(
     table = np.asarray(values, dtype=np.float64)
     if not len(table):
         return tuple(Estimate.undefined_because("there is nothing to average") for _ in range(table.shape[-1]))
-    if share:
-        return bootstrap_shares([table], [clusters], resampling=resampling)[0]
-    return bootstrap_statistics(_means, _units(table, clusters), resampling=resampling)
-
-
-def bootstrap_shares(
-    tables: Sequence[ArrayLike], clusters: Sequence[ArrayLike | None], *, resampling: Resampling = RESAMPLING
-) -> list[tuple[Estimate, ...]]:
-    """:func:`bootstrap_means` of numbers in [0, 1] over the rows of several tables, [rows, q] each.
-
-    Raises:
-        ValueError: There is not one cluster a row, or a share lies outside [0, 1].
-    """
-    shares = [np.asarray(table, dtype=np.float64) for table in tables]
-    if any(np.any(table < 0) or np.any(table > 1) for table in shares):
+    if share and (np.any(table < 0) or np.any(table > 1)):
         raise ValueError("shares lie in [0, 1]")
-    units = [_units(table, of_table) for table, of_table in zip(shares, clusters, strict=True)]
+    units = _units(table, clusters)
+    if share:
+        return bootstrap_shares([units], resampling=resampling)[0]
+    return bootstrap_statistics(_means, units, resampling=resampling)
+
+
+def bootstrap_shares(tables: Sequence[Array], *, resampling: Resampling = RESAMPLING) -> list[tuple[Estimate, ...]]:
+    """:func:`bootstrap_means` of numbers in [0, 1], of several tables of units, [J, q + 1] each.
+
+    Args:
+        tables: The sums of the columns over the rows of each unit, and how many rows it has.
+    """
     return [
         _shares(means, table)
-        for table, means in zip(units, _statistics_of_each(_means, units, resampling=resampling), strict=True)
+        for table, means in zip(tables, _statistics_of_each(_means, tables, resampling=resampling), strict=True)
     ]
 
 

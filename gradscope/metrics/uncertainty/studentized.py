@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -50,7 +51,7 @@ def cluster_sums(table: ArrayLike, clusters: ArrayLike | None) -> Array:
     return sums_of_columns(rows.T, clusters, len(rows))
 
 
-def sums_of_columns(columns: Iterable[Array], clusters: ArrayLike, num_rows: int) -> Array:
+def sums_of_columns(columns: Iterable[NDArray[Any]], clusters: ArrayLike, num_rows: int) -> Array:
     """The same of m columns that are made one by one, so that a long table need not be in memory.
 
     Raises:
@@ -79,13 +80,15 @@ def cluster_counts(kinds: Numbers, num_kinds: int, clusters: ArrayLike) -> Array
 
 def _numbered(labels: NDArray[np.generic]) -> tuple[Numbers, Numbers]:
     """The number of each row's cluster, [rows], and the first row of each cluster, [J]."""
-    if not np.issubdtype(labels.dtype, np.integer) or not _is_dense(labels.astype(np.int64)):
+    integers = labels.astype(np.int64, copy=False) if np.issubdtype(labels.dtype, np.integer) else None
+    if integers is None or not _is_dense(integers):
         _, first, numbers = np.unique(labels, return_index=True, return_inverse=True)
         return numbers, first
-    integers = labels.astype(np.int64)
     first = np.full(int(integers.max(initial=-1)) + 1, len(integers))
     first[integers[::-1]] = np.arange(len(integers))[::-1]  # of several rows of a cluster the first is written last
     occurs = first < len(integers)
+    if occurs.all():  # numbers without a gap are those asked for, and of a long log not copied
+        return integers, first
     return np.asarray(np.cumsum(occurs) - 1, dtype=np.int64)[integers], first[occurs]
 
 

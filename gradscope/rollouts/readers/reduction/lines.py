@@ -34,6 +34,7 @@ _BRACKET = ord("{")
 _STRIDE = (
     2100  # any number that Python refuses to convert has digits at two positions so far apart, and all between them
 )
+_LONG = 1024  # bytes of a line from which on jumping from end to end takes less time than comparing every letter
 _UNDECODED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -93,7 +94,8 @@ class LineBlock:
         """The rows that a decoder takes, the numbers of their lines, and where each line starts and the last ends."""
         data = self.data + b"\n" if self.is_open else self.data
         letters = np.frombuffer(data, dtype=np.uint8)
-        bounds = np.concatenate([[0], positions_of(letters, _END) + 1])
+        ends = _far_ends(data) if data.find(b"\n") >= _LONG else positions_of(letters, _END)
+        bounds = np.concatenate([[0], ends + 1])
         rows, at = _decoded(decoder, data, bounds, _doubtful(data, letters, bounds))
         return rows, at, bounds
 
@@ -246,6 +248,14 @@ def _scan(path: Path, file: int, columns: LineColumns, block: LineBlock, with_te
         is_open=block.is_open,
         noted=noted,
     )
+
+
+def _far_ends(data: bytes) -> Counts:
+    """Where lines end that are mostly long."""
+    ends, at = list[int](), -1
+    while (at := data.find(b"\n", at + 1)) >= 0:
+        ends.append(at)
+    return np.array(ends, dtype=np.int64)
 
 
 def _decoded(

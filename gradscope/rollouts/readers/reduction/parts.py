@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import DTypeLike, NDArray
 
-from gradscope.rollouts.arrays import byte_counts, run_starts, to_indices, to_numpy, to_strings
+from gradscope.rollouts.arrays import byte_counts, byte_offsets, run_starts, to_indices, to_numpy, to_strings
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, RolloutGroup
 from gradscope.rollouts.readers.parsing.records import Record, common_advantage
 from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED, REWARD, Columns, sample_hashes
@@ -260,6 +260,16 @@ def numbered(values: Counts) -> tuple[Counts, Counts]:
     return rank[code], np.sort(first)
 
 
+def _renumbered(codes: Counts, num_codes: int) -> tuple[Counts, Counts]:
+    """:func:`numbered` of numbers below ``num_codes``, which need no sorting."""
+    first = np.full(num_codes, len(codes))
+    first[codes[::-1]] = np.arange(len(codes))[::-1]  # of several of a number the first is written last
+    order = np.argsort(first)[: np.count_nonzero(first < len(codes))]
+    rank = np.empty(num_codes, dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    return rank[codes], first[order]
+
+
 def starts_of(size: Counts) -> Counts:
     """Where each of some ranges of such sizes starts, one after the other."""
     return np.asarray(np.cumsum(size) - size, dtype=np.int64)
@@ -280,7 +290,7 @@ class GrowingTable:
 
     def __init__(self) -> None:
         self._step, self._size, self._first_row, self._prompt = (_Growing(np.int64) for _ in range(4))
-        self._groups: list[pa.Array] = []
+        self._groups = _GrowingTexts()
         self._texts: list[str] = []
         self._prompts: dict[str, int] = defaultdict(count().__next__)
         self._num_rows = 0
@@ -294,7 +304,7 @@ class GrowingTable:
         self._first_row.add(part.first_row)
         self._prompt.add(np.fromiter(map(self._prompts.__getitem__, part.prompt), np.int64, len(part.prompt)))
         self._texts += part.texts
-        self._groups.append(part.group.cast(pa.large_string()))  # of many parts together more than 2 GB
+        self._groups.add(part.group)
         known_columns = {name for names in self._columns for name in names}
         of_type: dict[Any, list[str]] = {}
         for name in (name for name in part.columns if name not in known_columns):
@@ -314,7 +324,7 @@ class GrowingTable:
     @property
     def is_empty(self) -> bool:
         """Whether no part had a group."""
-        return not self._groups
+        return not len(self._step.values)
 
     def table(self) -> tuple[RewardTable, NDArray[np.uint32] | None]:
         """The table of the parts: the same to the last bit however the log was cut, and in whatever order they came.
@@ -323,26 +333,31 @@ class GrowingTable:
             Groups by step, then by their first row: a group that goes on in another part is one, and its first row
             names its prompt. And the hashes of samples, [N], where the parts have them.
         """
+        for column in (self._step, self._size, self._first_row, self._prompt, *self._columns.values()):
+            column.trim()
         step, size, first_rows = (column.values for column in (self._step, self._size, self._first_row))
-        group = pa.concat_arrays(self._groups)
-        self._groups = [group]
-        order, count = _by_group(step, first_rows, group)
-        first = order[starts_of(count)]
-        is_in_order = bool(np.all(order == np.arange(len(order))))
+        groups = self._groups.values
+        order, count = _by_group(step, first_rows, groups)
+        is_in_order = bool(np.all(order[1:] > order[:-1]))
         rows = None if is_in_order else ranges(starts_of(size)[order], size[order])
+        first: Counts | slice = slice(None)
+        if not is_in_order or len(count) < len(order):  # else nothing of a long log is copied
+            first = order[starts_of(count)]
+            groups, size = groups.take(to_indices(first)), np.add.reduceat(size[order], starts_of(count))
         columns: dict[str, NDArray[Any]] = {}
         for names, column in self._columns.items():
             columns |= dict.fromkeys(names, column.values if rows is None else column.values[rows])
-        prompt, first_of_prompt = numbered(self._prompt.values[first])
+        prompt, first_of_prompt = _renumbered(self._prompt.values[first], len(self._prompts))
         prompts = list(self._prompts)
-        texts = [self._texts[group] for group in first[first_of_prompt].tolist()] if self._texts else []
+        at = np.arange(len(step))[first][first_of_prompt].tolist() if self._texts else []
+        texts = [self._texts[index] for index in at]
         lengths = columns.get("num_tokens")
         table = RewardTable(
             step=step[first],
-            names=group.take(to_indices(first)),
+            names=groups,
             prompt=prompt,
             prompts=tuple(prompts[number] for number in self._prompt.values[first][first_of_prompt].tolist()),
-            size=np.add.reduceat(size[order], starts_of(count)),
+            size=size,
             reward=columns["reward"],
             rewards={name.removeprefix(REWARD): columns[name] for name in columns if name.startswith(REWARD)},
             num_tokens=lengths if lengths is not None and np.any(lengths != UNKNOWN) else None,
@@ -420,6 +435,10 @@ class _Growing:
         self._buffer[self._length : end] = values
         self._length = end
 
+    def trim(self) -> None:
+        """Give back the memory that no value is in."""
+        self._buffer.resize(self._length, refcheck=False)
+
     def copy(self) -> _Growing:
         other = _Growing(self._buffer.dtype)
         other.add(self.values)
@@ -429,3 +448,22 @@ class _Growing:
     def values(self) -> NDArray[Any]:
         """The values so far; not valid once more are added."""
         return self._buffer[: self._length]
+
+
+class _GrowingTexts:
+    """An array of texts that grows at its end, of more than 2 GB, too."""
+
+    def __init__(self) -> None:
+        self._ends, self._letters = _Growing(np.int64), _Growing(np.uint8)
+        self._ends.add(np.zeros(1, dtype=np.int64))
+
+    def add(self, texts: pa.Array) -> None:
+        offsets = byte_offsets(texts)
+        self._letters.add(np.frombuffer(texts.buffers()[2], dtype=np.uint8)[offsets[0] : offsets[-1]])
+        self._ends.add(self._ends.values[-1] + (offsets[1:] - offsets[0]))
+
+    @property
+    def values(self) -> pa.Array:
+        """The texts so far, as an array that shares their memory."""
+        ends, letters = self._ends.values, self._letters.values
+        return pa.LargeStringArray.from_buffers(len(ends) - 1, pa.py_buffer(ends), pa.py_buffer(letters))
