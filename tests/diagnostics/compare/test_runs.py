@@ -118,7 +118,7 @@ def test_rewards_of_other_tasks_need_not_lie_between_0_and_1(tmp_path: Path, sca
     assert sorted(drawdowns) == [0.0, pytest.approx(abs(scale) / 2)]
 
 
-def test_logs_without_whole_rewards_and_unreadable_ones_are_left_out(tmp_path: Path) -> None:
+def test_unusable_logs_are_left_out_or_refused_with_their_hint(tmp_path: Path) -> None:
     good = [write_log(tmp_path / f"{name}.jsonl", [[0, 1]]) for name in "ab"]
     bare = tmp_path / "bare.jsonl"
     bare.write_text('{"prompt_id": "p", "step": 1, "reward": null}\n{"prompt_id": "p", "step": 1, "reward": 1}\n')
@@ -126,6 +126,12 @@ def test_logs_without_whole_rewards_and_unreadable_ones_are_left_out(tmp_path: P
     assert report.left_out[str(bare)] == "no group has all its rewards"
     assert "There is no file or folder" in report.left_out[str(tmp_path / "nowhere")]
     assert len(report.cells) == 2
+    with pytest.raises(InputError, match="samples of one policy and no training steps") as refused:
+        compare_runs(LOGS / "samples_rows.jsonl", LOGS / "samples_lists.jsonl")
+    assert refused.value.hint == f"gradscope passk {LOGS / 'samples_rows.jsonl'} {LOGS / 'samples_lists.jsonl'}"
+    with pytest.raises(InputError, match="no group has all its rewards") as refused:
+        compare_runs(LOGS / "messy.jsonl", LOGS / "generic.csv")
+    assert refused.value.hint == "Log the reward of each rollout."
 
 
 def test_logs_that_tell_settings_and_seed_are_cells(tmp_path: Path) -> None:
@@ -219,15 +225,6 @@ def test_metrics_alone_have_intervals_over_their_steps(tmp_path: Path) -> None:
     assert report.findings[0].startswith("b.jsonl beside a.jsonl: mean reward +0.4")
     assert compare_runs(LOGS / "verl_v1", LOGS / "trl").source.num_rows == 4 + 8
     assert "These intervals resample the steps of the two runs" in sentences(report)
-
-
-def test_samples_are_sent_to_passk_and_an_unusable_log_has_its_own_hint() -> None:
-    with pytest.raises(InputError, match="samples of one policy and no training steps") as refused:
-        compare_runs(LOGS / "samples_rows.jsonl", LOGS / "samples_lists.jsonl")
-    assert refused.value.hint == f"gradscope passk {LOGS / 'samples_rows.jsonl'} {LOGS / 'samples_lists.jsonl'}"
-    with pytest.raises(InputError, match="no group has all its rewards") as refused:
-        compare_runs(LOGS / "messy.jsonl", LOGS / "generic.csv")
-    assert refused.value.hint == "Log the reward of each rollout."
 
 
 def test_mean_rewards_of_other_functions_are_no_difference(tmp_path: Path, shared_data: Path) -> None:

@@ -74,15 +74,12 @@ def test_the_trainers_counts_tell_other_tokens(
     assert (reason and reason.cause) == cause
 
 
-def test_counts_add_up_from_step_to_step() -> None:
+def test_counts_add_up_over_steps_and_leave_no_doubt_elsewhere() -> None:
     metrics = {**COUNTS, "num_tokens": 114.0}
     assert _other_tokens(run_with(metrics, before={"num_tokens": 100.0}, step=2), 2, rows()) is None
     reason = _other_tokens(run_with(metrics, before={"num_tokens": 96.0}, step=2), 2, rows())
     assert "the trainer counted 12 tokens of prompts, and their text gives 8" in reason.text
     assert _other_tokens(run_with(metrics, step=2), 2, rows(num_prompt=9)) is None  # nothing to start from
-
-
-def test_counts_of_other_steps_or_trainers_and_logged_ids_leave_no_doubt() -> None:
     run = run_with({**COUNTS, "num_tokens": 99.0})
     (group,) = run.groups
     for changes in (
@@ -250,7 +247,7 @@ def test_a_norm_that_is_rounding_meets_a_logged_zero(tmp_path: Path, monkeypatch
     assert 0 < batch_norm(gram.logged_gram) < 1e-8
 
 
-def test_a_norm_in_bfloat16_is_matched_in_its_own_arithmetic(tmp_path: Path) -> None:
+def test_a_norm_in_bfloat16_is_matched_in_its_own_arithmetic_by_replay_alone(tmp_path: Path) -> None:
     weights = saved(tmp_path)
     policy = replace(policy_of(tiny_model("llama_untied_biases")), padding=TrainerPadding())
     prepared = prepare_step(policy, tiny_groups(), DAPO)
@@ -259,6 +256,10 @@ def test_a_norm_in_bfloat16_is_matched_in_its_own_arithmetic(tmp_path: Path) -> 
     assert abs(gram.trained.mean - logged) <= gram.trained.told_within * logged
     assert gram.trained.dtype == "bfloat16"
     assert gram.notes == ()
+    gram = recompute(weights_run((saved(tmp_path, name="gpt2_tied_conv1d"),), 1.0, bf16=True))
+    (note,) = gram.notes
+    assert note.startswith("The trainer computed in less than float32")
+    assert gram.trained is None
 
 
 def test_a_routers_term_that_fits_is_the_end_of_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,13 +344,6 @@ def test_a_pass_that_ended_in_trls_output_layer_is_recognized_by_the_norm(tmp_pa
         assert batch_norm(gram.logged_gram) == pytest.approx(logged, rel=1e-5)
         assert gram.notes[-1].startswith("The output layer is TRL's, as in training")
     assert batch_norm(recompute(replace(run, metrics={1: {"grad_norm": own}})).logged_gram) == pytest.approx(own)
-
-
-def test_rank_leaves_the_spread_to_replay_and_says_so(tmp_path: Path) -> None:
-    gram = recompute(weights_run((saved(tmp_path, name="gpt2_tied_conv1d"),), 1.0, bf16=True))
-    (note,) = gram.notes
-    assert note.startswith("The trainer computed in less than float32")
-    assert gram.trained is None
 
 
 @pytest.mark.parametrize(

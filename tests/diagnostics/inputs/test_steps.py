@@ -53,7 +53,7 @@ USED = "step 1 was finished before and is used again"
 ANEW = "step 1 is computed again: what was kept is of other inputs or options"
 
 
-def test_a_step_comes_back_for_the_same_question_alone(tmp_path: Path, run: Run, gram: StepGram) -> None:
+def test_a_step_is_computed_anew_for_another_question_alone(tmp_path: Path, run: Run, gram: StepGram) -> None:
     keeper = Keeper(tmp_path / "kept")
     assert keeper.cache(run).read() is None
     assert keeper.notices == []
@@ -63,9 +63,6 @@ def test_a_step_comes_back_for_the_same_question_alone(tmp_path: Path, run: Run,
     (tmp_path / "weights" / "optimizer.bin").write_bytes(b"other moments")
     assert keeper.cache(run).read() is not None
     assert keeper.notices == [USED, USED]
-
-
-def test_other_choices_rewards_or_weights_make_it_anew(tmp_path: Path, run: Run, gram: StepGram) -> None:
     keeper = Keeper(tmp_path / "kept")
     keeper.cache(run).write(gram)
     first, *rest = run.groups

@@ -8,19 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradscope.diagnostics.passk.measure import (
-    MARGIN,
-    Samples,
-    compare_samples,
-    crossover_k,
-    default_ks,
-    judge_reach,
-    measure_pass_at_k,
-    pass_at_k_of_samples,
-    sample_files,
-    samples_of_run,
-    verifier_caution,
-)
+from gradscope.diagnostics.passk import measure as passk
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.intervals import Resampling
@@ -36,10 +24,10 @@ from tests.rollouts.readers.lines import write_lines
 
 
 def test_second_file_is_paired_by_prompt() -> None:
-    report = pass_at_k_of_samples([FIRST, SECOND], ks=(4, 1))
+    report = passk.pass_at_k_of_samples([FIRST, SECOND], ks=(4, 1))
     comparison = report.comparison
     third = samples("third", {"a": [0, 0, 0, 0]})
-    further = pass_at_k_of_samples([FIRST, SECOND, third]).further_comparisons
+    further = passk.pass_at_k_of_samples([FIRST, SECOND, third]).further_comparisons
     assert [(pair.first, pair.second) for pair in further] == [("first", "third")]
     assert (comparison.num_prompts, comparison.num_unpaired) == (3, 1)
     by_k = {row.k: row for row in comparison.rows}
@@ -60,12 +48,12 @@ def test_second_file_is_paired_by_prompt() -> None:
 
 
 def test_a_budget_beyond_the_samples_is_undefined() -> None:
-    comparison = pass_at_k_of_samples([FIRST, samples("short", {"a": [1, 0]})], ks=(4,)).comparison
+    comparison = passk.pass_at_k_of_samples([FIRST, samples("short", {"a": [1, 0]})], ks=(4,)).comparison
     (row,) = comparison.rows
     assert row.difference.undefined == row.compression_factor.undefined == "k = 4 exceeds the 2 samples of a prompt"
     assert (row.first_wins, row.second_wins, row.ties) == (0, 0, 0)
     assert comparison.frac_won.undefined == "the two have no budget in common"
-    alone = pass_at_k_of_samples([FIRST], ks=(8,))
+    alone = passk.pass_at_k_of_samples([FIRST], ks=(8,))
     assert alone.tables[0].rows[0].pass_at_k.undefined == "k = 8 exceeds the 4 samples of a prompt"
     assert alone.findings == ("first: no budget asked for is within the 4 samples of every prompt.",)
     assert "at least 10 prompts, there are 4" in alone.tables[0].forecasts[0].pass_hat_k.undefined
@@ -84,19 +72,19 @@ def difference(k: int, of_samples: Estimate) -> PassAtKDifference:
 )
 def test_the_sign_of_the_difference_may_turn(values: tuple[float, ...], crossing: int | None) -> None:
     rows = [difference(2**index, Estimate.exact(value)) for index, value in enumerate(values)]
-    assert crossover_k(rows) == crossing
+    assert passk.crossover_k(rows) == crossing
 
 
 def test_files_without_a_common_prompt_or_a_budget_are_refused() -> None:
     other = samples("other", {"z": [1, 0]})
     with pytest.raises(InputError, match="have no prompt in common: the first has prompt 'a', the second 'z'"):
-        pass_at_k_of_samples([FIRST, other])
+        passk.pass_at_k_of_samples([FIRST, other])
     with pytest.raises(UsageError, match=r"pass@k needs a file of samples\."):
-        measure_pass_at_k()
+        passk.measure_pass_at_k()
     with pytest.raises(UsageError, match=r"k is at least 1, got 0\."):
-        measure_pass_at_k("samples.jsonl", ks=(0,))
-    assert default_ks(1) == [1]
-    assert default_ks(100) == [1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100]
+        passk.measure_pass_at_k("samples.jsonl", ks=(0,))
+    assert passk.default_ks(1) == [1]
+    assert passk.default_ks(100) == [1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100]
 
 
 Change = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -108,12 +96,14 @@ def judged(draw: Callable[[np.random.Generator], np.ndarray], change: Change, n:
     for seed in range(10):
         rng = np.random.default_rng(seed)
         first, second = (counted(n, rng.binomial(n, rates)) for rates in change(draw(rng)))
-        comparison = compare_samples(first, second, (1, 4, n), resampling=Resampling(num_resamples=300, seed=seed))
+        comparison = passk.compare_samples(
+            first, second, (1, 4, n), resampling=Resampling(num_resamples=300, seed=seed)
+        )
         verdicts[comparison.verdict] += 1
     return verdicts
 
 
-def counted(n: int, correct: np.ndarray) -> Samples:
+def counted(n: int, correct: np.ndarray) -> passk.Samples:
     return replace(
         FIRST, prompts=tuple(map(str, range(len(correct)))), num_samples=np.full(len(correct), n), num_correct=correct
     )
@@ -166,7 +156,7 @@ def with_impossible(rates: np.ndarray) -> np.ndarray:
 
 
 GAIN, LEFT_OPEN, EQUAL, LOSS = (0.1, 0.3), (-0.05, 0.44), (-0.02, 0.03), (-0.2, -0.06)
-NONE, ABOVE = (0.0, 0.9 * MARGIN), (0.02, 1.1 * MARGIN)
+NONE, ABOVE = (0.0, 0.9 * passk.MARGIN), (0.02, 1.1 * passk.MARGIN)
 
 
 def around(ends: tuple[float, float]) -> Estimate:
@@ -206,7 +196,7 @@ def test_verdict_and_its_evidence(
     words: str,
 ) -> None:
     shares = {"won": around(won), "lost": around(lost), "unsolved": around((0.1, 0.2))}
-    judged_as, evidence = judge_reach(differences(*ends), **shares, least_sharpening=least)
+    judged_as, evidence = passk.judge_reach(differences(*ends), **shares, least_sharpening=least)
     assert judged_as == verdict
     assert words in evidence
 
@@ -214,14 +204,14 @@ def test_verdict_and_its_evidence(
 @pytest.mark.parametrize(
     ("unsolved", "verdict", "words"),
     [
-        ((0.0, MARGIN), "no headroom", "next to nothing to expand"),
-        ((MARGIN, 0.2), "undecided", "not certainly more than 0.05"),
-        ((1.02 * MARGIN, 0.2), "search compression", "less than 0.05 is won"),
+        ((0.0, passk.MARGIN), "no headroom", "next to nothing to expand"),
+        ((passk.MARGIN, 0.2), "undecided", "not certainly more than 0.05"),
+        ((1.02 * passk.MARGIN, 0.2), "search compression", "less than 0.05 is won"),
     ],
 )
 def test_without_headroom_nothing_is_compressed(unsolved: tuple[float, float], verdict: str, words: str) -> None:
     shares = {"won": around(NONE), "lost": around(NONE), "unsolved": around(unsolved)}
-    judged_as, evidence = judge_reach(differences(GAIN, EQUAL), **shares, least_sharpening=None)
+    judged_as, evidence = passk.judge_reach(differences(GAIN, EQUAL), **shares, least_sharpening=None)
     assert judged_as == verdict
     assert words in evidence
 
@@ -229,16 +219,16 @@ def test_without_headroom_nothing_is_compressed(unsolved: tuple[float, float], v
 def test_what_false_positives_do_is_their_chance_among_k_samples() -> None:
     """Half the prompts are unsolvable, and the second's verifier passes 2 % of wrong samples: 64 samples each."""
     unsolved = 0.5 * 0.98**64
-    caution = verifier_caution((0.5, unsolved), 64, 200)
+    caution = passk.verifier_caution((0.5, unsolved), 64, 200)
     assert (
         "solved in 47.4 % of cases at k = 64; had it passed 2 % of them in the second alone, that would be" in caution
     )
-    assert "alone" not in verifier_caution((0.5, 0.5), 64, 200)
-    assert "passed 6.9 % of them" in verifier_caution((0.5, 0.0), 64, 100)
+    assert "alone" not in passk.verifier_caution((0.5, 0.5), 64, 200)
+    assert "passed 6.9 % of them" in passk.verifier_caution((0.5, 0.0), 64, 100)
 
 
 def test_table_of_one_file() -> None:
-    report = pass_at_k_of_samples([FIRST])
+    report = passk.pass_at_k_of_samples([FIRST])
     (table,) = report.tables
     assert (table.name, table.num_prompts, table.num_samples) == ("first", 4, (4, 4))
     assert [(row.k, row.pass_at_k.value) for row in table.rows] == [
@@ -255,7 +245,7 @@ def test_table_of_one_file() -> None:
 
 def test_budget_beyond_the_samples_is_forecast_apart() -> None:
     correct = {f"p{i}": [float(j < i % 5) for j in range(4)] for i in range(60)}
-    (table,) = pass_at_k_of_samples([samples("many", correct)], ks=(4, 16, 64)).tables
+    (table,) = passk.pass_at_k_of_samples([samples("many", correct)], ks=(4, 16, 64)).tables
     assert [row.pass_at_k.is_defined for row in table.rows] == [True, False, False]
     near, far = table.forecasts
     assert (near.k, near.method, far.k) == (16, "forecast", 64)
@@ -264,11 +254,13 @@ def test_budget_beyond_the_samples_is_forecast_apart() -> None:
 
 
 def test_codegen_and_tau_bench_have_their_published_numbers(shared_data: Path) -> None:
-    counted = samples_of_run(humaneval(shared_data), name="codegen")
-    table = pass_at_k_of_samples([counted], ks=(1, 2, 5, 10, 20, 50, 100)).tables[0]
+    counted = passk.samples_of_run(humaneval(shared_data), name="codegen")
+    table = passk.pass_at_k_of_samples([counted], ks=(1, 2, 5, 10, 20, 50, 100)).tables[0]
     published = [0.22116, 0.30793, 0.42030, 0.50379, 0.58906, 0.68687, 0.73780]
     assert [row.pass_at_k.value for row in table.rows] == pytest.approx(published, abs=5.1e-6)
-    table = pass_at_k_of_samples([samples_of_run(tau_bench(shared_data), name="gpt-4o")], ks=(1, 2, 3, 4)).tables[0]
+    table = passk.pass_at_k_of_samples(
+        [passk.samples_of_run(tau_bench(shared_data), name="gpt-4o")], ks=(1, 2, 3, 4)
+    ).tables[0]
     assert [row.pass_hat_k.value for row in table.rows] == pytest.approx([0.42, 0.27333, 0.22, 0.20], abs=5e-6)
     assert [row.pass_at_k.value for row in table.rows] == pytest.approx([0.42, 0.56667, 0.66, 0.72], abs=5e-6)
 
@@ -277,7 +269,7 @@ def test_codegen_and_tau_bench_have_their_published_numbers(shared_data: Path) -
 def test_reasoning_gym_from_the_file_as_it_is(shared_data: Path, name: str) -> None:
     published = {"aime24": [0.024, 0.07391, 0.17422, 0.300], "amc23": [0.144, 0.33061, 0.53749, 0.675]}
     path = shared_data / "reasoning_gym" / f"llama3b_rl_step400_{name}_n50.json"
-    table = measure_pass_at_k(path, ks=(1, 4, 16, 50)).tables[0]
+    table = passk.measure_pass_at_k(path, ks=(1, 4, 16, 50)).tables[0]
     assert [row.pass_at_k.value for row in table.rows] == pytest.approx(published[name], abs=5.1e-6)
 
 
@@ -303,7 +295,7 @@ def evaluations(tmp_path: Path) -> Path:
 
 
 def test_a_folder_of_evaluations_is_a_table_a_log_and_scorer(evaluations: Path) -> None:
-    report = measure_pass_at_k(evaluations)
+    report = passk.measure_pass_at_k(evaluations)
     about = [(first.task, first.model, first.scorer) for table in report.tables if (first := table.evaluation)]
     assert about == [
         ("3", "", "reward"),
@@ -339,14 +331,14 @@ def test_a_folder_of_evaluations_is_a_table_a_log_and_scorer(evaluations: Path) 
 def test_of_a_folder_of_evaluations_one_scorer_may_be_named_and_a_pass_defined(evaluations: Path) -> None:
     (evaluations / "3.eval").unlink()
     named = ReadOptions(reader="inspect-ai", columns=ColumnNames(reward="judge"), strict=True)
-    report = measure_pass_at_k(evaluations, ks=(2,), success_threshold=1.0, read=named)
+    report = passk.measure_pass_at_k(evaluations, ks=(2,), success_threshold=1.0, read=named)
     (first, second) = report.tables
     assert first.evaluation.scorer == second.evaluation.scorer == "judge"
     assert first.rows[0].pass_at_k.value == second.rows[0].pass_at_k.value == pytest.approx(2 / 3)
-    (table,) = measure_pass_at_k(evaluations / "2.eval").tables
+    (table,) = passk.measure_pass_at_k(evaluations / "2.eval").tables
     assert (table.source.unfinished, table.evaluation) == ("was cancelled: 6 of 8 samples", None)
     with pytest.raises(InputError, match="has no scorer 'other'"):
-        measure_pass_at_k(evaluations, read=ReadOptions(columns=ColumnNames(reward="other"), strict=True))
+        passk.measure_pass_at_k(evaluations, read=ReadOptions(columns=ColumnNames(reward="other"), strict=True))
 
 
 def test_filters_of_lm_eval_are_scorers_and_files_and_folders_are_evaluations(tmp_path: Path) -> None:
@@ -355,7 +347,7 @@ def test_filters_of_lm_eval_are_scorers_and_files_and_folders_are_evaluations(tm
     for task in ("a", "b"):
         filtered = [{**row, "filter": name, "acc": right} for name, right in (("strict", 0.0), ("loose", 1.0))]
         write_lines(tmp_path / f"samples_{task}_2026.jsonl", *filtered)
-    report = measure_pass_at_k(tmp_path, logs / "samples_rows.jsonl", logs / "trl")
+    report = passk.measure_pass_at_k(tmp_path, logs / "samples_rows.jsonl", logs / "trl")
     assert [(one.evaluation.task, one.evaluation.scorer, one.rows[0].pass_at_k.value) for one in report.tables] == [
         *((task, f"acc,{name}", right) for task in ("a", "b") for name, right in (("strict", 0.0), ("loose", 1.0))),
         ("samples_rows", "reward", 0.25),
@@ -365,10 +357,10 @@ def test_filters_of_lm_eval_are_scorers_and_files_and_folders_are_evaluations(tm
 
 def test_groups_of_one_prompt_are_pooled_and_missing_verdicts_counted() -> None:
     run = run_of(group_of([1, None], prompt="a"), group_of([0], prompt="a"), group_of([None], prompt="b"))
-    counted = samples_of_run(run, name="x")
+    counted = passk.samples_of_run(run, name="x")
     assert (counted.prompts, counted.num_samples.tolist(), counted.num_correct.tolist()) == (("a",), [2], [1])
     assert counted.num_missing == 2
-    assert pass_at_k_of_samples([counted]).findings[-1] == "x: 2 samples have no reward and are not counted."
+    assert passk.pass_at_k_of_samples([counted]).findings[-1] == "x: 2 samples have no reward and are not counted."
 
 
 @pytest.mark.parametrize(
@@ -389,19 +381,19 @@ def test_samples_without_verdicts_of_one_policy_are_refused(
     groups: list[RolloutGroup], message: str, hint: str
 ) -> None:
     with pytest.raises(InputError, match=message) as caught:
-        samples_of_run(run_of(*groups), name="x")
+        passk.samples_of_run(run_of(*groups), name="x")
     assert hint in str(caught.value.hint)
     if "is not known" in message:
-        assert samples_of_run(run_of(*groups), name="x", success_threshold=0.5).num_correct.tolist() == [1]
+        assert passk.samples_of_run(run_of(*groups), name="x", success_threshold=0.5).num_correct.tolist() == [1]
 
 
 def test_run_folder_stands_for_its_held_out_samples(tmp_path: Path) -> None:
-    assert sample_files(tmp_path) == (tmp_path,)
+    assert passk.sample_files(tmp_path) == (tmp_path,)
     for when, correct in (("before", [0, 0]), ("after", [1, 0])):
         texts = {"answer": "", "completion": ""}
         rows = [{"prompt_id": p, "prompt": p, **texts, "reward": c, "correct": c > 0} for p in "ab" for c in correct]
         write_lines(tmp_path / "heldout" / f"{when}.jsonl", *rows)
-    report = measure_pass_at_k(tmp_path)
+    report = passk.measure_pass_at_k(tmp_path)
     assert [table.name for table in report.tables] == ["before.jsonl", "after.jsonl"]
     assert [row.difference.value for row in report.comparison.rows] == [0.5, 1.0]
 
@@ -411,7 +403,7 @@ def test_held_out_samples_say_themselves_which_are_correct(tmp_path: Path) -> No
     path = heldout_path(run, "after")
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     path.write_text("".join(json.dumps(row | {"reward": 0.5 + 0.5 * row["correct"]}) + "\n" for row in rows))
-    (table,) = measure_pass_at_k(run).tables
+    (table,) = passk.measure_pass_at_k(run).tables
     assert table.rows[0].pass_at_k.value == 0.5
-    (table,) = measure_pass_at_k(run, success_threshold=0.5).tables
+    (table,) = passk.measure_pass_at_k(run, success_threshold=0.5).tables
     assert table.rows[0].pass_at_k.value == 1.0

@@ -9,7 +9,6 @@ import pytest
 
 from gradscope.advantages.registry import LOGGED, compute_step_advantages
 from gradscope.diagnostics.rank import formulations
-from gradscope.metrics.gram.reward_baselines import baselines, second_moment
 from gradscope.results.rank import FormulationUpdate
 from gradscope.rollouts.run import WeightsRef
 from tests.diagnostics.rank.test_rollout_spectra import make_rows
@@ -166,23 +165,6 @@ def test_shares_add_up_to_one_by_rollout_and_by_group() -> None:
     assert share.projection_share.undefined == "the step has no gradient"
     assert share.rollouts == ()
     assert formulations.measure_shares(make_rows([1.0], ["a"])[0]) == []
-
-
-def test_baseline_noise_is_the_ratio_of_second_moments() -> None:
-    rows, scores = make_rows(REWARDS, GROUPS)
-    rewards, norms = np.array(REWARDS).reshape(4, 4), (scores**2).sum(axis=1).reshape(4, 4)
-    tables = baselines(rewards, norms)
-    overall, step, *groups = formulations.measure_baselines(formulations.baseline_groups(rows))
-    for name in ("zero", "group_mean", "optimal", "optimal_leave_one_out"):
-        expected = (
-            second_moment(rewards, norms, tables[name]).sum()
-            / second_moment(rewards, norms, tables["leave_one_out"]).sum()
-        )
-        assert overall.relative_noise[name].value == pytest.approx(expected)
-    assert (overall.step, step.step, len(groups)) == (None, 3, 3)
-    assert groups[0].optimal_baseline.value == pytest.approx((rewards[0] @ norms[0]) / norms[0].sum())
-    assert overall.relative_noise["group_mean"].value == pytest.approx((3 / 4) ** 2)
-    assert "shrinkage" in overall.relative_noise
 
 
 def test_the_optimal_baseline_is_a_formulation_of_the_gram_that_confident_passes_pull_down() -> None:

@@ -9,18 +9,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from gradscope.advantages.registry import LOGGED
+from gradscope.diagnostics.rank import rows as rank_rows
 from gradscope.diagnostics.rank.rollout_spectra import step_spectra
-from gradscope.diagnostics.rank.rows import (
-    RankRequest,
-    advantage_rows,
-    advantages_of,
-    baseline_weights_of,
-    checked_advantages,
-    possible_sizes,
-    step_rows,
-    sub_groups,
-    write_gram,
-)
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.function_rewards import FunctionRewards
 from gradscope.rollouts.groups import RolloutGroup, Tokens
@@ -33,7 +23,7 @@ def test_rows_are_those_of_the_step_and_live_where_their_gradient_is_not_zero() 
     groups = tiny_groups(2, 2)
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     gram = measured_step(tiny_policy("llama_untied_biases"), groups, DAPO)
-    rows = step_rows(gram)
+    rows = rank_rows.step_rows(gram)
     advantages = np.array([rollout.advantage for rollout in rollouts])
     np.testing.assert_array_equal(rows.gram, gram.score_gram)
     np.testing.assert_allclose(rows.policy_gram, advantages[:, None] * rows.gram * advantages, rtol=1e-9)
@@ -46,35 +36,32 @@ def test_rows_are_those_of_the_step_and_live_where_their_gradient_is_not_zero() 
     groups = tiny_groups(1, 3)
     first, *rest = groups[0].rollouts
     dead = [replace(groups[0], rollouts=(replace(first, advantage=0.0), *rest))]
-    rows = step_rows(measured_step(tiny_policy("llama_untied_biases"), dead, DAPO))
+    rows = rank_rows.step_rows(measured_step(tiny_policy("llama_untied_biases"), dead, DAPO))
     assert rows.is_live.tolist() == [False, True, True]
     assert replace(rows, policy_gram=None).is_live is None
 
 
 def test_a_group_of_four_splits_into_disjoint_pairs() -> None:
     rows, _ = make_rows([0, 1, 0, 1, 1, 1, 0], ["a"] * 4 + ["b"] * 3)
-    parts = sub_groups(rows, 2)
+    parts = rank_rows.sub_groups(rows, 2)
     assert [(part.group_id, part.samples) for part in parts] == [("a", (0, 1)), ("a", (2, 3)), ("b", (0, 1))]
     assert [part.index.tolist() for part in parts] == [[0, 1], [2, 3], [4, 5]]
     interleaved, _ = make_rows([0, 1, 0, 1], ["a", "b", "a", "b"])
-    assert [part.index.tolist() for part in sub_groups(interleaved, None)] == [[0, 2], [1, 3]]
+    assert [part.index.tolist() for part in rank_rows.sub_groups(interleaved, None)] == [[0, 2], [1, 3]]
 
 
-def test_lengths_weigh_the_baseline_of_opo() -> None:
+def test_lengths_weigh_the_baseline_of_opo_and_functions_are_scaled_one_by_one() -> None:
     rows = replace(
         make_rows([1, 0, 1, 0, 0], ["a", "a", "b", "b", "b"])[0], lengths=np.array([1.0, 3.0, 2.0, 2.0, 2.0])
     )
-    first, second = advantages_of(rows, sub_groups(rows, None), "opo")
+    first, second = rank_rows.advantages_of(rows, rank_rows.sub_groups(rows, None), "opo")
     assert first.tolist() == [0.75, -0.25]  # (1 x 1 + 3 x 0) / 4
     np.testing.assert_allclose(second, [2 / 3, -1 / 3, -1 / 3])
-    assert baseline_weights_of(rows, "opo").tolist() == [1.0, 3.0, 2.0, 2.0, 2.0]
-    assert baseline_weights_of(rows, "grpo").tolist() == [1.0] * 5
-
-
-def test_each_function_is_scaled_by_itself() -> None:
+    assert rank_rows.baseline_weights_of(rows, "opo").tolist() == [1.0, 3.0, 2.0, 2.0, 2.0]
+    assert rank_rows.baseline_weights_of(rows, "grpo").tolist() == [1.0] * 5
     functions = FunctionRewards(table=np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 7.0], [0.0, 0.0]]), weights=np.ones(2))
     rows = replace(make_rows([1, 0, 7, 0], ["a", "a", "b", "b"])[0], functions=functions)
-    first, second = advantages_of(rows, sub_groups(rows, None), "gdpo")
+    first, second = rank_rows.advantages_of(rows, rank_rows.sub_groups(rows, None), "gdpo")
     np.testing.assert_allclose(first, second, rtol=1e-3)
 
 
@@ -89,7 +76,7 @@ def test_each_function_is_scaled_by_itself() -> None:
 def test_what_a_formulation_lacks_is_named(advantage: str, message: str) -> None:
     rows, _ = make_rows([1, 0], ["a", "a"])
     with pytest.raises(InputError, match=message):
-        advantages_of(rows, sub_groups(rows, None), advantage)
+        rank_rows.advantages_of(rows, rank_rows.sub_groups(rows, None), advantage)
 
 
 def group_of(*rollouts: dict[str, object]) -> list[RolloutGroup]:
@@ -99,7 +86,7 @@ def group_of(*rollouts: dict[str, object]) -> list[RolloutGroup]:
 
 
 def rank_of(groups: list[RolloutGroup], advantage: str = "logged") -> float | None:
-    (point,) = step_spectra(advantage_rows(1, groups), advantage, None, by_group=False)[1]
+    (point,) = step_spectra(rank_rows.advantage_rows(1, groups), advantage, None, by_group=False)[1]
     return point.effective_rank.value
 
 
@@ -118,21 +105,21 @@ def test_advantages_have_rank_one_where_lengths_are_equal_and_more_where_they_ar
 
 
 def test_what_has_no_matrix_of_advantages_says_why() -> None:
-    rows = advantage_rows(1, group_of({"completion_ids": (1, 2)}, {"logprobs": (-0.1, -0.2)}))
+    rows = rank_rows.advantage_rows(1, group_of({"completion_ids": (1, 2)}, {"logprobs": (-0.1, -0.2)}))
     assert rows.policy_gram is rows.advantages is None
     with pytest.raises(InputError, match="optimal_baseline depends on the norms of gradients"):
         step_spectra(rows, "optimal_baseline", None, by_group=False)
     with pytest.raises(InputError, match="Rollout 1 of group g has no token ids"):
-        advantage_rows(1, group_of({"completion_ids": (1,), "advantage": 1.0}, {"advantage": 1.0}))
+        rank_rows.advantage_rows(1, group_of({"completion_ids": (1,), "advantage": 1.0}, {"advantage": 1.0}))
     before = Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(True,))
     with pytest.raises(InputError, match="Rollout 0 of group g is several sequences") as raised:
-        advantage_rows(1, group_of({"completion_ids": (1,), "advantage": 1.0, "earlier": (before,)}))
+        rank_rows.advantage_rows(1, group_of({"completion_ids": (1,), "advantage": 1.0, "earlier": (before,)}))
     assert raised.value.cause == "several_sequences"
 
 
 def test_advantages_of_tokens_have_their_own_rank() -> None:
     groups = group_of({"token_advantages": (1.0, 0.0)}, {"token_advantages": (0.0, 1.0)})
-    rows = advantage_rows(1, groups)
+    rows = rank_rows.advantage_rows(1, groups)
     assert rows.advantages is None
     assert rank_of(groups) == pytest.approx(2.0)
     assert rank_of(groups, "sign") == pytest.approx(1.0)  # one advantage a rollout again
@@ -140,7 +127,7 @@ def test_advantages_of_tokens_have_their_own_rank() -> None:
 
 def test_everything_that_is_known_is_written(tmp_path: Path) -> None:
     rows, scores = make_rows([0.0, 1.0, 1.0], ["b", "a", "b"], advantages=[-1.0, 2.0, 0.5])
-    assert write_gram(tmp_path / "out", rows) == "gram_step_00003.safetensors"
+    assert rank_rows.write_gram(tmp_path / "out", rows) == "gram_step_00003.safetensors"
     arrays = load_file(tmp_path / "out" / "gram_step_00003.safetensors")
     np.testing.assert_allclose(arrays["score_gram"], scores @ scores.T)
     np.testing.assert_array_equal(arrays["gradient_gram"], rows.full_gram)
@@ -148,11 +135,11 @@ def test_everything_that_is_known_is_written(tmp_path: Path) -> None:
     assert arrays["advantages"].tolist() == [-1.0, 2.0, 0.5]
     assert arrays["group_index"].tolist() == [1, 0, 1]  # groups by name
     unlogged, _ = make_rows([0.0, 1.0], ["a", "a"])
-    name = write_gram(tmp_path, replace(unlogged, step=12))
+    name = rank_rows.write_gram(tmp_path, replace(unlogged, step=12))
     assert set(load_file(tmp_path / name)) == {"score_gram", "rewards", "group_index"}
 
 
-def request(**fields: object) -> RankRequest:
+def request(**fields: object) -> rank_rows.RankRequest:
     defaults = {
         "rows": "rollout",
         "advantages": ("logged", "dr_grpo", "rloo"),
@@ -162,7 +149,7 @@ def request(**fields: object) -> RankRequest:
         "seed": 0,
         "output": None,
     }
-    return RankRequest(**{**defaults, **fields})
+    return rank_rows.RankRequest(**{**defaults, **fields})
 
 
 def test_logged_advantages_belong_to_the_logged_groups() -> None:
@@ -185,12 +172,12 @@ def test_paired_groups_live_at_every_size() -> None:
 
 
 def test_names_and_sizes_are_checked_against_registry_and_log() -> None:
-    assert checked_advantages(["logged", "sign", "sign"]) == ("logged", "sign")
-    assert checked_advantages(["all"]) == checked_advantages(None)
+    assert rank_rows.checked_advantages(["logged", "sign", "sign"]) == ("logged", "sign")
+    assert rank_rows.checked_advantages(["all"]) == rank_rows.checked_advantages(None)
     with pytest.raises(UsageError, match="no advantage formulation"):
-        checked_advantages(["signs"])
+        rank_rows.checked_advantages(["signs"])
     run = SimpleNamespace(groups=[SimpleNamespace(size=4), SimpleNamespace(size=8)])
-    assert possible_sizes(run, ()) == (2, 4)
-    assert possible_sizes(run, (8, 3, 3)) == (8, 3)
+    assert rank_rows.possible_sizes(run, ()) == (2, 4)
+    assert rank_rows.possible_sizes(run, (8, 3, 3)) == (8, 3)
     with pytest.raises(UsageError, match="Groups of 9 cannot be taken"):
-        possible_sizes(run, (9,))
+        rank_rows.possible_sizes(run, (9,))

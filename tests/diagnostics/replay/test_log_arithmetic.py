@@ -96,7 +96,7 @@ def test_the_numbers_are_trls(aggregation, scale, gaps, seed):
     assert numbers.reward == pytest.approx(float(rewards.mean()))
 
 
-def test_before_a_version_no_reward_was_a_reward_of_zero():
+def test_trl_needs_weights_of_its_functions_and_scored_rollouts_by_version():
     group = group_of([1.0, None], step=1)
     numbers = _trl_batch([group], TrainerSettings(values={"scale_rewards": "none", "trl_version": "1.5.0"}))
     assert numbers.advantages.tolist() == [0.5, -0.5]

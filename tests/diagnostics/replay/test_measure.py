@@ -9,14 +9,7 @@ import pytest
 
 from gradscope.diagnostics.check.requirements import split_metric
 from gradscope.diagnostics.inputs.steps import MeasuredStep
-from gradscope.diagnostics.replay.measure import (
-    _replay_measured,
-    equivalent_check,
-    logprob_difference,
-    replay_grad_norm,
-    replay_run,
-    replay_texts,
-)
+from gradscope.diagnostics.replay import measure as replay
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.step.step_gram import StepNorm
@@ -59,7 +52,7 @@ OTHER_LOSS = replace(STATED, values={"trl_trainer": "GMPO"})
 
 
 def judged(logged: float | None, norm: float | None, *, settings: TrainerSettings = STATED, **options: Any) -> Any:
-    return replay_grad_norm(run_with(logged, settings=settings), step_of(norm, **options), 1e-5)
+    return replay.replay_grad_norm(run_with(logged, settings=settings), step_of(norm, **options), 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -107,11 +100,11 @@ def test_the_error_is_relative_to_the_logged_norm_and_absolute_at_zero() -> None
 def test_why_there_is_no_gradient(advantage: float, words: str) -> None:
     step, (group,) = step_of(0.0), run_with(0.0).groups
     step.groups = (with_fields(group, advantage=advantage),)
-    assert words in replay_grad_norm(run_with(0.0), step, 1e-5)[0].cause
+    assert words in replay.replay_grad_norm(run_with(0.0), step, 1e-5)[0].cause
 
 
 def test_texts_that_are_not_of_their_ids() -> None:
-    quantity, _, _ = replay_texts(step_of(1.0, other_texts=(0,)).recomputed)
+    quantity, _, _ = replay.replay_texts(step_of(1.0, other_texts=(0,)).recomputed)
     assert (quantity.name, quantity.verdict, quantity.reason) == ("completion", "mismatch", "texts_differ")
     assert "the texts of 1 of 2 completions are not those of their ids, row 0" in quantity.cause
 
@@ -122,7 +115,7 @@ def test_a_match_says_what_it_rests_on_and_a_step_keeps_its_reason() -> None:
     assert "1 of 2 completions were inferred" in quantity.cause
     assert "the trainer's defaults fit" in quantity.cause
     step: Any = SimpleNamespace(step=1, recomputed=None, reason=Reason("weights_missing", "not on disk"))
-    quantity, value, error = replay_grad_norm(run_with(2.0), step, 1e-5)
+    quantity, value, error = replay.replay_grad_norm(run_with(2.0), step, 1e-5)
     assert (quantity.verdict, quantity.cause, quantity.reason) == ("cannot", "not on disk", "weights_missing")
     assert (value, error) == (None, None)
 
@@ -138,12 +131,12 @@ def test_conversations_that_another_tokenizer_rendered_are_in_doubt(
     (root / "checkpoint-1").mkdir(parents=True)
     index = root / tokenizer if tokenizer == "checkpoint-1" else tmp_path / tokenizer
     run = replace(run, groups=(replace(group, rollouts=talked),), path=root, tokenizer=index)
-    assert replay_grad_norm(run, step_of(2.4), 1e-5)[0].reason == reason
+    assert replay.replay_grad_norm(run, step_of(2.4), 1e-5)[0].reason == reason
 
 
 def difference_of(logged, recomputed, masks=None):
     group = with_fields(group_of([1.0] * len(logged)), logprobs=logged, mask=masks)
-    return logprob_difference([group], [np.array(values) for values in recomputed])
+    return replay.logprob_difference([group], [np.array(values) for values in recomputed])
 
 
 def test_differences_are_counted_over_the_tokens_that_the_policy_sampled():
@@ -159,7 +152,7 @@ def test_differences_are_counted_over_the_tokens_that_the_policy_sampled():
 
 @pytest.mark.parametrize("steps", [(1,), (6,), (1, 2, 3), (1, 6, 11, 12, 13), (1, 2, 9)])
 def test_the_selector_chooses_the_very_steps(steps: tuple[int, ...]) -> None:
-    requirement = shlex.split(equivalent_check("run", steps, ReadOptions(), EngineOptions()))[-1]
+    requirement = shlex.split(replay.equivalent_check("run", steps, ReadOptions(), EngineOptions()))[-1]
     name, selector = split_metric(requirement.removesuffix(" == 0"))
     assert name == "frac_replay_mismatch"
     assert selector.choose(range(1, 21)) == steps
@@ -167,7 +160,7 @@ def test_the_selector_chooses_the_very_steps(steps: tuple[int, ...]) -> None:
 
 def test_options_of_reading_and_of_the_engine_are_carried() -> None:
     read = ReadOptions(initial_weights="init model", trainer_args="args.json")
-    line = equivalent_check("my run", None, read, EngineOptions(device="cpu", batch_tokens=64, engine="loop"))
+    line = replay.equivalent_check("my run", None, read, EngineOptions(device="cpu", batch_tokens=64, engine="loop"))
     assert shlex.split(line)[:3] == ["gradscope", "check", "my run"]
     assert "--initial 'init model' --run-config args.json --device cpu --batch-tokens 64 --require" in line
     assert "--engine" not in line
@@ -189,7 +182,7 @@ def replay_full(shared_data: Path, *, completion_ids: Path | None = None, **opti
         trainer_args=folder / "RUN.json",
         completion_ids=completion_ids,
     )
-    return replay_run(folder / "run", read=read, **options)
+    return replay.replay_run(folder / "run", read=read, **options)
 
 
 def test_a_full_run_is_reproduced_where_its_weights_are_on_disk(shared_data: Path) -> None:
@@ -222,7 +215,7 @@ def test_text_in_place_of_ids_is_named_as_the_cause(shared_data: Path) -> None:
 
 def test_grad_norm_of_a_lora_run_with_kl_is_reproduced(shared_data: Path) -> None:
     folder = shared_data / "runs" / "trl_lora"
-    report = replay_run(
+    report = replay.replay_run(
         folder / "run",
         steps=[1, 6, 11, 16],
         read=ReadOptions(initial_weights=folder / "init_adapter", trainer_args=folder / "RUN.json"),
@@ -237,7 +230,7 @@ def test_grad_norm_of_a_lora_run_with_kl_is_reproduced(shared_data: Path) -> Non
 
 @pytest.mark.parametrize("quirk", ["logging_steps_3", "num_iterations_2", "steps_per_generation_2"])
 def test_batches_that_do_not_stand_for_their_step_say_cannot(shared_data: Path, quirk: str) -> None:
-    report = replay_run(shared_data / "runs" / "quirks" / quirk)
+    report = replay.replay_run(shared_data / "runs" / "quirks" / quirk)
     assert all(grad_norm_verdict(step)[0] == "cannot" for step in report.steps)
     assert report.verdict != "mismatch"
 
@@ -266,7 +259,7 @@ def replayed(*norms: tuple[float, float], provided: bool = True, **logged_too: f
         )
         for group, (_, norm) in zip(groups, norms, strict=True)
     ]
-    return _replay_measured(run, steps)
+    return replay._replay_measured(run, steps)
 
 
 TEXTS = 3.0  # a norm of which a step's texts are of other ids

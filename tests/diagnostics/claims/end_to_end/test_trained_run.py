@@ -24,11 +24,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = {
         "output": str(tmp_path_factory.mktemp("claims") / "run"),
         "steps": STEP,
-        "num_prompts": 8,
+        "num_prompts": 4,
         "group_size": SIZE,
         "checkpoint_every": 1,
         "heldout_prompts": 4,
-        "heldout_samples": 8,
+        "heldout_samples": 4,
         "device": "cpu",
     }
     return train(TrainConfig.from_json(settings))

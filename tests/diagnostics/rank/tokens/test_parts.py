@@ -8,17 +8,7 @@ import pytest
 
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.rank import collected
-from gradscope.diagnostics.rank.tokens.parts import (
-    _entropy_cosine,
-    advantage_covariance,
-    correction_effects,
-    entropy_change,
-    sequence_corrections,
-    token_kinds,
-    token_kl,
-    turn_shares,
-    with_later,
-)
+from gradscope.diagnostics.rank.tokens import parts as token_parts
 from gradscope.diagnostics.rank.tokens.weighed import TokenChange
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.reason import Reason
@@ -52,7 +42,7 @@ def tokens_in(kind: TokenKind, made: MadeUp) -> np.ndarray:
 
 def test_each_kind_has_the_parts_of_its_tokens() -> None:
     made = made_up()
-    kinds, tokens = token_kinds(7, made.weighed, made.grams), made.weighed.tokens
+    kinds, tokens = token_parts.token_kinds(7, made.weighed, made.grams), made.weighed.tokens
     rows = tokens.weights[:, None] * made.rows
     full, energy = rows.sum(axis=0), np.square(rows).sum(axis=1)
     for kind in kinds:
@@ -65,7 +55,7 @@ def test_each_kind_has_the_parts_of_its_tokens() -> None:
         assert kind.cosine.value == pytest.approx(cosine(part, full))
     drawn = made_up(most=9)  # of each group the first nine stand for the others
     seen = np.concatenate([np.flatnonzero(tokens.groups == group)[:9] for group in range(4)])
-    (first, *_) = token_kinds(7, drawn.weighed, drawn.grams)
+    (first, *_) = token_parts.token_kinds(7, drawn.weighed, drawn.grams)
     in_both = np.intersect1d(np.flatnonzero(tokens_in(first, drawn)), seen)
     assert first.energy_share.value == pytest.approx(energy[in_both].sum() / energy[seen].sum())
     alone = [kind for kind in kinds if kind.entropy and not kind.sign]
@@ -75,7 +65,7 @@ def test_each_kind_has_the_parts_of_its_tokens() -> None:
 
 def test_turns_add_up_and_late_ones_are_together(monkeypatch: pytest.MonkeyPatch) -> None:
     made = made_up(num_turns=3)
-    turns, rows = turn_shares(7, made.weighed), made.weighed.tokens.weights[:, None] * made.rows
+    turns, rows = token_parts.turn_shares(7, made.weighed), made.weighed.tokens.weights[:, None] * made.rows
     assert [(turn.turn, turn.and_later, turn.num_rollouts) for turn in turns] == [(n, False, 12) for n in (1, 2, 3)]
     full = rows.sum(axis=0)
     for turn in turns:
@@ -83,10 +73,10 @@ def test_turns_add_up_and_late_ones_are_together(monkeypatch: pytest.MonkeyPatch
         assert turn.gradient_share.value == pytest.approx(part @ full / (full @ full))
         assert turn.cosine.value == pytest.approx(cosine(part, full))
     assert [turn.frac_tokens.value for turn in turns] == pytest.approx([1 / 6, 1 / 6, 4 / 6])
-    assert turn_shares(7, made_up().weighed) == []
+    assert token_parts.turn_shares(7, made_up().weighed) == []
     for name in ("parts", "weighed"):
         monkeypatch.setattr(f"gradscope.diagnostics.rank.tokens.{name}.MOST_TURNS", 2)
-    turns = turn_shares(7, made_up(num_turns=4).weighed)
+    turns = token_parts.turn_shares(7, made_up(num_turns=4).weighed)
     assert [(turn.turn, turn.and_later) for turn in turns] == [(1, False), (2, True)]
     assert sum(turn.frac_tokens.value for turn in turns) == pytest.approx(1.0)
 
@@ -96,23 +86,23 @@ def test_the_entropy_moves_with_the_inner_product_of_its_gradient_and_the_update
     tokens = made.weighed.tokens
     update = -(tokens.weights @ made.rows)
     climb = made.climbs.mean(axis=0)
-    change = entropy_change(7, made.weighed, {7: 0.5, 8: 0.25})
+    change = token_parts.entropy_change(7, made.weighed, {7: 0.5, 8: 0.25})
     assert change.rate.value == pytest.approx(climb @ update)
     assert change.cosine.value == pytest.approx(cosine(climb, update))
     assert change.entropy.value == pytest.approx(tokens.entropies.mean())
     assert change.covariance.value == pytest.approx(np.cov(tokens.logprobs, tokens.advantages, bias=True)[0, 1])
     assert (change.logged, change.logged_next) == (0.5, 0.25)
-    assert entropy_change(9, made.weighed, {}).logged is None
+    assert token_parts.entropy_change(9, made.weighed, {}).logged is None
 
 
 def test_the_measured_change_of_the_entropy_joins_the_prediction() -> None:
     made = made_up()
     tokens = made.weighed.tokens
-    alone = entropy_change(7, made.weighed, {})
+    alone = token_parts.entropy_change(7, made.weighed, {})
     assert (alone.last, alone.measured.undefined) == (None, "no weights after its update are on disk")
     change = np.random.default_rng(2).normal(size=len(tokens.groups))
     later = TokenChange(first=6, last=9, logprobs=np.zeros(len(change)), entropies=change)
-    result = with_later(alone, tokens, later)
+    result = token_parts.with_later(alone, tokens, later)
     assert (result.last, result.rate) == (9, alone.rate)
     assert result.measured.value == pytest.approx(change.mean())
     assert result.measured.low < change.mean() < result.measured.high
@@ -122,19 +112,19 @@ def test_steps_are_laid_end_to_end() -> None:
     made = [made_up(seed, num_groups=4 + seed) for seed in range(2)]
     updates = np.concatenate([-(one.weighed.tokens.weights @ one.rows) for one in made])
     climbs = np.concatenate([one.climbs.mean(axis=0) for one in made])
-    result = _entropy_cosine([one.weighed for one in made])
+    result = token_parts._entropy_cosine([one.weighed for one in made])
     assert result.value == pytest.approx(cosine(climbs, updates))
     assert result.num_units == 9
     tokens = [one.weighed.tokens for one in made]
     about = [(one.logprobs - one.logprobs.mean()) * (one.advantages - one.advantages.mean()) for one in tokens]
-    assert advantage_covariance(tokens).value == pytest.approx(np.concatenate(about).mean())
+    assert token_parts.advantage_covariance(tokens).value == pytest.approx(np.concatenate(about).mean())
 
 
 def test_the_tokens_furthest_from_the_reference_come_first() -> None:
     made = made_up()
     tokens = made.weighed.tokens
     groups = [group_of([0.0] * 3, prompt=f"p{number}") for number in range(4)]
-    distance = token_kl(7, made.weighed, groups)
+    distance = token_parts.token_kl(7, made.weighed, groups)
     ratio = np.exp(tokens.reference - tokens.logprobs)
     k3 = ratio - 1 - np.log(ratio)
     assert distance.k1.value == pytest.approx(-np.log(ratio).mean())
@@ -146,7 +136,7 @@ def test_the_tokens_furthest_from_the_reference_come_first() -> None:
     first = int(tokens.rollouts[order[0]])
     assert (distance.top[0].group_id, distance.top[0].sample) == (groups[first // 3].group_id, first % 3)
     same = replace(tokens, reference=tokens.logprobs + 1e-7)
-    kl = token_kl(7, replace(made.weighed, tokens=same, texts=dict.fromkeys(range(72), "t")), groups)
+    kl = token_parts.token_kl(7, replace(made.weighed, tokens=same, texts=dict.fromkeys(range(72), "t")), groups)
     assert kl.top_share.undefined == "the policy is the reference but for rounding"
 
 
@@ -174,7 +164,7 @@ def test_what_a_step_lacks_is_missing_with_its_reason() -> None:
     assert set(gathered.missing_parts) == {"corrections", "turns", "kl"}
     assert "step 7: the log does not have the sampler's log-probability" in gathered.missing_parts["corrections"]
     assert gathered.report.entropy_changes[0].logged is None
-    assert correction_effects(7, made.weighed) == []
+    assert token_parts.correction_effects(7, made.weighed) == []
     gathered = collected_of()
     assert gathered.take_parts(run_of(*GROUPS), replace(STEP, answer=(("rows",), None)), "token").answer == ("rows",)
     assert set(gathered.missing_parts) == {"corrections", "turns", "kl", "energy", "entropy", "logprobs"}
@@ -219,7 +209,7 @@ def test_each_correction_is_the_sum_of_its_rows() -> None:
         "sequence_ratio": full,
     }
     plain, unbiased = tokens.plain @ made.rows, (full * tokens.plain) @ made.rows
-    effects = correction_effects(7, made.weighed)
+    effects = token_parts.correction_effects(7, made.weighed)
     assert [effect.correction for effect in effects] == list(factors)
     for effect in effects:
         own = (factors[effect.correction] * tokens.plain) @ made.rows
@@ -243,13 +233,15 @@ def test_a_ratio_that_is_too_large_is_a_reason() -> None:
     result = made_up().weighed
     left = [at for at, label in enumerate(result.labels) if label != ("correction", "sequence_ratio")]
     cut = replace(result, labels=tuple(result.labels[at] for at in left), products=result.products[:, left][:, :, left])
-    effects = {effect.correction: effect for effect in correction_effects(7, cut)}
+    effects = {effect.correction: effect for effect in token_parts.correction_effects(7, cut)}
     assert effects["sequence_ratio"].cosine.undefined == "a ratio of this step is beyond 1e30"
     assert effects["tis"].unbiased_cosine.undefined == "a ratio of this step is beyond 1e30"
     assert effects["tis"].cosine.is_defined
     run, gram = made()
     far = (np.full(2, 98.0), *gram.logprobs[1:])
-    effects = {effect.correction: effect for effect in sequence_corrections(run, replaced(gram, logprobs=far))}
+    effects = {
+        effect.correction: effect for effect in token_parts.sequence_corrections(run, replaced(gram, logprobs=far))
+    }
     assert effects["sequence_ratio"].cosine.undefined == "a ratio of this step is beyond 1e30"
     assert effects["sequence_truncate"].cosine.is_defined
 
@@ -279,7 +271,7 @@ def test_each_sequence_correction_is_the_sum_of_its_rows() -> None:
         "geometric_mask": full**0.5 * (abs(np.log(full)) / 2 <= np.log(1.001)),
         "sequence_ratio": full,
     }
-    effects = sequence_corrections(*made())
+    effects = token_parts.sequence_corrections(*made())
     assert [effect.correction for effect in effects] == list(factors)
     plain, unbiased = ROWS.sum(axis=0), full @ ROWS
     for effect in effects:
@@ -297,21 +289,21 @@ def test_each_sequence_correction_is_the_sum_of_its_rows() -> None:
 
 def test_tokens_that_do_not_count_and_numbers_that_are_none_are_on_policy() -> None:
     run, gram = made(mask=(True, False))
-    ratio = sequence_corrections(run, gram)[-1]
+    ratio = token_parts.sequence_corrections(run, gram)[-1]
     first = np.exp(GAPS[:, 0])
     assert ratio.ess.value == pytest.approx(first.sum() ** 2 / 8 / (first**2).sum())
     run, gram = made()
     broken = with_fields(run.groups[0], logprobs=(float("nan"),) * 2)
     full = np.exp(np.where(np.arange(8) < 2, 0.0, GAPS.sum(axis=1)))
-    ratio = sequence_corrections(run_of(broken, *run.groups[1:]), gram)[-1]
+    ratio = token_parts.sequence_corrections(run_of(broken, *run.groups[1:]), gram)[-1]
     assert ratio.ess.value == pytest.approx(full.sum() ** 2 / 8 / (full**2).sum())
 
 
 def test_without_what_it_takes_there_is_none() -> None:
     run, gram = made()
     first, *rest = run.groups
-    assert sequence_corrections(run_of(with_fields(first, logprobs=None), *rest), gram) == ()
-    assert sequence_corrections(run, replaced(gram, policy_gram=None)) == ()
-    assert sequence_corrections(run, replaced(gram, policy_gram=np.zeros((8, 8)))) == ()
+    assert token_parts.sequence_corrections(run_of(with_fields(first, logprobs=None), *rest), gram) == ()
+    assert token_parts.sequence_corrections(run, replaced(gram, policy_gram=None)) == ()
+    assert token_parts.sequence_corrections(run, replaced(gram, policy_gram=np.zeros((8, 8)))) == ()
     vllm = TrainerSettings(values={"use_vllm": True}, origin="args.json")
-    assert sequence_corrections(replace(run, settings=vllm), gram) == ()
+    assert token_parts.sequence_corrections(replace(run, settings=vllm), gram) == ()

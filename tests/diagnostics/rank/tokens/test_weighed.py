@@ -134,16 +134,13 @@ def test_a_whole_step_has_one_cell_its_turns_and_its_entropy() -> None:
     assert weigh_step(no_gradient, measure_step(no_gradient)) is None
 
 
-def test_the_runs_own_correction_is_among_them_where_it_is_another() -> None:
+def test_corrections_are_the_runs_own_too_and_none_beyond_single_precision() -> None:
     own = SamplerCorrection(mode="sequence_mask", low=0.1, high=9.0)
     effects = correction_effects(1, weighed_of(prepared_of(off_policy(0.1), correction=own, needs_sampler=True)))
     assert [(effect.correction, effect.units) for effect in effects][-1] == ("trained", "sequences")
     usual = SamplerCorrection(mode="sequence_mask", low=None, high=3.0)
     effects = correction_effects(1, weighed_of(prepared_of(off_policy(0.1), correction=usual, needs_sampler=True)))
     assert [effect.correction for effect in effects][-1] == "sequence_ratio"
-
-
-def test_factors_beyond_single_precision_are_not_computed() -> None:
     groups = changed(tiny_groups(3, 2), logprobs=lambda first: (-90.0,) * len(first.completion_ids))
     effects = {effect.correction: effect for effect in correction_effects(1, weighed_of(prepared_of(groups)))}
     assert effects["token_ratio"].cosine.undefined == "a ratio of this step is beyond 1e30"

@@ -67,17 +67,13 @@ def rows_of(section: ReportSection) -> dict[str, tuple[Cell, ...]]:
     return {by_metric[str(row[1])]: row for row in section.tables[0].rows}
 
 
-def test_claims_that_need_more_than_the_report_are_left_to_the_command() -> None:
+def test_claims_of_orthogonal_rows_are_judged_and_the_others_left_to_the_command() -> None:
     section = claims_section(inputs_with_grams())
     assert {claim.name for claim in CLAIMS} - set(rows_of(section)) == NEEDS_MORE
     assert section.findings[0].startswith(f"Of {len(CLAIMS) - len(NEEDS_MORE)} claims this run supports ")
     assert section.findings[-1].startswith(f"gradscope claims measures {len(NEEDS_MORE)} more, which need rows of ")
     assert section.command == "gradscope claims made-up"
-
-
-def test_orthogonal_rows_of_four_have_a_rank_that_is_not_two() -> None:
-    """Advantages 3/4 and three times -1/4 on orthogonal rows: q = (1/2, 1/6, 1/6, 1/6), rank exp(1.2425) = 3.464."""
-    section = claims_section(inputs_with_grams())
+    # Advantages 3/4 and three times -1/4 on orthogonal rows: q = (1/2, 1/6, 1/6, 1/6), rank exp(1.2425) = 3.464.
     _, _, measured, null, verdict = rows_of(section)["rank_two.rollouts"]
     assert measured.value == pytest.approx(2 * 3**0.5)
     assert null.value is not None

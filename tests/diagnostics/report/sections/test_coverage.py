@@ -39,16 +39,13 @@ def test_problems_that_are_no_longer_solved_are_listed_and_many_are_cut() -> Non
     assert f"({number}, the first {MOST_PROBLEMS});" in table.caption
 
 
-def test_a_loss_at_the_largest_budget_is_advised_on_only_where_it_is_certain() -> None:
+def test_the_verdict_stands_first_and_a_certain_loss_is_advised_on() -> None:
     uncertain = coverage_section(inputs_of(RUN, passk=REPORT))
     assert uncertain.next_step.startswith("No loss of coverage is certain")
     *rows, last = REPORT.comparison.rows
     lost = replace(last, difference=Estimate(value=-0.2, low=-0.3, high=-0.1))
     report = replace(REPORT, comparison=replace(REPORT.comparison, rows=(*rows, lost)))
     assert coverage_section(inputs_of(RUN, passk=report)).next_step.startswith("Coverage fell at the largest k")
-
-
-def test_the_verdict_stands_first_and_one_file_has_no_direction() -> None:
     comparison = replace(REPORT.comparison, second="after")
     report = replace(REPORT, comparison=comparison, findings=("Something else.", "3 samples have no reward."))
     findings = coverage_section(inputs_of(RUN, passk=report)).findings

@@ -8,14 +8,11 @@ from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
 RUN = run_of(group_of([1, 0]), path="runs/my run")
 
 
-def test_a_command_repeats_the_options_that_it_takes() -> None:
+def test_a_command_repeats_its_options_and_the_largest_step_has_the_largest_gradient() -> None:
     options = {"--reader": "trl", "--model": "a b", "--success-threshold": "0.5"}
     inputs = inputs_of(RUN, options=options)
     assert inputs.command("degeneracy") == "gradscope degeneracy 'runs/my run' --reader trl --success-threshold 0.5"
     assert inputs.command("rank", "--step", "3") == "gradscope rank 'runs/my run' --reader trl --model 'a b' --step 3"
-
-
-def test_the_largest_step_has_the_largest_gradient() -> None:
     small, large = gram_of([[1.0, 0.0]], ["a"], step=1), gram_of([[3.0, 0.0]], ["a"], step=2)
     silent = gram_of([[9.0, 0.0]], ["a"], step=3, policy_gram=None)
     assert inputs_of(RUN, grams=[small, large, silent]).largest_step == 2

@@ -48,7 +48,7 @@ def test_uncertain_tokens_with_the_largest_gradients_are_reported() -> None:
     assert "gradient norm" in section.findings[0]
 
 
-def test_norms_are_summed_by_place_and_by_entropy() -> None:
+def test_norms_are_summed_by_position_and_entropy() -> None:
     section = section_of(rollout([1.0, 2.0, 3.0, 4.0, 10.0], [0.5, 0.4, 0.3, 0.2, 0.1]))
     assert section.charts[0].series[0].values == pytest.approx((0.05, 0.1, 0.15, 0.2, 0.5))
     by_entropy = section.tables[0].rows
