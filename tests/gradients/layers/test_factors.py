@@ -20,12 +20,12 @@ from gradscope.gradients.model.head import HeadTokens, PlainHead
 
 
 def test_factors_move_together():
-    for part in (
-        OuterProduct(left=(torch.ones(2, 3),), right=(torch.ones(2, 2),)),
-        Scatter(ids=(torch.tensor([1, 2]),), grads=(torch.ones(2, 2),)),
-        Summed(rows=torch.ones(1, 3)),
+    for part, width in (
+        (OuterProduct(left=(torch.ones(2, 3),), right=(torch.ones(2, 2),)), 2),
+        (Scatter(ids=(torch.tensor([1, 2]),), grads=(torch.ones(2, 2),)), 2),
+        (Summed(rows=torch.ones(1, 3)), 1),
     ):
-        local, remote = (torch.zeros(3, 1 if isinstance(part, Summed) else 2) for _ in range(2))
+        local, remote = torch.zeros(2, 3, width)
         part.add_to(0, 0, local)
         moved(part, torch.device("cpu")).add_to(0, 0, remote)
         assert local.any()
@@ -158,20 +158,17 @@ def test_the_padding_id_is_looked_up_without_a_gradient():
     assert grads.flatten().tolist() == list(range(8))
 
 
-def test_a_graph_starts_at_a_copy_that_may_be_written_to():
+def test_a_graph_starts_at_a_copy_that_may_be_written_to_or_goes_on():
     output = torch.ones(2)
     copy = begin_graph(output, output)
     copy *= 3
     (copy**2).sum().backward()
     assert output.tolist() == [1.0, 1.0]
     assert output.grad.tolist() == [18.0, 18.0]
-
-
-def test_a_graph_goes_on_where_there_is_one_or_several_things_are_returned():
-    output = torch.ones(2)
-    assert begin_graph(output, (output, output)) is None
-    assert output.requires_grad
-    assert begin_graph(output, output) is None
+    several = torch.ones(2)
+    assert begin_graph(several, (several, several)) is None
+    assert several.requires_grad
+    assert begin_graph(several, several) is None
 
 
 def test_a_row_that_was_expanded_is_computed_once():

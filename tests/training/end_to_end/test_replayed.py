@@ -34,7 +34,7 @@ def test_every_logged_number_is_reproduced(short_run: MakeRun, settings: dict[st
 
 
 BEYOND_REWARDS: tuple[dict[str, Any], ...] = (
-    *({"advantage": name} for name in ("spo", "per_step", "per_token", "compensation", "gae")),
+    *({"advantage": name} for name in ("running_mean", "per_step", "per_token", "compensation", "gae")),
     *({"advantage": "token_critic"} | more for more in ({"lora_rank": 2}, {"gradient_accumulation_steps": 4})),
 )
 
