@@ -258,9 +258,10 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
                 f"{request.path} has no usable rows; the first that was set aside, {reason.first}: {reason.reason}.",
                 hint="A row needs a finite number as reward and something to group by.",
             )
-    refuse_lone_list(request.path, rows)
     list_name = only_list(rows)
-    entries = generic.columns_in(generic.with_entries(rows if list_name is None else rows[0][list_name]))
+    rows = rows if list_name is None else rows[0][list_name]
+    refuse_lone_list(request.path, rows)
+    entries = generic.columns_in(generic.with_entries(rows))
     columns = [name for name in entries if "." not in name or "reward" in name]  # others are many
     of = "Its" if list_name is None else f"The list {list_name!r} in it has objects whose"
     seen = f"{of} columns are {list_names(columns)}." if columns else f"It has no rows in {', '.join(SUFFIXES)} files."

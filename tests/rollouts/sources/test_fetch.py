@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 from typing import Any
 
@@ -80,13 +79,6 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(MissingDependencyError, match="s3://bucket/run needs the package s3fs") as caught:
         fetched("s3://bucket/run")
     assert caught.value.hint == "pip install s3fs"
-
-
-def test_the_index_holds_names_sizes_and_marks_alone(memory: Any, cache: Path) -> None:
-    memory.pipe("/run/1.jsonl", ROW)
-    fetched("memory://run")
-    (index,) = cache.rglob("index.json")
-    assert json.loads(index.read_bytes())["1.jsonl"][0] == len(ROW)
 
 
 def test_extents_change_with_what_is_written(tmp_path: Path) -> None:

@@ -60,11 +60,8 @@ def test_a_url_that_is_not_read_says_which_are() -> None:
         ("hf://datasets/o/n@v1/run/", "hf://datasets/o/n@v1/run"),
     ],
 )
-def test_nothing_secret_is_shown(url: str, text: str) -> None:
+def test_nothing_secret_of_a_url_is_shown_and_a_path_as_it_stands(url: str, text: str) -> None:
     assert shown_url(url) == shown(url) == text
-
-
-def test_a_path_is_shown_as_it_stands() -> None:
     assert shown("me:secret@host/run/?x") == "me:secret@host/run/?x"
 
 
@@ -265,10 +262,6 @@ def test_a_folder_is_listed_with_all_below_it(memory: Any) -> None:
     assert [entry.size for entry in listed.entries] == [3, 3]
     assert all(entry.mark for entry in listed.entries)
     assert (listed.root, listed.pattern, listed.is_file) == ("memory://run", "", False)
-
-
-def test_a_file_is_a_source_of_its_own(memory: Any) -> None:
-    memory.pipe({"/run/a.jsonl": b"{}\n"})
     assert list_source("memory://run/a.jsonl").is_file
 
 

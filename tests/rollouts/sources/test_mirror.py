@@ -186,7 +186,6 @@ def test_a_web_server_is_asked_for_what_changed(web: Any) -> None:
     ("name", "message"),
     [
         ("gone.jsonl", "There is nothing at"),
-        ("401.jsonl", "may not be read"),
         ("403/x", "may not be read"),
         ("500.jsonl", "the server answers 500"),
     ],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -49,7 +49,7 @@ from gradscope.rollouts.readers.parsing.tables import expand, read_rows
 from gradscope.rollouts.readers.reduction.columns import records_in
 from gradscope.rollouts.run import Run
 
-_REWARD_LISTS = ("passed", "scores", "score", "rewards", "reward", "correct", "is_correct", "success")
+_REWARD_LISTS = ("passed", "scores", "score", "rewards", "reward", "correct", "correctness", "is_correct", "success")
 _TEXT_LISTS = (
     *("completions", "samples", "responses", "generations", "generation", "solutions", "code", "outputs", "texts"),
     "content",
@@ -298,7 +298,7 @@ def _listed(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> tuple[st
     if not set(names).issuperset(filter(None, dataclasses.astuple(request.columns))):
         return None
     columns = resolve_columns(names, request.columns)
-    if columns.reward is None or key_of(columns) is None:
+    if columns.reward is None or key_of(columns) is None or isinstance(samples[0].get(columns.reward), list):
         return None
     counts = _from_counts(rows[0], _NO_COLUMNS)
     if isinstance(counts, PromptSamples) and len(counts.rewards) > len(samples):
@@ -367,7 +367,7 @@ def _records(
             if step is None:
                 lines.add("the step is not a whole number", location)
                 continue
-            for keys, part in prompt_rows(row, columns):
+            for keys, part in _without_repeats(prompt_rows(row, columns)):
                 has_samples = True
                 samples = samples_of(part, columns)
                 if isinstance(samples, PromptSamples):
@@ -384,6 +384,22 @@ def _records(
                     lines.add(samples, location)
             if not has_samples:
                 lines.add("the row holds no samples with a reward", location)
+
+
+def _without_repeats(
+    parts: Iterable[tuple[tuple[str, ...], Mapping[str, Any]]],
+) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
+    """Parts of a document without lists of which each part stands in an earlier list, as prompts sorted again have."""
+    by_path: dict[tuple[str, ...], list[tuple[tuple[str, ...], Mapping[str, Any]]]] = {}
+    for keys, part in parts:
+        by_path.setdefault(tuple(key for key in keys if not key.isdecimal()), []).append((keys, part))
+    earlier: set[str] = set()
+    for listed in by_path.values():
+        are_named = len(by_path) > 1 and not any(part.keys().isdisjoint((*_ROW_IDS, *_PROMPTS)) for _, part in listed)
+        contents = {digest(dict(part)) for _, part in listed} if are_named else set()
+        if not contents or not contents <= earlier:
+            yield from listed
+        earlier |= contents
 
 
 def _expand(

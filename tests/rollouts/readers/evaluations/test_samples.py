@@ -165,6 +165,25 @@ def test_documents_with_totals_or_several_lists_are_refused(tmp_path: Path, docu
         read(tmp_path, document)
 
 
+def test_prompts_that_a_document_sorts_again_count_once(tmp_path: Path) -> None:
+    prompts = [{"index": at, "question": f"q{at}", "n": 4, "c": at} for at in range(4)]
+    tenths = [{"decile": at, "questions": prompts[2 * at : 2 * at + 2]} for at in (0, 1)]
+    run = read(tmp_path, {"by_prompt": prompts, "by_decile": tenths})
+    assert [group.rewards.count(1.0) for group in run.groups] == [0, 1, 2, 3]
+    assert {group.size for group in run.groups} == {4}
+    other = [{**prompts[0], "c": 4}, prompts[1]]
+    sizes = [group.size for group in read(tmp_path, {"first": prompts, "second": other}).groups]
+    assert sizes == [8, 8, 4, 4]
+
+
+def test_a_list_of_verdicts_a_prompt_in_a_document_is_named(tmp_path: Path) -> None:
+    document = {"n": 2, "results": [{"question": q, "answers": ["x", "y"], "correctness": [True, False]} for q in "ab"]}
+    with pytest.raises(InputError, match="a list 'correctness' in a row"):
+        read(tmp_path, document)
+    run = read(tmp_path, document, columns=ColumnNames(reward="correctness"))
+    assert [group.rewards for group in run.groups] == [(1.0, 0.0), (1.0, 0.0)]
+
+
 def test_a_named_column_tells_prompts_apart(tmp_path: Path) -> None:
     rows = [{"idx": n, "topic": "sums", "scores": [1.0], "responses": ["a"]} for n in range(2)]
     run = read(tmp_path, *rows, columns=ColumnNames(group="topic"))

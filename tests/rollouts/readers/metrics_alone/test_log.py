@@ -192,13 +192,6 @@ def test_steps_that_begin_again_are_another_run(tmp_path: Path) -> None:
     assert read(same).every_step == (1, 2, 3)
 
 
-def test_rows_that_name_their_run_are_separated(tmp_path: Path) -> None:
-    path = series(tmp_path, *({"step": step, "run": name, "reward": 0.5} for step in (1, 2) for name in "ab"))
-    with pytest.raises(InputError, match=r"'a' .*, 'b'"):
-        read(path)
-    assert read(path, metric_run="b").every_step == (1, 2)
-
-
 @pytest.mark.parametrize(("column", "cells"), [("global_step/max_steps", ["1/9", "5/9"]), ("current_steps", [1, 5])])
 def test_steps_as_trainers_count_their_progress(tmp_path: Path, column: str, cells: list[Any]) -> None:
     write_lines(tmp_path / "log.jsonl", *({column: cell, "reward": 0.5, "total_steps": 9} for cell in cells))

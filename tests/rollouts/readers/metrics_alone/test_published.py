@@ -14,7 +14,6 @@ from gradscope.rollouts.readers.metrics_alone.published import (
     CUT_DICTIONARY,
     PrintedLines,
     outputs_of_notebook,
-    plain_name,
     rows_of_table,
     scalars_saved,
     tables_of_markdown,
@@ -179,14 +178,6 @@ def test_lines_below_a_heading_are_of_its_step() -> None:
     printed = PrintedLines()
     lines = ["=== Step 2/9 ===", "Results:", "  • Grad Norm: 0.5", "  • Total: 3s"]
     assert [printed.read("x", line) for line in lines] == [None, None, {"grad_norm": 0.5, "step": 2}, None]
-
-
-@pytest.mark.parametrize(
-    ("name", "plain"),
-    [("Step", "step"), ("completions / mean_length", "completions/mean_length"), ("Avg Reward", "avg_reward")],
-)
-def test_names(name: str, plain: str) -> None:
-    assert plain_name(name) == plain
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from gradscope.rollouts.readers.parsing.cells import (
     cut_sequence,
     digest,
     finite_or_none,
-    generation_seconds,
     list_of,
     mapping_of,
     number_in_name,
@@ -111,11 +110,6 @@ def test_other_cells_are_nothing(cell: Any) -> None:
     assert numbers_in(cell) == {}
 
 
-def test_cells_of_the_right_kind_are_themselves() -> None:
-    assert mapping_of({"a": 1}) == {"a": 1}
-    assert list_of([1, None]) == [1, None]
-
-
 def test_numbers_that_are_not_finite_are_known_to_be_missing() -> None:
     cells = {"a": 1, "b": True, "c": float("nan"), "d": float("inf"), "e": "2", "f": None, "g": [1]}
     assert numbers_in(cells) == {"a": 1.0, "b": 1.0, "c": None, "d": None}
@@ -153,21 +147,6 @@ def test_the_last_part_of_the_path_that_has_a_number_tells_it() -> None:
     step = re.compile(r"^step_(\d+)$")
     assert number_in_name(step, Path("step_1/old/step_12/rank_0.jsonl")) == 12
     assert number_in_name(step, Path("step_x/rank_0.jsonl")) is None
-
-
-@pytest.mark.parametrize(
-    ("row", "seconds"),
-    [
-        ({"generation_seconds": 2}, 2.0),
-        ({"timing": {"llm_time": 0.5}}, 0.5),
-        ({"timing": {"generation_ms": 250.0}}, 0.25),
-        ({"generation_seconds": None, "timing": {"llm_time": -1.0, "generation_ms": 0}}, 0.0),
-        ({"generation_seconds": "2", "timing": 3}, None),
-        ({}, None),
-    ],
-)
-def test_time_is_in_seconds_whoever_logged_it(row: dict[str, Any], seconds: float | None) -> None:
-    assert generation_seconds(row) == seconds
 
 
 def test_a_row_without_a_reward_is_set_aside_with_its_location() -> None:

@@ -10,11 +10,8 @@ from gradscope.errors import InputError
 from gradscope.results.source import BLANK
 from gradscope.rollouts.readers.parsing import quarantine as quarantine_module
 from gradscope.rollouts.readers.parsing.quarantine import (
-    TEXT_ONLY,
     QuarantineLog,
     WatchedLog,
-    counted,
-    hidden_by,
     refuse_quarantined,
 )
 from tests.conftest import REPOSITORY
@@ -73,16 +70,6 @@ def test_strict_reading_names_the_most_frequent_reason() -> None:
 def test_nothing_set_aside_is_no_error() -> None:
     assert QuarantineLog().result().reasons == ()
     refuse_quarantined(QuarantineLog().result())
-
-
-@pytest.mark.parametrize(("number", "words"), [(0, "0 steps"), (1, "1 step"), (2, "2 steps"), (1000, "1000 steps")])
-def test_only_one_is_singular(number: int, words: str) -> None:
-    assert counted(number, "step") == words
-
-
-def test_sentences_for_a_source_are_whole_sentences() -> None:
-    assert hidden_by("A filter was on").endswith("; the share of dead groups in this log is then a lower bound.")
-    assert TEXT_ONLY.endswith(".")
 
 
 ROWS = [

@@ -3,7 +3,6 @@
 import gzip
 import json
 import os
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,26 +15,19 @@ from hypothesis import strategies as st
 
 from gradscope.errors import InputError
 from gradscope.outside import limits
-from gradscope.progress import ProgressCallback, no_progress
-from gradscope.rollouts.groups import holds_rewards_alone, reward_table
-from gradscope.rollouts.read_options import ColumnNames, ReadOptions
+from gradscope.rollouts.groups import reward_table
+from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.reduction import lines as reduction_lines
 from gradscope.rollouts.readers.reduction import log as reduction_log
 from gradscope.rollouts.readers.reduction.log import ReadSoFar
 from gradscope.rollouts.readers.reduction.parts import Part
-from gradscope.rollouts.run import Run
-from tests.rollouts.readers.reduced import assert_same_rollouts, read_by_row
+from tests.rollouts.readers.reduced import answers, assert_reduced
 
 
 def line(step: int, group: str, reward: Any, **cells: Any) -> str:
     return json.dumps({"step": step, "group_id": group, "reward": reward, **cells}) + "\n"
-
-
-def answers(run: Run) -> tuple[Any, ...]:
-    groups = [(group.step, group.group_id, group.prompt_id, group.rewards) for group in run.groups]
-    return groups, run.source.quarantined, run.source.num_rows
 
 
 class Log:
@@ -89,13 +81,13 @@ def test_what_was_appended_is_read_and_nothing_else(log: Log, monkeypatch: pytes
 
 def test_a_line_that_is_still_being_written_is_read_again(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     log.look(monkeypatch)
-    whole = line(2, "g0", 1)
-    log.append(whole[:20])
+    written = line(2, "g0", 1)
+    log.append(written[:20])
     assert log.look(monkeypatch) == 20
-    log.append(whole[20:-1])
-    assert log.look(monkeypatch) == len(whole) - 1
+    log.append(written[20:-1])
+    assert log.look(monkeypatch) == len(written) - 1
     log.append("\n" + line(2, "g0", None))
-    assert log.look(monkeypatch) == len(whole) + len(line(2, "g0", None))
+    assert log.look(monkeypatch) == len(written) + len(line(2, "g0", None))
 
 
 def test_reasons_keep_the_place_of_the_first_row(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,15 +125,10 @@ def test_a_log_that_did_anything_else_is_read_from_its_start(
 
 
 def test_a_compressed_log_is_read_from_its_start(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    import gzip
-
     content = log.file.read_bytes()
     log.file.unlink()
     (log.file.parent / "1.jsonl.gz").write_bytes(gzip.compress(content))
     assert [log.look(monkeypatch) for _ in range(2)] == [len(content)] * 2
-
-
-Told = list[tuple[int, int, str]]
 
 
 @pytest.fixture
@@ -156,27 +143,6 @@ def by_row(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
 
     monkeypatch.setattr(reduction_log, "part_of_records", spy)
     return made
-
-
-def answers_of_log(run: Run) -> tuple[Any, ...]:
-    """Everything that degeneracy and pass@k look at, apart from the order of rows."""
-    groups = Counter(
-        (group.step, group.group_id, group.prompt_id, tuple(sorted(f"{r.reward} {r.rewards}" for r in group.rollouts)))
-        for group in run.groups
-    )
-    source = run.source
-    return groups, source.num_rows, source.quarantined, source.inferred, source.files, source.format
-
-
-def assert_same(path: Path | str, *, progress: ProgressCallback = no_progress, **how: Any) -> Run:
-    options = ReadOptions(**how)
-    by_row = read_by_row(path, options)
-    assert_same_rollouts(read_run(path, options), by_row)
-    reduced = read_run(path, options, rewards_only=True, progress=progress)
-    assert answers_of_log(reduced) == answers_of_log(by_row)
-    assert holds_rewards_alone(reduced.groups)
-    assert [group.rewards for group in reduced.groups] == [group.rewards for group in by_row.groups]
-    return reduced
 
 
 ROW = '{"step": 1, "group_id": "a", "prompt_id": "p", "reward": 1.0, "completion": "text"}'
@@ -254,14 +220,14 @@ def test_messy_files_have_the_answers_of_the_row_reader(
     for number, (lines, end, ended) in enumerate(files, start=1):
         text = end.join(lines) + (end if ended and lines else "")
         (folder / f"{number}.jsonl").write_bytes(text.encode())
-    assert_same(folder)
+    assert_reduced(folder)
 
 
 @pytest.mark.parametrize("line", PLAIN)
 def test_plain_rows_are_reduced(tmp_path: Path, by_row: list[Record], line: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(f"{line}\n{line}")
-    assert_same(path)
+    assert_reduced(path)
     assert not by_row
 
 
@@ -269,21 +235,21 @@ def test_plain_rows_are_reduced(tmp_path: Path, by_row: list[Record], line: str)
 def test_each_odd_row_alone_has_the_answer_of_the_row_reader(tmp_path: Path, by_row: list[Record], line: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(f"{ROW}\n{line}\n{ROW}\n")
-    assert_same(path)
-    assert len(by_row) <= 2  # once for the table alone, once for the groups on disk
+    assert_reduced(path)
+    assert len(by_row) <= 3  # once for the groups on disk, twice for the table alone
 
 
 @pytest.mark.parametrize("content", [b"\xef\xbb\xbf" + ROW.encode(), ROW.encode() + b'\n{"reward": "\xe9"}\n'])
 def test_marks_and_broken_bytes(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(content)
-    assert_same(path)
+    assert_reduced(path)
 
 
 def test_a_group_that_goes_on_in_the_next_file_is_one_group(tmp_path: Path) -> None:
     (tmp_path / "1.jsonl").write_text(ROW + "\n")
     (tmp_path / "2.jsonl").write_text(ROW.replace('"p"', '"later"').replace("1.0", "null") + "\n" + ROW + "\n")
-    run = assert_same(tmp_path)
+    run = assert_reduced(tmp_path)
     assert [(group.prompt_id, group.rewards) for group in run.groups] == [("p", (1.0, None, 1.0))]
 
 
@@ -307,14 +273,15 @@ def write(folder: Path, kind: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "gzip", "zstd", "csv", "parquet"])
-def test_every_kind_of_file_is_reduced_and_progress_told(tmp_path: Path, by_row: list[Record], kind: str) -> None:
-    told: Told = []
+def test_every_kind_of_file_is_reduced_and_progress_reported(tmp_path: Path, by_row: list[Record], kind: str) -> None:
+    reports: list[tuple[int, int, str]] = []
     folder = write(tmp_path / "log", kind)
     (file,) = folder.iterdir()
-    for path in (folder, file, str(folder / "*")):
-        run = assert_same(path, progress=lambda *what: told.append(what))
+    for path in (folder, file, folder / "*"):
+        run = assert_reduced(path)
         assert [group.step for group in run.groups] == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert told == [(0, 0, "MB read, 16 rollouts")] * 3
+    read_run(folder, rewards_only=True, progress=lambda *report: reports.append(report))
+    assert reports == [(0, 0, "MB read, 16 rollouts")]
     assert not by_row
 
 
@@ -332,7 +299,7 @@ def test_every_kind_of_file_is_reduced_and_progress_told(tmp_path: Path, by_row:
 def test_messy_csv(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a.csv"
     path.write_text(text, encoding="utf-8")
-    assert_same(path)
+    assert_reduced(path)
 
 
 @pytest.mark.parametrize("rewards", [[1.0, None], [1.0, float("nan")], [True, False], ["1.0", "0.0"], [1, 2]])
@@ -340,37 +307,37 @@ def test_parquet_types(tmp_path: Path, rewards: list[Any]) -> None:
     rows = {"step": [1, 1, 1], "group_id": [1, 1, 2], "reward": [*rewards, rewards[0]]}
     pq.write_table(pa.table(rows), tmp_path / "a.parquet")
     pq.write_table(pa.table({**rows, "reward": [1.0] * 3}), tmp_path / "b.parquet")
-    assert_same(tmp_path)
+    assert_reduced(tmp_path)
 
 
 def test_prompts_that_are_text_or_messages_keep_their_names(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     prompts = ["2+2?", "2+2?", "3+3?"]
     path.write_text("".join(json.dumps({"step": 1, "prompt": text, "reward": 1}) + "\n" for text in prompts))
-    assert {group.size for group in assert_same(path).groups} == {1, 2}
+    assert {group.size for group in assert_reduced(path).groups} == {1, 2}
     message = [{"role": "user", "content": "2+2?"}]
     path.write_text("".join(json.dumps({"step": 1, "prompt": message, "reward": at}) + "\n" for at in (0, 1)))
-    assert [group.size for group in assert_same(path).groups] == [2]
+    assert [group.size for group in assert_reduced(path).groups] == [2]
     named = {"step": 1, "group_id": "g", "prompt": "2+2?", "reward": 1}
     path.write_text(json.dumps(named) + "\n")
-    assert_same(path)
+    assert_reduced(path)
 
 
 def test_named_columns_with_quotes_and_samples_without_steps(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     names = ColumnNames(reward="re'ward", group='gro"up')
     path.write_text(json.dumps({"re'ward": 1, 'gro"up': "x"}) + "\n")
-    assert_same(path, columns=names)
+    assert_reduced(path, columns=names)
     path.write_text("".join(json.dumps({"task_id": "t", "passed": at > 0}) + "\n" for at in range(3)))
-    assert assert_same(path).source.format == "samples"
+    assert assert_reduced(path).source.format == "samples"
 
 
 def test_columns_whose_names_are_those_of_other_roles(tmp_path: Path) -> None:
     names = ColumnNames(reward="s", step="g", group="p", prompt_id="x0")
     (tmp_path / "1.jsonl").write_text('{"s": 1, "g": 2, "p": "a", "x0": "b", "file": 9, "rows": 9}\n')
-    assert_same(tmp_path / "1.jsonl", columns=names)
+    assert_reduced(tmp_path / "1.jsonl", columns=names)
     (tmp_path / "2.csv").write_text("s,g,p,x0,file,rows\n1,2,a,b,9,9\n")
-    assert_same(tmp_path, columns=names)
+    assert_reduced(tmp_path, columns=names)
 
 
 @pytest.mark.parametrize("name", ["file_index", "File_Index", "line", "c", 'a".b[0]'])
@@ -381,14 +348,14 @@ def test_columns_of_any_name(tmp_path: Path, name: str) -> None:
     pq.write_table(pa.table({"step": [3], name: [1], "reward": [0.0]}), tmp_path / "3.parquet")
     quoted = name.replace('"', '""')
     (tmp_path / "4.csv").write_text(f'step,"{quoted}",reward\n4,1,0\n')
-    assert [group.step for group in assert_same(tmp_path, columns=names).groups] == [1, 2, 3, 4]
+    assert [group.step for group in assert_reduced(tmp_path, columns=names).groups] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl"])
 def test_a_name_that_looks_like_a_pattern(tmp_path: Path, by_row: list[Record], kind: str) -> None:
     (file,) = write(tmp_path / "log", kind).iterdir()
     pattern = file.rename(file.with_name(f"[a].{kind}"))
-    assert_same(pattern)
+    assert_reduced(pattern)
     assert not by_row
 
 
@@ -419,7 +386,7 @@ def test_a_log_with_several_rewards_keeps_them_together(tmp_path: Path, further:
     both = ROW.replace('"completion"', '"format_reward": 0.25, "completion"')
     odd = both.replace("0.25", further).replace("1.0", "0.0")
     path.write_text("".join(f"{line}\n" for line in (both, odd, ROW, both, both.replace('"a"', '"b"'))))
-    assert_same(path)
+    assert_reduced(path)
 
 
 def test_further_rewards_of_files_with_types(tmp_path: Path) -> None:
@@ -429,7 +396,7 @@ def test_further_rewards_of_files_with_types(tmp_path: Path) -> None:
         pa.table({"step": [3, 3], "group_id": ["a", "a"], "reward": [1, 0], "score": [float("nan"), 2.0]}),
         tmp_path / "3.parquet",
     )
-    run = assert_same(tmp_path)
+    run = assert_reduced(tmp_path)
     assert run.groups[0].rollouts[0].rewards == {"reward": 1.0, "score": 0.5}
 
 
@@ -495,7 +462,7 @@ def test_samples_that_return_have_the_answer_of_the_row_reader(
     path = tmp_path / "a.jsonl"
     path.write_text("".join(f"{line}\n" for line in (NUMBERED, *others, NUMBERED.replace('"a"', '"b"'), again)))
     (tmp_path / "b.jsonl").write_text(f"{again}\n")
-    assert_same(tmp_path)
+    assert_reduced(tmp_path)
 
 
 def test_rows_of_small_files_are_taken_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -513,4 +480,4 @@ def test_rows_of_small_files_are_taken_together(tmp_path: Path, monkeypatch: pyt
     )
     read_run(tmp_path, rewards_only=True)
     assert taken == [21, 6, 55, 7, 7, 7, 6, 7, 7, 7, 7, 1]  # an odd row among 55: each of their files by itself
-    assert_same(tmp_path)
+    assert_reduced(tmp_path)

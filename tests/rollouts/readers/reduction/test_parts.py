@@ -1,4 +1,5 @@
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -8,18 +9,52 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradscope.rollouts.groups import RewardTable
+from gradscope.rollouts.readers.parsing.cells import Tokens
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.records import Record, build_groups
 from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED
 from gradscope.rollouts.readers.reduction.parts import (
     GrowingTable,
+    Part,
     grouped,
     part_of_records,
     part_of_rows,
     repeated_samples,
     replaced_groups,
 )
-from tests.rollouts.readers.reduction.made_up_parts import parts_of, record, table_of, whole_of
+
+
+def record(step: int = 1, group: str = "a", reward: float | None = 1.0, prompt: str = "p", **further: float) -> Record:
+    length = int(further.pop("length", 0))
+    tokens = Tokens(prompt_ids=(), completion_ids=(1,) * length, mask=(True,) * length) if length else None
+    return Record(
+        step=step,
+        group=group,
+        prompt_id=prompt,
+        prompt="",
+        completion="",
+        reward=reward,
+        rewards={"reward": reward, **{name: value for name, value in further.items() if name != "seconds"}},
+        seconds=further.get("seconds"),
+        tokens=tokens,
+    )
+
+
+def parts_of(records: Sequence[Record], cuts: Sequence[int]) -> list[Part]:
+    numbered = list(enumerate(records))
+    ends = sorted({*(cut for cut in cuts if 0 < cut < len(records)), len(records)})
+    return [part_of_records(numbered[start:end]) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def growing(parts: Iterable[Part]) -> GrowingTable:
+    table = GrowingTable()
+    for part in parts:
+        table.add(part)
+    return table
+
+
+def table_of(records: Sequence[Record]) -> RewardTable:
+    return growing(parts_of(records, ())).table()[0]
 
 
 def test_rows_become_groups_in_the_order_of_their_first_rows() -> None:
@@ -135,8 +170,8 @@ def test_the_whole_is_the_same_however_the_log_was_cut_and_is_what_the_row_reade
 ) -> None:
     parts = parts_of(records, cuts)
     random.shuffle(parts)
-    table, _ = whole_of(parts).table()
-    whole, sample = whole_of(parts_of(records, ())).table()
+    table, _ = growing(parts).table()
+    whole, sample = growing(parts_of(records, ())).table()
     assert_equal_tables(table, whole)
     assert sample is None
     groups = build_groups(records, QuarantineLog())
@@ -154,7 +189,7 @@ def test_a_part_may_lack_a_column_that_another_has() -> None:
     plain = replace(plain, prompt=["p"])
     odd = part_of_records([(0, record(reward=0.5, prompt="q", length=2, seconds=1.0))])
     for parts in ([odd, plain], [plain, odd]):
-        table, sample = whole_of(parts).table()
+        table, sample = growing(parts).table()
         assert table.reward.tolist() == [0.5, 0.0, 1.0]
         assert [table.prompts[at] for at in table.prompt] == ["q"]
         assert table.num_tokens is not None
@@ -168,7 +203,7 @@ def test_columns_that_are_one_array_stay_one() -> None:
     columns = {"reward": rewards, "reward/reward": rewards}
     part, _ = part_of_rows(np.array([2, 1, 2]), pa.array(["a", "a", "a"]), columns, np.arange(3))
     part = replace(part, prompt=["p", "p"])
-    table, _ = whole_of([part]).table()
+    table, _ = growing([part]).table()
     assert table.rewards["reward"] is table.reward
     assert table.reward.tolist() == [1.0, 0.0, 0.5]
 
@@ -179,7 +214,7 @@ def test_columns_part_where_the_row_reader_tells_them_apart(format_reward: float
     columns = {"reward": rewards, "reward/reward": rewards, "reward/format": rewards}
     plain, _ = part_of_rows(np.array([1, 1]), pa.array(["a", "a"]), columns, np.array([0, 1]))
     odd = part_of_records([(2, record(format=format_reward))])
-    table, _ = whole_of([replace(plain, prompt=["p"]), odd]).table()
+    table, _ = growing([replace(plain, prompt=["p"]), odd]).table()
     assert table.rewards["reward"] is table.reward
     assert (table.rewards["format"] is table.reward) == (format_reward == 1.0)
     assert table.reward.tolist() == [0.0, 1.0, 1.0]
@@ -194,7 +229,7 @@ def test_a_log_larger_than_its_first_room_is_kept_whole() -> None:
         replace(part_of_rows(steps[rows], pa.array(["a"] * 1000), {"reward": rewards[rows]}, rows)[0], prompt=["p"])
         for rows in np.split(np.arange(num_rows), num_rows // 1000)
     ]
-    table, sample = whole_of(parts).table()
+    table, sample = growing(parts).table()
     np.testing.assert_array_equal(table.reward, rewards)
     assert table.size.tolist() == [1000] * 50
     assert sample is None
@@ -202,4 +237,4 @@ def test_a_log_larger_than_its_first_room_is_kept_whole() -> None:
 
 def test_nothing_was_seen_of_a_log_without_parts() -> None:
     assert GrowingTable().is_empty
-    assert not whole_of(parts_of([record()], ())).is_empty
+    assert not growing(parts_of([record()], ())).is_empty

@@ -43,6 +43,11 @@ def test_groups_tokens_and_what_a_filter_hides(path: Path) -> None:
     run = read_run(path)
     assert run.source.format == "slime"
     assert rewards_of(run) == {"0": (1.0, 0.0), "1": (0.0, 0.0), "1:2": (1.0, 1.0)}
+    assert isinstance(run.groups, GroupsOnDisk)
+    assert run.groups[0].rollouts[0].completion
+    reduced = assert_reduced_alike(path)
+    assert isinstance(reduced, Run)
+    assert holds_rewards_alone(reduced.groups)
     assert "lower bound" in run.source.missing[0]
     first, masked = run.groups[0].rollouts[0], run.groups[1].rollouts[0]
     assert (first.prompt_ids, first.completion_ids, first.logprobs) == ((5, 9), (11, 2), (-0.1, -0.1))
@@ -154,20 +159,6 @@ def test_each_odd_cell_alone_has_the_answer_of_the_row_reader(tmp_path: Path, na
     assert_reduced_alike(file)
 
 
-def test_the_sample_of_the_format() -> None:
-    run = assert_reduced_alike(REPOSITORY / "fixtures" / "logs" / "slime")
-    assert isinstance(run, Run)
-    assert rewards_of(run) == {"0": (1.0, 0.0), "1": (0.0, 0.0), "1:2": (1.0, 1.0)}
-    assert holds_rewards_alone(run.groups)
-    assert run.groups[0].rollouts[0].completion == ""
-
-
-def test_texts_are_read_back_where_they_are_asked_for() -> None:
-    run = read_run(SLIME)
-    assert isinstance(run.groups, GroupsOnDisk)
-    assert run.groups[0].rollouts[0].completion
-
-
 def test_samples_that_return_count_once_and_not_at_all_where_they_contradict_each_other(tmp_path: Path) -> None:
     first, second, third = map(plain_sample, range(3))
     samples = [first, second, first, *[plain_sample(1, reward=0.0)] * 2, third, third]
@@ -214,15 +205,12 @@ def row(index: Any = 0, **cells: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("below", ["", "rollout_result", "rollout_result/train"])
 def test_groups_of_every_step_without_the_evaluation(below: str) -> None:
+    assert rewards_of(read_run(LOG / "rollout_result/train/1.jsonl")) == {"1:2": (1.0, 1.0), "1:3": (0.0, 1.0)}
     run = read_run(LOG / below)
     assert run.source.format == "relax"
     assert rewards_of(run) == {"0": (1.0, 0.0), "1": (0.0, 0.0), "1:2": (1.0, 1.0), "1:3": (0.0, 1.0)}
     assert [rollout.status for rollout in run.groups[1].rollouts] == ["completed", "truncated"]
     assert "lower bound" in run.source.missing[0]
-
-
-def test_one_file() -> None:
-    assert rewards_of(read_run(LOG / "rollout_result/train/1.jsonl")) == {"1:2": (1.0, 1.0), "1:3": (0.0, 1.0)}
 
 
 def test_of_several_rewards_one_counts(tmp_path: Path) -> None:
@@ -296,6 +284,7 @@ def test_conversations_are_joined_with_their_tokens(below: str) -> None:
     assert (first.prompt, first.completion) == ("0?", "4")
     assert (masked.mask, masked.status) == ((True, False), "truncated")
     assert run.source.quarantined.num_rows == 0
+    assert_reduced_alike(MILES_LOG / below)
 
 
 def test_a_sample_of_several_sequences_counts_once_with_the_tokens_of_all() -> None:
@@ -373,12 +362,6 @@ def test_an_odd_cell_has_the_answer_of_the_row_reader(tmp_path: Path, key: str) 
         lines = [json.dumps(cells) for cells in rows]
         write_damaged(tmp_path / str(at) / "trajectory/3.jsonl", lines)
         assert_reduced_alike(tmp_path / str(at))
-
-
-def test_the_sample_of_the_format_is_reduced() -> None:
-    run = assert_reduced_alike(MILES_LOG)
-    assert isinstance(run, Run)
-    assert rewards_of(run)["1:3"] == (1.0, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -230,6 +230,7 @@ def test_a_line_is_a_step_of_several_groups() -> None:
         (1, (0.0, 1.0)),
     ]
     assert "lower bound" in run.source.missing[0]
+    assert_reduced_alike(ROLL_LOG)
     single = read_run(ROLL_LOG / "rollout_dump_data.step_1.jsonl")
     assert [group.rewards for group in single.groups] == [(1.0, 1.0), (0.0, 1.0)]
 
@@ -287,12 +288,6 @@ def write(folder: Path, *files: Sequence[Any]) -> Path:
         lines = [cells if isinstance(cells, str) else json.dumps(cells) for cells in rows]
         write_damaged(folder / f"rollout_dump_data.step_{step}.jsonl", lines, ended=step % 2 == 0)
     return folder
-
-
-def test_the_sample_of_the_format() -> None:
-    run = assert_reduced_alike(REPOSITORY / "fixtures/logs/roll")
-    assert isinstance(run, Run)
-    assert [group.rewards for group in run.groups] == [(1.0, 0.0), (0.0, 0.0), (1.0, 1.0), (0.0, 1.0)]
 
 
 @pytest.mark.parametrize("key", sorted(step_line()))
