@@ -21,15 +21,7 @@ from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.logged.measure import PARTS
 from gradscope.diagnostics.logged.tokens import gathered
 from gradscope.diagnostics.passk.measure import compare_samples
-from gradscope.diagnostics.rank.formulations import (
-    _class_energy,
-    baseline_groups,
-    measure_baselines,
-    measure_formulations,
-    measure_interference,
-    measure_kinds,
-    measure_shares,
-)
+from gradscope.diagnostics.rank import formulations
 from gradscope.diagnostics.rank.heldout import measure_heldout
 from gradscope.diagnostics.rank.rollout_spectra import step_spectra
 from gradscope.diagnostics.rank.rows import StepRows
@@ -48,24 +40,8 @@ from gradscope.estimate import Estimate
 from gradscope.gradients.model.checkpoint import Checkpoint
 from gradscope.gradients.step.directions import MatrixSteps, TensorNorm
 from gradscope.gradients.step.heldout import HeldoutGram
+from gradscope.metrics.gram import geometry, weight_update
 from gradscope.metrics.gram.alignment import expected_updates
-from gradscope.metrics.gram.geometry import (
-    batch_norm,
-    cancellation,
-    cosine_of_updates,
-    cosines_to_sum,
-    norms_without,
-    row_sparsity,
-    top_share,
-    zero_groups,
-)
-from gradscope.metrics.gram.weight_update import (
-    frame_of,
-    linear_growth,
-    principal_angle,
-    principal_overlap,
-    spectrum_drift,
-)
 from gradscope.metrics.outcomes.passk import estimate_pass_table
 from gradscope.metrics.outcomes.reward_shares import frac_incoherent
 from gradscope.metrics.uncertainty.intervals import Resampling
@@ -135,7 +111,7 @@ def test_every_number_of_a_result_is_in_the_catalogue(result: type) -> None:
 def test_parts_of_the_gap_sparsity_and_the_sampler_are_in_the_catalogue() -> None:
     of_sampler = {name if name == "logprob_gap" else f"sampler.{name}" for name in estimates_of(MismatchNumbers)}
     of_gap = {f"gap_{name}" for name in estimates_of(GapDecomposition)}
-    assert {*of_sampler, *of_gap, *(f"sparsity.{name}" for name in row_sparsity([1.0]))} <= set(CATALOG)
+    assert {*of_sampler, *of_gap, *(f"sparsity.{name}" for name in geometry.row_sparsity([1.0]))} <= set(CATALOG)
 
 
 @pytest.mark.parametrize(
@@ -252,31 +228,34 @@ def rank_values(seed: int) -> Iterator[Measured]:
         yield from ((f"nulls.{name}", null.effective_rank, size) for name, null in point.nulls.items())
         yield from (("nulls.ratio", null.ratio, size) for null in point.nulls.values())
         yield from (("two_direction_energy", null.two_direction_energy, size) for null in point.nulls.values())
-    for update in measure_formulations(rows, (LOGGED, "sign", "pass_at_2")):
+    for update in formulations.measure_formulations(rows, (LOGGED, "sign", "pass_at_2")):
         yield from ((name, getattr(update, name), 0) for name in estimates_of(FormulationUpdate))
         yield from (("alignment.pass@k", estimate, 0) for estimate in update.alignment.values())
         yield from (("update_cosine", estimate, 0) for estimate in update.cosines.values())
-    for part in measure_kinds(rows, (LOGGED, "sign", "pass_at_2")):
+    for part in formulations.measure_kinds(rows, (LOGGED, "sign", "pass_at_2")):
         yield from (("kinds.norm", part.norm, 0), ("kinds.cosine", part.cosine, 0))
         yield from (("kinds.alignment.pass@k", estimate, 0) for estimate in part.alignment.values())
-    of_steps, of_prompts = measure_interference(rows, (LOGGED, "sign", "pass_at_2"))
+    of_steps, of_prompts = formulations.measure_interference(rows, (LOGGED, "sign", "pass_at_2"))
     for step in of_steps:
         yield from ((f"interference.{name}", getattr(step, name), 0) for name in estimates_of(Interference))
     yield from (("interference.influence", prompt.influence, 0) for prompt in of_prompts)
     yield from heldout_values(rows, rng)
-    for noise in measure_baselines(baseline_groups(rows)):
+    for noise in formulations.measure_baselines(formulations.baseline_groups(rows)):
         yield from ((name, getattr(noise, name), 0) for name in ("optimal_baseline", "reward_norm_correlation"))
         yield from (("relative_noise", estimate, 0) for estimate in noise.relative_noise.values())
     gram = rows.policy_gram
     assert gram is not None
     norms = np.sqrt(np.clip(np.diag(gram), 0.0, None))
-    yield from (("projection_share", share.projection_share, 0) for share in measure_shares(rows))
-    yield from (("cosine_to_sum", cosine, 0) for cosine in cosines_to_sum(gram) if np.isfinite(cosine))
-    yield from ((f"sparsity.{name}", estimate, len(gram)) for name, estimate in row_sparsity(norms).items())
-    yield "sparsity.zero_groups", zero_groups(norms, ids), 0
-    yield from (("top_share", top_share(gram), 0), ("grad_norm", batch_norm(gram), 0))
-    yield from (("cancellation", cancellation(gram), 0), ("class_subspace_energy", _class_energy(rows, gram), 0))
-    yield "update_cosine", cosine_of_updates(rows.gram, rewards, advantages), 0
+    yield from (("projection_share", share.projection_share, 0) for share in formulations.measure_shares(rows))
+    yield from (("cosine_to_sum", cosine, 0) for cosine in geometry.cosines_to_sum(gram) if np.isfinite(cosine))
+    yield from ((f"sparsity.{name}", estimate, len(gram)) for name, estimate in geometry.row_sparsity(norms).items())
+    yield "sparsity.zero_groups", geometry.zero_groups(norms, ids), 0
+    yield from (("top_share", geometry.top_share(gram), 0), ("grad_norm", geometry.batch_norm(gram), 0))
+    yield from (
+        ("cancellation", geometry.cancellation(gram), 0),
+        ("class_subspace_energy", formulations._class_energy(rows, gram), 0),
+    )
+    yield "update_cosine", geometry.cosine_of_updates(rows.gram, rewards, advantages), 0
 
 
 def heldout_values(rows: StepRows, rng: np.random.Generator) -> Iterator[Measured]:
@@ -317,9 +296,13 @@ def other_values(seed: int) -> Iterator[Measured]:
     yield from (("compression_factor", row.compression_factor, 0) for row in comparison.rows)
     yield "reward_drawdown", drawdown(rng.choice([0.0, 0.3, 1.0], 6)), 0
     before, change = rng.normal(size=(4, 5)), rng.normal(size=(4, 5)) * rng.choice([0.0, 1e-9, 1.0])
-    yield "principal_overlap", principal_overlap(frame_of(before), change if seed % 2 else before)[0], 0
+    yield (
+        "principal_overlap",
+        weight_update.principal_overlap(weight_update.frame_of(before), change if seed % 2 else before)[0],
+        0,
+    )
     path = np.cumsum(rng.normal(size=(4, 6)), axis=0)
-    yield "linear_growth", linear_growth(path @ path.T, [1, 2, 3, 4]), 0
+    yield "linear_growth", weight_update.linear_growth(path @ path.T, [1, 2, 3, 4]), 0
     pairs = [pair_of(rng.choice([-0.1, 0.0, 0.3], int(rng.integers(2, 12))) + rng.normal(0, 0.01)) for _ in range(3)]
     for pair in judged([*pairs, pair_of([0.0] * 8)]):
         names = ("p_value", "p_holm", "sign_flip_p_value", "sign_flip_p_holm", "least_detectable")
@@ -358,7 +341,7 @@ def logged_values(seed: int) -> Iterator[Measured]:
 def spike_values(seed: int) -> Iterator[Measured]:
     rng = np.random.default_rng(seed)
     rows = rng.normal(size=(4, 3)) * rng.choice([0.0, 1.0, 1e6])
-    yield from (("norm_without", float(norm), 0) for norm in norms_without(rows @ rows.T))
+    yield from (("norm_without", float(norm), 0) for norm in geometry.norms_without(rows @ rows.T))
     yield "repeated_ngrams", repeated_ngrams(rng.integers(0, rng.choice([1, 3, 100]), 30).tolist()), 0
     deviation = deviation_of(dict(enumerate(rng.standard_cauchy(30).tolist())), 0, num_chosen_from=30)
     yield "deviation", deviation.deviation if isinstance(deviation, Deviation) else None, 0
@@ -392,9 +375,9 @@ def token_part_values(seed: int) -> Iterator[Measured]:
 def weight_values(seed: int) -> Iterator[Measured]:
     rng = np.random.default_rng(seed)
     before, change = rng.normal(size=(5, 4)), rng.normal(size=(5, 4)) * rng.choice([0.0, 1e-9, 0.1, 10.0])
-    frames = frame_of(before), frame_of(before + change)
-    yield "spectrum_drift", spectrum_drift(*frames, float(np.linalg.norm(change))), 0
-    yield "principal_angle", principal_angle(*frames), 0
+    frames = weight_update.frame_of(before), weight_update.frame_of(before + change)
+    yield "spectrum_drift", weight_update.spectrum_drift(*frames, float(np.linalg.norm(change))), 0
+    yield "principal_angle", weight_update.principal_angle(*frames), 0
     up, down = rng.normal(size=(5, 2)) * rng.choice([0.0, 1.0]), rng.normal(size=(2, 4))
     held = Checkpoint(num_updates=1, matrices={}, factors={"q": lambda: (down, up)})
     state = _state("q", held, up @ down, Estimate.exact(2.0))

@@ -7,81 +7,61 @@ import gradscope.__main__
 from gradscope.cli.app import command
 from gradscope.cli.commands.demo import _tour
 from gradscope.training.config import TrainConfig
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, Done
 
 
-class Recorder:
-    """Stands for ``main``: keeps what it is called with and ends as it is told."""
+def run_demo(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, *arguments: str, failing: str | None = None
+) -> tuple[Done, list[list[str]]]:
+    """The demo without the commands inside, which are recorded; one may fail."""
+    calls: list[list[str]] = []
 
-    def __init__(self, failing: str | None = None) -> None:
-        self.calls: list[list[str]] = []
-        self._failing = failing
+    def record(call: list[str]) -> int:
+        calls.append(call)
+        return 2 if call[0] == failing else 0
 
-    def __call__(self, arguments: list[str]) -> int:
-        self.calls.append(arguments)
-        return 2 if arguments[0] == self._failing else 0
-
-
-@pytest.fixture
-def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    return Recorder()
+    monkeypatch.setattr(gradscope.__main__, "main", record)
+    return cli("demo", *arguments), calls
 
 
-def run_demo(cli: Cli, monkeypatch: pytest.MonkeyPatch, recorder: Recorder, *arguments: str) -> tuple[int, str, str]:
-    """The demo itself runs through the real ``main``; the commands inside it are recorded."""
-    real = gradscope.__main__.main
-
-    def first_real(argv: list[str]) -> int:
-        return real(argv) if argv[0] == "demo" else recorder(argv)
-
-    monkeypatch.setattr(gradscope.__main__, "main", first_real)
-    return cli("demo", *arguments)
-
-
-def test_the_tour_runs_every_command_as_it_prints_it(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, recorder: Recorder, tmp_path: Path
+def test_the_tour_runs_every_command_as_it_prints_it_and_leaves_the_run_and_the_page(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, out, _ = run_demo(cli, monkeypatch, recorder, "tour")
-    assert (code, out.splitlines()[-1]) == (0, "All of it on one page, for a browser: tour/report.html")
+    done, calls = run_demo(cli, monkeypatch, "tour")
+    lines = done.out.splitlines()
+    assert (done.code, lines[-1]) == (0, "All of it on one page, for a browser: tour/report.html")
     commands = ["train", "degeneracy", "passk", "replay", "rank", "rank", "claims", "check", "report"]
-    assert [call[0] for call in recorder.calls] == commands
-    printed = [shlex.split(line.removeprefix("$ "))[1:] for line in out.splitlines() if line.startswith("$ ")]
-    assert printed == recorder.calls
-    outputs = [call[call.index("--output") + 1] for call in recorder.calls if "--output" in call]
+    assert [call[0] for call in calls] == commands
+    assert [shlex.split(line.removeprefix("$ "))[1:] for line in lines if line.startswith("$ ")] == calls
+    outputs = [call[call.index("--output") + 1] for call in calls if "--output" in call]
     assert outputs == ["tour/run", "tour/report.html"]
 
 
 def test_the_tour_ends_where_a_command_fails(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    recorder = Recorder(failing="passk")
-    code, out, _ = run_demo(cli, monkeypatch, recorder, str(tmp_path))
-    assert code == 2
-    assert [call[0] for call in recorder.calls] == ["train", "degeneracy", "passk"]
-    assert "on one page" not in out
+    done, calls = run_demo(cli, monkeypatch, str(tmp_path), failing="passk")
+    assert done.code == 2
+    assert [call[0] for call in calls] == ["train", "degeneracy", "passk"]
+    assert "on one page" not in done.out
 
 
-def test_nothing_is_laid_over_a_folder(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, recorder: Recorder, tmp_path: Path
-) -> None:
+def test_nothing_is_laid_over_a_folder(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    code, out, err = run_demo(cli, monkeypatch, recorder, str(tmp_path))
-    assert (code, out) == (2, "")
-    assert "is already there" in err
-    assert recorder.calls == []
-    assert run_demo(cli, monkeypatch, recorder, str(tmp_path), "--force")[0] == 0
-    assert all(call[-1] == "--force" for call in recorder.calls)
+    done, calls = run_demo(cli, monkeypatch, str(tmp_path))
+    assert (done.code, done.out, calls) == (2, "", [])
+    assert "is already there" in done.err
+    done, calls = run_demo(cli, monkeypatch, str(tmp_path), "--force")
+    assert done.code == 0
+    assert all(call[-1] == "--force" for call in calls)
 
 
-def test_every_command_of_the_tour_parses() -> None:
-    commands = command().commands
+def test_every_command_of_the_tour_parses_and_asks_for_steps_whose_weights_the_default_run_keeps() -> None:
+    config, steps = TrainConfig(), set[int]()
     for _, (name, *arguments) in _tour(Path("tour")):
-        with commands[name].make_context(name, arguments) as context:
+        with command().commands[name].make_context(name, [*arguments]) as context:
             assert context.params
-
-
-def test_the_tour_asks_for_steps_whose_weights_the_default_run_keeps() -> None:
-    config = TrainConfig()
-    words = [word for _, arguments in _tour(Path("tour")) for word in arguments]
-    steps = {int(step) for index, word in enumerate(words) if word == "--step" for step in words[index + 1].split(",")}
+        steps |= {
+            int(step) for at, word in enumerate(arguments) if word == "--step" for step in arguments[at + 1].split(",")
+        }
     assert steps
     assert not [step for step in steps if (step - 1) % config.checkpoint_every or step > config.steps]

@@ -6,7 +6,7 @@ from scipy import stats
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.spectrum import effective_ranks, singular_values_from_grams
-from gradscope.metrics.outcomes.degeneracy import GroupTable, estimate_degeneracy
+from gradscope.metrics.outcomes.degeneracy import estimate_degeneracy
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import (
     COVERAGE,
@@ -23,6 +23,7 @@ from gradscope.metrics.uncertainty.intervals import (
     ratio_of,
     wilson_interval,
 )
+from tests.metrics.outcomes.test_degeneracy import table_of
 
 
 def test_every_form_of_the_level_is_the_same_level() -> None:
@@ -121,14 +122,7 @@ def test_intervals_of_a_relative_gap_hold_their_truth() -> None:
     held = []
     for _ in range(60):
         passed = rng.binomial(4, rng.beta(0.5, 0.5, 100))
-        table = GroupTable(
-            step=np.ones(100, dtype=np.int64),
-            prompt=np.arange(100).astype(str),
-            size=np.full(100, 4),
-            dead=(passed == 0) | (passed == 4),
-            num_passing=passed,
-            level_counts=np.column_stack([passed, 4 - passed]),
-        )
+        table = table_of([(1, f"p{at:02}", 4, number) for at, number in enumerate(passed.tolist())])
         relative = estimate_degeneracy(table, resampling=Resampling(num_resamples=200)).relative_gap
         held.append(relative.low <= 2 * 35 / 128 / 0.125 - 1 <= relative.high)
     assert np.mean(held) > 0.85

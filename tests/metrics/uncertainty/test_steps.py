@@ -101,10 +101,7 @@ def test_a_trend_of_noise_holds_zero_as_often_as_it_says() -> None:
 def test_a_trend_of_noise_that_persists_is_seldom_taken_for_one(correlation: float, length: int) -> None:
     """Student's interval takes a fifth to a half of such courses for a trend; at most 5 % are here."""
     rng = np.random.default_rng(length)
-    noise = rng.normal(size=(400, 40 + length))
-    for at in range(1, noise.shape[1]):
-        noise[:, at] += correlation * noise[:, at - 1]
-    ends = [trend(np.arange(length), course[40:]).ends for course in noise]
+    ends = [trend(np.arange(length), persistent(rng, length, correlation)).ends for _ in range(400)]
     assert np.mean([not low <= 0 <= high for low, high in ends]) < 0.075
 
 
@@ -131,12 +128,10 @@ def test_within_units_a_change_of_units_is_no_change() -> None:
 def test_within_prompts_that_return_luck_that_persists_is_no_trend(num_epochs: int, correlation: float) -> None:
     rng, claimed = np.random.default_rng(num_epochs), 0
     for _ in range(200):
-        shock = rng.normal(size=num_epochs * 8 + 40)
-        for at in range(1, len(shock)):
-            shock[at] += correlation * shock[at - 1]
+        shock = persistent(rng, num_epochs * 8, correlation)
         level, steps = rng.normal(size=32), np.repeat(np.arange(num_epochs * 8), 4)
         prompts = np.tile(np.arange(32), num_epochs)
-        values = level[prompts] + shock[40:][steps] + 0.3 * rng.normal(size=len(steps))
+        values = level[prompts] + shock[steps] + 0.3 * rng.normal(size=len(steps))
         claimed += trend_within(steps, prompts, values).side_of_zero != 0
     assert claimed <= 15
 

@@ -11,6 +11,7 @@ from gradscope.metrics.uncertainty import studentized
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_means, bootstrap_statistics
 from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.metrics.uncertainty.studentized import cluster_numbers, cluster_sums, influence_values, student_intervals
+from tests.metrics.uncertainty.test_bootstrap import draws
 
 LABELS = st.one_of(
     st.lists(st.integers(0, 5), min_size=1, max_size=20),
@@ -42,10 +43,6 @@ def test_each_row_has_a_cluster_or_is_its_own() -> None:
 
 
 Array = NDArray[np.float64]
-
-
-def draws(seed: int, size: int) -> Array:
-    return np.random.default_rng(seed).beta(0.4, 0.8, size)
 
 
 def test_skewed_pass_rates_are_covered() -> None:
