@@ -1,7 +1,6 @@
 """Interrupted runs: what stays on disk, and that going on ends where the uninterrupted run does."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,7 @@ pytestmark = pytest.mark.slow  # whole runs of TRL
 
 @pytest.mark.parametrize(
     "at",
-    [(4, "held-out prompts before"), (1, "steps"), (7, "steps"), (4, "held-out prompts after")],
+    [(4, "held-out prompts before"), (1, "steps"), (4, "held-out prompts after")],
     ids=lambda at: f"{at[1]}-{at[0]}",
 )
 def test_resumed_run_equals_the_uninterrupted(short_run: MakeRun, tmp_path: Path, at: tuple[int, str]) -> None:
@@ -31,8 +30,8 @@ def test_resumed_run_equals_the_uninterrupted(short_run: MakeRun, tmp_path: Path
     assert metrics_path(tmp_path / "run").read_bytes().splitlines()[: len(before)] == before
 
 
-@pytest.mark.parametrize("settings", [{"lora_rank": 2, "sampling": "dynamic"}, {"sampling": "reallocated"}], ids=str)
-def test_adapters_and_sampling_in_rounds_resume(short_run: MakeRun, tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_an_adapter_and_sampling_in_rounds_resume(short_run: MakeRun, tmp_path: Path) -> None:
+    settings = {"lora_rank": 2, "sampling": "dynamic"}
     config = interrupted(tmp_path / "run", (5, "steps"), **settings)
-    weights = "adapter_model.safetensors" if "lora_rank" in settings else "model.safetensors"
-    assert_same_run(train(config, resume=True), short_run(**LONG, **settings), weights)
+    full = short_run(**LONG, **settings)
+    assert_same_run(train(config, resume=True), full, weights="adapter_model.safetensors")
