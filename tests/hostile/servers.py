@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from gradscope.rollouts.sources import listing, mirror
+from gradscope.rollouts.sources import fetch, listing
 from tests.hostile.cases import called, options_of, summarize
 
 SECONDS = 15.0
@@ -146,7 +146,7 @@ def served(seed: int) -> Iterator[tuple[_Server, _Server]]:
     """A hostile server, and one that nobody may be sent to; limits that a campaign can reach."""
     of_pages = patch.multiple(listing, _MOST_PAGE=MOST, _MOST_PAGES=20, _SILENCE=2)
     with (
-        patch.multiple(mirror, _MOST_UNSIZED=MOST, _MOST_GROWTH=MOST),
+        patch.multiple(fetch, _MOST_UNSIZED=MOST, _MOST_GROWTH=MOST),
         of_pages,
         _Server() as hostile,
         _Server() as other,

@@ -13,7 +13,6 @@ from gradscope.rollouts.groups import holds_rewards_alone
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.reduction.log import ReadSoFar
-from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.reduced import (
     STRANGE,
@@ -155,7 +154,7 @@ def test_cells_of_any_kind(tmp_path: Path, name: str) -> None:
 
 @each_log
 def test_proper_logs_are_reduced(tmp_path: Path, log: Log) -> None:
-    assert assert_reduced(log.write(tmp_path, log.rows, log.rows)) is not None
+    assert_reduced(log.write(tmp_path, log.rows, log.rows))
 
 
 @pytest.mark.parametrize(
@@ -196,18 +195,13 @@ def test_a_row_that_is_unlike_the_others(tmp_path: Path, name: str, cells: Row) 
 
 @pytest.mark.parametrize("begun", [0, "0", 1, 1.0, None, True, "x", "1_0", " 0", [0], 0.5])
 def test_samples_of_areal_that_were_begun_earlier_are_noted(tmp_path: Path, begun: Any) -> None:
-    run = read(LOGS["areal"].write(tmp_path, [areal(), areal(1, 0, 1, head_version=begun), areal(1, 0, 2)]))
+    run = assert_reduced(LOGS["areal"].write(tmp_path, [areal(), areal(1, 0, 1, head_version=begun), areal(1, 0, 2)]))
     assert ("head_version" in run.source.inferred[-1]) == (begun in (0, "0", " 0") and begun is not False)
     assert run.groups[0].rollouts[0].rewards == {}
 
 
-def read(path: Path, **how: Any) -> Run:
-    run = assert_reduced(path, **how)
-    return run
-
-
 def test_a_row_of_tinkers_without_an_iteration_has_that_of_its_folder(tmp_path: Path) -> None:
-    run = read(LOGS["tinker"].write(tmp_path, [tinker()], without([tinker()], "iteration"), [tinker(1)]))
+    run = assert_reduced(LOGS["tinker"].write(tmp_path, [tinker()], without([tinker()], "iteration"), [tinker(1)]))
     assert [(group.group_id, group.size) for group in run.groups] == [("0", 1), ("1:0", 2)]
 
 
@@ -215,17 +209,17 @@ def test_a_row_of_tinkers_without_an_iteration_has_that_of_its_folder(tmp_path: 
 def test_metrics_of_tinkers_that_come_late_are_seen(tmp_path: Path, value: Any) -> None:
     rows = [*[tinker()] * 20, tinker(trajectory_metrics={"late": value})]
     rows += [tinker(trajectory_metrics=metrics) for metrics in ({}, None, {"note": "x"})]
-    read(LOGS["tinker"].write(tmp_path, rows))
+    assert_reduced(LOGS["tinker"].write(tmp_path, rows))
 
 
 def test_the_sample_of_relax() -> None:
-    run = read(REPOSITORY / "fixtures/logs/relax")
+    run = assert_reduced(REPOSITORY / "fixtures/logs/relax")
     assert [group.rewards for group in run.groups] == [(1.0, 0.0), (0.0, 0.0), (1.0, 1.0), (0.0, 1.0)]
 
 
 def test_a_sample_that_returns_counts_once_and_not_where_it_contradicts_itself(tmp_path: Path) -> None:
     rows = [relax(), relax(sample=1), relax(), relax(sample=1, response="else"), relax(sample=2, sample_index=None)] * 2
-    run = read(LOGS["relax"].write(tmp_path, rows, [relax(sample=1)]))
+    run = assert_reduced(LOGS["relax"].write(tmp_path, rows, [relax(sample=1)]))
     assert [group.rewards for group in run.groups] == [(0.0, None, 2 / 3, 2 / 3)]
 
 
@@ -253,15 +247,15 @@ def test_which_rewards_relax_has(tmp_path: Path, rewards: list[Any]) -> None:
 
 def test_a_file_that_has_no_rewards_before_others_have_several_is_surveyed(tmp_path: Path) -> None:
     later = [relax(sample=at, reward={"b": 1.0, "a": 0.0} if at == 20 else None) for at in range(21)]
-    read(LOGS["relax"].write(tmp_path, later, [relax(1, reward={"a": 1.0, "b": 0.0})]))
+    assert_reduced(LOGS["relax"].write(tmp_path, later, [relax(1, reward={"a": 1.0, "b": 0.0})]))
 
 
 def test_a_reward_that_is_named_and_not_there_is_an_error(tmp_path: Path) -> None:
     log, nothing = LOGS["relax"], ColumnNames(reward="nothing")
     path = log.write(tmp_path, [relax(reward=SEVERAL)])
     assert assert_same(path, columns=nothing) is None
-    read(path, columns=ColumnNames(reward="for'mat"))
-    read(log.write(tmp_path / "one", [relax()]), columns=nothing)
+    assert_reduced(path, columns=ColumnNames(reward="for'mat"))
+    assert_reduced(log.write(tmp_path / "one", [relax()]), columns=nothing)
 
 
 def test_rewards_that_come_late_are_seen_at_every_later_look(tmp_path: Path) -> None:
@@ -275,18 +269,18 @@ def test_rewards_that_come_late_are_seen_at_every_later_look(tmp_path: Path) -> 
 
 
 def test_groups_of_traces_are_named_by_the_position_of_their_prompts(tmp_path: Path) -> None:
-    run = read(LOGS["open-instruct"].write(tmp_path, TRACES, without(TRACES, "logprobs")))
+    run = assert_reduced(LOGS["open-instruct"].write(tmp_path, TRACES, without(TRACES, "logprobs")))
     assert [group.group_id for group in run.groups] == ["1:0", "1:1", "1:10", "2:0", "2:1", "2:10"]
     assert assert_same(LOGS["open-instruct"].write(tmp_path / "none", [traces() | {"step": "x"}])) is None
 
 
 def test_what_nemo_rl_filtered_is_noted(tmp_path: Path) -> None:
     for name in ("nemo-rl", "nemo-rl, filtered", "nemo-rl, text"):
-        run = read(LOGS[name].write(tmp_path / name, LOGS[name].rows))
+        run = assert_reduced(LOGS[name].write(tmp_path / name, LOGS[name].rows))
         assert any("filtered" in sentence for sentence in run.source.missing) == (name == "nemo-rl, filtered")
 
 
 def test_a_file_without_a_step_in_its_name_has_no_rollouts(tmp_path: Path) -> None:
     write_lines(tmp_path / "train_data_stepX.jsonl", list(map(json.dumps, NEMO)))
     write_lines(tmp_path / "train_data_step1.jsonl", list(map(json.dumps, NEMO)))
-    assert read(tmp_path).source.quarantined.num_rows == len(NEMO)
+    assert assert_reduced(tmp_path).source.quarantined.num_rows == len(NEMO)

@@ -299,7 +299,7 @@ def test_an_empty_prompt_tells_no_group(tmp_path: Path) -> None:
     ]
     path = write(tmp_path / "a.jsonl", *rows)
     run = assert_reduced(path)
-    assert [(one.reason, one.num_rows) for one in run.source.quarantined.reasons] == [("prompt is missing", 2)]
+    assert [(entry.reason, entry.num_rows) for entry in run.source.quarantined.reasons] == [("prompt is missing", 2)]
 
 
 def test_prompts_are_told_apart_by_what_they_say(tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_a_broken_advantage_is_told(tmp_path: Path) -> None:
     cells = ("0.5", "null", "NaN", "-Infinity", '"x"', "1e999")
     path = write_lines(tmp_path / "a.jsonl", [row % cell for cell in cells])
     run = assert_reduced(path)
-    assert [one.num_rows for one in run.source.quarantined.reasons] == [3]
+    assert [entry.num_rows for entry in run.source.quarantined.reasons] == [3]
 
 
 def shape(run: Run) -> dict[str, tuple[float | None, ...]]:
@@ -369,7 +369,7 @@ def test_entries_of_objects_and_conversations_have_roles_by_usual_names(
         run = read_run(path, rewards_only=rewards_only)
         assert [(group.step, group.rewards) for group in run.groups] == [(key[0], of) for key, of in rewards.items()]
     if "messages" in rows[0]:
-        assert [one.completion for one in read_run(path).groups[2].rollouts] == ["a0", "a1", "a2"]
+        assert [rollout.completion for rollout in read_run(path).groups[2].rollouts] == ["a0", "a1", "a2"]
 
 
 def test_rewards_in_an_object_without_their_sum_are_asked_for(tmp_path: Path) -> None:
@@ -438,8 +438,8 @@ def test_columns_that_add_up_to_the_reward_are_read_as_its_functions(tmp_path: P
         {"uid": n // 4, "step": 1, "correct": n % 3 == 0, "length": 5 + n * n % 23, "chars": 9 * n % 31}
         for n in range(40)
     ]
-    whole = [{**row, "reward": float(row["correct"]) - 0.01 * row["length"]} for row in rows]
-    run = read_run(write(tmp_path / "a.jsonl", *whole))
+    summed = [{**row, "reward": float(row["correct"]) - 0.01 * row["length"]} for row in rows]
+    run = read_run(write(tmp_path / "a.jsonl", *summed))
     assert set(run.groups[0].rollouts[0].rewards) == {"reward", "correct", "length"}
     sentence = "'reward' is the weighted sum of other columns, its reward functions: 1 correct - 0.01 length."
     assert sentence in run.source.inferred

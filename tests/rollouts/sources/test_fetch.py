@@ -1,15 +1,279 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from gradscope.errors import InputError, MissingDependencyError, UsageError
+from gradscope.progress import no_progress
 from gradscope.results.envelope import build_document
 from gradscope.rollouts.readers.detect import read_run, runs_below
-from gradscope.rollouts.sources.fetch import awaited_note, bring_weights, fetched, log_extent
+from gradscope.rollouts.sources import fetch
+from gradscope.rollouts.sources.fetch import awaited_note, bring_weights, fetched, in_bytes, log_extent, mirrored
 from tests.conftest import REPOSITORY
 
 ROW = b'{"reward": 1}\n'
+
+
+@pytest.fixture
+def gets(memory: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The addresses that were copied, in no order."""
+    seen: list[str] = []
+    get = type(memory).get_file
+
+    def counted(self: Any, rpath: str, lpath: str, **more: Any) -> None:
+        seen.append(rpath)
+        get(self, rpath, lpath, **more)
+
+    monkeypatch.setattr(type(memory), "get_file", counted)
+    return seen
+
+
+def copied(url: str) -> Path:
+    return mirrored(url, no_progress).path
+
+
+def files_below(folder: Path) -> list[str]:
+    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+
+
+def test_only_what_changed_is_copied_again(memory: Any, gets: list[str]) -> None:
+    memory.pipe({"/run/1.jsonl": ROW, "/run/2.jsonl": ROW})
+    folder = copied("memory://run")
+    assert (folder / "1.jsonl").read_bytes() == ROW
+    assert sorted(gets) == ["/run/1.jsonl", "/run/2.jsonl"]
+    gets.clear()
+    assert copied("memory://run/") == folder
+    assert gets == []
+    memory.pipe("/run/2.jsonl", ROW)  # of the same size, but written anew
+    memory.pipe("/run/3.jsonl", ROW)
+    memory.rm("/run/1.jsonl")
+    copied("memory://run")
+    assert sorted(gets) == ["/run/2.jsonl", "/run/3.jsonl"]
+    assert files_below(folder) == ["2.jsonl", "3.jsonl"]
+
+
+def test_a_file_that_becomes_a_folder_does_so_here_too(memory: Any) -> None:
+    memory.pipe({"/run/1.jsonl": ROW, "/run/b/c.jsonl": ROW})
+    folder = copied("memory://run")
+    memory.rm("/run", recursive=True)
+    memory.pipe({"/run/1.jsonl/2.jsonl": ROW, "/run/b": ROW, "/run/c.jsonl": ROW})
+    copied("memory://run")
+    assert files_below(folder) == ["1.jsonl/2.jsonl", "b", "c.jsonl"]
+    memory.rm("/run", recursive=True)
+    memory.pipe("/run", ROW)
+    assert copied("memory://run") == folder
+    assert folder.read_bytes() == ROW
+
+
+def test_weights_wait_and_what_is_never_opened_leaves_its_name(memory: Any, gets: list[str]) -> None:
+    memory.pipe({"/run/1.jsonl": ROW, "/run/checkpoint-1/model.safetensors": b"x" * 99, "/run/a.pkl": b"x" * 99})
+    folder = copied("memory://run")
+    assert gets == ["/run/1.jsonl"]
+    assert files_below(folder) == ["1.jsonl", "a.pkl", "checkpoint-1/model.safetensors.awaited"]
+    assert b"did not copy" in (folder / "a.pkl").read_bytes()
+
+
+def test_a_copy_that_was_cut_off_is_discarded_and_the_rest_stays(
+    memory: Any, gets: list[str], monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    memory.pipe({"/run/1.jsonl": ROW, "/run/2.jsonl": ROW})
+    get_file = type(memory).get_file
+
+    def cut_off(self: Any, rpath: str, lpath: str, **more: Any) -> None:
+        get_file(self, rpath, lpath, **more)
+        if rpath.endswith("2.jsonl"):
+            Path(lpath).write_bytes(ROW[:-3])
+
+    monkeypatch.setattr(type(memory), "get_file", cut_off)
+    with pytest.raises(InputError, match=r"The copy of memory://run/2.jsonl was cut off") as caught:
+        copied("memory://run")
+    assert "again" in (caught.value.hint or "")
+    assert not [name for name in files_below(cache) if name.endswith(("2.jsonl", ".partial"))]
+    monkeypatch.setattr(type(memory), "get_file", get_file)
+    gets.clear()
+    folder = copied("memory://run")
+    assert gets == ["/run/2.jsonl"]
+    assert (folder / "2.jsonl").read_bytes() == ROW
+
+
+def test_without_a_mark_a_file_is_copied_each_time(
+    memory: Any, gets: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory.pipe("/run/1.jsonl", ROW)
+    monkeypatch.setattr("gradscope.rollouts.sources.listing._MARKS", ())
+    copied("memory://run")
+    copied("memory://run")
+    assert len(gets) == 2
+
+
+@pytest.mark.parametrize("index", [b"[", b"[1]", b'{"1.jsonl": 3}'])
+def test_a_damaged_index_costs_a_copy_and_no_more(memory: Any, gets: list[str], cache: Path, index: bytes) -> None:
+    memory.pipe("/run/1.jsonl", ROW)
+    copied("memory://run")
+    (file,) = cache.rglob("index.json")
+    file.write_bytes(index)
+    copied("memory://run")
+    assert len(gets) == 2
+    assert list(json.loads(file.read_bytes())) == ["1.jsonl"]
+
+
+def test_copied_bytes_are_reported_and_add_up(memory: Any) -> None:
+    reports: list[tuple[int, int, str]] = []
+    memory.pipe({"/run/1.jsonl": ROW * 100, "/run/2.jsonl": ROW})
+    mirrored("memory://run", lambda *report: reports.append(report))
+    total = len(ROW) * 101
+    assert reports[0] == (0, total, "copying memory://run, 1.4 kB")
+    assert reports[-1][:2] == (total, total)
+
+
+def test_when_one_file_fails_the_others_end(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "AT_ONCE", 2)
+    memory.pipe({f"/run/{number}.jsonl": ROW for number in range(5)})
+
+    def broken(self: Any, rpath: str, lpath: str, callback: Any, **more: Any) -> None:
+        if rpath.endswith("1.jsonl"):
+            raise PermissionError
+        while True:  # a file without end
+            callback.relative_update(1)
+
+    monkeypatch.setattr(type(memory), "get_file", broken)
+    with pytest.raises(InputError, match="may not be read by you"):
+        copied("memory://run")
+
+
+def test_a_cache_that_cannot_be_written_is_said(memory: Any, cache: Path) -> None:
+    memory.pipe("/run/1.jsonl", ROW)
+    cache.write_text("a file is in the way")
+    with pytest.raises(InputError, match="There is no place for a copy of memory://run") as caught:
+        copied("memory://run")
+    assert "XDG_CACHE_HOME" in (caught.value.hint or "")
+
+
+def test_no_copy_leaves_its_folder(web: Any, cache: Path) -> None:
+    (web.folder / "a.jsonl").write_bytes(ROW)
+    folder = copied(f"{web.url}/x/..")
+    assert folder.name == "root"
+    assert folder.parent.name == "copy"
+
+
+def test_a_file_on_its_way_stops_at_its_next_part(memory: Any) -> None:
+    count = fetch._ByteCount(no_progress, [], "memory://run")
+    count.stop()
+    with pytest.raises(InterruptedError):
+        count.add(1)
+
+
+def test_the_cache_tells_no_password(web: Any, cache: Path) -> None:
+    (web.folder / "a.jsonl").write_bytes(ROW)
+    url = f"{web.url}/a.jsonl".replace("http://", "http://me:secret@") + "?sig=hush"
+    assert copied(url).read_bytes() == ROW
+    text = " ".join(files_below(cache)) + "".join(file.read_text() for file in cache.rglob("*.json*"))
+    assert "secret" not in text
+    assert "hush" not in text
+
+
+def test_a_web_server_is_asked_for_what_changed(web: Any) -> None:
+    (web.folder / "run").mkdir()
+    (web.folder / "run" / "a.jsonl").write_bytes(ROW)
+    folder = copied(f"{web.url}/run")
+    web.seen.clear()
+    assert copied(f"{web.url}/run") == folder
+    assert not [line for line in web.seen if line == "GET /run/a.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gone.jsonl", "There is nothing at"),
+        ("403/x", "may not be read"),
+        ("500.jsonl", "the server answers 500"),
+    ],
+)
+def test_what_a_web_server_refuses_is_said(web: Any, name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        copied(f"{web.url}/{name}")
+
+
+def test_a_server_that_is_not_there_is_no_connection(web: Any) -> None:
+    with pytest.raises(InputError, match="no connection"):
+        copied("http://127.0.0.1:1/a.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0 bytes"), (999, "999 bytes"), (1500, "1.5 kB"), (2e6, "2.0 MB"), (7.04e9, "7.0 GB")]
+)
+def test_bytes_read_well(number: float, text: str) -> None:
+    assert in_bytes(int(number)) == text
+
+
+@pytest.mark.parametrize(
+    "kind", ["open to others", "of another user", "a link", "another user's link above it", "another user's above it"]
+)
+def test_a_copy_that_others_may_have_written_is_not_read(memory: Any, cache: Path, kind: str) -> None:
+    memory.pipe("/run/1.jsonl", ROW)
+    home = copied("memory://run").parents[1]
+    above = home.parent if "above" in kind else home
+    if "link" in kind:
+        above.rename(cache / "theirs")
+        above.symlink_to(cache / "theirs")
+    if kind == "open to others":
+        home.chmod(0o777)
+    elif "another user" in kind:
+        if os.getuid():
+            pytest.skip("only root gives files away")
+        os.lchown(above, 65534, 65534)
+    with pytest.raises(InputError, match="others may have written there"):
+        copied("memory://run")
+
+
+def test_what_a_killed_process_left_of_a_copy_is_removed(memory: Any, cache: Path) -> None:
+    memory.pipe("/run/1.jsonl", ROW)
+    home = copied("memory://run").parents[1]
+    before = files_below(cache)
+    memory.pipe("/run/1.jsonl", ROW * 2)
+    process = os.fork()
+    if process == 0:
+        with patch.object(Path, "replace", lambda *_: os._exit(0)):
+            copied("memory://run")
+    os.waitpid(process, 0)
+    assert len(list(home.glob(".*.partial"))) == 1
+    copied("memory://run")
+    assert files_below(cache) == before
+
+
+def test_a_link_in_a_copy_is_removed(memory: Any, tmp_path: Path) -> None:
+    memory.pipe({"/run/1.jsonl": ROW, "/run/a/2.jsonl": ROW})
+    folder = copied("memory://run")
+    (tmp_path / "theirs").mkdir()
+    for path in (folder / "1.jsonl", folder / "a" / "2.jsonl", folder / "a"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        path.symlink_to(tmp_path / "theirs")
+        if path.name != "2.jsonl":
+            copied("memory://run")
+    assert list((tmp_path / "theirs").iterdir()) == []
+    assert (folder / "a" / "2.jsonl").read_bytes() == (folder / "1.jsonl").read_bytes() == ROW
+    (folder / "1.jsonl").parent.parent.rename(tmp_path / "elsewhere")
+    folder.parent.symlink_to(tmp_path / "elsewhere")
+    assert copied("memory://run").parent.is_symlink() is False
+
+
+def test_names_alone_cost_no_look_at_all_others(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    write = fetch.atomic_write
+    monkeypatch.setattr(
+        fetch, "atomic_write", lambda path, *_, **more: (written.append(path.name), write(path, *_, **more))
+    )
+    memory.pipe({f"/run/{at}.txt": b"x" for at in range(20)} | {"/run/1.jsonl": ROW})
+    assert len(files_below(copied("memory://run"))) == 21
+    assert written == ["index.json"]
+
+
 WEIGHTS = {
     "/run/1.jsonl": ROW,
     "/run/checkpoint-1/config.json": b"{}",

@@ -197,17 +197,14 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
 
 def _from_counts(row: Mapping[str, Any], columns: ColumnNames) -> PromptSamples | str | None:
     total = columns.num_samples or _first(row, _TOTALS)
-    right = columns.num_correct or next((name for name in _RIGHTS if name in row and _may_count(name, row[name])), None)
+    rights = (name for name in _RIGHTS if name not in _ALSO_VERDICTS or not isinstance(row.get(name), (bool, list)))
+    right = columns.num_correct or next((name for name in rights if name in row), None)
     if total is None or right is None or total not in row or right not in row:
         return None
     n, c = whole_number(row[total]), whole_number(row[right])
     if n is None or c is None or not 1 <= n <= _MAX_COUNT or c > n:
         return f"{total} and {right} are not counts with 0 <= {right} <= {total} and {total} >= 1"
     return PromptSamples(shape=_COUNTS, rewards=(1.0,) * c + (0.0,) * (n - c))
-
-
-def _may_count(name: str, value: Any) -> bool:
-    return name not in _ALSO_VERDICTS or not isinstance(value, (bool, list))
 
 
 def _from_policies(row: Mapping[str, Any], reward: str | None) -> PromptSamples | None:

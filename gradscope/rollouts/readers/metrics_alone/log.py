@@ -25,7 +25,7 @@ from gradscope.rollouts.readers.metrics_alone.rows import MetricTable, Piece, ha
 from gradscope.rollouts.readers.metrics_alone.runs import STEPS, OneRun, RunRows
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.step_metrics import Counts, StepMetrics
+from gradscope.rollouts.step_metrics import StepMetrics
 
 NAME = "metrics"
 LOOKS_FOR = "metrics by step (trainer_state.json, JSONL, CSV, consoles, TensorBoard, trackio)"
@@ -171,18 +171,13 @@ def refuse_metrics(file: Path, options: ReadOptions) -> None:
             "keep a row a step, or add a column `run`.",
         )
     if not steps:
-        columns = [steps_in(table, [key]) for table in tables[:1] for key in table.columns]
-        ascending = [key for key, column in zip(tables[0].columns, columns, strict=True) if _ascends(column)]
+        by_key = {key: steps_in(table, [key]) for table in tables[:1] if len(table.at) > 1 for key in table.columns}
+        ascending = [key for key, column in by_key.items() if column[0] >= 0 and (np.diff(column) > 0).all()]
+        named_step = f"Name it: --step-column {shlex.quote(ascending[0])}" if ascending else ""
         raise InputError(
             f"{file} has metrics ({named}) and no column that is known to be the step.",
-            hint=f"Name it: --step-column {shlex.quote(ascending[0])}"
-            if ascending
-            else "Add a column `step` with the number of the update.",
+            hint=named_step or "Add a column `step` with the number of the update.",
         )
-
-
-def _ascends(steps: Counts) -> bool:
-    return len(steps) > 1 and steps[0] >= 0 and bool((np.diff(steps) > 0).all())
 
 
 def _first_look(file: Path, options: ReadOptions) -> tuple[list[MetricTable], RunRows, list[StepMetrics]]:

@@ -458,9 +458,9 @@ def test_samples_that_return_have_the_answer_of_the_row_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str
 ) -> None:
     monkeypatch.setattr(reduction_lines, "BLOCK", 200)
-    others = [NUMBERED.replace('"sample_idx": 0', f'"sample_idx": {at}') for at in range(1, 5)]
+    further = [NUMBERED.replace('"sample_idx": 0', f'"sample_idx": {at}') for at in range(1, 5)]
     path = tmp_path / "a.jsonl"
-    path.write_text("".join(f"{line}\n" for line in (NUMBERED, *others, NUMBERED.replace('"a"', '"b"'), again)))
+    path.write_text("".join(f"{line}\n" for line in (NUMBERED, *further, NUMBERED.replace('"a"', '"b"'), again)))
     (tmp_path / "b.jsonl").write_text(f"{again}\n")
     assert_reduced(tmp_path)
 
@@ -471,13 +471,13 @@ def test_rows_of_small_files_are_taken_together(tmp_path: Path, monkeypatch: pyt
         lines = [ROW.replace('"a"', f'"g{at % 3}"').replace('"step": 1', f'"step": {number // 2}') for at in range(6)]
         (tmp_path / f"{number}.jsonl").write_text("".join(f"{line}\n" for line in lines) + last)
     (tmp_path / "12.jsonl").write_text(ROW)  # its line has no end
-    taken: list[int] = []
+    row_counts: list[int] = []
     original = reduction_lines.part_of_columns
     monkeypatch.setattr(
         reduction_lines,
         "part_of_columns",
-        lambda columns, at, **how: taken.append(len(at)) or original(columns, at, **how),
+        lambda columns, at, **how: row_counts.append(len(at)) or original(columns, at, **how),
     )
     read_run(tmp_path, rewards_only=True)
-    assert taken == [21, 6, 55, 7, 7, 7, 6, 7, 7, 7, 7, 1]  # an odd row among 55: each of their files by itself
+    assert row_counts == [21, 6, 55, 7, 7, 7, 6, 7, 7, 7, 7, 1]  # an odd row among 55: each of their files by itself
     assert_reduced(tmp_path)

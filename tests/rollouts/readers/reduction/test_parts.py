@@ -152,13 +152,13 @@ ROWS = st.lists(
 )
 
 
-def assert_equal_tables(one: RewardTable, other: RewardTable) -> None:
-    assert (one.ids(), one.prompts) == (other.ids(), other.prompts)
+def assert_equal_tables(first_table: RewardTable, other: RewardTable) -> None:
+    assert (first_table.ids(), first_table.prompts) == (other.ids(), other.prompts)
     for name in ("step", "prompt", "size", "reward", "num_tokens", "seconds"):
-        first, second = getattr(one, name), getattr(other, name)
+        first, second = getattr(first_table, name), getattr(other, name)
         assert (first is None) == (second is None), name
         assert first is None or first.tobytes() == second.tobytes(), name
-    assert {name: values.tobytes() for name, values in one.rewards.items()} == {
+    assert {name: values.tobytes() for name, values in first_table.rewards.items()} == {
         name: values.tobytes() for name, values in other.rewards.items()
     }
 
@@ -171,8 +171,8 @@ def test_the_whole_is_the_same_however_the_log_was_cut_and_is_what_the_row_reade
     parts = parts_of(records, cuts)
     random.shuffle(parts)
     table, _ = growing(parts).table()
-    whole, sample = growing(parts_of(records, ())).table()
-    assert_equal_tables(table, whole)
+    uncut, sample = growing(parts_of(records, ())).table()
+    assert_equal_tables(table, uncut)
     assert sample is None
     groups = build_groups(records, QuarantineLog())
     by_row = RewardTable.of_groups(groups)

@@ -49,9 +49,9 @@ TOKENS: dict[str, Any] = {
 }
 BARE = {"prompt_ids": [5], "response_ids": [7, 8], "advantages": -0.5}
 WITH_TOKENS = [
-    {**one, **(TOKENS if number % 3 else BARE), "acc": number / 2, "origin": "gsm8k"} for number, one in enumerate(V1)
+    {**row, **(TOKENS if number % 3 else BARE), "acc": number / 2, "origin": "gsm8k"} for number, row in enumerate(V1)
 ]
-LEGACY_TOKENS = [{**one, **(TOKENS if number % 3 else BARE)} for number, one in enumerate(LEGACY)]
+LEGACY_TOKENS = [{**row, **(TOKENS if number % 3 else BARE)} for number, row in enumerate(LEGACY)]
 
 
 @pytest.mark.slow
@@ -147,7 +147,7 @@ def test_a_line_nested_deeper_than_a_row_may_be_is_set_aside(tmp_path: Path) -> 
     long = json.dumps(row("x_2_0", extra=0)).replace('"extra": 0', f'"extra": {"9" * 5000}')
     write_lines(tmp_path / "1.jsonl", [*map(json.dumps, V1), deep, long, json.dumps(row("x_1_0", input="new"))])
     run = assert_reduced(tmp_path)
-    assert [one.num_rows for one in run.source.quarantined.reasons] == [1, 1]
+    assert [entry.num_rows for entry in run.source.quarantined.reasons] == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_uid_that_rollouts_share_is_the_id_of_their_group(tmp_path: Path) -> N
     run = assert_reduced(tmp_path)
     assert [group.group_id for group in run.groups] == ["1:5f-a", "1:6_e", "1:7", "2:5f-a", "2:6_e"]
     assert [group.rewards for group in run.groups][:3] == [(0.0, 1.0), (0.0, 1.0), (None,)]
-    assert [one.reason for one in run.source.quarantined.reasons] == ["the reward is null", "the uid is no text"]
+    assert [entry.reason for entry in run.source.quarantined.reasons] == ["the reward is null", "the uid is no text"]
     assert "Rollouts of one uid at one step are a group." in run.source.inferred
 
 
@@ -243,8 +243,8 @@ def test_the_tokens_of_all_outputs_of_a_session_count() -> None:
 
 @pytest.mark.parametrize(("cells", "aside"), [({}, 0), ({"prompts": [5], "responses": "x"}, 1)], ids=["text", "odd"])
 def test_a_part_of_the_outputs_never_passes_for_all(tmp_path: Path, cells: dict[str, Any], aside: int) -> None:
-    whole = row_of_rollouts(uid="a_0_1", prompts=[5], responses=[7])
-    run = read_run(write(tmp_path / "v1", row_of_rollouts(uid="a_0_0", **cells), whole))
+    complete = row_of_rollouts(uid="a_0_1", prompts=[5], responses=[7])
+    run = read_run(write(tmp_path / "v1", row_of_rollouts(uid="a_0_0", **cells), complete))
     (rollout,) = run.groups[0].rollouts
     assert (rollout.reward, rollout.completion_ids, rollout.earlier) == (1.0, None, ())
     assert run.source.quarantined.num_rows == aside
