@@ -191,6 +191,13 @@ def test_policies_of_unequal_strength_make_a_gap_of_their_own() -> None:
     ]
 
 
+def test_policies_with_graded_rewards_have_shares_alone() -> None:
+    graded = [sampled_by(group_of([0.5, 0.2], prompt=name), name) for name in ("strong", "weak")]
+    report = degeneracy_of_run(run_of(*graded))
+    assert report.policy_gap is None
+    assert {row.pass_rate.undefined for row in report.by_policy} == {NO_THRESHOLD}
+
+
 def test_unequal_coins_in_one_group_agree_less_often() -> None:
     groups = [sampled_by(group_of([1, i % 4 == 0], prompt=f"p{i}"), "strong", "weak") for i in range(8)]
     report = degeneracy_of_run(run_of(*groups))

@@ -165,6 +165,9 @@ def test_formulas_without_a_rule_are_unknown_and_rewards_stay(trainer: str, valu
     made = batch(trainer, group(1.0, 0.0), **values)
     assert made.unknown is not None
     assert made.reward == 0.5
+    settings = {"trainer": trainer} | {name.replace("__", "."): value for name, value in values.items()}
+    run = run_of(group_of([1.0, 0.0], step=1, advantages=[0.5, -0.5]), settings=settings)
+    assert replay_advantages(run, measured(run))[0].verdict == "cannot"
 
 
 def measured(run: Run, step: int = 1) -> MeasuredStep:

@@ -81,6 +81,13 @@ def test_a_plain_log_answers_what_it_can_and_says_what_it_lacks(log: Path) -> No
         report_run(log, steps=[9])
 
 
+def test_lost_problems_are_named(tmp_path: Path, log: Path) -> None:
+    before = write_lines(tmp_path / "before.jsonl", *({"task_id": f"t{n}", "n": 4, "c": n % 3} for n in range(6)))
+    after = write_lines(tmp_path / "after.jsonl", *({"task_id": f"t{n}", "n": 4, "c": 4 * (n % 2)} for n in range(6)))
+    coverage = sections_of(report_run(log, samples=[before, after]))["coverage"]
+    assert coverage.tables[-1].rows == (("t2", "2/4", "0/4"), ("t4", "1/4", "0/4"))
+
+
 @pytest.fixture(scope="module")
 def trl_lora(shared_data: Path) -> dict[str, ReportSection]:
     folder = shared_data / "runs" / "trl_lora"
