@@ -62,7 +62,7 @@ def steps(draw: st.DrawFn) -> list[RolloutGroup]:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 @given(steps())
 def test_rollouts_come_back_unchanged_and_equal_content_gives_equal_bytes(
     tmp_path_factory: pytest.TempPathFactory, groups: list[RolloutGroup]

@@ -64,7 +64,7 @@ def test_columns_count_tokens_as_rows_do() -> None:
     rng = random.Random(1)
     decoder = (lines := dump_columns([], None, has_tokens=True)).decoder
     num_compared = 0
-    for _ in range(3000):
+    for _ in range(1000):
         num_prompt, size = rng.randrange(4), rng.randrange(5)
         cells = {
             rng.choice(["prompts", "prompt_ids"]): [5] * num_prompt,
@@ -91,7 +91,7 @@ def test_columns_count_tokens_as_rows_do() -> None:
                 expected = (-1, None) if tokens is None else (len(tokens.completion_ids), tokens.advantage)
                 length, advantage = columns.numbers["num_tokens"][0], columns.numbers["advantage"][0]
                 assert (length, None if math.isnan(advantage) else advantage) == expected
-    assert num_compared > 2000
+    assert num_compared > 700
 
 
 def test_text_has_no_tokens() -> None:
