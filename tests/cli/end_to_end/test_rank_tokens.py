@@ -12,12 +12,12 @@ pytestmark = pytest.mark.slow  # a run is trained for it
 
 
 def test_a_run_measured_by_tokens(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
-    arguments = ("--rows", "token", "--step", "1", "--advantage", "logged", "--advantage", "sign")
+    arguments = ("--rows", "token", "--step", "1", "--advantage", "logged")
     done = cli("rank", tiny_run, *arguments, "--output", tmp_path / "out", "--json")
     assert done.code == 0
     result = json.loads(done.out)["result"]
     assert {spectrum["tokens"]["method"] for spectrum in result["spectra"]} == {"exact"}
-    assert {point["advantage"] for point in result["token_curve"]} == {"logged", "sign"}
+    assert {point["advantage"] for point in result["token_curve"]} == {"logged"}
     assert result["curve"] == []
     assert (tmp_path / "out" / "rank_token_curve.csv").is_file()
     (moved,) = result["logprob_changes"]
@@ -25,7 +25,7 @@ def test_a_run_measured_by_tokens(cli: Cli, tiny_run: Path, tmp_path: Path) -> N
     assert moved["difference"]["value"] == pytest.approx(moved["positive"]["value"] - moved["negative"]["value"])
     assert (tmp_path / "out" / "rank_logprob_changes.csv").is_file()
     assert (tmp_path / "out" / "rank_spectrum.png").is_file()
-    sketched = cli("rank", tiny_run, *arguments[:-2], "--sketch", "512", "--show", "engine", "--output", tmp_path / "b")
+    sketched = cli("rank", tiny_run, *arguments, "--sketch", "512", "--show", "engine", "--output", tmp_path / "b")
     assert "A matrix row is the gradient of one token of a group" in sketched.out
     assert "Rows were sketched" in sketched.out
     spectra = json.loads((tmp_path / "b" / "rank.json").read_text())["result"]["spectra"]
