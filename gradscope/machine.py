@@ -26,6 +26,11 @@ def process_index() -> int:
     return int(os.environ.get("RANK", "0")) if num_processes() > 1 else 0
 
 
+def num_cores() -> int:
+    """How many cores this process may run on, at least 1."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def settle_speaker(*, speaks: bool) -> None:
     """Set whether this process reports how the run ended."""
     _reports[:] = [speaks]

@@ -118,8 +118,9 @@ class _Command(PlainSwitches, TyperCommand):
         )
 
     def _first_page(self, ctx: Any) -> RenderableType:
-        chosen = [parameter for parameter in self.params if parameter.param_type_name == "argument"]
-        chosen += [parameter for flag in self.common for parameter in self.params if flag in parameter.opts]
+        arguments = [parameter for parameter in self.params if parameter.param_type_name == "argument"]
+        common = [parameter for flag in self.common for parameter in self.params if flag in parameter.opts]
+        takes_list = any(parameter.multiple and "," in (parameter.metavar or "") for parameter in common)
         everything = f"all options: {ctx.command_path} --help-all"
         return Group(
             Text(self.get_usage(ctx), style="bold"),
@@ -127,8 +128,8 @@ class _Command(PlainSwitches, TyperCommand):
             Text(),
             Text("Examples", style="bold"),
             Text(examples_in(self.examples[:_FIRST_EXAMPLES])),
-            _panel(_rows(chosen, _in_short), "Common", everything),
-            *([Text(_LISTS)] if any(_is_list(parameter) for parameter in chosen) else []),
+            _panel(_rows(arguments + common, _in_short), "Common", everything),
+            *([Text(_LISTS)] if takes_list else []),
         )
 
 
@@ -169,10 +170,6 @@ def _choices(parameter: Any) -> str:
 
 def _is_wide(parameter: Any) -> bool:
     return "|" in (parameter.metavar or "") and len(parameter.metavar) > _WIDEST_VALUE
-
-
-def _is_list(parameter: Any) -> bool:
-    return parameter.param_type_name == "option" and bool(parameter.multiple) and "," in parameter.metavar
 
 
 def _spelled(parameter: Any) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # what only names a type is not loaded with every log
 import statistics
 from dataclasses import replace
 
-from gradscope.results.norms import SpikeMetric, SpikeReport, SpikeRollout
+from gradscope.results.norms import SpikeMetric, SpikeReport
 
 LOGPROB_BOUND = 0.1
 """Difference of a token's log-probability beyond which it is counted: its probability is off by 10 %. Samplers in
@@ -207,7 +207,10 @@ def _repeats(report: SpikeReport) -> Iterator[str]:
     named = [rollout for rollout in measured[:5] if (rollout.repeated_ngrams.value or 0.0) >= MUCH_REPEATED]
     if named:
         middle = statistics.median(rollout.repeated_ngrams.value or 0.0 for rollout in measured)
-        parts = [f"{_name(rollout)} ({percent(rollout.repeated_ngrams.value or 0.0)})" for rollout in named]
+        parts = [
+            f"rollout {rollout.sample} of group {rollout.group_id} ({percent(rollout.repeated_ngrams.value or 0.0)})"
+            for rollout in named
+        ]
         yield f"{_listed(parts)} mostly repeat runs of four tokens; the median of the step is {percent(middle)}."
 
 
@@ -224,10 +227,6 @@ def _tensors(report: SpikeReport) -> Iterator[str]:
         ]
         parts = [f"{tensor} {share} (of the parameters {parameters})" for tensor, share, parameters in shares]
         yield f"Of the squared norm, {_listed(parts)}."
-
-
-def _name(rollout: SpikeRollout) -> str:
-    return f"rollout {rollout.sample} of group {rollout.group_id}"
 
 
 def _listed(words: list[str]) -> str:

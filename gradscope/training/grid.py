@@ -21,6 +21,7 @@ from typing import IO, Any
 
 from gradscope.advantages.registry import short_name
 from gradscope.errors import GradscopeError, InputError, UsageError
+from gradscope.machine import num_cores
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.run_folder import manifest_path
 from gradscope.rollouts.store import step_files, steps_in_file
@@ -223,7 +224,7 @@ def _run_all(
 ) -> list[tuple[TrainConfig, str]]:
     """Keep so many processes busy until no cell is left; the cells that failed, with their last words."""
     on_gpu = any(map(_on_gpu, cells))
-    at_once = num_processes or (1 if on_gpu else _num_cores())
+    at_once = num_processes or (1 if on_gpu else num_cores())
     waiting, running, failed = list(cells), list[_CellProcess](), list[tuple[TrainConfig, str]]()
     try:
         while waiting or running:
@@ -257,8 +258,3 @@ def _on_gpu(cell: TrainConfig) -> bool:
     import torch
 
     return cell.device != "cpu" and torch.cuda.is_available()
-
-
-def _num_cores() -> int:
-    """As many processes as do not wait for each other."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -227,11 +227,11 @@ def measure_behind_filter(run: Run, table: GroupTable, reward: str | None, resam
     """The share of dead groups among all that were sampled, those included that never reached the log."""
     begins, rule = _RULES.get(run.source.format, ("", None))
     counted = rule is not None and any(name.startswith(begins) for name in run.courses.columns)
-    steps, step_index = np.unique(table.step, return_inverse=True)
     if rule is None or not counted:
         return _nothing(NO_COUNTER)
     if reward is not None:
         return _nothing(NOT_THE_REWARD)
+    steps, step_index = np.unique(table.step, return_inverse=True)
     if run.source.format == "slime" and any(
         step < max(run.metrics) for step in set(steps.tolist()) - run.metrics.keys()
     ):

@@ -34,7 +34,7 @@ from gradscope.gradients.layers.factors import (
     Summed,
     compact,
 )
-from gradscope.gradients.model.batches import PaddedBatch, PaddingSide, split_rows
+from gradscope.gradients.model.batches import PaddedBatch, split_rows
 from gradscope.gradients.model.head import HeadTokens, PlainHead
 from gradscope.gradients.model.passes import gradients_on
 from gradscope.gradients.model.sharding import local_tensor, reshard, row_bounds
@@ -232,7 +232,6 @@ def exchanged_gram(
     accumulator: GramAccumulator,
     on_sequence: OnSequence,
     *,
-    padding_side: PaddingSide = "right",
     max_pending_bytes: int = PENDING_BYTES,
 ) -> frozenset[str]:
     """Add this process's pieces of all parameters that a layer rule covers. Returns the names of the others.
@@ -242,7 +241,7 @@ def exchanged_gram(
     temporary file.
     """
     policy, plan = prepared.policy, prepared.plan
-    batches = _own_batches(prepared, batch_tokens, padding_side)
+    batches = _own_batches(prepared, batch_tokens)
     reshard(policy.model)  # layers are known by the parameters that they have outside of a pass
     capture = Capture(policy.model, policy.trainable)
     with PartStore(max_pending_bytes) as store:
@@ -266,17 +265,15 @@ def exchanged_gram(
     return slow
 
 
-def _own_batches(
-    prepared: PreparedStep, batch_tokens: int, padding_side: PaddingSide = "right"
-) -> list[tuple[PaddedBatch, bool]]:
+def _own_batches(prepared: PreparedStep, batch_tokens: int) -> list[tuple[PaddedBatch, bool]]:
     """This process's batches, as many as every other process has, and whether each counts."""
     # all must make the same passes: where this process has fewer rows, the step's shortest runs for nothing
     lengths = prepared.plan.lengths
     shares = _deal_rows(lengths, num_connected())
     most = max(len(split_rows([lengths[row] for row in share], batch_tokens)) for share in shares)
-    own = prepared.batches(shares[connected_index()], batch_tokens, padding_side)
+    own = prepared.batches(shares[connected_index()], batch_tokens)
     shortest = min(range(len(lengths)), key=lengths.__getitem__)
-    idle = [prepared.batch([shortest], padding_side)] * (most - len(own))
+    idle = [prepared.batch([shortest])] * (most - len(own))
     return [*((batch, True) for batch in own), *((batch, False) for batch in idle)]
 
 

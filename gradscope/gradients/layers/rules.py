@@ -336,12 +336,8 @@ def norm(call: LayerCall) -> Mapping[str, GradientFactor]:
     return {"weight": call.summed(once(call.input, normalized) * call.grad.to(wide)), **_bias(call)}
 
 
-def _is_linear(module: nn.Module) -> bool:
-    return isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward and _has_plain_parameters(module)
-
-
-def _is_conv1d(module: nn.Module) -> bool:
-    return isinstance(module, Conv1D) and type(module).forward is Conv1D.forward and _has_plain_parameters(module)
+def _is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
+    return isinstance(module, kind) and type(module).forward is kind.forward and _has_plain_parameters(module)
 
 
 def _is_embedding(module: nn.Module) -> bool:
@@ -418,8 +414,8 @@ def _embedding_scale(module: nn.Embedding) -> torch.Tensor:
     return scale.detach().flatten()
 
 
-LINEAR = Rule(matches=_is_linear, fits=_is_by_token, factors=linear)
-CONV1D = Rule(matches=_is_conv1d, fits=_is_by_token, factors=conv1d)
+LINEAR = Rule(matches=lambda module: _is_plain(module, nn.Linear), fits=_is_by_token, factors=linear)
+CONV1D = Rule(matches=lambda module: _is_plain(module, Conv1D), fits=_is_by_token, factors=conv1d)
 EMBEDDING = Rule(
     matches=_is_embedding, fits=lambda call: _is_by_token(call) and _is_only_scaled(call), factors=embedding
 )

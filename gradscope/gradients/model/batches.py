@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 
@@ -57,8 +56,6 @@ class TokenSequence:
         """Padding before the first token."""
         return 0 if self.frame is None else self.frame.prompt_width - len(self.prompt_ids)
 
-
-PaddingSide = Literal["left", "right"]
 
 MAX_BATCH_TOKENS = 4096  # default of the padded tokens of one forward pass; bounds activations
 BATCH_COST = 128
@@ -135,10 +132,9 @@ def pad_batch(
     rows: Sequence[int],
     sequences: Sequence[TokenSequence],
     device: torch.device,
-    padding_side: PaddingSide = "right",
     length: int | None = None,
 ) -> PaddedBatch:
-    """Sequences, [B], padded to one length, at least that of the longest; results do not depend on the side.
+    """Sequences, [B], padded on the right to one length, at least that of the longest.
 
     Rows in a trainer's frame stay in it. ``rows`` are their indices within the step.
     """
@@ -147,8 +143,7 @@ def pad_batch(
     mask = torch.zeros(len(rows), length, dtype=torch.long)
     spans = []
     for row, sequence in enumerate(sequences):
-        start = sequence.start if frame or padding_side == "right" else length - sequence.length
-        stop = start + sequence.num_tokens
+        start, stop = sequence.start, sequence.start + sequence.num_tokens
         ids[row, start:stop] = torch.tensor(sequence.prompt_ids + sequence.completion_ids)
         mask[row, start:stop] = 1
         spans.append((start, stop))

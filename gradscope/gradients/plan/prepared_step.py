@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from gradscope.errors import InputError
-from gradscope.gradients.model.batches import BATCH_COST, PaddedBatch, PaddingSide, TokenSequence, pad_batch, split_rows
+from gradscope.gradients.model.batches import BATCH_COST, PaddedBatch, TokenSequence, pad_batch, split_rows
 from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
 from gradscope.gradients.model.passes import Weigh, backward, completion_entropies, completion_logprobs
 from gradscope.gradients.model.policy import MeasuredPolicy, token_sequences
@@ -171,18 +171,18 @@ class PreparedStep:
         """The rollout that costs least to look at."""
         return min(self.plan.sequences, key=lambda sequence: sequence.num_tokens)
 
-    def batches(self, rows: Sequence[int], batch_tokens: int, padding_side: PaddingSide = "right") -> list[PaddedBatch]:
+    def batches(self, rows: Sequence[int], batch_tokens: int) -> list[PaddedBatch]:
         """Some rows of the plan, by index, each in one batch of at most ``batch_tokens`` padded tokens."""
         of_all = self.plan.lengths
         # on a GPU pending parts move to the CPU, and several processes gather all weights for each batch
         cost = BATCH_COST if self.policy.device.type == "cpu" and num_connected() == 1 else None
         parts = split_rows([of_all[row] for row in rows], batch_tokens, cost)
-        return [self.batch([rows[i] for i in part], padding_side) for part in parts]
+        return [self.batch([rows[i] for i in part]) for part in parts]
 
-    def batch(self, rows: Sequence[int], padding_side: PaddingSide = "right") -> PaddedBatch:
+    def batch(self, rows: Sequence[int]) -> PaddedBatch:
         """Some rows of the plan, by index, in one batch."""
         sequences = [self.plan.sequences[self.plan.rows[row].sequence] for row in rows]
-        return pad_batch(rows, sequences, self.policy.device, padding_side)
+        return pad_batch(rows, sequences, self.policy.device)
 
     def batch_apart(self, rows: Sequence[int]) -> PaddedBatch:
         """Some rows of the plan, by index, in a batch that no engine forms: shortest first, in a length that none has.

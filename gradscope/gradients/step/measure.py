@@ -26,7 +26,7 @@ from gradscope.gradients.engines.exchange import add_slowly, exchanged_gram
 from gradscope.gradients.engines.loop import ROW_BYTES, GramAccumulator, loop_gram, parameter_blocks, row_bytes
 from gradscope.gradients.engines.prompt import can_share, is_worth_sharing, prompt_gram
 from gradscope.gradients.engines.stream import PENDING_BYTES, stream_gram
-from gradscope.gradients.model.batches import PaddedBatch, PaddingSide, pad_batch
+from gradscope.gradients.model.batches import PaddedBatch, pad_batch
 from gradscope.gradients.model.budget import names_out_of_memory, recomputed_tokens
 from gradscope.gradients.model.calls import finer_products, removed_later, uses_tf32
 from gradscope.gradients.model.checked import is_out_of_memory
@@ -57,7 +57,6 @@ def measure_step(
     engine: Engine = "auto",
     verify: Verify = "first",
     progress: ProgressCallback = no_progress,
-    padding_side: PaddingSide = "right",
     max_row_bytes: int = ROW_BYTES,
     max_pending_bytes: int = PENDING_BYTES,
 ) -> StepGram:
@@ -66,7 +65,6 @@ def measure_step(
     Args:
         engine: ``loop``, ``stream``, ``prompt``, or ``auto``: ``prompt`` where sharing prompts saves enough, else
             ``loop`` on a CPU while all rows fit ``max_row_bytes``, else ``stream``.
-        padding_side: Where batches are padded; results do not depend on it.
         max_row_bytes: Memory that ``loop`` may spend on rows.
         max_pending_bytes: Memory for parts that wait for other batches in ``stream`` and other groups in ``prompt``;
             the rest goes to a temporary file, and parts beyond half of the free disk take further rounds.
@@ -80,12 +78,12 @@ def measure_step(
     chosen = _choose(engine, prepared, max_row_bytes)
 
     def batches(tokens: int) -> list[PaddedBatch]:
-        return prepared.batches(range(len(plan.rows)), tokens, padding_side)
+        return prepared.batches(range(len(plan.rows)), tokens)
 
     def attempt(tokens: int) -> _Attempt:
         started = _Attempt(prepared, progress, max_row_bytes)
         if num_connected() > 1:
-            started.exchange(tokens, padding_side, max_pending_bytes)
+            started.exchange(tokens, max_pending_bytes)
         elif chosen == "loop":
             started.loop()
         elif chosen == "stream":
@@ -151,12 +149,10 @@ class _Attempt:
         prepared, total, rounds = self._prepared, self._accumulator, self._say_rounds
         self._add_slowly(run(prepared, batches, total, self._done, max_pending_bytes=most, on_rounds=rounds))
 
-    def exchange(self, batch_tokens: int, padding_side: PaddingSide, max_pending_bytes: int) -> None:
+    def exchange(self, batch_tokens: int, max_pending_bytes: int) -> None:
         """``stream`` by several processes, of which each has some of the rows and adds up some of each parameter."""
         prepared, total = self._prepared, self._accumulator
-        self.slow = exchanged_gram(
-            prepared, batch_tokens, total, self._done, padding_side=padding_side, max_pending_bytes=max_pending_bytes
-        )
+        self.slow = exchanged_gram(prepared, batch_tokens, total, self._done, max_pending_bytes=max_pending_bytes)
         add_slowly(prepared, self.slow, total, self._max_bytes)
         own = {sequence: logprobs.cpu() for sequence, logprobs in self.logprobs.items()}
         self.logprobs = {sequence: row for part in all_gather(own) for sequence, row in part.items()}

@@ -172,9 +172,7 @@ def bootstrap_mean(
     return mean
 
 
-def bootstrap_difference(
-    first: ArrayLike, second: ArrayLike, clusters: ArrayLike | None = None, *, resampling: Resampling = RESAMPLING
-) -> Estimate:
+def bootstrap_difference(first: ArrayLike, second: ArrayLike, *, resampling: Resampling = RESAMPLING) -> Estimate:
     """Mean of second minus first, two shares paired by row, [rows]: both sides of a resample draw the same prompts.
 
     Where fewer than 10 units differ, the interval is made of those of the gains and of the losses, which are shares:
@@ -197,7 +195,7 @@ def bootstrap_difference(
     if not len(before):
         return Estimate.undefined_because("there is nothing to average")
     gain = after - before
-    units = _units(gain[:, None], clusters)
+    units = _units(gain[:, None], None)
     if np.count_nonzero(units[:, 0]) >= FEW_UNITS:
         (mean,) = bootstrap_statistics(_means, units, resampling=resampling)
         low, high = mean.ends
@@ -206,8 +204,8 @@ def bootstrap_difference(
         ends = min(low, float(gain.mean()) - half), max(high, float(gain.mean()) + half)
         return _estimate(float(gain.mean()), ends, len(units)).within(-1.0, 1.0)
     parts = np.column_stack([np.maximum(gain, 0.0), np.maximum(-gain, 0.0)])
-    won, lost = bootstrap_means(parts, clusters, resampling=resampling)
-    net = difference_of(lost, won, correlation=correlation_of_means(parts, clusters))
+    won, lost = bootstrap_means(parts, resampling=resampling)
+    net = difference_of(lost, won, correlation=correlation_of_means(parts))
     return _estimate(float(gain.mean()), net.ends, len(units))
 
 

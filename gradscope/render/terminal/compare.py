@@ -54,7 +54,10 @@ def _answer(comparison: Comparison) -> Blocks:
         yield from _cells(comparison, notes)
     else:
         few = not _has_several(comparison)
-        pairs = sorted(comparison.pairs, key=_weight)
+        pairs = sorted(
+            comparison.pairs,
+            key=lambda pair: (_ORDER.index(pair.verdict), 1.0 if pair.p_value is None else pair.p_value),
+        )
         unknown = [pair for pair in pairs if few and pair.within_runs is None and pair.difference.value is None]
         pairs = [pair for pair in pairs if pair not in unknown]
         within = any(pair.within_runs for pair in pairs)
@@ -69,10 +72,6 @@ def _answer(comparison: Comparison) -> Blocks:
             names = ", ".join(pair.metric for pair in unknown if pair.undefined == reason)
             yield cell(f"Not compared: {names} ({reason}).")
     yield from map(cell, notes.lines())
-
-
-def _weight(pair: ComparedPair) -> tuple[int, float]:
-    return _ORDER.index(pair.verdict), 1.0 if pair.p_value is None else pair.p_value
 
 
 def _differences(pairs: Sequence[ComparedPair], comparison: Comparison, notes: Footnotes) -> Table:

@@ -160,10 +160,6 @@ def _step_spectra(spectra: Sequence[GradientSpectrum]) -> Selection:
     return _few_spectra([one for one in spectra if one.label.group_size == size], spectra, step)
 
 
-def _matrix_spectra(spectra: Sequence[GradientSpectrum]) -> Selection:
-    return _few_spectra(spectra, spectra, max(spectrum.label.step for spectrum in spectra))
-
-
 def _few_spectra(chosen: Sequence[GradientSpectrum], spectra: Sequence[GradientSpectrum], step: int) -> Selection:
     if len(chosen) > MOST_SPECTRA:
         chosen = [spectrum for spectrum in chosen if spectrum.label.step == step][:MOST_SPECTRA]
@@ -378,7 +374,7 @@ MATRIX_SPECTRA = View(
         Column("partici-\npation", lambda spectrum: spectrum.ranks.participation_ratio, "rank"),
         Column("99 % of\nenergy", lambda spectrum: spectrum.ranks.energy_rank_99, "count"),
     ),
-    _matrix_spectra,
+    lambda spectra: _few_spectra(spectra, spectra, max(spectrum.label.step for spectrum in spectra)),
     (FACTS,),
 )
 """One row a weight matrix."""

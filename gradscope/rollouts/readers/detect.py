@@ -128,7 +128,8 @@ def read_run(
         so_far=so_far,
     )
     _require_input(request.path)
-    reader = _recognize(request) if request.options.reader is None else _named(request.options.reader)
+    name = request.options.reader
+    reader = _recognize(request) if name is None else METRICS if name == METRICS.name else format_named(name)
     if reader is METRICS and not metrics_alone:
         raise InputError(
             f"{request.path} holds metrics and no rollouts.",
@@ -281,10 +282,6 @@ METRICS = Format(
     takes=frozenset({"columns"}),
 )
 """Asked last, so that rollouts count where a path has both."""
-
-
-def _named(name: str) -> Format | RowFormat:
-    return METRICS if name == METRICS.name else format_named(name)
 
 
 def evaluations_below(path: str | Path, options: ReadOptions, progress: ProgressCallback = no_progress) -> Evaluations:

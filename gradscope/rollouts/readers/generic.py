@@ -102,11 +102,12 @@ def _entry(name: str) -> str:
 
 def with_entries(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Rows with the entries of their objects beside them, as ``object.entry``."""
-    return [dict(row) | {name: cell for name, cell in _entries(row) if name not in row} for row in rows]
-
-
-def _entries(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    return ((f"{of}.{name}", cell) for of, entries in row.items() for name, cell in mapping_of(entries).items())
+    return [
+        dict(row)
+        | {f"{of}.{name}": cell for of, cells in row.items() for name, cell in mapping_of(cells).items()}
+        | dict(row)  # a key of the row's own wins
+        for row in rows
+    ]
 
 
 def reward_columns(present: Iterable[str], main: str) -> tuple[str, ...]:

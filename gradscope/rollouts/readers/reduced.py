@@ -208,10 +208,6 @@ def _arrow(table: RewardTable, names: pa.Array) -> pa.Table:
     return pa.table(columns)
 
 
-def _recognizes(request: ReadRequest) -> bool:
-    return any(file.name.endswith(SUFFIX) for file in expand(request.path))
-
-
 def _read(request: ReadRequest) -> Run:
     """The run of the log that the parts were reduced from, without weights."""
     paths = [file for file in expand(request.path) if file.name.endswith(SUFFIX)]
@@ -412,4 +408,9 @@ def _recognized(texts: Sequence[str]) -> str:
     return "; ".join(descriptions)
 
 
-FORMAT = Format(name="reduced", looks_for=f"*{SUFFIX} (gradscope reduce)", recognizes=_recognizes, read=_read)
+FORMAT = Format(
+    name="reduced",
+    looks_for=f"*{SUFFIX} (gradscope reduce)",
+    recognizes=lambda request: any(file.name.endswith(SUFFIX) for file in expand(request.path)),
+    read=_read,
+)

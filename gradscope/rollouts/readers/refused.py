@@ -85,10 +85,6 @@ def _first_like(path: Path, *patterns: str) -> Path | None:
     return path if any(path.match(pattern.removeprefix("**/")) for pattern in patterns) else None
 
 
-def _is_model(path: Path) -> bool:
-    return _has(path, "config.json", "adapter_config.json") and _has(path, *_WEIGHTS)
-
-
 def _is_checkpoint(path: Path) -> bool:
     has_state = _has(path, "config.json", "adapter_config.json", "trainer_state.json", "actor") or _has(path, *_WEIGHTS)
     return _NUMBERED.fullmatch(path.resolve().name) is not None and has_state
@@ -140,7 +136,7 @@ _KINDS = (
     ),
     _CHECKPOINT,
     _Kind(
-        matches=_is_model,
+        matches=lambda path: _has(path, "config.json", "adapter_config.json") and _has(path, *_WEIGHTS),
         description="is a model folder: weights, without rollouts",
         hint=lambda _: (
             "Name the folder that the trainer wrote its rollouts to; the model before the first update "

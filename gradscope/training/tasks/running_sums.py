@@ -211,7 +211,13 @@ def bimodal_problems(num_prompts: int, *, seed: int, heldout: bool) -> tuple[Pro
     """Prompts without a carry, a sixteenth, and then those with five or more; see ``make_problems``."""
     num_easy = round(_EASY_SHARE * num_prompts)
     easy = make_problems(num_easy, seed=seed, heldout=heldout, kinds=("plain",))
-    hard = make_problems(num_prompts - num_easy, seed=seed, heldout=heldout, accept=_is_hard, kinds=("hard",))
+    hard = make_problems(
+        num_prompts - num_easy,
+        seed=seed,
+        heldout=heldout,
+        accept=lambda operands: sum(operands) // 10 >= _HARD_CARRIES,
+        kinds=("hard",),
+    )
     return easy + hard
 
 
@@ -261,10 +267,6 @@ def _starved_answer(prompt: str) -> str:
 def _is_starved(operands: Sequence[int]) -> bool:
     """Single digits carry once for every ten that their sum has."""
     return _FEWEST_CARRIES <= sum(operands) // 10 <= _MOST_CARRIES
-
-
-def _is_hard(operands: Sequence[int]) -> bool:
-    return sum(operands) // 10 >= _HARD_CARRIES
 
 
 def _operands(prompt: str) -> list[int]:

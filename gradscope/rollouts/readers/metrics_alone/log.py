@@ -82,11 +82,12 @@ def read_metrics_log(request: ReadRequest) -> Run:
     if rows.num_without_step:
         sentences.append(f"{rows.num_without_step:,} rows without a step were left out.")
     one_run = f", run {chosen.name!r} of {len(runs)}" if len(runs) > 1 else ""
+    title = files[0].name if files[0].name == "trainer_state.json" else kinds[0].title
     source = Source(
         path=str(path),
         format=NAME,
         kind="metrics",
-        recognized=f"{_title(files, kinds)}{one_run}, {len(metrics):,} steps",
+        recognized=f"{title}{one_run}, {len(metrics):,} steps",
         files=tuple(map(str, files)),
         num_rows=chosen.num_rows,
         inferred=(*naming.sentences, *sentences, *chosen.sentences, *impossible),
@@ -94,10 +95,6 @@ def read_metrics_log(request: ReadRequest) -> Run:
         quarantined=quarantine.result(),
     )
     return Run(path=path, source=source, groups=(), metrics=metrics)
-
-
-def _title(files: tuple[Path, ...], kinds: list[MetricFile]) -> str:
-    return f"{files[0].name}" if files[0].name == "trainer_state.json" else kinds[0].title
 
 
 def _metric_files(path: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]:

@@ -301,7 +301,11 @@ def parquet_batches(
         present = file.schema_arrow.names
         chosen = [name for name in dict.fromkeys(present) if name in names or name in texts]
         twice, size, metadata = twice_in(present), path.stat().st_size, file.metadata
-    folded = [] if twice else [name for name in chosen if _is_text(file.schema_arrow.field(name).type)]
+    folded = (
+        []
+        if twice
+        else [name for name in chosen if file.schema_arrow.field(name).type in (pa.string(), pa.large_string())]
+    )
     rows_of = max(metadata.num_rows, 1)
     num_bytes = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
     at_once = min(max(_LARGE * rows_of // max(num_bytes, 1), _BATCH), _MANY)
@@ -310,10 +314,6 @@ def parquet_batches(
         for batch in _batches(path, file, columns=[] if twice else chosen, size=at_once, texts=texts):
             done += batch.num_rows
             yield batch, size * done // rows_of, twice
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def read_parquet_rows(path: Path, quarantine: QuarantineLog) -> Iterator[Row]:

@@ -226,7 +226,9 @@ class Cells:
             return column if is_text else _mapped(column, text_of)
         if set(map(type, column)) == {str}:
             return list(column)
-        return [_name(cell) for cell in column]
+        return [
+            cell if type(cell) is str else str(cell) if type(cell) is int else text_of(_plain(cell)) for cell in column
+        ]
 
     def prompt_ids(self, key: str | None) -> list[str] | pa.Array:
         """Ids of prompts by their texts; "" for null and for an empty text, [R]."""
@@ -268,10 +270,6 @@ _MADE_LATER = {Raw, msgspec.UnsetType}
 
 def _plain(cell: Any) -> Any:
     return json.loads(bytes(cell)) if isinstance(cell, Raw) else None if cell is UNSET else cell
-
-
-def _name(cell: Any) -> str:
-    return cell if type(cell) is str else str(cell) if type(cell) is int else text_of(_plain(cell))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -374,7 +372,11 @@ def _record(columns: Columns, group: str, row: int, location: str, quarantine: Q
     if columns.step[row] < 0 or not group:
         raise UnusableRowError(columns.no_step if columns.step[row] < 0 else columns.no_group)
     further = columns.further(row)
-    numbers = {name: _finite(values[row]) for name, values in columns.numbers.items() if values.dtype == np.float64}
+    numbers = {
+        name: float(values[row]) if math.isfinite(values[row]) else None
+        for name, values in columns.numbers.items()
+        if values.dtype == np.float64
+    }
     functions = {name.removeprefix(REWARD): numbers[name] for name in numbers if name.startswith(REWARD)}
     if columns.is_sparse:
         functions = {name: number for name, number in functions.items() if number is not None}
@@ -397,10 +399,6 @@ def _record(columns: Columns, group: str, row: int, location: str, quarantine: Q
         location=location,
         **fields,
     )
-
-
-def _finite(number: float) -> float | None:
-    return float(number) if math.isfinite(number) else None
 
 
 def _distinct(column: pa.Array) -> tuple[list[Any], NDArray[np.int64]]:

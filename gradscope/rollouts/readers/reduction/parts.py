@@ -409,16 +409,14 @@ def _by_equality(part: Part, names: Sequence[str]) -> list[tuple[str, ...]]:
     kinds: list[tuple[NDArray[Any], list[str]]] = []
     for name in names:
         values = part.column(name)
-        same = next((kind for first, kind in kinds if _is_same(first, values)), None)
+        is_float = values.dtype.kind == "f"
+        equal = (kind for first, kind in kinds if first is values or np.array_equal(first, values, equal_nan=is_float))
+        same = next(equal, None)
         if same is None:
             kinds.append((values, [name]))
         else:
             same.append(name)
     return [tuple(kind) for _, kind in kinds]
-
-
-def _is_same(left: NDArray[Any], right: NDArray[Any]) -> bool:
-    return left is right or np.array_equal(left, right, equal_nan=left.dtype.kind == "f")
 
 
 class _Growing:

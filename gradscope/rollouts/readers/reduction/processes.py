@@ -6,7 +6,6 @@ Processes are forked, so that functions of a declaration need not be sent; elsew
 from __future__ import annotations
 
 import io
-import os
 import signal
 import sys
 import warnings
@@ -22,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from gradscope.errors import InputError
-from gradscope.machine import trim_heap, without_collection
+from gradscope.machine import num_cores, trim_heap, without_collection
 from gradscope.outside.limits import MOST_ROW, most
 from gradscope.results.source import TWICE
 from gradscope.rollouts.arrays import to_cells, to_indices
@@ -296,7 +295,7 @@ def scan_files(
         with without_collection():
             tasks = list(_tasks(files, declared, ends))
             num_bytes = sum(map(expanded_size, files)) - sum(ends.values())
-            num_processes = min(_num_cores(), len(tasks))
+            num_processes = min(num_cores(), len(tasks))
             if num_processes > 1 and num_bytes >= MIN_FORKED and _can_fork():
                 yield from _in_processes(tasks, num_processes)
             else:
@@ -399,10 +398,6 @@ def _answer(task: int | Future[list[Scanned]]) -> list[Scanned] | list[int]:
 def _start() -> None:
     """Leave Ctrl-C to the first process, which ends the others."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _can_fork() -> bool:

@@ -120,16 +120,12 @@ def _document(text: Any) -> Mapping[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
-def _is_step(file: Path) -> bool:
-    return _STEP_FILE.search(file.name) is not None
-
-
 ART = RowFormat(
     name="art",
     looks_for="trajectories/train/<step>.parquet (ART)",
     title="ART trajectories",
     patterns=("trajectories/train/[0-9]*.parquet", "train/[0-9]*.parquet", "[0-9]*.parquet"),
-    keeps_file=_is_step,
+    keeps_file=lambda file: _STEP_FILE.search(file.name) is not None,
     recognizes_file=has_keys("group_index", "reward", "messages"),
     records=_art_records,
     inferred=("Steps are the names of the files.",),

@@ -277,17 +277,17 @@ def split_training(files: Sequence[StepFile], state: TrlState) -> tuple[list[Ste
         is_reuse = bool(training) and "reward" not in state.metrics.get(file.step, {})
         if file.step in state.eval_steps:
             evaluation.append(file)
-            if is_reuse and file.step in state.metrics and file.step == _last_step(training[-1]) + 1:
+            if (
+                is_reuse
+                and file.step in state.metrics
+                and file.step == max((training[-1].step, *training[-1].repeated_at)) + 1
+            ):
                 training[-1] = _repeat(training[-1], file.step)
         elif is_reuse and _same_rows(training[-1], file):
             training[-1] = _repeat(training[-1], file.step)
         else:
             training.append(file)
     return sorted(training, key=lambda file: file.step), evaluation
-
-
-def _last_step(file: StepFile) -> int:
-    return max((file.step, *file.repeated_at))
 
 
 def _same_rows(first: StepFile, second: StepFile) -> bool:

@@ -201,7 +201,7 @@ def told(files: list[Path], ends: dict[int, int] | None = None) -> list[tuple[in
 @pytest.fixture
 def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "MIN_FORKED", 0)
-    monkeypatch.setattr(processes, "_num_cores", lambda: 2)
+    monkeypatch.setattr(processes, "num_cores", lambda: 2)
     monkeypatch.setattr(processes, "RANGE", 150)
 
 
