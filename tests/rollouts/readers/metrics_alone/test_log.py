@@ -234,7 +234,12 @@ def test_what_is_no_log_of_metrics_is_refused_as_before(tmp_path: Path, rows: li
             r"several rows a step .*\(reward\)",
             "--group",
         ),
-        ([{"epoch": at, "avg_reward": 0.5} for at in (1, 2)], {}, r"\(reward\) and no column", "--step-column epoch"),
+        (
+            [{"batch": 8, "epoch": at, "avg_reward": 0.5} for at in (1, 2)],
+            {},
+            r"\(reward\) and no column",
+            "--step-column epoch",
+        ),
         ([{"lr": 0.1, "loss": at} for at in (0.5, 0.25)], {}, r"\(loss\) and no column", "Add a column `step`"),
         ([{"r": 0.5}], {"metric_columns": ["reward=r"]}, r"\(r\) and no column", "Add a column `step`"),
         ([{"lr": 0.1, "seed": at} for at in (1, 2)], {}, "not a log that gradscope knows", "--metric-column"),
