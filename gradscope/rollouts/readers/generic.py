@@ -334,11 +334,6 @@ def _recognizes(request: ReadRequest) -> bool:
     return columns.reward is not None and key_of(columns) is not None
 
 
-def _read(request: ReadRequest) -> Run:
-    """Read a log with a row a rollout."""
-    return read_flat(request, format="generic", with_steps=True)
-
-
 def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
     """Read rows that are rollouts; without steps, all rows of a prompt are one group."""
     rows = peek(request.path)
@@ -433,6 +428,6 @@ FORMAT = Format(
     name="generic",
     looks_for="rows with a reward, a group or prompt, and a step (any JSONL, Parquet or CSV)",
     recognizes=_recognizes,
-    read=_read,
+    read=lambda request: read_flat(request, format="generic", with_steps=True),
     takes=frozenset({"columns"}),
 )

@@ -90,6 +90,6 @@ def test_a_command_line_says_whose_option_a_hint_names(cli: Cli, tmp_path: Path)
     done = cli("replay", log)
     assert done.code == 2
     assert (
-        "(--reward-column, --group-column, --prompt-column, --step-column are options of `gradscope degeneracy`, "
-        "not of `gradscope replay`.)"
+        "(--reward-column, --group-column, --prompt-column, --step-column, --metric-column are options of "
+        "`gradscope degeneracy`, not of `gradscope replay`.)"
     ) in done.err
