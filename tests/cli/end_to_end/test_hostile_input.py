@@ -116,6 +116,32 @@ def rewritten(run: Path, change: Callable[[pa.Table], pa.Table]) -> None:
     checksum_path(file).unlink()
 
 
+def test_a_key_that_stands_there_twice_counts_as_its_last(cli: Cli, tmp_path: Path) -> None:
+    log = lines(tmp_path / "a.jsonl", rows(), '{"step": 1, "prompt_id": "p0", "reward": 1, "reward": null}')
+    quarantined = json.loads(cli("degeneracy", log, "--json").out)["result"]["quarantined"]
+    assert [(one["reason"], one["num_rows"]) for one in quarantined["reasons"]] == [("the reward is null", 1)]
+
+
+def test_two_columns_of_one_name_are_no_rewards(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("step,prompt_id,reward,reward\n1,a,0,1\n1,a,1,0\n")
+    refused(cli("degeneracy", tmp_path / "a.csv"), "two columns have the name 'reward'")
+    columns = [pa.array([1, 1]), pa.array(["a", "a"]), pa.array([0.0, 1.0]), pa.array([1.0, 1.0])]
+    pq.write_table(pa.Table.from_arrays(columns, ["step", "prompt_id", "reward", "reward"]), tmp_path / "b.parquet")
+    refused(cli("degeneracy", tmp_path / "b.parquet"), "two columns have the name 'reward'")
+
+
+def test_a_step_that_changed_or_is_gone_is_told(cli: Cli, tmp_path: Path) -> None:
+    run = own_run(tmp_path / "run")
+    file = step_files(run)[1]
+    full = file.read_bytes()
+    file.write_bytes(step_files(run)[0].read_bytes())
+    partly(cli("degeneracy", run), "its content is not what step_00002.parquet.sha256 was written for")
+    file.unlink()
+    partly(cli("degeneracy", run), "step_00002.parquet is gone: the run wrote rollouts at step 2")
+    file.write_bytes(full)
+    assert cli("degeneracy", run).code == 0
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -187,6 +213,14 @@ def test_a_bad_checkpoint_leaves_the_other_steps_alone(cli: Cli, tiny_run: Path,
     assert cli("replay", run).code == 1
     weights.write_bytes(weights.read_bytes()[:1000])
     partly(cli("rank", run), "model.safetensors is cut off")
+
+
+def test_weights_that_are_left_over_are_named(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_run, tmp_path / "run")
+    config = tmp_path / "run/checkpoints/checkpoint-0/config.json"
+    values = json.loads(config.read_text())
+    config.write_text(json.dumps(values | {"num_hidden_layers": 1, "layer_types": None}))
+    refused(cli("rank", tmp_path / "run", "--step", "1"), "of no part of the model in config.json")
 
 
 @pytest.mark.parametrize(

@@ -43,16 +43,13 @@ def test_no_other_cut_costs_less(lengths, budget, cost):
         assert result[1] + cost * result[0] == min(padded + cost * number for number, padded in cuts)
 
 
-def test_padding_on_either_side_keeps_tokens_and_positions():
-    rows = [sequence_of((5, 6), (7,)), sequence_of((8,), (9,))]
-    right = pad_batch([3, 4], rows, torch.device("cpu"))
-    left = pad_batch([3, 4], rows, torch.device("cpu"), "left")
-    assert right.input_ids.tolist() == [[5, 6, 7], [8, 9, 0]]
-    assert left.input_ids.tolist() == [[5, 6, 7], [0, 8, 9]]
-    assert right.attention_mask.tolist() == [[1, 1, 1], [1, 1, 0]]
-    assert left.position_ids[1].tolist() == [0, 0, 1]
-    assert (right.spans, left.spans) == (((0, 3), (0, 2)), ((0, 3), (1, 3)))
-    assert (right.rows, right.length) == ((3, 4), 3)
+def test_padding_keeps_tokens_and_positions():
+    batch = pad_batch([3, 4], [sequence_of((5, 6), (7,)), sequence_of((8,), (9,))], torch.device("cpu"))
+    assert batch.input_ids.tolist() == [[5, 6, 7], [8, 9, 0]]
+    assert batch.attention_mask.tolist() == [[1, 1, 1], [1, 1, 0]]
+    assert batch.position_ids[1].tolist() == [0, 1, 1]
+    assert batch.spans == ((0, 3), (0, 2))
+    assert (batch.rows, batch.length) == ((3, 4), 3)
 
 
 def test_a_sequence_is_as_long_as_its_tokens_or_with_the_padding_of_its_frame() -> None:
@@ -87,7 +84,7 @@ def test_each_process_pads_to_its_own_longest() -> None:
 def test_a_framed_row_stands_in_a_batch_as_the_trainer_had_it() -> None:
     rows = [sequence_of([5] * 2, [6] * 3), sequence_of([5] * 4, [6])]
     first, second = TrainerPadding().framed(rows, padding_id=9)
-    batch = pad_batch([0, 1], [first, second], torch.device("cpu"), "left")
+    batch = pad_batch([0, 1], [first, second], torch.device("cpu"))
     assert batch.input_ids.tolist() == [[9, 9, 5, 5, 6, 6, 6], [5, 5, 5, 5, 6, 9, 9]]
     assert batch.attention_mask.tolist() == [[0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0, 0]]
     assert batch.position_ids is None
