@@ -285,13 +285,19 @@ def _why(run: Run, reason: Reason | str | None) -> str:
 def _also_unusual(run: Run, step: int, courses: Courses, *, stands_out: bool) -> Iterator[SpikeMetric]:
     """Other numbers that are further off, up or down, than the furthest of as many is by chance.
 
-    That is the chance of one step. One that was searched for among all steps stands out by its courses alone.
+    That is the chance of one step. One that was searched for among all steps stands out by its courses alone. What
+    rises or falls at every step is a clock, a counter or a schedule.
     """
-    other_names = [name for name in run.metrics.get(step, {}) if name not in courses]
+    other_names = [name for name in run.metrics.get(step, {}) if name not in courses and not _is_steady(run, name)]
     for name in other_names:
         metric = metric_at(name, run.courses.by_step(name), step, num_chosen_from=len(other_names))
         if abs(metric.deviation.value or 0.0) > (metric.by_chance.value or math.inf):
             yield replace(metric, is_unusual=stands_out)
+
+
+def _is_steady(run: Run, name: str) -> bool:
+    signs = np.sign(np.diff(list(run.courses.by_step(name).values())))
+    return len(signs) > 1 and signs[0] != 0 and bool(np.all(signs == signs[0]))
 
 
 def _report(run: Run, step: int, courses: Courses, measured: MeasuredStep | str, *, was_named: bool) -> SpikeReport:

@@ -171,6 +171,13 @@ def test_the_step_that_stands_out_is_chosen(monkeypatch: pytest.MonkeyPatch) -> 
     assert (report.removals, report.tokens, report.tensors, report.engine) == ((), (), (), {})
 
 
+def test_a_clock_is_no_sign(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_with(monkeypatch, {step: {**values, "progress": 2.0**step} for step, values in REWARDS.items()})
+    assert "progress" not in {metric.name for metric in measure_spike("run", step=20).metrics}
+    run_with(monkeypatch, REWARDS | {20: REWARDS[20] | {"reward": 2.0**20}})
+    assert "reward" in {metric.name for metric in measure_spike("run", step=20).metrics}
+
+
 def test_another_number_makes_no_step_stand_out_that_was_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of as many logged numbers one is often further off at the furthest step than one of them is by chance."""
     run_with(monkeypatch, REWARDS | {9: {"grad_norm": 1.5, "kl": 0.02, "reward": 0.1}})

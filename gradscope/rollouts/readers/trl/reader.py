@@ -59,11 +59,6 @@ TRAINER = "trl_trainer"  # the setting with the name of the trainer, such as ``G
 SideIds = Mapping[tuple[int, int], tuple[int, ...]]
 
 
-def _recognizes(request: ReadRequest) -> bool:
-    """Whether the path is TRL's ``output_dir``, its folder of completions, or one of the files."""
-    return bool(completion_files(request.path)) or has_state(request.path)
-
-
 def _read(request: ReadRequest) -> Run:
     """Read a TRL run."""
     run = run_of(request.path)
@@ -285,7 +280,7 @@ def with_card(settings: TrainerSettings, run: Path) -> TrainerSettings:
 FORMAT = Format(
     name="trl",
     looks_for="completions/completions_*.parquet (TRL)",
-    recognizes=_recognizes,
+    recognizes=lambda request: bool(completion_files(request.path)) or has_state(request.path),
     read=_read,
     takes=frozenset({"completion_ids"}),
 )
