@@ -24,7 +24,7 @@ from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, passes
 from gradscope.metrics.outcomes.own_rates import estimate_policy_gap
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_means, bootstrap_statistics
 from gradscope.metrics.uncertainty.intervals import Resampling
-from gradscope.metrics.uncertainty.studentized import cluster_counts, cluster_numbers, cluster_sums
+from gradscope.metrics.uncertainty.studentized import cluster_counts, cluster_numbers, cluster_sums, sums_of_columns
 from gradscope.results.degeneracy import EnvironmentDegeneracy, PolicyDegeneracy, PolicyGap, PromptCounts
 from gradscope.results.envelope import LazyRows
 from gradscope.results.signal import AdvantageMass, SignalCost
@@ -248,7 +248,7 @@ def _totals(chosen: GroupRewards, amounts: NDArray[Any] | None) -> Array | None:
 
 def _share_lost(amount: Array, table: GroupTable, *, resampling: Resampling) -> Estimate:
     """The part of an amount per group that lies in degenerate groups."""
-    units = cluster_sums(np.column_stack([amount * table.dead, amount]), table.prompt)
+    units = sums_of_columns([amount * table.dead, amount], table.prompt, len(amount))
     (share,) = bootstrap_statistics(
         lambda sums: sums[..., :1] / sums[..., 1:], units, within=(0.0, 1.0), resampling=resampling
     )

@@ -197,7 +197,7 @@ def _prediction(draws: Draws, pass_rate: Estimate, base: BasePassRate) -> Estima
 
 def _correlation(draws: Draws, pass_rate: Estimate) -> float:
     """Correlation of the share with the prediction, which rises with p only above 1/2."""
-    with_p = correlation_of_means(np.column_stack([draws.equal, draws.rate]), draws.unit)
+    with_p = correlation_of_means((draws.equal, draws.rate), draws.unit)
     return with_p * float(np.sign((pass_rate.value or 0.0) - 0.5))
 
 

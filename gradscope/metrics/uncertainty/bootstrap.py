@@ -18,7 +18,7 @@ Written here, for ``scipy.stats.bootstrap`` has no studentized interval, no clus
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 import numpy as np
@@ -133,7 +133,7 @@ def bootstrap_means(
         return tuple(Estimate.undefined_because("there is nothing to average") for _ in range(table.shape[-1]))
     if share and (np.any(table < 0) or np.any(table > 1)):
         raise ValueError("shares lie in [0, 1]")
-    units = _units(table, clusters)
+    units = _units(table.T, clusters, len(table))
     if share:
         return bootstrap_shares([units], resampling=resampling)[0]
     return bootstrap_statistics(_means, units, resampling=resampling)
@@ -151,11 +151,11 @@ def bootstrap_shares(tables: Sequence[Array], *, resampling: Resampling = RESAMP
     ]
 
 
-def _units(table: Array, clusters: ArrayLike | None) -> Array:
+def _units(columns: Iterable[Array], clusters: ArrayLike | None, num_rows: int) -> Array:
     """Sums of the columns over the rows of each unit, and how many rows it has, [J, q + 1]."""
     if clusters is None:
-        return np.column_stack([table, np.ones(len(table))])
-    return sums_of_columns(chain(table.T, [np.ones(len(table))]), clusters, len(table))
+        return np.column_stack([*columns, np.ones(num_rows)])
+    return sums_of_columns(chain(columns, [np.ones(num_rows)]), clusters, num_rows)
 
 
 def bootstrap_mean(
@@ -195,7 +195,7 @@ def bootstrap_difference(first: ArrayLike, second: ArrayLike, *, resampling: Res
     if not len(before):
         return Estimate.undefined_because("there is nothing to average")
     gain = after - before
-    units = _units(gain[:, None], None)
+    units = _units([gain], None, len(gain))
     if np.count_nonzero(units[:, 0]) >= FEW_UNITS:
         (mean,) = bootstrap_statistics(_means, units, resampling=resampling)
         low, high = mean.ends
@@ -205,18 +205,17 @@ def bootstrap_difference(first: ArrayLike, second: ArrayLike, *, resampling: Res
         return _estimate(float(gain.mean()), ends, len(units)).within(-1.0, 1.0)
     parts = np.column_stack([np.maximum(gain, 0.0), np.maximum(-gain, 0.0)])
     won, lost = bootstrap_means(parts, resampling=resampling)
-    net = difference_of(lost, won, correlation=correlation_of_means(parts))
+    net = difference_of(lost, won, correlation=correlation_of_means(parts.T))
     return _estimate(float(gain.mean()), net.ends, len(units))
 
 
-def correlation_of_means(columns: ArrayLike, clusters: ArrayLike | None = None) -> float:
-    """The correlation of two means over rows, [rows, 2], by each cluster's influence; 0 where one does not vary.
+def correlation_of_means(columns: Sequence[Array] | Array, clusters: ArrayLike | None = None) -> float:
+    """The correlation of two means over rows, [2, rows], by each cluster's influence; 0 where one does not vary.
 
-    >>> round(correlation_of_means([[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]]), 3)
+    >>> round(correlation_of_means(np.array([[0.0, 1.0, 0.5], [1.0, 0.0, 0.5]])), 3)
     -1.0
     """
-    table = np.asarray(columns, dtype=np.float64)
-    units = _units(table, clusters)
+    units = _units(columns, clusters, len(columns[0]))
     if len(units) < 2:
         return 0.0
     influence = influence_values(_means, units)
