@@ -158,9 +158,9 @@ def least_sharpening(first: Counts, second: Counts, *, resampling: Resampling = 
     for power in range(min(2, int(num_second.min()))):
         weight = np.ones(len(n)) if power == 0 else pass_hat_k(*second, power)
         gained, missed = unsolved * pass_hat_k(*second, power + 1), held_out * weight
-        shares = bootstrap_means(np.column_stack([missed, gained]), resampling=resampling)
+        lost, won = bootstrap_means(np.column_stack([missed, gained]), resampling=resampling)
         correlation = correlation_of_means((missed, gained))
-        refuted.append(_largest_refuted(*shares, correlation, 1.0 / float(n.min())))
+        refuted.append(_largest_refuted(lost, won, correlation, 1.0 / float(n.min())))
     return max((factor for factor in refuted if factor is not None), default=None)
 
 
