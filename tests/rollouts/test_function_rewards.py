@@ -69,6 +69,15 @@ def test_terms_of_one_function_that_does_not_apply_add_nothing() -> None:
     assert adds_up(np.where(np.arange(40) % 3, np.nan, CORRECT), COLUMNS, {"correct": 1.0})
 
 
+def test_a_sum_holds_in_every_row_of_a_long_log() -> None:
+    reward = np.tile(CORRECT, 5000)
+    assert adds_up(reward, {"correct": reward.copy()}, {"correct": 1.0})
+    for row in (0, len(reward) - 1):
+        other = reward.copy()
+        other[row] += 0.5
+        assert not adds_up(reward, {"correct": other}, {"correct": 1.0})
+
+
 def test_the_first_of_columns_that_are_multiples_counts() -> None:
     total = CORRECT - 0.01 * LENGTH
     columns = {"correct": CORRECT, "length": LENGTH, "penalty": -0.01 * LENGTH, "same": CORRECT}

@@ -41,6 +41,16 @@ def odd(found: Sequence[Scanned]) -> list[tuple[int, Any, int]]:
     return [(one.at, one.row, one.count) for block in found for one in block.odd]
 
 
+def test_lines_behind_a_long_one_end_where_they_end(tmp_path: Path) -> None:
+    long = LINE.replace(b'"x": 0', b'"x": "' + 2000 * b"y" + b'"')
+    content = long + LINE + b"{\n" + long
+    (block,) = scanned(tmp_path / "a.jsonl", content)
+    assert block.part is not None
+    assert (block.num_rows, block.part.size.tolist(), [row.at for row in block.odd]) == (4, [3], [2])
+    assert [(span.start, span.end) for span in block.spans or ()] == [(0, len(content))]
+    assert [(row.start, row.end) for row in block.odd] == [(len(long + LINE), len(long + LINE) + 2)]
+
+
 def test_usual_lines_are_groups_with_their_prompts_and_where_they_lie(tmp_path: Path) -> None:
     other = LINE.replace(b'"step": 1', b'"step": 2').replace(b'"a"', b'"b"')
     (found,) = scanned(tmp_path / "a.jsonl", LINE + LINE + other + LINE)
