@@ -39,7 +39,7 @@ from gradscope.metrics.outcomes.degeneracy import GroupTable
 from gradscope.metrics.outcomes.passk import pass_at_k, pass_hat_k
 from gradscope.metrics.sampler import TokenCell
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
-from gradscope.metrics.uncertainty.studentized import cluster_sums
+from gradscope.metrics.uncertainty.studentized import unit_sums
 from gradscope.results.degeneracy import DegeneracyCourse, DegeneracyReport, StepDegeneracy
 from gradscope.results.tokens import CorrectionEffect, TokenKind
 from gradscope.rollouts.groups import groups_of_steps
@@ -59,7 +59,7 @@ def _group_metric_by_prompt(run: Run, name: str, *, reward: str | None, threshol
     chosen = group_rewards(run, reward)
     groups = chosen.table
     values = _values(group_table(chosen, threshold), name)
-    means = cluster_sums(np.column_stack([values, np.ones(len(values))]), groups.prompt)
+    means = unit_sums([values], groups.prompt, len(values))
     first = dict.fromkeys(groups.prompt.tolist())
     return {groups.prompts[prompt]: float(total / count) for prompt, (total, count) in zip(first, means, strict=True)}
 

@@ -23,7 +23,7 @@ from gradscope.metrics.outcomes.degeneracy import dead_persistence
 from gradscope.metrics.outcomes.passk import pass_at_k
 from gradscope.metrics.sampler import PROBABILITIES, UNDECIDED, UNLIKELY, TokenCell
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
-from gradscope.metrics.uncertainty.studentized import cluster_sums
+from gradscope.metrics.uncertainty.studentized import unit_sums
 from gradscope.results.verdicts import ClaimVerdict
 from gradscope.say import percent, points, with_interval
 
@@ -158,7 +158,7 @@ def all_fail_is_exponential(evidence: Evidence) -> Judgement:
 
     bend, of_line, *shares = bootstrap_statistics(
         curve,
-        cluster_sums(np.column_stack([fails, np.ones(len(fails))]), table.prompt),
+        unit_sums(fails.T, table.prompt, len(fails)),
         within=([-1.0, 0.0, 0.0, 0.0, 0.0], 1.0),
         resampling=evidence.resampling,
     )

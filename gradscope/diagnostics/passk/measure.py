@@ -33,7 +33,7 @@ from gradscope.metrics.outcomes.passk import (
 )
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_difference, bootstrap_means
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
-from gradscope.metrics.uncertainty.studentized import cluster_sums
+from gradscope.metrics.uncertainty.studentized import unit_sums
 from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.results.passk import (
     Evaluation,
@@ -138,7 +138,7 @@ def samples_of_run(
             hint="Say from which reward on a sample counts as correct: --success-threshold 0.5",
         )
     passing = passes(reward, threshold).astype(np.float64)
-    counts = cluster_sums(np.column_stack([passing, np.ones(len(reward))]), prompt).astype(np.int64)
+    counts = unit_sums([passing], prompt, len(reward)).astype(np.int64)
     return Samples(
         name=name,
         source=run.source,

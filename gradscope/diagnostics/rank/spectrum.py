@@ -40,7 +40,7 @@ from gradscope.metrics.gram.spectrum import (
     stable_rank,
 )
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_means, bootstrap_statistics, bounded_means
-from gradscope.metrics.uncertainty.studentized import cluster_sums
+from gradscope.metrics.uncertainty.studentized import cluster_sums, unit_sums
 from gradscope.results.rank import GradientSpectrum, NullRank, RankComparison, Ranks, SizeChange, SpectrumLabel
 from gradscope.results.tokens import TokenRows
 
@@ -236,7 +236,7 @@ class MeanRanks:
         """Rows to average and their groups: parts as they are, or one row a group."""
         if not self.by_group:
             return columns, list(self.group_ids)
-        sums = cluster_sums(np.column_stack([columns, np.ones(len(columns))]), list(self.group_ids))
+        sums = unit_sums(columns.T, list(self.group_ids), len(columns))
         return np.asarray(sums[:, :-1] / sums[:, -1:], dtype=np.float64), list(dict.fromkeys(self.group_ids))
 
 

@@ -288,15 +288,16 @@ def _also_unusual(run: Run, step: int, courses: Courses, *, stands_out: bool) ->
     That is the chance of one step. One that was searched for among all steps stands out by its courses alone. What
     rises or falls at every step is a clock, a counter or a schedule.
     """
-    other_names = [name for name in run.metrics.get(step, {}) if name not in courses and not _is_steady(run, name)]
-    for name in other_names:
-        metric = metric_at(name, run.courses.by_step(name), step, num_chosen_from=len(other_names))
+    other_courses = {name: run.courses.by_step(name) for name in run.metrics.get(step, {}) if name not in courses}
+    other_courses = {name: course for name, course in other_courses.items() if not _is_steady(course)}
+    for name, course in other_courses.items():
+        metric = metric_at(name, course, step, num_chosen_from=len(other_courses))
         if abs(metric.deviation.value or 0.0) > (metric.by_chance.value or math.inf):
             yield replace(metric, is_unusual=stands_out)
 
 
-def _is_steady(run: Run, name: str) -> bool:
-    signs = np.sign(np.diff(list(run.courses.by_step(name).values())))
+def _is_steady(course: Mapping[int, float]) -> bool:
+    signs = np.sign(np.diff(list(course.values())))
     return len(signs) > 1 and signs[0] != 0 and bool(np.all(signs == signs[0]))
 
 

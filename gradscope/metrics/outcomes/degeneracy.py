@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ from gradscope.metrics.uncertainty.bootstrap import (
     bootstrap_statistics,
 )
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling, student_quantile
-from gradscope.metrics.uncertainty.studentized import cluster_sums, influence_values, sums_of_columns
+from gradscope.metrics.uncertainty.studentized import cluster_sums, influence_values, unit_sums
 
 _FEW = 16
 """Groups of a table up to which another is likely to be like it, so that both share their estimates: of a million steps
@@ -109,7 +108,8 @@ def estimate_degeneracies(
     representatives, estimates = list(different.values()), list[DegeneracyEstimates]()
     for start in range(0, len(representatives), _TABLES):
         chunk = representatives[start : start + _TABLES]
-        shares = bootstrap_shares(list(map(_share_sums, chunk)), resampling=resampling)
+        units = [unit_sums(share_columns(table), table.draws.unit, len(table.size)) for table in chunk]
+        shares = bootstrap_shares(units, resampling=resampling)
         estimates += [_estimates(*pair, base_pass_rate) for pair in zip(chunk, shares, strict=True)]
     by_key = dict(zip(different, estimates, strict=True))
     return [by_key[key] for key in keys]
@@ -136,12 +136,6 @@ def share_columns(table: GroupTable) -> Iterator[NDArray[Any]]:
         yield table.dead & (table.num_passing == table.size)
         yield table.dead & (table.num_passing < table.size)
         yield table.draws.rate
-
-
-def _share_sums(table: GroupTable) -> NDArray[np.float64]:
-    """Their sums over the groups of each prompt, and how many these are, [prompts, q + 1]."""
-    columns = chain(share_columns(table), [np.ones(len(table.size))])
-    return sums_of_columns(columns, table.draws.unit, len(table.size))
 
 
 def _estimates(table: GroupTable, shares: tuple[Estimate, ...], base_pass_rate: BasePassRate) -> DegeneracyEstimates:

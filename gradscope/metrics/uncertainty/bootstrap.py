@@ -18,8 +18,7 @@ Written here, for ``scipy.stats.bootstrap`` has no studentized interval, no clus
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import chain
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,10 +37,9 @@ from gradscope.metrics.uncertainty.studentized import (
     FEW_UNITS,
     TAILS,
     Statistic,
-    cluster_sums,
     influence_values,
     student_intervals,
-    sums_of_columns,
+    unit_sums,
 )
 
 Array = NDArray[np.float64]
@@ -133,7 +131,7 @@ def bootstrap_means(
         return tuple(Estimate.undefined_because("there is nothing to average") for _ in range(table.shape[-1]))
     if share and (np.any(table < 0) or np.any(table > 1)):
         raise ValueError("shares lie in [0, 1]")
-    units = _units(table.T, clusters, len(table))
+    units = unit_sums(table.T, clusters, len(table))
     if share:
         return bootstrap_shares([units], resampling=resampling)[0]
     return bootstrap_statistics(_means, units, resampling=resampling)
@@ -149,13 +147,6 @@ def bootstrap_shares(tables: Sequence[Array], *, resampling: Resampling = RESAMP
         _shares(means, table)
         for table, means in zip(tables, _statistics_of_each(_means, tables, resampling=resampling), strict=True)
     ]
-
-
-def _units(columns: Iterable[Array], clusters: ArrayLike | None, num_rows: int) -> Array:
-    """Sums of the columns over the rows of each unit, and how many rows it has, [J, q + 1]."""
-    if clusters is None:
-        return np.column_stack([*columns, np.ones(num_rows)])
-    return sums_of_columns(chain(columns, [np.ones(num_rows)]), clusters, num_rows)
 
 
 def bootstrap_mean(
@@ -195,7 +186,7 @@ def bootstrap_difference(first: ArrayLike, second: ArrayLike, *, resampling: Res
     if not len(before):
         return Estimate.undefined_because("there is nothing to average")
     gain = after - before
-    units = _units([gain], None, len(gain))
+    units = unit_sums([gain], None, len(gain))
     if np.count_nonzero(units[:, 0]) >= FEW_UNITS:
         (mean,) = bootstrap_statistics(_means, units, resampling=resampling)
         low, high = mean.ends
@@ -215,7 +206,7 @@ def correlation_of_means(columns: Sequence[Array] | Array, clusters: ArrayLike |
     >>> round(correlation_of_means(np.array([[0.0, 1.0, 0.5], [1.0, 0.0, 0.5]])), 3)
     -1.0
     """
-    units = _units(columns, clusters, len(columns[0]))
+    units = unit_sums(columns, clusters, len(columns[0]))
     if len(units) < 2:
         return 0.0
     influence = influence_values(_means, units)
@@ -291,7 +282,7 @@ def bounded_means(
     span = high - low or 1.0
     shares = (np.asarray(values, dtype=np.float64) - low) / span
     shares = np.where(shares < _EQUAL, 0.0, np.where(shares > 1 - _EQUAL, 1.0, shares))
-    units = cluster_sums(np.column_stack([shares, np.ones(len(shares))]), clusters)
+    units = unit_sums(shares.T, clusters, len(shares))
     if len(units) >= FEW_UNITS:
         means = bootstrap_means(shares, clusters, resampling=resampling)
     else:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,17 @@ def sums_of_columns(columns: Iterable[NDArray[Any]], clusters: ArrayLike, num_ro
         return np.column_stack(list(columns)).astype(np.float64, copy=False)
     order = np.argsort(first)
     return np.column_stack([np.bincount(numbers, weights=column)[order] for column in columns])
+
+
+def unit_sums(columns: Iterable[NDArray[Any]], clusters: ArrayLike | None, num_rows: int) -> Array:
+    """The sums of q columns by cluster, and how many rows each has, [J, q + 1]; None: each row is its own.
+
+    Raises:
+        ValueError: There is not one cluster a row.
+    """
+    if clusters is None:
+        return np.column_stack([*columns, np.ones(num_rows)])
+    return sums_of_columns(chain(columns, [np.ones(num_rows)]), clusters, num_rows)
 
 
 def cluster_counts(kinds: Numbers, num_kinds: int, clusters: ArrayLike) -> Array:

@@ -301,11 +301,8 @@ def parquet_batches(
         present = file.schema_arrow.names
         chosen = [name for name in dict.fromkeys(present) if name in names or name in texts]
         twice, size, metadata = twice_in(present), path.stat().st_size, file.metadata
-    folded = (
-        []
-        if twice
-        else [name for name in chosen if file.schema_arrow.field(name).type in (pa.string(), pa.large_string())]
-    )
+    kinds = {} if twice else {name: file.schema_arrow.field(name).type for name in chosen}
+    folded = [name for name, kind in kinds.items() if kind in (pa.string(), pa.large_string())]
     rows_of = max(metadata.num_rows, 1)
     num_bytes = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
     at_once = min(max(_LARGE * rows_of // max(num_bytes, 1), _BATCH), _MANY)

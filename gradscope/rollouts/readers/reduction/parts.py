@@ -463,5 +463,7 @@ class _GrowingTexts:
     @property
     def values(self) -> pa.Array:
         """The texts so far, as an array that shares their memory."""
+        self._ends.trim()
+        self._letters.trim()
         ends, letters = self._ends.values, self._letters.values
         return pa.LargeStringArray.from_buffers(len(ends) - 1, pa.py_buffer(ends), pa.py_buffer(letters))
