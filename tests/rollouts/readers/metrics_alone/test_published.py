@@ -11,6 +11,7 @@ from gradscope.progress import no_progress
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.metrics_alone.files import MetricsLog, opened
 from gradscope.rollouts.readers.metrics_alone.published import (
+    PrintedLines,
     CUT_DICTIONARY,
     PrintedLines,
     outputs_of_notebook,
@@ -68,6 +69,10 @@ FILES: dict[str, tuple[str, str]] = {
         "".join(json.dumps({"system/step": s, "frac_reward_zero_std": d}) + "\n" for s, d in STEPS),
     ),
     "names and values": ("x.log", "".join(f"INFO: step={s} reward=0.5 frac_reward_zero_std={d}\n" for s, d in STEPS)),
+    "a step in passing": (
+        "x.log",
+        "".join(f"{{'loss': 1, 'frac_reward_zero_std': {d}}}\nSaved x.json (step 9{s}, rho=1.0)\n" for s, d in STEPS),
+    ),
     "prime-rl": ("x.log", "".join(f"10:00 Step {s} | Time: 1.00s | Frac Reward Zero Std: {d} | x\n" for s, d in STEPS)),
     "heading": (
         "x.log",
@@ -84,6 +89,14 @@ def test_what_people_publish_is_read(tmp_path: Path, name: str, text: str) -> No
         assert [(row.step, row.frac_reward_zero_std.value) for row in report.by_step] == STEPS
         assert report.source.kind == "metrics"
         assert report.source.quarantined.lost == ()
+
+
+def test_a_dictionary_has_the_step_of_the_line_before_it_and_of_no_earlier_one() -> None:
+    printed = PrintedLines()
+    lines = ("step=1 lr=0.1", "step=2 lr=0.2", "{'loss': 1, 'lr': 3}", "{'loss': 4, 'lr': 5}")
+    read = [printed.read(str(number), line) for number, line in enumerate(lines)]
+    assert read == [{"step": 1, "lr": 0.1}, {"step": 2, "lr": 0.2}, {"step": 2, "loss": 1.0}, None]
+    assert printed.unnumbered == [("3", {"loss": 4.0, "lr": 5.0}, 0)]
 
 
 def mlflow(run: Path, **metrics: tuple[float, ...]) -> Path:
