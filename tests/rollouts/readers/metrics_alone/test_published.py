@@ -11,7 +11,6 @@ from gradscope.progress import no_progress
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.metrics_alone.files import MetricsLog, opened
 from gradscope.rollouts.readers.metrics_alone.published import (
-    PrintedLines,
     CUT_DICTIONARY,
     PrintedLines,
     outputs_of_notebook,
