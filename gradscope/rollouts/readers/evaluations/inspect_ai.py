@@ -81,14 +81,14 @@ def _read(request: ReadRequest) -> Run:
     names = dict.fromkeys(name for _, sample in samples for name in _scores(sample))
     ended = f": the evaluation {unfinished}" if unfinished else ""
     scorer = chosen_name(names, request, "scorer", f"no scored samples{ended}") if files else ""
-    others = f" (of {list_names(names)}: --reward-column)" if len(names) > 1 else ""
+    choices = f" (of {list_names(names)}: --reward-column)" if len(names) > 1 else ""
     run = assemble(
         request,
         records=[_record(sample, scorer, location, quarantine) for location, sample in samples],
         quarantine=quarantine,
         format="inspect-ai",
         recognized=f"inspect_ai, {counted(len(files), 'log')}",
-        inferred=(f"The score is that of the scorer {scorer}{others}; C, P, I and N count 1, 0.5, 0 and 0.",),
+        inferred=(f"The score is that of the scorer {scorer}{choices}; C, P, I and N count 1, 0.5, 0 and 0.",),
         missing=(TEXT_ONLY, *([f"The evaluation {unfinished}."] if unfinished else [])),
         files=tuple(files),
     )

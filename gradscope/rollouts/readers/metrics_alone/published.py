@@ -37,7 +37,8 @@ _STEP_OF_ALL = re.compile(
 )
 _DICTIONARY = re.compile(r"\b(?:rollout|step|perf|eval) (?P<step>[0-9]{1,15}): \{")
 _PROGRESS = re.compile(r"\b(?P<done>[0-9]{1,12})/[0-9]{1,12} \[")
-_MARKS = ("'loss'", "'reward'", "'grad_norm'", "'train/", "'rollout/", '"loss"', '"reward"')
+_ENDED = "train_runtime"  # a key of what a trainer prints at its end
+_MARKS = ("'loss':", "'reward':", "'grad_norm':", "'train/", "'rollout/", f"'{_ENDED}':", '"loss":', '"reward":')
 _LONGEST_LINE = 1 << 20
 CUT_DICTIONARY = "the dictionary of metrics is cut off"
 
@@ -71,9 +72,11 @@ class PrintedLines:
     """
 
     def __init__(self) -> None:
-        self.unnumbered: list[tuple[str, dict[str, Any], int]] = []
-        """Location, values, and the count of the last progress bar, of dictionaries without a step."""
+        self.unnumbered: list[tuple[str, dict[str, Any], int, int]] = []
+        """Location, values, the count of the last progress bar, and position in its training, from 1, of dictionaries
+        without a step."""
         self._bar = 0
+        self._position = 0
         self._above: int | None = None
         self._before: dict[str, Any] = {}  # the metrics of the line before, if it names its step
 
@@ -96,12 +99,14 @@ class PrintedLines:
         values = _in_dictionary(text[text.index("{") :])
         if "}" not in text or len(values) < 2:
             return CUT_DICTIONARY
-        if "train_runtime" in values:
+        if _ENDED in values:
+            self._position = 0
             return None
         if before:
-            known = before.keys() - {"step"}
-            return {"step": before["step"], **{key: values[key] for key in values if key not in known}}
-        self.unnumbered.append((location, values, self._bar))
+            repeated = before.keys() - {"step"}
+            return {"step": before["step"], **{key: values[key] for key in values if key not in repeated}}
+        self._position += 1
+        self.unnumbered.append((location, values, self._bar, self._position))
         return None
 
     def _line(self, text: str) -> dict[str, Any]:
