@@ -460,6 +460,7 @@ def _printed(lines: Iterable[Text], quarantine: MetricsLog) -> Rows:
     if not is_counted and num_numbered >= len(counts):
         for location, *_ in printed.unnumbered:
             quarantine.add("the dictionary has no step, which other lines name", location)
+        quarantine.row_read()  # no sign that the file was cut off
         return
     for location, values, bar, position in printed.unnumbered:
         step = bar if is_counted else position
