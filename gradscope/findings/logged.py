@@ -85,8 +85,8 @@ def norm_sentence(courses: Sequence[MetricCourse]) -> str:
     times = largest / usual
     if times < _STANDS_OUT:
         return ""
-    form = ",.0f" if times < 1e6 else ".0e"
-    return f"The gradient norm was largest at step {course.largest_step}: {largest:.3g}, {times:{form}} times its median."
+    at, form = course.largest_step, ",.0f" if times < 1e6 else ".0e"
+    return f"The gradient norm was largest at step {at}: {largest:.3g}, {times:{form}} times its median."
 
 
 def reward_sentence(courses: Sequence[MetricCourse]) -> str:
