@@ -218,8 +218,9 @@ def _from_policies(row: Mapping[str, Any], reward: str | None) -> PromptSamples 
     }
     main = next((name for name in names if any(is_number(value.get(name)) for value in named.values())), None)
     texts = [next((value[key] for key in _ANSWER_KEYS if key in value), None) for value in named.values()]
-    are_samples = any(texts) or any(isinstance(value.get(main), bool) for value in named.values())
-    if len(named) < 2 or not are_samples:  # numbers alone are means over many samples
+    are_verdicts = any(isinstance(value.get(main), bool) for value in named.values())
+    has_prompt = not row.keys().isdisjoint((*_ROW_IDS, *_PROMPTS))
+    if len(named) < 2 or not (any(texts) or (are_verdicts and has_prompt)):  # numbers alone are means over many samples
         return None
     return PromptSamples(
         shape=f"one sample of each of {len(named)} policies ({', '.join(named)})",

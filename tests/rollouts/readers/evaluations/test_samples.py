@@ -321,6 +321,7 @@ def test_one_policy_a_key_is_a_sample_of_each() -> None:
     assert samples.shape == "one sample of each of 2 policies (big, small)"
     assert (samples.policies, samples.rewards, samples.texts) == (("big", "small"), (True, False), ("4", "5"))
     assert samples_of({"id": 1, "big": {"correct": True}}) is None
+    assert samples_of({"gsm8k": {"acc": True}, "mmlu": {"acc": True}}) is None  # lm-eval's `higher_is_better`
 
 
 @pytest.mark.parametrize("row", [{}, {"reward": 1.0}, {"text": ["a"]}, {"score": "high"}])
