@@ -68,6 +68,16 @@ FILES: dict[str, tuple[str, str]] = {
         "".join(json.dumps({"system/step": s, "frac_reward_zero_std": d}) + "\n" for s, d in STEPS),
     ),
     "names and values": ("x.log", "".join(f"INFO: step={s} reward=0.5 frac_reward_zero_std={d}\n" for s, d in STEPS)),
+    "a table that pandas printed": (
+        "x.log",
+        "each step counts\n   step  frac_reward_zero_std    kl\n"
+        + "".join(f"{s - 1}     {s}                  {d:.3f}  1e-{s}\n" for s, d in STEPS)
+        + "done\n3 0.5 1\n",
+    ),
+    "columns": (
+        "x.txt",
+        "Step   loss  Frac_Reward_Zero_Std\n-----------\n" + "".join(f"{s:4d}  nan  {d}\n\n" for s, d in STEPS),
+    ),
     "a step in passing": (
         "x.log",
         "".join(f"{{'loss': 1, 'frac_reward_zero_std': {d}}}\nSaved x.json (step 9{s}, rho=1.0)\n" for s, d in STEPS),
