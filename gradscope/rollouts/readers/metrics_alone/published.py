@@ -127,14 +127,11 @@ class PrintedLines:
     def _row(self, cells: list[str]) -> dict[str, Any]:
         """The row of a table, which may have an index before it; a line of names with the step begins one."""
         names = [plain_name(cell) for cell in cells if _COLUMN.fullmatch(cell)]
-        numbers = [number_or_text(cell) for cell in cells[len(cells) - len(self._columns) :]]
+        num_before = len(cells) - len(self._columns)
+        numbers = [number_or_text(cell) for cell in cells[num_before:]]
         if {"step", "global_step"}.intersection(names) and 1 < len(names) == len(cells) == len(set(names)):
             self._columns = names
-        elif (
-            self._columns
-            and len(cells) - len(self._columns) in (0, 1)
-            and all(isinstance(number, float) for number in numbers)
-        ):
+        elif self._columns and num_before in (0, 1) and all(isinstance(number, float) for number in numbers):
             return dict(zip(self._columns, numbers, strict=True))
         elif any(map(str.isalnum, "".join(cells))):  # neither blank nor a rule
             self._columns = []
