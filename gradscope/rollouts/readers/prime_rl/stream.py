@@ -341,6 +341,7 @@ def _rewards_alone(log: ColumnLog, request: ReadRequest) -> tuple[GroupsOfTable,
         prompt=_prompts(table),
         size=table.size,
         columns={"reward": table.reward, **rewards},
+        may_repeat=True,
     )
     return GroupsOfTable(table_of(part)), placements[0]
 

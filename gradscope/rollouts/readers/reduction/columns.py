@@ -26,6 +26,7 @@ from msgspec import UNSET, Raw
 from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import (
+    count_of,
     dictionary_codes,
     positions_of,
     run_starts,
@@ -535,7 +536,7 @@ def _lengths(texts: Sequence[bytes], strange: bytes, length_of: Callable[[bytes]
     are_lists = bool((size >= 2 * depth).all()) and all(
         (letters[ends - size + at] == _OPEN).all() and (letters[ends - 1 - at] == _CLOSE).all() for at in range(depth)
     )
-    num_lists = len(positions_of(letters, _OPEN)) if are_lists else 0
+    num_lists = count_of(letters, _OPEN) if are_lists else 0
     if num_lists != depth * len(texts) or any(letter in joined for letter in strange):
         counts = np.zeros(len(texts), dtype=np.int64)
     else:

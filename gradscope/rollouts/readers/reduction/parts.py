@@ -42,6 +42,7 @@ class Part:
     """Numbers of the rollouts, group after group, [n]: ``reward``; each reward function as ``reward/NAME``; any of
     ``seconds``, ``advantage``, ``num_tokens``, ``sample`` (a short hash of what distinguishes the rollouts of a
     group: two that collide are compared again). NaN where a reward is missing."""
+    may_repeat: bool = False  # whether a group may be there more than once
 
     def column(self, name: str) -> NDArray[Any]:
         """A column; all missing values where the part lacks it, [n]."""
@@ -290,6 +291,7 @@ class GrowingTable:
 
     def __init__(self) -> None:
         self._step, self._size, self._first_row, self._prompt = (_Growing(np.int64) for _ in range(4))
+        self._starts = _Growing(np.int64)  # of pieces, within each of which no group is there twice
         self._groups = _GrowingTexts()
         self._texts: list[str] = []
         self._prompts: dict[str, int] = defaultdict(count().__next__)
@@ -299,6 +301,7 @@ class GrowingTable:
 
     def add(self, part: Part) -> None:
         """Take in a part, in any order; its first rows are numbered within the log."""
+        self._starts.add(len(self._step.values) + np.arange(len(part.step) if part.may_repeat else 1))
         self._step.add(part.step)
         self._size.add(part.size)
         self._first_row.add(part.first_row)
@@ -337,7 +340,7 @@ class GrowingTable:
             column.trim()
         step, size, first_rows = (column.values for column in (self._step, self._size, self._first_row))
         groups = self._groups.values
-        order, count = _by_group(step, first_rows, groups)
+        order, count = _by_group(step, first_rows, groups, self._starts.values)
         is_in_order = bool(np.all(order[1:] > order[:-1]))
         rows = None if is_in_order else ranges(starts_of(size)[order], size[order])
         first: Counts | slice = slice(None)
@@ -382,14 +385,19 @@ def table_of(part: Part) -> RewardTable:
     return growing.table()[0]
 
 
-def _by_group(step: Counts, first_row: Counts, group: pa.Array) -> tuple[Counts, Counts]:
-    """Groups of parts by their group in the log, then by first row, [P]; and how many parts each of those has, [J]."""
+def _by_group(step: Counts, first_row: Counts, group: pa.Array, starts: Counts) -> tuple[Counts, Counts]:
+    """Groups of pieces by their group in the log, then by first row, [P]; and how many of P each of those is, [J]."""
     order = np.asarray(np.lexsort((first_row, step)), dtype=np.int64)
     ordered = step[order]
     orders, counts = [], []
     for rows in _slices_of_steps(ordered):
-        order_within, count = grouped(ordered[rows], group.take(to_indices(order[rows])))
-        orders.append(order[rows][order_within])
+        within, steps = order[rows], ordered[rows]
+        count = np.ones(len(within), dtype=np.int64)
+        piece = np.searchsorted(starts, within, side="right")
+        if np.any((np.diff(steps) == 0) & (np.diff(piece) != 0)):  # else no step is in two pieces
+            order_within, count = grouped(steps, group.take(to_indices(within)))
+            within = within[order_within]
+        orders.append(within)
         counts.append(count)
     return np.concatenate(orders), np.concatenate(counts)
 
