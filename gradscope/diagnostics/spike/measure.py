@@ -136,10 +136,11 @@ MOST_TOKENS = 20  # tokens that are listed
 _Name = tuple[str, int]
 
 
-def _rollouts_of(groups: Sequence[RolloutGroup], gram: StepGram | None, reason: str) -> tuple[SpikeRollout, ...]:
+def _rollouts_of(groups: Sequence[RolloutGroup], gram: StepGram | None, why_unknown: str) -> tuple[SpikeRollout, ...]:
     """All rollouts of a step, those with the largest part of its gradient first."""
     shares, without = _parts(gram)
-    none = Estimate.undefined_because(reason)
+    is_known = gram is not None and gram.logged_gram is not None
+    none = Estimate.undefined_because("the gradient is zero" if is_known else why_unknown)
     rollouts = [
         SpikeRollout(
             group_id=rollout.group_id,
@@ -326,7 +327,7 @@ def _report(run: Run, step: int, courses: Courses, measured: MeasuredStep | str,
         grad_norm=Estimate.undefined_because(why)
         if matrix is None
         else Estimate.exact(batch_norm(matrix), num_units=len(matrix)),
-        rollouts=_rollouts_of(run.groups_at(step), gram, "the gradient is zero" if matrix is not None else why),
+        rollouts=_rollouts_of(run.groups_at(step), gram, why),
         removals=_removals_of(gram, typical),
         tokens=_tokens_of(answer[0].tokens) if answer else (),
         tensors=_tensors_of(answer[0].tensors) if answer else (),
