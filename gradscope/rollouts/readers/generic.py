@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.arrays import to_floats
 from gradscope.rollouts.function_rewards import reward_terms
+from gradscope.rollouts.groups import REWARD
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.cells import (
@@ -39,7 +40,6 @@ from gradscope.rollouts.readers.parsing.records import Record, assemble_groups, 
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row, expand, is_untyped, read_rows, suffix_of
 from gradscope.rollouts.readers.reduction.columns import (
-    REWARD,
     Cells,
     Columns,
     LineColumns,

@@ -21,7 +21,7 @@ from msgspec.structs import fields
 from numpy.typing import NDArray
 
 from gradscope.machine import without_collection
-from gradscope.rollouts.groups import Tokens
+from gradscope.rollouts.groups import REWARD, Tokens
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
     cut_sequence,
@@ -38,7 +38,6 @@ from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog
 from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.parsing.tables import Row
 from gradscope.rollouts.readers.reduction.columns import (
-    REWARD,
     Cells,
     Columns,
     Counts,

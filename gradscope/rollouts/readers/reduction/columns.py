@@ -36,6 +36,7 @@ from gradscope.rollouts.arrays import (
     to_strings,
     to_texts,
 )
+from gradscope.rollouts.groups import REWARD
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
     LARGEST_STEP,
@@ -53,7 +54,6 @@ from gradscope.rollouts.readers.parsing.tables import Row
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-REWARD = "reward/"  # what stands before the name of a reward function in the name of its column
 NOT_COMPARED = 0  # stands for what tells a rollout apart where only its row can be compared
 _NUMBERS = frozenset({float, int, bool, type(None)})
 _NO_STEP = -1

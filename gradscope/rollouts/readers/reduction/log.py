@@ -30,8 +30,8 @@ from gradscope.rollouts.readers.reduction.columns import LineColumns, TableColum
 from gradscope.rollouts.readers.reduction.lines import OddRow, Scanned, Span
 from gradscope.rollouts.readers.reduction.parts import (
     ROWS_A_FILE,
-    GrowingTable,
     Part,
+    merge_parts,
     part_of_records,
     repeated_samples,
     replaced_groups,
@@ -203,16 +203,10 @@ def reduce_log(
 ) -> RewardTable:
     """The table of a log, empty where no row can be used; ``spans`` takes in where each step's rows lie."""
     with_texts = spans is not None or keeps_texts(log.files)
-    growing = GrowingTable()
-    for part in _parts(log, progress, so_far, spans or NoSpans(), with_texts=with_texts):
-        growing.add(part)
-    if growing.is_empty:
-        return RewardTable.of_groups(())
-    table, sample = growing.table()
-    if log.repeats is not None:
-        repeated = log.repeats(table)
-    else:
-        repeated = np.zeros(len(table), dtype=np.bool_) if sample is None else repeated_samples(table, sample)
+    table = merge_parts(_parts(log, progress, so_far, spans or NoSpans(), with_texts=with_texts))
+    if not len(table) or (log.repeats is None and table.sample is None):
+        return table
+    repeated = repeated_samples(table, np.asarray(table.sample)) if log.repeats is None else log.repeats(table)
     return _with_repeats(log, table, repeated) if repeated.any() else table
 
 

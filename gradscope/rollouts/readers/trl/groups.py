@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from gradscope.errors import InputError
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.rollouts.arrays import to_indices
-from gradscope.rollouts.groups import UNKNOWN, RewardTable, Rollout, RolloutGroup
+from gradscope.rollouts.groups import REWARD, UNKNOWN, RewardTable, Rollout, RolloutGroup
 from gradscope.rollouts.readers.parsing.cells import logged_number, parse_messages, text_of, token_ids
 from gradscope.rollouts.readers.trl.files import RowPrompts, StepFile, TrlState
 from gradscope.rollouts.run import TrainerSettings
@@ -102,23 +102,25 @@ def table_of_blocks(blocks: Sequence[Block], size: int) -> RewardTable:
     prompts = [
         np.array([numbers[name] for name in block.prompts.ids])[block.prompts.of_row[::size]] for block in blocks
     ]
-    reward, advantage = (
-        np.concatenate([getattr(block, name) for block in blocks]) for name in ("rewards", "advantages")
-    )
-    lengths = np.concatenate(
+    columns = {
+        name: np.concatenate([getattr(block, field) for block in blocks])
+        for name, field in (("reward", "rewards"), ("advantage", "advantages"))
+    }
+    columns["reward"] = np.where(np.isfinite(columns["reward"]), columns["reward"], math.nan)
+    columns |= {
+        REWARD + name: np.concatenate([block.functions[name] for block in blocks]) for name in blocks[0].functions
+    }
+    columns["num_tokens"] = np.concatenate(
         [np.full(len(block.prompts), UNKNOWN) if (n := block.num_tokens) is None else n for block in blocks]
     )
-    return RewardTable(
+    return RewardTable.of_columns(
+        columns,
         step=step.astype(np.int64),
         names=to_indices(within).cast(pa.string()),
         prompt=np.concatenate(prompts),
         prompts=tuple(texts),
         size=np.full(len(step), size, dtype=np.int64),
-        reward=np.where(np.isfinite(reward), reward, math.nan),
-        rewards={name: np.concatenate([block.functions[name] for block in blocks]) for name in blocks[0].functions},
-        advantage=None if np.isnan(advantage).all() else advantage,
         prompt_texts=tuple(texts.values()) if any(texts.values()) else None,
-        num_tokens=lengths if np.any(lengths != UNKNOWN) else None,
     )
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.reason import Reason
-from gradscope.rollouts.groups import UNKNOWN, RewardTable, RolloutGroup, Tokens
+from gradscope.rollouts.groups import REWARD, UNKNOWN, RewardTable, RolloutGroup, Tokens
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
@@ -39,7 +39,6 @@ from gradscope.rollouts.readers.parsing.records import Record, assemble_groups, 
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row, expand
 from gradscope.rollouts.readers.reduction.columns import (
-    REWARD,
     Cells,
     Columns,
     LineColumns,
