@@ -43,8 +43,7 @@ from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer
 from gradscope.rollouts.readers.parsing.tables import files_like
 from gradscope.rollouts.readers.reduction.columns import numbers_of
 from gradscope.rollouts.readers.reduction.lines import Span
-from gradscope.rollouts.readers.reduction.log import FileRow, read_back
-from gradscope.rollouts.readers.reduction.spans import StepSpans
+from gradscope.rollouts.readers.reduction.log import FileRow, StepSpans, read_back
 from gradscope.rollouts.readers.trl.files import RowPrompts, text_id
 from gradscope.rollouts.readers.trl.groups import Block, group_size, groups_with_rows, scalar_rewards, table_of_blocks
 from gradscope.rollouts.run import Run, TrainerSettings
