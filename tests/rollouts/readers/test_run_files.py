@@ -10,7 +10,7 @@ from gradscope.errors import InputError
 from gradscope.results.source import Quarantine
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.parsing import jsonl
+from gradscope.rollouts.readers.parsing import tables
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.run_files import (
@@ -67,7 +67,7 @@ def test_a_last_line_may_be_being_written(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_read_to_its_end_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jsonl, "MOST_FLAWED", 5)
+    monkeypatch.setattr(tables, "MOST_FLAWED", 5)
     file = tmp_path / "metrics.jsonl"
     file.write_text("garbage\n" * 6)
     quarantine = QuarantineLog()

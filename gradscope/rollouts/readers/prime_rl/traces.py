@@ -29,7 +29,6 @@ from gradscope.rollouts.readers.parsing.cells import (
     required_whole,
     text_of,
 )
-from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.quarantine import (
     SEVERAL,
     QuarantineLog,
@@ -40,7 +39,7 @@ from gradscope.rollouts.readers.parsing.quarantine import (
 )
 from gradscope.rollouts.readers.parsing.records import Record, assemble_groups, build_groups, peek
 from gradscope.rollouts.readers.parsing.request import ReadRequest, flattened
-from gradscope.rollouts.readers.parsing.tables import files_like
+from gradscope.rollouts.readers.parsing.tables import files_like, read_jsonl
 from gradscope.rollouts.readers.prime_rl.episode import (
     AGENTS,
     AgentRollout,

@@ -22,7 +22,7 @@ from gradscope.errors import InputError
 from gradscope.outside.limits import MOST_ROW, most
 from gradscope.outside.plain_json import MOST_DEPTH
 from gradscope.rollouts.arrays import positions_of
-from gradscope.rollouts.readers.parsing.jsonl import BOM, MOST_FLAWED, open_bytes, parse_line
+from gradscope.rollouts.readers.parsing.tables import BOM, MOST_FLAWED, open_bytes, parse_line
 from gradscope.rollouts.readers.reduction.columns import LineColumns
 from gradscope.rollouts.readers.reduction.parts import ROWS_A_FILE, Counts, Part, part_of_columns
 

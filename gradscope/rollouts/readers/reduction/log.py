@@ -22,11 +22,10 @@ from gradscope.errors import InputError
 from gradscope.outside.limits import most, raise_limits
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RewardTable, RolloutGroup, group_name
-from gradscope.rollouts.readers.parsing.jsonl import COMPRESSED, MOST_FLAWED, parse_line, read_span
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.records import Record, build_groups
 from gradscope.rollouts.readers.parsing.request import EarlierLooks, ReadRequest
-from gradscope.rollouts.readers.parsing.tables import Row
+from gradscope.rollouts.readers.parsing.tables import COMPRESSED, MOST_FLAWED, Row, parse_line, read_span
 from gradscope.rollouts.readers.reduction.columns import LineColumns, TableColumns
 from gradscope.rollouts.readers.reduction.lines import OddRow, Scanned, Span
 from gradscope.rollouts.readers.reduction.parts import (

@@ -29,7 +29,6 @@ from gradscope.rollouts.readers.parsing.cells import (
     usable_reward,
     whole_number,
 )
-from gradscope.rollouts.readers.parsing.jsonl import located_rows, read_jsonl
 from gradscope.rollouts.readers.parsing.quarantine import (
     TEXT_ONLY,
     LinesLog,
@@ -40,7 +39,7 @@ from gradscope.rollouts.readers.parsing.quarantine import (
 )
 from gradscope.rollouts.readers.parsing.records import assemble_groups
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings
-from gradscope.rollouts.readers.parsing.tables import files_like
+from gradscope.rollouts.readers.parsing.tables import files_like, located_rows, read_jsonl
 from gradscope.rollouts.readers.reduction.columns import numbers_of
 from gradscope.rollouts.readers.reduction.lines import Span
 from gradscope.rollouts.readers.reduction.log import FileRow, StepSpans, read_back

@@ -17,10 +17,10 @@ import numpy as np
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import RolloutGroup, reward_table
 from gradscope.rollouts.readers.parsing.cells import logged_numbers, whole_number
-from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, counted
 from gradscope.rollouts.readers.parsing.records import peek
 from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.tables import read_jsonl
 from gradscope.rollouts.readers.run_files import CheckpointLayout, SavedWeights, saved_weights, trainer_settings
 from gradscope.rollouts.run import TrainerSettings
 
