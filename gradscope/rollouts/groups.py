@@ -406,26 +406,24 @@ def reward_table(groups: Sequence[RolloutGroup]) -> RewardTable:
 
 def steps_of(groups: Sequence[RolloutGroup]) -> tuple[int, ...]:
     """The steps of a run's groups, ascending."""
-    if isinstance(groups, GroupsOfTable):
-        return tuple(np.unique(groups.table.step).tolist())
-    return tuple(sorted({group.step for group in groups}))
+    return tuple(np.unique(_column(groups, "step")).tolist())
 
 
 def sizes_of(groups: Sequence[RolloutGroup]) -> tuple[int, ...]:
     """The sizes that groups have, each once, ascending."""
+    return tuple(np.unique(_column(groups, "size")).tolist())
+
+
+def _column(groups: Sequence[RolloutGroup], name: Literal["step", "size"]) -> Counts:
     if isinstance(groups, GroupsOfTable):
-        return tuple(np.unique(groups.table.size).tolist())
-    return tuple(sorted({group.size for group in groups}))
+        return groups.table.step if name == "step" else groups.table.size
+    return np.array([getattr(group, name) for group in groups], dtype=np.int64)
 
 
 def rollouts_by_step(groups: Sequence[RolloutGroup]) -> tuple[Counts, Counts]:
     """The steps, ascending, and how many rollouts each has, [S] and [S]."""
-    if isinstance(groups, GroupsOfTable):
-        steps, sizes = groups.table.step, groups.table.size
-    else:
-        steps, sizes = (np.array([getattr(group, name) for group in groups], np.int64) for name in ("step", "size"))
-    unique_steps, step_index = np.unique(steps, return_inverse=True)
-    return unique_steps, np.bincount(step_index, weights=sizes).astype(np.int64)
+    unique_steps, step_index = np.unique(_column(groups, "step"), return_inverse=True)
+    return unique_steps, np.bincount(step_index, weights=_column(groups, "size")).astype(np.int64)
 
 
 def groups_of_steps(groups: Sequence[RolloutGroup], steps: Iterable[int]) -> Sequence[RolloutGroup]:

@@ -234,19 +234,14 @@ def find_weights(run: Path, damaged: dict[int, str] | None = None) -> tuple[Weig
     config names, else the manifest's model.
     """
     weights: dict[int, WeightsRef] = {}
-    for folder in (_trainer_folder(run), checkpoints_path(run)):
-        if folder is not None and folder.is_dir():
+    named = read_manifest(run).trainer_arguments.get("output_dir") if manifest_path(run).is_file() else None
+    for folder in ((Path(named),) if isinstance(named, str) else ()) + (checkpoints_path(run),):
+        if folder.is_dir():
             weights |= {
                 ref.num_updates: ref
                 for ref in find_checkpoints(folder, lambda adapter: _base_of(run, adapter), damaged)
             }
     return tuple(weights[num_updates] for num_updates in sorted(weights))
-
-
-def _trainer_folder(run: Path) -> Path | None:
-    """Where the trainer of a user's own script saved its checkpoints."""
-    named = read_manifest(run).trainer_arguments.get("output_dir") if manifest_path(run).is_file() else None
-    return Path(named) if isinstance(named, str) else None
 
 
 def _base_of(run: Path, adapter: Path) -> str | None:

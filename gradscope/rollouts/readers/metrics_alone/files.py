@@ -198,7 +198,7 @@ def opened(file: Path) -> MetricFile | None:
         case ".md":
             return MetricFile("tables in Markdown", file, partial(_tables_in, find=tables_of_markdown))
         case "" | ".log" | ".txt" | ".out" | ".err" | ".stdout" | ".stderr":
-            return MetricFile("a trainer's console", file, _console)
+            return MetricFile("a trainer's console", file, lambda *of: _printed(_texts(*of), of[1]))
     return None
 
 
@@ -429,12 +429,8 @@ def _texts(file: Path, quarantine: MetricsLog) -> Iterator[tuple[str, str]]:
             quarantine.add("the line is not UTF-8", f"{file}:{number}")
 
 
-def _console(file: Path, quarantine: MetricsLog) -> Rows:
-    """A trainer's output. A dictionary without a step takes the count of its progress bar, else its position."""
-    yield from _printed(_texts(file, quarantine), quarantine)
-
-
 def _printed(lines: Iterable[Text], quarantine: MetricsLog) -> Rows:
+    """A trainer's output. A dictionary without a step takes the count of its progress bar, else its position."""
     printed = PrintedLines()
     num_numbered = 0
     for location, line in lines:

@@ -19,6 +19,7 @@ import numpy as np
 
 from gradscope.outside.numerals import number_from
 from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP, is_number, logged_number, whole_number
+from gradscope.rollouts.readers.reduction.columns import step_numbers
 from gradscope.rollouts.run import Counts, Floats, Numbers, StepMetrics
 
 Column = Numbers | Sequence[Any]
@@ -146,11 +147,8 @@ def _steps(cells: Column, size: int) -> Counts:
         steps[slice(None) if cells.at is None else cells.at] = _from_floats(cells.values)
         return steps
     if {int}.issuperset(map(type, cells)):
-        try:
-            steps = np.array(cells, dtype=np.int64)
-            return np.where((steps < 0) | (steps > LARGEST_STEP), BAD_STEP, steps)
-        except OverflowError:
-            pass
+        steps = step_numbers(cells)
+        return np.where(steps < 0, BAD_STEP, steps)
     if {float}.issuperset(map(type, cells)):
         return _from_floats(np.array(cells))
     return np.array([NO_STEP if cell in (None, "") else _step(cell) for cell in cells], dtype=np.int64)

@@ -231,7 +231,11 @@ def stream_layout(annotations: Annotations, *, is_whole: bool) -> EpisodeLayout:
         columns = columns_of(rollouts, np.where(sent < 0, -1, 0), read, noted.add)
         return replace(
             columns,
-            group=list(map(_name_in_log, (rollout.group for rollout in rollouts), prompts)),
+            # the name of a group while its step is not known: both names in one
+            group=[
+                f"{len(rollout.group)}:{rollout.group}{prompt}"
+                for rollout, prompt in zip(rollouts, prompts, strict=True)
+            ],
             prompts=lambda chosen: [prompts[at] for at in chosen],
             numbers={
                 **columns.numbers,
@@ -262,11 +266,6 @@ def _about_logprobs(rollouts: Sequence[Sequence[Any]]) -> dict[str, NDArray[np.b
         name: np.array([pattern.search(text) is not None for text in texts], dtype=np.bool_)
         for name, pattern in patterns.items()
     }
-
-
-def _name_in_log(group: str, prompt_id: str) -> str:
-    """The name of a group while its step is not known: both names in one."""
-    return f"{len(group)}:{group}{prompt_id}"
 
 
 @dataclass(frozen=True, slots=True)

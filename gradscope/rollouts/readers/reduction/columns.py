@@ -198,7 +198,7 @@ class Cells:
         """Rewards by ``parse_reward``; NaN where one is none, [R]."""
         column = self.column(key)
         if isinstance(column, pa.Array):
-            return _arrow_numbers(column, from_text=self.from_text)
+            return arrow_numbers(column, from_text=self.from_text)
         return _parsed(column, from_text=True) if self.from_text else numbers_of(column)
 
     def steps(self, key: str | None) -> Counts:
@@ -418,14 +418,15 @@ def _mapped(column: pa.Array, name_of: Callable[[Any], str]) -> pa.Array:
     return to_strings([*names, ""]).take(to_indices(np.where(codes < 0, len(names), codes)))
 
 
-def _arrow_numbers(column: pa.Array, *, from_text: bool) -> Floats:
+def arrow_numbers(column: pa.Array, *, from_text: bool = False) -> Floats:
+    """Rewards by ``parse_reward``; NaN where one is none, [R]."""
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
         numbers = to_filled(column.cast(pa.float64(), safe=False), math.nan)
         return np.where(np.isfinite(numbers), numbers, math.nan)
     if from_text and pa.types.is_string(kind):
         try:
-            return _arrow_numbers(column.cast(pa.float64()), from_text=False)
+            return arrow_numbers(column.cast(pa.float64()))
         except pa.ArrowInvalid:
             pass
     cells, codes = _distinct(column)

@@ -100,8 +100,21 @@ class LineBlock:
         return rows, at, bounds
 
     def odd_rows(self, bounds: Counts, numbers: list[int]) -> list[OddRow]:
-        """What the row reader says of some lines."""
-        return list(_odd_rows(self, bounds, numbers))
+        """What the row reader says of some lines; of those without a row for one reason, side by side, at once."""
+        odd: list[OddRow] = []
+        num_flawed = 0
+        for at in numbers:
+            start, end = int(bounds[at]), int(bounds[at + 1])
+            row = parse_line(self.data[start:end])
+            is_next = bool(odd) and odd[-1].at + odd[-1].count == at
+            num_flawed = 0 if isinstance(row, dict) else num_flawed + 1 if is_next else 1
+            if is_next and isinstance(row, str) and odd[-1].row == row:
+                odd[-1] = replace(odd[-1], count=odd[-1].count + 1, end=self.offset + end)
+            else:
+                odd.append(OddRow(at=at, row=row, start=self.offset + start, end=self.offset + end))
+            if num_flawed > most(MOST_FLAWED):
+                break
+        return odd
 
 
 def blocks_in(
@@ -330,25 +343,3 @@ def _spans(step: Counts, at: Counts, bounds: Counts) -> list[Span]:
         Span(step=number, start=int(bounds[top]), end=int(bounds[bottom + 1]), line=top)
         for number, top, bottom in zip(steps.tolist(), at[first].tolist(), at[last].tolist(), strict=True)
     ]
-
-
-def _odd_rows(block: LineBlock, bounds: Counts, numbers: list[int]) -> Iterator[OddRow]:
-    """What the row reader says of some lines; of those without a row for one reason, side by side, at once."""
-    last: OddRow | None = None
-    num_flawed = 0
-    for at in numbers:
-        start, end = int(bounds[at]), int(bounds[at + 1])
-        row = parse_line(block.data[start:end])
-        odd_row = OddRow(at=at, row=row, start=block.offset + start, end=block.offset + end)
-        is_next = last is not None and last.at + last.count == at
-        num_flawed = 0 if isinstance(row, dict) else num_flawed + 1 if is_next else 1
-        if last is not None and is_next and isinstance(row, str) and last.row == row:
-            last = replace(last, count=last.count + 1, end=odd_row.end)
-        else:
-            if last is not None:
-                yield last
-            last = odd_row
-        if num_flawed > most(MOST_FLAWED):
-            break
-    if last is not None:
-        yield last

@@ -21,11 +21,10 @@ from numpy.typing import NDArray
 from gradscope.errors import InputError
 from gradscope.outside.plain_json import read_json
 from gradscope.reason import Reason
-from gradscope.rollouts.arrays import to_filled, to_floats, to_numpy
+from gradscope.rollouts.arrays import to_numpy
 from gradscope.rollouts.groups import UNKNOWN
 from gradscope.rollouts.readers.parsing.cells import (
     digest,
-    finite_or_none,
     is_not_finite,
     logged_numbers,
     prompt_text_id,
@@ -34,6 +33,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     whole_number,
 )
 from gradscope.rollouts.readers.parsing.tables import natural, open_parquet, read_parquet, table_in
+from gradscope.rollouts.readers.reduction.columns import arrow_numbers
 from gradscope.rollouts.run import TrainerSettings
 
 _REQUIRED = ("step", "prompt", "completion", "advantage")
@@ -111,7 +111,7 @@ def read_step_file(path: Path, functions: Sequence[str] = ()) -> StepFile:
     steps = cells["step"].unique().to_pylist() if pa.types.is_integer(types["step"]) else []
     if len(steps) != 1 or steps[0] is None:
         raise InputError(f"{path} does not hold one step, as TRL writes it.", hint="Use --reader generic.")
-    numbers = {name: _numbers(cells[name]) for name in numeric}
+    numbers = {name: arrow_numbers(cells[name].combine_chunks()) for name in numeric}
     is_broken = np.isnan(numbers["advantage"])
     if is_broken.any():
         is_broken = np.array(list(map(is_not_finite, cells["advantage"].to_pylist())), dtype=np.bool_)
@@ -126,13 +126,6 @@ def read_step_file(path: Path, functions: Sequence[str] = ()) -> StepFile:
         is_broken=is_broken,
         num_tokens=_num_tokens(cells[_IDS]) if _IDS in types else np.full(len(cells), UNKNOWN),
     )
-
-
-def _numbers(column: pa.ChunkedArray) -> NDArray[np.float64]:
-    if pa.types.is_floating(column.type):
-        numbers = to_filled(column.cast(pa.float64()), math.nan)
-        return np.where(np.isfinite(numbers), numbers, math.nan)
-    return to_floats(map(finite_or_none, column.to_pylist()))
 
 
 def _num_tokens(column: pa.ChunkedArray) -> NDArray[np.int64]:

@@ -325,7 +325,9 @@ def _read(request: ReadRequest) -> Run:
     read = _reduced(files, firsts, request) or _by_row(files, request)
     inferred = [*_GROUPED[read.uids], *([SEVERAL] if read.folded else [])]
     folder = dump if dump.is_dir() else dump.parent
-    logged = verl_metrics(folder, read.groups, request.options.metric_run, read.quarantine, set(files))
+    metrics_file, metrics, sentences = verl_metrics(
+        folder, read.groups, request.options.metric_run, read.quarantine, set(files)
+    )
     if dump != request.path:
         inferred.append(f"Rollouts were read from {folder.name}/; other folders (validation) are left out.")
     settings = verl_settings(request, folder, by_v1=read.uids == "of outputs")
@@ -336,22 +338,20 @@ def _read(request: ReadRequest) -> Run:
         quarantine=read.quarantine,
         format="verl",
         recognized=f"verl rollouts {_WRITTEN[read.uids]}, {counted(len(files), 'file')}",
-        inferred=[*inferred, *logged.sentences],
+        inferred=[*inferred, *sentences],
         missing=(
             *(() if read.has_tokens else (_NO_TOKENS,)),
             _FILTERED,
-            *(() if saved.weights else (_SHARDS,)),
-            *(() if logged.file is not None else (SWITCH_ON,)),
+            *(() if saved["weights"] else (_SHARDS,)),
+            *(() if metrics_file is not None else (SWITCH_ON,)),
         ),
-        files=(*files, *(() if logged.file is None else (logged.file,))),
-        metrics=logged.metrics,
+        files=(*files, *(() if metrics_file is None else (metrics_file,))),
+        metrics=metrics,
     )
     return replace(
         run,
         settings=settings,
-        weights=saved.weights,
-        unmerged_weights=saved.unmerged,
-        tokenizer=saved.tokenizer or run.tokenizer,
+        **saved,
         notes=dict.fromkeys(sorted(read.folded), _SEVERAL_OUTPUTS),
     )
 
