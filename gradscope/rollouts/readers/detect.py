@@ -34,11 +34,9 @@ from gradscope.rollouts.readers.parsing.records import peek
 from gradscope.rollouts.readers.parsing.request import EarlierLooks, ReadRequest
 from gradscope.rollouts.readers.parsing.tables import SUFFIXES, expand, files_like, suffix_of
 from gradscope.rollouts.readers.prime_rl import traces
-from gradscope.rollouts.readers.slime import rollouts as slime
-from gradscope.rollouts.readers.trainers import ms_swift, nemo_rl, open_instruct, simple
+from gradscope.rollouts.readers.trainers import ms_swift, nemo_rl, open_instruct, simple, slime, verl
 from gradscope.rollouts.readers.trl import reader as trl
 from gradscope.rollouts.readers.trl.files import completion_files
-from gradscope.rollouts.readers.verl import rollouts as verl
 from gradscope.rollouts.run import Run, StepMetrics
 from gradscope.rollouts.sources.fetch import as_named_run, fetched
 from gradscope.say import non_finite_word

@@ -23,7 +23,7 @@ from gradscope.rollouts.groups import (
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.reduction import lines, log, parts
-from gradscope.rollouts.readers.verl import rollouts as verl
+from gradscope.rollouts.readers.trainers import verl
 from gradscope.rollouts.run import Run
 
 STRANGE: tuple[Any, ...] = (

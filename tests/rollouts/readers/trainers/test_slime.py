@@ -17,7 +17,7 @@ from gradscope.rollouts.groups import GroupsOnDisk, holds_rewards_alone
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
-from gradscope.rollouts.readers.slime.rollouts import logged_tokens, token_rows
+from gradscope.rollouts.readers.trainers.slime import logged_tokens, token_rows
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines

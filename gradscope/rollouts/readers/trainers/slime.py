@@ -52,7 +52,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     sample_hashes,
 )
 from gradscope.rollouts.readers.run_files import with_logged_metrics
-from gradscope.rollouts.readers.slime.torch_archive import is_archive, read_archive
+from gradscope.rollouts.readers.trainers.torch_archive import is_archive, read_archive
 
 _digest_of_text = lru_cache(maxsize=256)(digest)  # samples of a prompt are adjacent
 _STATUS: dict[str, Status] = {"completed": "completed", "truncated": "truncated", "aborted": "error", "failed": "error"}

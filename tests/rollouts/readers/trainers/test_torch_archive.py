@@ -11,7 +11,7 @@ import torch
 
 from gradscope.errors import InputError
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.slime.torch_archive import StandIn, num_parts, read_archive, require_bounded
+from gradscope.rollouts.readers.trainers.torch_archive import StandIn, num_parts, read_archive, require_bounded
 from tests.rollouts.readers.lines import rewards_of
 
 

@@ -13,7 +13,7 @@ from gradscope.rollouts.groups import GroupsOnDisk, reward_table
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
-from gradscope.rollouts.readers.verl.rollouts import dump_columns, row_tokens
+from gradscope.rollouts.readers.trainers.verl import dump_columns, row_tokens
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.reduced import assert_reduced, assert_same, in_small_blocks, mutated, write_lines
 
