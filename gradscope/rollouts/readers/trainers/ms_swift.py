@@ -23,7 +23,6 @@ from gradscope.rollouts.readers.generic import list_names
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
     digest,
-    finite_or_none,
     is_number,
     usable_reward,
     whole_number,
@@ -43,7 +42,14 @@ from gradscope.rollouts.readers.reduction.columns import numbers_of
 from gradscope.rollouts.readers.reduction.lines import Span
 from gradscope.rollouts.readers.reduction.log import FileRow, StepSpans, read_back
 from gradscope.rollouts.readers.trl.files import RowPrompts, text_id
-from gradscope.rollouts.readers.trl.groups import Block, group_size, groups_with_rows, scalar_rewards, table_of_blocks
+from gradscope.rollouts.readers.trl.groups import (
+    Block,
+    group_size,
+    groups_with_rows,
+    named_reward_weights,
+    scalar_rewards,
+    table_of_blocks,
+)
 from gradscope.rollouts.run import Run, TrainerSettings
 
 _KEYS = ("step", "prompt", "completion", "advantages")  # the lists that every line has
@@ -174,23 +180,12 @@ def _weights(line: _Line, settings: TrainerSettings) -> tuple[dict[str, float], 
             f"{line.location} has no list of rewards before `advantages`; its lists are {list_names(line.columns)}.",
             hint="ms-swift writes one list a reward function.",
         )
-    named_weights = settings.get("reward_weights")
-    if named_weights is None:
+    if settings.get("reward_weights") is None:
         equal = "" if len(names) == 1 else " with weight 1 each (give reward_weights with --run-config)"
         return dict.fromkeys(names, 1.0), (
             f"The reward is the sum of the lists before `advantages`: {', '.join(names)}{equal}.",
         )
-    if (
-        not isinstance(named_weights, list)
-        or len(named_weights) != len(names)
-        or not all(finite_or_none(weight) is not None for weight in named_weights)
-    ):
-        raise InputError(
-            f"{settings.origin} gives reward_weights {named_weights}; the log has {len(names)} reward functions: "
-            f"{', '.join(names)}.",
-            hint="Give one weight a reward function, in the order of the lists.",
-        )
-    return dict(zip(names, map(float, named_weights), strict=True)), ()
+    return named_reward_weights(names, settings), ()
 
 
 def _holds_numbers(cells: Sequence[Any]) -> bool:
