@@ -233,6 +233,10 @@ class Run:
         """The metrics as columns, so that reading one does not walk over all steps."""
         return StepMetrics.of(self.metrics)
 
+    def with_missing(self, *sentences: str) -> Run:
+        """The same with further sentences on what is missing."""
+        return replace(self, source=replace(self.source, missing=(*self.source.missing, *sentences)))
+
     @property
     def steps(self) -> tuple[int, ...]:
         """Steps that have rollouts, ascending."""

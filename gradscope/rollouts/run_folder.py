@@ -177,12 +177,9 @@ def append_metrics(run: Path, step: int, metrics: Mapping[str, float]) -> None:
     with naming(path), open(path, "a+b", opener=open_own) as stream:
         stream.seek(0)
         stream.truncate(stream.read().rfind(b"\n") + 1)
-        stream.write(metrics_line(step, metrics).encode())
-
-
-def metrics_line(step: int, metrics: Mapping[str, float]) -> str:
-    """The line of a step; a value that is not finite is written as text, which :func:`read_metrics` reads back."""
-    return json.dumps({"step": step, **to_jsonable(dict(metrics))}, allow_nan=False) + "\n"
+        # a value that is not finite is written as text, which `read_metrics` reads back
+        line = json.dumps({"step": step, **to_jsonable(dict(metrics))}, allow_nan=False) + "\n"
+        stream.write(line.encode())
 
 
 def read_metrics(run: Path, quarantine: SetAside | None = None) -> dict[int, dict[str, float]]:

@@ -181,7 +181,7 @@ def _naming_other_logs(run: Run, reader: Format | RowFormat, request: ReadReques
     if not further:
         return run
     sentence = f"Files of {' and '.join(further)} are in the folder, too, and are left out: read them with --reader."
-    return replace(run, source=replace(run.source, missing=(*run.source.missing, sentence)))
+    return run.with_missing(sentence)
 
 
 def _naming_non_finite(run: Run) -> Run:
@@ -200,7 +200,7 @@ def _naming_non_finite(run: Run) -> Run:
             rest = f" and at {more} more as no finite number" if more else ""
             reports.append((first, f"The trainer logged {name} as {word} at step {first}{rest}."))
     sentences = tuple(sentence for _, sentence in sorted(reports, key=itemgetter(0)))
-    return replace(run, source=replace(run.source, missing=(*run.source.missing, *sentences))) if sentences else run
+    return run.with_missing(*sentences) if sentences else run
 
 
 def _require_input(path: Path) -> None:

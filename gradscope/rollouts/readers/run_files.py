@@ -83,7 +83,7 @@ def with_logged_metrics(request: ReadRequest, run: Run) -> Run:
     if len(folders) > 1:
         named = f"{len(folders)} folders ({', '.join(folders[:3])}{', ...' if len(folders) > 3 else ''})"
         sentence = f"TensorBoard's files lie in {named}: which are of this run is not known, and none were read."
-        return replace(run, source=replace(run.source, missing=(*run.source.missing, sentence)))
+        return run.with_missing(sentence)
     if folders:
         with_metrics = _with(run, events, scalar_metrics(events, {}, quarantine))
     elif lines.is_file():

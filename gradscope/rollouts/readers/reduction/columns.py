@@ -49,7 +49,7 @@ from gradscope.rollouts.readers.parsing.cells import (
 )
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record
-from gradscope.rollouts.readers.parsing.tables import Row
+from gradscope.rollouts.readers.parsing.tables import Row, is_untyped
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -127,14 +127,14 @@ class Cells:
         self._size = size
 
     @classmethod
-    def of_rows(cls, rows: Sequence[Mapping[str, Any]], path: Path, *, from_text: bool = False) -> Cells:
+    def of_rows(cls, rows: Sequence[Mapping[str, Any]], path: Path) -> Cells:
         """Those of rows that the row reader made."""
         keys = {key: None for row in rows for key in row}
 
         def column(key: str | None) -> list[Any]:
             return [UNSET if key is None else row.get(key, UNSET) for row in rows]
 
-        return cls(path, len(rows), keys, column, from_text=from_text)
+        return cls(path, len(rows), keys, column, from_text=is_untyped(path))
 
     @classmethod
     def of_batch(cls, batch: pa.RecordBatch, path: Path, *, from_text: bool) -> Cells:
@@ -347,14 +347,12 @@ def records_in(
     rows: Iterable[Row],
     quarantine: QuarantineLog,
     note: Callable[[str], object] = lambda _: None,
-    *,
-    from_text: bool = False,
 ) -> Iterator[tuple[int, Record]]:
     """The rollouts of rows that the row reader made, each with the index of its row among them."""
     numbered = iter(rows)
     first = 0
     while batch := list(islice(numbered, _AT_ONCE)):
-        columns = take(Cells.of_rows([cells for _, cells in batch], path, from_text=from_text))
+        columns = take(Cells.of_rows([cells for _, cells in batch], path))
         groups = texts_in(columns.group)
         for at, (location, _) in enumerate(batch):
             try:

@@ -74,10 +74,10 @@ def with_nemo_rls(request: ReadRequest, run: Run) -> Run:
     folder = folder if folder.is_dir() else folder.parent
     roots = [folder, folder.parent, folder.parent.parent]
     metrics = _metrics(roots, quarantine := QuarantineLog())
-    missing = run.source.missing if metrics else (*run.source.missing, NO_NORMS)
+    run = run if metrics else run.with_missing(NO_NORMS)
     return replace(
         run,
-        source=with_set_aside(replace(run.source, missing=missing), quarantine),
+        source=with_set_aside(run.source, quarantine),
         metrics=metrics,
         settings=_settings(request, roots),
         **saved_weights(request, _LAYOUT, roots),

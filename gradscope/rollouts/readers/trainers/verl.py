@@ -98,20 +98,18 @@ def row_tokens(row: Mapping[str, Any]) -> Tokens | None:
     is_attended = attended[len(prompt_ids) :]
     completion_ids = tuple(compress(response_ids, is_attended))
     mask = _aligned(row.get("response_mask"), is_attended)
+    advantages = row.get("advantages")
+    if is_number(advantages):  # one a response counts for each of its tokens
+        advantages = [advantages] * len(response_ids)
     return Tokens(
         prompt_ids=tuple(compress(prompt_ids, attended)),
         completion_ids=completion_ids,
         mask=(True,) * len(completion_ids) if mask is None else tuple(map(bool, mask)),
         logprobs=_aligned(row.get("rollout_log_probs"), is_attended),
-        token_advantages=_aligned(_spread(row.get("advantages"), len(response_ids)), is_attended),
+        token_advantages=_aligned(advantages, is_attended),
         trainer_logprobs=_where_logged(row.get("old_log_probs"), is_attended),
         entropies=_where_logged(row.get("entropys"), is_attended),
     )
-
-
-def _spread(value: Any, length: int) -> Any:
-    """One advantage a response counts for each of its tokens."""
-    return [value] * length if is_number(value) else value
 
 
 def _aligned(values: Any, is_attended: list[Any]) -> tuple[float, ...] | None:

@@ -29,12 +29,12 @@ from gradscope.rollouts.readers.trl.files import (
     StepFile,
     TrlState,
     completion_files,
-    has_state,
     read_state,
     read_step_file,
     repeats,
     run_of,
     split_training,
+    state_files,
     step_notes,
     windows,
 )
@@ -273,7 +273,7 @@ def with_card(settings: TrainerSettings, run: Path) -> TrainerSettings:
 FORMAT = Format(
     name="trl",
     looks_for="completions/completions_*.parquet (TRL)",
-    recognizes=lambda request: bool(completion_files(request.path)) or has_state(request.path),
+    recognizes=lambda request: bool(completion_files(request.path) or state_files(request.path)),
     read=_read,
     takes=frozenset({"completion_ids"}),
 )
