@@ -67,6 +67,8 @@ _COUNTS = "counts"  # the shape of a row with n and c
 _BY_KEYS, _BY_LINES = "their keys", "their lines"  # how prompts are told apart that have no id of their own
 _NO_COLUMNS = ColumnNames()
 _MAX_COUNT = 1_000_000
+_ROUNDED = 0.001  # how far a share that is written beside its counts may be from them
+_MANY = 20  # counts of so many times more samples than there are counts are totals, with or without a share
 _MAX_DEPTH = 12
 _ROW_IDS = (*USUAL["prompt_id"], "id", "idx")
 _WITHIN_DATASET = ("i", "idx", "index", "id")
@@ -216,8 +218,9 @@ def _from_policies(row: Mapping[str, Any], reward: str | None) -> PromptSamples 
     }
     main = next((name for name in names if any(is_number(value.get(name)) for value in named.values())), None)
     texts = [next((value[key] for key in _ANSWER_KEYS if key in value), None) for value in named.values()]
-    are_samples = any(texts) or any(isinstance(value.get(main), bool) for value in named.values())
-    if len(named) < 2 or not are_samples:  # numbers alone are means over many samples
+    are_verdicts = any(isinstance(value.get(main), bool) for value in named.values())
+    has_prompt = not row.keys().isdisjoint((*_ROW_IDS, *_PROMPTS))
+    if len(named) < 2 or not (any(texts) or (are_verdicts and has_prompt)):  # numbers alone are means over many samples
         return None
     return PromptSamples(
         shape=f"one sample of each of {len(named)} policies ({', '.join(named)})",
@@ -265,12 +268,9 @@ def _read(request: ReadRequest) -> Run:
     names = columns_in(rows)
     step_key = request.columns.step or next((name for name in USUAL["step"] if name in names), None)
     records = list(_records(request, step_key, quarantine, shapes, identities))
-    if (*shapes.items(), *identities.items()) == ((_COUNTS, 1), (_BY_LINES, 1)) and not request.columns.num_samples:
-        raise InputError(
-            f"{request.path} holds one pair of counts and names no prompt: these are the totals of an evaluation, and "
-            "pass@k needs the samples of each prompt.",
-            hint="Give the file with a row for each sample or prompt; counts of a single prompt need a task_id.",
-        )
+    is_named = request.columns.num_samples is not None or not identities.keys() <= {_BY_KEYS, _BY_LINES}
+    if shapes.keys() == {_COUNTS} and not is_named:
+        _refuse_totals(request.path, shapes[_COUNTS], [part for row in rows for _, part in prompt_rows(row)])
     return assemble(
         request,
         records=records,
@@ -279,6 +279,30 @@ def _read(request: ReadRequest) -> Run:
         recognized=f"samples of prompts as {' and '.join(shapes)}",
         inferred=[f"Prompts are told apart by {' and '.join(identities)}."],
     )
+
+
+def _refuse_totals(path: Path, num_pairs: int, first: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse counts without a prompt's name that are totals, say one for each checkpoint or benchmark."""
+    # A pair alone, several that each count more samples than there are pairs and mostly have their share beside them,
+    # or that count many times as many.
+    counts = [(part, samples.rewards) for part in first if isinstance(samples := samples_of(part), PromptSamples)]
+    num_with_share = sum(_has_share(part, sum(rewards) / len(rewards)) for part, rewards in counts)
+    size = sum(len(rewards) for _, rewards in counts) / max(len(counts), 1)
+    if num_pairs > 1 and size <= num_pairs * (1 if num_with_share > len(counts) / 2 else _MANY):
+        return
+    pairs = f"{num_pairs} pairs of counts" if num_pairs > 1 else "one pair of counts"
+    raise InputError(
+        f"{path} holds {pairs} and names no prompt: these are totals of evaluations, and pass@k needs the samples of "
+        "each prompt.",
+        hint="Give the file with a row for each sample or prompt; if each pair is of one prompt, say so: --n-column N "
+        "--c-column C",
+    )
+
+
+def _has_share(part: Mapping[str, Any], share: float) -> bool:
+    """Whether a cell beside counts is their share, of 1 or of 100."""
+    cells = [cell for cell in part.values() if isinstance(cell, float)]
+    return any(min(abs(cell - share), abs(cell / 100 - share)) < _ROUNDED for cell in cells)
 
 
 def _listed(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> tuple[str, ColumnNames] | None:
