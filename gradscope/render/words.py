@@ -35,7 +35,8 @@ def plain(text: str, *, limit: int | None = None) -> str:
     >>> plain("a long prompt", limit=7)
     'a long…'
     """
-    safe = "".join(_visible(character) for character in text)
+    # nearly all text is plain, and a page has hundreds of thousands of characters
+    safe = text if text.isprintable() else "".join(map(_visible, text))
     if limit is not None and len(safe) > limit:
         return safe[: limit - 1] + "…"
     return safe
@@ -77,15 +78,11 @@ class Footnotes:
         self._reasons: list[str] = []
         self._remarks: list[str] = []
 
-    def mark(self, reason: str) -> str:
-        """The dash for an undefined number, with the raised number of the footnote that says why."""
-        return f"{UNDEFINED}{self.number(reason)}"
-
     def number(self, reason: str) -> str:
         """The raised number of a footnote, to follow a word: ``cannot²``."""
         if reason not in self._reasons:
             self._reasons.append(reason)
-        return _raised(self._reasons.index(reason) + 1)
+        return str(self._reasons.index(reason) + 1).translate(_RAISED)
 
     def remark(self, sentence: str) -> None:
         """Adds, once, a remark that no single number refers to, such as on omitted rows."""
@@ -94,12 +91,8 @@ class Footnotes:
 
     def lines(self) -> tuple[str, ...]:
         """The footnotes, a line per reason, numbered as the marks are; then the remarks."""
-        reasons = (f"{_raised(number)} {reason}" for number, reason in enumerate(self._reasons, start=1))
-        return (*reasons, *self._remarks)
-
-
-def _raised(number: int) -> str:
-    return str(number).translate(_RAISED)
+        numbered = enumerate(self._reasons, start=1)
+        return (*(f"{str(number).translate(_RAISED)} {reason}" for number, reason in numbered), *self._remarks)
 
 
 def format_number(value: float, style: Style) -> str:
@@ -129,7 +122,7 @@ def format_estimate(
 ) -> str:
     """``0.412 [0.33, 0.49]``, or the dash that points to a footnote; ``alone`` says why it has no interval."""
     if estimate.value is None:
-        return notes.mark(estimate.undefined or "undefined")
+        return f"{UNDEFINED}{notes.number(estimate.undefined or 'undefined')}"
     text = format_number(estimate.value, style)
     if not interval or estimate.interval is None:
         return f"{text}{notes.number(f'no interval: {alone}')}" if interval and alone else text

@@ -80,29 +80,27 @@ def measure_claims(
 
 def claims_of(evidence: Evidence, claims: Sequence[Claim] = CLAIMS) -> ClaimsReport:
     """Judge claims by evidence that may exist already; a claim that needs more than that gets no row."""
-    rows = tuple(row for claim in claims if (row := _row(claim, evidence)) is not None)
+    rows = []
+    for claim in claims:
+        try:
+            judged = claim.judge(evidence)
+        except NotAtHand:
+            continue
+        except GradscopeError as error:
+            if isinstance(error, MissingDependencyError) and not evidence.no_gradients:
+                raise
+            judged = cannot_tell(error.message.rstrip("."))
+        own = {field.name: getattr(claim, field.name) for field in fields(claim) if field.name != "judge"}
+        rows.append(ClaimRow(**own, **{field.name: getattr(judged, field.name) for field in fields(judged)}))
     collected = evidence.computed()
     return ClaimsReport(
         source=evidence.run.source,
-        claims=rows,
+        claims=tuple(rows),
         steps=tuple(step.step for step in collected.report.steps) if collected else (),
         skipped={step: str(reason) for step, reason in collected.skipped.items()} if collected else {},
         engine=collected.report.engine if collected else {},
         findings=_findings(rows),
     )
-
-
-def _row(claim: Claim, evidence: Evidence) -> ClaimRow | None:
-    try:
-        judged = claim.judge(evidence)
-    except NotAtHand:
-        return None
-    except GradscopeError as error:
-        if isinstance(error, MissingDependencyError) and not evidence.no_gradients:
-            raise
-        judged = cannot_tell(error.message.rstrip("."))
-    own = {field.name: getattr(claim, field.name) for field in fields(claim) if field.name != "judge"}
-    return ClaimRow(**own, **{field.name: getattr(judged, field.name) for field in fields(judged)})
 
 
 def _steps(run: Run, steps: Sequence[int] | None, *, gradients: bool) -> tuple[tuple[int, ...], str]:
