@@ -15,6 +15,7 @@ from gradscope.catalog.lookup import CATALOG
 from gradscope.diagnostics.check.requirements import read_toml, split_metric
 from gradscope.diagnostics.claims.evidence import (
     ADVANTAGE,
+    NO_NULL,
     Claim,
     Evidence,
     Judgement,
@@ -176,6 +177,7 @@ def _judge(metric: str, low: float, high: float, evidence: Evidence) -> Judgemen
     without = "" if measured.estimate.interval else "; without an interval nobody can tell"
     return Judgement(
         estimate=measured.estimate,
+        null=NO_NULL,
         verdict=in_range(measured.estimate, low, high),
         why=f"{measured.subject} is said to lie in [{low:g}, {high:g}]{without}.",
     )
