@@ -53,9 +53,7 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
     steps = [step for step in run.steps if step in norms and step not in run.notes]
     if not steps:
         hint = "Log each step (logging_steps=1 in TRL) and keep trainer_state.json of the last checkpoint."
-        return missing_section(
-            "zero-loss", Unavailable(reason="The log has no grad_norm that belongs to one step.", hint=hint)
-        )
+        return missing_section("zero-loss", "The log has no grad_norm that belongs to one step.", hint)
     table = reward_table(run.groups)
     groups, live = Counter(table.step.tolist()), Counter(table.step[~dead_groups(table)].tolist())
     kinds = {step: _kind(norms[step], losses.get(step, 1.0), live[step]) for step in steps}
