@@ -65,9 +65,7 @@ def entropy_section(inputs: ReportInputs) -> ReportSection:
         severity=_entropy_severity(entropy.overall, trend),
         meaning=metric("entropy.mean").meaning,
         next_step=_entropy_advice(trend) if _goes_somewhere(trend, entropy.overall) else _NOTHING,
-        charts=lines_over(
-            [row.step or 0 for row in entropy.by_step], "Entropy of the policy", means, y_label="nats a token"
-        ),
+        charts=lines_over(steps, "Entropy of the policy", means, y_label="nats a token"),
         tables=_predicted(inputs.parts.entropy),
     )
 
@@ -154,9 +152,7 @@ def staleness_section(inputs: ReportInputs) -> ReportSection:
         severity="look" if (overall.mean_lag.value or 0.0) > _FRESH else "fine",
         meaning=metric("staleness.mean_lag").meaning,
         next_step=_staleness_advice(staleness, overall),
-        charts=lines_over(
-            [row.step or 0 for row in staleness.by_step], "Updates behind", lags, y_label="updates behind"
-        ),
+        charts=lines_over(steps, "Updates behind", lags, y_label="updates behind"),
         tables=(_by_lag(staleness),),
     )
 
