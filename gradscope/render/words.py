@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # colors and escapes are needed at once, before any result is
 
     from gradscope.estimate import Estimate
     from gradscope.results.compare import ComparedCell, ComparedPair, Comparison
-    from gradscope.results.report import KeyNumber, NumberStyle
+    from gradscope.results.report import KeyNumber
     from gradscope.results.verdicts import Verdict
 
 
@@ -146,17 +146,15 @@ def _end(value: float, interval: tuple[float, float], style: Style) -> str:
 
 def key_number_words(number: KeyNumber) -> list[tuple[str, str]]:
     """A number and the one that belongs to it, each with its interval: ``("49.1 %", "[44.8 %, 53.5 %]")``."""
-    return [_key_words(one, number.style) for one in (number.value, number.then) if one is not None]
-
-
-def _key_words(value: Estimate, style: NumberStyle) -> tuple[str, str]:
-    text = UNDEFINED if value.value is None else _key_number(value.value, style)
-    ends = [_key_number(end, style) for end in value.interval or ()]
-    return text, f"[{', '.join(ends)}]" if ends else ""
-
-
-def _key_number(value: float, style: NumberStyle) -> str:
-    return percent(value) if style == "share" else format_number(value, style)
+    words = []
+    for estimate in (number.value, number.then):
+        if estimate is not None:
+            numbers = (() if estimate.value is None else (estimate.value,)) + (estimate.interval or ())
+            text, *ends = [
+                percent(one) if number.style == "share" else format_number(one, number.style) for one in numbers
+            ] or [UNDEFINED]
+            words.append((text, f"[{', '.join(ends)}]" if ends else ""))
+    return words
 
 
 _LIMIT = 35  # characters of a line: as many as leave room for the numbers in 80 columns
