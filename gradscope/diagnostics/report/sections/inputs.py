@@ -198,12 +198,18 @@ def missing_section(name: str, absent: Unavailable | str, hint: str = "") -> Rep
 
 
 def along_line(
-    what: str, change: Estimate, ends: tuple[int | None, int | None], form: str | Callable[[float], str], unit: str = ""
+    subject: str,
+    change: Estimate,
+    ends: tuple[int | None, int | None],
+    form: str | Callable[[float], str],
+    unit: str = "",
 ) -> Iterator[str]:
     """By how much a number changes along the line through its steps; no sentence where that is undefined."""
     if change.value is not None:
         undecided = "" if change.side_of_zero else ", so its direction is undecided"
-        text = f"From step {ends[0]} to {ends[1]} {what} changes by {number(change.value, form)}{unit} along its line"
+        text = (
+            f"From step {ends[0]} to {ends[1]} {subject} changes by {number(change.value, form)}{unit} along its line"
+        )
         yield f"{text}{interval(change, form)}{undecided}."
 
 

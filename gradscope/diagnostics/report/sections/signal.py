@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.metrics_alone import dead_section
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, along_line, missing_section
 from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import conflict_advice, conflict_sentence, dead_group_advice, signed_percent
-from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.uncertainty.steps import trend
 from gradscope.render.views.degeneracy import ENVIRONMENTS, REWARDS, prompts_view
 from gradscope.render.views.view import Column, lines_over, table_of_cells, tabulate, view_table
@@ -62,12 +60,6 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
             *((_by_step(report.by_step),) if len(report.by_step) > 1 else ()),
         ),
     )
-
-
-def dead_groups(table: RewardTable) -> NDArray[np.bool_]:
-    """Which groups have rewards that are all known and equal, [J]."""
-    complete = (table.size > 1) & (table.sums(np.isnan(table.reward)) == 0)
-    return np.asarray(complete & (table.spread(table.reward) <= EQUAL_REWARDS), dtype=np.bool_)
 
 
 def _severity(dead: Estimate) -> Severity:
