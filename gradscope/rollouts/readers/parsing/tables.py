@@ -524,7 +524,9 @@ def read_json_rows(
     path: Path, quarantine: QuarantineLog, rows_in: Callable[[Any], Sequence[Any]] = _elements_of
 ) -> Iterator[Row]:
     """The rows in a document: its list's elements, or itself; a file that is no document is read as JSON lines."""
-    if _starts_with_rows(path):
+    first = list(islice(read_bytes(path), 2))
+    if len(first) == 2 and all(isinstance(parse_line(line.removeprefix(BOM)), dict) for line in first):
+        # an object a line: it need not fit into memory as one document
         yield from read_jsonl(path, quarantine)
         return
     data = document_bytes(path)
@@ -544,9 +546,3 @@ def read_json_rows(
             yield f"{path}:{number}", row
         else:
             quarantine.add("the element is not a JSON object", f"{path}:{number}")
-
-
-def _starts_with_rows(path: Path) -> bool:
-    """Whether a file's first two lines are an object each, so that it need not fit into memory as one document."""
-    lines = list(islice(read_bytes(path), 2))
-    return len(lines) == 2 and all(isinstance(parse_line(line.removeprefix(BOM)), dict) for line in lines)
