@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.outside.limits import read_limited
-from gradscope.rollouts.step_metrics import Counts, Floats, Numbers, StepMetrics
+from gradscope.rollouts.run import Counts, Floats, Numbers, StepMetrics
 
 Bytes = NDArray[np.uint8]
 

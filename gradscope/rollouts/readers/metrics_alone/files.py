@@ -47,23 +47,25 @@ from gradscope.rollouts.readers.metrics_alone.published import (
     tables_of_page,
     tag_of,
 )
-from gradscope.rollouts.readers.metrics_alone.rows import Column, MetricTable, Piece, as_tables
+from gradscope.rollouts.readers.metrics_alone.runs import STEP_IS_POSITION, Column, MetricTable, Piece, as_tables
 from gradscope.rollouts.readers.parsing.cells import whole_number
-from gradscope.rollouts.readers.parsing.jsonl import (
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
+from gradscope.rollouts.readers.parsing.tables import (
     BOM,
     COMPRESSED,
     MOST_FLAWED,
+    Row,
     document_bytes,
     named_if_unreadable,
     open_bytes,
     parse_line,
     read_bytes,
+    read_json_rows,
+    read_parquet_rows,
 )
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
-from gradscope.rollouts.readers.parsing.tables import Row, read_json_rows, read_parquet_rows
 from gradscope.rollouts.readers.reduction.lines import OddRow, blocks_in
 from gradscope.rollouts.readers.reduction.processes import csv_blocks
-from gradscope.rollouts.step_metrics import Counts, Numbers, StepMetrics
+from gradscope.rollouts.run import Counts, Numbers, StepMetrics
 
 Cells = Mapping[str, Any]
 
@@ -198,7 +200,7 @@ def opened(file: Path) -> MetricFile | None:
         case ".md":
             return MetricFile("tables in Markdown", file, partial(_tables_in, find=tables_of_markdown))
         case "" | ".log" | ".txt" | ".out" | ".err" | ".stdout" | ".stderr":
-            return MetricFile("a trainer's console", file, _console)
+            return MetricFile("a trainer's console", file, lambda *of: _printed(_texts(*of), of[1]))
     return None
 
 
@@ -380,7 +382,6 @@ def _wandb(file: Path, quarantine: MetricsLog) -> Rows:
             yield MetricRow(f"{file}:{number}", row)
 
 
-STEP_IS_POSITION = "gradscope/step_is_place"  # key of a row whose step is its position among the rows of a console
 _IS_TABLE = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ? AND sql NOT LIKE '%GENERATED%'"
 _MOST_STEPS_OF_SQL = 1 << 31  # virtual instructions of a query: ends a view that was made to be endless
 
@@ -440,12 +441,8 @@ def _texts(file: Path, quarantine: MetricsLog) -> Iterator[tuple[str, str]]:
             quarantine.add("the line is not UTF-8", f"{file}:{number}")
 
 
-def _console(file: Path, quarantine: MetricsLog) -> Rows:
-    """A trainer's output. A dictionary without a step takes the count of its progress bar, else its position."""
-    yield from _printed(_texts(file, quarantine), quarantine)
-
-
 def _printed(lines: Iterable[Text], quarantine: MetricsLog) -> Rows:
+    """A trainer's output. A dictionary without a step takes the count of its progress bar, else its position."""
     printed = PrintedLines()
     num_numbered = 0
     for location, line in lines:

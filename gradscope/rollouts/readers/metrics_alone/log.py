@@ -21,12 +21,19 @@ from gradscope.rollouts.readers.metrics_alone.names import (
     switch_on,
     without_impossible_shares,
 )
-from gradscope.rollouts.readers.metrics_alone.rows import MetricTable, Piece, has_text, numbers_by_key, steps_in
-from gradscope.rollouts.readers.metrics_alone.runs import STEPS, OneRun, RunRows
+from gradscope.rollouts.readers.metrics_alone.runs import (
+    STEPS,
+    MetricTable,
+    OneRun,
+    Piece,
+    RunRows,
+    has_text,
+    numbers_by_key,
+    steps_in,
+)
 from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP
 from gradscope.rollouts.readers.parsing.request import ReadRequest
-from gradscope.rollouts.run import Run
-from gradscope.rollouts.step_metrics import StepMetrics
+from gradscope.rollouts.run import Run, StepMetrics
 
 NAME = "metrics"
 LOOKS_FOR = "metrics by step (trainer_state.json, JSONL, CSV, consoles, TensorBoard, trackio)"

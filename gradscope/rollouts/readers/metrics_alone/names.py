@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from gradscope.errors import UsageError
-from gradscope.rollouts.step_metrics import Floats, Numbers, StepMetrics
+from gradscope.rollouts.run import Floats, Numbers, StepMetrics
 
 MetricStyle = Literal["share", "norm", "count"]
 

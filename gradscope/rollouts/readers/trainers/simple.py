@@ -30,11 +30,10 @@ from gradscope.rollouts.readers.parsing.cells import (
     required_whole,
     text_of,
 )
-from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, UnusableRowError, hidden_by
 from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.parsing.request import ReadRequest
-from gradscope.rollouts.readers.parsing.tables import Row
+from gradscope.rollouts.readers.parsing.tables import Row, read_jsonl
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
@@ -103,9 +102,7 @@ def _art_records(row: LogRow) -> Iterator[Record]:
         step=step,
         group=text_of(group),
         prompt_id=digest(conversation.messages, row.cells.get("group_metadata")),
-        prompt=conversation.prompt,
-        completion=conversation.completion,
-        messages=conversation.messages,
+        **conversation._asdict(),
         reward=row.reward(row.cells.get("reward", ABSENT)),
         rewards=numbers_in(_document(row.cells.get("metrics"))),
     )
@@ -144,9 +141,7 @@ def _ragen_records(row: LogRow) -> Iterator[Record]:
         step=0,
         group=group if len(row.reading.files) == 1 else f"{row.file.stem}/{group}",
         prompt_id=group,
-        prompt=conversation.prompt,
-        completion=conversation.completion,
-        messages=conversation.messages,
+        **conversation._asdict(),
         reward=row.reward(metadata.get("total_reward", ABSENT)),
         rewards={name: value for name, value in numbers_in(metadata).items() if name == "success"},
     )
@@ -382,9 +377,7 @@ def _trackio_records(row: LogRow, run: str) -> Iterator[Record]:
         step=required_whole(row.cells["step"], "step"),
         group=group,
         prompt_id=conversation.prompt or group,
-        prompt=conversation.prompt,
-        completion=conversation.completion,
-        messages=conversation.messages,
+        **conversation._asdict(),
         reward=row.reward(metadata.get("reward", ABSENT)),
         rewards={name.removeprefix(_TRACE_FUNCTION): value for name, value in functions.items()},
         advantage=finite_or_none(metadata.get("advantage")),

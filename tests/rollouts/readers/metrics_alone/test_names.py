@@ -11,7 +11,7 @@ from gradscope.rollouts.readers.metrics_alone.names import (
     switch_on,
     without_impossible_shares,
 )
-from gradscope.rollouts.step_metrics import StepMetrics
+from gradscope.rollouts.run import StepMetrics
 
 
 def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str] | None = None) -> dict[str, float]:
