@@ -100,20 +100,6 @@ def test_what_people_publish_is_read(tmp_path: Path, name: str, text: str) -> No
         assert report.source.quarantined.lost == ()
 
 
-def test_a_dictionary_has_the_step_of_the_line_before_it_and_of_no_earlier_one() -> None:
-    printed = PrintedLines()
-    lines = (
-        "step=1 lr=0.1",
-        "step=2 lr=0.2",
-        "{'loss': 1, 'lr': 3}",
-        "{'loss': 4, 'lr': 5}",
-        "runs {'reward', 'score'}",
-    )
-    read = [printed.read(str(number), line) for number, line in enumerate(lines)]
-    assert read == [{"step": 1, "lr": 0.1}, {"step": 2, "lr": 0.2}, {"step": 2, "loss": 1.0}, None, None]
-    assert printed.unnumbered == [("3", {"loss": 4.0, "lr": 5.0}, 0, 1)]
-
-
 @pytest.mark.parametrize("bars", [False, True])
 def test_what_was_printed_after_a_training_ended_is_another_run(tmp_path: Path, bars: bool) -> None:
     lines = [(f"{at * 5}/15 [00:01\n" if bars else "") + f"{{'loss': {at}.5, 'reward': 0.5}}\n" for at in (1, 2, 3)]
@@ -170,6 +156,7 @@ def test_several_tables_are_several_runs(tmp_path: Path) -> None:
     [
         ("x.ipynb", "{not json", "is no notebook that can be read"),
         ("metrics/reward", "1700000000000 0.5 1\ncut", "no time, value and step"),
+        ("x.log", "{'loss': 0.5, 'rew\n", CUT_DICTIONARY),
     ],
 )
 def test_damaged_files_are_reported(tmp_path: Path, name: str, text: str, why: str) -> None:
@@ -187,7 +174,7 @@ def test_damaged_files_are_reported(tmp_path: Path, name: str, text: str, why: s
     ("line", "values"),
     [
         (
-            "(pid=1) step:3 - actor/loss:-0.5 - x/time:np.float64(2e-3)",
+            "(pid=1) step:3 - actor/loss:-0.5 - x/time:np.float64(2e-3) - bad:abc",
             {"actor/loss": -0.5, "x/time": 0.002, "step": 3},
         ),
         (
@@ -206,6 +193,7 @@ def test_damaged_files_are_reported(tmp_path: Path, name: str, text: str, why: s
         ("eval 10/64 | reward=0.5", None),
         ("copied 3/4 files: reward=0.5", None),
         ("first do step 1 of the plan", None),
+        ("Supported: {'reward', 'score'}. Defaulting to 'score'.", None),
         ("Step 8/30", None),
         ("  • Loss: 0.5", None),
         ("{'loss': 0.5, 'reward': 1.", CUT_DICTIONARY),
