@@ -295,14 +295,14 @@ def nested(levels: int) -> Any:
 def test_samples_are_read_as_deep_as_asked_by_default_twelve_levels_and_no_deeper(
     levels: int, depth: dict[str, int]
 ) -> None:
-    assert [part for _, part in prompt_rows(nested(levels), **depth)] == [LEAF]
+    assert [part for _, part, _ in prompt_rows(nested(levels), **depth)] == [LEAF]
     assert list(prompt_rows(nested(levels + 1), **depth)) == []
 
 
 def test_the_outermost_mapping_with_a_shape_is_the_prompt() -> None:
     outer = {**LEAF, "more": LEAF}
     parts = [(("first",), outer), (("second", "0"), LEAF)]
-    assert list(prompt_rows({"first": outer, "second": [LEAF, 3, "text"]})) == parts
+    assert [part[:2] for part in prompt_rows({"first": outer, "second": [LEAF, 3, "text"]})] == parts
 
 
 def shape(row: dict[str, Any], reward: str | None = None) -> PromptSamples:
