@@ -40,7 +40,6 @@ def test_lists_keep_every_number_a_sample_and_its_text(tmp_path: Path) -> None:
         ({"task_id": 0, "n": 3, "c": 1, "passed": [1, 0, 0]}, (1.0, 0.0, 0.0)),
         ({"task_id": 0, "scores": [0.5, None], "responses": ["a", "b"]}, (0.5, None)),
         ({"task_id": 0, "completions": [{"text": "a", "score": 1.0}, {"text": "b", "score": 0.0}]}, (1.0, 0.0)),
-        ({"task_id": 0, "num_samples": 2, "num_correct": 2}, (1.0, 1.0)),
         ({"question": "q", "m1": {"is_correct": True}, "m2": {"is_correct": None}}, None),
         ({"question": "q", "m1": {"is_correct": True}, "m2": {"is_correct": False}}, (1.0, 0.0)),
     ],

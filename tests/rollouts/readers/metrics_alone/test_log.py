@@ -309,17 +309,6 @@ def test_a_last_row_that_cannot_be_used_leaves_the_end_unknown(tmp_path: Path) -
     assert (quarantined.lost, quarantined.reasons[0].reason) == ((), "the last line is cut off")
 
 
-def test_numbers_of_any_kind(tmp_path: Path) -> None:
-    row = {
-        "step": "3", "reward": "NaN", "loss": -math.inf, "big": 10**400, "train": {"kl": 0.5}, "flag": True,
-        "text": None, "names": ["a"], "data": {"grad_norm": 1},
-    }  # fmt: skip
-    metrics = read(series(tmp_path, row)).metrics[3]
-    assert math.isnan(metrics["reward"])
-    assert (metrics["loss"], metrics["big"], metrics["kl"], metrics["grad_norm"]) == (-math.inf, math.inf, 0.5, 1.0)
-    assert {"flag", "names", "text"}.isdisjoint(metrics)
-
-
 def test_a_database_is_read_as_it_stands_with_its_log_of_writes(tmp_path: Path) -> None:
     path = tmp_path / "trackio.db"
     shutil.copy(LOGS / "trackio.db", path)
