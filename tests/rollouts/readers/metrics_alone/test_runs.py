@@ -169,10 +169,7 @@ def test_a_long_table_becomes_rows_of_its_metrics() -> None:
 
 def test_rows_of_several_runs() -> None:
     rows = table(*({"run": name, "step": step} for step, name in enumerate(["a", "b", "a", 3])))
-    assert [(part.run, part.at.tolist()) for part in by_run(rows, ["id", "run"])] == [
-        ("a", [0, 2]),
-        ("b", [1]),
-        ("", [3]),
-    ]
+    runs = [(part.run, part.at.tolist()) for part in by_run(rows, ["id", "run"])]
+    assert runs == [("a", [0, 2]), ("b", [1]), ("", [3])]
     named = MetricTable(at=rows.at, columns=rows.columns, run="x")
     assert by_run(named, ["run"]) == [named]
