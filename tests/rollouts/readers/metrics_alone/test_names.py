@@ -23,7 +23,6 @@ def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str
     [
         ({"train/frac_reward_zero_std": 0.5}, "frac_reward_zero_std", 0.5),
         ({"env/all/by_group/frac_mixed": 0.25}, "frac_reward_zero_std", 0.75),
-        ({"groups_skipped": 3.0, "groups_total": 4.0}, "frac_reward_zero_std", 0.75),
         ({"train/groups_skipped": 3.0, "train/groups_total": 4.0}, "frac_reward_zero_std", 0.75),
         ({"groups_skipped": 0.0, "groups_total": 0.0}, "frac_reward_zero_std", math.nan),
         ({"batch/filtered_prompts": 8.0, "batch/total_prompts": 24.0}, "frac_reward_zero_std", 0.25),
