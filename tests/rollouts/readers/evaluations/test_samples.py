@@ -39,6 +39,7 @@ def test_lists_keep_every_number_a_sample_and_its_text(tmp_path: Path) -> None:
     [
         ({"task_id": 0, "n": 3, "c": 1, "passed": [1, 0, 0]}, (1.0, 0.0, 0.0)),
         ({"task_id": 0, "scores": [0.5, None], "responses": ["a", "b"]}, (0.5, None)),
+        ({"question_id": "7", "code_list": ["x", "y"], "graded_list": [True, False], "pass@1": 0.5}, (1.0, 0.0)),
         ({"task_id": 0, "completions": [{"text": "a", "score": 1.0}, {"text": "b", "score": 0.0}]}, (1.0, 0.0)),
         ({"question": "q", "m1": {"is_correct": True}, "m2": {"is_correct": None}}, None),
         ({"question": "q", "m1": {"is_correct": True}, "m2": {"is_correct": False}}, (1.0, 0.0)),
@@ -358,6 +359,7 @@ def test_counts_are_read_from_the_named_columns() -> None:
         == "tries and hits are not counts with 0 <= hits <= tries and tries >= 1"
     )
     assert samples_of({"n": 3, "hits": 2}, ColumnNames(num_correct="hits")) == shape({"n": 3, "c": 2})
+    assert samples_of({"tries": ["a", "b", "c"], "hits": 2}, columns) == shape({"n": 3, "c": 2})
 
 
 @pytest.mark.parametrize(
