@@ -32,8 +32,6 @@ def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str
         ({"solve_none/all": 0.5, "solve_all/all": 0.25}, "frac_reward_zero_std", 0.75),
         ({"val/stop_rate": 0.75}, "completions/clipped_ratio", 0.25),
         ({"critic/rewards/mean": 2.0, "critic/score/mean": 1.0}, "reward", 1.0),
-        ({"actor/grad_norm": math.inf}, "grad_norm", math.inf),
-        ({"groups_skipped": 3.0}, "frac_reward_zero_std", None),
         ({"eval_reward": 3.0}, "reward", None),
     ],
 )
