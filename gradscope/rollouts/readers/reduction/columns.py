@@ -367,6 +367,13 @@ def _field_names(struct: type[msgspec.Struct]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ListColumns:
+    """How a JSON document that is one list of objects becomes columns; any other is left to the row reader."""
+
+    lines: LineColumns  # the same of an element a line
+
+
+@dataclass(frozen=True, kw_only=True)
 class TableColumns:
     """How the rows of a Parquet or CSV file become columns."""
 
