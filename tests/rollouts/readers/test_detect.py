@@ -228,7 +228,7 @@ BYTES = b"\x80\x04cos\nsystem\n"  # what a hostile pickle begins with: it must n
         (["my-project.db"], ".", "or TensorBoard keeps", "log_completions=True"),
         (["runs/events.out.tfevents.1.host"], ".", "or TensorBoard keeps", "log_completions=True"),
         (["events.out.tfevents.1.host"], "events.out.tfevents.1.host", "or TensorBoard keeps", "rollout_data_dir"),
-        (["results_2026.json"], "results_2026.json", "the totals of an evaluation", "--log_samples"),
+        (["results_2026.json"], "results_2026.json", "the totals of an evaluation", "log_samples"),
     ],
 )
 @pytest.mark.parametrize("is_remote", [False, True], ids=["here", "at a URL"])
