@@ -463,7 +463,7 @@ _KINDS = (
     _Kind(
         matches=lambda path: _is_file(path, "results_[0-9]*.json"),
         description="holds the totals of an evaluation",
-        hint=lambda _: "Give its samples: samples_*.jsonl of lm-eval (its switch log_samples), details_*.parquet of lighteval.",
+        hint=lambda _: "Give its samples: samples_*.jsonl of lm-eval (log_samples), details_*.parquet of lighteval.",
     ),
     _Kind(
         matches=lambda path: _is_file(path, "*.safetensors", "*.gguf"),
