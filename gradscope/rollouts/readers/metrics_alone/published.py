@@ -40,10 +40,8 @@ _PROGRESS = re.compile(r"\b(?P<done>[0-9]{1,12})/[0-9]{1,12} \[")
 _COLUMN = re.compile(r"[a-z_][\w/@.()%-]*", re.IGNORECASE)
 _ENDED = "train_runtime"  # a key of what a trainer prints at its end
 _MARKS = (
-    "'grad_norm':",
-    "'train/",
-    "'rollout/",
-    *(f"{quote}{key}{quote}:" for key in ("loss", "reward", _ENDED) for quote in "'\""),
+    *("'loss':", "'reward':", "'grad_norm':", "'train/", "'rollout/", f"'{_ENDED}':"),
+    *('"loss":', '"reward":', f'"{_ENDED}":'),
 )
 _LONGEST_LINE, _LONGEST_ROW = 1 << 20, 1 << 12
 CUT_DICTIONARY = "the dictionary of metrics is cut off"
