@@ -283,24 +283,22 @@ class RewardTable:
         if is_selected.all():
             return self
         rows = np.repeat(is_selected, self.size)
+        if isinstance(self.names, tuple):
+            names = tuple(compress(self.names, is_selected.tolist()))
+        else:
+            names = self.names.take(to_indices(np.flatnonzero(is_selected)))
         columns = ((name, getattr(self, name)) for name in ("reward", *_OPTIONAL))
         chosen: dict[str, Any] = {name: None if values is None else values[rows] for name, values in columns}
         return dataclasses.replace(
             self,
             step=self.step[is_selected],
-            names=_chosen(self.names, is_selected),
+            names=names,
             prompt=self.prompt[is_selected],
             size=self.size[is_selected],
             rewards={name: values[rows] for name, values in self.rewards.items()},
             first_row=None if self.first_row is None else self.first_row[is_selected],
             **chosen,
         )
-
-
-def _chosen(names: tuple[str, ...] | pa.Array, is_selected: NDArray[np.bool_]) -> tuple[str, ...] | pa.Array:
-    if isinstance(names, tuple):
-        return tuple(compress(names, is_selected.tolist()))
-    return names.take(to_indices(np.flatnonzero(is_selected)))
 
 
 class GroupsOfTable(Sequence[RolloutGroup]):

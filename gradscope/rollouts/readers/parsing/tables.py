@@ -20,7 +20,9 @@ from itertools import islice
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.outside.limits import MOST_ROW, in_mib, most, most_unpacked, open_file, raise_limits
@@ -238,9 +240,9 @@ class CsvRows:
         line = self._cells()
         return None if line is None else (line[0], self._judged(line[1]), line[2])
 
-    def alone(self, lines: bytes) -> dict[str, str] | str:
-        """The row in lines that hold one, or why it has no cells."""
-        text = lines.decode("utf-8", "surrogateescape")
+    def alone_in(self, data: bytes, bounds: NDArray[np.int64], row: int) -> dict[str, str] | str:
+        """One of some rows by itself, or why it has no cells; ``bounds`` are where each begins and the last ends."""
+        text = data[bounds[row] : bounds[row + 1]].decode("utf-8", "surrogateescape")
         return self._judged(next(self._reader([text]), []))
 
     def _judged(self, cells: list[str] | str) -> dict[str, str] | str:
@@ -524,7 +526,9 @@ def read_json_rows(
     path: Path, quarantine: QuarantineLog, rows_in: Callable[[Any], Sequence[Any]] = _elements_of
 ) -> Iterator[Row]:
     """The rows in a document: its list's elements, or itself; a file that is no document is read as JSON lines."""
-    if _starts_with_rows(path):
+    first = list(islice(read_bytes(path), 2))
+    if len(first) == 2 and all(isinstance(parse_line(line.removeprefix(BOM)), dict) for line in first):
+        # its first two lines are an object each, so that it need not fit into memory as one document
         yield from read_jsonl(path, quarantine)
         return
     data = document_bytes(path)
@@ -544,9 +548,3 @@ def read_json_rows(
             yield f"{path}:{number}", row
         else:
             quarantine.add("the element is not a JSON object", f"{path}:{number}")
-
-
-def _starts_with_rows(path: Path) -> bool:
-    """Whether a file's first two lines are an object each, so that it need not fit into memory as one document."""
-    lines = list(islice(read_bytes(path), 2))
-    return len(lines) == 2 and all(isinstance(parse_line(line.removeprefix(BOM)), dict) for line in lines)

@@ -76,7 +76,8 @@ def with_prime_rls(request: ReadRequest, run: Run) -> Run:
     """The run with its arguments, metrics and weights."""
     folder = _run_folder(request.path)
     settings = _settings(request, folder)
-    metrics = metric_lines(_metrics_files(folder), _NAMES, quarantine := QuarantineLog())
+    files = [folder / "metrics.jsonl", folder / "monitors/file/metrics.jsonl", *sorted(folder.glob("*/metrics.jsonl"))]
+    metrics = metric_lines(filter(Path.is_file, files), _NAMES, quarantine := QuarantineLog())
     return replace(
         run,
         source=with_set_aside(run.source, quarantine),
@@ -109,11 +110,6 @@ def _settings(request: ReadRequest, folder: Path) -> TrainerSettings:
             origins.append(str(file))
     origins += [settings.origin] if settings.origin is not None else []
     return TrainerSettings(values={**parts, **settings.values}, origin=" and ".join(origins) or None)
-
-
-def _metrics_files(folder: Path) -> Iterator[Path]:
-    files = (folder / "metrics.jsonl", folder / "monitors" / "file" / "metrics.jsonl")
-    return (file for file in (*files, *sorted(folder.glob("*/metrics.jsonl"))) if file.is_file())
 
 
 def _merge(folder: Path) -> str:

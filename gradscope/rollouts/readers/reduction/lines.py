@@ -7,6 +7,7 @@ are looked for beforehand, and are odd.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -94,7 +95,12 @@ class LineBlock:
         """The rows that a decoder takes, the numbers of their lines, and where each line starts and the last ends."""
         data = self.data + b"\n" if self.is_open else self.data
         letters = np.frombuffer(data, dtype=np.uint8)
-        ends = _far_ends(data) if data.find(b"\n") >= _LONG else positions_of(letters, _END)
+        is_long = data.find(b"\n") >= _LONG
+        ends = (
+            np.fromiter(map(re.Match.start, re.finditer(b"\n", data)), np.int64)
+            if is_long
+            else positions_of(letters, _END)
+        )
         bounds = np.concatenate([[0], ends + 1])
         rows, at = _decoded(decoder, data, bounds, _doubtful(data, letters, bounds))
         return rows, at, bounds
@@ -261,14 +267,6 @@ def _scan(path: Path, file: int, columns: LineColumns, block: LineBlock, with_te
         is_open=block.is_open,
         noted=noted,
     )
-
-
-def _far_ends(data: bytes) -> Counts:
-    """Where lines end that are mostly long."""
-    ends, at = list[int](), -1
-    while (at := data.find(b"\n", at + 1)) >= 0:
-        ends.append(at)
-    return np.array(ends, dtype=np.int64)
 
 
 def _decoded(

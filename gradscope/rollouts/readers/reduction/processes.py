@@ -134,12 +134,8 @@ def csv_blocks(
                 header=rows.header,
                 batch=batch,
                 lines=lines,
-                alone=partial(_alone, rows, data, bounds),
+                alone=partial(rows.alone_in, data, bounds),
             )
-
-
-def _alone(rows: CsvRows, data: bytes, bounds: Counts, row: int) -> dict[str, str] | str:
-    return rows.alone(data[bounds[row] : bounds[row + 1]])
 
 
 class _Source:

@@ -169,10 +169,6 @@ def _holds_samples(file: Path) -> bool:
         return False
 
 
-def _is_of_training(file: Path) -> bool:
-    return _EVALUATION.search(file.name) is None and is_archive(file)
-
-
 def _rows_of(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     """The samples of a file, each with the rollout's number; a bad one becomes a row without cells."""
     document = mapping_of(read_archive(file))
@@ -195,7 +191,7 @@ FORMAT = RowFormat(
     looks_for="rollout_data/<step>.pt with samples (slime)",
     title="slime rollouts",
     patterns=("rollout_data/*[0-9].pt", "*[0-9].pt"),
-    keeps_file=_is_of_training,
+    keeps_file=lambda file: _EVALUATION.search(file.name) is None and is_archive(file),
     recognizes_file=_holds_samples,
     rows_of=_rows_of,
     survey=survey_rewards,
