@@ -16,8 +16,8 @@ from typing import Literal
 from gradscope.errors import InputError
 from gradscope.outside.limits import open_file
 from gradscope.outside.plain_json import parse_json, read_json
+from gradscope.rollouts.listing import is_awaited
 from gradscope.rollouts.run import WeightsRef
-from gradscope.rollouts.sources.listing import is_awaited
 
 _CHECKPOINT = re.compile(r"checkpoint-([0-9]+)")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")

@@ -12,7 +12,7 @@ from gradscope.rollouts.checkpoint_folders import (
     weights_kind,
     with_initial,
 )
-from gradscope.rollouts.sources.listing import awaited_mark
+from gradscope.rollouts.listing import awaited_mark
 from tests.rollouts.build import adapter_folder, model_folder, safetensors
 
 

@@ -41,8 +41,8 @@ from gradscope.rollouts.readers.parsing.tables import files_like, located_rows, 
 from gradscope.rollouts.readers.reduction.columns import numbers_of
 from gradscope.rollouts.readers.reduction.lines import Span
 from gradscope.rollouts.readers.reduction.log import FileRow, StepSpans, read_back
-from gradscope.rollouts.readers.trl.files import RowPrompts, text_id
-from gradscope.rollouts.readers.trl.groups import (
+from gradscope.rollouts.readers.trainers.trl_files import RowPrompts, text_id
+from gradscope.rollouts.readers.trainers.trl_groups import (
     Block,
     group_size,
     groups_with_rows,

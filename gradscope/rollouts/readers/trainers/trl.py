@@ -25,7 +25,7 @@ from gradscope.rollouts.readers.parsing.cells import finite_or_none
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog, counted
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_side_ids, read_trainer_settings
 from gradscope.rollouts.readers.parsing.tables import read_parquet
-from gradscope.rollouts.readers.trl.files import (
+from gradscope.rollouts.readers.trainers.trl_files import (
     StepFile,
     TrlState,
     completion_files,
@@ -38,7 +38,7 @@ from gradscope.rollouts.readers.trl.files import (
     step_notes,
     windows,
 )
-from gradscope.rollouts.readers.trl.groups import (
+from gradscope.rollouts.readers.trainers.trl_groups import (
     Block,
     group_size,
     groups_with_rows,

@@ -20,8 +20,7 @@ from gradscope.machine import num_processes
 from gradscope.outside.limits import most
 from gradscope.outside.plain_json import read_json
 from gradscope.progress import ProgressCallback, no_progress
-from gradscope.rollouts.run import Run
-from gradscope.rollouts.sources.listing import (
+from gradscope.rollouts.listing import (
     AT_ONCE,
     AtMost,
     Entry,
@@ -36,6 +35,7 @@ from gradscope.rollouts.sources.listing import (
     shown_url,
     when_copied,
 )
+from gradscope.rollouts.run import Run
 from gradscope.writing import atomic_write, is_own, partial_file
 
 _INDEX = "index.json"

@@ -40,18 +40,6 @@ from gradscope.rollouts.readers.parsing.quarantine import (
 from gradscope.rollouts.readers.parsing.records import Record, assemble_groups, build_groups, peek
 from gradscope.rollouts.readers.parsing.request import ReadRequest, flattened
 from gradscope.rollouts.readers.parsing.tables import files_like, read_jsonl
-from gradscope.rollouts.readers.prime_rl.episode import (
-    AGENTS,
-    AgentRollout,
-    AgentTrace,
-    EpisodeLayout,
-    columns_of,
-    in_no_loss,
-    is_standalone,
-    names_by_position,
-    read_trace,
-)
-from gradscope.rollouts.readers.prime_rl.stream import read_stream, stream_files
 from gradscope.rollouts.readers.reduction.columns import Columns, int_steps
 from gradscope.rollouts.readers.reduction.log import keeps_texts, reduced_groups
 from gradscope.rollouts.readers.run_files import (
@@ -62,6 +50,18 @@ from gradscope.rollouts.readers.run_files import (
     saved_weights,
     trainer_settings,
 )
+from gradscope.rollouts.readers.trainers.prime_rl_episode import (
+    AGENTS,
+    AgentRollout,
+    AgentTrace,
+    EpisodeLayout,
+    columns_of,
+    in_no_loss,
+    is_standalone,
+    names_by_position,
+    read_trace,
+)
+from gradscope.rollouts.readers.trainers.prime_rl_stream import read_stream, stream_files
 from gradscope.rollouts.run import Run, TrainerSettings
 
 STEP = re.compile(r"^step_([0-9]+)$")  # a step's folder
