@@ -15,7 +15,6 @@ import numpy as np
 from gradscope.errors import InputError
 from gradscope.outside.limits import open_file
 from gradscope.results.source import Source
-from gradscope.rollouts.checkpoint_folders import find_base, find_tokenizer, with_initial
 from gradscope.rollouts.groups import (
     Rollout,
     RolloutGroup,
@@ -30,6 +29,7 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows, suffix_of
 from gradscope.rollouts.run import Run
+from gradscope.rollouts.run_folder import find_base, find_tokenizer, with_initial
 from gradscope.say import as_ranges
 
 REPEATED = "the row repeats an earlier one of the same sample"

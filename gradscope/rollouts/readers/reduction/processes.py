@@ -63,7 +63,7 @@ def _scan_parquet(path: Path, file: int, columns: TableColumns, with_texts: bool
             odd = [OddRow(at=0, row=TWICE.format(twice), start=0, end=0, count=len(batch))]
             yield Scanned(file=file, end=end, num_rows=len(batch), odd=odd)
             continue
-        of_batch = columns.take(Cells.of_batch(batch, path, from_text=False))
+        of_batch = columns.take(Cells.of_batch(batch, path))
         part, at, is_odd = part_of_columns(of_batch, np.arange(len(batch)), with_texts=with_texts)
         odd_rows = np.flatnonzero(is_odd)
         cells = [to_cells(column.take(to_indices(odd_rows))) for column in batch.columns] if len(odd_rows) else []
@@ -80,7 +80,7 @@ def _scan_csv(path: Path, file: int, columns: TableColumns, with_texts: bool) ->
         if batch is None:
             yield Scanned(file=file, end=block.end, num_rows=block.num_lines, odd=block.odd)
             continue
-        cells = Cells.of_batch(batch, path, from_text=True)
+        cells = Cells.of_batch(batch, path)
         part, at, is_odd = part_of_columns(columns.take(cells), lines, with_texts=with_texts)
         odd = [
             OddRow(at=int(lines[row]), row=block.alone(row), start=0, end=0) for row in np.flatnonzero(is_odd).tolist()

@@ -18,7 +18,6 @@ import numpy as np
 from gradscope.errors import InputError
 from gradscope.machine import in_threads
 from gradscope.results.source import Source
-from gradscope.rollouts.checkpoint_folders import find_base, find_checkpoints, find_tokenizer, with_initial
 from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RewardTable, RolloutGroup, num_used
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.cells import finite_or_none
@@ -48,6 +47,7 @@ from gradscope.rollouts.readers.trainers.trl_groups import (
     uncut,
 )
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
+from gradscope.rollouts.run_folder import find_base, find_checkpoints, find_tokenizer, with_initial
 
 NO_REWARD = "no reward function gave a finite number"
 SHARED_NAME = "reward functions share a name, so that their sum is not known"

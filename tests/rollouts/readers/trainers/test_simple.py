@@ -391,9 +391,6 @@ def test_a_database_of_any_name_is_opened(tmp_path: Path) -> None:
     assert len(read_run(tmp_path / name).groups) == len(read_run(TRACKIO_LOG).groups)
 
 
-LOGS = REPOSITORY / "fixtures" / "logs"
-
-
 def trace_row(**cells: Any) -> dict[str, Any]:
     row = {"step": 1, "prompt_idx": 0, "prompt_tokens": [1], "response_tokens": [2], "reward": 1.0, "logprobs": None}
     return {**row, **cells}
