@@ -45,6 +45,9 @@ class Tokens:
         return levels.pop() if len(levels) == 1 else None
 
 
+TOKEN_FIELDS = tuple(field.name for field in dataclasses.fields(Tokens))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
     """One sampled completion with its reward."""
@@ -86,12 +89,9 @@ class Rollout:
         """Each of its sequences as a rollout of one, its own last."""
         if not self.earlier:
             return (self,)
-        names = [field.name for field in dataclasses.fields(Tokens)]
         own = dataclasses.replace(self, earlier=())
-        return (
-            *(dataclasses.replace(own, **{name: getattr(each, name) for name in names}) for each in self.earlier),
-            own,
-        )
+        fields = [{name: getattr(each, name) for name in TOKEN_FIELDS} for each in self.earlier]
+        return (*(dataclasses.replace(own, **of_each) for of_each in fields), own)
 
     @property
     def num_tokens(self) -> int | None:

@@ -16,6 +16,7 @@ from gradscope.errors import InputError
 from gradscope.outside.limits import open_file
 from gradscope.results.source import Source
 from gradscope.rollouts.groups import (
+    TOKEN_FIELDS,
     Rollout,
     RolloutGroup,
     Status,
@@ -151,13 +152,7 @@ def _token_fields(record: Record) -> dict[str, Any]:
     return {
         "earlier": record.earlier,
         "advantage": common_advantage(record, (*record.earlier, tokens)),
-        "prompt_ids": tokens.prompt_ids,
-        "completion_ids": tokens.completion_ids,
-        "mask": tokens.mask,
-        "logprobs": tokens.logprobs,
-        "token_advantages": tokens.token_advantages,
-        "trainer_logprobs": tokens.trainer_logprobs,
-        "entropies": tokens.entropies,
+        **{name: getattr(tokens, name) for name in TOKEN_FIELDS},
     }
 
 

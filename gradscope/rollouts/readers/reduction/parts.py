@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from gradscope.rollouts.arrays import byte_counts, run_starts, to_indices, to_numpy, to_strings
+from gradscope.rollouts.arrays import byte_counts, byte_offsets, run_starts, to_indices, to_numpy, to_strings
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, RolloutGroup, rollout_columns
 from gradscope.rollouts.readers.parsing.records import Record, common_advantage
 from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED, Columns, sample_hashes
@@ -254,18 +254,25 @@ def merge_parts(parts: Iterable[Part]) -> RewardTable:
     """
     codes: dict[str, int] = defaultdict(count().__next__)  # of the prompts
     texts: list[str] = []
-    of_groups, of_rollouts = [], []
+    # buffers, since arrays of a long log would be in memory twice while they are joined
+    of_groups = tuple(bytearray() for _ in range(4))
+    letters, ends = bytearray(), bytearray(8)
+    buffers: dict[str, bytearray] = {}
+    num_rows = 0
     for part in parts:
         prompt = np.fromiter(map(codes.__getitem__, part.prompt), np.int64, len(part.prompt))
-        of_groups.append((part.step, part.size, part.first_row, prompt, part.group.cast(pa.large_string())))
-        of_rollouts.append((int(part.size.sum()), dict(part.columns)))
+        for buffer, values in zip(of_groups, (part.step, part.size, part.first_row, prompt), strict=True):
+            buffer += np.asarray(values, dtype=np.int64).tobytes()
+        offsets = byte_offsets(part.group).astype(np.int64)
+        ends += (offsets[1:] - offsets[0] + len(letters)).tobytes()
+        letters += memoryview(part.group.buffers()[2] or b"")[offsets[0] : offsets[-1]]
         texts += part.texts
-    if not any(len(step) for step, *_ in of_groups):
+        _grow(buffers, part, num_rows)
+        num_rows += int(part.size.sum())
+    step, size, first_row, prompt_codes = (np.frombuffer(buffer, dtype=np.int64) for buffer in of_groups)
+    if not len(step):
         return RewardTable.of_groups(())
-    *arrays, names = zip(*of_groups, strict=True)
-    step, size, first_row, prompt_codes = map(np.concatenate, arrays)
-    groups = pa.concat_arrays(names)
-    del of_groups, arrays, names  # much memory of a long log
+    groups = pa.LargeStringArray.from_buffers(len(step), pa.py_buffer(ends), pa.py_buffer(letters))
     order, num_parts = _by_group(step, first_row, groups)
     is_in_order = bool(np.all(order[1:] > order[:-1]))
     rows = None if is_in_order else ranges(starts_of(size)[order], size[order])
@@ -274,15 +281,15 @@ def merge_parts(parts: Iterable[Part]) -> RewardTable:
         first = order[starts_of(num_parts)]
         groups, size = groups.take(to_indices(first)), np.add.reduceat(size[order], starts_of(num_parts))
     prompt, first_of_prompt = _renumbered(prompt_codes[first], len(codes))
-    columns: dict[str, NDArray[Any]] = {}
-    for name in dict.fromkeys(name for _, numbers in of_rollouts for name in numbers):
-        pieces = [numbers.pop(name) if name in numbers else unknown(name, length) for length, numbers in of_rollouts]
-        joined = np.concatenate(pieces) if rows is None else np.concatenate(pieces)[rows]
-        columns[name] = next((other for other in columns.values() if _are_equal(other, joined)), joined)
+    arrays: dict[int, NDArray[Any]] = {}
+    for name, buffer in buffers.items():
+        if id(buffer) not in arrays:
+            values = np.frombuffer(buffer, dtype=COLUMN_TYPES.get(name, np.float64))
+            arrays[id(buffer)] = values if rows is None else values[rows]
     at = np.arange(len(step))[first][first_of_prompt].tolist() if texts else []
     names_of_prompts = list(codes)
     return RewardTable.of_columns(
-        columns,
+        {name: arrays[id(buffer)] for name, buffer in buffers.items()},
         step=step[first],
         names=groups,
         prompt=prompt,
@@ -293,8 +300,29 @@ def merge_parts(parts: Iterable[Part]) -> RewardTable:
     )
 
 
+def _grow(buffers: dict[str, bytearray], part: Part, num_rows: int) -> None:
+    """Add the numbers of a part; columns that are equal in every part so far are one buffer."""
+    of_type: dict[Any, bytearray] = {}
+    for name in (name for name in part.columns if name not in buffers):
+        dtype = COLUMN_TYPES.get(name, np.float64)
+        buffers[name] = of_type.setdefault(dtype, bytearray(unknown(name, num_rows).tobytes()))
+    grown: list[
+        tuple[bytearray, NDArray[Any], bytearray]
+    ] = []  # a buffer as it was, its next values, the one they go to
+    for name, buffer in buffers.items():
+        values = np.asarray(part.column(name), dtype=COLUMN_TYPES.get(name, np.float64))
+        alike = [entry for entry in grown if entry[0] is buffer]
+        own = next((grows for _, other, grows in alike if _are_equal(other, values)), None)
+        if own is None:
+            own = bytearray(buffer) if alike else buffer
+            grown.append((buffer, values, own))
+        buffers[name] = own
+    for _, values, buffer in grown:
+        buffer += values.tobytes()
+
+
 def _are_equal(first: NDArray[Any], second: NDArray[Any]) -> bool:
-    return first.dtype == second.dtype and np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
+    return first is second or np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
 
 
 def _by_group(step: Counts, first_row: Counts, group: pa.Array) -> tuple[Counts, Counts]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
-from gradscope.outside.limits import MOST_ROW, in_mib, is_zip, most, raise_limits, require_regular
+from gradscope.outside.limits import MOST_ROW, in_mib, most, raise_limits, require_regular
 from gradscope.outside.plain_json import MOST_DEPTH, is_deeper
 
 _EXTENSIONS, _END = ("EXT1", "EXT2", "EXT4"), b"."
@@ -91,11 +91,6 @@ class _PlainUnpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: Any, /) -> Any:
         return StandIn()
-
-
-def is_archive(path: Path) -> bool:
-    """Whether a file is a zip, as ``torch.save`` writes it; older versions wrote bare pickles."""
-    return is_zip(path)
 
 
 def read_archive(path: Path) -> Any:
