@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
 from gradscope.advantages.registry import LOGGED
 from gradscope.results.rank import (
     AdapterState,
@@ -194,24 +192,32 @@ def weight_update_findings(
             f"{with_interval(course.walk_linear_growth, percent)})."
         )
     since = [update for update in updates if update.first == min(u.first for u in updates) and update.last == last]
-    ranks = [(u.effective_rank.value, u.gaussian.value) for u in since if u.effective_rank.value and u.gaussian.value]
-    if ranks:
-        mean, null = (sum(column) / len(ranks) for column in zip(*ranks, strict=True))
+    number, means = _means(since, "effective_rank", "gaussian")
+    if number:
         sentences.append(
-            f"After {last} updates the change of a matrix has effective rank {mean:.1f} on average over {len(ranks)} "
-            f"matrices; unrelated {'factors' if of_adapter else 'entries'} would give {null:.1f}."
+            f"After {last} updates the change of a matrix has effective rank {means[0]:.1f} on average over {number} "
+            f"matrices; unrelated {'factors' if of_adapter else 'entries'} would give {means[1]:.1f}."
         )
-    overlaps = [
-        (u.principal_overlap.value, u.principal_null.value) for u in since if u.principal_null.value is not None
-    ]
-    defined = [(share, null) for share, null in overlaps if share is not None and null is not None]
-    if defined:
-        share, null = (sum(column) / len(defined) for column in zip(*defined, strict=True))
+    number, means = _means(since, "principal_overlap", "principal_null")
+    if number:
         sentences.append(
-            f"On average {percent(share)} of a change lies in the principal directions of the initial weights; a "
-            f"random change would have {percent(null)} there."
+            f"On average {percent(means[0])} of a change lies in the principal directions of the initial weights; a "
+            f"random change would have {percent(means[1])} there."
         )
-    return (*sentences, *_turned(since), *_in_bfloat16(since))
+    number, means = _means(since, "spectrum_drift", "spectrum_drift_null", "principal_angle", "principal_angle_null")
+    if number:
+        sentences.append(
+            f"Of a change {percent(means[0])} is in the singular values on average (an unrelated one of its size: "
+            f"{percent(means[1])}), and the principal directions turn by {means[2]:.1f} degrees ({means[3]:.1f})."
+        )
+    return (*sentences, *_in_bfloat16(since))
+
+
+def _means(records: Iterable[object], *names: str) -> tuple[int, list[float]]:
+    """How many records have all of some numbers, and the mean of each over them."""
+    rows = [[getattr(record, name).value for name in names] for record in records]
+    defined = [row for row in rows if None not in row]
+    return len(defined), [sum(column) / len(defined) for column in zip(*defined, strict=True)]
 
 
 def _in_bfloat16(since: Sequence[WeightUpdate]) -> tuple[str, ...]:
@@ -221,21 +227,6 @@ def _in_bfloat16(since: Sequence[WeightUpdate]) -> tuple[str, ...]:
         return ()
     share = sum(number * share for number, share in defined) / sum(number for number, _ in defined)
     return (f"bfloat16 sees {percent(share)} of the {sum(n for n, _ in defined):,} entries of these matrices change.",)
-
-
-def _turned(since: Sequence[WeightUpdate]) -> tuple[str, ...]:
-    numbers = [
-        (u.spectrum_drift.value, u.spectrum_drift_null.value, u.principal_angle.value, u.principal_angle_null.value)
-        for u in since
-    ]
-    defined = [four for four in numbers if None not in four]
-    if not defined:
-        return ()
-    drift, drift_null, angle, angle_null = np.array(defined, dtype=np.float64).mean(axis=0)
-    return (
-        f"Of a change {percent(drift)} is in the singular values on average (an unrelated one of its size: "
-        f"{percent(drift_null)}), and the principal directions turn by {angle:.1f} degrees ({angle_null:.1f}).",
-    )
 
 
 def idle_adapter_findings(states: Sequence[AdapterState]) -> tuple[str, ...]:
@@ -253,11 +244,10 @@ def idle_adapter_findings(states: Sequence[AdapterState]) -> tuple[str, ...]:
 def adapter_findings(states: Sequence[AdapterState]) -> tuple[str, ...]:
     """How far an adapter at its last checkpoint is from unrelated factors, in at most one sentence."""
     last = [state for state in states if state.num_updates == states[-1].num_updates]
-    numbers = ((s.effective_rank, s.unrelated_rank, s.alignment, s.unrelated_alignment) for s in last)
-    pairs = [tuple(number.value for number in four) for four in numbers]
-    if not pairs or any(None in four for four in pairs):
+    number, means = _means(last, "effective_rank", "unrelated_rank", "alignment", "unrelated_alignment")
+    if not number or number < len(last):
         return ()
-    rank, null, aligned, unrelated = np.array(pairs, dtype=np.float64).mean(axis=0)
+    rank, null, aligned, unrelated = means
     return (
         f"After {last[0].num_updates} updates B is zero nowhere; B A has effective rank {rank:.1f} of at most "
         f"{max(state.rank for state in last)} and {aligned:.2f} of the norm of its factors on average (unrelated "
@@ -315,13 +305,12 @@ def _ratio(point: WeightRankPoint) -> str:
 def gradient_update_findings(pairs: Sequence[GradientAndUpdate]) -> tuple[str, ...]:
     """The means of the last step, in at most one sentence."""
     last = [pair for pair in pairs if pair.step == pairs[-1].step]
-    ranks = [(pair.gradient_rank.value, pair.update_rank.value, pair.gaussian.value) for pair in last]
-    defined = [triple for triple in ranks if None not in triple]
-    if not defined:
+    number, means = _means(last, "gradient_rank", "update_rank", "gaussian")
+    if not number:
         return ()
-    gradient, update, null = np.array(defined, dtype=np.float64).mean(axis=0)
+    gradient, update, null = means
     return (
-        f"The gradient of step {last[0].step} has effective rank {gradient:.1f} on average over {len(defined)} "
+        f"The gradient of step {last[0].step} has effective rank {gradient:.1f} on average over {number} "
         f"weights, their change from {last[0].first} to {last[0].last} updates {update:.1f}, and unrelated entries "
         f"{null:.1f}: a rank of one says nothing of the other.",
     )

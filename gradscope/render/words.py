@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # colors and escapes are needed at once, before any result is
 
     from gradscope.estimate import Estimate
     from gradscope.results.compare import ComparedCell, ComparedPair, Comparison
-    from gradscope.results.report import KeyNumber, NumberStyle
+    from gradscope.results.report import KeyNumber
     from gradscope.results.verdicts import Verdict
 
 
@@ -35,7 +35,8 @@ def plain(text: str, *, limit: int | None = None) -> str:
     >>> plain("a long prompt", limit=7)
     'a long…'
     """
-    safe = "".join(_visible(character) for character in text)
+    # nearly all text is plain, and a page has hundreds of thousands of characters
+    safe = text if text.isprintable() else "".join(map(_visible, text))
     if limit is not None and len(safe) > limit:
         return safe[: limit - 1] + "…"
     return safe
@@ -77,15 +78,11 @@ class Footnotes:
         self._reasons: list[str] = []
         self._remarks: list[str] = []
 
-    def mark(self, reason: str) -> str:
-        """The dash for an undefined number, with the raised number of the footnote that says why."""
-        return f"{UNDEFINED}{self.number(reason)}"
-
     def number(self, reason: str) -> str:
         """The raised number of a footnote, to follow a word: ``cannot²``."""
         if reason not in self._reasons:
             self._reasons.append(reason)
-        return _raised(self._reasons.index(reason) + 1)
+        return str(self._reasons.index(reason) + 1).translate(_RAISED)
 
     def remark(self, sentence: str) -> None:
         """Adds, once, a remark that no single number refers to, such as on omitted rows."""
@@ -94,12 +91,8 @@ class Footnotes:
 
     def lines(self) -> tuple[str, ...]:
         """The footnotes, a line per reason, numbered as the marks are; then the remarks."""
-        reasons = (f"{_raised(number)} {reason}" for number, reason in enumerate(self._reasons, start=1))
-        return (*reasons, *self._remarks)
-
-
-def _raised(number: int) -> str:
-    return str(number).translate(_RAISED)
+        numbered = enumerate(self._reasons, start=1)
+        return (*(f"{str(number).translate(_RAISED)} {reason}" for number, reason in numbered), *self._remarks)
 
 
 def format_number(value: float, style: Style) -> str:
@@ -129,7 +122,7 @@ def format_estimate(
 ) -> str:
     """``0.412 [0.33, 0.49]``, or the dash that points to a footnote; ``alone`` says why it has no interval."""
     if estimate.value is None:
-        return notes.mark(estimate.undefined or "undefined")
+        return f"{UNDEFINED}{notes.number(estimate.undefined or 'undefined')}"
     text = format_number(estimate.value, style)
     if not interval or estimate.interval is None:
         return f"{text}{notes.number(f'no interval: {alone}')}" if interval and alone else text
@@ -153,17 +146,15 @@ def _end(value: float, interval: tuple[float, float], style: Style) -> str:
 
 def key_number_words(number: KeyNumber) -> list[tuple[str, str]]:
     """A number and the one that belongs to it, each with its interval: ``("49.1 %", "[44.8 %, 53.5 %]")``."""
-    return [_key_words(one, number.style) for one in (number.value, number.then) if one is not None]
-
-
-def _key_words(value: Estimate, style: NumberStyle) -> tuple[str, str]:
-    text = UNDEFINED if value.value is None else _key_number(value.value, style)
-    ends = [_key_number(end, style) for end in value.interval or ()]
-    return text, f"[{', '.join(ends)}]" if ends else ""
-
-
-def _key_number(value: float, style: NumberStyle) -> str:
-    return percent(value) if style == "share" else format_number(value, style)
+    words = []
+    for estimate in (number.value, number.then):
+        if estimate is not None:
+            numbers = (() if estimate.value is None else (estimate.value,)) + (estimate.interval or ())
+            text, *ends = [
+                percent(one) if number.style == "share" else format_number(one, number.style) for one in numbers
+            ] or [UNDEFINED]
+            words.append((text, f"[{', '.join(ends)}]" if ends else ""))
+    return words
 
 
 _LIMIT = 35  # characters of a line: as many as leave room for the numbers in 80 columns

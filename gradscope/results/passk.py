@@ -20,12 +20,9 @@ class PassAtK:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PassAtKForecast:
-    """A budget beyond the samples, its value from the fitted shape of pass rates, its interval for any shape."""
+class PassAtKForecast(PassAtK):
+    """A budget beyond the samples, its values from the fitted shape of pass rates, their intervals for any shape."""
 
-    k: int  # the budget
-    pass_at_k: Estimate  # forecast chance that at least one of k samples is correct
-    pass_hat_k: Estimate  # forecast chance that all k samples are correct
     method: Literal["forecast"] = "forecast"  # not an unbiased estimate: those end at the number of samples
 
 

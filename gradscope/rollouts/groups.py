@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
+from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.rollouts.arrays import to_floats, to_indices, to_texts
 
 Status = Literal["completed", "truncated", "error", "unknown"]
@@ -261,6 +262,16 @@ class RewardTable:
         if not len(self):
             return np.zeros(0)
         return np.asarray(np.maximum.reduceat(values, self.starts) - np.minimum.reduceat(values, self.starts))
+
+    @property
+    def is_complete(self) -> NDArray[np.bool_]:
+        """Which groups have the rewards of all their rollouts, [J]."""
+        return np.asarray(self.sums(np.isnan(self.reward)) == 0)
+
+    @property
+    def is_dead(self) -> NDArray[np.bool_]:
+        """Which groups have several rollouts whose rewards are all known and equal, [J]."""
+        return np.asarray((self.size > 1) & (self.spread(self.reward) <= EQUAL_REWARDS))
 
     def by_size(self, values: NDArray[Any]) -> Iterator[tuple[Counts, NDArray[Any]]]:
         """Blocks of groups of one size: indices [j] and values [j, G]; sizes in the order of their first groups."""

@@ -95,6 +95,13 @@ def test_sums_spreads_and_sizes_are_those_of_each_group() -> None:
     assert [values.tolist() for _, values in even.by_size(np.arange(4))] == [[[0, 1], [2, 3]]]
 
 
+def test_a_group_is_dead_where_all_its_rewards_are_known_and_equal() -> None:
+    rewards = [(1.0, 1.0), (0.5, 0.5 + 1e-9), (1.0, 0.0), (1.0, None), (1.0,)]
+    table = RewardTable.of_groups([group(rewards=each) for each in rewards])
+    assert table.is_dead.tolist() == [True, True, False, False, False]
+    assert table.is_complete.tolist() == [True, True, True, False, True]
+
+
 def test_very_many_groups_of_a_size_come_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gradscope.rollouts.groups._AT_ONCE", 3)
     size = np.array([2, 2, 2, 2, 3, 2, 2, 2])

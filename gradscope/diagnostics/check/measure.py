@@ -198,7 +198,6 @@ def _verdict(requirement: Requirement, value: MetricValue, source: Source) -> Ve
     outcome: Outcome = "fail" if value.is_not_finite else "unknown"
     if estimate.value is not None:
         outcome = "pass" if COMPARE[requirement.op](estimate.value, requirement.limit) else "fail"
-    next_step = _next_step(requirement, value, outcome, source)
     return Verdict(
         metric=requirement.metric,
         op=requirement.op,
@@ -206,9 +205,7 @@ def _verdict(requirement: Requirement, value: MetricValue, source: Source) -> Ve
         outcome=outcome,
         estimate=estimate,
         meaning=_meaning(requirement, value),
-        next_step=next_step.text,
-        advice=next_step.advice,
-        command=next_step.command,
+        **_next_step(requirement, value, outcome, source)._asdict(),
     )
 
 
@@ -229,7 +226,7 @@ def _meaning(requirement: Requirement, value: MetricValue) -> str:
 class _NextStep(NamedTuple):
     """A next step, as the fields of :class:`Verdict` have it."""
 
-    text: str = ""
+    next_step: str = ""
     advice: str = ""
     command: str = ""
 
@@ -455,17 +452,16 @@ def _change_verdict(
 ) -> Verdict:
     better = _better(compared.name)
     outcome = _outcome(compared, p_value, rule)
-    next_step = _change_advice(compared, outcome, path)
     return Verdict(
         metric=compared.name,
         op=_OPERATORS[better],
-        limit=_limit(compared.old, better, compared.margin),
+        limit=0.0
+        if compared.old.value is None
+        else compared.old.value + {"lower": compared.margin, "higher": -compared.margin, "neither": 0.0}[better],
         outcome=outcome,
         estimate=compared.after.estimate,
         meaning=_change_meaning(compared, p_value, num_tests),
-        next_step=next_step.text,
-        advice=next_step.advice,
-        command=next_step.command,
+        **_change_advice(compared, outcome, path)._asdict(),
         change=Change(
             baseline=compared.old,
             change=compared.change,
@@ -487,12 +483,6 @@ def _outcome(compared: _Compared, p_value: float | None, rule: BaselineRule) -> 
     if p_value is None:
         return "unknown" if compared.change.value else "pass"
     return "fail" if p_value <= FAMILY_RATE else "pass"
-
-
-def _limit(before: Estimate, better: Direction, margin: float) -> float:
-    if before.value is None:
-        return 0.0
-    return before.value + {"lower": margin, "higher": -margin, "neither": 0.0}[better]
 
 
 def _change_meaning(compared: _Compared, p_value: float | None, num_tests: int) -> str:

@@ -102,6 +102,11 @@ class MetricValue:
     is_not_finite: bool = False
     """Whether there is no value because the trainer logged NaN or infinity: no requirement holds for that."""
 
+    @classmethod
+    def unknown(cls, reason: str, subject: str, hint: str = "") -> MetricValue:
+        """No value, for a reason without its period."""
+        return cls(estimate=Estimate.undefined_because(reason), subject=subject, hint=hint)
+
 
 def needs_only_rewards(name: str) -> bool:
     """Whether a metric is had from the rewards of a log, or from what the trainer logged."""
@@ -137,8 +142,7 @@ class MetricValues:
         except MissingDependencyError:
             raise  # of what is not installed no run is to blame
         except GradscopeError as error:
-            reason = error.message.rstrip(".")
-            return MetricValue(estimate=Estimate.undefined_because(reason), subject=name, hint=error.hint or "")
+            return MetricValue.unknown(error.message.rstrip("."), name, error.hint or "")
 
     def _value(self, name: str) -> MetricValue:
         """From the log where possible, rewards of groups before the trainer's own numbers; gradients last."""
@@ -157,9 +161,8 @@ class MetricValues:
         if entry is not None and entry.path:
             makers = {"replay": self._replay, "report": self._of_log, "spike": self._deviation}
             return makers.get(entry.command, self._gradient)(entry)
-        reason = f"{name} is not one number of a run"
         hint = "Name the budget: pass@8." if name in ("pass_at_k", "pass_hat_k") else _see(name)
-        return MetricValue(estimate=Estimate.undefined_because(reason), subject=name, hint=hint)
+        return MetricValue.unknown(f"{name} is not one number of a run", name, hint)
 
     def _selected(self, metric: str, selector: Selector, name: str) -> MetricValue:
         """A metric of some steps: their rollouts together for a mean, else their numbers joined."""
@@ -184,9 +187,9 @@ class MetricValues:
             return unknown
         course = self._course(metric, steps)
         if course is None:
-            reason = f"{metric} is not a number of each step"
-            hint = f"Leave the selector out: {metric}"
-            return MetricValue(estimate=Estimate.undefined_because(reason), subject=name, hint=hint)
+            return MetricValue.unknown(
+                f"{metric} is not a number of each step", name, f"Leave the selector out: {metric}"
+            )
         values = {step: value for step, value in course.items() if step in chosen_steps}
         words = "" if len(values) < 2 else f" of steps {min(values)} to {max(values)}"
         decisive = dict(list(values.items())[-1:]) if selector.aggregate == "last" else values
@@ -214,9 +217,8 @@ class MetricValues:
         reason = silence(sorted(present | again), asked, self.run.windows, must_have)
         if reason is None:
             return None
-        estimate = Estimate.undefined_because(f"it {reason}")
         hint = f"Give the whole log, or name steps that have it: {name}@5-20 is of steps 5 to 20."
-        return MetricValue(estimate=estimate, subject=name, hint=hint)
+        return MetricValue.unknown(f"it {reason}", name, hint)
 
     def _course(self, metric: str, steps: Sequence[int]) -> dict[int, float] | None:
         """The metric at each step that has it, recomputed ones at the chosen steps; None for no number of a step."""
@@ -285,8 +287,7 @@ class MetricValues:
         chosen = [step for step in course if step in set(steps)]
         for step in chosen[-1:] if selector.aggregate == "last" else chosen:
             if course[step].undefined:
-                reason = f"{course[step].undefined} (step {step})"
-                return MetricValue(estimate=Estimate.undefined_because(reason), subject=metric, hint=_see(metric))
+                return MetricValue.unknown(f"{course[step].undefined} (step {step})", metric, _see(metric))
         return None
 
     def _of_log(self, entry: Metric) -> MetricValue:
@@ -295,7 +296,7 @@ class MetricValues:
         part = self._log_part(name)
         if part.overall is None:
             reason, hint = absence_of(name, part)
-            return MetricValue(estimate=Estimate.undefined_because(reason), subject=entry.name, hint=hint)
+            return MetricValue.unknown(reason, entry.name, hint)
         silent = self._silent(entry.name, self._log_course(entry.name), self.run.every_step, "most")
         if silent is not None:
             return silent
@@ -375,7 +376,7 @@ class MetricValues:
             return MetricValue(estimate=Estimate.exact(error), subject=subject)
         causes = [replayed.cause for replayed in last.quantities if replayed.name == quantity and replayed.cause]
         cause = next(iter(causes), last.cause) or f"{quantity} could not be recomputed"
-        return MetricValue(estimate=Estimate.undefined_because(cause), subject=subject, hint=_see(entry.name))
+        return MetricValue.unknown(cause, subject, _see(entry.name))
 
     def _last_step(self) -> tuple[int, ...] | None:
         usable = [step for step in self.run.updates if self.run.weights_before(step) and step not in self.run.notes]
@@ -396,12 +397,7 @@ def _not_finite(name: str, values: Mapping[int, float]) -> MetricValue | None:
         return None
     more = f", and no finite number at {len(broken) - 1} more of these steps" if len(broken) > 1 else ""
     reason = f"the trainer logged {non_finite_word(values[broken[0]])} at step {broken[0]}{more}"
-    return MetricValue(
-        estimate=Estimate.undefined_because(reason),
-        subject=name,
-        hint="Look at that step in the trainer's own log.",
-        is_not_finite=True,
-    )
+    return replace(MetricValue.unknown(reason, name, "Look at that step in the trainer's own log."), is_not_finite=True)
 
 
 def _advice(name: str, report: DegeneracyReport) -> str:

@@ -10,7 +10,7 @@ Shapes: R rollouts of a step, G rollouts of a group.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,7 +46,7 @@ class Judgement:
     """What a run says about a claim."""
 
     estimate: Estimate  # the number
-    null: Estimate = NO_NULL  # what it would be if the claim's cause were absent
+    null: Estimate = field(default_factory=lambda: Estimate.exact(0.0))  # what it would be without the claim's cause
     verdict: ClaimVerdict  # by the rule
     why: str  # in words
     steps: tuple[int, ...] = ()  # steps that were looked at; empty for the whole log
@@ -125,7 +125,8 @@ def together(verdicts: Sequence[ClaimVerdict]) -> ClaimVerdict:
 def cannot_tell(reason: str, *, estimate: Estimate | None = None, steps: tuple[int, ...] = ()) -> Judgement:
     """A judgement where the run lacks what the claim needs; the reason has no period."""
     number = estimate or Estimate.undefined_because(reason)
-    return Judgement(estimate=number, verdict="cannot_tell", why=f"{reason[:1].upper()}{reason[1:]}.", steps=steps)
+    why = f"{reason[:1].upper()}{reason[1:]}."
+    return Judgement(estimate=number, null=NO_NULL, verdict="cannot_tell", why=why, steps=steps)
 
 
 ADVANTAGE = "dr_grpo"
@@ -162,11 +163,6 @@ class Evidence(MetricValues):
     at_hand: AtHand | None = None
     """Results of another command, to which claims are restricted; None: whatever a claim needs is computed."""
 
-    @property
-    def largest_group(self) -> int:
-        """G of the largest group."""
-        return max(sizes_of(self.run.groups), default=0)
-
     def degeneracy(self) -> DegeneracyReport:
         """Groups without a gradient, over the whole log."""
         if self.at_hand is not None and self.at_hand.degeneracy is not None:
@@ -185,6 +181,15 @@ class Evidence(MetricValues):
         if not self.steps:
             raise InputError(f"{self.no_gradients}.")
         return _with_a_step(self._once("gradients", self._collect)[kind])
+
+    def request(self, kind: RowKind) -> RankRequest:
+        """What is asked of one kind of matrix: the ranks of the same prompts at every power of two of rollouts."""
+        largest = max(sizes_of(self.run.groups), default=0)
+        sizes = tuple(size for size in (2**power for power in range(1, 12)) if size < largest)
+        advantages = (self.advantage,)
+        return RankRequest(
+            rows=kind, advantages=advantages, group_sizes=sizes, paired=True, centered=False, seed=0, output=None
+        )
 
     def rows(self, step: int) -> StepRows:
         """The rollouts' Gram matrices of one of the steps."""
@@ -229,14 +234,12 @@ class Evidence(MetricValues):
     def _collect(self) -> Mapping[RowKind, Collected]:
         from gradscope.diagnostics.rank.collected import Collected, collect_kinds, examine_step
 
-        sizes = tuple(size for size in (2**power for power in range(1, 12)) if size < self.largest_group)
-        requests = {kind: _request(kind, (self.advantage,), sizes) for kind in _KINDS}
         if self.at_hand is None:
-            every = list(requests.values())
+            every = list(map(self.request, _KINDS))
             return collect_kinds(self.run, self.steps, every, self.engine, self.progress, most=MOST_TOKENS)
-        of_rollouts = Collected(source=self.run.source, kind="rollout")
+        of_rollouts, request = Collected(source=self.run.source, kind="rollout"), self.request("rollout")
         for measured in self.at_hand.steps:
-            examine_step(self.run, measured, requests["rollout"], of_rollouts)
+            examine_step(self.run, measured, request, of_rollouts)
         return {"rollout": of_rollouts}
 
     def _credited(self) -> tuple[str, Collected]:
@@ -245,7 +248,7 @@ class Evidence(MetricValues):
         step = self.gradients("rollout").report.steps[-1].step
         origin, groups = token_credit(self.run.groups_at(step))
         run = replace(self.run, groups=groups)
-        request = _request("weight", ("logged", self.advantage), ())
+        request = replace(self.request("weight"), advantages=("logged", self.advantage), group_sizes=())
         collected = collect_kinds(run, [step], [request], self.engine, self.progress, most=MOST_TOKENS)
         return origin, _with_a_step(collected["weight"])
 
@@ -276,12 +279,6 @@ def _with_a_step(collected: Collected) -> Collected:
     if not collected.tables["steps"]:
         raise InputError(str(next(iter(collected.skipped.values()))))
     return collected
-
-
-def _request(kind: RowKind, advantages: tuple[str, ...], sizes: tuple[int, ...]) -> RankRequest:
-    return RankRequest(
-        rows=kind, advantages=advantages, group_sizes=sizes, paired=True, centered=False, seed=0, output=None
-    )
 
 
 def token_credit(groups: Sequence[RolloutGroup]) -> tuple[str, tuple[RolloutGroup, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.advantages.registry import LOGGED
-from gradscope.diagnostics.claims.evidence import Evidence, Judgement, cannot_tell, in_range, on_side, rises, together
+from gradscope.diagnostics.claims.evidence import Evidence, Judgement, cannot_tell, in_range, rises, together
 from gradscope.diagnostics.rank.rollout_spectra import step_spectra
-from gradscope.diagnostics.rank.rows import RankRequest, StepRows, advantage_rows, advantages_of, sub_groups
+from gradscope.diagnostics.rank.rows import StepRows, advantage_rows, advantages_of, sub_groups
 from gradscope.diagnostics.rank.spectrum import GroupRank, compare_sizes, ranks_of_groups
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
@@ -22,7 +22,7 @@ from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, bounded_means
 from gradscope.metrics.uncertainty.paired import student_mean
 from gradscope.metrics.uncertainty.steps import FEWEST_STEPS, trend, trend_within
-from gradscope.results.rank import GroupKind, NullRank, RankCurvePoint, TokenRankPoint, WeightRankPoint, WeightUpdate
+from gradscope.results.rank import GroupKind, RankCurvePoint, TokenRankPoint, WeightRankPoint
 from gradscope.results.row_kinds import RowKind
 from gradscope.results.verdicts import ClaimVerdict
 from gradscope.rollouts.groups import reward_table
@@ -44,25 +44,6 @@ _NO_RETURN = "no prompt returns, so a change of prompts may look the same"
 _NO_SPREAD = 1e-9
 
 
-def rows_grow_sparser(evidence: Evidence) -> Judgement:
-    """Gini of the rollouts' row norms over the checkpoints."""
-    return _sparser(evidence, {step.step: step.sparsity["gini"] for step in evidence.gradients("rollout").report.steps})
-
-
-def tokens_grow_sparser(evidence: Evidence) -> Judgement:
-    """Gini of the tokens' row norms over the checkpoints."""
-    return _sparser(evidence, {row.step: row.gini for row in evidence.gradients("token").report.sparsity})
-
-
-def entries_grow_sparser(evidence: Evidence) -> Judgement:
-    """Gini of the entries of each weight's gradient, mean over weights, over the checkpoints."""
-    by_step: dict[int, list[float]] = {}
-    for row in evidence.gradients("weight").report.sparsity:
-        if row.gini.value is not None:
-            by_step.setdefault(row.step, []).append(row.gini.value)
-    return _sparser(evidence, {step: Estimate.exact(fmean(values)) for step, values in by_step.items()})
-
-
 def groups_grow_sparser(evidence: Evidence) -> Judgement:
     """Share of groups without a gradient over all steps of the log, within the prompts that return."""
     table = evidence.groups()
@@ -77,8 +58,14 @@ def groups_grow_sparser(evidence: Evidence) -> Judgement:
     return _grown(change, tuple(np.unique(table.step).tolist()), why)
 
 
-def _sparser(evidence: Evidence, by_step: Mapping[int, Estimate]) -> Judgement:
-    gini_at = {step: index.value for step, index in sorted(by_step.items()) if index.value is not None}
+def _grow_sparser(kind: RowKind, evidence: Evidence) -> Judgement:
+    """Gini of the sizes of the parts of each checkpoint's gradient, of several matrices their mean."""
+    report, ginis = evidence.gradients(kind).report, dict[int, list[float]]()
+    of_rollouts = [(step.step, step.sparsity["gini"]) for step in report.steps if kind == "rollout"]
+    for step, gini in of_rollouts or [(row.step, row.gini) for row in report.sparsity]:
+        if gini.value is not None:
+            ginis.setdefault(step, []).append(gini.value)
+    gini_at = {step: fmean(values) for step, values in sorted(ginis.items())}
     steps = tuple(gini_at)
     if not gini_at:
         return cannot_tell("No step has such a gradient")
@@ -91,6 +78,11 @@ def _sparser(evidence: Evidence, by_step: Mapping[int, Estimate]) -> Judgement:
     return _grown(change, steps, f"Of values from {number(low, '.2f')} to {number(high, '.2f')}, of the same prompts")
 
 
+rows_grow_sparser = partial(_grow_sparser, "rollout")  # the norms of the rollouts' rows
+tokens_grow_sparser = partial(_grow_sparser, "token")  # those of the tokens'
+entries_grow_sparser = partial(_grow_sparser, "weight")  # the entries of each weight's gradient
+
+
 def _grown(change: Estimate, steps: tuple[int, ...], of: str) -> Judgement:
     if change.undefined is not None:
         return cannot_tell(change.undefined, estimate=change, steps=steps)
@@ -100,7 +92,6 @@ def _grown(change: Estimate, steps: tuple[int, ...], of: str) -> Judgement:
     few = "" if change.num_units >= FEWEST_STEPS else "; so few hardly tell a trend from steps like their neighbors"
     return Judgement(
         estimate=change,
-        null=Estimate.exact(0.0),
         verdict=rises(change, 0.0, SPARSER),
         why=f"{of}, along the line through {change.num_units} steps from {steps[0]} to {steps[-1]}{few}.",
         steps=steps,
@@ -131,7 +122,6 @@ def group_mean_is_optimal(evidence: Evidence) -> Judgement:
     without = pooled.relative_noise["optimal_leave_one_out"]
     return Judgement(
         estimate=distance,
-        null=Estimate.exact(0.0),
         verdict=in_range(distance, -margin, margin),
         why=f"Over {len(apart)} groups of unequal rewards. The condition: squared norms above a mean reward are "
         f"{_or_unknown(_norm_ratio(mixed))} of those below it, and the correlation of reward and squared norm is "
@@ -161,17 +151,10 @@ def _rewards(evidence: Evidence) -> NDArray[np.float64]:
     return rewards[~np.isnan(rewards)]
 
 
-def sign_part_climbs(part: GroupKind, target: Literal["pass@1", "pass@G"]) -> Callable[[Evidence], Judgement]:
-    """Whether what Sign makes of one kind of group climbs pass@1 or pass@G: whether their cosine is above 0."""
-    return partial(_sign_part, part, target, on_side)
-
-
-def sign_part_is_the_direction(part: GroupKind, target: Literal["pass@1", "pass@G"]) -> Callable[[Evidence], Judgement]:
-    """Whether it points where that rises, and nowhere else: a cosine near 1; see :func:`sign_part_climbs`."""
-    return partial(_sign_part, part, target, partial(in_range, low=SAME_DIRECTION, high=1.0))
-
-
-def _sign_part(part: GroupKind, target: str, rule: Callable[[Estimate], ClaimVerdict], evidence: Evidence) -> Judgement:
+def sign_part(
+    part: GroupKind, target: Literal["pass@1", "pass@G"], rule: Callable[[Estimate], ClaimVerdict], evidence: Evidence
+) -> Judgement:
+    """What Sign makes of one kind of group: its cosine with the gradient of pass@1 or pass@G, judged by a rule."""
     rows = [_binary_rows(evidence, step.step) for step in evidence.gradients("rollout").report.steps]
 
     from gradscope.diagnostics.rank.formulations import group_index, kinds_of
@@ -190,7 +173,6 @@ def _sign_part(part: GroupKind, target: str, rule: Callable[[Estimate], ClaimVer
     cosine = expected_updates(chosen.gram, [own, climbs], groups).cosine(0, 1)
     return Judgement(
         estimate=cosine,
-        null=Estimate.exact(0.0),
         verdict=rule(cosine),
         why=f"{num_groups} such groups of {groups.max() + 1}, G = {size}"
         f"{'' if cosine.undefined is None else f': {cosine.undefined}'}.",
@@ -257,9 +239,10 @@ def two_whatever_the_size(look: Callable[[Evidence], RankEvidence], evidence: Ev
     course = ", ".join(f"{number(p.effective_rank.value or 0.0, '.2f')} at R = {p.group_size}" for p in ranked)
     return Judgement(
         estimate=last.effective_rank,
-        null=_unrelated(last).effective_rank,
+        null=last.nulls["gaussian"].effective_rank,
         verdict=together(verdicts),
-        why=f"Rank {course}; {changed}; {with_interval(_unrelated(last).ratio, '.2f')} of unrelated rows.{ranks.seen}",
+        why=f"Rank {course}; {changed}; {with_interval(last.nulls['gaussian'].ratio, '.2f')} of unrelated rows."
+        f"{ranks.seen}",
         steps=(last.step,),
     )
 
@@ -298,23 +281,18 @@ def two_class_means(evidence: Evidence) -> Judgement:
     )
 
 
-def of_rollouts(kind: RowKind) -> Callable[[Evidence], RankEvidence]:
+def of_rollouts(kind: RowKind, evidence: Evidence) -> RankEvidence:
     """Rows that are rollouts, in the space of one kind."""
-    return lambda evidence: _evidence(
-        evidence.gradients(kind).report.curve, evidence.gradients(kind).group_ranks, "rollout"
-    )
+    collected = evidence.gradients(kind)
+    return _evidence(collected.report.curve, collected.group_ranks, "rollout")
 
 
-def of_tokens(kind: RowKind) -> Callable[[Evidence], RankEvidence]:
+def of_tokens(kind: RowKind, evidence: Evidence) -> RankEvidence:
     """Rows that are tokens, in the space of one kind."""
-
-    def look(evidence: Evidence) -> RankEvidence:
-        collected = evidence.gradients(kind)
-        ranks = _evidence(collected.report.token_curve, collected.group_ranks, "token")
-        seen = min((point.frac_seen for point in ranks.points if isinstance(point, TokenRankPoint)), default=1.0)
-        return ranks if seen == 1.0 else replace(ranks, change=None, seen=f" {percent(seen)} of the tokens are rows.")
-
-    return look
+    collected = evidence.gradients(kind)
+    ranks = _evidence(collected.report.token_curve, collected.group_ranks, "token")
+    seen = min((point.frac_seen for point in ranks.points if isinstance(point, TokenRankPoint)), default=1.0)
+    return ranks if seen == 1.0 else replace(ranks, change=None, seen=f" {percent(seen)} of the tokens are rows.")
 
 
 def of_weights(evidence: Evidence) -> RankEvidence:
@@ -341,16 +319,7 @@ def of_advantages(evidence: Evidence) -> RankEvidence:
     """The advantages themselves, rollouts by tokens; no gradient is needed."""
     step = max(evidence.run.steps)
     rows = advantage_rows(step, evidence.run.groups_at(step))
-    sizes = tuple(size for size in (2**power for power in range(1, 12)) if size < evidence.largest_group)
-    request = RankRequest(
-        rows="advantage",
-        advantages=(evidence.advantage,),
-        group_sizes=sizes,
-        paired=True,
-        centered=False,
-        seed=0,
-        output=None,
-    )
+    request = evidence.request("advantage")
     only = request.groups(rows, evidence.advantage)
     points: list[RankCurvePoint] = []
     ranks: list[GroupRank] = []
@@ -402,51 +371,28 @@ def _evidence(points: Sequence[_Point], ranks: Iterable[GroupRank], matrix: str)
     return RankEvidence(points=chosen, change=changes[-1].difference if changes else None)
 
 
-def _unrelated(point: _Point) -> NullRank:
-    return point.nulls["gaussian"]
-
-
 FEW_CHANGE = 0.3  # the largest share of changed parameters that arXiv 2505.11711 reports
 
 
-def avoids_principal_directions(evidence: Evidence) -> Judgement:
-    """Share of a change in the principal directions of the initial weights, minus that of a random change."""
-    return _over_weights(
-        evidence, lambda update: _minus(update.principal_overlap, update.principal_null), (-1.0, 0.0), 0.0
-    )
-
-
-def inherits_singular_values(evidence: Evidence) -> Judgement:
-    """Part of a change that is in the singular values, minus that of an unrelated change of its size."""
-    return _over_weights(
-        evidence, lambda update: _minus(update.spectrum_drift, update.spectrum_drift_null), (-1.0, 0.0), 0.0
-    )
-
-
-def few_parameters_change(evidence: Evidence) -> Judgement:
-    """Share of the entries of a weight that change in bfloat16."""
-    return _over_weights(evidence, lambda update: update.bfloat16_changed.value, (0.0, FEW_CHANGE), 1.0)
-
-
-def _over_weights(
-    evidence: Evidence, measure: Callable[[WeightUpdate], float | None], within: tuple[float, float], null: float
-) -> Judgement:
-    """Judge the mean over weights of a number that lies between the lower end of ``within`` and 1."""
+def _over_weights(name: str, null: str | None, within: tuple[float, float], evidence: Evidence) -> Judgement:
+    """The mean over weights of a share of their change, of which its value by chance is subtracted where it has one."""
     updates = evidence.updates()
     first, last = min(update.first for update in updates), max(update.last for update in updates)
     since = [update for update in updates if (update.first, update.last) == (first, last)]
-    values = [value for update in since if (value := measure(update)) is not None]
+    pairs = [(getattr(update, name).value, getattr(update, null).value if null else 0.0) for update in since]
+    values = [value - by_chance for value, by_chance in pairs if value is not None and by_chance is not None]
     if len(values) < 2:
         return cannot_tell("The initial weights of fewer than two matrices are on disk")
     mean = student_mean(values, within=(within[0], 1.0))
     return Judgement(
         estimate=mean,
-        null=Estimate.exact(null),
+        null=Estimate.exact(0.0 if null else 1.0),
         verdict=in_range(mean, *within),
         why=f"The change from {first} to {last} updates, with an interval over {len(values)} weights: other weights, "
         "not other runs.",
     )
 
 
-def _minus(value: Estimate, null: Estimate) -> float | None:
-    return None if value.value is None or null.value is None else value.value - null.value
+avoids_principal_directions = partial(_over_weights, "principal_overlap", "principal_null", (-1.0, 0.0))
+inherits_singular_values = partial(_over_weights, "spectrum_drift", "spectrum_drift_null", (-1.0, 0.0))
+few_parameters_change = partial(_over_weights, "bfloat16_changed", None, (0.0, FEW_CHANGE))

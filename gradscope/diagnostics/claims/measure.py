@@ -15,6 +15,7 @@ from gradscope.catalog.lookup import CATALOG
 from gradscope.diagnostics.check.requirements import read_toml, split_metric
 from gradscope.diagnostics.claims.evidence import (
     ADVANTAGE,
+    NO_NULL,
     Claim,
     Evidence,
     Judgement,
@@ -80,29 +81,27 @@ def measure_claims(
 
 def claims_of(evidence: Evidence, claims: Sequence[Claim] = CLAIMS) -> ClaimsReport:
     """Judge claims by evidence that may exist already; a claim that needs more than that gets no row."""
-    rows = tuple(row for claim in claims if (row := _row(claim, evidence)) is not None)
+    rows = []
+    for claim in claims:
+        try:
+            judged = claim.judge(evidence)
+        except NotAtHand:
+            continue
+        except GradscopeError as error:
+            if isinstance(error, MissingDependencyError) and not evidence.no_gradients:
+                raise
+            judged = cannot_tell(error.message.rstrip("."))
+        own = {field.name: getattr(claim, field.name) for field in fields(claim) if field.name != "judge"}
+        rows.append(ClaimRow(**own, **{field.name: getattr(judged, field.name) for field in fields(judged)}))
     collected = evidence.computed()
     return ClaimsReport(
         source=evidence.run.source,
-        claims=rows,
+        claims=tuple(rows),
         steps=tuple(step.step for step in collected.report.steps) if collected else (),
         skipped={step: str(reason) for step, reason in collected.skipped.items()} if collected else {},
         engine=collected.report.engine if collected else {},
         findings=_findings(rows),
     )
-
-
-def _row(claim: Claim, evidence: Evidence) -> ClaimRow | None:
-    try:
-        judged = claim.judge(evidence)
-    except NotAtHand:
-        return None
-    except GradscopeError as error:
-        if isinstance(error, MissingDependencyError) and not evidence.no_gradients:
-            raise
-        judged = cannot_tell(error.message.rstrip("."))
-    own = {field.name: getattr(claim, field.name) for field in fields(claim) if field.name != "judge"}
-    return ClaimRow(**own, **{field.name: getattr(judged, field.name) for field in fields(judged)})
 
 
 def _steps(run: Run, steps: Sequence[int] | None, *, gradients: bool) -> tuple[tuple[int, ...], str]:
@@ -178,6 +177,7 @@ def _judge(metric: str, low: float, high: float, evidence: Evidence) -> Judgemen
     without = "" if measured.estimate.interval else "; without an interval nobody can tell"
     return Judgement(
         estimate=measured.estimate,
+        null=NO_NULL,
         verdict=in_range(measured.estimate, low, high),
         why=f"{measured.subject} is said to lie in [{low:g}, {high:g}]{without}.",
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from gradscope.diagnostics.claims.evidence import (
     together,
 )
 from gradscope.estimate import Estimate
+from gradscope.metrics.gram.part_sums import ratio_over_groups
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.outcomes.degeneracy import dead_persistence
 from gradscope.metrics.outcomes.passk import pass_at_k
@@ -48,7 +48,6 @@ def dead_beyond_prediction(evidence: Evidence) -> Judgement:
         return cannot_tell(gap.undefined)
     return Judgement(
         estimate=gap,
-        null=Estimate.exact(0.0),
         verdict=rises(gap, 0.0, EXCESS),
         why=f"{with_interval(dead, percent)} of the groups are dead; one pass rate for all would give "
         f"{with_interval(report.iid_prediction, percent)}.",
@@ -91,7 +90,6 @@ def dead_groups_return(evidence: Evidence) -> Judgement:
         )
     return Judgement(
         estimate=dead.excess,
-        null=Estimate.exact(0.0),
         verdict=rises(dead.excess, 0.0, PERSISTENT),
         why=f"{with_interval(dead.after_dead, percent)} are dead again after a dead group, "
         f"{with_interval(dead.after_live, percent)} after a live one; the excess is that of returns at one step, over "
@@ -108,7 +106,6 @@ def search_not_capacity(evidence: Evidence) -> Judgement:
     verdicts: dict[str, ClaimVerdict] = {"search compression": "supported", "capacity expansion": "contradicted"}
     return Judgement(
         estimate=defined[-1].difference,
-        null=Estimate.exact(0.0),
         verdict=verdicts.get(comparison.verdict, "cannot_tell"),
         why=f"{comparison.evidence[:1].upper()}{comparison.evidence[1:].rstrip('.')}; {comparison.verifier}.",
     )
@@ -202,7 +199,6 @@ def likely_are_rewarded(evidence: Evidence) -> Judgement:
     covariance = advantage_covariance(tokens)
     return Judgement(
         estimate=covariance,
-        null=Estimate.exact(0.0),
         verdict=on_side(covariance),
         why=f"Over {sum(len(step.groups) for step in tokens):,} tokens of {covariance.num_units} groups, each beside "
         "the means of its own step.",
@@ -225,7 +221,6 @@ def changes_as_predicted(evidence: Evidence) -> Judgement:
     updates = sum(change.last - change.first for change in followed.changes.values())
     return Judgement(
         estimate=change,
-        null=Estimate.exact(0.0),
         verdict=BY_SIDE[-covariance.side_of_zero * change.side_of_zero],
         why=f"The covariance of log p and advantage is {with_interval(covariance, '+.3g')} over the tokens of these "
         f"steps, which are {len(steps)} of the {updates} between the checkpoints.",
@@ -236,29 +231,30 @@ def changes_as_predicted(evidence: Evidence) -> Judgement:
 MOST = 0.5  # the share of the energy from which on some tokens have most of it
 
 
-def holds_most(kind: TokenCell) -> Callable[[Evidence], Judgement]:
+def holds_most(kind: TokenCell, evidence: Evidence) -> Judgement:
     """Whether tokens of one kind have most of the energy, the summed squared norms of the tokens' gradients."""
     # Beside it stands their share of the tokens, which is that of the energy where all gradients are of one size.
-
-    def judge(evidence: Evidence) -> Judgement:
-        energies = [row for row in evidence.gradients("token").energies if row.kind == kind]
-        steps = tuple(row.step for row in energies)
-        if not energies:
-            return cannot_tell(NO_TOKENS)
-        share = _ratio([row.energy for row in energies], [row.all_energy for row in energies])
-        of_tokens = _ratio([row.tokens for row in energies], [row.all_tokens for row in energies])
-        if not sum(float(row.energy.sum()) for row in energies):
-            return cannot_tell(f"No token {_NAMES[kind]} has a gradient", estimate=share, steps=steps)
-        return Judgement(
-            estimate=share,
-            null=of_tokens,
-            verdict=in_range(share, MOST, 1.0),
-            why=f"Such tokens are {percent(of_tokens.value or 0.0)} of those of {share.num_units} groups at "
-            f"{len(steps)} step{'s' * (len(steps) != 1)}; groups weigh as much as they have energy.",
-            steps=steps,
+    energies = [row for row in evidence.gradients("token").energies if row.kind == kind]
+    steps = tuple(row.step for row in energies)
+    if not energies:
+        return cannot_tell(NO_TOKENS)
+    share, of_tokens = (
+        ratio_over_groups(
+            np.concatenate([getattr(row, name) for row in energies]),
+            np.concatenate([getattr(row, f"all_{name}") for row in energies]),
         )
-
-    return judge
+        for name in ("energy", "tokens")
+    )
+    if not sum(float(row.energy.sum()) for row in energies):
+        return cannot_tell(f"No token {_NAMES[kind]} has a gradient", estimate=share, steps=steps)
+    return Judgement(
+        estimate=share,
+        null=of_tokens,
+        verdict=in_range(share, MOST, 1.0),
+        why=f"Such tokens are {percent(of_tokens.value or 0.0)} of those of {share.num_units} groups at "
+        f"{len(steps)} step{'s' * (len(steps) != 1)}; groups weigh as much as they have energy.",
+        steps=steps,
+    )
 
 
 def moves_as_asked(evidence: Evidence) -> Judgement:
@@ -275,7 +271,6 @@ def moves_as_asked(evidence: Evidence) -> Judgement:
         return cannot_tell(matched.undefined, steps=steps)
     return Judgement(
         estimate=matched,
-        null=Estimate.exact(0.0),
         verdict=in_range(matched, 0.0, math.inf),
         why=f"From the weights before each step to the next on disk, over {sum(len(own.groups) for own in tokens):,} "
         f"tokens of {matched.num_units} groups; updates on other prompts lie between the two.",
@@ -284,9 +279,3 @@ def moves_as_asked(evidence: Evidence) -> Judgement:
 
 
 _NAMES = {UNDECIDED: "of the top fifth by entropy", UNLIKELY: f"of probability below {PROBABILITIES[1]:g}"}
-
-
-def _ratio(of_part: Sequence[Array], of_all: Sequence[Array]) -> Estimate:
-    from gradscope.metrics.gram.part_sums import ratio_over_groups
-
-    return ratio_over_groups(np.concatenate(of_part), np.concatenate(of_all))

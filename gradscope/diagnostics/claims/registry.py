@@ -7,9 +7,10 @@ these formulas is the paper's.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from gradscope.diagnostics.claims import gradients, outcomes
-from gradscope.diagnostics.claims.evidence import Claim
+from gradscope.diagnostics.claims.evidence import Claim, in_range, on_side
 from gradscope.metrics.sampler import UNDECIDED, UNLIKELY
 from gradscope.results.rank import GroupKind
 
@@ -37,6 +38,7 @@ _SIGN_PARTS: tuple[tuple[GroupKind, str, str], ...] = (
     ("all_pass", "all-pass", ""),
 )
 
+_same_direction = partial(in_range, low=gradients.SAME_DIRECTION, high=1.0)
 _about_two = partial(
     Claim,
     source=_FOUNDATIONS,
@@ -44,14 +46,14 @@ _about_two = partial(
     settle=_MORE_ROLLOUTS,
     ours=True,
 )
-_MATRICES = (
-    ("rollouts", ", a row a rollout's gradient by all parameters", gradients.of_rollouts("rollout")),
-    ("tokens", ", a row a token's gradient by all parameters", gradients.of_tokens("token")),
+_MATRICES: tuple[tuple[Any, ...], ...] = (
+    ("rollouts", ", a row a rollout's gradient by all parameters", gradients.of_rollouts, "rollout"),
+    ("tokens", ", a row a token's gradient by all parameters", gradients.of_tokens, "token"),
     ("weights", " of dL/dW of one group, mean over weights", gradients.of_weights),
     ("output_head", " of dL/dW of one group, output head", gradients.of_head),
-    ("hidden_rollouts", ", a row a rollout's gradient by the last hidden state", gradients.of_rollouts("hidden")),
-    ("hidden_tokens", ", a row a token's gradient by the last hidden state", gradients.of_tokens("hidden")),
-    ("logits", ", a row a token's gradient by the logits", gradients.of_tokens("logit")),
+    ("hidden_rollouts", ", a row a rollout's gradient by the last hidden state", gradients.of_rollouts, "hidden"),
+    ("hidden_tokens", ", a row a token's gradient by the last hidden state", gradients.of_tokens, "hidden"),
+    ("logits", ", a row a token's gradient by the logits", gradients.of_tokens, "logit"),
     ("advantages", " of the advantages, rollouts by tokens", gradients.of_advantages),
 )
 _sparser = partial(
@@ -64,9 +66,9 @@ CLAIMS: tuple[Claim, ...] = (
         _about_two(
             name=f"rank_two.{name}",
             metric=f"effective rank{matrix}",
-            judge=partial(gradients.two_whatever_the_size, of),
+            judge=partial(gradients.two_whatever_the_size, partial(of, *kind)),
         )
-        for name, matrix, of in _MATRICES
+        for name, matrix, of, *kind in _MATRICES
     ),
     Claim(
         name="rank_two.cause",
@@ -167,7 +169,7 @@ CLAIMS: tuple[Claim, ...] = (
             claim=f"Sign climbs pass@G, by its {words} part.",
             metric=f"cosine of expected updates, Sign on {words} groups with pass@G",
             settle=f"More groups at one step{more}.",
-            judge=gradients.sign_part_climbs(part, "pass@G"),
+            judge=partial(gradients.sign_part, part, "pass@G", on_side),
         )
         for part, words, more in _SIGN_PARTS
     ),
@@ -178,7 +180,7 @@ CLAIMS: tuple[Claim, ...] = (
         metric="cosine of expected updates, Sign on all-fail groups with pass@G, near 1",
         settle="More groups at one step, with G small enough that lone successes occur.",
         ours=True,
-        judge=gradients.sign_part_is_the_direction("all_fail", "pass@G"),
+        judge=partial(gradients.sign_part, "all_fail", "pass@G", _same_direction),
     ),
     Claim(
         name="negative.all_fail",
@@ -186,7 +188,7 @@ CLAIMS: tuple[Claim, ...] = (
         claim="A negative advantage for all-fail groups climbs the pass rate.",
         metric="cosine of expected updates, -1 on all-fail groups with pass@1",
         settle=f"{_SAME_RUN[:-1]}; {_ONE_STEP}.",
-        judge=gradients.sign_part_climbs("all_fail", "pass@1"),
+        judge=partial(gradients.sign_part, "all_fail", "pass@1", on_side),
     ),
     Claim(
         name="reach.compression",
@@ -204,7 +206,7 @@ CLAIMS: tuple[Claim, ...] = (
         metric="share of the tokens' summed squared gradient norms in the top fifth by entropy",
         settle=_MORE_GROUPS,
         ours=True,
-        judge=outcomes.holds_most(UNDECIDED),
+        judge=partial(outcomes.holds_most, UNDECIDED),
     ),
     Claim(
         name="tokens.low_probability",
@@ -213,7 +215,7 @@ CLAIMS: tuple[Claim, ...] = (
         metric="share of the tokens' summed squared gradient norms at probabilities below 0.25",
         settle=_MORE_GROUPS,
         ours=True,
-        judge=outcomes.holds_most(UNLIKELY),
+        judge=partial(outcomes.holds_most, UNLIKELY),
     ),
     Claim(
         name="tokens.as_asked",

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradscope.advantages.registry import LOGGED
 from gradscope.catalog.lookup import range_of
@@ -190,7 +189,9 @@ def compare_runs(
     asked = _asked(cells, only)
     measured = _measure_gradients(runs, progress=progress) if gradients else {}
     budgets = _budgets(runs, ks)
-    with_cost = _has_cost(runs)
+    # where runs cost differently by design and all state their cost; else only completion lengths differ
+    by_design = any(run.settings.get("sampling", "fixed") != "fixed" for run in runs)
+    with_cost = by_design and all(run.kilotokens is not None for run in runs)
     with_incoherence = any(run.is_dense for run in runs)  # else its tests would only weaken the others
     values = {
         cell: {
@@ -264,27 +265,16 @@ def _budgets(runs: Sequence[ComparedRun], ks: Sequence[int]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(ks or (1, most)))
 
 
-def _has_cost(runs: Sequence[ComparedRun]) -> bool:
-    """Whether runs cost differently by design, and all state their cost; else only completion lengths differ."""
-    by_design = any(run.settings.get("sampling", "fixed") != "fixed" for run in runs)
-    return by_design and all(run.kilotokens is not None for run in runs)
-
-
 def _cell_name(cell: _Cell) -> str:
     advantage, settings = cell
     words = [f"{name} {value}" if name != "run" else str(value) for name, value in settings if value is not None]
     return ", ".join([advantage, *words] if advantage != UNKNOWN else words) or UNKNOWN
 
 
-def _pairs(cells: Sequence[_Cell]) -> Iterator[tuple[_Cell, _Cell]]:
-    """Cells that differ in one thing, those that differ in the formulation first; of just two, whatever differs."""
+def _asked(cells: Collection[_Cell], only: str | None) -> list[tuple[_Cell, _Cell]]:
+    """Pairs that differ in one thing, the formulation first, or in the named thing; of two cells, whatever differs."""
     pairs = [pair for pair in combinations(cells, 2) if len(cells) == 2 or len(_changed(*pair)) == 1]
-    yield from sorted(pairs, key=lambda pair: _changed(*pair) != ["advantage"])
-
-
-def _asked(cells: Iterable[_Cell], only: str | None) -> list[tuple[_Cell, _Cell]]:
-    """The pairs to compare: all, or those that differ in one named thing."""
-    pairs = list(_pairs(list(cells)))
+    pairs.sort(key=lambda pair: _changed(*pair) != ["advantage"])
     varied = list(dict.fromkeys(_changed(*pair)[0] for pair in pairs if len(_changed(*pair)) == 1))
     if only is not None and only not in varied:
         alternatives = f"They differ in {', '.join(varied)}" if varied else "No two differ in one thing"
@@ -306,15 +296,15 @@ def _compare(first: _Cell, second: _Cell, values: dict[_Cell, dict[int, dict[str
     for metric in _metrics_of_both(first, second, values):
         differences = np.array([values[second][seed][metric] - values[first][seed][metric] for seed in seeds])
         p_value = paired_t_p_value(differences)
+        low, high = _range_of(metric, [*values[first].values(), *values[second].values()])
         why = "the two have no seed in common" if not seeds else _ONE_PAIR if len(seeds) == 1 else _ALIKE
         yield ComparedPair(
             first=_cell_name(first),
             second=_cell_name(second),
             changed=", ".join(_changed(first, second)),
             metric=metric,
-            difference=_mean_difference(
-                differences, _range_of(metric, [*values[first].values(), *values[second].values()])
-            )
+            # Student's interval, cut at the greatest difference there can be, so that it agrees with Student's test
+            difference=student_mean(differences).within(low - high, high - low)
             if seeds
             else Estimate.undefined_because(why),
             p_value=p_value,
@@ -332,12 +322,6 @@ def _range_of(metric: str, runs: Iterable[Mapping[str, float]]) -> tuple[float, 
     low, high = range_of(metric)
     values = [run[metric] for run in runs if metric in run]
     return low if min(values) >= low else -math.inf, high if max(values) <= high else math.inf
-
-
-def _mean_difference(differences: NDArray[np.float64], ends: tuple[float, float]) -> Estimate:
-    """Student's interval, cut at the greatest difference there can be, so that it agrees with Student's test."""
-    low, high = ends
-    return student_mean(differences).within(low - high, high - low)
 
 
 def _metrics_of_both(first: _Cell, second: _Cell, values: dict[_Cell, dict[int, dict[str, float]]]) -> list[str]:

@@ -20,7 +20,6 @@ from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.diagnostics.passk.measure import Samples, read_samples
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
-from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.outcomes.passk import pass_at_k
 from gradscope.metrics.outcomes.reward_shares import frac_incoherent
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_statistics
@@ -225,11 +224,10 @@ def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) 
     if run.source.format in _OF_ONE_POLICY:
         raise InputError("it holds samples of one policy and no training steps", hint=OF_SAMPLES)
     table = reward_table(run.groups)
-    table = table.select(table.sums(np.isnan(table.reward)) == 0)
+    table = table.select(table.is_complete)
     if not len(table):
         raise InputError("no group has all its rewards", hint="Log the reward of each rollout.")
     steps, of_group = np.unique(table.step, return_inverse=True)
-    is_dead = (table.size > 1) & (table.spread(table.reward) <= EQUAL_REWARDS)
     sizes, seed = sizes_of(run.groups), run.settings.get("seed", 0)
     settings = {
         name: value if isinstance(value, str | int | float | bool) else str(value)
@@ -245,7 +243,7 @@ def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) 
         settings=settings,
         steps=steps,
         reward=np.bincount(of_group, weights=table.sums(table.reward)) / np.bincount(of_group, weights=table.size),
-        degenerate=np.bincount(of_group, weights=is_dead) / np.bincount(of_group),
+        degenerate=np.bincount(of_group, weights=table.is_dead) / np.bincount(of_group),
         incoherence=None,
         heldout=None,
         kilotokens=None,
@@ -390,13 +388,12 @@ def _means(run: ComparedRun) -> Mapping[str, _Mean | Estimate]:
             table = reward_table(read_run(run.path, rewards_only=True).groups)
         except GradscopeError:
             return {}
-        table = table.select((table.sums(np.isnan(table.reward)) == 0) & np.isin(table.step, run.steps))
+        table = table.select(table.is_complete & np.isin(table.step, run.steps))
     if not len(table):
         return {}
-    is_dead = (table.size > 1) & (table.spread(table.reward) <= EQUAL_REWARDS)
     return {
         "train_reward": _mean(table, table.sums(table.reward) / table.size, table.size.astype(np.float64)),
-        "mean_frac_reward_zero_std": _mean(table, is_dead.astype(np.float64), np.ones(len(table))),
+        "mean_frac_reward_zero_std": _mean(table, table.is_dead.astype(np.float64), np.ones(len(table))),
     }
 
 

@@ -260,8 +260,7 @@ def _dropped_at(step: int, num: int, dead: int, values: Values | None, rule: _Ru
 def _overall(rows: list[StepBehindFilter], resampling: Resampling) -> BehindFilter:
     counts = [(row.num_dead, row.num_sampled) for row in rows if row.num_dead is not None]
     if not counts:
-        share = Estimate.undefined_because(rows[0].frac_zero_std_sampled.undefined or NO_COUNTER)
-        return BehindFilter(frac_zero_std_sampled=share, num_sampled=None, num_dead=None, by_step=tuple(rows))
+        return replace(_nothing(rows[0].frac_zero_std_sampled.undefined or NO_COUNTER), by_step=tuple(rows))
     units = np.array(counts, dtype=np.float64)
     (share,) = bootstrap_statistics(
         lambda sums: sums[..., :1] / sums[..., 1:], units, within=(0.0, 1.0), resampling=resampling

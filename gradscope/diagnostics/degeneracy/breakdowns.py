@@ -187,10 +187,7 @@ def measure_policies(
 def _share(table: GroupTable, alone: NDArray[np.bool_], *, resampling: Resampling) -> Estimate:
     if not alone.any():
         return Estimate.undefined_because("no group is of this policy alone")
-    (share,) = bootstrap_means(
-        table.dead[alone].astype(np.float64)[:, None], table.prompt[alone], resampling=resampling
-    )
-    return share
+    return bootstrap_mean(table.dead[alone].astype(np.float64), table.prompt[alone], resampling=resampling)
 
 
 def _counts(chosen: GroupRewards, names: tuple[str, ...], threshold: float | None) -> tuple[Indices | None, Indices]:
@@ -214,7 +211,7 @@ def measure_cost(chosen: GroupRewards, table: GroupTable, zero_std: Estimate, *,
     """The cost of a log's degenerate groups, whose share is ``zero_std``; ``table`` holds the same groups."""
     size = table.size.astype(np.float64)
     rollouts = _share_lost(size, table, resampling=resampling)
-    tokens, seconds = num_tokens(chosen), _totals(chosen, chosen.table.seconds)
+    tokens, seconds = (_totals(chosen, amounts) for amounts in (chosen.table.num_tokens, chosen.table.seconds))
     unknown = Estimate.undefined_because(NO_TOKENS, num_units=rollouts.num_units)
     num_steps = len(np.unique(table.step))
     return SignalCost(
@@ -231,11 +228,6 @@ def measure_cost(chosen: GroupRewards, table: GroupTable, zero_std: Estimate, *,
         dilution=rollouts.map(lambda lost: 1.0 - lost),
         resampling_factor=_resampling_factor(zero_std),
     )
-
-
-def num_tokens(chosen: GroupRewards) -> Array | None:
-    """Completion tokens of each group, [J]; None where a rollout has no token ids."""
-    return _totals(chosen, chosen.table.num_tokens)
 
 
 def _totals(chosen: GroupRewards, amounts: NDArray[Any] | None) -> Array | None:

@@ -52,48 +52,6 @@ def describe_pass_rates(table: GroupTable, rates: PassRates | str) -> PassRateDi
     )
 
 
-def forecast_at_size(
-    rates: PassRates | str, group_size: int, predicted: Callable[[int], Estimate]
-) -> GroupSizeDegeneracy:
-    """The row of a group size beyond the logged rollouts; ``predicted`` gives the i.i.d. prediction at a size."""
-    degenerate = rates.degeneracy(group_size) if isinstance(rates, PassRates) else Estimate.undefined_because(rates)
-    prediction = predicted(group_size)
-    gap = degenerate if degenerate.value is None else _less(degenerate, prediction)
-    return GroupSizeDegeneracy(
-        group_size=group_size, degeneracy=degenerate, iid_prediction=prediction, jensen_gap=gap, method="forecast"
-    )
-
-
-def plan_for_target(
-    target: float, now: GroupSizeDegeneracy, at_size: Callable[[int], GroupSizeDegeneracy], tokens_per_rollout: Estimate
-) -> TargetDegeneracy:
-    """What it takes that at most ``target`` of the groups is degenerate: as logged, by larger groups, by resampling."""
-    larger = _smallest_size(target, now, at_size)
-    share = now.degeneracy.value or 0.0
-    if share <= target:
-        drawn = Estimate.exact(float(now.group_size), num_units=now.degeneracy.num_units)
-    elif share >= 1.0:
-        drawn = Estimate.undefined_because("no group is alive, so no number of groups would give one")
-    else:
-        drawn = _resampled(now, target)
-    reached = now.degeneracy if share <= target else Estimate.exact(target, num_units=now.degeneracy.num_units)
-    plans = (
-        _plan("now", now, Estimate.exact(float(now.group_size)), tokens_per_rollout),
-        _unreached(now, target)
-        if larger is None
-        else _plan("larger groups", larger, Estimate.exact(float(larger.group_size)), tokens_per_rollout),
-        TargetPlan(
-            plan="resampling",
-            group_size=now.group_size,
-            degeneracy=reached if drawn.is_defined else drawn,
-            rollouts_per_group=drawn,
-            tokens_per_group=_times(drawn, tokens_per_rollout),
-            method=now.method,
-        ),
-    )
-    return TargetDegeneracy(target=target, plans=plans)
-
-
 def _smallest_size(
     target: float, now: GroupSizeDegeneracy, at_size: Callable[[int], GroupSizeDegeneracy]
 ) -> GroupSizeDegeneracy | None:
@@ -109,17 +67,6 @@ def _smallest_size(
         low, high = (low, middle) if ends(at_size(middle)) else (middle + 1, high)
     smallest = at_size(low)
     return smallest if smallest.degeneracy.is_defined and ends(smallest) else None
-
-
-def _plan(plan: str, row: GroupSizeDegeneracy, drawn: Estimate, tokens_per_rollout: Estimate) -> TargetPlan:
-    return TargetPlan(
-        plan="now" if plan == "now" else "larger groups",
-        group_size=row.group_size,
-        degeneracy=row.degeneracy,
-        rollouts_per_group=drawn,
-        tokens_per_group=_times(drawn, tokens_per_rollout),
-        method=row.method,
-    )
 
 
 def _unreached(now: GroupSizeDegeneracy, target: float) -> TargetPlan:
@@ -146,12 +93,6 @@ def _times(number: Estimate, factor: Estimate) -> Estimate:
     if number.value is None or times is None:
         return number if number.value is None else factor
     return number.map(lambda value: value * times)
-
-
-def _less(share: Estimate, prediction: Estimate) -> Estimate:
-    """The gap of a forecast: its interval is that of the forecast, by far the wider of the two."""
-    predicted = prediction.value
-    return prediction if predicted is None else share.map(lambda value: value - predicted)
 
 
 def _histogram(table: GroupTable, rates: PassRates) -> tuple[RateBin, ...]:
@@ -216,7 +157,17 @@ class GroupSizes:
                 method="observed",
             )
         if np.any(self.table.size < group_size):
-            return forecast_at_size(self.rates, group_size, self._predicted)
+            rates, prediction = self.rates, self._predicted(group_size)
+            dead = Estimate.undefined_because(rates) if isinstance(rates, str) else rates.degeneracy(group_size)
+            gap, predicted = dead if prediction.is_defined or not dead.is_defined else prediction, prediction.value
+            return GroupSizeDegeneracy(
+                group_size=group_size,
+                degeneracy=dead,
+                iid_prediction=prediction,
+                # its interval is that of the forecast, by far the wider of the two
+                jensen_gap=gap if predicted is None else gap.map(lambda share: share - predicted),
+                method="forecast",
+            )
         estimates = estimate_at_size(self.table, group_size, base_pass_rate=self.base, resampling=self.resampling)
         return GroupSizeDegeneracy(
             group_size=group_size,
@@ -230,10 +181,49 @@ class GroupSizes:
         """The forecast at twice the logged size; None where groups differ in size."""
         return None if self.logged is None else self.at(2 * self.logged)
 
-    def target(self, share: float, tokens_per_rollout: Estimate) -> TargetDegeneracy:
-        """Plans to get to a share of degenerate groups, from the most frequent size where groups differ."""
+    def target(self, target: float, tokens_per_rollout: Estimate) -> TargetDegeneracy:
+        """What it takes that at most a share of the groups is degenerate: as logged, by larger groups, by resampling.
+
+        From the most frequent size where groups differ.
+        """
         sizes, counts = np.unique(self.table.size, return_counts=True)
-        return plan_for_target(share, self.at(int(sizes[np.argmax(counts)])), self.at, tokens_per_rollout)
+        now = self.at(int(sizes[np.argmax(counts)]))
+        larger, share, num_units = (
+            _smallest_size(target, now, self.at),
+            now.degeneracy.value or 0.0,
+            now.degeneracy.num_units,
+        )
+        if share <= target:
+            drawn = Estimate.exact(float(now.group_size), num_units=num_units)
+        elif share >= 1.0:
+            drawn = Estimate.undefined_because("no group is alive, so no number of groups would give one")
+        else:
+            drawn = _resampled(now, target)
+        reached = now.degeneracy if share <= target else Estimate.exact(target, num_units=num_units)
+
+        def plan(
+            name: Literal["now", "larger groups", "resampling"],
+            row: GroupSizeDegeneracy,
+            degeneracy: Estimate,
+            drawn: Estimate,
+        ) -> TargetPlan:
+            return TargetPlan(
+                plan=name,
+                group_size=row.group_size,
+                degeneracy=degeneracy,
+                rollouts_per_group=drawn,
+                tokens_per_group=_times(drawn, tokens_per_rollout),
+                method=row.method,
+            )
+
+        plans = (
+            plan("now", now, now.degeneracy, Estimate.exact(float(now.group_size))),
+            _unreached(now, target)
+            if larger is None
+            else plan("larger groups", larger, larger.degeneracy, Estimate.exact(float(larger.group_size))),
+            plan("resampling", now, reached if drawn.is_defined else drawn, drawn),
+        )
+        return TargetDegeneracy(target=target, plans=plans)
 
     def _predicted(self, group_size: int) -> Estimate:
         if self.table.num_passing is None:

@@ -172,7 +172,10 @@ def compare_samples(first: Samples, second: Samples, ks: Sequence[int], *, resam
     rows_first, rows_second = (np.array(rows, dtype=np.int64) for rows in zip(*pairs, strict=True))
     before = (first.num_samples[rows_first], first.num_correct[rows_first])
     after = (second.num_samples[rows_second], second.num_correct[rows_second])
-    rows = _rows(before, after, ks, resampling=resampling)
+    rows = tuple(
+        _difference_of_rows(before, after, k, factor, resampling=resampling)
+        for k, factor in zip(ks, compression_factors(before, after, ks), strict=True)
+    )
     defined_ks = [row.k for row in rows if row.difference.is_defined]
     won, lost, unsolved = _at_largest(before, after, defined_ks, resampling=resampling)
     sharpening = least_sharpening(before, after, resampling=resampling)
@@ -204,14 +207,6 @@ def crossover_k(rows: Sequence[PassAtKDifference]) -> int | None:
     if not signs or signs[0][1] == 0.0:
         return None
     return next((k for k, sign in signs if sign == -signs[0][1]), None)
-
-
-def _rows(first: Counts, second: Counts, ks: Sequence[int], *, resampling: Resampling) -> tuple[PassAtKDifference, ...]:
-    factors = compression_factors(first, second, ks)
-    return tuple(
-        _difference_of_rows(first, second, k, factor, resampling=resampling)
-        for k, factor in zip(ks, factors, strict=True)
-    )
 
 
 def _difference_of_rows(

@@ -46,6 +46,7 @@ from gradscope.diagnostics.rank.weight_updates import (
 )
 from gradscope.diagnostics.replay.measure import logprob_difference
 from gradscope.errors import GradscopeError, UsageError
+from gradscope.estimate import Estimate
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import batch_norm, row_sparsity
 from gradscope.progress import ProgressCallback, no_progress
@@ -78,17 +79,10 @@ def _token_sparsity(step: int, tokens: Sequence[TokenGram]) -> list[GradientSpar
     if not norms:
         return []
     sparsity = row_sparsity(np.concatenate(norms))
+    seen = sum(map(len, norms)) / num_tokens
     return [
         GradientSparsity(
-            step=step,
-            parts="tokens",
-            tensor=None,
-            num_parts=num_tokens,
-            frac_seen=sum(map(len, norms)) / num_tokens,
-            zero=sparsity["zero_rows"],
-            small=sparsity["small_rows"],
-            hoyer=sparsity["hoyer"],
-            gini=sparsity["gini"],
+            step=step, parts="tokens", tensor=None, num_parts=num_tokens, frac_seen=seen, **_four(sparsity)
         )
     ]
 
@@ -102,13 +96,15 @@ def _weight_sparsity(step: int, spectra: Sequence[WeightSpectrum]) -> list[Gradi
             tensor=spectrum.tensor,
             num_parts=spectrum.shape[0] * spectrum.shape[1],
             frac_seen=1.0,
-            zero=spectrum.entries["zero_rows"],
-            small=spectrum.entries["small_rows"],
-            hoyer=spectrum.entries["hoyer"],
-            gini=spectrum.entries["gini"],
+            **_four(spectrum.entries),
         )
         for spectrum in spectra
     ]
+
+
+def _four(sparsity: Mapping[str, Estimate]) -> dict[str, Estimate]:
+    names = {"zero": "zero_rows", "small": "small_rows", "hoyer": "hoyer", "gini": "gini"}
+    return {field_name: sparsity[name] for field_name, name in names.items()}
 
 
 _IN_PARTS = "several processes share the model, and each has a part of every matrix"
@@ -335,15 +331,13 @@ class SeveralQuestions:
         self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
     ) -> tuple[tuple[Any, ...] | UsageError, ...]:
         """The answers, in order; in place of one that this model does not give, why."""
-        return tuple(self._answer(question, prepared, gram, progress) for question in self.questions)
-
-    def _answer(
-        self, question: RowQuestion | None, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback
-    ) -> tuple[Any, ...] | UsageError:
-        try:
-            return question.measure(prepared, gram, progress) if question else ()
-        except UsageError as error:
-            return error
+        answers: list[tuple[Any, ...] | UsageError] = []
+        for question in self.questions:
+            try:
+                answers.append(question.measure(prepared, gram, progress) if question else ())
+            except UsageError as error:
+                answers.append(error)
+        return tuple(answers)
 
 
 def row_question(request: RankRequest, most: int, num_buckets: int | None = None) -> RowQuestion | None:
@@ -369,17 +363,6 @@ def _question(request: RankRequest, most: int) -> RowQuestion | None:
     return EnergyQuestion(rows=question) if isinstance(question, TokenQuestion) else question
 
 
-def _rows_alone(measured: MeasuredStep, rows: RowKind, collected: Collected) -> MeasuredStep:
-    """Add the energies of tokens; the step with the answer about its rows alone."""
-    if rows != "token" or not measured.answer:
-        return measured
-    answer, weighed = measured.answer
-    if weighed is not None:
-        collected.energies.extend(kind_energies(measured.step, weighed.tokens, answer))
-        collected.weighed[measured.step] = weighed
-    return replace(measured, answer=answer)
-
-
 def collect_kinds(
     run: Run,
     steps: Sequence[int],
@@ -395,13 +378,15 @@ def collect_kinds(
         request.rows: Collected(source=run.source, kind=request.rows) for request in requests
     }
     for measured in measure_steps(run, steps, engine, progress, question):
-        for index, request in enumerate(requests):
+        for index, (request, of_kind) in enumerate(zip(requests, collected.values(), strict=True)):
             answer = measured.answer[index] if measured.answer else ()
             if isinstance(answer, UsageError):
-                collected[request.rows].skipped[measured.step] = Reason("unusable", answer.message.rstrip("."))
+                of_kind.skipped[measured.step] = Reason("unusable", answer.message.rstrip("."))
                 continue
-            alone = replace(measured, answer=answer)
-            examine_step(
-                run, _rows_alone(alone, request.rows, collected[request.rows]), request, collected[request.rows]
-            )
+            if request.rows == "token" and answer:
+                answer, weighed = answer
+                if weighed is not None:
+                    of_kind.energies.extend(kind_energies(measured.step, weighed.tokens, answer))
+                    of_kind.weighed[measured.step] = weighed
+            examine_step(run, replace(measured, answer=answer), request, of_kind)
     return collected

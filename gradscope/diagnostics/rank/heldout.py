@@ -67,7 +67,11 @@ def read_heldout(
         )
     prompts = _by_prompt(usable)
     drawn = _drawn(prompts, np.random.default_rng(seed))
-    notes = [_read_note(path, prompts, usable)]
+    distinct = sum(len(set(map(_answer, own))) for own in prompts)
+    notes = [
+        f"Held-out answers: {len(usable):,} correct samples in {path}; distinct answers {distinct:,}, prompts "
+        f"{len(prompts):,}."
+    ]
     if len(usable) < len(correct):
         notes.append(f"{len(correct) - len(usable)} correct samples without text, or of several sequences, left out.")
     if sum(map(len, drawn)) < len(usable):
@@ -147,14 +151,6 @@ def _group(prompt_id: str, samples: Sequence[Rollout]) -> RolloutGroup:
     ordered = [distinct[key] for key in dict.fromkeys(map(_answer, samples))]
     rollouts = tuple(replace(rollout, group_id=name, sample=index) for index, rollout in enumerate(ordered))
     return RolloutGroup(step=0, group_id=name, prompt_id=prompt_id, rollouts=rollouts)
-
-
-def _read_note(path: str | Path, prompts: Sequence[Sequence[Rollout]], usable: Sequence[Rollout]) -> str:
-    distinct = sum(len(set(map(_answer, own))) for own in prompts)
-    return (
-        f"Held-out answers: {len(usable):,} correct samples in {path}; distinct answers {distinct:,}, prompts "
-        f"{len(prompts):,}."
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,6 @@ from gradscope.metrics.gram.spectrum import (
 )
 from gradscope.metrics.uncertainty.intervals import jackknife
 from gradscope.results.rank import GradientSpectrum, NullRank, RankCurvePoint, SpectrumLabel
-from gradscope.results.row_kinds import RowKind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +71,6 @@ class PartStack:
         energy = np.trace(self.gradients, axis1=1, axis2=2)
         total = np.clip(self.gradients.sum(axis=(1, 2)), 0.0, None)
         return np.asarray(np.divide(total, energy, out=np.full(len(energy), np.nan), where=energy > 0))
-
-    @property
-    def channels(self) -> Array:
-        """What the sum makes of what the rows share and of the rest, as of :func:`channels`, [n, 5]."""
-        return channels(self.gradients)
 
     @property
     def is_live(self) -> NDArray[np.bool_]:
@@ -162,6 +156,13 @@ def curve_point(stack: PartStack, *, step: int, advantage: str, by_group: bool =
         given_prompts = Estimate.undefined_because(_EACH_GROUP_ALIKE)
     else:
         given_prompts = _rank_given_prompts(stack, advantage, counts[:, 0], is_ranked)
+    size = float(stack.weights.shape[1])
+    shared = {
+        name: mean.mean_within(column, 0.0, 1.0 if name in _SHARES else size, none=_NO_CHANNEL.get(name, ""))
+        for name, column in zip(CHANNELS, channels(stack.gradients)[is_ranked].T, strict=True)
+    }
+    # no interval of a whole number: where nearly all parts have the same one, resampling them says too little
+    shared["shared_directions"] = replace(shared["shared_directions"], low=None, high=None)
     return RankCurvePoint(
         step=step,
         advantage=advantage,
@@ -169,24 +170,12 @@ def curve_point(stack: PartStack, *, step: int, advantage: str, by_group: bool =
         num_groups=len(stack.parts),
         num_dead=int(np.sum(~stack.is_live)),
         **means,
-        summed_energy=mean.mean_within(stack.summed_energy[is_ranked], 0.0, float(stack.weights.shape[1])),
-        **_channels(mean, stack.channels[is_ranked]),
+        summed_energy=mean.mean_within(stack.summed_energy[is_ranked], 0.0, size),
+        **shared,
         given_prompts=given_prompts,
         profile=profile(stack.values[is_ranked]),
         nulls={name: _with_profile(nulls.get(name), drawn.get(name)) for name in NULLS} if drawn else {},
     )
-
-
-def _channels(mean: MeanRanks, values: Array) -> dict[str, Estimate]:
-    """The mean of each number of the shared and the residual channel, over the parts that have it."""
-    means = {
-        name: mean.mean_within(
-            column, 0.0, 1.0 if name in _SHARES else float(mean.most), none=_NO_CHANNEL.get(name, "")
-        )
-        for name, column in zip(CHANNELS, values.T, strict=True)
-    }
-    # no interval of a whole number: where nearly all parts have the same one, resampling them says too little
-    return {**means, "shared_directions": replace(means["shared_directions"], low=None, high=None)}
 
 
 def _with_profile(null: NullRank | None, drawn: Array | None) -> NullRank:
@@ -285,7 +274,7 @@ class _AdvantagedStep:
     def spectra(self, stack: PartStack) -> list[tuple[SubGroup, GradientSpectrum]]:
         """One spectrum a part."""
         return [
-            (part, self._spectrum(gram, len(part.index), values=values, group_id=part.group_id, samples=part.samples))
+            (part, spectrum_of(gram, self._label(part), self.rows.relative_row_error, values=values))
             for part, gram, values in zip(stack.parts, stack.gradients, stack.values, strict=True)
         ]
 
@@ -296,35 +285,27 @@ class _AdvantagedStep:
         if by_group:
             sums = _group_sums(self.parts)
             gram = sums @ gram @ sums.T
-        return self._spectrum(
-            gram,
-            max(len(part.index) for part in self.parts),
+        label = replace(
+            self._label(max(self.parts, key=lambda part: len(part.index))),
+            group_id=None,
             rows="group" if by_group else "rollout",
-            nulls=self._step_nulls(by_group) if with_nulls else None,
-        )
-
-    def _spectrum(
-        self,
-        gram: Array,
-        group_size: int,
-        *,
-        rows: RowKind = "rollout",
-        group_id: str | None = None,
-        samples: tuple[int, ...] = (),
-        values: Array | None = None,
-        nulls: Mapping[str, Estimate] | None = None,
-    ) -> GradientSpectrum:
-        label = SpectrumLabel(
-            step=self.rows.step,
-            group_id=group_id,
-            rows=rows,
-            advantage=self.advantage,
-            group_size=group_size,
-            samples=samples,
+            samples=(),
             shape=(len(gram), self.rows.num_parameters),
+        )
+        nulls = self._step_nulls(by_group) if with_nulls else None
+        return spectrum_of(gram, label, self.rows.relative_row_error, nulls=nulls)
+
+    def _label(self, part: SubGroup) -> SpectrumLabel:
+        return SpectrumLabel(
+            step=self.rows.step,
+            group_id=part.group_id,
+            rows="rollout",
+            advantage=self.advantage,
+            group_size=len(part.index),
+            samples=part.samples,
+            shape=(len(part.index), self.rows.num_parameters),
             centered=self.centered,
         )
-        return spectrum_of(gram, label, relative_row_error=self.rows.relative_row_error, values=values, nulls=nulls)
 
     def _step_nulls(self, by_group: bool) -> Mapping[str, Estimate]:
         """Effective rank under each null, on the live groups: a dead group's score vectors are no gradient."""

@@ -48,8 +48,8 @@ from gradscope.results.tokens import TokenRows
 def spectrum_of(
     gram: Array,
     label: SpectrumLabel,
-    *,
     relative_row_error: float,
+    *,
     values: Array | None = None,
     nulls: Mapping[str, Estimate] | None = None,
     tokens: TokenRows | None = None,
@@ -172,8 +172,10 @@ class MeanRanks:
         """Each of the four; undefined without matrices."""
         if not len(self.counts):
             return dict.fromkeys((*_RANKS, "two_direction_energy"), Estimate.undefined_because(_EVERY_GROUP_DEAD))
-        (energy,) = self._mean_energies(self.counts[:, 3:])
-        return {**dict(zip(_RANKS, self._mean_ranks(self.counts[:, :3]), strict=True)), "two_direction_energy": energy}
+        columns, groups = self._weighed(self.counts)
+        ranks = bounded_means(columns[:, :3], groups, low=1.0, high=float(self.most))
+        (energy,) = bounded_means(columns[:, 3:], groups, low=min(2.0 / self.most, 1.0), high=1.0)
+        return {**dict(zip(_RANKS, ranks, strict=True)), "two_direction_energy": energy}
 
     def null_ranks(self) -> dict[str, NullRank]:
         """The same under each null that could be drawn, on the same matrices; empty without matrices."""
@@ -182,14 +184,15 @@ class MeanRanks:
         if not all(np.isfinite(drawn[:, 0]).all() for drawn in self.nulls.values()):
             return {name: self._only_under(name).null_ranks().get(name, _NO_RANK) for name in self.nulls}
         # all nulls at once: a bootstrap of many columns costs little more than one of one
-        ranks = np.column_stack([drawn[:, 0] for drawn in self.nulls.values()])
+        ranks, shares = (np.column_stack([drawn[:, at] for drawn in self.nulls.values()]) for at in (0, 3))
         own, count, span = self.counts[:, :1], len(self.nulls), self.most - 1.0
-        columns, groups = self._weighed(np.hstack([own - ranks, np.repeat(own, count, axis=1), ranks]))
-        differences = bootstrap_means(columns[:, :count], groups, share=False)
+        columns, groups = self._weighed(np.hstack([own - ranks, np.repeat(own, count, axis=1), ranks, shares]))
+        apart, _, of_nulls, energy = np.split(columns, 4, axis=1)
+        differences = bootstrap_means(apart, groups, share=False)
         within = (1.0 / self.most, float(self.most))
-        ratios = bootstrap_statistics(_ratios, cluster_sums(columns[:, count:], groups), within=within)
-        means = self._mean_ranks(ranks)
-        energies = self._mean_energies(np.column_stack([drawn[:, 3] for drawn in self.nulls.values()]))
+        ratios = bootstrap_statistics(_ratios, cluster_sums(columns[:, count : 3 * count], groups), within=within)
+        means = bounded_means(of_nulls, groups, low=1.0, high=float(self.most))
+        energies = bounded_means(energy, groups, low=min(2.0 / self.most, 1.0), high=1.0)
         return {
             name: NullRank(
                 effective_rank=means[index],
@@ -223,14 +226,6 @@ class MeanRanks:
         columns, groups = self._those(is_known)._weighed(values[is_known, None])
         (mean,) = bounded_means(columns, groups, low=low, high=high)
         return mean
-
-    def _mean_ranks(self, ranks: Array) -> tuple[Estimate, ...]:
-        columns, groups = self._weighed(ranks)
-        return bounded_means(columns, groups, low=1.0, high=float(self.most))
-
-    def _mean_energies(self, shares: Array) -> tuple[Estimate, ...]:
-        columns, groups = self._weighed(shares)
-        return bounded_means(columns, groups, low=min(2.0 / self.most, 1.0), high=1.0)
 
     def _weighed(self, columns: Array) -> tuple[Array, list[str]]:
         """Rows to average and their groups: parts as they are, or one row a group."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,6 +46,7 @@ class AdvantagedPart:
 class CombinedPart:
     """Where the matrices of one part stand among its group's combinations."""
 
+    group_id: str  # its group
     advantage: str  # ``logged``, or the formulation
     group_size: int  # rollouts of the part
     own: int | None  # its own dL/dW; None where every advantage is zero
@@ -64,24 +65,23 @@ def _combine_groups(asked: Sequence[AdvantagedPart], *, by_token: bool) -> tuple
     of_group: dict[str, list[AdvantagedPart]] = {}
     for advantaged in asked:
         of_group.setdefault(advantaged.part.group_id, []).append(advantaged)
-    return tuple(_combined(group_id, parts, by_token=by_token) for group_id, parts in of_group.items())
-
-
-def _combined(group_id: str, asked: Sequence[AdvantagedPart], *, by_token: bool) -> CombinedGroup:
     from gradscope.gradients.step.directions import Combinations
 
-    rollouts = tuple(sorted({int(row) for advantaged in asked for row in advantaged.part.index}))
-    by_token = by_token and any(advantaged.advantage == LOGGED for advantaged in asked)
-    bank = _Bank(len(rollouts) * (1 + by_token))
-    parts = tuple(_combine_part(advantaged, rollouts, bank, by_token=by_token) for advantaged in asked)
-    combinations = Combinations(
-        group_id=group_id,
-        rollouts=rollouts,
-        by_token=by_token,
-        factors=np.array(bank.directions).reshape(len(bank.directions), bank.width),
-        has_null=np.array(bank.has_null, dtype=bool),
-    )
-    return CombinedGroup(combinations=combinations, parts=parts)
+    combined = []
+    for group_id, of_group_id in of_group.items():
+        rollouts = tuple(sorted({int(row) for advantaged in of_group_id for row in advantaged.part.index}))
+        has_tokens = by_token and any(advantaged.advantage == LOGGED for advantaged in of_group_id)
+        bank = _Bank(len(rollouts) * (1 + has_tokens))
+        parts = tuple(_combine_part(advantaged, rollouts, bank, by_token=has_tokens) for advantaged in of_group_id)
+        combinations = Combinations(
+            group_id=group_id,
+            rollouts=rollouts,
+            by_token=has_tokens,
+            factors=np.array(bank.directions).reshape(len(bank.directions), bank.width),
+            has_null=np.array(bank.has_null, dtype=bool),
+        )
+        combined.append(CombinedGroup(combinations=combinations, parts=parts))
+    return tuple(combined)
 
 
 @dataclass(slots=True)
@@ -109,8 +109,9 @@ class _Bank:
 def _combine_part(advantaged: AdvantagedPart, rollouts: Sequence[int], bank: _Bank, *, by_token: bool) -> CombinedPart:
     size, columns = len(advantaged.part.index), np.searchsorted(rollouts, advantaged.part.index)
     of_tokens = by_token and advantaged.advantage == LOGGED
+    dead = CombinedPart(group_id=advantaged.part.group_id, advantage=advantaged.advantage, group_size=size, own=None)
     if not np.any(advantaged.weights != 0):
-        return CombinedPart(advantage=advantaged.advantage, group_size=size, own=None)
+        return dead
 
     def spread(weights: Array, *, channel: int = 0) -> Array:
         factors = np.zeros(bank.width)
@@ -127,7 +128,7 @@ def _combine_part(advantaged: AdvantagedPart, rollouts: Sequence[int], bank: _Ba
             "shuffled": tuple(bank.index_of(spread(weights)) for weights in dealt),
             "signs": (bank.index_of(spread(np.sign(advantaged.weights))),),
         }
-    return CombinedPart(advantage=advantaged.advantage, group_size=size, own=own, nulls=nulls)
+    return replace(dead, own=own, nulls=nulls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,15 +202,13 @@ def weight_curve(
     step: int, groups: Sequence[CombinedGroup], ranks: Sequence[GroupWeightRanks], *, by_group: bool = False
 ) -> list[WeightRankPoint]:
     """The mean ranks under each advantage at each group size: one point for all weights, then one a weight."""
-    parts = [_Located(group_id=group.combinations.group_id, part=part) for group in groups for part in group.parts]
+    parts = [part for group in groups for part in group.parts]
     shapes = {weight.tensor: weight.shape for weight in ranks}
     ranks_of = {(weight.group_id, weight.tensor): weight for weight in ranks}
     points = []
-    for advantage, size in dict.fromkeys((located.part.advantage, located.part.group_size) for located in parts):
-        chosen = [
-            located for located in parts if (located.part.advantage, located.part.group_size) == (advantage, size)
-        ]
-        counted = _counted([located for located in chosen if located.part.own is not None], list(shapes), ranks_of)
+    for advantage, size in dict.fromkeys((part.advantage, part.group_size) for part in parts):
+        chosen = [part for part in parts if (part.advantage, part.group_size) == (advantage, size)]
+        counted = _counted([part for part in chosen if part.own is not None], list(shapes), ranks_of)
         for index, tensor in enumerate((None, *shapes)):
             mean = counted.mean_of(None if tensor is None else index - 1, _most(shapes, tensor), by_group=by_group)
             points.append(
@@ -235,31 +234,19 @@ def weight_group_ranks(
     tensors = list(dict.fromkeys(weight.tensor for weight in ranks))
     ranks_of = {(weight.group_id, weight.tensor): weight for weight in ranks}
     shapes = {weight.tensor: weight.shape for weight in ranks}
-    for group in groups:
-        group_id = group.combinations.group_id
-        for part in group.parts:
-            if part.own is None:
-                continue
-            own = np.array([ranks_of[group_id, tensor].counts[part.own, 0] for tensor in tensors])
-            for matrix, rank in zip((ALL_WEIGHTS, *tensors), (float(_mean(own)), *own.tolist()), strict=True):
-                if np.isfinite(rank):
-                    yield GroupRank(
-                        step=step,
-                        advantage=part.advantage,
-                        matrix=matrix,
-                        group_size=part.group_size,
-                        group_id=group_id,
-                        rank=rank,
-                        most=_most(shapes, None if matrix == ALL_WEIGHTS else matrix),
-                    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Located:
-    """A part, and the group that it is of."""
-
-    group_id: str
-    part: CombinedPart
+    for part in (part for group in groups for part in group.parts if part.own is not None):
+        own = np.array([ranks_of[part.group_id, tensor].counts[part.own, 0] for tensor in tensors])
+        for matrix, rank in zip((ALL_WEIGHTS, *tensors), (float(_mean(own)), *own.tolist()), strict=True):
+            if np.isfinite(rank):
+                yield GroupRank(
+                    step=step,
+                    advantage=part.advantage,
+                    matrix=matrix,
+                    group_size=part.group_size,
+                    group_id=part.group_id,
+                    rank=rank,
+                    most=_most(shapes, None if matrix == ALL_WEIGHTS else matrix),
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,18 +271,18 @@ class _Counted:
 
 
 def _counted(
-    live: Sequence[_Located], tensors: Sequence[str], ranks_of: Mapping[tuple[str, str], GroupWeightRanks]
+    live: Sequence[CombinedPart], tensors: Sequence[str], ranks_of: Mapping[tuple[str, str], GroupWeightRanks]
 ) -> _Counted:
     own = np.full((len(tensors), len(live), 4), np.nan)
-    names = [name for name in NULLS if name == "gaussian" or all(name in located.part.nulls for located in live)]
+    names = [name for name in NULLS if name == "gaussian" or all(name in part.nulls for part in live)]
     nulls = {name: own.copy() for name in names}
     for row, tensor in enumerate(tensors):
-        for column, located in enumerate(live):
-            ranks, index = ranks_of[located.group_id, tensor], located.part.own
+        for column, part in enumerate(live):
+            ranks, index = ranks_of[part.group_id, tensor], part.own
             own[row, column], nulls["gaussian"][row, column] = ranks.counts[index], ranks.gaussian[index]
             for name in set(names) - {"gaussian"}:
-                nulls[name][row, column] = _mean(ranks.counts[list(located.part.nulls[name])])
-    return _Counted(group_ids=[located.group_id for located in live], own=own, nulls=nulls)
+                nulls[name][row, column] = _mean(ranks.counts[list(part.nulls[name])])
+    return _Counted(group_ids=[part.group_id for part in live], own=own, nulls=nulls)
 
 
 def _selected(counts: Array, weight: int | None) -> Array:

@@ -171,46 +171,31 @@ def optimizer_steps(step: int, matrices: Sequence[MatrixSteps]) -> list[Optimize
     from gradscope.gradients.step.directions import OPTIMIZERS
 
     names = tuple(OPTIMIZERS)
-    products = np.sum([matrix.products for matrix in matrices], axis=0)
-    entries = sum(matrix.num_entries for matrix in matrices)
-    ranks = [[effective_rank(values) for values in matrix.singular_values] for matrix in matrices]
-    rows = [
-        OptimizerStep(
-            step=step,
-            tensor=None,
-            optimizer=name,
-            effective_rank=Estimate.exact(
-                float(np.mean([of[at].value or 0.0 for of in ranks])), num_units=len(matrices)
-            ),
-            cosines=_cosines(products, names, at),
-            bfloat16_moved=_share([matrix.num_moved[at] if matrix.num_moved else None for matrix in matrices], entries),
-        )
-        for at, name in enumerate(names)
-    ]
-    return rows + [
-        OptimizerStep(
-            step=step,
-            tensor=matrix.tensor,
-            optimizer=name,
-            effective_rank=ranks[row][at],
-            cosines=_cosines(matrix.products, names, at),
-            bfloat16_moved=_share([matrix.num_moved[at] if matrix.num_moved else None], matrix.num_entries),
-        )
-        for row, matrix in enumerate(matrices)
-        for at, name in enumerate(names)
-    ]
-
-
-def _cosines(products: np.ndarray, names: Sequence[str], at: int) -> dict[str, Estimate]:
-    angles = cosines(products)[at]
-    return {name: Estimate.exact(float(angle)) for name, angle in zip(names, angles, strict=True) if name != names[at]}
-
-
-def _share(moved: Sequence[int | None], entries: int) -> Estimate:
-    counts = [number for number in moved if number is not None]
-    if len(counts) < len(moved):
-        return Estimate.undefined_because(_NO_RATE)
-    return Estimate.exact(sum(counts) / entries, num_units=entries)
+    rows = []
+    for tensor, chosen in ((None, matrices), *((matrix.tensor, [matrix]) for matrix in matrices)):
+        angles = cosines(np.sum([matrix.products for matrix in chosen], axis=0))
+        entries, is_known = sum(matrix.num_entries for matrix in chosen), all(matrix.num_moved for matrix in chosen)
+        for at, name in enumerate(names):
+            ranks = [effective_rank(matrix.singular_values[at]) for matrix in chosen]
+            mean = Estimate.exact(float(np.mean([rank.value or 0.0 for rank in ranks])), num_units=len(ranks))
+            moved = sum(matrix.num_moved[at] for matrix in chosen if matrix.num_moved)
+            rows.append(
+                OptimizerStep(
+                    step=step,
+                    tensor=tensor,
+                    optimizer=name,
+                    effective_rank=mean if tensor is None else ranks[0],
+                    cosines={
+                        other: Estimate.exact(float(angle))
+                        for other, angle in zip(names, angles[at], strict=True)
+                        if other != name
+                    },
+                    bfloat16_moved=Estimate.exact(moved / entries, num_units=entries)
+                    if is_known
+                    else Estimate.undefined_because(_NO_RATE),
+                )
+            )
+    return rows
 
 
 def _state(name: str, checkpoint: Checkpoint, matrix: Array, size: Estimate) -> AdapterState:

@@ -87,7 +87,8 @@ def _summed_first(rewards: Array, sizes: Sequence[int], scale: str) -> _TrlBatch
     if scale != "none":
         advantages = advantages / (spreads + TRL_EPSILON)
     name = {"group": "grpo of its group", "none": "dr_grpo of its group", "batch": "the batch-scaled form of its group"}
-    return _TrlBatch(_mean(rewards), np.nan_to_num(advantages), float(np.mean(_is_zero(spreads))), name[scale])
+    dead = float(np.mean(np.isclose(spreads, 0.0)))
+    return _TrlBatch(float(np.nanmean(rewards)), np.nan_to_num(advantages), dead, name[scale])
 
 
 def _normalized_first(groups: Sequence[RolloutGroup], rewards: Array, settings: TrainerSettings) -> _TrlBatch | Reason:
@@ -103,12 +104,8 @@ def _normalized_first(groups: Sequence[RolloutGroup], rewards: Array, settings: 
     total[np.isnan(rewards)] = np.nan
     spread_of_all = _spread(total)
     advantages = (total - np.nanmean(total)) / (spread_of_all + TRL_EPSILON)
-    name = "the functions scaled one by one and summed"
-    return _TrlBatch(_mean(rewards), np.nan_to_num(advantages), float(_is_zero(np.array(spread_of_all))), name)
-
-
-def _mean(rewards: Array) -> float:
-    return float(np.nanmean(rewards))
+    name, dead = "the functions scaled one by one and summed", float(np.isclose(spread_of_all, 0.0))
+    return _TrlBatch(float(np.nanmean(rewards)), np.nan_to_num(advantages), dead, name)
 
 
 def _spread(values: Array) -> float:
@@ -119,10 +116,6 @@ def _spread(values: Array) -> float:
     if len(scored) < 2:
         return float("nan")
     return float(scored.std(ddof=1)) if np.ptp(scored) > EQUAL_REWARDS else 0.0
-
-
-def _is_zero(spreads: Array) -> NDArray[np.bool_]:
-    return np.isclose(spreads, 0.0)
 
 
 _VERL_EPSILON = 1e-6

@@ -10,7 +10,7 @@ import math
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from gradscope.copies import as_named
 from gradscope.diagnostics.compare.runs import prompt_names
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
-from gradscope.diagnostics.report.sections.signal import dead_groups
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.compare import sureness
@@ -79,13 +78,8 @@ def report_runs(
     return _index(runs, (), listed, " and ".join(named))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Summarized:
-    """A run in its numbers; the run itself only where it is compared with others."""
-
-    summary: RunSummary
-    source: Source
-    run: NamedRun | None
+_Summarized = tuple[RunSummary, Source, Run | None]
+"""A run in its numbers, its source, and the run itself only where it is compared with others."""
 
 
 def _read(
@@ -103,18 +97,17 @@ def _read(
         except GradscopeError as error:
             left_out.append((name, error.message))
             continue
-        named_run = NamedRun(name=name, run=run) if len(named) <= MOST_COMPARED else None
-        runs.append(_Summarized(summary=summary, source=run.source, run=named_run))
+        runs.append((summary, run.source, run if len(named) <= MOST_COMPARED else None))
     progress(len(named), len(named), "runs")
     return runs, left_out
 
 
 def _index(runs: Sequence[_Summarized], left_out: Sequence[tuple[str, str]], path: str, name: str) -> RunIndex:
-    summaries = [summarized.summary for summarized in runs]
-    compared = [summarized.run for summarized in runs if summarized.run is not None]
+    summaries = [summary for summary, _, _ in runs]
+    compared = {summary.name: run for summary, _, run in runs if run is not None}
     sections = side_by_side(compared) if len(compared) > 1 else ()
     return RunIndex(
-        source=_source(path, [summarized.source for summarized in runs]),
+        source=_source(path, [source for _, source, _ in runs]),
         name=name,
         runs=tuple(summaries),
         left_out=tuple(left_out),
@@ -197,34 +190,26 @@ _OF_THE_FOLDER = ("output_dir", "logging_dir", "run_name", "output", "default_lo
 """Settings that name where a run is and not what it does, by their last part."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedRun:
-    """One of the runs."""
-
-    name: str  # what the page calls it
-    run: Run
-
-
-def side_by_side(runs: Sequence[NamedRun]) -> tuple[ReportSection, ...]:
-    """Differences from the first run, courses, and settings."""
-    steps = tuple(sorted(set.intersection(*(set(named.run.steps or named.run.every_step) for named in runs))))
+def side_by_side(runs: Mapping[str, Run]) -> tuple[ReportSection, ...]:
+    """Differences from the first run, courses, and settings; the runs by the names that the page calls them."""
+    steps = tuple(sorted(set.intersection(*(set(run.steps or run.every_step) for run in runs.values()))))
     return (_differences(runs, steps), _courses(runs), _settings(runs))
 
 
-def _differences(runs: Sequence[NamedRun], steps: Sequence[int]) -> ReportSection:
+def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection:
     name, question = "differences", "What differs beside the first run?"
     if not steps:
         return ReportSection(
             name=name, question=question, missing="The runs have no step in common, so no stretch of one is another's."
         )
-    first, *rest = [(named.name, _numbers(named.run, steps)) for named in runs]
+    first, *rest = [(name, _numbers(run, steps)) for name, run in runs.items()]
     rows = [
         (title, form, other, first[1][title], numbers[title], difference_of(first[1][title], numbers[title]))
         for title, form in _titles([first[1], *(numbers for _, numbers in rest)])
         for other, numbers in rest
     ]
-    same_steps = [(replace(named.run, groups=groups_of_steps(named.run.groups, steps)), named.name) for named in runs]
-    sides = [side for run, name in same_steps if (side := side_rewards(run, name)) is not None]
+    same_steps = {name: replace(run, groups=groups_of_steps(run.groups, steps)) for name, run in runs.items()}
+    sides = [side for name, run in same_steps.items() if (side := side_rewards(run, name)) is not None]
     beyond = [row for row in rows if _beyond_chance(row[5], len(rows))]
     return ReportSection(
         name=name,
@@ -233,7 +218,7 @@ def _differences(runs: Sequence[NamedRun], steps: Sequence[int]) -> ReportSectio
         findings=(
             *_sentences(first[0], [other for other, _ in rest], rows),
             *conflicts_of_runs(sides),
-            *_cautions(runs, steps),
+            *_cautions(tuple(runs.values()), steps),
         ),
         meaning="Intervals of rewards and dead groups resample the prompts of each run; those of logged metrics allow "
         "for the correlation of steps. Runs count as independent, so with common prompts differences are surer than "
@@ -247,8 +232,7 @@ def _differences(runs: Sequence[NamedRun], steps: Sequence[int]) -> ReportSectio
 def _numbers(run: Run, steps: Sequence[int]) -> dict[str, Estimate]:
     """What a run is compared by, over these steps: title -> estimate, as far as they are logged."""
     table = reward_table(run.groups)
-    complete = table.sums(np.isnan(table.reward)) == 0
-    table = table.select(complete & np.isin(table.step, list(steps)))
+    table = table.select(table.is_complete & np.isin(table.step, list(steps)))
     estimates: dict[str, Estimate] = {}
     if len(table):
         means, live_size = table.sums(table.reward) / table.size, table.size > 1
@@ -257,7 +241,7 @@ def _numbers(run: Run, steps: Sequence[int]) -> dict[str, Estimate]:
         if last.any():
             estimates["mean reward, last quarter"] = _mean(means[last], table.prompt[last])
         if live_size.any():
-            estimates[_DEAD] = _mean(dead_groups(table)[live_size].astype(np.float64), table.prompt[live_size])
+            estimates[_DEAD] = _mean(table.is_dead[live_size].astype(np.float64), table.prompt[live_size])
         if (tokens := _tokens(table)) is not None:
             estimates["tokens of a completion"] = _mean(tokens, table.prompt)
     for metric, title in (_LOGGED if run.groups else _ALONE | _LOGGED).items():
@@ -321,18 +305,18 @@ def _sentences(first: str, other_runs: Sequence[str], rows: Sequence[_Row]) -> I
         yield f"{', '.join(alike)} beside {first}: none of {num} differences is beyond chance."
 
 
-def _cautions(runs: Sequence[NamedRun], steps: Sequence[int]) -> Iterator[str]:
-    longest = max(len(named.run.steps or named.run.every_step) for named in runs)
+def _cautions(runs: Sequence[Run], steps: Sequence[int]) -> Iterator[str]:
+    longest = max(len(run.steps or run.every_step) for run in runs)
     if len(steps) < longest:
         ends = f"at step {steps[0]}, the only one" if len(steps) == 1 else f"over the {len(steps)} steps"
         where = "" if len(steps) == 1 else f", {steps[0]} to {steps[-1]}"
         yield f"Compared {ends} that all runs have{where}."
-    if not all(named.run.groups for named in runs):
+    if not all(run.groups for run in runs):
         return
-    sizes = [", ".join(map(str, sizes_of(named.run.groups))) for named in runs]
+    sizes = [", ".join(map(str, sizes_of(run.groups))) for run in runs]
     if len(set(sizes)) > 1:
         yield f"Groups differ in size ({'; '.join(sizes)}), and larger ones are less often without a gradient."
-    prompts = list(map(set, prompt_names([reward_table(named.run.groups) for named in runs])))
+    prompts = list(map(set, prompt_names([reward_table(run.groups) for run in runs])))
     shared, every = len(set.intersection(*prompts)), len(set.union(*prompts))
     yield f"{shared:,} of {every:,} prompts are in all of them."
 
@@ -370,27 +354,27 @@ def _formatted(estimate: Estimate, title: str, *, signed: bool = False) -> str:
     return with_interval(estimate, "+.3g" if signed else ".3g")
 
 
-def _courses(runs: Sequence[NamedRun]) -> ReportSection:
+def _courses(runs: Mapping[str, Run]) -> ReportSection:
     """Reward, dead groups and what the trainers logged, each run a line."""
     drawn: list[tuple[str, str, list[dict[int, float]], tuple[float, float] | None]] = [
-        ("Mean reward", "reward", [mean_rewards(named.run) for named in runs], None),
-        ("Groups without a gradient", "share of groups", [_dead_shares(named.run) for named in runs], (0.0, 1.0)),
+        ("Mean reward", "reward", [mean_rewards(run) for run in runs.values()], None),
+        ("Groups without a gradient", "share of groups", [_dead_shares(run) for run in runs.values()], (0.0, 1.0)),
     ]
     for metric, title in _LOGGED.items():
-        values = [named.run.courses.by_step(metric) for named in runs]
+        values = [run.courses.by_step(metric) for run in runs.values()]
         drawn.append((f"{title[0].upper()}{title[1:]}", metric, values, None))
-    charts = [chart for course in drawn if sum(map(bool, course[2])) > 1 for chart in _overlaid(runs, *course)]
+    charts = [chart for course in drawn if sum(map(bool, course[2])) > 1 for chart in _overlaid(tuple(runs), *course)]
     return ReportSection(
         name="courses",
         question="How do the runs go?",
         severity="fine",
-        findings=(_ends(runs, drawn[0][2]),),
+        findings=(_ends(tuple(runs), drawn[0][2]),),
         charts=tuple(charts),
     )
 
 
 def _overlaid(
-    runs: Sequence[NamedRun],
+    names: Sequence[str],
     title: str,
     y_label: str,
     values: Sequence[dict[int, float]],
@@ -399,7 +383,7 @@ def _overlaid(
     """The runs as lines of one scale; more than a chart can hold in several, the first run in each."""
     steps = sorted(set().union(*values))
     finite = [value for of_run in values for value in of_run.values() if math.isfinite(value)] or [0.0]
-    first, *rest = zip(runs, values, strict=True)
+    first, *rest = zip(names, values, strict=True)
     batches = [rest[start : start + _IN_A_CHART - 1] for start in range(0, len(rest), _IN_A_CHART - 1)]
     for part_number, batch in enumerate(batches, start=1):
         yield Chart(
@@ -407,8 +391,7 @@ def _overlaid(
             kind="lines",
             places=tuple(steps),
             series=tuple(
-                Series(name=named.name, values=tuple(of_run.get(step) for step in steps))
-                for named, of_run in (first, *batch)
+                Series(name=name, values=tuple(of_run.get(step) for step in steps)) for name, of_run in (first, *batch)
             ),
             y_label=y_label,
             y_range=y_range or ((min(finite), max(finite)) if len(batches) > 1 and min(finite) < max(finite) else None),
@@ -418,15 +401,15 @@ def _overlaid(
 def mean_rewards(run: Run) -> dict[int, float]:
     """Step -> mean of the rewards of its whole groups, or as logged where rollouts are not."""
     table = reward_table(run.groups)
-    table = table.select(table.sums(np.isnan(table.reward)) == 0)
+    table = table.select(table.is_complete)
     return _by_step(run, "reward", table, table.sums(table.reward), table.size)
 
 
 def _dead_shares(run: Run) -> dict[int, float]:
     """Step -> share of its groups of several rollouts that are dead, or as logged where there are no rollouts."""
     table = reward_table(run.groups)
-    table = table.select((table.sums(np.isnan(table.reward)) == 0) & (table.size > 1))
-    return _by_step(run, "frac_reward_zero_std", table, dead_groups(table).astype(np.float64), np.ones(len(table)))
+    table = table.select(table.is_complete & (table.size > 1))
+    return _by_step(run, "frac_reward_zero_std", table, table.is_dead.astype(np.float64), np.ones(len(table)))
 
 
 def _by_step(
@@ -443,20 +426,20 @@ def _finite(run: Run, metric: str) -> dict[int, float]:
     return {step: value for step, value in run.courses.by_step(metric).items() if math.isfinite(value)}
 
 
-def _ends(runs: Sequence[NamedRun], rewards: Sequence[dict[int, float]]) -> str:
+def _ends(names: Sequence[str], rewards: Sequence[dict[int, float]]) -> str:
     ends = [
-        f"{named.name} {number(of_run[min(of_run)], '.3g')} to {number(of_run[max(of_run)], '.3g')}"
-        for named, of_run in zip(runs, rewards, strict=True)
+        f"{name} {number(of_run[min(of_run)], '.3g')} to {number(of_run[max(of_run)], '.3g')}"
+        for name, of_run in zip(names, rewards, strict=True)
         if of_run
     ]
     return f"Mean reward, first to last step: {'; '.join(ends)}." if ends else "No step of these runs has all rewards."
 
 
-def _settings(runs: Sequence[NamedRun]) -> ReportSection:
+def _settings(runs: Mapping[str, Run]) -> ReportSection:
     """The trainer's arguments in which the runs differ, as far as they are logged."""
     name, question = "settings", "Which settings differ?"
-    settings = [_flat(named.run) for named in runs]
-    unlogged = [named.name for named in runs if named.run.settings.origin is None]
+    settings = list(map(_flat, runs.values()))
+    unlogged = [name for name, run in runs.items() if run.settings.origin is None]
     if len(unlogged) == len(runs):
         return ReportSection(
             name=name,
@@ -478,7 +461,7 @@ def _settings(runs: Sequence[NamedRun]) -> ReportSection:
     more = ", ..." if len(differing) > 6 else ""
     attribution = ["What differs between the runs may be due to any of them."] if len(differing) > 1 else []
     rows = tuple((key, *(values.get(key, _UNSTATED) for values in settings)) for key in differing)
-    titles = ("setting", *(named.name for named in runs))
+    titles = ("setting", *runs)
     return ReportSection(
         name=name,
         question=question,

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -48,7 +49,6 @@ from gradscope.results.norms import ReplayReport
 from gradscope.results.passk import PassAtKReport
 from gradscope.results.rank import RankCurvePoint
 from gradscope.results.report import KeyNumber, NumberStyle, ReportSection, RunReport
-from gradscope.results.tokens import EntropyChange
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run, runs_below
 from gradscope.rollouts.run import Run
@@ -67,45 +67,25 @@ MOST_TOKENS = 512  # token rows that are computed where no number is named
 
 
 # The modules of these sections are not even loaded where their data are missing.
-def _of_gradients(name: Literal["rank", "contributions", "formulations"]) -> Callable[[ReportInputs], ReportSection]:
+def _seldom(name: str, module: str, needs: str = "no_grams") -> Callable[[ReportInputs], ReportSection]:
     def section(inputs: ReportInputs) -> ReportSection:
-        if not inputs.grams:
-            return missing_section(name, inputs.no_grams)
-        from gradscope.diagnostics.report.sections import gradient
-
-        sections = {
-            "rank": gradient.rank_section,
-            "contributions": gradient.contributions_section,
-            "formulations": gradient.formulations_section,
-        }
-        return sections[name](inputs)
+        needed = getattr(inputs, needs)
+        if isinstance(needed, Unavailable) and not (needs == "no_grams" and inputs.grams):
+            return missing_section(name, needed)
+        sections = import_module(f"gradscope.diagnostics.report.sections.{module}")
+        made: ReportSection = getattr(sections, f"{name}_section")(inputs)
+        return made
 
     return section
-
-
-def _tokens_section(inputs: ReportInputs) -> ReportSection:
-    if isinstance(inputs.tokens, Unavailable):
-        return missing_section("tokens", inputs.tokens)
-    from gradscope.diagnostics.report.sections.tokens import tokens_section
-
-    return tokens_section(inputs)
-
-
-def _coverage_section(inputs: ReportInputs) -> ReportSection:
-    if isinstance(inputs.passk, Unavailable):
-        return missing_section("coverage", inputs.passk)
-    from gradscope.diagnostics.report.sections.coverage import coverage_section
-
-    return coverage_section(inputs)
 
 
 _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     signal_section,
     zero_loss_section,
     replay_section,
-    _of_gradients("rank"),
-    _of_gradients("contributions"),
-    _tokens_section,
+    _seldom("rank", "gradient"),
+    _seldom("contributions", "gradient"),
+    _seldom("tokens", "tokens", "tokens"),
     length_section,
     rewards_section,
     loss_scale_section,
@@ -113,8 +93,8 @@ _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     staleness_section,
     entropy_section,
     generation_section,
-    _coverage_section,
-    _of_gradients("formulations"),
+    _seldom("coverage", "coverage", "passk"),
+    _seldom("formulations", "gradient"),
     claims_section,
 )
 _NOT_ASKED: tuple[tuple[MeasuredStep, ...], Unavailable] = (
@@ -189,7 +169,8 @@ def report_run(
         else _or_unavailable(lambda: pass_at_k_of_samples(held_out)),
         logged=policy.result(run),
         lengths=lengths,
-        options=dict(_spelled(read, success_threshold)),
+        options=dict(read.spelled())
+        | ({} if success_threshold is None else {"--success-threshold": str(success_threshold)}),
     )
     groups = None if isinstance(inputs.degeneracy, Unavailable) else inputs.degeneracy
     reasons = {step.step: step.reason for step in measured if step.reason}
@@ -211,13 +192,6 @@ def report_run(
 
 def _name(run: Run) -> str:
     return "/".join(as_named(str(run.path.resolve())).split(os.sep)[-2:]).lstrip("/")
-
-
-def _spelled(read: ReadOptions, success_threshold: float | None) -> Iterator[tuple[str, str]]:
-    """How the run was read, for the commands that a page names."""
-    yield from read.spelled()
-    if success_threshold is not None:
-        yield "--success-threshold", str(success_threshold)
 
 
 def _or_unavailable(make: Callable[[], Made]) -> Made | Unavailable:
@@ -328,7 +302,13 @@ def report_tokens(
     if not live:
         return absent
     largest = max(live, key=lambda step: 0.0 if step.gram is None else _squared_norm(step.gram))
-    return _measure(run, largest, most, options)
+    assert largest.gram is not None, "it was recomputed"
+    assert largest.gram.policy_gram is not None, "and its advantages were logged"
+    from gradscope.gradients.tokens.measure import measure_rollout_tokens
+
+    shares = projection_shares(largest.gram.policy_gram)
+    order = [index for index in np.argsort(-np.abs(shares), kind="stable").tolist() if shares[index] != 0]
+    return measure_rollout_tokens(_prepared(run, largest, options), largest.gram, order, most=most)
 
 
 def token_parts(run: Run, measured: Sequence[MeasuredStep], options: EngineOptions) -> TokenParts:
@@ -337,14 +317,16 @@ def token_parts(run: Run, measured: Sequence[MeasuredStep], options: EngineOptio
     # processes share the model.
     from gradscope.diagnostics.rank.tokens.parts import entropy_change, token_kl, turn_shares, with_later
     from gradscope.diagnostics.rank.tokens.weighed import follow, logprob_change, weigh_step
+    from gradscope.gradients.processes import num_connected
 
     weighed, groups = {}, {}
     for step in measured:
-        if step.gram is not None and _squared_norm(step.gram) > 0 and _is_alone():
+        if step.gram is not None and _squared_norm(step.gram) > 0 and num_connected() == 1:
             weighed_step = weigh_step(_prepared(run, step, options), step.gram)
             if weighed_step is not None:
                 weighed[step.step], groups[step.step] = weighed_step, step.groups
     last = max(weighed, default=0)
+    not_followed = Estimate.undefined_because(f"only step {last} is followed on this page")
     later = follow(run, {last: weighed[last]} if weighed else {}, options).changes
     logged = first_logged(run, METRICS)
     predicted = [entropy_change(step, tokens, logged[1] if logged else {}) for step, tokens in weighed.items()]
@@ -354,7 +336,7 @@ def token_parts(run: Run, measured: Sequence[MeasuredStep], options: EngineOptio
         entropy=tuple(
             with_later(change, weighed[change.step].tokens, later[change.step])
             if change.step in later
-            else _not_followed(change, last)
+            else replace(change, measured=change.measured if change.step == last else not_followed)
             for change in predicted
         ),
         kl=tuple(distance for distance in kl if distance is not None),
@@ -363,31 +345,9 @@ def token_parts(run: Run, measured: Sequence[MeasuredStep], options: EngineOptio
     )
 
 
-def _is_alone() -> bool:
-    from gradscope.gradients.processes import num_connected
-
-    return num_connected() == 1
-
-
-def _not_followed(change: EntropyChange, last: int) -> EntropyChange:
-    if change.step == last:
-        return change
-    return replace(change, measured=Estimate.undefined_because(f"only step {last} is followed on this page"))
-
-
 def _squared_norm(gram: StepGram) -> float:
     matrix = gram.policy_gram
     return 0.0 if matrix is None else batch_norm(matrix) ** 2
-
-
-def _measure(run: Run, measured: MeasuredStep, most: int, options: EngineOptions) -> tuple[RolloutTokens, ...]:
-    from gradscope.gradients.tokens.measure import measure_rollout_tokens
-
-    assert measured.gram is not None, "the caller chooses a step that was recomputed"
-    assert measured.gram.policy_gram is not None, "and one whose advantages were logged"
-    shares = projection_shares(measured.gram.policy_gram)
-    order = [index for index in np.argsort(-np.abs(shares), kind="stable").tolist() if shares[index] != 0]
-    return measure_rollout_tokens(_prepared(run, measured, options), measured.gram, order, most=most)
 
 
 def _prepared(run: Run, measured: MeasuredStep, options: EngineOptions) -> PreparedStep:

@@ -34,25 +34,18 @@ def _check(report: CheckReport) -> tuple[ReportSection, ...]:
     held = sum(verdict.outcome == "pass" for verdict in report.verdicts)
     unmet = [verdict for verdict in report.verdicts if verdict.outcome != "pass"]
     counted = f"{held} of {len(report.verdicts)} requirements hold." if report.verdicts else "The baseline is written."
-    section = ReportSection(
-        name="check",
-        question="Does the run meet its requirements?",
-        findings=(
-            f"Check: {report.outcome}. {counted}",
-            *report.findings,
-            *(
-                f"{verdict.metric} {verdict.op} {verdict.limit:g}: {verdict.meaning} {verdict.next_step}".rstrip()
-                for verdict in unmet
-            ),
-        ),
-        severity=_OUTCOMES[report.outcome],
+    sentences = (
+        f"{verdict.metric} {verdict.op} {verdict.limit:g}: {verdict.meaning} {verdict.next_step}".rstrip()
+        for verdict in unmet
     )
-    return (section,)
+    findings = (f"Check: {report.outcome}. {counted}", *report.findings, *sentences)
+    return _findings_alone("check", "Does the run meet its requirements?", findings, _OUTCOMES[report.outcome])
 
 
-def _compare(comparison: Comparison) -> tuple[ReportSection, ...]:
-    question = "Did changing one thing matter?"
-    return (ReportSection(name="compare", question=question, findings=comparison.findings, severity="fine"),)
+def _findings_alone(
+    name: str, question: str, findings: tuple[str, ...], severity: Severity = "fine"
+) -> tuple[ReportSection, ...]:
+    return (ReportSection(name=name, question=question, findings=findings, severity=severity),)
 
 
 def _rank(report: RankReport) -> tuple[ReportSection, ...]:
@@ -65,25 +58,22 @@ def _rank(report: RankReport) -> tuple[ReportSection, ...]:
     logged = [point for point in points if point.group_size == largest[point.step]]
     if report.rows == "rollout" and logged:
         return (directions_answer(logged),)
-    question = "How many directions does the gradient have?"
-    return (ReportSection(name="rank", question=question, findings=report.findings, severity="fine"),)
+    return _findings_alone("rank", "How many directions does the gradient have?", report.findings)
 
 
 def _spike(report: SpikeReport) -> tuple[ReportSection, ...]:
     severity: Severity = "look" if any(metric.is_unusual for metric in report.metrics) else "fine"
-    question = f"What happened at step {report.step}?"
-    return (ReportSection(name="spike", question=question, findings=report.findings, severity=severity),)
+    return _findings_alone("spike", f"What happened at step {report.step}?", report.findings, severity)
 
 
 def _index(index: RunIndex) -> tuple[ReportSection, ...]:
-    question = "What differs between the runs?"
-    return index.sections or (ReportSection(name="runs", question=question, findings=index.findings, severity="fine"),)
+    return index.sections or _findings_alone("runs", "What differs between the runs?", index.findings)
 
 
 _SECTIONS: dict[type, Callable[[Any], tuple[ReportSection, ...]]] = {
     CheckReport: _check,
     ClaimsReport: lambda report: (claims_answer(report),),
-    Comparison: _compare,
+    Comparison: lambda report: _findings_alone("compare", "Did changing one thing matter?", report.findings),
     DegeneracyReport: lambda report: (signal_answer(report),),
     PassAtKReport: lambda report: (coverage_answer(report),),
     RankReport: _rank,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,20 +76,22 @@ def outstanding_step(courses: Courses) -> int:
 
 def metric_at(name: str, course: Mapping[int, float], step: int, *, num_chosen_from: int) -> SpikeMetric:
     """One number of a step against those of the steps around it; ``num_chosen_from`` of them were searched."""
-    if not math.isfinite(course[step]):
-        none = Estimate.undefined_because("it was logged as no finite number")
-        return SpikeMetric(name=name, value=none, typical=none, deviation=none, by_chance=none, is_unusual=True)
-    value, deviation = Estimate.exact(course[step]), deviation_of(course, step, num_chosen_from=num_chosen_from)
+    is_finite = math.isfinite(course[step])
+    no_number = "it was logged as no finite number"
+    deviation = deviation_of(course, step, num_chosen_from=num_chosen_from) if is_finite else no_number
     if isinstance(deviation, str):
         none = Estimate.undefined_because(deviation)
-        return SpikeMetric(name=name, value=value, typical=none, deviation=none, by_chance=none, is_unusual=False)
-    num_units = deviation.num_neighbors
+        value = Estimate.exact(course[step]) if is_finite else none
+        return SpikeMetric(
+            name=name, value=value, typical=none, deviation=none, by_chance=none, is_unusual=not is_finite
+        )
+    exact = partial(Estimate.exact, num_units=deviation.num_neighbors)
     return SpikeMetric(
         name=name,
-        value=value,
-        typical=Estimate.exact(deviation.typical, num_units=num_units),
-        deviation=Estimate.exact(deviation.deviation, num_units=num_units),
-        by_chance=Estimate.exact(deviation.by_chance, num_units=num_units),
+        value=Estimate.exact(course[step]),
+        typical=exact(deviation.typical),
+        deviation=exact(deviation.deviation),
+        by_chance=exact(deviation.by_chance),
         is_unusual=deviation.is_unusual,
     )
 
@@ -119,8 +122,8 @@ class SpikeQuestion:
         from gradscope.gradients.step.directions import measure_tensor_norms
         from gradscope.gradients.tokens.measure import measure_rollout_tokens
 
-        matrix = gram.logged_gram
-        if matrix is None or not matrix.sum() > 0:
+        matrix = _live_gram(gram)
+        if matrix is None:
             return ()
         tensors = measure_tensor_norms(prepared)
         order = np.argsort(-np.abs(projection_shares(matrix)), kind="stable").tolist()
@@ -133,13 +136,22 @@ MOST_REMOVED = 0.25
 """Share of the rollouts that is left out at most: a step of which more has to go is not made by a few."""
 MOST_TOKENS = 20  # tokens that are listed
 
-_Name = tuple[str, int]
+
+def _live_gram(gram: StepGram | None) -> Array | None:
+    """The inner products of a step's rows by the logged advantages; None without any, or of a gradient that is zero."""
+    matrix = None if gram is None else gram.logged_gram
+    return matrix if matrix is not None and matrix.sum() > 0 else None
 
 
-def _rollouts_of(groups: Sequence[RolloutGroup], gram: StepGram | None, reason: str) -> tuple[SpikeRollout, ...]:
+def _rollouts_of(groups: Sequence[RolloutGroup], gram: StepGram | None, why_unknown: str) -> tuple[SpikeRollout, ...]:
     """All rollouts of a step, those with the largest part of its gradient first."""
-    shares, without = _parts(gram)
-    none = Estimate.undefined_because(reason)
+    matrix = _live_gram(gram)
+    is_known = gram is not None and gram.logged_gram is not None
+    none = Estimate.undefined_because("the gradient is zero" if is_known else why_unknown)
+    parts: dict[tuple[str, int], tuple[Estimate, Estimate]] = {}
+    if gram is not None and matrix is not None:
+        shares, norms = (map(Estimate.exact, of(matrix).tolist()) for of in (projection_shares, norms_without))
+        parts = dict(zip(zip(gram.group_ids, gram.samples, strict=True), zip(shares, norms, strict=True), strict=True))
     rollouts = [
         SpikeRollout(
             group_id=rollout.group_id,
@@ -148,29 +160,18 @@ def _rollouts_of(groups: Sequence[RolloutGroup], gram: StepGram | None, reason: 
             advantage=rollout.advantage,
             num_tokens=rollout.num_tokens,
             repeated_ngrams=_repeats(rollout),
-            projection_share=shares.get((rollout.group_id, rollout.sample), none),
-            norm_without=without.get((rollout.group_id, rollout.sample), none),
+            projection_share=share,
+            norm_without=norm,
         )
         for group in groups
         for rollout in group.rollouts
+        for share, norm in [parts.get((rollout.group_id, rollout.sample), (none, none))]
     ]
     rollouts.sort(
         key=lambda rollout: (abs(rollout.projection_share.value or 0.0), rollout.repeated_ngrams.value or 0.0),
         reverse=True,
     )
     return tuple(rollouts)
-
-
-def _parts(gram: StepGram | None) -> tuple[Mapping[_Name, Estimate], Mapping[_Name, Estimate]]:
-    matrix = None if gram is None else gram.logged_gram
-    if gram is None or matrix is None or not matrix.sum() > 0:
-        return {}, {}
-    names = list(zip(gram.group_ids, gram.samples, strict=True))
-    return _named(names, projection_shares(matrix)), _named(names, norms_without(matrix))
-
-
-def _named(names: Sequence[_Name], values: Array) -> Mapping[_Name, Estimate]:
-    return {name: Estimate.exact(value) for name, value in zip(names, values.tolist(), strict=True)}
 
 
 def _repeats(rollout: Rollout) -> Estimate:
@@ -182,8 +183,8 @@ def _repeats(rollout: Rollout) -> Estimate:
 
 
 def _removals_of(gram: StepGram | None, typical: float | None) -> tuple[SpikeRemoval, ...]:
-    matrix = None if gram is None else gram.logged_gram
-    if gram is None or matrix is None or not matrix.sum() > 0:
+    matrix = _live_gram(gram)
+    if gram is None or matrix is None:
         return ()
     most = math.ceil(MOST_REMOVED * len(matrix))
     order, norms = removal_order(matrix, most=most)
@@ -326,7 +327,7 @@ def _report(run: Run, step: int, courses: Courses, measured: MeasuredStep | str,
         grad_norm=Estimate.undefined_because(why)
         if matrix is None
         else Estimate.exact(batch_norm(matrix), num_units=len(matrix)),
-        rollouts=_rollouts_of(run.groups_at(step), gram, "the gradient is zero" if matrix is not None else why),
+        rollouts=_rollouts_of(run.groups_at(step), gram, why),
         removals=_removals_of(gram, typical),
         tokens=_tokens_of(answer[0].tokens) if answer else (),
         tensors=_tensors_of(answer[0].tensors) if answer else (),

@@ -228,7 +228,7 @@ def _count(singular_values: ArrayLike, count: Callable[[Array], ArrayLike]) -> E
         raise ValueError("singular values are finite, non-negative numbers in one dimension")
     if not values.size or values[-1] == 0.0:
         return Estimate.undefined_because(ZERO_MATRIX, num_units=values.size)
-    return Estimate.exact(float(np.asarray(count(values[::-1] / values[-1]))), num_units=len(values))
+    return Estimate(value=float(np.asarray(count(values[::-1] / values[-1]))), num_units=len(values))
 
 
 NULLS = ("unweighted", "shuffled", "signs", "gaussian")  # the names of the null models, in the order of tables

@@ -134,7 +134,7 @@ def bootstrap_means(
     units = unit_sums(table.T, clusters, len(table))
     if share:
         return bootstrap_shares([units], resampling=resampling)[0]
-    return bootstrap_statistics(_means, units, resampling=resampling)
+    return _statistics_of_each(_means, [units], resampling=resampling)[0]
 
 
 def bootstrap_shares(tables: Sequence[Array], *, resampling: Resampling = RESAMPLING) -> list[tuple[Estimate, ...]]:
@@ -249,10 +249,8 @@ def _shares(means: Sequence[Estimate], units: Array) -> tuple[Estimate, ...]:
 
 
 def _estimate(value: float, ends: Interval | None, num_units: int) -> Estimate:
-    if ends is None:
-        return Estimate.exact(value, num_units=num_units)
     # The studentized interval also corrects a bias, and may then leave the plain value out.
-    low, high = min(ends[0], float(value)), max(ends[1], float(value))
+    low, high = (None, None) if ends is None else (min(ends[0], float(value)), max(ends[1], float(value)))
     return Estimate(value=float(value), low=low, high=high, num_units=num_units)
 
 
@@ -297,7 +295,7 @@ def _student(sums: Array, weights: Array) -> Estimate:
     """Mean of a share with Student's interval on its logit, logit m +- t(J - 1) se / (m (1 - m))."""
     num_units, mean = len(sums), float(sums.sum() / weights.sum())
     if num_units < 2 or not 0 < mean < 1:
-        return Estimate.exact(mean, num_units=num_units)
+        return Estimate(value=mean, num_units=num_units)
     influence = influence_values(lambda total: total[..., :1] / total[..., 1:], np.column_stack([sums, weights]))
     error = float(np.sqrt(np.sum(influence**2) / (num_units * (num_units - 1))))
     half = student_quantile(num_units - 1) * error / (mean * (1 - mean))
@@ -306,7 +304,6 @@ def _student(sums: Array, weights: Array) -> Estimate:
 
 
 def _on_scale(share: Estimate, low: float, span: float, *, exact: bool) -> Estimate:
-    value, ends = low + span * (share.value or 0.0), share.interval
-    if exact or ends is None:
-        return Estimate.exact(value, num_units=share.num_units)
-    return Estimate(value=value, low=low + span * ends[0], high=low + span * ends[1], num_units=share.num_units)
+    ends = None if exact else share.interval
+    bottom, top = (None, None) if ends is None else (low + span * end for end in ends)
+    return Estimate(value=low + span * (share.value or 0.0), low=bottom, high=top, num_units=share.num_units)

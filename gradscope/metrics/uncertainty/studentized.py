@@ -145,35 +145,28 @@ def student_intervals(
     for at, units in enumerate(tables):
         of_size.setdefault(len(units), []).append(at)
     by_table: dict[int, list[Interval | None]] = {}
-    for alike in of_size.values():
+    for num_units, alike in of_size.items():
         for start in range(0, len(alike), _TABLES):
             chunk = alike[start : start + _TABLES]
-            intervals = _intervals(statistic, np.stack([tables[at] for at in chunk]), resampling)
-            by_table.update(zip(chunk, intervals, strict=True))
+            units = np.stack([tables[at] for at in chunk])  # [T, J, m]
+            values = np.asarray(statistic(units.sum(axis=1)), dtype=np.float64)
+            if num_units < MIN_UNITS:
+                by_table |= dict.fromkeys(chunk, [None] * values.shape[1])
+                continue
+            influence = influence_values(statistic, units)
+            errors = np.sqrt(np.sum(influence**2, axis=1) / (num_units * (num_units - 1)))
+            tiny = 1e-12 * np.maximum(np.abs(values), 1.0)
+            if num_units > MANY_UNITS:
+                upper, lower = _expanded_quantiles(influence)
+            else:
+                upper, lower = _t_quantiles(statistic, units, values, influence, np.maximum(errors, tiny), resampling)
+            lows, highs = values - upper * errors, values - lower * errors
+            for at, *of_table in zip(chunk, lows, highs, errors, tiny, strict=True):
+                by_table[at] = [
+                    (float(low), float(high)) if error > spread else None
+                    for low, high, error, spread in zip(*of_table, strict=True)
+                ]
     return [by_table[at] for at in range(len(tables))]
-
-
-def _intervals(statistic: Statistic, units: Array, resampling: Resampling) -> list[list[Interval | None]]:
-    """The intervals of tables of the same number of units, [T, J, m]."""
-    num_units = units.shape[1]
-    values = np.asarray(statistic(units.sum(axis=1)), dtype=np.float64)
-    if num_units < MIN_UNITS:
-        return [[None] * values.shape[1]] * len(values)
-    influence = influence_values(statistic, units)
-    errors = np.sqrt(np.sum(influence**2, axis=1) / (num_units * (num_units - 1)))
-    tiny = 1e-12 * np.maximum(np.abs(values), 1.0)
-    if num_units > MANY_UNITS:
-        upper, lower = _expanded_quantiles(influence)
-    else:
-        upper, lower = _t_quantiles(statistic, units, values, influence, np.maximum(errors, tiny), resampling)
-    lows, highs = values - upper * errors, values - lower * errors
-    return [
-        [
-            (float(low), float(high)) if error > spread else None
-            for low, high, error, spread in zip(*of_table, strict=True)
-        ]
-        for of_table in zip(lows, highs, errors, tiny, strict=True)
-    ]
 
 
 def _expanded_quantiles(influence: Array) -> Array:

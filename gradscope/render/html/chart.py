@@ -229,7 +229,32 @@ def drawing(chart: Chart, identity: str, finding: str = "", *, small: bool = Fal
     head = Markup('role="img" aria-labelledby="{}"').format(plain(identity)) + labels
     if chart.kind == "bars":
         return draw_bars(chart, head, described)
-    return _over_numbers(chart, identity, head, described, CARD if small else FULL)
+    # lines or stacked bars over a number
+    canvas, windows = CARD if small else FULL, windows_of(chart)
+    half = 0.5 if chart.kind == "stack" else 0.0
+    low, high = windows[0].low - half, windows[-1].high + half
+    bottom, top = chart.y_range or widened(_numbers(chart))
+    across = Scale(
+        low=low if low < high else low - 1,
+        high=high if low < high else high + 1,
+        start=canvas.room_left([f"{value:g}" for value in ticks(bottom, top)]),
+        end=canvas.width - canvas.right,
+    )
+    up = Scale(low=bottom, high=top, start=canvas.height - canvas.bottom, end=canvas.top)
+    body = _stack(chart, windows, across, up, identity) if chart.kind == "stack" else _lines(chart, windows, across, up)
+    return Markup(
+        '<svg viewBox="0 0 {:g} {:g}" {} tabindex="0" data-over="{}" data-x="{}" data-ends="{}">{}{}{}</svg>'
+    ).format(
+        canvas.width,
+        canvas.height,
+        head,
+        plain(chart.x_label),
+        " ".join(window.name for window in windows),
+        f"{across.low:g} {across.high:g} {across.start:g} {across.end:g} {up.end:g} {up.start:g}",
+        described,
+        _frame(chart, across, up, canvas),
+        body,
+    )
 
 
 def legend(chart: Chart, identity: str) -> Markup:
@@ -262,35 +287,6 @@ def _class_of(series: Series, index: int) -> str:
 
 def _layer_class(series: Series, index: int) -> str:
     return f"b{index % 3}" if series.kind is None else series.kind
-
-
-def _over_numbers(chart: Chart, identity: str, head: Markup, described: Markup, canvas: Canvas) -> Markup:
-    """Lines or stacked bars over a number."""
-    windows = windows_of(chart)
-    half = 0.5 if chart.kind == "stack" else 0.0
-    low, high = windows[0].low - half, windows[-1].high + half
-    bottom, top = chart.y_range or widened(_numbers(chart))
-    across = Scale(
-        low=low if low < high else low - 1,
-        high=high if low < high else high + 1,
-        start=canvas.room_left([f"{value:g}" for value in ticks(bottom, top)]),
-        end=canvas.width - canvas.right,
-    )
-    up = Scale(low=bottom, high=top, start=canvas.height - canvas.bottom, end=canvas.top)
-    body = _stack(chart, windows, across, up, identity) if chart.kind == "stack" else _lines(chart, windows, across, up)
-    return Markup(
-        '<svg viewBox="0 0 {:g} {:g}" {} tabindex="0" data-over="{}" data-x="{}" data-ends="{}">{}{}{}</svg>'
-    ).format(
-        canvas.width,
-        canvas.height,
-        head,
-        plain(chart.x_label),
-        " ".join(window.name for window in windows),
-        f"{across.low:g} {across.high:g} {across.start:g} {across.end:g} {up.end:g} {up.start:g}",
-        described,
-        _frame(chart, across, up, canvas),
-        body,
-    )
 
 
 def _numbers(chart: Chart) -> list[float]:
@@ -418,7 +414,12 @@ def _stack(chart: Chart, windows: Sequence[Window], across: Scale, up: Scale, id
     width = max(1.0, 0.8 * (across(min(gaps, default=1.0)) - across(0.0)))
     floor = [0.0] * len(windows)
     layer = Markup('<path class="bar {}"{} d="{}"/>')
-    parts = [_hatch(identity)]
+    hatch = Markup(
+        '<defs><pattern id="{}-hatch" width="6" height="6" patternUnits="userSpaceOnUse" '
+        'patternTransform="rotate(45)"><rect width="6" height="6" class="paper"/>'
+        '<line class="hatch" x1="0" x2="0" y1="0" y2="6"/></pattern></defs>'
+    )
+    parts = [hatch.format(plain(identity))]
     for index, series in enumerate(chart.series):
         points, bars = points_of(series.values, windows), []
         for at, (window, point) in enumerate(zip(windows, points, strict=True)):
@@ -436,11 +437,3 @@ def _fill(series: Series, index: int, identity: str) -> Markup:
     """The third kind of bar is hatched, by the pattern of its own chart."""
     is_hatched = index % 3 == 2 if series.kind is None else series.kind == "tied"
     return Markup(' style="fill:url(#{}-hatch)"').format(plain(identity)) if is_hatched else Markup("")
-
-
-def _hatch(identity: str) -> Markup:
-    return Markup(
-        '<defs><pattern id="{}-hatch" width="6" height="6" patternUnits="userSpaceOnUse" '
-        'patternTransform="rotate(45)"><rect width="6" height="6" class="paper"/>'
-        '<line class="hatch" x1="0" x2="0" y1="0" y2="6"/></pattern></defs>'
-    ).format(plain(identity))

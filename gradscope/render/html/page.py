@@ -60,7 +60,8 @@ def render_page(report: RunReport) -> str:
 
 def render_fragment(sections: Sequence[ReportSection], strip: Sequence[StripItem] = ()) -> str:
     """Sections, in their order, as a ``<div>`` for another page: their style affects nothing outside."""
-    return render("fragment.html", style=_nested_style(), strip=strip, **_answers(sections))
+    template = _environment().get_template("fragment.html")
+    return template.render(style=_nested_style(), strip=strip, **_answers(sections))
 
 
 def _answers(sections: Sequence[ReportSection]) -> dict[str, object]:
@@ -89,7 +90,8 @@ def render_document(template: str, *, title: str, **context: object) -> str:
         f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:; base-uri 'none'; "
         "form-action 'none'"
     )
-    return render(template, title=title, policy=policy, script=script, style=style, version=__version__, **context)
+    page = _environment().get_template(template)
+    return page.render(title=title, policy=policy, script=script, style=style, version=__version__, **context)
 
 
 @cache
@@ -278,11 +280,6 @@ def shade_of(token: ShadedToken) -> str:
         return "unseen"
     shade = min(NUM_SHADES, 1 + int(token.strength * NUM_SHADES)) if token.strength > 0 else 0
     return f"{'up' if token.is_raised else 'down'} h{shade}"
-
-
-def render(template: str, **context: object) -> str:
-    """A page from a template of this package and its variables."""
-    return _environment().get_template(template).render(**context)
 
 
 @cache

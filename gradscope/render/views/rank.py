@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from gradscope.estimate import Estimate
-from gradscope.render.views.view import Column, Selection, View, Word, digits, entry, last_of
+from gradscope.render.views.view import Column, Selection, View, Word, digits, entry, first_of, last_of
 from gradscope.render.words import FACTS, plain, why_alone
 from gradscope.results.rank import (
     BaselineNoise,
@@ -163,8 +163,7 @@ def _step_spectra(spectra: Sequence[GradientSpectrum]) -> Selection:
 def _few_spectra(chosen: Sequence[GradientSpectrum], spectra: Sequence[GradientSpectrum], step: int) -> Selection:
     if len(chosen) > MOST_SPECTRA:
         chosen = [spectrum for spectrum in chosen if spectrum.label.step == step][:MOST_SPECTRA]
-    left = len(spectra) - len(chosen)
-    return Selection(chosen, remarks=(f"{left} more spectra are in the JSON and the CSV",) if left else ())
+    return first_of(chosen, spectra, len(chosen), "spectra")
 
 
 def short_tensor(name: str | None) -> str:

@@ -71,15 +71,11 @@ def _sparsity_rows(sparsities: Sequence[GradientSparsity]) -> Selection:
     step = sparsities[-1].step
     of_tokens = sparsities[0].parts == "tokens"
     shown = list(sparsities) if of_tokens else [sparsity for sparsity in sparsities if sparsity.step == step]
-    left = len(shown) - MOST_SPECTRA
     courses: dict[str | None, list[float | None]] = {}
     for sparsity in sparsities:
         courses.setdefault(sparsity.tensor, []).append(sparsity.gini.value)
-    return Selection(
-        [(one, courses[one.tensor]) for one in (shown[-MOST_SPECTRA:] if of_tokens else shown[:MOST_SPECTRA])],
-        {"step": step},
-        (f"{left} more lines of sparsity are in the JSON and the CSV",) if left > 0 else (),
-    )
+    rows = [(one, courses[one.tensor]) for one in (shown[-MOST_SPECTRA:] if of_tokens else shown)]
+    return first_of(rows, shown, MOST_SPECTRA, "lines of sparsity", step=step)
 
 
 def _sparsity_columns(sparsities: Sequence[GradientSparsity]) -> list[Column]:
@@ -130,9 +126,8 @@ def _size_rows(points: Sequence[WeightRankPoint]) -> Selection:
     for point in last_of(points).rows:
         if point.advantage == advantage and point.tensor is not None:
             by_tensor.setdefault(point.tensor, {})[point.group_size] = point.effective_rank
-    rows, left = list(by_tensor.items()), len(by_tensor) - MOST_SPECTRA
-    remarks = (f"{left} more weights are in the JSON and the CSV",) if left > 0 else ()
-    return Selection(rows[:MOST_SPECTRA], remarks=remarks)
+    rows = list(by_tensor.items())
+    return first_of(rows, rows, MOST_SPECTRA, "weights")
 
 
 def _size_columns(points: Sequence[WeightRankPoint]) -> list[Column]:

@@ -469,7 +469,7 @@ _KINDS = (
     ),
     _Kind(
         matches=lambda path: _is_file(path, _EVENTS) or _has(path, _EVENTS, f"*/{_EVENTS}"),
-        description="is what TensorBoard reads: metrics, without rollouts",
+        description="is what TensorBoard reads, without scalars of a training step and without rollouts",
         hint=_name_rollouts,
     ),
     _Kind(

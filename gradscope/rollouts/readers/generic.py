@@ -184,7 +184,9 @@ def chosen_name(names: Iterable[str], request: ReadRequest, noun: str, otherwise
         return str(named)
     raise InputError(
         f"{request.path} has no {noun} {named!r}." if named else f"{request.path} has {otherwise}.",
-        hint=f"Its {noun}s are {list_names(present)}; name one with --reward-column.",
+        hint=f"Its {noun}s are {list_names(present)}; name one with --reward-column."
+        if present
+        else f"Give a log with a {noun} for each sample.",
     )
 
 

@@ -320,6 +320,7 @@ def _part(
         texts=(texts("text") if "text" in table.column_names else [""] * len(table)) if with_texts else (),
         size=to_numpy(lists["reward"].value_lengths()).astype(np.int64),
         columns=columns,
+        may_repeat=True,
     )
 
 

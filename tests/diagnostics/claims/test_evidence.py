@@ -176,8 +176,8 @@ def test_groups_and_their_degeneracy_are_those_of_the_log() -> None:
     assert evidence.groups().dead.tolist() == [True, True, False, True]
     assert evidence.degeneracy().frac_reward_zero_std.value == 0.75
     assert evidence.degeneracy() is evidence.degeneracy()
-    assert evidence.largest_group == 4
-    assert module.Evidence(run=run_of(), steps=()).largest_group == 0
+    assert evidence.request("weight").group_sizes == (2,)
+    assert module.Evidence(run=run_of(), steps=()).request("weight").group_sizes == ()
     run = run_of(*(group_of([0.2, 0.7], step=1, prompt=name) for name in "ab"))
     assert module.Evidence(run=run, steps=(), success_threshold=0.5).degeneracy().pass_rate.value == 0.5
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from gradscope.diagnostics.claims import gradients
-from gradscope.diagnostics.claims.evidence import ADVANTAGE, Judgement
+from gradscope.diagnostics.claims.evidence import ADVANTAGE, Judgement, in_range, on_side
 from gradscope.diagnostics.rank.collected import Collected
 from gradscope.diagnostics.rank.formulations import baseline_groups
 from gradscope.diagnostics.rank.rows import StepRows
@@ -268,7 +269,7 @@ def cosine(first: np.ndarray, other: np.ndarray) -> float:
 
 def judged(part: str, target: str, rows: StepRows) -> Judgement:
     result = collected_of(rows=[rows], steps=[SimpleNamespace(step=rows.step)])
-    return gradients.sign_part_climbs(part, target)(Answered(results={"gradients": {"rollout": result}}))
+    return gradients.sign_part(part, target, on_side, Answered(results={"gradients": {"rollout": result}}))
 
 
 @pytest.mark.slow  # a simulation
@@ -301,7 +302,7 @@ def test_a_direction_between_the_two_climbs_and_is_another(part: str) -> None:
     climbs = [judged(part, "pass@1", one).verdict for one in rows]
     assert climbs.count("contradicted") == 0
     assert climbs.count("supported") >= 7
-    is_same = gradients.sign_part_is_the_direction(part, "pass@1")
+    is_same = partial(gradients.sign_part, part, "pass@1", partial(in_range, low=gradients.SAME_DIRECTION, high=1.0))
     parts = [collected_of(rows=[one], steps=[SimpleNamespace(step=one.step)]) for one in rows]
     same = [is_same(Answered(results={"gradients": {"rollout": one}})).verdict for one in parts]
     assert same.count("supported") <= 1
@@ -311,7 +312,7 @@ def test_the_step_with_most_such_groups_is_looked_at() -> None:
     policy = Policy(0.3, size=3)
     first, second = replace(policy.rows(10, 1), step=1), replace(policy.rows(200, 2), step=2)
     parts = collected_of(rows=[first, second], steps=[SimpleNamespace(step=1), SimpleNamespace(step=2)])
-    judgement = gradients.sign_part_climbs("all_fail", "pass@G")(Answered(results={"gradients": {"rollout": parts}}))
+    judgement = gradients.sign_part("all_fail", "pass@G", on_side, Answered(results={"gradients": {"rollout": parts}}))
     assert judgement.steps == (2,)
     assert "such groups of 200, G = 3" in judgement.why
 
@@ -427,25 +428,25 @@ def collected(points: list, matrix: str, **more: list) -> Collected:
 def test_rollouts_are_those_of_the_last_step_by_size_and_drawn_tokens_have_no_change() -> None:
     curve = [point(8, around(2.0), step=2), point(2, around(2.0), step=2), point(8, around(9.0), step=1)]
     evidence = Answered(results={"gradients": {"hidden": collected(curve, "rollout", curve=[])}})
-    ranks = gradients.of_rollouts("hidden")(evidence)
+    ranks = gradients.of_rollouts("hidden", evidence)
     assert [(one.step, one.group_size) for one in ranks.points] == [(2, 2), (2, 8)]
     assert ranks.change.value == pytest.approx(np.mean([0.01 * group for group in range(12)]))
-    assert gradients.two_whatever_the_size(gradients.of_rollouts("hidden"), evidence).steps == (2,)
+    assert gradients.two_whatever_the_size(partial(gradients.of_rollouts, "hidden"), evidence).steps == (2,)
 
     def ranks_with(*seen: float) -> gradients.RankEvidence:
         tokens = [
             point(size, around(2.0), step=2, kind=TokenRankPoint, method="exact", num_rows=around(9), frac_seen=share)
             for size, share in zip((2, 8), seen, strict=True)
         ]
-        return gradients.of_tokens("token")(
-            Answered(results={"gradients": {"token": collected([], "token", token_curve=tokens)}})
+        return gradients.of_tokens(
+            "token", Answered(results={"gradients": {"token": collected([], "token", token_curve=tokens)}})
         )
 
     assert ranks_with(1.0, 1.0).change is not None
     drawn = ranks_with(1.0, 0.25)
     assert (drawn.change, drawn.seen) == (None, " 25.0 % of the tokens are rows.")
     assert judge_ranks(drawn.points, drawn.change, drawn.seen).why.endswith("25.0 % of the tokens are rows.")
-    assert gradients.of_tokens("token")(Answered(results={"gradients": {"token": collected_of()}})).points == []
+    assert gradients.of_tokens("token", Answered(results={"gradients": {"token": collected_of()}})).points == []
 
 
 def weights(*names: str) -> Answered:

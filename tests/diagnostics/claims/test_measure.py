@@ -89,13 +89,14 @@ def test_a_row_is_its_claim_and_its_judgement_or_why_there_is_none() -> None:
     (row,) = claims_of(Answered(), [says("supported")]).claims
     assert (row.name, row.source, row.claim, row.metric) == ("supported", "A test", "It is so.", "a number")
     assert (row.settle, row.why, row.steps, row.verdict) == ("Look.", "It was seen.", (7,), "supported")
-    assert row.null.undefined == "no chance model belongs to this number"
+    assert row.null.value == 0.0
 
     def refuse(evidence: Evidence) -> Judgement:
         raise InputError("the log has no rewards.", hint="Log them.")
 
     report = claims_of(Answered(), [claim(refuse), says("contradicted")])
     assert (report.claims[0].verdict, report.claims[0].why) == ("cannot_tell", "The log has no rewards.")
+    assert report.claims[0].null.undefined == "no chance model belongs to this number"
     assert report.claims[1].verdict == "contradicted"
 
 

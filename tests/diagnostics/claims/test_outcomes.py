@@ -354,7 +354,7 @@ def of_step(shares: list[float], *, step: int = 1, kind: TokenCell = UNDECIDED, 
 
 
 def judge_tokens(*energies: KindEnergy, kind: TokenCell = UNDECIDED) -> Judgement:
-    return outcomes.holds_most(kind)(Answered(results={"gradients": {"token": collected_of(energies=list(energies))}}))
+    return outcomes.holds_most(kind, Answered(results={"gradients": {"token": collected_of(energies=list(energies))}}))
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ def test_groups_of_all_steps_count_by_their_energy_where_the_kind_has_any() -> N
     assert none.why == "No token of probability below 0.25 has a gradient."
     assert judge_tokens().why == "No step has a gradient and a logged advantage of every token."
     with pytest.raises(InputError, match="nobody asked"):
-        outcomes.holds_most(UNDECIDED)(Answered(no_gradients="nobody asked"))
+        outcomes.holds_most(UNDECIDED, Answered(no_gradients="nobody asked"))
 
 
 def moved(slope: float, *, seed: int = 0, signs: bool = True, missing: dict[int, str] | None = None) -> Judgement:

@@ -118,12 +118,14 @@ def group_of(group_id: str, *parts: weight_groups.CombinedPart) -> weight_groups
     empty = Combinations(
         group_id=group_id, rollouts=(0,), by_token=False, factors=np.eye(2), has_null=np.array([True, True])
     )
-    return weight_groups.CombinedGroup(combinations=empty, parts=parts)
+    return weight_groups.CombinedGroup(
+        combinations=empty, parts=tuple(replace(one, group_id=group_id) for one in parts)
+    )
 
 
 def part(own: int | None, size: int = 4) -> weight_groups.CombinedPart:
     nulls = {} if own is None else {"unweighted": (0,), "shuffled": (0, 1), "signs": (1,)}
-    return weight_groups.CombinedPart(advantage="dr_grpo", group_size=size, own=own, nulls=nulls)
+    return weight_groups.CombinedPart(group_id="", advantage="dr_grpo", group_size=size, own=own, nulls=nulls)
 
 
 def ranks_of(group_id: str, tensor: str, *ranks: float) -> GroupWeightRanks:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradscope.diagnostics.report.index import NamedRun, report_index, report_runs, side_by_side
+from gradscope.diagnostics.report.index import report_index, report_runs, side_by_side
 from gradscope.errors import InputError
 from gradscope.results.report import ReportSection
 from gradscope.rollouts.run import Run
@@ -107,7 +107,7 @@ def run_with(
 
 
 def sections_of(*runs: Run) -> tuple[ReportSection, ReportSection, ReportSection]:
-    sections = side_by_side([NamedRun(name=name, run=run) for name, run in zip("ABCDEFG", runs, strict=False)])
+    sections = side_by_side(dict(zip("ABCDEFG", runs, strict=False)))
     differences, courses, settings = sections
     return differences, courses, settings
 

@@ -8,7 +8,7 @@ Shapes: N tokens that count, J groups, V sums of token gradients, M units that a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Literal
 
@@ -95,16 +95,16 @@ def _kind(step: int, weighed: WeighedTokens, kind: TokenCell, energy: Array, tot
         probability=None if bucket is None else (PROBABILITIES[bucket], PROBABILITIES[bucket + 1]),
         entropy=kind.entropy,
         num_tokens=int(mask.sum()),
-        frac_tokens=_share_of_tokens(weighed, mask),
-        energy_share=ratio_over_groups(by_group(weighed.tokens, energy * mask), by_group(weighed.tokens, energy)),
+        frac_tokens=_share_of(weighed, mask, np.ones(len(mask))),
+        energy_share=_share_of(weighed, mask, energy),
         gradient_share=sum_share(weighed.products, part, total),
         cosine=sum_cosine(weighed.products, part, total),
     )
 
 
-def _share_of_tokens(weighed: WeighedTokens, mask: NDArray[np.bool_]) -> Estimate:
-    ones = np.ones(len(mask))
-    return ratio_over_groups(by_group(weighed.tokens, ones * mask), by_group(weighed.tokens, ones))
+def _share_of(weighed: WeighedTokens, mask: NDArray[np.bool_], amounts: Array) -> Estimate:
+    """The share of an amount of each token that some tokens have."""
+    return ratio_over_groups(by_group(weighed.tokens, amounts * mask), by_group(weighed.tokens, amounts))
 
 
 def turn_shares(step: int, weighed: WeighedTokens) -> list[TurnShare]:
@@ -116,7 +116,7 @@ def turn_shares(step: int, weighed: WeighedTokens) -> list[TurnShare]:
             turn=turn,
             and_later=turn == MOST_TURNS and int(weighed.tokens.turns.max()) >= MOST_TURNS,
             num_rollouts=len(np.unique(weighed.tokens.rollouts[mask])),
-            frac_tokens=_share_of_tokens(weighed, mask),
+            frac_tokens=_share_of(weighed, mask, np.ones(len(mask))),
             gradient_share=sum_share(weighed.products, weighed.chosen("turn", turn), total),
             cosine=sum_cosine(weighed.products, weighed.chosen("turn", turn), total),
         )
@@ -234,57 +234,44 @@ _TOO_LARGE = "a ratio of this step is beyond 1e30"
 
 def correction_effects(step: int, weighed: WeighedTokens) -> list[CorrectionEffect]:
     """Every correction compared with none; empty where the sampler's log-probabilities are unknown."""
-    return [_effect(step, weighed, name, factors) for name, factors in weighed.factors.items()]
-
-
-def _effect(step: int, weighed: WeighedTokens, name: str, factors: Array) -> CorrectionEffect:
-    tokens = weighed.tokens
-    by_sequence = name in weighed.by_sequence
-    first = np.unique(tokens.rollouts, return_index=True)[1] if by_sequence else np.arange(len(factors))
-    sums = {label: weighed.chosen("correction", label) for kind, label in weighed.labels if kind == "correction"}
-    return _correction_effect(
-        step,
-        str(name),
-        _WeighedUnits(factors=factors[first], groups=tokens.groups[first], are_sequences=by_sequence),
-        weighed.products,
-        {str(label): selected for label, selected in sums.items()},
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _WeighedUnits:
-    """What a correction multiplies each unit by."""
-
-    factors: Array  # f, [M]
-    groups: NDArray[np.int64]  # the group of each, from 0 to J - 1, [M]
-    are_sequences: bool  # whether units are sequences; else tokens
+    tokens, products, effects = weighed.tokens, weighed.products, []
+    sums = {str(label): weighed.chosen("correction", label) for kind, label in weighed.labels if kind == "correction"}
+    first = np.unique(tokens.rollouts, return_index=True)[1]
+    for name, factors in weighed.factors.items():
+        if name in weighed.by_sequence:
+            effect = _correction_effect(step, name, factors[first], tokens.groups[first], "sequences", products, sums)
+        else:
+            effect = _correction_effect(step, name, factors, tokens.groups, "tokens", products, sums)
+        effects.append(effect)
+    return effects
 
 
 def _correction_effect(
-    step: int, name: str, units: _WeighedUnits, products: Array, sums: Mapping[str, Array]
+    step: int,
+    name: str,
+    factors: Array,
+    groups: NDArray[np.int64],
+    units: Literal["tokens", "sequences"],
+    products: Array,
+    sums: Mapping[str, Array],
 ) -> CorrectionEffect:
-    """One correction compared with none."""
+    """One correction compared with none, from its factors and the group, from 0 to J - 1, of each unit, [M]."""
     from gradscope.gradients.tokens.sums import UNBIASED, UNCORRECTED
 
-    named: Literal["tokens", "sequences"] = "sequences" if units.are_sequences else "tokens"
     too_large = Estimate.undefined_because(_TOO_LARGE)
     if name not in sums:
-        return CorrectionEffect(
-            step=step,
-            correction=name,
-            units=named,
-            **dict.fromkeys(("kept", "ess", "chi2", "norm_ratio", "cosine", "unbiased_cosine"), too_large),
-        )
-    weights, own, none = weight_estimates(units.factors, units.groups), sums[name], sums[UNCORRECTED]
+        none = dict.fromkeys(("kept", "ess", "chi2", "norm_ratio", "cosine", "unbiased_cosine"), too_large)
+        return CorrectionEffect(step=step, correction=name, units=units, **none)
+    weights, own, uncorrected = weight_estimates(factors, groups), sums[name], sums[UNCORRECTED]
     return CorrectionEffect(
         step=step,
         correction=name,
-        units=named,
+        units=units,
         kept=weights.frac_positive,
         ess=weights.ess,
         chi2=weights.chi2,
-        norm_ratio=norm_ratio(products, own, none),
-        cosine=sum_cosine(products, own, none),
+        norm_ratio=norm_ratio(products, own, uncorrected),
+        cosine=sum_cosine(products, own, uncorrected),
         unbiased_cosine=sum_cosine(products, own, sums[UNBIASED]) if UNBIASED in sums else too_large,
     )
 
@@ -312,12 +299,12 @@ def sequence_corrections(run: Run, gram: StepGram) -> tuple[CorrectionEffect, ..
     factors = sequence_factors(usable_gaps)
     summed = usable(factors)
     groups = np.unique(gram.group_ids, return_inverse=True)[1]
-    products = _products(matrix, groups == np.arange(groups.max() + 1)[:, None], np.stack(list(summed.values())))
+    # inner products of the corrected gradients, over all groups and without each, [1 + J, V, V]
+    weights = np.stack(list(summed.values()))[:, None, :] * (groups == np.arange(groups.max() + 1)[:, None])
+    products = products_without(np.einsum("vjr,rs,wks->vjwk", weights, matrix, weights, optimize=True))
     sums = dict(zip(summed, np.eye(len(summed)), strict=True))
     return tuple(
-        _correction_effect(
-            gram.step, name, _WeighedUnits(factors=values, groups=groups, are_sequences=True), products, sums
-        )
+        _correction_effect(gram.step, name, values, groups, "sequences", products, sums)
         for name, values in factors.items()
     )
 
@@ -329,9 +316,3 @@ def _gap(rollout: Rollout, own: Array) -> Array | None:
     gap = np.asarray(own) - np.asarray(rollout.logprobs, dtype=np.float64)
     counted = np.ones(len(gap), dtype=bool) if rollout.mask is None else np.array(rollout.mask, dtype=bool)
     return np.where(counted & np.isfinite(gap), gap, 0.0)
-
-
-def _products(matrix: Array, is_of_group: Array, factors: Array) -> Array:
-    """Inner products of the corrected gradients, over all groups and without each, [1 + J, V, V]."""
-    weights = factors[:, None, :] * is_of_group
-    return products_without(np.einsum("vjr,rs,wks->vjwk", weights, matrix, weights, optimize=True))

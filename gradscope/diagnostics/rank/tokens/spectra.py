@@ -157,7 +157,7 @@ def _token_part(
     )
     scalars = None if advantage == LOGGED and rows.advantages is None else advantages
     drawn = _null_values(gram, inside, part, weights, scalars, centered=centered)
-    spectrum = spectrum_of(weighted, label, relative_row_error=value_error, nulls=mean_null_ranks(drawn), tokens=how)
+    spectrum = spectrum_of(weighted, label, value_error, nulls=mean_null_ranks(drawn), tokens=how)
     return _TokenPart(spectrum=spectrum, nulls={name: drawn_counts(values)[0] for name, values in drawn.items()})
 
 

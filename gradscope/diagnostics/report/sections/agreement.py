@@ -108,14 +108,13 @@ def _is_worth_few(overall: MismatchNumbers) -> bool:
 def _next_step(mismatch: SamplerMismatch, overall: MismatchNumbers) -> str:
     if mismatch.is_identical:
         return "To compare them, have the trainer compute its own before the first update."
-    if (overall.logprob_gap.value or 0.0) > LARGE_GAP:
-        return WRONG_SIDE
-    if _is_worth_few(overall):
+    gap = overall.logprob_gap.value or 0.0
+    if gap <= LARGE_GAP and _is_worth_few(overall):
         return (
             "Tokens agree and sequences do not: correct token by token, or mask sequences, for weights of whole "
             "sequences rest on few of them."
         )
-    return "Nothing to do: the sampler's policy is the one that was updated."
+    return _advice(gap)
 
 
 def _charts(mismatch: SamplerMismatch) -> tuple[Chart, ...]:
@@ -204,9 +203,7 @@ def agreement_section(inputs: ReportInputs) -> ReportSection:
         "Runs of gradscope train and logs of NeMo-RL, open-instruct and prime-rl keep them; in TRL compare them while "
         "training: use_vllm with vllm_importance_sampling_correction."
     )
-    return missing_section(
-        "agreement", Unavailable(reason="The log has no log-probabilities of the sampler.", hint=hint)
-    )
+    return missing_section("agreement", "The log has no log-probabilities of the sampler.", hint)
 
 
 def _gaps(run: Run, gram: StepGram) -> NDArray[np.float64] | None:

@@ -18,7 +18,7 @@ from gradscope.diagnostics.report.sections.inputs import (
     Ends,
     ReportInputs,
     RunLengths,
-    Unavailable,
+    along_line,
     lengths_of,
     missing_part,
     missing_section,
@@ -54,17 +54,18 @@ def entropy_section(inputs: ReportInputs) -> ReportSection:
     if entropy.overall is None:
         return missing_part("entropy", entropy)
     trend = entropy.trend or Estimate.undefined_because("it was not computed")
-    means = {"entropy": [row.mean.value for row in entropy.by_step]}
+    steps, means = [row.step or 0 for row in entropy.by_step], {"entropy": [row.mean.value for row in entropy.by_step]}
     return ReportSection(
         name="entropy",
         findings=(
-            *(text for text in (_level(entropy, entropy.overall), _change(entropy, trend)) if text),
+            _level(entropy, entropy.overall),
+            *along_line("it", trend, (entropy.by_step[0].step, entropy.by_step[-1].step), "+.3g"),
             *entropy_findings(inputs.parts.entropy),
         ),
         severity=_entropy_severity(entropy.overall, trend),
         meaning=metric("entropy.mean").meaning,
         next_step=_entropy_advice(trend) if _goes_somewhere(trend, entropy.overall) else _NOTHING,
-        charts=lines_over(_steps(entropy.by_step), "Entropy of the policy", means, y_label="nats a token"),
+        charts=lines_over(steps, "Entropy of the policy", means, y_label="nats a token"),
         tables=_predicted(inputs.parts.entropy),
     )
 
@@ -83,15 +84,6 @@ def _level(entropy: PolicyEntropy, overall: EntropyNumbers) -> str:
 
 def _at(row: EntropyNumbers) -> str:
     return f"{with_interval(row.mean, '.3g')} at step {row.step}"
-
-
-def _change(entropy: PolicyEntropy, trend: Estimate) -> str:
-    if trend.value is None:
-        return ""
-    first, last = entropy.by_step[0].step, entropy.by_step[-1].step
-    undecided = "" if trend.side_of_zero else ", so its direction is undecided"
-    text = f"From step {first} to {last} it changes by {trend.value:+.3g} along its line"
-    return f"{text}{interval(trend, '+.3g')}{undecided}."
 
 
 def _entropy_severity(overall: EntropyNumbers, trend: Estimate) -> Severity:
@@ -114,10 +106,6 @@ def _entropy_advice(trend: Estimate) -> str:
         "Read some completions: a policy that falls apart, a growing gap between sampler and trainer, and longer "
         "reasoning all raise it."
     )
-
-
-def _steps(rows: Sequence[EntropyNumbers | StalenessNumbers | GenerationNumbers]) -> list[int]:
-    return [row.step or 0 for row in rows]
 
 
 def _predicted(changes: Sequence[EntropyChange]) -> tuple[ReportTable, ...]:
@@ -148,7 +136,7 @@ def staleness_section(inputs: ReportInputs) -> ReportSection:
     staleness = inputs.logged.staleness
     if staleness.overall is None:
         return missing_part("staleness", staleness)
-    overall = staleness.overall
+    overall, steps = staleness.overall, [row.step or 0 for row in staleness.by_step]
     lags = {
         "mean": [row.mean_lag.value for row in staleness.by_step],
         "largest": [row.max_lag.value for row in staleness.by_step],
@@ -164,7 +152,7 @@ def staleness_section(inputs: ReportInputs) -> ReportSection:
         severity="look" if (overall.mean_lag.value or 0.0) > _FRESH else "fine",
         meaning=metric("staleness.mean_lag").meaning,
         next_step=_staleness_advice(staleness, overall),
-        charts=lines_over(_steps(staleness.by_step), "Updates behind", lags, y_label="updates behind"),
+        charts=lines_over(steps, "Updates behind", lags, y_label="updates behind"),
         tables=(_by_lag(staleness),),
     )
 
@@ -248,17 +236,13 @@ def _generation_charts(generation: Generation) -> Iterator[Chart]:
     ):
         values = [getattr(row, field).value for row in generation.by_step]
         if any(value is not None for value in values):
-            yield from lines_over(
-                _steps(generation.by_step), title, {y_label: values}, y_label=y_label, y_range=y_range
-            )
+            steps = [row.step or 0 for row in generation.by_step]
+            yield from lines_over(steps, title, {y_label: values}, y_label=y_label, y_range=y_range)
 
 
 Array = NDArray[np.float64]
 
-_STAYED = Unavailable(
-    reason="These are parts of a log that was reduced to its rewards; its completions stayed behind.",
-    hint="Name the log itself.",
-)
+_STAYED = "These are parts of a log that was reduced to its rewards; its completions stayed behind."
 
 
 def length_section(inputs: ReportInputs) -> ReportSection:
@@ -266,10 +250,10 @@ def length_section(inputs: ReportInputs) -> ReportSection:
     gathered = inputs.lengths or lengths_of(inputs.run)
     lengths = gathered.all_steps()
     if holds_rewards_alone(inputs.run.groups):
-        return missing_section("length", _STAYED)
+        return missing_section("length", _STAYED, "Name the log itself.")
     if not lengths.values.any():
         hint = "Log the completions (log_completions=True in TRL)."
-        return missing_section("length", Unavailable(reason="The log has no completions to measure.", hint=hint))
+        return missing_section("length", "The log has no completions to measure.", hint)
     correlation = correlation_within(lengths.values, lengths.rewards, lengths.groups, lengths.prompts)
     return ReportSection(
         name="length",
@@ -344,7 +328,7 @@ def _next_step(correlation: Estimate) -> str:
 def _charts(lengths: RunLengths) -> tuple[Chart, ...]:
     """What the correlation is made of: the difference of both lines has the sign of the step's covariance."""
     steps = np.unique(lengths.steps).tolist()
-    apart, rewards = _within(lengths)
+    apart, rewards = (within_groups(values, lengths.groups) for values in (lengths.values, lengths.rewards))
     weights = {"reward above": np.clip(rewards, 0, None), "reward below": np.clip(-rewards, 0, None)}
     return lines_over(
         steps,
@@ -352,11 +336,6 @@ def _charts(lengths: RunLengths) -> tuple[Chart, ...]:
         {name: [_mean_at(lengths, step, apart, part) for step in steps] for name, part in weights.items()},
         y_label=f"{lengths.unit} beside the group's mean",
     )
-
-
-def _within(lengths: RunLengths) -> tuple[Array, Array]:
-    """Length and reward of each rollout minus the means of its group."""
-    return within_groups(lengths.values, lengths.groups), within_groups(lengths.rewards, lengths.groups)
 
 
 def _mean_at(lengths: RunLengths, step: int, apart: Array, weights: Array) -> float | None:
@@ -369,7 +348,7 @@ def _mean_at(lengths: RunLengths, step: int, apart: Array, weights: Array) -> fl
 def _quarters(lengths: RunLengths, inputs: ReportInputs) -> ReportTable:
     """Rollouts by their length relative to that of their group, in four equal parts."""
     shares = _gradient_shares(inputs)
-    apart, above = _within(lengths)
+    apart, above = (within_groups(values, lengths.groups) for values in (lengths.values, lengths.rewards))
     order = np.argsort(apart, kind="stable")
     rows: list[tuple[Cell, ...]] = []
     names = ("shortest quarter", "second", "third", "longest quarter")

@@ -9,7 +9,7 @@ Shapes: R rollouts of a step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -256,7 +256,6 @@ def _top(run: Run, gram: StepGram, matrix: Array) -> ReportTable:
     )
 
 
-_Row = tuple[Cell, ...]
 _STEP_NULLS = {"shuffled": "null: shuffled", "unweighted": "null: scores alone"}
 """The null models shown with a rank, and the titles of their columns."""
 
@@ -269,15 +268,16 @@ def formulations_section(inputs: ReportInputs) -> ReportSection:
         return missing_section("formulations", inputs.no_grams)
     steps = [step_rows(gram) for gram in inputs.grams]
     names = (LOGGED, *FORMULATIONS, *GRAM_FORMULATIONS)
-    rows: list[_Row] = [(name, *_means([_measure(step, name) for step in steps])) for name in names]
+    rows = {name: _means([_measure(step, name) for step in steps]) for name in names}
+    cosines = {name: cosine.value for name, (_, cosine, *_) in rows.items() if cosine.value is not None}
     return ReportSection(
         name="formulations",
-        findings=_formulation_findings(rows, len(steps)),
+        findings=_formulation_findings(cosines, len(rows) - 1, len(steps)),
         severity="fine",
         meaning=metric("update_cosine").meaning,
-        next_step=_formulations_next(rows),
+        next_step=_formulations_next(cosines),
         command=inputs.command("rank", "--advantage", "all"),
-        charts=_chart(rows),
+        charts=_chart(cosines),
         tables=(
             _formulation_table(rows, [step.step for step in steps]),
             *_noise_table(steps),
@@ -340,13 +340,11 @@ def _means(steps: list[tuple[Estimate, ...]]) -> tuple[Estimate, ...]:
     return tuple(means)
 
 
-def _formulation_findings(rows: list[_Row], num_steps: int) -> tuple[str, ...]:
+def _formulation_findings(cosines: Mapping[str, float], num_formulations: int, num_steps: int) -> tuple[str, ...]:
     steps = "1 step" if num_steps == 1 else f"{num_steps} steps"
-    cosines = {
-        str(row[0]): row[2].value for row in rows[1:] if isinstance(row[2], Estimate) and row[2].value is not None
-    }
+    cosines = {name: value for name, value in cosines.items() if name != LOGGED}
     if not cosines:
-        return (f"The gradients of {len(rows) - 1} formulations were formed at {steps}; see the table.",)
+        return (f"The gradients of {num_formulations} formulations were formed at {steps}; see the table.",)
     near, far = max(cosines, key=lambda name: cosines[name]), min(cosines, key=lambda name: cosines[name])
     return (
         f"On the same rollouts of {steps}, {far} would have gone farthest from the logged update (cosine "
@@ -354,27 +352,25 @@ def _formulation_findings(rows: list[_Row], num_steps: int) -> tuple[str, ...]:
     )
 
 
-def _formulations_next(rows: list[_Row]) -> str:
+def _formulations_next(cosines: Mapping[str, float]) -> str:
     """Which formulations are the logged update at another step size, by name."""
-    cosines = {str(name): cosine.value for name, _, cosine, *_ in rows[1:] if isinstance(cosine, Estimate)}
-    same = [name for name, value in cosines.items() if value is not None and value >= _SAME]
-    other = sorted((value, name) for name, value in cosines.items() if value is not None and value < _SAME)
+    same = [name for name, value in cosines.items() if name != LOGGED and value >= _SAME]
+    other = sorted((value, name) for name, value in cosines.items() if name != LOGGED and value < _SAME)
     if not same and not other:
         return "Log advantages (log_completions=True in TRL): without them there is no update to compare with."
     first = f"The logged update at another step size (cosine from {_SAME} on): {', '.join(same) or 'none'}."
     return f"{first} Farthest from it, and worth a run: {', '.join(name for _, name in other[:3])}." if other else first
 
 
-def _chart(rows: list[_Row]) -> tuple[Chart, ...]:
-    cosines = [(str(row[0]), row[2].value) for row in rows if isinstance(row[2], Estimate) and row[2].value is not None]
+def _chart(cosines: Mapping[str, float]) -> tuple[Chart, ...]:
     if not cosines:
         return ()
     return (
         Chart(
             title="Cosine with the logged update",
             kind="bars",
-            places=tuple(name for name, _ in cosines),
-            series=(Series(name="cosine", values=tuple(value for _, value in cosines)),),
+            places=tuple(cosines),
+            series=(Series(name="cosine", values=tuple(cosines.values())),),
             x_label="cosine",
         ),
     )
@@ -430,7 +426,7 @@ def _interference_table(rows: StepRows, names: Sequence[str]) -> tuple[ReportTab
     return (tabulate(caption, columns, defined),)
 
 
-def _formulation_table(rows: list[_Row], steps: list[int]) -> ReportTable:
+def _formulation_table(rows: Mapping[str, Sequence[Estimate]], steps: list[int]) -> ReportTable:
     shown = ", ".join(map(str, steps))
     return table_of_cells(
         f"Means over step {shown}, without the KL part; update cosine = {metric('update_cosine').formula}; "
@@ -442,5 +438,5 @@ def _formulation_table(rows: list[_Row], steps: list[int]) -> ReportTable:
             *((title, "rank") for title in _STEP_NULLS.values()),
             ("dead groups", "share"),
         ],
-        rows,
+        ((name, *values) for name, values in rows.items()),
     )

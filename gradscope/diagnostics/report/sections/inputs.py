@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.diagnostics.logged.measure import ENDED, absence_of
+from gradscope.estimate import Estimate
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.logged import LoggedPolicy
 from gradscope.results.norms import ReplayReport
@@ -21,6 +22,7 @@ from gradscope.results.report import ReportSection
 from gradscope.results.tokens import EntropyChange, LogprobChange, TokenKl, TurnShare
 from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run import Run
+from gradscope.say import interval, number
 
 if TYPE_CHECKING:
     from gradscope.diagnostics.passk.measure import Samples
@@ -189,15 +191,32 @@ _OPTIONS = {
 """Which options of reading each command takes."""
 
 
-def missing_section(name: str, absent: Unavailable) -> ReportSection:
+def missing_section(name: str, absent: Unavailable | str, hint: str = "") -> ReportSection:
     """A section whose data are missing: the reason, and what to log, in place of an answer."""
-    return ReportSection(name=name, missing=f"{absent.reason} {absent.hint}".strip())
+    words = f"{absent} {hint}" if isinstance(absent, str) else f"{absent.reason} {absent.hint}"
+    return ReportSection(name=name, missing=words.strip())
+
+
+def along_line(
+    subject: str,
+    change: Estimate,
+    ends: tuple[int | None, int | None],
+    form: str | Callable[[float], str],
+    unit: str = "",
+) -> Iterator[str]:
+    """By how much a number changes along the line through its steps; no sentence where that is undefined."""
+    if change.value is not None:
+        undecided = "" if change.side_of_zero else ", so its direction is undecided"
+        text = (
+            f"From step {ends[0]} to {ends[1]} {subject} changes by {number(change.value, form)}{unit} along its line"
+        )
+        yield f"{text}{interval(change, form)}{undecided}."
 
 
 def missing_part(name: str, part: Any, *, anchor: str | None = None) -> ReportSection:
     """The section of a part of what the log says of its policy, where it has no numbers."""
     reason, hint = absence_of(name, part)
-    return missing_section(anchor or name, Unavailable(reason=f"{reason[0].upper()}{reason[1:]}.", hint=hint))
+    return missing_section(anchor or name, f"{reason[0].upper()}{reason[1:]}.", hint)
 
 
 def visible(token: str) -> str:

@@ -18,7 +18,6 @@ import numpy as np
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section, visible
-from gradscope.diagnostics.report.sections.signal import dead_groups
 from gradscope.diagnostics.spike.measure import courses_of, metric_at, outstanding_step
 from gradscope.errors import InputError
 from gradscope.findings.degeneracy import dead_group_advice
@@ -53,11 +52,9 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
     steps = [step for step in run.steps if step in norms and step not in run.notes]
     if not steps:
         hint = "Log each step (logging_steps=1 in TRL) and keep trainer_state.json of the last checkpoint."
-        return missing_section(
-            "zero-loss", Unavailable(reason="The log has no grad_norm that belongs to one step.", hint=hint)
-        )
+        return missing_section("zero-loss", "The log has no grad_norm that belongs to one step.", hint)
     table = reward_table(run.groups)
-    groups, live = Counter(table.step.tolist()), Counter(table.step[~dead_groups(table)].tolist())
+    groups, live = Counter(table.step.tolist()), Counter(table.step[~table.is_dead].tolist())
     kinds = {step: _kind(norms[step], losses.get(step, 1.0), live[step]) for step in steps}
     counts, spike = Counter(kinds.values()), _spike(run)
     commands = ["replay"] * (counts["suspect"] > 0) + ["spike"] * len(spike)
@@ -229,7 +226,7 @@ def _live_shares(table: RewardTable, unit: str) -> dict[int, float]:
     weights = table.size if unit == "rollouts" or table.num_tokens is None else table.sums(table.num_tokens)
     steps, of_group = np.unique(table.step, return_inverse=True)
     total = np.bincount(of_group, weights=weights)
-    live = np.bincount(of_group, weights=np.where(dead_groups(table), 0, weights))
+    live = np.bincount(of_group, weights=np.where(table.is_dead, 0, weights))
     shares = np.divide(live, total, out=np.zeros(len(steps)), where=total > 0)
     return dict(zip(steps.tolist(), shares.tolist(), strict=True))
 

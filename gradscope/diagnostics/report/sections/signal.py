@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.metrics_alone import dead_section
-from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section
+from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, along_line, missing_section
 from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import conflict_advice, conflict_sentence, dead_group_advice, signed_percent
-from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.metrics.uncertainty.steps import trend
 from gradscope.render.views.degeneracy import ENVIRONMENTS, REWARDS, prompts_view
 from gradscope.render.views.view import Column, lines_over, table_of_cells, tabulate, view_table
@@ -47,7 +45,7 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
     prompts = prompts_view(MOST_PROMPTS)
     findings = [text for text in report.findings if text != advice]
     behind = 2 if report.is_in_conflict else 1  # the trend is that of the share of dead groups
-    findings[behind:behind] = [text for text in (_trend(report),) if text]
+    findings[behind:behind] = _trend(report)
     return ReportSection(
         name="signal",
         findings=tuple(findings),
@@ -64,12 +62,6 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
     )
 
 
-def dead_groups(table: RewardTable) -> NDArray[np.bool_]:
-    """Which groups have rewards that are all known and equal, [J]."""
-    complete = (table.size > 1) & (table.sums(np.isnan(table.reward)) == 0)
-    return np.asarray(complete & (table.spread(table.reward) <= EQUAL_REWARDS), dtype=np.bool_)
-
-
 def _severity(dead: Estimate) -> Severity:
     if dead.value is None:
         return "unknown"
@@ -78,15 +70,12 @@ def _severity(dead: Estimate) -> Severity:
     return "look" if dead.value >= _MANY else "fine"
 
 
-def _trend(report: DegeneracyReport) -> str:
+def _trend(report: DegeneracyReport) -> Iterator[str]:
     shares = list(zip(report.course.step, report.course.frac_reward_zero_std, strict=True))
     steps = [step for step, value in shares if value is not None]
     change = trend(steps, [value for _, value in shares if value is not None]).within(-1.0, 1.0)
-    if change.value is None or len({value for _, value in shares}) == 1:
-        return ""
-    text = f"From step {steps[0]} to {steps[-1]} the share changes by {points(change.value)} points along its line"
-    undecided = "" if change.side_of_zero else ", so its direction is undecided"
-    return f"{text}{interval(change, points)}{undecided}."
+    if len({value for _, value in shares}) > 1:
+        yield from along_line("the share", change, (steps[0], steps[-1]), points, " points")
 
 
 def _course(steps: tuple[StepDegeneracy, ...]) -> Chart:
@@ -153,7 +142,7 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
     names = list(reward_table(inputs.run.groups).rewards)
     if not names:
         hint = "TRL writes one column a reward function with log_completions=True; give reward functions names."
-        return missing_section("rewards", Unavailable(reason="The log has no reward per function.", hint=hint))
+        return missing_section("rewards", "The log has no reward per function.", hint)
     if not report.by_reward:
         only = f"There is one reward function, '{names[0]}': it makes all of the advantage."
         return ReportSection(name="rewards", findings=(only,), severity="fine")

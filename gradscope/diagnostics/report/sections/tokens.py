@@ -52,14 +52,14 @@ def tokens_section(inputs: ReportInputs) -> ReportSection:
     if isinstance(rollouts, Unavailable):
         return missing_section("tokens", rollouts)
     owners = np.repeat(np.arange(len(rollouts)), [int(rollout.is_seen.sum()) for rollout in rollouts])
-    correlation = rank_correlation_within(_norms(rollouts), _entropies(rollouts), owners, owners)
+    correlation = rank_correlation_within(_joined(rollouts, "norms"), _joined(rollouts, "entropies"), owners, owners)
     kinds = _kinds(rollouts)
     return ReportSection(
         name="tokens",
         findings=(
             _entropy(correlation, rollouts),
             _concentration(rollouts),
-            *_energy(kinds, len(_norms(rollouts))),
+            *_energy(kinds, len(_joined(rollouts, "norms"))),
             _direction(rollouts),
             *turn_findings(inputs.parts.turns),
             *logprob_change_findings(inputs.parts.logprobs),
@@ -73,28 +73,20 @@ def tokens_section(inputs: ReportInputs) -> ReportSection:
         texts=_texts(rollouts),
         tables=(
             _by_entropy(rollouts),
-            _by_kind(kinds, len(_norms(rollouts))),
+            _by_kind(kinds, len(_joined(rollouts, "norms"))),
             *_by_turn(inputs.parts.turns),
             _largest(rollouts),
         ),
     )
 
 
-def _joined(rollouts: Sequence[RolloutTokens], values: Sequence[Array]) -> Array:
+def _joined(rollouts: Sequence[RolloutTokens], name: str) -> Array:
     """One number of each measured token, rollout after rollout."""
-    return np.concatenate([each[rollout.is_seen] for rollout, each in zip(rollouts, values, strict=True)])
-
-
-def _norms(rollouts: Sequence[RolloutTokens]) -> Array:
-    return _joined(rollouts, [rollout.norms for rollout in rollouts])
-
-
-def _entropies(rollouts: Sequence[RolloutTokens]) -> Array:
-    return _joined(rollouts, [rollout.entropies for rollout in rollouts])
+    return np.concatenate([getattr(rollout, name)[rollout.is_seen] for rollout in rollouts])
 
 
 def _entropy(correlation: Estimate, rollouts: Sequence[RolloutTokens]) -> str:
-    where = f"{len(_norms(rollouts)):,} tokens of {len(rollouts)} rollouts"
+    where = f"{len(_joined(rollouts, 'norms')):,} tokens of {len(rollouts)} rollouts"
     if correlation.value is None:
         return f"Over {where}, entropy says nothing about the gradient: {correlation.undefined}."
     text = f"Within rollouts, a token's gradient norm and the policy's entropy correlate at {correlation.value:+.2f}"
@@ -110,7 +102,7 @@ def _entropy(correlation: Estimate, rollouts: Sequence[RolloutTokens]) -> str:
 
 
 def _concentration(rollouts: Sequence[RolloutTokens]) -> str:
-    norms = _norms(rollouts)
+    norms = _joined(rollouts, "norms")
     top, zero = share_of_largest(norms).value or 0.0, float((norms == 0).mean())
     nothing = f"; {percent(zero)} of tokens have no gradient at all" if zero else ""
     return f"The tenth of tokens with the largest gradients holds {percent(top)} of the summed norms{nothing}."
@@ -118,9 +110,9 @@ def _concentration(rollouts: Sequence[RolloutTokens]) -> str:
 
 def _kinds(rollouts: Sequence[RolloutTokens]) -> dict[TokenCell, tuple[int, float]]:
     """Kind -> how many of the measured tokens are of it, and their share of the summed squared norms."""
-    weights = _joined(rollouts, [rollout.weights for rollout in rollouts])
-    logprobs = _joined(rollouts, [rollout.logprobs for rollout in rollouts])
-    cells, squares = token_cells(-weights, logprobs, _entropies(rollouts)), _norms(rollouts) ** 2
+    weights = _joined(rollouts, "weights")
+    logprobs = _joined(rollouts, "logprobs")
+    cells, squares = token_cells(-weights, logprobs, _joined(rollouts, "entropies")), _joined(rollouts, "norms") ** 2
     total, kinds = float(squares.sum()) or 1.0, {}
     for kind in _KINDS:
         masks = [mask for cell, mask in cells.items() if kind.holds(cell)]
@@ -147,7 +139,7 @@ def _energy(kinds: Mapping[TokenCell, tuple[int, float]], num_tokens: int) -> tu
 
 
 def _direction(rollouts: Sequence[RolloutTokens]) -> str:
-    weights = _joined(rollouts, [rollout.weights for rollout in rollouts])
+    weights = _joined(rollouts, "weights")
     raised, lowered = int((weights < 0).sum()), int((weights > 0).sum())
     text = f"The update pushes {raised:,} of these tokens up and {lowered:,} down"
     shares = [(rollout.shares, rollout.is_seen) for rollout in rollouts if rollout.shares is not None]
@@ -159,7 +151,7 @@ def _direction(rollouts: Sequence[RolloutTokens]) -> str:
 
 def _next_step(correlation: Estimate, rollouts: Sequence[RolloutTokens]) -> str:
     if correlation.side_of_zero > 0:
-        norms = _norms(rollouts)
+        norms = _joined(rollouts, "norms")
         remaining = float(norms[_quarters(rollouts) == len(_QUARTERS) - 1].sum() / norms.sum())
         return (
             "Read the dark tokens: are they where the answer is decided, or format and numbers copied? A loss on the "
@@ -169,8 +161,8 @@ def _next_step(correlation: Estimate, rollouts: Sequence[RolloutTokens]) -> str:
 
 
 def _by_position(rollouts: Sequence[RolloutTokens]) -> Chart:
-    norms = _norms(rollouts)
-    positions = _joined(rollouts, [np.arange(len(r.norms)) / len(r.norms) for r in rollouts])
+    norms = _joined(rollouts, "norms")
+    positions = np.concatenate([np.flatnonzero(rollout.is_seen) / len(rollout.norms) for rollout in rollouts])
     fifths = np.minimum((positions * len(_FIFTHS)).astype(int), len(_FIFTHS) - 1)
     total = float(norms.sum()) or 1.0
     sums = np.bincount(fifths, weights=norms, minlength=len(_FIFTHS))
@@ -184,7 +176,7 @@ def _by_position(rollouts: Sequence[RolloutTokens]) -> Chart:
 
 
 def _texts(rollouts: Sequence[RolloutTokens]) -> tuple[ShadedText, ...]:
-    largest = float(_norms(rollouts).max()) or 1.0
+    largest = float(_joined(rollouts, "norms").max()) or 1.0
     return tuple(
         ShadedText(
             title=f"{rollout.group_id} #{rollout.sample}",
@@ -205,7 +197,7 @@ def _texts(rollouts: Sequence[RolloutTokens]) -> tuple[ShadedText, ...]:
 
 
 def _by_entropy(rollouts: Sequence[RolloutTokens]) -> ReportTable:
-    norms, entropies = _norms(rollouts), _entropies(rollouts)
+    norms, entropies = _joined(rollouts, "norms"), _joined(rollouts, "entropies")
     total = float(norms.sum()) or 1.0
     parts = [np.flatnonzero(_quarters(rollouts) == number) for number in range(len(_QUARTERS))]
     return tabulate(

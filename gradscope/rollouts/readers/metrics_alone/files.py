@@ -1,4 +1,4 @@
-"""Files of metrics as rows: JSON and JSON lines, tables, consoles, notebooks, TensorBoard's events, trackio's database.
+"""Files of metrics as rows: JSON and JSON lines, tables, consoles, notebooks, what loggers keep.
 
 Each kind is recognized by its content. Bad rows are set aside with location and reason; a row carries the name of its
 run where the file has one.
@@ -31,7 +31,7 @@ from gradscope.outside.plain_json import parse_json
 from gradscope.progress import no_progress
 from gradscope.results.source import BLANK, CUT_OFF
 from gradscope.rollouts.arrays import to_filled, to_numpy
-from gradscope.rollouts.event_file import scalars_in
+from gradscope.rollouts.event_file import WANDB_START, history_in, scalars_in
 from gradscope.rollouts.readers.metrics_alone.published import (
     MLFLOW_LINE,
     SAVED_SCALARS,
@@ -177,6 +177,8 @@ def opened(file: Path) -> MetricFile | None:
             first = b""
     if ".tfevents." in file.name:
         return MetricFile("TensorBoard's events", file, _events)
+    if first.startswith(WANDB_START):
+        return MetricFile("W&B's own file", file, _wandb)
     if first.startswith(b"SQLite format 3"):
         return MetricFile("trackio's database", file, _trackio)
     if mlflow_name(file) and MLFLOW_LINE.match(first.partition(b"\n")[0]):
@@ -370,6 +372,16 @@ def _scalars(file: Path, size: int, written: int) -> tuple[StepMetrics, tuple[st
     return scalars_in(file, damage.append), tuple(damage)
 
 
+def _wandb(file: Path, quarantine: MetricsLog) -> Rows:
+    for number, line in enumerate(history_in(file, quarantine.of_metrics(file)), start=1):
+        row = parse_line(line)
+        quarantine.passed(len(line))
+        if isinstance(row, str):
+            quarantine.add(row, f"{file}:{number}")
+        else:
+            yield MetricRow(f"{file}:{number}", row)
+
+
 _IS_TABLE = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ? AND sql NOT LIKE '%GENERATED%'"
 _MOST_STEPS_OF_SQL = 1 << 31  # virtual instructions of a query: ends a view that was made to be endless
 
@@ -440,14 +452,15 @@ def _printed(lines: Iterable[Text], quarantine: MetricsLog) -> Rows:
         elif values is not None:
             num_numbered += 1
             yield MetricRow(location, values)
-    bars = [bar for _, _, bar in printed.unnumbered]
-    is_counted = bool(bars) and bars[0] > 0 and all(first < second for first, second in pairwise(bars))
-    if not is_counted and num_numbered > len(bars):
-        for location, _, _ in printed.unnumbered:
+    counts = [(0, 0), *((bar, position) for _, _, bar, position in printed.unnumbered)]
+    is_counted = all(before < bar or (bar and position == 1) for (before, _), (bar, position) in pairwise(counts))
+    if not is_counted and num_numbered >= len(counts):
+        for location, *_ in printed.unnumbered:
             quarantine.add("the dictionary has no step, which other lines name", location)
+        quarantine.row_read()  # no sign that the file was cut off
         return
-    for number, (location, values, bar) in enumerate(printed.unnumbered, start=1):
-        step = bar if is_counted else number
+    for location, values, bar, position in printed.unnumbered:
+        step = bar if is_counted else position
         yield MetricRow(location, {"step": step, **values, STEP_IS_POSITION: float(not is_counted)})
 
 

@@ -528,7 +528,7 @@ def read_json_rows(
     """The rows in a document: its list's elements, or itself; a file that is no document is read as JSON lines."""
     first = list(islice(read_bytes(path), 2))
     if len(first) == 2 and all(isinstance(parse_line(line.removeprefix(BOM)), dict) for line in first):
-        # its first two lines are an object each, so that it need not fit into memory as one document
+        # an object a line: it need not fit into memory as one document
         yield from read_jsonl(path, quarantine)
         return
     data = document_bytes(path)

@@ -26,6 +26,7 @@ from msgspec import UNSET, Raw
 from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import (
+    count_of,
     dictionary_codes,
     positions_of,
     run_starts,
@@ -290,6 +291,7 @@ def line_columns(
     keys: Iterable[str],
     raw: Iterable[str] = (),
     *,
+    entries: Collection[str] = (),
     looks_at_path: bool = False,
     is_complete: bool = False,
 ) -> LineColumns | None:
@@ -299,6 +301,7 @@ def line_columns(
         take: What their cells mean.
         keys: The keys that are read.
         raw: Further ones, whose cells are left as JSON until they are asked for.
+        entries: Those among both that are ``object.entry``.
         looks_at_path: Whether cells mean something else in a file of another name.
         is_complete: Whether a row with any other key is left to the row reader.
 
@@ -308,15 +311,16 @@ def line_columns(
     kinds = dict.fromkeys(raw, Raw | msgspec.UnsetType) | dict.fromkeys(keys, Any)
     if any(_STRANGE.search(key) for key in kinds):
         return None
-    names = {key: f"x{at}" for at, key in enumerate(kinds)}
-    row = msgspec.defstruct(
-        "Row",
-        [(name, kinds[key], UNSET) for key, name in names.items()],
-        rename={name: key for key, name in names.items()},
-        gc=False,
-        forbid_unknown_fields=is_complete,
-    )
-    getters = {key: attrgetter(name) for key, name in names.items()}
+    objects: dict[str, dict[str, Any]] = {}
+    for key in entries:
+        name, _, entry = key.partition(".")
+        objects.setdefault(name, {})[entry] = kinds.pop(key)
+    inner = {name: _struct(of_entries) for name, of_entries in objects.items()}
+    row = _struct(kinds | inner, forbid_unknown_fields=is_complete)
+    getters = {key: attrgetter(key_name) for key, key_name in _field_names(row).items() if key in kinds}
+    for name, struct in inner.items():
+        within = _field_names(row)[name]
+        getters |= {f"{name}.{entry}": attrgetter(f"{within}.{at}") for entry, at in _field_names(struct).items()}
 
     def take_rows(rows: Sequence[Any], path: Path) -> Columns:
         def column(key: str | None, rows: Sequence[Any] = rows) -> list[Any]:
@@ -327,7 +331,24 @@ def line_columns(
 
         return take(Cells(path, len(rows), getters, column, select=select))
 
-    return LineColumns(row=row, take=take_rows, of_cells=take, looks_at_path=looks_at_path)
+    return LineColumns(
+        row=row, take=take_rows, of_cells=lambda cells: take(cells.with_entries(entries)), looks_at_path=looks_at_path
+    )
+
+
+def _struct(kinds: Mapping[str, Any], *, forbid_unknown_fields: bool = False) -> type[msgspec.Struct]:
+    """A type with keys of these kinds, none of them required; one of an object is that with all of its own missing."""
+    names = {f"x{at}": key for at, key in enumerate(kinds)}
+    fields = [
+        (name, kind, msgspec.field(default_factory=kind) if hasattr(kind, "__struct_fields__") else UNSET)
+        for name, kind in zip(names, kinds.values(), strict=True)
+    ]
+    return msgspec.defstruct("Row", fields, rename=names, gc=False, forbid_unknown_fields=forbid_unknown_fields)
+
+
+def _field_names(struct: type[msgspec.Struct]) -> dict[str, str]:
+    """Key -> name of its attribute."""
+    return dict(zip(struct.__struct_encode_fields__, struct.__struct_fields__, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -532,7 +553,7 @@ def _lengths(texts: Sequence[bytes], strange: bytes, length_of: Callable[[bytes]
     are_lists = bool((size >= 2 * depth).all()) and all(
         (letters[ends - size + at] == _OPEN).all() and (letters[ends - 1 - at] == _CLOSE).all() for at in range(depth)
     )
-    num_lists = len(positions_of(letters, _OPEN)) if are_lists else 0
+    num_lists = count_of(letters, _OPEN) if are_lists else 0
     if num_lists != depth * len(texts) or any(letter in joined for letter in strange):
         counts = np.zeros(len(texts), dtype=np.int64)
     else:

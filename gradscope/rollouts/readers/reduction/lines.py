@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from gradscope.errors import InputError
 from gradscope.outside.limits import MOST_ROW, most
 from gradscope.outside.plain_json import MOST_DEPTH
-from gradscope.rollouts.arrays import positions_of
+from gradscope.rollouts.arrays import count_of, positions_of
 from gradscope.rollouts.readers.parsing.tables import BOM, MOST_FLAWED, open_bytes, parse_line
 from gradscope.rollouts.readers.reduction.columns import LineColumns
 from gradscope.rollouts.readers.reduction.parts import ROWS_A_FILE, Counts, Part, part_of_columns
@@ -301,8 +301,8 @@ def _doubtful(data: bytes, letters: NDArray[np.uint8], bounds: Counts) -> Counts
     if returned.any():
         last = np.where(returned, letters[lasts - 1], last)
     is_doubtful = (letters[starts] != _OPEN) | (last != _CLOSE) | (np.diff(bounds) > most(MOST_ROW))
-    brackets = positions_of(letters, _BRACKET, bits=0x20)
-    if len(brackets) > MOST_DEPTH + len(starts):
+    if count_of(letters, _BRACKET, bits=0x20) > MOST_DEPTH + len(starts):
+        brackets = positions_of(letters, _BRACKET, bits=0x20)
         is_doubtful |= np.diff(np.searchsorted(brackets, bounds)) > MOST_DEPTH
     for position in _long_numbers(data, letters):
         is_doubtful[np.searchsorted(bounds, position, side="right") - 1] = True

@@ -42,6 +42,7 @@ class Part:
     """Numbers of the rollouts, group after group, [n]: ``reward``; each reward function as ``reward/NAME``; any of
     ``seconds``, ``advantage``, ``num_tokens``, ``sample`` (a short hash of what distinguishes the rollouts of a
     group: two that collide are compared again). NaN where a reward is missing."""
+    may_repeat: bool = False  # whether a group may be there more than once
 
     def column(self, name: str) -> NDArray[Any]:
         """A column; all missing values where the part lacks it, [n]."""
@@ -259,7 +260,11 @@ def merge_parts(parts: Iterable[Part]) -> RewardTable:
     letters, ends = bytearray(), bytearray(8)
     buffers: dict[str, bytearray] = {}
     num_rows = 0
+    starts = [np.zeros(0, dtype=np.int64)]  # of pieces, within each of which no group is there twice
+    num_groups = 0
     for part in parts:
+        starts.append(num_groups + np.arange(len(part.step) if part.may_repeat else 1))
+        num_groups += len(part.step)
         prompt = np.fromiter(map(codes.__getitem__, part.prompt), np.int64, len(part.prompt))
         for buffer, values in zip(of_groups, (part.step, part.size, part.first_row, prompt), strict=True):
             buffer += np.asarray(values, dtype=np.int64).tobytes()
@@ -270,10 +275,10 @@ def merge_parts(parts: Iterable[Part]) -> RewardTable:
         _grow(buffers, part, num_rows)
         num_rows += int(part.size.sum())
     step, size, first_row, prompt_codes = (np.frombuffer(buffer, dtype=np.int64) for buffer in of_groups)
-    if not len(step):
+    if not num_groups:
         return RewardTable.of_groups(())
     groups = pa.LargeStringArray.from_buffers(len(step), pa.py_buffer(ends), pa.py_buffer(letters))
-    order, num_parts = _by_group(step, first_row, groups)
+    order, num_parts = _by_group(step, first_row, groups, np.concatenate(starts))
     is_in_order = bool(np.all(order[1:] > order[:-1]))
     rows = None if is_in_order else ranges(starts_of(size)[order], size[order])
     first: Counts | slice = slice(None)
@@ -306,9 +311,8 @@ def _grow(buffers: dict[str, bytearray], part: Part, num_rows: int) -> None:
     for name in (name for name in part.columns if name not in buffers):
         dtype = COLUMN_TYPES.get(name, np.float64)
         buffers[name] = of_type.setdefault(dtype, bytearray(unknown(name, num_rows).tobytes()))
-    grown: list[
-        tuple[bytearray, NDArray[Any], bytearray]
-    ] = []  # a buffer as it was, its next values, the one they go to
+    # a buffer as it was, its next values, and the buffer that they go to
+    grown: list[tuple[bytearray, NDArray[Any], bytearray]] = []
     for name, buffer in buffers.items():
         values = np.asarray(part.column(name), dtype=COLUMN_TYPES.get(name, np.float64))
         alike = [entry for entry in grown if entry[0] is buffer]
@@ -325,14 +329,19 @@ def _are_equal(first: NDArray[Any], second: NDArray[Any]) -> bool:
     return first is second or np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
 
 
-def _by_group(step: Counts, first_row: Counts, group: pa.Array) -> tuple[Counts, Counts]:
-    """Groups of parts by their group in the log, then by first row, [P]; and how many parts each of those has, [J]."""
+def _by_group(step: Counts, first_row: Counts, group: pa.Array, starts: Counts) -> tuple[Counts, Counts]:
+    """Groups of pieces by their group in the log, then by first row, [P]; and how many of P each of those is, [J]."""
     order = np.asarray(np.lexsort((first_row, step)), dtype=np.int64)
     ordered = step[order]
     orders, counts = [], []
     for rows in _slices_of_steps(ordered):
-        order_within, count = grouped(ordered[rows], group.take(to_indices(order[rows])))
-        orders.append(order[rows][order_within])
+        within, steps = order[rows], ordered[rows]
+        count = np.ones(len(within), dtype=np.int64)
+        piece = np.searchsorted(starts, within, side="right")
+        if np.any((np.diff(steps) == 0) & (np.diff(piece) != 0)):  # else no step is in two pieces
+            order_within, count = grouped(steps, group.take(to_indices(within)))
+            within = within[order_within]
+        orders.append(within)
         counts.append(count)
     return np.concatenate(orders), np.concatenate(counts)
 

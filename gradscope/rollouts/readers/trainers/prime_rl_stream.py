@@ -342,6 +342,7 @@ def _rewards_alone(log: ColumnLog, request: ReadRequest) -> tuple[GroupsOfTable,
         columns={
             name: values for name, values in table.columns.items() if name.startswith("reward") and name not in steps
         },
+        may_repeat=True,
     )
     return GroupsOfTable(merge_parts([part])), placements[0]
 

@@ -3,23 +3,15 @@ from dataclasses import replace
 import pytest
 
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
-from gradscope.diagnostics.report.sections.signal import MOST_PROMPTS, dead_groups, rewards_section, signal_section
+from gradscope.diagnostics.report.sections.signal import MOST_PROMPTS, rewards_section, signal_section
 from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.report import ReportSection
-from gradscope.rollouts.groups import RewardTable, RolloutGroup
+from gradscope.rollouts.groups import RolloutGroup
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.diagnostics.report.sections.made_up_inputs import inputs_of
 from tests.render.examples import degeneracy_report, with_steps
-
-
-@pytest.mark.parametrize(
-    ("rewards", "is_dead"),
-    [([1, 1], True), ([0.5, 0.5 + 1e-9], True), ([1, 0], False), ([1, None], False), ([1], False)],
-)
-def test_a_group_is_dead_where_all_its_rewards_are_known_and_equal(rewards: list[float], is_dead: bool) -> None:
-    assert bool(dead_groups(RewardTable.of_groups([group_of(rewards)])).all()) == is_dead
 
 
 def with_course(*shares: float) -> DegeneracyReport:
