@@ -495,16 +495,10 @@ def open_parquet(path: Path, **how: Any) -> Iterator[pq.ParquetFile]:
     """An open Parquet file; errors of reading it become an :class:`InputError`."""
     import pyarrow.parquet as pq  # 30 ms that no other log needs
 
-    with _named_if_damaged(path), open_file(path) as stream, pq.ParquetFile(stream, **how) as file:
-        yield file
-
-
-@contextmanager
-def _named_if_damaged(path: Path) -> Iterator[None]:
-    """Turn the errors of a damaged file into ours: part of a Parquet file cannot be trusted, so nothing is used."""
     try:
-        yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        with open_file(path) as stream, pq.ParquetFile(stream, **how) as file:
+            yield file
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # part of a damaged file cannot be trusted
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
             f"{path} is not a readable Parquet file ({reason}).",

@@ -466,14 +466,14 @@ def numbers_of(cells: Sequence[Any]) -> Floats:
     return to_floats(None if cell is UNSET else finite_or_none(cell) for cell in cells)
 
 
-def rewards_of(cells: Sequence[Any], name_of: Callable[[str], str] = REWARD.__add__) -> dict[str, Floats]:
+def rewards_of(cells: Sequence[Any]) -> dict[str, Floats]:
     """The columns of reward functions from objects of their rewards, of which other cells are left out."""
     objects = [cell if type(cell) is dict else {} for cell in cells]
     functions = {}
     for name in dict.fromkeys(name for keys in dict.fromkeys(map(tuple, objects)) for name in keys):
         values = [cells_of_row.get(name) for cells_of_row in objects]
         if any(type(value) in _NUMBERS and value is not None for value in values):
-            functions[name_of(name)] = numbers_of(values)
+            functions[REWARD + name] = numbers_of(values)
     return functions
 
 
