@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gradscope.catalog.lookup import metric
-from gradscope.estimate import Estimate
+from gradscope.estimate import Estimate, mean_of_defined
 from gradscope.render.figures.rank_spectra import (
     STYLES,
     draw_gradients_and_updates,
@@ -28,6 +28,7 @@ from gradscope.render.figures.style import (
     SERIES,
     Panels,
     draw_course,
+    draw_lines,
     label_lines,
     label_room,
     name_of,
@@ -373,13 +374,8 @@ def _below(sparsities: Sequence[GradientSparsity]) -> _Course:
     for step in sorted({one.step for one in sparsities}):
         of_step = [one for one in sparsities if one.step == step]
         table = [[e.value for e in (one.zero, one.small, one.hoyer, one.gini)] for one in of_step]
-        course.append((step, [_mean(column) for column in zip(*table, strict=True)]))
+        course.append((step, [mean_of_defined(column) for column in zip(*table, strict=True)]))
     return course
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    defined = [value for value in values if value is not None]
-    return sum(defined) / len(defined) if defined else None
 
 
 def _sparsity(panels: dict[str, _Course]) -> Figure:
@@ -412,11 +408,8 @@ def _sparsest(panels: dict[str, _Course]) -> str:
 
 
 def _lines(axes: Axes, course: _Course, *, last: bool) -> None:
-    labels = []
-    for index, (name, (color, line, marker)) in enumerate(zip(_LINES, SERIES, strict=True)):
-        points = [(step, value) for step, values in course if (value := values[index]) is not None]
-        if points:
-            axes.plot(*zip(*points, strict=True), color=color, linestyle=line, marker=marker)
-            labels.append((points[-1][1], name, color))
+    labels = draw_lines(
+        axes, {name: [(step, values[index]) for step, values in course] for index, name in enumerate(_LINES)}
+    )
     if last:
         label_lines(axes, labels, gap=0.08)

@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from gradscope.catalog.lookup import metric
-from gradscope.estimate import Estimate
+from gradscope.estimate import Estimate, mean_of_defined
 from gradscope.render.figures.style import (
     BLUE,
     GREEN,
@@ -23,9 +23,9 @@ from gradscope.render.figures.style import (
     ON_COLOR,
     ORANGE,
     PURPLE,
-    SERIES,
     Panels,
     clear_frame,
+    draw_lines,
     label_lines,
     label_room,
     name_of,
@@ -408,7 +408,7 @@ def _curve(since: Sequence[WeightUpdate]) -> Figure:
     times = sorted({update.last for update in since})
     by_time = [[update for update in since if update.last == time] for time in times]
     columns = [[update.effective_rank.value or 0.0 for update in of_time] for of_time in by_time]
-    null = _mean([update.gaussian for update in since])
+    null = mean_of_defined(update.gaussian.value for update in since)
     figure, (ranks, shares) = new_figure(
         f"A weight's change has rank {sum(columns[-1]) / len(columns[-1]):.1f} after {times[-1]} updates, unrelated "
         f"entries {null or 0.0:.1f}",
@@ -424,13 +424,11 @@ def _curve(since: Sequence[WeightUpdate]) -> Figure:
     ranks.axhline(null or 0.0, color=MUTED, linewidth=1.0, linestyle=":")
     ranks.set_ylim(0, 1.1 * max(null or 0.0, *(max(c) for c in columns)))
     ranks.set_title("effective rank", loc="left", fontsize=9, color=INK)
-    labels = []
-    for (label, field), (color, line, marker) in zip(_SHARES, SERIES, strict=True):
-        course = [(time, _mean([getattr(u, field) for u in of])) for time, of in zip(times, by_time, strict=True)]
-        points = [(time, value) for time, value in course if value is not None]
-        if points:
-            shares.plot(*zip(*points, strict=True), color=color, linestyle=line, marker=marker)
-            labels.append((points[-1][1], label, color))
+    means = {
+        label: [mean_of_defined(getattr(update, field).value for update in of_time) for of_time in by_time]
+        for label, field in _SHARES
+    }
+    labels = draw_lines(shares, {label: list(zip(times, values, strict=True)) for label, values in means.items()})
     shares.set_ylim(-0.02, 1.02)
     shares.set_title("shares", loc="left", fontsize=9, color=INK)
     label_lines(shares, labels, gap=0.08)
@@ -438,11 +436,6 @@ def _curve(since: Sequence[WeightUpdate]) -> Figure:
         tick_steps(panel, times, most=6)
         panel.set_xlabel("updates t")
     return figure
-
-
-def _mean(estimates: Sequence[Estimate]) -> float | None:
-    defined = [estimate.value for estimate in estimates if estimate.value is not None]
-    return sum(defined) / len(defined) if defined else None
 
 
 def _trajectory(trajectories: Sequence[UpdateTrajectory]) -> Figure:

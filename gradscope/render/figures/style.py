@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,6 +164,17 @@ def draw_course(
         lows, highs = zip(*(estimate.ends for _, estimate in defined), strict=True)
         axes.fill_between(positions, lows, highs, color=color, alpha=band, linewidth=0)
     return values[-1]
+
+
+def draw_lines(axes: Axes, courses: Mapping[str, Iterable[tuple[float, float | None]]]) -> list[tuple[float, str, str]]:
+    """Draws courses, each in a style of its own and without what is undefined; their labels."""
+    labels = []
+    for (name, course), (color, line, marker) in zip(courses.items(), SERIES, strict=True):
+        points = [(at, value) for at, value in course if value is not None]
+        if points:
+            axes.plot(*zip(*points, strict=True), color=color, linestyle=line, marker=marker)
+            labels.append((points[-1][1], name, color))
+    return labels
 
 
 def label_lines(axes: Axes, labels: Sequence[tuple[float, str, str]], *, gap: float = 0.062) -> None:

@@ -12,7 +12,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.estimate import Estimate
+from gradscope.estimate import Estimate, mean_of_defined
 from gradscope.render.terminal.answer import SCREEN_ROWS, Blocks, answer
 from gradscope.render.terminal.layout import draw, draw_table, losses, rows_set_aside
 from gradscope.render.terminal.names import ALL
@@ -336,7 +336,7 @@ def _steps_as_logged(report: DegeneracyReport, notes: Footnotes) -> Iterator[Tab
     edges = [len(course.step) * edge // number for edge in range(number + 1)]
     columns = (
         Column("step", lambda part: _span(course.step[part.start], course.last_step[part.stop - 1]), "count"),
-        Column("no\ngradient", lambda part: _mean_of_defined(dead[part.start : part.stop]), "share"),
+        Column("no\ngradient", lambda part: mean_of_defined(dead[part.start : part.stop]), "share"),
     )
     if number < len(course.step):
         notes.remark(
@@ -344,11 +344,6 @@ def _steps_as_logged(report: DegeneracyReport, notes: Footnotes) -> Iterator[Tab
             "each step."
         )
     yield draw_table(columns, [slice(*edge) for edge in pairwise(edges)], notes)
-
-
-def _mean_of_defined(values: Sequence[float | None]) -> float | None:
-    defined = [value for value in values if value is not None]
-    return math.fsum(defined) / len(defined) if defined else None
 
 
 _FOLLOWED = ((7, "step"), (7, "groups"), (20, "degenerate [95 %]"), (7, "fail"), (7, "pass"), (7, "tied"), (7, "p"))
