@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import methodcaller
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +23,7 @@ from gradscope.findings.rank_parts import correction_findings
 from gradscope.metrics.sampler import NAMES
 from gradscope.render.views.view import Column, entry, lines_over, table_of_cells, tabulate
 from gradscope.results.logged import MismatchNumbers, SamplerMismatch
-from gradscope.results.norms import ReplayReport, StepReplay
+from gradscope.results.norms import ReplayReport
 from gradscope.results.report import Chart, ReportSection, ReportTable, Series, SeriesKind, Severity
 from gradscope.rollouts.run import Run
 from gradscope.say import number, percent, with_interval
@@ -352,15 +353,12 @@ def _replay_charts(report: ReplayReport) -> tuple[Chart, ...]:
 
 
 def _replay_table(report: ReplayReport) -> ReportTable:
-    def verdict(name: str) -> Callable[[StepReplay], str | None]:
-        return lambda step: next((quantity.verdict for quantity in step.quantities if quantity.name == name), None)
-
     names = ("reward", "advantage", "frac_reward_zero_std", "grad_norm")
     return tabulate(
         f"Verdicts by step; grad_norm matches within a relative error of {report.tolerance:g}",
         (
             Column("step", "step", "count"),
-            *(Column(name, verdict(name)) for name in names),
+            *(Column(name, methodcaller("verdict_on", name)) for name in names),
             Column("logged grad_norm", entry("logged", "grad_norm"), "norm"),
             Column("recomputed", entry("recomputed", "grad_norm"), "norm"),
             Column("error", entry("relative_error", "grad_norm"), "norm"),
