@@ -85,7 +85,8 @@ def norm_sentence(courses: Sequence[MetricCourse]) -> str:
     times = largest / usual
     if times < _STANDS_OUT:
         return ""
-    return f"The gradient norm was largest at step {course.largest_step}: {largest:.3g}, {times:,.0f} times its median."
+    at, form = course.largest_step, ",.0f" if times < 1e6 else ".0e"
+    return f"The gradient norm was largest at step {at}: {largest:.3g}, {times:{form}} times its median."
 
 
 def reward_sentence(courses: Sequence[MetricCourse]) -> str:
@@ -136,7 +137,7 @@ def spike_headline(step: int, metrics: Sequence[SpikeMetric], *, was_named: bool
     """Whether a step stands out, by its logged numbers against those of the steps around it."""
     broken = [metric.name for metric in metrics if not metric.value.is_defined]
     if broken:
-        return f"Step {step} is broken: {_listed(broken)} was logged as NaN or infinity."
+        return f"Step {step} is broken: {_listed(broken)} {'were' if broken[1:] else 'was'} logged as NaN or infinity."
     unusual = [metric for metric in metrics if metric.is_unusual]
     if unusual:
         also = (

@@ -6,7 +6,7 @@ pyarrow's own ways look for pandas first, and importing it takes as long as hund
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from operator import ne
 from typing import Any
@@ -45,10 +45,11 @@ def to_strings(values: list[str]) -> pa.Array:
     text = "".join(values)
     data = text.encode("utf-8", "surrogatepass")
     lengths = map(len, values if text.isascii() else [value.encode("utf-8", "surrogatepass") for value in values])
-    ends = np.zeros(len(values) + 1, dtype=np.int64)
-    np.cumsum(np.fromiter(lengths, np.int64, len(values)), out=ends[1:])
-    strings = pa.LargeStringArray.from_buffers(len(values), pa.py_buffer(ends), pa.py_buffer(data))
-    return strings.cast(pa.string())
+    is_large = len(data) > np.iinfo(np.int32).max
+    ends = np.zeros(len(values) + 1, dtype=np.int64 if is_large else np.int32)
+    np.cumsum(np.fromiter(lengths, ends.dtype, len(values)), out=ends[1:])
+    kind = pa.LargeStringArray if is_large else pa.StringArray
+    return kind.from_buffers(len(values), pa.py_buffer(ends), pa.py_buffer(data))
 
 
 def to_cells(column: pa.Array) -> list[Any]:
@@ -69,6 +70,12 @@ def byte_offsets(strings: pa.Array) -> NDArray[Any]:
     is_large = pa.types.is_large_string(strings.type) or pa.types.is_large_binary(strings.type)
     width = np.dtype(np.int64 if is_large else np.int32)
     return np.frombuffer(strings.buffers()[1], width, len(strings) + 1, offset=width.itemsize * strings.offset)
+
+
+def to_large(strings: pa.Array) -> pa.Array:
+    """Texts, none of them null, with offsets for more than 2 GB of them."""
+    offsets = pa.py_buffer(byte_offsets(strings).astype(np.int64))
+    return pa.LargeStringArray.from_buffers(len(strings), offsets, strings.buffers()[2])
 
 
 def byte_counts(strings: pa.Array) -> NDArray[Any]:
@@ -99,8 +106,18 @@ _CACHED = 1 << 17  # letters that are compared at once: of a whole block, the re
 
 def positions_of(letters: NDArray[np.uint8], letter: int, bits: int = 0) -> NDArray[np.int64]:
     """Where a letter, or any that is it but for some bits which it has, stands among at least one."""
-    pieces = ((at, letters[at : at + _CACHED]) for at in range(0, len(letters), _CACHED))
-    return np.concatenate([np.flatnonzero((piece | bits if bits else piece) == letter) + at for at, piece in pieces])
+    return np.concatenate([np.flatnonzero(is_letter) + at for at, is_letter in _matches(letters, letter, bits)])
+
+
+def count_of(letters: NDArray[np.uint8], letter: int, bits: int = 0) -> int:
+    """How many :func:`positions_of` has, in a third of its time."""
+    return sum(int(np.count_nonzero(is_letter)) for _, is_letter in _matches(letters, letter, bits))
+
+
+def _matches(letters: NDArray[np.uint8], letter: int, bits: int) -> Iterator[tuple[int, NDArray[np.bool_]]]:
+    for at in range(0, len(letters), _CACHED):
+        piece = letters[at : at + _CACHED]
+        yield at, (piece | bits if bits else piece) == letter
 
 
 def to_texts(strings: pa.Array) -> list[str]:

@@ -178,13 +178,8 @@ def _model_files(folder: Path) -> tuple[Path, ...]:
         return (folder / "model.safetensors",)
     try:
         shards = sorted(set(read_json(index)["weight_map"].values()))
-        return tuple(folder / shard for shard in shards if _is_name(shard))
+        if any(Path(shard).name != shard for shard in shards):
+            raise ValueError("a shard is no file of the folder")
+        return tuple(folder / shard for shard in shards)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{index} is not a safetensors index.", hint="Copy the checkpoint again.") from error
-
-
-def _is_name(shard: str) -> bool:
-    """True for the name of a file in the folder of an index; else a ValueError."""
-    if Path(shard).name != shard:
-        raise ValueError(f"{shard} is no file of the folder")
-    return True

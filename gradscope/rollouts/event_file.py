@@ -1,12 +1,17 @@
-"""Scalars in TensorBoard's event files: records of a length, a message of protocol buffers, and a checksum of each.
+"""Scalars in TensorBoard's event files and rows in W&B's ``run-ID.wandb``, both messages of protocol buffers.
 
-Of a message only the fields of a scalar are read: its step (field 2) and its summary (5), whose values (1) have a tag
-(1) and a number (2, float32).
+TensorBoard's records are a length, a message, and a checksum of each. Of a message only the fields of a scalar are
+read: its step (field 2) and its summary (5), whose values (1) have a tag (1) and a number (2, float32).
+
+W&B's file is a log as LevelDB writes it. Of a record only its history (2) is read, whose items (1) have a key (1, or 2
+for each part of it) and a value in JSON (16).
 """
 
 from __future__ import annotations
 
+import json
 import struct
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -16,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.outside.limits import read_limited
-from gradscope.rollouts.step_metrics import Counts, Floats, Numbers, StepMetrics
+from gradscope.rollouts.run import Counts, Floats, Numbers, StepMetrics
 
 Bytes = NDArray[np.uint8]
 
@@ -29,6 +34,9 @@ _FEW, _LONG_MESSAGE, _MOST_KINDS = 16, 512, 32
 """Fewer messages of a size, longer ones and those of further kinds are read one by one."""
 _CELLS = 1 << 21  # bytes of messages that are compared together
 _MOST_STEPS = (1 << 63) - 1
+WANDB_START = b":W&B"
+_WANDB_HEADER, _BLOCK = 7, 1 << 15  # bytes before the first record, and in a block, at whose end records are cut
+_FULL, _FIRST, _LAST = 1, 2, 4  # a record, and the first and last part of one
 _NO_STEPS = np.zeros(0, dtype=np.int64)
 
 
@@ -55,6 +63,46 @@ def scalars_in(file: Path, damaged: Callable[[str], None]) -> StepMetrics:
     if why:
         damaged(why)
     return read.result()
+
+
+def history_in(file: Path, damaged: Callable[[str], None]) -> Iterator[bytes]:
+    """The rows of W&B's file of a run as lines of JSON, ``_step`` among their keys.
+
+    Args:
+        damaged: Called with the reason for each part that cannot be used.
+    """
+    data, at, message = read_limited(file), _WANDB_HEADER, b""
+    while at + _WANDB_HEADER <= len(data):
+        if _BLOCK - at % _BLOCK < _WANDB_HEADER:
+            at += _BLOCK - at % _BLOCK
+            continue
+        checksum, size, kind = struct.unpack_from("<IHB", data, at)
+        start, at = at, at + _WANDB_HEADER + size
+        part = data[start + _WANDB_HEADER : at]
+        if len(part) < size:
+            return  # it may be being written
+        if not kind or zlib.crc32(part, zlib.crc32(bytes([kind]))) != checksum:
+            damaged(f"from byte {start:,} on it cannot be read")
+            return
+        message = part if kind in (_FULL, _FIRST) else message + part
+        if kind in (_FULL, _LAST):
+            try:
+                for number, history, _ in _fields(message):
+                    if number == 2 and isinstance(history, bytes):
+                        yield _row_of(history)
+            except (IndexError, ValueError):
+                damaged(f"the record that ends at byte {at:,} is none")
+
+
+def _row_of(history: bytes) -> bytes:
+    cells = []
+    for number, item, _ in _fields(history):
+        if number == 1 and isinstance(item, bytes):
+            fields = [(key, value) for key, value, _ in _fields(item) if isinstance(value, bytes)]
+            name = b".".join(value for key, value in fields if key in (1, 2) and value)
+            value = next((value for key, value in fields if key == 16), b"null")
+            cells.append(json.dumps(name.decode()).encode() + b":" + value)
+    return b"{" + b",".join(cells) + b"}\n"
 
 
 class _Scalars:

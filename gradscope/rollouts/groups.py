@@ -136,8 +136,29 @@ Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _AT_ONCE = 1 << 17  # groups of one size in a block, so that arrays made from it stay below a few dozen MB
-_OF_ROLLOUTS = ("reward", "advantage", "num_tokens", "seconds", "policy", "sample")
+_OPTIONAL = ("advantage", "num_tokens", "seconds", "policy", "sample")
 UNKNOWN = -1  # a number of tokens that was not logged, and a rollout without a policy's name
+REWARD = "reward/"  # what stands before the name of a reward function in the name of its column
+
+
+def rollout_columns(rollouts: Sequence[Any]) -> dict[str, NDArray[Any]]:
+    """The numbers of rollouts, or of the records that become such, by name as in :meth:`RewardTable.of_columns`."""
+    lengths = [UNKNOWN if (number := rollout.num_tokens) is None else number for rollout in rollouts]
+    columns: dict[str, NDArray[Any]] = {
+        "reward": to_floats(rollout.reward for rollout in rollouts),
+        **{
+            REWARD + name: to_floats(rollout.rewards.get(name) for rollout in rollouts)
+            for name in dict.fromkeys(name for rollout in rollouts for name in rollout.rewards)
+        },
+        "seconds": to_floats(rollout.seconds for rollout in rollouts),
+        "advantage": to_floats(rollout.advantage for rollout in rollouts),
+        "num_tokens": np.array(lengths, dtype=np.int64),
+    }
+    return {name: values for name, values in columns.items() if name not in _OPTIONAL or _has_known(values)}
+
+
+def _has_known(values: NDArray[Any]) -> bool:
+    return bool(np.any(~np.isnan(values) if values.dtype.kind == "f" else values != UNKNOWN))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,34 +198,39 @@ class RewardTable:
         rollouts = [rollout for group in groups for rollout in group.rollouts]
         prompts = {name: at for at, name in enumerate(dict.fromkeys(group.prompt_id for group in groups))}
         texts = {group.prompt_id: group.rollouts[0].prompt for group in reversed(groups)}
-        policies = {
-            name: at for at, name in enumerate(dict.fromkeys(rollout.policy for rollout in rollouts if rollout.policy))
-        }
-        lengths = [UNKNOWN if (number := rollout.num_tokens) is None else number for rollout in rollouts]
-        return cls(
+        policies = dict.fromkeys(rollout.policy for rollout in rollouts if rollout.policy)
+        numbers = {name: at for at, name in enumerate(policies)}
+        columns = rollout_columns(rollouts)
+        if policies:
+            columns["policy"] = np.array([numbers.get(rollout.policy or "", UNKNOWN) for rollout in rollouts])
+        return cls.of_columns(
+            columns,
             step=np.array([group.step for group in groups], dtype=np.int64),
             names=tuple(group.group_id for group in groups),
             prompt=np.array([prompts[group.prompt_id] for group in groups], dtype=np.int64),
             prompts=tuple(prompts),
             size=np.array([group.size for group in groups], dtype=np.int64),
-            reward=to_floats(rollout.reward for rollout in rollouts),
-            rewards={
-                name: to_floats(rollout.rewards.get(name) for rollout in rollouts)
-                for name in dict.fromkeys(name for rollout in rollouts for name in rollout.rewards)
-            },
-            advantage=to_floats(rollout.advantage for rollout in rollouts)
-            if any(rollout.advantage is not None for rollout in rollouts)
-            else None,
             prompt_texts=tuple(texts[name] for name in prompts) if any(texts.values()) else None,
-            num_tokens=np.array(lengths, dtype=np.int64) if any(length != UNKNOWN for length in lengths) else None,
-            seconds=to_floats(rollout.seconds for rollout in rollouts)
-            if any(rollout.seconds is not None for rollout in rollouts)
-            else None,
-            policy=np.array([policies.get(rollout.policy or "", UNKNOWN) for rollout in rollouts], dtype=np.int64)
-            if policies
-            else None,
             policies=tuple(policies),
         )
+
+    @classmethod
+    def of_columns(cls, columns: Mapping[str, NDArray[Any]], **about: Any) -> RewardTable:
+        """A table from the numbers of its rollouts by name, [N]: ``reward``, functions' as ``reward/NAME``, and others.
+
+        Others that hold no number are left out. ``about`` are the fields that are no such columns.
+        """
+        optional: dict[str, Any] = {
+            name: columns[name] for name in _OPTIONAL if name in columns and _has_known(columns[name])
+        }
+        rewards = {name.removeprefix(REWARD): columns[name] for name in columns if name.startswith(REWARD)}
+        return cls(reward=columns["reward"], rewards=rewards, **optional, **about)
+
+    @property
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The numbers of its rollouts by name, as :meth:`of_columns` takes them."""
+        optional = {name: values for name in _OPTIONAL if (values := getattr(self, name)) is not None}
+        return {"reward": self.reward, **{REWARD + name: self.rewards[name] for name in self.rewards}, **optional}
 
     def __len__(self) -> int:
         return len(self.size)
@@ -268,7 +294,7 @@ class RewardTable:
         if is_selected.all():
             return self
         rows = np.repeat(is_selected, self.size)
-        columns = ((name, getattr(self, name)) for name in _OF_ROLLOUTS)
+        columns = ((name, getattr(self, name)) for name in ("reward", *_OPTIONAL))
         chosen: dict[str, Any] = {name: None if values is None else values[rows] for name, values in columns}
         return dataclasses.replace(
             self,
@@ -391,26 +417,24 @@ def reward_table(groups: Sequence[RolloutGroup]) -> RewardTable:
 
 def steps_of(groups: Sequence[RolloutGroup]) -> tuple[int, ...]:
     """The steps of a run's groups, ascending."""
-    if isinstance(groups, GroupsOfTable):
-        return tuple(np.unique(groups.table.step).tolist())
-    return tuple(sorted({group.step for group in groups}))
+    return tuple(np.unique(_column(groups, "step")).tolist())
 
 
 def sizes_of(groups: Sequence[RolloutGroup]) -> tuple[int, ...]:
     """The sizes that groups have, each once, ascending."""
+    return tuple(np.unique(_column(groups, "size")).tolist())
+
+
+def _column(groups: Sequence[RolloutGroup], name: Literal["step", "size"]) -> Counts:
     if isinstance(groups, GroupsOfTable):
-        return tuple(np.unique(groups.table.size).tolist())
-    return tuple(sorted({group.size for group in groups}))
+        return groups.table.step if name == "step" else groups.table.size
+    return np.array([getattr(group, name) for group in groups], dtype=np.int64)
 
 
 def rollouts_by_step(groups: Sequence[RolloutGroup]) -> tuple[Counts, Counts]:
     """The steps, ascending, and how many rollouts each has, [S] and [S]."""
-    if isinstance(groups, GroupsOfTable):
-        steps, sizes = groups.table.step, groups.table.size
-    else:
-        steps, sizes = (np.array([getattr(group, name) for group in groups], np.int64) for name in ("step", "size"))
-    unique_steps, step_index = np.unique(steps, return_inverse=True)
-    return unique_steps, np.bincount(step_index, weights=sizes).astype(np.int64)
+    unique_steps, step_index = np.unique(_column(groups, "step"), return_inverse=True)
+    return unique_steps, np.bincount(step_index, weights=_column(groups, "size")).astype(np.int64)
 
 
 def groups_of_steps(groups: Sequence[RolloutGroup], steps: Iterable[int]) -> Sequence[RolloutGroup]:

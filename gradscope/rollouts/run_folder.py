@@ -177,12 +177,9 @@ def append_metrics(run: Path, step: int, metrics: Mapping[str, float]) -> None:
     with naming(path), open(path, "a+b", opener=open_own) as stream:
         stream.seek(0)
         stream.truncate(stream.read().rfind(b"\n") + 1)
-        stream.write(metrics_line(step, metrics).encode())
-
-
-def metrics_line(step: int, metrics: Mapping[str, float]) -> str:
-    """The line of a step; a value that is not finite is written as text, which :func:`read_metrics` reads back."""
-    return json.dumps({"step": step, **to_jsonable(dict(metrics))}, allow_nan=False) + "\n"
+        # a value that is not finite is written as text, which `read_metrics` reads back
+        line = json.dumps({"step": step, **to_jsonable(dict(metrics))}, allow_nan=False) + "\n"
+        stream.write(line.encode())
 
 
 def read_metrics(run: Path, quarantine: SetAside | None = None) -> dict[int, dict[str, float]]:
@@ -234,19 +231,14 @@ def find_weights(run: Path, damaged: dict[int, str] | None = None) -> tuple[Weig
     config names, else the manifest's model.
     """
     weights: dict[int, WeightsRef] = {}
-    for folder in (_trainer_folder(run), checkpoints_path(run)):
-        if folder is not None and folder.is_dir():
+    named = read_manifest(run).trainer_arguments.get("output_dir") if manifest_path(run).is_file() else None
+    for folder in ((Path(named),) if isinstance(named, str) else ()) + (checkpoints_path(run),):
+        if folder.is_dir():
             weights |= {
                 ref.num_updates: ref
                 for ref in find_checkpoints(folder, lambda adapter: _base_of(run, adapter), damaged)
             }
     return tuple(weights[num_updates] for num_updates in sorted(weights))
-
-
-def _trainer_folder(run: Path) -> Path | None:
-    """Where the trainer of a user's own script saved its checkpoints."""
-    named = read_manifest(run).trainer_arguments.get("output_dir") if manifest_path(run).is_file() else None
-    return Path(named) if isinstance(named, str) else None
 
 
 def _base_of(run: Path, adapter: Path) -> str | None:

@@ -101,6 +101,7 @@ def test_completions_that_were_cut_off(values: tuple[float, ...], sentence: str)
         ((1.0, 1.0, 2.9), ""),
         ((0.0, 0.0, 1.0), ""),
         ((math.nan, math.nan), ""),
+        ((1.0, 1.0, 2.5e30), "The gradient norm was largest at step 30: 2.5e+30, 2e+30 times its median."),
         ((1.0, 1.0, math.inf, 9.0), "The gradient norm was largest at step 40: 9, 9 times its median."),
     ],
 )
@@ -164,6 +165,7 @@ def test_what_cannot_be_told_has_its_reason() -> None:
     assert findings_of(replace(report, metrics=(broken,)))[0] == (
         "Step 37 is broken: grad_norm was logged as NaN or infinity."
     )
+    assert "grad_norm and grad_norm were logged" in findings_of(replace(report, metrics=(broken, broken)))[0]
     gone = replace(report, grad_norm=Estimate.undefined_because("the weights are gone"))
     assert findings_of(gone)[1] == "Its gradient could not be recomputed: the weights are gone."
 

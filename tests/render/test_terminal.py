@@ -10,7 +10,7 @@ from gradscope.render.registry import render_table
 from gradscope.render.terminal.answer import answer
 from gradscope.render.terminal.explain import essential_metrics, metric_answer
 from gradscope.render.terminal.names import TABLES
-from gradscope.render.words import STYLES, Footnotes, Tone
+from gradscope.render.words import IN_THE_FILES, STYLES, Footnotes, Tone
 from tests.render import examples
 from tests.render.examples import run_report
 from tests.render.printing import printed
@@ -121,7 +121,12 @@ def test_evaluations_are_rows_of_which_those_beyond_a_screen_are_counted() -> No
     assert "¹ the evaluation was cancelled: 12 of 32 samples" in text
     assert "The first 8 of 14 rows." in text
     assert printed(render_table(report, ("files",))).count("64 x 16") == 8 + 14
-    assert "The first" not in printed(render_table(examples.evaluations_report(num_models=2)))
+    few = examples.evaluations_report(num_models=2)
+    assert "The first" not in printed(render_table(few))
+    assert IN_THE_FILES in printed(render_table(few))
+    of_one_sample = [replace(table, num_samples=(1, 1), rows=table.rows[:1]) for table in few.tables]
+    with_means, without = (replace(few, tables=tuple(of_one_sample[::step])) for step in (1, 2))
+    assert [IN_THE_FILES in printed(render_table(one)) for one in (with_means, without)] == [True, False]
 
 
 def test_many_budgets_are_thinned_and_all_are_there_when_asked() -> None:

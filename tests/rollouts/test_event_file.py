@@ -1,9 +1,13 @@
+import json
 import struct
+import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gradscope.rollouts.event_file import masked_checksum, scalars_in
+from gradscope.rollouts.event_file import history_in, masked_checksum, scalars_in
+from gradscope.rollouts.readers.detect import read_run
 
 
 def record(message: bytes) -> bytes:
@@ -63,3 +67,84 @@ def test_a_writer_may_make_no_checksums(tmp_path: Path) -> None:
     message = scalar(1, b"a", 0.5)
     (tmp_path / "events").write_bytes(struct.pack("<Q", len(message)) + bytes(4) + message + bytes(4))
     assert scalars(tmp_path / "events") == ({1: {"a": 0.5}}, [])
+
+
+def field(number: int, content: bytes) -> bytes:
+    """A field of bytes of a message of protocol buffers."""
+    size, sizes = len(content), b""
+    while size > 127:
+        size, sizes = size >> 7, sizes + bytes([size & 127 | 128])
+    return (
+        bytes([number << 3 | 2] if number < 16 else [number << 3 & 127 | 130, number >> 4])
+        + sizes
+        + bytes([size])
+        + content
+    )
+
+
+def history(*, key: int = 1, **cells: Any) -> bytes:
+    items = (field(key, name.encode()) + field(16, json.dumps(value).encode()) for name, value in cells.items())
+    return b"\x08\x01" + field(2, b"".join(field(1, item) for item in items))
+
+
+def wandb_file(path: Path, *messages: bytes) -> Path:
+    """W&B's file of a run, whose records are cut at every 32,768 bytes."""
+    data = b":W&B\xe1\xbe\x00"
+    for message in messages:
+        rest, kinds = message, (1, 2)  # of a whole record and of a first part
+        while rest or kinds == (1, 2):
+            room = 32_768 - len(data) % 32_768
+            if room < 7:
+                data += bytes(room)
+                continue
+            part, rest = rest[: room - 7], rest[room - 7 :]
+            kind = bytes([kinds[bool(rest)]])
+            data += struct.pack("<IHc", zlib.crc32(kind + part), len(part), kind) + part
+            kinds = (4, 3)  # of the last part and of one between
+    path.write_bytes(data)
+    return path
+
+
+def test_rows_of_wandb_in_parts_of_any_size_and_other_records_between(tmp_path: Path) -> None:
+    long = [history(_step=step, reward=step / 2, note="x" * size) for step, size in enumerate((100_000, 32_600, 1, 65))]
+    messages = [field(17, b"run"), *long, field(7, b"stats"), history(key=2, _step=4, reward=9)]
+    path = wandb_file(tmp_path / "run-1.wandb", *messages)
+    damage: list[str] = []
+    rows = [json.loads(line) for line in history_in(path, damage.append)]
+    assert [(row["_step"], row["reward"]) for row in rows] == [(0, 0.0), (1, 0.5), (2, 1.0), (3, 1.5), (4, 9)]
+    for place in (path, tmp_path):
+        assert read_run(place, metrics_alone=True).metrics == {
+            step: {"reward": step / 2 if step < 4 else 9.0} for step in range(5)
+        }
+    assert (rows[0]["note"], damage) == ("x" * 100_000, [])
+
+
+@pytest.mark.parametrize(
+    ("change", "num_rows", "reason"),
+    [
+        (lambda data: data[:-1], 1, None),
+        (lambda data: data[:40] + b"?" + data[41:], 0, "from byte 7 on it cannot be read"),
+        (lambda data: data + bytes(9), 2, "on it cannot be read"),
+    ],
+)
+def test_damage_to_a_file_of_wandb_ends_its_rows(
+    tmp_path: Path, change: Any, num_rows: int, reason: str | None
+) -> None:
+    path = wandb_file(tmp_path / "run-1.wandb", *(history(_step=step, reward=0.5) for step in (1, 2)))
+    path.write_bytes(change(path.read_bytes()))
+    damage: list[str] = []
+    assert len(list(history_in(path, damage.append))) == num_rows
+    assert len(damage) == (reason is not None)
+    assert all(reason in sentence for sentence in damage if reason)
+
+
+def test_records_of_wandb_that_are_none_cost_themselves(tmp_path: Path) -> None:
+    odd = [b"\x0b", field(2, b"\xff"), field(2, field(1, field(1, b"\xff") + field(16, b"1")))]
+    path = wandb_file(tmp_path / "run-1.wandb", *odd, history(_step=1, reward=0.5))
+    damage: list[str] = []
+    assert [json.loads(line) for line in history_in(path, damage.append)] == [{"_step": 1, "reward": 0.5}]
+    assert [sentence.endswith(" is none") for sentence in damage] == [True] * 3
+    unparsed = history(_step=2).replace(b"2", b"?")
+    log = wandb_file(path, history(_step=1, reward=0.5), unparsed, history(_step=3, reward=1.0))
+    source = read_run(log, metrics_alone=True).source
+    assert [reason.first for reason in source.quarantined.reasons] == [f"{path}:2"]

@@ -143,9 +143,11 @@ def _live_gram(gram: StepGram | None) -> Array | None:
     return matrix if matrix is not None and matrix.sum() > 0 else None
 
 
-def _rollouts_of(groups: Sequence[RolloutGroup], gram: StepGram | None, reason: str) -> tuple[SpikeRollout, ...]:
+def _rollouts_of(groups: Sequence[RolloutGroup], gram: StepGram | None, why_unknown: str) -> tuple[SpikeRollout, ...]:
     """All rollouts of a step, those with the largest part of its gradient first."""
-    matrix, none = _live_gram(gram), Estimate.undefined_because(reason)
+    matrix = _live_gram(gram)
+    is_known = gram is not None and gram.logged_gram is not None
+    none = Estimate.undefined_because("the gradient is zero" if is_known else why_unknown)
     parts: dict[tuple[str, int], tuple[Estimate, Estimate]] = {}
     if gram is not None and matrix is not None:
         shares, norms = (map(Estimate.exact, of(matrix).tolist()) for of in (projection_shares, norms_without))
@@ -325,7 +327,7 @@ def _report(run: Run, step: int, courses: Courses, measured: MeasuredStep | str,
         grad_norm=Estimate.undefined_because(why)
         if matrix is None
         else Estimate.exact(batch_norm(matrix), num_units=len(matrix)),
-        rollouts=_rollouts_of(run.groups_at(step), gram, "the gradient is zero" if matrix is not None else why),
+        rollouts=_rollouts_of(run.groups_at(step), gram, why),
         removals=_removals_of(gram, typical),
         tokens=_tokens_of(answer[0].tokens) if answer else (),
         tensors=_tensors_of(answer[0].tensors) if answer else (),

@@ -132,7 +132,12 @@ class RowFormat:
         groups = None if columns is None else self._reduced(reading, columns)
         if groups is None:
             reading = Reading(request=request, files=files, quarantine=WatchedLog(request.progress, files))
-            rows = () if self.survey is None else tuple(self._rows(replace(reading, quarantine=QuarantineLog())))
+            silent = replace(reading, quarantine=QuarantineLog())
+            rows = [
+                LogRow(file=file, location=location, cells=cells, reading=silent)
+                for file in (files if self.survey is not None else ())
+                for location, cells in self._rows_in(file, silent.quarantine)
+            ]
             shared = {} if self.survey is None else self.survey(rows, reading)
             columns = LogColumns(shared=shared)
             if self.columns is not None and self.records is None:
@@ -202,11 +207,6 @@ class RowFormat:
                 yield from ((row_number, record) for record in self.records(row, **shared))
             except UnusableRowError as error:
                 reading.quarantine.add(str(error), location)
-
-    def _rows(self, reading: Reading) -> Iterator[LogRow]:
-        for file in reading.files:
-            for location, cells in self._rows_in(file, reading.quarantine):
-                yield LogRow(file=file, location=location, cells=cells, reading=reading)
 
     def _rows_in(self, file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
         """The rows of a file; one that cannot be read to its end is set aside from there on."""

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.arrays import to_floats
 from gradscope.rollouts.function_rewards import reward_terms
+from gradscope.rollouts.groups import REWARD
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.cells import (
@@ -35,11 +36,10 @@ from gradscope.rollouts.readers.parsing.cells import (
     text_of,
 )
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog, WatchedLog, counted
-from gradscope.rollouts.readers.parsing.records import Record, assemble_groups, peek
+from gradscope.rollouts.readers.parsing.records import assemble_groups, peek
 from gradscope.rollouts.readers.parsing.request import ReadRequest
-from gradscope.rollouts.readers.parsing.tables import Row, expand, is_untyped, read_rows, suffix_of
+from gradscope.rollouts.readers.parsing.tables import expand, read_rows, suffix_of
 from gradscope.rollouts.readers.reduction.columns import (
-    REWARD,
     Cells,
     Columns,
     LineColumns,
@@ -184,7 +184,9 @@ def chosen_name(names: Iterable[str], request: ReadRequest, noun: str, otherwise
         return str(named)
     raise InputError(
         f"{request.path} has no {noun} {named!r}." if named else f"{request.path} has {otherwise}.",
-        hint=f"Its {noun}s are {list_names(present)}; name one with --reward-column.",
+        hint=f"Its {noun}s are {list_names(present)}; name one with --reward-column."
+        if present
+        else f"Give a log with a {noun} for each sample.",
     )
 
 
@@ -315,14 +317,11 @@ def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: Quaranti
             case _:
                 return lines
 
-    def records(file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[tuple[int, Record]]:
-        return records_in(columns.take, file, rows, quarantine, from_text=is_untyped(file))
-
     return ColumnLog(
         files=files,
         declared=declared,
         rows=read_rows,
-        records=records,
+        records=partial(records_in, columns.take),
         quarantine=quarantine,
         keys=(*wanted, *texts, *columns.rewards),
     )

@@ -79,7 +79,7 @@ def _read(request: ReadRequest) -> Run:
         metrics=metrics,
         settings=TrainerSettings(
             values={
-                **_trl_version(manifest),
+                **({"trl_version": version} if (version := manifest.versions.get("trl")) is not None else {}),
                 **manifest.trainer_arguments,
                 **_own_settings(manifest),
                 **overrides.values,
@@ -121,12 +121,6 @@ def _own_settings(manifest: RunManifest) -> dict[str, Any]:
         "sampling": manifest.config.get("sampling"),
     }
     return {name: value for name, value in settings.items() if value is not None}
-
-
-def _trl_version(manifest: RunManifest) -> dict[str, str]:
-    """The version of TRL that trained, which shapes some losses."""
-    version = manifest.versions.get("trl")
-    return {} if version is None else {"trl_version": version}
 
 
 def _sampling_notes(manifest: RunManifest, metrics: Mapping[int, Mapping[str, float]]) -> Iterator[str]:

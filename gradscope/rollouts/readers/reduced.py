@@ -36,14 +36,13 @@ from gradscope.rollouts.readers.parsing.quarantine import counted
 from gradscope.rollouts.readers.parsing.records import DIFFER, TWICE_LOGGED, describe_groups
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings
 from gradscope.rollouts.readers.parsing.tables import expand, natural, natural_path, read_parquet
-from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED, REWARD
+from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED
 from gradscope.rollouts.readers.reduction.log import MOST_WITH_TEXTS
 from gradscope.rollouts.readers.reduction.parts import (
     COLUMN_TYPES,
     ROWS_A_FILE,
-    Counts,
-    GrowingTable,
     Part,
+    merge_parts,
     numbered,
     repeated_samples,
 )
@@ -191,20 +190,7 @@ def _arrow(table: RewardTable, names: pa.Array) -> pa.Table:
         texts = [table.prompt_texts[at] for at in table.prompt.tolist()]
         columns["text"] = to_strings(texts).cast(pa.large_binary())
     ends = pa.array(np.append(table.starts, table.size.sum()))
-    numbers = {
-        "reward": table.reward,
-        **{REWARD + name: values for name, values in table.rewards.items()},
-        "advantage": table.advantage,
-        "num_tokens": table.num_tokens,
-        "seconds": table.seconds,
-        "policy": table.policy,
-        "sample": table.sample,
-    }
-    columns |= {
-        name: pa.LargeListArray.from_arrays(ends, pa.array(values))
-        for name, values in numbers.items()
-        if values is not None
-    }
+    columns |= {name: pa.LargeListArray.from_arrays(ends, pa.array(values)) for name, values in table.columns.items()}
     return pa.table(columns)
 
 
@@ -277,16 +263,19 @@ def _require_one_log(manifests: Mapping[Path, _Manifest]) -> None:
 def _merged(opened: Sequence[tuple[Path, _Manifest, pa.Table]], number_of: Mapping[str, int]) -> RewardTable:
     total = sum(file.size for _, manifest, _ in opened for file in manifest.row_files)
     policies: dict[str, int] = {}
-    merger, sizes, first_rows = GrowingTable(), [], []
-    for _, manifest, table in opened:
-        keeps_texts = total <= MOST_WITH_TEXTS or not manifest.numbers_rows
-        part = _part(manifest, table, number_of, policies, with_texts=keeps_texts)
-        sizes.append(part.size)
-        first_rows.append(part.first_row)
-        merger.add(part)
-    merged, sample = merger.table()
-    if len(merged) < sum(map(len, sizes)) and sample is not None:
-        _refuse_repeats(merged, np.concatenate(first_rows), np.concatenate(sizes), opened)
+    parts = [
+        _part(
+            manifest,
+            table,
+            number_of,
+            policies,
+            with_texts=total <= MOST_WITH_TEXTS or not manifest.numbers_rows,
+        )
+        for _, manifest, table in opened
+    ]
+    merged = merge_parts(parts)
+    if len(merged) < sum(len(part.size) for part in parts) and merged.sample is not None:
+        _refuse_repeats(merged, parts, opened)
     if merged.policy is not None:
         has_policy = merged.policy != UNKNOWN
         codes, first = numbered(merged.policy[has_policy])
@@ -332,15 +321,17 @@ def _part(
         texts=(texts("text") if "text" in table.column_names else [""] * len(table)) if with_texts else (),
         size=to_numpy(lists["reward"].value_lengths()).astype(np.int64),
         columns=columns,
+        may_repeat=True,
     )
 
 
 def _refuse_repeats(
-    merged: RewardTable, first_rows: Counts, sizes: Counts, opened: Sequence[tuple[Path, _Manifest, pa.Table]]
+    merged: RewardTable, parts: Sequence[Part], opened: Sequence[tuple[Path, _Manifest, pa.Table]]
 ) -> None:
     """Refuse a group in several parts where a rollout may be logged twice: only the rows show which one counts."""
     assert merged.first_row is not None
     assert merged.sample is not None
+    first_rows, sizes = (np.concatenate([getattr(part, name) for part in parts]) for name in ("first_row", "size"))
     order = np.argsort(first_rows)
     in_first = sizes[order][np.searchsorted(first_rows[order], merged.first_row)]
     several = merged.select(merged.size > in_first)

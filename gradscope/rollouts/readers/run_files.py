@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,9 @@ from gradscope.reason import Reason
 from gradscope.rollouts.checkpoint_folders import find_base, find_tokenizer, weights_at, with_initial
 from gradscope.rollouts.event_file import event_files, scalars_in
 from gradscope.rollouts.readers.parsing.cells import logged_numbers, whole_number
-from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, with_set_aside
 from gradscope.rollouts.readers.parsing.request import ReadRequest, flattened, read_document, read_trainer_settings
+from gradscope.rollouts.readers.parsing.tables import read_jsonl
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 
 
@@ -41,6 +41,13 @@ def readable(file: Path) -> tuple[Path, Mapping[str, Any]] | None:
     return (file, document) if isinstance(document, Mapping) else None
 
 
+def in_precision(settings: TrainerSettings, precision: Any, **common: Any) -> TrainerSettings:
+    """The settings with what every trainer has in TRL's names: whether it computes in bfloat16, and others."""
+    is_reduced = str(precision) not in _FULL_PRECISION
+    return replace(settings, values={**settings.values, "bf16": is_reduced, "casts_weights": is_reduced, **common})
+
+
+_FULL_PRECISION = ("float32", "fp32", "float", "32")
 Metrics = dict[int, dict[str, float]]
 
 
@@ -76,7 +83,7 @@ def with_logged_metrics(request: ReadRequest, run: Run) -> Run:
     if len(folders) > 1:
         named = f"{len(folders)} folders ({', '.join(folders[:3])}{', ...' if len(folders) > 3 else ''})"
         sentence = f"TensorBoard's files lie in {named}: which are of this run is not known, and none were read."
-        return replace(run, source=replace(run.source, missing=(*run.source.missing, sentence)))
+        return run.with_missing(sentence)
     if folders:
         with_metrics = _with(run, events, scalar_metrics(events, {}, quarantine))
     elif lines.is_file():
@@ -111,18 +118,8 @@ class CheckpointLayout:
     merge: Callable[[Path], str]  # the sentence that says what to run for a checkpoint that holds no model yet
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedWeights:
-    """The weights of a run."""
-
-    weights: tuple[WeightsRef, ...] = ()  # those that can be read, by number of updates
-    unmerged: dict[int, Reason] = field(default_factory=dict)
-    """Number of updates -> what to run before those can be read."""
-    tokenizer: Path | None = None  # a folder that holds the tokenizer
-
-
-def saved_weights(request: ReadRequest, layout: CheckpointLayout, roots: Iterable[Path]) -> SavedWeights:
-    """The checkpoints below the folders of a run, the first of each number, and the weights of ``--initial``."""
+def saved_weights(request: ReadRequest, layout: CheckpointLayout, roots: Iterable[Path]) -> dict[str, Any]:
+    """The fields of a run that its checkpoints, the first of each number, and the weights of ``--initial`` make."""
     weights_of: dict[int, WeightsRef] = {}
     unmerged: dict[int, Reason] = {}
     for root in roots:
@@ -141,11 +138,11 @@ def saved_weights(request: ReadRequest, layout: CheckpointLayout, roots: Iterabl
     readable = {weights.num_updates for weights in weights_of_all}
     bases = [Path(weights.base) for weights in weights_of_all if weights.base]
     model = None if request.model is None else Path(request.model)
-    return SavedWeights(
-        weights=weights_of_all,
-        unmerged={number: reason for number, reason in unmerged.items() if number not in readable},
-        tokenizer=find_tokenizer(*(weights.path for weights in weights_of_all), request.initial, *bases, model),
-    )
+    return {
+        "weights": weights_of_all,
+        "unmerged_weights": {number: reason for number, reason in unmerged.items() if number not in readable},
+        "tokenizer": find_tokenizer(*(weights.path for weights in weights_of_all), request.initial, *bases, model),
+    }
 
 
 def numbered_folders(root: Path, patterns: Iterable[str]) -> Iterator[tuple[int, Path]]:

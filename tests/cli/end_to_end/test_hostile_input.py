@@ -17,8 +17,8 @@ from safetensors.torch import load_file, save_file
 
 from gradscope.outside import limits
 from gradscope.rollouts.readers.evaluations import inspect_ai, samples
-from gradscope.rollouts.readers.parsing import jsonl, tables
-from gradscope.rollouts.readers.slime import torch_archive
+from gradscope.rollouts.readers.parsing import tables
+from gradscope.rollouts.readers.trainers import torch_archive
 from gradscope.rollouts.run_folder import append_metrics
 from gradscope.rollouts.store import checksum_path, step_files, write_step_rollouts
 from tests.cli.conftest import Cli, Done
@@ -235,7 +235,7 @@ def test_a_configuration_that_none_can_have(cli: Cli, tiny_run: Path, tmp_path: 
 
 def test_what_unpacks_to_too_much_is_refused(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MOST_UNPACKED", 1 << 20)
-    for module in (jsonl, tables, inspect_ai, torch_archive):
+    for module in (tables, inspect_ai, torch_archive):
         monkeypatch.setattr(module, "MOST_ROW", 1 << 20)
     big = json.dumps(rows(1, completion="x" * (3 << 20))[0])
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(f"{big}\n{big}".encode()))

@@ -89,7 +89,7 @@ def test_rank_prints_and_writes_once_what_one_process_does(
     assert len(first) == len(two) > 0
     for values, expected in zip(two, first, strict=True):
         # logits in slices and whole ones round differently
-        np.testing.assert_allclose(values, expected, atol=5e-6 * max([*expected, 0.0]))
+        np.testing.assert_allclose(values, expected, atol=2e-5 * max([*expected, 0.0]))
 
 
 def test_rows_by_hidden_state_are_what_one_process_finds(

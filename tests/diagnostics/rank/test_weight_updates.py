@@ -290,6 +290,8 @@ def test_checkpoints_of_different_models_share_nothing(tmp_path: Path) -> None:
         _measure_weight_updates([first, second], no_progress)
     with pytest.raises(InputError, match="needs two checkpoints of one kind, and there are 1"):
         _measure_weight_updates([first], no_progress)
+    with pytest.raises(InputError, match="of one kind, and there are 2"):
+        _measure_weight_updates([first, replace(second, kind="adapter")], no_progress)
 
 
 def spectrum(step: int, tensor: str = NAME) -> GradientSpectrum:

@@ -22,8 +22,8 @@ from gradscope.rollouts.groups import (
 )
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.reduction import lines, log, parts, spans
-from gradscope.rollouts.readers.verl import rollouts as verl
+from gradscope.rollouts.readers.reduction import lines, log, parts
+from gradscope.rollouts.readers.trainers import verl
 from gradscope.rollouts.run import Run
 
 STRANGE: tuple[Any, ...] = (
@@ -45,7 +45,7 @@ def read_by_row(path: Path, options: ReadOptions | None = None, **how: Any) -> R
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(log, "MOST_WITH_TEXTS", 1 << 60)
         patched.setattr(log, "scan_files", lambda files, *_, **__: iter(range(len(files))))
-        patched.setattr(spans.StepSpans, "is_cheap", lambda *_: False)
+        patched.setattr(log.StepSpans, "is_cheap", lambda *_: False)
         patched.setattr(log, "part_of_records", parts.part_of_records)  # which a test may look at
         patched.setattr(verl, "_reduced", lambda *_: None)
         run = read_run(path, options, **how)

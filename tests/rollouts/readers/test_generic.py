@@ -119,9 +119,9 @@ def columns(sample: str | None = None, times: tuple[str, ...] = (), **names: str
     return FlatColumns(names=named, rewards=("reward", "format"), sample=sample, times=times)
 
 
-def read(row: dict[str, Any], flat: FlatColumns, *, from_text: bool = False) -> tuple[list[Record], dict[str, int]]:
+def read(row: dict[str, Any], flat: FlatColumns, file: str = "a") -> tuple[list[Record], dict[str, int]]:
     quarantine = QuarantineLog()
-    located = records_in(flat.take, Path("a"), [("a:1", row)], quarantine, from_text=from_text)
+    located = records_in(flat.take, Path(file), [("a:1", row)], quarantine)
     records = [record for _, record in located]
     return records, {reason.reason: reason.num_rows for reason in quarantine.result().reasons}
 
@@ -162,7 +162,7 @@ def test_rows_that_cannot_be_used_are_set_aside_and_stay_in_their_groups_where_t
 
 
 def test_text_is_a_number_where_all_cells_are_text() -> None:
-    (record,), _ = read(USUAL | {"reward": " TRUE ", "format": "x"}, columns(**NAMES), from_text=True)
+    (record,), _ = read(USUAL | {"reward": " TRUE ", "format": "x"}, columns(**NAMES), "a.csv")
     assert record.rewards == {"reward": 1.0, "format": None}
 
 

@@ -10,7 +10,7 @@ from gradscope.errors import InputError
 from gradscope.results.source import Quarantine
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.parsing import jsonl
+from gradscope.rollouts.readers.parsing import tables
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.run_files import (
@@ -67,7 +67,7 @@ def test_a_last_line_may_be_being_written(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_read_to_its_end_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jsonl, "MOST_FLAWED", 5)
+    monkeypatch.setattr(tables, "MOST_FLAWED", 5)
     file = tmp_path / "metrics.jsonl"
     file.write_text("garbage\n" * 6)
     quarantine = QuarantineLog()
@@ -137,8 +137,8 @@ def test_models_inside_checkpoints_are_listed_and_other_checkpoints_say_what_to_
     (tmp_path / "step_3" / "hf" / "config.json").write_text("{}")
     (tmp_path / "step_3" / "hf" / "tokenizer.json").write_text("{}")
     saved = saved_weights(ReadRequest(path=tmp_path), LAYOUT, [tmp_path])
-    assert [(weights.num_updates, weights.path.name) for weights in saved.weights] == [(1, "step_1"), (2, "merged")]
-    assert {number: (reason.cause, reason.advice) for number, reason in saved.unmerged.items()} == {
+    assert [(weights.num_updates, weights.path.name) for weights in saved["weights"]] == [(1, "step_1"), (2, "merged")]
+    assert {number: (reason.cause, reason.advice) for number, reason in saved["unmerged_weights"].items()} == {
         3: ("weights_unmerged", "Merge step_3.")
     }
 
@@ -154,7 +154,7 @@ def test_the_first_weights_are_those_given_and_of_the_same_kind(tmp_path: Path) 
     write_model(tmp_path / "step_1")
     first = write_model(tmp_path / "first")
     request = ReadRequest(path=tmp_path, options=ReadOptions(initial_weights=first))
-    assert [weights.num_updates for weights in saved_weights(request, LAYOUT, [tmp_path]).weights] == [0, 1]
+    assert [weights.num_updates for weights in saved_weights(request, LAYOUT, [tmp_path])["weights"]] == [0, 1]
     other = write_model(tmp_path / "other", adapter=True)
     request = ReadRequest(path=tmp_path, options=ReadOptions(initial_weights=other))
     with pytest.raises(InputError, match="adapter"):

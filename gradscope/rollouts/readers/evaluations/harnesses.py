@@ -10,15 +10,17 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import zip_longest
+from functools import partial
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import Status
-from gradscope.rollouts.readers.format import LogRow, Reading, RowFormat, has_keys, has_row
+from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.generic import chosen_name, list_names
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
@@ -43,7 +45,8 @@ from gradscope.rollouts.readers.prime_rl.episode import (
     names_by_agent,
     read_trace,
 )
-from gradscope.rollouts.readers.reduction.columns import Cells, Columns, records_in
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, line_columns, records_in, texts_in
+from gradscope.rollouts.readers.reduction.lines import blocks_in
 
 _SUITES = ("base", "plus")
 _PLUS = (
@@ -213,6 +216,29 @@ _SKYRL_BY_PROMPT = "Responses to one prompt of one data source are a group; equa
 _SKYRL_SUMMED = "Scores that are lists hold a reward a token, and count as their sum, as SkyRL's own mean reward does."
 
 
+def _skyrl_columns(reading: Reading, *, is_surveyed: bool = False) -> LogColumns | None:
+    """How its rows are read; None where a prompt begins with another, as that of a later turn does."""
+    if not is_surveyed and not _are_apart(reading.files):
+        return None
+    keys = ("score", "data_source", "stop_reason")
+    return LogColumns(lines=line_columns(_skyrl_rows, keys, ("input_prompt", "output_response"), looks_at_path=True))
+
+
+class _Prompted(msgspec.Struct, gc=False):
+    input_prompt: str
+
+
+def _are_apart(files: Sequence[Path]) -> bool:
+    """Whether all lines have a prompt as text, and none begins with that of another."""
+    decoder, prompts = msgspec.json.Decoder(_Prompted), set[str]()
+    for block in (block for file in files for block in blocks_in(file)):
+        rows, _, bounds = block.decoded(decoder)
+        prompts.update(row.input_prompt for row in rows)
+        if len(rows) < len(bounds) - 1:
+            return False
+    return not any(second.startswith(first) for first, second in pairwise(sorted(prompts)))
+
+
 def _refuse_turns(rows: Sequence[LogRow], reading: Reading) -> dict[str, Any]:
     """Refuse rows that are turns: the prompt of one continues the response of another."""
     texts = [(text_of(row.cells.get("input_prompt")), text_of(row.cells.get("output_response"))) for row in rows]
@@ -226,31 +252,35 @@ def _refuse_turns(rows: Sequence[LogRow], reading: Reading) -> dict[str, Any]:
                 "not logged.",
                 hint="Evaluate with generator.step_wise_trajectories off, so that a row is a whole trajectory.",
             )
-    return {}
+    return {"is_surveyed": True}
 
 
-def _skyrl_records(row: LogRow) -> Iterator[Record]:
-    cells = row.cells
-    prompt = text_of(cells.get("input_prompt"))
-    if not prompt:
-        raise UnusableRowError("input_prompt is missing")
-    name = f"{text_of(cells.get('data_source'))}/{digest(prompt)}"
-    yield Record(
-        step=number_in_name(_SKYRL_STEP, row.file.resolve()) or 0,
-        group=name,
-        prompt_id=name,
-        prompt=prompt,
-        completion=text_of(cells.get("output_response")),
-        reward=row.reward(_skyrl_total(cells.get("score", ABSENT), row)),
-        status=_SKYRL_STATUS.get(text_of(cells.get("stop_reason")), "unknown"),
+def _skyrl_rows(rows: Cells) -> Columns:
+    step = number_in_name(_SKYRL_STEP, rows.path.resolve()) or 0
+    sums = [isinstance(cell, list) and bool(cell) for cell in rows.column("score")]
+    scored = rows.changed("score", _skyrl_total) if any(sums) else rows
+    prompts, sources = rows.prompt_ids("input_prompt"), rows.names("data_source")
+    group = [prompt and f"{source}/{prompt}" for source, prompt in zip(sources, prompts, strict=True)]
+    return Columns(
+        step=np.full(len(rows), step, dtype=np.int64),
+        group=group,
+        no_group="input_prompt is missing",
+        prompts=partial(texts_in, group),
+        texts=lambda chosen: list(map(text_of, rows.cells("input_prompt", chosen))),
+        numbers={"reward": scored.numbers("score")},
+        no_reward=partial(scored.no_reward, "score"),
+        noted={_SKYRL_SUMMED: np.array(sums)},
+        further=lambda at: {
+            "completion": text_of(rows.cell("output_response", at)),
+            "status": _SKYRL_STATUS.get(text_of(rows.cell("stop_reason", at)), "unknown"),
+        },
     )
 
 
-def _skyrl_total(score: Any, row: LogRow) -> Any:
+def _skyrl_total(score: Any) -> Any:
     """The sum of a list of numbers; its first element that is no number, or a cell that is no list, as it is."""
     if not isinstance(score, list) or not score:
         return score
-    row.reading.noted.add(_SKYRL_SUMMED)
     broken = [cell for cell in score if isinstance(parse_reward(cell), str)]
     return broken[0] if broken else math.fsum(score)
 
@@ -263,7 +293,7 @@ SKYRL = RowFormat(
     keeps_file=lambda file: file.name != "aggregated_results.jsonl",
     recognizes_file=has_keys("input_prompt", "output_response", "score"),
     survey=_refuse_turns,
-    records=_skyrl_records,
+    columns=_skyrl_columns,
     inferred=(_SKYRL_BY_PROMPT, _SKYRL_SUMMED),
     if_noted=frozenset({_SKYRL_SUMMED}),
     missing=(TEXT_ONLY,),

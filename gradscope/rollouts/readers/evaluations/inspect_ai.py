@@ -27,7 +27,7 @@ from gradscope.errors import InputError
 from gradscope.outside.limits import MOST_ROW, in_mib, is_zip, most, most_unpacked, open_file, raise_limits
 from gradscope.outside.plain_json import parse_json, read_json
 from gradscope.rollouts.readers.format import Format
-from gradscope.rollouts.readers.generic import chosen_name
+from gradscope.rollouts.readers.generic import chosen_name, list_names
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
     digest,
@@ -77,16 +77,18 @@ def _read(request: ReadRequest) -> Run:
     quarantine = QuarantineLog()
     files = [file for file in find_logs(request.path) if _is_readable(file, quarantine)]
     samples = [located for file in files for located in read_archived_samples(file, quarantine)]
-    names = (name for _, sample in samples for name in mapping_of(sample.get("scores")))
-    scorer = chosen_name(names, request, "scorer", "no scored samples") if files else ""
     unfinished = header_of(files).unfinished(len(samples))
+    names = dict.fromkeys(name for _, sample in samples for name in _scores(sample))
+    ended = f": the evaluation {unfinished}" if unfinished else ""
+    scorer = chosen_name(names, request, "scorer", f"no scored samples{ended}") if files else ""
+    choices = f" (of {list_names(names)}: --reward-column)" if len(names) > 1 else ""
     run = assemble(
         request,
         records=[_record(sample, scorer, location, quarantine) for location, sample in samples],
         quarantine=quarantine,
         format="inspect-ai",
         recognized=f"inspect_ai, {counted(len(files), 'log')}",
-        inferred=(f"The score is that of the scorer {scorer}; C, P, I and N count 1, 0.5, 0 and 0.",),
+        inferred=(f"The score is that of the scorer {scorer}{choices}; C, P, I and N count 1, 0.5, 0 and 0.",),
         missing=(TEXT_ONLY, *([f"The evaluation {unfinished}."] if unfinished else [])),
         files=tuple(files),
     )
@@ -107,7 +109,7 @@ def _is_readable(file: Path, quarantine: QuarantineLog) -> bool:
 def _record(sample: Mapping[str, Any], scorer: str, location: str, quarantine: QuarantineLog) -> Record:
     prompt = sample.get("input")
     name = text_of(sample.get("id")) or digest(prompt)
-    scores = {key: mapping_of(score).get("value", ABSENT) for key, score in mapping_of(sample.get("scores")).items()}
+    scores = _scores(sample)
     epoch = whole_number(sample.get("epoch"))
     choice = mapping_of(next(iter(list_of(mapping_of(sample.get("output")).get("choices"))), None))
     return Record(
@@ -117,16 +119,21 @@ def _record(sample: Mapping[str, Any], scorer: str, location: str, quarantine: Q
         prompt=text_of(prompt),
         completion=text_of([choice["message"]]) if parse_messages([choice.get("message")]) else "",
         messages=parse_messages(prompt),
-        reward=usable_reward(_value(scores.get(scorer, ABSENT)), location, quarantine),
-        rewards={key: finite_or_none(_value(value)) for key, value in scores.items()},
+        reward=usable_reward(scores.get(scorer, ABSENT), location, quarantine),
+        rewards={key: finite_or_none(value) for key, value in scores.items()},
         status="error" if sample.get("error") else "unknown",
         sample_id=None if epoch is None else str(epoch),
         location=location,
     )
 
 
-def _value(value: Any) -> Any:
-    return _LETTERS.get(value, value) if isinstance(value, str) else value
+def _scores(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """The values by scorer; a scorer whose value is an object has one for each entry, ``scorer.entry``."""
+    values: dict[str, Any] = {}
+    for scorer, score in mapping_of(sample.get("scores")).items():
+        value = mapping_of(score).get("value", ABSENT)
+        values |= {f"{scorer}.{key}": entry for key, entry in mapping_of(value).items()} or {scorer: value}
+    return {name: _LETTERS.get(value, value) if isinstance(value, str) else value for name, value in values.items()}
 
 
 def find_logs(path: Path) -> dict[Path, str]:

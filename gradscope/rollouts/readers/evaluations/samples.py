@@ -35,7 +35,6 @@ from gradscope.rollouts.readers.parsing.cells import (
     digest,
     finite_or_none,
     is_number,
-    list_of,
     parse_messages,
     parse_reward,
     prompt_text_id,
@@ -56,6 +55,7 @@ _TEXT_LISTS = (
     *("predictions", "preds", "model_outputs", "model_answers"),
 )
 _ANSWER_KEYS = ("full_model_response", "completion", "response", "output", "solution", "model_answer", "text")
+_RESPONSES = frozenset((*_REWARD_LISTS, *_ANSWER_KEYS, *_TEXT_LISTS))
 _ONE_RESPONSE = ("response", "completion", "output", "generation", "output_response", *_ANSWER_KEYS[:1])
 """Keys under which a text is the policy's response, and not the task's own solution."""
 _PROMPTS = (*USUAL["prompt"], *USUAL["prompt_id"])
@@ -67,6 +67,8 @@ _COUNTS = "counts"  # the shape of a row with n and c
 _BY_KEYS, _BY_LINES = "their keys", "their lines"  # how prompts are told apart that have no id of their own
 _NO_COLUMNS = ColumnNames()
 _MAX_COUNT = 1_000_000
+_ROUNDED = 0.001  # how far a share that is written beside its counts may be from them
+_MANY = 20  # counts of so many times more samples than there are counts are totals, with or without a share
 _MAX_DEPTH = 12
 _ROW_IDS = (*USUAL["prompt_id"], "id", "idx")
 _WITHIN_DATASET = ("i", "idx", "index", "id")
@@ -113,16 +115,20 @@ def _holds_prompts(cell: Any, reward: str | None) -> bool:
     return any(element.get(key) != cell[0].get(key) for element in cell for key in keys)
 
 
+_Part = tuple[tuple[str, ...], Mapping[str, Any], PromptSamples | str]
+
+
 def prompt_rows(
     node: Any, columns: ColumnNames = _NO_COLUMNS, depth: int = _MAX_DEPTH, keys: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
+) -> Iterator[_Part]:
     """The parts of a nested document that hold samples, outermost first, down to ``depth`` levels.
 
     Yields:
-        The keys and list indices that lead from the document to the part, after ``keys``, and the part.
+        The keys and list indices that lead from the document to the part, after ``keys``; the part; its samples.
     """
-    if isinstance(node, Mapping) and samples_of(node, columns) is not None:
-        yield keys, node
+    samples = samples_of(node, columns) if isinstance(node, Mapping) else None
+    if samples is not None:
+        yield keys, node, samples
     elif isinstance(node, (Mapping, list)) and depth:
         for key, item in node.items() if isinstance(node, Mapping) else enumerate(node):
             if isinstance(item, (Mapping, list)):
@@ -148,10 +154,10 @@ def refuse_lone_list(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def _prompts_in(row: Mapping[str, Any]) -> str | None:
     """The name of a list with a prompt for each response, not all the same; a conversation is one prompt."""
-    responses = [row[name] for name in (*_REWARD_LISTS, *_ANSWER_KEYS, *_TEXT_LISTS) if isinstance(row.get(name), list)]
-    sizes = set(map(len, responses))
-    for name in _PROMPTS:
-        cells = list_of(row.get(name))
+    lists = {name: cell for name, cell in row.items() if isinstance(cell, list)}
+    sizes = {len(cells) for name, cells in lists.items() if name in _RESPONSES}
+    for name in _PROMPTS if sizes else ():
+        cells = lists.get(name, ())
         is_conversation = any(isinstance(cell, Mapping) for cell in cells)
         if len(cells) in sizes and not is_conversation and len(set(map(digest, cells))) > 1:
             return name
@@ -216,8 +222,9 @@ def _from_policies(row: Mapping[str, Any], reward: str | None) -> PromptSamples 
     }
     main = next((name for name in names if any(is_number(value.get(name)) for value in named.values())), None)
     texts = [next((value[key] for key in _ANSWER_KEYS if key in value), None) for value in named.values()]
-    are_samples = any(texts) or any(isinstance(value.get(main), bool) for value in named.values())
-    if len(named) < 2 or not are_samples:  # numbers alone are means over many samples
+    are_verdicts = any(isinstance(value.get(main), bool) for value in named.values())
+    has_prompt = not row.keys().isdisjoint((*_ROW_IDS, *_PROMPTS))
+    if len(named) < 2 or not (any(texts) or (are_verdicts and has_prompt)):  # numbers alone are means over many samples
         return None
     return PromptSamples(
         shape=f"one sample of each of {len(named)} policies ({', '.join(named)})",
@@ -237,7 +244,9 @@ def _unwrap(value: Any) -> Any:
 
 
 def _is_list_of(value: Any, kind: type) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(element, kind) for element in value)
+    if not isinstance(value, list) or not value or not isinstance(value[0], kind):  # the first tells most at once
+        return False
+    return all(isinstance(element, kind) for element in value)
 
 
 def _recognizes(request: ReadRequest) -> bool:
@@ -265,12 +274,9 @@ def _read(request: ReadRequest) -> Run:
     names = columns_in(rows)
     step_key = request.columns.step or next((name for name in USUAL["step"] if name in names), None)
     records = list(_records(request, step_key, quarantine, shapes, identities))
-    if (*shapes.items(), *identities.items()) == ((_COUNTS, 1), (_BY_LINES, 1)) and not request.columns.num_samples:
-        raise InputError(
-            f"{request.path} holds one pair of counts and names no prompt: these are the totals of an evaluation, and "
-            "pass@k needs the samples of each prompt.",
-            hint="Give the file with a row for each sample or prompt; counts of a single prompt need a task_id.",
-        )
+    is_named = request.columns.num_samples is not None or not identities.keys() <= {_BY_KEYS, _BY_LINES}
+    if shapes.keys() == {_COUNTS} and not is_named:
+        _refuse_totals(request.path, shapes[_COUNTS], [part for row in rows for part in prompt_rows(row)])
     return assemble(
         request,
         records=records,
@@ -279,6 +285,30 @@ def _read(request: ReadRequest) -> Run:
         recognized=f"samples of prompts as {' and '.join(shapes)}",
         inferred=[f"Prompts are told apart by {' and '.join(identities)}."],
     )
+
+
+def _refuse_totals(path: Path, num_pairs: int, first: Sequence[_Part]) -> None:
+    """Refuse counts without a prompt's name that are totals, say one for each checkpoint or benchmark."""
+    # A pair alone, several that each count more samples than there are pairs and mostly have their share beside them,
+    # or that count many times as many.
+    counts = [(part, samples.rewards) for _, part, samples in first if isinstance(samples, PromptSamples)]
+    num_with_share = sum(_has_share(part, sum(rewards) / len(rewards)) for part, rewards in counts)
+    size = sum(len(rewards) for _, rewards in counts) / max(len(counts), 1)
+    if num_pairs > 1 and size <= num_pairs * (1 if num_with_share > len(counts) / 2 else _MANY):
+        return
+    pairs = f"{num_pairs} pairs of counts" if num_pairs > 1 else "one pair of counts"
+    raise InputError(
+        f"{path} holds {pairs} and names no prompt: these are totals of evaluations, and pass@k needs the samples of "
+        "each prompt.",
+        hint="Give the file with a row for each sample or prompt; if each pair is of one prompt, say so: --n-column N "
+        "--c-column C",
+    )
+
+
+def _has_share(part: Mapping[str, Any], share: float) -> bool:
+    """Whether a cell beside counts is their share, of 1 or of 100."""
+    cells = [cell for cell in part.values() if isinstance(cell, float)]
+    return any(min(abs(cell - share), abs(cell / 100 - share)) < _ROUNDED for cell in cells)
 
 
 def _listed(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> tuple[str, ColumnNames] | None:
@@ -330,19 +360,15 @@ def _read_list(samples: list[dict[str, Any]], name: str, columns: ColumnNames, r
 
 def _holds_shapes(rows: list[dict[str, Any]], columns: ColumnNames) -> bool:
     """Whether most of the first rows hold several samples each; a few broken rows do not matter."""
-    parts = [(row, part) for row in rows for _, part in islice(prompt_rows(row, columns), 1)]
+    parts = [(row, samples) for row in rows for _, _, samples in islice(prompt_rows(row, columns), 1)]
     return len(parts) > len(rows) / 2 and not _are_numbered(parts, columns)
 
 
-def _are_numbered(parts: list[tuple[dict[str, Any], Mapping[str, Any]]], columns: ColumnNames) -> bool:
+def _are_numbered(parts: list[tuple[dict[str, Any], PromptSamples | str]], columns: ColumnNames) -> bool:
     """Whether rows that look like counts are single samples numbered n: then most prompts have several rows."""
     if columns.num_samples or columns.num_correct:
         return False
-    counts = [
-        row
-        for row, part in parts
-        if isinstance(samples := samples_of(part, columns), PromptSamples) and samples.shape == _COUNTS
-    ]
+    counts = [row for row, samples in parts if isinstance(samples, PromptSamples) and samples.shape == _COUNTS]
     prompts = {_identify(row, str(index))[0] for index, row in enumerate(counts)}
     return len(prompts) <= len(counts) / 2 and len(counts) > 1
 
@@ -364,9 +390,8 @@ def _records(
             if step is None:
                 lines.add("the step is not a whole number", location)
                 continue
-            for keys, part in _without_repeats(prompt_rows(row, columns)):
+            for keys, part, samples in _without_repeats(prompt_rows(row, columns)):
                 has_samples = True
-                samples = samples_of(part, columns)
                 if isinstance(samples, PromptSamples):
                     shapes[samples.shape] += 1
                     lines.held(len(samples.rewards))
@@ -377,23 +402,22 @@ def _records(
                             hint=raise_limits(file),
                         )
                     yield from _expand(request, part, samples, keys, location, step, quarantine, identities)
-                elif samples is not None:
+                else:
                     lines.add(samples, location)
             if not has_samples:
                 lines.add("the row holds no samples with a reward", location)
 
 
-def _without_repeats(
-    parts: Iterable[tuple[tuple[str, ...], Mapping[str, Any]]],
-) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
+def _without_repeats(parts: Iterable[_Part]) -> Iterator[_Part]:
     """Parts of a document without lists of which each part stands in an earlier list, as prompts sorted again have."""
-    by_path: dict[tuple[str, ...], list[tuple[tuple[str, ...], Mapping[str, Any]]]] = {}
-    for keys, part in parts:
-        by_path.setdefault(tuple(key for key in keys if not key.isdecimal()), []).append((keys, part))
+    by_path: dict[tuple[str, ...], list[_Part]] = {}
+    for part in parts:
+        by_path.setdefault(tuple(key for key in part[0] if not key.isdecimal()), []).append(part)
     earlier: set[str] = set()
     for listed in by_path.values():
-        are_named = len(by_path) > 1 and not any(part.keys().isdisjoint((*_ROW_IDS, *_PROMPTS)) for _, part in listed)
-        contents = {digest(dict(part)) for _, part in listed} if are_named else set()
+        rows = [part for _, part, _ in listed] if len(by_path) > 1 else []
+        are_named = not any(row.keys().isdisjoint((*_ROW_IDS, *_PROMPTS)) for row in rows)
+        contents = {digest(dict(row)) for row in rows} if are_named else set()
         if not contents or not contents <= earlier:
             yield from listed
         earlier |= contents

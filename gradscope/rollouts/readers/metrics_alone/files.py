@@ -1,4 +1,4 @@
-"""Files of metrics as rows: JSON and JSON lines, tables, consoles, notebooks, TensorBoard's events, trackio's database.
+"""Files of metrics as rows: JSON and JSON lines, tables, consoles, notebooks, what loggers keep.
 
 Each kind is recognized by its content. Bad rows are set aside with location and reason; a row carries the name of its
 run where the file has one.
@@ -31,7 +31,7 @@ from gradscope.outside.plain_json import parse_json
 from gradscope.progress import no_progress
 from gradscope.results.source import BLANK, CUT_OFF
 from gradscope.rollouts.arrays import to_filled, to_numpy
-from gradscope.rollouts.event_file import scalars_in
+from gradscope.rollouts.event_file import WANDB_START, history_in, scalars_in
 from gradscope.rollouts.readers.metrics_alone.published import (
     MLFLOW_LINE,
     SAVED_SCALARS,
@@ -47,23 +47,25 @@ from gradscope.rollouts.readers.metrics_alone.published import (
     tables_of_page,
     tag_of,
 )
-from gradscope.rollouts.readers.metrics_alone.rows import Column, MetricTable, Piece, as_tables
+from gradscope.rollouts.readers.metrics_alone.runs import STEP_IS_POSITION, Column, MetricTable, Piece, as_tables
 from gradscope.rollouts.readers.parsing.cells import whole_number
-from gradscope.rollouts.readers.parsing.jsonl import (
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
+from gradscope.rollouts.readers.parsing.tables import (
     BOM,
     COMPRESSED,
     MOST_FLAWED,
+    Row,
     document_bytes,
     named_if_unreadable,
     open_bytes,
     parse_line,
     read_bytes,
+    read_json_rows,
+    read_parquet_rows,
 )
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
-from gradscope.rollouts.readers.parsing.tables import Row, read_json_rows, read_parquet_rows
 from gradscope.rollouts.readers.reduction.lines import OddRow, blocks_in
 from gradscope.rollouts.readers.reduction.processes import csv_blocks
-from gradscope.rollouts.step_metrics import Counts, Numbers, StepMetrics
+from gradscope.rollouts.run import Counts, Numbers, StepMetrics
 
 Cells = Mapping[str, Any]
 
@@ -175,6 +177,8 @@ def opened(file: Path) -> MetricFile | None:
             first = b""
     if ".tfevents." in file.name:
         return MetricFile("TensorBoard's events", file, _events)
+    if first.startswith(WANDB_START):
+        return MetricFile("W&B's own file", file, _wandb)
     if first.startswith(b"SQLite format 3"):
         return MetricFile("trackio's database", file, _trackio)
     if mlflow_name(file) and MLFLOW_LINE.match(first.partition(b"\n")[0]):
@@ -196,7 +200,7 @@ def opened(file: Path) -> MetricFile | None:
         case ".md":
             return MetricFile("tables in Markdown", file, partial(_tables_in, find=tables_of_markdown))
         case "" | ".log" | ".txt" | ".out" | ".err" | ".stdout" | ".stderr":
-            return MetricFile("a trainer's console", file, _console)
+            return MetricFile("a trainer's console", file, lambda *of: _printed(_texts(*of), of[1]))
     return None
 
 
@@ -368,7 +372,16 @@ def _scalars(file: Path, size: int, written: int) -> tuple[StepMetrics, tuple[st
     return scalars_in(file, damage.append), tuple(damage)
 
 
-STEP_IS_POSITION = "gradscope/step_is_place"  # key of a row whose step is its position among the rows of a console
+def _wandb(file: Path, quarantine: MetricsLog) -> Rows:
+    for number, line in enumerate(history_in(file, quarantine.of_metrics(file)), start=1):
+        row = parse_line(line)
+        quarantine.passed(len(line))
+        if isinstance(row, str):
+            quarantine.add(row, f"{file}:{number}")
+        else:
+            yield MetricRow(f"{file}:{number}", row)
+
+
 _IS_TABLE = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ? AND sql NOT LIKE '%GENERATED%'"
 _MOST_STEPS_OF_SQL = 1 << 31  # virtual instructions of a query: ends a view that was made to be endless
 
@@ -428,12 +441,8 @@ def _texts(file: Path, quarantine: MetricsLog) -> Iterator[tuple[str, str]]:
             quarantine.add("the line is not UTF-8", f"{file}:{number}")
 
 
-def _console(file: Path, quarantine: MetricsLog) -> Rows:
-    """A trainer's output. A dictionary without a step takes the count of its progress bar, else its position."""
-    yield from _printed(_texts(file, quarantine), quarantine)
-
-
 def _printed(lines: Iterable[Text], quarantine: MetricsLog) -> Rows:
+    """A trainer's output. A dictionary without a step takes the count of its progress bar, else its position."""
     printed = PrintedLines()
     num_numbered = 0
     for location, line in lines:
@@ -443,14 +452,15 @@ def _printed(lines: Iterable[Text], quarantine: MetricsLog) -> Rows:
         elif values is not None:
             num_numbered += 1
             yield MetricRow(location, values)
-    bars = [bar for _, _, bar in printed.unnumbered]
-    is_counted = bool(bars) and bars[0] > 0 and all(first < second for first, second in pairwise(bars))
-    if not is_counted and num_numbered > len(bars):
-        for location, _, _ in printed.unnumbered:
+    counts = [(0, 0), *((bar, position) for _, _, bar, position in printed.unnumbered)]
+    is_counted = all(before < bar or (bar and position == 1) for (before, _), (bar, position) in pairwise(counts))
+    if not is_counted and num_numbered >= len(counts):
+        for location, *_ in printed.unnumbered:
             quarantine.add("the dictionary has no step, which other lines name", location)
+        quarantine.row_read()  # no sign that the file was cut off
         return
-    for number, (location, values, bar) in enumerate(printed.unnumbered, start=1):
-        step = bar if is_counted else number
+    for location, values, bar, position in printed.unnumbered:
+        step = bar if is_counted else position
         yield MetricRow(location, {"step": step, **values, STEP_IS_POSITION: float(not is_counted)})
 
 

@@ -21,11 +21,19 @@ from gradscope.rollouts.readers.metrics_alone.names import (
     switch_on,
     without_impossible_shares,
 )
-from gradscope.rollouts.readers.metrics_alone.rows import MetricTable, Piece, has_text, numbers_by_key, steps_in
-from gradscope.rollouts.readers.metrics_alone.runs import STEPS, OneRun, RunRows
+from gradscope.rollouts.readers.metrics_alone.runs import (
+    STEPS,
+    MetricTable,
+    OneRun,
+    Piece,
+    RunRows,
+    has_text,
+    numbers_by_key,
+    steps_in,
+)
+from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP
 from gradscope.rollouts.readers.parsing.request import ReadRequest
-from gradscope.rollouts.run import Run
-from gradscope.rollouts.step_metrics import StepMetrics
+from gradscope.rollouts.run import Run, StepMetrics
 
 NAME = "metrics"
 LOOKS_FOR = "metrics by step (trainer_state.json, JSONL, CSV, consoles, TensorBoard, trackio)"
@@ -38,7 +46,7 @@ _OF_ROLLOUTS = (
 """Columns that hold text where a row is a rollout."""
 _NUM_PEEKED = 200
 _MOST_NAMED = 6
-_ENDINGS = ("jsonl", "jsonl.gz", "json", "csv", "tsv", "db", "parquet", "log", "txt", "out", "ipynb")
+_ENDINGS = ("jsonl", "jsonl.gz", "json", "csv", "tsv", "db", "wandb", "parquet", "log", "txt", "out", "ipynb")
 
 
 def holds_metrics(path: Path, options: ReadOptions) -> bool:
@@ -193,16 +201,25 @@ def _hold_rollouts(tables: Iterable[MetricTable]) -> bool:
 
 
 def _first_rows(file: MetricFile, column: str | None) -> tuple[list[Piece], tuple[str, ...]]:
-    """The first rows of a file, and its columns of steps: the one that was named, else the first of the usual ones."""
+    """The first rows of a file, and its columns of steps: the one that was named, else the first of the usual ones.
+
+    One that stays the same, as a trainer's count before its first update, comes after one that does not.
+    """
     pieces = file.first_pieces(_NUM_PEEKED)
     if column is not None:
         return pieces, (column,)
-    tables = [table for piece in pieces for table in piece.tables]
-    with_steps = dict.fromkeys(key for table in tables for key in table.columns if (steps_in(table, [key]) >= 0).any())
-    key = next((key for key in STEPS if key in with_steps), None) or next(
-        (key for key in with_steps if key.endswith(("/step", "/global_step"))), None
-    )
-    return pieces, _SLIMES if key in _SLIMES else () if key is None else (key,)
+    ends: dict[str, tuple[int, int]] = {}
+    for table in (table for piece in pieces for table in piece.tables):
+        for key in table.columns:
+            steps = steps_in(table, [key])
+            if (steps >= 0).any():
+                low, high = ends.get(key, (LARGEST_STEP, 0))
+                ends[key] = min(low, int(steps[steps >= 0].min())), max(high, int(steps.max()))
+    usual = [*filter(ends.__contains__, STEPS), *(key for key in ends if key.endswith(("/step", "/global_step")))]
+    if not usual:
+        return pieces, ()
+    key = next((key for key in usual if ends[key][0] < ends[key][1]), usual[0])
+    return pieces, _SLIMES if key in _SLIMES else (key,)
 
 
 def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None) -> OneRun:
@@ -210,7 +227,10 @@ def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None) -> OneRun:
     if not runs:
         raise InputError(f"{path} has no usable rows of metrics.", hint="A row needs a whole number as its step.")
     names = {run.name: run for run in runs}
-    listed = ", ".join(f"{name!r} (from {run.first})" for name, run in list(names.items())[:_MOST_NAMED])
+    folder = f"{path if path.is_dir() else path.parent}/"
+    first = [f"{name!r} (from {run.first.removeprefix(folder)})" for name, run in names.items()]
+    listed = ", ".join(first[:_MOST_NAMED])
+    listed += f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     if wanted is not None and wanted not in names:
         raise UsageError(f"{path} has no run {wanted!r}.", hint=f"It has {listed}.")
     if wanted is None and len(names) > 1:

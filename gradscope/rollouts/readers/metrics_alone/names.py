@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from gradscope.errors import UsageError
-from gradscope.rollouts.step_metrics import Floats, Numbers, StepMetrics
+from gradscope.rollouts.run import Floats, Numbers, StepMetrics
 
 MetricStyle = Literal["share", "norm", "count"]
 
@@ -60,7 +60,10 @@ COMMON: tuple[CommonMetric, ...] = (
         name="frac_reward_zero_std",
         title="no gradient",
         style="share",
-        keys=("frac_reward_zero_std", "bench/zero_variance_drop_rate"),
+        keys=(
+            *("frac_reward_zero_std", "bench/zero_variance_drop_rate", "frac_zero_std", "zero_std_ratio"),
+            *("zero_std_fraction", "zero_variance_fraction", "zvf"),
+        ),
         derived=(
             _one_minus("env/all/by_group/frac_mixed"),
             _one_minus("by_group/frac_mixed"),
@@ -73,6 +76,7 @@ COMMON: tuple[CommonMetric, ...] = (
             ),
             _sum("batch/solve_none", "batch/solve_all"),
             _sum("solve_none", "solve_all"),
+            _sum("solve_none/all", "solve_all/all"),
         ),
     ),
     CommonMetric(
@@ -81,7 +85,7 @@ COMMON: tuple[CommonMetric, ...] = (
         style="share",
         keys=(
             *("frac_all_pass", "env/all/by_group/frac_all_good", "by_group/frac_all_good", "baseline_reward/pct_1"),
-            *("batch/solve_all", "solve_all"),
+            *("batch/solve_all", "solve_all", "solve_all/all"),
         ),
     ),
     CommonMetric(
@@ -90,7 +94,7 @@ COMMON: tuple[CommonMetric, ...] = (
         style="share",
         keys=(
             *("frac_all_fail", "env/all/by_group/frac_all_bad", "by_group/frac_all_bad", "baseline_reward/pct_0"),
-            *("batch/solve_none", "solve_none"),
+            *("batch/solve_none", "solve_none", "solve_none/all"),
         ),
     ),
     CommonMetric(

@@ -28,7 +28,7 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 _STEP_FIRST = re.compile(
-    r"\b(?:global_|training_)?step(?:\s?[:=]\s?|\s{1,9})(?P<step>[0-9]{1,15})\b(?!\s?/)", re.IGNORECASE
+    r"(?<!\()\b(?:global_|training_)?step(?:\s?[:=]\s?|\s{1,9})(?P<step>[0-9]{1,15})\b(?!\s?/)", re.IGNORECASE
 )
 _STEP_ABOVE = re.compile(r"^\W*\bstep (?P<step>[0-9]{1,15})/[0-9]{1,15}\b\W*$", re.IGNORECASE)
 _STEP_OF_ALL = re.compile(
@@ -37,7 +37,8 @@ _STEP_OF_ALL = re.compile(
 )
 _DICTIONARY = re.compile(r"\b(?:rollout|step|perf|eval) (?P<step>[0-9]{1,15}): \{")
 _PROGRESS = re.compile(r"\b(?P<done>[0-9]{1,12})/[0-9]{1,12} \[")
-_MARKS = ("'loss'", "'reward'", "'grad_norm'", "'train/", "'rollout/", '"loss"', '"reward"')
+_ENDED = "train_runtime"  # a key of what a trainer prints at its end
+_MARKS = ("'loss':", "'reward':", "'grad_norm':", "'train/", "'rollout/", f"'{_ENDED}':", '"loss":', '"reward":')
 _LONGEST_LINE = 1 << 20
 CUT_DICTIONARY = "the dictionary of metrics is cut off"
 
@@ -71,36 +72,45 @@ class PrintedLines:
     """
 
     def __init__(self) -> None:
-        self.unnumbered: list[tuple[str, dict[str, Any], int]] = []
-        """Location, values, and the count of the last progress bar, of dictionaries without a step."""
+        self.unnumbered: list[tuple[str, dict[str, Any], int, int]] = []
+        """Location, values, the count of the last progress bar, and position in its training, from 1, of dictionaries
+        without a step."""
         self._bar = 0
+        self._position = 0
         self._above: int | None = None
         self._before: dict[str, Any] = {}  # the metrics of the line before, if it names its step
 
     def read(self, location: str, line: str) -> dict[str, Any] | str | None:
         """The metrics of a line with its step; the reason where they are damaged; None for a line without metrics."""
-        values = self._read(location, line)
-        self._before = values if isinstance(values, dict) else {}
-        return values
-
-    def _read(self, location: str, line: str) -> dict[str, Any] | str | None:
+        before, self._before = self._before, {}
         for bar in _PROGRESS.finditer(line[:_LONGEST_LINE]):
             self._bar = int(bar["done"])
         text = line[-_LONGEST_LINE:]
-        dictionary, first, above = _DICTIONARY.search(text), _STEP_FIRST.search(text), _STEP_ABOVE.search(text)
+        dictionary = _DICTIONARY.search(text)
+        if dictionary is None and "{" in text and any(mark in text for mark in _MARKS):
+            return self._dictionary(location, text, before)
         if dictionary is not None:
-            return {**_in_dictionary(text[dictionary.start() :]), "step": int(dictionary["step"])}
-        if "{" in text and any(mark in text for mark in _MARKS):
-            values = _in_dictionary(text[text.index("{") :])
-            if "}" not in text or len(values) < 2:
-                return CUT_DICTIONARY
-            if "train_runtime" in values:
-                return None
-            if self._before:
-                before = self._before.keys() - {"step"}
-                return {"step": self._before["step"], **{key: values[key] for key in values if key not in before}}
-            self.unnumbered.append((location, values, self._bar))
+            self._before = {**_in_dictionary(text[dictionary.start() :]), "step": int(dictionary["step"])}
+        else:
+            self._before = self._line(text)
+        return self._before or None
+
+    def _dictionary(self, location: str, text: str, before: dict[str, Any]) -> dict[str, Any] | str | None:
+        values = _in_dictionary(text[text.index("{") :])
+        if "}" not in text or len(values) < 2:
+            return CUT_DICTIONARY
+        if _ENDED in values:
+            self._position = 0
             return None
+        if before:
+            repeated = before.keys() - {"step"}
+            return {"step": before["step"], **{key: values[key] for key in values if key not in repeated}}
+        self._position += 1
+        self.unnumbered.append((location, values, self._bar, self._position))
+        return None
+
+    def _line(self, text: str) -> dict[str, Any]:
+        first, above = _STEP_FIRST.search(text), _STEP_ABOVE.search(text)
         if above is not None:
             self._above = int(above["step"])
         elif first is not None and (values := _named(text[first.end() :])):
@@ -109,7 +119,7 @@ class PrintedLines:
             return {**_named(text[of_all.end() :]), "step": int(of_all["step"])}
         elif self._above is not None and "•" in text and (values := _named(text)):
             return {**values, "step": self._above}
-        return None
+        return {}
 
 
 def _in_dictionary(text: str) -> dict[str, float | str]:

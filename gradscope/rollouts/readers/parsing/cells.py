@@ -13,12 +13,11 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gradscope.outside.numerals import integer_from, number_from
 from gradscope.rollouts.groups import Tokens
@@ -362,8 +361,7 @@ def _of_sampled(values: list[Any] | None, sampled: Sequence[bool], start: int) -
     return numbers(cells, len(cells))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conversation:
+class Conversation(NamedTuple):
     """A conversation's prompt and completion."""
 
     prompt: str  # contents of the messages before the policy's first, joined by newlines

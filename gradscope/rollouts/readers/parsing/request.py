@@ -190,31 +190,17 @@ def read_side_ids(path: Path | None) -> Mapping[tuple[int, int], tuple[int, ...]
     quarantine = QuarantineLog()
     ids: dict[tuple[int, int], tuple[int, ...]] = {}
     for location, row in read_rows(path, quarantine):
-        try:
-            key = (_index(row["step"]), _index(row["row"]))
-            if key in ids:
-                quarantine.add("step and row were there before", location)
-            ids[key] = _token_ids(row["completion_ids"])
-        except (KeyError, TypeError, ValueError) as error:
+        step, number = whole_number(row.get("step")), whole_number(row.get("row"))
+        own_ids = token_ids(row.get("completion_ids"))
+        if step is None or number is None or own_ids is None:
             raise InputError(
                 f"{location} does not hold step, row and completion_ids.",
                 hint="Each row names a step, a row within the step counted from 0, and a list of token ids.",
-            ) from error
+            )
+        if (step, number) in ids:
+            quarantine.add("step and row were there before", location)
+        ids[step, number] = own_ids
     refuse_quarantined(quarantine.result())
-    return ids
-
-
-def _index(value: Any) -> int:
-    number = whole_number(value)
-    if number is None:
-        raise ValueError("a step and a row are whole numbers from 0 on")
-    return number
-
-
-def _token_ids(value: Any) -> tuple[int, ...]:
-    ids = token_ids(value)
-    if ids is None:
-        raise TypeError("token ids are a list of integers")
     return ids
 
 

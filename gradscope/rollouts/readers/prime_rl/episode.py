@@ -21,7 +21,7 @@ from msgspec.structs import fields
 from numpy.typing import NDArray
 
 from gradscope.machine import without_collection
-from gradscope.rollouts.groups import Tokens
+from gradscope.rollouts.groups import REWARD, Tokens
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
     cut_sequence,
@@ -33,12 +33,10 @@ from gradscope.rollouts.readers.parsing.cells import (
     text_of,
     whole_number,
 )
-from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record
-from gradscope.rollouts.readers.parsing.tables import Row
+from gradscope.rollouts.readers.parsing.tables import Row, read_jsonl
 from gradscope.rollouts.readers.reduction.columns import (
-    REWARD,
     Cells,
     Columns,
     Counts,

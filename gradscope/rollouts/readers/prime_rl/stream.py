@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from gradscope.reason import Reason
 from gradscope.rollouts.arrays import to_floats, to_strings, to_texts
-from gradscope.rollouts.groups import GroupsOfTable, RewardTable, RolloutGroup
+from gradscope.rollouts.groups import REWARD, GroupsOfTable, RewardTable, RolloutGroup
 from gradscope.rollouts.readers.parsing.cells import finite_or_none, list_of, mapping_of, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog, WatchedLog, counted
 from gradscope.rollouts.readers.parsing.records import Record, assemble_groups, build_groups, peek
@@ -42,10 +42,10 @@ from gradscope.rollouts.readers.prime_rl.episode import (
     path_to,
     read_trace,
 )
-from gradscope.rollouts.readers.reduction.columns import REWARD, Columns, Counts, Floats, int_steps, sample_hashes
+from gradscope.rollouts.readers.reduction.columns import Columns, Counts, Floats, int_steps, sample_hashes
 from gradscope.rollouts.readers.reduction.lines import blocks_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog, keeps_texts, reduce_log
-from gradscope.rollouts.readers.reduction.parts import Part, repeated_samples, table_of
+from gradscope.rollouts.readers.reduction.parts import Part, merge_parts, repeated_samples
 from gradscope.rollouts.run import Run
 
 STREAMS = ("advantages", "trainer_logprobs", "entropies")
@@ -231,7 +231,11 @@ def stream_layout(annotations: Annotations, *, is_whole: bool) -> EpisodeLayout:
         columns = columns_of(rollouts, np.where(sent < 0, -1, 0), read, noted.add)
         return replace(
             columns,
-            group=list(map(_name_in_log, (rollout.group for rollout in rollouts), prompts)),
+            # the name of a group while its step is not known: both names in one
+            group=[
+                f"{len(rollout.group)}:{rollout.group}{prompt}"
+                for rollout, prompt in zip(rollouts, prompts, strict=True)
+            ],
             prompts=lambda chosen: [prompts[at] for at in chosen],
             numbers={
                 **columns.numbers,
@@ -262,11 +266,6 @@ def _about_logprobs(rollouts: Sequence[Sequence[Any]]) -> dict[str, NDArray[np.b
         name: np.array([pattern.search(text) is not None for text in texts], dtype=np.bool_)
         for name, pattern in patterns.items()
     }
-
-
-def _name_in_log(group: str, prompt_id: str) -> str:
-    """The name of a group while its step is not known: both names in one."""
-    return f"{len(group)}:{group}{prompt_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,16 +332,19 @@ def _rewards_alone(log: ColumnLog, request: ReadRequest) -> tuple[GroupsOfTable,
     table = reduce_log(replace(log, repeats=repeats), request.progress)
     if not placements:
         return GroupsOfTable(table), _group_steps((), (), *np.zeros((3, 0)))
-    rewards = {REWARD + name: values for name, values in table.rewards.items() if name not in (_SENT, _TRAINED)}
+    steps = (REWARD + _SENT, REWARD + _TRAINED)
     part = Part(
         first_row=np.arange(len(table)),
         step=placements[0].steps,
         group=to_strings(placements[0].names),
         prompt=_prompts(table),
         size=table.size,
-        columns={"reward": table.reward, **rewards},
+        columns={
+            name: values for name, values in table.columns.items() if name.startswith("reward") and name not in steps
+        },
+        may_repeat=True,
     )
-    return GroupsOfTable(table_of(part)), placements[0]
+    return GroupsOfTable(merge_parts([part])), placements[0]
 
 
 def _prompts(table: RewardTable) -> list[str]:

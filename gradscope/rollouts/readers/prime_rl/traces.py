@@ -29,7 +29,6 @@ from gradscope.rollouts.readers.parsing.cells import (
     required_whole,
     text_of,
 )
-from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.quarantine import (
     SEVERAL,
     QuarantineLog,
@@ -40,7 +39,7 @@ from gradscope.rollouts.readers.parsing.quarantine import (
 )
 from gradscope.rollouts.readers.parsing.records import Record, assemble_groups, build_groups, peek
 from gradscope.rollouts.readers.parsing.request import ReadRequest, flattened
-from gradscope.rollouts.readers.parsing.tables import files_like
+from gradscope.rollouts.readers.parsing.tables import files_like, read_jsonl
 from gradscope.rollouts.readers.prime_rl.episode import (
     AGENTS,
     AgentRollout,
@@ -57,6 +56,7 @@ from gradscope.rollouts.readers.reduction.columns import Columns, int_steps
 from gradscope.rollouts.readers.reduction.log import keeps_texts, reduced_groups
 from gradscope.rollouts.readers.run_files import (
     CheckpointLayout,
+    in_precision,
     metric_lines,
     readable,
     saved_weights,
@@ -75,16 +75,15 @@ _DEEPEST = 5  # folders from a file of rollouts up to the run's
 def with_prime_rls(request: ReadRequest, run: Run) -> Run:
     """The run with its arguments, metrics and weights."""
     folder = _run_folder(request.path)
-    saved = saved_weights(request, _LAYOUT, (folder,))
+    settings = _settings(request, folder)
     metrics = metric_lines(_metrics_files(folder), _NAMES, quarantine := QuarantineLog())
     return replace(
         run,
         source=with_set_aside(run.source, quarantine),
         metrics=metrics,
-        settings=_computing_in_bf16(_settings(request, folder)),
-        weights=saved.weights,
-        unmerged_weights=saved.unmerged,
-        tokenizer=saved.tokenizer or run.tokenizer,
+        # prime-rl casts weights to bfloat16 for each pass, unless ``bf16 = false`` is given
+        settings=in_precision(settings, "bfloat16" if settings.get("bf16", True) else "float32"),
+        **saved_weights(request, _LAYOUT, (folder,)),
     )
 
 
@@ -110,12 +109,6 @@ def _settings(request: ReadRequest, folder: Path) -> TrainerSettings:
             origins.append(str(file))
     origins += [settings.origin] if settings.origin is not None else []
     return TrainerSettings(values={**parts, **settings.values}, origin=" and ".join(origins) or None)
-
-
-def _computing_in_bf16(settings: TrainerSettings) -> TrainerSettings:
-    """prime-rl casts weights to bfloat16 for each pass, unless ``bf16 = false`` is given."""
-    reduced = bool(settings.get("bf16", True))
-    return replace(settings, values={**settings.values, "bf16": reduced, "casts_weights": reduced})
 
 
 def _metrics_files(folder: Path) -> Iterator[Path]:
@@ -198,19 +191,14 @@ def batches_in(files: Iterable[Path]) -> TrainedBatches:
     traces: dict[str, tuple[Mapping[str, Any], int | None]] = {}
     for file in files:
         step = number_in_name(STEP, file)
-        for _, row in read_jsonl(file, QuarantineLog()):
-            for trace in map(mapping_of, list_of(row.get("traces"))):
-                if isinstance(trace.get("id"), str):
-                    traces[trace["id"]] = (trace, step)
+        traces |= {trace["id"]: (trace, step) for trace in _named_traces(file)}
     return TrainedBatches(traces)
 
 
-def names_traces(files: Iterable[Path]) -> bool:
-    """Whether any trace in the files has an id."""
-    rows = (row for file in files for _, row in read_jsonl(file, QuarantineLog()))
-    return any(
-        isinstance(trace.get("id"), str) for row in rows for trace in map(mapping_of, list_of(row.get("traces")))
-    )
+def _named_traces(file: Path) -> Iterator[Mapping[str, Any]]:
+    rows = (row for _, row in read_jsonl(file, QuarantineLog()))
+    traces = (trace for row in rows for trace in map(mapping_of, list_of(row.get("traces"))))
+    return (trace for trace in traces if isinstance(trace.get("id"), str))
 
 
 _ONLY_EFFECTIVE = hidden_by(
@@ -247,7 +235,7 @@ def _read(request: ReadRequest) -> Run:
         groups = build_groups(layout.all_records(files, quarantine), quarantine)
     else:
         groups = reduced_groups(layout.log(files, quarantine), request) or ()
-    has_batches = trained.traces or (not is_whole and names_traces(batches))
+    has_batches = trained.traces or (not is_whole and any(any(True for _ in _named_traces(file)) for file in batches))
     run = assemble_groups(
         request,
         groups=groups,

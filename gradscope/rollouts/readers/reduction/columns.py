@@ -26,6 +26,7 @@ from msgspec import UNSET, Raw
 from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import (
+    count_of,
     dictionary_codes,
     positions_of,
     run_starts,
@@ -36,6 +37,7 @@ from gradscope.rollouts.arrays import (
     to_strings,
     to_texts,
 )
+from gradscope.rollouts.groups import REWARD
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
     LARGEST_STEP,
@@ -48,12 +50,11 @@ from gradscope.rollouts.readers.parsing.cells import (
 )
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record
-from gradscope.rollouts.readers.parsing.tables import Row
+from gradscope.rollouts.readers.parsing.tables import Row, is_untyped
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-REWARD = "reward/"  # what stands before the name of a reward function in the name of its column
 NOT_COMPARED = 0  # stands for what tells a rollout apart where only its row can be compared
 _NUMBERS = frozenset({float, int, bool, type(None)})
 _NO_STEP = -1
@@ -127,14 +128,14 @@ class Cells:
         self._size = size
 
     @classmethod
-    def of_rows(cls, rows: Sequence[Mapping[str, Any]], path: Path, *, from_text: bool = False) -> Cells:
+    def of_rows(cls, rows: Sequence[Mapping[str, Any]], path: Path) -> Cells:
         """Those of rows that the row reader made."""
         keys = {key: None for row in rows for key in row}
 
         def column(key: str | None) -> list[Any]:
             return [UNSET if key is None else row.get(key, UNSET) for row in rows]
 
-        return cls(path, len(rows), keys, column, from_text=from_text)
+        return cls(path, len(rows), keys, column, from_text=is_untyped(path))
 
     @classmethod
     def of_batch(cls, batch: pa.RecordBatch, path: Path, *, from_text: bool) -> Cells:
@@ -198,7 +199,7 @@ class Cells:
         """Rewards by ``parse_reward``; NaN where one is none, [R]."""
         column = self.column(key)
         if isinstance(column, pa.Array):
-            return _arrow_numbers(column, from_text=self.from_text)
+            return arrow_numbers(column, from_text=self.from_text)
         return _parsed(column, from_text=True) if self.from_text else numbers_of(column)
 
     def steps(self, key: str | None) -> Counts:
@@ -292,6 +293,7 @@ def line_columns(
     keys: Iterable[str],
     raw: Iterable[str] = (),
     *,
+    entries: Collection[str] = (),
     looks_at_path: bool = False,
     is_complete: bool = False,
 ) -> LineColumns | None:
@@ -301,6 +303,7 @@ def line_columns(
         take: What their cells mean.
         keys: The keys that are read.
         raw: Further ones, whose cells are left as JSON until they are asked for.
+        entries: Those among both that are ``object.entry``.
         looks_at_path: Whether cells mean something else in a file of another name.
         is_complete: Whether a row with any other key is left to the row reader.
 
@@ -310,15 +313,16 @@ def line_columns(
     kinds = dict.fromkeys(raw, Raw | msgspec.UnsetType) | dict.fromkeys(keys, Any)
     if any(_STRANGE.search(key) for key in kinds):
         return None
-    names = {key: f"x{at}" for at, key in enumerate(kinds)}
-    row = msgspec.defstruct(
-        "Row",
-        [(name, kinds[key], UNSET) for key, name in names.items()],
-        rename={name: key for key, name in names.items()},
-        gc=False,
-        forbid_unknown_fields=is_complete,
-    )
-    getters = {key: attrgetter(name) for key, name in names.items()}
+    objects: dict[str, dict[str, Any]] = {}
+    for key in entries:
+        name, _, entry = key.partition(".")
+        objects.setdefault(name, {})[entry] = kinds.pop(key)
+    inner = {name: _struct(of_entries) for name, of_entries in objects.items()}
+    row = _struct(kinds | inner, forbid_unknown_fields=is_complete)
+    getters = {key: attrgetter(key_name) for key, key_name in _field_names(row).items() if key in kinds}
+    for name, struct in inner.items():
+        within = _field_names(row)[name]
+        getters |= {f"{name}.{entry}": attrgetter(f"{within}.{at}") for entry, at in _field_names(struct).items()}
 
     def take_rows(rows: Sequence[Any], path: Path) -> Columns:
         def column(key: str | None, rows: Sequence[Any] = rows) -> list[Any]:
@@ -329,7 +333,24 @@ def line_columns(
 
         return take(Cells(path, len(rows), getters, column, select=select))
 
-    return LineColumns(row=row, take=take_rows, of_cells=take, looks_at_path=looks_at_path)
+    return LineColumns(
+        row=row, take=take_rows, of_cells=lambda cells: take(cells.with_entries(entries)), looks_at_path=looks_at_path
+    )
+
+
+def _struct(kinds: Mapping[str, Any], *, forbid_unknown_fields: bool = False) -> type[msgspec.Struct]:
+    """A type with keys of these kinds, none of them required; one of an object is that with all of its own missing."""
+    names = {f"x{at}": key for at, key in enumerate(kinds)}
+    fields = [
+        (name, kind, msgspec.field(default_factory=kind) if hasattr(kind, "__struct_fields__") else UNSET)
+        for name, kind in zip(names, kinds.values(), strict=True)
+    ]
+    return msgspec.defstruct("Row", fields, rename=names, gc=False, forbid_unknown_fields=forbid_unknown_fields)
+
+
+def _field_names(struct: type[msgspec.Struct]) -> dict[str, str]:
+    """Key -> name of its attribute."""
+    return dict(zip(struct.__struct_encode_fields__, struct.__struct_fields__, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,14 +368,12 @@ def records_in(
     rows: Iterable[Row],
     quarantine: QuarantineLog,
     note: Callable[[str], object] = lambda _: None,
-    *,
-    from_text: bool = False,
 ) -> Iterator[tuple[int, Record]]:
     """The rollouts of rows that the row reader made, each with the index of its row among them."""
     numbered = iter(rows)
     first = 0
     while batch := list(islice(numbered, _AT_ONCE)):
-        columns = take(Cells.of_rows([cells for _, cells in batch], path, from_text=from_text))
+        columns = take(Cells.of_rows([cells for _, cells in batch], path))
         groups = texts_in(columns.group)
         for at, (location, _) in enumerate(batch):
             try:
@@ -418,14 +437,15 @@ def _mapped(column: pa.Array, name_of: Callable[[Any], str]) -> pa.Array:
     return to_strings([*names, ""]).take(to_indices(np.where(codes < 0, len(names), codes)))
 
 
-def _arrow_numbers(column: pa.Array, *, from_text: bool) -> Floats:
+def arrow_numbers(column: pa.Array, *, from_text: bool = False) -> Floats:
+    """Rewards by ``parse_reward``; NaN where one is none, [R]."""
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
         numbers = to_filled(column.cast(pa.float64(), safe=False), math.nan)
         return np.where(np.isfinite(numbers), numbers, math.nan)
     if from_text and pa.types.is_string(kind):
         try:
-            return _arrow_numbers(column.cast(pa.float64()), from_text=False)
+            return arrow_numbers(column.cast(pa.float64()))
         except pa.ArrowInvalid:
             pass
     cells, codes = _distinct(column)
@@ -535,7 +555,7 @@ def _lengths(texts: Sequence[bytes], strange: bytes, length_of: Callable[[bytes]
     are_lists = bool((size >= 2 * depth).all()) and all(
         (letters[ends - size + at] == _OPEN).all() and (letters[ends - 1 - at] == _CLOSE).all() for at in range(depth)
     )
-    num_lists = len(positions_of(letters, _OPEN)) if are_lists else 0
+    num_lists = count_of(letters, _OPEN) if are_lists else 0
     if num_lists != depth * len(texts) or any(letter in joined for letter in strange):
         counts = np.zeros(len(texts), dtype=np.int64)
     else:

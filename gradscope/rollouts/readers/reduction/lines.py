@@ -7,6 +7,7 @@ are looked for beforehand, and are odd.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,8 +22,8 @@ from numpy.typing import NDArray
 from gradscope.errors import InputError
 from gradscope.outside.limits import MOST_ROW, most
 from gradscope.outside.plain_json import MOST_DEPTH
-from gradscope.rollouts.arrays import positions_of
-from gradscope.rollouts.readers.parsing.jsonl import BOM, MOST_FLAWED, open_bytes, parse_line
+from gradscope.rollouts.arrays import count_of, positions_of
+from gradscope.rollouts.readers.parsing.tables import BOM, MOST_FLAWED, open_bytes, parse_line
 from gradscope.rollouts.readers.reduction.columns import LineColumns
 from gradscope.rollouts.readers.reduction.parts import ROWS_A_FILE, Counts, Part, part_of_columns
 
@@ -94,14 +95,32 @@ class LineBlock:
         """The rows that a decoder takes, the numbers of their lines, and where each line starts and the last ends."""
         data = self.data + b"\n" if self.is_open else self.data
         letters = np.frombuffer(data, dtype=np.uint8)
-        ends = _far_ends(data) if data.find(b"\n") >= _LONG else positions_of(letters, _END)
+        is_long = data.find(b"\n") >= _LONG
+        ends = (
+            np.fromiter(map(re.Match.start, re.finditer(b"\n", data)), np.int64)
+            if is_long
+            else positions_of(letters, _END)
+        )
         bounds = np.concatenate([[0], ends + 1])
         rows, at = _decoded(decoder, data, bounds, _doubtful(data, letters, bounds))
         return rows, at, bounds
 
     def odd_rows(self, bounds: Counts, numbers: list[int]) -> list[OddRow]:
-        """What the row reader says of some lines."""
-        return list(_odd_rows(self, bounds, numbers))
+        """What the row reader says of some lines; of those without a row for one reason, side by side, at once."""
+        odd: list[OddRow] = []
+        num_flawed = 0
+        for at in numbers:
+            start, end = int(bounds[at]), int(bounds[at + 1])
+            row = parse_line(self.data[start:end])
+            is_next = bool(odd) and odd[-1].at + odd[-1].count == at
+            num_flawed = 0 if isinstance(row, dict) else num_flawed + 1 if is_next else 1
+            if is_next and isinstance(row, str) and odd[-1].row == row:
+                odd[-1] = replace(odd[-1], count=odd[-1].count + 1, end=self.offset + end)
+            else:
+                odd.append(OddRow(at=at, row=row, start=self.offset + start, end=self.offset + end))
+            if num_flawed > most(MOST_FLAWED):
+                break
+        return odd
 
 
 def blocks_in(
@@ -250,14 +269,6 @@ def _scan(path: Path, file: int, columns: LineColumns, block: LineBlock, with_te
     )
 
 
-def _far_ends(data: bytes) -> Counts:
-    """Where lines end that are mostly long."""
-    ends, at = list[int](), -1
-    while (at := data.find(b"\n", at + 1)) >= 0:
-        ends.append(at)
-    return np.array(ends, dtype=np.int64)
-
-
 def _decoded(
     decoder: msgspec.json.Decoder[Any], data: bytes, bounds: Counts, doubtful: Counts
 ) -> tuple[list[Any], Counts]:
@@ -290,8 +301,8 @@ def _doubtful(data: bytes, letters: NDArray[np.uint8], bounds: Counts) -> Counts
     if returned.any():
         last = np.where(returned, letters[lasts - 1], last)
     is_doubtful = (letters[starts] != _OPEN) | (last != _CLOSE) | (np.diff(bounds) > most(MOST_ROW))
-    brackets = positions_of(letters, _BRACKET, bits=0x20)
-    if len(brackets) > MOST_DEPTH + len(starts):
+    if count_of(letters, _BRACKET, bits=0x20) > MOST_DEPTH + len(starts):
+        brackets = positions_of(letters, _BRACKET, bits=0x20)
         is_doubtful |= np.diff(np.searchsorted(brackets, bounds)) > MOST_DEPTH
     for position in _long_numbers(data, letters):
         is_doubtful[np.searchsorted(bounds, position, side="right") - 1] = True
@@ -330,25 +341,3 @@ def _spans(step: Counts, at: Counts, bounds: Counts) -> list[Span]:
         Span(step=number, start=int(bounds[top]), end=int(bounds[bottom + 1]), line=top)
         for number, top, bottom in zip(steps.tolist(), at[first].tolist(), at[last].tolist(), strict=True)
     ]
-
-
-def _odd_rows(block: LineBlock, bounds: Counts, numbers: list[int]) -> Iterator[OddRow]:
-    """What the row reader says of some lines; of those without a row for one reason, side by side, at once."""
-    last: OddRow | None = None
-    num_flawed = 0
-    for at in numbers:
-        start, end = int(bounds[at]), int(bounds[at + 1])
-        row = parse_line(block.data[start:end])
-        odd_row = OddRow(at=at, row=row, start=block.offset + start, end=block.offset + end)
-        is_next = last is not None and last.at + last.count == at
-        num_flawed = 0 if isinstance(row, dict) else num_flawed + 1 if is_next else 1
-        if last is not None and is_next and isinstance(row, str) and last.row == row:
-            last = replace(last, count=last.count + 1, end=odd_row.end)
-        else:
-            if last is not None:
-                yield last
-            last = odd_row
-        if num_flawed > most(MOST_FLAWED):
-            break
-    if last is not None:
-        yield last

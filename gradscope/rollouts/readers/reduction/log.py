@@ -6,11 +6,12 @@ a step are read back from where they lie.
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from operator import itemgetter
 from pathlib import Path
 
@@ -21,23 +22,21 @@ from gradscope.errors import InputError
 from gradscope.outside.limits import most, raise_limits
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RewardTable, RolloutGroup, group_name
-from gradscope.rollouts.readers.parsing.jsonl import COMPRESSED, MOST_FLAWED
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.records import Record, build_groups
 from gradscope.rollouts.readers.parsing.request import EarlierLooks, ReadRequest
-from gradscope.rollouts.readers.parsing.tables import Row
+from gradscope.rollouts.readers.parsing.tables import COMPRESSED, MOST_FLAWED, Row, parse_line, read_span
 from gradscope.rollouts.readers.reduction.columns import LineColumns, TableColumns
 from gradscope.rollouts.readers.reduction.lines import OddRow, Scanned, Span
 from gradscope.rollouts.readers.reduction.parts import (
     ROWS_A_FILE,
-    GrowingTable,
     Part,
+    merge_parts,
     part_of_records,
     repeated_samples,
     replaced_groups,
 )
 from gradscope.rollouts.readers.reduction.processes import expanded_size, scan_files
-from gradscope.rollouts.readers.reduction.spans import NoSpans, StepSpans
 
 _MARK = 256  # bytes at the start of a file, and before the offset where reading stopped, by which it is recognized
 
@@ -135,6 +134,82 @@ class ColumnLog:
     """In which groups a rollout may be logged twice, [J], where a table tells; None: ``sample`` of its columns does."""
 
 
+_MOST_TIMES = 4
+"""How often a log may be read where all its steps are read one by one: of one whose steps lie mixed, or are in a
+compressed file together, reading all rows at once costs less."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stretch:
+    """A stretch of a file that holds rows of a step, and maybe others between them."""
+
+    file: int  # the file's number within the log
+    start: int = 0  # its first byte; of a compressed file, decompressed
+    end: int | None = None  # the byte behind its last; None: it is all of a file that is not of JSON lines
+    line: int = 1  # the number of its first line
+
+
+class StepSpans:
+    """Where the rows of each step lie, in the order of the log, so that one step can be read back without the rest.
+
+    Stored as a stretch a step and piece of a file, and never a row: a log that goes from step to step has about as many
+    as it has pieces and steps.
+    """
+
+    def __init__(self) -> None:
+        self._of_step: dict[int, list[_Stretch]] = {}
+
+    def add(self, file: int, first: int, usual: Iterable[Span], odd: Iterable[Span]) -> None:
+        """Take in the next block: lines before it in its file, where each step's usual rows lie, and each odd row."""
+        of_step = {span.step: span for span in usual}
+        for span in odd:
+            span_of_step = of_step.get(span.step, span)
+            of_step[span.step] = Span(
+                step=span.step,
+                start=min(span_of_step.start, span.start),
+                end=max(span_of_step.end, span.end),
+                line=min(span_of_step.line, span.line),
+            )
+        for span in of_step.values():
+            stretch = _Stretch(file=file, start=span.start, end=span.end, line=first + span.line + 1)
+            self._of_step.setdefault(span.step, []).append(stretch)
+
+    def add_file(self, file: int, step: Counts) -> None:
+        """Take in a file of another kind, or some of its rows: the steps of its groups, [j]."""
+        for number in np.unique(step).tolist():
+            stretches = self._of_step.setdefault(number, [])
+            if not stretches or stretches[-1] != _Stretch(file=file):
+                stretches.append(_Stretch(file=file))
+
+    def is_cheap(self, files: Sequence[Path]) -> bool:
+        """Whether reading each step of the log by itself costs about as much as reading it."""
+        lengths = dict.fromkeys(range(len(files)), 0)
+        cost = 0
+        for span in chain.from_iterable(self._of_step.values()):
+            end = files[span.file].stat().st_size if span.end is None else span.end
+            lengths[span.file] = max(lengths[span.file], end)
+            cost += end - (0 if files[span.file].suffix in COMPRESSED else span.start)
+        return cost <= _MOST_TIMES * sum(lengths.values())
+
+    def rows_around(
+        self, step: int, files: Sequence[Path], rows: Callable[[Path, QuarantineLog], Iterable[Row]]
+    ) -> Iterator[tuple[Path, Row]]:
+        """The rows of a step in the order of the log, and those between them; each row with its file."""
+        for span in self._of_step.get(step, ()):
+            file = files[span.file]
+            if span.end is None:
+                yield from ((file, row) for row in rows(file, QuarantineLog()))
+            else:
+                yield from ((file, row) for row in _lines_in(file, span.start, span.end, span.line))
+
+
+def _lines_in(file: Path, start: int, end: int, first: int) -> Iterator[Row]:
+    for number, line in enumerate(io.BytesIO(read_span(file, start, end)), start=first):
+        row = parse_line(line)
+        if not isinstance(row, str):
+            yield f"{file}:{number}", row
+
+
 def reduced_groups(
     log: ColumnLog, request: ReadRequest, judged: Callable[[RewardTable], RewardTable | None] = lambda table: table
 ) -> GroupsOfTable | None:
@@ -203,16 +278,10 @@ def reduce_log(
 ) -> RewardTable:
     """The table of a log, empty where no row can be used; ``spans`` takes in where each step's rows lie."""
     with_texts = spans is not None or keeps_texts(log.files)
-    growing = GrowingTable()
-    for part in _parts(log, progress, so_far, spans or NoSpans(), with_texts=with_texts):
-        growing.add(part)
-    if growing.is_empty:
-        return RewardTable.of_groups(())
-    table, sample = growing.table()
-    if log.repeats is not None:
-        repeated = log.repeats(table)
-    else:
-        repeated = np.zeros(len(table), dtype=np.bool_) if sample is None else repeated_samples(table, sample)
+    table = merge_parts(_parts(log, progress, so_far, spans, with_texts=with_texts))
+    if not len(table) or (log.repeats is None and table.sample is None):
+        return table
+    repeated = repeated_samples(table, np.asarray(table.sample)) if log.repeats is None else log.repeats(table)
     return _with_repeats(log, table, repeated) if repeated.any() else table
 
 
@@ -238,7 +307,12 @@ def _with_repeats(log: ColumnLog, table: RewardTable, repeated: NDArray[np.bool_
 
 
 def _parts(
-    log: ColumnLog, progress: ProgressCallback, memory: EarlierLooks | None, spans: StepSpans, *, with_texts: bool
+    log: ColumnLog,
+    progress: ProgressCallback,
+    memory: EarlierLooks | None,
+    spans: StepSpans | None,
+    *,
+    with_texts: bool,
 ) -> Iterator[Part]:
     """The parts of a log, in order; its odd rows are read, or set aside, in their order too."""
     log_grows = isinstance(memory, ReadSoFar)
@@ -259,7 +333,8 @@ def _parts(
             continue
         if isinstance(scanned, int):
             for part in _parts_of_rows(log, number, with_texts=with_texts):
-                spans.add_file(number, part.step)
+                if spans is not None:
+                    spans.add_file(number, part.step)
                 num_rows += int(part.size.sum())
                 yield part
         else:
@@ -283,7 +358,13 @@ def _parts(
 
 
 def _part_of(
-    log: ColumnLog, scanned: Scanned, first: int, quarantine: QuarantineLog, spans: StepSpans, *, with_texts: bool
+    log: ColumnLog,
+    scanned: Scanned,
+    first: int,
+    quarantine: QuarantineLog,
+    spans: StepSpans | None,
+    *,
+    with_texts: bool,
 ) -> Part | None:
     """The groups of a block before which a file has so many lines, with what the row reader makes of its odd rows."""
     path = log.files[scanned.file]
@@ -305,9 +386,9 @@ def _part_of(
         records.append((odd.at, record))
         odd_spans.append(Span(step=record.step, start=odd.start, end=odd.end, line=odd.at))
     part = part_of_records(records, scanned.part, scanned.at, with_texts=with_texts) if records else scanned.part
-    if scanned.spans is not None:
+    if spans is not None and scanned.spans is not None:
         spans.add(scanned.file, first, scanned.spans, odd_spans)
-    elif part is not None:
+    elif spans is not None and part is not None:
         spans.add_file(scanned.file, part.step)
     if scanned.is_of_several:
         return part
@@ -330,3 +411,6 @@ def _parts_of_rows(log: ColumnLog, file: int, *, with_texts: bool) -> Iterator[P
     numbered = enumerate(records, start=file * ROWS_A_FILE)
     while numbered_records := list(islice(numbered, _ROWS)):
         yield part_of_records(numbered_records, with_texts=with_texts)
+
+
+Counts = NDArray[np.int64]

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from gradscope.rollouts.arrays import byte_counts, byte_offsets, run_starts, to_indices, to_numpy, to_strings
-from gradscope.rollouts.groups import UNKNOWN, RewardTable, RolloutGroup
+from gradscope.rollouts.arrays import byte_counts, run_starts, to_indices, to_large, to_numpy, to_strings
+from gradscope.rollouts.groups import UNKNOWN, RewardTable, RolloutGroup, rollout_columns
 from gradscope.rollouts.readers.parsing.records import Record, common_advantage
-from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED, REWARD, Columns, sample_hashes
+from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED, Columns, sample_hashes
 
 Counts = NDArray[np.int64]
 
@@ -42,6 +42,7 @@ class Part:
     """Numbers of the rollouts, group after group, [n]: ``reward``; each reward function as ``reward/NAME``; any of
     ``seconds``, ``advantage``, ``num_tokens``, ``sample`` (a short hash of what distinguishes the rollouts of a
     group: two that collide are compared again). NaN where a reward is missing."""
+    may_repeat: bool = False  # whether a group may be there more than once
 
     def column(self, name: str) -> NDArray[Any]:
         """A column; all missing values where the part lacks it, [n]."""
@@ -117,19 +118,9 @@ def part_of_records(
 ) -> Part:
     """The groups of records, by the numbers of their rows, and of usual rows ``at`` [n] between them."""
     rows = [with_counted_tokens(record) for _, record in records]
-    names = dict.fromkeys(name for record in rows for name in record.rewards)
-    present = {"reward": None} | {REWARD + name: None for name in names}
-    present |= {} if all(record.seconds is None for record in rows) else {"seconds": None}
-    present |= {} if all(record.advantage is None for record in rows) else {"advantage": None}
-    present |= {} if all(record.num_tokens is None for record in rows) else {"num_tokens": None}
-    present |= {} if all(record.sample_id is None for record in rows) else {"sample": None}
-    present |= {} if usual is None else dict.fromkeys(usual.columns)
-    columns = {
-        name: sample_hashes([record.sample_id for record in rows])
-        if name == "sample"
-        else np.array([_cell(record, name) for record in rows], dtype=COLUMN_TYPES.get(name))
-        for name in present
-    }
+    columns = rollout_columns(rows)
+    if any(record.sample_id is not None for record in rows):
+        columns["sample"] = sample_hashes(record.sample_id for record in rows)
     step = np.array([record.step for record in rows], dtype=np.int64)
     group = to_strings([record.group for record in rows])
     row_numbers = np.array([number for number, _ in records], dtype=np.int64)
@@ -138,7 +129,10 @@ def part_of_records(
         group_of_row = np.repeat(np.arange(len(usual.size)), usual.size)
         step = np.concatenate([step, usual.step[group_of_row]])
         group = pa.concat_arrays([group, usual.group.cast(group.type).take(to_indices(group_of_row))])
-        columns = {name: np.concatenate([values, usual.column(name)]) for name, values in columns.items()}
+        columns = {
+            name: np.concatenate([columns.get(name, unknown(name, len(rows))), usual.column(name)])
+            for name in dict.fromkeys((*columns, *usual.columns))
+        }
         row_numbers = np.concatenate([row_numbers, at])
         prompts += [usual.prompt[group] for group in group_of_row.tolist()]
         texts += [usual.texts[group] for group in group_of_row.tolist()] if with_texts else []
@@ -157,19 +151,6 @@ def part_of_records(
     )
 
 
-def _cell(record: Record, column: str) -> float | int | None:
-    match column:
-        case "reward":
-            return math.nan if record.reward is None else record.reward
-        case "seconds" | "advantage":
-            number = record.seconds if column == "seconds" else record.advantage
-            return math.nan if number is None else number
-        case "num_tokens":
-            return UNKNOWN if record.num_tokens is None else record.num_tokens
-    value = record.rewards.get(column.removeprefix(REWARD))
-    return math.nan if value is None else value
-
-
 def with_counted_tokens(record: Record) -> Record:
     """A record with the number of its tokens, and their advantage, in place of the tokens."""
     if record.tokens is None:
@@ -182,40 +163,23 @@ def with_counted_tokens(record: Record) -> Record:
 
 def replaced_groups(table: RewardTable, replaced: NDArray[np.bool_], groups: Sequence[RolloutGroup]) -> RewardTable:
     """A table in which some groups [J] are replaced by those of the same names; their order stays."""
-    made = {group.group_id: group for group in groups}
-    unchanged = table.select(~replaced)
-    new_groups = RewardTable.of_groups(made[name] for name in table.select(replaced).ids())
-    prompts = {name: code for code, name in enumerate(table.prompts)}
-    codes = np.array([prompts.setdefault(name, len(prompts)) for name in new_groups.prompts], dtype=np.int64)
-    size = np.concatenate([unchanged.size, new_groups.size])
-    order = np.argsort(np.concatenate([np.flatnonzero(~replaced), np.flatnonzero(replaced)]))
-    rows = ranges(starts_of(size)[order], size[order])
+    made, old = {group.group_id: group for group in groups}, table.select(replaced)
+    new = RewardTable.of_groups(made[name] for name in old.ids())
+    texts = None if table.prompt_texts is None else new.prompt_texts
+    new = replace(new, names=old.names, first_row=old.first_row, prompt_texts=texts)
+    return merge_parts(map(_as_part, (table.select(~replaced), new)))
 
-    def joined(first: NDArray[Any] | None, second: NDArray[Any] | None, column: str) -> NDArray[Any]:
-        pairs = ((first, unchanged), (second, new_groups))
-        pieces = [unknown(column, len(part.reward)) if values is None else values for values, part in pairs]
-        return np.concatenate(pieces)[rows]
 
-    lengths = joined(unchanged.num_tokens, new_groups.num_tokens, "num_tokens")
-    seconds = joined(unchanged.seconds, new_groups.seconds, "seconds")
-    advantage = joined(unchanged.advantage, new_groups.advantage, "advantage")
-    texts = dict(zip(new_groups.prompts, new_groups.prompt_texts or (), strict=False))
-    texts |= dict(zip(table.prompts, table.prompt_texts or (), strict=False))
-    return replace(
-        table,
-        prompt=np.concatenate([unchanged.prompt, codes[new_groups.prompt]])[order],
-        prompts=tuple(prompts),
-        size=size[order],
-        reward=joined(unchanged.reward, new_groups.reward, "reward"),
-        rewards={
-            name: joined(unchanged.rewards.get(name), new_groups.rewards.get(name), name)
-            for name in dict.fromkeys((*unchanged.rewards, *new_groups.rewards))
-        },
-        num_tokens=None if np.all(lengths == UNKNOWN) else lengths,
-        seconds=None if np.all(np.isnan(seconds)) else seconds,
-        advantage=None if np.all(np.isnan(advantage)) else advantage,
-        prompt_texts=None if table.prompt_texts is None else tuple(texts.get(name, "") for name in prompts),
-        sample=None if table.sample is None else joined(unchanged.sample, None, "sample"),
+def _as_part(table: RewardTable) -> Part:
+    prompt, texts = table.prompt.tolist(), table.prompt_texts
+    return Part(
+        first_row=np.asarray(table.first_row),
+        step=table.step,
+        group=table.names,
+        prompt=[table.prompts[at] for at in prompt],
+        texts=[""] * len(table) if texts is None else [texts[at] for at in prompt],
+        size=table.size,
+        columns=table.columns,
     )
 
 
@@ -280,116 +244,77 @@ def ranges(start: Counts, size: Counts) -> Counts:
     return np.asarray(np.repeat(start - starts_of(size), size) + np.arange(int(size.sum())), dtype=np.int64)
 
 
-_LEAST = 1 << 14
 _NAMES = 1 << 16  # names that are compared at once, more where a step has more
-_GROWTH = 1.125  # of a column that is full, so that at most an eighth of its memory is not used
 
 
-class GrowingTable:
-    """The table of a log whose parts come one after the other."""
+def merge_parts(parts: Iterable[Part]) -> RewardTable:
+    """The table of parts: the same to the last bit however the log was cut, and in whatever order they come.
 
-    def __init__(self) -> None:
-        self._step, self._size, self._first_row, self._prompt = (_Growing(np.int64) for _ in range(4))
-        self._groups = _GrowingTexts()
-        self._texts: list[str] = []
-        self._prompts: dict[str, int] = defaultdict(count().__next__)
-        self._num_rows = 0
-        # columns that are equal in every part so far are stored once
-        self._columns: dict[tuple[str, ...], _Growing] = {}
-
-    def add(self, part: Part) -> None:
-        """Take in a part, in any order; its first rows are numbered within the log."""
-        self._step.add(part.step)
-        self._size.add(part.size)
-        self._first_row.add(part.first_row)
-        self._prompt.add(np.fromiter(map(self._prompts.__getitem__, part.prompt), np.int64, len(part.prompt)))
-        self._texts += part.texts
-        self._groups.add(part.group)
-        known_columns = {name for names in self._columns for name in names}
-        of_type: dict[Any, list[str]] = {}
-        for name in (name for name in part.columns if name not in known_columns):
-            of_type.setdefault(COLUMN_TYPES.get(name, np.float64), []).append(name)
-        for dtype, new in of_type.items():
-            self._columns[tuple(new)] = _Growing(dtype)
-            self._columns[tuple(new)].add(unknown(new[0], self._num_rows))
-        columns = {}
-        for names, column in self._columns.items():
-            for at, same in enumerate(_by_equality(part, names)):
-                columns[same] = column.copy() if at else column
-        for names, column in columns.items():
-            column.add(part.column(names[0]))
-        self._columns = columns
-        self._num_rows += int(part.size.sum())
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no part had a group."""
-        return not len(self._step.values)
-
-    def table(self) -> tuple[RewardTable, NDArray[np.uint32] | None]:
-        """The table of the parts: the same to the last bit however the log was cut, and in whatever order they came.
-
-        Returns:
-            Groups by step, then by their first row: a group that goes on in another part is one, and its first row
-            names its prompt. And the hashes of samples, [N], where the parts have them.
-        """
-        for column in (self._step, self._size, self._first_row, self._prompt, *self._columns.values()):
-            column.trim()
-        step, size, first_rows = (column.values for column in (self._step, self._size, self._first_row))
-        groups = self._groups.values
-        order, count = _by_group(step, first_rows, groups)
-        is_in_order = bool(np.all(order[1:] > order[:-1]))
-        rows = None if is_in_order else ranges(starts_of(size)[order], size[order])
-        first: Counts | slice = slice(None)
-        if not is_in_order or len(count) < len(order):  # else nothing of a long log is copied
-            first = order[starts_of(count)]
-            groups, size = groups.take(to_indices(first)), np.add.reduceat(size[order], starts_of(count))
-        columns: dict[str, NDArray[Any]] = {}
-        for names, column in self._columns.items():
-            columns |= dict.fromkeys(names, column.values if rows is None else column.values[rows])
-        prompt, first_of_prompt = _renumbered(self._prompt.values[first], len(self._prompts))
-        prompts = list(self._prompts)
-        at = np.arange(len(step))[first][first_of_prompt].tolist() if self._texts else []
-        texts = [self._texts[index] for index in at]
-        lengths = columns.get("num_tokens")
-        table = RewardTable(
-            step=step[first],
-            names=groups,
-            prompt=prompt,
-            prompts=tuple(prompts[number] for number in self._prompt.values[first][first_of_prompt].tolist()),
-            size=size,
-            reward=columns["reward"],
-            rewards={name.removeprefix(REWARD): columns[name] for name in columns if name.startswith(REWARD)},
-            num_tokens=lengths if lengths is not None and np.any(lengths != UNKNOWN) else None,
-            seconds=_unless_unknown(columns.get("seconds")),
-            advantage=_unless_unknown(columns.get("advantage")),
-            prompt_texts=tuple(texts) if any(texts) else None,
-            policy=columns.get("policy"),
-            first_row=first_rows[first],
-            sample=columns.get("sample"),
-        )
-        return table, columns.get("sample")
+    Groups are by step, then by their first row: a group that goes on in another part is one, and its first row names
+    its prompt. Equal columns are one array. Without groups the table is empty.
+    """
+    codes: dict[str, int] = defaultdict(count().__next__)  # of the prompts
+    texts: list[str] = []
+    of_groups, of_rollouts = [], []
+    starts = [np.zeros(0, dtype=np.int64)]  # of pieces, within each of which no group is there twice
+    num_groups = 0
+    for part in parts:
+        starts.append(num_groups + np.arange(len(part.step) if part.may_repeat else 1))
+        num_groups += len(part.step)
+        prompt = np.fromiter(map(codes.__getitem__, part.prompt), np.int64, len(part.prompt))
+        of_groups.append((part.step, part.size, part.first_row, prompt, to_large(part.group)))
+        of_rollouts.append((int(part.size.sum()), dict(part.columns)))
+        texts += part.texts
+    if not num_groups:
+        return RewardTable.of_groups(())
+    *arrays, names = zip(*of_groups, strict=True)
+    step, size, first_row, prompt_codes = map(np.concatenate, arrays)
+    groups = pa.concat_arrays(names)
+    del of_groups, arrays, names  # much memory of a long log
+    order, num_parts = _by_group(step, first_row, groups, np.concatenate(starts))
+    is_in_order = bool(np.all(order[1:] > order[:-1]))
+    rows = None if is_in_order else ranges(starts_of(size)[order], size[order])
+    first: Counts | slice = slice(None)
+    if not is_in_order or len(num_parts) < len(order):  # else nothing of a long log is copied
+        first = order[starts_of(num_parts)]
+        groups, size = groups.take(to_indices(first)), np.add.reduceat(size[order], starts_of(num_parts))
+    prompt, first_of_prompt = _renumbered(prompt_codes[first], len(codes))
+    columns: dict[str, NDArray[Any]] = {}
+    for name in dict.fromkeys(name for _, numbers in of_rollouts for name in numbers):
+        pieces = [numbers.pop(name) if name in numbers else unknown(name, length) for length, numbers in of_rollouts]
+        joined = np.concatenate(pieces) if rows is None else np.concatenate(pieces)[rows]
+        columns[name] = next((other for other in columns.values() if _are_equal(other, joined)), joined)
+    at = np.arange(len(step))[first][first_of_prompt].tolist() if texts else []
+    names_of_prompts = list(codes)
+    return RewardTable.of_columns(
+        columns,
+        step=step[first],
+        names=groups,
+        prompt=prompt,
+        prompts=tuple(names_of_prompts[code] for code in prompt_codes[first][first_of_prompt].tolist()),
+        size=size,
+        prompt_texts=tuple(texts[index] for index in at) if any(texts) else None,
+        first_row=first_row[first],
+    )
 
 
-def _unless_unknown(values: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
-    return None if values is None or np.isnan(values).all() else values
+def _are_equal(first: NDArray[Any], second: NDArray[Any]) -> bool:
+    return first.dtype == second.dtype and np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
 
 
-def table_of(part: Part) -> RewardTable:
-    """The table of a log that is one part."""
-    growing = GrowingTable()
-    growing.add(part)
-    return growing.table()[0]
-
-
-def _by_group(step: Counts, first_row: Counts, group: pa.Array) -> tuple[Counts, Counts]:
-    """Groups of parts by their group in the log, then by first row, [P]; and how many parts each of those has, [J]."""
+def _by_group(step: Counts, first_row: Counts, group: pa.Array, starts: Counts) -> tuple[Counts, Counts]:
+    """Groups of pieces by their group in the log, then by first row, [P]; and how many of P each of those is, [J]."""
     order = np.asarray(np.lexsort((first_row, step)), dtype=np.int64)
     ordered = step[order]
     orders, counts = [], []
     for rows in _slices_of_steps(ordered):
-        order_within, count = grouped(ordered[rows], group.take(to_indices(order[rows])))
-        orders.append(order[rows][order_within])
+        within, steps = order[rows], ordered[rows]
+        count = np.ones(len(within), dtype=np.int64)
+        piece = np.searchsorted(starts, within, side="right")
+        if np.any((np.diff(steps) == 0) & (np.diff(piece) != 0)):  # else no step is in two pieces
+            order_within, count = grouped(steps, group.take(to_indices(within)))
+            within = within[order_within]
+        orders.append(within)
         counts.append(count)
     return np.concatenate(orders), np.concatenate(counts)
 
@@ -402,68 +327,3 @@ def _slices_of_steps(ordered: Counts) -> Iterator[slice]:
         end = int(ends[min(int(np.searchsorted(ends, start + _NAMES)), len(ends) - 1)])
         yield slice(start, end)
         start = end
-
-
-def _by_equality(part: Part, names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Names of columns of a part, equal columns together."""
-    kinds: list[tuple[NDArray[Any], list[str]]] = []
-    for name in names:
-        values = part.column(name)
-        is_float = values.dtype.kind == "f"
-        equal = (kind for first, kind in kinds if first is values or np.array_equal(first, values, equal_nan=is_float))
-        same = next(equal, None)
-        if same is None:
-            kinds.append((values, [name]))
-        else:
-            same.append(name)
-    return [tuple(kind) for _, kind in kinds]
-
-
-class _Growing:
-    """A column that grows at its end."""
-
-    def __init__(self, dtype: DTypeLike) -> None:
-        self._buffer = np.empty(_LEAST, dtype=dtype)
-        self._length = 0
-
-    def add(self, values: NDArray[Any]) -> None:
-        end = self._length + len(values)
-        if end > len(self._buffer):
-            self._buffer.resize(int(end * _GROWTH), refcheck=False)  # much memory is moved without a copy
-        self._buffer[self._length : end] = values
-        self._length = end
-
-    def trim(self) -> None:
-        """Give back the memory that no value is in."""
-        self._buffer.resize(self._length, refcheck=False)
-
-    def copy(self) -> _Growing:
-        other = _Growing(self._buffer.dtype)
-        other.add(self.values)
-        return other
-
-    @property
-    def values(self) -> NDArray[Any]:
-        """The values so far; not valid once more are added."""
-        return self._buffer[: self._length]
-
-
-class _GrowingTexts:
-    """An array of texts that grows at its end, of more than 2 GB, too."""
-
-    def __init__(self) -> None:
-        self._ends, self._letters = _Growing(np.int64), _Growing(np.uint8)
-        self._ends.add(np.zeros(1, dtype=np.int64))
-
-    def add(self, texts: pa.Array) -> None:
-        offsets = byte_offsets(texts)
-        self._letters.add(np.frombuffer(texts.buffers()[2], dtype=np.uint8)[offsets[0] : offsets[-1]])
-        self._ends.add(self._ends.values[-1] + (offsets[1:] - offsets[0]))
-
-    @property
-    def values(self) -> pa.Array:
-        """The texts so far, as an array that shares their memory."""
-        self._ends.trim()
-        self._letters.trim()
-        ends, letters = self._ends.values, self._letters.values
-        return pa.LargeStringArray.from_buffers(len(ends) - 1, pa.py_buffer(ends), pa.py_buffer(letters))

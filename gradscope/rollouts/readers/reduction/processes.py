@@ -25,8 +25,16 @@ from gradscope.machine import num_cores, trim_heap, without_collection
 from gradscope.outside.limits import MOST_ROW, most
 from gradscope.results.source import TWICE
 from gradscope.rollouts.arrays import to_cells, to_indices
-from gradscope.rollouts.readers.parsing.jsonl import BOM, COMPRESSED, named_if_unreadable, open_bytes
-from gradscope.rollouts.readers.parsing.tables import DECIMAL_COMMA, CsvRows, parquet_batches, suffix_of
+from gradscope.rollouts.readers.parsing.tables import (
+    BOM,
+    COMPRESSED,
+    DECIMAL_COMMA,
+    CsvRows,
+    named_if_unreadable,
+    open_bytes,
+    parquet_batches,
+    suffix_of,
+)
 from gradscope.rollouts.readers.reduction.columns import Cells, LineColumns, TableColumns
 from gradscope.rollouts.readers.reduction.lines import OddRow, Scanned, is_text, scan_range, scan_small
 from gradscope.rollouts.readers.reduction.parts import Counts, part_of_columns

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,17 +18,15 @@ import numpy as np
 
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RolloutGroup
-from gradscope.rollouts.readers.format import Format
+from gradscope.rollouts.readers.format import Format, has_row
 from gradscope.rollouts.readers.generic import list_names
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
     digest,
-    finite_or_none,
     is_number,
     usable_reward,
     whole_number,
 )
-from gradscope.rollouts.readers.parsing.jsonl import located_rows, read_jsonl
 from gradscope.rollouts.readers.parsing.quarantine import (
     TEXT_ONLY,
     LinesLog,
@@ -40,18 +37,24 @@ from gradscope.rollouts.readers.parsing.quarantine import (
 )
 from gradscope.rollouts.readers.parsing.records import assemble_groups
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings
-from gradscope.rollouts.readers.parsing.tables import files_like
+from gradscope.rollouts.readers.parsing.tables import files_like, located_rows, read_jsonl
 from gradscope.rollouts.readers.reduction.columns import numbers_of
 from gradscope.rollouts.readers.reduction.lines import Span
-from gradscope.rollouts.readers.reduction.log import FileRow, read_back
-from gradscope.rollouts.readers.reduction.spans import StepSpans
+from gradscope.rollouts.readers.reduction.log import FileRow, StepSpans, read_back
 from gradscope.rollouts.readers.trl.files import RowPrompts, text_id
-from gradscope.rollouts.readers.trl.groups import Block, group_size, groups_with_rows, scalar_rewards, table_of_blocks
+from gradscope.rollouts.readers.trl.groups import (
+    Block,
+    group_size,
+    groups_with_rows,
+    named_reward_weights,
+    scalar_rewards,
+    table_of_blocks,
+)
 from gradscope.rollouts.run import Run, TrainerSettings
 
 _KEYS = ("step", "prompt", "completion", "advantages")  # the lists that every line has
 _FILTERED = hidden_by("With dynamic_sample, ms-swift drops groups of equal rewards before it logs")
-_NUM_PEEKED = 50  # lines that are read to recognize the format
+_holds_lists = has_row(lambda row: all(isinstance(row.get(key), list) for key in _KEYS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +73,6 @@ class _Line:
     def content(self) -> dict[str, Sequence[Any]]:
         """The columns that are equal in a repeated batch; those after the advantages (entropy, ...) may differ."""
         return {name: self.columns[name] for name in (*self.before_advantages, "advantages") if name != "step"}
-
-
-def _recognizes(request: ReadRequest) -> bool:
-    """Whether the path is a ``completions.jsonl`` whose values are lists."""
-    rows = (row for file in _files(request.path)[:1] for _, row in read_jsonl(file, QuarantineLog()))
-    return any(all(isinstance(row.get(key), list) for key in _KEYS) for row in islice(rows, _NUM_PEEKED))
 
 
 def _read(request: ReadRequest) -> Run:
@@ -105,8 +102,9 @@ def _read(request: ReadRequest) -> Run:
     if weights is None:
         raise InputError(f"{request.path} has no line of completions.", hint="Train with --log_completions true.")
     size, cut = group_size(batches, settings)
-    for batch in batches:
-        _set_aside(batch, quarantine)
+    for batch in batches:  # rows to which no function applies, or whose sum is too large, stay in their groups
+        for at in np.flatnonzero(~np.isfinite(batch.rewards)).tolist():
+            usable_reward(ABSENT if np.isnan(batch.rewards[at]) else math.inf, batch.location, quarantine)
     batches.sort(key=lambda batch: batch.step)
     table, counted_lines = table_of_blocks(batches, size), {(batch.location, batch.step) for batch in batches}
 
@@ -182,23 +180,12 @@ def _weights(line: _Line, settings: TrainerSettings) -> tuple[dict[str, float], 
             f"{line.location} has no list of rewards before `advantages`; its lists are {list_names(line.columns)}.",
             hint="ms-swift writes one list a reward function.",
         )
-    named_weights = settings.get("reward_weights")
-    if named_weights is None:
+    if settings.get("reward_weights") is None:
         equal = "" if len(names) == 1 else " with weight 1 each (give reward_weights with --run-config)"
         return dict.fromkeys(names, 1.0), (
             f"The reward is the sum of the lists before `advantages`: {', '.join(names)}{equal}.",
         )
-    if (
-        not isinstance(named_weights, list)
-        or len(named_weights) != len(names)
-        or not all(finite_or_none(weight) is not None for weight in named_weights)
-    ):
-        raise InputError(
-            f"{settings.origin} gives reward_weights {named_weights}; the log has {len(names)} reward functions: "
-            f"{', '.join(names)}.",
-            hint="Give one weight a reward function, in the order of the lists.",
-        )
-    return dict(zip(names, map(float, named_weights), strict=True)), ()
+    return named_reward_weights(names, settings), ()
 
 
 def _holds_numbers(cells: Sequence[Any]) -> bool:
@@ -225,12 +212,9 @@ def _prompts(prompts: Sequence[Any]) -> RowPrompts:
     return RowPrompts.of(list(numbers), np.fromiter(map(numbers.__getitem__, prompts), np.int64), text_id)
 
 
-def _set_aside(batch: Block, quarantine: QuarantineLog) -> None:
-    """Count the rows to which no reward function applies, or whose sum is too large; they stay in their groups."""
-    for at in np.flatnonzero(~np.isfinite(batch.rewards)).tolist():
-        usable_reward(ABSENT if np.isnan(batch.rewards[at]) else math.inf, batch.location, quarantine)
-
-
 FORMAT = Format(
-    name="ms-swift", looks_for="completions.jsonl with a list a column (ms-swift)", recognizes=_recognizes, read=_read
+    name="ms-swift",
+    looks_for="completions.jsonl with a list a column (ms-swift)",
+    recognizes=lambda request: any(map(_holds_lists, _files(request.path)[:1])),
+    read=_read,
 )

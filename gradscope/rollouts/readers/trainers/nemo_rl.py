@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import compress
@@ -50,6 +50,7 @@ from gradscope.rollouts.readers.reduction.columns import (
 from gradscope.rollouts.readers.run_files import (
     CheckpointLayout,
     Metrics,
+    in_precision,
     metric_lines,
     numbered_folders,
     saved_weights,
@@ -60,7 +61,6 @@ from gradscope.rollouts.run import Run, TrainerSettings
 
 _NAMES = {"train/grad_norm": "grad_norm", "train/reward": "reward"}
 _CHECKPOINTS = ("step_*", "*/step_*", "results/*/step_*")
-_FULL_PRECISION = ("float32", "fp32")
 NO_NORMS = (
     "NeMo-RL's grad_norm goes to its logging backends alone: logger.tensorboard_enabled=true puts it beside the "
     "training data."
@@ -70,36 +70,25 @@ NO_NORMS = (
 
 def with_nemo_rls(request: ReadRequest, run: Run) -> Run:
     """The run with its arguments, metrics and weights."""
-    roots = list(_roots(request.path))
-    settings = _settings(request, roots)
-    saved = saved_weights(request, _LAYOUT, roots)
+    folder = request.path.resolve()
+    folder = folder if folder.is_dir() else folder.parent
+    roots = [folder, folder.parent, folder.parent.parent]
     metrics = _metrics(roots, quarantine := QuarantineLog())
-    missing = run.source.missing if metrics else (*run.source.missing, NO_NORMS)
+    run = run if metrics else run.with_missing(NO_NORMS)
     return replace(
         run,
-        source=with_set_aside(replace(run.source, missing=missing), quarantine),
+        source=with_set_aside(run.source, quarantine),
         metrics=metrics,
-        settings=settings,
-        weights=saved.weights,
-        unmerged_weights=saved.unmerged,
-        tokenizer=saved.tokenizer or run.tokenizer,
+        settings=_settings(request, roots),
+        **saved_weights(request, _LAYOUT, roots),
     )
-
-
-def _roots(path: Path) -> Iterator[Path]:
-    """The folder of the training data, and the two above it."""
-    folder = path.resolve()
-    folder = folder if folder.is_dir() else folder.parent
-    return iter((folder, folder.parent, folder.parent.parent))
 
 
 def _settings(request: ReadRequest, roots: list[Path]) -> TrainerSettings:
     checkpoints = (folder for root in roots for _, folder in numbered_folders(root, _CHECKPOINTS))
     settings = trainer_settings(request, "nemo-rl", (folder / "config.yaml" for folder in (*roots, *checkpoints)))
-    reduced = str(settings.at("policy.precision", "bfloat16")) not in _FULL_PRECISION
-    size = settings.at("policy.train_micro_batch_size")
-    common = {"bf16": reduced, "casts_weights": reduced, "per_device_train_batch_size": size}
-    return replace(settings, values={**settings.values, **common})
+    size, precision = settings.at("policy.train_micro_batch_size"), settings.at("policy.precision", "bfloat16")
+    return in_precision(settings, precision, per_device_train_batch_size=size)
 
 
 def _metrics(roots: list[Path], quarantine: QuarantineLog) -> Metrics:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -38,26 +38,22 @@ _STATUS: dict[str, Status] = {"'stop'": "completed", "'length'": "truncated"}
 
 
 def _survey(rows: Sequence[LogRow], reading: Reading) -> dict[str, frozenset[int]]:
-    mixed = _steps_with_mixed_prompts(row.cells for row in rows)
+    """The steps at which an index has several prompts."""
+    first: dict[tuple[int, int], Any] = {}
+    mixed = set()
+    for cells in (row.cells for row in rows):
+        step, index = whole_number(cells.get("step")), whole_number(cells.get("prompt_idx"))
+        prompt = token_ids(cells.get("prompt_tokens"))
+        if step is None or index is None or prompt is None:
+            continue
+        if first.setdefault((step, index), prompt) != prompt:
+            mixed.add(step)
     if mixed:
         reading.inferred.append(
             f"At {counted(len(mixed), 'step')} prompt_idx mixes prompts (truncated completions were dropped first): "
             "there rollouts were grouped by the prompt's tokens."
         )
-    return {"mixed": mixed}
-
-
-def _steps_with_mixed_prompts(rows: Iterator[Mapping[str, Any]]) -> frozenset[int]:
-    first: dict[tuple[int, int], Any] = {}
-    mixed = set()
-    for row in rows:
-        step, index = whole_number(row.get("step")), whole_number(row.get("prompt_idx"))
-        prompt = token_ids(row.get("prompt_tokens"))
-        if step is None or index is None or prompt is None:
-            continue
-        if first.setdefault((step, index), prompt) != prompt:
-            mixed.add(step)
-    return frozenset(mixed)
+    return {"mixed": frozenset(mixed)}
 
 
 def _columns(reading: Reading, mixed: frozenset[int] | None = None) -> LogColumns:

@@ -9,10 +9,12 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from msgspec import UNSET
 
 from gradscope.errors import InputError
 from gradscope.outside.plain_json import parse_json
+from gradscope.rollouts.groups import REWARD
 from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.metrics_alone.files import trackio_rows
 from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, read_metrics_log
@@ -30,19 +32,20 @@ from gradscope.rollouts.readers.parsing.cells import (
     required_whole,
     text_of,
 )
-from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, UnusableRowError, hidden_by
 from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.parsing.request import ReadRequest
-from gradscope.rollouts.readers.parsing.tables import Row
+from gradscope.rollouts.readers.parsing.tables import Row, read_jsonl
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
     index_name,
     line_columns,
+    numbers_of,
     rewards_of,
     sample_hashes,
     step_numbers,
+    texts_in,
 )
 from gradscope.rollouts.run import Run
 
@@ -103,9 +106,7 @@ def _art_records(row: LogRow) -> Iterator[Record]:
         step=step,
         group=text_of(group),
         prompt_id=digest(conversation.messages, row.cells.get("group_metadata")),
-        prompt=conversation.prompt,
-        completion=conversation.completion,
-        messages=conversation.messages,
+        **conversation._asdict(),
         reward=row.reward(row.cells.get("reward", ABSENT)),
         rewards=numbers_in(_document(row.cells.get("metrics"))),
     )
@@ -134,31 +135,47 @@ ART = RowFormat(
 """ART's trajectories of training: a Parquet file for each step, with group index, reward and messages."""
 
 
-def _ragen_records(row: LogRow) -> Iterator[Record]:
-    metadata = mapping_of(row.cells.get("metadata"))
-    group = text_of(metadata.get("group_id"))
-    if not group:
-        raise UnusableRowError("metadata.group_id is missing")
-    conversation = cut_conversation(row.cells.get("messages"))
-    yield Record(
-        step=0,
-        group=group if len(row.reading.files) == 1 else f"{row.file.stem}/{group}",
-        prompt_id=group,
-        prompt=conversation.prompt,
-        completion=conversation.completion,
-        messages=conversation.messages,
-        reward=row.reward(metadata.get("total_reward", ABSENT)),
-        rewards={name: value for name, value in numbers_in(metadata).items() if name == "success"},
+def _ragen_rows(rows: Cells, *, are_several: bool) -> Columns:
+    prompts = texts_in(rows.names(_RAGEN_GROUP))
+    prefix = f"{rows.path.stem}/" if are_several else ""
+
+    def further(at: int) -> dict[str, Any]:
+        conversation = cut_conversation(rows.cell("messages", at))
+        return {"completion": conversation.completion, "messages": conversation.messages}
+
+    return Columns(
+        step=np.zeros(len(rows), dtype=np.int64),
+        group=[prompt and prefix + prompt for prompt in prompts],
+        no_group="metadata.group_id is missing",
+        prompts=partial(texts_in, prompts),
+        texts=lambda chosen: [cut_conversation(cell).prompt for cell in rows.cells("messages", chosen)],
+        numbers={
+            "reward": rows.numbers("metadata.total_reward"),
+            f"{REWARD}success": numbers_of(rows.column("metadata.success")),
+        },
+        is_sparse=True,
+        no_reward=partial(rows.no_reward, "metadata.total_reward"),
+        further=further,
     )
 
 
+_RAGEN_GROUP = "metadata.group_id"
+_RAGEN_KEYS = (_RAGEN_GROUP, "metadata.total_reward", "metadata.success")
 RAGEN = RowFormat(
     name="ragen",
     looks_for="val_rollouts_*.jsonl with metadata.group_id (RAGEN)",
     title="RAGEN evaluation rollouts",
     patterns=("val_rollouts*.jsonl",),
     recognizes_file=has_row(lambda row: mapping_of(row.get("metadata")).keys() >= {"group_id", "total_reward"}),
-    records=_ragen_records,
+    columns=lambda reading: LogColumns(
+        lines=line_columns(
+            partial(_ragen_rows, are_several=len(reading.files) > 1),
+            _RAGEN_KEYS,
+            ("messages",),
+            entries=_RAGEN_KEYS,
+            looks_at_path=True,
+        )
+    ),
     missing=(
         "These are evaluation rollouts; RAGEN writes those of training with trainer.rollout_data_dir, as verl does.",
         TEXT_ONLY,
@@ -167,28 +184,30 @@ RAGEN = RowFormat(
 """RAGEN's evaluation rollouts as JSON lines: a conversation in each row, its group and reward in the metadata."""
 
 
-def _rlinf_records(row: LogRow) -> Iterator[Record]:
-    data = mapping_of(row.cells.get("data"))
-    prompt = text_of(data.get("prompt"))
-    if not prompt:
-        raise UnusableRowError("data.prompt is missing")
-    yield Record(
-        step=0,
-        group=digest(prompt),
-        prompt_id=digest(prompt),
-        prompt=prompt,
-        completion=text_of(data.get("completion")),
-        reward=row.reward(data.get("accepted", ABSENT)),
+def _rlinf_rows(rows: Cells) -> Columns:
+    group = rows.prompt_ids("data.prompt")
+    return Columns(
+        step=np.zeros(len(rows), dtype=np.int64),
+        group=group,
+        no_group="data.prompt is missing",
+        prompts=partial(texts_in, group),
+        texts=lambda chosen: list(map(text_of, rows.cells("data.prompt", chosen))),
+        numbers={"reward": rows.numbers("data.accepted")},
+        no_reward=partial(rows.no_reward, "data.accepted"),
+        further=lambda at: {"completion": text_of(rows.cell("data.completion", at))},
     )
 
 
+_RLINF_KEYS, _RLINF_TEXTS = ("data.accepted",), ("data.prompt", "data.completion")
 RLINF = RowFormat(
     name="rlinf",
     looks_for="training_data_*.jsonl[.gz] with data.prompt, data.completion and data.accepted (RLinf)",
     title="RLinf training data",
     patterns=("training_data_*.jsonl*", "training_data/training_data_*.jsonl*"),
     recognizes_file=has_row(lambda row: mapping_of(row.get("data")).keys() >= {"prompt", "completion", "accepted"}),
-    records=_rlinf_records,
+    columns=lambda _: LogColumns(
+        lines=line_columns(_rlinf_rows, _RLINF_KEYS, _RLINF_TEXTS, entries=(*_RLINF_KEYS, *_RLINF_TEXTS))
+    ),
     inferred=("Completions of equal prompts are a group; RLinf does not log at which step they were trained on.",),
     missing=(TEXT_ONLY,),
 )
@@ -382,9 +401,7 @@ def _trackio_records(row: LogRow, run: str) -> Iterator[Record]:
         step=required_whole(row.cells["step"], "step"),
         group=group,
         prompt_id=conversation.prompt or group,
-        prompt=conversation.prompt,
-        completion=conversation.completion,
-        messages=conversation.messages,
+        **conversation._asdict(),
         reward=row.reward(metadata.get("reward", ABSENT)),
         rewards={name.removeprefix(_TRACE_FUNCTION): value for name, value in functions.items()},
         advantage=finite_or_none(metadata.get("advantage")),

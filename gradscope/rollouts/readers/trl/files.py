@@ -21,11 +21,10 @@ from numpy.typing import NDArray
 from gradscope.errors import InputError
 from gradscope.outside.plain_json import read_json
 from gradscope.reason import Reason
-from gradscope.rollouts.arrays import to_filled, to_floats, to_numpy
+from gradscope.rollouts.arrays import to_numpy
 from gradscope.rollouts.groups import UNKNOWN
 from gradscope.rollouts.readers.parsing.cells import (
     digest,
-    finite_or_none,
     is_not_finite,
     logged_numbers,
     prompt_text_id,
@@ -34,6 +33,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     whole_number,
 )
 from gradscope.rollouts.readers.parsing.tables import natural, open_parquet, read_parquet, table_in
+from gradscope.rollouts.readers.reduction.columns import arrow_numbers
 from gradscope.rollouts.run import TrainerSettings
 
 _REQUIRED = ("step", "prompt", "completion", "advantage")
@@ -111,7 +111,7 @@ def read_step_file(path: Path, functions: Sequence[str] = ()) -> StepFile:
     steps = cells["step"].unique().to_pylist() if pa.types.is_integer(types["step"]) else []
     if len(steps) != 1 or steps[0] is None:
         raise InputError(f"{path} does not hold one step, as TRL writes it.", hint="Use --reader generic.")
-    numbers = {name: _numbers(cells[name]) for name in numeric}
+    numbers = {name: arrow_numbers(cells[name].combine_chunks()) for name in numeric}
     is_broken = np.isnan(numbers["advantage"])
     if is_broken.any():
         is_broken = np.array(list(map(is_not_finite, cells["advantage"].to_pylist())), dtype=np.bool_)
@@ -126,13 +126,6 @@ def read_step_file(path: Path, functions: Sequence[str] = ()) -> StepFile:
         is_broken=is_broken,
         num_tokens=_num_tokens(cells[_IDS]) if _IDS in types else np.full(len(cells), UNKNOWN),
     )
-
-
-def _numbers(column: pa.ChunkedArray) -> NDArray[np.float64]:
-    if pa.types.is_floating(column.type):
-        numbers = to_filled(column.cast(pa.float64()), math.nan)
-        return np.where(np.isfinite(numbers), numbers, math.nan)
-    return to_floats(map(finite_or_none, column.to_pylist()))
 
 
 def _num_tokens(column: pa.ChunkedArray) -> NDArray[np.int64]:
@@ -201,12 +194,8 @@ class TrlState:
         return step - max((logged for logged in self.metrics if logged < step), default=0)
 
 
-def has_state(run: Path) -> bool:
-    """Whether a trainer left its state in a folder, or in a checkpoint of it."""
-    return bool(_state_files(run))
-
-
-def _state_files(run: Path) -> list[Path]:
+def state_files(run: Path) -> list[Path]:
+    """The states that a trainer left in a folder, and in its checkpoints."""
     return sorted([*run.glob("trainer_state.json"), *run.glob("checkpoint-*/trainer_state.json")])
 
 
@@ -214,7 +203,7 @@ def read_state(run: Path) -> TrlState:
     """The state that reaches furthest, of the root and the checkpoints of TRL's ``output_dir``."""
     states: list[tuple[int, Path, dict[str, Any]]] = []
     damaged: list[Path] = []
-    for path in _state_files(run):
+    for path in state_files(run):
         try:
             document = read_json(path)
             _metrics_of(document)
@@ -308,48 +297,33 @@ def _repeat(file: StepFile, step: int) -> StepFile:
     return replace(file, repeated_at=(*file.repeated_at, step))
 
 
-@dataclass(frozen=True, slots=True)
-class Batches:
-    """How a run's generation batches became updates, by its arguments."""
+def _micro_batches(settings: TrainerSettings) -> tuple[int, int] | None:
+    """Micro-batches of a generation batch and of an update; None where the arguments lack these."""
+    generation, update = settings.get("steps_per_generation"), settings.get("gradient_accumulation_steps")
+    return (generation, update) if isinstance(generation, int) and isinstance(update, int) and update >= 1 else None
 
-    per_generation: int  # micro-batches of a generation batch
-    accumulation: int  # micro-batches of an update
-    num_iterations: int = 1  # how often a generation batch is used
 
-    @classmethod
-    def from_settings(cls, settings: TrainerSettings) -> Batches | None:
-        """From the trainer's arguments; None where they lack these."""
-        per_generation, accumulation = settings.get("steps_per_generation"), settings.get("gradient_accumulation_steps")
-        if not isinstance(per_generation, int) or not isinstance(accumulation, int) or accumulation < 1:
-            return None
-        return cls(per_generation, accumulation, int(settings.get("num_iterations", 1)))
-
-    @property
-    def are_whole(self) -> bool:
-        """Whether each update uses exactly one generation batch."""
-        return self.per_generation == self.accumulation
-
-    def note(self) -> Reason | None:
-        """Why a file's rollouts are not those of its update; None where they are."""
-        if self.per_generation > self.accumulation:
-            return Reason(
-                "batch_split",
-                f"One generation serves {self.per_generation} micro-batches and an update takes {self.accumulation}: "
-                "the update of this step saw a part of these rollouts, and the log does not say which",
-            )
-        if self.per_generation < self.accumulation:
-            return Reason(
-                "rollouts_missing",
-                f"An update takes {self.accumulation} micro-batches and one generation serves {self.per_generation}: "
-                "the file holds the last generation of this step only",
-            )
-        return None
+def _note(generation: int, update: int) -> Reason | None:
+    """Why a file's rollouts are not those of its update; None where they are."""
+    if generation > update:
+        return Reason(
+            "batch_split",
+            f"One generation serves {generation} micro-batches and an update takes {update}: the update of this step "
+            "saw a part of these rollouts, and the log does not say which",
+        )
+    if generation < update:
+        return Reason(
+            "rollouts_missing",
+            f"An update takes {update} micro-batches and one generation serves {generation}: the file holds the last "
+            "generation of this step only",
+        )
+    return None
 
 
 def step_notes(files: Sequence[StepFile], state: TrlState, settings: TrainerSettings) -> dict[int, Reason]:
     """Step -> why a training file's rollouts may not be those of the step's update; steps without doubt are absent."""
-    batches = Batches.from_settings(settings)
-    notes = {file.step: _guess(file, state) if batches is None else batches.note() for file in files}
+    batches = _micro_batches(settings)
+    notes = {file.step: _guess(file, state) if batches is None else _note(*batches) for file in files}
     return {step: note for step, note in notes.items() if note is not None}
 
 
@@ -361,8 +335,8 @@ def windows(files: Sequence[StepFile], state: TrlState) -> dict[int, int]:
 
 def repeats(files: Sequence[StepFile], settings: TrainerSettings) -> dict[int, int]:
     """Step -> the step whose batch its update used again, all of it, where the arguments say so."""
-    batches = Batches.from_settings(settings)
-    if batches is None or not batches.are_whole:
+    batches = _micro_batches(settings)
+    if batches is None or len(set(batches)) > 1:
         return {}
     return {step: file.step for file in files for step in file.repeated_at}
 

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from gradscope.errors import InputError
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.rollouts.arrays import to_indices
-from gradscope.rollouts.groups import UNKNOWN, RewardTable, Rollout, RolloutGroup
-from gradscope.rollouts.readers.parsing.cells import logged_number, parse_messages, text_of, token_ids
+from gradscope.rollouts.groups import REWARD, UNKNOWN, RewardTable, Rollout, RolloutGroup
+from gradscope.rollouts.readers.parsing.cells import finite_or_none, logged_number, parse_messages, text_of, token_ids
 from gradscope.rollouts.readers.trl.files import RowPrompts, StepFile, TrlState
 from gradscope.rollouts.run import TrainerSettings
 
@@ -102,23 +102,25 @@ def table_of_blocks(blocks: Sequence[Block], size: int) -> RewardTable:
     prompts = [
         np.array([numbers[name] for name in block.prompts.ids])[block.prompts.of_row[::size]] for block in blocks
     ]
-    reward, advantage = (
-        np.concatenate([getattr(block, name) for block in blocks]) for name in ("rewards", "advantages")
-    )
-    lengths = np.concatenate(
+    columns = {
+        name: np.concatenate([getattr(block, field) for block in blocks])
+        for name, field in (("reward", "rewards"), ("advantage", "advantages"))
+    }
+    columns["reward"] = np.where(np.isfinite(columns["reward"]), columns["reward"], math.nan)
+    columns |= {
+        REWARD + name: np.concatenate([block.functions[name] for block in blocks]) for name in blocks[0].functions
+    }
+    columns["num_tokens"] = np.concatenate(
         [np.full(len(block.prompts), UNKNOWN) if (n := block.num_tokens) is None else n for block in blocks]
     )
-    return RewardTable(
+    return RewardTable.of_columns(
+        columns,
         step=step.astype(np.int64),
         names=to_indices(within).cast(pa.string()),
         prompt=np.concatenate(prompts),
         prompts=tuple(texts),
         size=np.full(len(step), size, dtype=np.int64),
-        reward=np.where(np.isfinite(reward), reward, math.nan),
-        rewards={name: np.concatenate([block.functions[name] for block in blocks]) for name in blocks[0].functions},
-        advantage=None if np.isnan(advantage).all() else advantage,
         prompt_texts=tuple(texts.values()) if any(texts.values()) else None,
-        num_tokens=lengths if np.any(lengths != UNKNOWN) else None,
     )
 
 
@@ -247,31 +249,55 @@ def reward_weights(files: Sequence[StepFile], state: TrlState, settings: Trainer
         )
     if not names:
         raise InputError(f"{file.path} has no column of rewards.", hint="Use --reader generic --reward-column NAME.")
-    named_weights = settings.get("reward_weights")
-    if named_weights is not None:
-        if (
-            isinstance(named_weights, list)
-            and len(named_weights) > len(names)
-            and set(names) <= set(state.reward_names)
-        ):
-            return _shared(names, inferred, f"{len(named_weights)} reward functions have {len(names)}")
-        if not isinstance(named_weights, list) or len(named_weights) != len(names):
-            raise InputError(
-                f"{settings.origin} gives reward_weights {named_weights}; the log has {len(names)} reward functions: "
-                f"{', '.join(names)}.",
-                hint="Give one weight a reward function, in the order of the columns.",
-            )
-        return RewardWeights(weights=dict(zip(names, map(float, named_weights), strict=True)), inferred=inferred)
-    if "reward_weights" in settings.values:  # null: TRL's default
-        if max(fitted := _fitted_to_means(names, state) or [1.0]) >= 2.0 and all(map(float.is_integer, fitted)):
-            return _shared(names, inferred, f"{int(sum(fitted))} reward functions have {len(names)}")
-        return RewardWeights(weights=dict.fromkeys(names, 1.0), inferred=inferred)
-    if any(step_file.lacks(name) for step_file in files for name in names):
-        reason = "Reward weights are not known, and means over other rollouts do not tell them; 1 each was used"
-        return RewardWeights(
-            weights=dict.fromkeys(names, 1.0), inferred=inferred, missing=(f"{reason} (--run-config gives them).",)
+
+    def weighted(weights: Sequence[float], *missing: str) -> RewardWeights:
+        return RewardWeights(weights=dict(zip(names, weights, strict=True)), inferred=inferred, missing=missing)
+
+    def shared(num_functions: int) -> RewardWeights:  # functions share a name: the table has one column for them
+        which = f"{num_functions} reward functions have {len(names)} name{'' if len(names) == 1 else 's'}"
+        missing = (
+            f"{which} ({', '.join(names)}), and the table has one column a name: what the rewards add up to is not "
+            "logged. Give each function a __name__ of its own in the next run."
         )
-    return _fit(names, state, inferred)
+        return weighted([math.nan] * len(names), missing)
+
+    ones = [1.0] * len(names)
+    named_weights = settings.get("reward_weights")
+    if isinstance(named_weights, list) and len(named_weights) > len(names) and set(names) <= set(state.reward_names):
+        return shared(len(named_weights))
+    if named_weights is not None:
+        return weighted(list(named_reward_weights(names, settings).values()))
+    entries = _means(names, state)
+    fitted = _fitted(entries[:, :-1], entries[:, -1])
+    if "reward_weights" in settings.values:  # null: TRL's default
+        if fitted and max(fitted) >= 2.0 and all(map(float.is_integer, fitted)):
+            return shared(int(sum(fitted)))
+        return weighted(ones)
+    unknown = "Reward weights are not known, and {}; 1 each was used (--run-config gives them)."
+    if any(step_file.lacks(name) for step_file in files for name in names):
+        return weighted(ones, unknown.format("means over other rollouts do not tell them"))
+    if fitted is None:
+        return weighted(ones, unknown.format(f"{len(entries)} logged steps do not determine them"))
+    if fitted != [1.0]:
+        text = ", ".join(f"{name} {weight:g}" for name, weight in zip(names, fitted, strict=True))
+        inferred = (*inferred, f"Reward weights fitted to {len(entries)} logged steps: {text}.")
+    return weighted(fitted)
+
+
+def named_reward_weights(names: Sequence[str], settings: TrainerSettings) -> dict[str, float]:
+    """The weights that the arguments give reward functions; an InputError where they are none, or not as many."""
+    weights = settings.get("reward_weights")
+    if (
+        not isinstance(weights, list)
+        or len(weights) != len(names)
+        or any(finite_or_none(weight) is None for weight in weights)
+    ):
+        raise InputError(
+            f"{settings.origin} gives reward_weights {weights}; the log has {len(names)} reward functions: "
+            f"{', '.join(names)}.",
+            hint="Give one weight a reward function, in the order of the columns.",
+        )
+    return dict(zip(names, map(float, weights), strict=True))
 
 
 def scalar_rewards(numbers: Mapping[str, Floats], weights: Mapping[str, float]) -> Floats:
@@ -294,43 +320,14 @@ def _leading_doubles(file: StepFile) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _fit(names: Sequence[str], state: TrlState, inferred: tuple[str, ...]) -> RewardWeights:
-    weights = _fitted_to_means(names, state)
-    num_entries = len(_entries(names, state))
-    if weights is None:
-        reason = f"Reward weights are not known, and {num_entries} logged steps do not determine them; 1 each was used"
-        return RewardWeights(
-            weights=dict.fromkeys(names, 1.0), inferred=inferred, missing=(f"{reason} (--run-config gives them).",)
-        )
-    if not (len(names) == 1 and weights[0] == 1.0):
-        text = ", ".join(f"{name} {weight:g}" for name, weight in zip(names, weights, strict=True))
-        inferred = (*inferred, f"Reward weights fitted to {num_entries} logged steps: {text}.")
-    return RewardWeights(weights=dict(zip(names, weights, strict=True)), inferred=inferred)
-
-
-def _entries(names: Sequence[str], state: TrlState) -> list[list[float]]:
-    """For each logged step with all of them, the means of the functions and the mean scalar reward, [N][K + 1]."""
+def _means(names: Sequence[str], state: TrlState) -> Floats:
+    """For each logged step with all of them, the means of the functions and the mean scalar reward, [N, K + 1]."""
     keys = [*(f"rewards/{name}/mean" for name in names), "reward"]
     every = [[metrics.get(key, math.nan) for key in keys] for metrics in state.metrics.values()]
-    return [entry for entry in every if all(map(math.isfinite, entry))]
+    return np.array([entry for entry in every if all(map(math.isfinite, entry))]).reshape(-1, len(keys))
 
 
-def _fitted_to_means(names: Sequence[str], state: TrlState) -> list[float] | None:
-    """Weights with which the logged means add up to the logged rewards, if the steps determine them."""
-    table = np.array(_entries(names, state)).reshape(-1, len(names) + 1)
-    return _least_squares(table[:, :-1], table[:, -1])
-
-
-def _shared(names: Sequence[str], inferred: tuple[str, ...], which: str) -> RewardWeights:
-    """Unknown weights, where functions share a name: TRL's table then has one column for them, of the last."""
-    missing = (
-        f"{which} name{'' if len(names) == 1 else 's'} ({', '.join(names)}), and the table has one column a name: what "
-        "the rewards add up to is not logged. Give each function a __name__ of its own in the next run."
-    )
-    return RewardWeights(weights=dict.fromkeys(names, math.nan), inferred=inferred, missing=(missing,))
-
-
-def _least_squares(means: Floats, totals: Floats) -> list[float] | None:
+def _fitted(means: Floats, totals: Floats) -> list[float] | None:
     """Weights, to six digits, with which means [N, K] of functions add up to totals [N]; None where they do not fit."""
     if len(means) < means.shape[1] or not np.any(means):
         return None

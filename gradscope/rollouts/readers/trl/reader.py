@@ -29,12 +29,12 @@ from gradscope.rollouts.readers.trl.files import (
     StepFile,
     TrlState,
     completion_files,
-    has_state,
     read_state,
     read_step_file,
     repeats,
     run_of,
     split_training,
+    state_files,
     step_notes,
     windows,
 )
@@ -105,7 +105,11 @@ def _read(request: ReadRequest) -> Run:
 
     groups = GroupsOfTable(table) if request.rewards_only else GroupsOnDisk(table, at)
     damaged_weights: dict[int, str] = {}
-    weights = _find_weights(run, request, damaged_weights)
+
+    def base_of(adapter: Path) -> str | None:
+        return request.model or find_base(adapter, run)
+
+    weights = with_initial(find_checkpoints(run, base_of, damaged_weights), request.initial, base_of)
     read_files = (*paths, state.path, request.run_config, request.completion_ids)
     source = Source(
         path=str(request.path),
@@ -155,6 +159,7 @@ def _readable(paths: Sequence[Path], state: TrlState, quarantine: QuarantineLog)
 def _block(file: StepFile, weights: Mapping[str, float], state: TrlState, side_ids: SideIds) -> Block:
     share = state.metrics.get(file.step, {}).get("frac_reward_zero_std")
     functions = {name: file.numbers_of(name) for name in weights}
+    lengths = [len(side_ids.get((file.step, at), ())) for at in range(file.size)] if side_ids else 0
     return Block(
         location=str(file.path),
         step=file.step,
@@ -163,7 +168,7 @@ def _block(file: StepFile, weights: Mapping[str, float], state: TrlState, side_i
         functions=functions,
         advantages=file.numbers["advantage"],
         logged_share=finite_or_none(share) if state.window(file.step) == 1 else None,
-        num_tokens=_num_tokens(file, side_ids),
+        num_tokens=np.where(lengths, lengths, file.num_tokens),
     )
 
 
@@ -177,11 +182,6 @@ def _side_ids(request: ReadRequest, files: Sequence[StepFile]) -> SideIds:
             hint="Its step and row (from 0, in the order of the log) must be those of the run.",
         )
     return side_ids
-
-
-def _num_tokens(file: StepFile, side_ids: SideIds) -> np.ndarray:
-    lengths = [len(side_ids.get((file.step, at), ())) for at in range(file.size)] if side_ids else 0
-    return np.where(lengths, lengths, file.num_tokens)
 
 
 def _set_aside(
@@ -235,13 +235,6 @@ def _missing(
     return sentences
 
 
-def _find_weights(run: Path, request: ReadRequest, damaged: dict[int, str]) -> tuple[WeightsRef, ...]:
-    def base_of(adapter: Path) -> str | None:
-        return request.model or find_base(adapter, run)
-
-    return with_initial(find_checkpoints(run, base_of, damaged), request.initial, base_of)
-
-
 def _find_tokenizer(run: Path, request: ReadRequest, weights: Sequence[WeightsRef]) -> Path | None:
     bases = {weights.base: None for weights in weights if weights.base is not None}
     model = None if request.model is None else Path(request.model)
@@ -280,7 +273,7 @@ def with_card(settings: TrainerSettings, run: Path) -> TrainerSettings:
 FORMAT = Format(
     name="trl",
     looks_for="completions/completions_*.parquet (TRL)",
-    recognizes=lambda request: bool(completion_files(request.path)) or has_state(request.path),
+    recognizes=lambda request: bool(completion_files(request.path) or state_files(request.path)),
     read=_read,
     takes=frozenset({"completion_ids"}),
 )

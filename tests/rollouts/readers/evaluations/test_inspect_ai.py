@@ -127,6 +127,24 @@ def test_inspect_logs_that_lack_the_scorer_are_refused(tmp_path: Path) -> None:
         read_run(archive(tmp_path / "a.eval", {"samples/a_epoch_1.json": {"id": "a"}, "samples/b_epoch_1.json": 3}))
 
 
+def test_a_log_without_samples_says_how_its_evaluation_ended(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the evaluation was cancelled: 0 of 12 samples") as none:
+        read_run(archive(tmp_path / "a.eval", {"header.json": {"status": "cancelled", "eval": ABOUT}}))
+    assert none.value.hint == "Give a log with a scorer for each sample."
+
+
+def test_each_entry_of_a_score_that_is_an_object_is_a_scorer(tmp_path: Path) -> None:
+    scores = ({"main": True, "side": "C", "note": "x"}, {"main": False, "side": "P"}, {}, [1, 0])
+    samples = {k: v for epoch, score in enumerate(scores, 1) for k, v in members("a", score, epoch=epoch).items()}
+    log = archive(tmp_path / "x.eval", samples)
+    run = read_run(log)
+    assert rewards_of(run) == {"a": (1.0, 0.0, None, None)}
+    assert "the scorer m.main (of 'm.main', 'm.side', 'm.note', 'm': --reward-column)" in run.source.inferred[0]
+    assert rewards_of(read_run(log, ReadOptions(columns=ColumnNames(reward="m.side")))) == {"a": (1.0, 0.5, None, None)}
+    with pytest.raises(InputError, match="has no scorer 'main'"):
+        read_run(log, ReadOptions(columns=ColumnNames(reward="main")))
+
+
 def test_inspect_members_that_are_no_sample_are_set_aside(tmp_path: Path) -> None:
     sample = {"id": 1, "epoch": 1, "scores": {"m": {"value": "maybe"}}}
     members = {

@@ -115,6 +115,29 @@ def test_the_totals_of_an_evaluation_are_not_the_counts_of_one_prompt(tmp_path: 
     assert read(tmp_path, TOTALS, columns=columns).groups[0].size == 3
 
 
+@pytest.mark.parametrize(
+    ("num", "n", "share", "is_totals"),
+    [
+        (4, 50, 0.26, True),
+        (4, 50, 26.0, True),
+        (4, 50, 0.5, False),  # another number than the share
+        (60, 50, 0.26, False),  # as many prompts as samples of each
+        (2, 50, 0.5, True),
+    ],
+)
+@pytest.mark.parametrize("as_rows", [True, False])
+def test_counts_of_checkpoints_or_benchmarks_are_totals(
+    tmp_path: Path, num: int, n: int, share: float, is_totals: bool, as_rows: bool
+) -> None:
+    pairs = {f"step_{at}": {"n": n, "correct": 13, "accuracy": share} for at in range(num)}
+    rows = [{"revision": name, **pair} for name, pair in pairs.items()] if as_rows else [pairs]
+    if is_totals:
+        with pytest.raises(InputError, match=f"holds {num} pairs of counts and names no prompt"):
+            read(tmp_path, *rows)
+    for columns in (ColumnNames(num_samples="n", num_correct="correct"), ColumnNames())[: 1 if is_totals else 2]:
+        assert [group.size for group in read(tmp_path, *rows, columns=columns).groups] == [n] * num
+
+
 PER_QUESTION = [{"question": text, "answer": "4", "correct": text == "a"} for text in "abc"]
 
 
@@ -272,14 +295,14 @@ def nested(levels: int) -> Any:
 def test_samples_are_read_as_deep_as_asked_by_default_twelve_levels_and_no_deeper(
     levels: int, depth: dict[str, int]
 ) -> None:
-    assert [part for _, part in prompt_rows(nested(levels), **depth)] == [LEAF]
+    assert [part for _, part, _ in prompt_rows(nested(levels), **depth)] == [LEAF]
     assert list(prompt_rows(nested(levels + 1), **depth)) == []
 
 
 def test_the_outermost_mapping_with_a_shape_is_the_prompt() -> None:
     outer = {**LEAF, "more": LEAF}
     parts = [(("first",), outer), (("second", "0"), LEAF)]
-    assert list(prompt_rows({"first": outer, "second": [LEAF, 3, "text"]})) == parts
+    assert [part[:2] for part in prompt_rows({"first": outer, "second": [LEAF, 3, "text"]})] == parts
 
 
 def shape(row: dict[str, Any], reward: str | None = None) -> PromptSamples:
@@ -298,6 +321,7 @@ def test_one_policy_a_key_is_a_sample_of_each() -> None:
     assert samples.shape == "one sample of each of 2 policies (big, small)"
     assert (samples.policies, samples.rewards, samples.texts) == (("big", "small"), (True, False), ("4", "5"))
     assert samples_of({"id": 1, "big": {"correct": True}}) is None
+    assert samples_of({"gsm8k": {"acc": True}, "mmlu": {"acc": True}}) is None  # lm-eval's `higher_is_better`
 
 
 @pytest.mark.parametrize("row", [{}, {"reward": 1.0}, {"text": ["a"]}, {"score": "high"}])

@@ -9,8 +9,8 @@ import pytest
 
 from gradscope.progress import no_progress
 from gradscope.rollouts.readers.metrics_alone.files import STEP_IS_POSITION, MetricsLog, opened
-from gradscope.rollouts.readers.metrics_alone.rows import Piece
-from gradscope.rollouts.step_metrics import Numbers
+from gradscope.rollouts.readers.metrics_alone.runs import Piece
+from gradscope.rollouts.run import Numbers
 
 
 def aside_log() -> MetricsLog:

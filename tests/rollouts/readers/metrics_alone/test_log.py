@@ -184,12 +184,21 @@ def test_steps_that_begin_again_are_another_run(tmp_path: Path) -> None:
     rows = [{"step": step, "reward": step / 10} for step in (1, 2, 3)]
     again = [{"step": step, "reward": step / 5} for step in (1, 2)]
     path = series(tmp_path, *rows, *again)
-    with pytest.raises(InputError, match=r"holds 2 runs: '1' .*, '2' \(from .*:4\)"):
+    with pytest.raises(InputError, match=r"holds 2 runs: '1' .*, '2' \(from metrics.jsonl:4\)\."):
         read(path)
     assert read(path, metric_run="2").metrics == {1: {"reward": 0.2}, 2: {"reward": 0.4}}
     assert read(path, metric_run="1").every_step == (1, 2, 3)
     same = series(tmp_path, *rows, *rows)
     assert read(same).every_step == (1, 2, 3)
+    many = series(tmp_path, *({"step": step, "reward": step / (7 + at)} for at in range(7) for step in (1, 2)))
+    with pytest.raises(InputError, match=r"holds 7 runs: .* '6' \(from metrics.jsonl:11\) and 1 more\."):
+        read(many)
+
+
+def test_a_count_that_stays_the_same_is_no_step_where_another_rises(tmp_path: Path) -> None:
+    path = series(tmp_path, *({"train/global_step": 0, "_step": at, "reward": at / 4} for at in range(4)))
+    assert read(path).every_step == (0, 1, 2, 3)
+    assert read(series(tmp_path, {"train/global_step": 5, "_step": 9, "reward": 1.0})).every_step == (5,)
 
 
 @pytest.mark.parametrize(("column", "cells"), [("global_step/max_steps", ["1/9", "5/9"]), ("current_steps", [1, 5])])

@@ -11,7 +11,7 @@ from gradscope.rollouts.readers.metrics_alone.names import (
     switch_on,
     without_impossible_shares,
 )
-from gradscope.rollouts.step_metrics import StepMetrics
+from gradscope.rollouts.run import StepMetrics
 
 
 def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str] | None = None) -> dict[str, float]:
@@ -31,6 +31,8 @@ def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str
         ({"batch/solve_none": 0.5, "batch/solve_all": 0.25}, "frac_reward_zero_std", 0.75),
         ({"batch/solve_none": 0.5, "batch/solve_all": 0.25}, "frac_all_fail", 0.5),
         ({"train/baseline_reward/pct_mixed": 0.25}, "frac_reward_zero_std", 0.75),
+        ({"solve_none/all": 0.5, "solve_all/all": 0.25}, "frac_reward_zero_std", 0.75),
+        ({"zvf": 0.5}, "frac_reward_zero_std", 0.5),
         ({"val/stop_rate": 0.75}, "completions/clipped_ratio", 0.25),
         ({"critic/rewards/mean": 2.0, "critic/score/mean": 1.0}, "reward", 1.0),
         ({"actor/grad_norm": math.inf}, "grad_norm", math.inf),

@@ -68,6 +68,10 @@ FILES: dict[str, tuple[str, str]] = {
         "".join(json.dumps({"system/step": s, "frac_reward_zero_std": d}) + "\n" for s, d in STEPS),
     ),
     "names and values": ("x.log", "".join(f"INFO: step={s} reward=0.5 frac_reward_zero_std={d}\n" for s, d in STEPS)),
+    "a step in passing": (
+        "x.log",
+        "".join(f"{{'loss': 1, 'frac_reward_zero_std': {d}}}\nSaved x.json (step 9{s}, rho=1.0)\n" for s, d in STEPS),
+    ),
     "prime-rl": ("x.log", "".join(f"10:00 Step {s} | Time: 1.00s | Frac Reward Zero Std: {d} | x\n" for s, d in STEPS)),
     "heading": (
         "x.log",
@@ -84,6 +88,33 @@ def test_what_people_publish_is_read(tmp_path: Path, name: str, text: str) -> No
         assert [(row.step, row.frac_reward_zero_std.value) for row in report.by_step] == STEPS
         assert report.source.kind == "metrics"
         assert report.source.quarantined.lost == ()
+
+
+def test_a_dictionary_has_the_step_of_the_line_before_it_and_of_no_earlier_one() -> None:
+    printed = PrintedLines()
+    lines = (
+        "step=1 lr=0.1",
+        "step=2 lr=0.2",
+        "{'loss': 1, 'lr': 3}",
+        "{'loss': 4, 'lr': 5}",
+        "runs {'reward', 'score'}",
+    )
+    read = [printed.read(str(number), line) for number, line in enumerate(lines)]
+    assert read == [{"step": 1, "lr": 0.1}, {"step": 2, "lr": 0.2}, {"step": 2, "loss": 1.0}, None, None]
+    assert printed.unnumbered == [("3", {"loss": 4.0, "lr": 5.0}, 0, 1)]
+
+
+@pytest.mark.parametrize("bars", [False, True])
+def test_what_was_printed_after_a_training_ended_is_another_run(tmp_path: Path, bars: bool) -> None:
+    lines = [(f"{at * 5}/15 [00:01\n" if bars else "") + f"{{'loss': {at}.5, 'reward': 0.5}}\n" for at in (1, 2, 3)]
+    ended = "{'train_runtime': 1.5, 'train_loss': 0.1}\n"
+    (tmp_path / "x.log").write_text("".join([*lines, ended, *(line.replace(".5,", ".25,") for line in lines), ended]))
+    with pytest.raises(InputError, match=r"holds 2 runs: '1' \(from x.log:[12]\), '2' "):
+        measure_degeneracy(tmp_path)
+    second = measure_degeneracy(tmp_path, read=ReadOptions(metric_run="2")).metrics
+    assert {metric.name: dict(zip(metric.steps, metric.values, strict=True)) for metric in second}["loss"] == {
+        at * (5 if bars else 1): at + 0.25 for at in (1, 2, 3)
+    }
 
 
 def mlflow(run: Path, **metrics: tuple[float, ...]) -> Path:

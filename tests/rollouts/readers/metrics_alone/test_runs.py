@@ -1,12 +1,26 @@
 """What rows say of a step, against a walk over them one by one."""
 
+import math
 import random
 from typing import Any
 
 import numpy as np
+import pytest
 
-from gradscope.rollouts.readers.metrics_alone.rows import Piece, as_tables
-from gradscope.rollouts.readers.metrics_alone.runs import RunRows
+from gradscope.rollouts.readers.metrics_alone.runs import (
+    BAD_STEP,
+    NO_STEP,
+    MetricTable,
+    Piece,
+    RunRows,
+    as_tables,
+    by_run,
+    has_text,
+    numbers_by_key,
+    steps_in,
+    unpivoted,
+)
+from gradscope.rollouts.run import Numbers
 
 Metrics = dict[int, dict[str, float]]
 
@@ -81,3 +95,93 @@ def test_names_of_runs_and_of_their_parts() -> None:
     again = [{"step": 1, "run": "x", "a": 2}, {"step": 1, "a": 3}]
     rows.add(Piece(where="f", numbers=np.arange(5), tables=as_tables([*cells, *again])), ("step",))
     assert [run.name for run in rows.runs()] == ["x/1", "y", "x/2", "1"]
+
+
+def table(*rows: dict[str, Any]) -> MetricTable:
+    (only,) = as_tables(rows)
+    return only
+
+
+def numbers(*rows: dict[str, Any]) -> dict[str, dict[int, float]]:
+    values_of: dict[str, dict[int, float]] = {}
+    for part in as_tables(rows):
+        for key, at, values in numbers_by_key(part.columns, part.at):
+            values_of.setdefault(key, {}).update(zip(at.tolist(), values.tolist(), strict=True))
+    return values_of
+
+
+def test_rows_with_the_same_keys_are_a_table() -> None:
+    tables = as_tables([{"a": 1, "b": 2}, {"a": 3}, {"a": 4, "b": 5}], ["x", "x", "y"])
+    assert [(part.run, part.at.tolist(), dict(part.columns)) for part in tables] == [
+        ("x", [0], {"a": [1], "b": [2]}),
+        ("x", [1], {"a": [3]}),
+        ("y", [2], {"a": [4], "b": [5]}),
+    ]
+    piece = Piece(where="f", numbers=np.array([4, 9]), tables=tables)
+    assert piece.location(1) == "f:9"
+
+
+def test_numbers_of_any_kind_by_their_keys() -> None:
+    read = numbers(
+        {"a": 1, "b": "0.5", "c": {"d": 2.0, "e": {"f": "x"}}, "data": {"g": 1}, "h": True, "i": None},
+        {"a": 10**400, "b": "", "c": {"d": "-inf"}, "data": 3.0, "h": [1], "i": -(10**400)},
+    )
+    assert read == {
+        "a": {0: 1.0, 1: math.inf},
+        "b": {0: 0.5},
+        "c/d": {0: 2.0, 1: -math.inf},
+        "g": {0: 1.0},
+        "data": {1: 3.0},
+        "i": {1: -math.inf},
+    }
+
+
+@pytest.mark.parametrize(
+    ("cells", "steps"),
+    [
+        ([1, 2], [1, 2]),
+        ([1, -1], [1, BAD_STEP]),
+        ([1, 1 << 80], [1, BAD_STEP]),
+        ([1.0, 2.5, math.nan, -3.0], [1, BAD_STEP, BAD_STEP, BAD_STEP]),
+        (["1", "3/30", "3/x", "x", "", "2.0"], [1, 3, BAD_STEP, BAD_STEP, NO_STEP, 2]),
+        ([None, True, [1], {}], [NO_STEP, BAD_STEP, BAD_STEP, BAD_STEP]),
+        ([1, (1 << 53) + 1, 1.0], [1, BAD_STEP, 1]),
+    ],
+)
+def test_steps(cells: list[Any], steps: list[int]) -> None:
+    assert steps_in(table(*({"step": cell} for cell in cells)), ["other", "step"]).tolist() == steps
+
+
+def test_the_first_column_of_steps_that_a_row_has_counts() -> None:
+    sparse = Numbers(np.array([1]), np.array([7.0]))
+    metrics = MetricTable(at=np.arange(3), columns={"a": sparse, "b": [1, 2, None]})
+    assert steps_in(metrics, ["a", "b"]).tolist() == [1, 7, NO_STEP]
+    assert (has_text(metrics.columns, ["a", "b"]), has_text({"a": ["x"]}, ["a"])) == (False, True)
+
+
+def test_a_long_table_becomes_rows_of_its_metrics() -> None:
+    long = table(
+        {"step": 1, "metric": "reward", "value": 0.5},
+        {"step": 2, "metric": "kl", "value": 0.1},
+        {"step": 3, "metric": None, "value": 0.2},
+    )
+    parts = [(part.at.tolist(), {key: list(cells) for key, cells in part.columns.items()}) for part in unpivoted(long)]  # type: ignore[arg-type]
+    assert parts == [
+        ([0], {"step": [1], "reward": [0.5]}),
+        ([1], {"step": [2], "kl": [0.1]}),
+        ([2], {"step": [3], "metric": [None], "value": [0.2]}),
+    ]
+    wide = table({"step": 1, "name": "a", "value": 0.1, "loss": 2.0, "kl": 0.0, "reward": 1.0})
+    assert [part.columns for part in unpivoted(wide)] == [wide.columns]
+    assert unpivoted(table({"step": 1, "name": "a"}))[0].columns.keys() == {"step", "name"}
+
+
+def test_rows_of_several_runs() -> None:
+    rows = table(*({"run": name, "step": step} for step, name in enumerate(["a", "b", "a", 3])))
+    assert [(part.run, part.at.tolist()) for part in by_run(rows, ["id", "run"])] == [
+        ("a", [0, 2]),
+        ("b", [1]),
+        ("", [3]),
+    ]
+    named = MetricTable(at=rows.at, columns=rows.columns, run="x")
+    assert by_run(named, ["run"]) == [named]

@@ -2,6 +2,7 @@
 
 import csv
 import gc
+import gzip
 import io
 import os
 import random
@@ -16,9 +17,17 @@ import pytest
 
 from gradscope.errors import InputError
 from gradscope.results.source import twice_in
-from gradscope.rollouts.readers.parsing import tables as tables_module
+from gradscope.rollouts.readers.parsing import tables
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.tables import expand, read_csv, read_parquet, read_rows
+from gradscope.rollouts.readers.parsing.tables import (
+    expand,
+    parse_line,
+    read_csv,
+    read_jsonl,
+    read_parquet,
+    read_rows,
+    read_span,
+)
 
 HEAD = "step,completion,reward\n"
 
@@ -94,7 +103,7 @@ def test_two_columns_of_one_name_mean_nothing(tmp_path: Path) -> None:
 
 
 def test_a_row_has_a_longest_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables_module, "MOST_ROW", 1 << 20)
+    monkeypatch.setattr(tables, "MOST_ROW", 1 << 20)
     long = '1,"' + ("x" * 1000 + "\n") * 1100 + '",0\n'
     rows, reasons = read(tmp_path, HEAD + "1,a,0\n" + long)
     assert rows == [(2, ["1", "a", "0"])]
@@ -102,7 +111,7 @@ def test_a_row_has_a_longest_length(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_lines_are_not_read_again_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables_module, "MOST_ROW", 1 << 14)
+    monkeypatch.setattr(tables, "MOST_ROW", 1 << 14)
     file = tmp_path / "a.csv"
     file.write_text(HEAD + '1,"open\n' * 3 + "1,x,0\n" * 4000)
     with pytest.raises(InputError, match="so many quotes that are not closed"):
@@ -245,14 +254,77 @@ def test_a_text_that_is_large_in_every_row_is_decoded_a_few_rows_at_a_time(
     once = pa.DictionaryArray.from_arrays(pa.array([0] * num_rows, pa.int32()), pa.array(["x" * 20_000]))
     pq.write_table(pa.table({"prompt": once}), path, store_schema=False)
     assert path.stat().st_size < 20_000
-    monkeypatch.setattr(tables_module, "most_unpacked", lambda path: 1 << 40)
-    batches = tables_module._batches
+    monkeypatch.setattr(tables, "most_unpacked", lambda path: 1 << 40)
+    batches = tables._batches
 
     def watched(*arguments: Any, **more: Any) -> Iterator[pa.RecordBatch]:
         for batch in batches(*arguments, **more):
             decoded.append(batch.nbytes)
             yield batch
 
-    monkeypatch.setattr(tables_module, "_batches", watched)
+    monkeypatch.setattr(tables, "_batches", watched)
     assert len(read_parquet(path)) == num_rows
     assert max(decoded) < 22 << 20
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (b'{"a": 1}\n', {"a": 1}),
+        (b'{"a": "\xc3\xa9"}', {"a": "é"}),
+        (b" \r\n", "the line is blank"),
+        (b'{"a": "\xe9"}\n', "the line is not UTF-8"),
+        (b'{"a": \n', "the line is not JSON"),
+        (b'{"a": ', "the last line is cut off"),
+        (b"[1]\n", "the line is not a JSON object"),
+        (b"null\n", "the line is not a JSON object"),
+        (b'{"a": ' + b"[" * 100_000 + b"\n", "the line is nested deeper than 100 levels"),
+    ],
+)
+def test_a_line_is_an_object_or_says_why_not(line: bytes, expected: object) -> None:
+    assert parse_line(line) == expected
+
+
+def test_numbers_that_json_does_not_have_are_read_so_that_the_reward_is_judged() -> None:
+    row = parse_line(b'{"reward": -Infinity}\n')
+    assert row == {"reward": float("-inf")}
+
+
+def test_line_numbers_count_all_lines_and_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\n\n{"a": 2}')
+    quarantine = QuarantineLog()
+    assert list(read_jsonl(path, quarantine)) == [(f"{path}:1", {"a": 1}), (f"{path}:3", {"a": 2})]
+    assert quarantine.result().reasons[0].first == f"{path}:2"
+
+
+@pytest.mark.parametrize(
+    "content", [gzip.compress(b'{"a": 1}\n' * 100, mtime=0)[:-10], b"not gzip"], ids=["cut off", "not gzip"]
+)
+def test_broken_compression_is_set_aside_and_names_the_file(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(content)
+    quarantine = QuarantineLog()
+    list(read_jsonl(path, quarantine))
+    assert str(path) in quarantine.result().lost[0]
+    with pytest.raises(InputError, match=r"a\.jsonl\.gz cannot be read"):
+        quarantine.raise_lost()
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_some_bytes_of_a_file_wherever_they_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+    monkeypatch.setattr(tables, "_PASSED_AT_ONCE", 2)
+    path = tmp_path / f"a.jsonl{suffix}"
+    kind = {".gz": "gzip", ".zst": "zstd"}.get(suffix)
+    path.write_bytes(pa.compress(b"0123456789", kind, asbytes=True) if kind else b"0123456789")
+    spans = [read_span(path, start, end) for start, end in ((0, 3), (5, 8), (8, 20), (12, 14))]
+    assert spans == [b"012", b"567", b"89", b""]
+
+
+def test_a_file_without_rows_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "MOST_FLAWED", 3)
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n\n\n{}\n\n\n\n{}\n\n\n\n\n{}\n")
+    quarantine = QuarantineLog()
+    assert [location.rpartition(":")[2] for location, _ in read_jsonl(path, quarantine)] == ["4", "8"]
+    assert quarantine.result().lost == (f"{path} has no row in 3 lines from line 9 on.",)

@@ -95,7 +95,7 @@ def test_cells_mean_the_same_whoever_made_the_rows(kind: str) -> None:
 def test_text_is_a_number_where_all_cells_are_text() -> None:
     table = {"r": ["1", " TRUE ", "", "x"]}
     batch = Cells.of_batch(pa.RecordBatch.from_pydict(table), Path("a.csv"), from_text=True)
-    rows = Cells.of_rows([{"r": cell} for cell in table["r"]], Path("a.csv"), from_text=True)
+    rows = Cells.of_rows([{"r": cell} for cell in table["r"]], Path("a.csv"))
     for cells in (batch, rows):
         np.testing.assert_array_equal(cells.numbers("r"), [1.0, 1.0, math.nan, math.nan])
     assert [rows.no_reward("r", at) for at in (2, 3)] == ["the reward is null", "the reward is text"]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradscope.rollouts.readers.parsing import jsonl
-from gradscope.rollouts.readers.parsing.jsonl import parse_line
+from gradscope.rollouts.readers.parsing import tables
+from gradscope.rollouts.readers.parsing.tables import parse_line
 from gradscope.rollouts.readers.reduction import lines
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, line_columns
 from gradscope.rollouts.readers.reduction.lines import Scanned, blocks_in, scan_range
@@ -132,7 +132,7 @@ def test_a_last_line_that_is_cut_off_is_odd(tmp_path: Path) -> None:
 
 
 def test_a_line_has_a_longest_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (jsonl, lines):
+    for module in (tables, lines):
         monkeypatch.setattr(module, "MOST_ROW", 1 << 20)
     monkeypatch.setattr(lines, "BLOCK", 1 << 18)
     long = LINE[:-2] + b', "y": "' + b"x" * (3 << 20) + b'"}\n'

@@ -1,5 +1,5 @@
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,9 +14,9 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.records import Record, build_groups
 from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED
 from gradscope.rollouts.readers.reduction.parts import (
-    GrowingTable,
     Part,
     grouped,
+    merge_parts,
     part_of_records,
     part_of_rows,
     repeated_samples,
@@ -46,15 +46,8 @@ def parts_of(records: Sequence[Record], cuts: Sequence[int]) -> list[Part]:
     return [part_of_records(numbered[start:end]) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
-def growing(parts: Iterable[Part]) -> GrowingTable:
-    table = GrowingTable()
-    for part in parts:
-        table.add(part)
-    return table
-
-
 def table_of(records: Sequence[Record]) -> RewardTable:
-    return growing(parts_of(records, ())).table()[0]
+    return merge_parts(parts_of(records, ()))
 
 
 def test_rows_become_groups_in_the_order_of_their_first_rows() -> None:
@@ -170,10 +163,9 @@ def test_the_whole_is_the_same_however_the_log_was_cut_and_is_what_the_row_reade
 ) -> None:
     parts = parts_of(records, cuts)
     random.shuffle(parts)
-    table, _ = growing(parts).table()
-    uncut, sample = growing(parts_of(records, ())).table()
-    assert_equal_tables(table, uncut)
-    assert sample is None
+    table = merge_parts(parts)
+    assert_equal_tables(table, merge_parts(parts_of(records, ())))
+    assert table.sample is None
     groups = build_groups(records, QuarantineLog())
     by_row = RewardTable.of_groups(groups)
     assert table.ids() == by_row.ids()
@@ -189,13 +181,13 @@ def test_a_part_may_lack_a_column_that_another_has() -> None:
     plain = replace(plain, prompt=["p"])
     odd = part_of_records([(0, record(reward=0.5, prompt="q", length=2, seconds=1.0))])
     for parts in ([odd, plain], [plain, odd]):
-        table, sample = growing(parts).table()
+        table = merge_parts(parts)
         assert table.reward.tolist() == [0.5, 0.0, 1.0]
         assert [table.prompts[at] for at in table.prompt] == ["q"]
         assert table.num_tokens is not None
         assert table.num_tokens.tolist() == [2, -1, -1]
         np.testing.assert_array_equal(table.seconds, [1.0, math.nan, math.nan])
-        assert sample is None
+        assert table.sample is None
 
 
 def test_columns_that_are_one_array_stay_one() -> None:
@@ -203,7 +195,7 @@ def test_columns_that_are_one_array_stay_one() -> None:
     columns = {"reward": rewards, "reward/reward": rewards}
     part, _ = part_of_rows(np.array([2, 1, 2]), pa.array(["a", "a", "a"]), columns, np.arange(3))
     part = replace(part, prompt=["p", "p"])
-    table, _ = growing([part]).table()
+    table = merge_parts([part])
     assert table.rewards["reward"] is table.reward
     assert table.reward.tolist() == [1.0, 0.0, 0.5]
 
@@ -214,7 +206,7 @@ def test_columns_part_where_the_row_reader_tells_them_apart(format_reward: float
     columns = {"reward": rewards, "reward/reward": rewards, "reward/format": rewards}
     plain, _ = part_of_rows(np.array([1, 1]), pa.array(["a", "a"]), columns, np.array([0, 1]))
     odd = part_of_records([(2, record(format=format_reward))])
-    table, _ = growing([replace(plain, prompt=["p"]), odd]).table()
+    table = merge_parts([replace(plain, prompt=["p"]), odd])
     assert table.rewards["reward"] is table.reward
     assert (table.rewards["format"] is table.reward) == (format_reward == 1.0)
     assert table.reward.tolist() == [0.0, 1.0, 1.0]
@@ -229,12 +221,11 @@ def test_a_log_larger_than_its_first_room_is_kept_whole() -> None:
         replace(part_of_rows(steps[rows], pa.array(["a"] * 1000), {"reward": rewards[rows]}, rows)[0], prompt=["p"])
         for rows in np.split(np.arange(num_rows), num_rows // 1000)
     ]
-    table, sample = growing(parts).table()
+    table = merge_parts(parts)
     np.testing.assert_array_equal(table.reward, rewards)
     assert table.size.tolist() == [1000] * 50
-    assert sample is None
+    assert table.sample is None
 
 
 def test_nothing_was_seen_of_a_log_without_parts() -> None:
-    assert GrowingTable().is_empty
-    assert not growing(parts_of([record()], ())).is_empty
+    assert len(merge_parts([])) == 0

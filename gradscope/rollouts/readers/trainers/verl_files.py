@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import starmap
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,11 @@ import numpy as np
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import RolloutGroup, reward_table
 from gradscope.rollouts.readers.parsing.cells import logged_numbers, whole_number
-from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, counted
 from gradscope.rollouts.readers.parsing.records import peek
 from gradscope.rollouts.readers.parsing.request import ReadRequest
-from gradscope.rollouts.readers.run_files import CheckpointLayout, SavedWeights, saved_weights, trainer_settings
+from gradscope.rollouts.readers.parsing.tables import read_jsonl
+from gradscope.rollouts.readers.run_files import CheckpointLayout, in_precision, saved_weights, trainer_settings
 from gradscope.rollouts.run import TrainerSettings
 
 SWITCH_ON = (
@@ -33,18 +32,9 @@ COMMON_NAMES = {"actor/grad_norm": "grad_norm", "critic/score/mean": "reward"}
 _CLOSE = 1e-4  # means of one batch differ by less: verl adds up in float32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerlMetrics:
-    """What verl's logger "file" left of a run."""
-
-    file: Path | None = None  # its file; None where there is none
-    metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # step -> name -> number
-    sentences: tuple[str, ...] = ()  # what was concluded, where there was something to choose
-
-
 def verl_metrics(
     folder: Path, groups: Sequence[RolloutGroup], experiment: str | None, quarantine: QuarantineLog, skip: set[Path]
-) -> VerlMetrics:
+) -> tuple[Path | None, dict[int, dict[str, float]], list[str]]:
     """The metrics of some rollouts: of several experiments' the ones whose steps and mean rewards are theirs.
 
     Args:
@@ -52,12 +42,15 @@ def verl_metrics(
         experiment: The name of the file that was chosen, without its ending; None: none was.
         skip: Files that are known to hold none.
 
+    Returns:
+        The file, None where there is none; step -> name -> number; sentences where there was something to choose.
+
     Raises:
         InputError: There are several files, and none, or not one alone, has these rewards; or none has that name.
     """
     files = next((candidates for where in (folder, folder.parent) if (candidates := _metrics_files(where, skip))), [])
     if not files and experiment is None:
-        return VerlMetrics()
+        return None, {}, []
     chosen = [file for file in files if experiment in (None, file.name.split(".")[0])]
     means = _mean_rewards(groups) if experiment is None else {}
     if len(chosen) > 1:
@@ -82,7 +75,7 @@ def verl_metrics(
             f"At none of {counted(len(pairs), 'step')} is the mean reward in {file.name} that of the rollouts: it may "
             "be of another experiment."
         )
-    return VerlMetrics(file=file, metrics=metrics, sentences=tuple(sentences))
+    return file, metrics, sentences
 
 
 def _metrics_files(folder: Path, skip: set[Path]) -> list[Path]:
@@ -137,7 +130,6 @@ def read_verl_metrics(file: Path, quarantine: QuarantineLog) -> dict[int, dict[s
     return metrics
 
 
-_FULL_PRECISION = ("fp32", "float32", "float", "32")
 _ENGINE = "actor_rollout_ref.actor.fsdp_config"
 _SAVED_AT = "trainer.default_local_dir"
 
@@ -146,17 +138,15 @@ def verl_settings(request: ReadRequest, folder: Path, *, by_v1: bool) -> Trainer
     """The configuration of verl, and in TRL's names what every trainer has: the precision and the micro-batch."""
     files = (parent / name for parent in _parents(folder) for name in (".hydra/config.yaml", "config.yaml"))
     settings = trainer_settings(request, "verl", files)
-    reduced = _is_reduced(settings)
-    values: dict[str, Any] = {**settings.values, "bf16": reduced, "casts_weights": reduced}
-    if by_v1:
-        values["verl_v1"] = True
+    common: dict[str, Any] = {"verl_v1": True} if by_v1 else {}
     if not settings.at("actor_rollout_ref.actor.use_dynamic_bsz", False):
-        values["per_device_train_batch_size"] = settings.at("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu")
-    return replace(settings, values=values)
+        common["per_device_train_batch_size"] = settings.at("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu")
+    precision = settings.get(f"{_ENGINE}.mixed_precision.param_dtype", settings.get(f"{_ENGINE}.dtype", "bfloat16"))
+    return in_precision(settings, precision, **common)
 
 
-def verl_weights(request: ReadRequest, folder: Path, values: Mapping[str, Any]) -> SavedWeights:
-    """The checkpoints of a run: beside or above its rollouts, or where its configuration says that they were saved."""
+def verl_weights(request: ReadRequest, folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    """:func:`saved_weights` beside or above the rollouts, or where the configuration says that they were saved."""
     named = values.get(_SAVED_AT)
     roots = [*_parents(folder), *((Path(named),) if isinstance(named, str) else ())]
     return saved_weights(request, _LAYOUT, (root for root in roots if root.is_dir()))
@@ -166,12 +156,6 @@ def _parents(folder: Path) -> Iterator[Path]:
     """The folder of rollouts, and the one above it."""
     absolute = folder.resolve()
     return iter((absolute, absolute.parent))
-
-
-def _is_reduced(settings: TrainerSettings) -> bool:
-    """Whether verl computes in bfloat16, as it does unless it is told otherwise."""
-    named = settings.get(f"{_ENGINE}.mixed_precision.param_dtype", settings.get(f"{_ENGINE}.dtype", "bfloat16"))
-    return str(named) not in _FULL_PRECISION
 
 
 def _merge(folder: Path) -> str:

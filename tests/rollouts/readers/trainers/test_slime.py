@@ -17,7 +17,7 @@ from gradscope.rollouts.groups import GroupsOnDisk, holds_rewards_alone
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
-from gradscope.rollouts.readers.slime.rollouts import TokenColumns, logged_tokens
+from gradscope.rollouts.readers.trainers.slime import logged_tokens, token_rows
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
@@ -247,11 +247,11 @@ def test_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
 
 def test_the_file_of_tokens_of_a_trajectory_file() -> None:
     log = REPOSITORY / "fixtures/logs/miles/trajectory"
-    columns = TokenColumns.of_file(log / "1.jsonl")
-    assert columns is not None
-    assert columns.rows_by_sample[6] == [2, 3]
-    assert sum(len(sequence.completion_ids) for sequence in columns.sequences([2, 3])) == 4
-    assert TokenColumns.of_file(Path("nowhere/0.jsonl")) is None
+    table, rows = token_rows(log / "1.jsonl")
+    assert table is not None
+    assert rows[6] == [2, 3]
+    assert sum(len(logged_tokens(cells).completion_ids) for cells in table.slice(2, 2).to_pylist()) == 4
+    assert token_rows(Path("nowhere/0.jsonl")) == (None, {})
 
 
 MILES_LOG = REPOSITORY / "fixtures/logs/miles"

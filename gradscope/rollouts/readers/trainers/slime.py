@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -39,10 +38,9 @@ from gradscope.rollouts.readers.parsing.cells import (
     token_ids,
     whole_number,
 )
-from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, TEXT_ONLY, QuarantineLog, UnusableRowError, hidden_by
 from gradscope.rollouts.readers.parsing.records import Record
-from gradscope.rollouts.readers.parsing.tables import Row, read_parquet
+from gradscope.rollouts.readers.parsing.tables import Row, read_jsonl, read_parquet
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
@@ -54,7 +52,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     sample_hashes,
 )
 from gradscope.rollouts.readers.run_files import with_logged_metrics
-from gradscope.rollouts.readers.slime.torch_archive import is_archive, read_archive
+from gradscope.rollouts.readers.trainers.torch_archive import is_archive, read_archive
 
 _digest_of_text = lru_cache(maxsize=256)(digest)  # samples of a prompt are adjacent
 _STATUS: dict[str, Status] = {"completed": "completed", "truncated": "truncated", "aborted": "error", "failed": "error"}
@@ -281,32 +279,17 @@ RELAX = RowFormat(
 _INDEX = "sample_index"
 
 
-@dataclass(frozen=True)
-class TokenColumns:
-    """The tokens of the samples of one rollout."""
-
-    table: pa.Table  # [R]
-
-    @classmethod
-    def of_file(cls, file: Path) -> TokenColumns | None:
-        """The tokens for a file of trajectories; None where it has none."""
-        folder = file.resolve().parent.parent / "dashboard_columns"
-        path = folder / f"rollout_{file.stem}.parquet"
-        return cls(read_parquet(path)) if path.is_file() else None
-
-    @cached_property
-    def rows_by_sample(self) -> dict[int | None, list[int]]:
-        """Sample index -> its rows, several for a sample of several sequences; None -> rows without an index."""
-        rows: dict[int | None, list[int]] = {}
-        names = self.table.column_names
-        indices = self.table[_INDEX].to_pylist() if _INDEX in names else [None] * self.table.num_rows
-        for at, index in enumerate(map(whole_number, indices)):
-            rows.setdefault(index, []).append(at)
-        return rows
-
-    def sequences(self, rows: Sequence[int]) -> tuple[Tokens, ...]:
-        """The tokens of the sequences in these rows; raises ``UnusableRowError`` where one contradicts itself."""
-        return tuple(logged_tokens(self.table.slice(at, 1).to_pylist()[0]) for at in rows)
+def token_rows(file: Path) -> tuple[pa.Table | None, dict[int | None, list[int]]]:
+    """The tokens beside a file of trajectories, if it has any, [R]; sample index -> its rows, one for each sequence."""
+    path = file.resolve().parent.parent / "dashboard_columns" / f"rollout_{file.stem}.parquet"
+    rows: dict[int | None, list[int]] = {}
+    if not path.is_file():
+        return None, rows
+    table = read_parquet(path)
+    indices = table[_INDEX].to_pylist() if _INDEX in table.column_names else [None] * table.num_rows
+    for at, index in enumerate(map(whole_number, indices)):
+        rows.setdefault(index, []).append(at)
+    return table, rows
 
 
 _NO_COLUMNS = (
@@ -319,8 +302,7 @@ _NOT_LOGGED = "the sample kept no conversation, so that neither its group nor it
 
 def _miles_rows(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     """The samples of a file, each with the rows of its sequences in the Parquet file."""
-    columns = TokenColumns.of_file(file)
-    rows_by_sample = {} if columns is None else columns.rows_by_sample
+    columns, rows_by_sample = token_rows(file)
     samples: dict[Any, list[Row]] = {}
     for location, cells in read_jsonl(file, quarantine):
         index = whole_number(cells.get("sample_index"))
@@ -351,16 +333,16 @@ def _miles_records(row: LogRow, counted: Callable[[Any], Any]) -> Iterator[Recor
 
 def _with_all_leaves(row: LogRow) -> tuple[Tokens, ...] | None:
     """A sample's sequences; None where one is missing or contradicts itself: the sample then stays in its group."""
-    columns, token_rows, num_leaves = (row.cells[name] for name in ("columns", "token_rows", "num_leaves"))
+    columns, own_rows, num_leaves = (row.cells[name] for name in ("columns", "token_rows", "num_leaves"))
     sequences = None
     if columns is None:
         row.reading.noted.add(_NO_COLUMNS)
-    elif token_rows and len(token_rows) >= num_leaves:
+    elif own_rows and len(own_rows) >= num_leaves:
         try:
-            sequences = columns.sequences(token_rows)
+            sequences = tuple(logged_tokens(columns.slice(at, 1).to_pylist()[0]) for at in own_rows)
         except UnusableRowError as error:
             row.reading.quarantine.add(str(error), row.location)
-    if num_leaves > 1 or (sequences is not None and len(token_rows) > 1):
+    if num_leaves > 1 or (sequences is not None and len(own_rows) > 1):
         row.reading.noted.add(SEVERAL)
     return sequences
 

@@ -1,32 +1,44 @@
-"""verl's JSONL dumps of rollouts: the V1 trainer's, which name the group, and the legacy trainer's, which do not."""
+"""verl's JSONL dumps of rollouts: the V1 trainer's, which name the group, and the legacy trainer's, which do not.
+
+A run that was patched to log them also has token ids, masks, log-probabilities and advantages: of a row by itself, and
+counted for many rows.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice, repeat
+from itertools import compress, islice, repeat
+from operator import and_
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.reason import Reason
-from gradscope.rollouts.groups import UNKNOWN, RewardTable, RolloutGroup, Tokens
+from gradscope.rollouts.groups import REWARD, UNKNOWN, RewardTable, RolloutGroup, Tokens
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
+    NOT_ALIGNED,
+    NOT_IDS,
     in_environment,
     is_number,
+    numbers,
+    numbers_with_gaps,
     parse_reward,
     text_of,
+    token_ids,
 )
-from gradscope.rollouts.readers.parsing.jsonl import read_jsonl
 from gradscope.rollouts.readers.parsing.quarantine import (
     SEVERAL,
     QuarantineLog,
@@ -37,31 +49,151 @@ from gradscope.rollouts.readers.parsing.quarantine import (
 )
 from gradscope.rollouts.readers.parsing.records import Record, assemble_groups, build_groups, peek
 from gradscope.rollouts.readers.parsing.request import ReadRequest
-from gradscope.rollouts.readers.parsing.tables import Row, expand
+from gradscope.rollouts.readers.parsing.tables import Row, expand, read_jsonl
 from gradscope.rollouts.readers.reduction.columns import (
-    REWARD,
     Cells,
     Columns,
     LineColumns,
     digests_of,
+    flat_length,
     int_steps,
+    jsons_of,
     line_columns,
     names_of_runs,
     numbers_of,
+    nums_ids,
     records_in,
     sample_hashes,
     texts_of,
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups
-from gradscope.rollouts.readers.verl.left_behind import (
+from gradscope.rollouts.readers.trainers.verl_files import (
     SWITCH_ON,
     are_metrics,
     verl_metrics,
     verl_settings,
     verl_weights,
 )
-from gradscope.rollouts.readers.verl.tokens import COLUMNS, NO_COUNT, row_tokens, token_counts, tokens_of_row
 from gradscope.rollouts.run import Run
+
+COLUMNS = frozenset(
+    {"prompts", "responses", "prompt_ids", "response_ids", "attention_mask", "response_mask", "rollout_log_probs"}
+    | {"old_log_probs", "ref_log_prob", "advantages", "entropys"}
+)
+"""Columns of tokens, which are no rewards."""
+
+
+def row_tokens(row: Mapping[str, Any]) -> Tokens | None:
+    """A row's tokens, None where it has no ids; unusable where lists are none or differ in length."""
+    prompt, response = (row.get(f"{name}s", row.get(f"{name}_ids")) for name in ("prompt", "response"))
+    if prompt is None or response is None:
+        return None
+    prompt_ids, response_ids = token_ids(prompt), token_ids(response)
+    if prompt_ids is None or response_ids is None:
+        raise UnusableRowError(NOT_IDS)
+    attended = row.get("attention_mask")
+    attended = [1] * (len(prompt_ids) + len(response_ids)) if attended is None else attended
+    if not isinstance(attended, list) or len(attended) != len(prompt_ids) + len(response_ids):
+        raise UnusableRowError(NOT_ALIGNED)
+    is_attended = attended[len(prompt_ids) :]
+    completion_ids = tuple(compress(response_ids, is_attended))
+    mask = _aligned(row.get("response_mask"), is_attended)
+    advantages = row.get("advantages")
+    if is_number(advantages):  # one a response counts for each of its tokens
+        advantages = [advantages] * len(response_ids)
+    return Tokens(
+        prompt_ids=tuple(compress(prompt_ids, attended)),
+        completion_ids=completion_ids,
+        mask=(True,) * len(completion_ids) if mask is None else tuple(map(bool, mask)),
+        logprobs=_aligned(row.get("rollout_log_probs"), is_attended),
+        token_advantages=_aligned(advantages, is_attended),
+        trainer_logprobs=_where_logged(row.get("old_log_probs"), is_attended),
+        entropies=_where_logged(row.get("entropys"), is_attended),
+    )
+
+
+def _aligned(values: Any, is_attended: list[Any]) -> tuple[float, ...] | None:
+    if values is None:
+        return None
+    parsed = numbers(values, len(is_attended))
+    if parsed is None:
+        raise UnusableRowError(NOT_ALIGNED)
+    return tuple(compress(parsed, is_attended))
+
+
+def _where_logged(values: Any, is_attended: list[Any]) -> tuple[float, ...] | None:
+    parsed = numbers_with_gaps(values, len(is_attended))
+    return None if parsed is None else tuple(compress(parsed, is_attended))
+
+
+def tokens_of_row(rows: Cells, at: int) -> Tokens | None:
+    """:func:`row_tokens` of the cells of a row."""
+    return row_tokens({name: rows.cell(name, at) for name in COLUMNS if rows.column(name)[at] is not UNSET})
+
+
+Count = tuple[int, float]  # how many tokens a completion has, and the advantage that all sampled ones share, else NaN
+NO_COUNT: Count = (UNKNOWN, math.nan)
+_FLOATS = msgspec.json.Decoder(list[float])
+_NUMBER_STARTS = b"-0123456789"
+_FLAGS = bytes.maketrans(b"01", b"\0\1")
+
+
+def token_counts(rows: Cells) -> list[Count | None]:
+    """The counts of rows, None where lists are unusable, [R]."""
+    prompts, responses = (jsons_of(_logged_ids(rows, name)) for name in ("prompt", "response"))
+    sizes = zip(nums_ids(prompts).tolist(), nums_ids(responses).tolist(), strict=True)
+    names = ("attention_mask", "response_mask", "rollout_log_probs", "advantages")
+    lists = zip(*(jsons_of(rows.column(name)) for name in names), strict=True)
+    counts = [_plain_count(*size, *texts) for size, texts in zip(sizes, lists, strict=True)]
+    for row in (row for row, count in enumerate(counts) if count is None):
+        with suppress(UnusableRowError):
+            tokens = tokens_of_row(rows, row)
+            advantage = None if tokens is None else tokens.advantage
+            length = UNKNOWN if tokens is None else len(tokens.completion_ids)
+            counts[row] = length, math.nan if advantage is None else advantage
+    return counts
+
+
+def _logged_ids(rows: Cells, name: str) -> list[Any]:
+    columns = zip(rows.column(f"{name}s"), rows.column(f"{name}_ids"), strict=True)
+    return [other if cell is UNSET else cell for cell, other in columns]
+
+
+def _plain_count(
+    num_prompt: int, size: int, attended: bytes, mask: bytes, logprobs: bytes, advantages: bytes
+) -> Count | None:
+    """The count by the JSON of a row's lists; None where they are not all as verl writes them."""
+    is_attended, is_sampled = _flags(attended, num_prompt + size), _flags(mask, size)
+    if min(num_prompt, size) < 0 or is_attended is None or is_sampled is None:
+        return None
+    if advantages[:1] in _NUMBER_STARTS:  # one number counts for each token
+        advantages = b"[%b]" % b",".join([advantages] * size)
+    of_sampler, of_tokens = _floats(logprobs, size), _floats(advantages, size)
+    if of_sampler is None or of_tokens is None:
+        return None
+    is_attended = is_attended[num_prompt:]
+    levels = set(compress(of_tokens, map(and_, is_attended, is_sampled)))
+    return sum(is_attended), levels.pop() if len(levels) == 1 else math.nan
+
+
+def _floats(text: bytes, size: int) -> Sequence[float] | None:
+    """A list of so many finite numbers, empty where there is none; None where the text is another one."""
+    if text == b"null":
+        return ()
+    try:
+        values = _FLOATS.decode(text)
+    except msgspec.MsgspecError:
+        return None
+    return values if len(values) == size and math.isfinite(sum(values)) else None
+
+
+def _flags(text: bytes, size: int) -> bytes | None:
+    """A list of so many zeros and ones, all ones where there is none; None where the text is another one."""
+    if text == b"null":
+        return b"\1" * size
+    flags = text.translate(_FLAGS, b"[], ")
+    return flags if len(flags) == size == flat_length(text, b"01, ") else None
+
 
 NO_REWARDS = COLUMNS | {"input", "output", "gts", "score", "step", "uid", "request_id", "reward"}
 """Columns whose numbers, if they hold any, are not those of a reward function."""
@@ -191,7 +323,9 @@ def _read(request: ReadRequest) -> Run:
     read = _reduced(files, firsts, request) or _by_row(files, request)
     inferred = [*_GROUPED[read.uids], *([SEVERAL] if read.folded else [])]
     folder = dump if dump.is_dir() else dump.parent
-    logged = verl_metrics(folder, read.groups, request.options.metric_run, read.quarantine, set(files))
+    metrics_file, metrics, sentences = verl_metrics(
+        folder, read.groups, request.options.metric_run, read.quarantine, set(files)
+    )
     if dump != request.path:
         inferred.append(f"Rollouts were read from {folder.name}/; other folders (validation) are left out.")
     settings = verl_settings(request, folder, by_v1=read.uids == "of outputs")
@@ -202,22 +336,20 @@ def _read(request: ReadRequest) -> Run:
         quarantine=read.quarantine,
         format="verl",
         recognized=f"verl rollouts {_WRITTEN[read.uids]}, {counted(len(files), 'file')}",
-        inferred=[*inferred, *logged.sentences],
+        inferred=[*inferred, *sentences],
         missing=(
             *(() if read.has_tokens else (_NO_TOKENS,)),
             _FILTERED,
-            *(() if saved.weights else (_SHARDS,)),
-            *(() if logged.file is not None else (SWITCH_ON,)),
+            *(() if saved["weights"] else (_SHARDS,)),
+            *(() if metrics_file is not None else (SWITCH_ON,)),
         ),
-        files=(*files, *(() if logged.file is None else (logged.file,))),
-        metrics=logged.metrics,
+        files=(*files, *(() if metrics_file is None else (metrics_file,))),
+        metrics=metrics,
     )
     return replace(
         run,
         settings=settings,
-        weights=saved.weights,
-        unmerged_weights=saved.unmerged,
-        tokenizer=saved.tokenizer or run.tokenizer,
+        **saved,
         notes=dict.fromkeys(sorted(read.folded), _SEVERAL_OUTPUTS),
     )
 

@@ -11,7 +11,7 @@ import torch
 
 from gradscope.errors import InputError
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.slime.torch_archive import StandIn, num_parts, read_archive, require_bounded
+from gradscope.rollouts.readers.trainers.torch_archive import StandIn, num_parts, read_archive, require_bounded
 from tests.rollouts.readers.lines import rewards_of
 
 
@@ -83,13 +83,14 @@ def test_what_python_writes_is_bounded(protocol: int, value: Any) -> None:
     [
         (b"\x80\x04Nr\xff\xff\xff\x7f.", "place 2147483647 of the memo"),
         (b"N.r\xff\xff\xff\x7f.", "place 2147483647 of the memo"),
-        (b"Np99999999\n.", "a place of the memo"),
-        (b"\x80\x04\x8e\x00\x00\x00\x00\x10\x00\x00\x00.", "an argument is longer"),
-        (b"\x80\x05\x96\xff\xff\xff\xff\xff\xff\xff\x7f.", "an argument is longer"),
-        (b"\x80\x02X\xff\xff\xff\x7fa.", "an argument is longer"),
-        (b"\x80\x02\xfe.", "is no operation"),
-        (b"Nr\x01", "unpack_from requires"),
-        (b"cos\nsystem", "subsection not found"),
+        (b"Np99999999\n.", "place 99999999 of the memo"),
+        (b"\x80\x04\x8e\x00\x00\x00\x00\x10\x00\x00\x00.", "expected .* bytes in a bytes8"),
+        (b"\x80\x05\x96\xff\xff\xff\xff\xff\xff\xff\x7f.", "expected .* bytes in a bytearray8"),
+        (b"\x80\x02X\xff\xff\xff\x7fa.", "expected .* bytes in a unicodestring4"),
+        (b"\x80\x02\xfe.", "opcode b.* unknown"),
+        (b"\x80\x02\x82\x01.", "EXT1 is no operation"),
+        (b"Nr\x01", "not enough data in stream"),
+        (b"cos\nsystem", "no newline found"),
     ],
 )
 def test_what_declares_more_than_it_holds_is_refused(data: bytes, why: str) -> None:

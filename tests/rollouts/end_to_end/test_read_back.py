@@ -3,7 +3,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -12,7 +11,7 @@ from gradscope.errors import InputError
 from gradscope.rollouts.groups import GroupsOnDisk
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing import tables
-from gradscope.rollouts.readers.reduction import spans
+from gradscope.rollouts.readers.reduction import log
 from tests.rollouts.readers.reduced import assert_same_rollouts, in_small_blocks, read_by_row
 
 
@@ -39,8 +38,8 @@ MIXED = [1 + at % 8 for at in range(48)]
 def is_by_step(path: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether rollouts are read step by step, not all at once; they are held to those that are read row by row."""
     judged: list[bool] = []
-    is_cheap = spans.StepSpans.is_cheap
-    monkeypatch.setattr(spans.StepSpans, "is_cheap", lambda *how: judged.append(is_cheap(*how)) or judged[-1])
+    is_cheap = log.StepSpans.is_cheap
+    monkeypatch.setattr(log.StepSpans, "is_cheap", lambda *how: judged.append(is_cheap(*how)) or judged[-1])
     run = read_run(path)
     by_row = read_by_row(path)
     assert_same_rollouts(run, by_row)
@@ -64,7 +63,7 @@ def test_each_step_is_read_from_where_it_lies(
 def test_only_the_lines_of_a_step_are_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "1.jsonl").write_text(lines(IN_ORDER))
     run, parsed = read_run(tmp_path), []
-    monkeypatch.setattr(spans, "parse_line", lambda line: parsed.append(line) or json.loads(line))
+    monkeypatch.setattr(log, "parse_line", lambda line: parsed.append(line) or json.loads(line))
     assert len(run.groups_at(3)) == 3
     assert len(run.groups_at(4)) == 3
     assert len(run.groups_at(3)) == 3
@@ -84,7 +83,7 @@ def test_a_log_whose_steps_lie_mixed_is_read_at_once(
 def test_compressed_files_are_passed_over_a_few_times_at_most(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_files: int
 ) -> None:
-    monkeypatch.setattr(spans, "_MOST_TIMES", 2)
+    monkeypatch.setattr(log, "_MOST_TIMES", 2)
     for number in range(num_files):
         some = IN_ORDER[number * 48 // num_files : (number + 1) * 48 // num_files]
         (tmp_path / f"{number}.jsonl.gz").write_bytes(gzip.compress(lines(some).encode()))
@@ -121,12 +120,3 @@ def test_a_log_that_was_changed_in_between_is_an_error(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(InputError, match=r"1\.jsonl cannot be read"):
         run.groups_at(3)
-
-
-def test_spans_of_which_nobody_asks_are_not_taken_in(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    path.write_text(lines(IN_ORDER), encoding="utf-8")
-    nobody = spans.NoSpans()
-    nobody.add(0, 0, [], [spans.Span(step=1, start=0, end=4, line=0)])
-    nobody.add_file(0, np.array([1]))
-    assert list(nobody.rows_around(1, [path], lambda *_: iter(()))) == []

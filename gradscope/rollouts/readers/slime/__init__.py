@@ -1,1 +1,0 @@
-"""Logs of slime and of the trainers that grew out of it."""

@@ -1,1 +1,0 @@
-"""verl's rollout dumps and the metrics of its file logger."""
