@@ -68,6 +68,7 @@ def _curve(report: RankReport) -> Figure:
         f"; {len(panels) - len(at_last)} more advantages in the tables" if both and len(at_last) < len(panels) else ""
     )
     centered = "centered" if report.spectra and report.spectra[0].label.centered else "not centered"
+    title = f"advantage {', '.join(map(name_of, names))}"
     figure, axes = new_figure(
         _finding(points),
         f"effective rank = {metric('effective_rank').formula}, rows {centered}\n"
@@ -75,18 +76,16 @@ def _curve(report: RankReport) -> Figure:
         width=7.6 if both else 5.4,
         height=max(4.2, 1.5 + 0.26 * len(at_last)) if both else 4.2,
         right=0.75,
-        panels=Panels(columns=1 + both, share_x=False, titled=True),
+        panels=Panels(columns=1 + both, share_x=False, titles=(title[:48], f"every advantage at step {last}")),
     )
     sizes = sorted({point.group_size for point in points})
     _panel(axes[0], points, sizes, sorted({point.step for point in points}))
-    axes[0].set_title(f"advantage {', '.join(map(name_of, names))}"[:48], loc="left", fontsize=9, color=INK)
     axes[0].set_xlabel("step")
     if both:
         box = axes[0].get_position()
         axes[0].set_position((box.x0, box.y0, 0.34, box.height))
         axes[1].set_position((0.685, box.y0, 0.295, box.height))
         _dots(axes[1], at_last)
-        axes[1].set_title(f"every advantage at step {last}", loc="left", fontsize=9, color=INK)
     return figure
 
 
@@ -191,11 +190,11 @@ def _sizes(points: Sequence[_Point], steps: Sequence[int], subject: str, weights
         height=3.9,
         width=7.6 if len(steps) > 1 else 5.4,
         right=label_room([name, *(STYLES[null][0] for null in _NULLS)]),
-        panels=Panels(columns=len(steps), titled=True),
+        panels=Panels(columns=len(steps), titles=[f"step {step}" for step in steps], share_y=True),
     )
     sizes = sorted({point.group_size for point in points})
     highest = max([float(sizes[-1]), *(rank.ends[1] for rank in _ranks(points, weights))])
-    for column, (panel, step) in enumerate(zip(axes, steps, strict=True)):
+    for panel, step in zip(axes, steps, strict=True):
         panel.set_xscale("log", base=2)
         panel.set_yscale("log", base=2)
         panel.set_xlim(sizes[0] / 1.15, sizes[-1] * 1.15)
@@ -203,16 +202,13 @@ def _sizes(points: Sequence[_Point], steps: Sequence[int], subject: str, weights
         tick_at(panel.xaxis, [1, 2, *sizes])
         tick_at(panel.yaxis, [float(2**power) for power in range(int(np.log2(highest)) + 1)])
         panel.set_xlabel("G")
-        panel.set_title(f"step {step}", loc="left", fontsize=9, color=INK)
         if not weights:
             panel.plot(sizes, sizes, color=MUTED, linewidth=0.8, linestyle=":")
         panel.axhline(2, color=MUTED, linewidth=0.8, linestyle=":")
         for tensor in dict.fromkeys(point.tensor for point in weights):
             of_tensor = [(p.group_size, p.effective_rank) for p in _at(weights, step) if p.tensor == tensor]
             draw_course(panel, of_tensor, color=MUTED, band=0, linewidth=0.6)
-        _size_panel(panel, _at(points, step), name, last=column == len(steps) - 1)
-        if column:
-            panel.tick_params(labelleft=False)
+        _size_panel(panel, _at(points, step), name, last=panel is axes[-1])
     return figure
 
 
@@ -386,16 +382,13 @@ def _sparsity(panels: dict[str, _Course]) -> Figure:
         height=3.9,
         width=7.6 if len(panels) > 1 else 5.8,
         right=label_room(_LINES),
-        panels=Panels(columns=len(panels), titled=True),
+        panels=Panels(columns=len(panels), titles=tuple(panels), share_y=True),
     )
-    for column, (panel, (name, course)) in enumerate(zip(axes, panels.items(), strict=True)):
-        panel.set_title(name, loc="left", fontsize=9)
+    for panel, course in zip(axes, panels.values(), strict=True):
         panel.set_ylim(-0.02, 1.02)
         panel.set_xlabel("step")
         tick_steps(panel, [step for step, _ in course], most=6)
-        _lines(panel, course, last=column == len(panels) - 1)
-        if column:
-            panel.tick_params(labelleft=False)
+        _lines(panel, course, last=panel is axes[-1])
     return figure
 
 

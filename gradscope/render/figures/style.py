@@ -104,8 +104,9 @@ class Panels:
     heights: Sequence[float] = (1,)  # relative heights of the rows
     columns: int = 1
     gap: float = 0.35  # between rows, in axes heights
-    titled: bool = False  # whether panels have titles of their own
+    titles: Sequence[str] = ()  # their own titles; none: they have none
     share_x: bool = True
+    share_y: bool = False  # one scale for all, whose numbers stand at the first of a row
 
 
 _ONE_PANEL = Panels()
@@ -127,12 +128,13 @@ def new_figure(
     width_in_characters = int((width - 0.36) / _CHARACTER)
     lines = [line for part in subtitle.split("\n") for line in textwrap.wrap(part, width_in_characters)]
     below = _TITLE_LINE * (len(headings) - 1)
-    head = _HEAD + below + _LINE * (len(lines) - 1 + panels.titled)
+    head = _HEAD + below + _LINE * (len(lines) - 1 + bool(panels.titles))
     grid = figure.subplots(
         len(panels.heights),
         panels.columns,
         squeeze=False,
         sharex=panels.share_x,
+        sharey=panels.share_y,
         gridspec_kw={
             "left": 0.7 / width,
             "right": 1 - right / width,
@@ -148,6 +150,8 @@ def new_figure(
     figure.text(
         left, 1 - (0.44 + below) / height, "\n".join(lines), fontsize=8.5, color=MUTED, va="top", linespacing=1.35
     )
+    for axes, panel_title in zip(grid.flat, panels.titles, strict=False):
+        axes.set_title(panel_title, loc="left", fontsize=9)
     return figure, list(grid.flat)
 
 
