@@ -139,12 +139,12 @@ def _panel(axes: Axes, points: Sequence[RankCurvePoint], sizes: Sequence[int], s
     for size, (color, line, marker) in zip(sizes, SERIES, strict=False):
         axes.axhline(size, color=color, linewidth=0.7, linestyle=":", alpha=0.6)
         ranks = [(p.step, p.effective_rank) for p in points if p.group_size == size]
-        end = draw_course(axes, ranks, color=color, linestyle=line, marker=marker)
-        if end is None:
+        label = draw_course(axes, f"G = {size}", ranks, color=color, linestyle=line, marker=marker)
+        if not label:
             continue
         alone = {p.step: p.nulls["unweighted"].effective_rank.value for p in points if p.group_size == size and p.nulls}
         axes.plot(list(alone), [rank or 0.0 for rank in alone.values()], color=color, linewidth=0.8, alpha=0.8)
-        labels.append((end, f"G = {size}", color))
+        labels += label
     label_lines(axes, labels, gap=0.06)
 
 
@@ -207,7 +207,7 @@ def _sizes(points: Sequence[_Point], steps: Sequence[int], subject: str, weights
         panel.axhline(2, color=MUTED, linewidth=0.8, linestyle=":")
         for tensor in dict.fromkeys(point.tensor for point in weights):
             of_tensor = [(p.group_size, p.effective_rank) for p in _at(weights, step) if p.tensor == tensor]
-            draw_course(panel, of_tensor, color=MUTED, band=0, linewidth=0.6)
+            draw_course(panel, "", of_tensor, color=MUTED, band=0, linewidth=0.6)
         _size_panel(panel, _at(points, step), name, last=panel is axes[-1])
     return figure
 
@@ -228,15 +228,11 @@ def _size_panel(axes: Axes, points: Sequence[_Point], name: str, *, last: bool) 
     for null in _NULLS:
         ranks = [(p.group_size, p.nulls[null].effective_rank) for p in points if null in p.nulls]
         label, color, line, marker = STYLES[null]
-        end = draw_course(
-            axes, ranks, color=color, band=0, linestyle=line, marker=marker, markersize=3.5, linewidth=1.2
+        labels += draw_course(
+            axes, label, ranks, color=color, band=0, linestyle=line, marker=marker, markersize=3.5, linewidth=1.2
         )
-        if end is not None:
-            labels.append((end, label, color))
     measured = [(point.group_size, point.effective_rank) for point in points]
-    end = draw_course(axes, measured, color=BLUE, marker="o", markersize=3.5, linewidth=1.8)
-    if end is not None:
-        labels.append((end, name, BLUE))
+    labels += draw_course(axes, name, measured, color=BLUE, marker="o", markersize=3.5, linewidth=1.8)
     if last:
         label_lines(axes, labels, gap=0.075)
 

@@ -156,18 +156,18 @@ def new_figure(
 
 
 def draw_course(
-    axes: Axes, points: Iterable[tuple[float, Estimate]], *, color: str, band: float = 0.15, **line: Any
-) -> float | None:
-    """Draws the known ones among estimates in a line, and their intervals as a band; returns where it ends, if any."""
+    axes: Axes, name: str, points: Iterable[tuple[float, Estimate]], *, color: str, band: float = 0.15, **line: Any
+) -> list[tuple[float, str, str]]:
+    """Draws the known ones among estimates in a line, and their intervals as a band; the label of its end, if any."""
     defined = [(position, estimate) for position, estimate in points if estimate.value is not None]
     if not defined:
-        return None
+        return []
     positions, values = [position for position, _ in defined], [estimate.value or 0.0 for _, estimate in defined]
     axes.plot(positions, values, color=color, **line)
     if band:
         lows, highs = zip(*(estimate.ends for _, estimate in defined), strict=True)
         axes.fill_between(positions, lows, highs, color=color, alpha=band, linewidth=0)
-    return values[-1]
+    return [(values[-1], name, color)]
 
 
 def draw_lines(axes: Axes, courses: Mapping[str, Iterable[tuple[float, float | None]]]) -> list[tuple[float, str, str]]:
