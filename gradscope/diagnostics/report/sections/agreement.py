@@ -152,12 +152,12 @@ def _steps(mismatch: SamplerMismatch) -> tuple[ReportTable, ...]:
         Column("effective tokens", "token_ess", "share"),
         Column("effective sequences", "sequence_ess", "share"),
         Column("mean gap", "logprob_gap", "norm"),
-        Column("k1", lambda row: row.kl_k1.value, "norm"),
-        Column("k3", lambda row: row.kl_k3.value, "norm"),
-        Column("chi2, tokens", lambda row: row.chi2_token.value, "norm"),
-        Column("chi2, sequences", lambda row: row.chi2_sequence.value, "norm"),
-        Column("beyond clip", lambda row: row.frac_beyond_clip.value, "share"),
-        Column("beyond 2", lambda row: row.frac_beyond_2.value, "share"),
+        Column("k1", "kl_k1.value", "norm"),
+        Column("k3", "kl_k3.value", "norm"),
+        Column("chi2, tokens", "chi2_token.value", "norm"),
+        Column("chi2, sequences", "chi2_sequence.value", "norm"),
+        Column("beyond clip", "frac_beyond_clip.value", "share"),
+        Column("beyond 2", "frac_beyond_2.value", "share"),
     )
     caption = "Each step, as in the table above; all intervals are in the JSON document"
     return (tabulate(caption, columns, mismatch.by_step, by_step=True),)
