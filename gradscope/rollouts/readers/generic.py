@@ -43,6 +43,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
     LineColumns,
+    ListColumns,
     TableColumns,
     line_columns,
     records_in,
@@ -308,10 +309,10 @@ def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: Quaranti
     lines = line_columns(columns.take, wanted, texts)
     table = TableColumns(names=tuple(wanted), texts=texts, take=columns.take)
 
-    def declared(file: Path) -> LineColumns | TableColumns | None:
+    def declared(file: Path) -> LineColumns | ListColumns | TableColumns | None:
         match suffix_of(file):
             case ".json":
-                return None
+                return lines and ListColumns(lines=lines)
             case ".parquet" | ".csv" | ".tsv":
                 return table
             case _:

@@ -29,11 +29,12 @@ from gradscope.rollouts.readers.parsing.cells import prompt_text_id
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog
 from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.parsing.request import ReadRequest
-from gradscope.rollouts.readers.reduction.columns import LineColumns, TableColumns, records_in
+from gradscope.rollouts.readers.reduction import lines
+from gradscope.rollouts.readers.reduction.columns import LineColumns, ListColumns, TableColumns, records_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog
 from gradscope.rollouts.run import Run
 from tests.rollouts.readers.lines import write_lines as write
-from tests.rollouts.readers.reduced import assert_reduced, assert_same, write_lines
+from tests.rollouts.readers.reduced import STRANGE, assert_reduced, assert_reduced_alike, assert_same, write_lines
 
 
 def test_the_most_telling_usual_name_has_the_role() -> None:
@@ -203,7 +204,23 @@ def test_a_file_is_read_as_its_name_promises() -> None:
     assert log.declared(Path("a.jsonl")) is log.declared(Path("b.txt"))
     for name in ("a.csv", "a.csv.gz", "a.parquet"):
         assert isinstance(log.declared(Path(name)), TableColumns), name
-    assert log.declared(Path("a.json")) is None
+    assert isinstance(log.declared(Path("a.json")), ListColumns)
+
+
+@pytest.mark.parametrize("key", ["step", "prompt", "reward", "completion", "more"])
+def test_a_list_in_a_document_is_read_as_row_by_row(tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "_ELEMENTS", 3)
+    usual = [{"step": 1, "prompt": f"p{at % 2}", "reward": at % 3 / 2, "completion": "c\n"} for at in range(5)]
+    for at, cell in enumerate([*STRANGE, "é", 2]):
+        (tmp_path / f"{at}.json").write_text(json.dumps([*usual, usual[0] | {key: cell}], indent=at % 3 or None))
+        assert_reduced_alike(tmp_path / f"{at}.json")
+
+
+@pytest.mark.parametrize("text", ["[{}, [], 3, ROW]", '[ROW, "\xff"]', "[ROW]]", "[ROW, null]", "ROW", "[[ROW]]", "[]"])
+def test_any_other_document_is_for_the_row_reader(tmp_path: Path, text: str) -> None:
+    row = '{"step": 1, "prompt": "p", "reward": 1}'
+    (tmp_path / "a.json").write_bytes(text.replace("ROW", row).encode("latin-1"))
+    assert_reduced_alike(tmp_path / "a.json")
 
 
 def test_keys_that_no_struct_can_have_are_for_the_row_reader(tmp_path: Path) -> None:

@@ -114,11 +114,13 @@ def _json(value: Any, **how: Any) -> str:
 
 def parse_messages(value: Any) -> tuple[dict[str, Any], ...] | None:
     """Chat messages without the null keys that Arrow adds when it unifies structs; None for any other cell."""
+    return tuple(map(_without_null, value)) if _are_messages(value) else None
+
+
+def _are_messages(value: Any) -> bool:
     if isinstance(value, str) or not isinstance(value, Sequence) or not value:
-        return None
-    if not all(isinstance(message, Mapping) and "role" in message for message in value):
-        return None
-    return tuple(_without_null(message) for message in value)
+        return False
+    return all(isinstance(message, dict) and "role" in message for message in value)
 
 
 def text_of(value: Any) -> str:
@@ -140,7 +142,7 @@ CONVERSATION = "messages"  # the column of whole conversations, in which the ans
 
 def before_answer(messages: Any) -> Any:
     """A conversation without the assistant's last messages, which are the rollout; any other cell as it is."""
-    if parse_messages(messages) is None:
+    if not _are_messages(messages):
         return messages
     size = len(messages)
     while size and messages[size - 1]["role"] == "assistant":
@@ -164,7 +166,9 @@ def _content_of(message: Mapping[str, Any]) -> str:
 
 
 def _without_null(value: Any) -> Any:
-    if isinstance(value, Mapping):
+    if isinstance(value, str):  # most are
+        return value
+    if isinstance(value, dict):
         return {key: _without_null(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
         return [_without_null(item) for item in value]

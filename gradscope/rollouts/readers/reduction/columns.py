@@ -236,9 +236,17 @@ class Cells:
         column = self.column(key)
         if isinstance(column, pa.Array):
             return _mapped(column, prompt_text_id)
-        if Raw not in set(map(type, column)):
-            return ["" if cell in (None, "", UNSET) else prompt_text_id(cell) for cell in column]
-        return names_of_runs([column], _prompt_ids)
+        if Raw in set(map(type, column)):
+            return names_of_runs([column], _prompt_ids)
+        try:
+            keys: list[Any] = list(map(msgspec.json.encode, column))
+        except (TypeError, UnicodeEncodeError):  # a missing cell, half a surrogate pair
+            keys = list(range(len(column)))
+        ids = {
+            key: "" if cell in (None, "", UNSET) else prompt_text_id(cell)
+            for key, cell in dict(zip(keys, column, strict=True)).items()
+        }
+        return list(map(ids.__getitem__, keys))
 
 
 def _prompt_ids(rows: Sequence[tuple[bytes, ...]]) -> list[str]:
@@ -270,7 +278,12 @@ _MADE_LATER = {Raw, msgspec.UnsetType}
 
 
 def _plain(cell: Any) -> Any:
-    return json.loads(bytes(cell)) if isinstance(cell, Raw) else None if cell is UNSET else cell
+    if not isinstance(cell, Raw):
+        return None if cell is UNSET else cell
+    try:
+        return msgspec.json.decode(cell)
+    except (msgspec.MsgspecError, RecursionError):  # half a surrogate pair, a number beyond all floats
+        return json.loads(bytes(cell))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -351,6 +364,13 @@ def _struct(kinds: Mapping[str, Any], *, forbid_unknown_fields: bool = False) ->
 def _field_names(struct: type[msgspec.Struct]) -> dict[str, str]:
     """Key -> name of its attribute."""
     return dict(zip(struct.__struct_encode_fields__, struct.__struct_fields__, strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListColumns:
+    """How a JSON document that is one list of objects becomes columns; any other is left to the row reader."""
+
+    lines: LineColumns  # the same of an element a line
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,8 +23,8 @@ from gradscope.errors import InputError
 from gradscope.outside.limits import MOST_ROW, most
 from gradscope.outside.plain_json import MOST_DEPTH
 from gradscope.rollouts.arrays import count_of, positions_of
-from gradscope.rollouts.readers.parsing.tables import BOM, MOST_FLAWED, open_bytes, parse_line
-from gradscope.rollouts.readers.reduction.columns import LineColumns
+from gradscope.rollouts.readers.parsing.tables import BOM, MOST_FLAWED, document_bytes, open_bytes, parse_line
+from gradscope.rollouts.readers.reduction.columns import LineColumns, ListColumns
 from gradscope.rollouts.readers.reduction.parts import ROWS_A_FILE, Counts, Part, part_of_columns
 
 BLOCK = 8 << 20
@@ -37,6 +37,8 @@ _STRIDE = (
 )
 _LONG = 1024  # bytes of a line from which on jumping from end to end takes less time than comparing every letter
 _UNDECODED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_LIST = msgspec.json.Decoder(list[msgspec.Raw])
+_ELEMENTS = 1 << 13  # of a list, that are objects at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +179,27 @@ def scan_small(
         plain = []
         yield from (_scan(path, file, columns, block, with_texts) for block in blocks)
     yield from _scan_together(plain, columns, with_texts)
+
+
+def scan_list(path: Path, file: int, columns: ListColumns, *, with_texts: bool = False) -> list[Scanned] | None:
+    """A document that is one list of usual rows; None where it is anything else."""
+    data = document_bytes(path)
+    try:
+        elements = _LIST.decode(data) if data is not None and is_text(data) else []
+    except _UNDECODED:
+        return None
+    scanned: list[Scanned] = []
+    for start in range(0, len(elements), _ELEMENTS):
+        # an end of line within an element is white space
+        some = (bytes(element).replace(b"\n", b" ") + b"\n" for element in elements[start : start + _ELEMENTS])
+        lines = b"".join(some)
+        of_lines = _scan(
+            path, file, columns.lines, LineBlock(data=lines, offset=0, end=path.stat().st_size), with_texts
+        )
+        if of_lines.odd:
+            return None
+        scanned.append(replace(of_lines, spans=None))
+    return scanned or None
 
 
 @dataclass(frozen=True, slots=True)

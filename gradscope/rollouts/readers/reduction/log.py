@@ -26,7 +26,7 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.records import Record, build_groups
 from gradscope.rollouts.readers.parsing.request import EarlierLooks, ReadRequest
 from gradscope.rollouts.readers.parsing.tables import COMPRESSED, MOST_FLAWED, Row, parse_line, read_span
-from gradscope.rollouts.readers.reduction.columns import LineColumns, TableColumns
+from gradscope.rollouts.readers.reduction.columns import LineColumns
 from gradscope.rollouts.readers.reduction.lines import OddRow, Scanned, Span
 from gradscope.rollouts.readers.reduction.parts import (
     ROWS_A_FILE,
@@ -36,7 +36,7 @@ from gradscope.rollouts.readers.reduction.parts import (
     repeated_samples,
     replaced_groups,
 )
-from gradscope.rollouts.readers.reduction.processes import expanded_size, scan_files
+from gradscope.rollouts.readers.reduction.processes import Declared, expanded_size, scan_files
 
 _MARK = 256  # bytes at the start of a file, and before the offset where reading stopped, by which it is recognized
 
@@ -119,7 +119,7 @@ class ColumnLog:
     """A log whose usual rows are read as columns."""
 
     files: Sequence[Path]  # its files, in order
-    declared: Callable[[Path], LineColumns | TableColumns | None]  # how a file is read; None: by the row reader alone
+    declared: Declared  # how a file is read; None: by the row reader alone
     rows: Callable[[Path, QuarantineLog], Iterable[Row]]
     """The row reader's rows of a file; what is no row goes to the quarantine."""
     records: Callable[[Path, Iterable[Row], QuarantineLog], Iterable[tuple[int, Record]]]

@@ -35,8 +35,8 @@ from gradscope.rollouts.readers.parsing.tables import (
     parquet_batches,
     suffix_of,
 )
-from gradscope.rollouts.readers.reduction.columns import Cells, LineColumns, TableColumns
-from gradscope.rollouts.readers.reduction.lines import OddRow, Scanned, is_text, scan_range, scan_small
+from gradscope.rollouts.readers.reduction.columns import Cells, LineColumns, ListColumns, TableColumns
+from gradscope.rollouts.readers.reduction.lines import OddRow, Scanned, is_text, scan_list, scan_range, scan_small
 from gradscope.rollouts.readers.reduction.parts import Counts, part_of_columns
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ _SMALL, _TOGETHER = 1 << 20, 4 << 20  # bytes of a file that is read together wi
 EXPANSION = 10
 """What a compressed file is taken to hold, in its sizes on disk: rollouts of one prompt are alike and compress well."""
 
-Declared = Callable[[Path], LineColumns | TableColumns | None]
+Declared = Callable[[Path], LineColumns | ListColumns | TableColumns | None]
 Range = tuple[int, int, int | None]
 """A file by its number, and the bytes of it in which lines begin that are read; no end: that of the file."""
 Task = int | list[Range]  # a file for the row reader, or ranges of others
@@ -341,7 +341,7 @@ def _tasks(files: Sequence[Path], declared: Declared, ends: Mapping[int, int]) -
         yield waiting
 
 
-def _scan(ranges: Iterable[Range]) -> Iterator[Scanned]:
+def _scan(ranges: Iterable[Range]) -> Iterator[Scanned | int]:
     files, declared, with_texts = _work
     for ranges_together in _with_small_together(ranges):
         number, start, end = ranges_together[0]
@@ -351,6 +351,9 @@ def _scan(ranges: Iterable[Range]) -> Iterator[Scanned]:
             yield from scan_small([files[number] for number in numbers], numbers, columns, with_texts=with_texts)
         elif isinstance(columns, LineColumns):
             yield from scan_range(files[number], number, columns, start, end, with_texts=with_texts)
+        elif isinstance(columns, ListColumns):
+            of_list = scan_list(files[number], number, columns, with_texts=with_texts)
+            yield from [number] if of_list is None else of_list
         elif columns is not None:
             yield from scan_table(files[number], number, columns, with_texts=with_texts)
 
@@ -376,7 +379,7 @@ def _with_small_together(ranges: Iterable[Range]) -> Iterator[list[Range]]:
         yield small
 
 
-def _scan_all(ranges: Iterable[Range]) -> list[Scanned]:
+def _scan_all(ranges: Iterable[Range]) -> list[Scanned | int]:
     return list(_scan(ranges))
 
 
@@ -385,7 +388,7 @@ def _in_processes(tasks: Iterable[Task], num_processes: int) -> Iterator[Scanned
     from multiprocessing import get_context
 
     pool = ProcessPoolExecutor(num_processes, get_context("fork"), _start)
-    waiting: deque[int | Future[list[Scanned]]] = deque()
+    waiting: deque[int | Future[list[Scanned | int]]] = deque()
     try:
         for task in tasks:
             with warnings.catch_warnings():
@@ -399,7 +402,7 @@ def _in_processes(tasks: Iterable[Task], num_processes: int) -> Iterator[Scanned
         pool.shutdown(cancel_futures=True)
 
 
-def _answer(task: int | Future[list[Scanned]]) -> list[Scanned] | list[int]:
+def _answer(task: int | Future[list[Scanned | int]]) -> list[Scanned | int]:
     return [task] if isinstance(task, int) else task.result()
 
 

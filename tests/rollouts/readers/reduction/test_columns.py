@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
-from gradscope.rollouts.readers.parsing.cells import digest, finite_or_none, whole_number
+from gradscope.rollouts.readers.parsing.cells import digest, finite_or_none, prompt_text_id, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.reduction.columns import (
@@ -90,6 +90,24 @@ def test_cells_mean_the_same_whoever_made_the_rows(kind: str) -> None:
     assert rows.cells("p", [0, 1]) == ["2+2?", None]
     assert rows.cells("absent") == rows.cells(None) == [None] * 3
     assert texts_in(rows.names("p"), [2, 0]) == ["", "2+2?"]
+
+
+@pytest.mark.parametrize("more", [[], [UNSET], ["\ud800"]])
+def test_prompts_that_json_tells_apart_are_apart(more: list[Any]) -> None:
+    asked = [[{"role": "user", "content": "2+2?", "n": number}] for number in (1, True, 1.0, 1, None)]
+    cells = [*asked, "2+2?", "", None, 1, True, *more]
+    ids = Cells(Path("a.jsonl"), len(cells), ("p",), lambda _: cells).prompt_ids("p")
+    assert ids == ["" if cell in (None, "", UNSET) else prompt_text_id(cell) for cell in cells]
+    assert len(set(ids[:5])) == 4
+
+
+def test_entries_of_objects_are_columns_and_a_row_without_the_object_lacks_them() -> None:
+    seen: list[Cells] = []
+    lines = line_columns(lambda rows: seen.append(rows) or by_key(rows), ["o.r", "s"], ["o.p"], entries=["o.r", "o.p"])
+    read(lines, b'{"o": {"r": 1, "p": "a", "q": [1]}, "s": 2}\n{"s": 3, "o.r": 4}\n')
+    assert lines.row.__struct_encode_fields__ == ("s", "o")
+    (rows,) = seen
+    assert (rows.column("o.r"), rows.cells("o.p"), rows.column("s")) == ([1, UNSET], ["a", None], [2, 3])
 
 
 def test_text_is_a_number_where_all_cells_are_text() -> None:

@@ -135,6 +135,27 @@ def test_ragen_rows_without_a_group_are_set_aside(tmp_path: Path) -> None:
     assert set_aside(run) == {"metadata.group_id is missing": 1}
 
 
+@pytest.mark.parametrize(
+    ("name", "usual"),
+    [
+        ("training_data_1.jsonl", {"data": {"prompt": "p", "completion": "c", "accepted": True}}),
+        ("val_rollouts_1.jsonl", {"messages": [], "metadata": {"group_id": 3, "total_reward": 1.0, "success": True}}),
+        (
+            "dumped_evals/global_step_10_evals/a.jsonl",
+            {"input_prompt": "p", "output_response": "c", "score": 1.0, "data_source": "d", "stop_reason": "stop"},
+        ),
+    ],
+)
+def test_strange_cells_mean_the_same_in_columns_and_row_by_row(
+    tmp_path: Path, name: str, usual: dict[str, Any]
+) -> None:
+    entries = [(key, entry) for key, cell in usual.items() if isinstance(cell, dict) for entry in cell]
+    for at, (key, entry) in enumerate([*((key, None) for key in usual), *entries]):
+        odd = [usual | {key: cell if entry is None else usual[key] | {entry: cell}} for cell in STRANGE]
+        rows = [usual, *odd, {}, usual]
+        assert_reduced_alike(write_damaged(tmp_path / str(at) / name, list(map(json.dumps, rows))))
+
+
 RLINF_LOG = REPOSITORY / "fixtures/logs/rlinf"
 
 
