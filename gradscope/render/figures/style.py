@@ -201,9 +201,9 @@ def power_of_ten(value: float, _: object = None) -> str:
     return "10" + str(round(math.log10(value))).translate(_SUPERSCRIPTS)
 
 
-def halo(width: float = 3.0) -> list[AbstractPathEffect]:
-    """A white rim of so many points, which keeps a line readable on whatever it crosses."""
-    return [patheffects.Stroke(linewidth=width, foreground="white"), patheffects.Normal()]
+def halo() -> list[AbstractPathEffect]:
+    """A white rim, which keeps a line readable on whatever it crosses."""
+    return [patheffects.Stroke(linewidth=3.0, foreground="white"), patheffects.Normal()]
 
 
 def tick_steps(axes: Axes, steps: Sequence[int], *, most: int) -> None:
