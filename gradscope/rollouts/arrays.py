@@ -72,12 +72,6 @@ def byte_offsets(strings: pa.Array) -> NDArray[Any]:
     return np.frombuffer(strings.buffers()[1], width, len(strings) + 1, offset=width.itemsize * strings.offset)
 
 
-def to_large(strings: pa.Array) -> pa.Array:
-    """Texts, none of them null, with offsets for more than 2 GB of them."""
-    offsets = pa.py_buffer(byte_offsets(strings).astype(np.int64))
-    return pa.LargeStringArray.from_buffers(len(strings), offsets, strings.buffers()[2])
-
-
 def byte_counts(strings: pa.Array) -> NDArray[Any]:
     """How many bytes each text or binary value has, [R]."""
     return np.diff(byte_offsets(strings))

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from gradscope.rollouts.arrays import byte_counts, run_starts, to_indices, to_large, to_numpy, to_strings
+from gradscope.rollouts.arrays import byte_counts, byte_offsets, run_starts, to_indices, to_numpy, to_strings
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, RolloutGroup, rollout_columns
 from gradscope.rollouts.readers.parsing.records import Record, common_advantage
 from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED, Columns, sample_hashes
@@ -255,51 +255,83 @@ def merge_parts(parts: Iterable[Part]) -> RewardTable:
     """
     codes: dict[str, int] = defaultdict(count().__next__)  # of the prompts
     texts: list[str] = []
-    of_groups, of_rollouts = [], []
-    starts = [np.zeros(0, dtype=np.int64)]  # of pieces, within each of which no group is there twice
-    num_groups = 0
+    step, size, first_row, prompts = (_Growing(np.int64) for _ in range(4))
+    starts = _Growing(np.int64)  # of pieces, within each of which no group is there twice
+    growing_names = _GrowingTexts()
+    growing: dict[tuple[str, ...], _Growing] = {}  # columns that are equal in every part so far are stored once
+    num_rows = 0
     for part in parts:
-        starts.append(num_groups + np.arange(len(part.step) if part.may_repeat else 1))
-        num_groups += len(part.step)
-        prompt = np.fromiter(map(codes.__getitem__, part.prompt), np.int64, len(part.prompt))
-        of_groups.append((part.step, part.size, part.first_row, prompt, to_large(part.group)))
-        of_rollouts.append((int(part.size.sum()), dict(part.columns)))
+        starts.add(len(step.values) + np.arange(len(part.step) if part.may_repeat else 1))
+        growing = _with_columns(growing, part, num_rows)
+        num_rows += int(part.size.sum())
+        prompts.add(np.fromiter(map(codes.__getitem__, part.prompt), np.int64, len(part.prompt)))
+        for column, values in ((step, part.step), (size, part.size), (first_row, part.first_row)):
+            column.add(values)
+        growing_names.add(part.group)
         texts += part.texts
-    if not num_groups:
+    if not len(step.values):
         return RewardTable.of_groups(())
-    *arrays, names = zip(*of_groups, strict=True)
-    step, size, first_row, prompt_codes = map(np.concatenate, arrays)
-    groups = pa.concat_arrays(names)
-    del of_groups, arrays, names  # much memory of a long log
-    order, num_parts = _by_group(step, first_row, groups, np.concatenate(starts))
+    for column in (step, size, first_row, prompts, *growing.values()):
+        column.trim()
+    groups, sizes = growing_names.values, size.values
+    order, num_parts = _by_group(step.values, first_row.values, groups, starts.values)
     is_in_order = bool(np.all(order[1:] > order[:-1]))
-    rows = None if is_in_order else ranges(starts_of(size)[order], size[order])
+    rows = None if is_in_order else ranges(starts_of(sizes)[order], sizes[order])
     first: Counts | slice = slice(None)
     if not is_in_order or len(num_parts) < len(order):  # else nothing of a long log is copied
         first = order[starts_of(num_parts)]
-        groups, size = groups.take(to_indices(first)), np.add.reduceat(size[order], starts_of(num_parts))
-    prompt, first_of_prompt = _renumbered(prompt_codes[first], len(codes))
+        groups, sizes = groups.take(to_indices(first)), np.add.reduceat(sizes[order], starts_of(num_parts))
+    prompt, first_of_prompt = _renumbered(prompts.values[first], len(codes))
     columns: dict[str, NDArray[Any]] = {}
-    for name in dict.fromkeys(name for _, numbers in of_rollouts for name in numbers):
-        pieces = [numbers.pop(name) if name in numbers else unknown(name, length) for length, numbers in of_rollouts]
-        joined = np.concatenate(pieces) if rows is None else np.concatenate(pieces)[rows]
-        columns[name] = next((other for other in columns.values() if _are_equal(other, joined)), joined)
-    at = np.arange(len(step))[first][first_of_prompt].tolist() if texts else []
+    for names, column in growing.items():
+        columns |= dict.fromkeys(names, column.values if rows is None else column.values[rows])
+    at = np.arange(len(order))[first][first_of_prompt].tolist() if texts else []
     names_of_prompts = list(codes)
     return RewardTable.of_columns(
         columns,
-        step=step[first],
+        step=step.values[first],
         names=groups,
         prompt=prompt,
-        prompts=tuple(names_of_prompts[code] for code in prompt_codes[first][first_of_prompt].tolist()),
-        size=size,
+        prompts=tuple(names_of_prompts[code] for code in prompts.values[first][first_of_prompt].tolist()),
+        size=sizes,
         prompt_texts=tuple(texts[index] for index in at) if any(texts) else None,
-        first_row=first_row[first],
+        first_row=first_row.values[first],
     )
 
 
-def _are_equal(first: NDArray[Any], second: NDArray[Any]) -> bool:
-    return first.dtype == second.dtype and np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
+def _with_columns(
+    growing: Mapping[tuple[str, ...], _Growing], part: Part, num_rows: int
+) -> dict[tuple[str, ...], _Growing]:
+    """Columns of so many rows with those of a part behind them."""
+    known, of_type = {name for names in growing for name in names}, dict[Any, list[str]]()
+    for name in (name for name in part.columns if name not in known):
+        of_type.setdefault(COLUMN_TYPES.get(name, np.float64), []).append(name)
+    before = dict(growing)
+    for dtype, new in of_type.items():
+        before[tuple(new)] = _Growing(dtype)
+        before[tuple(new)].add(unknown(new[0], num_rows))
+    grown = {}
+    for names, column in before.items():
+        for at, same in enumerate(_by_equality(part, names)):
+            grown[same] = column.copy() if at else column
+    for names, column in grown.items():
+        column.add(part.column(names[0]))
+    return grown
+
+
+def _by_equality(part: Part, names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Names of columns of a part, equal columns together."""
+    kinds: list[tuple[NDArray[Any], list[str]]] = []
+    for name in names:
+        values = part.column(name)
+        is_float = values.dtype.kind == "f"
+        equal = (kind for first, kind in kinds if first is values or np.array_equal(first, values, equal_nan=is_float))
+        same = next(equal, None)
+        if same is None:
+            kinds.append((values, [name]))
+        else:
+            same.append(name)
+    return [tuple(kind) for _, kind in kinds]
 
 
 def _by_group(step: Counts, first_row: Counts, group: pa.Array, starts: Counts) -> tuple[Counts, Counts]:
@@ -327,3 +359,57 @@ def _slices_of_steps(ordered: Counts) -> Iterator[slice]:
         end = int(ends[min(int(np.searchsorted(ends, start + _NAMES)), len(ends) - 1)])
         yield slice(start, end)
         start = end
+
+
+_LEAST = 1 << 14
+_GROWTH = 1.125  # of a column that is full, so that at most an eighth of its memory is not used
+
+
+class _Growing:
+    """A column that grows at its end."""
+
+    def __init__(self, dtype: DTypeLike) -> None:
+        self._buffer = np.empty(_LEAST, dtype=dtype)
+        self._length = 0
+
+    def add(self, values: NDArray[Any]) -> None:
+        end = self._length + len(values)
+        if end > len(self._buffer):
+            self._buffer.resize(int(end * _GROWTH), refcheck=False)  # much memory is moved without a copy
+        self._buffer[self._length : end] = values
+        self._length = end
+
+    def trim(self) -> None:
+        """Give back the memory that no value is in."""
+        self._buffer.resize(self._length, refcheck=False)
+
+    def copy(self) -> _Growing:
+        other = _Growing(self._buffer.dtype)
+        other.add(self.values)
+        return other
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """The values so far; not valid once more are added."""
+        return self._buffer[: self._length]
+
+
+class _GrowingTexts:
+    """An array of texts that grows at its end, of more than 2 GB, too."""
+
+    def __init__(self) -> None:
+        self._ends, self._letters = _Growing(np.int64), _Growing(np.uint8)
+        self._ends.add(np.zeros(1, dtype=np.int64))
+
+    def add(self, texts: pa.Array) -> None:
+        offsets = byte_offsets(texts)
+        self._letters.add(np.frombuffer(texts.buffers()[2], dtype=np.uint8)[offsets[0] : offsets[-1]])
+        self._ends.add(self._ends.values[-1] + (offsets[1:] - offsets[0]))
+
+    @property
+    def values(self) -> pa.Array:
+        """The texts so far, as an array that shares their memory."""
+        self._ends.trim()
+        self._letters.trim()
+        ends, letters = self._ends.values, self._letters.values
+        return pa.LargeStringArray.from_buffers(len(ends) - 1, pa.py_buffer(ends), pa.py_buffer(letters))
