@@ -87,7 +87,7 @@ class ReadOptions:
 
     def with_initial_if_complete(self, folder: str) -> ReadOptions:
         """These options with the weights before the first update, where that folder still holds complete ones."""
-        from gradscope.rollouts.checkpoint_folders import weights_kind  # `--help` need not wait for it
+        from gradscope.rollouts.run_folder import weights_kind  # `--help` need not wait for it
 
         with suppress(InputError):
             weights_kind(Path(folder))

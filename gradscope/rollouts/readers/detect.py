@@ -20,6 +20,7 @@ from gradscope.errors import InputError, UsageError
 from gradscope.machine import trim_heap
 from gradscope.outside.limits import require_regular
 from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
+from gradscope.rollouts.fetch import as_named_run, fetched
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers import generic, gradscope_run, reduced
@@ -33,12 +34,9 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_
 from gradscope.rollouts.readers.parsing.records import peek
 from gradscope.rollouts.readers.parsing.request import EarlierLooks, ReadRequest
 from gradscope.rollouts.readers.parsing.tables import SUFFIXES, expand, files_like, suffix_of
-from gradscope.rollouts.readers.prime_rl import traces
-from gradscope.rollouts.readers.trainers import ms_swift, nemo_rl, open_instruct, simple, slime, verl
-from gradscope.rollouts.readers.trl import reader as trl
-from gradscope.rollouts.readers.trl.files import completion_files
+from gradscope.rollouts.readers.trainers import ms_swift, nemo_rl, prime_rl, simple, slime, trl, verl
+from gradscope.rollouts.readers.trainers.trl_files import completion_files
 from gradscope.rollouts.run import Run, StepMetrics
-from gradscope.rollouts.sources.fetch import as_named_run, fetched
 from gradscope.say import non_finite_word
 
 TRAINERS: tuple[Format | RowFormat, ...] = (
@@ -46,10 +44,10 @@ TRAINERS: tuple[Format | RowFormat, ...] = (
     gradscope_run.FORMAT,
     trl.FORMAT,
     verl.FORMAT,
-    open_instruct.FORMAT,
+    simple.OPEN_INSTRUCT,
     nemo_rl.FORMAT,
-    traces.FORMAT,
-    traces.TOKEN_EXPORT,
+    prime_rl.FORMAT,
+    prime_rl.TOKEN_EXPORT,
     ms_swift.FORMAT,
     slime.FORMAT,
     slime.MILES,

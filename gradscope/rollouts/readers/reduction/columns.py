@@ -108,7 +108,6 @@ class Cells:
         column: Callable[[str | None], Any],
         *,
         select: Callable[[str | None, Sequence[int]], list[Any]] | None = None,
-        from_text: bool = False,
     ) -> None:
         """Cells.
 
@@ -118,11 +117,10 @@ class Cells:
             keys: The keys that rows have, or may have.
             column: A column by its key: an array, or a list with UNSET where a row lacks the key.
             select: The cells of a column in selected rows, where that takes less than the column; None: it does not.
-            from_text: Whether all of them are text, as those of CSV are.
         """
         self.path = path
         self.keys = tuple(keys)
-        self.from_text = from_text
+        self.from_text = is_untyped(path)  # whether all cells are text, as those of CSV are
         self.column = cache(column)
         self._select = select
         self._size = size
@@ -135,14 +133,14 @@ class Cells:
         def column(key: str | None) -> list[Any]:
             return [UNSET if key is None else row.get(key, UNSET) for row in rows]
 
-        return cls(path, len(rows), keys, column, from_text=is_untyped(path))
+        return cls(path, len(rows), keys, column)
 
     @classmethod
-    def of_batch(cls, batch: pa.RecordBatch, path: Path, *, from_text: bool) -> Cells:
+    def of_batch(cls, batch: pa.RecordBatch, path: Path) -> Cells:
         """Those of rows that Arrow made."""
         columns: dict[str | None, pa.Array] = dict(zip(batch.schema.names, batch.columns, strict=True))
         absent = pa.nulls(len(batch))
-        return cls(path, len(batch), batch.schema.names, lambda key: columns.get(key, absent), from_text=from_text)
+        return cls(path, len(batch), batch.schema.names, lambda key: columns.get(key, absent))
 
     def with_entries(self, names: Collection[str]) -> Cells:
         """The same with entries of objects as columns, ``object.entry`` each."""
@@ -157,7 +155,7 @@ class Cells:
                 return objects.flatten()[objects.type.get_field_index(entry)] if is_there else pa.nulls(len(self))
             return [cell.get(entry, UNSET) if type(cell) is dict else UNSET for cell in objects]
 
-        return Cells(self.path, len(self), (*self.keys, *names), column, from_text=self.from_text) if names else self
+        return Cells(self.path, len(self), (*self.keys, *names), column) if names else self
 
     def changed(self, name: str, change: Callable[[Any], Any]) -> Cells:
         """The same with another column in place of one, made of its plain values."""
@@ -165,7 +163,7 @@ class Cells:
         def column(key: str | None) -> Any:
             return list(map(change, self.cells(name))) if key == name else self.column(key)
 
-        return Cells(self.path, len(self), self.keys, column, from_text=self.from_text)
+        return Cells(self.path, len(self), self.keys, column)
 
     def __len__(self) -> int:
         return self._size
@@ -488,14 +486,14 @@ def numbers_of(cells: Sequence[Any]) -> Floats:
     return to_floats(None if cell is UNSET else finite_or_none(cell) for cell in cells)
 
 
-def rewards_of(cells: Sequence[Any], name_of: Callable[[str], str] = REWARD.__add__) -> dict[str, Floats]:
+def rewards_of(cells: Sequence[Any]) -> dict[str, Floats]:
     """The columns of reward functions from objects of their rewards, of which other cells are left out."""
     objects = [cell if type(cell) is dict else {} for cell in cells]
     functions = {}
     for name in dict.fromkeys(name for keys in dict.fromkeys(map(tuple, objects)) for name in keys):
         values = [cells_of_row.get(name) for cells_of_row in objects]
         if any(type(value) in _NUMBERS and value is not None for value in values):
-            functions[name_of(name)] = numbers_of(values)
+            functions[REWARD + name] = numbers_of(values)
     return functions
 
 

@@ -47,8 +47,8 @@ class OddRow:
 
     at: int  # its number within the block
     row: dict[str, Any] | str  # its cells, or why it has none
-    start: int  # its first byte in the file
-    end: int  # the byte behind its last
+    start: int = 0  # its first byte in the file of lines
+    end: int = 0  # the byte behind its last
     count: int = 1  # how many lines it is
 
 

@@ -80,7 +80,7 @@ def test_cells_mean_the_same_whoever_made_the_rows(kind: str) -> None:
     elif kind == "rows":
         seen.append(Cells.of_rows(CELLS, Path("a.jsonl")))
     else:
-        seen.append(Cells.of_batch(pa.RecordBatch.from_pydict(names), Path("a.parquet"), from_text=False))
+        seen.append(Cells.of_batch(pa.RecordBatch.from_pydict(names), Path("a.parquet")))
     (rows,) = seen
     assert len(rows) == 3
     np.testing.assert_array_equal(rows.numbers("r"), [1.0, math.nan, 0.5])
@@ -112,14 +112,14 @@ def test_entries_of_objects_are_columns_and_a_row_without_the_object_lacks_them(
 
 def test_text_is_a_number_where_all_cells_are_text() -> None:
     table = {"r": ["1", " TRUE ", "", "x"]}
-    batch = Cells.of_batch(pa.RecordBatch.from_pydict(table), Path("a.csv"), from_text=True)
+    batch = Cells.of_batch(pa.RecordBatch.from_pydict(table), Path("a.csv"))
     rows = Cells.of_rows([{"r": cell} for cell in table["r"]], Path("a.csv"))
     for cells in (batch, rows):
         np.testing.assert_array_equal(cells.numbers("r"), [1.0, 1.0, math.nan, math.nan])
     assert [rows.no_reward("r", at) for at in (2, 3)] == ["the reward is null", "the reward is text"]
     assert batch.not_finite("r") is None
     floats = pa.RecordBatch.from_pydict({"a": [1.0, None, math.inf]})
-    broken = Cells.of_batch(floats, Path("a.parquet"), from_text=False).not_finite("a")
+    broken = Cells.of_batch(floats, Path("a.parquet")).not_finite("a")
     assert broken is not None
     assert broken.tolist() == [False, False, True]
 
