@@ -18,7 +18,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of the test's own, and nothing known from other tests."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(copies, "_NAMES", {})
-    monkeypatch.setattr("gradscope.rollouts.sources.fetch._MIRRORS", {})
+    monkeypatch.setattr("gradscope.rollouts.fetch._MIRRORS", {})
     return tmp_path / "cache"
 
 

@@ -46,6 +46,9 @@ class Tokens:
         return levels.pop() if len(levels) == 1 else None
 
 
+TOKEN_FIELDS = tuple(field.name for field in dataclasses.fields(Tokens))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
     """One sampled completion with its reward."""
@@ -87,12 +90,9 @@ class Rollout:
         """Each of its sequences as a rollout of one, its own last."""
         if not self.earlier:
             return (self,)
-        names = [field.name for field in dataclasses.fields(Tokens)]
         own = dataclasses.replace(self, earlier=())
-        return (
-            *(dataclasses.replace(own, **{name: getattr(each, name) for name in names}) for each in self.earlier),
-            own,
-        )
+        fields = [{name: getattr(each, name) for name in TOKEN_FIELDS} for each in self.earlier]
+        return (*(dataclasses.replace(own, **of_each) for of_each in fields), own)
 
     @property
     def num_tokens(self) -> int | None:
@@ -294,24 +294,22 @@ class RewardTable:
         if is_selected.all():
             return self
         rows = np.repeat(is_selected, self.size)
+        if isinstance(self.names, tuple):
+            names = tuple(compress(self.names, is_selected.tolist()))
+        else:
+            names = self.names.take(to_indices(np.flatnonzero(is_selected)))
         columns = ((name, getattr(self, name)) for name in ("reward", *_OPTIONAL))
         chosen: dict[str, Any] = {name: None if values is None else values[rows] for name, values in columns}
         return dataclasses.replace(
             self,
             step=self.step[is_selected],
-            names=_chosen(self.names, is_selected),
+            names=names,
             prompt=self.prompt[is_selected],
             size=self.size[is_selected],
             rewards={name: values[rows] for name, values in self.rewards.items()},
             first_row=None if self.first_row is None else self.first_row[is_selected],
             **chosen,
         )
-
-
-def _chosen(names: tuple[str, ...] | pa.Array, is_selected: NDArray[np.bool_]) -> tuple[str, ...] | pa.Array:
-    if isinstance(names, tuple):
-        return tuple(compress(names, is_selected.tolist()))
-    return names.take(to_indices(np.flatnonzero(is_selected)))
 
 
 class GroupsOfTable(Sequence[RolloutGroup]):

@@ -28,7 +28,7 @@ class ColumnNames:
     prompt_id: str | None = None  # what all groups of one prompt share
     advantage: str | None = None  # the advantage that the optimizer saw
     num_samples: Annotated[
-        str | None, _input("Column of how many samples a prompt has.", "NAME", flags=("--n-column",))
+        str | None, _input("Column of how many samples a prompt has, or a list of them.", "NAME", flags=("--n-column",))
     ] = None
     num_correct: Annotated[
         str | None, _input("Column of how many of them are correct.", "NAME", flags=("--c-column",))
@@ -87,7 +87,7 @@ class ReadOptions:
 
     def with_initial_if_complete(self, folder: str) -> ReadOptions:
         """These options with the weights before the first update, where that folder still holds complete ones."""
-        from gradscope.rollouts.checkpoint_folders import weights_kind  # `--help` need not wait for it
+        from gradscope.rollouts.run_folder import weights_kind  # `--help` need not wait for it
 
         with suppress(InputError):
             weights_kind(Path(folder))

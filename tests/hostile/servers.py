@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from gradscope.rollouts.sources import fetch, listing
+from gradscope.rollouts import fetch, listing
 from tests.hostile.cases import called, options_of, summarize
 
 SECONDS = 15.0

@@ -91,7 +91,7 @@ WRITERS = {writer.name: writer for writer in _EVERY}
 def preload(names: Sequence[str]) -> None:
     """Import what the commands import late, so that a fork need not; with threads that share a busy machine."""
     patient_threads()
-    modules = ["cli.app", "rollouts.sources.fetch", "render.figures.style", "render.html.page"]
+    modules = ["cli.app", "rollouts.fetch", "render.figures.style", "render.html.page"]
     modules += [f"diagnostics.{name}.measure" for name in ("report", "check", "claims", "compare")]
     if not names or any(name.startswith(("rank", "replay", "spike", "train")) for name in names):
         modules += ["diagnostics.rank.measure", "training.run_training"]

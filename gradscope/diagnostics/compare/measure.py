@@ -47,8 +47,8 @@ from gradscope.progress import Progress, ProgressCallback, no_progress, part, re
 from gradscope.results.compare import ComparedCell, ComparedCurve, ComparedPair, CompareVerdict, Comparison
 from gradscope.results.rank import RankReport
 from gradscope.results.source import Source
+from gradscope.rollouts.fetch import fetched, names_of
 from gradscope.rollouts.read_options import ReadOptions
-from gradscope.rollouts.sources.fetch import fetched, names_of
 
 FEWEST_PAIRS = 8  # pairs from which sign flips can give a p-value below 0.01, so that more than one test can decide
 LEVEL = 0.05  # a corrected p-value up to this counts

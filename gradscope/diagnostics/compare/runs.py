@@ -30,6 +30,7 @@ from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.compare import ComparedPair
 from gradscope.results.signal import SideRewards
 from gradscope.results.source import Source
+from gradscope.rollouts.fetch import fetched, names_of
 from gradscope.rollouts.groups import RewardTable, reward_table, sizes_of
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import FORMATS, TRAINERS, read_run, runs_below
@@ -42,7 +43,6 @@ from gradscope.rollouts.run_folder import (
     read_manifest,
     read_metrics,
 )
-from gradscope.rollouts.sources.fetch import fetched, names_of
 from gradscope.say import non_finite_word
 
 _NOT_SETTINGS = ("output", "device", "checkpoint_every", "seed", "advantage")

@@ -54,12 +54,12 @@ from gradscope.results.degeneracy import (
 )
 from gradscope.results.envelope import deferred
 from gradscope.results.source import Source
+from gradscope.rollouts.fetch import log_extent
+from gradscope.rollouts.listing import shown
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.reduction.log import ReadSoFar
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.sources.fetch import log_extent
-from gradscope.rollouts.sources.listing import shown
 
 
 def measure_degeneracy(

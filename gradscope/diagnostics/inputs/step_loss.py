@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Literal
 from gradscope.errors import InputError
 from gradscope.outside.plain_json import read_json
 from gradscope.reason import Reason
-from gradscope.rollouts.checkpoint_folders import REFERENCE_ADAPTER
 from gradscope.rollouts.readers.parsing.cells import logged_number
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
+from gradscope.rollouts.run_folder import REFERENCE_ADAPTER
 
 if TYPE_CHECKING:
     from gradscope.gradients.plan.objective import Objective

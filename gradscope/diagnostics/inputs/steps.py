@@ -24,9 +24,9 @@ from gradscope.progress import NoticeCallback, ProgressCallback, part
 from gradscope.reason import Reason
 from gradscope.results.envelope import sha256_of
 from gradscope.results.source import Source
+from gradscope.rollouts.fetch import bring_weights
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run import Run, WeightsRef
-from gradscope.rollouts.sources.fetch import bring_weights
 from gradscope.version import __version__
 
 if TYPE_CHECKING:

@@ -46,13 +46,13 @@ from gradscope.results.passk import (
     Solved,
 )
 from gradscope.results.source import Source
+from gradscope.rollouts.fetch import fetched
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import evaluations_below, read_run
 from gradscope.rollouts.readers.evaluations.folders import EvaluationLog, evaluations_in
 from gradscope.rollouts.run import Run
 from gradscope.rollouts.run_folder import heldout_path, manifest_path
-from gradscope.rollouts.sources.fetch import fetched
 from gradscope.say import percent, with_interval
 
 _WHEN: tuple[Literal["before", "after"], ...] = ("before", "after")

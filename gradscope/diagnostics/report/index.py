@@ -32,11 +32,11 @@ from gradscope.progress import Progress, ProgressCallback, no_progress, part, re
 from gradscope.render.views.view import table_of_cells
 from gradscope.results.report import Cell, Chart, ReportSection, ReportTable, RunIndex, RunSummary, Series
 from gradscope.results.source import Source
+from gradscope.rollouts.fetch import fetched, names_of
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, groups_of_steps, reward_table, sizes_of
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.sources.fetch import fetched, names_of
 from gradscope.say import number, percent, points, with_interval
 
 

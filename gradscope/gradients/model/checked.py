@@ -21,8 +21,8 @@ from gradscope.errors import InputError
 from gradscope.outside.limits import in_mib, most, raise_limits, require_regular
 from gradscope.outside.plain_json import parse_json, read_json
 from gradscope.outside.rules import FLAG, TEXT, TEXTS, FieldRule, integer_between, is_finite, require_fields
-from gradscope.rollouts.checkpoint_folders import is_whole
-from gradscope.rollouts.sources.fetch import bring_weights
+from gradscope.rollouts.fetch import bring_weights
+from gradscope.rollouts.run_folder import is_whole
 
 _REFUSED = (
     *(OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, ImportError),

@@ -42,8 +42,8 @@ from gradscope.gradients.model.checked import (
 from gradscope.gradients.model.sharding import call_as_module, local_tensor, settle, sharding_arguments
 from gradscope.gradients.processes import num_connected, true_in_all_processes
 from gradscope.metrics.gram.spectrum import Array
+from gradscope.rollouts.fetch import bring_weights
 from gradscope.rollouts.run import WeightsRef
-from gradscope.rollouts.sources.fetch import bring_weights
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 _SECONDS = 5

@@ -3,7 +3,7 @@
 A reader declares its format. Most are a :class:`RowFormat`: names of files, the keys of a row, and a function from a
 row to its rollouts; recognizing files, walking rows, setting rows aside and assembling the run are done here. A format
 that needs more than that (several kinds of files, rows that hold a whole batch) is a :class:`Format` with functions of
-its own. A new one takes its declaration and one line in ``registry``.
+its own. A new one takes its declaration and one line in ``detect``.
 """
 
 from __future__ import annotations

@@ -342,6 +342,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
     columns = _require(resolve_columns(names, request.columns), names, request.path)
     columns = columns if with_steps else dataclasses.replace(columns, step=None)
     files = expand(request.path)
+    kinds = sorted({(suffix_of(file) or ".jsonl").removeprefix(".") for file in files})
     quarantine = WatchedLog(request.progress, files)
     sample = sample_column(first, columns)
     named = reward_columns(names, columns.reward or "")
@@ -363,7 +364,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
         groups=reduced_groups(column_log(files, flat, quarantine), request) or (),
         quarantine=quarantine,
         format=format,
-        recognized=_describe(files),
+        recognized=f"{' and '.join(kinds)} with a row a rollout, {counted(len(files), 'file')}",
         inferred=[*_inferred(columns, request.columns, sample), *_sum_inferred(total, terms)],
     )
 
@@ -385,11 +386,6 @@ def _require(columns: ColumnNames, names: tuple[str, ...], path: Path) -> Column
             hint="Name one: --group-column NAME, or --prompt-column NAME.",
         )
     return columns
-
-
-def _describe(files: tuple[Path, ...]) -> str:
-    kinds = sorted({(suffix_of(file) or ".jsonl").removeprefix(".") for file in files})
-    return f"{' and '.join(kinds)} with a row a rollout, {counted(len(files), 'file')}"
 
 
 def _inferred(columns: ColumnNames, named_by_user: ColumnNames, sample: str | None) -> Iterator[str]:

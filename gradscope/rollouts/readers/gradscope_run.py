@@ -11,7 +11,6 @@ from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.results.source import Source
-from gradscope.rollouts.checkpoint_folders import find_base, find_tokenizer, with_initial
 from gradscope.rollouts.groups import RolloutGroup, num_used
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, counted, hidden_by
@@ -21,6 +20,8 @@ from gradscope.rollouts.run_folder import (
     TRL_ADVANTAGE,
     RunManifest,
     base_model_path,
+    find_base,
+    find_tokenizer,
     find_weights,
     manifest_path,
     metrics_path,
@@ -28,6 +29,7 @@ from gradscope.rollouts.run_folder import (
     read_metrics,
     rollouts_path,
     step_path,
+    with_initial,
 )
 from gradscope.rollouts.store import files_written, read_steps, step_files, steps_in_file
 

@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -61,6 +62,7 @@ _ALWAYS = frozenset({"step", "group", "prompt", "place", "reward"})
 _COUNTED = re.compile(r"\b([0-9]+) ((?:file|line|step|log)s?)\b")
 _OF_THE_LOG = ("The trainer logged ", DIFFER, TWICE_LOGGED)
 """Sentences that begin so are written again for the merged log, perhaps with other numbers."""
+_BY_STEP = ("notes", "windows", "repeats")
 _BY_NAME = frozenset({"generic", "samples"})
 """Formats whose files are read in the order of the last number of their names."""
 
@@ -118,19 +120,13 @@ def write_part(run: Run, folder: Path) -> Path:
     manifest = _Manifest(
         layout=LAYOUT,
         gradscope=__version__,
-        path=source.path,
-        format=source.format,
-        recognized=source.recognized,
+        **{name: getattr(source, name) for name in ("path", "format", "recognized", "num_rows", "quarantined")},
         files=tuple(files),
-        num_rows=source.num_rows,
         inferred=_own(source.inferred),
         missing=_own(source.missing),
-        quarantined=source.quarantined,
         metrics=dict(run.metrics),
         settings=run.settings,
-        notes=run.notes,
-        windows=run.windows,
-        repeats=run.repeats,
+        **{name: getattr(run, name) for name in _BY_STEP},
         names_in_run=names_in_run,
         numbers_rows=table.first_row is not None,
         policies=table.policies,
@@ -197,6 +193,9 @@ def _arrow(table: RewardTable, names: pa.Array) -> pa.Table:
 def _read(request: ReadRequest) -> Run:
     """The run of the log that the parts were reduced from, without weights."""
     paths = [file for file in expand(request.path) if file.name.endswith(SUFFIX)]
+    if not paths:
+        hint = "`gradscope reduce PATH -o DIR` writes such parts; leave --reader out to read a log itself."
+        raise InputError(f"{request.path} holds no part of a log that was reduced (*{SUFFIX}).", hint=hint)
     opened = [(path, *_opened(path)) for path in paths]
     if not request.parts_answer:
         log = opened[0][1].path
@@ -359,6 +358,10 @@ def _run(request: ReadRequest, manifests: Sequence[_Manifest], number_of: Mappin
     if len(manifests) > 1:
         rows = sorted((file for file in files.values() if file.has_rows), key=lambda file: number_of[file.path])
         files = {file.name: file for file in (*rows, *files.values())}
+    by_step: dict[str, Any] = {
+        name: {step: of for manifest in manifests for step, of in getattr(manifest, name).items()}
+        for name in ("metrics", *_BY_STEP)
+    }
     sizes = () if first.format in ("gradscope", "trl") else describe_groups(groups)
     return Run(
         path=request.path,
@@ -374,14 +377,11 @@ def _run(request: ReadRequest, manifests: Sequence[_Manifest], number_of: Mappin
             quarantined=set_aside_together([manifest.quarantined for manifest in manifests]),
         ),
         groups=groups,
-        metrics={step: manifest.metrics[step] for manifest in manifests for step in manifest.metrics},
         settings=TrainerSettings(
             values={**values, **settings.values},
             origin=next(filter(None, (settings.origin, *(manifest.settings.origin for manifest in manifests))), None),
         ),
-        notes={step: manifest.notes[step] for manifest in manifests for step in manifest.notes},
-        windows={step: manifest.windows[step] for manifest in manifests for step in manifest.windows},
-        repeats={step: manifest.repeats[step] for manifest in manifests for step in manifest.repeats},
+        **by_step,
     )
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.reason import Reason
-from gradscope.rollouts.checkpoint_folders import find_base, find_tokenizer, weights_at, with_initial
 from gradscope.rollouts.event_file import event_files, scalars_in
 from gradscope.rollouts.readers.parsing.cells import logged_numbers, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, with_set_aside
 from gradscope.rollouts.readers.parsing.request import ReadRequest, flattened, read_document, read_trainer_settings
 from gradscope.rollouts.readers.parsing.tables import read_jsonl
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
+from gradscope.rollouts.run_folder import find_base, find_tokenizer, weights_at, with_initial
 
 
 def trainer_settings(request: ReadRequest, trainer: str, files: Iterable[Path]) -> TrainerSettings:

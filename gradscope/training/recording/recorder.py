@@ -38,7 +38,6 @@ from gradscope.gradients.model.policy import padding_row
 from gradscope.gradients.plan.objective import Objective
 from gradscope.metrics.outcomes.groups import all_equal, binary_threshold, classify_group
 from gradscope.outside.plain_json import read_json
-from gradscope.rollouts.checkpoint_folders import find_base, weights_at
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run import TrainerSettings, WeightsRef
 from gradscope.rollouts.run_folder import (
@@ -47,8 +46,10 @@ from gradscope.rollouts.run_folder import (
     RunManifest,
     append_metrics,
     checkpoint_path,
+    find_base,
     manifest_path,
     read_manifest,
+    weights_at,
     write_manifest,
 )
 from gradscope.rollouts.store import write_step_rollouts

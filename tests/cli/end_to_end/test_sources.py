@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import Cli
 from tests.diagnostics.compared_runs import write_run
-from tests.rollouts.sources.test_fetch import files_below
+from tests.rollouts.test_fetch import files_below
 
 
 @pytest.fixture

@@ -256,6 +256,8 @@ def test_parts_of_two_evaluations_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_no_part_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"art holds no part of a log that was reduced"):
+        read_run(LOGS / "art", ReadOptions(reader="reduced"), rewards_only=True)
     parts = parts_of([LOGS / "art"], tmp_path / "parts")
     (part,) = parts.iterdir()
     table = pq.read_table(part)

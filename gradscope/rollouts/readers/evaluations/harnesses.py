@@ -36,7 +36,9 @@ from gradscope.rollouts.readers.parsing.cells import (
 )
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, UnusableRowError, counted
 from gradscope.rollouts.readers.parsing.records import Record
-from gradscope.rollouts.readers.prime_rl.episode import (
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, line_columns, records_in, texts_in
+from gradscope.rollouts.readers.reduction.lines import blocks_in
+from gradscope.rollouts.readers.trainers.prime_rl_episode import (
     AGENTS,
     agent_rollouts,
     columns_of,
@@ -45,8 +47,6 @@ from gradscope.rollouts.readers.prime_rl.episode import (
     names_by_agent,
     read_trace,
 )
-from gradscope.rollouts.readers.reduction.columns import Cells, Columns, line_columns, records_in, texts_in
-from gradscope.rollouts.readers.reduction.lines import blocks_in
 
 _SUITES = ("base", "plus")
 _PLUS = (

@@ -55,121 +55,89 @@ def _sum(*keys: str) -> Derived:
     return Derived(keys=keys, formula=" + ".join(keys), make=lambda first, second: first + second)
 
 
+def _common(name: str, title: str, style: MetricStyle, aliases: str, *derived: Derived) -> CommonMetric:
+    return CommonMetric(name=name, title=title, style=style, keys=(name, *aliases.split()), derived=derived)
+
+
 COMMON: tuple[CommonMetric, ...] = (
-    CommonMetric(
-        name="frac_reward_zero_std",
-        title="no gradient",
-        style="share",
-        keys=(
-            *("frac_reward_zero_std", "bench/zero_variance_drop_rate", "frac_zero_std", "zero_std_ratio"),
-            *("zero_std_fraction", "zero_variance_fraction", "zvf"),
+    _common(
+        "frac_reward_zero_std",
+        "no gradient",
+        "share",
+        "bench/zero_variance_drop_rate frac_zero_std zero_std_ratio zero_std_fraction zero_variance_fraction zvf",
+        *map(_one_minus, ("env/all/by_group/frac_mixed", "by_group/frac_mixed", "baseline_reward/pct_mixed")),
+        Derived(keys=("groups_skipped", "groups_total"), formula="groups_skipped / groups_total", make=_ratio),
+        Derived(
+            keys=("batch/filtered_prompts", "batch/total_prompts"),
+            formula="batch/filtered_prompts / (batch/filtered_prompts + batch/total_prompts)",
+            make=lambda dropped, used: _ratio(dropped, dropped + used),
         ),
-        derived=(
-            _one_minus("env/all/by_group/frac_mixed"),
-            _one_minus("by_group/frac_mixed"),
-            _one_minus("baseline_reward/pct_mixed"),
-            Derived(keys=("groups_skipped", "groups_total"), formula="groups_skipped / groups_total", make=_ratio),
-            Derived(
-                keys=("batch/filtered_prompts", "batch/total_prompts"),
-                formula="batch/filtered_prompts / (batch/filtered_prompts + batch/total_prompts)",
-                make=lambda dropped, used: _ratio(dropped, dropped + used),
-            ),
-            _sum("batch/solve_none", "batch/solve_all"),
-            _sum("solve_none", "solve_all"),
-            _sum("solve_none/all", "solve_all/all"),
-        ),
+        _sum("batch/solve_none", "batch/solve_all"),
+        _sum("solve_none", "solve_all"),
+        _sum("solve_none/all", "solve_all/all"),
     ),
-    CommonMetric(
-        name="frac_all_pass",
-        title="  all pass",
-        style="share",
-        keys=(
-            *("frac_all_pass", "env/all/by_group/frac_all_good", "by_group/frac_all_good", "baseline_reward/pct_1"),
-            *("batch/solve_all", "solve_all", "solve_all/all"),
-        ),
+    _common(
+        "frac_all_pass",
+        "  all pass",
+        "share",
+        "env/all/by_group/frac_all_good by_group/frac_all_good baseline_reward/pct_1 batch/solve_all solve_all "
+        "solve_all/all",
     ),
-    CommonMetric(
-        name="frac_all_fail",
-        title="  all fail",
-        style="share",
-        keys=(
-            *("frac_all_fail", "env/all/by_group/frac_all_bad", "by_group/frac_all_bad", "baseline_reward/pct_0"),
-            *("batch/solve_none", "solve_none", "solve_none/all"),
-        ),
+    _common(
+        "frac_all_fail",
+        "  all fail",
+        "share",
+        "env/all/by_group/frac_all_bad by_group/frac_all_bad baseline_reward/pct_0 batch/solve_none solve_none "
+        "solve_none/all",
     ),
-    CommonMetric(
-        name="reward",
-        title="mean reward",
-        style="norm",
-        keys=(
-            *("reward", "critic/score/mean", "critic/rewards/mean", "env/all/reward/total", "env/all/reward/mean"),
-            *("reward/all/mean", "reward/mean", "rollout/raw_reward", "rollout/reward", "scores", "mean_reward"),
-            *("reward_mean", "avg_reward", "objective/scores", "objective/verifiable_reward", "rewards"),
-        ),
+    _common(
+        "reward",
+        "mean reward",
+        "norm",
+        "critic/score/mean critic/rewards/mean env/all/reward/total env/all/reward/mean reward/all/mean reward/mean "
+        "rollout/raw_reward rollout/reward scores mean_reward reward_mean avg_reward objective/scores "
+        "objective/verifiable_reward rewards",
     ),
-    CommonMetric(
-        name="reward_std", title="reward spread", style="norm", keys=("reward_std", "reward/std", "critic/score/std")
+    _common("reward_std", "reward spread", "norm", "reward/std critic/score/std"),
+    _common(
+        "completions/clipped_ratio",
+        "cut off",
+        "share",
+        "response_length/clip_ratio rollout/truncated_ratio rollout/truncated is_truncated/all/mean is_truncated/mean "
+        "truncation_rate",
+        _one_minus("val/stop_rate"),
     ),
-    CommonMetric(
-        name="completions/clipped_ratio",
-        title="cut off",
-        style="share",
-        keys=(
-            *("completions/clipped_ratio", "response_length/clip_ratio", "rollout/truncated_ratio"),
-            *("rollout/truncated", "is_truncated/all/mean", "is_truncated/mean", "truncation_rate"),
-        ),
-        derived=(_one_minus("val/stop_rate"),),
+    _common(
+        "completions/mean_length",
+        "mean length",
+        "count",
+        "completion_length response_length/mean rollout/response_len/mean rollout/response_lengths "
+        "val/sequence_lengths seq_len/all/mean seq_len/mean env/all/ac_tokens_per_turn response_length "
+        "mean_gen_tokens_per_sample completion_len/all/mean mean_generation_length seq_length",
     ),
-    CommonMetric(
-        name="completions/mean_length",
-        title="mean length",
-        style="count",
-        keys=(
-            *("completions/mean_length", "completion_length", "response_length/mean", "rollout/response_len/mean"),
-            *("rollout/response_lengths", "val/sequence_lengths", "seq_len/all/mean", "seq_len/mean"),
-            *("env/all/ac_tokens_per_turn", "response_length", "mean_gen_tokens_per_sample", "completion_len/all/mean"),
-            *("mean_generation_length", "seq_length"),
-        ),
+    _common("grad_norm", "gradient norm", "norm", "actor/grad_norm optim/grad_norm policy/grad_norm"),
+    _common(
+        "entropy",
+        "entropy",
+        "norm",
+        "actor/entropy actor/entropy_loss optim/entropy entropy/all/mean entropy/mean entropy_loss rollout/entropy "
+        "policy/entropy_avg objective/entropy approx_entropy",
     ),
-    CommonMetric(
-        name="grad_norm",
-        title="gradient norm",
-        style="norm",
-        keys=("grad_norm", "actor/grad_norm", "optim/grad_norm", "policy/grad_norm"),
+    _common(
+        "kl",
+        "KL",
+        "norm",
+        "actor/kl_loss actor/ppo_kl kl_loss ppo_kl optim/kl_sample_train_v1 kl_policy_base objective/kl_avg "
+        "objective/kl mismatch_kl/all/mean mismatch_kl/mean",
     ),
-    CommonMetric(
-        name="entropy",
-        title="entropy",
-        style="norm",
-        keys=(
-            *("entropy", "actor/entropy", "actor/entropy_loss", "optim/entropy", "entropy/all/mean", "entropy/mean"),
-            *("entropy_loss", "rollout/entropy", "policy/entropy_avg", "objective/entropy", "approx_entropy"),
-        ),
+    _common(
+        "clip_ratio/region_mean",
+        "ratio clipped",
+        "share",
+        "clip_ratio actor/pg_clipfrac pg_clipfrac policy/clipfrac_avg",
     ),
-    CommonMetric(
-        name="kl",
-        title="KL",
-        style="norm",
-        keys=(
-            *("kl", "actor/kl_loss", "actor/ppo_kl", "kl_loss", "ppo_kl", "optim/kl_sample_train_v1"),
-            *("kl_policy_base", "objective/kl_avg", "objective/kl", "mismatch_kl/all/mean", "mismatch_kl/mean"),
-        ),
-    ),
-    CommonMetric(
-        name="clip_ratio/region_mean",
-        title="ratio clipped",
-        style="share",
-        keys=("clip_ratio/region_mean", "clip_ratio", "actor/pg_clipfrac", "pg_clipfrac", "policy/clipfrac_avg"),
-    ),
-    CommonMetric(
-        name="loss",
-        title="loss",
-        style="norm",
-        keys=("loss", "actor/pg_loss", "pg_loss", "loss/mean", "policy_loss", "loss/policy_avg", "training_loss"),
-    ),
-    CommonMetric(
-        name="learning_rate", title="learning rate", style="norm", keys=("learning_rate", "lr", "actor/lr", "optim/lr")
-    ),
+    _common("loss", "loss", "norm", "actor/pg_loss pg_loss loss/mean policy_loss loss/policy_avg training_loss"),
+    _common("learning_rate", "learning rate", "norm", "lr actor/lr optim/lr"),
 )
 """In the order in which they are shown."""
 

@@ -315,10 +315,10 @@ def cut_sequence(
         prompt_ids=sequence[:start],
         completion_ids=sequence[start:],
         mask=sampled[start:],
-        logprobs=_of_sampled(logprobs, sampled, start),
-        token_advantages=_of_sampled(advantages, sampled, start),
-        trainer_logprobs=_numbers_of_sampled(trainer_logprobs, sampled, start),
-        entropies=_numbers_of_sampled(entropies, sampled, start),
+        logprobs=_all_of_sampled(logprobs, sampled, start),
+        token_advantages=_all_of_sampled(advantages, sampled, start),
+        trainer_logprobs=_of_sampled(trainer_logprobs, sampled, start),
+        entropies=_of_sampled(entropies, sampled, start),
     )
 
 
@@ -351,18 +351,18 @@ def numbers_with_gaps(value: Any, length: int) -> tuple[float, ...] | None:
     return tuple(math.nan if number is None else number for number in parsed)
 
 
-def _numbers_of_sampled(values: Any, sampled: Sequence[bool], start: int) -> tuple[float, ...] | None:
+def _of_sampled(values: Any, sampled: Sequence[bool], start: int) -> tuple[float, ...] | None:
+    """Numbers of the completion, 0 where not sampled, NaN for a cell that is no finite number."""
     parsed = numbers_with_gaps(values, len(sampled))
     if parsed is None:
         return None
     return tuple(number if flag else 0.0 for number, flag in zip(parsed, sampled, strict=True))[start:]
 
 
-def _of_sampled(values: list[Any] | None, sampled: Sequence[bool], start: int) -> tuple[float, ...] | None:
-    if values is None:
-        return None
-    cells = [value if flag else 0.0 for value, flag in zip(values, sampled, strict=True)][start:]
-    return numbers(cells, len(cells))
+def _all_of_sampled(values: Any, sampled: Sequence[bool], start: int) -> tuple[float, ...] | None:
+    """The same; None unless all are finite."""
+    numbers = _of_sampled(values, sampled, start)
+    return None if numbers is None or not all(map(math.isfinite, numbers)) else numbers
 
 
 class Conversation(NamedTuple):

@@ -15,8 +15,8 @@ import numpy as np
 from gradscope.errors import InputError
 from gradscope.outside.limits import open_file
 from gradscope.results.source import Source
-from gradscope.rollouts.checkpoint_folders import find_base, find_tokenizer, with_initial
 from gradscope.rollouts.groups import (
+    TOKEN_FIELDS,
     Rollout,
     RolloutGroup,
     Status,
@@ -30,6 +30,7 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows, suffix_of
 from gradscope.rollouts.run import Run
+from gradscope.rollouts.run_folder import find_base, find_tokenizer, with_initial
 from gradscope.say import as_ranges
 
 REPEATED = "the row repeats an earlier one of the same sample"
@@ -151,13 +152,7 @@ def _token_fields(record: Record) -> dict[str, Any]:
     return {
         "earlier": record.earlier,
         "advantage": common_advantage(record, (*record.earlier, tokens)),
-        "prompt_ids": tokens.prompt_ids,
-        "completion_ids": tokens.completion_ids,
-        "mask": tokens.mask,
-        "logprobs": tokens.logprobs,
-        "token_advantages": tokens.token_advantages,
-        "trainer_logprobs": tokens.trainer_logprobs,
-        "entropies": tokens.entropies,
+        **{name: getattr(tokens, name) for name in TOKEN_FIELDS},
     }
 
 

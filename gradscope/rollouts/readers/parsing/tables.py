@@ -20,7 +20,9 @@ from itertools import islice
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.outside.limits import MOST_ROW, in_mib, most, most_unpacked, open_file, raise_limits
@@ -238,9 +240,9 @@ class CsvRows:
         line = self._cells()
         return None if line is None else (line[0], self._judged(line[1]), line[2])
 
-    def alone(self, lines: bytes) -> dict[str, str] | str:
-        """The row in lines that hold one, or why it has no cells."""
-        text = lines.decode("utf-8", "surrogateescape")
+    def alone_in(self, data: bytes, bounds: NDArray[np.int64], row: int) -> dict[str, str] | str:
+        """One of some rows by itself, or why it has no cells; ``bounds`` are where each begins and the last ends."""
+        text = data[bounds[row] : bounds[row + 1]].decode("utf-8", "surrogateescape")
         return self._judged(next(self._reader([text]), []))
 
     def _judged(self, cells: list[str] | str) -> dict[str, str] | str:
@@ -493,16 +495,10 @@ def open_parquet(path: Path, **how: Any) -> Iterator[pq.ParquetFile]:
     """An open Parquet file; errors of reading it become an :class:`InputError`."""
     import pyarrow.parquet as pq  # 30 ms that no other log needs
 
-    with _named_if_damaged(path), open_file(path) as stream, pq.ParquetFile(stream, **how) as file:
-        yield file
-
-
-@contextmanager
-def _named_if_damaged(path: Path) -> Iterator[None]:
-    """Turn the errors of a damaged file into ours: part of a Parquet file cannot be trusted, so nothing is used."""
     try:
-        yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        with open_file(path) as stream, pq.ParquetFile(stream, **how) as file:
+            yield file
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # part of a damaged file cannot be trusted
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
             f"{path} is not a readable Parquet file ({reason}).",

@@ -6,7 +6,6 @@ them, and of single rows that these refuse, or whose rollouts are asked for with
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -26,9 +25,7 @@ from msgspec import UNSET, Raw
 from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import (
-    count_of,
     dictionary_codes,
-    positions_of,
     run_starts,
     to_cells,
     to_filled,
@@ -41,7 +38,6 @@ from gradscope.rollouts.groups import REWARD
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
     LARGEST_STEP,
-    digest,
     finite_or_none,
     parse_reward,
     prompt_text_id,
@@ -51,6 +47,7 @@ from gradscope.rollouts.readers.parsing.cells import (
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.parsing.tables import Row, is_untyped
+from gradscope.rollouts.readers.reduction.json_texts import digests_of, jsons_of
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -59,13 +56,6 @@ NOT_COMPARED = 0  # stands for what tells a rollout apart where only its row can
 _NUMBERS = frozenset({float, int, bool, type(None)})
 _NO_STEP = -1
 _AT_ONCE = 1 << 13  # rows that are objects at once
-_ID_CELLS = b" 0123456789,"
-_CELLS = _ID_CELLS + b".-+eEnultrfas"
-"""The letters within a JSON list of whole numbers, and within one of numbers, booleans and null."""
-_OPEN, _CLOSE, _COMMA = b"[],"
-_NO_CELLS = b'"{NI'
-_NO_ID_CELLS = _NO_CELLS + b"-.eEu"
-"""Letters, some of which any other JSON has: text, objects, NaN and infinity; for ids also any other cell."""
 _STRANGE = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')  # what a key of a struct must not have
 
 
@@ -108,7 +98,6 @@ class Cells:
         column: Callable[[str | None], Any],
         *,
         select: Callable[[str | None, Sequence[int]], list[Any]] | None = None,
-        from_text: bool = False,
     ) -> None:
         """Cells.
 
@@ -118,11 +107,10 @@ class Cells:
             keys: The keys that rows have, or may have.
             column: A column by its key: an array, or a list with UNSET where a row lacks the key.
             select: The cells of a column in selected rows, where that takes less than the column; None: it does not.
-            from_text: Whether all of them are text, as those of CSV are.
         """
         self.path = path
         self.keys = tuple(keys)
-        self.from_text = from_text
+        self.from_text = is_untyped(path)  # whether all cells are text, as those of CSV are
         self.column = cache(column)
         self._select = select
         self._size = size
@@ -135,14 +123,14 @@ class Cells:
         def column(key: str | None) -> list[Any]:
             return [UNSET if key is None else row.get(key, UNSET) for row in rows]
 
-        return cls(path, len(rows), keys, column, from_text=is_untyped(path))
+        return cls(path, len(rows), keys, column)
 
     @classmethod
-    def of_batch(cls, batch: pa.RecordBatch, path: Path, *, from_text: bool) -> Cells:
+    def of_batch(cls, batch: pa.RecordBatch, path: Path) -> Cells:
         """Those of rows that Arrow made."""
         columns: dict[str | None, pa.Array] = dict(zip(batch.schema.names, batch.columns, strict=True))
         absent = pa.nulls(len(batch))
-        return cls(path, len(batch), batch.schema.names, lambda key: columns.get(key, absent), from_text=from_text)
+        return cls(path, len(batch), batch.schema.names, lambda key: columns.get(key, absent))
 
     def with_entries(self, names: Collection[str]) -> Cells:
         """The same with entries of objects as columns, ``object.entry`` each."""
@@ -157,7 +145,7 @@ class Cells:
                 return objects.flatten()[objects.type.get_field_index(entry)] if is_there else pa.nulls(len(self))
             return [cell.get(entry, UNSET) if type(cell) is dict else UNSET for cell in objects]
 
-        return Cells(self.path, len(self), (*self.keys, *names), column, from_text=self.from_text) if names else self
+        return Cells(self.path, len(self), (*self.keys, *names), column) if names else self
 
     def changed(self, name: str, change: Callable[[Any], Any]) -> Cells:
         """The same with another column in place of one, made of its plain values."""
@@ -165,7 +153,7 @@ class Cells:
         def column(key: str | None) -> Any:
             return list(map(change, self.cells(name))) if key == name else self.column(key)
 
-        return Cells(self.path, len(self), self.keys, column, from_text=self.from_text)
+        return Cells(self.path, len(self), self.keys, column)
 
     def __len__(self) -> int:
         return self._size
@@ -488,14 +476,14 @@ def numbers_of(cells: Sequence[Any]) -> Floats:
     return to_floats(None if cell is UNSET else finite_or_none(cell) for cell in cells)
 
 
-def rewards_of(cells: Sequence[Any], name_of: Callable[[str], str] = REWARD.__add__) -> dict[str, Floats]:
+def rewards_of(cells: Sequence[Any]) -> dict[str, Floats]:
     """The columns of reward functions from objects of their rewards, of which other cells are left out."""
     objects = [cell if type(cell) is dict else {} for cell in cells]
     functions = {}
     for name in dict.fromkeys(name for keys in dict.fromkeys(map(tuple, objects)) for name in keys):
         values = [cells_of_row.get(name) for cells_of_row in objects]
         if any(type(value) in _NUMBERS and value is not None for value in values):
-            functions[name_of(name)] = numbers_of(values)
+            functions[REWARD + name] = numbers_of(values)
     return functions
 
 
@@ -534,78 +522,3 @@ def sample_hashes(names: Iterable[str | None]) -> NDArray[np.uint32]:
     names = list(names)
     hashes = {name: zlib.crc32(name.encode("utf-8", "surrogatepass")) | 1 for name in set(names) if name is not None}
     return np.fromiter((NOT_COMPARED if name is None else hashes[name] for name in names), np.uint32, len(names))
-
-
-def json_of(cell: Any) -> bytes:
-    """The JSON text of a cell that was not parsed, or of one that was; a missing one is null."""
-    return bytes(cell) if isinstance(cell, Raw) else b"null" if cell is UNSET else json.dumps(cell).encode()
-
-
-def jsons_of(cells: Sequence[Any]) -> list[bytes]:
-    """:func:`json_of` of each, [R]."""
-    return list(map(bytes if {Raw}.issuperset(map(type, cells)) else json_of, cells))
-
-
-def flat_length(text: bytes, cells: bytes = _CELLS) -> int:
-    """How many cells a JSON text has that is a flat list of such letters; -1 where it is anything else."""
-    if text.translate(None, cells) != b"[]":
-        return -1
-    return text.count(b",") + 1 if text.strip(b"[ ]") else 0
-
-
-def num_ids(text: bytes) -> int:
-    """How many ids a JSON text has that is a list of whole numbers from 0 on; -1 where it is anything else."""
-    return flat_length(text, _ID_CELLS)
-
-
-def flat_lengths(texts: Sequence[bytes], depth: int = 1) -> Counts:
-    """:func:`flat_length` of each, [R], or, at ``depth`` 2, of the one list in each."""
-    return _lengths(texts, _NO_CELLS, flat_length, depth)
-
-
-def nums_ids(texts: Sequence[bytes], depth: int = 1) -> Counts:
-    """:func:`num_ids` of each, [R], likewise."""
-    return _lengths(texts, _NO_ID_CELLS, num_ids, depth)
-
-
-def _lengths(texts: Sequence[bytes], strange: bytes, length_of: Callable[[bytes], int], depth: int) -> Counts:
-    """Lengths of JSON lists: where one look at all texts together says that they are such, only commas are counted."""
-    joined, size = b"".join(texts), np.fromiter(map(len, texts), np.int64, len(texts))
-    letters, ends = np.frombuffer(joined, np.uint8), np.cumsum(size)
-    are_lists = bool((size >= 2 * depth).all()) and all(
-        (letters[ends - size + at] == _OPEN).all() and (letters[ends - 1 - at] == _CLOSE).all() for at in range(depth)
-    )
-    num_lists = count_of(letters, _OPEN) if are_lists else 0
-    if num_lists != depth * len(texts) or any(letter in joined for letter in strange):
-        counts = np.zeros(len(texts), dtype=np.int64)
-    else:
-        counts = np.diff(np.searchsorted(positions_of(letters, _COMMA), ends), prepend=0)
-    lengths = counts + 1
-    for at in np.flatnonzero(counts == 0).tolist():
-        text = texts[at]
-        is_nested = text[:depth] == b"[" * depth and text[-depth:] == b"]" * depth  # and not [[1], 2]
-        lengths[at] = length_of(text[depth - 1 : len(text) + 1 - depth] if is_nested else b"")
-    return lengths
-
-
-def ids_digest(text: bytes) -> str:
-    """The ``digest`` of a list of whole numbers."""
-    spaced = text.replace(b" ", b"").replace(b",", b", ")
-    return hashlib.sha256(b"[" + spaced + b"]").hexdigest()[:16]
-
-
-def digests_of(rows: Sequence[tuple[bytes, ...]]) -> list[str]:
-    """The ``digest`` of what each row's JSON texts say, [R]."""
-    texts = [text for row in rows for text in row]
-    are_all = {text[:1] for text in texts} == {b'"'} and _is_canonical(b"".join(texts))
-    return [
-        hashlib.sha256(b"[" + b", ".join(row) + b"]").hexdigest()[:16]  # what json.dumps would write is there already
-        if are_all or all(map(_is_canonical, row))
-        else digest(*map(json.loads, row))
-        for row in rows
-    ]
-
-
-def _is_canonical(text: bytes) -> bool:
-    is_plain = text[:1] == b'"' and text.isascii() and b"\x7f" not in text
-    return is_plain and (b"\\" not in text or not (b"\\u" in text or b"\\/" in text))

@@ -47,8 +47,8 @@ class OddRow:
 
     at: int  # its number within the block
     row: dict[str, Any] | str  # its cells, or why it has none
-    start: int  # its first byte in the file
-    end: int  # the byte behind its last
+    start: int = 0  # its first byte in the file of lines
+    end: int = 0  # the byte behind its last
     count: int = 1  # how many lines it is
 
 
@@ -191,8 +191,8 @@ def scan_list(path: Path, file: int, columns: ListColumns, *, with_texts: bool =
     scanned: list[Scanned] = []
     for start in range(0, len(elements), _ELEMENTS):
         # an end of line within an element is white space
-        some = (bytes(element).replace(b"\n", b" ") + b"\n" for element in elements[start : start + _ELEMENTS])
-        lines = b"".join(some)
+        of_block = elements[start : start + _ELEMENTS]
+        lines = b"".join(bytes(element).replace(b"\n", b" ") + b"\n" for element in of_block)
         of_lines = _scan(
             path, file, columns.lines, LineBlock(data=lines, offset=0, end=path.stat().st_size), with_texts
         )

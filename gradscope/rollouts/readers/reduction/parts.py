@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import byte_counts, byte_offsets, run_starts, to_indices, to_numpy, to_strings
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, RolloutGroup, rollout_columns
@@ -255,83 +255,78 @@ def merge_parts(parts: Iterable[Part]) -> RewardTable:
     """
     codes: dict[str, int] = defaultdict(count().__next__)  # of the prompts
     texts: list[str] = []
-    step, size, first_row, prompts = (_Growing(np.int64) for _ in range(4))
-    starts = _Growing(np.int64)  # of pieces, within each of which no group is there twice
-    growing_names = _GrowingTexts()
-    growing: dict[tuple[str, ...], _Growing] = {}  # columns that are equal in every part so far are stored once
+    # buffers, since arrays of a long log would be in memory twice while they are joined
+    of_groups = tuple(bytearray() for _ in range(4))
+    letters, ends = bytearray(), bytearray(8)
+    buffers: dict[str, bytearray] = {}
     num_rows = 0
+    starts = [np.zeros(0, dtype=np.int64)]  # of pieces, within each of which no group is there twice
+    num_groups = 0
     for part in parts:
-        starts.add(len(step.values) + np.arange(len(part.step) if part.may_repeat else 1))
-        growing = _with_columns(growing, part, num_rows)
-        num_rows += int(part.size.sum())
-        prompts.add(np.fromiter(map(codes.__getitem__, part.prompt), np.int64, len(part.prompt)))
-        for column, values in ((step, part.step), (size, part.size), (first_row, part.first_row)):
-            column.add(values)
-        growing_names.add(part.group)
+        starts.append(num_groups + np.arange(len(part.step) if part.may_repeat else 1))
+        num_groups += len(part.step)
+        prompt = np.fromiter(map(codes.__getitem__, part.prompt), np.int64, len(part.prompt))
+        for buffer, values in zip(of_groups, (part.step, part.size, part.first_row, prompt), strict=True):
+            buffer += np.asarray(values, dtype=np.int64).tobytes()
+        offsets = byte_offsets(part.group).astype(np.int64)
+        ends += (offsets[1:] - offsets[0] + len(letters)).tobytes()
+        letters += memoryview(part.group.buffers()[2] or b"")[offsets[0] : offsets[-1]]
         texts += part.texts
-    if not len(step.values):
+        _grow(buffers, part, num_rows)
+        num_rows += int(part.size.sum())
+    step, size, first_row, prompt_codes = (np.frombuffer(buffer, dtype=np.int64) for buffer in of_groups)
+    if not num_groups:
         return RewardTable.of_groups(())
-    for column in (step, size, first_row, prompts, *growing.values()):
-        column.trim()
-    groups, sizes = growing_names.values, size.values
-    order, num_parts = _by_group(step.values, first_row.values, groups, starts.values)
+    groups = pa.LargeStringArray.from_buffers(len(step), pa.py_buffer(ends), pa.py_buffer(letters))
+    order, num_parts = _by_group(step, first_row, groups, np.concatenate(starts))
     is_in_order = bool(np.all(order[1:] > order[:-1]))
-    rows = None if is_in_order else ranges(starts_of(sizes)[order], sizes[order])
+    rows = None if is_in_order else ranges(starts_of(size)[order], size[order])
     first: Counts | slice = slice(None)
     if not is_in_order or len(num_parts) < len(order):  # else nothing of a long log is copied
         first = order[starts_of(num_parts)]
-        groups, sizes = groups.take(to_indices(first)), np.add.reduceat(sizes[order], starts_of(num_parts))
-    prompt, first_of_prompt = _renumbered(prompts.values[first], len(codes))
-    columns: dict[str, NDArray[Any]] = {}
-    for names, column in growing.items():
-        columns |= dict.fromkeys(names, column.values if rows is None else column.values[rows])
-    at = np.arange(len(order))[first][first_of_prompt].tolist() if texts else []
+        groups, size = groups.take(to_indices(first)), np.add.reduceat(size[order], starts_of(num_parts))
+    prompt, first_of_prompt = _renumbered(prompt_codes[first], len(codes))
+    arrays: dict[int, NDArray[Any]] = {}
+    for name, buffer in buffers.items():
+        if id(buffer) not in arrays:
+            values = np.frombuffer(buffer, dtype=COLUMN_TYPES.get(name, np.float64))
+            arrays[id(buffer)] = values if rows is None else values[rows]
+    at = np.arange(len(step))[first][first_of_prompt].tolist() if texts else []
     names_of_prompts = list(codes)
     return RewardTable.of_columns(
-        columns,
-        step=step.values[first],
+        {name: arrays[id(buffer)] for name, buffer in buffers.items()},
+        step=step[first],
         names=groups,
         prompt=prompt,
-        prompts=tuple(names_of_prompts[code] for code in prompts.values[first][first_of_prompt].tolist()),
-        size=sizes,
+        prompts=tuple(names_of_prompts[code] for code in prompt_codes[first][first_of_prompt].tolist()),
+        size=size,
         prompt_texts=tuple(texts[index] for index in at) if any(texts) else None,
-        first_row=first_row.values[first],
+        first_row=first_row[first],
     )
 
 
-def _with_columns(
-    growing: Mapping[tuple[str, ...], _Growing], part: Part, num_rows: int
-) -> dict[tuple[str, ...], _Growing]:
-    """Columns of so many rows with those of a part behind them."""
-    known, of_type = {name for names in growing for name in names}, dict[Any, list[str]]()
-    for name in (name for name in part.columns if name not in known):
-        of_type.setdefault(COLUMN_TYPES.get(name, np.float64), []).append(name)
-    before = dict(growing)
-    for dtype, new in of_type.items():
-        before[tuple(new)] = _Growing(dtype)
-        before[tuple(new)].add(unknown(new[0], num_rows))
-    grown = {}
-    for names, column in before.items():
-        for at, same in enumerate(_by_equality(part, names)):
-            grown[same] = column.copy() if at else column
-    for names, column in grown.items():
-        column.add(part.column(names[0]))
-    return grown
+def _grow(buffers: dict[str, bytearray], part: Part, num_rows: int) -> None:
+    """Add the numbers of a part; columns that are equal in every part so far are one buffer."""
+    of_type: dict[Any, bytearray] = {}
+    for name in (name for name in part.columns if name not in buffers):
+        dtype = COLUMN_TYPES.get(name, np.float64)
+        buffers[name] = of_type.setdefault(dtype, bytearray(unknown(name, num_rows).tobytes()))
+    # a buffer as it was, its next values, and the buffer that they go to
+    grown: list[tuple[bytearray, NDArray[Any], bytearray]] = []
+    for name, buffer in buffers.items():
+        values = np.asarray(part.column(name), dtype=COLUMN_TYPES.get(name, np.float64))
+        alike = [entry for entry in grown if entry[0] is buffer]
+        own = next((grows for _, other, grows in alike if _are_equal(other, values)), None)
+        if own is None:
+            own = bytearray(buffer) if alike else buffer
+            grown.append((buffer, values, own))
+        buffers[name] = own
+    for _, values, buffer in grown:
+        buffer += values.tobytes()
 
 
-def _by_equality(part: Part, names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Names of columns of a part, equal columns together."""
-    kinds: list[tuple[NDArray[Any], list[str]]] = []
-    for name in names:
-        values = part.column(name)
-        is_float = values.dtype.kind == "f"
-        equal = (kind for first, kind in kinds if first is values or np.array_equal(first, values, equal_nan=is_float))
-        same = next(equal, None)
-        if same is None:
-            kinds.append((values, [name]))
-        else:
-            same.append(name)
-    return [tuple(kind) for _, kind in kinds]
+def _are_equal(first: NDArray[Any], second: NDArray[Any]) -> bool:
+    return first is second or np.array_equal(first, second, equal_nan=first.dtype.kind == "f")
 
 
 def _by_group(step: Counts, first_row: Counts, group: pa.Array, starts: Counts) -> tuple[Counts, Counts]:
@@ -359,57 +354,3 @@ def _slices_of_steps(ordered: Counts) -> Iterator[slice]:
         end = int(ends[min(int(np.searchsorted(ends, start + _NAMES)), len(ends) - 1)])
         yield slice(start, end)
         start = end
-
-
-_LEAST = 1 << 14
-_GROWTH = 1.125  # of a column that is full, so that at most an eighth of its memory is not used
-
-
-class _Growing:
-    """A column that grows at its end."""
-
-    def __init__(self, dtype: DTypeLike) -> None:
-        self._buffer = np.empty(_LEAST, dtype=dtype)
-        self._length = 0
-
-    def add(self, values: NDArray[Any]) -> None:
-        end = self._length + len(values)
-        if end > len(self._buffer):
-            self._buffer.resize(int(end * _GROWTH), refcheck=False)  # much memory is moved without a copy
-        self._buffer[self._length : end] = values
-        self._length = end
-
-    def trim(self) -> None:
-        """Give back the memory that no value is in."""
-        self._buffer.resize(self._length, refcheck=False)
-
-    def copy(self) -> _Growing:
-        other = _Growing(self._buffer.dtype)
-        other.add(self.values)
-        return other
-
-    @property
-    def values(self) -> NDArray[Any]:
-        """The values so far; not valid once more are added."""
-        return self._buffer[: self._length]
-
-
-class _GrowingTexts:
-    """An array of texts that grows at its end, of more than 2 GB, too."""
-
-    def __init__(self) -> None:
-        self._ends, self._letters = _Growing(np.int64), _Growing(np.uint8)
-        self._ends.add(np.zeros(1, dtype=np.int64))
-
-    def add(self, texts: pa.Array) -> None:
-        offsets = byte_offsets(texts)
-        self._letters.add(np.frombuffer(texts.buffers()[2], dtype=np.uint8)[offsets[0] : offsets[-1]])
-        self._ends.add(self._ends.values[-1] + (offsets[1:] - offsets[0]))
-
-    @property
-    def values(self) -> pa.Array:
-        """The texts so far, as an array that shares their memory."""
-        self._ends.trim()
-        self._letters.trim()
-        ends, letters = self._ends.values, self._letters.values
-        return pa.LargeStringArray.from_buffers(len(ends) - 1, pa.py_buffer(ends), pa.py_buffer(letters))

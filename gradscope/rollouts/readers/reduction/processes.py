@@ -60,15 +60,15 @@ def scan_table(path: Path, file: int, columns: TableColumns, *, with_texts: bool
 def _scan_parquet(path: Path, file: int, columns: TableColumns, with_texts: bool) -> Iterator[Scanned]:
     for batch, end, twice in parquet_batches(path, columns.names, columns.texts):
         if twice is not None:
-            odd = [OddRow(at=0, row=TWICE.format(twice), start=0, end=0, count=len(batch))]
+            odd = [OddRow(at=0, row=TWICE.format(twice), count=len(batch))]
             yield Scanned(file=file, end=end, num_rows=len(batch), odd=odd)
             continue
-        of_batch = columns.take(Cells.of_batch(batch, path, from_text=False))
+        of_batch = columns.take(Cells.of_batch(batch, path))
         part, at, is_odd = part_of_columns(of_batch, np.arange(len(batch)), with_texts=with_texts)
         odd_rows = np.flatnonzero(is_odd)
         cells = [to_cells(column.take(to_indices(odd_rows))) for column in batch.columns] if len(odd_rows) else []
         odd = [
-            OddRow(at=number, row=dict(zip(batch.schema.names, row, strict=True)), start=0, end=0)
+            OddRow(at=number, row=dict(zip(batch.schema.names, row, strict=True)))
             for number, *row in zip(odd_rows.tolist(), *cells, strict=True)
         ]
         yield Scanned(file=file, end=end, num_rows=len(batch), part=part, at=at if odd else None, odd=odd)
@@ -80,11 +80,9 @@ def _scan_csv(path: Path, file: int, columns: TableColumns, with_texts: bool) ->
         if batch is None:
             yield Scanned(file=file, end=block.end, num_rows=block.num_lines, odd=block.odd)
             continue
-        cells = Cells.of_batch(batch, path, from_text=True)
+        cells = Cells.of_batch(batch, path)
         part, at, is_odd = part_of_columns(columns.take(cells), lines, with_texts=with_texts)
-        odd = [
-            OddRow(at=int(lines[row]), row=block.alone(row), start=0, end=0) for row in np.flatnonzero(is_odd).tolist()
-        ]
+        odd = [OddRow(at=int(lines[row]), row=block.alone(row)) for row in np.flatnonzero(is_odd).tolist()]
         yield Scanned(file=file, end=block.end, num_rows=block.num_lines, part=part, at=at if odd else None, odd=odd)
 
 
@@ -117,7 +115,7 @@ def csv_blocks(
         source = _Source(stream, is_packed=path.suffix in COMPRESSED)
         rows = CsvRows(path, source)
         chosen = [name for name in rows.header if names is None or name in names]
-        odd = [OddRow(at=number - 1, row=why, start=0, end=0) for number, why in rows.before_header]
+        odd = [OddRow(at=number - 1, row=why) for number, why in rows.before_header]
         yield CsvBlock(end=source.end, num_lines=rows.num_lines, header=rows.header, odd=odd)
         source.give_back(rows.given_back())
         while data := _whole_rows(source, next(sizes)):
@@ -134,12 +132,8 @@ def csv_blocks(
                 header=rows.header,
                 batch=batch,
                 lines=lines,
-                alone=partial(_alone, rows, data, bounds),
+                alone=partial(rows.alone_in, data, bounds),
             )
-
-
-def _alone(rows: CsvRows, data: bytes, bounds: Counts, row: int) -> dict[str, str] | str:
-    return rows.alone(data[bounds[row] : bounds[row + 1]])
 
 
 class _Source:
@@ -187,7 +181,7 @@ def _by_row(source: _Source, rows: CsvRows, num_bytes: int) -> Iterator[CsvBlock
                 num_bytes = 0
                 break
             number, row, size = next_row
-            odd.append(OddRow(at=number - 1 - before, row=row, start=0, end=0))
+            odd.append(OddRow(at=number - 1 - before, row=row))
             num_bytes -= size
         yield CsvBlock(end=source.end, num_lines=rows.num_lines - before, header=rows.header, odd=odd)
     source.give_back(rows.given_back())

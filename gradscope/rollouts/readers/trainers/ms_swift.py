@@ -41,8 +41,8 @@ from gradscope.rollouts.readers.parsing.tables import files_like, located_rows, 
 from gradscope.rollouts.readers.reduction.columns import numbers_of
 from gradscope.rollouts.readers.reduction.lines import Span
 from gradscope.rollouts.readers.reduction.log import FileRow, StepSpans, read_back
-from gradscope.rollouts.readers.trl.files import RowPrompts, text_id
-from gradscope.rollouts.readers.trl.groups import (
+from gradscope.rollouts.readers.trainers.trl_files import RowPrompts, text_id
+from gradscope.rollouts.readers.trainers.trl_groups import (
     Block,
     group_size,
     groups_with_rows,
@@ -174,7 +174,12 @@ def _are_texts(cells: Sequence[Any]) -> bool:
 
 def _weights(line: _Line, settings: TrainerSettings) -> tuple[dict[str, float], tuple[str, ...]]:
     """The reward functions and how they add up."""
-    names = [name for name in line.before_advantages if name not in _KEYS and _holds_numbers(line.columns[name])]
+    lists = {name: line.columns[name] for name in line.before_advantages if name not in _KEYS}
+    names = [
+        name
+        for name, cells in lists.items()
+        if any(map(is_number, cells)) and all(cell is None or is_number(cell) for cell in cells)
+    ]
     if not names:
         raise InputError(
             f"{line.location} has no list of rewards before `advantages`; its lists are {list_names(line.columns)}.",
@@ -186,10 +191,6 @@ def _weights(line: _Line, settings: TrainerSettings) -> tuple[dict[str, float], 
             f"The reward is the sum of the lists before `advantages`: {', '.join(names)}{equal}.",
         )
     return named_reward_weights(names, settings), ()
-
-
-def _holds_numbers(cells: Sequence[Any]) -> bool:
-    return all(cell is None or is_number(cell) for cell in cells) and any(map(is_number, cells))
 
 
 def _batch_of(line: _Line, weights: Mapping[str, float]) -> Block:

@@ -39,13 +39,15 @@ from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
+    line_columns,
+    numbers_of,
+    step_numbers,
+)
+from gradscope.rollouts.readers.reduction.json_texts import (
     flat_lengths,
     ids_digest,
     jsons_of,
-    line_columns,
-    numbers_of,
     nums_ids,
-    step_numbers,
 )
 from gradscope.rollouts.readers.run_files import (
     CheckpointLayout,
@@ -160,6 +162,9 @@ def _rows(rows: Cells) -> Columns:
     lengths, groups, levels = map(list, zip(*map(about.__getitem__, range(len(rows))), strict=True))
     num_tokens, is_counted = np.array(lengths), [cell != 0 for cell in _onlys(rows.column("sample_loss_mask"))]
 
+    def agents(chosen: list[int]) -> list[Any]:  # those of NeMo Gym
+        return [mapping_of(_only(cell)).get("name") for cell in rows.cells("agent_ref", chosen)]
+
     def further(at: int) -> dict[str, Any]:
         tokens = tokens_of(at) if has_tokens[at] else None
         return {"completion": "".join(texts_of(at)[-1:]), "tokens": tokens}
@@ -168,7 +173,9 @@ def _rows(rows: Cells) -> Columns:
         step=np.full(len(rows), -1 if step is None else step),
         no_step="the file's name has no step",
         group=groups,
-        prompts=lambda chosen: _in_agents(rows.cells("agent_ref", chosen), [groups[at] for at in chosen]),
+        prompts=lambda chosen: [
+            in_environment(agent, groups[at]) for at, agent in zip(chosen, agents(chosen), strict=True)
+        ],
         texts=lambda chosen: ["\n".join(texts_of(at)[:-1]) for at in chosen],
         numbers={
             "reward": numbers_of(rewards),
@@ -241,12 +248,6 @@ def _about_tokens(tokens_of: Callable[[], Tokens]) -> _AboutTokens:
 
 _digest_of_texts, _ids_digest = (lru_cache(maxsize=256)(function) for function in (digest, ids_digest))
 """Cached, since rollouts of a prompt are adjacent."""
-
-
-def _in_agents(cells: Sequence[Any], prompt_ids: Sequence[str]) -> list[str]:
-    """The ids of prompts within the agents of NeMo Gym that rows name."""
-    agents = [mapping_of(_only(cell)).get("name") for cell in cells]
-    return list(map(in_environment, agents, prompt_ids))
 
 
 def _tokens(cells: Mapping[str, Any]) -> Tokens:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from msgspec import UNSET
 
 from gradscope.errors import InputError
+from gradscope.outside.limits import is_zip
 from gradscope.rollouts.groups import RewardTable, Status, Tokens
 from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.generic import chosen_name
@@ -52,7 +53,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     sample_hashes,
 )
 from gradscope.rollouts.readers.run_files import with_logged_metrics
-from gradscope.rollouts.readers.trainers.torch_archive import is_archive, read_archive
+from gradscope.rollouts.readers.trainers.torch_archive import read_archive
 
 _digest_of_text = lru_cache(maxsize=256)(digest)  # samples of a prompt are adjacent
 _STATUS: dict[str, Status] = {"completed": "completed", "truncated": "truncated", "aborted": "error", "failed": "error"}
@@ -169,10 +170,6 @@ def _holds_samples(file: Path) -> bool:
         return False
 
 
-def _is_of_training(file: Path) -> bool:
-    return _EVALUATION.search(file.name) is None and is_archive(file)
-
-
 def _rows_of(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     """The samples of a file, each with the rollout's number; a bad one becomes a row without cells."""
     document = mapping_of(read_archive(file))
@@ -195,7 +192,7 @@ FORMAT = RowFormat(
     looks_for="rollout_data/<step>.pt with samples (slime)",
     title="slime rollouts",
     patterns=("rollout_data/*[0-9].pt", "*[0-9].pt"),
-    keeps_file=_is_of_training,
+    keeps_file=lambda file: _EVALUATION.search(file.name) is None and is_zip(file),  # older versions wrote bare pickles
     recognizes_file=_holds_samples,
     rows_of=_rows_of,
     survey=survey_rewards,
@@ -268,7 +265,6 @@ RELAX = RowFormat(
     title="Relax rollouts",
     patterns=("rollout_result/train/[0-9]*.jsonl", "train/[0-9]*.jsonl", "[0-9]*.jsonl"),
     recognizes_file=has_keys("rollout_id", "group_index", "sample_index", "response", "reward"),
-    rows_of=read_jsonl,
     survey=_survey,
     columns=_columns,
     missing=(hidden_by("Relax's dynamic sampling drops groups of equal rewards"), TEXT_ONLY),

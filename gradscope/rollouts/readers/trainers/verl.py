@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from gradscope.errors import InputError
 from gradscope.reason import Reason
-from gradscope.rollouts.groups import REWARD, UNKNOWN, RewardTable, RolloutGroup, Tokens
+from gradscope.rollouts.groups import REWARD, UNKNOWN, RewardTable, RolloutGroup, Tokens, reward_table
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
@@ -54,17 +54,19 @@ from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
     LineColumns,
-    digests_of,
-    flat_length,
     int_steps,
-    jsons_of,
     line_columns,
     names_of_runs,
     numbers_of,
-    nums_ids,
     records_in,
     sample_hashes,
     texts_of,
+)
+from gradscope.rollouts.readers.reduction.json_texts import (
+    digests_of,
+    flat_length,
+    jsons_of,
+    nums_ids,
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups
 from gradscope.rollouts.readers.trainers.verl_files import (
@@ -338,7 +340,7 @@ def _read(request: ReadRequest) -> Run:
         recognized=f"verl rollouts {_WRITTEN[read.uids]}, {counted(len(files), 'file')}",
         inferred=[*inferred, *sentences],
         missing=(
-            *(() if read.has_tokens else (_NO_TOKENS,)),
+            *(() if reward_table(read.groups).num_tokens is not None else (_NO_TOKENS,)),
             _FILTERED,
             *(() if saved["weights"] else (_SHARDS,)),
             *(() if metrics_file is not None else (SWITCH_ON,)),
@@ -361,7 +363,6 @@ class _Dump:
     groups: Sequence[RolloutGroup]
     quarantine: QuarantineLog
     uids: Uids  # what uids name
-    has_tokens: bool
     folded: frozenset[int]  # steps at which a session had several outputs
 
 
@@ -379,7 +380,6 @@ def _by_row(files: Sequence[Path], request: ReadRequest) -> _Dump:
         groups=groups,
         quarantine=quarantine,
         uids=uids,
-        has_tokens=any(rollout.completion_ids is not None for group in groups for rollout in group.rollouts),
         folded=_steps_with_several(rows, uids),
     )
 
@@ -431,12 +431,10 @@ def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]],
     groups = reduced_groups(log, request, judged)
     if groups is None:
         return None
-    lengths = groups.table.num_tokens
     return _Dump(
         groups=groups,
         quarantine=quarantine,
         uids=uids,
-        has_tokens=lengths is not None and bool((lengths != UNKNOWN).any()),
         folded=frozenset(folded),
     )
 

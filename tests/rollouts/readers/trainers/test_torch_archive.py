@@ -86,10 +86,10 @@ def test_what_python_writes_is_bounded(protocol: int, value: Any) -> None:
         (b"Np99999999\n.", "place 99999999 of the memo"),
         (b"\x80\x04\x8e\x00\x00\x00\x00\x10\x00\x00\x00.", "expected .* bytes in a bytes8"),
         (b"\x80\x05\x96\xff\xff\xff\xff\xff\xff\xff\x7f.", "expected .* bytes in a bytearray8"),
-        (b"\x80\x02X\xff\xff\xff\x7fa.", "expected .* bytes in a unicodestring4"),
+        (b"\x80\x02X\xff\xff\xff\x7fa.", "an argument is longer"),
         (b"\x80\x02\xfe.", "opcode b.* unknown"),
         (b"\x80\x02\x82\x01.", "EXT1 is no operation"),
-        (b"Nr\x01", "not enough data in stream"),
+        (b"Nr\x01", "an argument is longer"),
         (b"cos\nsystem", "no newline found"),
     ],
 )

@@ -20,13 +20,13 @@ from gradscope.progress import no_progress
 from gradscope.rollouts.groups import holds_rewards_alone, reward_table
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog
-from gradscope.rollouts.readers.prime_rl.stream import Annotations, read_annotations
+from gradscope.rollouts.readers.trainers.prime_rl_stream import Annotations, read_annotations
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
-from tests.rollouts.readers.prime_rl.test_episode import KEYS, OTHER, longer, row, trace
 from tests.rollouts.readers.reduced import STRANGE, assert_reduced, assert_same, in_small_blocks, mutated
 from tests.rollouts.readers.reduced import write_lines as write_damaged
+from tests.rollouts.readers.trainers.test_prime_rl_episode import KEYS, OTHER, longer, row, trace
 
 NODES = [
     {"token_ids": [5, 9], "mask": [False, False]},

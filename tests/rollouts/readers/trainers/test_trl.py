@@ -15,7 +15,7 @@ from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing.cells import digest
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE
-from gradscope.rollouts.readers.trl.reader import NO_REWARD, SHARED_NAME, trainer_of, trl_version, with_card
+from gradscope.rollouts.readers.trainers.trl import NO_REWARD, SHARED_NAME, trainer_of, trl_version, with_card
 from gradscope.rollouts.run import Run, TrainerSettings
 from tests.conftest import REPOSITORY
 from tests.rollouts.build import adapter_folder, model_folder

@@ -12,9 +12,9 @@ import pytest
 from gradscope.errors import InputError, MissingDependencyError, UsageError
 from gradscope.progress import no_progress
 from gradscope.results.envelope import build_document
+from gradscope.rollouts import fetch
+from gradscope.rollouts.fetch import awaited_note, bring_weights, fetched, in_bytes, log_extent, mirrored
 from gradscope.rollouts.readers.detect import read_run, runs_below
-from gradscope.rollouts.sources import fetch
-from gradscope.rollouts.sources.fetch import awaited_note, bring_weights, fetched, in_bytes, log_extent, mirrored
 from tests.conftest import REPOSITORY
 
 ROW = b'{"reward": 1}\n'
@@ -106,7 +106,7 @@ def test_without_a_mark_a_file_is_copied_each_time(
     memory: Any, gets: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory.pipe("/run/1.jsonl", ROW)
-    monkeypatch.setattr("gradscope.rollouts.sources.listing._MARKS", ())
+    monkeypatch.setattr("gradscope.rollouts.listing._MARKS", ())
     copied("memory://run")
     copied("memory://run")
     assert len(gets) == 2

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.prime_rl.traces import TrainedBatches, batches_in
+from gradscope.rollouts.readers.trainers.prime_rl import TrainedBatches, batches_in
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
-from tests.rollouts.readers.prime_rl.test_episode import prime_row
 from tests.rollouts.readers.test_run_files import write_model
+from tests.rollouts.readers.trainers.test_prime_rl_episode import prime_row
 
 LOGS = REPOSITORY / "fixtures" / "logs"
 

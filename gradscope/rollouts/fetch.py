@@ -20,8 +20,7 @@ from gradscope.machine import num_processes
 from gradscope.outside.limits import most
 from gradscope.outside.plain_json import read_json
 from gradscope.progress import ProgressCallback, no_progress
-from gradscope.rollouts.run import Run
-from gradscope.rollouts.sources.listing import (
+from gradscope.rollouts.listing import (
     AT_ONCE,
     AtMost,
     Entry,
@@ -36,6 +35,7 @@ from gradscope.rollouts.sources.listing import (
     shown_url,
     when_copied,
 )
+from gradscope.rollouts.run import Run
 from gradscope.writing import atomic_write, is_own, partial_file
 
 _INDEX = "index.json"
@@ -92,7 +92,9 @@ class Mirror:
         for folder in (self.home.parents[1], self.home.parent, self.home):
             try:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                is_safe = is_own(folder) and not (folder == self.home and self._is_open())
+                # other users may not write in the folder of this copy, nor may its name lead elsewhere
+                is_open = folder.is_symlink() or (os.name == "posix" and bool(folder.stat().st_mode & 0o022))
+                is_safe = is_own(folder) and not (folder == self.home and is_open)
             except OSError as error:
                 raise InputError(
                     f"There is no place for a copy of {self.listing.root}: {folder} cannot be written.",
@@ -103,10 +105,6 @@ class Mirror:
                     f"{folder} is where a copy of {self.listing.root} belongs, and others may have written there.",
                     hint="Remove it, or set XDG_CACHE_HOME to a folder that only you may write.",
                 )
-
-    def _is_open(self) -> bool:
-        """Whether other users may write in the folder of this copy, or its name leads elsewhere."""
-        return self.home.is_symlink() or (os.name == "posix" and bool(self.home.stat().st_mode & 0o022))
 
     def _when(self, entry: Entry) -> str:
         """A file that was named itself, or by a glob, is copied under any name that a log may have."""

@@ -9,8 +9,8 @@ import pytest
 from gradscope.errors import InputError
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.trl.files import StepFile, TrlState, read_step_file
-from gradscope.rollouts.readers.trl.groups import reward_weights, scalar_rewards
+from gradscope.rollouts.readers.trainers.trl_files import StepFile, TrlState, read_step_file
+from gradscope.rollouts.readers.trainers.trl_groups import reward_weights, scalar_rewards
 from gradscope.rollouts.run import TrainerSettings
 from tests.rollouts.trl_folder import entry, rows, write_file, write_state
 

@@ -22,7 +22,7 @@ from gradscope.metrics.outcomes.groups import EQUAL_REWARDS
 from gradscope.rollouts.arrays import to_indices
 from gradscope.rollouts.groups import REWARD, UNKNOWN, RewardTable, Rollout, RolloutGroup
 from gradscope.rollouts.readers.parsing.cells import finite_or_none, logged_number, parse_messages, text_of, token_ids
-from gradscope.rollouts.readers.trl.files import RowPrompts, StepFile, TrlState
+from gradscope.rollouts.readers.trainers.trl_files import RowPrompts, StepFile, TrlState
 from gradscope.rollouts.run import TrainerSettings
 
 Floats = NDArray[np.float64]

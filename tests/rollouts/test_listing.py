@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gradscope.errors import GradscopeError, InputError
-from gradscope.rollouts.sources import listing
-from gradscope.rollouts.sources.listing import (
+from gradscope.rollouts import listing
+from gradscope.rollouts.listing import (
     AtMost,
     awaited_in,
     awaited_mark,

@@ -6,7 +6,7 @@ import pytest
 from gradscope.errors import InputError
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.trl.files import TrlState, read_state
+from gradscope.rollouts.readers.trainers.trl_files import TrlState, read_state
 from tests.rollouts.trl_folder import entry, rows, write_file, write_state
 
 AABB = ["a", "a", "b", "b"]

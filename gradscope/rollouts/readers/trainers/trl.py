@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,14 +18,13 @@ import numpy as np
 from gradscope.errors import InputError
 from gradscope.machine import in_threads
 from gradscope.results.source import Source
-from gradscope.rollouts.checkpoint_folders import find_base, find_checkpoints, find_tokenizer, with_initial
 from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RewardTable, RolloutGroup, num_used
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.cells import finite_or_none
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog, counted
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_side_ids, read_trainer_settings
 from gradscope.rollouts.readers.parsing.tables import read_parquet
-from gradscope.rollouts.readers.trl.files import (
+from gradscope.rollouts.readers.trainers.trl_files import (
     StepFile,
     TrlState,
     completion_files,
@@ -38,7 +37,7 @@ from gradscope.rollouts.readers.trl.files import (
     step_notes,
     windows,
 )
-from gradscope.rollouts.readers.trl.groups import (
+from gradscope.rollouts.readers.trainers.trl_groups import (
     Block,
     group_size,
     groups_with_rows,
@@ -48,6 +47,7 @@ from gradscope.rollouts.readers.trl.groups import (
     uncut,
 )
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
+from gradscope.rollouts.run_folder import find_base, find_checkpoints, find_tokenizer, with_initial
 
 NO_REWARD = "no reward function gave a finite number"
 SHARED_NAME = "reward functions share a name, so that their sum is not known"
@@ -195,44 +195,34 @@ def _set_aside(
             quarantine.add(why if lacks[at] else BROKEN_ADVANTAGE, f"{file.path}:{at + 1}")
 
 
-def _left_out(training: Sequence[StepFile], evaluation: Sequence[StepFile]) -> list[str]:
-    sentences = []
+def _left_out(training: Sequence[StepFile], evaluation: Sequence[StepFile]) -> Iterator[str]:
     if evaluation:
         steps = ", ".join(str(file.step) for file in evaluation)
-        sentences.append(
-            f"Files with evaluation rows, because the trainer evaluated at their step, are left out: {steps}."
-        )
-    repeats = [(step, file.step) for file in training for step in file.repeated_at]
-    if repeats:
-        pairs = ", ".join(f"{again} repeats {first}" for again, first in repeats)
-        sentences.append(
-            f"A batch that serves several updates is logged at each of them; it counts once (step {pairs})."
-        )
-    return sentences
+        yield f"Files with evaluation rows, because the trainer evaluated at their step, are left out: {steps}."
+    pairs = ", ".join(f"{again} repeats {file.step}" for file in training for again in file.repeated_at)
+    if pairs:
+        yield f"A batch that serves several updates is logged at each of them; it counts once (step {pairs})."
 
 
 def _missing(
     state: TrlState, settings_origin: str | None, table: RewardTable, weights: Sequence[WeightsRef]
-) -> list[str]:
-    sentences = []
+) -> Iterator[str]:
     if state.path is None and not state.damaged:
-        sentences.append(
+        yield (
             "There is no trainer_state.json: logged metrics are unknown, and evaluation files cannot be told from "
             "training files."
         )
-    unlogged = bool(np.any(table.step > state.last_step))
-    if state.path is not None and unlogged:
-        sentences.append(f"{state.path} ends at step {state.last_step}; nothing is known of what was logged after it.")
+    if state.path is not None and np.any(table.step > state.last_step):
+        yield f"{state.path} ends at step {state.last_step}; nothing is known of what was logged after it."
     if settings_origin is None:
-        sentences.append("The trainer's arguments are in a pickle, which is never opened: give them with --run-config.")
+        yield "The trainer's arguments are in a pickle, which is never opened: give them with --run-config."
     if table.num_tokens is None or not np.any(table.num_tokens > 0):
-        sentences.append(
+        yield (
             "Completions are text without token ids: they are re-tokenized where a model runs. A reward function can "
             'log them: log_extra("completion_ids", [list(map(int, c)) for c in completion_ids]).'
         )
     if not any(ref.num_updates == 0 for ref in weights):
-        sentences.append("The weights before the first update are not in the folder: give them with --initial.")
-    return sentences
+        yield "The weights before the first update are not in the folder: give them with --initial."
 
 
 def _find_tokenizer(run: Path, request: ReadRequest, weights: Sequence[WeightsRef]) -> Path | None:

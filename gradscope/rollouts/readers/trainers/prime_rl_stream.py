@@ -29,7 +29,11 @@ from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog
 from gradscope.rollouts.readers.parsing.records import Record, assemble_groups, build_groups, peek
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import files_like
-from gradscope.rollouts.readers.prime_rl.episode import (
+from gradscope.rollouts.readers.reduction.columns import Columns, Counts, Floats, int_steps, sample_hashes
+from gradscope.rollouts.readers.reduction.lines import blocks_in
+from gradscope.rollouts.readers.reduction.log import ColumnLog, keeps_texts, reduce_log
+from gradscope.rollouts.readers.reduction.parts import Part, merge_parts, repeated_samples
+from gradscope.rollouts.readers.trainers.prime_rl_episode import (
     AGENTS,
     AgentRollout,
     AgentTrace,
@@ -42,10 +46,6 @@ from gradscope.rollouts.readers.prime_rl.episode import (
     path_to,
     read_trace,
 )
-from gradscope.rollouts.readers.reduction.columns import Columns, Counts, Floats, int_steps, sample_hashes
-from gradscope.rollouts.readers.reduction.lines import blocks_in
-from gradscope.rollouts.readers.reduction.log import ColumnLog, keeps_texts, reduce_log
-from gradscope.rollouts.readers.reduction.parts import Part, merge_parts, repeated_samples
 from gradscope.rollouts.run import Run
 
 STREAMS = ("advantages", "trainer_logprobs", "entropies")

@@ -40,18 +40,6 @@ from gradscope.rollouts.readers.parsing.quarantine import (
 from gradscope.rollouts.readers.parsing.records import Record, assemble_groups, build_groups, peek
 from gradscope.rollouts.readers.parsing.request import ReadRequest, flattened
 from gradscope.rollouts.readers.parsing.tables import files_like, read_jsonl
-from gradscope.rollouts.readers.prime_rl.episode import (
-    AGENTS,
-    AgentRollout,
-    AgentTrace,
-    EpisodeLayout,
-    columns_of,
-    in_no_loss,
-    is_standalone,
-    names_by_position,
-    read_trace,
-)
-from gradscope.rollouts.readers.prime_rl.stream import read_stream, stream_files
 from gradscope.rollouts.readers.reduction.columns import Columns, int_steps
 from gradscope.rollouts.readers.reduction.log import keeps_texts, reduced_groups
 from gradscope.rollouts.readers.run_files import (
@@ -62,6 +50,18 @@ from gradscope.rollouts.readers.run_files import (
     saved_weights,
     trainer_settings,
 )
+from gradscope.rollouts.readers.trainers.prime_rl_episode import (
+    AGENTS,
+    AgentRollout,
+    AgentTrace,
+    EpisodeLayout,
+    columns_of,
+    in_no_loss,
+    is_standalone,
+    names_by_position,
+    read_trace,
+)
+from gradscope.rollouts.readers.trainers.prime_rl_stream import read_stream, stream_files
 from gradscope.rollouts.run import Run, TrainerSettings
 
 STEP = re.compile(r"^step_([0-9]+)$")  # a step's folder
@@ -76,7 +76,8 @@ def with_prime_rls(request: ReadRequest, run: Run) -> Run:
     """The run with its arguments, metrics and weights."""
     folder = _run_folder(request.path)
     settings = _settings(request, folder)
-    metrics = metric_lines(_metrics_files(folder), _NAMES, quarantine := QuarantineLog())
+    files = [folder / "metrics.jsonl", folder / "monitors/file/metrics.jsonl", *sorted(folder.glob("*/metrics.jsonl"))]
+    metrics = metric_lines(filter(Path.is_file, files), _NAMES, quarantine := QuarantineLog())
     return replace(
         run,
         source=with_set_aside(run.source, quarantine),
@@ -109,11 +110,6 @@ def _settings(request: ReadRequest, folder: Path) -> TrainerSettings:
             origins.append(str(file))
     origins += [settings.origin] if settings.origin is not None else []
     return TrainerSettings(values={**parts, **settings.values}, origin=" and ".join(origins) or None)
-
-
-def _metrics_files(folder: Path) -> Iterator[Path]:
-    files = (folder / "metrics.jsonl", folder / "monitors" / "file" / "metrics.jsonl")
-    return (file for file in (*files, *sorted(folder.glob("*/metrics.jsonl"))) if file.is_file())
 
 
 def _merge(folder: Path) -> str:

@@ -213,7 +213,8 @@ def read_state(run: Path) -> TrlState:
     if not states:
         return TrlState(damaged=tuple(damaged))
     last_step, path, document = max(states, key=lambda entry: entry[0])
-    damaged = [path for path in damaged if not 0 <= _step_of_checkpoint(path) <= last_step]
+    steps = {path: whole_number(path.parent.name.removeprefix("checkpoint-")) for path in damaged}
+    damaged = [path for path, step in steps.items() if step is None or step > last_step]
     return TrlState(
         path=path,
         last_step=last_step,
@@ -232,12 +233,6 @@ def _metrics_of(document: Mapping[str, Any]) -> dict[int, dict[str, float]]:
         logged.pop("step", None)
         metrics[step] = {**logged, **metrics.get(step, {})}
     return metrics
-
-
-def _step_of_checkpoint(path: Path) -> int:
-    """The last step in the state of a checkpoint, by the folder's name; -1 where that has none."""
-    step = whole_number(path.parent.name.removeprefix("checkpoint-"))
-    return -1 if step is None else step
 
 
 def _step_of(entry: Mapping[str, Any], key: str) -> int:

@@ -1,1 +1,0 @@
-"""prime-rl's traces and its export of tokens."""
