@@ -7,7 +7,7 @@ the table, the JSON document and the check.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -103,3 +103,9 @@ class Estimate:
     def within(self, low: float, high: float) -> Estimate:
         """The estimate with value and ends clamped to a range that the number cannot leave."""
         return self.map(lambda number: min(max(number, low), high))
+
+
+def mean_of_defined(values: Iterable[float | None]) -> float | None:
+    """The mean of those numbers that are defined; None where none is."""
+    defined = [value for value in values if value is not None]
+    return math.fsum(defined) / len(defined) if defined else None

@@ -20,6 +20,8 @@ from gradscope.metrics.outcomes.passk import pass_at_k
 Array = NDArray[np.float64]
 
 TRL_EPSILON = 1e-4  # added to the group's std; verl adds 1e-6, OpenRLHF 1e-9
+TRL_SCALES = {"group": "group", "True": "group", "batch": "batch", "none": "none", "False": "none"}
+"""Spellings of TRL's ``scale_rewards``."""
 NGRPO_EPSILON = 1e-6  # added to the std of ``ngrpo``, as its authors' program does
 DRIFT, NOISE, START, KRPO_EPSILON = 1e-5, 1e-2, (0.0, 1.0), 1e-8
 """The filter of ``krpo``: variance of the state's drift Q and of a reward R, the state's mean and variance before the

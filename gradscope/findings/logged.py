@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
 
-from gradscope.results.logged import MetricCourse
 from gradscope.say import non_finite_word, percent
 
 if TYPE_CHECKING:  # what only names a type is not loaded with every log
-    from gradscope.results.norms import StepReplay
+    from gradscope.results.logged import MetricCourse
+    from gradscope.results.norms import SpikeMetric, SpikeReport, StepReplay
     from gradscope.results.rank import StepGeometry
-import statistics
-from dataclasses import replace
-
-from gradscope.results.norms import SpikeMetric, SpikeReport
 
 LOGPROB_BOUND = 0.1
 """Difference of a token's log-probability beyond which it is counted: its probability is off by 10 %. Samplers in
@@ -207,7 +204,7 @@ def _repeats(report: SpikeReport) -> Iterator[str]:
     measured = [rollout for rollout in report.rollouts if rollout.repeated_ngrams.is_defined]
     named = [rollout for rollout in measured[:5] if (rollout.repeated_ngrams.value or 0.0) >= MUCH_REPEATED]
     if named:
-        middle = statistics.median(rollout.repeated_ngrams.value or 0.0 for rollout in measured)
+        middle = median(rollout.repeated_ngrams.value or 0.0 for rollout in measured)
         parts = [
             f"rollout {rollout.sample} of group {rollout.group_id} ({percent(rollout.repeated_ngrams.value or 0.0)})"
             for rollout in named

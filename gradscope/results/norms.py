@@ -52,6 +52,10 @@ class StepReplay(OfStep):
     where the trainer computed in bfloat16 or float16, its micro-batches matter, or float32 missed it by little; else
     None."""
 
+    def verdict_on(self, name: str) -> ReplayVerdict | None:
+        """The verdict on one quantity; None where it was not looked at."""
+        return next((quantity.verdict for quantity in self.quantities if quantity.name == name), None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ReplayReport(Drawn):

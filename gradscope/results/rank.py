@@ -229,15 +229,6 @@ class HeldoutTransfer(OfAdvantage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldoutInfluence(OfAdvantage):
-    """Of one group with a gradient under one advantage."""
-
-    group_id: str
-    pass_rate: float | None  # its mean reward; None where a reward is missing
-    influence: Estimate  # mean product with the held-out prompts, in units of the mean norms of either
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Interference(OfAdvantage):
     """Of one step under one advantage, over pairs of different groups, to first order."""
 
@@ -248,13 +239,14 @@ class Interference(OfAdvantage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptInfluence(OfAdvantage):
-    """Of one group under one advantage."""
+class GroupInfluence(OfAdvantage):
+    """Of one group with a gradient under one advantage."""
 
     group_id: str
-    pass_rate: float  # its mean reward
+    pass_rate: float | None  # its mean reward; None where a reward is missing
     influence: Estimate
-    """Mean change of the log-probability of the others' correct answers, in units of groups' effects on their own."""
+    """Mean change of the log-probability of the others' correct answers, in units of groups' effects on their own; on
+    held-out prompts, mean product with theirs in units of the mean norms of either."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -408,10 +400,10 @@ class RankReport(Drawn):
     """The contributions of all-fail, mixed and all-pass groups to it, where there are any; rewards of 0 and 1 alone."""
     interference: tuple[Interference, ...] = ()
     """By step and advantage, for rewards of 0 and 1: effects of groups on each other's correct answers."""
-    influences: tuple[PromptInfluence, ...] = ()  # of each group with a gradient, under the first advantage
+    influences: tuple[GroupInfluence, ...] = ()  # of each group with a gradient, under the first advantage
     heldout: tuple[HeldoutTransfer, ...] = ()
     """By step and advantage, where held-out samples were given: effects of groups on their correct answers."""
-    heldout_influences: tuple[HeldoutInfluence, ...] = ()  # of each group with a gradient, under the first advantage
+    heldout_influences: tuple[GroupInfluence, ...] = ()  # of each group with a gradient, under the first advantage
     heldout_notes: tuple[str, ...] = ()  # sentences on the read, drawn and omitted held-out samples
     shares: tuple[GroupShare, ...] = ()  # by step and group
     baselines: tuple[BaselineNoise, ...] = ()  # all steps together, then by step, then by group

@@ -99,7 +99,7 @@ def _row_of(history: bytes) -> bytes:
     for number, item, _ in _fields(history):
         if number == 1 and isinstance(item, bytes):
             fields = [(key, value) for key, value, _ in _fields(item) if isinstance(value, bytes)]
-            name = b".".join(value for key, value in fields if key in (1, 2) and value)
+            name = b"/".join(value for key, value in fields if key in (1, 2) and value)
             value = next((value for key, value in fields if key == 16), b"null")
             cells.append(json.dumps(name.decode()).encode() + b":" + value)
     return b"{" + b",".join(cells) + b"}\n"

@@ -28,7 +28,7 @@ class ColumnNames:
     prompt_id: str | None = None  # what all groups of one prompt share
     advantage: str | None = None  # the advantage that the optimizer saw
     num_samples: Annotated[
-        str | None, _input("Column of how many samples a prompt has.", "NAME", flags=("--n-column",))
+        str | None, _input("Column of how many samples a prompt has, or a list of them.", "NAME", flags=("--n-column",))
     ] = None
     num_correct: Annotated[
         str | None, _input("Column of how many of them are correct.", "NAME", flags=("--c-column",))

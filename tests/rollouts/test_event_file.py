@@ -119,32 +119,22 @@ def test_rows_of_wandb_in_parts_of_any_size_and_other_records_between(tmp_path: 
     assert (rows[0]["note"], damage) == ("x" * 100_000, [])
 
 
-@pytest.mark.parametrize(
-    ("change", "num_rows", "reason"),
-    [
-        (lambda data: data[:-1], 1, None),
-        (lambda data: data[:40] + b"?" + data[41:], 0, "from byte 7 on it cannot be read"),
-        (lambda data: data + bytes(9), 2, "on it cannot be read"),
-    ],
-)
-def test_damage_to_a_file_of_wandb_ends_its_rows(
-    tmp_path: Path, change: Any, num_rows: int, reason: str | None
-) -> None:
-    path = wandb_file(tmp_path / "run-1.wandb", *(history(_step=step, reward=0.5) for step in (1, 2)))
-    path.write_bytes(change(path.read_bytes()))
-    damage: list[str] = []
-    assert len(list(history_in(path, damage.append))) == num_rows
-    assert len(damage) == (reason is not None)
-    assert all(reason in sentence for sentence in damage if reason)
-
-
-def test_records_of_wandb_that_are_none_cost_themselves(tmp_path: Path) -> None:
+def test_what_is_damaged_in_a_file_of_wandb_costs_its_record_or_the_rest(tmp_path: Path) -> None:
     odd = [b"\x0b", field(2, b"\xff"), field(2, field(1, field(1, b"\xff") + field(16, b"1")))]
-    path = wandb_file(tmp_path / "run-1.wandb", *odd, history(_step=1, reward=0.5))
-    damage: list[str] = []
-    assert [json.loads(line) for line in history_in(path, damage.append)] == [{"_step": 1, "reward": 0.5}]
-    assert [sentence.endswith(" is none") for sentence in damage] == [True] * 3
     unparsed = history(_step=2).replace(b"2", b"?")
-    log = wandb_file(path, history(_step=1, reward=0.5), unparsed, history(_step=3, reward=1.0))
-    source = read_run(log, metrics_alone=True).source
-    assert [reason.first for reason in source.quarantined.reasons] == [f"{path}:2"]
+    path = wandb_file(
+        tmp_path / "run-1.wandb", history(_step=1, reward=0.5), *odd, unparsed, history(_step=3, reward=1)
+    )
+    intact, begin = path.read_bytes(), len(b":W&B...")
+    for data, num_rows, reasons in (
+        (intact, 3, [" is none"] * 3),
+        (intact[:-1], 2, [" is none"] * 3),
+        (intact[:40] + b"?" + intact[41:], 0, [f"from byte {begin} on it cannot be read"]),
+        (intact + bytes(9), 3, [*[" is none"] * 3, f"from byte {len(intact):,} on it cannot be read"]),
+    ):
+        path.write_bytes(data)
+        damage: list[str] = []
+        assert len(list(history_in(path, damage.append))) == num_rows
+        assert all(sentence.endswith(reason) for sentence, reason in zip(damage, reasons, strict=True))
+    path.write_bytes(intact)
+    assert [reason.first for reason in read_run(path, metrics_alone=True).source.quarantined.reasons] == [f"{path}:2"]

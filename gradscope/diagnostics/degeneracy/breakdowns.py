@@ -36,18 +36,13 @@ _STATUS = np.array(["live", "never", "always"], dtype=object)
 _LIVE, _NEVER, _ALWAYS = range(3)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredPrompts:
-    """The prompts of a log."""
-
-    counts: PromptCounts  # how many of them the policy learns from
-    rows: LazyRows  # one row a prompt, as ``DegeneracyReport.by_prompt`` has them
-
-
 def measure_prompts(
     chosen: GroupRewards, threshold: float | None, main: str | None = None, *, name: str = TRAINER_REWARD
-) -> MeasuredPrompts:
-    """One row per prompt, by the main reward or the one called ``name``: dead ones first, by their cost."""
+) -> tuple[PromptCounts, LazyRows]:
+    """How many prompts the policy learns from, and a row each, dead ones first, by their cost.
+
+    By the main reward, or the one called ``name``.
+    """
     groups = chosen.table
     values = chosen.values if main is None else groups.rewards[main]
     spread = groups.spread(values)
@@ -94,7 +89,7 @@ def measure_prompts(
         counts = replace(
             counts, never=never, always=always, live=live, never_groups=never_groups, always_groups=always_groups
         )
-    return MeasuredPrompts(counts=counts, rows=LazyRows(columns))
+    return counts, LazyRows(columns)
 
 
 def _or_none(values: NDArray[Any], is_known: NDArray[np.bool_]) -> NDArray[np.object_]:

@@ -135,7 +135,8 @@ def degeneracy_of_run(
     policies, policy_gap = measure_policies(chosen, table, threshold, resampling=resampling)
     rewards = measure_reward_functions(run, chosen, reward, resampling=resampling)
     name = reward or rewards.part or TRAINER_REWARD
-    prompts = measure_prompts(chosen, threshold, rewards.main if name == TRAINER_REWARD else None, name=name)
+    main = rewards.main if name == TRAINER_REWARD else None
+    prompts, by_prompt = measure_prompts(chosen, threshold, main, name=name)
     logged = LoggedGroups(
         num_levels=len(chosen.levels),
         reward_functions=tuple(sorted(chosen.table.rewards)),
@@ -172,8 +173,8 @@ def degeneracy_of_run(
         by_reward=rewards.functions,
         frac_reward_conflict=rewards.frac_conflict,
         reward_conflict=rewards.conflict,
-        prompts=prompts.counts,
-        by_prompt=prompts.rows,
+        prompts=prompts,
+        by_prompt=by_prompt,
         target=None if target_degeneracy is None else sizes.target(target_degeneracy, starvation.tokens_per_rollout),
         frac_set_aside=frac_set_aside(run.source),
         quarantined=run.source.quarantined,

@@ -18,7 +18,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.advantages.group import TRL_EPSILON
+from gradscope.advantages.group import TRL_EPSILON, TRL_SCALES
 from gradscope.diagnostics.degeneracy.group_rewards import GroupRewards, group_rewards
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
@@ -48,8 +48,6 @@ _MOST_CORRELATED = 32
 """Functions of which all pairs are correlated: of 200 numbers that a verifier logs, 20,000 pairs took 2 GB."""
 _NO_DIVISION = {"verl": "algorithm.norm_adv_by_std_in_grpo=False", "trl": 'scale_rewards="none"'}
 """Trainer -> its argument that divides no advantage by a standard deviation."""
-_SCALES = {"group": "group", "True": "group", "batch": "batch", "none": "none", "False": "none"}
-"""Spellings of TRL's ``scale_rewards``."""
 NO_ADVANTAGES = "the log has no advantages, and no arguments of the trainer that name them"
 
 
@@ -291,7 +289,7 @@ def _formulation(run: Run) -> tuple[str, float, str]:
         return "", 0.0, NO_ADVANTAGES
     if settings.get("multi_objective_aggregation", "sum_then_normalize") != "sum_then_normalize":
         return "", 0.0, "the functions are scaled one by one (multi_objective_aggregation), so no sum has a scale"
-    kind = _SCALES.get(str(settings.get("scale_rewards", "group")), "")
+    kind = TRL_SCALES.get(str(settings.get("scale_rewards", "group")), "")
     if not kind:
         return "", 0.0, f"scale_rewards = {settings.get('scale_rewards')} is not known here"
     return kind, TRL_EPSILON, f'the advantages of scale_rewards="{kind}"'

@@ -6,6 +6,7 @@ The Gram matrix of the rollouts is always measured. Everything that needs the mo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -60,6 +61,20 @@ class SignalQuestion:
         from gradscope.gradients.tokens.measure import measure_signals
 
         return (measure_signals(prepared, gram, self.signal, most=self.most, seed=self.seed, progress=progress),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsAndMore:
+    """Rows, and something else that is known of the step while its weights are in memory."""
+
+    rows: RowQuestion  # what is asked of the rows
+    more: Callable[[PreparedStep, StepGram, ProgressCallback], Any]  # the rest; None where the step has nothing of it
+
+    def measure(
+        self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
+    ) -> tuple[tuple[Any, ...], Any]:
+        """Both."""
+        return self.rows.measure(prepared, gram, progress), self.more(prepared, gram, progress)
 
 
 GRAD_NORM_TOLERANCE = 1e-5

@@ -238,7 +238,7 @@ METRICS = (
 
 _ROUNDING = 0.01
 _GREATEST = 100.0  # the logarithm of any vocabulary is below
-_Row = tuple[float, int, str]  # sum and number of the entropies of a sequence, and its prompt
+_Row = tuple[float, int, str]  # sum and number of a sequence's entropies, or of its |log ratios|, and its prompt
 
 
 class GatheredEntropy:
@@ -255,14 +255,13 @@ class GatheredEntropy:
 
     def result(self, run: Run, resampling: Resampling) -> PolicyEntropy:
         """The entropy of the tokens, else as the trainer logged it, else nothing."""
-        return self._of_tokens(resampling) or _as_logged(run) or PolicyEntropy()
-
-    def _of_tokens(self, resampling: Resampling) -> PolicyEntropy | None:
         if not self._steps:
-            return None
-        by_step = [EntropyNumbers(step=step, mean=_entropy_of(rows, resampling)) for step, rows in self._steps.items()]
-        rows = [row for step_rows in self._steps.values() for row in step_rows]
-        overall = EntropyNumbers(step=None, mean=_entropy_of(rows, resampling))
+            return _as_logged(run)
+        every = [row for step_rows in self._steps.values() for row in step_rows]
+        overall, *by_step = (
+            EntropyNumbers(step=step, mean=_mean_of(rows, resampling).within(0.0, _GREATEST))
+            for step, rows in ((None, every), *self._steps.items())
+        )
         return PolicyEntropy(overall=overall, by_step=tuple(by_step), trend=_trend(by_step), origin="tokens")
 
 
@@ -284,15 +283,15 @@ def _entropies(rollout: Rollout) -> NDArray[np.float64] | None:
     return values if np.all((values > -_ROUNDING) & (values < _GREATEST)) else None
 
 
-def _entropy_of(rows: Sequence[_Row], resampling: Resampling) -> Estimate:
-    totals, numbers, prompts = zip(*rows, strict=True)
-    return token_mean(totals, numbers, prompts, resampling=resampling).within(0.0, _GREATEST)
+def _mean_of(rows: Sequence[_Row], resampling: Resampling) -> Estimate:
+    sums, numbers, prompts = zip(*rows, strict=True)
+    return token_mean(sums, numbers, prompts, resampling=resampling)
 
 
-def _as_logged(run: Run) -> PolicyEntropy | None:
+def _as_logged(run: Run) -> PolicyEntropy:
     match = first_logged(run, METRICS)
     if match is None:
-        return None
+        return PolicyEntropy()
     name, logged = match
     by_step = [EntropyNumbers(step=step, mean=logged_estimate(value)) for step, value in logged.items()]
     overall = EntropyNumbers(step=None, mean=mean_as_logged(logged).within(min(0.0, *logged.values()), np.inf))
@@ -384,8 +383,6 @@ _NO_GAP = "no rollout of this lag has log-probabilities of both sampler and trai
 
 _TokenAge = tuple[int, str, tuple[int, int]]
 """Step, prompt, and the versions that sampled a rollout's first and last token."""
-_Gap = tuple[float, int, str]
-"""Sum of |log ratio|, number of tokens and prompt of a sequence that has both log-probabilities."""
 
 
 class GatheredStaleness:
@@ -393,7 +390,7 @@ class GatheredStaleness:
 
     def __init__(self) -> None:
         self._steps: dict[int, list[_TokenAge]] = {}
-        self._gaps: dict[int, list[_Gap]] = {}  # by the step minus the version that sampled the first token
+        self._gaps: dict[int, list[_Row]] = {}  # by the step minus the version that sampled the first token
 
     def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
         """Take in the rollouts of the next step."""
@@ -436,7 +433,9 @@ class GatheredStaleness:
                 lag=lag,
                 num_rollouts=numbers[lag],
                 share=numbers[lag] / len(rows),
-                logprob_gap=_gap(self._gaps.get(lag + origin, []), resampling),
+                logprob_gap=_mean_of(self._gaps[lag + origin], resampling)
+                if lag + origin in self._gaps
+                else Estimate.undefined_because(_NO_GAP),
             )
             for lag in sorted(numbers)
         )
@@ -457,10 +456,3 @@ def _staleness_numbers(
         frac_mixed=bootstrap_mean(mixed, prompts, resampling=resampling),
         **lag_estimates([_lag(row, origin) for row in rows], prompts, resampling=resampling),
     )
-
-
-def _gap(rows: Sequence[_Gap], resampling: Resampling) -> Estimate:
-    if not rows:
-        return Estimate.undefined_because(_NO_GAP)
-    sums, numbers, prompts = zip(*rows, strict=True)
-    return token_mean(sums, numbers, prompts, resampling=resampling)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gradscope.diagnostics.inputs.row_questions import RowQuestion, SignalQuestion, TokenQuestion
+from gradscope.diagnostics.inputs.row_questions import RowQuestion, RowsAndMore, SignalQuestion, TokenQuestion
 from gradscope.diagnostics.inputs.steps import MeasuredStep, describe_engine, measure_steps
 from gradscope.diagnostics.rank.formulations import (
     BaselineGroup,
@@ -31,12 +31,12 @@ from gradscope.diagnostics.rank.spectrum import GroupRank, ranks_of_groups
 from gradscope.diagnostics.rank.tokens.parts import NO_GRADIENT, token_part_tables, with_later
 from gradscope.diagnostics.rank.tokens.spectra import RowGram, token_spectra
 from gradscope.diagnostics.rank.tokens.weighed import (
-    EnergyQuestion,
     KindEnergy,
     WeighedTokens,
     kind_energies,
     logprob_change,
     token_changes,
+    weigh_step,
 )
 from gradscope.diagnostics.rank.weight_groups import WeightQuestion, weight_curve, weight_group_ranks
 from gradscope.diagnostics.rank.weight_updates import (
@@ -360,7 +360,7 @@ def _question(request: RankRequest, most: int) -> RowQuestion | None:
     question = row_question(request, most)
     if isinstance(question, WeightQuestion):
         return replace(question, most=MOST_WEIGHTS)
-    return EnergyQuestion(rows=question) if isinstance(question, TokenQuestion) else question
+    return RowsAndMore(rows=question, more=weigh_step) if isinstance(question, TokenQuestion) else question
 
 
 def collect_kinds(

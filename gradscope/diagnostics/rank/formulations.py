@@ -5,8 +5,9 @@ Shapes: R rollouts of a step, J groups of G rollouts, F formulations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import TYPE_CHECKING, get_args
 
 import numpy as np
@@ -52,11 +53,11 @@ from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, bounde
 from gradscope.results.rank import (
     BaselineNoise,
     FormulationUpdate,
+    GroupInfluence,
     GroupKind,
     GroupShare,
     Interference,
     KindUpdate,
-    PromptInfluence,
     StepGeometry,
 )
 from gradscope.rollouts.run import WeightsRef
@@ -304,7 +305,7 @@ def kinds_of(rows: StepRows) -> Mapping[GroupKind, NDArray[np.bool_]]:
     return dict(zip(get_args(GroupKind), masks, strict=True))
 
 
-def measure_interference(rows: StepRows, advantages: Sequence[str]) -> tuple[list[Interference], list[PromptInfluence]]:
+def measure_interference(rows: StepRows, advantages: Sequence[str]) -> tuple[list[Interference], list[GroupInfluence]]:
     """The effect of the groups on each other's correct answers, by formulation, and of each group under the first."""
     # None where rewards are not 0 and 1; logged advantages that differ by token have no row here.
     _, why_not = _pass_at_k_targets(rows)
@@ -323,17 +324,27 @@ def measure_interference(rows: StepRows, advantages: Sequence[str]) -> tuple[lis
         )
         for name, effects in zip(names, every, strict=True)
     ]
+    pulls = every[0].pulls
+    return of_steps, influences_of(rows, names[0], pulls, compress(every[0].influences(), pulls))
+
+
+def influences_of(
+    rows: StepRows, advantage: str, pulls: NDArray[np.bool_], influences: Iterable[Estimate]
+) -> list[GroupInfluence]:
+    """Those of the groups with a gradient, ``pulls`` [J], in the order of the step."""
+    groups = group_index(rows)
     rates = np.bincount(groups, weights=rows.rewards) / np.bincount(groups)
-    of_prompts = [
-        PromptInfluence(
-            step=rows.step, advantage=names[0], group_id=group_id, pass_rate=float(rate), influence=influence
+    named = compress(zip(dict.fromkeys(rows.group_ids), rates.tolist(), strict=True), pulls)
+    return [
+        GroupInfluence(
+            step=rows.step,
+            advantage=advantage,
+            group_id=name,
+            pass_rate=None if np.isnan(rate) else rate,
+            influence=influence,
         )
-        for group_id, rate, pulls, influence in zip(
-            dict.fromkeys(rows.group_ids), rates, every[0].pulls, every[0].influences(), strict=True
-        )
-        if pulls
+        for (name, rate), influence in zip(named, influences, strict=True)
     ]
-    return of_steps, of_prompts
 
 
 _SHRINKAGE = "shrinkage"

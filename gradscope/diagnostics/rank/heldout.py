@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradscope.diagnostics.passk.measure import sample_files, with_own_verdicts
-from gradscope.diagnostics.rank.formulations import group_index, weights_by_name
+from gradscope.diagnostics.rank.formulations import group_index, influences_of, weights_by_name
 from gradscope.diagnostics.rank.rows import StepRows
 from gradscope.errors import InputError, UsageError
 from gradscope.gradients.engine_options import EngineOptions
@@ -21,7 +21,7 @@ from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.outcomes.groups import binary_threshold
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.reason import Reason
-from gradscope.results.rank import HeldoutInfluence, HeldoutTransfer
+from gradscope.results.rank import GroupInfluence, HeldoutTransfer
 from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
@@ -189,7 +189,7 @@ _UNEVEN = "the loss weighs the tokens of an answer unequally, so what the step d
 
 def measure_heldout(
     rows: StepRows, heldout: HeldoutGram, advantages: Sequence[str]
-) -> tuple[list[HeldoutTransfer], list[HeldoutInfluence]]:
+) -> tuple[list[HeldoutTransfer], list[GroupInfluence]]:
     """What the groups do to held-out prompts' correct answers, by formulation; each group's part under the first."""
     # Logged advantages that differ by token have no row here.
     names, table = weights_by_name(rows, advantages)
@@ -206,7 +206,9 @@ def measure_heldout(
         )
         for name, effects in zip(names, every, strict=True)
     ]
-    return of_steps, _influences(rows, names[0], every[0]) if names else []
+    if not names:
+        return [], []
+    return of_steps, influences_of(rows, names[0], every[0].pulls, every[0].influences())
 
 
 def _effects(rows: StepRows, heldout: HeldoutGram, weights: Array) -> HeldoutEffects:
@@ -218,20 +220,3 @@ def _effects(rows: StepRows, heldout: HeldoutGram, weights: Array) -> HeldoutEff
     return heldout_effects(
         rows.gram, weights, group_index(rows), is_correct, heldout.cross, heldout.norms, own, unknown
     )
-
-
-def _influences(rows: StepRows, advantage: str, effects: HeldoutEffects) -> list[HeldoutInfluence]:
-    groups = group_index(rows)
-    rates = np.bincount(groups, weights=rows.rewards) / np.bincount(groups)
-    named = zip(dict.fromkeys(rows.group_ids), rates, effects.pulls, strict=True)
-    pulling = [(name, rate) for name, rate, pulls in named if pulls]
-    return [
-        HeldoutInfluence(
-            step=rows.step,
-            advantage=advantage,
-            group_id=name,
-            pass_rate=None if np.isnan(rate) else float(rate),
-            influence=influence,
-        )
-        for (name, rate), influence in zip(pulling, effects.influences(), strict=True)
-    ]

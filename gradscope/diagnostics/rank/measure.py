@@ -13,8 +13,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from gradscope.diagnostics.inputs.row_questions import RowsAndMore
 from gradscope.diagnostics.inputs.steps import computable_steps, measure_steps, select_steps, with_damage
 from gradscope.diagnostics.rank.collected import Collected, examine_advantages, examine_step, row_question
 from gradscope.diagnostics.rank.formulations import measure_baselines
@@ -22,11 +24,11 @@ from gradscope.diagnostics.rank.heldout import HeldoutQuestion, read_heldout
 from gradscope.diagnostics.rank.options import TOKEN_ROWS, RankOptions
 from gradscope.diagnostics.rank.rows import RankRequest, checked_advantages, possible_sizes
 from gradscope.diagnostics.rank.spectrum import compare_formulations, compare_sizes
-from gradscope.diagnostics.rank.tokens.weighed import PartsQuestion
+from gradscope.diagnostics.rank.tokens.weighed import weigh_step
 from gradscope.diagnostics.rank.weight_updates import (
-    OptimizerQuestion,
     gradients_and_updates,
     learning_rates,
+    summarize_gradient,
     update_report,
 )
 from gradscope.errors import InputError
@@ -124,9 +126,10 @@ def measure_rank(
     # step by step, as soon as each is measured
     question = row_question(request, options.tokens or MOST_TOKENS, options.sketch)
     if question is not None and rows == "token":
-        question = PartsQuestion(rows=question)
+        question = RowsAndMore(rows=question, more=partial(weigh_step, in_parts=True))
     if question is not None and rows == "weight":
-        question = OptimizerQuestion(rows=question, learning_rates=learning_rates(run))
+        of_gradient = partial(summarize_gradient, learning_rates=learning_rates(run))
+        question = RowsAndMore(rows=question, more=of_gradient)
     if options.heldout is not None:
         threshold, seed = options.heldout_threshold, options.seed
         answers = read_heldout(options.heldout, threshold=threshold, seed=seed, progress=progress)

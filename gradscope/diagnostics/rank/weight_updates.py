@@ -11,12 +11,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
 from gradscope.advantages.registry import LOGGED
-from gradscope.diagnostics.inputs.row_questions import RowQuestion
 from gradscope.diagnostics.rank.spectrum import ranks_of
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
@@ -131,29 +130,25 @@ class GradientOfStep:
     steps: tuple[MatrixSteps, ...]  # of every matrix; none where several processes share the model
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerQuestion:
-    """Rows of weights, where the gradient is, and first steps of optimizers."""
+def summarize_gradient(
+    prepared: PreparedStep,
+    gram: StepGram,
+    progress: ProgressCallback = no_progress,
+    *,
+    learning_rates: Mapping[int, float],
+) -> GradientOfStep | None:
+    """Where a step's gradient is, and optimizers' first steps at its rate; None where advantages were not logged."""
+    from gradscope.gradients.processes import num_connected
+    from gradscope.gradients.step.directions import measure_optimizer_steps, measure_tensor_norms, step_gradient
 
-    rows: RowQuestion  # what is asked of the rows
-    learning_rates: Mapping[int, float]  # step -> the logged learning rate
-
-    def measure(
-        self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
-    ) -> tuple[tuple[Any, ...], GradientOfStep | None]:
-        """All of it; None for the gradient where advantages were not logged."""
-        from gradscope.gradients.processes import num_connected
-        from gradscope.gradients.step.directions import measure_optimizer_steps, measure_tensor_norms, step_gradient
-
-        rows = self.rows.measure(prepared, gram, progress)
-        if any(advantages is None for advantages in prepared.plan.advantages):
-            return rows, None
-        gradient = step_gradient(prepared)
-        steps: tuple[MatrixSteps, ...] = ()
-        if num_connected() == 1:  # else each process has a part of every matrix
-            rate = self.learning_rates.get(gram.step)
-            steps = measure_optimizer_steps(prepared.policy.trainable, gradient, rate, progress)
-        return rows, GradientOfStep(norms=measure_tensor_norms(prepared, gradient), steps=steps)
+    if any(advantages is None for advantages in prepared.plan.advantages):
+        return None
+    gradient = step_gradient(prepared)
+    steps: tuple[MatrixSteps, ...] = ()
+    if num_connected() == 1:  # else each process has a part of every matrix
+        rate = learning_rates.get(gram.step)
+        steps = measure_optimizer_steps(prepared.policy.trainable, gradient, rate, progress)
+    return GradientOfStep(norms=measure_tensor_norms(prepared, gradient), steps=steps)
 
 
 def learning_rates(run: Run) -> dict[int, float]:

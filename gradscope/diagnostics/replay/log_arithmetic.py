@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.advantages.formulation import is_in_file
-from gradscope.advantages.group import TRL_EPSILON, gdpo, optimal_advantages
+from gradscope.advantages.group import TRL_EPSILON, TRL_SCALES, gdpo, optimal_advantages
 from gradscope.advantages.registry import compute_step_advantages, formulation, is_formulation
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, all_equal
@@ -24,9 +24,6 @@ from gradscope.rollouts.run_folder import CUSTOM_ADVANTAGE
 from gradscope.say import non_finite_word
 
 Array = NDArray[np.float64]
-
-_SCALES = {"group": "group", "True": "group", "none": "none", "False": "none", "batch": "batch"}
-"""Spellings of ``scale_rewards``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +47,7 @@ class _TrlBatch:
 
 def _trl_batch(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> _TrlBatch | Reason:
     """The numbers of a step's groups, or why they are unknown."""
-    scale = _SCALES.get(str(settings.get("scale_rewards", "group")))
+    scale = TRL_SCALES.get(str(settings.get("scale_rewards", "group")))
     aggregation = str(settings.get("multi_objective_aggregation", "sum_then_normalize"))
     if scale is None:
         return Reason(

@@ -388,12 +388,12 @@ def _findings(steps: Sequence[StepReplay]) -> tuple[str, ...]:
         return ("The log holds no steps.",)
     sentences = []
     with_norm = [step for step in steps if "grad_norm" in step.relative_error]
-    dead = [step.step for step in with_norm if _verdict_on(step, "grad_norm") == "no_gradient"]
+    dead = [step.step for step in with_norm if step.verdict_on("grad_norm") == "no_gradient"]
     if dead:
         at = f"step{'s' * (len(dead) > 1)} {as_ranges(dead)}"
         sentences.append(f"grad_norm is zero in the log and here at {at}: any weights and ids would give that.")
         with_norm = [step for step in with_norm if step.step not in dead]
-    matched = [step for step in with_norm if _verdict_on(step, "grad_norm") == "match"]
+    matched = [step for step in with_norm if step.verdict_on("grad_norm") == "match"]
     if with_norm:
         worst = max(step.relative_error["grad_norm"] for step in with_norm)
         sentences.append(
@@ -403,11 +403,11 @@ def _findings(steps: Sequence[StepReplay]) -> tuple[str, ...]:
     if not with_norm and not dead:
         sentences.append("grad_norm could not be recomputed at any step.")
     for name in ("reward", "advantage", "frac_reward_zero_std", "completion"):
-        wrong = [step.step for step in steps if _verdict_on(step, name) == "mismatch"]
+        wrong = [step.step for step in steps if step.verdict_on(name) == "mismatch"]
         if wrong:
             sentences.append(f"{name} differs from the log at step {', '.join(map(str, wrong))}.")
     same = all(
-        _verdict_on(step, name) == "match" for step in steps for name in ("reward", "advantage", "frac_reward_zero_std")
+        step.verdict_on(name) == "match" for step in steps for name in ("reward", "advantage", "frac_reward_zero_std")
     )
     if same:
         sentences.append(
@@ -415,7 +415,3 @@ def _findings(steps: Sequence[StepReplay]) -> tuple[str, ...]:
             f"(to {LOG_TOLERANCE:g})."
         )
     return (*sentences, *logprob_findings(steps))
-
-
-def _verdict_on(step: StepReplay, name: str) -> ReplayVerdict | None:
-    return next((quantity.verdict for quantity in step.quantities if quantity.name == name), None)

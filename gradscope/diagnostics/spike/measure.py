@@ -104,12 +104,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _SpikeAnswer:
-    tensors: tuple[TensorNorm, ...]  # one a parameter
-    tokens: tuple[RolloutTokens, ...]  # the rollouts with the largest part of the gradient
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SpikeQuestion:
     """Layers and tokens."""
 
@@ -117,19 +111,19 @@ class SpikeQuestion:
 
     def measure(
         self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
-    ) -> tuple[_SpikeAnswer, ...]:
-        """Both, where advantages were logged and the gradient is not zero; else nothing."""
+    ) -> tuple[tuple[TensorNorm, ...], tuple[RolloutTokens, ...]]:
+        """Each parameter, and the rollouts with the largest parts; none without advantages or a gradient."""
         from gradscope.gradients.step.directions import measure_tensor_norms
         from gradscope.gradients.tokens.measure import measure_rollout_tokens
 
         matrix = _live_gram(gram)
         if matrix is None:
-            return ()
+            return (), ()
         tensors = measure_tensor_norms(prepared)
         order = np.argsort(-np.abs(projection_shares(matrix)), kind="stable").tolist()
         live = [index for index in order if matrix[index].any()]
         tokens = measure_rollout_tokens(prepared, gram, live, most=self.most_tokens) if self.most_tokens else ()
-        return (_SpikeAnswer(tensors=tensors, tokens=tokens),)
+        return tensors, tokens
 
 
 MOST_REMOVED = 0.25
@@ -315,7 +309,7 @@ def _report(run: Run, step: int, courses: Courses, measured: MeasuredStep | str,
     matrix = None if gram is None else gram.logged_gram
     why = _why(run, reason) if gram is None else "advantages were not logged for every rollout"
     typical = next((metric.typical.value for metric in metrics if metric.name == "grad_norm"), None)
-    answer = () if isinstance(measured, str) else measured.answer
+    tensors, tokens = ((), ()) if isinstance(measured, str) else measured.answer or ((), ())
     course = next(iter(courses.values()), {})
     damage = {} if reason is None or isinstance(reason, str) else {step: reason}
     report = SpikeReport(
@@ -329,8 +323,8 @@ def _report(run: Run, step: int, courses: Courses, measured: MeasuredStep | str,
         else Estimate.exact(batch_norm(matrix), num_units=len(matrix)),
         rollouts=_rollouts_of(run.groups_at(step), gram, why),
         removals=_removals_of(gram, typical),
-        tokens=_tokens_of(answer[0].tokens) if answer else (),
-        tensors=_tensors_of(answer[0].tensors) if answer else (),
+        tokens=_tokens_of(tokens),
+        tensors=_tensors_of(tensors),
         engine=describe_engine(gram.describe(), {}) if gram is not None else {},
     )
     return spike_findings(report)

@@ -264,7 +264,7 @@ def shuffled_within(advantages: ArrayLike, groups: ArrayLike, draws: int, *, see
 
 
 @lru_cache(maxsize=32)
-def gaussian_cosines(num_rows: int, num_columns: int, draws: int, *, seed: int = 0) -> Array:
+def gaussian_cosines(num_rows: int, num_columns: int, draws: int) -> Array:
     """Cosines between independent Gaussian rows, [D, N, N], by Bartlett's decomposition of a Wishart matrix.
 
     The Gram matrix of N Gaussian rows in P columns is L L' with L lower triangular, chi-distributed (P, P - 1, ...
@@ -273,7 +273,7 @@ def gaussian_cosines(num_rows: int, num_columns: int, draws: int, *, seed: int =
     >>> abs(gaussian_cosines(3, 10**9, 1).round(2)).tolist()
     [[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]]
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     width = min(num_rows, num_columns)
     lower = np.tril(rng.normal(size=(draws, num_rows, width)), k=-1)
     freedom = num_columns - np.arange(width)

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
-from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling, wilson_interval
+from gradscope.metrics.uncertainty.intervals import wilson_interval
 from gradscope.metrics.uncertainty.studentized import cluster_sums
 
 Array = NDArray[np.float64]
@@ -31,12 +31,7 @@ def within_groups(values: ArrayLike, groups: ArrayLike) -> Array:
 
 
 def correlation_within(
-    first: ArrayLike,
-    second: ArrayLike,
-    groups: ArrayLike,
-    clusters: ArrayLike | None = None,
-    *,
-    resampling: Resampling = RESAMPLING,
+    first: ArrayLike, second: ArrayLike, groups: ArrayLike, clusters: ArrayLike | None = None
 ) -> Estimate:
     """Correlation of two numbers of a rollout within groups: sum d_x d_y / sqrt(sum d_x^2 sum d_y^2).
 
@@ -55,7 +50,6 @@ def correlation_within(
         lambda sums: ratio_or_zero(sums[..., :1], np.sqrt(np.clip(sums[..., 1:2] * sums[..., 2:], 0.0, None))),
         units,
         within=(-1.0, 1.0),
-        resampling=resampling,
     )
     return correlation
 

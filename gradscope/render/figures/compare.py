@@ -84,10 +84,9 @@ def _forest(comparison: Comparison) -> Figure:
         "after Holm's correction" + (f"; {more} more pairs in the tables" if more else ""),
         height=height,
         right=label_room(labels),
-        panels=Panels(heights=[1] * len(shown), gap=_GAP / (rows * _ROW), titled=True),
+        panels=Panels(heights=[1] * len(shown), gap=_GAP / (rows * _ROW), titles=list(map(metric_title, shown))),
     )
-    for axes, (metric, pairs) in zip(panels, shown.items(), strict=True):
-        axes.set_title(metric_title(metric), loc="left", fontsize=9)
+    for axes, pairs in zip(panels, shown.values(), strict=True):
         axes.axvline(0, color=MUTED, linewidth=0.8)
         axes.grid(visible=False)
         axes.set_yticks([])

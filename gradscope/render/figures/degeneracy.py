@@ -128,9 +128,7 @@ def _by_group_size(report: DegeneracyReport) -> Figure:
         ("i.i.d. prediction", ORANGE, "--", "s", [row.iid_prediction for row in rows]),
     ):
         points = zip([row.group_size for row in rows], estimates, strict=True)
-        end = draw_course(axes, points, color=color, linestyle=line, marker=marker, zorder=3, clip_on=False)
-        if end is not None:
-            labels.append((end, name, color))
+        labels += draw_course(axes, name, points, color=color, linestyle=line, marker=marker, zorder=3, clip_on=False)
     beyond = [(row.group_size, row.degeneracy.value) for row in rows if row.method == "forecast"]
     hollow = [(size, value) for size, value in beyond if value is not None]
     if hollow:

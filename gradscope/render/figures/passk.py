@@ -66,9 +66,8 @@ def _curves(axes: Axes, report: PassAtKReport) -> None:
     drawn = list(zip(report.tables, SERIES, strict=False))
     for table, (color, line, marker) in drawn:
         points = [(row.k, row.pass_at_k) for row in table.rows]
-        end = draw_course(axes, points, color=color, linestyle=line, marker=marker, zorder=3, clip_on=False)
-        if end is not None:
-            labels.append((end, _label(table.name), color))
+        name = _label(table.name)
+        labels += draw_course(axes, name, points, color=color, linestyle=line, marker=marker, zorder=3, clip_on=False)
     _scale(axes, sorted({row.k for table, _ in drawn for row in table.rows if row.pass_at_k.is_defined}))
     label_lines(axes, labels)
     if len(report.tables) > _MOST_CURVES:
@@ -94,10 +93,12 @@ def _difference(axes: Axes, comparison: PassAtKComparison) -> None:
     axes.axhline(0, color=MUTED, linewidth=0.8)
     axes.set_ylabel("difference")
     points = [(row.k, row.difference) for row in comparison.rows]
-    end = draw_course(axes, points, color=INK, band=0.12, marker="o", markersize=3.5, linewidth=1.4)
-    if end is None:
+    label = draw_course(
+        axes, _pair(comparison), points, color=INK, band=0.12, marker="o", markersize=3.5, linewidth=1.4
+    )
+    if not label:
         return
-    label_lines(axes, [(end, _pair(comparison), INK)])
+    label_lines(axes, label)
     if comparison.crossover_k is not None:
         axes.axvline(comparison.crossover_k, color=BLUE, linewidth=0.8, linestyle=":")
         position = (comparison.crossover_k, axes.get_ylim()[1])

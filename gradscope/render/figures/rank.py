@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gradscope.catalog.lookup import metric
-from gradscope.estimate import Estimate
+from gradscope.estimate import Estimate, mean_of_defined
 from gradscope.render.figures.rank_spectra import (
     STYLES,
     draw_gradients_and_updates,
@@ -28,6 +28,7 @@ from gradscope.render.figures.style import (
     SERIES,
     Panels,
     draw_course,
+    draw_lines,
     label_lines,
     label_room,
     name_of,
@@ -67,6 +68,7 @@ def _curve(report: RankReport) -> Figure:
         f"; {len(panels) - len(at_last)} more advantages in the tables" if both and len(at_last) < len(panels) else ""
     )
     centered = "centered" if report.spectra and report.spectra[0].label.centered else "not centered"
+    title = f"advantage {', '.join(map(name_of, names))}"
     figure, axes = new_figure(
         _finding(points),
         f"effective rank = {metric('effective_rank').formula}, rows {centered}\n"
@@ -74,18 +76,16 @@ def _curve(report: RankReport) -> Figure:
         width=7.6 if both else 5.4,
         height=max(4.2, 1.5 + 0.26 * len(at_last)) if both else 4.2,
         right=0.75,
-        panels=Panels(columns=1 + both, share_x=False, titled=True),
+        panels=Panels(columns=1 + both, share_x=False, titles=(title[:48], f"every advantage at step {last}")),
     )
     sizes = sorted({point.group_size for point in points})
     _panel(axes[0], points, sizes, sorted({point.step for point in points}))
-    axes[0].set_title(f"advantage {', '.join(map(name_of, names))}"[:48], loc="left", fontsize=9, color=INK)
     axes[0].set_xlabel("step")
     if both:
         box = axes[0].get_position()
         axes[0].set_position((box.x0, box.y0, 0.34, box.height))
         axes[1].set_position((0.685, box.y0, 0.295, box.height))
         _dots(axes[1], at_last)
-        axes[1].set_title(f"every advantage at step {last}", loc="left", fontsize=9, color=INK)
     return figure
 
 
@@ -139,12 +139,12 @@ def _panel(axes: Axes, points: Sequence[RankCurvePoint], sizes: Sequence[int], s
     for size, (color, line, marker) in zip(sizes, SERIES, strict=False):
         axes.axhline(size, color=color, linewidth=0.7, linestyle=":", alpha=0.6)
         ranks = [(p.step, p.effective_rank) for p in points if p.group_size == size]
-        end = draw_course(axes, ranks, color=color, linestyle=line, marker=marker)
-        if end is None:
+        label = draw_course(axes, f"G = {size}", ranks, color=color, linestyle=line, marker=marker)
+        if not label:
             continue
         alone = {p.step: p.nulls["unweighted"].effective_rank.value for p in points if p.group_size == size and p.nulls}
         axes.plot(list(alone), [rank or 0.0 for rank in alone.values()], color=color, linewidth=0.8, alpha=0.8)
-        labels.append((end, f"G = {size}", color))
+        labels += label
     label_lines(axes, labels, gap=0.06)
 
 
@@ -190,11 +190,11 @@ def _sizes(points: Sequence[_Point], steps: Sequence[int], subject: str, weights
         height=3.9,
         width=7.6 if len(steps) > 1 else 5.4,
         right=label_room([name, *(STYLES[null][0] for null in _NULLS)]),
-        panels=Panels(columns=len(steps), titled=True),
+        panels=Panels(columns=len(steps), titles=[f"step {step}" for step in steps], share_y=True),
     )
     sizes = sorted({point.group_size for point in points})
     highest = max([float(sizes[-1]), *(rank.ends[1] for rank in _ranks(points, weights))])
-    for column, (panel, step) in enumerate(zip(axes, steps, strict=True)):
+    for panel, step in zip(axes, steps, strict=True):
         panel.set_xscale("log", base=2)
         panel.set_yscale("log", base=2)
         panel.set_xlim(sizes[0] / 1.15, sizes[-1] * 1.15)
@@ -202,16 +202,13 @@ def _sizes(points: Sequence[_Point], steps: Sequence[int], subject: str, weights
         tick_at(panel.xaxis, [1, 2, *sizes])
         tick_at(panel.yaxis, [float(2**power) for power in range(int(np.log2(highest)) + 1)])
         panel.set_xlabel("G")
-        panel.set_title(f"step {step}", loc="left", fontsize=9, color=INK)
         if not weights:
             panel.plot(sizes, sizes, color=MUTED, linewidth=0.8, linestyle=":")
         panel.axhline(2, color=MUTED, linewidth=0.8, linestyle=":")
         for tensor in dict.fromkeys(point.tensor for point in weights):
             of_tensor = [(p.group_size, p.effective_rank) for p in _at(weights, step) if p.tensor == tensor]
-            draw_course(panel, of_tensor, color=MUTED, band=0, linewidth=0.6)
-        _size_panel(panel, _at(points, step), name, last=column == len(steps) - 1)
-        if column:
-            panel.tick_params(labelleft=False)
+            draw_course(panel, "", of_tensor, color=MUTED, band=0, linewidth=0.6)
+        _size_panel(panel, _at(points, step), name, last=panel is axes[-1])
     return figure
 
 
@@ -231,15 +228,11 @@ def _size_panel(axes: Axes, points: Sequence[_Point], name: str, *, last: bool) 
     for null in _NULLS:
         ranks = [(p.group_size, p.nulls[null].effective_rank) for p in points if null in p.nulls]
         label, color, line, marker = STYLES[null]
-        end = draw_course(
-            axes, ranks, color=color, band=0, linestyle=line, marker=marker, markersize=3.5, linewidth=1.2
+        labels += draw_course(
+            axes, label, ranks, color=color, band=0, linestyle=line, marker=marker, markersize=3.5, linewidth=1.2
         )
-        if end is not None:
-            labels.append((end, label, color))
     measured = [(point.group_size, point.effective_rank) for point in points]
-    end = draw_course(axes, measured, color=BLUE, marker="o", markersize=3.5, linewidth=1.8)
-    if end is not None:
-        labels.append((end, name, BLUE))
+    labels += draw_course(axes, name, measured, color=BLUE, marker="o", markersize=3.5, linewidth=1.8)
     if last:
         label_lines(axes, labels, gap=0.075)
 
@@ -373,13 +366,8 @@ def _below(sparsities: Sequence[GradientSparsity]) -> _Course:
     for step in sorted({one.step for one in sparsities}):
         of_step = [one for one in sparsities if one.step == step]
         table = [[e.value for e in (one.zero, one.small, one.hoyer, one.gini)] for one in of_step]
-        course.append((step, [_mean(column) for column in zip(*table, strict=True)]))
+        course.append((step, [mean_of_defined(column) for column in zip(*table, strict=True)]))
     return course
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    defined = [value for value in values if value is not None]
-    return sum(defined) / len(defined) if defined else None
 
 
 def _sparsity(panels: dict[str, _Course]) -> Figure:
@@ -390,16 +378,13 @@ def _sparsity(panels: dict[str, _Course]) -> Figure:
         height=3.9,
         width=7.6 if len(panels) > 1 else 5.8,
         right=label_room(_LINES),
-        panels=Panels(columns=len(panels), titled=True),
+        panels=Panels(columns=len(panels), titles=tuple(panels), share_y=True),
     )
-    for column, (panel, (name, course)) in enumerate(zip(axes, panels.items(), strict=True)):
-        panel.set_title(name, loc="left", fontsize=9)
+    for panel, course in zip(axes, panels.values(), strict=True):
         panel.set_ylim(-0.02, 1.02)
         panel.set_xlabel("step")
         tick_steps(panel, [step for step, _ in course], most=6)
-        _lines(panel, course, last=column == len(panels) - 1)
-        if column:
-            panel.tick_params(labelleft=False)
+        _lines(panel, course, last=panel is axes[-1])
     return figure
 
 
@@ -412,11 +397,8 @@ def _sparsest(panels: dict[str, _Course]) -> str:
 
 
 def _lines(axes: Axes, course: _Course, *, last: bool) -> None:
-    labels = []
-    for index, (name, (color, line, marker)) in enumerate(zip(_LINES, SERIES, strict=True)):
-        points = [(step, value) for step, values in course if (value := values[index]) is not None]
-        if points:
-            axes.plot(*zip(*points, strict=True), color=color, linestyle=line, marker=marker)
-            labels.append((points[-1][1], name, color))
+    labels = draw_lines(
+        axes, {name: [(step, values[index]) for step, values in course] for index, name in enumerate(_LINES)}
+    )
     if last:
         label_lines(axes, labels, gap=0.08)

@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from gradscope.catalog.lookup import metric
-from gradscope.estimate import Estimate
+from gradscope.estimate import Estimate, mean_of_defined
 from gradscope.render.figures.style import (
     BLUE,
     GREEN,
@@ -23,9 +23,9 @@ from gradscope.render.figures.style import (
     ON_COLOR,
     ORANGE,
     PURPLE,
-    SERIES,
     Panels,
     clear_frame,
+    draw_lines,
     label_lines,
     label_room,
     name_of,
@@ -69,6 +69,7 @@ def draw_nulls(report: RankReport) -> dict[str, Figure]:
 def _nulls(points: Sequence[RankCurvePoint], *, centered: bool) -> Figure:
     size = points[0].group_size
     names = [name_of(points[0].advantage), *(style[0] for style in STYLES.values())]
+    titles = [f"step {point.step}, {point.num_groups - point.num_dead} live" for point in points]
     figure, axes = new_figure(
         _compared_with_nulls(points[-1]),
         f"share of each singular value in their sum, s_i / sum(s), rows {'centered' if centered else 'not centered'}; "
@@ -76,20 +77,16 @@ def _nulls(points: Sequence[RankCurvePoint], *, centered: bool) -> Figure:
         height=3.8,
         width=7.6 if len(points) > 1 else 5.4,
         right=label_room(names),
-        panels=Panels(columns=len(points), titled=True),
+        panels=Panels(columns=len(points), titles=titles, share_y=True),
     )
-    for column, (panel, point) in enumerate(zip(axes, points, strict=True)):
+    for panel, point in zip(axes, points, strict=True):
         panel.set_yscale("log")
         panel.set_ylim(_LEAST_SHARE, 1.2)
         panel.yaxis.set_minor_locator(NullLocator())
         panel.yaxis.set_major_formatter(lambda share, _: f"{share:g}")
         panel.xaxis.set_major_locator(FixedLocator([1, *range(2, size + 1, max(1, size // 4))]))
         panel.set_xlabel("index")
-        live = point.num_groups - point.num_dead
-        panel.set_title(f"step {point.step}, {live} live", loc="left", fontsize=9, color=INK)
-        _null_panel(panel, point, last=column == len(points) - 1)
-        if column:
-            panel.tick_params(labelleft=False)
+        _null_panel(panel, point, last=panel is axes[-1])
     return figure
 
 
@@ -162,22 +159,19 @@ def _spectrum(report: RankReport, by_step: Mapping[int, Sequence[GradientSpectru
         height=3.7,
         width=7.6 if len(by_step) > 1 else 5.4,
         right=0.9,
-        panels=Panels(columns=len(by_step), titled=True),
+        panels=Panels(columns=len(by_step), titles=[f"step {step}" for step in by_step], share_y=True),
     )
     values = [value for s in spectra for value in s.singular_values if value > s.noise_floor]
     low, high = (min(values), max(values)) if values else (1e-6, 1.0)
     floor = min(spectrum.noise_floor for spectrum in spectra)
     bottom = floor / 2 if low / 1000 < floor else low / 3
-    for column, (panel, (step, of_step)) in enumerate(zip(axes, by_step.items(), strict=True)):
+    for panel, of_step in zip(axes, by_step.values(), strict=True):
         panel.set_yscale("log")
         panel.yaxis.set_major_formatter(power_of_ten)
         panel.yaxis.set_minor_locator(NullLocator())
         panel.set_ylim(bottom, high * 2)
-        panel.set_title(f"step {step}", loc="left", fontsize=9, color=INK)
         panel.set_xlabel("index")
-        _spectrum_panel(panel, of_step, last=column == len(by_step) - 1)
-        if column:
-            panel.tick_params(labelleft=False)
+        _spectrum_panel(panel, of_step, last=panel is axes[-1])
     axes[0].set_ylabel("singular value")
     return figure
 
@@ -408,7 +402,7 @@ def _curve(since: Sequence[WeightUpdate]) -> Figure:
     times = sorted({update.last for update in since})
     by_time = [[update for update in since if update.last == time] for time in times]
     columns = [[update.effective_rank.value or 0.0 for update in of_time] for of_time in by_time]
-    null = _mean([update.gaussian for update in since])
+    null = mean_of_defined(update.gaussian.value for update in since)
     figure, (ranks, shares) = new_figure(
         f"A weight's change has rank {sum(columns[-1]) / len(columns[-1]):.1f} after {times[-1]} updates, unrelated "
         f"entries {null or 0.0:.1f}",
@@ -417,22 +411,18 @@ def _curve(since: Sequence[WeightUpdate]) -> Figure:
         height=4.0,
         width=7.6,
         right=label_room([label for label, _ in _SHARES]),
-        panels=Panels(columns=2, titled=True),
+        panels=Panels(columns=2, titles=("effective rank", "shares")),
     )
     ranks.plot(times, [sum(c) / len(c) for c in columns], color=BLUE, marker="o")
     ranks.fill_between(times, [min(c) for c in columns], [max(c) for c in columns], color=BLUE, alpha=0.15, linewidth=0)
     ranks.axhline(null or 0.0, color=MUTED, linewidth=1.0, linestyle=":")
     ranks.set_ylim(0, 1.1 * max(null or 0.0, *(max(c) for c in columns)))
-    ranks.set_title("effective rank", loc="left", fontsize=9, color=INK)
-    labels = []
-    for (label, field), (color, line, marker) in zip(_SHARES, SERIES, strict=True):
-        course = [(time, _mean([getattr(u, field) for u in of])) for time, of in zip(times, by_time, strict=True)]
-        points = [(time, value) for time, value in course if value is not None]
-        if points:
-            shares.plot(*zip(*points, strict=True), color=color, linestyle=line, marker=marker)
-            labels.append((points[-1][1], label, color))
+    means = {
+        label: [mean_of_defined(getattr(update, field).value for update in of_time) for of_time in by_time]
+        for label, field in _SHARES
+    }
+    labels = draw_lines(shares, {label: list(zip(times, values, strict=True)) for label, values in means.items()})
     shares.set_ylim(-0.02, 1.02)
-    shares.set_title("shares", loc="left", fontsize=9, color=INK)
     label_lines(shares, labels, gap=0.08)
     for panel in (ranks, shares):
         tick_steps(panel, times, most=6)
@@ -440,15 +430,10 @@ def _curve(since: Sequence[WeightUpdate]) -> Figure:
     return figure
 
 
-def _mean(estimates: Sequence[Estimate]) -> float | None:
-    defined = [estimate.value for estimate in estimates if estimate.value is not None]
-    return sum(defined) / len(defined) if defined else None
-
-
 def _trajectory(trajectories: Sequence[UpdateTrajectory]) -> Figure:
     """Two panels, one row a matrix; the random walk is one line, because it knows no matrix."""
     shown = [trajectory for trajectory in trajectories if trajectory.top_energy.value is not None][: _MOST_MATRICES + 1]
-    figure, panels = new_figure(
+    figure, axes = new_figure(
         f"{100 * (shown[0].top_energy.value or 0.0):.0f} % of the path of "
         f"{'all weights' if shown[0].tensor is None else name_of(short_tensor(shown[0].tensor))} is in one direction",
         f"W_t - W_0 at t = {', '.join(map(str, shown[0].num_updates))} as rows; dashed: a random walk, whose steps "
@@ -456,18 +441,10 @@ def _trajectory(trajectories: Sequence[UpdateTrajectory]) -> Figure:
         height=1.75 + 0.19 * len(shown),
         width=7.6,
         right=1.6,
-        panels=Panels(columns=2, titled=True),
+        panels=Panels(columns=2, titles=("energy in one direction", "energy on a straight line")),
     )
-    for panel, (title, measured, walk) in zip(
-        panels,
-        (
-            ("energy in one direction", "top_energy", "walk_top_energy"),
-            ("energy on a straight line", "linear_growth", "walk_linear_growth"),
-        ),
-        strict=True,
-    ):
-        panel.set_title(title, loc="left", fontsize=9, color=INK)
-        panel.axvline(getattr(shown[0], walk).value, color=ORANGE, linestyle="--", linewidth=1.2)
+    for panel, measured in zip(axes, ("top_energy", "linear_growth"), strict=True):
+        panel.axvline(getattr(shown[0], f"walk_{measured}").value, color=ORANGE, linestyle="--", linewidth=1.2)
         for row, trajectory in enumerate(shown):
             value = getattr(trajectory, measured).value
             if value is not None:
@@ -479,7 +456,7 @@ def _trajectory(trajectories: Sequence[UpdateTrajectory]) -> Figure:
         "all together" if trajectory.tensor is None else name_of(short_tensor(trajectory.tensor))
         for trajectory in shown
     ]
-    _names(panels[-1], names)
+    _names(axes[-1], names)
     return figure
 
 

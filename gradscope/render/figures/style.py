@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,8 +104,9 @@ class Panels:
     heights: Sequence[float] = (1,)  # relative heights of the rows
     columns: int = 1
     gap: float = 0.35  # between rows, in axes heights
-    titled: bool = False  # whether panels have titles of their own
+    titles: Sequence[str] = ()  # their own titles; none: they have none
     share_x: bool = True
+    share_y: bool = False  # one scale for all, whose numbers stand at the first of a row
 
 
 _ONE_PANEL = Panels()
@@ -127,12 +128,13 @@ def new_figure(
     width_in_characters = int((width - 0.36) / _CHARACTER)
     lines = [line for part in subtitle.split("\n") for line in textwrap.wrap(part, width_in_characters)]
     below = _TITLE_LINE * (len(headings) - 1)
-    head = _HEAD + below + _LINE * (len(lines) - 1 + panels.titled)
+    head = _HEAD + below + _LINE * (len(lines) - 1 + bool(panels.titles))
     grid = figure.subplots(
         len(panels.heights),
         panels.columns,
         squeeze=False,
         sharex=panels.share_x,
+        sharey=panels.share_y,
         gridspec_kw={
             "left": 0.7 / width,
             "right": 1 - right / width,
@@ -148,22 +150,35 @@ def new_figure(
     figure.text(
         left, 1 - (0.44 + below) / height, "\n".join(lines), fontsize=8.5, color=MUTED, va="top", linespacing=1.35
     )
+    for axes, panel_title in zip(grid.flat, panels.titles, strict=False):
+        axes.set_title(panel_title, loc="left", fontsize=9)
     return figure, list(grid.flat)
 
 
 def draw_course(
-    axes: Axes, points: Iterable[tuple[float, Estimate]], *, color: str, band: float = 0.15, **line: Any
-) -> float | None:
-    """Draws the known ones among estimates in a line, and their intervals as a band; returns where it ends, if any."""
+    axes: Axes, name: str, points: Iterable[tuple[float, Estimate]], *, color: str, band: float = 0.15, **line: Any
+) -> list[tuple[float, str, str]]:
+    """Draws the known ones among estimates in a line, and their intervals as a band; the label of its end, if any."""
     defined = [(position, estimate) for position, estimate in points if estimate.value is not None]
     if not defined:
-        return None
+        return []
     positions, values = [position for position, _ in defined], [estimate.value or 0.0 for _, estimate in defined]
     axes.plot(positions, values, color=color, **line)
     if band:
         lows, highs = zip(*(estimate.ends for _, estimate in defined), strict=True)
         axes.fill_between(positions, lows, highs, color=color, alpha=band, linewidth=0)
-    return values[-1]
+    return [(values[-1], name, color)]
+
+
+def draw_lines(axes: Axes, courses: Mapping[str, Iterable[tuple[float, float | None]]]) -> list[tuple[float, str, str]]:
+    """Draws courses, each in a style of its own and without what is undefined; their labels."""
+    labels = []
+    for (name, course), (color, line, marker) in zip(courses.items(), SERIES, strict=True):
+        points = [(at, value) for at, value in course if value is not None]
+        if points:
+            axes.plot(*zip(*points, strict=True), color=color, linestyle=line, marker=marker)
+            labels.append((points[-1][1], name, color))
+    return labels
 
 
 def label_lines(axes: Axes, labels: Sequence[tuple[float, str, str]], *, gap: float = 0.062) -> None:
@@ -186,9 +201,9 @@ def power_of_ten(value: float, _: object = None) -> str:
     return "10" + str(round(math.log10(value))).translate(_SUPERSCRIPTS)
 
 
-def halo(width: float = 3.0) -> list[AbstractPathEffect]:
-    """A white rim of so many points, which keeps a line readable on whatever it crosses."""
-    return [patheffects.Stroke(linewidth=width, foreground="white"), patheffects.Normal()]
+def halo() -> list[AbstractPathEffect]:
+    """A white rim, which keeps a line readable on whatever it crosses."""
+    return [patheffects.Stroke(linewidth=3.0, foreground="white"), patheffects.Normal()]
 
 
 def tick_steps(axes: Axes, steps: Sequence[int], *, most: int) -> None:

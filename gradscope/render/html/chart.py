@@ -11,7 +11,7 @@ in windows, each the mean of neighboring steps in a band from their least to the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -233,7 +233,8 @@ def drawing(chart: Chart, identity: str, finding: str = "", *, small: bool = Fal
     canvas, windows = CARD if small else FULL, windows_of(chart)
     half = 0.5 if chart.kind == "stack" else 0.0
     low, high = windows[0].low - half, windows[-1].high + half
-    bottom, top = chart.y_range or widened(_numbers(chart))
+    values = [value for series in chart.series for value in series.values if value is not None]
+    bottom, top = chart.y_range or widened(list(filter(math.isfinite, values)) or [0.0, 1.0])
     across = Scale(
         low=low if low < high else low - 1,
         high=high if low < high else high + 1,
@@ -262,36 +263,22 @@ def legend(chart: Chart, identity: str) -> Markup:
     if len(chart.series) < 2:
         return Markup("")
     item = Markup('<li><svg class="sample" viewBox="0 0 30 12" aria-hidden="true">{}</svg>{}</li>')
-    draw = _stack_sample if chart.kind == "stack" else _line_sample
-    items = [
-        item.format(draw(series, style, identity), plain(series.name)) for style, series in enumerate(chart.series)
-    ]
-    return Markup('<ul class="legend">{}</ul>').format(Markup("").join(items))
-
-
-def _line_sample(series: Series, index: int, identity: str) -> Markup:
-    line = Markup('<polyline class="line {}" points="1,6 29,6"/>').format(_class_of(series, index))
-    return line + _marker(15.0, 6.0, series, index)
-
-
-def _stack_sample(series: Series, index: int, identity: str) -> Markup:
     bar = Markup('<rect class="bar {}"{} x="6" y="0.5" width="18" height="11"/>')
-    return bar.format(_layer_class(series, index), _fill(series, index, identity))
+    line = Markup('<polyline class="line {}" points="1,6 29,6"/>{}')
+    samples = [
+        bar.format(*_layer(series, index, identity))
+        if chart.kind == "stack"
+        else line.format(_class_of(series, index), _marker(15.0, 6.0, series, index))
+        for index, series in enumerate(chart.series)
+    ]
+    items = [item.format(sample, plain(series.name)) for sample, series in zip(samples, chart.series, strict=True)]
+    return Markup('<ul class="legend">{}</ul>').format(Markup("").join(items))
 
 
 def _class_of(series: Series, index: int) -> str:
     """The style of a line: by its index, overridden by the color of its kind."""
     style = f"s{index % _NUM_STYLES}"
     return style if series.kind is None else f"{style} {series.kind}"
-
-
-def _layer_class(series: Series, index: int) -> str:
-    return f"b{index % 3}" if series.kind is None else series.kind
-
-
-def _numbers(chart: Chart) -> list[float]:
-    values = [value for series in chart.series for value in series.values if value is not None]
-    return [value for value in values if math.isfinite(value)] or [0.0, 1.0]
 
 
 def _frame(chart: Chart, across: Scale, up: Scale, canvas: Canvas) -> Markup:
@@ -342,10 +329,10 @@ def _lines(chart: Chart, windows: Sequence[Window], across: Scale, up: Scale) ->
         drawn = []
         if any(point is not None and point.low < point.high for point in points):
             drawn += [band.format(style, _outline(piece, across, up)) for piece in pieces if len(piece) > 1]
-        drawn += [line.format(style, _course(piece, across, up)) for piece in pieces]
-        if sum(map(len, pieces)) <= _MOST_MARKERS or any(len(piece) == 1 for piece in pieces):
-            points_drawn = [(across(window.middle), up(point.value)) for piece in pieces for window, point in piece]
-            drawn += [_marker(x, y, series, index) for x, y in points_drawn]
+        courses = [[(window.middle, point.value) for window, point in piece] for piece in pieces]
+        drawn += [line.format(style, coordinates(course, across, up)) for course in courses]
+        if sum(map(len, courses)) <= _MOST_MARKERS or any(len(course) == 1 for course in courses):
+            drawn += [_marker(across(x), up(y), series, index) for course in courses for x, y in course]
         parts.append(_with_values(series, points, drawn))
     return Markup("").join([*parts, *_not_finite(chart, across, up)])
 
@@ -368,15 +355,16 @@ def _pieces(windows: Sequence[Window], points: Sequence[Point | None]) -> list[l
     return [piece for piece in pieces if piece]
 
 
-def _course(piece: Sequence[tuple[Window, Point]], across: Scale, up: Scale) -> str:
-    return " ".join(f"{rounded(across(window.middle))},{rounded(up(point.value))}" for window, point in piece)
+def coordinates(points: Iterable[tuple[float, float]], across: Scale, up: Scale) -> str:
+    """The points of a line as an ``svg`` element has them."""
+    return " ".join(f"{rounded(across(x))},{rounded(up(y))}" for x, y in points)
 
 
 def _outline(piece: Sequence[tuple[Window, Point]], across: Scale, up: Scale) -> str:
     """From the least values forth to the greatest back."""
     forth = [(window.middle, point.low) for window, point in piece]
     back = [(window.middle, point.high) for window, point in reversed(piece)]
-    return " ".join(f"{rounded(across(x))},{rounded(up(y))}" for x, y in [*forth, *back])
+    return coordinates([*forth, *back], across, up)
 
 
 def _not_finite(chart: Chart, across: Scale, up: Scale) -> list[Markup]:
@@ -428,12 +416,13 @@ def _stack(chart: Chart, windows: Sequence[Window], across: Scale, up: Scale, id
             left, below, above = across(window.middle) - width / 2, up(floor[at]), up(floor[at] + point.value)
             bars.append(f"M{rounded(left)},{rounded(below)}h{rounded(width)}V{rounded(above)}h{rounded(-width)}z")
             floor[at] += point.value
-        drawn = layer.format(_layer_class(series, index), _fill(series, index, identity), "".join(bars))
+        drawn = layer.format(*_layer(series, index, identity), "".join(bars))
         parts.append(_with_values(series, points, [drawn] if bars else []))
     return Markup("").join(parts)
 
 
-def _fill(series: Series, index: int, identity: str) -> Markup:
-    """The third kind of bar is hatched, by the pattern of its own chart."""
-    is_hatched = index % 3 == 2 if series.kind is None else series.kind == "tied"
-    return Markup(' style="fill:url(#{}-hatch)"').format(plain(identity)) if is_hatched else Markup("")
+def _layer(series: Series, index: int, identity: str) -> tuple[str, Markup]:
+    """The class and the style of a kind of bar; the third is hatched, by the pattern of its own chart."""
+    name = f"b{index % 3}" if series.kind is None else series.kind
+    hatched = Markup(' style="fill:url(#{}-hatch)"').format(plain(identity))
+    return name, hatched if name in ("b2", "tied") else Markup("")

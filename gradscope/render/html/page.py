@@ -21,7 +21,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from gradscope.render.html.chart import Scale, drawing, legend, points_of, rounded, widened, windows_of
+from gradscope.render.html.chart import Scale, coordinates, drawing, legend, points_of, widened, windows_of
 from gradscope.render.html.table import page_table
 from gradscope.render.views.view import Column, tabulate
 from gradscope.render.words import format_number, key_number_words, plain
@@ -158,12 +158,11 @@ def _line(number: KeyNumber) -> Markup:
     low, high = (0.0, 1.0) if number.style == "share" else widened(values)
     across = Scale(low=windows[0].low, high=windows[-1].high, start=2.0, end=_WIDTH - 2.0)
     up = Scale(low=low, high=high, start=_HEIGHT - 2.0, end=2.0)
-    drawn = [(window, point) for window, point in zip(windows, points, strict=True) if point is not None]
-    coordinates = [f"{rounded(across(window.middle))},{rounded(up(point.value))}" for window, point in drawn]
+    course = [(window.middle, point.value) for window, point in zip(windows, points, strict=True) if point is not None]
     return Markup(
         '<svg class="spark" viewBox="0 0 {:g} {:g}" preserveAspectRatio="none" aria-hidden="true">'
         '<polyline class="line s0" points="{}"/></svg>'
-    ).format(_WIDTH, _HEIGHT, " ".join(coordinates))
+    ).format(_WIDTH, _HEIGHT, coordinates(course, across, up))
 
 
 def token_texts_of(report: RunReport) -> dict[tuple[str, int], str]:

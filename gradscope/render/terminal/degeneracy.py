@@ -12,7 +12,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.estimate import Estimate
+from gradscope.estimate import Estimate, mean_of_defined
 from gradscope.render.terminal.answer import SCREEN_ROWS, Blocks, answer
 from gradscope.render.terminal.layout import draw, draw_table, losses, rows_set_aside
 from gradscope.render.terminal.names import ALL
@@ -248,17 +248,21 @@ def _by_step(report: DegeneracyReport, notes: Footnotes) -> Table:
     ]
     if is_short and any(row.logged is not None for row in steps):
         columns.append(Column("logged", _logged, "share"))
-    edges = [len(steps) * edge // _JOINED for edge in range(_JOINED + 1)]
-    joined = [steps[start:stop] for start, stop in pairwise(edges)]
-    table = draw_table(columns, [(row,) for row in steps] if is_short else joined, notes)
-    if not is_short:
-        notes.remark(
-            f"Each row joins about {len(steps) / _JOINED:.0f} steps, a mean over their groups. --by window has "
-            "intervals; the JSON and the CSV have each step."
-        )
+    joined = _joined(len(steps), "their groups. --by window has intervals", notes)
+    table = draw_table(columns, [steps[part] for part in joined], notes)
     if any(name == "iid_prediction" for _, name, _ in shown):
         notes.remark(f"i.i.d. by step: p is {report.course_pass_rate_origin}")
     return table
+
+
+def _joined(number: int, means: str, notes: Footnotes) -> list[slice]:
+    """The rows of so many steps, a row each or, of many, neighbors together, with a remark on their means."""
+    rows = number if number <= MOST_STEPS else _JOINED
+    if rows < number:
+        notes.remark(
+            f"Each row joins about {number / rows:.0f} steps, a mean over {means}; the JSON and the CSV have each step."
+        )
+    return [slice(*edge) for edge in pairwise(number * edge // rows for edge in range(rows + 1))]
 
 
 def _span(first: int, last: int) -> str:
@@ -332,23 +336,11 @@ def _steps_as_logged(report: DegeneracyReport, notes: Footnotes) -> Iterator[Tab
     if len(course.step) < 2:
         return
     dead = course.frac_reward_zero_std
-    number = len(course.step) if len(course.step) <= MOST_STEPS else _JOINED
-    edges = [len(course.step) * edge // number for edge in range(number + 1)]
     columns = (
         Column("step", lambda part: _span(course.step[part.start], course.last_step[part.stop - 1]), "count"),
-        Column("no\ngradient", lambda part: _mean_of_defined(dead[part.start : part.stop]), "share"),
+        Column("no\ngradient", lambda part: mean_of_defined(dead[part.start : part.stop]), "share"),
     )
-    if number < len(course.step):
-        notes.remark(
-            f"Each row joins about {len(course.step) / number:.0f} steps, a mean over them; the JSON and the CSV have "
-            "each step."
-        )
-    yield draw_table(columns, [slice(*edge) for edge in pairwise(edges)], notes)
-
-
-def _mean_of_defined(values: Sequence[float | None]) -> float | None:
-    defined = [value for value in values if value is not None]
-    return math.fsum(defined) / len(defined) if defined else None
+    yield draw_table(columns, _joined(len(course.step), "them", notes), notes)
 
 
 _FOLLOWED = ((7, "step"), (7, "groups"), (20, "degenerate [95 %]"), (7, "fail"), (7, "pass"), (7, "tied"), (7, "p"))

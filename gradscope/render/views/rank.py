@@ -145,6 +145,11 @@ def _ranks_columns(points: Sequence[RankCurvePoint]) -> list[Column]:
     ]
 
 
+def _alone(name: str) -> Callable[[Any], str]:
+    """Why a number of a row's point has no interval."""
+    return lambda row: why_alone(getattr(row.point, name).num_units)
+
+
 def _channel_rows(points: Sequence[RankCurvePoint]) -> Selection:
     last = last_of(points)
     return Selection(curve_rows(last.rows), last.facts)
@@ -272,21 +277,11 @@ ROLLOUT_VIEWS: Mapping[str, tuple[View, ...]] = {
             "curve",
             (
                 Column("step {step}", "label", limit=_NAME),
-                Column("size", lambda row: str(row.point.group_size), "count"),
-                Column("shared\ndirec-\ntions", lambda row: row.point.shared_directions, "rank"),
-                Column("their\nenergy", lambda row: row.point.shared_energy, "share"),
-                Column(
-                    "kept of what\nis shared",
-                    lambda row: row.point.shared_kept,
-                    "rank",
-                    alone=lambda row: why_alone(row.point.shared_kept.num_units),
-                ),
-                Column(
-                    "kept of\nthe rest",
-                    lambda row: row.point.residual_kept,
-                    "rank",
-                    alone=lambda row: why_alone(row.point.residual_kept.num_units),
-                ),
+                Column("size", digits("point.group_size"), "count"),
+                Column("shared\ndirec-\ntions", "point.shared_directions", "rank"),
+                Column("their\nenergy", "point.shared_energy", "share"),
+                Column("kept of what\nis shared", "point.shared_kept", "rank", _alone("shared_kept")),
+                Column("kept of\nthe rest", "point.residual_kept", "rank", _alone("residual_kept")),
             ),
             _channel_rows,
             ("Kept: the energy of the sum over that of the rows; 1 for rows of random signs, less where they cancel",),
@@ -296,11 +291,11 @@ ROLLOUT_VIEWS: Mapping[str, tuple[View, ...]] = {
         View(
             lambda report: () if report.rows == "weight" else _ungrouped_spectra(report),
             (
-                Column("step", lambda spectrum: str(spectrum.label.step), "count"),
-                Column("advantage", lambda spectrum: spectrum.label.advantage, limit=_NAME),
-                Column("effective", lambda spectrum: spectrum.ranks.effective_rank, "rank"),
-                Column("stable", lambda spectrum: spectrum.ranks.stable_rank, "rank"),
-                Column("participation\nratio", lambda spectrum: spectrum.ranks.participation_ratio, "rank"),
+                Column("step", digits("label.step"), "count"),
+                Column("advantage", "label.advantage", limit=_NAME),
+                Column("effective", "ranks.effective_rank", "rank"),
+                Column("stable", "ranks.stable_rank", "rank"),
+                Column("participation\nratio", "ranks.participation_ratio", "rank"),
                 *(Column(title, entry("nulls", name), "rank") for name, title in _NULL_TITLES.items()),
             ),
             _step_spectra,
@@ -364,14 +359,14 @@ ROLLOUT_VIEWS: Mapping[str, tuple[View, ...]] = {
 MATRIX_SPECTRA = View(
     lambda report: _ungrouped_spectra(report) if report.rows == "weight" else (),
     (
-        Column("step", lambda spectrum: str(spectrum.label.step), "count"),
+        Column("step", digits("label.step"), "count"),
         Column("tensor", lambda spectrum: short_tensor(spectrum.label.tensor), limit=22),
         Column("shape", lambda spectrum: "{:,} x {:,}".format(*spectrum.label.shape)),
-        Column("effec-\ntive", lambda spectrum: spectrum.ranks.effective_rank, "rank"),
+        Column("effec-\ntive", "ranks.effective_rank", "rank"),
         Column(_NULL_TITLES["gaussian"], entry("nulls", "gaussian"), "rank"),
-        Column("stable", lambda spectrum: spectrum.ranks.stable_rank, "rank"),
-        Column("partici-\npation", lambda spectrum: spectrum.ranks.participation_ratio, "rank"),
-        Column("99 % of\nenergy", lambda spectrum: spectrum.ranks.energy_rank_99, "count"),
+        Column("stable", "ranks.stable_rank", "rank"),
+        Column("partici-\npation", "ranks.participation_ratio", "rank"),
+        Column("99 % of\nenergy", "ranks.energy_rank_99", "count"),
     ),
     lambda spectra: _few_spectra(spectra, spectra, max(spectrum.label.step for spectrum in spectra)),
     (FACTS,),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from gradscope.results.report import Cell, Chart, ColumnStyle, ReportTable, SeriesKind
 
 Item = TypeVar("Item")
-Pick = str | Callable[[Any], Any]  # the name of a field, or a function of the record
+Pick = str | Callable[[Any], Any]  # a field, ``point.step`` for one of a field, or a function of the record
 
 MOST_ROWS = 12  # of a table where not all rows are asked for
 
@@ -79,12 +80,12 @@ class Column:
 
 def pick(of: Pick, record: Any) -> Any:
     """The value of a record that a declaration names."""
-    return getattr(record, of) if isinstance(of, str) else of(record)
+    return attrgetter(of)(record) if isinstance(of, str) else of(record)
 
 
 def digits(name: str) -> Callable[[Any], str]:
     """An integer without separators, such as a step or a size."""
-    return lambda record: str(getattr(record, name))
+    return lambda record: str(pick(name, record))
 
 
 def entry(of: Pick, key: object) -> Callable[[Any], Any]:

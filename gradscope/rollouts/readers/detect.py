@@ -270,8 +270,8 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
     looked = "; ".join(reader.looks_for for reader in FORMATS[-2:])
     raise InputError(
         f"{request.path} is not a log that gradscope knows. {seen} Looked for what a trainer writes, and for {looked}.",
-        hint="Name the columns with --reward-column, --group-column or --prompt-column and --step-column, those of "
-        "metrics with --metric-column, or the reader with --reader; docs/logs.md lists them.",
+        hint="Name the columns with --reward-column, --group-column or --prompt-column and --step-column, counts with "
+        "--n-column and --c-column, metrics with --metric-column, the reader with --reader: docs/logs.md lists them.",
     )
 
 
@@ -404,9 +404,10 @@ def _run_above(path: Path) -> Path:
     return above.parent if _is_folder_of_checkpoints(above.resolve()) and above.name else above
 
 
-def _is_wandb(path: Path) -> bool:
+def _is_loggers(path: Path) -> bool:
     folders = ("", "files/", "*/files/", "wandb/*/files/")
-    return _is_file(path, "*.wandb") or _has(path, "*.wandb", *(f"{folder}wandb-summary.json" for folder in folders))
+    own = ("*.wandb", "*.db", _EVENTS)
+    return _is_file(path, *own) or _has(path, *own, f"*/{_EVENTS}", *(f"{name}wandb-summary.json" for name in folders))
 
 
 def _is_text(path: Path) -> bool:
@@ -453,24 +454,14 @@ _KINDS = (
         hint=_name_rollouts,
     ),
     _Kind(
-        matches=_is_wandb,
-        description="is what wandb keeps of a run: metrics, and at most some rollouts as tables",
-        hint=lambda _: f"Name the trainer's own folder of rollouts, which wandb does not hold: {_LOG_ROLLOUTS}.",
-    ),
-    _Kind(
-        matches=lambda path: _is_file(path, "*.db") or _has(path, "*.db"),
-        description=(
-            "is a database as trackio keeps one a project: metrics, and of rollouts only the traces that were picked"
-        ),
-        hint=lambda _: (
-            f"Name the trainer's own folder of rollouts: {_LOG_ROLLOUTS}. Traces that are all of a run's "
-            "rollouts can be written with `trackio query` to JSON lines: step, group, reward."
-        ),
-    ),
-    _Kind(
-        matches=lambda path: _is_file(path, _EVENTS) or _has(path, _EVENTS, f"*/{_EVENTS}"),
-        description="is what TensorBoard reads, without scalars of a training step and without rollouts",
+        matches=_is_loggers,
+        description="is what W&B, trackio or TensorBoard keeps of a run, without metrics by step and without rollouts",
         hint=_name_rollouts,
+    ),
+    _Kind(
+        matches=lambda path: _is_file(path, "results_[0-9]*.json"),
+        description="holds the totals of an evaluation",
+        hint=lambda _: "Give its samples: samples_*.jsonl of lm-eval (log_samples), details_*.parquet of lighteval.",
     ),
     _Kind(
         matches=lambda path: _is_file(path, "*.safetensors", "*.gguf"),

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gradscope.diagnostics.inputs.row_questions import SignalQuestion, TokenQuestion
+from gradscope.diagnostics.inputs.row_questions import RowsAndMore, SignalQuestion, TokenQuestion
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.rank import collected as module
 from gradscope.diagnostics.rank.rows import RankRequest
-from gradscope.diagnostics.rank.tokens.weighed import KINDS, EnergyQuestion
+from gradscope.diagnostics.rank.tokens.weighed import KINDS, weigh_step
 from gradscope.diagnostics.rank.weight_groups import WeightQuestion
 from gradscope.diagnostics.rank.weight_updates import GradientOfStep
 from gradscope.errors import UsageError
@@ -196,7 +196,7 @@ def test_energies_of_token_kinds_are_collected_and_rows_examined(monkeypatch: py
 
     def measured(run, steps, engine, progress, question):
         (asked,) = question.questions
-        assert asked == EnergyQuestion(rows=TokenQuestion(most=64, num_buckets=None, seed=0))
+        assert asked == RowsAndMore(rows=TokenQuestion(most=64, num_buckets=None, seed=0), more=weigh_step)
         for step, answer in zip(steps, answers, strict=True):
             yield MeasuredStep(step=step, groups=(), weights=None, gram=None, reason=None, answer=(answer,))
 

@@ -12,13 +12,13 @@ from safetensors.torch import save_file
 
 from gradscope.diagnostics.rank.spectrum import ranks_of
 from gradscope.diagnostics.rank.weight_updates import (
-    OptimizerQuestion,
     _measure_weight_updates,
     _state,
     gradients_and_updates,
     learning_rates,
     module_shares,
     optimizer_steps,
+    summarize_gradient,
     weight_spectra,
 )
 from gradscope.errors import InputError
@@ -84,14 +84,10 @@ def test_squares_add_up_by_kind() -> None:
     assert [one.frac_parameters.value for one in shares] == pytest.approx([1 / 3, 2 / 3])
 
 
-ROWS = SimpleNamespace(measure=lambda prepared, gram, progress: ("rows",))
-
-
 def test_steps_are_those_from_the_gradient_of_the_step() -> None:
     groups, policy = tiny_groups(2, 2), tiny_policy("llama_untied_biases")
     prepared = prepare_step(policy, groups, DAPO)
-    rows, summary = OptimizerQuestion(rows=ROWS, learning_rates={1: 1e-3}).measure(prepared, measure_step(prepared))
-    assert rows == ("rows",)
+    summary = summarize_gradient(prepared, measure_step(prepared), learning_rates={1: 1e-3})
     loss = 0.0
     for rollout in (one for each in groups for one in each.rollouts):
         ids, start = torch.tensor([rollout.prompt_ids + rollout.completion_ids]), len(rollout.prompt_ids)
@@ -113,12 +109,11 @@ def test_without_advantages_or_one_process_there_are_no_steps(monkeypatch: pytes
     prepared = prepare_step(
         tiny_policy("llama_untied_biases"), changed(tiny_groups(1, 2), advantage=lambda first: None), DAPO
     )
-    question = OptimizerQuestion(rows=ROWS, learning_rates={})
-    assert question.measure(prepared, measure_step(prepared)) == (("rows",), None)
+    assert summarize_gradient(prepared, measure_step(prepared), learning_rates={}) is None
     prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(1, 2), DAPO)
     gram = measure_step(prepared)
     monkeypatch.setattr(processes, "num_connected", lambda: 2)
-    _, summary = OptimizerQuestion(rows=ROWS, learning_rates={}).measure(prepared, gram)
+    summary = summarize_gradient(prepared, gram, learning_rates={})
     assert summary.steps == ()
     assert summary.norms
 

@@ -66,13 +66,13 @@ def prepared(groups: list[RolloutGroup] | None = None) -> PreparedStep:
 def test_tokens_are_of_the_rollouts_with_the_largest_part(most: int) -> None:
     step = prepared()
     gram = measure_step(step)
-    (answer,) = module.SpikeQuestion(most_tokens=most).measure(step, gram)
-    assert [one.tensor for one in answer.tensors] == list(step.policy.trainable)
+    tensors, tokens = module.SpikeQuestion(most_tokens=most).measure(step, gram)
+    assert [one.tensor for one in tensors] == list(step.policy.trainable)
     assert gram.logged_gram is not None
     shares = projection_shares(gram.logged_gram)
     names = list(zip(gram.group_ids, gram.samples, strict=True))
     largest = names[int(abs(shares).argmax())]
-    assert [(one.group_id, one.sample) for one in answer.tokens][:1] == ([largest] if most else [])
+    assert [(one.group_id, one.sample) for one in tokens][:1] == ([largest] if most else [])
 
 
 @pytest.mark.parametrize("advantage", [0.0, None])
@@ -80,7 +80,7 @@ def test_nothing_is_asked_of_a_gradient_that_is_zero_or_not_known(advantage: flo
     groups = [with_fields(group, advantage=advantage) for group in tiny_groups()]
     step = prepared(groups)
     gram = measure_step(step)
-    assert module.SpikeQuestion(most_tokens=8).measure(step, gram) == ()
+    assert module.SpikeQuestion(most_tokens=8).measure(step, gram) == ((), ())
     reasons = {one.projection_share.undefined for one in module._rollouts_of(groups, gram, "not logged")}
     assert reasons == {"the gradient is zero" if advantage == 0 else "not logged"}
 

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.inputs.row_questions import RowQuestion
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.gradients.engine_options import EngineOptions
@@ -59,50 +58,24 @@ class WeighedTokens:
         return np.array([label == kind and (not names or name in names) for label, name in self.labels], dtype=float)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartsQuestion:
-    """Rows that are tokens, and the gradient by kinds of tokens, turns and corrections."""
-
-    rows: RowQuestion  # what is asked of the rows
-
-    def measure(
-        self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
-    ) -> tuple[tuple[Any, ...], WeighedTokens | None]:
-        """Both; None for the sums where advantages were not logged or the gradient is zero."""
-        from gradscope.gradients.tokens.sums import counted_tokens
-
-        rows, tokens = self.rows.measure(prepared, gram, progress), counted_tokens(prepared, gram)
-        if tokens is None:
-            return rows, None
-        cells = token_cells(tokens.advantages, tokens.logprobs, tokens.entropies)
-        return rows, _weighed(prepared, gram, tokens, cells, _factors(prepared, tokens), progress)
-
-
 def weigh_step(
-    prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
+    prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress, *, in_parts: bool = False
 ) -> WeighedTokens | None:
-    """The tokens of a step in one cell, its turns and its entropy; None without logged advantages or a gradient."""
-    # Two backward passes a group where it has no turns.
-    from gradscope.gradients.tokens.sums import counted_tokens
+    """The tokens of a step, its turns and its entropy; ``in_parts`` by kind of token and under corrections, too.
+
+    None without logged advantages or a gradient.
+    """
+    # Two backward passes a group where it has no turns, and no parts are asked for.
+    from gradscope.gradients.tokens.sums import counted_tokens, measure_token_sums
 
     tokens = counted_tokens(prepared, gram)
     if tokens is None:
         return None
     cells = {TokenCell(): np.ones(len(tokens.groups), dtype=bool)}
-    return _weighed(prepared, gram, tokens, cells, ({}, frozenset()), progress)
-
-
-def _weighed(
-    prepared: PreparedStep,
-    gram: StepGram,
-    tokens: CountedTokens,
-    cells: Mapping[TokenCell, NDArray[np.bool_]],
-    corrections: tuple[Mapping[str, Array], frozenset[str]],
-    progress: ProgressCallback,
-) -> WeighedTokens:
-    from gradscope.gradients.tokens.sums import measure_token_sums
-
-    factors, by_sequence = corrections
+    factors, by_sequence = dict[str, Array](), frozenset[str]()
+    if in_parts:
+        cells = token_cells(tokens.advantages, tokens.logprobs, tokens.entropies)
+        factors, by_sequence = _factors(prepared, tokens)
     masks: dict[_Label, NDArray[np.bool_]] = {("cell", cell): mask for cell, mask in cells.items()}
     masks |= {("turn", turn): mask for turn, mask in turn_masks(tokens).items()}
     weightings = {label: np.where(mask, tokens.weights, 0.0) for label, mask in masks.items()}
@@ -189,19 +162,6 @@ class KindEnergy:
     all_tokens: Array  # how many that count, [J]
     energy: Array  # of the kind, [J]
     all_energy: Array  # of all, [J]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnergyQuestion:
-    """Rows that are tokens, what is known of every token that counts, and which way the step moves its entropy."""
-
-    rows: RowQuestion  # what is asked of the rows
-
-    def measure(
-        self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
-    ) -> tuple[tuple[Any, ...], WeighedTokens | None]:
-        """Both; None for the tokens where advantages were not logged or the gradient is zero."""
-        return self.rows.measure(prepared, gram, progress), weigh_step(prepared, gram, progress)
 
 
 def kind_energies(step: int, tokens: CountedTokens, grams: Sequence[TokenGram]) -> tuple[KindEnergy, ...]:

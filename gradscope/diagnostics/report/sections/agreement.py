@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import methodcaller
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +23,7 @@ from gradscope.findings.rank_parts import correction_findings
 from gradscope.metrics.sampler import NAMES
 from gradscope.render.views.view import Column, entry, lines_over, table_of_cells, tabulate
 from gradscope.results.logged import MismatchNumbers, SamplerMismatch
-from gradscope.results.norms import ReplayReport, StepReplay
+from gradscope.results.norms import ReplayReport
 from gradscope.results.report import Chart, ReportSection, ReportTable, Series, SeriesKind, Severity
 from gradscope.rollouts.run import Run
 from gradscope.say import number, percent, with_interval
@@ -151,12 +152,12 @@ def _steps(mismatch: SamplerMismatch) -> tuple[ReportTable, ...]:
         Column("effective tokens", "token_ess", "share"),
         Column("effective sequences", "sequence_ess", "share"),
         Column("mean gap", "logprob_gap", "norm"),
-        Column("k1", lambda row: row.kl_k1.value, "norm"),
-        Column("k3", lambda row: row.kl_k3.value, "norm"),
-        Column("chi2, tokens", lambda row: row.chi2_token.value, "norm"),
-        Column("chi2, sequences", lambda row: row.chi2_sequence.value, "norm"),
-        Column("beyond clip", lambda row: row.frac_beyond_clip.value, "share"),
-        Column("beyond 2", lambda row: row.frac_beyond_2.value, "share"),
+        Column("k1", "kl_k1.value", "norm"),
+        Column("k3", "kl_k3.value", "norm"),
+        Column("chi2, tokens", "chi2_token.value", "norm"),
+        Column("chi2, sequences", "chi2_sequence.value", "norm"),
+        Column("beyond clip", "frac_beyond_clip.value", "share"),
+        Column("beyond 2", "frac_beyond_2.value", "share"),
     )
     caption = "Each step, as in the table above; all intervals are in the JSON document"
     return (tabulate(caption, columns, mismatch.by_step, by_step=True),)
@@ -352,15 +353,12 @@ def _replay_charts(report: ReplayReport) -> tuple[Chart, ...]:
 
 
 def _replay_table(report: ReplayReport) -> ReportTable:
-    def verdict(name: str) -> Callable[[StepReplay], str | None]:
-        return lambda step: next((quantity.verdict for quantity in step.quantities if quantity.name == name), None)
-
     names = ("reward", "advantage", "frac_reward_zero_std", "grad_norm")
     return tabulate(
         f"Verdicts by step; grad_norm matches within a relative error of {report.tolerance:g}",
         (
             Column("step", "step", "count"),
-            *(Column(name, verdict(name)) for name in names),
+            *(Column(name, methodcaller("verdict_on", name)) for name in names),
             Column("logged grad_norm", entry("logged", "grad_norm"), "norm"),
             Column("recomputed", entry("recomputed", "grad_norm"), "norm"),
             Column("error", entry("relative_error", "grad_norm"), "norm"),

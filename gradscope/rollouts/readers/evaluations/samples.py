@@ -48,11 +48,14 @@ from gradscope.rollouts.readers.parsing.tables import expand, read_rows
 from gradscope.rollouts.readers.reduction.columns import records_in
 from gradscope.rollouts.run import Run
 
-_REWARD_LISTS = ("passed", "scores", "score", "rewards", "reward", "correct", "correctness", "is_correct", "success")
+_REWARD_LISTS = (
+    *("passed", "scores", "score", "rewards", "reward", "correct", "correctness", "is_correct", "success"),
+    *("graded_list", "correct_list"),  # of LiveCodeBench, as two text lists below, and of others
+)
 _TEXT_LISTS = (
     *("completions", "samples", "responses", "generations", "generation", "solutions", "code", "outputs", "texts"),
     "content",
-    *("predictions", "preds", "model_outputs", "model_answers"),
+    *("predictions", "preds", "model_outputs", "model_answers", "code_list", "output_list"),
 )
 _ANSWER_KEYS = ("full_model_response", "completion", "response", "output", "solution", "model_answer", "text")
 _RESPONSES = frozenset((*_REWARD_LISTS, *_ANSWER_KEYS, *_TEXT_LISTS))
@@ -207,7 +210,8 @@ def _from_counts(row: Mapping[str, Any], columns: ColumnNames) -> PromptSamples 
     right = columns.num_correct or next((name for name in rights if name in row), None)
     if total is None or right is None or total not in row or right not in row:
         return None
-    n, c = whole_number(row[total]), whole_number(row[right])
+    is_list = total == columns.num_samples and isinstance(row[total], list)  # of the samples themselves
+    n, c = len(row[total]) if is_list else whole_number(row[total]), whole_number(row[right])
     if n is None or c is None or not 1 <= n <= _MAX_COUNT or c > n:
         return f"{total} and {right} are not counts with 0 <= {right} <= {total} and {total} >= 1"
     return PromptSamples(shape=_COUNTS, rewards=(1.0,) * c + (0.0,) * (n - c))

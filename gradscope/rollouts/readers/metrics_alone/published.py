@@ -37,9 +37,13 @@ _STEP_OF_ALL = re.compile(
 )
 _DICTIONARY = re.compile(r"\b(?:rollout|step|perf|eval) (?P<step>[0-9]{1,15}): \{")
 _PROGRESS = re.compile(r"\b(?P<done>[0-9]{1,12})/[0-9]{1,12} \[")
+_COLUMN = re.compile(r"[a-z_][\w/@.()%-]*", re.IGNORECASE)
 _ENDED = "train_runtime"  # a key of what a trainer prints at its end
-_MARKS = ("'loss':", "'reward':", "'grad_norm':", "'train/", "'rollout/", f"'{_ENDED}':", '"loss":', '"reward":')
-_LONGEST_LINE = 1 << 20
+_MARKS = (
+    *("'loss':", "'reward':", "'grad_norm':", "'train/", "'rollout/", f"'{_ENDED}':"),
+    *('"loss":', '"reward":', f'"{_ENDED}":'),
+)
+_LONGEST_LINE, _LONGEST_ROW = 1 << 20, 1 << 12
 CUT_DICTIONARY = "the dictionary of metrics is cut off"
 
 
@@ -67,8 +71,9 @@ class PrintedLines:
 
     verl writes ``step:N - name:value - name:value``, torchtune ``Step N | name:value``, prime-rl
     ``Step N | Name: value``, slime ``rollout N: {...}``, NeMo-RL a heading ``Step N/M`` with lines ``• Name: value``
-    below it, others ``step=N name=value`` or ``N/M | name=value``. The dictionaries of TRL and its relatives do not
-    name their step: it is that of the line before, else the count of the progress bar before, where each has one.
+    below it, others ``step=N name=value``, ``N/M | name=value``, or columns below a line of names with ``step``, as
+    pandas prints them. The dictionaries of TRL and its relatives do not name their step: it is that of the line
+    before, else the count of the progress bar before, where each has one.
     """
 
     def __init__(self) -> None:
@@ -78,6 +83,7 @@ class PrintedLines:
         self._bar = 0
         self._position = 0
         self._above: int | None = None
+        self._columns: list[str] = []  # of the table that is being read
         self._before: dict[str, Any] = {}  # the metrics of the line before, if it names its step
 
     def read(self, location: str, line: str) -> dict[str, Any] | str | None:
@@ -119,6 +125,19 @@ class PrintedLines:
             return {**_named(text[of_all.end() :]), "step": int(of_all["step"])}
         elif self._above is not None and "•" in text and (values := _named(text)):
             return {**values, "step": self._above}
+        return self._row(text.rstrip("\\ ").split()) if len(text) < _LONGEST_ROW else {}
+
+    def _row(self, cells: list[str]) -> dict[str, Any]:
+        """The row of a table, which may have an index before it; a line of names with the step begins one."""
+        names = [plain_name(cell) for cell in cells if _COLUMN.fullmatch(cell)]
+        num_before = len(cells) - len(self._columns)
+        numbers = [number_or_text(cell) for cell in cells[num_before:]]
+        if {"step", "global_step"}.intersection(names) and 1 < len(names) == len(cells) == len(set(names)):
+            self._columns = names
+        elif self._columns and num_before in (0, 1) and all(isinstance(number, float) for number in numbers):
+            return dict(zip(self._columns, numbers, strict=True))
+        elif any(map(str.isalnum, "".join(cells))):  # neither blank nor a rule
+            self._columns = []
         return {}
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from gradscope.diagnostics.inputs.row_questions import RowsAndMore
 from gradscope.diagnostics.rank.tokens.parts import (
     correction_effects,
     entropy_change,
@@ -21,8 +22,6 @@ from gradscope.diagnostics.rank.tokens.parts import (
 )
 from gradscope.diagnostics.rank.tokens.weighed import (
     KINDS,
-    EnergyQuestion,
-    PartsQuestion,
     TokenChange,
     WeighedTokens,
     by_group,
@@ -59,8 +58,7 @@ def prepared_of(groups: list[Any], *, lora: bool = False, **objective: Any) -> P
 
 
 def weighed_of(prepared: PreparedStep) -> WeighedTokens:
-    rows, answer = PartsQuestion(rows=ROWS).measure(prepared, measure_step(prepared))
-    assert rows == ("rows",)
+    answer = weigh_step(prepared, measure_step(prepared), in_parts=True)
     assert answer is not None
     return answer
 
@@ -160,8 +158,8 @@ def test_tokens_far_from_the_reference_have_their_text() -> None:
 @pytest.mark.parametrize("advantage", [None, 0.0])
 def test_a_step_without_a_gradient_has_no_parts(advantage: float | None) -> None:
     prepared = prepared_of(changed(tiny_groups(2, 2), advantage=lambda first: advantage))
-    for question in (PartsQuestion(rows=ROWS), EnergyQuestion(rows=ROWS)):
-        assert question.measure(prepared, measure_step(prepared)) == (("rows",), None)
+    for in_parts in (True, False):
+        assert weigh_step(prepared, measure_step(prepared), in_parts=in_parts) is None
 
 
 def test_sums_that_do_not_add_up_to_the_step_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +167,7 @@ def test_sums_that_do_not_add_up_to_the_step_are_refused(monkeypatch: pytest.Mon
     monkeypatch.setattr(sums_module, "measure_token_sums", lambda *args, **options: 1.01 * right(*args, **options))
     prepared = prepared_of(tiny_groups(2, 2))
     with pytest.raises(VerificationError, match="sums of tokens disagree"):
-        PartsQuestion(rows=ROWS).measure(prepared, measure_step(prepared))
+        weigh_step(prepared, measure_step(prepared), in_parts=True)
 
 
 def test_each_kind_has_the_energy_of_its_tokens_by_group() -> None:
@@ -192,7 +190,7 @@ def test_each_kind_has_the_energy_of_its_tokens_by_group() -> None:
 def test_the_energy_needs_the_weights_of_the_step_alone() -> None:
     prepared = prepared_of(off_policy())
     gram = measure_step(prepared)
-    rows, answer = EnergyQuestion(rows=ROWS).measure(prepared, gram)
+    rows, answer = RowsAndMore(rows=ROWS, more=weigh_step).measure(prepared, gram)
     assert (rows, list(answer.cells)) == (("rows",), [TokenCell()])
     np.testing.assert_array_equal(answer.tokens.entropies, counted_tokens(prepared, gram).entropies)
 

@@ -87,13 +87,6 @@ def test_parts_of_one_log_and_steps_of_skyrl_are_read_together(folder: Path) -> 
     assert len(read_run(folder / "skyrl").source.files) == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "ended"), [("2026-01-01_x.eval", ""), ("2026-01-02_y.eval", "was cancelled: 1 of 2 samples")]
-)
-def test_how_an_evaluation_ended_is_said_where_it_did_not_succeed(folder: Path, name: str, ended: str) -> None:
-    assert read_run(folder / "inspect" / name).source.unfinished == ended
-
-
 @pytest.mark.parametrize("document", [[1], {"model_name": 3}, {}])
 def test_results_that_name_no_model_leave_it_to_the_folder(folder: Path, document: Any) -> None:
     (folder / "named" / "results_2026-01-01T00-00-00.json").write_text(json.dumps(document))

@@ -2,6 +2,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from gradscope.errors import InputError, UsageError
@@ -90,9 +92,6 @@ def test_lighteval_has_one_value_a_document() -> None:
 
 
 def test_lighteval_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     rows = [{"doc": {"id": name}, "model_response": {"text": ["a"]}, "metric": {"acc": 1.0}} for name in ("1", None)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "details_a.parquet")
     assert set_aside(read_run(tmp_path)) == {"doc.id is missing": 1}

@@ -123,14 +123,12 @@ def test_inspect_epochs_are_the_samples_of_a_prompt(name: str) -> None:
 def test_inspect_logs_that_lack_the_scorer_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has no scorer 'other'"):
         read_run(LOGS / "inspect_ai", ReadOptions(columns=ColumnNames(reward="other")))
-    with pytest.raises(InputError, match="has no scored samples"):
-        read_run(archive(tmp_path / "a.eval", {"samples/a_epoch_1.json": {"id": "a"}, "samples/b_epoch_1.json": 3}))
-
-
-def test_a_log_without_samples_says_how_its_evaluation_ended(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="the evaluation was cancelled: 0 of 12 samples") as none:
-        read_run(archive(tmp_path / "a.eval", {"header.json": {"status": "cancelled", "eval": ABOUT}}))
-    assert none.value.hint == "Give a log with a scorer for each sample."
+    members = {"samples/a_epoch_1.json": {"id": "a"}, "samples/b_epoch_1.json": 3}
+    ended = {"header.json": {"status": "cancelled", "eval": ABOUT}}
+    for more, sentence in (({}, r"samples\."), (ended, r"samples: the evaluation was cancelled: 1 of 12 samples\.")):
+        with pytest.raises(InputError, match=f"has no scored {sentence}") as caught:
+            read_run(archive(tmp_path / "a.eval", {**members, **more}))
+        assert caught.value.hint == "Give a log with a scorer for each sample."
 
 
 def test_each_entry_of_a_score_that_is_an_object_is_a_scorer(tmp_path: Path) -> None:
@@ -237,8 +235,10 @@ def test_an_evaluation_that_did_not_succeed_says_so(
 ) -> None:
     samples = {**members("a", 1), **members("b", "noanswer")}
     log = archive(tmp_path / "x.eval", {**samples, **members_about})
-    missing = [text for text in read_run(log).source.missing if text.startswith("The evaluation")]
+    source = read_run(log).source
+    missing = [text for text in source.missing if text.startswith("The evaluation")]
     assert missing == ([] if sentence is None else [f"The evaluation {sentence}."])
+    assert source.unfinished == (sentence or "")
 
 
 def test_a_pointer_of_git_lfs_among_logs_is_lost_and_the_other_shards_count(tmp_path: Path) -> None:

@@ -140,27 +140,18 @@ def test_dictionaries_on_a_console(tmp_path: Path, text: str, rows: list[tuple[i
     assert {row[STEP_IS_POSITION] for row in printed} == {float("/" not in text or "3/3" in text)}
 
 
-def test_other_lines_of_a_console(tmp_path: Path) -> None:
-    text = "(pid=1) step:7 - actor/grad_norm:0.5 - x:np.float64(1e-05) - bad:abc\n"
-    text += "Step 8 | loss:0.25 rewards:1.5 note:abc kl_loss:nan \n"
-    text += "INFO rollout 3: {'rollout/raw_reward': 0.5, 'n': 2}\nnothing\n{'loss': 0.5, 'rew\n"
-    aside = aside_log()
-    rows = cells_in(write(tmp_path / "x.txt", text), aside)
-    assert str(rows.pop(1)) == "{'loss': 0.25, 'rewards': 1.5, 'kl_loss': nan, 'step': 8}"
-    assert rows == [{"actor/grad_norm": 0.5, "x": 1e-05, "step": 7}, {"rollout/raw_reward": 0.5, "n": 2.0, "step": 3}]
-    assert [entry.reason for entry in aside.result().reasons] == ["the dictionary of metrics is cut off"]
-
-
 def test_a_dictionary_has_the_step_of_the_line_before(tmp_path: Path) -> None:
     dictionary, aside = "{'loss': 2.5, 'kl': 0.1}\n", aside_log()
     text = dictionary + "".join(f"[STEP {step:4}]  loss={step}.25  lr=0.1\n{dictionary}" for step in (5, 10, 115))
+    text += dictionary
     rows = cells_in(write(tmp_path / "x.log", text), aside)
     assert rows == [
         row
         for step in (5, 10, 115)
         for row in ({"loss": step + 0.25, "lr": 0.1, "step": step}, {"kl": 0.1, "step": step})
     ]
-    assert [entry.reason for entry in aside.result().reasons] == ["the dictionary has no step, which other lines name"]
+    (entry,) = aside.result().reasons
+    assert (entry.reason, entry.num_rows) == ("the dictionary has no step, which other lines name", 2)
 
 
 def test_text_that_is_not_utf8_costs_its_line(tmp_path: Path) -> None:

@@ -26,101 +26,48 @@ def read(path: Path, **options: Any) -> Run:
     return read_run(path, ReadOptions(**options), metrics_alone=True)
 
 
+LINES, JSON, TABLE, CONSOLE = "metrics in JSON lines", "metrics in JSON", "a table of metrics", "a trainer's console"
+OPTIONS: dict[str, dict[str, Any]] = {
+    "wandb_chart.csv": {"metric_run": "grpo-b"},
+    "trackio.db": {"metric_run": "quiet-sea-2"},
+    "own.csv": {
+        "columns": ColumnNames(step="update"),
+        "metric_columns": ["frac_reward_zero_std=groups/dead", "grad_norm=gnorm"],
+    },
+}
+DEAD, CUT, LENGTH = "frac_reward_zero_std", "completions/clipped_ratio", "completions/mean_length"
+
+
 @pytest.mark.parametrize(
-    ("name", "options", "title", "steps", "step", "numbers"),
+    ("name", "kind", "steps", "step", "numbers"),
     [
-        (
-            "trainer_state.json",
-            {},
-            "trainer_state.json, 10 steps",
-            (20, 200),
-            180,
-            {"frac_reward_zero_std": 0.99, "grad_norm": 2.929, "completions/clipped_ratio": 1.0},
-        ),
-        (
-            "log_history.json",
-            {},
-            "metrics in JSON, 10 steps",
-            (1, 10),
-            10,
-            {"reward": 0.7, "frac_reward_zero_std": 0.75},
-        ),
-        ("console_trl.log", {}, "a trainer's console, 10 steps", (1, 10), 9, {"grad_norm": math.nan, "reward": 0.48}),
-        ("console_verl.log", {}, "a trainer's console, 10 steps", (1, 10), 2, {"reward": 0.18, "entropy": 0.84}),
-        ("console_slime.log", {}, "a trainer's console, 10 steps", (0, 9), 9, {"reward": 0.47, "grad_norm": 0.19}),
-        ("verl_file.jsonl", {}, "metrics in JSON lines, 11 steps", (0, 10), 10, {"reward": 0.5, "kl": 0.002}),
-        (
-            "tinker_metrics.jsonl",
-            {},
-            "metrics in JSON lines, 10 steps",
-            (0, 9),
-            9,
-            {"frac_reward_zero_std": 0.85, "frac_all_pass": 0.65, "frac_all_fail": 0.2, "reward": 0.77},
-        ),
-        (
-            "prime_rl_metrics.jsonl",
-            {},
-            "metrics in JSON lines, 10 steps",
-            (0, 9),
-            9,
-            {"frac_reward_zero_std": 0.31 + 0.28, "entropy": 0.41, "completions/clipped_ratio": 0.03},
-        ),
-        (
-            "open_instruct_wandb.json",
-            {},
-            "metrics in JSON, 10 steps",
-            (1, 10),
-            8,
-            {"frac_reward_zero_std": 0.5, "completions/clipped_ratio": 0.13, "reward": 2.8},
-        ),
-        (
-            "console_prime_rl.log",
-            {},
-            "a trainer's console, 10 steps",
-            (5, 50),
-            50,
-            {"reward": 0.5791, "grad_norm": 0.4036, "completions/mean_length": 212.0},
-        ),
-        ("notebook.ipynb", {}, "a notebook's outputs, 10 steps", (5, 50), 15, {"frac_reward_zero_std": 0.4}),
-        ("card.md", {}, "tables in Markdown, 10 steps", (5, 50), 10, {"frac_reward_zero_std": 0.35, "loss": 0.002086}),
-        ("mlflow", {}, "MLflow's metrics, 10 steps", (5, 50), 20, {"frac_reward_zero_std": 0.25}),
-        ("wandb_history.csv", {}, "a table of metrics, 10 steps", (1, 10), 5, {"grad_norm": math.inf, "reward": 0.35}),
-        (
-            "wandb_chart.csv",
-            {"metric_run": "grpo-b"},
-            "a table of metrics, run 'grpo-b' of 2, 8 steps",
-            (1, 8),
-            8,
-            {"reward": 0.54, "frac_reward_zero_std": 0.34},
-        ),
-        ("tensorboard", {}, "TensorBoard's events, 10 steps", (1, 10), 10, {"reward": 0.4, "grad_norm": 0.4}),
-        (
-            "trackio.db",
-            {"metric_run": "quiet-sea-2"},
-            "trackio's database, run 'quiet-sea-2' of 2, 10 steps",
-            (1, 10),
-            6,
-            {"reward": 0.52, "grad_norm": math.nan},
-        ),
-        (
-            "own.csv",
-            {
-                "columns": ColumnNames(step="update"),
-                "metric_columns": ["frac_reward_zero_std=groups/dead", "grad_norm=gnorm"],
-            },
-            "a table of metrics, 9 steps",
-            (1, 9),
-            9,
-            {"frac_reward_zero_std": 0.9, "grad_norm": 0.58},
-        ),
+        ("trainer_state.json", "trainer_state.json", (20, 200, 10), 180, {DEAD: 0.99, "grad_norm": 2.929, CUT: 1.0}),
+        ("log_history.json", JSON, (1, 10, 10), 10, {"reward": 0.7, DEAD: 0.75}),
+        ("console_trl.log", CONSOLE, (1, 10, 10), 9, {"grad_norm": math.nan, "reward": 0.48}),
+        ("console_verl.log", CONSOLE, (1, 10, 10), 2, {"reward": 0.18, "entropy": 0.84}),
+        ("console_slime.log", CONSOLE, (0, 9, 10), 9, {"reward": 0.47, "grad_norm": 0.19}),
+        ("verl_file.jsonl", LINES, (0, 10, 11), 10, {"reward": 0.5, "kl": 0.002}),
+        ("tinker_metrics.jsonl", LINES, (0, 9, 10), 9, {DEAD: 0.85, "frac_all_pass": 0.65, "frac_all_fail": 0.2}),
+        ("prime_rl_metrics.jsonl", LINES, (0, 9, 10), 9, {DEAD: 0.31 + 0.28, "entropy": 0.41, CUT: 0.03}),
+        ("open_instruct_wandb.json", JSON, (1, 10, 10), 8, {DEAD: 0.5, CUT: 0.13, "reward": 2.8}),
+        ("console_prime_rl.log", CONSOLE, (5, 50, 10), 50, {"reward": 0.5791, "grad_norm": 0.4036, LENGTH: 212.0}),
+        ("notebook.ipynb", "a notebook's outputs", (5, 50, 10), 15, {DEAD: 0.4}),
+        ("card.md", "tables in Markdown", (5, 50, 10), 10, {DEAD: 0.35, "loss": 0.002086}),
+        ("mlflow", "MLflow's metrics", (5, 50, 10), 20, {DEAD: 0.25}),
+        ("wandb_history.csv", TABLE, (1, 10, 10), 5, {"grad_norm": math.inf, "reward": 0.35}),
+        ("wandb_chart.csv", f"{TABLE}, run 'grpo-b' of 2", (1, 8, 8), 8, {"reward": 0.54, DEAD: 0.34}),
+        ("tensorboard", "TensorBoard's events", (1, 10, 10), 10, {"reward": 0.4, "grad_norm": 0.4}),
+        ("trackio.db", "trackio's database, run 'quiet-sea-2' of 2", (1, 10, 10), 6, {"grad_norm": math.nan}),
+        ("own.csv", TABLE, (1, 9, 9), 9, {DEAD: 0.9, "grad_norm": 0.58}),
     ],
 )
 def test_each_kind_of_file(
-    name: str, options: dict[str, Any], title: str, steps: tuple[int, int], step: int, numbers: dict[str, float]
+    name: str, kind: str, steps: tuple[int, int, int], step: int, numbers: dict[str, float]
 ) -> None:
-    run = read(LOGS / name, **options)
-    assert (run.source.kind, run.source.format, run.source.recognized) == ("metrics", "metrics", title)
-    assert (run.steps, run.every_step[0], run.every_step[-1]) == ((), *steps)
+    run = read(LOGS / name, **OPTIONS.get(name, {}))
+    assert (run.source.kind, run.source.format) == ("metrics", "metrics")
+    assert run.source.recognized == f"{kind}, {steps[2]} steps"
+    assert (run.steps, run.every_step[0], run.every_step[-1]) == ((), *steps[:2])
     logged = {key: run.metrics[step][key] for key in numbers}
     assert logged == pytest.approx(numbers, nan_ok=True)
     assert "rollouts would add" in run.source.missing[0]
@@ -237,18 +184,8 @@ def test_what_is_no_log_of_metrics_is_refused_as_before(tmp_path: Path, rows: li
 @pytest.mark.parametrize(
     ("rows", "options", "message", "hint"),
     [
-        (
-            [{"step": at // 4, "mean_reward": at / 9} for at in range(8)],
-            {},
-            r"several rows a step .*\(reward\)",
-            "--group",
-        ),
-        (
-            [{"batch": 8, "epoch": at, "avg_reward": 0.5} for at in (1, 2)],
-            {},
-            r"\(reward\) and no column",
-            "--step-column epoch",
-        ),
+        ([{"step": at // 4, "mean_reward": at / 9} for at in range(8)], {}, r"several rows .*\(reward\)", "--group"),
+        ([{"batch": 8, "epoch": at, "avg_reward": 0.5} for at in (1, 2)], {}, r"\(reward\) and", "--step-column epoch"),
         ([{"lr": 0.1, "loss": at} for at in (0.5, 0.25)], {}, r"\(loss\) and no column", "Add a column `step`"),
         ([{"r": 0.5}], {"metric_columns": ["reward=r"]}, r"\(r\) and no column", "Add a column `step`"),
         ([{"lr": 0.1, "seed": at} for at in (1, 2)], {}, "not a log that gradscope knows", "--metric-column"),
@@ -307,17 +244,6 @@ def test_a_last_row_that_cannot_be_used_leaves_the_end_unknown(tmp_path: Path) -
     path.write_text('{"step": 1, "reward": 0.5}\n{"step": 2, "rew')
     quarantined = read(path).source.quarantined
     assert (quarantined.lost, quarantined.reasons[0].reason) == ((), "the last line is cut off")
-
-
-def test_numbers_of_any_kind(tmp_path: Path) -> None:
-    row = {
-        "step": "3", "reward": "NaN", "loss": -math.inf, "big": 10**400, "train": {"kl": 0.5}, "flag": True,
-        "text": None, "names": ["a"], "data": {"grad_norm": 1},
-    }  # fmt: skip
-    metrics = read(series(tmp_path, row)).metrics[3]
-    assert math.isnan(metrics["reward"])
-    assert (metrics["loss"], metrics["big"], metrics["kl"], metrics["grad_norm"]) == (-math.inf, math.inf, 0.5, 1.0)
-    assert {"flag", "names", "text"}.isdisjoint(metrics)
 
 
 def test_a_database_is_read_as_it_stands_with_its_log_of_writes(tmp_path: Path) -> None:

@@ -21,10 +21,8 @@ def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str
 @pytest.mark.parametrize(
     ("numbers", "name", "value"),
     [
-        ({"frac_reward_zero_std": 0.5}, "frac_reward_zero_std", 0.5),
         ({"train/frac_reward_zero_std": 0.5}, "frac_reward_zero_std", 0.5),
         ({"env/all/by_group/frac_mixed": 0.25}, "frac_reward_zero_std", 0.75),
-        ({"groups_skipped": 3.0, "groups_total": 4.0}, "frac_reward_zero_std", 0.75),
         ({"train/groups_skipped": 3.0, "train/groups_total": 4.0}, "frac_reward_zero_std", 0.75),
         ({"groups_skipped": 0.0, "groups_total": 0.0}, "frac_reward_zero_std", math.nan),
         ({"batch/filtered_prompts": 8.0, "batch/total_prompts": 24.0}, "frac_reward_zero_std", 0.25),
@@ -32,11 +30,8 @@ def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str
         ({"batch/solve_none": 0.5, "batch/solve_all": 0.25}, "frac_all_fail", 0.5),
         ({"train/baseline_reward/pct_mixed": 0.25}, "frac_reward_zero_std", 0.75),
         ({"solve_none/all": 0.5, "solve_all/all": 0.25}, "frac_reward_zero_std", 0.75),
-        ({"zvf": 0.5}, "frac_reward_zero_std", 0.5),
         ({"val/stop_rate": 0.75}, "completions/clipped_ratio", 0.25),
         ({"critic/rewards/mean": 2.0, "critic/score/mean": 1.0}, "reward", 1.0),
-        ({"actor/grad_norm": math.inf}, "grad_norm", math.inf),
-        ({"groups_skipped": 3.0}, "frac_reward_zero_std", None),
         ({"eval_reward": 3.0}, "reward", None),
     ],
 )

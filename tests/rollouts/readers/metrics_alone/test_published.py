@@ -68,6 +68,16 @@ FILES: dict[str, tuple[str, str]] = {
         "".join(json.dumps({"system/step": s, "frac_reward_zero_std": d}) + "\n" for s, d in STEPS),
     ),
     "names and values": ("x.log", "".join(f"INFO: step={s} reward=0.5 frac_reward_zero_std={d}\n" for s, d in STEPS)),
+    "a table that pandas printed": (
+        "x.log",
+        "each step counts\n   step  frac_reward_zero_std    kl\n"
+        + "".join(f"{s - 1}     {s}                  {d:.3f}  1e-{s}\n" for s, d in STEPS)
+        + "done\n3 0.5 1\n",
+    ),
+    "columns": (
+        "x.txt",
+        "Step   loss  Frac_Reward_Zero_Std\n-----------\n" + "".join(f"{s:4d}  nan  {d}\n\n" for s, d in STEPS),
+    ),
     "a step in passing": (
         "x.log",
         "".join(f"{{'loss': 1, 'frac_reward_zero_std': {d}}}\nSaved x.json (step 9{s}, rho=1.0)\n" for s, d in STEPS),
@@ -75,7 +85,7 @@ FILES: dict[str, tuple[str, str]] = {
     "prime-rl": ("x.log", "".join(f"10:00 Step {s} | Time: 1.00s | Frac Reward Zero Std: {d} | x\n" for s, d in STEPS)),
     "heading": (
         "x.log",
-        "".join(f"===== Step {s}/3 =====\n  • Avg Reward: 0.5\n  • frac_reward_zero_std: {d}\n" for s, d in STEPS),
+        "".join(f"== Step {s}/3 ==\nTimes:\n • Took: 3s\n • KL: 1\n • frac_reward_zero_std: {d}\n" for s, d in STEPS),
     ),
 }
 
@@ -88,20 +98,6 @@ def test_what_people_publish_is_read(tmp_path: Path, name: str, text: str) -> No
         assert [(row.step, row.frac_reward_zero_std.value) for row in report.by_step] == STEPS
         assert report.source.kind == "metrics"
         assert report.source.quarantined.lost == ()
-
-
-def test_a_dictionary_has_the_step_of_the_line_before_it_and_of_no_earlier_one() -> None:
-    printed = PrintedLines()
-    lines = (
-        "step=1 lr=0.1",
-        "step=2 lr=0.2",
-        "{'loss': 1, 'lr': 3}",
-        "{'loss': 4, 'lr': 5}",
-        "runs {'reward', 'score'}",
-    )
-    read = [printed.read(str(number), line) for number, line in enumerate(lines)]
-    assert read == [{"step": 1, "lr": 0.1}, {"step": 2, "lr": 0.2}, {"step": 2, "loss": 1.0}, None, None]
-    assert printed.unnumbered == [("3", {"loss": 4.0, "lr": 5.0}, 0, 1)]
 
 
 @pytest.mark.parametrize("bars", [False, True])
@@ -160,6 +156,7 @@ def test_several_tables_are_several_runs(tmp_path: Path) -> None:
     [
         ("x.ipynb", "{not json", "is no notebook that can be read"),
         ("metrics/reward", "1700000000000 0.5 1\ncut", "no time, value and step"),
+        ("x.log", "{'loss': 0.5, 'rew\n", CUT_DICTIONARY),
     ],
 )
 def test_damaged_files_are_reported(tmp_path: Path, name: str, text: str, why: str) -> None:
@@ -176,14 +173,8 @@ def test_damaged_files_are_reported(tmp_path: Path, name: str, text: str, why: s
 @pytest.mark.parametrize(
     ("line", "values"),
     [
-        (
-            "(pid=1) step:3 - actor/loss:-0.5 - x/time:np.float64(2e-3)",
-            {"actor/loss": -0.5, "x/time": 0.002, "step": 3},
-        ),
-        (
-            "Step 4 | loss:0.5 rewards:nan",
-            {"loss": 0.5, "rewards": pytest.approx(float("nan"), nan_ok=True), "step": 4},
-        ),
+        ("(pid=1) step:3 - a/loss:-0.5 - x:np.float64(2e-3) - bad:abc", {"a/loss": -0.5, "x": 0.002, "step": 3}),
+        ("Step 4 | loss:0.5 rewards:inf", {"loss": 0.5, "rewards": float("inf"), "step": 4}),
         ("rollout 5: {'rollout/reward': 0.25, 'x': 'text'}", {"rollout/reward": 0.25, "step": 5}),
         ("global_step=6, Mean Reward = 0.5, lr = 1e-6", {"mean_reward": 0.5, "lr": 1e-6, "step": 6}),
         ("Step 7 | Time: 3.00s | Seq. Length: 20.0 tokens/sample", {"seq_length": 20.0, "step": 7}),
@@ -196,6 +187,7 @@ def test_damaged_files_are_reported(tmp_path: Path, name: str, text: str, why: s
         ("eval 10/64 | reward=0.5", None),
         ("copied 3/4 files: reward=0.5", None),
         ("first do step 1 of the plan", None),
+        ("Supported: {'reward', 'score'}. Defaulting to 'score'.", None),
         ("Step 8/30", None),
         ("  • Loss: 0.5", None),
         ("{'loss': 0.5, 'reward': 1.", CUT_DICTIONARY),
@@ -203,12 +195,6 @@ def test_damaged_files_are_reported(tmp_path: Path, name: str, text: str, why: s
 )
 def test_lines(line: str, values: Any) -> None:
     assert PrintedLines().read("x:1", line) == values
-
-
-def test_lines_below_a_heading_are_of_its_step() -> None:
-    printed = PrintedLines()
-    lines = ["=== Step 2/9 ===", "Results:", "  • Grad Norm: 0.5", "  • Total: 3s"]
-    assert [printed.read("x", line) for line in lines] == [None, None, {"grad_norm": 0.5, "step": 2}, None]
 
 
 @pytest.mark.parametrize(

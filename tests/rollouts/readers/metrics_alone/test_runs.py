@@ -79,16 +79,6 @@ def test_runs_and_resumed_runs_are_those_of_a_walk() -> None:
     assert len(seen) == 8
 
 
-def test_rows_without_a_step_are_counted_and_bad_ones_reported() -> None:
-    rows = RunRows()
-    cells = [{"step": 1, "a": 1}, {"a": 2}, {"step": "x", "a": 3}, {"step": None, "a": 4}, {"step": -2}]
-    piece = Piece(where="f", numbers=np.arange(5), tables=as_tables(cells))
-    assert rows.add(piece, ("step",)).tolist() == [2, 4]
-    assert rows.num_without_step == 2
-    (run,) = rows.runs()
-    assert (run.metrics(), run.num_rows) == ({1: {"a": 1.0}}, 1)
-
-
 def test_names_of_runs_and_of_their_parts() -> None:
     rows = RunRows()
     cells = [{"step": step, "run": name, "a": value} for name, step, value in (("x", 1, 1), ("y", 1, 1), ("x", 2, 1))]
@@ -123,9 +113,10 @@ def test_rows_with_the_same_keys_are_a_table() -> None:
 
 def test_numbers_of_any_kind_by_their_keys() -> None:
     read = numbers(
-        {"a": 1, "b": "0.5", "c": {"d": 2.0, "e": {"f": "x"}}, "data": {"g": 1}, "h": True, "i": None},
+        {"a": 1, "b": "0.5", "c": {"d": 2.0, "e": {"f": "x"}}, "data": {"g": 1}, "h": True, "i": None, "j": "NaN"},
         {"a": 10**400, "b": "", "c": {"d": "-inf"}, "data": 3.0, "h": [1], "i": -(10**400)},
     )
+    assert math.isnan(read.pop("j")[0])
     assert read == {
         "a": {0: 1.0, 1: math.inf},
         "b": {0: 0.5},
@@ -178,10 +169,7 @@ def test_a_long_table_becomes_rows_of_its_metrics() -> None:
 
 def test_rows_of_several_runs() -> None:
     rows = table(*({"run": name, "step": step} for step, name in enumerate(["a", "b", "a", 3])))
-    assert [(part.run, part.at.tolist()) for part in by_run(rows, ["id", "run"])] == [
-        ("a", [0, 2]),
-        ("b", [1]),
-        ("", [3]),
-    ]
+    runs = [(part.run, part.at.tolist()) for part in by_run(rows, ["id", "run"])]
+    assert runs == [("a", [0, 2]), ("b", [1]), ("", [3])]
     named = MetricTable(at=rows.at, columns=rows.columns, run="x")
     assert by_run(named, ["run"]) == [named]
