@@ -12,19 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
-from gradscope.rollouts.readers.parsing.cells import (
-    digest,
-    digests_of,
-    finite_or_none,
-    flat_length,
-    flat_lengths,
-    ids_digest,
-    json_of,
-    num_ids,
-    nums_ids,
-    prompt_text_id,
-    whole_number,
-)
+from gradscope.rollouts.readers.parsing.cells import digest, finite_or_none, prompt_text_id, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.reduction.columns import (
@@ -32,9 +20,16 @@ from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
     LineColumns,
+    digests_of,
+    flat_length,
+    flat_lengths,
+    ids_digest,
     index_name,
+    json_of,
     line_columns,
+    num_ids,
     numbers_of,
+    nums_ids,
     records_in,
     rewards_of,
     sample_hashes,
