@@ -46,6 +46,7 @@ def test_each_matrix_has_a_spectrum_and_that_of_independent_entries() -> None:
     query, key = weight_spectra(7, answer, gram)
     assert (query.label.step, query.label.tensor, query.label.shape) == (7, "q", (2, 6))
     assert (query.label.rows, query.label.advantage, query.label.group_size) == ("weight", "logged", 3)
+    assert not query.label.centered
     assert query.singular_values == (4.0, 3.0)
     assert query.noise_floor == pytest.approx(0.1 * 5.0)
     assert query.ranks.stable_rank.value == pytest.approx(25 / 16)

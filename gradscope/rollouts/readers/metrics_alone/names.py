@@ -55,8 +55,8 @@ def _sum(*keys: str) -> Derived:
     return Derived(keys=keys, formula=" + ".join(keys), make=lambda first, second: first + second)
 
 
-def _common(name: str, title: str, style: MetricStyle, others: str, *derived: Derived) -> CommonMetric:
-    return CommonMetric(name=name, title=title, style=style, keys=(name, *others.split()), derived=derived)
+def _common(name: str, title: str, style: MetricStyle, aliases: str, *derived: Derived) -> CommonMetric:
+    return CommonMetric(name=name, title=title, style=style, keys=(name, *aliases.split()), derived=derived)
 
 
 COMMON: tuple[CommonMetric, ...] = (

@@ -6,7 +6,6 @@ them, and of single rows that these refuse, or whose rollouts are asked for with
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -26,9 +25,7 @@ from msgspec import UNSET, Raw
 from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import (
-    count_of,
     dictionary_codes,
-    positions_of,
     run_starts,
     to_cells,
     to_filled,
@@ -41,7 +38,6 @@ from gradscope.rollouts.groups import REWARD
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
     LARGEST_STEP,
-    digest,
     finite_or_none,
     parse_reward,
     prompt_text_id,
@@ -51,6 +47,7 @@ from gradscope.rollouts.readers.parsing.cells import (
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.parsing.tables import Row, is_untyped
+from gradscope.rollouts.readers.reduction.json_texts import digests_of, jsons_of
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -59,13 +56,6 @@ NOT_COMPARED = 0  # stands for what tells a rollout apart where only its row can
 _NUMBERS = frozenset({float, int, bool, type(None)})
 _NO_STEP = -1
 _AT_ONCE = 1 << 13  # rows that are objects at once
-_ID_CELLS = b" 0123456789,"
-_CELLS = _ID_CELLS + b".-+eEnultrfas"
-"""The letters within a JSON list of whole numbers, and within one of numbers, booleans and null."""
-_OPEN, _CLOSE, _COMMA = b"[],"
-_NO_CELLS = b'"{NI'
-_NO_ID_CELLS = _NO_CELLS + b"-.eEu"
-"""Letters, some of which any other JSON has: text, objects, NaN and infinity; for ids also any other cell."""
 _STRANGE = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')  # what a key of a struct must not have
 
 
@@ -532,78 +522,3 @@ def sample_hashes(names: Iterable[str | None]) -> NDArray[np.uint32]:
     names = list(names)
     hashes = {name: zlib.crc32(name.encode("utf-8", "surrogatepass")) | 1 for name in set(names) if name is not None}
     return np.fromiter((NOT_COMPARED if name is None else hashes[name] for name in names), np.uint32, len(names))
-
-
-def json_of(cell: Any) -> bytes:
-    """The JSON text of a cell that was not parsed, or of one that was; a missing one is null."""
-    return bytes(cell) if isinstance(cell, Raw) else b"null" if cell is UNSET else json.dumps(cell).encode()
-
-
-def jsons_of(cells: Sequence[Any]) -> list[bytes]:
-    """:func:`json_of` of each, [R]."""
-    return list(map(bytes if {Raw}.issuperset(map(type, cells)) else json_of, cells))
-
-
-def flat_length(text: bytes, cells: bytes = _CELLS) -> int:
-    """How many cells a JSON text has that is a flat list of such letters; -1 where it is anything else."""
-    if text.translate(None, cells) != b"[]":
-        return -1
-    return text.count(b",") + 1 if text.strip(b"[ ]") else 0
-
-
-def num_ids(text: bytes) -> int:
-    """How many ids a JSON text has that is a list of whole numbers from 0 on; -1 where it is anything else."""
-    return flat_length(text, _ID_CELLS)
-
-
-def flat_lengths(texts: Sequence[bytes], depth: int = 1) -> Counts:
-    """:func:`flat_length` of each, [R], or, at ``depth`` 2, of the one list in each."""
-    return _lengths(texts, _NO_CELLS, flat_length, depth)
-
-
-def nums_ids(texts: Sequence[bytes], depth: int = 1) -> Counts:
-    """:func:`num_ids` of each, [R], likewise."""
-    return _lengths(texts, _NO_ID_CELLS, num_ids, depth)
-
-
-def _lengths(texts: Sequence[bytes], strange: bytes, length_of: Callable[[bytes], int], depth: int) -> Counts:
-    """Lengths of JSON lists: where one look at all texts together says that they are such, only commas are counted."""
-    joined, size = b"".join(texts), np.fromiter(map(len, texts), np.int64, len(texts))
-    letters, ends = np.frombuffer(joined, np.uint8), np.cumsum(size)
-    are_lists = bool((size >= 2 * depth).all()) and all(
-        (letters[ends - size + at] == _OPEN).all() and (letters[ends - 1 - at] == _CLOSE).all() for at in range(depth)
-    )
-    num_lists = count_of(letters, _OPEN) if are_lists else 0
-    if num_lists != depth * len(texts) or any(letter in joined for letter in strange):
-        counts = np.zeros(len(texts), dtype=np.int64)
-    else:
-        counts = np.diff(np.searchsorted(positions_of(letters, _COMMA), ends), prepend=0)
-    lengths = counts + 1
-    for at in np.flatnonzero(counts == 0).tolist():
-        text = texts[at]
-        is_nested = text[:depth] == b"[" * depth and text[-depth:] == b"]" * depth  # and not [[1], 2]
-        lengths[at] = length_of(text[depth - 1 : len(text) + 1 - depth] if is_nested else b"")
-    return lengths
-
-
-def ids_digest(text: bytes) -> str:
-    """The ``digest`` of a list of whole numbers."""
-    spaced = text.replace(b" ", b"").replace(b",", b", ")
-    return hashlib.sha256(b"[" + spaced + b"]").hexdigest()[:16]
-
-
-def digests_of(rows: Sequence[tuple[bytes, ...]]) -> list[str]:
-    """The ``digest`` of what each row's JSON texts say, [R]."""
-    texts = [text for row in rows for text in row]
-    are_all = {text[:1] for text in texts} == {b'"'} and _is_canonical(b"".join(texts))
-    return [
-        hashlib.sha256(b"[" + b", ".join(row) + b"]").hexdigest()[:16]  # what json.dumps would write is there already
-        if are_all or all(map(_is_canonical, row))
-        else digest(*map(json.loads, row))
-        for row in rows
-    ]
-
-
-def _is_canonical(text: bytes) -> bool:
-    is_plain = text[:1] == b'"' and text.isascii() and b"\x7f" not in text
-    return is_plain and (b"\\" not in text or not (b"\\u" in text or b"\\/" in text))

@@ -191,8 +191,8 @@ def scan_list(path: Path, file: int, columns: ListColumns, *, with_texts: bool =
     scanned: list[Scanned] = []
     for start in range(0, len(elements), _ELEMENTS):
         # an end of line within an element is white space
-        some = (bytes(element).replace(b"\n", b" ") + b"\n" for element in elements[start : start + _ELEMENTS])
-        lines = b"".join(some)
+        of_block = elements[start : start + _ELEMENTS]
+        lines = b"".join(bytes(element).replace(b"\n", b" ") + b"\n" for element in of_block)
         of_lines = _scan(
             path, file, columns.lines, LineBlock(data=lines, offset=0, end=path.stat().st_size), with_texts
         )

@@ -39,13 +39,15 @@ from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
+    line_columns,
+    numbers_of,
+    step_numbers,
+)
+from gradscope.rollouts.readers.reduction.json_texts import (
     flat_lengths,
     ids_digest,
     jsons_of,
-    line_columns,
-    numbers_of,
     nums_ids,
-    step_numbers,
 )
 from gradscope.rollouts.readers.run_files import (
     CheckpointLayout,

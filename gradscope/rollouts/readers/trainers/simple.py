@@ -47,18 +47,20 @@ from gradscope.rollouts.readers.parsing.tables import Row, read_jsonl
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
-    flat_lengths,
-    ids_digest,
     index_name,
-    jsons_of,
     line_columns,
-    num_ids,
     numbers_of,
-    nums_ids,
     rewards_of,
     sample_hashes,
     step_numbers,
     texts_in,
+)
+from gradscope.rollouts.readers.reduction.json_texts import (
+    flat_lengths,
+    ids_digest,
+    jsons_of,
+    num_ids,
+    nums_ids,
 )
 from gradscope.rollouts.readers.run_files import with_logged_metrics
 from gradscope.rollouts.run import Run

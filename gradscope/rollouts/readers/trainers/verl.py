@@ -54,17 +54,19 @@ from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
     LineColumns,
-    digests_of,
-    flat_length,
     int_steps,
-    jsons_of,
     line_columns,
     names_of_runs,
     numbers_of,
-    nums_ids,
     records_in,
     sample_hashes,
     texts_of,
+)
+from gradscope.rollouts.readers.reduction.json_texts import (
+    digests_of,
+    flat_length,
+    jsons_of,
+    nums_ids,
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups
 from gradscope.rollouts.readers.trainers.verl_files import (

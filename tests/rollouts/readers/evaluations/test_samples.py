@@ -71,10 +71,11 @@ def test_a_row_that_contradicts_itself_is_set_aside(tmp_path: Path, row: dict[st
 def test_rows_of_one_prompt_are_one_group_unless_policies_are_named(tmp_path: Path) -> None:
     counts = [{"task_id": task, "n": 2, "c": 1} for task in (0, 1, 1)]
     assert [group.rewards for group in read(tmp_path, *counts).groups] == [(1.0, 0.0), (1.0, 0.0, 1.0, 0.0)]
-    rows = [{"model": m, "category": "x", "dataset": "y", "i": 4, "scores": [1.0, 0.0]} for m in "ab"]
+    row = {"dataset": "y", "i": 4, "scores": [1.0, 0.0]}
+    rows = [row, *({"model": m, "category": "x", **row} for m in "ab")]
     run = read(tmp_path, *rows, columns=ColumnNames(reward="scores"))
-    assert [group.group_id for group in run.groups] == ["a/x/y/4", "b/x/y/4"]
-    assert {group.prompt_id for group in run.groups} == {"x/y/4"}
+    assert [group.group_id for group in run.groups] == ["y/4", "a/x/y/4", "b/x/y/4"]
+    assert {group.prompt_id for group in run.groups} == {"y/4", "x/y/4"}
 
 
 def test_rows_without_identity_are_identified_by_their_lines(tmp_path: Path) -> None:
