@@ -12,6 +12,7 @@ import sys
 import tokenize
 from collections.abc import Iterable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
+from inspect import CO_OPTIMIZED
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -19,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-BUDGET = {"gradscope": (72_535, 337), "tests": (58_300, 431), "benchmarks": (6_345, 43)}
+BUDGET = {"gradscope": (72_460, 332), "tests": (58_300, 419), "benchmarks": (6_345, 43)}
 """Folder -> most lines and modules. Lower them when the house has shrunk; raise one only with a reason."""
 
 
@@ -101,8 +102,10 @@ def traced(log: Path) -> Iterable[tuple[str, str]]:
     called, deepest = set[tuple[str, int]](), 0
 
     def is_ours(frame: FrameType) -> bool:
-        # comprehensions and lambdas have frames of their own and are no functions that somebody named
-        return "/gradscope/" in frame.f_code.co_filename and not frame.f_code.co_name.startswith("<")
+        # comprehensions, lambdas and the bodies of classes have frames of their own and are no functions that somebody named
+        code = frame.f_code
+        is_named = code.co_flags & CO_OPTIMIZED and not code.co_name.startswith("<")
+        return bool(is_named) and "/gradscope/" in code.co_filename
 
     def profile(frame: FrameType, event: str, _: Any) -> None:
         nonlocal deepest

@@ -103,14 +103,6 @@ def test_groups_of_the_row_reader_take_their_places() -> None:
     assert replaced.seconds is None
 
 
-def test_lengths_that_only_the_row_reader_knows_are_kept() -> None:
-    records = [record(length=2), record(group="b")]
-    table = table_of(records)
-    replaced = replaced_groups(table, np.array([False, True]), build_groups([record(group="b")], QuarantineLog()))
-    assert replaced.num_tokens is not None
-    assert replaced.num_tokens.tolist() == [2, -1]
-
-
 @pytest.mark.parametrize(
     ("ids", "expected"),
     [
@@ -190,16 +182,6 @@ def test_a_part_may_lack_a_column_that_another_has() -> None:
         assert table.sample is None
 
 
-def test_columns_that_are_one_array_stay_one() -> None:
-    rewards = np.array([0.0, 1.0, 0.5])
-    columns = {"reward": rewards, "reward/reward": rewards}
-    part, _ = part_of_rows(np.array([2, 1, 2]), pa.array(["a", "a", "a"]), columns, np.arange(3))
-    part = replace(part, prompt=["p", "p"])
-    table = merge_parts([part])
-    assert table.rewards["reward"] is table.reward
-    assert table.reward.tolist() == [1.0, 0.0, 0.5]
-
-
 @pytest.mark.parametrize("format_reward", [1.0, 0.25])
 def test_columns_part_where_the_row_reader_tells_them_apart(format_reward: float) -> None:
     rewards = np.array([0.0, 1.0])
@@ -211,20 +193,6 @@ def test_columns_part_where_the_row_reader_tells_them_apart(format_reward: float
     assert (table.rewards["format"] is table.reward) == (format_reward == 1.0)
     assert table.reward.tolist() == [0.0, 1.0, 1.0]
     assert table.rewards["format"].tolist() == [0.0, 1.0, format_reward]
-
-
-def test_a_log_larger_than_its_first_room_is_kept_whole() -> None:
-    num_rows = 50_000
-    rewards = np.random.default_rng(0).random(num_rows)
-    steps = np.arange(num_rows) // 1000
-    parts = [
-        replace(part_of_rows(steps[rows], pa.array(["a"] * 1000), {"reward": rewards[rows]}, rows)[0], prompt=["p"])
-        for rows in np.split(np.arange(num_rows), num_rows // 1000)
-    ]
-    table = merge_parts(parts)
-    np.testing.assert_array_equal(table.reward, rewards)
-    assert table.size.tolist() == [1000] * 50
-    assert table.sample is None
 
 
 def test_nothing_was_seen_of_a_log_without_parts() -> None:
