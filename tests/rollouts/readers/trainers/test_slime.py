@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,9 +23,15 @@ from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
 from tests.rollouts.readers.reduced import STRANGE, assert_reduced_alike
 from tests.rollouts.readers.reduced import write_lines as write_damaged
-from tests.rollouts.readers.trainers.test_torch_archive import archive
 
 SLIME = REPOSITORY / "fixtures" / "logs" / "slime"
+
+
+def archive(path: Path, document: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("archive/data.pkl", pickle.dumps(document))
+    return path
 
 
 def sample(index: int, **cells: Any) -> dict[str, Any]:
