@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-BUDGET = {"gradscope": (72_460, 332), "tests": (58_300, 419), "benchmarks": (6_345, 43)}
+BUDGET = {"gradscope": (72_475, 333), "tests": (58_300, 420), "benchmarks": (6_345, 43)}
 """Folder -> most lines and modules. Lower them when the house has shrunk; raise one only with a reason."""
 
 
@@ -102,10 +102,9 @@ def traced(log: Path) -> Iterable[tuple[str, str]]:
     called, deepest = set[tuple[str, int]](), 0
 
     def is_ours(frame: FrameType) -> bool:
-        # comprehensions, lambdas and the bodies of classes have frames of their own and are no functions that somebody named
-        code = frame.f_code
-        is_named = code.co_flags & CO_OPTIMIZED and not code.co_name.startswith("<")
-        return bool(is_named) and "/gradscope/" in code.co_filename
+        # comprehensions, lambdas and bodies of classes have frames too, and are no functions that somebody named
+        code, is_function = frame.f_code, bool(frame.f_code.co_flags & CO_OPTIMIZED)
+        return is_function and "/gradscope/" in code.co_filename and not code.co_name.startswith("<")
 
     def profile(frame: FrameType, event: str, _: Any) -> None:
         nonlocal deepest
