@@ -160,7 +160,7 @@ def _status(error: BaseException) -> int | None:
 
 
 _READ = (
-    *(".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".eval"),
+    *(".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".eval", ".wandb", ".db", ".db-wal"),
     *(".yaml", ".yml", ".toml", ".md", ".parquet.sha256"),
 )
 """Endings of logs, also before ``.gz`` and ``.zst``, and of the configurations and checksums next to them."""
@@ -168,7 +168,7 @@ _READ_NAMES = re.compile(r"(^|/)(events\.out\.tfevents\.[^/]*|rollout_data/[^/]*
 """Further logs: TensorBoard's, and slime's."""
 _WEIGHTS = re.compile(r"(\.safetensors|\.jinja|^tokenizer\.(json|model)|^vocab\.(json|txt)|^merges\.txt)$")
 """Files that only a command that loads the model opens."""
-_NEVER = (".pkl", ".pickle", ".dp", ".bin", ".safetensors", ".wandb", ".db")
+_NEVER = (".pkl", ".pickle", ".dp", ".bin", ".safetensors")
 """Endings of files that are of no use even where one is named by itself: an error says what to name instead."""
 _AWAITED = ".awaited"
 

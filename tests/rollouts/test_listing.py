@@ -159,7 +159,8 @@ def test_an_error_of_our_own_stays_as_it_is() -> None:
         ("checkpoint-5/optimizer.pt", "never"),
         ("checkpoint-5/pytorch_model.bin", "never"),
         ("train_data/3.pt", "never"),
-        ("wandb/run-1/run-1.wandb", "never"),
+        ("wandb/run-1/run-1.wandb", "now"),
+        ("trackio/project.db", "now"),
     ],
 )
 def test_logs_are_copied_at_once_and_weights_when_asked_for(name: str, when: str) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from gradscope.errors import InputError, UsageError
-from gradscope.machine import trim_heap
+from gradscope.machine import trim_heap, without_collection
 from gradscope.outside.limits import require_regular
 from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.rollouts.fetch import as_named_run, fetched
@@ -138,7 +138,8 @@ def read_run(
         )
     _refuse_unused(reader, request)
     refuse_several(request.path, reader.name, request.options)
-    run = as_named_run(_naming_non_finite(_with_named_base(reader.read(request), request)))
+    with without_collection():
+        run = as_named_run(_naming_non_finite(_with_named_base(reader.read(request), request)))
     run = _naming_other_logs(run, reader, request)
     if rewards_only:
         trim_heap()  # merging leaves holes that the arrays of the statistics do not fit

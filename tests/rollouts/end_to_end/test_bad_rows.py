@@ -8,21 +8,8 @@ import pytest
 
 from gradscope.errors import InputError
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.run import Run
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
-
-REPEATS = "the row repeats an earlier one of the same sample"
-
-
-CONTRADICTS = "the row contradicts an earlier one of the same sample, so that neither counts"
-
-
-def row(**cells: Any) -> dict[str, Any]:
-    return {"step": 1, "group_id": "a", "reward": 1.0, **cells}
-
-
-def read(path: Path, *rows: Any) -> Run:
-    return read_run(write_lines(path / "log.jsonl", *rows))
+from tests.rollouts.readers.parsing.test_records import CONTRADICTS, REPEATS, read, row
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from gradscope.errors import InputError
-from gradscope.machine import num_cores, trim_heap, without_collection
+from gradscope.machine import num_cores, trim_heap
 from gradscope.outside.limits import MOST_ROW, most
 from gradscope.results.source import TWICE
 from gradscope.rollouts.arrays import to_cells, to_indices
@@ -294,15 +294,14 @@ def scan_files(
     global _work
     before, _work = _work, (files, declared, with_texts)
     try:
-        with without_collection():
-            tasks = list(_tasks(files, declared, ends))
-            num_bytes = sum(map(expanded_size, files)) - sum(ends.values())
-            num_processes = min(num_cores(), len(tasks))
-            if num_processes > 1 and num_bytes >= MIN_FORKED and _can_fork():
-                yield from _in_processes(tasks, num_processes)
-            else:
-                for task in tasks:
-                    yield from [task] if isinstance(task, int) else _scan(task)
+        tasks = list(_tasks(files, declared, ends))
+        num_bytes = sum(map(expanded_size, files)) - sum(ends.values())
+        num_processes = min(num_cores(), len(tasks))
+        if num_processes > 1 and num_bytes >= MIN_FORKED and _can_fork():
+            yield from _in_processes(tasks, num_processes)
+        else:
+            for task in tasks:
+                yield from [task] if isinstance(task, int) else _scan(task)
     finally:
         _work = before
         trim_heap()  # blocks leave holes that the statistics would not fit

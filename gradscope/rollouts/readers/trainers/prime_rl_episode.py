@@ -20,7 +20,6 @@ from msgspec import UNSET, MsgspecError, Raw, Struct, convert
 from msgspec.structs import fields
 from numpy.typing import NDArray
 
-from gradscope.machine import without_collection
 from gradscope.rollouts.groups import REWARD, Tokens
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
@@ -466,8 +465,7 @@ class EpisodeLayout:
     def all_records(self, files: Sequence[Path], quarantine: QuarantineLog) -> list[Record]:
         """The rollouts of all lines of files."""
         rows = ((file, read_jsonl(file, quarantine)) for file in files)
-        with without_collection():
-            return [record for file, of_file in rows for _, record in self.records(file, of_file, quarantine)]
+        return [record for file, of_file in rows for _, record in self.records(file, of_file, quarantine)]
 
     def log(self, files: Sequence[Path], quarantine: QuarantineLog) -> ColumnLog:
         """A log whose rewards alone are read."""

@@ -13,17 +13,7 @@ from gradscope.errors import InputError
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.trainers.torch_archive import StandIn, num_parts, read_archive, require_bounded
 from tests.rollouts.readers.lines import rewards_of
-
-
-def archive(path: Path, document: Any) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr("archive/data.pkl", pickle.dumps(document))
-    return path
-
-
-def sample(index: int, **cells: Any) -> dict[str, Any]:
-    return {"group_index": 0, "index": index, "tokens": [5, 9, 2], "response_length": 2, "reward": 1.0, **cells}
+from tests.rollouts.readers.trainers.test_slime import archive, sample
 
 
 class Hostile:
