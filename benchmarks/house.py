@@ -16,6 +16,7 @@ from inspect import CO_OPTIMIZED
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
@@ -111,11 +112,7 @@ def traced(log: Path) -> Iterable[tuple[str, str]]:
         if event != "call" or not is_ours(frame):
             return
         called.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
-        depth, caller = 0, frame
-        while caller is not None:
-            depth += is_ours(caller)
-            caller = caller.f_back  # type: ignore[assignment]
-        deepest = max(deepest, depth)
+        deepest = max(deepest, sum(is_ours(caller) for caller, _ in walk_stack(frame)))
 
     with TemporaryDirectory() as folder, redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         sys.setprofile(profile)
