@@ -108,3 +108,13 @@ def amount(value: float) -> str:
     ('12.5', '20,480')
     """
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, whose plural takes an s.
+
+    Example:
+        >>> counted(1, "file"), counted(2000, "file")
+        ('1 file', '2,000 files')
+    """
+    return f"{number:,} {noun}" + "s" * (number != 1)

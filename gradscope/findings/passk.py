@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gradscope.results.passk import PassAtKComparison, PassAtKTable
-from gradscope.say import with_interval
+from gradscope.say import counted, with_interval
 
 
 def passk_findings(
@@ -79,7 +79,7 @@ def _reach(table: PassAtKTable) -> str:
         return f"{table.name}: no budget asked for is within the {table.num_samples[0]} samples of every prompt."
     ends = defined[:1] if len(defined) == 1 else [defined[0], defined[-1]]
     figures = " and ".join(f"pass@{row.k} = {with_interval(row.pass_at_k, '.3f')}" for row in ends)
-    return f"{table.name}: {figures} over {table.num_prompts} prompts."
+    return f"{table.name}: {figures} over {counted(table.num_prompts, 'prompt')}."
 
 
 def _forecast(table: PassAtKTable) -> str:

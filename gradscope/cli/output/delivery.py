@@ -31,6 +31,7 @@ from gradscope.render.registry import render_table, spec_of
 from gradscope.render.terminal.names import ALL, NOTES, VERDICT, choices_of
 from gradscope.results.envelope import render_json
 from gradscope.results.source import Source
+from gradscope.say import counted
 from gradscope.writing import atomic_write, is_own, move_into_place, naming, one_writer, partial_folder
 
 _STEP_START = b'{"__metadata__":{"key":'  # of a file of `write_step`, after eight bytes of length
@@ -218,7 +219,7 @@ class Delivery:
             words = [f"{source.recognized}{_chosen(source)}", source.recognized, *([""] if len(sources) > 1 else [])]
             is_short = _is_terminal() and not show_all
             lines = [
-                f"read {source.path}: {reader}{', ' if reader else ''}{source.num_rows:,} rows{last}"
+                f"read {source.path}: {reader}{', ' if reader else ''}{counted(source.num_rows, 'row')}{last}"
                 for reader in (words if is_short else words[:1])
             ]
             say(next((line for line in lines if len(line) <= _LINE), lines[-1]))

@@ -21,7 +21,7 @@ from gradscope.render.views.view import MOST_ROWS, Column, Course, digits
 from gradscope.render.words import UNDEFINED, Footnotes, Style, cell, format_estimate, format_number, plain
 from gradscope.results.degeneracy import DegeneracyReport, PromptCounts, StepDegeneracy
 from gradscope.results.logged import MetricCourse
-from gradscope.say import percent
+from gradscope.say import counted, percent
 
 MOST_STEPS = 80
 """Of more, ``--show steps`` joins neighbors, so that the table stays readable; each is in the JSON and the CSV."""
@@ -35,8 +35,8 @@ def degeneracy_table(report: DegeneracyReport, show: Sequence[str] = ()) -> Grou
     """The verdict, the shares with their course, at most three findings; ``show`` adds tables."""
     if report.source.kind == "metrics":
         return _as_logged(report, show)
-    size = f"groups of {report.group_size}" if report.group_size else "groups of unequal size"
-    counts = f"{report.num_groups:,} {size}, {report.num_rollouts:,} rollouts"
+    size = report.group_size or "unequal size"
+    counts = f"{counted(report.num_groups, 'group')} of {size}, {counted(report.num_rollouts, 'rollout')}"
     threshold = "" if report.success_threshold is None else f", success at {report.success_threshold:g} or more"
     dead = report.frac_reward_zero_std.value
     return answer(
@@ -116,7 +116,7 @@ def _shares(report: DegeneracyReport, notes: Footnotes) -> Table:
     units = report.frac_reward_zero_std.num_units
     columns = [
         Column("", itemgetter(0)),
-        Column(f"share of groups [95 %\ninterval, {units:,} prompts]", itemgetter(1), "share", ""),
+        Column(f"share of groups [95 %\ninterval, {counted(units, 'prompt')}]", itemgetter(1), "share", ""),
     ]
     if len(course.step) > 1:
         columns += [

@@ -22,6 +22,7 @@ from gradscope.results.passk import (
     PassAtKReport,
     PassAtKTable,
 )
+from gradscope.say import counted
 
 _WIDTH = 82  # letters of a row, with the two behind its last column
 _LEAST_NAME = 6
@@ -170,7 +171,7 @@ def _facts(tables: Sequence[PassAtKTable]) -> list[str]:
 def _size(table: PassAtKTable) -> str:
     fewest, most = table.num_samples
     samples = str(fewest) if fewest == most else f"{fewest} to {most}"
-    return f"{table.num_prompts:,} prompts, {samples} samples each"
+    return f"{counted(table.num_prompts, 'prompt')}, {samples} sample{'s' * (most > 1)} each"
 
 
 def _budgets(table: PassAtKTable, notes: Footnotes, rows: Sequence[PassAtK], *, named: bool = True) -> Table:

@@ -18,7 +18,7 @@ from typing import Any
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import GroupsOfTable, RewardTable
 from gradscope.rollouts.readers.parsing.cells import usable_reward
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError, WatchedLog, counted
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError, WatchedLog
 from gradscope.rollouts.readers.parsing.records import Record, assemble_groups, peek
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row, files_like, read_rows
@@ -26,6 +26,7 @@ from gradscope.rollouts.readers.reduction.columns import Cells, Columns, LineCol
 from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups
 from gradscope.rollouts.readers.reduction.parts import with_counted_tokens
 from gradscope.rollouts.run import Run
+from gradscope.say import counted
 
 _NUM_RECOGNIZED = 8  # files that are read to recognize a format: the first ones may be damaged
 

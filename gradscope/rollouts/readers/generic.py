@@ -35,7 +35,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     prompt_text_id,
     text_of,
 )
-from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog, WatchedLog, counted
+from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog, WatchedLog
 from gradscope.rollouts.readers.parsing.records import assemble_groups, peek
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows, suffix_of
@@ -52,6 +52,7 @@ from gradscope.rollouts.readers.reduction.columns import (
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups
 from gradscope.rollouts.run import Run
+from gradscope.say import counted
 
 USUAL: dict[str, tuple[str, ...]] = {
     "prompt": ("prompt", "question", "problem", "input", "query", "instruction", "prompt_ids", CONVERSATION),

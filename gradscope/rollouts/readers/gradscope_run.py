@@ -13,7 +13,7 @@ from gradscope.errors import InputError
 from gradscope.results.source import Source
 from gradscope.rollouts.groups import RolloutGroup, num_used
 from gradscope.rollouts.readers.format import Format
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, counted, hidden_by
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, hidden_by
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings, require_arguments
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from gradscope.rollouts.run_folder import (
@@ -32,6 +32,7 @@ from gradscope.rollouts.run_folder import (
     with_initial,
 )
 from gradscope.rollouts.store import files_written, read_steps, step_files, steps_in_file
+from gradscope.say import counted
 
 _NO_WEIGHTS = "No complete checkpoint is in the folder."
 

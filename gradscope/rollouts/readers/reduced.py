@@ -33,7 +33,6 @@ from gradscope.rollouts.arrays import to_numpy, to_strings, to_texts
 from gradscope.rollouts.groups import UNKNOWN, GroupsOfTable, RewardTable, reward_table
 from gradscope.rollouts.readers.evaluations.folders import are_of_one
 from gradscope.rollouts.readers.format import Format
-from gradscope.rollouts.readers.parsing.quarantine import counted
 from gradscope.rollouts.readers.parsing.records import DIFFER, TWICE_LOGGED, describe_groups
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings
 from gradscope.rollouts.readers.parsing.tables import expand, natural, natural_path, read_parquet
@@ -49,6 +48,7 @@ from gradscope.rollouts.readers.reduction.parts import (
 )
 from gradscope.rollouts.readers.reduction.processes import expanded_size
 from gradscope.rollouts.run import Run, TrainerSettings
+from gradscope.say import counted
 from gradscope.version import __version__
 from gradscope.writing import atomic_write, remove_partials
 

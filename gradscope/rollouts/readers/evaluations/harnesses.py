@@ -34,7 +34,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     parse_reward,
     text_of,
 )
-from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, UnusableRowError, counted
+from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, line_columns, records_in, texts_in
 from gradscope.rollouts.readers.reduction.lines import blocks_in
@@ -47,6 +47,7 @@ from gradscope.rollouts.readers.trainers.prime_rl_episode import (
     names_by_agent,
     read_trace,
 )
+from gradscope.say import counted
 
 _SUITES = ("base", "plus")
 _PLUS = (

@@ -39,11 +39,12 @@ from gradscope.rollouts.readers.parsing.cells import (
     usable_reward,
     whole_number,
 )
-from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, counted
+from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog
 from gradscope.rollouts.readers.parsing.records import Record, assemble
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import files_like, natural
 from gradscope.rollouts.run import Run
+from gradscope.say import counted
 
 _LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """inspect_ai's own values of correct, partial, incorrect and no answer."""

@@ -34,6 +34,7 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
 from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.run import Run, StepMetrics
+from gradscope.say import counted
 
 NAME = "metrics"
 LOOKS_FOR = "metrics by step (trainer_state.json, JSONL, CSV, consoles, TensorBoard, trackio)"
@@ -95,7 +96,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
         path=str(path),
         format=NAME,
         kind="metrics",
-        recognized=f"{title}{one_run}, {len(metrics):,} steps",
+        recognized=f"{title}{one_run}, {counted(len(metrics), 'step')}",
         files=tuple(map(str, files)),
         num_rows=chosen.num_rows,
         inferred=(*naming.sentences, *sentences, *chosen.sentences, *impossible),

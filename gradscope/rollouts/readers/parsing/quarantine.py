@@ -161,16 +161,6 @@ def refuse_quarantined(quarantine: Quarantine) -> None:
         )
 
 
-def counted(number: int, noun: str) -> str:
-    """A number with its noun, whose plural takes an s.
-
-    Example:
-        >>> counted(1, "file"), counted(2, "file")
-        ('1 file', '2 files')
-    """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def hidden_by(filter: str) -> str:
     """A sentence for ``Source.missing`` where a trainer's filter may have removed dead groups before it wrote the log.
 

@@ -32,7 +32,6 @@ from gradscope.rollouts.readers.parsing.quarantine import (
     LinesLog,
     QuarantineLog,
     WatchedLog,
-    counted,
     hidden_by,
 )
 from gradscope.rollouts.readers.parsing.records import assemble_groups
@@ -51,6 +50,7 @@ from gradscope.rollouts.readers.trainers.trl_groups import (
     table_of_blocks,
 )
 from gradscope.rollouts.run import Run, TrainerSettings
+from gradscope.say import counted
 
 _KEYS = ("step", "prompt", "completion", "advantages")  # the lists that every line has
 _FILTERED = hidden_by("With dynamic_sample, ms-swift drops groups of equal rewards before it logs")

@@ -33,7 +33,6 @@ from gradscope.rollouts.readers.parsing.quarantine import (
     SEVERAL,
     QuarantineLog,
     WatchedLog,
-    counted,
     hidden_by,
     with_set_aside,
 )
@@ -63,6 +62,7 @@ from gradscope.rollouts.readers.trainers.prime_rl_episode import (
 )
 from gradscope.rollouts.readers.trainers.prime_rl_stream import read_stream, stream_files
 from gradscope.rollouts.run import Run, TrainerSettings
+from gradscope.say import counted
 
 STEP = re.compile(r"^step_([0-9]+)$")  # a step's folder
 

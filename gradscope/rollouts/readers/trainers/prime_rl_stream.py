@@ -25,7 +25,7 @@ from gradscope.reason import Reason
 from gradscope.rollouts.arrays import to_floats, to_strings, to_texts
 from gradscope.rollouts.groups import REWARD, GroupsOfTable, RewardTable, RolloutGroup
 from gradscope.rollouts.readers.parsing.cells import finite_or_none, list_of, mapping_of, whole_number
-from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog, WatchedLog, counted
+from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog, WatchedLog
 from gradscope.rollouts.readers.parsing.records import Record, assemble_groups, build_groups, peek
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import files_like
@@ -47,6 +47,7 @@ from gradscope.rollouts.readers.trainers.prime_rl_episode import (
     read_trace,
 )
 from gradscope.rollouts.run import Run
+from gradscope.say import counted
 
 STREAMS = ("advantages", "trainer_logprobs", "entropies")
 """Lists of a branch that become lists of the same name of its nodes, which ``read_trace`` reads; prime-rl's trainer

@@ -40,7 +40,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     token_ids,
     whole_number,
 )
-from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, UnusableRowError, counted, hidden_by
+from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, UnusableRowError, hidden_by
 from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row, read_jsonl
@@ -64,6 +64,7 @@ from gradscope.rollouts.readers.reduction.json_texts import (
 )
 from gradscope.rollouts.readers.run_files import with_logged_metrics
 from gradscope.rollouts.run import Run
+from gradscope.say import counted
 
 _BY_TASK = (
     "Samples of one task are a group, at the version of the weights that finished it (tail_version); asynchronous "

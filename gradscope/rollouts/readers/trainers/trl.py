@@ -21,7 +21,7 @@ from gradscope.results.source import Source
 from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RewardTable, RolloutGroup, num_used
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.cells import finite_or_none
-from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog, counted
+from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog
 from gradscope.rollouts.readers.parsing.request import ReadRequest, read_side_ids, read_trainer_settings
 from gradscope.rollouts.readers.parsing.tables import read_parquet
 from gradscope.rollouts.readers.trainers.trl_files import (
@@ -48,6 +48,7 @@ from gradscope.rollouts.readers.trainers.trl_groups import (
 )
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from gradscope.rollouts.run_folder import find_base, find_checkpoints, find_tokenizer, with_initial
+from gradscope.say import counted
 
 NO_REWARD = "no reward function gave a finite number"
 SHARED_NAME = "reward functions share a name, so that their sum is not known"

@@ -44,7 +44,6 @@ from gradscope.rollouts.readers.parsing.quarantine import (
     QuarantineLog,
     UnusableRowError,
     WatchedLog,
-    counted,
     hidden_by,
 )
 from gradscope.rollouts.readers.parsing.records import Record, assemble_groups, build_groups, peek
@@ -77,6 +76,7 @@ from gradscope.rollouts.readers.trainers.verl_files import (
     verl_weights,
 )
 from gradscope.rollouts.run import Run
+from gradscope.say import counted
 
 COLUMNS = frozenset(
     {"prompts", "responses", "prompt_ids", "response_ids", "attention_mask", "response_mask", "rollout_log_probs"}

@@ -16,12 +16,13 @@ import numpy as np
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import RolloutGroup, reward_table
 from gradscope.rollouts.readers.parsing.cells import logged_numbers, whole_number
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, counted
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.records import peek
 from gradscope.rollouts.readers.parsing.request import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import read_jsonl
 from gradscope.rollouts.readers.run_files import CheckpointLayout, in_precision, saved_weights, trainer_settings
 from gradscope.rollouts.run import TrainerSettings
+from gradscope.say import counted
 
 SWITCH_ON = (
     'No file of verl\'s metrics lies in or beside the folder: add "file" to trainer.logger and put it there '
