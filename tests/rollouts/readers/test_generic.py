@@ -221,6 +221,9 @@ def test_any_other_document_is_for_the_row_reader(tmp_path: Path, text: str) -> 
     row = '{"step": 1, "prompt": "p", "reward": 1}'
     (tmp_path / "a.json").write_bytes(text.replace("ROW", row).encode("latin-1"))
     assert_reduced_alike(tmp_path / "a.json")
+    (tmp_path / "b.json").write_text(f"[{row}]")
+    (tmp_path / "c.json").symlink_to("/proc/self/mem")
+    assert_reduced_alike(tmp_path)
 
 
 def test_keys_that_no_struct_can_have_are_for_the_row_reader(tmp_path: Path) -> None:

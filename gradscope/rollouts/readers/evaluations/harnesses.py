@@ -230,9 +230,11 @@ class _Prompted(msgspec.Struct, gc=False):
 
 
 def _are_apart(files: Sequence[Path]) -> bool:
-    """Whether all lines have a prompt as text, and none begins with that of another."""
+    """Whether all lines can be read and have a prompt as text, and none begins with that of another."""
     decoder, prompts = msgspec.json.Decoder(_Prompted), set[str]()
     for block in (block for file in files for block in blocks_in(file)):
+        if block.lost is not None:
+            return False
         rows, _, bounds = block.decoded(decoder)
         prompts.update(row.input_prompt for row in rows)
         if len(rows) < len(bounds) - 1:

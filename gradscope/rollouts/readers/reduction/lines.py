@@ -183,10 +183,10 @@ def scan_small(
 
 def scan_list(path: Path, file: int, columns: ListColumns, *, with_texts: bool = False) -> list[Scanned] | None:
     """A document that is one list of usual rows; None where it is anything else."""
-    data = document_bytes(path)
     try:
+        data = document_bytes(path)
         elements = _LIST.decode(data) if data is not None and is_text(data) else []
-    except _UNDECODED:
+    except (InputError, *_UNDECODED):
         return None
     scanned: list[Scanned] = []
     for start in range(0, len(elements), _ELEMENTS):

@@ -126,6 +126,13 @@ def test_one_file_is_read_alone_and_without_a_step_it_is_at_none(tmp_path: Path)
     assert read(tmp_path, row()).steps == (0,)
 
 
+def test_a_file_that_cannot_be_read_is_lost_alone(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", row())
+    (tmp_path / "b.jsonl").symlink_to("/proc/self/mem")
+    source = read_run(tmp_path, rewards_only=True).source
+    assert (source.num_rows, len(source.quarantined.lost)) == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("score", "reward", "reason"),
     [
