@@ -9,40 +9,43 @@ from __future__ import annotations
 
 import csv
 import glob
+import gzip
+import io
 import os
 import re
 import sys
+import zlib
 from collections import deque
-from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
-from gradscope.outside.limits import MOST_ROW, in_mib, most, most_unpacked, open_file, raise_limits
+from gradscope.outside.limits import (
+    MOST_ROW,
+    Unpacked,
+    in_mib,
+    most,
+    most_unpacked,
+    open_file,
+    raise_limits,
+    require_regular,
+)
 from gradscope.outside.plain_json import RefusedJsonError, parse_json
-from gradscope.results.source import TWICE, twice_in
+from gradscope.results.source import BLANK, CUT_OFF, TWICE, twice_in
 from gradscope.rollouts.arrays import expanded_bytes
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
-
-import gzip
-import io
-import zlib
-from collections.abc import Generator
-from dataclasses import dataclass
-from typing import IO, cast
-
-from gradscope.outside.limits import Unpacked, require_regular
-from gradscope.results.source import BLANK, CUT_OFF
 
 COMPRESSED = (".gz", ".zst")  # last suffixes of the files that are decompressed on the way
 _PASSED_AT_ONCE = 1 << 24

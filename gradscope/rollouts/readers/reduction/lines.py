@@ -189,13 +189,12 @@ def scan_list(path: Path, file: int, columns: ListColumns, *, with_texts: bool =
     except (InputError, *_UNDECODED):
         return None
     scanned: list[Scanned] = []
+    end = path.stat().st_size
     for start in range(0, len(elements), _ELEMENTS):
         # an end of line within an element is white space
         of_block = elements[start : start + _ELEMENTS]
         lines = b"".join(bytes(element).replace(b"\n", b" ") + b"\n" for element in of_block)
-        of_lines = _scan(
-            path, file, columns.lines, LineBlock(data=lines, offset=0, end=path.stat().st_size), with_texts
-        )
+        of_lines = _scan(path, file, columns.lines, LineBlock(data=lines, offset=0, end=end), with_texts)
         if of_lines.odd:
             return None
         scanned.append(replace(of_lines, spans=None))

@@ -30,6 +30,7 @@ from gradscope.rollouts.readers.reduction.columns import LineColumns
 from gradscope.rollouts.readers.reduction.lines import OddRow, Scanned, Span
 from gradscope.rollouts.readers.reduction.parts import (
     ROWS_A_FILE,
+    Counts,
     Part,
     merge_parts,
     part_of_records,
@@ -411,6 +412,3 @@ def _parts_of_rows(log: ColumnLog, file: int, *, with_texts: bool) -> Iterator[P
     numbered = enumerate(records, start=file * ROWS_A_FILE)
     while numbered_records := list(islice(numbered, _ROWS)):
         yield part_of_records(numbered_records, with_texts=with_texts)
-
-
-Counts = NDArray[np.int64]
