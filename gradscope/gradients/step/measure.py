@@ -224,10 +224,10 @@ def _choose(engine: Engine, prepared: PreparedStep, max_row_bytes: int) -> Chose
         return "stream"
     if engine != "auto":
         return engine
+    if policy.device.type == "cuda":  # which waits for Python between rollouts, and between the parts of a shared prompt
+        return "stream"
     if can_share(policy.model) and is_worth_sharing(plan, weight_gradients=policy.kind == "full"):
         return "prompt"
-    if policy.device.type == "cuda":  # one rollout at a time, a GPU waits for the next most of the time
-        return "stream"
     return "loop" if row_bytes(len(plan.rows), policy.trainable) <= max_row_bytes else "stream"
 
 

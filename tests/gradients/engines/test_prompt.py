@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from gradscope.gradients.engines import prompt as prompt_module
 from gradscope.gradients.engines.prompt import PREFIX_SHARE, _completion_batches, _frac_shared, _group_by_prompt
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.rows import RowPlan, plan_rows
-from gradscope.gradients.step.measure import measure_step
+from gradscope.gradients.step.measure import _choose, measure_step
 from gradscope.gradients.step.step_gram import measure_norm
 from gradscope.metrics.gram.geometry import batch_norm
 from gradscope.rollouts.groups import Rollout
@@ -135,6 +137,9 @@ def test_auto_shares_long_prompts_where_that_saves_enough(monkeypatch):
     monkeypatch.setattr(prompt_module, "MIN_PREFIX", 20)
     assert measured_step(policy, long_prompts(tiny_groups(1, 6), length=24), DAPO).engine == "prompt"
     assert measured_step(policy, long_prompts(tiny_groups(1, 1), length=24), DAPO).engine == "loop"
+    step = prepared(policy, long_prompts(tiny_groups(1, 6), length=24), DAPO)
+    on_gpu = replace(step, policy=replace(policy, device=torch.device("cuda")))
+    assert _choose("auto", on_gpu, 2**30) == "stream"
 
 
 def test_rows_are_grouped_by_the_ids_of_their_prompts():
