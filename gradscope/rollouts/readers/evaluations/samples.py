@@ -13,7 +13,7 @@ from functools import partial
 from itertools import accumulate, chain, groupby, islice, repeat
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,7 +94,7 @@ _POLICIES = ("policy", "model")
 MOST_SAMPLES = 20_000_000  # samples of all prompts: a row of counts declares up to a million with a few digits
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class PromptSamples:
     """The samples of one prompt."""
 
@@ -431,8 +431,7 @@ def _are_numbered(parts: list[tuple[dict[str, Any], PromptSamples | str]], colum
     return len(prompts) <= len(counts) / 2 and len(counts) > 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Prompt:
+class _Prompt(NamedTuple):
     """A prompt of a row, with its samples."""
 
     row: int
@@ -461,7 +460,7 @@ def _take(rows: Cells, *, columns: ColumnNames, step_key: str | None) -> Columns
     if sum(counts) > most(MOST_SAMPLES):
         raise too_many_rollouts(rows.path, most(MOST_SAMPLES))
     rewards = list(chain.from_iterable(prompt.samples.rewards for prompt in prompts))
-    names = dict.fromkeys(chain.from_iterable(prompt.samples.further for prompt in prompts))
+    names = dict.fromkeys(chain.from_iterable(dict.fromkeys(tuple(prompt.samples.further) for prompt in prompts)))
     numbers = {"reward": numbers_of(rewards)}
     for name in names:
         lists = [prompt.samples.further.get(name) or (None,) * n for prompt, n in sized]
@@ -521,7 +520,9 @@ def _prompts_of(
     if step is None:
         yield "the step is not a whole number"
         return
-    parts = list(_without_repeats(prompt_rows(row, columns)))
+    parts = list(prompt_rows(row, columns))
+    if len(parts) > 1:
+        parts = list(_without_repeats(parts))
     if not parts:
         yield "the row holds no samples with a reward"
     named = columns.group or columns.prompt_id or columns.prompt
