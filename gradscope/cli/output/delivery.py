@@ -217,7 +217,7 @@ class Delivery:
         for number, source in enumerate(sources, 1):
             last = folded if number == len(sources) else ""
             words = [f"{source.recognized}{_chosen(source)}", source.recognized, *([""] if len(sources) > 1 else [])]
-            is_short = sys.stderr.isatty() and not show_all
+            is_short = _is_terminal() and not show_all
             lines = [
                 f"read {source.path}: {reader}{', ' if reader else ''}{counted(source.num_rows, 'row')}{last}"
                 for reader in (words if is_short else words[:1])
@@ -317,3 +317,7 @@ def _chosen(source: Source) -> str:
     inside = [file.removeprefix(f"{source.path.rstrip('/')}/") for file in source.files]
     few = len(inside) <= _MOST_NAMED and inside != list(source.files)
     return f" ({', '.join(inside)})" if few else ""
+
+
+def _is_terminal() -> bool:
+    return sys.stderr.isatty()
