@@ -13,7 +13,7 @@ import hashlib
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -21,7 +21,17 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from gradscope.render.html.chart import Scale, coordinates, drawing, legend, points_of, widened, windows_of
+from gradscope.render.html.chart import (
+    Scale,
+    bars_of,
+    coordinates,
+    drawing_of,
+    kind_of_series,
+    points_of,
+    rounded,
+    widened,
+    windows_of,
+)
 from gradscope.render.html.table import page_table
 from gradscope.render.views.view import Column, tabulate
 from gradscope.render.words import format_number, key_number_words, plain
@@ -58,7 +68,7 @@ def render_page(report: RunReport) -> str:
     )
 
 
-def render_fragment(sections: Sequence[ReportSection], strip: Sequence[StripItem] = ()) -> str:
+def render_fragment(sections: Sequence[ReportSection], strip: Strip = ()) -> str:
     """Sections, in their order, as a ``<div>`` for another page: their style affects nothing outside."""
     template = _environment().get_template("fragment.html")
     return template.render(style=_nested_style(), strip=strip, **_answers(sections))
@@ -111,58 +121,30 @@ def _facts(report: RunReport) -> tuple[str, ...]:
     )
 
 
-_WIDTH, _HEIGHT = 120.0, 28.0
+Strip = Sequence[tuple[KeyNumber, Severity]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StripItem:
-    """One number as the page shows it."""
-
-    anchor: str  # the section that has the rest
-    title: str  # its name for people
-    text: str  # the number, or a dash
-    interval: str  # its interval; empty where it has none
-    note: str  # what it is compared with, or why it is undefined
-    severity: Severity  # that of its section
-    line: Markup  # its course; empty where it has none
-    is_defined: bool  # whether there is a number
-
-
-def strip_of(report: RunReport) -> tuple[StripItem, ...]:
+def strip_of(report: RunReport) -> Strip:
     """The numbers of a report, each with the severity of the section that it is of."""
     severities = {section.name: section.severity for section in report.sections}
-    return tuple(_item(number, severities.get(number.name, "unknown")) for number in report.strip)
+    return [
+        (number, severities.get(number.name, "unknown") if number.value.is_defined else "unknown")
+        for number in report.strip
+    ]
 
 
-def _item(number: KeyNumber, severity: Severity) -> StripItem:
-    texts, intervals = zip(*key_number_words(number), strict=True)
-    return StripItem(
-        anchor=number.name,
-        title=number.title,
-        text=" → ".join(texts).replace(" %", "\N{NO-BREAK SPACE}%"),
-        interval=" → ".join(filter(None, intervals)),
-        note=number.note if number.value.undefined is None else number.value.undefined,
-        severity=severity if number.value.is_defined else "unknown",
-        line=_line(number),
-        is_defined=number.value.is_defined,
-    )
-
-
-def _line(number: KeyNumber) -> Markup:
+def spark_of(number: KeyNumber) -> str:
+    """The points of a number's course in a drawing of 120 by 28; empty where it has no course."""
     if sum(value is not None and math.isfinite(value) for value in number.course) < 2:
-        return Markup("")
+        return ""
     chart = Chart(title="", kind="lines", places=number.places, series=(Series(name="", values=number.course),))
     windows = windows_of(chart)
     points = points_of(number.course, windows)
-    values = [point.value for point in points if point is not None]
-    low, high = (0.0, 1.0) if number.style == "share" else widened(values)
-    across = Scale(low=windows[0].low, high=windows[-1].high, start=2.0, end=_WIDTH - 2.0)
-    up = Scale(low=low, high=high, start=_HEIGHT - 2.0, end=2.0)
+    low, high = (0.0, 1.0) if number.style == "share" else widened([point.value for point in points if point])
+    across = Scale(low=windows[0].low, high=windows[-1].high, start=2.0, end=118.0)
+    up = Scale(low=low, high=high, start=26.0, end=2.0)
     course = [(window.middle, point.value) for window, point in zip(windows, points, strict=True) if point is not None]
-    return Markup(
-        '<svg class="spark" viewBox="0 0 {:g} {:g}" preserveAspectRatio="none" aria-hidden="true">'
-        '<polyline class="line s0" points="{}"/></svg>'
-    ).format(_WIDTH, _HEIGHT, coordinates(course, across, up))
+    return coordinates(course, across, up)
 
 
 def token_texts_of(report: RunReport) -> dict[tuple[str, int], str]:
@@ -294,9 +276,11 @@ def _environment() -> Environment:
     )
     environment.globals |= {
         "advantage_shade": advantage_shade,
-        "drawing": drawing,
+        "bars_of": bars_of,
+        "drawing_of": drawing_of,
+        "kind_of_series": kind_of_series,
+        "key_number_words": key_number_words,
         "label": lambda name: _LABELS.get(name, name),
-        "legend": legend,
         "most_findings": MOST_FINDINGS,
         "num_shades": NUM_SHADES,
         "page_table": page_table,
@@ -304,9 +288,10 @@ def _environment() -> Environment:
         "shade_of": shade_of,
         "shows_something": shows_something,
         "share_of_group": share_of_group,
+        "spark_of": spark_of,
         "summary_of": summary_of,
     }
-    environment.filters |= {"lines": _lines, "broken_lines": _broken_lines}
+    environment.filters |= {"at": rounded, "lines": _lines, "broken_lines": _broken_lines}
     return environment
 
 
