@@ -220,6 +220,14 @@ def step_spectra(
     return [step_spectrum, *(spectra[id(part)] for part in chosen.parts)], curve
 
 
+def spectrum_of_step(rows: StepRows, advantage: str) -> GradientSpectrum:
+    """The spectrum of all rollouts of a step under one advantage, with its nulls."""
+    parts = sub_groups(rows, None)
+    weights = advantages_of(rows, parts, advantage)
+    step = _AdvantagedStep(rows=rows, advantage=advantage, centered=False, parts=parts, weights=weights)
+    return step.of_step(False, with_nulls=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AdvantagedStep:
     """One step under one advantage, in parts."""

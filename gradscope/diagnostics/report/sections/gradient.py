@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS, LOGGED
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.rank.formulations import measure_formulations, measure_interference, measure_kinds
-from gradscope.diagnostics.rank.rollout_spectra import step_spectra
-from gradscope.diagnostics.rank.rows import StepRows, SubGroup, advantages_of, step_rows, sub_groups
-from gradscope.diagnostics.rank.spectrum import mean_null_ranks, null_values
+from gradscope.diagnostics.rank.rollout_spectra import spectrum_of_step, step_spectra
+from gradscope.diagnostics.rank.rows import StepRows, advantages_of, step_rows, sub_groups
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, excerpt, missing_section
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
@@ -35,11 +34,10 @@ from gradscope.metrics.gram.geometry import (
     row_norms,
     top_share,
 )
-from gradscope.metrics.gram.spectrum import ZERO_MATRIX, effective_rank, singular_values_from_gram
 from gradscope.render.views.rank import null_rank, num_live
-from gradscope.render.views.view import Column, entry, lines_over, table_of_cells, tabulate
+from gradscope.render.views.view import Column, entry, lines_over, named_bars, table_of_cells, tabulate
 from gradscope.results.rank import RankCurvePoint
-from gradscope.results.report import Cell, Chart, ColumnStyle, ReportSection, ReportTable, Series, Severity
+from gradscope.results.report import Cell, Chart, ColumnStyle, ReportSection, ReportTable, Severity
 from gradscope.rollouts.run import Run
 from gradscope.say import percent
 
@@ -153,7 +151,7 @@ def contributions_section(inputs: ReportInputs) -> ReportSection:
         meaning=f"{metric('projection_share').meaning} Cancellation is {metric('cancellation').meaning}",
         next_step=_read_next(largest[1]),
         command=inputs.command("rank", "--step", str(largest[0].step)),
-        charts=(_bars(*largest),),
+        charts=_bars(*largest),
         tables=(_by_step(steps), _by_group(*largest), _top(inputs.run, *largest)),
     )
 
@@ -187,16 +185,12 @@ def _findings(gram: StepGram, matrix: Array) -> tuple[str, ...]:
     return first, second
 
 
-def _bars(gram: StepGram, matrix: Array) -> Chart:
+def _bars(gram: StepGram, matrix: Array) -> tuple[Chart, ...]:
     shares = projection_shares(matrix)
     order = np.argsort(-np.abs(shares), kind="stable")[:20]
-    return Chart(
-        title=f"Parts of the gradient of step {gram.step}, the 20 largest rollouts",
-        kind="bars",
-        places=tuple(f"{gram.group_ids[index]} #{gram.samples[index]}" for index in order),
-        series=(Series(name="share", values=tuple(float(shares[index]) for index in order)),),
-        x_label="share along the gradient",
-    )
+    bars = {f"{gram.group_ids[index]} #{gram.samples[index]}": float(shares[index]) for index in order}
+    title = f"Parts of the gradient of step {gram.step}, the 20 largest rollouts"
+    return named_bars(title, "share", bars, x_label="share along the gradient")
 
 
 def _by_step(steps: list[tuple[StepGram, Array]]) -> ReportTable:
@@ -277,7 +271,7 @@ def formulations_section(inputs: ReportInputs) -> ReportSection:
         meaning=metric("update_cosine").meaning,
         next_step=_formulations_next(cosines),
         command=inputs.command("rank", "--advantage", "all"),
-        charts=_chart(cosines),
+        charts=named_bars("Cosine with the logged update", "cosine", cosines, x_label="cosine"),
         tables=(
             _formulation_table(rows, [step.step for step in steps]),
             *_noise_table(steps),
@@ -298,37 +292,19 @@ def _measure(rows: StepRows, name: str) -> tuple[Estimate, ...]:
     weights = np.zeros(len(rows.group_ids))
     for part, values in zip(parts, by_group, strict=True):
         weights[part.index] = values
-    matrix = gradient_gram(rows.gram, weights)
     cosine = Estimate.undefined_because("the log has no advantage per rollout")
     if rows.advantages is not None:
         cosine = cosine_of_updates(rows.gram, weights, rows.advantages)
+    matrix = rows.policy_gram if name == LOGGED else None  # where tokens have their own advantages there are no weights
+    matrix = gradient_gram(rows.gram, weights) if matrix is None else matrix
+    spectrum = spectrum_of_step(rows, name)
     return (
         Estimate.exact(batch_norm(matrix)),
         cosine,
-        effective_rank(singular_values_from_gram(matrix)),
-        *_null_ranks(rows, parts, by_group),
+        spectrum.ranks.effective_rank,
+        *(spectrum.nulls[null] for null in _STEP_NULLS),
         Estimate.exact(sum(not np.any(values) for values in by_group) / len(by_group)),
     )
-
-
-def _null_ranks(rows: StepRows, parts: Sequence[SubGroup], by_group: Sequence[Array]) -> tuple[Estimate, ...]:
-    """Effective rank of the whole step under the null models, on the live groups: what a rank is read against."""
-    live = [(part, values) for part, values in zip(parts, by_group, strict=True) if np.any(values != 0)]
-    if not live:
-        return (Estimate.undefined_because(ZERO_MATRIX),) * len(_STEP_NULLS)
-    index = np.concatenate([part.index for part, _ in live])
-    weights = np.concatenate([values for _, values in live])
-    scores = rows.gram[np.ix_(index, index)]
-    values = null_values(
-        scores[None],
-        row_norms(gradient_gram(scores, weights))[None],
-        weights[None],
-        np.repeat(np.arange(len(live)), [len(part.index) for part, _ in live])[None],
-        num_columns=rows.num_parameters,
-        centered=False,
-    )
-    ranks = mean_null_ranks(values)
-    return tuple(ranks[name] for name in _STEP_NULLS)
 
 
 def _means(steps: list[tuple[Estimate, ...]]) -> tuple[Estimate, ...]:
@@ -360,20 +336,6 @@ def _formulations_next(cosines: Mapping[str, float]) -> str:
         return "Log advantages (log_completions=True in TRL): without them there is no update to compare with."
     first = f"The logged update at another step size (cosine from {_SAME} on): {', '.join(same) or 'none'}."
     return f"{first} Farthest from it, and worth a run: {', '.join(name for _, name in other[:3])}." if other else first
-
-
-def _chart(cosines: Mapping[str, float]) -> tuple[Chart, ...]:
-    if not cosines:
-        return ()
-    return (
-        Chart(
-            title="Cosine with the logged update",
-            kind="bars",
-            places=tuple(cosines),
-            series=(Series(name="cosine", values=tuple(cosines.values())),),
-            x_label="cosine",
-        ),
-    )
 
 
 def _noise_table(steps: Sequence[StepRows]) -> tuple[ReportTable, ...]:
