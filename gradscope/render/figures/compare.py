@@ -8,7 +8,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from gradscope.render.figures.style import BLUE, MUTED, SERIES, Panels, label_lines, label_room, name_of, new_figure
+from gradscope.render.figures.style import (
+    BLUE,
+    MUTED,
+    SERIES,
+    Panels,
+    label_lines,
+    label_room,
+    list_rows,
+    name_of,
+    new_figure,
+)
 from gradscope.render.words import metric_title, pair_label
 from gradscope.results.compare import ComparedCell, ComparedPair, Comparison
 
@@ -88,14 +98,9 @@ def _forest(comparison: Comparison) -> Figure:
     )
     for axes, pairs in zip(panels, shown.values(), strict=True):
         axes.axvline(0, color=MUTED, linewidth=0.8)
-        axes.grid(visible=False)
-        axes.set_yticks([])
-        axes.set_ylim(rows - 0.4, -0.6)
         for row, pair in enumerate(pairs[:rows]):
             _whisker(axes, row, pair)
-            axes.text(
-                1.015, row, _line(pair, comparison), transform=axes.get_yaxis_transform(), fontsize=8, va="center"
-            )
+        list_rows(axes, [_line(pair, comparison) for pair in pairs[:rows]] + [""] * (rows - len(pairs)), right=True)
     panels[-1].set_xlabel("difference")
     return figure
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -18,13 +15,14 @@ from gradscope.render.figures.style import (
     PALE,
     SLATE,
     draw_course,
+    draw_stack,
     halo,
     label_lines,
     new_figure,
     tick_at,
     tick_steps,
 )
-from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
+from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.say import percent
 
 _MOST_WHISKERS = 24
@@ -59,7 +57,16 @@ def _over_steps(report: DegeneracyReport) -> Figure:
     axes.set_ylabel("share of groups")
     axes.set_xlabel("step" if all(row.step == row.last_step for row in steps) else "first step of each window")
     tick_steps(axes, [row.step for row in steps], most=12)
-    labels = _stack(axes, steps)
+    kinds = (
+        ("all fail", SLATE, SLATE, [row.frac_all_fail for row in steps]),
+        ("all pass", PALE, BLUE, [row.frac_all_pass for row in steps]),
+        ("tied", FAINT, MUTED, [row.frac_tied for row in steps]),
+    )
+    layers = [(name, [of.value or 0.0 for of in shares], color, text) for name, color, text, shares in kinds]
+    labels = draw_stack(axes, [row.step for row in steps], [layer for layer in layers if any(layer[1])])
+    for row in steps if whiskers else ():
+        if row.frac_reward_zero_std.interval is not None:
+            axes.plot([row.step] * 2, row.frac_reward_zero_std.interval, color=INK, linewidth=0.8, alpha=0.4)
     predicted = [row for row in steps if row.iid_prediction.value is not None]
     if predicted:
         values = [row.iid_prediction.value or 0.0 for row in predicted]
@@ -72,33 +79,6 @@ def _over_steps(report: DegeneracyReport) -> Figure:
 def _title(report: DegeneracyReport) -> str:
     dead = report.frac_reward_zero_std.value
     return "Groups without a gradient" if dead is None else f"{percent(dead)} of groups gave no gradient"
-
-
-def _stack(axes: Axes, steps: Sequence[StepDegeneracy]) -> list[tuple[float, str, str]]:
-    """Bars of the kinds on top of each other; returns where their labels belong."""
-    positions = [row.step for row in steps]
-    width = 0.82 * min((after - before for before, after in pairwise(positions)), default=1)
-    kinds = (
-        ("all fail", SLATE, SLATE, "", [row.frac_all_fail for row in steps]),
-        ("all pass", PALE, BLUE, "", [row.frac_all_pass for row in steps]),
-        ("tied", "white", MUTED, "////", [row.frac_tied for row in steps]),
-    )
-    floor = [0.0] * len(positions)
-    labels = []
-    for name, face, text_color, hatch, shares in kinds:
-        heights = [share.value or 0.0 for share in shares]
-        if not any(heights):
-            continue
-        edge = MUTED if hatch else "white"
-        axes.bar(positions, heights, width, bottom=floor, color=face, hatch=hatch, edgecolor=edge, linewidth=0.4)
-        labels.append((floor[-1] + heights[-1] / 2, name, text_color))
-        floor = [below + height for below, height in zip(floor, heights, strict=True)]
-    if len(steps) <= _MOST_WHISKERS:
-        for row in steps:
-            if row.frac_reward_zero_std.interval is not None:
-                axes.plot([row.step] * 2, row.frac_reward_zero_std.interval, color=INK, linewidth=0.8, alpha=0.4)
-    axes.set_xlim(positions[0] - width, positions[-1] + width)
-    return labels
 
 
 def _of_sizes(report: DegeneracyReport) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -21,18 +20,20 @@ from gradscope.render.figures.rank_spectra import (
 )
 from gradscope.render.figures.style import (
     BLUE,
-    FAINT,
     INK,
     MUTED,
     ORANGE,
     SERIES,
     Panels,
+    draw_bars,
     draw_course,
     draw_lines,
     label_lines,
     label_room,
+    list_rows,
     name_of,
     new_figure,
+    powers_of_two,
     tick_at,
     tick_steps,
 )
@@ -109,7 +110,7 @@ def _at_last(
         if defined:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             rows.append((f"{name_of(names[0], limit=18)}{more}", max(defined, key=lambda point: point.group_size)))
-    rows.sort(key=lambda row: row[1].effective_rank.value or 0.0)
+    rows.sort(key=lambda row: -(row[1].effective_rank.value or 0.0))
     return rows if len(rows) <= _MOST_ROWS else [*rows[: _MOST_ROWS // 2], *rows[-_MOST_ROWS // 2 :]]
 
 
@@ -119,19 +120,13 @@ def _dots(axes: Axes, rows: Sequence[tuple[str, RankCurvePoint]]) -> None:
         color = ORANGE if name.startswith("logged") else BLUE
         axes.plot(point.effective_rank.ends, (row, row), color=color, linewidth=1.6, alpha=0.5)
         axes.plot([point.effective_rank.value or 0.0], [row], color=color, marker="o")
-    axes.set_xscale("log", base=2)
-    highest = max(point.effective_rank.ends[1] for _, point in rows)
-    axes.set_xlim(0.93, highest * 1.1)
-    tick_at(axes.xaxis, [float(2**power) for power in range(int(np.log2(highest)) + 1)])
-    axes.set_ylim(-0.6, len(rows) - 0.4)
-    axes.set_yticks(range(len(rows)), [name for name, _ in rows], fontsize=8.5)
+    powers_of_two(axes, "x", max(point.effective_rank.ends[1] for _, point in rows))
+    list_rows(axes, [name for name, _ in rows])
     axes.set_xlabel("effective rank")
 
 
 def _panel(axes: Axes, points: Sequence[RankCurvePoint], sizes: Sequence[int], steps: Sequence[int]) -> None:
-    axes.set_yscale("log", base=2)
-    axes.set_ylim(0.93, max(sizes) * 1.1)
-    tick_at(axes.yaxis, [float(2**power) for power in range(int(np.log2(max(sizes))) + 1)])
+    powers_of_two(axes, "y", max(sizes))
     tick_steps(axes, steps, most=6)
     margin = 0.05 * (steps[-1] - steps[0]) or 0.5
     axes.set_xlim(steps[0] - margin, steps[-1] + margin)
@@ -196,11 +191,9 @@ def _sizes(points: Sequence[_Point], steps: Sequence[int], subject: str, weights
     highest = max([float(sizes[-1]), *(rank.ends[1] for rank in _ranks(points, weights))])
     for panel, step in zip(axes, steps, strict=True):
         panel.set_xscale("log", base=2)
-        panel.set_yscale("log", base=2)
         panel.set_xlim(sizes[0] / 1.15, sizes[-1] * 1.15)
-        panel.set_ylim(0.93, highest * 1.1)
         tick_at(panel.xaxis, [1, 2, *sizes])
-        tick_at(panel.yaxis, [float(2**power) for power in range(int(np.log2(highest)) + 1)])
+        powers_of_two(panel, "y", highest)
         panel.set_xlabel("G")
         if not weights:
             panel.plot(sizes, sizes, color=MUTED, linewidth=0.8, linestyle=":")
@@ -262,7 +255,7 @@ def _cosines(updates: Sequence[FormulationUpdate]) -> dict[str, Figure]:
     defined = [
         (update, value) for update in compared if (value := reference.cosines[update.advantage].value) is not None
     ]
-    defined.sort(key=lambda pair: pair[1])
+    defined.sort(key=lambda pair: -pair[1])
     if not defined:
         return {}
     none = [
@@ -277,19 +270,13 @@ def _cosines(updates: Sequence[FormulationUpdate]) -> dict[str, Figure]:
         f"{metric('update_cosine').formula}, K the Gram matrix of the score vectors; the same: {_ALIKE:g} or "
         f"more{missing}",
         height=1.6 + 0.24 * max(len(defined), 3),
+        left=1.6,
         right=0.6,
     )
-    box = axes.get_position()
-    axes.set_position((0.22, box.y0, box.x1 - 0.22, box.height))
-    for row, (_, value) in enumerate(defined):
-        axes.barh(row, value, height=0.66, color=BLUE if value > 0 else ORANGE)
-        axes.text(max(value, 0.0) + 0.02, row, f"{value:+.2f}", va="center", fontsize=8.5, color=INK)
+    names = [name_of(update.advantage, limit=18) for update, _ in defined]
+    draw_bars(axes, names, [value for _, value in defined], form="+.2f")
     axes.axvline(0.0, color=MUTED, linewidth=0.8)
-    axes.set_xlim(min(0.0, defined[0][1]) - 0.05, 1.12)
-    axes.set_ylim(-0.6, len(defined) - 0.4)
-    axes.set_yticks(range(len(defined)), [name_of(update.advantage, limit=18) for update, _ in defined], fontsize=8.5)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(visible=False, axis="y")
+    axes.set_xlim(min(0.0, defined[-1][1]) - 0.05, 1.12)
     return {"rank_cosines": figure}
 
 
@@ -305,20 +292,15 @@ def _shares(shares: Sequence[GroupShare]) -> Figure:
         f"{len(shown)} of {len(shares)} groups shown, {dead} have none; orange pulls against "
         "the rest",
         height=1.7 + 0.37 * max(len(shown), 1),
+        left=1.15,
         right=2.15,
     )
     for row, share in enumerate(shown):
         _bar(axes, row, share)
     ends = [end for share in shown for end in _ends(share.rollouts)]
-    box = axes.get_position()
-    axes.set_position((0.16, box.y0, box.x1 - 0.16, box.height))
     axes.axvline(0.0, color=MUTED, linewidth=0.8)
     axes.set_xlim(min(0.0, *ends) * 1.05, max(0.0, *ends) * 1.05)
-    axes.set_ylim(len(shown) - 0.4, -0.6)
-    axes.set_yticks(range(len(shown)), [name_of(share.group_id, limit=12) for share in shown])
-    axes.tick_params(axis="y", length=0)
-    axes.grid(visible=False)
-    axes.grid(axis="x", color=FAINT, linewidth=0.6)
+    list_rows(axes, [name_of(share.group_id, limit=12) for share in shown])
     axes.set_xlabel("share of the gradient")
     return figure
 

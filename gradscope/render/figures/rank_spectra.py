@@ -28,6 +28,7 @@ from gradscope.render.figures.style import (
     draw_lines,
     label_lines,
     label_room,
+    list_rows,
     name_of,
     new_figure,
     power_of_ten,
@@ -449,14 +450,11 @@ def _trajectory(trajectories: Sequence[UpdateTrajectory]) -> Figure:
             value = getattr(trajectory, measured).value
             if value is not None:
                 panel.plot([value], [row], color=BLUE, marker="o" if trajectory.tensor else "D", linestyle="")
-        _rows(panel, len(shown))
         panel.set_xlim(0, 1.02)
         panel.set_xlabel("share")
-    names = [
-        "all together" if trajectory.tensor is None else name_of(short_tensor(trajectory.tensor))
-        for trajectory in shown
-    ]
-    _names(axes[-1], names)
+    names = ["all together" if one.tensor is None else name_of(short_tensor(one.tensor)) for one in shown]
+    list_rows(axes[0], [""] * len(shown), right=True)
+    list_rows(axes[1], names, right=True)
     return figure
 
 
@@ -476,20 +474,7 @@ def _gradients_and_updates(pairs: Sequence[GradientAndUpdate]) -> Figure:
         axes.plot([update], [row], color=BLUE, marker="o", linestyle="")
         if pair.gaussian.value is not None:
             axes.plot([pair.gaussian.value], [row], color=MUTED, marker="|", markersize=9, linestyle="")
-    _rows(axes, len(pairs))
+    list_rows(axes, [name_of(short_tensor(pair.tensor)) for pair in pairs], right=True)
     axes.set_xlim(left=0)
     axes.set_xlabel("effective rank")
-    _names(axes, [name_of(short_tensor(pair.tensor)) for pair in pairs])
     return figure
-
-
-def _rows(axes: Axes, num_rows: int) -> None:
-    axes.set_ylim(num_rows - 0.4, -0.6)
-    axes.set_yticks([])
-    axes.grid(visible=False)
-    axes.grid(axis="x", linewidth=0.6)
-
-
-def _names(axes: Axes, names: Sequence[str]) -> None:
-    for row, name in enumerate(names):
-        axes.text(1.02, row, name, transform=axes.get_yaxis_transform(), va="center", fontsize=8, color=INK)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,12 +12,13 @@ from matplotlib.ticker import MaxNLocator
 from gradscope.render.figures.style import (
     BLUE,
     FAINT,
-    INK,
     MUTED,
     PALE,
     RED,
     SERIES,
     SLATE,
+    draw_bars,
+    draw_stack,
     label_lines,
     label_room,
     name_of,
@@ -29,7 +29,7 @@ from gradscope.results.report import Chart, ReportSection, RunIndex, RunReport, 
 
 COLORS = {"all_fail": SLATE, "all_pass": PALE, "tied": FAINT, "logged": MUTED, "recomputed": BLUE}
 """Colors that are the same in every figure, those of `gradscope degeneracy` and `gradscope replay`."""
-_ON_COLOR = {"all_pass": BLUE, "tied": MUTED}  # labels of pale areas
+_ON_COLOR = {PALE: BLUE, FAINT: MUTED}  # labels of pale areas
 _LAYERS = (BLUE, PALE, FAINT)
 _BAR = 0.24  # inches of a horizontal bar
 _NAME = 0.078  # inches of a character of a bar's name
@@ -59,13 +59,19 @@ def _draw_sections(sections: Sequence[ReportSection]) -> dict[str, Figure]:
 
 
 def _draw(chart: Chart, finding: str) -> Figure:
-    draw = {"lines": _lines, "stack": _stack, "bars": _bars}[chart.kind]
-    names = [name_of(series.name) for series in chart.series]
-    height = 1.4 + _BAR * len(chart.places) if chart.kind == "bars" else 4.0
-    right = 0.5 if chart.kind == "bars" else label_room(names)
-    title = name_of(f"{chart.title}{_ends(chart)}", limit=134)
-    figure, (axes,) = new_figure(title, name_of(finding, limit=400), height=height, right=right)
-    draw(axes, chart)
+    title, finding = name_of(f"{chart.title}{_ends(chart)}", limit=134), name_of(finding, limit=400)
+    if chart.kind == "bars":
+        names = [name_of(str(name), limit=22) for name in chart.places]
+        left, height = 0.3 + _NAME * max(map(len, names)), 1.4 + _BAR * len(names)
+        figure, (axes,) = new_figure(title, finding, height=height, left=left, right=0.5)
+        draw_bars(axes, names, _heights(chart.series[0]), form=".2g")
+        axes.axvline(0, color=MUTED, linewidth=0.8)
+        axes.margins(x=0.12)
+        axes.set_xlabel(plain(chart.x_label))
+        return figure
+    right = label_room([name_of(series.name) for series in chart.series])
+    figure, (axes,) = new_figure(title, finding, height=4.0, left=0.88, right=right)
+    (_lines if chart.kind == "lines" else _stack)(axes, chart)
     return figure
 
 
@@ -112,38 +118,13 @@ def _not_finite(axes: Axes, chart: Chart) -> None:
 
 
 def _stack(axes: Axes, chart: Chart) -> None:
-    steps = [float(step) for step in chart.places]
-    gap = min((after - before for before, after in pairwise(steps)), default=1.0)
-    floor = [0.0] * len(steps)
-    labels = []
+    layers = []
     for index, series in enumerate(chart.series):
-        heights = [value or 0.0 for value in series.values]
         color = COLORS.get(series.kind or "", _LAYERS[index % len(_LAYERS)])
-        hatch = "///" if color == FAINT else ""
-        axes.bar(steps, heights, 0.86 * gap, bottom=floor, color=color, hatch=hatch, edgecolor="white", linewidth=0.4)
-        labels.append((floor[-1] + heights[-1] / 2, name_of(series.name), _ON_COLOR.get(series.kind or "", color)))
-        floor = [below + height for below, height in zip(floor, heights, strict=True)]
+        layers.append((name_of(series.name), _heights(series), color, _ON_COLOR.get(color, color)))
+    labels = draw_stack(axes, [float(step) for step in chart.places], layers)
     _frame(axes, chart)
     label_lines(axes, labels)
-
-
-def _bars(axes: Axes, chart: Chart) -> None:
-    (series,) = chart.series
-    values = _heights(series)
-    positions = range(len(values), 0, -1)
-    axes.barh(list(positions), values, 0.7, color=[BLUE if value >= 0 else PALE for value in values])
-    axes.axvline(0, color=MUTED, linewidth=0.8)
-    names = [name_of(str(name), limit=22) for name in chart.places]
-    axes.set_yticks(list(positions), names, color=INK)
-    axes.grid(visible=False)
-    axes.set_xlabel(plain(chart.x_label))
-    _indent(axes, 0.3 + _NAME * max(map(len, names)))
-
-
-def _indent(axes: Axes, inches: float) -> None:
-    """Leave so much room on the left."""
-    box, left = axes.get_position(), inches * axes.figure.dpi / axes.figure.bbox.width
-    axes.set_position((left, box.y0, box.x1 - left, box.height))
 
 
 def _heights(series: Series) -> Sequence[float]:
@@ -155,4 +136,3 @@ def _frame(axes: Axes, chart: Chart) -> None:
     axes.set_ylabel(name_of(chart.y_label, limit=40))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
     axes.set_ylim(*(chart.y_range or axes.get_ylim()))  # final, as labels at the lines need it
-    _indent(axes, 0.88)
