@@ -13,16 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.advantages.registry import LOGGED, formulation
-from gradscope.diagnostics.rank.rows import (
-    WEIGHED,
-    StepRows,
-    SubGroup,
-    advantages_of,
-    baseline_weights_of,
-    by_size,
-    formulated,
-    sub_groups,
-)
+from gradscope.diagnostics.rank import rows as rank_rows
 from gradscope.diagnostics.rank.spectrum import (
     TOKEN_ADVANTAGES,
     MeanRanks,
@@ -50,7 +41,7 @@ from gradscope.results.rank import GradientSpectrum, NullRank, RankCurvePoint, S
 class PartStack:
     """Parts of one size under one advantage, as arrays."""
 
-    parts: tuple[SubGroup, ...]  # the parts, [n]
+    parts: tuple[rank_rows.SubGroup, ...]  # the parts, [n]
     scores: Array  # Gram matrices of their score vectors, [n, G, G]
     baseline_weights: Array  # what each rollout weighs in the baseline of its formulation, [n, G]
     gradients: Array  # Gram matrices of their gradient rows, [n, G, G]
@@ -101,7 +92,7 @@ def _rank_given_prompts(stack: PartStack, advantage: str, ranks: Array, is_ranke
     left_out = np.empty(stack.weights.shape)
     for left in range(size):
         remaining = np.delete(np.arange(size), left)
-        weights = formulated(advantage, stack.rewards[:, remaining], stack.baseline_weights[:, remaining])
+        weights = rank_rows.formulated(advantage, stack.rewards[:, remaining], stack.baseline_weights[:, remaining])
         ranks_without = effective_ranks(_values(stack, remaining, weights))
         lives = np.any(weights != 0, axis=1) & np.isfinite(ranks_without)
         sums = own.sum() - own + np.where(lives, ranks_without, 0.0)
@@ -114,7 +105,7 @@ def _why_not(advantage: str, size: int) -> str | None:
     if advantage == LOGGED:
         return "the logged advantages are relative to all rollouts of a group; name their formulation"
     entry = formulation(advantage)
-    if entry.scope not in {"group", *WEIGHED}:
+    if entry.scope not in {"group", *rank_rows.WEIGHED}:
         return f"{advantage} is relative to more than a group, so that a rollout less changes all groups"
     if size <= entry.min_group_size:
         return f"{advantage} needs groups of at least {entry.min_group_size}, and leaving one out leaves {size - 1}"
@@ -186,7 +177,7 @@ def _with_profile(null: NullRank | None, drawn: Array | None) -> NullRank:
 
 
 def step_spectra(
-    rows: StepRows,
+    rows: rank_rows.StepRows,
     advantage: str,
     group_size: int | None,
     *,
@@ -204,10 +195,10 @@ def step_spectra(
         by_group: Whether rows of the step's matrix are whole groups (sums over their rollouts) rather than rollouts.
         only: The groups whose ranks are averaged, each weighing the same; None: all, each part weighing the same.
     """
-    parts = sub_groups(rows, group_size)
+    parts = rank_rows.sub_groups(rows, group_size)
     if not parts:
         return [], []
-    weights = advantages_of(rows, parts, advantage)
+    weights = rank_rows.advantages_of(rows, parts, advantage)
     step = _AdvantagedStep(rows=rows, advantage=advantage, centered=centered, parts=parts, weights=weights)
     # at sub-sampled sizes the whole step's rows are nearly the same rows, so its nulls are given once
     step_spectrum = step.of_step(by_group, with_nulls=group_size is None)
@@ -220,10 +211,10 @@ def step_spectra(
     return [step_spectrum, *(spectra[id(part)] for part in chosen.parts)], curve
 
 
-def spectrum_of_step(rows: StepRows, advantage: str) -> GradientSpectrum:
+def spectrum_of_step(rows: rank_rows.StepRows, advantage: str) -> GradientSpectrum:
     """The spectrum of all rollouts of a step under one advantage, with its nulls."""
-    parts = sub_groups(rows, None)
-    weights = advantages_of(rows, parts, advantage)
+    parts = rank_rows.sub_groups(rows, None)
+    weights = rank_rows.advantages_of(rows, parts, advantage)
     step = _AdvantagedStep(rows=rows, advantage=advantage, centered=False, parts=parts, weights=weights)
     return step.of_step(False, with_nulls=True)
 
@@ -232,10 +223,10 @@ def spectrum_of_step(rows: StepRows, advantage: str) -> GradientSpectrum:
 class _AdvantagedStep:
     """One step under one advantage, in parts."""
 
-    rows: StepRows
+    rows: rank_rows.StepRows
     advantage: str
     centered: bool
-    parts: list[SubGroup]
+    parts: list[rank_rows.SubGroup]
     weights: list[Array]
 
     def of_groups(self, group_ids: Collection[str]) -> _AdvantagedStep:
@@ -259,9 +250,9 @@ class _AdvantagedStep:
 
     def stacks(self) -> list[PartStack]:
         """The parts by size."""
-        baseline_weights = baseline_weights_of(self.rows, self.advantage)
+        baseline_weights = rank_rows.baseline_weights_of(self.rows, self.advantage)
         stacks = []
-        for chosen in by_size(self.parts):
+        for chosen in rank_rows.by_size(self.parts):
             index = np.stack([self.parts[position].index for position in chosen])
             weights = np.stack([self.weights[position] for position in chosen])
             stacks.append(
@@ -279,7 +270,7 @@ class _AdvantagedStep:
             )
         return stacks
 
-    def spectra(self, stack: PartStack) -> list[tuple[SubGroup, GradientSpectrum]]:
+    def spectra(self, stack: PartStack) -> list[tuple[rank_rows.SubGroup, GradientSpectrum]]:
         """One spectrum a part."""
         return [
             (part, spectrum_of(gram, self._label(part), self.rows.relative_row_error, values=values))
@@ -303,7 +294,7 @@ class _AdvantagedStep:
         nulls = self._step_nulls(by_group) if with_nulls else None
         return spectrum_of(gram, label, self.rows.relative_row_error, nulls=nulls)
 
-    def _label(self, part: SubGroup) -> SpectrumLabel:
+    def _label(self, part: rank_rows.SubGroup) -> SpectrumLabel:
         return SpectrumLabel(
             step=self.rows.step,
             group_id=part.group_id,
@@ -335,6 +326,6 @@ class _AdvantagedStep:
         return mean_null_ranks(values, num_units=len(parts))
 
 
-def _group_sums(parts: list[SubGroup]) -> Array:
+def _group_sums(parts: list[rank_rows.SubGroup]) -> Array:
     """Adds the rollouts of each part up, [J, R]."""
     return np.asarray(np.repeat(np.eye(len(parts)), [len(part.index) for part in parts], axis=1), dtype=np.float64)

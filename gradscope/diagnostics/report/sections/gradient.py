@@ -24,16 +24,7 @@ from gradscope.diagnostics.report.sections.inputs import ReportInputs, excerpt, 
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
 from gradscope.findings.rank import rank_verdict, sharing_findings, time_findings
-from gradscope.metrics.gram.geometry import (
-    batch_norm,
-    cancellation,
-    cosine_of_updates,
-    cosines_to_sum,
-    gradient_gram,
-    projection_shares,
-    row_norms,
-    top_share,
-)
+from gradscope.metrics.gram import geometry
 from gradscope.render.views.rank import null_rank, num_live
 from gradscope.render.views.view import Column, entry, lines_over, named_bars, table_of_cells, tabulate
 from gradscope.results.rank import RankCurvePoint
@@ -148,7 +139,7 @@ def contributions_section(inputs: ReportInputs) -> ReportSection:
         name="contributions",
         findings=_findings(*largest),
         severity="look" if _largest_share(largest[1]) >= _LARGE_SHARE else "fine",
-        meaning=f"{metric('projection_share').meaning} Cancellation is {metric('cancellation').meaning}",
+        meaning=f"{metric('projection_share').meaning} Cancellation is {metric('geometry.cancellation').meaning}",
         next_step=_read_next(largest[1]),
         command=inputs.command("rank", "--step", str(largest[0].step)),
         charts=_bars(*largest),
@@ -157,7 +148,7 @@ def contributions_section(inputs: ReportInputs) -> ReportSection:
 
 
 def _largest_share(matrix: Array) -> float:
-    return float(np.max(np.abs(projection_shares(matrix))))
+    return float(np.max(np.abs(geometry.projection_shares(matrix))))
 
 
 def _read_next(matrix: Array) -> str:
@@ -169,8 +160,8 @@ def _read_next(matrix: Array) -> str:
 
 
 def _findings(gram: StepGram, matrix: Array) -> tuple[str, ...]:
-    shares, held = projection_shares(matrix), top_share(matrix)
-    survives = cancellation(matrix)
+    shares, held = geometry.projection_shares(matrix), geometry.top_share(matrix)
+    survives = geometry.cancellation(matrix)
     top = int(np.argmax(shares))
     against = int((shares < 0).sum())
     first = (
@@ -186,7 +177,7 @@ def _findings(gram: StepGram, matrix: Array) -> tuple[str, ...]:
 
 
 def _bars(gram: StepGram, matrix: Array) -> tuple[Chart, ...]:
-    shares = projection_shares(matrix)
+    shares = geometry.projection_shares(matrix)
     order = np.argsort(-np.abs(shares), kind="stable")[:20]
     bars = {f"{gram.group_ids[index]} #{gram.samples[index]}": float(shares[index]) for index in order}
     title = f"Parts of the gradient of step {gram.step}, the 20 largest rollouts"
@@ -195,15 +186,15 @@ def _bars(gram: StepGram, matrix: Array) -> tuple[Chart, ...]:
 
 def _by_step(steps: list[tuple[StepGram, Array]]) -> ReportTable:
     return tabulate(
-        f"Each recomputed step. top tenth = {metric('top_share').formula}; "
-        f"cancellation = {metric('cancellation').formula}",
+        f"Each recomputed step. top tenth = {metric('geometry.top_share').formula}; "
+        f"cancellation = {metric('geometry.cancellation').formula}",
         (
             Column("step", lambda pair: pair[0].step, "count"),
             Column("rollouts", lambda pair: len(pair[1]), "count"),
             Column("with gradient", lambda pair: int((np.diag(pair[1]) > 0).sum()), "count"),
-            Column("norm", lambda pair: batch_norm(pair[1]), "norm"),
-            Column("top tenth", lambda pair: top_share(pair[1]), "share"),
-            Column("cancellation", lambda pair: cancellation(pair[1]), "share"),
+            Column("norm", lambda pair: geometry.batch_norm(pair[1]), "norm"),
+            Column("top tenth", lambda pair: geometry.top_share(pair[1]), "share"),
+            Column("cancellation", lambda pair: geometry.cancellation(pair[1]), "share"),
         ),
         steps,
     )
@@ -211,7 +202,7 @@ def _by_step(steps: list[tuple[StepGram, Array]]) -> ReportTable:
 
 def _by_group(gram: StepGram, matrix: Array) -> ReportTable:
     """Share and inner cancellation of each live group of one step."""
-    ids, shares = np.array(gram.group_ids), projection_shares(matrix)
+    ids, shares = np.array(gram.group_ids), geometry.projection_shares(matrix)
     rows: list[tuple[Cell, ...]] = []
     for group_id in dict.fromkeys(gram.group_ids):
         index = np.flatnonzero(ids == group_id)
@@ -221,7 +212,9 @@ def _by_group(gram: StepGram, matrix: Array) -> ReportTable:
             mean = (
                 Estimate.undefined_because("a reward is missing") if np.isnan(rewards).any() else float(rewards.mean())
             )
-            rows.append((group_id, mean, float(shares[index].sum()), batch_norm(inner), cancellation(inner)))
+            rows.append(
+                (group_id, mean, float(shares[index].sum()), geometry.batch_norm(inner), geometry.cancellation(inner))
+            )
     return table_of_cells(
         f"Live groups of step {gram.step}; share = {metric('projection_share').formula}, summed over the group",
         [("group", "text"), ("mean reward", "share"), ("share", "gap"), ("norm", "norm"), ("cancellation", "share")],
@@ -230,7 +223,11 @@ def _by_group(gram: StepGram, matrix: Array) -> ReportTable:
 
 
 def _top(run: Run, gram: StepGram, matrix: Array) -> ReportTable:
-    shares, cosine, norms = projection_shares(matrix), cosines_to_sum(matrix), row_norms(matrix)
+    shares, cosine, norms = (
+        geometry.projection_shares(matrix),
+        geometry.cosines_to_sum(matrix),
+        geometry.row_norms(matrix),
+    )
     rollouts = {(r.group_id, r.sample): r for group in run.groups_at(gram.step) for r in group.rollouts}
     largest = np.argsort(-np.abs(shares), kind="stable")[:NUM_TOP]
     no_cosine = Estimate.undefined_because("its gradient is zero")
@@ -294,12 +291,12 @@ def _measure(rows: StepRows, name: str) -> tuple[Estimate, ...]:
         weights[part.index] = values
     cosine = Estimate.undefined_because("the log has no advantage per rollout")
     if rows.advantages is not None:
-        cosine = cosine_of_updates(rows.gram, weights, rows.advantages)
+        cosine = geometry.cosine_of_updates(rows.gram, weights, rows.advantages)
     matrix = rows.policy_gram if name == LOGGED else None  # where tokens have their own advantages there are no weights
-    matrix = gradient_gram(rows.gram, weights) if matrix is None else matrix
+    matrix = geometry.gradient_gram(rows.gram, weights) if matrix is None else matrix
     spectrum = spectrum_of_step(rows, name)
     return (
-        Estimate.exact(batch_norm(matrix)),
+        Estimate.exact(geometry.batch_norm(matrix)),
         cosine,
         spectrum.ranks.effective_rank,
         *(spectrum.nulls[null] for null in _STEP_NULLS),
