@@ -18,15 +18,8 @@ from gradscope.diagnostics.inputs.steps import describe_weights
 from gradscope.diagnostics.rank.rows import WEIGHED, StepRows, SubGroup, advantages_of, by_size, sub_groups
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram import alignment, geometry
+from gradscope.metrics.gram import alignment, geometry, reward_baselines
 from gradscope.metrics.gram.interference import prompt_effects
-from gradscope.metrics.gram.reward_baselines import (
-    REFERENCE,
-    baselines,
-    optimal_baseline_of_group,
-    reward_norm_correlation,
-    second_moment,
-)
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, bounded_means
 from gradscope.results import rank as results
@@ -353,9 +346,9 @@ def baseline_groups(rows: StepRows) -> list[BaselineGroup]:
     for positions in by_size(parts):
         index = np.stack([parts[position].index for position in positions])
         rewards = rows.rewards[index]
-        tables = baselines(rewards, norms[index])
+        tables = reward_baselines.baselines(rewards, norms[index])
         tables[_SHRINKAGE] = rewards - np.stack([shrunk[position] for position in positions])
-        moments = {name: second_moment(rewards, norms[index], table) for name, table in tables.items()}
+        moments = {name: reward_baselines.second_moment(rewards, norms[index], table) for name, table in tables.items()}
         groups += [
             BaselineGroup(
                 step=rows.step,
@@ -389,13 +382,15 @@ def _noise(groups: Sequence[BaselineGroup], *, step: int | None, group_id: str |
         pass_rate=float(np.mean([group.rewards.mean() for group in groups])),
         optimal_baseline=_optimal(groups),
         reward_norm_correlation=_correlation(groups),
-        relative_noise={name: _relative(groups, name) for name in groups[0].moments if name != REFERENCE},
+        relative_noise={
+            name: _relative(groups, name) for name in groups[0].moments if name != reward_baselines.REFERENCE
+        },
     )
 
 
 def _optimal(groups: Sequence[BaselineGroup]) -> Estimate:
     mixed = [group for group in groups if group.is_mixed]
-    best = [optimal_baseline_of_group(group.rewards, group.squared_norms) for group in mixed]
+    best = [reward_baselines.optimal_baseline_of_group(group.rewards, group.squared_norms) for group in mixed]
     values = [[estimate.value] for estimate in best if estimate.value is not None]
     if not values:
         return Estimate.undefined_because("no group has rewards that differ and a gradient", num_units=len(groups))
@@ -410,12 +405,12 @@ def _correlation(groups: Sequence[BaselineGroup]) -> Estimate:
     chosen = [group for group in groups if len(group.rewards) == max(set(sizes), key=sizes.count)]
     # norms differ by orders of magnitude between groups; each group's own scale makes them comparable
     norms = np.stack([group.squared_norms / max(group.squared_norms.mean(), 1e-300) for group in chosen])
-    return reward_norm_correlation(np.stack([group.rewards for group in chosen]), norms)
+    return reward_baselines.reward_norm_correlation(np.stack([group.rewards for group in chosen]), norms)
 
 
 def _relative(groups: Sequence[BaselineGroup], name: str) -> Estimate:
     """Sum of second moments over that of the reference; resampled by group, as a logarithm, because it is a ratio."""
-    moments = np.array([[group.moments[name], group.moments[REFERENCE]] for group in groups])
+    moments = np.array([[group.moments[name], group.moments[reward_baselines.REFERENCE]] for group in groups])
     total = moments.sum(axis=0)
     if total[1] <= 0.0:
         return Estimate.undefined_because(_NO_NOISE, num_units=len(groups))

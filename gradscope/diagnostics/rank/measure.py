@@ -18,6 +18,7 @@ from pathlib import Path
 
 from gradscope.diagnostics.inputs.row_questions import RowsAndMore
 from gradscope.diagnostics.inputs.steps import computable_steps, measure_steps, select_steps, with_damage
+from gradscope.diagnostics.rank import weight_updates
 from gradscope.diagnostics.rank.collected import Collected, examine_advantages, examine_step, row_question
 from gradscope.diagnostics.rank.formulations import measure_baselines
 from gradscope.diagnostics.rank.heldout import HeldoutQuestion, read_heldout
@@ -25,12 +26,6 @@ from gradscope.diagnostics.rank.options import TOKEN_ROWS, RankOptions
 from gradscope.diagnostics.rank.rows import RankRequest, checked_advantages, possible_sizes
 from gradscope.diagnostics.rank.spectrum import compare_formulations, compare_sizes
 from gradscope.diagnostics.rank.tokens.weighed import weigh_step
-from gradscope.diagnostics.rank.weight_updates import (
-    gradients_and_updates,
-    learning_rates,
-    summarize_gradient,
-    update_report,
-)
 from gradscope.errors import InputError
 from gradscope.findings import rank, rank_parts
 from gradscope.gradients.engine_options import EngineOptions
@@ -82,7 +77,7 @@ def measure_rank(
     # what is asked, checked against the run
     run, engine = read_run(path, read, progress=progress), engine or EngineOptions()
     if rows == "update":
-        return update_report(run, progress)
+        return weight_updates.update_report(run, progress)
     request = RankRequest(
         rows=rows,
         advantages=checked_advantages(advantages),
@@ -106,7 +101,7 @@ def measure_rank(
     if question is not None and rows == "token":
         question = RowsAndMore(rows=question, more=partial(weigh_step, in_parts=True))
     if question is not None and rows == "weight":
-        of_gradient = partial(summarize_gradient, learning_rates=learning_rates(run))
+        of_gradient = partial(weight_updates.summarize_gradient, learning_rates=weight_updates.learning_rates(run))
         question = RowsAndMore(rows=question, more=of_gradient)
     if options.heldout is not None:
         threshold, seed = options.heldout_threshold, options.seed
@@ -145,7 +140,7 @@ def _report(run: Run, request: RankRequest, collected: Collected, source: Source
         source=source,
         baselines=measure_baselines(collected.baseline_groups),
         comparisons=compare_formulations(report.spectra),
-        gradient_updates=gradients_and_updates(run, report.spectra) if request.rows == "weight" else (),
+        gradient_updates=weight_updates.gradients_and_updates(run, report.spectra) if request.rows == "weight" else (),
         size_changes=compare_sizes(collected.group_ranks) if request.paired else (),
     )
     report = replace(report, findings=(*rank.size_findings(report.size_changes), *_sentences(report)))

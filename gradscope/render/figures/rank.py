@@ -10,15 +10,7 @@ from matplotlib.figure import Figure
 
 from gradscope.catalog.lookup import metric
 from gradscope.estimate import Estimate, mean_of_defined
-from gradscope.render.figures import style
-from gradscope.render.figures.rank_spectra import (
-    STYLES,
-    draw_gradients_and_updates,
-    draw_layers,
-    draw_nulls,
-    draw_spectra,
-    draw_weight_updates,
-)
+from gradscope.render.figures import rank_spectra, style
 from gradscope.render.views.rank import merge_same
 from gradscope.render.views.view import evenly
 from gradscope.results.rank import FormulationUpdate, GroupShare, RankCurvePoint, RankReport, WeightRankPoint
@@ -31,12 +23,12 @@ _ALIKE = 0.9  # cosine from which two updates count as one direction
 def draw_rank(report: RankReport) -> dict[str, Figure]:
     """Ranks over checkpoints and against G, spectra with nulls, updates, sparsity; for weights the layers."""
     if report.rows == "weight":
-        figures = _against_size(report) | draw_layers(report) | draw_sparsity(report)
-        return figures | draw_gradients_and_updates(report.gradient_updates)
+        figures = _against_size(report) | rank_spectra.draw_layers(report) | draw_sparsity(report)
+        return figures | rank_spectra.draw_gradients_and_updates(report.gradient_updates)
     if report.rows == "update":
-        return draw_weight_updates(report)
+        return rank_spectra.draw_weight_updates(report)
     figures = {"rank_curve": _curve(report)} if report.curve else {}
-    figures |= _against_size(report) | draw_nulls(report) | draw_spectra(report)
+    figures |= _against_size(report) | rank_spectra.draw_nulls(report) | rank_spectra.draw_spectra(report)
     return figures | draw_updates(report) | draw_sparsity(report)
 
 
@@ -168,7 +160,7 @@ def _sizes(points: Sequence[_Point], steps: Sequence[int], subject: str, weights
         f"effective rank = {metric('effective_rank').formula}; mean over live groups, 95 % interval\n{dotted}",
         height=3.9,
         width=7.6 if len(steps) > 1 else 5.4,
-        right=style.label_room([name, *(STYLES[null][0] for null in _NULLS)]),
+        right=style.label_room([name, *(rank_spectra.STYLES[null][0] for null in _NULLS)]),
         panels=style.Panels(columns=len(steps), titles=[f"step {step}" for step in steps], share_y=True),
     )
     sizes = sorted({point.group_size for point in points})
@@ -204,7 +196,7 @@ def _size_panel(axes: Axes, points: Sequence[_Point], name: str, *, last: bool) 
     labels = []
     for null in _NULLS:
         ranks = [(p.group_size, p.nulls[null].effective_rank) for p in points if null in p.nulls]
-        label, color, line, marker = STYLES[null]
+        label, color, line, marker = rank_spectra.STYLES[null]
         labels += style.draw_course(
             axes, label, ranks, color=color, band=0, linestyle=line, marker=marker, markersize=3.5, linewidth=1.2
         )

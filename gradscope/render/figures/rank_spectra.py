@@ -18,14 +18,7 @@ from gradscope.estimate import Estimate, mean_of_defined
 from gradscope.render.figures import style
 from gradscope.render.views.rank import short_tensor
 from gradscope.render.views.view import evenly
-from gradscope.results.rank import (
-    GradientAndUpdate,
-    GradientSpectrum,
-    RankCurvePoint,
-    RankReport,
-    UpdateTrajectory,
-    WeightUpdate,
-)
+from gradscope.results import rank as results
 from gradscope.results.tokens import GradientSparsity
 
 _LEAST_SHARE = 1e-4  # smaller shares of the sum change no effective rank and are not drawn
@@ -38,7 +31,7 @@ STYLES: dict[str, tuple[str, str, Any, str]] = {
 """Null -> its name, color, line style and marker."""
 
 
-def draw_nulls(report: RankReport) -> dict[str, Figure]:
+def draw_nulls(report: results.RankReport) -> dict[str, Figure]:
     """Mean spectra under the first advantage at the first, a middle and the last step; none where all are dead."""
     first = next((point.advantage for point in report.curve), None)
     points = [point for point in report.curve if point.advantage == first and point.profile]
@@ -49,7 +42,7 @@ def draw_nulls(report: RankReport) -> dict[str, Figure]:
     return {"rank_nulls": _nulls(evenly(points, 3), centered=report.spectra[0].label.centered)}
 
 
-def _nulls(points: Sequence[RankCurvePoint], *, centered: bool) -> Figure:
+def _nulls(points: Sequence[results.RankCurvePoint], *, centered: bool) -> Figure:
     size = points[0].group_size
     names = [style.name_of(points[0].advantage), *(name for name, *_ in STYLES.values())]
     titles = [f"step {point.step}, {point.num_groups - point.num_dead} live" for point in points]
@@ -73,7 +66,7 @@ def _nulls(points: Sequence[RankCurvePoint], *, centered: bool) -> Figure:
     return figure
 
 
-def _compared_with_nulls(point: RankCurvePoint) -> str:
+def _compared_with_nulls(point: results.RankCurvePoint) -> str:
     null = point.nulls.get("gaussian")
     unrelated = None if null is None else null.effective_rank.value
     comparison = "" if unrelated is None else f", unrelated rows {unrelated:.1f}"
@@ -81,7 +74,7 @@ def _compared_with_nulls(point: RankCurvePoint) -> str:
     return f"A group spans {rank:.1f} directions at step {point.step}{comparison}"
 
 
-def _null_panel(axes: Axes, point: RankCurvePoint, *, last: bool) -> None:
+def _null_panel(axes: Axes, point: results.RankCurvePoint, *, last: bool) -> None:
     labels: list[tuple[float, str, str]] = []
     ranks: list[tuple[Estimate, str, str]] = []
     for name, null in reversed(tuple(point.nulls.items())):
@@ -110,29 +103,29 @@ def _null_line(axes: Axes, profile: Sequence[float], **line: Any) -> float:
     return shown[-1]
 
 
-def draw_spectra(report: RankReport) -> dict[str, Figure]:
+def draw_spectra(report: results.RankReport) -> dict[str, Figure]:
     """The spectra of the first, a middle and the last step; none where every matrix is zero."""
     by_step = _spectra_by_step(report)
     return {"rank_spectrum": _spectrum(report, by_step)} if by_step else {}
 
 
-def _spectra_by_step(report: RankReport) -> Mapping[int, list[GradientSpectrum]]:
+def _spectra_by_step(report: results.RankReport) -> Mapping[int, list[results.GradientSpectrum]]:
     """Spectra of groups and steps under the logged advantage, at first, middle and last step."""
     advantages = [spectrum.label.advantage for spectrum in report.spectra]
     chosen = "logged" if "logged" in advantages else next(iter(advantages), None)
-    by_step: dict[int, list[GradientSpectrum]] = defaultdict(list)
+    by_step: dict[int, list[results.GradientSpectrum]] = defaultdict(list)
     for spectrum in report.spectra:
         if spectrum.label.advantage == chosen and any(spectrum.singular_values):
             by_step[spectrum.label.step].append(spectrum)
     return {step: _largest_groups(by_step[step]) for step in evenly(sorted(by_step), 3)}
 
 
-def _largest_groups(spectra: Sequence[GradientSpectrum]) -> list[GradientSpectrum]:
+def _largest_groups(spectra: Sequence[results.GradientSpectrum]) -> list[results.GradientSpectrum]:
     largest = max(spectrum.label.group_size for spectrum in spectra)
     return [spectrum for spectrum in spectra if spectrum.label.group_size == largest]
 
 
-def _spectrum(report: RankReport, by_step: Mapping[int, Sequence[GradientSpectrum]]) -> Figure:
+def _spectrum(report: results.RankReport, by_step: Mapping[int, Sequence[results.GradientSpectrum]]) -> Figure:
     """One panel a step, all on the same scale."""
     spectra = [spectrum for of_step in by_step.values() for spectrum in of_step]
     figure, axes = style.new_figure(
@@ -159,7 +152,7 @@ def _spectrum(report: RankReport, by_step: Mapping[int, Sequence[GradientSpectru
     return figure
 
 
-def _first_value(report: RankReport, by_step: Mapping[int, Sequence[GradientSpectrum]]) -> str:
+def _first_value(report: results.RankReport, by_step: Mapping[int, Sequence[results.GradientSpectrum]]) -> str:
     step, spectra = max(by_step.items())
     groups = [spectrum for spectrum in spectra if spectrum.label.group_id is not None and any(spectrum.singular_values)]
     chosen = groups or [spectrum for spectrum in spectra if any(spectrum.singular_values)]
@@ -169,7 +162,7 @@ def _first_value(report: RankReport, by_step: Mapping[int, Sequence[GradientSpec
     return f"The first singular value of {whose} has {share} of their sum at step {step}"
 
 
-def _legend(report: RankReport, spectra: Sequence[GradientSpectrum]) -> str:
+def _legend(report: results.RankReport, spectra: Sequence[results.GradientSpectrum]) -> str:
     """A description of the lines, with shape and centering."""
     centered = "centered" if spectra[0].label.centered else "not centered"
     groups = [spectrum for spectrum in spectra if spectrum.label.group_id is not None]
@@ -186,7 +179,7 @@ def _legend(report: RankReport, spectra: Sequence[GradientSpectrum]) -> str:
     return f"a thin line a group ({matrix}); all rollouts of the step together in orange"
 
 
-def _spectrum_panel(axes: Axes, spectra: Sequence[GradientSpectrum], *, last: bool) -> None:
+def _spectrum_panel(axes: Axes, spectra: Sequence[results.GradientSpectrum], *, last: bool) -> None:
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda index, _: f"{index:g}")
     labels: list[tuple[float, str, str]] = []
@@ -206,7 +199,7 @@ def _spectrum_panel(axes: Axes, spectra: Sequence[GradientSpectrum], *, last: bo
 
 def _line(
     axes: Axes,
-    spectrum: GradientSpectrum,
+    spectrum: results.GradientSpectrum,
     *,
     color: str,
     width: float,
@@ -228,7 +221,7 @@ _FAINTEST = 0.07  # opacity of the lowest cell
 OUTSIDE = "outside"  # the row of weights that belong to no layer, such as the embedding
 
 
-def draw_layers(report: RankReport) -> dict[str, Figure]:
+def draw_layers(report: results.RankReport) -> dict[str, Figure]:
     """Heat maps of rank and sparsity at the last step of ``rows = weight``; none where no weight has a gradient."""
     return _ranks(report.spectra) | _sparsity(report.sparsity)
 
@@ -242,7 +235,7 @@ class Cell:
     strength: float  # how much color, from 0 to 1
 
 
-def _ranks(spectra: Sequence[GradientSpectrum]) -> dict[str, Figure]:
+def _ranks(spectra: Sequence[results.GradientSpectrum]) -> dict[str, Figure]:
     ranked = [s for s in spectra if s.label.tensor is not None and s.ranks.effective_rank.value is not None]
     if not ranked:
         return {}
@@ -262,7 +255,7 @@ def _range(cells: Mapping[tuple[str, str], Cell]) -> str:
     return values[0] if values[0] == values[-1] else f"{values[0]} to {values[-1]}"
 
 
-def _rank_cell(spectrum: GradientSpectrum) -> Cell:
+def _rank_cell(spectrum: results.GradientSpectrum) -> Cell:
     value, null = spectrum.ranks.effective_rank.value or 0.0, spectrum.nulls.get("gaussian")
     ceiling = min(spectrum.label.shape) if null is None or null.value is None else null.value
     strength = (value - 1) / (ceiling - 1) if ceiling > 1 else 1.0
@@ -345,7 +338,7 @@ _SHARES = (
 """Label and field of the shares over checkpoints; the last is the null of the one before."""
 
 
-def draw_weight_updates(report: RankReport) -> dict[str, Figure]:
+def draw_weight_updates(report: results.RankReport) -> dict[str, Figure]:
     """Of ``rows = update``: ranks by layer, the trajectory and a random walk, the course over checkpoints."""
     start = min((update.first for update in report.updates), default=0)
     since = [update for update in report.updates if update.first == start and update.effective_rank.value is not None]
@@ -359,14 +352,14 @@ def draw_weight_updates(report: RankReport) -> dict[str, Figure]:
     return figures
 
 
-def draw_gradients_and_updates(pairs: Sequence[GradientAndUpdate]) -> dict[str, Figure]:
+def draw_gradients_and_updates(pairs: Sequence[results.GradientAndUpdate]) -> dict[str, Figure]:
     """Ranks of the last step's gradient and of the change that followed, matrix by matrix; none without pairs."""
     ranked = [one for one in pairs if one.gradient_rank.value is not None and one.update_rank.value is not None]
     last = [one for one in ranked if one.step == ranked[-1].step][:_MOST_MATRICES]
     return {"rank_gradient_update": _gradients_and_updates(last)} if last else {}
 
 
-def _layers(updates: Sequence[WeightUpdate]) -> Figure:
+def _layers(updates: Sequence[results.WeightUpdate]) -> Figure:
     cells = {}
     for update in updates:
         value, null = update.effective_rank.value or 0.0, update.gaussian.value or 1.0
@@ -380,7 +373,7 @@ def _layers(updates: Sequence[WeightUpdate]) -> Figure:
     )
 
 
-def _curve(since: Sequence[WeightUpdate]) -> Figure:
+def _curve(since: Sequence[results.WeightUpdate]) -> Figure:
     """Left the rank, right the shares, means over matrices."""
     times = sorted({update.last for update in since})
     by_time = [[update for update in since if update.last == time] for time in times]
@@ -415,7 +408,7 @@ def _curve(since: Sequence[WeightUpdate]) -> Figure:
     return figure
 
 
-def _trajectory(trajectories: Sequence[UpdateTrajectory]) -> Figure:
+def _trajectory(trajectories: Sequence[results.UpdateTrajectory]) -> Figure:
     """Two panels, one row a matrix; the random walk is one line, because it knows no matrix."""
     shown = [trajectory for trajectory in trajectories if trajectory.top_energy.value is not None][: _MOST_MATRICES + 1]
     whose = "all weights" if shown[0].tensor is None else style.name_of(short_tensor(shown[0].tensor))
@@ -442,7 +435,7 @@ def _trajectory(trajectories: Sequence[UpdateTrajectory]) -> Figure:
     return figure
 
 
-def _gradients_and_updates(pairs: Sequence[GradientAndUpdate]) -> Figure:
+def _gradients_and_updates(pairs: Sequence[results.GradientAndUpdate]) -> Figure:
     num_lower = sum((pair.gradient_rank.value or 0.0) < (pair.update_rank.value or 0.0) for pair in pairs)
     figure, (axes,) = style.new_figure(
         f"In {num_lower} of {len(pairs)} weights the gradient of step {pairs[0].step} has a lower rank than the change",
