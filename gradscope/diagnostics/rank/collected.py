@@ -50,6 +50,7 @@ from gradscope.say import as_ranges
 
 if TYPE_CHECKING:
     from gradscope.gradients.plan.prepared_step import PreparedStep
+    from gradscope.gradients.step.directions import WeightSpectrum
     from gradscope.gradients.step.heldout import HeldoutGram
     from gradscope.gradients.step.step_gram import StepGram
     from gradscope.gradients.tokens.measure import TokenGram
@@ -71,6 +72,21 @@ def _token_sparsity(step: int, tokens: Sequence[TokenGram]) -> list[GradientSpar
         GradientSparsity(
             step=step, parts="tokens", tensor=None, num_parts=num_tokens, frac_seen=seen, **_four(sparsity)
         )
+    ]
+
+
+def _weight_sparsity(step: int, spectra: Sequence[WeightSpectrum]) -> list[GradientSparsity]:
+    """The sizes of the entries of each weight's gradient, as the optimizer saw it; one per weight."""
+    return [
+        GradientSparsity(
+            step=step,
+            parts="entries",
+            tensor=spectrum.tensor,
+            num_parts=spectrum.shape[0] * spectrum.shape[1],
+            frac_seen=1.0,
+            **_four(spectrum.entries),
+        )
+        for spectrum in spectra
     ]
 
 
@@ -222,17 +238,7 @@ def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collect
         collected.add(
             spectra=weight_updates.weight_spectra(measured.step, answer.spectra, gram),
             weight_curve=weight_curve(rows.step, answer.groups, answer.ranks, by_group=request.paired),
-            sparsity=[  # the sizes of the entries of each weight's gradient, as the optimizer saw it
-                GradientSparsity(
-                    step=rows.step,
-                    parts="entries",
-                    tensor=spectrum.tensor,
-                    num_parts=spectrum.shape[0] * spectrum.shape[1],
-                    frac_seen=1.0,
-                    **_four(spectrum.entries),
-                )
-                for spectrum in answer.spectra
-            ],
+            sparsity=_weight_sparsity(rows.step, answer.spectra),
         )
         collected.refused.update(answer.refused)
         collected.group_ranks.extend(weight_group_ranks(rows.step, answer.groups, answer.ranks))
