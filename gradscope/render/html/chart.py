@@ -212,7 +212,7 @@ _NUM_STYLES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawn:
+class DrawnSeries:
     """One line of a chart, or one layer of its bars."""
 
     name: str
@@ -233,7 +233,7 @@ class Drawing:
     up: Scale
     across_ticks: Sequence[float]
     up_ticks: Sequence[float]
-    drawn: tuple[Drawn, ...]
+    drawn: tuple[DrawnSeries, ...]
     not_finite: tuple[tuple[float, float, str], ...]  # where a value is not finite, and its words
 
 
@@ -281,7 +281,7 @@ def _step_ticks(chart: Chart, across: Scale, canvas: Canvas) -> list[float]:
     return [value for value in ticks(across.low, across.high, most=canvas.most_ticks) if value == int(value)]
 
 
-def _lines(chart: Chart, windows: Sequence[Window], across: Scale, up: Scale) -> Iterator[Drawn]:
+def _lines(chart: Chart, windows: Sequence[Window], across: Scale, up: Scale) -> Iterator[DrawnSeries]:
     """Lines broken where a value is missing or not finite: a gap is not drawn as if it were known."""
     for series in chart.series:
         points = points_of(series.values, windows)
@@ -294,7 +294,7 @@ def _lines(chart: Chart, windows: Sequence[Window], across: Scale, up: Scale) ->
         pieces = [piece for piece in pieces if piece]
         has_band = any(point is not None and point.low < point.high for point in points)
         is_marked = sum(map(len, pieces)) <= _MOST_MARKERS or any(len(piece) == 1 for piece in pieces)
-        yield Drawn(
+        yield DrawnSeries(
             name=series.name,
             numbers=_numbers(points),
             bands=tuple(  # from the least values forth to the greatest back
@@ -330,7 +330,7 @@ def _not_finite(chart: Chart, across: Scale, up: Scale) -> tuple[tuple[float, fl
     )
 
 
-def _layers(chart: Chart, windows: Sequence[Window], across: Scale, up: Scale) -> Iterator[Drawn]:
+def _layers(chart: Chart, windows: Sequence[Window], across: Scale, up: Scale) -> Iterator[DrawnSeries]:
     """Bars of shares on top of each other."""
     gaps = [after.middle - before.middle for before, after in pairwise(windows)]
     width = max(1.0, 0.8 * (across(min(gaps, default=1.0)) - across(0.0)))
@@ -343,4 +343,4 @@ def _layers(chart: Chart, windows: Sequence[Window], across: Scale, up: Scale) -
             left, below, above = across(window.middle) - width / 2, up(floor[at]), up(floor[at] + point.value)
             bars.append(f"M{rounded(left)},{rounded(below)}h{rounded(width)}V{rounded(above)}h{rounded(-width)}z")
             floor[at] += point.value
-        yield Drawn(name=series.name, numbers=_numbers(points), bars="".join(bars))
+        yield DrawnSeries(name=series.name, numbers=_numbers(points), bars="".join(bars))
