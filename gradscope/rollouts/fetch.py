@@ -118,18 +118,15 @@ class Mirror:
         if not wanted:
             return
         count = _ByteCount(self.progress, wanted, self.listing.root)
-        try:
-            with ThreadPoolExecutor(AT_ONCE) as pool:
-                jobs = [pool.submit(self._copy_one, entry, count) for entry in wanted]
-                try:
-                    for job in as_completed(jobs):
-                        job.result()
-                finally:
-                    count.stop()
-                    for job in jobs:
-                        job.cancel()
-        finally:  # when no thread is left that adds to the index
-            atomic_write(self.home / _INDEX, json.dumps(self.copied, indent=0), force=True)
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            jobs = [pool.submit(self._copy_one, entry, count) for entry in wanted]
+            try:
+                for job in as_completed(jobs):
+                    job.result()
+            finally:
+                count.stop()
+                pool.shutdown(cancel_futures=True)  # waits: a thread that goes on adds to the index
+                atomic_write(self.home / _INDEX, json.dumps(self.copied, indent=0), force=True)
 
     def _copy_one(self, entry: Entry, count: _ByteCount) -> None:
         file = self.local_path(entry)
