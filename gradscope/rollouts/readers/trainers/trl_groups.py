@@ -130,10 +130,10 @@ def groups_with_rows(
     """The groups of a step with all that its rows hold; ``ids`` of completions, by row, are from a side file."""
     groups = []
     first = int(np.searchsorted(table.step, step))
-    for group_index in range(first, int(np.searchsorted(table.step, step, side="right"))):
+    for group_index, group_id in enumerate(table.select(table.step == step).ids(), start=first):
         start, size = int(table.starts[group_index] - table.starts[first]), int(table.size[group_index])
         begin = table.starts[group_index]
-        group_id, of_group = table.ids()[group_index], slice(begin, begin + size)
+        of_group = slice(begin, begin + size)
         rewards = _none_for_nan(table.reward[of_group])
         advantages = _none_for_nan(np.full(size, math.nan) if table.advantage is None else table.advantage[of_group])
         functions = {name: _none_for_nan(values[of_group]) for name, values in table.rewards.items()}
