@@ -530,9 +530,7 @@ def _open_instruct_rows(
         prompts=lambda chosen: [of_row[at] for at in chosen],
         numbers={"reward": rows.numbers("reward"), "advantage": rows.numbers("advantage"), "num_tokens": lengths},
         no_reward=partial(rows.no_reward, "reward"),
-        is_odd=(lengths < 0)
-        | (is_logged & (lengths_in(logprobs, NUMBERS) != lengths))
-        | [not prompt for prompt in of_row],
+        is_odd=(lengths < 0) | ~is_aligned | [not prompt for prompt in of_row],
         further=further,
     )
 
