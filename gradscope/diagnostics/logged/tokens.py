@@ -41,7 +41,7 @@ from gradscope.results.logged import (
     TokenMismatch,
 )
 from gradscope.rollouts.groups import Rollout, RolloutGroup
-from gradscope.rollouts.readers.metrics_alone.names import COMMON
+from gradscope.rollouts.readers.metrics_alone.log import COMMON
 from gradscope.rollouts.run import Run
 from gradscope.say import non_finite_word
 

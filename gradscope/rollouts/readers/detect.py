@@ -34,7 +34,7 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_
 from gradscope.rollouts.readers.parsing.records import peek
 from gradscope.rollouts.readers.parsing.request import EarlierLooks, ReadRequest
 from gradscope.rollouts.readers.parsing.tables import SUFFIXES, expand, files_like, suffix_of
-from gradscope.rollouts.readers.trainers import ms_swift, nemo_rl, prime_rl, simple, slime, trl, verl
+from gradscope.rollouts.readers.trainers import nemo_rl, prime_rl, simple, slime, trl, verl
 from gradscope.rollouts.readers.trainers.trl_files import completion_files
 from gradscope.rollouts.run import Run, StepMetrics
 from gradscope.say import non_finite_word
@@ -48,7 +48,7 @@ TRAINERS: tuple[Format | RowFormat, ...] = (
     nemo_rl.FORMAT,
     prime_rl.FORMAT,
     prime_rl.TOKEN_EXPORT,
-    ms_swift.FORMAT,
+    trl.MS_SWIFT,
     slime.FORMAT,
     slime.MILES,
     slime.RELAX,

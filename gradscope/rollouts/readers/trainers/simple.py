@@ -298,8 +298,8 @@ def _roll_rows(lines: Cells) -> Columns:
     names, domains = texts_in(rows.names("id")), texts_in(rows.names("domain"))
     parts = list(zip(domains, names, of_row, strict=True))
     group_of = {of_group: "/".join(filter(None, of_group)) for of_group in dict.fromkeys(parts)}
-    is_known = [bool(name or prompt) for name, prompt in zip(names, prompts, strict=True)]
-    group = [group_of[of_group] if known else "" for of_group, known in zip(parts, is_known, strict=True)]
+    is_named = [bool(name or prompt) for name, prompt in zip(names, prompts, strict=True)]
+    group = [group_of[of_group] if named else "" for of_group, named in zip(parts, is_named, strict=True)]
     has_id = np.array(list(map(bool, names)), dtype=np.bool_)
 
     def further(at: int) -> dict[str, Any]:
