@@ -149,7 +149,8 @@ ART = RowFormat(
 """ART's trajectories of training: a Parquet file for each step, with group index, reward and messages."""
 
 
-def _ragen_rows(rows: Cells, *, are_several: bool) -> Columns:
+def _ragen_rows(cells: Cells, *, are_several: bool) -> Columns:
+    rows = cells.with_entries((_RAGEN_GROUP, "metadata.total_reward", "metadata.success"))
     prompts = texts_in(rows.names(_RAGEN_GROUP))
     prefix = f"{rows.path.stem}/" if are_several else ""
 
@@ -174,7 +175,6 @@ def _ragen_rows(rows: Cells, *, are_several: bool) -> Columns:
 
 
 _RAGEN_GROUP = "metadata.group_id"
-_RAGEN_KEYS = (_RAGEN_GROUP, "metadata.total_reward", "metadata.success")
 RAGEN = RowFormat(
     name="ragen",
     looks_for="val_rollouts_*.jsonl with metadata.group_id (RAGEN)",
@@ -184,9 +184,8 @@ RAGEN = RowFormat(
     columns=lambda reading: LogColumns(
         lines=line_columns(
             partial(_ragen_rows, are_several=len(reading.files) > 1),
-            _RAGEN_KEYS,
+            ("metadata",),
             ("messages",),
-            entries=_RAGEN_KEYS,
             looks_at_path=True,
         )
     ),
@@ -198,7 +197,8 @@ RAGEN = RowFormat(
 """RAGEN's evaluation rollouts as JSON lines: a conversation in each row, its group and reward in the metadata."""
 
 
-def _rlinf_rows(rows: Cells) -> Columns:
+def _rlinf_rows(cells: Cells) -> Columns:
+    rows = cells.with_entries(("data.prompt", "data.accepted", "data.completion"))
     group = rows.prompt_ids("data.prompt")
     return Columns(
         step=np.zeros(len(rows), dtype=np.int64),
@@ -212,16 +212,13 @@ def _rlinf_rows(rows: Cells) -> Columns:
     )
 
 
-_RLINF_KEYS, _RLINF_TEXTS = ("data.accepted",), ("data.prompt", "data.completion")
 RLINF = RowFormat(
     name="rlinf",
     looks_for="training_data_*.jsonl[.gz] with data.prompt, data.completion and data.accepted (RLinf)",
     title="RLinf training data",
     patterns=("training_data_*.jsonl*", "training_data/training_data_*.jsonl*"),
     recognizes_file=has_row(lambda row: mapping_of(row.get("data")).keys() >= {"prompt", "completion", "accepted"}),
-    columns=lambda _: LogColumns(
-        lines=line_columns(_rlinf_rows, _RLINF_KEYS, _RLINF_TEXTS, entries=(*_RLINF_KEYS, *_RLINF_TEXTS))
-    ),
+    columns=lambda _: LogColumns(lines=line_columns(_rlinf_rows, ("data",))),
     inferred=("Completions of equal prompts are a group; RLinf does not log at which step they were trained on.",),
     missing=(TEXT_ONLY,),
 )
@@ -504,7 +501,8 @@ def _open_instruct_rows(
     steps = rows.steps("step")
     indices = [index_name(index) or "" for index in rows.steps("prompt_idx").tolist()]
     prompts, responses, logprobs = (jsons_of(rows.column(key)) for key in _TRACE_TOKENS)
-    ids = {text: _id_of_tokens(text) for text in dict.fromkeys(prompts)}
+    tokens = {text: list_in(text, IDS) for text in dict.fromkeys(prompts)}
+    ids = {text: "" if prompt is None else digest(prompt) for text, prompt in tokens.items()}
     of_row = [ids[text] for text in prompts]
     lengths = lengths_in(responses, IDS)
     is_aligned = np.array([text == b"null" for text in logprobs]) | (lengths_in(logprobs, NUMBERS) == lengths)
@@ -533,12 +531,6 @@ def _open_instruct_rows(
         is_odd=(lengths < 0) | ~is_aligned | [not prompt for prompt in of_row],
         further=further,
     )
-
-
-def _id_of_tokens(text: bytes) -> str:
-    """The id of a prompt from the JSON of its tokens; "" where that is no list of tokens."""
-    ids = list_in(text, IDS)
-    return "" if ids is None else digest(ids)
 
 
 def _open_instruct_tokens(cells: Mapping[str, Any]) -> Tokens:

@@ -66,7 +66,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     texts_of,
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups
-from gradscope.rollouts.readers.trainers.verl_files import (
+from gradscope.rollouts.readers.run_files import (
     SWITCH_ON,
     are_metrics,
     verl_metrics,
