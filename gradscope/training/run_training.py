@@ -19,14 +19,7 @@ from gradscope.errors import InputError
 from gradscope.machine import num_processes, process_index
 from gradscope.progress import ProgressCallback
 from gradscope.rollouts.run_folder import checkpoint_path, checkpoints_path, heldout_path
-from gradscope.training.checkpoints import (
-    complete_checkpoints,
-    mark_complete,
-    recall_memory,
-    resumable,
-    rewind,
-    write_memory,
-)
+from gradscope.training import checkpoints
 from gradscope.training.config import TrainConfig
 from gradscope.training.grpo.policy import (
     AnswerProbability,
@@ -72,15 +65,15 @@ def fit(
     newest = run_on_main(lambda: _newest(run))
     if newest is None:
         trainer.save_model(str(checkpoint_path(run, 0)))
-        run_on_main(lambda: mark_complete(run, 0))
+        run_on_main(lambda: checkpoints.mark_complete(run, 0))
     # The updates: all of them, those that are missing, or none.
     if not newest:
         hold_out("before")
         trainer.train()
     elif newest < config.steps:
-        folder = resumable(run, newest, num_processes())
+        folder = checkpoints.resumable(run, newest, num_processes())
         if online.remembers:
-            recall_memory(folder, online)
+            checkpoints.recall_memory(folder, online)
         trainer.train(resume_from_checkpoint=str(folder))
     elif not shards_model():
         trainer._load_from_checkpoint(str(checkpoint_path(run, newest)))
@@ -97,8 +90,8 @@ def _trained_advantage(config: TrainConfig, *, width: int) -> OnlineAdvantage:
 
 def _newest(run: Path) -> int | None:
     """The newest complete checkpoint, after everything later was removed."""
-    newest = max(complete_checkpoints(run), default=None)
-    rewind(run, newest or 0)
+    newest = max(checkpoints.complete_checkpoints(run), default=None)
+    checkpoints.rewind(run, newest or 0)
     return newest
 
 
@@ -124,8 +117,8 @@ def _make_trainer(
         gather([num_updates])  # each process has written its random state
         if process_index() == 0:
             if online.remembers:
-                write_memory(run, num_updates, online.memory)
-            mark_complete(run, num_updates)
+                checkpoints.write_memory(run, num_updates, online.memory)
+            checkpoints.mark_complete(run, num_updates)
 
     callbacks: list[Any] = [StepCallback(on_step, on_checkpoint)]
     if config.match_grad_norm is not None:

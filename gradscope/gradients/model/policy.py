@@ -16,17 +16,10 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from gradscope.errors import InputError, UsageError
+from gradscope.gradients.model import checkpoint
 from gradscope.gradients.model.batches import TokenSequence, TrainerPadding
 from gradscope.gradients.model.calls import call_on
 from gradscope.gradients.model.checked import load_tokenizer, loading_errors
-from gradscope.gradients.model.checkpoint import (
-    FloatName,
-    is_fresh,
-    load_adapter,
-    load_model,
-    padding_id,
-    require_finite,
-)
 from gradscope.gradients.model.sharding import own_device
 from gradscope.outside.limits import ending
 from gradscope.rollouts.groups import Rollout, RolloutGroup
@@ -173,7 +166,7 @@ def load_measured_policy(
     reference: Sequence[tuple[WeightsRef, float]] = (),
     origin: Path | None = None,
     padding: TrainerPadding | None = None,
-    rounded: FloatName = "float32",
+    rounded: checkpoint.FloatName = "float32",
 ) -> MeasuredPolicy:
     """Load a set of weights for gradient computations, in evaluation mode; safetensors only, no code is run.
 
@@ -197,15 +190,15 @@ def load_measured_policy(
     wanted = _dtype(dtype, at)
     candidates: tuple[int | None, ...] = ()
     if weights.kind == "adapter":
-        model = load_adapter(weights, wanted)
+        model = checkpoint.load_adapter(weights, wanted)
     else:
-        model = load_model(weights.path, wanted)
+        model = checkpoint.load_model(weights.path, wanted)
         model.requires_grad_(True)
         built = padding_row(model)
         if built is not None and origin is not None:
-            token_embedding(model).padding_idx = padding_id(origin)
+            token_embedding(model).padding_idx = checkpoint.padding_id(origin)
         candidates = tuple(dict.fromkeys([padding_row(model), built, None, *_default_padding(model, built)]))
-    require_finite(model, str(weights.path))
+    checkpoint.require_finite(model, str(weights.path))
     if rounded != "float32":
         _round_to(model, _DTYPES[rounded], adapter=weights.kind == "adapter")
     model.to(at).eval()
@@ -285,19 +278,22 @@ def _dtype(name: str, device: torch.device) -> torch.dtype | None:
 
 
 def _reference(
-    mixed: Sequence[tuple[WeightsRef, float]], dtype: torch.dtype | None, device: torch.device, rounded: FloatName
+    mixed: Sequence[tuple[WeightsRef, float]],
+    dtype: torch.dtype | None,
+    device: torch.device,
+    rounded: checkpoint.FloatName,
 ) -> Any:
     """The weights before the first update with later mixtures; None for an adapter that changes nothing yet."""
     (initial, _), *later = mixed
     if initial.kind == "adapter":
-        if is_fresh(initial.path):
+        if checkpoint.is_fresh(initial.path):
             return None
-        model = load_adapter(initial, dtype)
+        model = checkpoint.load_adapter(initial, dtype)
     else:
-        model = load_model(initial.path, dtype)
+        model = checkpoint.load_model(initial.path, dtype)
         for weights, share in later:
-            _mix(model, load_model(weights.path, dtype), share)
-    require_finite(model, str(initial.path))
+            _mix(model, checkpoint.load_model(weights.path, dtype), share)
+    checkpoint.require_finite(model, str(initial.path))
     if rounded != "float32":
         _round_to(model, _DTYPES[rounded], adapter=initial.kind == "adapter")
     return model.to(device).eval().requires_grad_(False)
