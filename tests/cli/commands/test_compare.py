@@ -1,6 +1,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Cli
 from tests.diagnostics.compared_runs import write_run
 
@@ -28,6 +30,7 @@ def test_folders_beside_each_other_have_no_page(cli: Cli, tmp_path: Path) -> Non
     assert "$ gradscope" not in done.out
 
 
+@pytest.mark.slow
 def test_json_has_what_scripts_rely_on_and_files_hold_the_rest(cli: Cli, tmp_path: Path) -> None:
     output = tmp_path / "out"
     done = cli("compare", write_grid(tmp_path / "grid"), "--k", "2", "--json", "--quiet", "--output", output)
