@@ -33,6 +33,7 @@ def test_cosines_and_shares_have_figures() -> None:
     assert all(part in words for part in ("+0.70", "mean reward 0.50", "rollout 0: +0.80"))
 
 
+@pytest.mark.slow
 def test_cosines_are_counted_in_the_title_and_without_any_there_is_no_figure() -> None:
     report = formulation_report()
     words = words_of(draw_figures(report)["rank_cosines"])
@@ -77,6 +78,7 @@ def test_ranks_are_drawn_against_the_group_size_where_there_are_several() -> Non
     assert "rank_sizes" not in draw_figures(of_eight)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "legend"),
     [("token", "its rows are the gradients of its tokens (8 to 8 x"), ("rollout", "a thin line a group (matrix 8 x")],

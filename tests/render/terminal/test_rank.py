@@ -205,6 +205,7 @@ def test_the_norm_is_off_by_a_share_of_the_logged_one(logged: float, cell: str) 
     assert " ".join(table_lines(replace(REPORT, steps=steps))[-1]).endswith(f" {cell}")
 
 
+@pytest.mark.slow
 def test_a_long_run_is_thinned_evenly_and_the_rest_counted() -> None:
     report = long_run(600)
     steps = [int(line[0]) for line in table_lines(report)]
@@ -240,6 +241,7 @@ def test_what_the_result_has_is_offered_and_what_it_lacks_is_said() -> None:
     assert "• G" in words(many, "findings")
 
 
+@pytest.mark.slow
 def test_every_name_has_a_table_in_some_result() -> None:
     token = replace(token_report(), token_curve=(token_point(),))
     longer = replace(long_run(20), findings=tuple("ABCDEFG"))
@@ -282,6 +284,7 @@ def test_a_rank_of_one_live_group_says_why_it_has_no_interval() -> None:
     assert "No interval" not in words(REPORT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("report", KINDS.values(), ids=KINDS)
 def test_tables_fit_80_columns_and_a_number_has_an_interval_or_a_reason_for_none(report: RankReport) -> None:
     answer = printed(render_table(report))

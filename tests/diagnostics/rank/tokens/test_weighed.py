@@ -70,6 +70,7 @@ def off_policy(size: float = 1.0) -> list[Any]:
     )
 
 
+@pytest.mark.slow
 def test_a_step_that_another_engine_sampled() -> None:
     groups = off_policy()
     prepared = prepared_of(groups)
@@ -132,6 +133,7 @@ def test_a_whole_step_has_one_cell_its_turns_and_its_entropy() -> None:
     assert weigh_step(no_gradient, measure_step(no_gradient)) is None
 
 
+@pytest.mark.slow
 def test_corrections_are_the_runs_own_too_and_none_beyond_single_precision() -> None:
     own = SamplerCorrection(mode="sequence_mask", low=0.1, high=9.0)
     effects = correction_effects(1, weighed_of(prepared_of(off_policy(0.1), correction=own, needs_sampler=True)))
