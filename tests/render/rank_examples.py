@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from gradscope.estimate import Estimate
+from gradscope.results import tokens
 from gradscope.results.rank import (
     AdapterState,
     GradientAndUpdate,
@@ -11,15 +12,6 @@ from gradscope.results.rank import (
     TokenRankPoint,
     UpdateTrajectory,
     WeightRankPoint,
-)
-from gradscope.results.tokens import (
-    CorrectionEffect,
-    EntropyChange,
-    GradientSparsity,
-    LogprobChange,
-    TokenKind,
-    TokenKl,
-    TurnShare,
 )
 from tests.render import examples
 from tests.results.reading import read_golden
@@ -73,33 +65,33 @@ def sparse_weight_report() -> RankReport:
     return replace(report, sparsity=tuple(sparsity(step, name) for step in (1, 41) for name in names))
 
 
-def sparsity(step: int, tensor: str) -> GradientSparsity:
+def sparsity(step: int, tensor: str) -> tokens.GradientSparsity:
     (of_tokens,) = (row for row in PARTS.sparsity if row.step == step)
     return replace(of_tokens, parts="entries", tensor=tensor, frac_seen=1.0)
 
 
-def token_kind(**kind: object) -> TokenKind:
+def token_kind(**kind: object) -> tokens.TokenKind:
     return replace(PARTS.token_kinds[0], **{"sign": None, "probability": None, "entropy": None, **kind})
 
 
-def correction(name: str) -> CorrectionEffect:
+def correction(name: str) -> tokens.CorrectionEffect:
     return next(row for row in PARTS.corrections if (row.correction, row.step) == (name, 41))
 
 
-def entropy_change(step: int) -> EntropyChange:
+def entropy_change(step: int) -> tokens.EntropyChange:
     return replace(PARTS.entropy_changes[0], step=step)
 
 
-def turn(number: int) -> TurnShare:
+def turn(number: int) -> tokens.TurnShare:
     return next(row for row in PARTS.turns if row.turn == number)
 
 
-def logprob_change(step: int) -> LogprobChange:
+def logprob_change(step: int) -> tokens.LogprobChange:
     """The first step has no interval."""
     return replace(PARTS.logprob_changes[step > 1], step=step, first=step - 1, last=step + 9)
 
 
-def kl(step: int) -> TokenKl:
+def kl(step: int) -> tokens.TokenKl:
     return replace(PARTS.token_kl[0], step=step)
 
 

@@ -13,13 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from gradscope.diagnostics.inputs.row_questions import RowsAndMore
-from gradscope.diagnostics.rank.tokens.parts import (
-    correction_effects,
-    entropy_change,
-    token_kinds,
-    token_kl,
-    turn_shares,
-)
+from gradscope.diagnostics.rank.tokens import parts
 from gradscope.diagnostics.rank.tokens.weighed import (
     KINDS,
     TokenChange,
@@ -79,7 +73,7 @@ def test_a_step_that_another_engine_sampled() -> None:
     plain = -weight_of(groups) * advantages
     ratio = np.exp(gathered.tokens.logprobs - np.concatenate([one.logprobs for one in rollouts]))
     uncorrected = plain @ rows
-    effects = {effect.correction: effect for effect in correction_effects(1, gathered)}
+    effects = {effect.correction: effect for effect in parts.correction_effects(1, gathered)}
     for name, factors in (
         ("tis", np.minimum(ratio, 2.0)),
         ("icepop", np.where((ratio < 0.5) | (ratio > 5), 0.0, ratio)),
@@ -90,7 +84,7 @@ def test_a_step_that_another_engine_sampled() -> None:
         assert effects[name].norm_ratio.value == pytest.approx(
             np.linalg.norm(own) / np.linalg.norm(uncorrected), rel=1e-5
         )
-    kinds = token_kinds(1, gathered, [])
+    kinds = parts.token_kinds(1, gathered, [])
     negative = next(kind for kind in kinds if kind.sign == "negative" and not kind.probability)
     part = plain[advantages < 0] @ rows[advantages < 0]
     assert negative.gradient_share.value == pytest.approx(part @ uncorrected / (uncorrected @ uncorrected), rel=1e-4)
@@ -109,7 +103,7 @@ def test_turns_are_split_and_a_tools_tokens_have_no_part() -> None:
     turn = np.tile([0, 0, -1, 1, 1], 8)
     advantages = np.repeat([first.advantage for group in groups for first in group.rollouts], 5)
     gradient = advantages[turn >= 0] @ rows[turn >= 0]
-    for share, number in zip(turn_shares(1, weighed_of(prepared)), (0, 1), strict=True):
+    for share, number in zip(parts.turn_shares(1, weighed_of(prepared)), (0, 1), strict=True):
         part = advantages[turn == number] @ rows[turn == number]
         assert share.gradient_share.value == pytest.approx(part @ gradient / (gradient @ gradient), rel=1e-4)
         assert share.num_rollouts == 8
@@ -122,10 +116,10 @@ def test_a_whole_step_has_one_cell_its_turns_and_its_entropy() -> None:
     sums, every = weigh_step(prepared, gram), weighed_of(prepared)
     assert sums.labels == (("cell", TokenCell()), ("turn", 1), ("turn", 2), ("entropy", None))
     assert sums.factors == {}
-    assert [share.gradient_share.value for share in turn_shares(1, sums)] == pytest.approx(
-        [share.gradient_share.value for share in turn_shares(1, every)]
+    assert [share.gradient_share.value for share in parts.turn_shares(1, sums)] == pytest.approx(
+        [share.gradient_share.value for share in parts.turn_shares(1, every)]
     )
-    first, other = (entropy_change(1, weighed, {}) for weighed in (sums, every))
+    first, other = (parts.entropy_change(1, weighed, {}) for weighed in (sums, every))
     assert first.rate.value == pytest.approx(other.rate.value, rel=1e-5)
     assert first.cosine.ends == pytest.approx(other.cosine.ends, rel=1e-4)
     no_gradient = prepared_of(changed(groups, advantage=lambda first: 0.0))
@@ -134,13 +128,15 @@ def test_a_whole_step_has_one_cell_its_turns_and_its_entropy() -> None:
 
 def test_corrections_are_the_runs_own_too_and_none_beyond_single_precision() -> None:
     own = SamplerCorrection(mode="sequence_mask", low=0.1, high=9.0)
-    effects = correction_effects(1, weighed_of(prepared_of(off_policy(0.1), correction=own, needs_sampler=True)))
+    effects = parts.correction_effects(1, weighed_of(prepared_of(off_policy(0.1), correction=own, needs_sampler=True)))
     assert [(effect.correction, effect.units) for effect in effects][-1] == ("trained", "sequences")
     usual = SamplerCorrection(mode="sequence_mask", low=None, high=3.0)
-    effects = correction_effects(1, weighed_of(prepared_of(off_policy(0.1), correction=usual, needs_sampler=True)))
+    effects = parts.correction_effects(
+        1, weighed_of(prepared_of(off_policy(0.1), correction=usual, needs_sampler=True))
+    )
     assert [effect.correction for effect in effects][-1] == "sequence_ratio"
     groups = changed(tiny_groups(3, 2), logprobs=lambda first: (-90.0,) * len(first.completion_ids))
-    effects = {effect.correction: effect for effect in correction_effects(1, weighed_of(prepared_of(groups)))}
+    effects = {effect.correction: effect for effect in parts.correction_effects(1, weighed_of(prepared_of(groups)))}
     assert effects["token_ratio"].cosine.undefined == "a ratio of this step is beyond 1e30"
     assert effects["tis"].cosine.value == pytest.approx(1.0)
     assert math.isfinite(effects["tis"].chi2.value or math.nan)
@@ -148,7 +144,7 @@ def test_corrections_are_the_runs_own_too_and_none_beyond_single_precision() -> 
 
 def test_tokens_far_from_the_reference_have_their_text() -> None:
     groups = tiny_groups(3, 2)
-    kl = token_kl(1, weighed_of(prepared_of(groups, lora=True, beta=0.1)), groups)
+    kl = parts.token_kl(1, weighed_of(prepared_of(groups, lora=True, beta=0.1)), groups)
     rollouts = {(one.group_id, one.sample): one for group in groups for one in group.rollouts}
     for token in kl.top:
         assert token.text == f"[{rollouts[token.group_id, token.sample].completion_ids[token.position]}]"
@@ -198,7 +194,7 @@ def test_the_energy_needs_the_weights_of_the_step_alone() -> None:
 def test_shares_are_those_of_the_tables_where_tokens_were_drawn_too() -> None:
     made = made_up(most=9)
     energies = {one.kind: one for one in kind_energies(7, made.weighed.tokens, made.grams)}
-    tables = [one for one in token_kinds(7, made.weighed, made.grams) if one.sign is None]
+    tables = [one for one in parts.token_kinds(7, made.weighed, made.grams) if one.sign is None]
     (undecided,) = [one for one in tables if one.entropy == "top_fifth"]
     (unlikely,) = [one for one in tables if one.probability is not None and one.probability[0] == 0.0]
     for kind, table in zip(KINDS, (undecided, unlikely), strict=True):
