@@ -320,7 +320,7 @@ class GroupsOfTable(Sequence[RolloutGroup]):
 
     @cached_property
     def _groups(self) -> tuple[RolloutGroup, ...]:
-        table, rollout_of = self.table, _Rollouts(tuple(self.table.rewards))
+        table, rollout_of = self.table, _Rollouts(tuple(self.table.rewards), self.table.policies)
         # A missing reward as infinity, which no reward is: unlike NaN it equals itself.
         columns = [np.where(np.isnan(values), np.inf, values).tolist() for values in self._values()]
         rows = list(zip(*columns, strict=True))
@@ -336,12 +336,13 @@ class GroupsOfTable(Sequence[RolloutGroup]):
             for (step, group, prompt), (start, end) in zip(ids, ends, strict=True)
         )
 
-    def _values(self) -> Iterator[Floats]:
+    def _values(self) -> Iterator[NDArray[Any]]:
         table = self.table
         yield table.reward
         yield from table.rewards.values()
         for values in (table.advantage, table.seconds):
             yield np.full(len(table.reward), np.nan) if values is None else values
+        yield np.full(len(table.reward), UNKNOWN) if table.policy is None else table.policy
 
     def __len__(self) -> int:
         return len(self.table)
@@ -454,12 +455,13 @@ def num_used(groups: Sequence[RolloutGroup], *, needs_reward: bool = True) -> in
 class _Rollouts(dict[tuple[float, ...], Rollout]):
     """Rewards -> rollout, made when it is first asked for: rollouts of equal rewards are one object."""
 
-    def __init__(self, names: tuple[str, ...]) -> None:
+    def __init__(self, names: tuple[str, ...], policies: tuple[str, ...]) -> None:
         super().__init__()
         self._names = names
+        self._policies = dict(enumerate(policies))
 
     def __missing__(self, row: tuple[float, ...]) -> Rollout:
-        reward, *rewards, advantage, seconds = (value if math.isfinite(value) else None for value in row)
+        reward, *rewards, advantage, seconds = (value if math.isfinite(value) else None for value in row[:-1])
         rollout = Rollout(
             group_id="",
             sample=0,
@@ -470,6 +472,7 @@ class _Rollouts(dict[tuple[float, ...], Rollout]):
             rewards=dict(zip(self._names, rewards, strict=True)),
             advantage=advantage,
             seconds=seconds,
+            policy=self._policies.get(int(row[-1])),
         )
         self[row] = rollout
         return rollout

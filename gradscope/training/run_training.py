@@ -23,6 +23,7 @@ from gradscope.training import checkpoints
 from gradscope.training.config import TrainConfig
 from gradscope.training.grpo.policy import (
     AnswerProbability,
+    HeldoutSampling,
     RewardFunctions,
     TrainedPolicy,
     load_saved_policy,
@@ -183,13 +184,15 @@ def _sample_heldout(
     completions = sample(
         policy,
         task.heldout,
-        num_samples=config.heldout_samples,
-        # as many as a step samples, so that memory suffices
-        rows_at_once=max(config.num_prompts * config.group_size, _FEWEST_ROWS * small),
-        max_completion_length=arguments["max_completion_length"],
-        temperature=config.temperature,
-        seed=config.seed,
-        progress=progress,
+        HeldoutSampling(
+            num_samples=config.heldout_samples,
+            # as many as a step samples, so that memory suffices
+            rows_at_once=max(config.num_prompts * config.group_size, _FEWEST_ROWS * small),
+            max_completion_length=arguments["max_completion_length"],
+            temperature=config.temperature,
+            seed=config.seed,
+        ),
+        progress,
         label=f"held-out prompts {when}",
     )
     write_heldout(path, policy, task, completions)

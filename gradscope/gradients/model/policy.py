@@ -163,8 +163,7 @@ def load_measured_policy(
     device: str = "auto",
     dtype: str = "auto",
     tokenizer: Path | None = None,
-    initial: WeightsRef | None = None,
-    mixed: Sequence[tuple[WeightsRef, float]] = (),
+    reference: Sequence[tuple[WeightsRef, float]] = (),
     origin: Path | None = None,
     padding: TrainerPadding | None = None,
     rounded: checkpoint.FloatName = "float32",
@@ -177,11 +176,12 @@ def load_measured_policy(
         dtype: ``float32``, ``bfloat16``, ``float16``, ``float64``, or ``auto``: float32 on the CPU, on CUDA what is
             stored.
         tokenizer: A folder with the tokenizer; by default the weights' own folder, then the base model's.
-        initial: The weights before the first update: the reference of the KL term. A fresh adapter changes nothing,
-            so its base serves; a run that went on from a trained adapter has that adapter as its reference.
+        reference: The weights that the reference of the KL term is mixed from, in order, each with its share of what is
+            mixed so far; empty: there is none, or it is the base under the adapter. The first are those before the
+            first update. A fresh adapter changes nothing, so its base serves; a run that went on from a trained adapter
+            has that adapter as its reference.
         padding: How the trainer padded its rows; None: it gave the model each token's own position.
         rounded: The dtype that the trainer had its weights in, to which those of another are rounded first.
-        mixed: Weights that were mixed into the reference later, in order, each with the share that it got.
         origin: The folder of the model that the trainer loaded. Where an architecture leaves the padding token's
             embedding without a gradient, its configuration names that token; a checkpoint's names the tokenizer's,
             which TRL writes after loading. None: the weights' own configuration.
@@ -220,7 +220,7 @@ def load_measured_policy(
         kind=weights.kind,
         device=at,
         dtype=coarsest_dtype(model),
-        reference=None if initial is None else _reference(initial, mixed, wanted, at, rounded),
+        reference=_reference(reference, wanted, at, rounded) if reference else None,
         padding=padding,
         padding_rows=candidates,
         source=str(weights.path),
@@ -278,20 +278,20 @@ def _dtype(name: str, device: torch.device) -> torch.dtype | None:
 
 
 def _reference(
-    initial: WeightsRef,
     mixed: Sequence[tuple[WeightsRef, float]],
     dtype: torch.dtype | None,
     device: torch.device,
     rounded: checkpoint.FloatName,
 ) -> Any:
     """The weights before the first update with later mixtures; None for an adapter that changes nothing yet."""
+    (initial, _), *later = mixed
     if initial.kind == "adapter":
         if checkpoint.is_fresh(initial.path):
             return None
         model = checkpoint.load_adapter(initial, dtype)
     else:
         model = checkpoint.load_model(initial.path, dtype)
-        for weights, share in mixed:
+        for weights, share in later:
             _mix(model, checkpoint.load_model(weights.path, dtype), share)
     checkpoint.require_finite(model, str(initial.path))
     if rounded != "float32":

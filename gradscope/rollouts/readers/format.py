@@ -81,6 +81,7 @@ class LogColumns:
     shared: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of ``records``, in place of those that ``survey`` returns."""
     read_back: Callable[[Cells], Columns] | None = None  # reads rows back, where not as ``lines`` does
+    lines_hold_many: bool = False  # as for :class:`ColumnLog`
     judged: Callable[[RewardTable], RewardTable | None] = lambda table: table
     """A last check of the table, where it has groups; None from it: survey the log after all, and read it again."""
 
@@ -193,6 +194,7 @@ class RowFormat:
             together=together if take is None or columns.read_back is not None else None,
             quarantine=reading.quarantine,
             note=reading.noted.add,
+            lines_hold_many=columns.lines_hold_many,
             keys=() if columns.lines is None else columns.lines.row.__struct_encode_fields__,
         )
         return reduced_groups(log, reading.request, lambda table: columns.judged(table) if len(table) else table)

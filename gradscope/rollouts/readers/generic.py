@@ -271,7 +271,8 @@ class FlatColumns:
 
         def further(at: int) -> dict[str, Any]:
             asked = rows.cell(names.prompt, at)
-            answer = all_cells.cell(names.prompt, at)[len(asked) :] if holds_answers and asked else None
+            is_cut = holds_answers and isinstance(asked, list) and asked
+            answer = all_cells.cell(names.prompt, at)[len(asked) :] or None if is_cut else None
             completion = rows.cell(names.completion, at) if names.completion else answer
             return {"completion": text_of(completion), "messages": parse_messages(asked)}
 

@@ -30,7 +30,7 @@ from gradscope.reason import Reason
 from gradscope.results.envelope import sha256_of
 from gradscope.results.source import Quarantine, Source, set_aside_together
 from gradscope.rollouts.arrays import to_numpy, to_strings, to_texts
-from gradscope.rollouts.groups import UNKNOWN, GroupsOfTable, RewardTable, reward_table
+from gradscope.rollouts.groups import GroupsOfTable, RewardTable, reward_table
 from gradscope.rollouts.readers.evaluations.folders import are_of_one
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.records import DIFFER, TWICE_LOGGED, describe_groups
@@ -43,7 +43,6 @@ from gradscope.rollouts.readers.reduction.parts import (
     ROWS_A_FILE,
     Part,
     merge_parts,
-    numbered,
     repeated_samples,
 )
 from gradscope.rollouts.readers.reduction.processes import expanded_size
@@ -261,36 +260,20 @@ def _require_one_log(manifests: Mapping[Path, _Manifest]) -> None:
 
 def _merged(opened: Sequence[tuple[Path, _Manifest, pa.Table]], number_of: Mapping[str, int]) -> RewardTable:
     total = sum(file.size for _, manifest, _ in opened for file in manifest.row_files)
-    policies: dict[str, int] = {}
     parts = [
-        _part(
-            manifest,
-            table,
-            number_of,
-            policies,
-            with_texts=total <= MOST_WITH_TEXTS or not manifest.numbers_rows,
-        )
+        _part(manifest, table, number_of, with_texts=total <= MOST_WITH_TEXTS or not manifest.numbers_rows)
         for _, manifest, table in opened
     ]
     merged = merge_parts(parts)
     if len(merged) < sum(len(part.size) for part in parts) and merged.sample is not None:
         _refuse_repeats(merged, parts, opened)
-    if merged.policy is not None:
-        has_policy = merged.policy != UNKNOWN
-        codes, first = numbered(merged.policy[has_policy])
-        policy, names = np.full(len(has_policy), UNKNOWN), list(policies)
-        policy[has_policy] = codes
-        named = tuple(names[code] for code in merged.policy[has_policy][first].tolist())
-        merged = replace(merged, policy=policy, policies=named)
     if any(manifest.names_in_run for _, manifest, _ in opened):
         merged = replace(merged, names=tuple(to_texts(merged.names)))
     return merged
 
 
-def _part(
-    manifest: _Manifest, table: pa.Table, number_of: Mapping[str, int], policies: dict[str, int], *, with_texts: bool
-) -> Part:
-    """A part with row numbers of the merged log; adds its policies to ``policies``."""
+def _part(manifest: _Manifest, table: pa.Table, number_of: Mapping[str, int], *, with_texts: bool) -> Part:
+    """A part with row numbers of the merged log."""
 
     def strings(name: str) -> pa.Array:
         return table[name].combine_chunks().cast(pa.binary())
@@ -309,9 +292,6 @@ def _part(
         name: to_numpy(values.flatten()).astype(COLUMN_TYPES.get(name, np.float64), copy=False)
         for name, values in lists.items()
     }
-    if manifest.policies:
-        own = np.array([policies.setdefault(name, len(policies)) for name in manifest.policies])
-        columns["policy"] = np.where(columns["policy"] == UNKNOWN, UNKNOWN, own[columns["policy"]])
     return Part(
         first_row=first_row,
         step=to_numpy(table["step"]),
@@ -320,6 +300,7 @@ def _part(
         texts=(texts("text") if "text" in table.column_names else [""] * len(table)) if with_texts else (),
         size=to_numpy(lists["reward"].value_lengths()).astype(np.int64),
         columns=columns,
+        policies=manifest.policies,
         may_repeat=True,
     )
 

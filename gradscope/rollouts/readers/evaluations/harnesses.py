@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise, zip_longest
+from itertools import chain, pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,12 @@ import msgspec
 import numpy as np
 
 from gradscope.errors import InputError
-from gradscope.rollouts.groups import Status
+from gradscope.rollouts.groups import REWARD, RewardTable, Status
 from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.generic import chosen_name, list_names
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
     digest,
-    finite_or_none,
     is_number,
     list_of,
     mapping_of,
@@ -35,8 +34,8 @@ from gradscope.rollouts.readers.parsing.cells import (
     text_of,
 )
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, UnusableRowError
-from gradscope.rollouts.readers.parsing.records import Record
-from gradscope.rollouts.readers.reduction.columns import Cells, Columns, line_columns, records_in, texts_in
+from gradscope.rollouts.readers.parsing.records import Record, peek
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, line_columns, numbers_of, records_in, texts_in
 from gradscope.rollouts.readers.reduction.lines import blocks_in
 from gradscope.rollouts.readers.trainers.prime_rl_episode import (
     AGENTS,
@@ -115,49 +114,88 @@ def _one_score(most: int, harness: str, responses: str) -> str:
     )
 
 
+_OTHER_FILTER, _RESPONSES = "filter: ", "responses: "  # what notes on a log begin with
+
+
 def _lm_eval_survey(rows: Sequence[LogRow], reading: Reading) -> dict[str, str]:
     filters = [*dict.fromkeys(text_of(row.cells.get("filter")) for row in rows)] or [""]
     named, _, chosen = (reading.request.columns.reward or "").rpartition(",")
     filter = chosen if named and chosen in filters else filters[0]
-    metric = _lm_eval_metric(rows, named if filter == chosen else reading.request.columns.reward, reading.request.path)
-    other_filters = [name for name in filters if name != filter]
-    most = max((len(list_of(first)) for row in rows for first in list_of(row.cells.get("resps"))), default=1)
-    rest = f"; rows of other filters ({', '.join(other_filters)}) are the same responses and left out"
-    left_out = rest if other_filters else ""
-    reading.inferred.append(f"The score is {metric} after the filter {filter}{left_out}.")
-    reading.missing.append(_one_score(most, "lm-eval logs one score a document, after its filter", "`resps`"))
-    return {"metric": metric, "filter": filter}
+    reward = named if filter == chosen else reading.request.columns.reward
+    return {"metric": _lm_eval_metric([row.cells for row in rows], reward, reading.request.path), "filter": filter}
 
 
-def _lm_eval_metric(rows: Sequence[LogRow], named: str | None, path: Path) -> str:
+def _lm_eval_columns(reading: Reading, metric: str | None = None, filter: str = "") -> LogColumns | None:
+    """How its rows are read; None where the first ones do not tell which score counts."""
+    first = next((rows for file in reading.files if (rows := peek(file))), [])
+    if metric is None:
+        listed = [text_of(name) for row in first for name in list_of(row.get("metrics"))][:1]
+        if reading.request.columns.reward or not any(is_number(row.get(name)) for row in first for name in listed):
+            return None
+        metric, filter = listed[0], text_of(first[0].get("filter"))
+    named = {name: None for row in first for name in list_of(row.get("metrics")) if isinstance(name, str)}
+    keys = dict.fromkeys(("doc_id", "filter", "metrics", "resps", metric, *named))
+
+    def judged(table: RewardTable) -> RewardTable:
+        noted = sorted(reading.noted)
+        filters = ", ".join(note.removeprefix(_OTHER_FILTER) for note in noted if note.startswith(_OTHER_FILTER))
+        most = max((int(note.removeprefix(_RESPONSES)) for note in noted if note.startswith(_RESPONSES)), default=1)
+        left_out = f"; rows of other filters ({filters}) are the same responses and left out" if filters else ""
+        reading.inferred.append(f"The score is {metric} after the filter {filter}{left_out}.")
+        reading.missing.append(_one_score(most, "lm-eval logs one score a document, after its filter", "`resps`"))
+        return table
+
+    take = partial(_lm_eval_rows, metric=metric, filter=filter, listed=frozenset(named))
+    return LogColumns(lines=line_columns(take, keys, ("doc", "filtered_resps")), judged=judged)
+
+
+def _lm_eval_metric(rows: Sequence[Mapping[str, Any]], named: str | None, path: Path) -> str:
     """The score that counts: the metric that was named, else the first numeric one that rows list."""
-    listed = [named] if named is not None else [name for row in rows for name in list_of(row.cells.get("metrics"))]
+    listed = [named] if named is not None else [name for row in rows for name in list_of(row.get("metrics"))]
     for name in dict.fromkeys(map(text_of, listed)):
-        if any(is_number(row.cells.get(name)) for row in rows):
+        if any(is_number(row.get(name)) for row in rows):
             return name
-    keys = list_names(dict.fromkeys(key for row in rows for key in row.cells))
+    keys = list_names(dict.fromkeys(key for row in rows for key in row))
     raise InputError(
         f"{path} has no score {named!r}." if named else f"{path} lists no metric that is a number.",
         hint=f"Name the score with --reward-column; the columns are {keys}.",
     )
 
 
-def _lm_eval_records(row: LogRow, metric: str, filter: str) -> Iterator[Record]:
-    cells = row.cells
-    if text_of(cells.get("filter")) != filter:
-        return
-    if cells.get("doc_id") is None:
-        raise UnusableRowError("doc_id is missing")
-    document = text_of(cells["doc_id"])
-    names = [text_of(name) for name in list_of(cells.get("metrics"))]
-    yield Record(
-        step=0,
-        group=document,
-        prompt_id=document,
-        prompt=text_of(cells.get("doc")),
-        completion=text_of(next(iter(list_of(cells.get("filtered_resps"))), None)),
-        reward=row.reward(cells.get(metric, ABSENT)),
-        rewards={name: finite_or_none(cells[name]) for name in names if is_number(cells.get(name))},
+def _lm_eval_rows(rows: Cells, *, metric: str, filter: str, listed: frozenset[str]) -> Columns:
+    filters = texts_in(rows.names("filter"))
+    responses = (len(first) for cell in rows.column("resps") for first in list_of(cell) if isinstance(first, list))
+    chosen = [at for at, name in enumerate(filters) if name == filter]
+    rows = rows.chosen(chosen)
+    metrics = [tuple(map(text_of, list_of(cell))) for cell in rows.cells("metrics")]
+    numbers = {"reward": rows.numbers(metric)}
+    for name in dict.fromkeys(chain.from_iterable(dict.fromkeys(metrics))):
+        is_listed = {names: name in names for names in dict.fromkeys(metrics)}
+        cells = rows.column(name)
+        if any(map(is_number, cells)):
+            numbers[REWARD + name] = numbers_of(
+                [cell if is_listed[names] else None for cell, names in zip(cells, metrics, strict=True)]
+            )
+    documents = texts_in(rows.names("doc_id"))
+    is_usual = {names: listed.issuperset(names) for names in dict.fromkeys(metrics)}
+    return Columns(
+        row=np.array(chosen, dtype=np.int64),
+        notes=[
+            *(_OTHER_FILTER + name for name in dict.fromkeys(filters) if name != filter),
+            *(f"{_RESPONSES}{number}" for number in set(responses)),
+        ],
+        step=np.zeros(len(rows), dtype=np.int64),
+        group=documents,
+        no_group="doc_id is missing",
+        prompts=partial(texts_in, documents),
+        texts=lambda firsts: list(map(text_of, rows.cells("doc", firsts))),
+        numbers=numbers,
+        is_sparse=True,
+        no_reward=partial(rows.no_reward, metric),
+        is_odd=np.array([not is_usual[names] for names in metrics], dtype=np.bool_),  # other keys are to be read
+        further=lambda at: {
+            "completion": text_of(next(iter(list_of(rows.cell("filtered_resps", at))), None)),
+        },
     )
 
 
@@ -168,7 +206,7 @@ LM_EVAL = RowFormat(
     patterns=("samples_*.jsonl", "*/samples_*.jsonl"),
     recognizes_file=has_keys("doc_id", "doc", "resps", "filter"),
     survey=_lm_eval_survey,
-    records=_lm_eval_records,
+    columns=_lm_eval_columns,
     takes=frozenset({"reward_column"}),
 )
 

@@ -7,15 +7,20 @@ two steps are two groups. Other files have step 0 throughout.
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from functools import partial
+from itertools import accumulate, chain, groupby, islice, repeat
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gradscope.errors import InputError, UsageError
-from gradscope.outside.limits import most, raise_limits
+from gradscope.outside.limits import most
+from gradscope.rollouts.groups import REWARD, UNKNOWN
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.generic import (
@@ -42,10 +47,18 @@ from gradscope.rollouts.readers.parsing.cells import (
     whole_number,
 )
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
-from gradscope.rollouts.readers.parsing.records import Record, assemble, peek
+from gradscope.rollouts.readers.parsing.records import Record, assemble, assemble_groups, peek
 from gradscope.rollouts.readers.parsing.request import ReadRequest
-from gradscope.rollouts.readers.parsing.tables import expand, read_rows
-from gradscope.rollouts.readers.reduction.columns import records_in
+from gradscope.rollouts.readers.parsing.tables import Row, expand, read_rows, suffix_of
+from gradscope.rollouts.readers.reduction.columns import (
+    Cells,
+    Columns,
+    LineColumns,
+    ListColumns,
+    numbers_of,
+    records_in,
+)
+from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups, too_many_rollouts
 from gradscope.rollouts.run import Run
 
 _REWARD_LISTS = (
@@ -67,21 +80,21 @@ _TOTALS = ("n", "num_samples", "n_samples", "total")
 _RIGHTS = ("c", "num_correct", "n_correct", "num_passed", "n_passed", "correct", "passed")
 _ALSO_VERDICTS = ("correct", "passed")  # also names of the verdict on one sample: a boolean is no count
 _COUNTS = "counts"  # the shape of a row with n and c
+_AS, _BY = "shape: ", "identity: "  # what notes on a log begin with
 _BY_KEYS, _BY_LINES = "their keys", "their lines"  # how prompts are told apart that have no id of their own
 _NO_COLUMNS = ColumnNames()
 _MAX_COUNT = 1_000_000
 _ROUNDED = 0.001  # how far a share that is written beside its counts may be from them
 _MANY = 20  # counts of so many times more samples than there are counts are totals, with or without a share
 _MAX_DEPTH = 12
+_NUMBERS = frozenset({bool, int, float})
 _ROW_IDS = (*USUAL["prompt_id"], "id", "idx")
 _WITHIN_DATASET = ("i", "idx", "index", "id")
 _POLICIES = ("policy", "model")
 MOST_SAMPLES = 20_000_000  # samples of all prompts: a row of counts declares up to a million with a few digits
-_PLAIN = frozenset({type(None), bool, int, float, str})
-"""Types of rewards that can be counted: a list or an object has no hash."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class PromptSamples:
     """The samples of one prompt."""
 
@@ -91,6 +104,10 @@ class PromptSamples:
     """Other numbers of the samples, by name, the scalar reward among them."""
     texts: tuple[Any, ...] = ()  # completions, where they were written
     policies: tuple[str, ...] = ()  # the policy of each sample, where a row holds one of each
+    counts: tuple[int, ...] = ()  # how many samples each stands for; empty: one
+
+    def __len__(self) -> int:
+        return sum(self.counts) or len(self.rewards)
 
 
 def samples_of(row: Mapping[str, Any], columns: ColumnNames = _NO_COLUMNS) -> PromptSamples | str | None:
@@ -105,14 +122,14 @@ def samples_of(row: Mapping[str, Any], columns: ColumnNames = _NO_COLUMNS) -> Pr
     """
     if columns.num_samples or columns.num_correct:
         return _from_counts(row, columns)
-    if any(_holds_prompts(cell, columns.reward) for cell in row.values()):
+    if any(isinstance(cell, list) and _holds_prompts(cell, columns.reward) for cell in row.values()):
         return None  # counts beside samples of several prompts are the totals of these
     return _from_lists(row, columns.reward) or _from_counts(row, columns) or _from_policies(row, columns.reward)
 
 
-def _holds_prompts(cell: Any, reward: str | None) -> bool:
-    """Whether a cell is a list of rollouts of several prompts or steps."""
-    if not _is_list_of(cell, Mapping) or cell[0].keys().isdisjoint((reward, *USUAL["reward"])):
+def _holds_prompts(cell: list[Any], reward: str | None) -> bool:
+    """Whether a list is of rollouts of several prompts or steps."""
+    if not _is_list_of_objects(cell) or cell[0].keys().isdisjoint((reward, *USUAL["reward"])):
         return False
     keys = (*_PROMPTS, *USUAL["step"])
     return any(element.get(key) != cell[0].get(key) for element in cell for key in keys)
@@ -129,12 +146,12 @@ def prompt_rows(
     Yields:
         The keys and list indices that lead from the document to the part, after ``keys``; the part; its samples.
     """
-    samples = samples_of(node, columns) if isinstance(node, Mapping) else None
+    samples = samples_of(node, columns) if isinstance(node, dict) else None
     if samples is not None:
         yield keys, node, samples
-    elif isinstance(node, (Mapping, list)) and depth:
-        for key, item in node.items() if isinstance(node, Mapping) else enumerate(node):
-            if isinstance(item, (Mapping, list)):
+    elif isinstance(node, (dict, list)) and depth:
+        for key, item in node.items() if isinstance(node, dict) else enumerate(node):
+            if isinstance(item, (dict, list)):
                 yield from prompt_rows(item, columns, depth - 1, (*keys, str(key)))
 
 
@@ -158,10 +175,12 @@ def refuse_lone_list(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def _prompts_in(row: Mapping[str, Any]) -> str | None:
     """The name of a list with a prompt for each response, not all the same; a conversation is one prompt."""
     lists = {name: cell for name, cell in row.items() if isinstance(cell, list)}
+    if lists.keys().isdisjoint(_PROMPTS):
+        return None
     sizes = {len(cells) for name, cells in lists.items() if name in _RESPONSES}
     for name in _PROMPTS if sizes else ():
         cells = lists.get(name, ())
-        is_conversation = any(isinstance(cell, Mapping) for cell in cells)
+        is_conversation = any(isinstance(cell, dict) for cell in cells)
         if len(cells) in sizes and not is_conversation and len(set(map(digest, cells))) > 1:
             return name
     return None
@@ -173,12 +192,12 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
     columns: dict[str, Any] = {}
     aligned: set[str] = set()
     for name, value in row.items():
-        if _is_list_of(value, Mapping) and any(key in value[0] for key in (reward, *USUAL["reward"])):
+        if _is_list_of_objects(value) and any(key in value[0] for key in (reward, *USUAL["reward"])):
             objects = {key: [element.get(key) for element in value] for key in value[0]}
             columns |= objects
             aligned |= set(objects) if reward or not objects.keys().isdisjoint((*_ANSWER_KEYS, *_TRIALS)) else set()
         elif isinstance(value, list):
-            columns.setdefault(name, [_unwrap(element) for element in value])
+            columns.setdefault(name, list(map(_unwrap, value)) if list in set(map(type, value)) else value)
     if reward is not None and reward not in columns and _first(columns, _REWARD_LISTS):
         raise UsageError(f"There is no list {reward!r} of rewards.", hint=f"The lists are {list_names(columns)}.")
     sizes = {len(columns[name]) for name in (*_ANSWER_KEYS, *_TEXT_LISTS) if name in columns}
@@ -199,7 +218,11 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
     return PromptSamples(
         shape="lists",
         rewards=same[main],
-        further={name: value for name, value in same.items() if name == main or all(map(is_number, value))},
+        further={
+            name: value
+            for name, value in same.items()
+            if name == main or _NUMBERS.issuperset(map(type, value)) or all(map(is_number, value))
+        },
         texts=same[texts] if texts else (),
     )
 
@@ -214,7 +237,9 @@ def _from_counts(row: Mapping[str, Any], columns: ColumnNames) -> PromptSamples 
     n, c = len(row[total]) if is_list else whole_number(row[total]), whole_number(row[right])
     if n is None or c is None or not 1 <= n <= _MAX_COUNT or c > n:
         return f"{total} and {right} are not counts with 0 <= {right} <= {total} and {total} >= 1"
-    return PromptSamples(shape=_COUNTS, rewards=(1.0,) * c + (0.0,) * (n - c))
+    rewards = {1.0: c, 0.0: n - c}
+    counts = {reward: count for reward, count in rewards.items() if count}
+    return PromptSamples(shape=_COUNTS, rewards=tuple(counts), counts=tuple(counts.values()))
 
 
 def _from_policies(row: Mapping[str, Any], reward: str | None) -> PromptSamples | None:
@@ -222,7 +247,7 @@ def _from_policies(row: Mapping[str, Any], reward: str | None) -> PromptSamples 
     named = {
         policy: value
         for policy, value in row.items()
-        if isinstance(value, Mapping) and any(is_number(value.get(name)) for name in names)
+        if isinstance(value, dict) and any(is_number(value.get(name)) for name in names)
     }
     main = next((name for name in names if any(is_number(value.get(name)) for value in named.values())), None)
     texts = [next((value[key] for key in _ANSWER_KEYS if key in value), None) for value in named.values()]
@@ -247,10 +272,10 @@ def _unwrap(value: Any) -> Any:
     return value[0] if isinstance(value, list) and len(value) == 1 and is_number(value[0]) else value
 
 
-def _is_list_of(value: Any, kind: type) -> bool:
-    if not isinstance(value, list) or not value or not isinstance(value[0], kind):  # the first tells most at once
+def _is_list_of_objects(value: Any) -> bool:
+    if not isinstance(value, list) or not value or not isinstance(value[0], dict):  # the first tells most at once
         return False
-    return all(isinstance(element, kind) for element in value)
+    return all(isinstance(element, dict) for element in value)
 
 
 def _recognizes(request: ReadRequest) -> bool:
@@ -272,18 +297,44 @@ def _read(request: ReadRequest) -> Run:
         reward = resolve_columns(columns_in(with_entries(rows)), request.columns).reward
         refuse_lone_list(request.path, [{reward: row.get(reward)} for row in rows] if reward else rows)
         return read_flat(request, format="samples", with_steps=False)
-    quarantine = WatchedLog(request.progress, expand(request.path))
-    shapes: Counter[str] = Counter()
-    identities: Counter[str] = Counter()
     names = columns_in(rows)
     step_key = request.columns.step or next((name for name in USUAL["step"] if name in names), None)
-    records = list(_records(request, step_key, quarantine, shapes, identities))
-    is_named = request.columns.num_samples is not None or not identities.keys() <= {_BY_KEYS, _BY_LINES}
-    if shapes.keys() == {_COUNTS} and not is_named:
-        _refuse_totals(request.path, shapes[_COUNTS], [part for row in rows for part in prompt_rows(row)])
-    return assemble(
-        request,
+    take, files = partial(_take, columns=request.columns, step_key=step_key), expand(request.path)
+    decoded = LineColumns(row=dict[str, Any], take=lambda rows, path: take(Cells.of_rows(rows, path)), of_cells=take)
+    by_suffix: Mapping[str, LineColumns | ListColumns] = {
+        ".jsonl": decoded,
+        ".ndjson": decoded,
+        ".json": ListColumns(lines=decoded),
+    }
+    notes, quarantine = dict[str, None](), WatchedLog(request.progress, files)
+
+    def records(file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[tuple[int, Record]]:
+        return records_in(take, file, rows, quarantine, notes.setdefault)
+
+    def together(rows: Sequence[FileRow]) -> Iterator[Record]:
+        of_files = ((file, [row for _, row in group]) for file, group in groupby(rows, key=itemgetter(0)))
+        for _, record in chain.from_iterable(records(file, group, QuarantineLog()) for file, group in of_files):
+            yield from repeat(dataclasses.replace(record, count=1), record.count)
+
+    log = ColumnLog(
+        files=files,
+        declared=lambda file: by_suffix.get(suffix_of(file) or ".jsonl"),
+        rows=read_rows,
         records=records,
+        together=together,
+        quarantine=quarantine,
+        note=notes.setdefault,
+        lines_hold_many=True,
+        most=most(MOST_SAMPLES),
+    )
+    groups = reduced_groups(log, request) or ()
+    shapes, identities = ([note.removeprefix(kind) for note in notes if note.startswith(kind)] for kind in (_AS, _BY))
+    is_named = request.columns.num_samples is not None or not {_BY_KEYS, _BY_LINES}.issuperset(identities)
+    if shapes == [_COUNTS] and not is_named:
+        _refuse_totals(request.path, len(groups), [part for row in rows for part in prompt_rows(row)])
+    return assemble_groups(
+        request,
+        groups=groups,
         quarantine=quarantine,
         format="samples",
         recognized=f"samples of prompts as {' and '.join(shapes)}",
@@ -295,9 +346,12 @@ def _refuse_totals(path: Path, num_pairs: int, first: Sequence[_Part]) -> None:
     """Refuse counts without a prompt's name that are totals, say one for each checkpoint or benchmark."""
     # A pair alone, several that each count more samples than there are pairs and mostly have their share beside them,
     # or that count many times as many.
-    counts = [(part, samples.rewards) for _, part, samples in first if isinstance(samples, PromptSamples)]
-    num_with_share = sum(_has_share(part, sum(rewards) / len(rewards)) for part, rewards in counts)
-    size = sum(len(rewards) for _, rewards in counts) / max(len(counts), 1)
+    counts = [(part, samples) for _, part, samples in first if isinstance(samples, PromptSamples)]
+    num_with_share = sum(
+        _has_share(part, dict(zip(samples.rewards, samples.counts, strict=True)).get(1.0, 0) / len(samples))
+        for part, samples in counts
+    )
+    size = sum(len(samples) for _, samples in counts) / max(len(counts), 1)
     if num_pairs > 1 and size <= num_pairs * (1 if num_with_share > len(counts) / 2 else _MANY):
         return
     pairs = f"{num_pairs} pairs of counts" if num_pairs > 1 else "one pair of counts"
@@ -332,9 +386,9 @@ def _listed(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> tuple[st
     if columns.reward is None or key_of(columns) is None or isinstance(samples[0].get(columns.reward), list):
         return None
     counts = _from_counts(rows[0], _NO_COLUMNS)
-    if isinstance(counts, PromptSamples) and len(counts.rewards) > len(samples):
+    if isinstance(counts, PromptSamples) and len(counts) > len(samples):
         raise InputError(
-            f"{request.path} counts {len(counts.rewards):,} samples and lists {len(samples):,} of them in {name!r}.",
+            f"{request.path} counts {len(counts):,} samples and lists {len(samples):,} of them in {name!r}.",
             hint="Give the file with all samples of each prompt.",
         )
     return name, columns
@@ -342,7 +396,7 @@ def _listed(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> tuple[st
 
 def only_list(rows: Sequence[Mapping[str, Any]]) -> str | None:
     """The key of the one list of objects in a document; None where it has several, or there are several rows."""
-    lists = [key for row in rows for key, cell in row.items() if _is_list_of(cell, Mapping)]
+    lists = [key for row in rows for key, cell in row.items() if _is_list_of_objects(cell)]
     return lists[0] if len(rows) == len(lists) == 1 else None
 
 
@@ -377,39 +431,122 @@ def _are_numbered(parts: list[tuple[dict[str, Any], PromptSamples | str]], colum
     return len(prompts) <= len(counts) / 2 and len(counts) > 1
 
 
-def _records(
-    request: ReadRequest,
-    step_key: str | None,
-    quarantine: QuarantineLog,
-    shapes: Counter[str],
-    identities: Counter[str],
-) -> Iterator[Record]:
-    columns = request.columns
-    left = largest = most(MOST_SAMPLES)
-    lines = quarantine.of_lines()
-    for file in expand(request.path):
-        for location, row in read_rows(file, lines):
-            has_samples = False
-            step = 0 if step_key is None else whole_number(row.get(step_key))
-            if step is None:
-                lines.add("the step is not a whole number", location)
-                continue
-            for keys, part, samples in _without_repeats(prompt_rows(row, columns)):
-                has_samples = True
-                if isinstance(samples, PromptSamples):
-                    shapes[samples.shape] += 1
-                    lines.held(len(samples.rewards))
-                    left -= len(samples.rewards)
-                    if left < 0:
-                        raise InputError(
-                            f"{file} holds more than {largest:,} samples, which its counts declare or its lists have.",
-                            hint=raise_limits(file),
-                        )
-                    yield from _expand(request, part, samples, keys, location, step, quarantine, identities)
-                else:
-                    lines.add(samples, location)
-            if not has_samples:
-                lines.add("the row holds no samples with a reward", location)
+class _Prompt(NamedTuple):
+    """A prompt of a row, with its samples."""
+
+    row: int
+    step: int
+    name: str  # its id
+    how: str  # what the id comes from
+    cell: Any  # the prompt itself
+    samples: PromptSamples
+    policy: str | None  # the policy of all its samples, where the row names one
+
+
+def _take(rows: Cells, *, columns: ColumnNames, step_key: str | None) -> Columns:
+    """The samples of the prompts of rows; a prompt that has a name by its line alone is left to the row reader."""
+    prompts, flaws = list[_Prompt](), list[tuple[int, str]]()
+    for at, row in enumerate(rows.rows):
+        for prompt in _prompts_of(row, at, rows.locations[at] if rows.locations else "", columns, step_key):
+            if isinstance(prompt, str):
+                flaws.append((at, prompt))
+            else:
+                prompts.append(prompt)
+    sizes = [len(prompt.samples.rewards) for prompt in prompts]
+    starts = [0, *accumulate(sizes)]
+    of_prompt = np.repeat(np.arange(len(prompts)), sizes)
+    sized = list(zip(prompts, sizes, strict=True))
+    counts = list(chain.from_iterable(prompt.samples.counts or repeat(1, n) for prompt, n in sized))
+    if sum(counts) > most(MOST_SAMPLES):
+        raise too_many_rollouts(rows.path, most(MOST_SAMPLES))
+    rewards = list(chain.from_iterable(prompt.samples.rewards for prompt in prompts))
+    names = dict.fromkeys(chain.from_iterable(dict.fromkeys(tuple(prompt.samples.further) for prompt in prompts)))
+    numbers = {"reward": numbers_of(rewards)}
+    for name in names:
+        lists = [prompt.samples.further.get(name) or (None,) * n for prompt, n in sized]
+        is_main = all(cells is prompt.samples.rewards for cells, prompt in zip(lists, prompts, strict=True))
+        numbers[REWARD + name] = numbers["reward"] if is_main else numbers_of(list(chain.from_iterable(lists)))
+    of_samples = chain.from_iterable(prompt.samples.policies or repeat(prompt.policy, n) for prompt, n in sized)
+    sampled_by = list(of_samples)
+    policies = {policy: number for number, policy in enumerate(filter(None, dict.fromkeys(sampled_by)))}
+    if policies:
+        numbers["policy"] = np.array([policies.get(policy or "", UNKNOWN) for policy in sampled_by])
+
+    def of_rollouts(of: Callable[[_Prompt], Any]) -> Any:
+        return np.repeat(np.array(list(map(of, prompts)), dtype=object), sizes)
+
+    def sentences(prefix: str, of: Callable[[_Prompt], str]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+        different = dict.fromkeys(map(of, prompts))
+        return ((prefix + name, of_rollouts(of) == name) for name in different)
+
+    def further(at: int) -> dict[str, Any]:
+        prompt, sample = prompts[of_prompt[at]], at - starts[of_prompt[at]]
+        samples = prompt.samples
+        return {
+            "completion": text_of(samples.texts[sample]) if samples.texts else "",
+            "rewards": {name: finite_or_none(cells[sample]) for name, cells in samples.further.items()},
+            "messages": parse_messages(prompt.cell),
+            "policy": sampled_by[at],
+        }
+
+    return Columns(
+        row=np.repeat(np.array([prompt.row for prompt in prompts], dtype=np.int64), sizes),
+        flaws=flaws,
+        count=None if all(count == 1 for count in counts) else np.array(counts),
+        step=np.repeat(np.array([prompt.step for prompt in prompts], dtype=np.int64), sizes),
+        group=of_rollouts(_group_of).tolist(),
+        prompts=lambda chosen: [prompts[of_prompt[at]].name for at in chosen],
+        texts=lambda chosen: [text_of(prompts[of_prompt[at]].cell) for at in chosen],
+        numbers=numbers,
+        no_reward=lambda at: str(parse_reward(rewards[at])),
+        noted={
+            **dict(sentences(_AS, lambda prompt: prompt.samples.shape)),
+            **dict(sentences(_BY, lambda prompt: prompt.how)),
+        },
+        policies=tuple(policies),
+        further=further,
+    )
+
+
+def _group_of(prompt: _Prompt) -> str:
+    return prompt.name if prompt.policy is None else f"{prompt.policy}/{prompt.name}"
+
+
+def _prompts_of(
+    row: Mapping[str, Any], at: int, location: str, columns: ColumnNames, step_key: str | None
+) -> Iterator[_Prompt | str]:
+    """The prompts of a row, and reasons why it, or a part of it, is set aside."""
+    step = 0 if step_key is None else whole_number(row.get(step_key))
+    if step is None:
+        yield "the step is not a whole number"
+        return
+    parts = list(prompt_rows(row, columns))
+    if len(parts) > 1:
+        parts = list(_without_repeats(parts))
+    if not parts:
+        yield "the row holds no samples with a reward"
+    named = columns.group or columns.prompt_id or columns.prompt
+    prompt_keys = USUAL["prompt"] if columns.prompt is None else (columns.prompt,)
+    for keys, part, samples in parts:
+        if not isinstance(samples, PromptSamples):
+            yield samples
+            continue
+        if named is not None and part.get(named) is None:
+            yield f"{named} is missing"
+            continue
+        name, how = _identify(part, location, keys) if named is None else (text_of(part[named]), named)
+        if how in (_BY_KEYS, _BY_LINES) and not location:
+            yield "the number of its line is not known"
+            continue
+        yield _Prompt(
+            row=at,
+            step=step,
+            name=name,
+            how=how,
+            cell=next((part[key] for key in prompt_keys if key in part), None),
+            samples=samples,
+            policy=next((text_of(part[key]) for key in _POLICIES if isinstance(part.get(key), str)), None),
+        )
 
 
 def _without_repeats(parts: Iterable[_Part]) -> Iterator[_Part]:
@@ -425,54 +562,6 @@ def _without_repeats(parts: Iterable[_Part]) -> Iterator[_Part]:
         if not contents or not contents <= earlier:
             yield from listed
         earlier |= contents
-
-
-def _expand(
-    request: ReadRequest,
-    row: Mapping[str, Any],
-    samples: PromptSamples,
-    keys: tuple[str, ...],
-    location: str,
-    step: int,
-    quarantine: QuarantineLog,
-    identities: Counter[str],
-) -> Iterator[Record]:
-    columns = request.columns
-    named = columns.group or columns.prompt_id or columns.prompt
-    if named is not None and row.get(named) is None:
-        quarantine.add(f"{named} is missing", location)
-        return
-    prompt_id, how = _identify(row, location, keys) if named is None else (text_of(row[named]), named)
-    identities[how] += 1
-    policy = next((text_of(row[key]) for key in _POLICIES if isinstance(row.get(key), str)), None)
-    prompt_keys = USUAL["prompt"] if columns.prompt is None else (columns.prompt,)
-    prompt = next((row[key] for key in prompt_keys if key in row), None)
-    for at, count in _distinct(samples, by_reward=request.rewards_only):
-        reward = parse_reward(samples.rewards[at])
-        for _ in range(count if isinstance(reward, str) else 0):
-            quarantine.add(str(reward), location)
-        yield Record(
-            step=step,
-            group=prompt_id if policy is None else f"{policy}/{prompt_id}",
-            prompt_id=prompt_id,
-            prompt=text_of(prompt),
-            completion=text_of(samples.texts[at]) if samples.texts else "",
-            reward=None if isinstance(reward, str) else reward,
-            rewards={name: finite_or_none(cells[at]) for name, cells in samples.further.items()},
-            messages=parse_messages(prompt),
-            policy=samples.policies[at] if samples.policies else policy,
-            count=count,
-        )
-
-
-def _distinct(samples: PromptSamples, *, by_reward: bool) -> Iterator[tuple[int, int]]:
-    """Index of a sample and how many it stands for: samples of equal rewards are merged with ``by_reward``."""
-    cells = list(zip(samples.rewards, *samples.further.values(), strict=True))
-    if not by_reward or samples.policies or not _PLAIN.issuperset(map(type, samples.rewards)):
-        yield from ((at, 1) for at in range(len(cells)))
-        return
-    first = dict(zip(reversed(cells), reversed(range(len(cells))), strict=True))
-    yield from ((first[level], count) for level, count in Counter(cells).items())
 
 
 def _identify(row: Mapping[str, Any], location: str, outer_keys: tuple[str, ...] = ()) -> tuple[str, str]:

@@ -61,8 +61,12 @@ _STRANGE = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')  # what a key of a struct 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Some rows as columns, [R] each."""
+    """The rollouts of some rows as columns, [R] each."""
 
+    row: Counts | None = None
+    """Which row each rollout is of, ascending; None: each row is one. A row that none is of is passed over."""
+    flaws: Sequence[tuple[int, str]] = ()  # rows that are set aside with all rollouts that they may hold, and why
+    count: Counts | None = None  # how many equal rollouts each stands for; None: one
     step: NDArray[np.int64]  # whole numbers from 0 on; -1 where the row has none, and so holds no rollout
     no_step: str = "the step is not a whole number"  # why, for the quarantine
     group: list[str] | pa.Array
@@ -74,9 +78,11 @@ class Columns:
     """The texts of the prompts of some rows; None: the log has none."""
     numbers: Mapping[str, NDArray[Any]]
     """``reward``, NaN where the row has none, and each reward function as ``reward/NAME``; any of ``seconds``,
-    ``advantage``, ``num_tokens`` and ``sample``, as ``Part`` has them."""
+    ``advantage``, ``num_tokens``, ``sample`` and ``policy``, as ``Part`` has them."""
+    policies: Sequence[str] = ()  # names of those that sampled them, of which ``policy`` among the numbers are indices
     is_sparse: bool = False  # whether a rollout has those reward functions alone of which it has a number
     no_reward: Callable[[int], str] = lambda _: "the reward is missing"  # why a row has none
+    notes: Collection[str] = ()  # sentences on the log that rows call for, whatever becomes of them
     is_odd: NDArray[np.bool_] | None = None  # where ``further`` has to look at the row; None: nowhere
     noted: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     """Sentences on the log, and which rows call for them, [R]."""
@@ -85,6 +91,11 @@ class Columns:
     """Further fields of a row's ``Record``; raises ``UnusableRowError`` where the row holds no rollout."""
     flaw: Callable[[int], str | None] = lambda _: None
     """What else is to be set aside of a row that has a reward, and stays in its group."""
+
+    @property
+    def row_of(self) -> Counts:
+        """Which row each rollout is of, [R]."""
+        return np.arange(len(self.step)) if self.row is None else self.row
 
 
 class Cells:
@@ -114,16 +125,20 @@ class Cells:
         self.column = cache(column)
         self._select = select
         self._size = size
+        self.rows: Sequence[Mapping[str, Any]] = ()  # they themselves, and the ``file:line`` of each, where known
+        self.locations: Sequence[str] = ()
 
     @classmethod
-    def of_rows(cls, rows: Sequence[Mapping[str, Any]], path: Path) -> Cells:
-        """Those of rows that the row reader made."""
+    def of_rows(cls, rows: Sequence[Mapping[str, Any]], path: Path, locations: Sequence[str] = ()) -> Cells:
+        """Those of rows as they are; ``locations`` where the row reader made them."""
         keys = {key: None for row in rows for key in row}
 
         def column(key: str | None) -> list[Any]:
             return [UNSET if key is None else row.get(key, UNSET) for row in rows]
 
-        return cls(path, len(rows), keys, column)
+        cells = cls(path, len(rows), keys, column)
+        cells.rows, cells.locations = rows, locations
+        return cells
 
     @classmethod
     def of_batch(cls, batch: pa.RecordBatch, path: Path) -> Cells:
@@ -146,6 +161,20 @@ class Cells:
             return [cell.get(entry, UNSET) if type(cell) is dict else UNSET for cell in objects]
 
         return Cells(self.path, len(self), (*self.keys, *names), column) if names else self
+
+    def chosen(self, rows: Sequence[int]) -> Cells:
+        """Those of some rows."""
+        return Cells(self.path, len(rows), self.keys, lambda key: self.selected(key, rows))
+
+    def elements(self, sizes: Sequence[int]) -> Cells:
+        """The elements of lists, one after the other, so many a row; none of a cell that is no list of as many."""
+
+        def column(key: str | None) -> list[Any]:
+            cells = zip(self.cells(key), sizes, strict=True)
+            lists = (cell if type(cell) is list and len(cell) == size else [UNSET] * size for cell, size in cells)
+            return list(chain.from_iterable(lists))
+
+        return Cells(self.path, sum(sizes), self.keys, column)
 
     def changed(self, name: str, change: Callable[[Any], Any]) -> Cells:
         """The same with another column in place of one, made of its plain values."""
@@ -176,7 +205,8 @@ class Cells:
 
     def cell(self, key: str | None, at: int) -> Any:
         """The cell of a row; None where it has none."""
-        return self.cells(key, [at])[0]
+        column = self.column(key) if self._select is None else None
+        return _plain(column[at]) if isinstance(column, list) else self.cells(key, [at])[0]
 
     def no_reward(self, key: str, at: int) -> str:
         """Why a cell is no reward."""
@@ -227,7 +257,10 @@ class Cells:
         if Raw in set(map(type, column)):
             return names_of_runs([column], _prompt_ids)
         try:
-            keys: list[Any] = list(map(msgspec.json.encode, column))
+            texts = map(msgspec.json.encode, column)  # which writes NaN as null
+            keys: list[Any] = [
+                repr(cell) if b"null" in text else text for text, cell in zip(texts, column, strict=True)
+            ]
         except (TypeError, UnicodeEncodeError):  # a missing cell, half a surrogate pair
             keys = list(range(len(column)))
         ids = {
@@ -278,7 +311,7 @@ def _plain(cell: Any) -> Any:
 class LineColumns:
     """How lines become columns."""
 
-    row: type[msgspec.Struct]  # the keys that are read, with the types that a decoder holds them to
+    row: Any  # the type that a decoder holds lines to: a struct of the keys that are read
     take: Callable[[Sequence[Any], Path], Columns]  # the columns of rows of a file, at least one
     of_cells: Callable[[Cells], Columns] | None = None
     """The same of rows that the decoder refuses, by their cells; None: somebody else reads them."""
@@ -381,51 +414,65 @@ def records_in(
     numbered = iter(rows)
     first = 0
     while batch := list(islice(numbered, _AT_ONCE)):
-        columns = take(Cells.of_rows([cells for _, cells in batch], path))
-        groups = texts_in(columns.group)
-        for at, (location, _) in enumerate(batch):
-            try:
-                yield first + at, _record(columns, groups[at], at, location, quarantine)
-            except UnusableRowError as error:
-                quarantine.add(str(error), location)
-            else:
-                for sentence, calls in columns.noted.items():
-                    if calls[at]:
-                        note(sentence)
+        locations = [location for location, _ in batch]
+        columns = take(Cells.of_rows([cells for _, cells in batch], path, locations))
+        row_of, lines = columns.row_of.tolist(), quarantine.of_lines()
+        for sentence in columns.notes:
+            note(sentence)
+        for row, why in columns.flaws:
+            lines.add(why, locations[row])
+        lines.held(len(row_of) if columns.count is None else int(columns.count.sum()), num_lines=len(set(row_of)))
+        for at, record in _records(columns, [locations[row] for row in row_of], quarantine):
+            yield first + row_of[at], record
+            for sentence, calls in columns.noted.items():
+                if calls[at]:
+                    note(sentence)
         first += len(batch)
 
 
-def _record(columns: Columns, group: str, row: int, location: str, quarantine: QuarantineLog) -> Record:
-    if columns.step[row] < 0 or not group:
-        raise UnusableRowError(columns.no_step if columns.step[row] < 0 else columns.no_group)
-    further = columns.further(row)
+def _records(columns: Columns, locations: Sequence[str], quarantine: QuarantineLog) -> Iterator[tuple[int, Record]]:
+    steps, groups = columns.step.tolist(), texts_in(columns.group)
+    counts = [1] * len(steps) if columns.count is None else columns.count.tolist()
+    named = [at for at, group in enumerate(groups) if group and steps[at] >= 0]
+    prompts = dict(zip(named, columns.prompts(named), strict=True)) if named else {}
+    texts = dict(zip(named, columns.texts(named), strict=True)) if named and columns.texts is not None else {}
     numbers = {
-        name: float(values[row]) if math.isfinite(values[row]) else None
+        name: [number if math.isfinite(number) else None for number in values.tolist()]
         for name, values in columns.numbers.items()
         if values.dtype == np.float64
     }
-    functions = {name.removeprefix(REWARD): numbers[name] for name in numbers if name.startswith(REWARD)}
-    if columns.is_sparse:
-        functions = {name: number for name, number in functions.items() if number is not None}
-    why = columns.no_reward(row) if numbers["reward"] is None else columns.flaw(row)
-    if why is not None:
-        quarantine.add(why, location)
-    fields: dict[str, Any] = {
-        "reward": numbers["reward"],
-        "rewards": functions,
-        "advantage": numbers.get("advantage"),
-        "seconds": numbers.get("seconds"),
-        "sample_id": columns.sample(row),
-        **further,
-    }
-    return Record(
-        step=int(columns.step[row]),
-        group=group,
-        prompt_id=columns.prompts([row])[0],
-        prompt="" if columns.texts is None else columns.texts([row])[0],
-        location=location,
-        **fields,
-    )
+    functions = {name.removeprefix(REWARD): values for name, values in numbers.items() if name.startswith(REWARD)}
+    for at, location in enumerate(locations):
+        try:
+            if at not in prompts:
+                raise UnusableRowError(columns.no_step if steps[at] < 0 else columns.no_group)
+            further = columns.further(at)
+        except UnusableRowError as error:
+            quarantine.add(str(error), location)
+            continue
+        why = columns.no_reward(at) if numbers["reward"][at] is None else columns.flaw(at)
+        if why is not None:
+            quarantine.add(why, location, counts[at])
+        rewards = {name: values[at] for name, values in functions.items()}
+        if columns.is_sparse:
+            rewards = {name: number for name, number in rewards.items() if number is not None}
+        fields: dict[str, Any] = {
+            "reward": numbers["reward"][at],
+            "rewards": rewards,
+            "sample_id": columns.sample(at),
+            **{name: numbers[name][at] for name in ("advantage", "seconds") if name in numbers},
+            **further,
+        }
+        record = Record(
+            step=steps[at],
+            group=groups[at],
+            prompt_id=prompts[at],
+            prompt=texts.get(at, ""),
+            location=location,
+            count=counts[at],
+            **fields,
+        )
+        yield at, record
 
 
 def _distinct(column: pa.Array) -> tuple[list[Any], NDArray[np.int64]]:

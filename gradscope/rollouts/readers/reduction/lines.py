@@ -222,16 +222,19 @@ def _scan_together(plain: Sequence[_PlainFile], columns: LineColumns, with_texts
         for small in plain:
             yield _scan(small.path, small.file, columns, small.block, with_texts)
         return
-    noted = tuple(sentence for sentence, calls in of_all.noted.items() if calls.any())
-    end = 0
-    for small in plain:
-        start, end, is_last = end, end + len(small.rows), small is plain[-1]
+    noted = (*of_all.notes, *(sentence for sentence, calls in of_all.noted.items() if calls.any()))
+    ends = np.cumsum([len(small.rows) for small in plain])
+    first = 0
+    for small, end in zip(plain, np.searchsorted(of_all.row_of, ends).tolist(), strict=True):
+        of_file, is_last = slice(first, end), small is plain[-1]
+        at = numbers[of_all.row_of[of_file]] % ROWS_A_FILE
+        first = end
         yield Scanned(
             file=small.file,
             end=small.block.end,
             num_rows=len(small.rows),
             part=part if is_last else None,
-            spans=_spans(of_all.step[start:end], np.arange(end - start), small.bounds + small.block.offset),
+            spans=_spans(of_all.step[of_file], at, small.bounds + small.block.offset),
             noted=noted if is_last else (),
             is_of_several=is_last,
         )
@@ -272,10 +275,11 @@ def _scan(path: Path, file: int, columns: LineColumns, block: LineBlock, with_te
     if rows:
         of_rows = columns.take(rows, path)
         part, numbers, is_odd = part_of_columns(of_rows, at, with_texts=with_texts)
-        usual = at[~is_odd]
-        noted = tuple(sentence for sentence, rows in of_rows.noted.items() if (rows & ~is_odd).any())
-        is_usual[usual] = True
-        spans = _spans(of_rows.step[~is_odd], usual, bounds + block.offset)
+        is_usual[at[~is_odd]] = True
+        is_used = ~is_odd[of_rows.row_of]
+        called = (sentence for sentence, calls in of_rows.noted.items() if (calls & is_used).any())
+        noted = (*of_rows.notes, *called)
+        spans = _spans(of_rows.step[is_used], at[of_rows.row_of[is_used]], bounds + block.offset)
     odd = block.odd_rows(bounds, np.flatnonzero(~is_usual).tolist())
     has_between = part is not None and any(isinstance(odd_row.row, dict) for odd_row in odd)
     return Scanned(

@@ -7,6 +7,7 @@ a step are read back from where they lie.
 from __future__ import annotations
 
 import io
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -130,9 +131,30 @@ class ColumnLog:
     ``records`` does."""
     quarantine: QuarantineLog = field(default_factory=QuarantineLog)  # what is set aside
     note: Callable[[str], object] = lambda _: None  # called with the sentences of ``Columns.noted``
+    lines_hold_many: bool = False  # whether a line that is set aside counts as the mean of those that were read
+    most: float = math.inf  # rollouts that it may hold: a few digits may declare a million
     keys: tuple[str, ...] = ()  # the keys that are read of its rows, so that a log is recognized
     repeats: Callable[[RewardTable], NDArray[np.bool_]] | None = None
     """In which groups a rollout may be logged twice, [J], where a table tells; None: ``sample`` of its columns does."""
+
+    def limited(self, parts: Iterable[Part]) -> Iterator[Part]:
+        """Parts of the log as long as it has no more rollouts than it may."""
+        num_rollouts = 0
+        for part in parts:
+            num_rollouts += int(part.size.sum())
+            if num_rollouts > self.most:
+                raise too_many_rollouts(self.files[0], int(self.most))
+            yield part
+
+    def quarantine_of_lines(self, quarantine: QuarantineLog) -> QuarantineLog:
+        """Where lines without rollouts are set aside."""
+        return quarantine.of_lines() if self.lines_hold_many else quarantine
+
+
+def too_many_rollouts(path: Path, limit: int) -> InputError:
+    """What is wrong with a file whose rows hold, or declare, more rollouts than that."""
+    message = f"{path} holds more than {limit:,} samples, which its counts declare or its lists have."
+    return InputError(message, hint=raise_limits(path))
 
 
 _MOST_TIMES = 4
@@ -279,7 +301,7 @@ def reduce_log(
 ) -> RewardTable:
     """The table of a log, empty where no row can be used; ``spans`` takes in where each step's rows lie."""
     with_texts = spans is not None or keeps_texts(log.files)
-    table = merge_parts(_parts(log, progress, so_far, spans, with_texts=with_texts))
+    table = merge_parts(log.limited(_parts(log, progress, so_far, spans, with_texts=with_texts)))
     if not len(table) or (log.repeats is None and table.sample is None):
         return table
     repeated = repeated_samples(table, np.asarray(table.sample)) if log.repeats is None else log.repeats(table)
@@ -376,10 +398,14 @@ def _part_of(
     records: list[tuple[int, Record]] = []
     odd_spans: list[Span] = []
     rows: list[tuple[OddRow, Row]] = []
+    num_usual = scanned.num_rows - sum(odd.count for odd in scanned.odd)
+    if log.lines_hold_many:
+        quarantine.of_lines().held(0 if scanned.part is None else int(scanned.part.size.sum()), num_usual)
+    of_lines = log.quarantine_of_lines(quarantine)
     for odd in scanned.odd:
         location = f"{path}:{first + odd.at + 1}"
         if isinstance(odd.row, str):
-            quarantine.add(odd.row, location, odd.count)
+            of_lines.add(odd.row, location, odd.count)
         else:
             rows.append((odd, (location, odd.row)))
     for index, record in log.records(path, [row for _, row in rows], quarantine) if rows else ():
@@ -407,8 +433,9 @@ def _num_flawed(scanned: Scanned, before: int) -> int:
 
 
 def _parts_of_rows(log: ColumnLog, file: int, *, with_texts: bool) -> Iterator[Part]:
-    path = log.files[file]
-    records = (record for _, record in log.records(path, log.rows(path, log.quarantine), log.quarantine))
+    path, quarantine = log.files[file], log.quarantine
+    rows = log.rows(path, log.quarantine_of_lines(quarantine))
+    records = (record for _, record in log.records(path, rows, quarantine))
     numbered = enumerate(records, start=file * ROWS_A_FILE)
     while numbered_records := list(islice(numbered, _ROWS)):
         yield part_of_records(numbered_records, with_texts=with_texts)

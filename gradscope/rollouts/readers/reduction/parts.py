@@ -42,6 +42,7 @@ class Part:
     """Numbers of the rollouts, group after group, [n]: ``reward``; each reward function as ``reward/NAME``; any of
     ``seconds``, ``advantage``, ``num_tokens``, ``sample`` (a short hash of what distinguishes the rollouts of a
     group: two that collide are compared again). NaN where a reward is missing."""
+    policies: Sequence[str] = ()  # names of policies, of which the column ``policy`` has indices
     may_repeat: bool = False  # whether a group may be there more than once
 
     def column(self, name: str) -> NDArray[Any]:
@@ -80,33 +81,38 @@ def _names_of_rows(names: list[str] | pa.Array, rows: Counts) -> pa.Array:
 
 
 def part_of_columns(columns: Columns, at: Counts, *, with_texts: bool) -> tuple[Part | None, Counts, NDArray[np.bool_]]:
-    """The groups of the usual rows, or None, their numbers, group after group [n], and which are odd [R]."""
-    is_odd = (columns.step < 0) | ~np.isfinite(columns.numbers["reward"])
+    """The groups of usual rows ``at``, or None; the rows of their rollouts, group after group [n]; which are odd."""
+    has_flaw = (columns.step < 0) | ~np.isfinite(columns.numbers["reward"])
     if columns.is_odd is not None:
-        is_odd |= columns.is_odd
-    group = columns.group
-    part, rows = None, np.arange(len(at))
+        has_flaw |= columns.is_odd
+    row, group = columns.row_of, columns.group
+    is_odd = np.zeros(len(at), dtype=np.bool_)
+    is_odd[row[has_flaw]] = True
+    is_odd[[number for number, _ in columns.flaws]] = True
+    all_rollouts = np.arange(len(row)) if columns.count is None else np.repeat(np.arange(len(row)), columns.count)
+    part, chosen = None, all_rollouts
     for _ in range(2):
         if is_odd.any():
-            rows = np.flatnonzero(~is_odd)
-        if not len(rows):
-            return None, at[rows], is_odd
-        is_all = len(rows) == len(at)
+            chosen = all_rollouts[~is_odd[row[all_rollouts]]]
+        if not len(chosen):
+            return None, at[:0], is_odd
+        is_all = columns.count is None and len(chosen) == len(row)
         part, order = part_of_rows(
-            columns.step if is_all else columns.step[rows],
-            group if is_all else _names_of_rows(group, rows),
-            columns.numbers if is_all else {name: values[rows] for name, values in columns.numbers.items()},
-            at if is_all else at[rows],
+            columns.step if is_all else columns.step[chosen],
+            group if is_all else _names_of_rows(group, chosen),
+            columns.numbers if is_all else {name: values[chosen] for name, values in columns.numbers.items()},
+            at[row[chosen]],
         )
         nameless = np.flatnonzero(byte_counts(part.group) == 0)
         if not len(nameless):
             break
         of_group = np.repeat(np.arange(len(part.size)), part.size)
-        is_odd[rows[order[np.isin(of_group, nameless)]]] = True
+        is_odd[row[chosen[order[np.isin(of_group, nameless)]]]] = True
     assert part is not None
-    first = rows[order[starts_of(part.size)]].tolist()
+    first = chosen[order[starts_of(part.size)]].tolist()
     texts = columns.texts(first) if with_texts and columns.texts is not None else [""] * len(first) * with_texts
-    return replace(part, prompt=columns.prompts(first), texts=texts), at[rows[order]], is_odd
+    part = replace(part, prompt=columns.prompts(first), texts=texts, policies=columns.policies)
+    return part, at[row[chosen[order]]], is_odd
 
 
 def part_of_records(
@@ -117,10 +123,14 @@ def part_of_records(
     with_texts: bool = False,
 ) -> Part:
     """The groups of records, by the numbers of their rows, and of usual rows ``at`` [n] between them."""
+    records = [numbered_record for numbered_record in records for _ in range(numbered_record[1].count)]
     rows = [with_counted_tokens(record) for _, record in records]
     columns = rollout_columns(rows)
     if any(record.sample_id is not None for record in rows):
         columns["sample"] = sample_hashes(record.sample_id for record in rows)
+    policies = [record.policy or "" for record in rows]
+    if any(policies):
+        columns["policy"] = np.array([at if policy else UNKNOWN for at, policy in enumerate(policies)])
     step = np.array([record.step for record in rows], dtype=np.int64)
     group = to_strings([record.group for record in rows])
     row_numbers = np.array([number for number, _ in records], dtype=np.int64)
@@ -133,6 +143,10 @@ def part_of_records(
             name: np.concatenate([columns.get(name, unknown(name, len(rows))), usual.column(name)])
             for name in dict.fromkeys((*columns, *usual.columns))
         }
+        if usual.policies:
+            of_usual = columns["policy"][len(rows) :]
+            of_usual += np.where(of_usual == UNKNOWN, 0, len(policies))
+            policies += usual.policies
         row_numbers = np.concatenate([row_numbers, at])
         prompts += [usual.prompt[group] for group in group_of_row.tolist()]
         texts += [usual.texts[group] for group in group_of_row.tolist()] if with_texts else []
@@ -148,6 +162,7 @@ def part_of_records(
         part,
         prompt=[prompts[row] for row in first],
         texts=[texts[row] for row in first] if with_texts else (),
+        policies=policies if any(policies) else (),
     )
 
 
@@ -180,6 +195,7 @@ def _as_part(table: RewardTable) -> Part:
         texts=[""] * len(table) if texts is None else [texts[at] for at in prompt],
         size=table.size,
         columns=table.columns,
+        policies=table.policies,
     )
 
 
@@ -254,6 +270,7 @@ def merge_parts(parts: Iterable[Part]) -> RewardTable:
     its prompt. Equal columns are one array. Without groups the table is empty.
     """
     codes: dict[str, int] = defaultdict(count().__next__)  # of the prompts
+    codes_of_policies: dict[str, int] = defaultdict(count().__next__, {"": UNKNOWN})
     texts: list[str] = []
     # buffers, since arrays of a long log would be in memory twice while they are joined
     of_groups = tuple(bytearray() for _ in range(4))
@@ -272,6 +289,9 @@ def merge_parts(parts: Iterable[Part]) -> RewardTable:
         ends += (offsets[1:] - offsets[0] + len(letters)).tobytes()
         letters += memoryview(part.group.buffers()[2] or b"")[offsets[0] : offsets[-1]]
         texts += part.texts
+        if part.policies:
+            numbers = np.array([codes_of_policies[name] for name in (*part.policies, "")])
+            part = replace(part, columns={**part.columns, "policy": numbers[part.columns["policy"]]})
         _grow(buffers, part, num_rows)
         num_rows += int(part.size.sum())
     step, size, first_row, prompt_codes = (np.frombuffer(buffer, dtype=np.int64) for buffer in of_groups)
@@ -293,8 +313,16 @@ def merge_parts(parts: Iterable[Part]) -> RewardTable:
             arrays[id(buffer)] = values if rows is None else values[rows]
     at = np.arange(len(step))[first][first_of_prompt].tolist() if texts else []
     names_of_prompts = list(codes)
+    columns = {name: arrays[id(buffer)] for name, buffer in buffers.items()}
+    policies = np.array(list(codes_of_policies), dtype=object)
+    if "policy" in columns:
+        is_named = columns["policy"] != UNKNOWN
+        numbers, first_named = numbered(columns["policy"][is_named])
+        policies = policies[1:][columns["policy"][is_named][first_named]]
+        columns["policy"] = np.full(len(is_named), UNKNOWN)
+        columns["policy"][is_named] = numbers
     return RewardTable.of_columns(
-        {name: arrays[id(buffer)] for name, buffer in buffers.items()},
+        columns,
         step=step[first],
         names=groups,
         prompt=prompt,
@@ -302,6 +330,7 @@ def merge_parts(parts: Iterable[Part]) -> RewardTable:
         size=size,
         prompt_texts=tuple(texts[index] for index in at) if any(texts) else None,
         first_row=first_row[first],
+        policies=tuple(policies.tolist()) if "policy" in columns else (),
     )
 
 

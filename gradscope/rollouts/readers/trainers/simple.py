@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from msgspec import UNSET
 
 from gradscope.errors import InputError
 from gradscope.outside.plain_json import parse_json
-from gradscope.rollouts.arrays import to_strings, to_texts
+from gradscope.rollouts.arrays import run_starts, to_strings, to_texts
 from gradscope.rollouts.groups import REWARD, RewardTable, Status, Tokens
 from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.metrics_alone.files import trackio_rows
@@ -43,7 +43,7 @@ from gradscope.rollouts.readers.parsing.cells import (
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, UnusableRowError, hidden_by
 from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.parsing.request import ReadRequest
-from gradscope.rollouts.readers.parsing.tables import Row, read_jsonl
+from gradscope.rollouts.readers.parsing.tables import Row
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
@@ -281,43 +281,45 @@ RLLM = RowFormat(
 
 
 _OF_A_BATCH = ("global_step", "responses", "scores")
+_ROLL_KEYS = (*_OF_A_BATCH, "id", "domain", "prompt", "messages")
+_NO_BATCH = "global_step, responses and scores are not lists of one length"
 _QUERIES_FILTERED = hidden_by("ROLL's query_filter_config drops groups by their rewards before it logs")
 _BY_ID = "Rollouts of one id and prompt at one step are a group."
 _BY_PROMPT = "Some rollouts have no id: those of equal prompts at one step are a group; equal prompts merge."
-_digest_of_text = lru_cache(maxsize=256)(digest)  # rollouts of a prompt are adjacent
 
 
-def _roll_rows(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
-    """The rollouts of a file's lines, each with its elements of all lists that are as long as that of responses."""
-    lines = quarantine.of_lines()
-    for location, line in read_jsonl(file, lines):
-        sizes = {len(list_of(line.get(key))) for key in _OF_A_BATCH}
-        if len(sizes) > 1 or 0 in sizes:
-            lines.add("global_step, responses and scores are not lists of one length", location)
-            continue
-        size = len(line["responses"])
-        lines.held(size)
-        columns = {name: cells for name, cells in line.items() if isinstance(cells, list) and len(cells) == size}
-        yield from ((location, {name: cells[at] for name, cells in columns.items()}) for at in range(size))
+def _roll_rows(lines: Cells) -> Columns:
+    """The rollouts of lines, each with its elements of all lists that are as long as that of responses."""
+    lengths = ([len(list_of(cell)) for cell in lines.column(key)] for key in _OF_A_BATCH)
+    sizes = [of_line[0] if len(set(of_line)) == 1 else 0 for of_line in zip(*lengths, strict=True)]
+    rows = lines.elements(sizes)
+    pairs = zip(rows.column("prompt"), rows.column("messages"), strict=True)
+    prompts = [messages if prompt is UNSET else prompt for prompt, messages in pairs]
+    firsts = np.flatnonzero(run_starts(prompts))  # rollouts of a prompt are adjacent
+    ids = [digest(None if prompts[at] is UNSET else prompts[at]) for at in firsts.tolist()]
+    of_row = np.repeat(np.array(ids, dtype=object), np.diff(firsts, append=len(prompts))).tolist()
+    names, domains = texts_in(rows.names("id")), texts_in(rows.names("domain"))
+    parts = list(zip(domains, names, of_row, strict=True))
+    group_of = {of_group: "/".join(filter(None, of_group)) for of_group in dict.fromkeys(parts)}
+    is_known = [bool(name or prompt) for name, prompt in zip(names, prompts, strict=True)]
+    group = [group_of[of_group] if known else "" for of_group, known in zip(parts, is_known, strict=True)]
+    has_id = np.array(list(map(bool, names)), dtype=np.bool_)
 
+    def further(at: int) -> dict[str, Any]:
+        return {"completion": text_of(rows.cell("responses", at)), "messages": parse_messages(prompts[at])}
 
-def _roll_records(row: LogRow) -> Iterator[Record]:
-    cells = row.cells
-    prompt, name = cells.get("prompt", cells.get("messages")), text_of(cells.get("id"))
-    row.reading.noted.add(_BY_ID if name else _BY_PROMPT)
-    step = required_whole(cells["global_step"], "the step")
-    if not prompt and not name:
-        raise UnusableRowError("the row has neither an id nor a prompt")
-    prompt_id = _digest_of_text(prompt) if type(prompt) is str else digest(prompt)
-    group = "/".join(filter(None, (text_of(cells.get("domain")), name, prompt_id)))
-    yield Record(
-        step=step,
+    return Columns(
+        row=np.repeat(np.arange(len(sizes)), sizes),
+        flaws=[(at, _NO_BATCH) for at, size in enumerate(sizes) if not size],
+        step=rows.steps("global_step"),
         group=group,
-        prompt_id=group,
-        prompt=text_of(prompt),
-        completion=text_of(cells["responses"]),
-        messages=parse_messages(prompt),
-        reward=row.reward(cells.get("scores", ABSENT)),
+        no_group="the row has neither an id nor a prompt",
+        prompts=partial(texts_in, group),
+        texts=lambda chosen: [text_of(None if prompts[at] is UNSET else prompts[at]) for at in chosen],
+        numbers={"reward": rows.numbers("scores")},
+        no_reward=partial(rows.no_reward, "scores"),
+        noted={_BY_ID: has_id, _BY_PROMPT: ~has_id},
+        further=further,
     )
 
 
@@ -327,8 +329,7 @@ ROLL = RowFormat(
     title="ROLL rollouts",
     patterns=("rollout_dump_data.step_*.jsonl",),
     recognizes_file=Path.is_file,  # the name is ROLL's alone, and with a damaged first line no other reader knows it
-    rows_of=_roll_rows,
-    records=_roll_records,
+    columns=lambda _: LogColumns(lines=line_columns(_roll_rows, _ROLL_KEYS), lines_hold_many=True),
     inferred=(_BY_ID, _BY_PROMPT),
     if_noted=frozenset({_BY_ID, _BY_PROMPT}),
     missing=(_QUERIES_FILTERED, TEXT_ONLY),

@@ -354,7 +354,7 @@ def test_counts_are_read_from_the_named_columns() -> None:
     columns = ColumnNames(num_samples="tries", num_correct="hits")
     samples = samples_of({"tries": 3, "hits": 2, "n": 9, "c": 9}, columns)
     assert isinstance(samples, PromptSamples)
-    assert samples.rewards == (1.0, 1.0, 0.0)
+    assert (samples.rewards, samples.counts) == ((1.0, 0.0), (2, 1))
     assert (
         samples_of({"tries": 3, "hits": 4}, columns)
         == "tries and hits are not counts with 0 <= hits <= tries and tries >= 1"
