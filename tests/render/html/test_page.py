@@ -18,6 +18,7 @@ from gradscope.results.report import Chart, ChartKind, KeyNumber, Series, Shaded
 from tests.render.examples import run_index, run_report
 
 PAGE = pages.render_page(run_report())
+PARTS: Any = pages._environment().get_template("parts.html").module
 VOID = {"meta", "link", "line", "rect", "circle", "polyline", "polygon"}
 
 
@@ -173,14 +174,14 @@ MIXED, NO_GRADIENT = REPORT.rollouts
 
 
 def test_a_group_is_described_by_its_reward_and_its_part_of_the_gradient() -> None:
-    assert pages.summary_of(MIXED) == " · mean reward 1 · +40.0 % of the gradient"
+    assert PARTS.summary(MIXED) == " · mean reward 1 · +40.0 % of the gradient"
     assert (pages.share_of_group(MIXED), pages.share_of_group(NO_GRADIENT)) == ("0.4", "0.1")
     unknown = replace(MIXED, rollouts=MIXED.rollouts[1:])
-    assert (pages.summary_of(unknown), pages.share_of_group(unknown)) == ("", "")
+    assert (PARTS.summary(unknown), pages.share_of_group(unknown)) == ("", "")
 
 
 def test_a_rollout_is_described_by_what_was_logged_and_measured_of_it() -> None:
-    assert [pages.rollout_line(one) for one in MIXED.rollouts] == [
+    assert [PARTS.rollout_line(one) for one in MIXED.rollouts] == [
         "#0 · reward 1 · advantage 0.7 · +40.0 % of the gradient",
         "#1",
     ]
