@@ -414,7 +414,7 @@ def measured_values() -> Mapping[str, list[tuple[float, float]]]:
     """Metric -> numbers of it, each with the rows of its matrix."""
     made = (degenerate_values, rank_values, other_values, logged_values, spike_values, token_part_values, weight_values)
     by_name: dict[str, list[tuple[float, float]]] = {}
-    for name, value, rows in (one for seed in range(24) for values in made for one in values(seed)):
+    for name, value, rows in (one for seed in range(12) for values in made for one in values(seed)):
         by_name.setdefault(name, []).extend((number, rows) for number in numbers_of(value))
     return by_name
 

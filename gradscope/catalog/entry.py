@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -13,7 +13,7 @@ Direction = Literal["higher", "lower", "neither"]
 class Metric:
     """One metric of the catalogue."""
 
-    name: str  # the name in JSON, requirements and code
+    name: str = ""  # the name in JSON, requirements and code: its key in the family, from which the catalogue has it
     title: str  # the name in tables and figures
     formula: str  # how it is computed, in one line of plain text
     meaning: str  # what it tells, in one or two sentences
@@ -25,7 +25,11 @@ class Metric:
     path: str = ""
     """Path of the number in that command's result, as ``gradscope check`` reads it: ``curve.`` and ``steps.`` mean
     the last step's, of a curve its largest group's; where a table has a row a kind, ``meaning`` says which is meant.
-    Empty where it is not one number of a run."""
+    Empty where it is not one number of a run. ``{0}`` is the name, ``{1}`` and ``{2}`` are its parts around the dot."""
+
+    def named(self, name: str) -> Metric:
+        """The entry under the name that it has in its family."""
+        return replace(self, name=name, path=self.path.format(name, *name.split(".")))
 
 
 rank_metric = partial(Metric, command="rank")  # a metric of ``gradscope rank``

@@ -20,7 +20,7 @@ from gradscope.catalog.token_parts import TOKEN_PART_METRICS
 from gradscope.catalog.weights import INTERFERENCE_METRICS, UPDATE_METRICS, WEIGHT_UPDATE_METRICS
 from gradscope.errors import UsageError
 
-FAMILIES: dict[str, tuple[Metric, ...]] = {
+_FAMILIES = {
     "groups": GROUP_METRICS,
     "samples": SAMPLE_METRICS,
     "spectrum": SPECTRUM_METRICS,
@@ -36,6 +36,9 @@ FAMILIES: dict[str, tuple[Metric, ...]] = {
     "spikes": SPIKE_METRICS,
     "logged policy": LOGGED_METRICS,
     "comparisons": COMPARE_METRICS,
+}
+FAMILIES: dict[str, tuple[Metric, ...]] = {
+    family: tuple(entry.named(name) for name, entry in entries.items()) for family, entries in _FAMILIES.items()
 }
 """Family -> its entries, in the order of reading."""
 

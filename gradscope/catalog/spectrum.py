@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gradscope.catalog.entry import Metric, rank_metric
 
+_curve_metric = partial(rank_metric, path="curve.{0}")
 _COUNT = "[1, N]"
 _MOVED = "Rollouts that pull in different directions raise it; a few dominating or near-equal rows lower it."
 _CHANNELS = (
@@ -11,19 +14,16 @@ _CHANNELS = (
     "known to us."
 )
 
-SPECTRUM_METRICS: tuple[Metric, ...] = (
-    rank_metric(
-        name="effective_rank",
+SPECTRUM_METRICS: dict[str, Metric] = {
+    "effective_rank": _curve_metric(
         title="effective rank",
         formula="exp H(q), q_i = s_i / sum(s), H(q) = -sum(q log q)",
         meaning="How many directions the gradient rows use, small ones counted generously.",
         range=_COUNT,
         moved_by=_MOVED,
         source="Roy & Vetterli 2007, The effective rank, EUSIPCO.",
-        path="curve.effective_rank",
     ),
-    rank_metric(
-        name="spectral_entropy_rank",
+    "spectral_entropy_rank": rank_metric(
         title="spectral entropy rank",
         formula="exp H(q), q_i = s_i^2 / sum(s^2), H(q) = -sum(q log q)",
         meaning="How many directions the gradient's energy is spread over; other code calls this effective rank too.",
@@ -31,28 +31,23 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         moved_by=_MOVED,
         source="Exponential of the Shannon entropy (Hill number of order 1) of the energy shares.",
     ),
-    rank_metric(
-        name="stable_rank",
+    "stable_rank": _curve_metric(
         title="stable rank",
         formula="sum(s^2) / s_1^2",
         meaning="How many directions as strong as the strongest would make up the energy; the most cautious count.",
         range=_COUNT,
         moved_by=_MOVED,
         source="Rudelson & Vershynin 2007, Sampling from large matrices, J. ACM 54.",
-        path="curve.stable_rank",
     ),
-    rank_metric(
-        name="participation_ratio",
+    "participation_ratio": _curve_metric(
         title="participation ratio",
         formula="sum(s^2)^2 / sum(s^4)",
         meaning="How many directions of equal energy would spread the energy as far.",
         range=_COUNT,
         moved_by=_MOVED,
         source="Inverse participation ratio of the energy shares (Hill number of order 2).",
-        path="curve.participation_ratio",
     ),
-    rank_metric(
-        name="two_direction_energy",
+    "two_direction_energy": _curve_metric(
         title="energy of two directions",
         formula="(s_1^2 + s_2^2) / sum(s^2)",
         meaning="How much of the gradient's energy two directions hold. Unequal norms alone make it large, so it "
@@ -60,10 +55,8 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         range="[0, 1], at least 2/N",
         moved_by="A few dominating rollouts, or rollouts that pull along two lines, raise it.",
         source="Share of explained variance, as in principal components.",
-        path="curve.two_direction_energy",
     ),
-    rank_metric(
-        name="summed_energy",
+    "summed_energy": _curve_metric(
         title="energy of the sum",
         formula="|sum g_i|^2 / sum |g_i|^2, mean over groups with a gradient",
         meaning="What adding up the rows of a group makes of their energy: 1 for unrelated rows, R for R rows that are "
@@ -72,10 +65,8 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         moved_by="What the rollouts of a prompt have in common; a baseline that makes their advantages add up to zero "
         "lowers it.",
         source="Definition; cancellation of the gradients of a group: SALT, arXiv 2606.05800.",
-        path="curve.summed_energy",
     ),
-    rank_metric(
-        name="shared_directions",
+    "shared_directions": _curve_metric(
         title="shared directions",
         formula="r = number of eigenvalues of the cosine matrix of a group's rows above 1, mean over groups with a "
         "gradient",
@@ -86,10 +77,8 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         "common.",
         source="Ours, after the question of SALT, arXiv 2606.05800, whose own rule is not known to us; eigenvalues "
         "above 1: Kaiser 1960, Educational and Psychological Measurement 20.",
-        path="curve.shared_directions",
     ),
-    rank_metric(
-        name="shared_energy",
+    "shared_energy": _curve_metric(
         title="energy of shared directions",
         formula="sum |P g_i|^2 / sum |g_i|^2, P the projection on the shared directions of a group, mean over groups "
         "with a gradient",
@@ -97,10 +86,8 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         moved_by="Rollouts that are alike raise it; a few rollouts with most of the norm and directions of their own "
         "lower it.",
         source=_CHANNELS,
-        path="curve.shared_energy",
     ),
-    rank_metric(
-        name="shared_sum",
+    "shared_sum": _curve_metric(
         title="sum on shared directions",
         formula="|P s|^2 / |s|^2, s = sum g_i, P the projection on the shared directions of a group, mean over groups "
         "with a sum",
@@ -108,10 +95,8 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         "says whether adding up favors what is shared.",
         moved_by="Cancellation of what is shared lowers it.",
         source=_CHANNELS,
-        path="curve.shared_sum",
     ),
-    rank_metric(
-        name="shared_kept",
+    "shared_kept": _curve_metric(
         title="kept of what is shared",
         formula="|P s|^2 / sum |P g_i|^2, s = sum g_i, P the projection on the shared directions of a group, mean over "
         "groups that have some",
@@ -120,10 +105,8 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         range="[0, R]",
         moved_by="Advantages that add up to zero lower it; advantages of one sign raise it.",
         source=_CHANNELS,
-        path="curve.shared_kept",
     ),
-    rank_metric(
-        name="residual_kept",
+    "residual_kept": _curve_metric(
         title="kept of the rest",
         formula="|(1 - P) s|^2 / sum |(1 - P) g_i|^2, s = sum g_i, P the projection on the shared directions of a "
         "group, mean over groups with a rest",
@@ -131,10 +114,8 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         range="[0, R]",
         moved_by="Rollouts that are alike in more than the shared directions move it away from 1.",
         source=_CHANNELS,
-        path="curve.residual_kept",
     ),
-    rank_metric(
-        name="numerical_rank",
+    "numerical_rank": rank_metric(
         title="numerical rank",
         formula="number of s_i > noise_floor",
         meaning="How many singular values arithmetic can tell from zero; it counts the tiny ones in full.",
@@ -142,8 +123,7 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         moved_by="The precision of the model's arithmetic; rows that depend on each other.",
         source="Golub & Van Loan, Matrix Computations, section 5.4.",
     ),
-    rank_metric(
-        name="energy_rank_90",
+    "energy_rank_90": rank_metric(
         title="rank of 90 % energy",
         formula="smallest m with sum(s_1^2 .. s_m^2) >= 0.90 sum(s^2)",
         meaning="Fewest directions that hold 90 % of the energy.",
@@ -151,8 +131,7 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         moved_by=_MOVED,
         source="Share of explained variance, as in principal components.",
     ),
-    rank_metric(
-        name="energy_rank_99",
+    "energy_rank_99": rank_metric(
         title="rank of 99 % energy",
         formula="smallest m with sum(s_1^2 .. s_m^2) >= 0.99 sum(s^2)",
         meaning="Fewest directions that hold 99 % of the energy.",
@@ -160,8 +139,7 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         moved_by=_MOVED,
         source="Share of explained variance, as in principal components.",
     ),
-    rank_metric(
-        name="noise_floor",
+    "noise_floor": rank_metric(
         title="noise floor",
         formula="max(e |X|_F, sqrt(N u max_i G_ii)), e the relative error of a row of X, u of float64, G = X X'",
         meaning="Singular values below this are arithmetic, not signal.",
@@ -170,8 +148,7 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         moved_by="The precision of the model's arithmetic, the largest row.",
         source="Weyl's inequality for the singular values of X and for the eigenvalues of G.",
     ),
-    rank_metric(
-        name="frac_energy_below_floor",
+    "frac_energy_below_floor": rank_metric(
         title="energy below the noise floor",
         formula="sum(s_i^2 <= noise_floor^2) / sum(s^2)",
         meaning="How much of the energy could be arithmetic; a rank says nothing about directions that lie there.",
@@ -179,11 +156,10 @@ SPECTRUM_METRICS: tuple[Metric, ...] = (
         moved_by="The precision of the model's arithmetic: --precision high lowers the floor.",
         source="Share of explained variance, as in principal components.",
     ),
-)
+}
 
-NULL_METRICS: tuple[Metric, ...] = (
-    rank_metric(
-        name="given_prompts",
+NULL_METRICS: dict[str, Metric] = {
+    "given_prompts": rank_metric(
         title="effective rank given the prompts",
         formula="mean effective rank +- t sqrt(sum over groups of (G-1)/G sum_i (v_i - mean v)^2), v_i without rollout "
         "i",
@@ -194,8 +170,7 @@ NULL_METRICS: tuple[Metric, ...] = (
         moved_by="As the effective rank; where the mean hangs on a single rollout there is none.",
         source="Efron & Stein 1981, The jackknife estimate of variance, Annals of Statistics 9.",
     ),
-    rank_metric(
-        name="nulls.unweighted",
+    "nulls.unweighted": rank_metric(
         title="null 'scores'",
         formula="effective rank of the score vectors s_i",
         meaning="The rank without any advantage. What is low here too is the policy's geometry, not the advantage's.",
@@ -203,8 +178,7 @@ NULL_METRICS: tuple[Metric, ...] = (
         moved_by="How alike the completions of a group are, and how sure the policy is of their tokens.",
         source="Null model; definition.",
     ),
-    rank_metric(
-        name="nulls.shuffled",
+    "nulls.shuffled": rank_metric(
         title="null 'shuffled'",
         formula="mean effective rank of A_p(i) s_i, p random within the group",
         meaning="The rank where the same advantages go to other rollouts of the group, averaged over seeded shuffles.",
@@ -212,8 +186,7 @@ NULL_METRICS: tuple[Metric, ...] = (
         moved_by="The spread of the advantages; not which rollout got which.",
         source="Permutation null (Fisher 1935).",
     ),
-    rank_metric(
-        name="nulls.signs",
+    "nulls.signs": rank_metric(
         title="null 'signs'",
         formula="effective rank of sign(A_i) s_i",
         meaning="The rank without the advantages' sizes. Signs rotate the matrix: without a zero advantage and without "
@@ -223,8 +196,7 @@ NULL_METRICS: tuple[Metric, ...] = (
         moved_by="Rollouts with zero advantage, which drop out.",
         source="Null model; diag(sign A) is orthogonal.",
     ),
-    rank_metric(
-        name="nulls.gaussian",
+    "nulls.gaussian": rank_metric(
         title="null 'unrelated rows'",
         formula="mean effective rank of |g_i| z_i, z_i random unit rows",
         meaning="The rank of rows of the same norms that have nothing in common: the ceiling that unequal norms leave. "
@@ -234,8 +206,7 @@ NULL_METRICS: tuple[Metric, ...] = (
         moved_by="Unequal row norms lower it.",
         source="Wishart matrices by Bartlett's decomposition (1933); Marchenko & Pastur 1967.",
     ),
-    rank_metric(
-        name="nulls.ratio",
+    "nulls.ratio": rank_metric(
         title="ratio",
         formula="mean effective rank / mean effective rank of null 'unrelated rows'",
         meaning="The rank as a share of what unrelated rows of the same norms would have: what is left when the number "
@@ -244,4 +215,4 @@ NULL_METRICS: tuple[Metric, ...] = (
         moved_by="Rows that share directions lower it; 1 where they have nothing in common.",
         source="Ratio of means; the interval resamples groups.",
     ),
-)
+}

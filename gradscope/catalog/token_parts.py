@@ -9,17 +9,15 @@ _COSINE = "[-1, 1]"
 _MISMATCH = "How far the sampler is from the trainer, the bound, and the length of completions where ratios are theirs."
 _MOVED = "Definition; the signed change of log p between two policies, token by token: arXiv 2603.22117."
 
-TOKEN_PART_METRICS: tuple[Metric, ...] = (
-    rank_metric(
-        name="token_kinds.frac_tokens",
+TOKEN_PART_METRICS: dict[str, Metric] = {
+    "token_kinds.frac_tokens": rank_metric(
         title="share of the tokens",
         formula="(tokens of a kind) / (tokens that count in the loss)",
         meaning="How many tokens are of one sign of the advantage, bucket of probability and bucket of entropy.",
         moved_by="The policy's certainty; dead groups, whose tokens have no advantage and are of no kind.",
         source="A ratio of counts; top fifth of the entropies: Wang et al. 2025, arXiv 2506.01939.",
     ),
-    rank_metric(
-        name="token_kinds.energy_share",
+    "token_kinds.energy_share": rank_metric(
         title="share of the energy",
         formula="sum over the kind of |v_t g_t|^2, over that of all tokens",
         meaning="Which tokens have the large gradients, whether or not they agree. Where tokens were drawn, each "
@@ -28,8 +26,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         source="Definition; dominance of unlikely tokens: arXiv 2505.12929, of undecided ones: arXiv 2506.01939.",
         path="token_kinds.energy_share",
     ),
-    rank_metric(
-        name="token_kinds.gradient_share",
+    "token_kinds.gradient_share": rank_metric(
         title="share along the gradient",
         formula="(sum over the kind of v_t g_t) . g / |g|^2",
         meaning="What a kind of token gives to the step; the kinds' parts add up to 1, and one that pulls against the "
@@ -38,8 +35,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         moved_by="The size of the tokens' gradients, and whether they agree.",
         source="Projection on the sum; kinds as in arXiv 2505.12929 and 2506.01939.",
     ),
-    rank_metric(
-        name="token_kinds.cosine",
+    "token_kinds.cosine": rank_metric(
         title="cosine of a kind of token",
         formula="cosine of (sum over the kind of v_t g_t) with g",
         meaning="Whether a gradient of these tokens alone would go where the whole goes: for the top fifth by entropy, "
@@ -49,16 +45,14 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         source="Definition; training on the top fifth alone: Wang et al. 2025, arXiv 2506.01939.",
         path="token_kinds.cosine",
     ),
-    rank_metric(
-        name="corrections.kept",
+    "corrections.kept": rank_metric(
         title="kept by the correction",
         formula="(units with f > 0) / (units), f what a correction multiplies the gradient of a token or sequence by",
         meaning="Share of the tokens, or sequences where ratios are of sequences, that are not masked.",
         better="higher",
         moved_by=_MISMATCH,
     ),
-    rank_metric(
-        name="corrections.ess",
+    "corrections.ess": rank_metric(
         title="effective share under the correction",
         formula="(sum of f)^2 / (M sum of f^2), M units",
         meaning="Share of the units that the corrected gradient is worth. `check` takes that of tis.",
@@ -67,8 +61,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         source="Kish 1965.",
         path="corrections.ess",
     ),
-    rank_metric(
-        name="corrections.chi2",
+    "corrections.chi2": rank_metric(
         title="second moment of the correction",
         formula="mean over units of f^2 - 1",
         meaning="For token_ratio and sequence_ratio the chi-square divergence of policy and sampler; what cutting or "
@@ -78,8 +71,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         moved_by=_MISMATCH,
         source="Of plain ratios E w^2 - 1 under the sampler; such a mismatch as a cause of collapse: arXiv 2605.14220.",
     ),
-    rank_metric(
-        name="corrections.norm_ratio",
+    "corrections.norm_ratio": rank_metric(
         title="norm under the correction",
         formula="|sum of f_t u_t g_t| / |sum of u_t g_t|, u_t the weight of a token at ratio 1",
         meaning="How much shorter or longer the corrected gradient is than one that takes the policy for the sampler. "
@@ -88,8 +80,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         moved_by=_MISMATCH,
         path="corrections.norm_ratio",
     ),
-    rank_metric(
-        name="corrections.cosine",
+    "corrections.cosine": rank_metric(
         title="cosine with the uncorrected gradient",
         formula="cosine of sum of f_t u_t g_t with sum of u_t g_t",
         meaning="Whether a correction turns the step. Near 1 it does not matter which one is used. `check` takes "
@@ -102,8 +93,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         "its bound 3.",
         path="corrections.cosine",
     ),
-    rank_metric(
-        name="corrections.unbiased_cosine",
+    "corrections.unbiased_cosine": rank_metric(
         title="cosine with the unbiased gradient",
         formula="cosine of sum of f_t u_t g_t with sum of W u_t g_t, W the product of w over the sequence",
         meaning="How near a correction is to the estimate whose expectation is the gradient on policy. Where the "
@@ -112,8 +102,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         moved_by=_MISMATCH,
         source="Importance sampling of whole sequences.",
     ),
-    rank_metric(
-        name="entropy_change.rate",
+    "entropy_change.rate": rank_metric(
         title="predicted change of entropy",
         formula="-(gradient of the mean entropy of the step's tokens) . g",
         meaning="First-order change of that mean by plain SGD, for each unit of learning rate, at the same states. "
@@ -124,8 +113,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         source="First-order Taylor expansion; of a softmax policy the covariance of arXiv 2505.22617.",
         path="entropy_changes.rate",
     ),
-    rank_metric(
-        name="entropy_change.cosine",
+    "entropy_change.cosine": rank_metric(
         title="entropy and update",
         formula="cosine of (gradient of the mean entropy of the step's tokens) with -g",
         meaning="Below 0 the step lowers the entropy of its own tokens, above 0 it raises it.",
@@ -134,8 +122,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         source="Definition; Cui et al. 2025, arXiv 2505.22617 on what drives the entropy.",
         path="entropy_changes.cosine",
     ),
-    rank_metric(
-        name="entropy_change.covariance",
+    "entropy_change.covariance": rank_metric(
         title="covariance of log-probability and advantage",
         formula="mean over tokens of (log pi - its mean) (A - its mean)",
         meaning="Positive where likely tokens have the higher advantages, which lowers a softmax policy's entropy.",
@@ -143,8 +130,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         moved_by="Confident completions that are rewarded, unlikely ones that are not.",
         source="Cui et al. 2025, The entropy mechanism of reinforcement learning, arXiv 2505.22617.",
     ),
-    rank_metric(
-        name="entropy_change.measured",
+    "entropy_change.measured": rank_metric(
         title="measured change of entropy",
         formula="mean over tokens of H_later - H, H before the step's update, H_later of the next checkpoint",
         meaning="What became of the entropy where the step's own tokens were sampled, in nats: beside the prediction, "
@@ -154,8 +140,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         source="Definition; predicted and measured changes of entropy: Cui et al. 2025, arXiv 2505.22617.",
         path="entropy_changes.measured",
     ),
-    rank_metric(
-        name="token_kl.k1",
+    "token_kl.k1": rank_metric(
         title="KL to the reference, k1",
         formula="mean over tokens of log(p / p_ref)",
         meaning="KL of the policy from the reference a token, unbiased and noisy: it can be negative.",
@@ -163,8 +148,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         moved_by="Training; a small coefficient of the KL term.",
         source="Schulman 2020, Approximating KL divergence.",
     ),
-    rank_metric(
-        name="token_kl.k3",
+    "token_kl.k3": rank_metric(
         title="KL to the reference, k3",
         formula="mean over tokens of p_ref / p - 1 - log(p_ref / p)",
         meaning="The same with less noise, and never negative. A token that the reference finds far more likely makes "
@@ -173,8 +157,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         moved_by="Training; tokens that the policy has become unlikely to say.",
         source="Schulman 2020, Approximating KL divergence; the KL term of GRPO.",
     ),
-    rank_metric(
-        name="token_kl.top_share",
+    "token_kl.top_share": rank_metric(
         title="KL in the top hundredth",
         formula="(sum of the largest hundredth of k3) / (sum of k3)",
         meaning="Whether the distance from the reference is that of a few tokens.",
@@ -183,16 +166,14 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         source="Definition; a point of the Lorenz curve.",
         path="token_kl.top_share",
     ),
-    rank_metric(
-        name="turns.frac_tokens",
+    "turns.frac_tokens": rank_metric(
         title="share of the tokens by turn",
         formula="(sampled tokens of a turn) / (tokens that count in the loss)",
         meaning="How long a turn is; what tools and environments write counts for none.",
         moved_by="How many turns rollouts take.",
         source="A ratio of counts; a turn is a stretch of sampled tokens.",
     ),
-    rank_metric(
-        name="turns.gradient_share",
+    "turns.gradient_share": rank_metric(
         title="share along the gradient by turn",
         formula="(sum over the turn of v_t g_t) . g / |g|^2",
         meaning="What a turn gives to the step; the turns' parts add up to 1.",
@@ -200,16 +181,14 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         moved_by="How long turns are, how certain the policy is in them, and advantages of their own.",
         source="Projection on the sum, turn by turn.",
     ),
-    rank_metric(
-        name="turns.cosine",
+    "turns.cosine": rank_metric(
         title="cosine of a turn",
         formula="cosine of (sum over the turn of v_t g_t) with g",
         meaning="Whether a turn pulls the way of the whole step, or against it.",
         range=_COSINE,
         moved_by="Turns of different kinds, such as calls of tools and answers.",
     ),
-    rank_metric(
-        name="logprob_changes.positive",
+    "logprob_changes.positive": rank_metric(
         title="change of log p, advantage above 0",
         formula="mean over tokens with A > 0 of log p_later - log p, p before the step's update, p_later of the next "
         "checkpoint",
@@ -221,8 +200,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         moved_by="The learning rate, the updates between the checkpoints, and what other prompts teach.",
         source=_MOVED,
     ),
-    rank_metric(
-        name="logprob_changes.negative",
+    "logprob_changes.negative": rank_metric(
         title="change of log p, advantage below 0",
         formula="mean over tokens with A < 0 of log p_later - log p, p before the step's update, p_later of the next "
         "checkpoint",
@@ -232,8 +210,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         moved_by="The same; where it rises, what positive tokens teach passes to tokens like them.",
         source=_MOVED,
     ),
-    rank_metric(
-        name="logprob_changes.neither",
+    "logprob_changes.neither": rank_metric(
         title="change of log p, advantage 0",
         formula="mean over tokens with A = 0 of log p_later - log p, p before the step's update, p_later of the next "
         "checkpoint",
@@ -242,8 +219,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         moved_by="What other prompts teach.",
         source=_MOVED,
     ),
-    rank_metric(
-        name="logprob_changes.difference",
+    "logprob_changes.difference": rank_metric(
         title="change of log p, above 0 less below 0",
         formula="logprob_changes.positive - logprob_changes.negative",
         meaning="How far training moved the tokens of a step apart by the sign of their advantage. A policy that "
@@ -253,8 +229,7 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         moved_by="What sharpens the policy; updates that undo it, on these prompts or on others.",
         source=_MOVED,
     ),
-    rank_metric(
-        name="logprob_changes.matched",
+    "logprob_changes.matched": rank_metric(
         title="change of log p as the advantages ask",
         formula="sum over tenths b of the tokens by log p of w_b (mean change with A > 0 - with A < 0) / sum w_b, "
         "w_b = n+ n- / (n+ + n-)",
@@ -266,4 +241,4 @@ TOKEN_PART_METRICS: tuple[Metric, ...] = (
         source="Definition; stratification by a confounder (Cochran 1968, Biometrics 24), least-squares weights.",
         path="logprob_changes.matched",
     ),
-)
+}

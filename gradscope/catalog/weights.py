@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from gradscope.catalog.entry import Metric, rank_metric
 
-WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
-    rank_metric(
-        name="update_size",
+WEIGHT_UPDATE_METRICS: dict[str, Metric] = {
+    "update_size": rank_metric(
         title="update size",
         formula="|W_t - W_0|_F / |W_0|_F",
         meaning="How far training moved a matrix, relative to its size.",
         range="[0, inf)",
         moved_by="Learning rate, number of steps.",
     ),
-    rank_metric(
-        name="top_energy",
+    "top_energy": rank_metric(
         title="energy in one direction",
         formula="s_1^2 / sum(s^2)",
         meaning="Share of a rank-one part: of one matrix's update, or of all checkpoints' updates as rows. Read the "
@@ -23,24 +21,21 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         moved_by="Steps that point the same way.",
         source="Definition; rank-one dominance of RL updates is reported in arXiv 2510.00553.",
     ),
-    rank_metric(
-        name="linear_growth",
+    "linear_growth": rank_metric(
         title="energy on a straight line",
         formula="|sum t D_t|^2 / (sum t^2 sum |D_t|^2)",
         meaning="Share of the trajectory that is one direction at one speed, D_t = t V.",
         moved_by="Learning-rate schedules; steps that point different ways.",
         source="Least squares; near-linear growth is reported in arXiv 2605.21468.",
     ),
-    rank_metric(
-        name="principal_overlap",
+    "principal_overlap": rank_metric(
         title="energy in principal directions",
         formula="|U_k' D V_k|_F^2 / |D|_F^2, k singular vectors of W_0 with half of its energy; k^2 / (O I) at random",
         meaning="Whether an update keeps to the principal directions of the weights it started from.",
         moved_by="Training that adds to what the weights already do most.",
         source="Definition; off-principal updates are reported in arXiv 2511.08567.",
     ),
-    rank_metric(
-        name="spectrum_drift",
+    "spectrum_drift": rank_metric(
         title="change in the singular values",
         formula="|s(W_t) - s(W_0)|_2 / |W_t - W_0|_F",
         meaning="How much of an update goes into the singular values; near 0 they are inherited and their directions "
@@ -49,8 +44,7 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         source="At most 1: Mirsky 1960; inherited singular values: arXiv 2607.19331, off-principal updates: arXiv "
         "2511.08567.",
     ),
-    rank_metric(
-        name="principal_angle",
+    "principal_angle": rank_metric(
         title="turn of the principal directions",
         formula="arccos sqrt((|U_0' U_t|_F^2 + |V_0' V_t|_F^2) / (2 k)) in degrees, k singular vectors with half of "
         "the energy of W_0",
@@ -60,8 +54,7 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         moved_by="The size of the update; whether it acts on the principal directions.",
         source="Principal angles: Bjorck & Golub 1973; in RL updates: arXiv 2511.08567, 2607.19331.",
     ),
-    rank_metric(
-        name="adapter.a_norm",
+    "adapter.a_norm": rank_metric(
         title="norm of A",
         formula="|A|_F",
         meaning="Of an adapter's first factor, which starts at random.",
@@ -69,8 +62,7 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         moved_by="Its initialization; training.",
         source="LoRA: Hu et al. 2021, arXiv 2106.09685.",
     ),
-    rank_metric(
-        name="adapter.b_norm",
+    "adapter.b_norm": rank_metric(
         title="norm of B",
         formula="|B|_F",
         meaning="Of an adapter's second factor, which starts at zero: 0 says that it does nothing yet.",
@@ -78,8 +70,7 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         moved_by="Training; a learning rate of 0, or a module that gets no gradient, leaves it at 0.",
         source="LoRA starts with B at zero: Hu et al. 2021, arXiv 2106.09685.",
     ),
-    rank_metric(
-        name="adapter.product_size",
+    "adapter.product_size": rank_metric(
         title="size of the adapter",
         formula="|s B A|_F / |W|_F, W the weight that it is added to",
         meaning="How much an adapter changes its weight.",
@@ -87,8 +78,7 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         moved_by="Learning rate, number of steps, the adapter's scale.",
         source="LoRA's product beside its base.",
     ),
-    rank_metric(
-        name="adapter.alignment",
+    "adapter.alignment": rank_metric(
         title="factors that work together",
         formula="|B A|_F / (|B|_F |A|_F)",
         meaning="1 where both factors have one direction in common, about 1/sqrt(r) where they are unrelated, as at "
@@ -96,8 +86,7 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         moved_by="Training, which aligns B with the rows of A that matter.",
         source="Submultiplicativity of the Frobenius norm; beside a product of independent normal factors.",
     ),
-    rank_metric(
-        name="optimizers.cosines",
+    "optimizers.cosines": rank_metric(
         title="cosine of two optimizers' steps",
         formula="cosine of the first steps of two of SGD, Adam and Muon from one gradient, all matrices together",
         meaning="How different the optimizers are on this gradient, each fresh: without moments, weight decay or clip. "
@@ -106,8 +95,7 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         moved_by="How uneven the entries (Adam) and singular values (Muon) of the gradient are.",
         source="PyTorch's optimizers; SGD in place of Adam: arXiv 2602.07729, Muon: arXiv 2605.19282.",
     ),
-    rank_metric(
-        name="optimizers.bfloat16_moved",
+    "optimizers.bfloat16_moved": rank_metric(
         title="moved in bfloat16 by one step",
         formula="share of entries with bfloat16(W + d) != bfloat16(W), |d|_F that of Adam's step at the logged "
         "learning rate",
@@ -115,51 +103,45 @@ WEIGHT_UPDATE_METRICS: tuple[Metric, ...] = (
         moved_by="The learning rate; how few entries a step is in.",
         source="Definition; few parameters change under SGD: arXiv 2602.07729.",
     ),
-    rank_metric(
-        name="modules.energy_share",
+    "modules.energy_share": rank_metric(
         title="share of a kind of module",
         formula="sum over its weights of |dL/dW|_F^2, over that of all parameters",
         meaning="Where in the model the gradient is: output head, embedding, attention, MLP or the rest.",
         moved_by="Off-policy reuse and unlikely tokens put more of it into the output head.",
         source="Definition; the output head's norm as a sign of divergence: arXiv 2605.19425.",
     ),
-    rank_metric(
-        name="modules.frac_parameters",
+    "modules.frac_parameters": rank_metric(
         title="share of the parameters",
         formula="(entries of its weights) / (trainable parameters)",
         meaning="What the share of a kind of module in the gradient would be if the gradient were spread evenly.",
         moved_by="The model's shape, and which parameters are trained.",
         source="A ratio of counts.",
     ),
-    rank_metric(
-        name="bfloat16_changed",
+    "bfloat16_changed": rank_metric(
         title="changed in bfloat16",
         formula="share of entries with bfloat16(W_t) != bfloat16(W_0)",
         meaning="How much of an update is left where weights are stored or served in bfloat16.",
         moved_by="The size of the update against that of the weights (bfloat16 keeps 8 bits).",
     ),
-)
+}
 
 
-UPDATE_METRICS: tuple[Metric, ...] = (
-    rank_metric(
-        name="update_norm",
+UPDATE_METRICS: dict[str, Metric] = {
+    "update_norm": rank_metric(
         title="update norm",
         formula="|sum of A_i s_i| = sqrt(A' K A)",
         meaning="Norm of the update that a formulation makes of the step's rollouts, before clipping and without KL.",
         range="[0, inf)",
         moved_by="The formulation's scale; how far the score vectors agree.",
     ),
-    rank_metric(
-        name="between_groups",
+    "between_groups": rank_metric(
         title="between groups",
         formula="sum over groups j of n_j |mean row of j|^2, over the sum of |g_i|^2",
         meaning="Share of the rows' energy in the groups' means; the rest cancels within groups.",
         moved_by="Zero-sum advantages on similar completions lower it.",
         source="Analysis of variance (Fisher 1925), on uncentered rows.",
     ),
-    rank_metric(
-        name="signal_to_noise",
+    "signal_to_noise": rank_metric(
         title="signal to noise",
         formula="J mean over j != k of S_j . S_k, over (mean |S_j|^2 - mean over j != k of S_j . S_k)",
         meaning="Squared norm of the expected update over the variance of the step's update. Above 1 the update is "
@@ -169,8 +151,7 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         moved_by="More groups a step, prompts that pull the same way, less noisy baselines.",
         source="U-statistic over groups; as the gradient noise scale of McCandlish et al. 2018, arXiv 1812.06162.",
     ),
-    rank_metric(
-        name="critical_batch_size",
+    "critical_batch_size": rank_metric(
         title="critical batch size",
         formula="J / signal_to_noise, J groups of the step",
         meaning="Prompts a step at which signal and noise of the update are equal. Below it more prompts make about as "
@@ -180,8 +161,7 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         source="McCandlish et al. 2018, arXiv 1812.06162: the simple noise scale tr(covariance) / |gradient|^2, in "
         "prompts.",
     ),
-    rank_metric(
-        name="group_cosine",
+    "group_cosine": rank_metric(
         title="cosine of groups",
         formula="mean over j != k of S_j . S_k / (|S_j| |S_k|), groups with a gradient",
         meaning="Whether prompts pull the same way (1), are unrelated (0) or pull against each other.",
@@ -189,8 +169,7 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         moved_by="Prompts of one kind raise it; over training it tends to fall as what they share is learned.",
         source="Definition; cross-prompt orthogonality as in arXiv 2601.23135.",
     ),
-    rank_metric(
-        name="noise_within",
+    "noise_within": rank_metric(
         title="noise within prompts",
         formula="mean |a_j - b_j|^2 / 2 over (mean (|a_j|^2 + |b_j|^2) / 2 - mean over j != k of h_j . h_k), a_j and "
         "b_j halves of group j with advantages of their own, h_j their mean",
@@ -200,8 +179,7 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         moved_by="Fewer rollouts a prompt and noisier baselines raise it; unlike prompts lower it.",
         source="One-way analysis of variance (Fisher 1925), by products of halves, on gradients.",
     ),
-    rank_metric(
-        name="alignment.pass@k",
+    "alignment.pass@k": rank_metric(
         title="alignment with pass@k",
         formula="E u . E v / (|E u| |E v|), v the unbiased gradient of pass@k, products of different groups only",
         meaning="Whether a formulation climbs pass@k on average (1), leaves it alone (0) or descends it (-1); noise "
@@ -211,8 +189,7 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         moved_by="How a formulation weighs hard and easy prompts.",
         source="Gradient of pass@k: Walder & Karkhanis 2025, arXiv 2505.15201; cross products: definition.",
     ),
-    rank_metric(
-        name="kinds.norm",
+    "kinds.norm": rank_metric(
         title="norm by kind of group",
         formula="|sum of A_i s_i| over the all-fail, the mixed or the all-pass groups of a step",
         meaning="What each kind of group gives to the update; the three sums add up to it. 0 where a formulation "
@@ -220,16 +197,14 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         range="[0, inf)",
         moved_by="The formulation; how many groups of the kind there are.",
     ),
-    rank_metric(
-        name="kinds.cosine",
+    "kinds.cosine": rank_metric(
         title="cosine by kind of group",
         formula="u . v / (|u| |v|), u the sum over the groups of one kind, v the whole update",
         meaning="Whether groups of a kind pull the way the step goes (1), across it (0) or against it (-1).",
         range="[-1, 1]",
         moved_by="The formulation; the kind with the largest norm decides where the step goes.",
     ),
-    rank_metric(
-        name="kinds.alignment.pass@k",
+    "kinds.alignment.pass@k": rank_metric(
         title="alignment with pass@k by kind of group",
         formula="E u . E v / (|E u| |E v|), u the sum over the groups of one kind, v the unbiased gradient of pass@k, "
         "products of different groups only",
@@ -241,8 +216,7 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         source="Of sign's all-fail part: Nie et al. 2026, arXiv 2605.07689; pass@k gradient: Walder and Karkhanis "
         "2025, arXiv 2505.15201.",
     ),
-    rank_metric(
-        name="optimal_baseline",
+    "optimal_baseline": rank_metric(
         title="optimal baseline",
         formula="sum(|s_i|^2 r_i) / sum(|s_i|^2)",
         meaning="The constant that makes a prompt's gradient least noisy; r minus it is the formulation of this name.",
@@ -250,8 +224,7 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         moved_by="Failing rollouts with larger score vectors than passing ones lower it.",
         source="Greensmith, Bartlett & Baxter 2004, Variance reduction techniques for gradient estimates, JMLR 5.",
     ),
-    rank_metric(
-        name="relative_noise",
+    "relative_noise": rank_metric(
         title="relative gradient noise",
         formula="sum of |s_i|^2 (r_i - b_i)^2 over that with b_i the mean of the other rewards of the group",
         meaning="Second moment of the gradient under a baseline; below 1 is less noisy than leave-one-out.",
@@ -260,20 +233,18 @@ UPDATE_METRICS: tuple[Metric, ...] = (
         moved_by="The correlation of reward and |s|^2; the group size.",
         source="Definition; shrinkage: Zeng et al. 2025, arXiv 2511.03710.",
     ),
-    rank_metric(
-        name="reward_norm_correlation",
+    "reward_norm_correlation": rank_metric(
         title="reward and norm",
         formula="within-group correlation of r_i and |s_i|^2, each group's norms over their mean",
         meaning="What makes the group mean a poor baseline: 0 where it is the best one.",
         range="[-1, 1]",
         moved_by="Confident passes and uncertain failures make it negative.",
     ),
-)
+}
 
 
-INTERFERENCE_METRICS: tuple[Metric, ...] = (
-    rank_metric(
-        name="interference.frac_hurt",
+INTERFERENCE_METRICS: dict[str, Metric] = {
+    "interference.frac_hurt": rank_metric(
         title="pairs that hurt",
         formula="share of pairs j != k with S_j . C_k < 0, S_j = sum of A_i s_i of group j, C_k the mean score vector "
         "of the correct rollouts of group k",
@@ -283,8 +254,7 @@ INTERFERENCE_METRICS: tuple[Metric, ...] = (
         moved_by="Prompts whose answers exclude each other; shared text such as formats moves it down.",
         source="Negative interference by products of scores: arXiv 2510.02230; share of pairs: definition.",
     ),
-    rank_metric(
-        name="interference.cosine",
+    "interference.cosine": rank_metric(
         title="cosine with others' correct answers",
         formula="mean over j != k of S_j . C_k / (|S_j| |C_k|)",
         meaning="Whether prompts climb the correct answers of the others (above 0) or descend them (below 0).",
@@ -293,8 +263,7 @@ INTERFERENCE_METRICS: tuple[Metric, ...] = (
         moved_by="As interference.frac_hurt.",
         source="Definition; alignment with gradients of held-out prompts: arXiv 2602.21492.",
     ),
-    rank_metric(
-        name="interference.transfer",
+    "interference.transfer": rank_metric(
         title="transfer",
         formula="sum over j != k of S_j . C_k / sum over k of S_k . C_k",
         meaning="What all the other prompts of a step do to a prompt's correct answers, in units of what its own "
@@ -304,8 +273,7 @@ INTERFERENCE_METRICS: tuple[Metric, ...] = (
         better="higher",
         moved_by="The number of prompts of a step; how much they have in common.",
     ),
-    rank_metric(
-        name="interference.influence",
+    "interference.influence": rank_metric(
         title="influence of a prompt",
         formula="mean over k != j of S_j . C_k / mean over k of S_k . C_k",
         meaning="Whether a prompt helps (above 0) or hurts the correct answers of the others of its step; 1 would be "
@@ -315,4 +283,4 @@ INTERFERENCE_METRICS: tuple[Metric, ...] = (
         moved_by="The size of its gradient, and what it has in common with the others.",
         source="Definition; influence of training prompts on held-out ones: arXiv 2602.21492.",
     ),
-)
+}

@@ -12,18 +12,7 @@ from gradscope.estimate import Estimate
 from gradscope.findings.logged import logprob_findings
 from gradscope.metrics.gram.reward_baselines import REFERENCE
 from gradscope.metrics.uncertainty.intervals import difference_of
-from gradscope.results.rank import (
-    BaselineNoise,
-    FormulationUpdate,
-    GradientSpectrum,
-    HeldoutTransfer,
-    Interference,
-    RankComparison,
-    RankCurvePoint,
-    RankReport,
-    SizeChange,
-    StepGeometry,
-)
+from gradscope.results import rank as results
 from gradscope.results.tokens import GradientSparsity
 from gradscope.say import interval, non_finite_word, percent, with_interval
 
@@ -32,10 +21,10 @@ _KINDS = {"rollout": "rollout rows", "token": "token rows", "all weights": "dL/d
 
 
 def rank_findings(
-    curve: Sequence[RankCurvePoint],
-    steps: Sequence[StepGeometry],
-    spectra: Sequence[GradientSpectrum],
-    comparisons: Sequence[RankComparison] = (),
+    curve: Sequence[results.RankCurvePoint],
+    steps: Sequence[results.StepGeometry],
+    spectra: Sequence[results.GradientSpectrum],
+    comparisons: Sequence[results.RankComparison] = (),
 ) -> tuple[str, ...]:
     """Ranks by group size, over time and by formulation, dead groups, cancellation, and the trainer's own norm."""
     ranks = [*_by_size(curve), *time_findings(curve), *_compared(comparisons)]
@@ -49,14 +38,14 @@ def _rank(estimate: Estimate) -> str:
     return with_interval(estimate, ".2f")
 
 
-def _preferred_points(curve: Sequence[RankCurvePoint]) -> list[RankCurvePoint]:
+def _preferred_points(curve: Sequence[results.RankCurvePoint]) -> list[results.RankCurvePoint]:
     """The logged advantage where there is one, else the first that was asked for."""
     names = [point.advantage for point in curve]
     name = LOGGED if LOGGED in names else (names[0] if names else None)
     return [point for point in curve if point.advantage == name]
 
 
-def _by_size(curve: Sequence[RankCurvePoint]) -> list[str]:
+def _by_size(curve: Sequence[results.RankCurvePoint]) -> list[str]:
     """Effective rank with the number of rows: a low rank of a small group is no finding."""
     points = [point for point in _preferred_points(curve) if point.effective_rank.value is not None]
     if not points:
@@ -73,7 +62,7 @@ def _by_size(curve: Sequence[RankCurvePoint]) -> list[str]:
     ]
 
 
-def _given_prompts(curve: Sequence[RankCurvePoint], point: RankCurvePoint) -> list[str]:
+def _given_prompts(curve: Sequence[results.RankCurvePoint], point: results.RankCurvePoint) -> list[str]:
     """How far other rollouts of these prompts would move it; a formulation stands in for logged advantages like its."""
     value = point.effective_rank.value or 0.0
     for other in curve:
@@ -86,7 +75,7 @@ def _given_prompts(curve: Sequence[RankCurvePoint], point: RankCurvePoint) -> li
     return []
 
 
-def _against_nulls(point: RankCurvePoint) -> list[str]:
+def _against_nulls(point: results.RankCurvePoint) -> list[str]:
     """Whether the rank is the advantage's doing or the policy's."""
     scores, gaussian = point.nulls["unweighted"], point.nulls["gaussian"]
     start = (
@@ -103,7 +92,7 @@ def _against_nulls(point: RankCurvePoint) -> list[str]:
     return [f"{start}. The advantages change the rank by {change}; the rest is the policy's own geometry."]
 
 
-def _energy(point: RankCurvePoint) -> list[str]:
+def _energy(point: results.RankCurvePoint) -> list[str]:
     """What two directions hold, which says little without what they hold of unrelated rows."""
     energy, null = point.two_direction_energy, point.nulls["gaussian"].two_direction_energy
     if point.group_size <= 2 or energy.value is None or null.value is None:
@@ -114,7 +103,7 @@ def _energy(point: RankCurvePoint) -> list[str]:
     ]
 
 
-def sharing_findings(point: RankCurvePoint) -> list[str]:
+def sharing_findings(point: results.RankCurvePoint) -> list[str]:
     """Whether what rollouts share adds up or cancels, where that differs from chance."""
     shared, residual, side = point.shared_kept, point.residual_kept, _side_of_one(point.shared_kept)
     if not side:
@@ -130,7 +119,7 @@ def _side_of_one(ratio: Estimate) -> int:
     return ratio.map(lambda value: value - 1.0).side_of_zero
 
 
-def time_findings(curve: Sequence[RankCurvePoint]) -> list[str]:
+def time_findings(curve: Sequence[results.RankCurvePoint]) -> list[str]:
     """First against last step at one group size, and whether the intervals keep them apart."""
     points = [point for point in _preferred_points(curve) if point.effective_rank.interval is not None]
     size = max((point.group_size for point in points), default=0)
@@ -152,9 +141,9 @@ def _change(difference: Estimate) -> str:
     return f"the difference {text} may be zero, so these steps cannot be told apart"
 
 
-def size_findings(changes: Sequence[SizeChange]) -> tuple[str, ...]:
+def size_findings(changes: Sequence[results.SizeChange]) -> tuple[str, ...]:
     """Whether the rank depends on the group size, on the same prompts, a sentence a kind; of weights their mean."""
-    named: dict[str, SizeChange] = {}
+    named: dict[str, results.SizeChange] = {}
     for change in changes:
         chosen = named.setdefault(change.matrix, change)
         if (change.step, change.second) > (chosen.step, chosen.second) and change.advantage == chosen.advantage:
@@ -168,7 +157,7 @@ def size_findings(changes: Sequence[SizeChange]) -> tuple[str, ...]:
     )
 
 
-def _compared(comparisons: Sequence[RankComparison]) -> list[str]:
+def _compared(comparisons: Sequence[results.RankComparison]) -> list[str]:
     """Which formulations have ranks that differ from that of the first."""
     apart = [c for c in comparisons if c.difference.side_of_zero != 0]
     alike = [c.second for c in comparisons if c.difference.value is not None and c not in apart]
@@ -187,7 +176,7 @@ def _compared(comparisons: Sequence[RankComparison]) -> list[str]:
     return sentences
 
 
-def _dead_findings(curve: Sequence[RankCurvePoint]) -> list[str]:
+def _dead_findings(curve: Sequence[results.RankCurvePoint]) -> list[str]:
     """Groups that have no gradient at all, and hence no rank."""
     points = [point for point in _preferred_points(curve) if point.advantage == LOGGED]
     dead, total = sum(point.num_dead for point in points), sum(point.num_groups for point in points)
@@ -196,7 +185,7 @@ def _dead_findings(curve: Sequence[RankCurvePoint]) -> list[str]:
     return [f"{dead} of {total} groups have zero advantage throughout: their gradient is zero and has no rank."]
 
 
-def _cancellation(steps: Sequence[StepGeometry]) -> list[str]:
+def _cancellation(steps: Sequence[results.StepGeometry]) -> list[str]:
     """How much of what the rollouts push survives their sum."""
     values = [step.cancellation.value for step in steps if step.cancellation.value is not None]
     if not values:
@@ -205,7 +194,7 @@ def _cancellation(steps: Sequence[StepGeometry]) -> list[str]:
     return [f"On average {percent(mean)} of the summed row norms survives in the step's gradient; the rest cancels."]
 
 
-def _norm_findings(steps: Sequence[StepGeometry]) -> list[str]:
+def _norm_findings(steps: Sequence[results.StepGeometry]) -> list[str]:
     """The engine's norm against the trainer's own: the spectra rest on it."""
     if not steps:
         return []
@@ -226,7 +215,7 @@ def _norm_findings(steps: Sequence[StepGeometry]) -> list[str]:
     ]
 
 
-def _of_matrices(spectra: Sequence[GradientSpectrum]) -> str:
+def _of_matrices(spectra: Sequence[results.GradientSpectrum]) -> str:
     """For rows = weight or group: the range of effective ranks."""
     ranked = [s for s in spectra if s.ranks.effective_rank.value is not None]
     if not ranked:
@@ -244,13 +233,13 @@ _NEAR_FLOOR = 0.01  # share of sum s under the floor from which an effective ran
 
 
 def reliability_findings(
-    spectra: Sequence[GradientSpectrum], steps: Sequence[StepGeometry], engine: Mapping[str, object]
+    spectra: Sequence[results.GradientSpectrum], steps: Sequence[results.StepGeometry], engine: Mapping[str, object]
 ) -> tuple[str, ...]:
     """What reduced precision leaves in doubt, and how the sampler's log-probabilities fit: at most two sentences."""
     return (*_near_floor(spectra, engine), *logprob_findings(steps))
 
 
-def _near_floor(spectra: Sequence[GradientSpectrum], engine: Mapping[str, object]) -> tuple[str, ...]:
+def _near_floor(spectra: Sequence[results.GradientSpectrum], engine: Mapping[str, object]) -> tuple[str, ...]:
     """Whether float32 would resolve more than the arithmetic that was used."""
     if engine.get("precision") != "reduced":
         return ()
@@ -266,7 +255,7 @@ def _near_floor(spectra: Sequence[GradientSpectrum], engine: Mapping[str, object
     )
 
 
-def _share_below(spectrum: GradientSpectrum) -> float:
+def _share_below(spectrum: results.GradientSpectrum) -> float:
     """Share of sum s in singular values up to the floor."""
     values = np.asarray(spectrum.singular_values)
     return float(values[values <= spectrum.noise_floor].sum() / values.sum())
@@ -291,12 +280,14 @@ def sparsity_findings(by_step: Sequence[GradientSparsity]) -> tuple[str, ...]:
     )
 
 
-def update_findings(updates: Sequence[FormulationUpdate], baselines: Sequence[BaselineNoise]) -> tuple[str, ...]:
+def update_findings(
+    updates: Sequence[results.FormulationUpdate], baselines: Sequence[results.BaselineNoise]
+) -> tuple[str, ...]:
     """At most three sentences on updates, and on the noise under each baseline, all steps together first."""
     return (*_noise(updates), *_climbs(updates), *_baseline(baselines))
 
 
-def _noise(updates: Sequence[FormulationUpdate]) -> list[str]:
+def _noise(updates: Sequence[results.FormulationUpdate]) -> list[str]:
     of_first = [update.signal_to_noise.value for update in updates if update.advantage == _first(updates)]
     ratios = [ratio for ratio in of_first if ratio is not None]
     if not ratios:
@@ -308,7 +299,7 @@ def _noise(updates: Sequence[FormulationUpdate]) -> list[str]:
     ]
 
 
-def _climbs(updates: Sequence[FormulationUpdate]) -> list[str]:
+def _climbs(updates: Sequence[results.FormulationUpdate]) -> list[str]:
     """Formulations whose expected update provably leaves the gradient of pass@k."""
     step = max((update.step for update in updates), default=None)
     apart: dict[str, list[str]] = {}
@@ -322,7 +313,7 @@ def _climbs(updates: Sequence[FormulationUpdate]) -> list[str]:
     ]
 
 
-def _baseline(baselines: Sequence[BaselineNoise]) -> list[str]:
+def _baseline(baselines: Sequence[results.BaselineNoise]) -> list[str]:
     """The least noisy baseline that does not use its own rollout, where it differs from leave-one-out."""
     if not baselines:
         return []
@@ -351,12 +342,12 @@ _OWN_REWARD = ("group_mean", "optimal")
 """Baselines that see the rollout that they are for; their noise is no fair comparison."""
 
 
-def _first(updates: Sequence[FormulationUpdate]) -> str | None:
+def _first(updates: Sequence[results.FormulationUpdate]) -> str | None:
     names = [update.advantage for update in updates]
     return LOGGED if LOGGED in names else next(iter(names), None)
 
 
-def heldout_findings(steps: Sequence[HeldoutTransfer]) -> tuple[str, ...]:
+def heldout_findings(steps: Sequence[results.HeldoutTransfer]) -> tuple[str, ...]:
     """Of the last step under the first advantage, where an interval lies on one side of zero; else nothing."""
     if not steps:
         return ()
@@ -384,7 +375,7 @@ def heldout_findings(steps: Sequence[HeldoutTransfer]) -> tuple[str, ...]:
     )
 
 
-def interference_findings(steps: Sequence[Interference]) -> tuple[str, ...]:
+def interference_findings(steps: Sequence[results.Interference]) -> tuple[str, ...]:
     """Of the last step under the first advantage, where its interval lies on one side of zero; else nothing."""
     if not steps:
         return ()
@@ -405,7 +396,7 @@ MOST_FINDINGS = 3  # in addition to the verdict; more than three are not read
 NORM_MATCHES = 1e-5  # relative difference of a recomputed norm up to which it is the logged one, as `replay` has it
 
 
-def rank_headline(report: RankReport) -> tuple[str, ...]:
+def rank_headline(report: results.RankReport) -> tuple[str, ...]:
     """The verdict of a report in one or two sentences, then at most three of its most telling findings.
 
     Rows other than rollouts by all parameters have one subject, and their findings keep their order, after problems.
@@ -425,7 +416,7 @@ def rank_headline(report: RankReport) -> tuple[str, ...]:
     return (rank_verdict(report.curve), *findings[:MOST_FINDINGS])
 
 
-def rank_verdict(curve: Sequence[RankCurvePoint]) -> str:
+def rank_verdict(curve: Sequence[results.RankCurvePoint]) -> str:
     """The rank of the last step with its ceilings, and whether advantages or policy determine it."""
     points = [point for point in _preferred_points(curve) if point.effective_rank.is_defined]
     if not points:
@@ -440,7 +431,7 @@ def rank_verdict(curve: Sequence[RankCurvePoint]) -> str:
     )
 
 
-def _whose_doing(point: RankCurvePoint) -> str:
+def _whose_doing(point: results.RankCurvePoint) -> str:
     """Whether the advantages change the rank, or the policy alone has it."""
     scores = point.nulls["unweighted"]
     start = f"Without advantages the same rollouts span {scores.effective_rank.value:.2f}"
@@ -452,13 +443,13 @@ def _whose_doing(point: RankCurvePoint) -> str:
     return f"{start}; the advantages change that by {change}."
 
 
-def _problems(report: RankReport) -> list[str]:
+def _problems(report: results.RankReport) -> list[str]:
     off = [step for step in report.steps if (step.logprob_difference and step.logprob_difference.frac_beyond)]
     norms = [] if _all_match(report.steps) else _norm_findings(report.steps)
     return [*norms, *reliability_findings(report.spectra, off, report.engine)]
 
 
-def _all_match(steps: Sequence[StepGeometry]) -> bool:
+def _all_match(steps: Sequence[results.StepGeometry]) -> bool:
     pairs = [(step.grad_norm.value, step.logged_grad_norm) for step in steps]
     return all(
         norm is not None

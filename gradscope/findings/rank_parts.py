@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gradscope.advantages.registry import LOGGED
-from gradscope.results.rank import (
-    AdapterState,
-    GradientAndUpdate,
-    OptimizerStep,
-    RankCurvePoint,
-    TokenRankPoint,
-    UpdateTrajectory,
-    WeightRankPoint,
-    WeightUpdate,
-)
+from gradscope.results import rank as results
 from gradscope.results.row_kinds import RowKind
 from gradscope.results.tokens import CorrectionEffect, EntropyChange, LogprobChange, TokenKind, TokenKl, TurnShare
 from gradscope.say import percent, with_interval
@@ -26,7 +17,7 @@ _SPACES: dict[RowKind, str] = {
 }
 
 
-def token_findings(points: Iterable[TokenRankPoint]) -> tuple[str, ...]:
+def token_findings(points: Iterable[results.TokenRankPoint]) -> tuple[str, ...]:
     """The last step's ranks of token rows under the logged or the first advantage, in at most two sentences."""
     ranked = [point for point in points if point.effective_rank.value is not None and point.num_rows.value is not None]
     named = [point for point in ranked if point.advantage == LOGGED] or ranked
@@ -52,7 +43,7 @@ def token_findings(points: Iterable[TokenRankPoint]) -> tuple[str, ...]:
 
 
 def signal_findings(
-    kind: RowKind, curve: Sequence[RankCurvePoint], tokens: Sequence[TokenRankPoint]
+    kind: RowKind, curve: Sequence[results.RankCurvePoint], tokens: Sequence[results.TokenRankPoint]
 ) -> tuple[str, ...]:
     """The last step's ranks of rollouts and of tokens in another space than that of the parameters, a sentence each."""
     by_rollout = [point for point in curve if point.effective_rank.is_defined and point.advantage == curve[0].advantage]
@@ -70,7 +61,7 @@ def signal_findings(
     return (*sentences, *(token_findings(tokens) if tokens else ()))
 
 
-def _against_unrelated(point: TokenRankPoint) -> str:
+def _against_unrelated(point: results.TokenRankPoint) -> str:
     ratio = point.nulls["gaussian"].ratio if "gaussian" in point.nulls else None
     return "" if ratio is None or not ratio.is_defined else f", {with_interval(ratio, '.2f')} of unrelated rows"
 
@@ -178,7 +169,10 @@ def logprob_change_findings(changes: Sequence[LogprobChange]) -> tuple[str, ...]
 
 
 def weight_update_findings(
-    updates: Sequence[WeightUpdate], trajectories: Sequence[UpdateTrajectory], *, of_adapter: bool = False
+    updates: Sequence[results.WeightUpdate],
+    trajectories: Sequence[results.UpdateTrajectory],
+    *,
+    of_adapter: bool = False,
 ) -> tuple[str, ...]:
     """What training did to the weights, each number with its null, in at most five sentences."""
     course, last = trajectories[0], max(update.last for update in updates)
@@ -220,7 +214,7 @@ def _means(records: Iterable[object], *names: str) -> tuple[int, list[float]]:
     return len(defined), [sum(column) / len(defined) for column in zip(*defined, strict=True)]
 
 
-def _in_bfloat16(since: Sequence[WeightUpdate]) -> tuple[str, ...]:
+def _in_bfloat16(since: Sequence[results.WeightUpdate]) -> tuple[str, ...]:
     entries = [(u.shape[0] * u.shape[1], u.bfloat16_changed.value) for u in since]
     defined = [(number, share) for number, share in entries if share is not None]
     if not defined:
@@ -229,7 +223,7 @@ def _in_bfloat16(since: Sequence[WeightUpdate]) -> tuple[str, ...]:
     return (f"bfloat16 sees {percent(share)} of the {sum(n for n, _ in defined):,} entries of these matrices change.",)
 
 
-def idle_adapter_findings(states: Sequence[AdapterState]) -> tuple[str, ...]:
+def idle_adapter_findings(states: Sequence[results.AdapterState]) -> tuple[str, ...]:
     """Where an adapter does nothing at its last checkpoint, in at most one sentence."""
     last = [state for state in states if state.num_updates == states[-1].num_updates]
     zero = [state for state in last if state.b_norm.value == 0.0]
@@ -241,7 +235,7 @@ def idle_adapter_findings(states: Sequence[AdapterState]) -> tuple[str, ...]:
     )
 
 
-def adapter_findings(states: Sequence[AdapterState]) -> tuple[str, ...]:
+def adapter_findings(states: Sequence[results.AdapterState]) -> tuple[str, ...]:
     """How far an adapter at its last checkpoint is from unrelated factors, in at most one sentence."""
     last = [state for state in states if state.num_updates == states[-1].num_updates]
     number, means = _means(last, "effective_rank", "unrelated_rank", "alignment", "unrelated_alignment")
@@ -255,7 +249,7 @@ def adapter_findings(states: Sequence[AdapterState]) -> tuple[str, ...]:
     )
 
 
-def optimizer_findings(steps: Sequence[OptimizerStep]) -> tuple[str, ...]:
+def optimizer_findings(steps: Sequence[results.OptimizerStep]) -> tuple[str, ...]:
     """How far the optimizers' steps from the last step's gradient differ, in at most one sentence."""
     last = {row.optimizer: row for row in steps if row.tensor is None and row.step == steps[-1].step}
     if not last:
@@ -274,7 +268,7 @@ def optimizer_findings(steps: Sequence[OptimizerStep]) -> tuple[str, ...]:
     )
 
 
-def weight_rank_findings(points: Sequence[WeightRankPoint]) -> tuple[str, ...]:
+def weight_rank_findings(points: Sequence[results.WeightRankPoint]) -> tuple[str, ...]:
     """Whether the rank of one group's dL/dW depends on the group size, at the last step, and that of unrelated rows."""
     over_all = [point for point in points if point.tensor is None and point.effective_rank.is_defined]
     last = [point for point in over_all if point.step == over_all[-1].step]
@@ -290,7 +284,7 @@ def weight_rank_findings(points: Sequence[WeightRankPoint]) -> tuple[str, ...]:
     )
 
 
-def _of_one_size(point: WeightRankPoint) -> str:
+def _of_one_size(point: results.WeightRankPoint) -> str:
     return (
         f"dL/dW of one group of {point.group_size} rollouts, mean over its weights, has effective rank "
         f"{with_interval(point.effective_rank, '.2f')} (advantage {point.advantage}, step {point.step}), "
@@ -298,11 +292,11 @@ def _of_one_size(point: WeightRankPoint) -> str:
     )
 
 
-def _ratio(point: WeightRankPoint) -> str:
+def _ratio(point: results.WeightRankPoint) -> str:
     return with_interval(point.nulls["gaussian"].ratio, ".2f")
 
 
-def gradient_update_findings(pairs: Sequence[GradientAndUpdate]) -> tuple[str, ...]:
+def gradient_update_findings(pairs: Sequence[results.GradientAndUpdate]) -> tuple[str, ...]:
     """The means of the last step, in at most one sentence."""
     last = [pair for pair in pairs if pair.step == pairs[-1].step]
     number, means = _means(last, "gradient_rank", "update_rank", "gaussian")

@@ -7,16 +7,9 @@ from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from gradscope.estimate import Estimate
+from gradscope.results import signal
 from gradscope.results.envelope import NOT_IN_DOCUMENT, Deferring, LazyRows
 from gradscope.results.logged import MetricCourse
-from gradscope.results.signal import (
-    AdvantageMass,
-    PassRateDistribution,
-    RewardConflict,
-    RewardFunction,
-    SignalCost,
-    TargetDegeneracy,
-)
 from gradscope.results.source import Quarantine, Source
 from gradscope.shown import Drawn
 
@@ -221,21 +214,21 @@ class DegeneracyReport(Deferring, Drawn):
     """One row per environment, data source or agent, where rows name several."""
     by_step: tuple[StepDegeneracy, ...]  # one row per step
     course: DegeneracyCourse = field(default=DegeneracyCourse(), metadata=NOT_IN_DOCUMENT)  # the shares of ``by_step``
-    pass_rates: PassRateDistribution  # the distribution of pass rates over groups
-    starvation: SignalCost  # the cost of degenerate groups
-    advantages: tuple[AdvantageMass, ...]  # each formulation of the registry on these rewards
+    pass_rates: signal.PassRateDistribution  # the distribution of pass rates over groups
+    starvation: signal.SignalCost  # the cost of degenerate groups
+    advantages: tuple[signal.AdvantageMass, ...]  # each formulation of the registry on these rewards
     advantages_of: str  # whose advantages the shares of ``by_reward`` are of, in words; empty where there are none
-    by_reward: tuple[RewardFunction, ...]  # each reward function, where several were logged
+    by_reward: tuple[signal.RewardFunction, ...]  # each reward function, where several were logged
     frac_reward_conflict: Estimate
     """Share of groups in which the main reward is tied and the others make all of the gradient."""
-    reward_conflict: RewardConflict | None
+    reward_conflict: signal.RewardConflict | None
     """Details of these groups; None where there are none, or where the share is undefined."""
     prompts: PromptCounts  # how many prompts never pass, always pass, and are live
     by_prompt: LazyRows
     """One row a prompt, those that cost the most rollouts without a gradient first: ``prompt_id``, ``prompt`` (its
     text; None where the log was reduced to its rewards), ``num_groups``, ``num_rollouts``, ``pass_rate`` (None where
     passing is not known), ``status``, ``first_step``, ``last_live_step`` (None where none of its groups differed)."""
-    target: TargetDegeneracy | None
+    target: signal.TargetDegeneracy | None
     """Ways to reach a share of degenerate groups; None where none was asked for."""
     frac_set_aside: Estimate
     """Share of the log's rows that could not be used; without an interval, for it is of this log and no sample."""

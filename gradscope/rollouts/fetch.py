@@ -125,8 +125,7 @@ class Mirror:
                     job.result()
             finally:
                 count.stop()
-                for job in jobs:
-                    job.cancel()
+                pool.shutdown(cancel_futures=True)  # waits: a thread that goes on adds to the index
                 atomic_write(self.home / _INDEX, json.dumps(self.copied, indent=0), force=True)
 
     def _copy_one(self, entry: Entry, count: _ByteCount) -> None:

@@ -19,17 +19,11 @@ from gradscope.errors import InputError
 from gradscope.machine import num_processes, process_index
 from gradscope.progress import ProgressCallback
 from gradscope.rollouts.run_folder import checkpoint_path, checkpoints_path, heldout_path
-from gradscope.training.checkpoints import (
-    complete_checkpoints,
-    mark_complete,
-    recall_memory,
-    resumable,
-    rewind,
-    write_memory,
-)
+from gradscope.training import checkpoints
 from gradscope.training.config import TrainConfig
 from gradscope.training.grpo.policy import (
     AnswerProbability,
+    HeldoutSampling,
     RewardFunctions,
     TrainedPolicy,
     load_saved_policy,
@@ -71,15 +65,15 @@ def fit(
     newest = run_on_main(lambda: _newest(run))
     if newest is None:
         trainer.save_model(str(checkpoint_path(run, 0)))
-        run_on_main(lambda: mark_complete(run, 0))
+        run_on_main(lambda: checkpoints.mark_complete(run, 0))
     # The updates: all of them, those that are missing, or none.
     if not newest:
         hold_out("before")
         trainer.train()
     elif newest < config.steps:
-        folder = resumable(run, newest, num_processes())
+        folder = checkpoints.resumable(run, newest, num_processes())
         if online.remembers:
-            recall_memory(folder, online)
+            checkpoints.recall_memory(folder, online)
         trainer.train(resume_from_checkpoint=str(folder))
     elif not shards_model():
         trainer._load_from_checkpoint(str(checkpoint_path(run, newest)))
@@ -96,8 +90,8 @@ def _trained_advantage(config: TrainConfig, *, width: int) -> OnlineAdvantage:
 
 def _newest(run: Path) -> int | None:
     """The newest complete checkpoint, after everything later was removed."""
-    newest = max(complete_checkpoints(run), default=None)
-    rewind(run, newest or 0)
+    newest = max(checkpoints.complete_checkpoints(run), default=None)
+    checkpoints.rewind(run, newest or 0)
     return newest
 
 
@@ -123,8 +117,8 @@ def _make_trainer(
         gather([num_updates])  # each process has written its random state
         if process_index() == 0:
             if online.remembers:
-                write_memory(run, num_updates, online.memory)
-            mark_complete(run, num_updates)
+                checkpoints.write_memory(run, num_updates, online.memory)
+            checkpoints.mark_complete(run, num_updates)
 
     callbacks: list[Any] = [StepCallback(on_step, on_checkpoint)]
     if config.match_grad_norm is not None:
@@ -190,13 +184,15 @@ def _sample_heldout(
     completions = sample(
         policy,
         task.heldout,
-        num_samples=config.heldout_samples,
-        # as many as a step samples, so that memory suffices
-        rows_at_once=max(config.num_prompts * config.group_size, _FEWEST_ROWS * small),
-        max_completion_length=arguments["max_completion_length"],
-        temperature=config.temperature,
-        seed=config.seed,
-        progress=progress,
+        HeldoutSampling(
+            num_samples=config.heldout_samples,
+            # as many as a step samples, so that memory suffices
+            rows_at_once=max(config.num_prompts * config.group_size, _FEWEST_ROWS * small),
+            max_completion_length=arguments["max_completion_length"],
+            temperature=config.temperature,
+            seed=config.seed,
+        ),
+        progress,
         label=f"held-out prompts {when}",
     )
     write_heldout(path, policy, task, completions)

@@ -18,18 +18,10 @@ from gradscope.errors import GradscopeError, InputError, MissingDependencyError,
 from gradscope.machine import num_processes, tell_own_error
 from gradscope.progress import Progress, ProgressCallback, reporter
 from gradscope.rollouts.run_folder import base_model_path, heldout_path, manifest_path, read_manifest, write_manifest
+from gradscope.training import processes
 from gradscope.training.checkpoints import complete_checkpoints, drop_spent
 from gradscope.training.config import EMBEDDED_MODEL, TrainConfig
 from gradscope.training.libraries import check_vllm, trainer_arguments
-from gradscope.training.processes import (
-    SHARDED_LAUNCH,
-    check_launch,
-    end_group,
-    run_everywhere,
-    run_on_main,
-    shards_model,
-    start_group,
-)
 from gradscope.training.run_checks import check_apart, check_free, check_settings, check_task
 from gradscope.training.tasks.load import load_task, max_completion_length
 from gradscope.writing import naming, new_folder, one_writer
@@ -61,25 +53,25 @@ def train(config: TrainConfig, *, resume: bool = False, force: bool = False, pro
     if resume and force:
         raise UsageError("--resume goes on with a run and --force replaces it.", hint="Give one of the two.")
     check_settings(config)
-    check_launch(config.num_prompts * config.group_size, config.gradient_accumulation_steps)
+    processes.check_launch(config.num_prompts * config.group_size, config.gradient_accumulation_steps)
     run = Path(config.output)
     if not resume and num_processes() == 1:  # TRL takes seconds to load
         _check_output(run, config, force=force)
     _require_trl()
     if num_processes() > 1:
-        start_group(on_cpu=_on_cpu(config.device))
-    run_everywhere(lambda: check_vllm(config))
-    finished = resume and run_on_main(lambda: is_finished(run, config))
+        processes.start_group(on_cpu=_on_cpu(config.device))
+    processes.run_everywhere(lambda: check_vllm(config))
+    finished = resume and processes.run_on_main(lambda: is_finished(run, config))
     with ExitStack() as held:
-        run_on_main(lambda: held.enter_context(one_writer(run)))
+        processes.run_on_main(lambda: held.enter_context(one_writer(run)))
         if finished:  # it may have been ended before it was tidied
-            run_on_main(lambda: drop_spent(run))
+            processes.run_on_main(lambda: drop_spent(run))
         else:
             if not resume:
-                run_on_main(lambda: _check_output(run, config, force=force))
-            task = run_everywhere(lambda: _load_task(config))
+                processes.run_on_main(lambda: _check_output(run, config, force=force))
+            task = processes.run_everywhere(lambda: _load_task(config))
             _run(run, config, task, resume=resume, progress=progress)
-    end_group()
+    processes.end_group()
     return run
 
 
@@ -102,8 +94,8 @@ def resume_command(run: Path) -> str:
     """
     size = num_processes()
     program = ["gradscope"] if size == 1 else ["torchrun", "--nproc-per-node", str(size), "-m", "gradscope"]
-    if shards_model():
-        program = [*SHARDED_LAUNCH, "--num_processes", str(size), "-m", "gradscope"]
+    if processes.shards_model():
+        program = [*processes.SHARDED_LAUNCH, "--num_processes", str(size), "-m", "gradscope"]
     again = ["--resume", "--config", str(manifest_path(run)), "--output", str(run), *_code_of(run)]
     return shlex.join([*program, "train", *again])
 
@@ -142,11 +134,11 @@ def _run(run: Path, config: TrainConfig, task: Task, *, resume: bool, progress: 
                     policy.model.save_pretrained(base_model_path(folder))  # the run can then move without its package
                     policy.tokenizer.save_pretrained(base_model_path(folder))
 
-        policy = run_everywhere(load)
+        policy = processes.run_everywhere(load)
         # From here on the folder is the run's: its manifest first, so that the rest can be resumed.
         if not resume:
             with naming(run):
-                run_on_main(start)
+                processes.run_on_main(start)
         small = sum(parameter.numel() for parameter in policy.model.parameters()) < SMALL_MODEL
         with torch_threads(1 if on_cpu and small else None), naming(run):
             try:

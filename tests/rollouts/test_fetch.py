@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from threading import Event
 from typing import Any
 from unittest.mock import patch
 
@@ -83,11 +84,13 @@ def test_a_copy_that_was_cut_off_is_discarded_and_the_rest_stays(
     memory: Any, gets: list[str], monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
     memory.pipe({"/run/1.jsonl": ROW, "/run/2.jsonl": ROW})
-    get_file = type(memory).get_file
+    get_file, rest_has_come = type(memory).get_file, Event()
 
     def cut_off(self: Any, rpath: str, lpath: str, **more: Any) -> None:
         get_file(self, rpath, lpath, **more)
-        if rpath.endswith("2.jsonl"):
+        if rpath.endswith("1.jsonl"):
+            rest_has_come.set()
+        elif rest_has_come.wait(60):
             Path(lpath).write_bytes(ROW[:-3])
 
     monkeypatch.setattr(type(memory), "get_file", cut_off)

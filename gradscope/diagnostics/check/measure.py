@@ -42,19 +42,9 @@ from gradscope.outside.limits import open_file
 from gradscope.outside.plain_json import read_json
 from gradscope.outside.rules import is_finite
 from gradscope.progress import Progress, reporter
+from gradscope.results import verdicts as results
 from gradscope.results.envelope import render_json, to_jsonable
 from gradscope.results.source import Source
-from gradscope.results.verdicts import (
-    Baseline,
-    BaselineMetric,
-    BaselineRule,
-    Change,
-    CheckReport,
-    Operator,
-    Outcome,
-    Requirement,
-    Verdict,
-)
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
@@ -73,13 +63,13 @@ def check_run(
     path: str | Path,
     settings: CheckSettings | None = None,
     *,
-    requirements: Sequence[Requirement | str] = (),
+    requirements: Sequence[results.Requirement | str] = (),
     update_baseline: bool = False,
     force: bool = False,
     read: ReadOptions | None = None,
     engine: EngineOptions | None = None,
     progress: Progress = False,
-) -> CheckReport:
+) -> results.CheckReport:
     """Hold a run against requirements and a baseline.
 
     One verdict per requirement, then one per metric of the baseline, then one on the rows that were set aside, if any.
@@ -131,15 +121,15 @@ def check_run(
         advice = {name: value.advice for name, value in measured.items()}
         verdicts += baseline_verdicts(before.metrics, now, settings, advice=advice, path=run.source.path)
     elif baseline is not None and process_index() == 0:
-        write_baseline(Baseline(run=run.source.path, metrics=now), baseline, force=force)
+        write_baseline(results.Baseline(run=run.source.path, metrics=now), baseline, force=force)
     if _SET_ASIDE not in names:
         verdicts += _of_rows_set_aside(run.source)
     verdicts = [
         replace(verdict, allowed=verdict.outcome == "unknown" and verdict.metric in settings.allow_unknown)
         for verdict in verdicts
     ]
-    outcomes: list[Outcome] = [verdict.outcome for verdict in verdicts if not verdict.allowed]
-    return CheckReport(
+    outcomes: list[results.Outcome] = [verdict.outcome for verdict in verdicts if not verdict.allowed]
+    return results.CheckReport(
         source=run.source,
         verdicts=tuple(verdicts),
         outcome=_overall(outcomes),
@@ -158,9 +148,9 @@ def _findings(run: Run, names: Sequence[str]) -> tuple[str, ...]:
     return () if sides is None else conflict_findings(sides.conflict)
 
 
-def _baseline_metric(value: MetricValue) -> BaselineMetric:
+def _baseline_metric(value: MetricValue) -> results.BaselineMetric:
     prompts = {prompt_key(prompt): mean for prompt, mean in value.prompts.items()}
-    return BaselineMetric(estimate=value.estimate, prompts=prompts, is_not_finite=value.is_not_finite)
+    return results.BaselineMetric(estimate=value.estimate, prompts=prompts, is_not_finite=value.is_not_finite)
 
 
 def _check_name(text: str, values: MetricValues) -> None:
@@ -177,12 +167,12 @@ def _check_name(text: str, values: MetricValues) -> None:
     )
 
 
-def _of_rows_set_aside(source: Source) -> list[Verdict]:
+def _of_rows_set_aside(source: Source) -> list[results.Verdict]:
     """A verdict without a requirement: all others presume that nearly all of the log could be read."""
     quarantined = source.quarantined
     if not quarantined.num_rows and not quarantined.lost:
         return []
-    required = Requirement(metric=_SET_ASIDE, op="<=", limit=_MOST_SET_ASIDE)
+    required = results.Requirement(metric=_SET_ASIDE, op="<=", limit=_MOST_SET_ASIDE)
     reasons = (f"{entry.counted}: {entry.reason} ({entry.where})" for entry in quarantined.reasons)
     value = MetricValue(
         estimate=frac_set_aside(source),
@@ -193,12 +183,12 @@ def _of_rows_set_aside(source: Source) -> list[Verdict]:
     return [_verdict(required, value, source)]
 
 
-def _verdict(requirement: Requirement, value: MetricValue, source: Source) -> Verdict:
+def _verdict(requirement: results.Requirement, value: MetricValue, source: Source) -> results.Verdict:
     estimate = value.estimate
-    outcome: Outcome = "fail" if value.is_not_finite else "unknown"
+    outcome: results.Outcome = "fail" if value.is_not_finite else "unknown"
     if estimate.value is not None:
         outcome = "pass" if COMPARE[requirement.op](estimate.value, requirement.limit) else "fail"
-    return Verdict(
+    return results.Verdict(
         metric=requirement.metric,
         op=requirement.op,
         limit=requirement.limit,
@@ -209,7 +199,7 @@ def _verdict(requirement: Requirement, value: MetricValue, source: Source) -> Ve
     )
 
 
-def _meaning(requirement: Requirement, value: MetricValue) -> str:
+def _meaning(requirement: results.Requirement, value: MetricValue) -> str:
     estimate = value.estimate
     if value.is_not_finite:
         return f"{value.subject} is not a finite number: {estimate.undefined}. No requirement holds for that."
@@ -231,7 +221,9 @@ class _NextStep(NamedTuple):
     command: str = ""
 
 
-def _next_step(requirement: Requirement, value: MetricValue, outcome: Outcome, source: Source) -> _NextStep:
+def _next_step(
+    requirement: results.Requirement, value: MetricValue, outcome: results.Outcome, source: Source
+) -> _NextStep:
     if outcome == "pass":
         return _NextStep()
     if outcome == "unknown" or value.is_not_finite:
@@ -246,7 +238,7 @@ def _next_step(requirement: Requirement, value: MetricValue, outcome: Outcome, s
     return _NextStep(f"{advice} Look closer: {command}".strip(), advice, command)
 
 
-def _overall(outcomes: Sequence[Outcome]) -> Outcome:
+def _overall(outcomes: Sequence[results.Outcome]) -> results.Outcome:
     if "fail" in outcomes:
         return "fail"
     return "unknown" if "unknown" in outcomes else "pass"
@@ -270,7 +262,7 @@ def prompt_key(prompt_id: str) -> str:
     return hashlib.sha256(prompt_id.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
-def write_baseline(baseline: Baseline, path: Path, *, force: bool = False) -> None:
+def write_baseline(baseline: results.Baseline, path: Path, *, force: bool = False) -> None:
     """Write a baseline, whole or not at all; one that is there is replaced with ``force``."""
     document = {
         "schema": _SCHEMA,
@@ -296,12 +288,12 @@ def refuse_other(path: Path, *, force: bool) -> None:
         )
 
 
-def _plain(metric: BaselineMetric) -> dict[str, Any]:
+def _plain(metric: results.BaselineMetric) -> dict[str, Any]:
     prompts = metric.prompts if len(metric.prompts) <= MOST_PROMPTS else {}
     return {**to_jsonable(metric.estimate), "prompts": dict(sorted(prompts.items()))}
 
 
-def read_baseline(path: Path) -> Baseline:
+def read_baseline(path: Path) -> results.Baseline:
     """The numbers of a baseline file; an ``InputError`` where it cannot be read or is of another version."""
     try:
         document = read_json(path)
@@ -320,7 +312,7 @@ def read_baseline(path: Path) -> Baseline:
         )
     try:
         metrics = {name: _metric(values) for name, values in document["metrics"].items()}
-        return Baseline(run=str(document["run"]), metrics=metrics)
+        return results.Baseline(run=str(document["run"]), metrics=metrics)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise InputError(
             f"The baseline {path} is damaged: {type(error).__name__} {error}.",
@@ -328,7 +320,7 @@ def read_baseline(path: Path) -> Baseline:
         ) from error
 
 
-def _metric(values: Mapping[str, Any]) -> BaselineMetric:
+def _metric(values: Mapping[str, Any]) -> results.BaselineMetric:
     value, low, high = (None if values[name] is None else _finite(values[name]) for name in ("value", "low", "high"))
     num_units, undefined = values["num_units"], values["undefined"]
     if type(num_units) is not int:
@@ -336,7 +328,7 @@ def _metric(values: Mapping[str, Any]) -> BaselineMetric:
     if undefined is not None and not isinstance(undefined, str):
         raise ValueError(f"undefined is {undefined!r}")
     estimate = Estimate(value=value, low=low, high=high, num_units=num_units, undefined=undefined)
-    return BaselineMetric(
+    return results.BaselineMetric(
         estimate=estimate, prompts={prompt: _finite(mean) for prompt, mean in values["prompts"].items()}
     )
 
@@ -348,7 +340,7 @@ def _finite(value: Any) -> float:
 
 
 def _change_of(
-    before: BaselineMetric, after: BaselineMetric, resampling: Resampling
+    before: results.BaselineMetric, after: results.BaselineMetric, resampling: Resampling
 ) -> tuple[Estimate, NDArray[np.float64]]:
     """After minus before, paired by prompt where enough prompts are shared."""
     common = sorted(before.prompts.keys() & after.prompts.keys())
@@ -366,7 +358,7 @@ def _change_of(
 
 
 FAMILY_RATE = 0.05  # how often a run that is no worse may fail, all metrics of a check together
-_OPERATORS: dict[Direction, Operator] = {"lower": "<=", "higher": ">=", "neither": "=="}
+_OPERATORS: dict[Direction, results.Operator] = {"lower": "<=", "higher": ">=", "neither": "=="}
 _NOT_HELD = Estimate.undefined_because("the baseline does not hold this metric")
 
 
@@ -375,8 +367,8 @@ class _Compared:
     """One metric and its baseline, before the size of the family of tests is known."""
 
     name: str
-    before: BaselineMetric | None
-    after: BaselineMetric
+    before: results.BaselineMetric | None
+    after: results.BaselineMetric
     change: Estimate
     paired: NDArray[np.float64]
     margin: float
@@ -388,13 +380,13 @@ class _Compared:
 
 
 def baseline_verdicts(
-    before: Mapping[str, BaselineMetric],
-    after: Mapping[str, BaselineMetric],
+    before: Mapping[str, results.BaselineMetric],
+    after: Mapping[str, results.BaselineMetric],
     settings: CheckSettings | None = None,
     *,
     advice: Mapping[str, str] | None = None,
     path: str,
-) -> list[Verdict]:
+) -> list[results.Verdict]:
     """One verdict a metric of this run; unknown where a side has no value, or under ``interval`` no interval."""
     # Worse is higher where lower is better, lower where higher is, and either where the catalogue names no better
     # side.
@@ -402,7 +394,7 @@ def baseline_verdicts(
     rule, resampling = settings.rule, settings.resampling
     for name, metric in after.items():
         old = before.get(name)
-        change, paired = _change_of(old or BaselineMetric(estimate=_NOT_HELD), metric, resampling)
+        change, paired = _change_of(old or results.BaselineMetric(estimate=_NOT_HELD), metric, resampling)
         compared.append(
             _Compared(
                 name=name,
@@ -448,11 +440,11 @@ def _better(name: str) -> Direction:
 
 
 def _change_verdict(
-    compared: _Compared, p_value: float | None, num_tests: int, rule: BaselineRule, path: str
-) -> Verdict:
+    compared: _Compared, p_value: float | None, num_tests: int, rule: results.BaselineRule, path: str
+) -> results.Verdict:
     better = _better(compared.name)
     outcome = _outcome(compared, p_value, rule)
-    return Verdict(
+    return results.Verdict(
         metric=compared.name,
         op=_OPERATORS[better],
         limit=0.0
@@ -462,7 +454,7 @@ def _change_verdict(
         estimate=compared.after.estimate,
         meaning=_change_meaning(compared, p_value, num_tests),
         **_change_advice(compared, outcome, path)._asdict(),
-        change=Change(
+        change=results.Change(
             baseline=compared.old,
             change=compared.change,
             margin=compared.margin,
@@ -474,7 +466,7 @@ def _change_verdict(
     )
 
 
-def _outcome(compared: _Compared, p_value: float | None, rule: BaselineRule) -> Outcome:
+def _outcome(compared: _Compared, p_value: float | None, rule: results.BaselineRule) -> results.Outcome:
     if compared.change.value is None:
         return "fail" if compared.after.is_not_finite else "unknown"
     if rule == "value":
@@ -505,7 +497,7 @@ def _change_meaning(compared: _Compared, p_value: float | None, num_tests: int) 
     return f"{text}."
 
 
-def _change_advice(compared: _Compared, outcome: Outcome, path: str) -> _NextStep:
+def _change_advice(compared: _Compared, outcome: results.Outcome, path: str) -> _NextStep:
     if outcome == "pass":
         return _NextStep()
     metric, selector = split_metric(compared.name)

@@ -23,13 +23,7 @@ from gradscope.diagnostics.degeneracy.group_rewards import group_rewards, group_
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.logged.measure import PARTS, absence_of
 from gradscope.diagnostics.logged.tokens import gathered
-from gradscope.diagnostics.passk.measure import (
-    Samples,
-    pass_at_k_of_samples,
-    read_samples,
-    sample_files,
-    samples_of_run,
-)
+from gradscope.diagnostics.passk import measure as passk
 from gradscope.diagnostics.spike.measure import courses_of, metric_at, outstanding_step
 from gradscope.errors import GradscopeError, MissingDependencyError
 from gradscope.estimate import Estimate
@@ -306,7 +300,7 @@ class MetricValues:
     def _pass_at_k(self, name: str) -> MetricValue:
         samples = self._once("samples", self._samples)
         budget = budget_of(name) or 1
-        row = pass_at_k_of_samples([samples], ks=[budget], resampling=self.resampling).tables[0].rows[0]
+        row = passk.pass_at_k_of_samples([samples], ks=[budget], resampling=self.resampling).tables[0].rows[0]
         estimate = row.pass_at_k if catalog_name(name) == "pass_at_k" else row.pass_hat_k
         hint = "Ask for a smaller k, or draw more samples a prompt."
         prompts: dict[str, float] = {}
@@ -316,11 +310,11 @@ class MetricValues:
             prompts = dict(zip(samples.prompts, each, strict=True))
         return MetricValue(estimate=estimate, subject=f"{name} of {samples.name}", hint=hint, prompts=prompts)
 
-    def _samples(self) -> Samples:
-        *_, last = sample_files(self.run.path)
+    def _samples(self) -> passk.Samples:
+        *_, last = passk.sample_files(self.run.path)
         if last == self.run.path:
-            return samples_of_run(self.run, name=last.name, success_threshold=self.success_threshold)
-        return read_samples(last, success_threshold=self.success_threshold)
+            return passk.samples_of_run(self.run, name=last.name, success_threshold=self.success_threshold)
+        return passk.read_samples(last, success_threshold=self.success_threshold)
 
     def _logged(self, name: str) -> MetricValue:
         course = self._course(name, ()) or {}

@@ -36,13 +36,7 @@ from gradscope.diagnostics.rank.options import RankOptions
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.compare import compare_findings
-from gradscope.metrics.uncertainty.paired import (
-    holm,
-    least_detectable_mean,
-    paired_t_p_value,
-    sign_flip_p_value,
-    student_mean,
-)
+from gradscope.metrics.uncertainty import paired
 from gradscope.progress import Progress, ProgressCallback, no_progress, part, reporter
 from gradscope.results.compare import ComparedCell, ComparedCurve, ComparedPair, CompareVerdict, Comparison
 from gradscope.results.rank import RankReport
@@ -61,7 +55,7 @@ def judged(pairs: Sequence[ComparedPair]) -> tuple[ComparedPair, ...]:
     # made.
     flips = [pair.sign_flip_p_value if pair.num_pairs >= FEWEST_PAIRS else None for pair in pairs]
     num_tests = sum(p is not None for p in flips)
-    corrected = zip(pairs, holm([pair.p_value for pair in pairs]), holm(flips), strict=True)
+    corrected = zip(pairs, paired.holm([pair.p_value for pair in pairs]), paired.holm(flips), strict=True)
     return tuple(
         replace(
             pair,
@@ -94,7 +88,7 @@ def _least_detectable(pair: ComparedPair, num_tests: int) -> Estimate:
             f"{level:.2g}",
             num_units=number,
         )
-    return Estimate.exact(pair.spread * least_detectable_mean(number, level, POWER), num_units=number)
+    return Estimate.exact(pair.spread * paired.least_detectable_mean(number, level, POWER), num_units=number)
 
 
 EFFECTIVE_RANK, SIGNAL_TO_NOISE = "effective_rank", "signal_to_noise"
@@ -295,7 +289,7 @@ def _compare(first: _Cell, second: _Cell, values: dict[_Cell, dict[int, dict[str
     seeds = sorted(values[first].keys() & values[second].keys())
     for metric in _metrics_of_both(first, second, values):
         differences = np.array([values[second][seed][metric] - values[first][seed][metric] for seed in seeds])
-        p_value = paired_t_p_value(differences)
+        p_value = paired.paired_t_p_value(differences)
         low, high = _range_of(metric, [*values[first].values(), *values[second].values()])
         why = "the two have no seed in common" if not seeds else _ONE_PAIR if len(seeds) == 1 else _ALIKE
         yield ComparedPair(
@@ -304,12 +298,12 @@ def _compare(first: _Cell, second: _Cell, values: dict[_Cell, dict[int, dict[str
             changed=", ".join(_changed(first, second)),
             metric=metric,
             # Student's interval, cut at the greatest difference there can be, so that it agrees with Student's test
-            difference=student_mean(differences).within(low - high, high - low)
+            difference=paired.student_mean(differences).within(low - high, high - low)
             if seeds
             else Estimate.undefined_because(why),
             p_value=p_value,
             p_holm=None,
-            sign_flip_p_value=sign_flip_p_value(differences),
+            sign_flip_p_value=paired.sign_flip_p_value(differences),
             num_pairs=len(seeds),
             test="paired t",
             undefined=why if p_value is None else None,
@@ -342,7 +336,9 @@ def _cell(
         seeds=tuple(sorted(of_seed)),
         runs=tuple(runs),
         metrics={
-            name: student_mean([values[name] for values in of_seed.values()], within=_range_of(name, of_seed.values()))
+            name: paired.student_mean(
+                [values[name] for values in of_seed.values()], within=_range_of(name, of_seed.values())
+            )
             if name in everywhere
             else Estimate.undefined_because(_NOT_COUNTED)
             for name in metrics

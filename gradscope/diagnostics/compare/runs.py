@@ -30,19 +30,12 @@ from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.compare import ComparedPair
 from gradscope.results.signal import SideRewards
 from gradscope.results.source import Source
+from gradscope.rollouts import run_folder
 from gradscope.rollouts.fetch import fetched, names_of
 from gradscope.rollouts.groups import RewardTable, reward_table, sizes_of
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import FORMATS, TRAINERS, read_run, runs_below
 from gradscope.rollouts.run import Run
-from gradscope.rollouts.run_folder import (
-    RunManifest,
-    heldout_path,
-    manifest_path,
-    metrics_path,
-    read_manifest,
-    read_metrics,
-)
 from gradscope.say import non_finite_word
 
 _NOT_SETTINGS = ("output", "device", "checkpoint_every", "seed", "advantage")
@@ -86,7 +79,11 @@ class ComparedRun:
         """The files that were read."""
         if self.log is not None:
             return self.log.files
-        files = (manifest_path(self.path), metrics_path(self.path), heldout_path(self.path, "after"))
+        files = (
+            run_folder.manifest_path(self.path),
+            run_folder.metrics_path(self.path),
+            run_folder.heldout_path(self.path, "after"),
+        )
         return tuple(as_named(str(file)) for file in files if file.is_file())
 
     @property
@@ -191,12 +188,12 @@ def drawdown(rewards: NDArray[np.float64]) -> float:
 
 def _is_ours(folder: Path) -> bool:
     """Whether a command of ours trained a run; what a recorder wrote of somebody's script is a log."""
-    return manifest_path(folder).is_file() and "steps" in read_manifest(folder).config
+    return run_folder.manifest_path(folder).is_file() and "steps" in run_folder.read_manifest(folder).config
 
 
 def _read_run(folder: Path) -> ComparedRun:
-    manifest = read_manifest(folder)
-    metrics = read_metrics(folder)
+    manifest = run_folder.read_manifest(folder)
+    metrics = run_folder.read_metrics(folder)
     steps = int(manifest.config["steps"])
     absent = [step for step in range(1, steps + 1) if step not in metrics]
     if absent:
@@ -281,10 +278,10 @@ def _incoherence(metrics: Mapping[int, Mapping[str, float]]) -> Estimate | None:
     return frac_incoherent(*(int(sum(column)) for column in zip(*counts, strict=True))) if counts else None
 
 
-def _read_heldout(folder: Path, manifest: RunManifest) -> Samples | None:
+def _read_heldout(folder: Path, manifest: run_folder.RunManifest) -> Samples | None:
     if not manifest.config.get("heldout_prompts", 0):
         return None
-    file = heldout_path(folder, "after")
+    file = run_folder.heldout_path(folder, "after")
     if not file.is_file():
         raise InputError("its held-out prompts were not sampled after training", hint="Finish it with --resume.")
     return read_samples(file)

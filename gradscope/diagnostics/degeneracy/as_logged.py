@@ -21,17 +21,7 @@ from gradscope.findings.logged import course_named, metric_findings
 from gradscope.metrics.outcomes.degeneracy import GroupTable
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
 from gradscope.metrics.uncertainty.intervals import Resampling
-from gradscope.results.degeneracy import (
-    BehindFilter,
-    DegeneracyCourse,
-    DegeneracyReport,
-    GapDecomposition,
-    GroupSizeDegeneracy,
-    Overdispersion,
-    PromptCounts,
-    StepBehindFilter,
-    StepDegeneracy,
-)
+from gradscope.results import degeneracy as results
 from gradscope.results.envelope import LazyRows, deferred
 from gradscope.results.logged import MetricCourse
 from gradscope.results.signal import PassRateDistribution, SignalCost, TargetDegeneracy
@@ -49,7 +39,7 @@ def degeneracy_as_logged(
     by: By,
     reward: str | None,
     frac_set_aside: Estimate,
-) -> DegeneracyReport:
+) -> results.DegeneracyReport:
     """The report of a run without rollouts: the shares as logged, all else undefined with that reason."""
     if reward is not None:
         raise InputError(
@@ -65,7 +55,7 @@ def degeneracy_as_logged(
     shares = [_aligned(course, steps) for course in (dead, passed, failed)]
     windows = _rows(steps, shares, NUM_WINDOWS) if by == "window" else ()
     return undefined(
-        DegeneracyReport,
+        results.DegeneracyReport,
         _NONE,
         source=run.source,
         reward=TRAINER_REWARD,
@@ -80,15 +70,15 @@ def degeneracy_as_logged(
         frac_all_pass=_NONE if passed is None else passed.mean,
         frac_all_fail=_NONE if failed is None else failed.mean,
         predictions=(),
-        overdispersion=undefined(Overdispersion, _NONE, test="none"),
+        overdispersion=undefined(results.Overdispersion, _NONE, test="none"),
         by_group_size=tuple(
-            undefined(GroupSizeDegeneracy, _NONE, group_size=size, method="forecast") for size in group_sizes
+            undefined(results.GroupSizeDegeneracy, _NONE, group_size=size, method="forecast") for size in group_sizes
         ),
-        gap_decomposition=undefined(GapDecomposition, _NONE),
+        gap_decomposition=undefined(results.GapDecomposition, _NONE),
         by_policy=(),
         policy_gap=None,
         by_step=windows if by == "window" else deferred(lambda: _rows(steps, shares, len(steps))),
-        course=DegeneracyCourse.of(windows) if by == "window" else _course(steps, shares),
+        course=results.DegeneracyCourse.of(windows) if by == "window" else _course(steps, shares),
         pass_rates=undefined(PassRateDistribution, _NONE, histogram=()),
         starvation=undefined(SignalCost, _NONE),
         advantages=(),
@@ -96,7 +86,7 @@ def degeneracy_as_logged(
         by_environment=(),
         by_reward=(),
         reward_conflict=None,
-        prompts=PromptCounts(never=None, always=None, live=0, frac_rollouts=0.0, reward=TRAINER_REWARD),
+        prompts=results.PromptCounts(never=None, always=None, live=0, frac_rollouts=0.0, reward=TRAINER_REWARD),
         by_prompt=LazyRows({}),
         target=None if target_degeneracy is None else TargetDegeneracy(target=target_degeneracy, plans=()),
         frac_set_aside=frac_set_aside,
@@ -117,10 +107,10 @@ def _aligned(course: MetricCourse | None, steps: Sequence[int]) -> _Values:
     return [value_at.get(step) for step in steps]
 
 
-def _course(steps: Sequence[int], shares: Sequence[_Values]) -> DegeneracyCourse:
+def _course(steps: Sequence[int], shares: Sequence[_Values]) -> results.DegeneracyCourse:
     dead, passed, failed = ([None if value is None else logged_value(value) for value in values] for values in shares)
     nothing = (None,) * len(steps)
-    return DegeneracyCourse(
+    return results.DegeneracyCourse(
         step=steps,
         last_step=steps,
         frac_reward_zero_std=dead,
@@ -132,11 +122,11 @@ def _course(steps: Sequence[int], shares: Sequence[_Values]) -> DegeneracyCourse
     )
 
 
-def _rows(steps: Sequence[int], shares: Sequence[_Values], number: int) -> tuple[StepDegeneracy, ...]:
+def _rows(steps: Sequence[int], shares: Sequence[_Values], number: int) -> tuple[results.StepDegeneracy, ...]:
     number = min(number, len(steps))
     size, longer = divmod(len(steps), max(number, 1))
     edges = accumulate((size + (window < longer) for window in range(number)), initial=0)
-    blank = undefined(StepDegeneracy, _NONE, step=0, last_step=0, num_groups=0, logged=None)
+    blank = undefined(results.StepDegeneracy, _NONE, step=0, last_step=0, num_groups=0, logged=None)
     return tuple(
         replace(
             blank,
@@ -223,7 +213,9 @@ _RULES: dict[str, tuple[str, _Rule]] = {
 """Reader -> the prefix of its counters, and the rule that turns them into the groups that were sampled."""
 
 
-def measure_behind_filter(run: Run, table: GroupTable, reward: str | None, resampling: Resampling) -> BehindFilter:
+def measure_behind_filter(
+    run: Run, table: GroupTable, reward: str | None, resampling: Resampling
+) -> results.BehindFilter:
     """The share of dead groups among all that were sampled, those included that never reached the log."""
     begins, rule = _RULES.get(run.source.format, ("", None))
     counted = rule is not None and any(name.startswith(begins) for name in run.courses.columns)
@@ -244,20 +236,20 @@ def measure_behind_filter(run: Run, table: GroupTable, reward: str | None, resam
     return _overall(rows, resampling)
 
 
-def _dropped_at(step: int, num: int, dead: int, values: Values | None, rule: _Rule) -> StepBehindFilter:
+def _dropped_at(step: int, num: int, dead: int, values: Values | None, rule: _Rule) -> results.StepBehindFilter:
     try:
         if values is None:
             raise _Unusable(NO_LINE)
         dead, sampled = rule(values, num, dead)
     except _Unusable as error:
-        return StepBehindFilter(
+        return results.StepBehindFilter(
             step=step, num_sampled=None, num_dead=None, frac_zero_std_sampled=Estimate.undefined_because(str(error))
         )
     share = Estimate.exact(dead / sampled, num_units=sampled)
-    return StepBehindFilter(step=step, num_sampled=sampled, num_dead=dead, frac_zero_std_sampled=share)
+    return results.StepBehindFilter(step=step, num_sampled=sampled, num_dead=dead, frac_zero_std_sampled=share)
 
 
-def _overall(rows: list[StepBehindFilter], resampling: Resampling) -> BehindFilter:
+def _overall(rows: list[results.StepBehindFilter], resampling: Resampling) -> results.BehindFilter:
     counts = [(row.num_dead, row.num_sampled) for row in rows if row.num_dead is not None]
     if not counts:
         return replace(_nothing(rows[0].frac_zero_std_sampled.undefined or NO_COUNTER), by_step=tuple(rows))
@@ -266,11 +258,11 @@ def _overall(rows: list[StepBehindFilter], resampling: Resampling) -> BehindFilt
         lambda sums: sums[..., :1] / sums[..., 1:], units, within=(0.0, 1.0), resampling=resampling
     )
     dead, sampled = (int(total) for total in units.sum(axis=0))
-    return BehindFilter(frac_zero_std_sampled=share, num_sampled=sampled, num_dead=dead, by_step=tuple(rows))
+    return results.BehindFilter(frac_zero_std_sampled=share, num_sampled=sampled, num_dead=dead, by_step=tuple(rows))
 
 
-def _nothing(reason: str) -> BehindFilter:
-    return BehindFilter(
+def _nothing(reason: str) -> results.BehindFilter:
+    return results.BehindFilter(
         frac_zero_std_sampled=Estimate.undefined_because(reason), num_sampled=None, num_dead=None, by_step=()
     )
 

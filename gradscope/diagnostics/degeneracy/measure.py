@@ -13,14 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from gradscope.diagnostics.degeneracy import breakdowns
 from gradscope.diagnostics.degeneracy.as_logged import degeneracy_as_logged, measure_behind_filter
-from gradscope.diagnostics.degeneracy.breakdowns import (
-    measure_advantage_mass,
-    measure_cost,
-    measure_environments,
-    measure_policies,
-    measure_prompts,
-)
 from gradscope.diagnostics.degeneracy.forecast import GroupSizes, describe_pass_rates, pass_rate_origin
 from gradscope.diagnostics.degeneracy.group_rewards import (
     TRAINER_REWARD,
@@ -45,13 +39,7 @@ from gradscope.metrics.outcomes.dispersion import dispersion_test, estimate_rate
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.progress import Progress, reporter
-from gradscope.results.degeneracy import (
-    DegeneracyReport,
-    GapDecomposition,
-    IidPrediction,
-    Overdispersion,
-    StepDegeneracy,
-)
+from gradscope.results import degeneracy as results
 from gradscope.results.envelope import deferred
 from gradscope.results.source import Source
 from gradscope.rollouts.fetch import log_extent
@@ -74,7 +62,7 @@ def measure_degeneracy(
     resampling: Resampling = RESAMPLING,
     read: ReadOptions | None = None,
     progress: Progress = False,
-) -> DegeneracyReport:
+) -> results.DegeneracyReport:
     """Degenerate groups of a run or a file of samples.
 
     Args:
@@ -111,7 +99,7 @@ def degeneracy_of_run(
     by: By = "step",
     reward: str | None = None,
     resampling: Resampling = RESAMPLING,
-) -> DegeneracyReport:
+) -> results.DegeneracyReport:
     """The same of a run that was already read."""
     # A group of one rollout has nothing to be compared with, and the verdict on a group with a missing reward is not
     # known: both are left out, and the findings say how many.
@@ -131,12 +119,12 @@ def degeneracy_of_run(
     options = EstimateOptions(base_pass_rate=base_pass_rate, resampling=resampling)
     overall = options.estimate(table)
     sizes = GroupSizes(table=table, overall=overall, base=base_pass_rate, resampling=resampling)
-    starvation = measure_cost(chosen, table, overall.frac_reward_zero_std, resampling=resampling)
-    policies, policy_gap = measure_policies(chosen, table, threshold, resampling=resampling)
+    starvation = breakdowns.measure_cost(chosen, table, overall.frac_reward_zero_std, resampling=resampling)
+    policies, policy_gap = breakdowns.measure_policies(chosen, table, threshold, resampling=resampling)
     rewards = measure_reward_functions(run, chosen, reward, resampling=resampling)
     name = reward or rewards.part or TRAINER_REWARD
     main = rewards.main if name == TRAINER_REWARD else None
-    prompts, by_prompt = measure_prompts(chosen, threshold, main, name=name)
+    prompts, by_prompt = breakdowns.measure_prompts(chosen, threshold, main, name=name)
     logged = LoggedGroups(
         num_levels=len(chosen.levels),
         reward_functions=tuple(sorted(chosen.table.rewards)),
@@ -144,7 +132,7 @@ def degeneracy_of_run(
         num_incomplete=chosen.num_incomplete,
         resampled=run.settings.get("sampling") == "dynamic",
     )
-    report = DegeneracyReport(
+    report = results.DegeneracyReport(
         source=run.source,
         reward=name,
         success_threshold=threshold,
@@ -153,7 +141,7 @@ def degeneracy_of_run(
         group_size=sizes.logged,
         pass_rate_origin=pass_rate_origin(base_pass_rate, len(chosen.table)),
         course_pass_rate_origin=pass_rate_origin(base_pass_rate or by, len(chosen.table)),
-        **estimates_of(overall, DegeneracyReport),
+        **estimates_of(overall, results.DegeneracyReport),
         behind_filter=measure_behind_filter(run, table, reward, resampling),
         predictions=deferred(lambda: _predictions(table, overall, options)),
         overdispersion=deferred(lambda: _overdispersion(table, options)),
@@ -161,13 +149,13 @@ def degeneracy_of_run(
         gap_decomposition=deferred(lambda: _gap_decomposition(table, overall, options)),
         by_policy=policies,
         policy_gap=policy_gap,
-        by_environment=measure_environments(chosen, table, resampling=resampling),
+        by_environment=breakdowns.measure_environments(chosen, table, resampling=resampling),
         by_step=deferred(lambda: degeneracy_by_step(run, table, by, reward, options)),
         course=measure_course(run, table, by, reward),
         pass_rates=deferred(lambda: describe_pass_rates(table, sizes.rates)),
         starvation=starvation,
         advantages=deferred(
-            lambda: measure_advantage_mass(chosen, run.settings.get("advantage"), resampling=resampling)
+            lambda: breakdowns.measure_advantage_mass(chosen, run.settings.get("advantage"), resampling=resampling)
         ),
         advantages_of=rewards.advantages_of,
         by_reward=rewards.functions,
@@ -209,7 +197,7 @@ def _check_options(group_sizes: Sequence[int], base_pass_rate: BasePassRate, tar
 
 def _predictions(
     table: GroupTable, overall: DegeneracyEstimates, options: EstimateOptions
-) -> tuple[IidPrediction, ...]:
+) -> tuple[results.IidPrediction, ...]:
     """The prediction from every available p, the chosen one first."""
     bases: list[BasePassRate] = [options.base_pass_rate, None]
     if np.ptp(table.step) > 0:
@@ -218,7 +206,7 @@ def _predictions(
     for base in dict.fromkeys(bases):
         estimates = overall if base == options.base_pass_rate else replace(options, base_pass_rate=base).estimate(table)
         rows.append(
-            IidPrediction(
+            results.IidPrediction(
                 pass_rate_origin=pass_rate_origin(base, len(table.size)),
                 iid_prediction=estimates.iid_prediction,
                 jensen_gap=estimates.jensen_gap,
@@ -227,21 +215,23 @@ def _predictions(
     return tuple(rows)
 
 
-def _gap_decomposition(table: GroupTable, overall: DegeneracyEstimates, options: EstimateOptions) -> GapDecomposition:
+def _gap_decomposition(
+    table: GroupTable, overall: DegeneracyEstimates, options: EstimateOptions
+) -> results.GapDecomposition:
     between, over_time = split_gap(table, overall.jensen_gap, base_pass_rate=options.base_pass_rate)
-    return GapDecomposition(between_prompts=between, over_time=over_time)
+    return results.GapDecomposition(between_prompts=between, over_time=over_time)
 
 
-def _overdispersion(table: GroupTable, options: EstimateOptions) -> Overdispersion:
+def _overdispersion(table: GroupTable, options: EstimateOptions) -> results.Overdispersion:
     if table.num_passing is None:
         unknown = Estimate.undefined_because(NO_THRESHOLD, num_units=len(table.size))
-        return undefined(Overdispersion, unknown, test="none")
+        return undefined(results.Overdispersion, unknown, test="none")
     tested = dispersion_test(table.size, table.num_passing, table.step, seed=options.resampling.seed)
     variance = estimate_rate_variance(table.size, table.num_passing, table.prompt, resampling=options.resampling)
     stays, of_visit = estimate_rate_parts(
         table.step, table.prompt, table.size, table.num_passing, resampling=options.resampling
     )
-    return Overdispersion(
+    return results.Overdispersion(
         rate_variance=variance,
         between_prompts=stays,
         between_visits=of_visit,
@@ -272,7 +262,7 @@ def follow_degeneracy(
     pace: Pace | None = None,
     notice: Notice = lambda _: None,
     read: ReadOptions | None = None,
-) -> Iterator[StepDegeneracy]:
+) -> Iterator[results.StepDegeneracy]:
     """Steps as they are written, one row per step, in order of step within each read of the log."""
     # A step is reported once a later one has begun, or nothing was written between two reads: a group that is only half
     # on disk has no verdict yet. A step that changes afterwards is reported again. ``notice`` is called when a later
@@ -282,11 +272,11 @@ def follow_degeneracy(
 
     so_far, cache = ReadSoFar(), EstimateCache()
 
-    def look() -> tuple[StepDegeneracy, ...]:
+    def look() -> tuple[results.StepDegeneracy, ...]:
         run = read_run(path, read, rewards_only=True, so_far=so_far)
         return course_of_run(run, success_threshold=success_threshold, reward=reward, cache=cache)
 
-    reported: dict[int, StepDegeneracy] = {}
+    reported: dict[int, results.StepDegeneracy] = {}
     last = log_extent(path)
     grown = pace.clock()
     course = look()
@@ -313,7 +303,9 @@ def follow_degeneracy(
         yield from _news(course[:-1], reported)
 
 
-def _news(course: Sequence[StepDegeneracy], reported: dict[int, StepDegeneracy]) -> Iterator[StepDegeneracy]:
+def _news(
+    course: Sequence[results.StepDegeneracy], reported: dict[int, results.StepDegeneracy]
+) -> Iterator[results.StepDegeneracy]:
     for row in course:
         if reported.get(row.step) != row:
             reported[row.step] = row

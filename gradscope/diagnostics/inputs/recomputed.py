@@ -413,7 +413,7 @@ def prepared_of(
     # While ``altered`` is open, models end in TRL's output layer instead of their own.
     groups = run.groups_at(step)
     with _blamed_on("weights_unreadable"):
-        policy = policy_of(run, weights, options, loss.reference, loss.mixed)
+        policy = policy_of(run, weights, options, loss.reference)
     _remember_longest(run, step, policy, loss.objective)
     if altered is not None:
         for model in filter(None, (policy.model, policy.reference)):
@@ -452,8 +452,7 @@ def policy_of(
     run: Run,
     weights: WeightsRef,
     options: EngineOptions,
-    reference: WeightsRef | None = None,
-    mixed: Sequence[tuple[WeightsRef, float]] = (),
+    reference: Sequence[tuple[WeightsRef, float]] = (),
 ) -> MeasuredPolicy:
     """A set of a run's weights as the trainer had it, with the reference of its KL term where it is asked for."""
     first = run.weights_before(1)
@@ -462,8 +461,7 @@ def policy_of(
         device=options.device,
         dtype="float32" if options.precision == "high" else options.dtype,
         tokenizer=run.tokenizer,
-        initial=reference,
-        mixed=mixed,
+        reference=reference,
         origin=first.path if first is not None and first.kind == "full" else None,
         # other trainers give the model each token's own position
         padding=TrainerPadding.from_settings(run.settings) if run.trained_by_trl else None,

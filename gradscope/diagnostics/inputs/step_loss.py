@@ -34,17 +34,16 @@ class StepLoss:
     objective: Objective  # the trainer's loss at this step
     sampled_with: WeightsRef | None = None
     """The weights that sampled the batch, where they are others than the update's and are on disk."""
-    reference: WeightsRef | None = None
-    """The reference of the KL term; None without one, and where it is the base under an adapter."""
-    mixed: tuple[tuple[WeightsRef, float], ...] = ()
-    """Weights that the trainer mixed into the reference, in order, each with the share that it got."""
+    reference: tuple[tuple[WeightsRef, float], ...] = ()
+    """The weights that the reference of the KL term is mixed from, in order, each with its share of what is mixed so
+    far; empty without one, and where it is the base under an adapter."""
     reason: Reason | None = None  # why it is not known
 
     @property
     def weights(self) -> tuple[WeightsRef, ...]:
         """The sets of weights that it needs in addition to the policy's own."""
-        single = (weights for weights in (self.sampled_with, self.reference) if weights is not None)
-        return (*single, *(weights for weights, _ in self.mixed))
+        sampled_with = () if self.sampled_with is None else (self.sampled_with,)
+        return (*sampled_with, *(weights for weights, _ in self.reference))
 
 
 def loss_at(run: Run, objective: Objective, step: int) -> StepLoss:
@@ -81,7 +80,11 @@ def _with_reference(run: Run, loss: StepLoss, step: int) -> StepLoss:
     if run.settings.get("sync_ref_model", False) and step > every:
         return _with_moved_reference(run, loss, first, range(every, step, every))
     adapters = [weights for weights in run.weights if weights.kind == "adapter"]
-    return _with_adapters_reference(run, loss, first, adapters) if adapters else replace(loss, reference=first)
+    return _with_adapters_reference(run, loss, first, adapters) if adapters else _with(loss, first)
+
+
+def _with(loss: StepLoss, reference: WeightsRef | None) -> StepLoss:
+    return replace(loss, reference=() if reference is None else ((reference, 1.0),))
 
 
 def _with_moved_reference(run: Run, loss: StepLoss, first: WeightsRef | None, synced_after: range) -> StepLoss:
@@ -96,7 +99,7 @@ def _with_moved_reference(run: Run, loss: StepLoss, first: WeightsRef | None, sy
         text = f"the KL reference moved (sync_ref_model), and {which}, which are in it, are not on disk"
         return replace(loss, reason=loss.reason or Reason("reference_missing", text))
     mixed = () if share == 1.0 else tuple((on_disk[num_updates], share) for num_updates in needed)
-    return replace(loss, reference=start, mixed=mixed)
+    return replace(loss, reference=((start, 1.0), *mixed))
 
 
 def _with_adapters_reference(
@@ -110,7 +113,7 @@ def _with_adapters_reference(
         (each for each in adapters if (each.path / REFERENCE_ADAPTER / "adapter_config.json").is_file()), None
     )
     if copied is not None:
-        return replace(loss, reference=replace(copied, path=copied.path / REFERENCE_ADAPTER, num_updates=0))
+        return _with(loss, replace(copied, path=copied.path / REFERENCE_ADAPTER, num_updates=0))
     always_base = run.settings.get("trainer") == "verl"  # which switches the adapter off
     if always_base or first is None or first.kind == "full" or is_fresh(first.path):
         return loss
@@ -122,7 +125,7 @@ def _with_adapters_reference(
             "started from shows in the kl of step 1, which was not logged"
         )
         return replace(loss, reason=loss.reason or Reason("reference_missing", text))
-    return replace(loss, reference=first if reference == "start" else None)
+    return _with(loss, first if reference == "start" else None)
 
 
 def _with_entropy(run: Run, loss: StepLoss, step: int) -> StepLoss:

@@ -8,15 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradscope.diagnostics.logged.tokens import (
-    Gathered,
-    GatheredEntropy,
-    GatheredMismatch,
-    GatheredStaleness,
-    first_logged,
-    logged_estimate,
-    mean_as_logged,
-)
+from gradscope.diagnostics.logged import tokens
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
@@ -68,7 +60,7 @@ class GatheredGeneration:
 
     def result(self, run: Run, resampling: Resampling) -> Generation:
         """The whole log and each step; of ends that are known nowhere what the trainer logged."""
-        reported = None if any(rows.ends for rows in self._steps.values()) else first_logged(run, TRUNCATED)
+        reported = None if any(rows.ends for rows in self._steps.values()) else tokens.first_logged(run, TRUNCATED)
         logged = {} if reported is None else reported[1]
         numbers = [_numbers(step, rows, logged, resampling) for step, rows in self._steps.items()]
         by_step = tuple(row for row in numbers if row.frac_truncated.undefined != _NO_ENDS or row.seconds.is_defined)
@@ -96,9 +88,9 @@ def _truncated(
     if ends:
         return bootstrap_mean([cut for _, cut in ends], [prompt for prompt, _ in ends], resampling=resampling)
     if step is None and logged:
-        return mean_as_logged(logged).within(0.0, 1.0)
+        return tokens.mean_as_logged(logged).within(0.0, 1.0)
     if step is not None and step in logged:
-        return logged_estimate(logged[step]).within(0.0, 1.0)
+        return tokens.logged_estimate(logged[step]).within(0.0, 1.0)
     return Estimate.undefined_because(_NO_ENDS)
 
 
@@ -127,10 +119,10 @@ def _slowest(times: Sequence[tuple[int, str, float]]) -> Estimate:
     return mean_of_steps(ratios, ratios).within(1.0, np.inf)
 
 
-PARTS: Mapping[str, Callable[[], Gathered[Any]]] = {
-    "sampler": GatheredMismatch,
-    "entropy": GatheredEntropy,
-    "staleness": GatheredStaleness,
+PARTS: Mapping[str, Callable[[], tokens.Gathered[Any]]] = {
+    "sampler": tokens.GatheredMismatch,
+    "entropy": tokens.GatheredEntropy,
+    "staleness": tokens.GatheredStaleness,
     "generation": GatheredGeneration,
 }
 """Part of :class:`LoggedPolicy` -> what takes in the rollouts for it."""

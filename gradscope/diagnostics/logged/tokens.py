@@ -29,17 +29,7 @@ from gradscope.metrics.sampler import (
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.metrics.uncertainty.steps import mean_of_steps, trend
-from gradscope.results.logged import (
-    EntropyNumbers,
-    LagShare,
-    MetricCourse,
-    MismatchNumbers,
-    PolicyEntropy,
-    SamplerMismatch,
-    Staleness,
-    StalenessNumbers,
-    TokenMismatch,
-)
+from gradscope.results import logged as results
 from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.readers.metrics_alone.log import COMMON
 from gradscope.rollouts.run import Run
@@ -93,7 +83,7 @@ def _first_undefined(values: Mapping[int, float]) -> Estimate | None:
 NO_ROLLOUTS = "the log holds metrics and no rollouts"  # why what needs rollouts is undefined
 
 
-def metric_courses(run: Run) -> tuple[MetricCourse, ...]:
+def metric_courses(run: Run) -> tuple[results.MetricCourse, ...]:
     """The common metrics of a run, in the order of reading; those that no step has are left out."""
     courses = []
     for metric in COMMON:
@@ -104,7 +94,7 @@ def metric_courses(run: Run) -> tuple[MetricCourse, ...]:
             unusable = np.flatnonzero(~(np.abs(values) < _LARGEST))[:1]
             broken = _first_undefined(dict(zip(steps[unusable].tolist(), values[unusable].tolist(), strict=True)))
             courses.append(
-                MetricCourse(
+                results.MetricCourse(
                     name=metric.name,
                     title=metric.title,
                     style=metric.style,
@@ -253,16 +243,16 @@ class GatheredEntropy:
         if rows:
             self._steps[step] = rows
 
-    def result(self, run: Run, resampling: Resampling) -> PolicyEntropy:
+    def result(self, run: Run, resampling: Resampling) -> results.PolicyEntropy:
         """The entropy of the tokens, else as the trainer logged it, else nothing."""
         if not self._steps:
             return _as_logged(run)
         every = [row for step_rows in self._steps.values() for row in step_rows]
         overall, *by_step = (
-            EntropyNumbers(step=step, mean=_mean_of(rows, resampling).within(0.0, _GREATEST))
+            results.EntropyNumbers(step=step, mean=_mean_of(rows, resampling).within(0.0, _GREATEST))
             for step, rows in ((None, every), *self._steps.items())
         )
-        return PolicyEntropy(overall=overall, by_step=tuple(by_step), trend=_trend(by_step), origin="tokens")
+        return results.PolicyEntropy(overall=overall, by_step=tuple(by_step), trend=_trend(by_step), origin="tokens")
 
 
 def _rows(groups: Sequence[RolloutGroup]) -> Iterator[_Row]:
@@ -288,17 +278,17 @@ def _mean_of(rows: Sequence[_Row], resampling: Resampling) -> Estimate:
     return token_mean(sums, numbers, prompts, resampling=resampling)
 
 
-def _as_logged(run: Run) -> PolicyEntropy:
+def _as_logged(run: Run) -> results.PolicyEntropy:
     match = first_logged(run, METRICS)
     if match is None:
-        return PolicyEntropy()
+        return results.PolicyEntropy()
     name, logged = match
-    by_step = [EntropyNumbers(step=step, mean=logged_estimate(value)) for step, value in logged.items()]
-    overall = EntropyNumbers(step=None, mean=mean_as_logged(logged).within(min(0.0, *logged.values()), np.inf))
-    return PolicyEntropy(overall=overall, by_step=tuple(by_step), trend=_trend(by_step), origin=name)
+    by_step = [results.EntropyNumbers(step=step, mean=logged_estimate(value)) for step, value in logged.items()]
+    overall = results.EntropyNumbers(step=None, mean=mean_as_logged(logged).within(min(0.0, *logged.values()), np.inf))
+    return results.PolicyEntropy(overall=overall, by_step=tuple(by_step), trend=_trend(by_step), origin=name)
 
 
-def _trend(by_step: Sequence[EntropyNumbers]) -> Estimate:
+def _trend(by_step: Sequence[results.EntropyNumbers]) -> Estimate:
     pairs = [(row.step or 0, row.mean.value) for row in by_step if row.mean.value is not None]
     return trend([step for step, _ in pairs], [value for _, value in pairs])
 
@@ -312,7 +302,7 @@ class GatheredMismatch:
     def __init__(self) -> None:
         self._set_aside: Counter[str] = Counter()
         self._steps: list[tuple[int, SequenceSums, tuple[str, ...]]] = []
-        self._worst: list[TokenMismatch] = []
+        self._worst: list[results.TokenMismatch] = []
 
     def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
         """Take in the rollouts of the next step."""
@@ -324,13 +314,13 @@ class GatheredMismatch:
         worst = [*self._worst, *_worst(step, tokens)]
         self._worst = sorted(worst, key=lambda token: abs(token.trainer - token.sampler), reverse=True)[:NUM_WORST]
 
-    def result(self, _: Run, resampling: Resampling) -> SamplerMismatch:
+    def result(self, _: Run, resampling: Resampling) -> results.SamplerMismatch:
         """The whole log, each step and the worst tokens."""
         if not self._steps:
-            return SamplerMismatch(set_aside=dict(self._set_aside))
+            return results.SamplerMismatch(set_aside=dict(self._set_aside))
         joined = joined_sums([sums for _, sums, _ in self._steps])
         prompts = [prompt for *_, of_step in self._steps for prompt in of_step]
-        return SamplerMismatch(
+        return results.SamplerMismatch(
             overall=_numbers(None, joined, prompts, resampling),
             by_step=tuple(_numbers(step, sums, of_step, resampling) for step, sums, of_step in self._steps),
             worst=tuple(token for token in self._worst if token.sampler != token.trainer),
@@ -339,8 +329,10 @@ class GatheredMismatch:
         )
 
 
-def _numbers(step: int | None, sums: SequenceSums, prompts: Sequence[str], resampling: Resampling) -> MismatchNumbers:
-    return MismatchNumbers(
+def _numbers(
+    step: int | None, sums: SequenceSums, prompts: Sequence[str], resampling: Resampling
+) -> results.MismatchNumbers:
+    return results.MismatchNumbers(
         step=step,
         num_tokens=int(sums.num_tokens.sum()),
         num_sequences=len(sums.num_tokens),
@@ -348,13 +340,13 @@ def _numbers(step: int | None, sums: SequenceSums, prompts: Sequence[str], resam
     )
 
 
-def _worst(step: int, tokens: _StepTokens) -> list[TokenMismatch]:
+def _worst(step: int, tokens: _StepTokens) -> list[results.TokenMismatch]:
     """The tokens of a step on which both differ most, the largest difference first."""
     distance = np.abs(tokens.log_ratios)
     indices = _largest(distance, NUM_WORST)
     sequences = np.searchsorted(np.cumsum(tokens.lengths), indices, side="right")
     return [
-        TokenMismatch(
+        results.TokenMismatch(
             step=step,
             row=tokens.rollouts[sequence].row,
             sequence=tokens.sequences[sequence],
@@ -410,15 +402,15 @@ class GatheredStaleness:
                 behind = step - rollout.policy_versions[0]
                 self._gaps.setdefault(behind, []).append((float(of_tokens.sum()), len(of_tokens), prompt))
 
-    def result(self, _: Run, resampling: Resampling) -> Staleness:
+    def result(self, _: Run, resampling: Resampling) -> results.Staleness:
         """The lags of the whole log and of each step, and what lags did to log-probabilities."""
         rows = [row for of_step in self._steps.values() for row in of_step]
         if not rows:
-            return Staleness()
+            return results.Staleness()
         origin = first_step([step for step, *_ in rows], [versions[1] for *_, versions in rows])
         if origin is None:
-            return Staleness(contradiction=_FROM_THE_FUTURE)
-        return Staleness(
+            return results.Staleness(contradiction=_FROM_THE_FUTURE)
+        return results.Staleness(
             overall=_staleness_numbers(None, rows, origin, resampling),
             by_step=tuple(
                 _staleness_numbers(step, of_step, origin, resampling) for step, of_step in self._steps.items()
@@ -426,10 +418,10 @@ class GatheredStaleness:
             by_lag=self._by_lag(rows, origin, resampling),
         )
 
-    def _by_lag(self, rows: Sequence[_TokenAge], origin: int, resampling: Resampling) -> tuple[LagShare, ...]:
+    def _by_lag(self, rows: Sequence[_TokenAge], origin: int, resampling: Resampling) -> tuple[results.LagShare, ...]:
         numbers = Counter(_lag(row, origin) for row in rows)
         return tuple(
-            LagShare(
+            results.LagShare(
                 lag=lag,
                 num_rollouts=numbers[lag],
                 share=numbers[lag] / len(rows),
@@ -447,10 +439,10 @@ def _lag(row: _TokenAge, origin: int) -> int:
 
 def _staleness_numbers(
     step: int | None, rows: Sequence[_TokenAge], origin: int, resampling: Resampling
-) -> StalenessNumbers:
+) -> results.StalenessNumbers:
     prompts = [prompt for _, prompt, _ in rows]
     mixed = [float(first != last) for *_, (first, last) in rows]
-    return StalenessNumbers(
+    return results.StalenessNumbers(
         step=step,
         num_rollouts=len(rows),
         frac_mixed=bootstrap_mean(mixed, prompts, resampling=resampling),

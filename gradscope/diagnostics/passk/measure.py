@@ -35,16 +35,7 @@ from gradscope.metrics.uncertainty.bootstrap import bootstrap_difference, bootst
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.metrics.uncertainty.studentized import unit_sums
 from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
-from gradscope.results.passk import (
-    Evaluation,
-    PassAtK,
-    PassAtKComparison,
-    PassAtKDifference,
-    PassAtKForecast,
-    PassAtKReport,
-    PassAtKTable,
-    Solved,
-)
+from gradscope.results import passk as results
 from gradscope.results.source import Source
 from gradscope.rollouts.fetch import fetched
 from gradscope.rollouts.groups import reward_table
@@ -158,7 +149,9 @@ def _are_counts(reward: NDArray[np.float64], prompt: NDArray[np.int64]) -> bool:
 _EQUAL = 1e-12  # two estimates of one prompt closer than this are a tie: they are sums of the same fractions
 
 
-def compare_samples(first: Samples, second: Samples, ks: Sequence[int], *, resampling: Resampling) -> PassAtKComparison:
+def compare_samples(
+    first: Samples, second: Samples, ks: Sequence[int], *, resampling: Resampling
+) -> results.PassAtKComparison:
     """Second against first, paired by prompt, at the budgets ``ks``, ascending."""
     where = {prompt: row for row, prompt in enumerate(second.prompts)}
     pairs = [(row, where[prompt]) for row, prompt in enumerate(first.prompts) if prompt in where]
@@ -180,7 +173,7 @@ def compare_samples(first: Samples, second: Samples, ks: Sequence[int], *, resam
     won, lost, unsolved = _at_largest(before, after, defined_ks, resampling=resampling)
     sharpening = least_sharpening(before, after, resampling=resampling)
     verdict, evidence = judge_reach(rows, won=won, lost=lost, unsolved=unsolved, least_sharpening=sharpening)
-    return PassAtKComparison(
+    return results.PassAtKComparison(
         first=first.name,
         second=second.name,
         num_prompts=len(pairs),
@@ -201,7 +194,7 @@ def compare_samples(first: Samples, second: Samples, ks: Sequence[int], *, resam
     )
 
 
-def crossover_k(rows: Sequence[PassAtKDifference]) -> int | None:
+def crossover_k(rows: Sequence[results.PassAtKDifference]) -> int | None:
     """The smallest k whose difference has the opposite sign of the first defined one; None where it never turns."""
     signs = [(row.k, float(np.sign(row.difference.value))) for row in rows if row.difference.value is not None]
     if not signs or signs[0][1] == 0.0:
@@ -211,14 +204,14 @@ def crossover_k(rows: Sequence[PassAtKDifference]) -> int | None:
 
 def _difference_of_rows(
     first: Counts, second: Counts, k: int, factor: CompressionFactor, *, resampling: Resampling
-) -> PassAtKDifference:
+) -> results.PassAtKDifference:
     reason = why_k_too_large(first[0], k) or why_k_too_large(second[0], k)
     if reason is None:
         before, after = pass_at_k(*first, k), pass_at_k(*second, k)
         gain, difference = after - before, bootstrap_difference(before, after, resampling=resampling)
     else:
         gain, difference = np.zeros(0), Estimate.undefined_because(reason, num_units=len(first[0]))
-    return PassAtKDifference(
+    return results.PassAtKDifference(
         k=k,
         difference=difference,
         first_wins=int(np.sum(gain < -_EQUAL)),
@@ -243,8 +236,8 @@ def _at_largest(
     return won, lost, unsolved
 
 
-def _solved(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> Solved:
-    return Solved(
+def _solved(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> results.Solved:
+    return results.Solved(
         both=int(np.sum(first & second)),
         first_only=int(np.sum(first & ~second)),
         second_only=int(np.sum(~first & second)),
@@ -263,7 +256,7 @@ ONE_IN_A_HUNDRED = 0.01  # the false-positive rate of which every verdict says w
 
 
 def judge_reach(
-    rows: Sequence[PassAtKDifference],
+    rows: Sequence[results.PassAtKDifference],
     *,
     won: Estimate,
     lost: Estimate,
@@ -331,7 +324,7 @@ def verifier_caution(unsolved: tuple[float, float], k: int, num_prompts: int) ->
     return f"{alike}; had it passed {100 * alone:.2g} % of them in the second alone, that would be the whole gain"
 
 
-def _course(rows: Sequence[PassAtKDifference]) -> str:
+def _course(rows: Sequence[results.PassAtKDifference]) -> str:
     sides = [row.difference.side_of_zero for row in rows]
     if set(sides) == {1}:
         return "gains at every sampled k"
@@ -343,7 +336,7 @@ def _course(rows: Sequence[PassAtKDifference]) -> str:
     return f"{words[sides[0]]} at the smallest budget, {words[sides[-1]]} at the largest"
 
 
-def _why_not_reach(rows: Sequence[PassAtKDifference], beyond: bool) -> str:
+def _why_not_reach(rows: Sequence[results.PassAtKDifference], beyond: bool) -> str:
     if beyond:
         return f"; some prompts are solved anew, beyond any best of {MOST_SHARPENING} of the first, others may be lost"
     if rows[-1].difference.side_of_zero > 0:
@@ -351,7 +344,7 @@ def _why_not_reach(rows: Sequence[PassAtKDifference], beyond: bool) -> str:
     return ""
 
 
-def _difference(row: PassAtKDifference) -> str:
+def _difference(row: results.PassAtKDifference) -> str:
     low, high = row.difference.ends
     return f"{row.difference.value or 0.0:+.3f} [{low:+.3f}, {high:+.3f}] at k = {row.k}"
 
@@ -367,7 +360,7 @@ def measure_pass_at_k(
     read: ReadOptions | None = None,
     resampling: Resampling = RESAMPLING,
     progress: Progress = False,
-) -> PassAtKReport:
+) -> results.PassAtKReport:
     """pass@k and pass^k of one or more files of samples.
 
     Args:
@@ -396,7 +389,7 @@ def measure_pass_at_k(
         logs.sort(key=lambda log: (log.task, log.model))
         score = partial(_tables_of, ks=ks, threshold=success_threshold, read=read, resampling=resampling)
         tables = tuple(table for log in logs for table in score(log, progress=progress))
-        return PassAtKReport(tables=tables, comparison=None, findings=evaluation_findings(tables))
+        return results.PassAtKReport(tables=tables, comparison=None, findings=evaluation_findings(tables))
     files = [file for path in paths for file in sample_files(path, progress)]
     samples = [read_samples(file, success_threshold=success_threshold, read=read, progress=progress) for file in files]
     return pass_at_k_of_samples(_named_apart(samples), ks=ks, resampling=resampling)
@@ -404,13 +397,13 @@ def measure_pass_at_k(
 
 def pass_at_k_of_samples(
     samples: Sequence[Samples], *, ks: Sequence[int] = (), resampling: Resampling = RESAMPLING
-) -> PassAtKReport:
+) -> results.PassAtKReport:
     """pass@k of samples that were already read, one entry a policy, at the usual budgets where ``ks`` names none."""
     budgets = sorted(set(ks)) or default_ks(max(int(policy.num_samples.max()) for policy in samples))
     tables = tuple(_table(policy, budgets, resampling=resampling) for policy in samples)
     first, *rest = samples
     comparisons = [compare_samples(first, other, budgets, resampling=resampling) for other in rest]
-    return PassAtKReport(
+    return results.PassAtKReport(
         tables=tables,
         comparison=comparisons[0] if comparisons else None,
         further_comparisons=tuple(comparisons[1:]),
@@ -433,7 +426,7 @@ def _tables_of(
     read: ReadOptions,
     resampling: Resampling,
     progress: ProgressCallback,
-) -> Iterator[PassAtKTable]:
+) -> Iterator[results.PassAtKTable]:
     """A table for each scorer of an evaluation; where it cannot be read, one whose numbers say why."""
     named, read = read.columns.reward, replace(read, reader=log.format)
     try:
@@ -459,7 +452,7 @@ def _evaluation_table(
     *,
     threshold: float | None,
     resampling: Resampling,
-) -> PassAtKTable:
+) -> results.PassAtKTable:
     rewards = reward_table(run.groups)
     scores = rewards.rewards.get(scorer or "", rewards.reward)
     is_known = ~np.isnan(scores)
@@ -487,22 +480,22 @@ def _without_verdicts(
     mean: Estimate | None = None,
     counted: NDArray[np.int64] | None = None,
     run: Run | None = None,
-) -> PassAtKTable:
+) -> results.PassAtKTable:
     """The table of an evaluation without a verdict on which samples are correct."""
     unknown = Estimate.undefined_because(reason)
     sizes = (0,) if counted is None else counted
-    return PassAtKTable(
+    return results.PassAtKTable(
         name=f"{log.path}:{scorer}" if scorer else str(log.path),
         source=source,
         num_prompts=0 if counted is None else len(counted),
         num_samples=(int(min(sizes)), int(max(sizes))),
-        rows=(PassAtK(k=1, pass_at_k=unknown, pass_hat_k=unknown),),
+        rows=(results.PassAtK(k=1, pass_at_k=unknown, pass_hat_k=unknown),),
         evaluation=_evaluation(log, scorer, unknown if mean is None else mean, run),
     )
 
 
-def _evaluation(log: EvaluationLog, scorer: str | None, mean: Estimate, run: Run | None) -> Evaluation:
-    return Evaluation(
+def _evaluation(log: EvaluationLog, scorer: str | None, mean: Estimate, run: Run | None) -> results.Evaluation:
+    return results.Evaluation(
         task=log.task,
         model=log.model,
         scorer=scorer or log.scalar,
@@ -521,28 +514,28 @@ def default_ks(num_samples: int) -> list[int]:
     return sorted({k for k in powers | set(USUAL_KS) if k <= num_samples} | {num_samples})
 
 
-def _table(samples: Samples, ks: Sequence[int], *, resampling: Resampling) -> PassAtKTable:
+def _table(samples: Samples, ks: Sequence[int], *, resampling: Resampling) -> results.PassAtKTable:
     beyond = [k for k in ks if k > int(samples.num_samples.min())]
     estimates = estimate_pass_table(samples.num_samples, samples.num_correct, ks, resampling=resampling)
-    return PassAtKTable(
+    return results.PassAtKTable(
         name=samples.name,
         source=samples.source,
         num_prompts=len(samples.prompts),
         num_samples=(int(samples.num_samples.min()), int(samples.num_samples.max())),
         rows=tuple(
-            PassAtK(k=k, pass_at_k=at_least_one, pass_hat_k=all_of_them)
+            results.PassAtK(k=k, pass_at_k=at_least_one, pass_hat_k=all_of_them)
             for k, (at_least_one, all_of_them) in zip(ks, estimates, strict=True)
         ),
         forecasts=_forecasts(samples, beyond) if beyond else (),
     )
 
 
-def _forecasts(samples: Samples, ks: Sequence[int]) -> tuple[PassAtKForecast, ...]:
+def _forecasts(samples: Samples, ks: Sequence[int]) -> tuple[results.PassAtKForecast, ...]:
     rates = fit_pass_rates(samples.num_samples, samples.num_correct)
     if isinstance(rates, str):
         unknown = Estimate.undefined_because(rates, num_units=len(samples.prompts))
-        return tuple(PassAtKForecast(k=k, pass_at_k=unknown, pass_hat_k=unknown) for k in ks)
-    return tuple(PassAtKForecast(k=k, pass_at_k=rates.pass_at_k(k), pass_hat_k=rates.pass_hat_k(k)) for k in ks)
+        return tuple(results.PassAtKForecast(k=k, pass_at_k=unknown, pass_hat_k=unknown) for k in ks)
+    return tuple(results.PassAtKForecast(k=k, pass_at_k=rates.pass_at_k(k), pass_hat_k=rates.pass_hat_k(k)) for k in ks)
 
 
 def _named_apart(samples: Sequence[Samples]) -> list[Samples]:

@@ -14,15 +14,8 @@ import numpy as np
 
 from gradscope.diagnostics.inputs.row_questions import RowQuestion, RowsAndMore, SignalQuestion, TokenQuestion
 from gradscope.diagnostics.inputs.steps import MeasuredStep, describe_engine, measure_steps
-from gradscope.diagnostics.rank.formulations import (
-    BaselineGroup,
-    baseline_groups,
-    measure_formulations,
-    measure_geometry,
-    measure_interference,
-    measure_kinds,
-    measure_shares,
-)
+from gradscope.diagnostics.rank import formulations, weight_updates
+from gradscope.diagnostics.rank.formulations import baseline_groups
 from gradscope.diagnostics.rank.heldout import measure_heldout
 from gradscope.diagnostics.rank.options import ROLLOUT_ROWS
 from gradscope.diagnostics.rank.rollout_spectra import step_spectra
@@ -39,11 +32,6 @@ from gradscope.diagnostics.rank.tokens.weighed import (
     weigh_step,
 )
 from gradscope.diagnostics.rank.weight_groups import WeightQuestion, weight_curve, weight_group_ranks
-from gradscope.diagnostics.rank.weight_updates import (
-    module_shares,
-    optimizer_steps,
-    weight_spectra,
-)
 from gradscope.diagnostics.replay.measure import logprob_difference
 from gradscope.errors import GradscopeError, UsageError
 from gradscope.estimate import Estimate
@@ -128,7 +116,7 @@ class Collected:
     """Why steps have no held-out numbers, with what to do -> the steps."""
     group_ranks: list[GroupRank] = field(default_factory=list)
     """The rank of every matrix of one group, from which group sizes and advantages are compared."""
-    baseline_groups: list[BaselineGroup] = field(default_factory=list)  # what baselines are judged by
+    baseline_groups: list[formulations.BaselineGroup] = field(default_factory=list)  # what baselines are judged by
     tokens: dict[int, CountedTokens] = field(default_factory=dict)
     """Step -> its tokens, until they are looked at under later weights."""
     energies: list[KindEnergy] = field(default_factory=list)
@@ -175,8 +163,8 @@ class Collected:
                 self.tokens[measured.step] = part.tokens
         else:
             tables = {
-                "optimizers": [] if part is None else optimizer_steps(measured.step, part.steps),
-                "modules": [] if part is None else module_shares(measured.step, part.norms),
+                "optimizers": [] if part is None else weight_updates.optimizer_steps(measured.step, part.steps),
+                "modules": [] if part is None else weight_updates.module_shares(measured.step, part.norms),
             }
             why = _IN_PARTS if tables["modules"] else NO_GRADIENT
             missing = {name: f"step {measured.step}: {why}" for name, rows_of in tables.items() if not rows_of}
@@ -240,7 +228,7 @@ def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collect
     rows = step_rows(gram, function_rewards(measured.groups, run.settings))
     described = {**gram.describe(), "notes": [*gram.notes, *_kl_of_dead_groups(gram)]}
     collected.engine = describe_engine(described, collected.engine)
-    geometry = measure_geometry(rows, measured.weights, gram, run.metrics.get(measured.step, {}))
+    geometry = formulations.measure_geometry(rows, measured.weights, gram, run.metrics.get(measured.step, {}))
     geometry = replace(geometry, logprob_difference=logprob_difference(measured.groups, gram.logprobs))
     collected.add(steps=[geometry])
     if request.output:
@@ -248,7 +236,7 @@ def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collect
     if request.rows == "weight":
         (answer,) = measured.answer
         collected.add(
-            spectra=weight_spectra(measured.step, answer.spectra, gram),
+            spectra=weight_updates.weight_spectra(measured.step, answer.spectra, gram),
             weight_curve=weight_curve(rows.step, answer.groups, answer.ranks, by_group=request.paired),
             sparsity=_weight_sparsity(rows.step, answer.spectra),
         )
@@ -275,13 +263,13 @@ def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collect
         tokens = ()
     if request.rows == "rollout":
         collected.rows.append(rows)
-    interference, influences = measure_interference(rows, request.advantages)
+    interference, influences = formulations.measure_interference(rows, request.advantages)
     collected.add(
-        formulations=measure_formulations(rows, request.advantages),
-        kinds=measure_kinds(rows, request.advantages),
+        formulations=formulations.measure_formulations(rows, request.advantages),
+        kinds=formulations.measure_kinds(rows, request.advantages),
         interference=interference,
         influences=influences,
-        shares=measure_shares(rows),
+        shares=formulations.measure_shares(rows),
         sparsity=_token_sparsity(measured.step, tokens),
     )
     collected.baseline_groups.extend(baseline_groups(rows))

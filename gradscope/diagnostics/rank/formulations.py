@@ -18,74 +18,39 @@ from gradscope.diagnostics.inputs.steps import describe_weights
 from gradscope.diagnostics.rank.rows import WEIGHED, StepRows, SubGroup, advantages_of, by_size, sub_groups
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.alignment import (
-    ExpectedUpdates,
-    expected_updates,
-    group_cosine,
-    noise_within,
-    pass_at_k_weights,
-)
-from gradscope.metrics.gram.geometry import (
-    batch_norm,
-    between_groups,
-    cancellation,
-    class_subspace_energy,
-    cosine_of_updates,
-    cosines,
-    gradient_gram,
-    group_sums,
-    projection_shares,
-    row_norms,
-    row_sparsity,
-    update_gram,
-    zero_groups,
-)
+from gradscope.metrics.gram import alignment, geometry, reward_baselines
 from gradscope.metrics.gram.interference import prompt_effects
-from gradscope.metrics.gram.reward_baselines import (
-    REFERENCE,
-    baselines,
-    optimal_baseline_of_group,
-    reward_norm_correlation,
-    second_moment,
-)
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, bounded_means
-from gradscope.results.rank import (
-    BaselineNoise,
-    FormulationUpdate,
-    GroupInfluence,
-    GroupKind,
-    GroupShare,
-    Interference,
-    KindUpdate,
-    StepGeometry,
-)
+from gradscope.results import rank as results
 from gradscope.rollouts.run import WeightsRef
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
 
 
-def measure_geometry(rows: StepRows, weights: WeightsRef, gram: StepGram, logged: Mapping[str, float]) -> StepGeometry:
+def measure_geometry(
+    rows: StepRows, weights: WeightsRef, gram: StepGram, logged: Mapping[str, float]
+) -> results.StepGeometry:
     """One step's gradient under the logged advantage; undefined where none was logged."""
     full, policy = rows.full_gram, rows.policy_gram
     none = Estimate.undefined_because("no advantages were logged")
-    return StepGeometry(
+    return results.StepGeometry(
         step=rows.step,
         weights=describe_weights(weights),
         num_rollouts=len(rows.group_ids),
         num_inferred_ids=gram.num_inferred_ids,
-        grad_norm=none if full is None else Estimate.exact(batch_norm(full), num_units=len(full)),
+        grad_norm=none if full is None else Estimate.exact(geometry.batch_norm(full), num_units=len(full)),
         logged_grad_norm=logged.get("grad_norm"),
-        cancellation=none if policy is None else cancellation(policy),
+        cancellation=none if policy is None else geometry.cancellation(policy),
         class_subspace_energy=none if policy is None else _class_energy(rows, policy),
-        sparsity={} if policy is None else _sparsity(rows, row_norms(policy)),
+        sparsity={} if policy is None else _sparsity(rows, geometry.row_norms(policy)),
         verification=gram.verification.describe(),
     )
 
 
 def _sparsity(rows: StepRows, norms: Array) -> Mapping[str, Estimate]:
-    return {"zero_groups": zero_groups(norms, rows.group_ids), **row_sparsity(norms)}
+    return {"zero_groups": geometry.zero_groups(norms, rows.group_ids), **geometry.row_sparsity(norms)}
 
 
 def _class_energy(rows: StepRows, gradients: Array) -> Estimate:
@@ -97,7 +62,7 @@ def _class_energy(rows: StepRows, gradients: Array) -> Estimate:
         rewards = rows.rewards[index]
         if np.isnan(rewards).any() or rewards.max() == rewards.min():
             continue
-        energy = class_subspace_energy(gradients[np.ix_(index, index)], rewards > rewards.mean())
+        energy = geometry.class_subspace_energy(gradients[np.ix_(index, index)], rewards > rewards.mean())
         if energy.value is not None:
             energies.append(energy.value)
     if not energies:
@@ -113,7 +78,7 @@ _BY_TOKEN = "each token has an advantage of its own, and rows of rollouts tell n
 _ZERO_UPDATE = "one of the two updates is zero"
 
 
-def measure_formulations(rows: StepRows, advantages: Sequence[str]) -> list[FormulationUpdate]:
+def measure_formulations(rows: StepRows, advantages: Sequence[str]) -> list[results.FormulationUpdate]:
     """The update under every formulation that these rewards have."""
     # Logged advantages that differ by token have sizes and noise of their own, but no angle with the others.
     names, table = weights_by_name(rows, advantages)
@@ -125,11 +90,11 @@ def measure_formulations(rows: StepRows, advantages: Sequence[str]) -> list[Form
         return first
     targets, why_no_target = _pass_at_k_targets(rows)
     everything = np.array([*table, *targets.values()])
-    expected = expected_updates(rows.gram, everything, groups)
-    angles = cosines(update_gram(rows.gram, table))
+    expected = alignment.expected_updates(rows.gram, everything, groups)
+    angles = geometry.cosines(geometry.update_gram(rows.gram, table))
     index_of = {name: len(names) + index for index, name in enumerate(targets)}
     return first + [
-        FormulationUpdate(
+        results.FormulationUpdate(
             step=rows.step,
             advantage=name,
             signal_to_noise=expected.signal_to_noise(index),
@@ -143,13 +108,14 @@ def measure_formulations(rows: StepRows, advantages: Sequence[str]) -> list[Form
     ]
 
 
-def _of_tokens(rows: StepRows, groups: NDArray[np.int64], names: Sequence[str]) -> FormulationUpdate:
+def _of_tokens(rows: StepRows, groups: NDArray[np.int64], names: Sequence[str]) -> results.FormulationUpdate:
     """The logged update where each token has its own advantage: its rows are weighed already."""
     assert rows.policy_gram is not None, "the caller looked"
     weighed, ones = replace(rows, gram=rows.policy_gram), np.ones(len(rows.group_ids))
-    expected, unknown = expected_updates(weighed.gram, ones[None], groups), Estimate.undefined_because(_BY_TOKEN)
+    expected = alignment.expected_updates(weighed.gram, ones[None], groups)
+    unknown = Estimate.undefined_because(_BY_TOKEN)
     targets = list(_pass_at_k_targets(rows)[0]) or ["pass@1"]
-    return FormulationUpdate(
+    return results.FormulationUpdate(
         step=rows.step,
         advantage=LOGGED,
         signal_to_noise=expected.signal_to_noise(0),
@@ -161,11 +127,11 @@ def _of_tokens(rows: StepRows, groups: NDArray[np.int64], names: Sequence[str]) 
     )
 
 
-def measure_shares(rows: StepRows) -> list[GroupShare]:
+def measure_shares(rows: StepRows) -> list[results.GroupShare]:
     """Each group's and rollout's part of the step's gradient under the logged advantage; empty without one."""
     if rows.policy_gram is None:
         return []
-    shares = projection_shares(rows.policy_gram)
+    shares = geometry.projection_shares(rows.policy_gram)
     none = Estimate.undefined_because("the step has no gradient")
     group_shares = []
     for part in sub_groups(rows, None):
@@ -173,7 +139,7 @@ def measure_shares(rows: StepRows) -> list[GroupShare]:
         rewards = rows.rewards[part.index]
         has_share = bool(np.isfinite(mine).all())
         group_shares.append(
-            GroupShare(
+            results.GroupShare(
                 step=rows.step,
                 group_id=part.group_id,
                 pass_rate=None if np.isnan(rewards).any() else float(rewards.mean()),
@@ -221,13 +187,13 @@ def _pass_at_k_targets(rows: StepRows) -> tuple[Mapping[str, Array], str | None]
     if min(sizes) < 2:
         return {}, "a group of one rollout has no baseline"
     return {
-        f"pass@{k}": _in_order(rows, [pass_at_k_weights(rows.rewards[part.index], k) for part in parts])
+        f"pass@{k}": _in_order(rows, [alignment.pass_at_k_weights(rows.rewards[part.index], k) for part in parts])
         for k in dict.fromkeys((1, min(sizes)))
     }, None
 
 
 def _alignment(
-    expected: ExpectedUpdates, index: int, targets: Mapping[str, int], why_not: str | None
+    expected: alignment.ExpectedUpdates, index: int, targets: Mapping[str, int], why_not: str | None
 ) -> Mapping[str, Estimate]:
     if why_not is not None:
         return {"pass@1": Estimate.undefined_because(why_not)}
@@ -255,21 +221,21 @@ def _noise_within(rows: StepRows, advantage: str) -> Estimate:
     weights = np.zeros((len(parts), len(rows.group_ids)))
     for row, part, own in zip(weights, parts, advantages_of(rows, parts, advantage), strict=True):
         row[part.index] = own
-    return noise_within(weights @ rows.gram @ weights.T)
+    return alignment.noise_within(weights @ rows.gram @ weights.T)
 
 
 def _size(rows: StepRows, weights: Array, groups: NDArray[np.int64]) -> dict[str, Estimate]:
-    gram = gradient_gram(rows.gram, weights)
+    gram = geometry.gradient_gram(rows.gram, weights)
     return {
-        "update_norm": Estimate.exact(batch_norm(gram), num_units=len(gram)),
-        "cancellation": cancellation(gram),
-        "between_groups": between_groups(gram, groups),
-        "group_cosine": group_cosine(group_sums(gram, groups)),
+        "update_norm": Estimate.exact(geometry.batch_norm(gram), num_units=len(gram)),
+        "cancellation": geometry.cancellation(gram),
+        "between_groups": geometry.between_groups(gram, groups),
+        "group_cosine": alignment.group_cosine(geometry.group_sums(gram, groups)),
         "class_subspace_energy": _class_energy(rows, gram),
     }
 
 
-def measure_kinds(rows: StepRows, advantages: Sequence[str]) -> list[KindUpdate]:
+def measure_kinds(rows: StepRows, advantages: Sequence[str]) -> list[results.KindUpdate]:
     """The parts of the update by kind of group under every formulation; none where rewards are not 0 and 1."""
     # Logged advantages that differ by token have no row here.
     targets, why_not = _pass_at_k_targets(rows)
@@ -279,33 +245,35 @@ def measure_kinds(rows: StepRows, advantages: Sequence[str]) -> list[KindUpdate]
     masks, groups = kinds_of(rows), group_index(rows)
     present = [kind for kind, mask in masks.items() if mask.any()]
     parts = np.array([np.where(masks[kind], weights, 0.0) for weights in table for kind in present])
-    expected = expected_updates(rows.gram, np.array([*parts, *targets.values()]), groups)
+    expected = alignment.expected_updates(rows.gram, np.array([*parts, *targets.values()]), groups)
     updates = []
     for row, (name, kind) in enumerate((name, kind) for name in names for kind in present):
         full_weights = table[names.index(name)]
         updates.append(
-            KindUpdate(
+            results.KindUpdate(
                 step=rows.step,
                 advantage=name,
                 kind=kind,
                 num_groups=len(np.unique(groups[masks[kind]])),
-                norm=Estimate.exact(batch_norm(gradient_gram(rows.gram, parts[row]))),
-                cosine=cosine_of_updates(rows.gram, parts[row], full_weights),
+                norm=Estimate.exact(geometry.batch_norm(geometry.gradient_gram(rows.gram, parts[row]))),
+                cosine=geometry.cosine_of_updates(rows.gram, parts[row], full_weights),
                 alignment={target: expected.cosine(row, len(parts) + index) for index, target in enumerate(targets)},
             )
         )
     return updates
 
 
-def kinds_of(rows: StepRows) -> Mapping[GroupKind, NDArray[np.bool_]]:
+def kinds_of(rows: StepRows) -> Mapping[results.GroupKind, NDArray[np.bool_]]:
     """Which rollouts are of a group of each kind, [R], of a step with rewards of 0 and 1."""
     parts = sub_groups(rows, None)
     mean = _in_order(rows, [np.full(len(part.index), rows.rewards[part.index].mean()) for part in parts])
     masks = (mean == 0.0, (mean > 0.0) & (mean < 1.0), mean == 1.0)
-    return dict(zip(get_args(GroupKind), masks, strict=True))
+    return dict(zip(get_args(results.GroupKind), masks, strict=True))
 
 
-def measure_interference(rows: StepRows, advantages: Sequence[str]) -> tuple[list[Interference], list[GroupInfluence]]:
+def measure_interference(
+    rows: StepRows, advantages: Sequence[str]
+) -> tuple[list[results.Interference], list[results.GroupInfluence]]:
     """The effect of the groups on each other's correct answers, by formulation, and of each group under the first."""
     # None where rewards are not 0 and 1; logged advantages that differ by token have no row here.
     _, why_not = _pass_at_k_targets(rows)
@@ -315,7 +283,7 @@ def measure_interference(rows: StepRows, advantages: Sequence[str]) -> tuple[lis
     groups, is_correct = group_index(rows), rows.rewards == 1.0
     every = [prompt_effects(rows.gram, weights, groups, is_correct) for weights in table]
     of_steps = [
-        Interference(
+        results.Interference(
             step=rows.step,
             advantage=name,
             frac_hurt=effects.frac_hurt(),
@@ -330,13 +298,13 @@ def measure_interference(rows: StepRows, advantages: Sequence[str]) -> tuple[lis
 
 def influences_of(
     rows: StepRows, advantage: str, pulls: NDArray[np.bool_], influences: Iterable[Estimate]
-) -> list[GroupInfluence]:
+) -> list[results.GroupInfluence]:
     """Those of the groups with a gradient, ``pulls`` [J], in the order of the step."""
     groups = group_index(rows)
     rates = np.bincount(groups, weights=rows.rewards) / np.bincount(groups)
     named = compress(zip(dict.fromkeys(rows.group_ids), rates.tolist(), strict=True), pulls)
     return [
-        GroupInfluence(
+        results.GroupInfluence(
             step=rows.step,
             advantage=advantage,
             group_id=name,
@@ -378,9 +346,9 @@ def baseline_groups(rows: StepRows) -> list[BaselineGroup]:
     for positions in by_size(parts):
         index = np.stack([parts[position].index for position in positions])
         rewards = rows.rewards[index]
-        tables = baselines(rewards, norms[index])
+        tables = reward_baselines.baselines(rewards, norms[index])
         tables[_SHRINKAGE] = rewards - np.stack([shrunk[position] for position in positions])
-        moments = {name: second_moment(rewards, norms[index], table) for name, table in tables.items()}
+        moments = {name: reward_baselines.second_moment(rewards, norms[index], table) for name, table in tables.items()}
         groups += [
             BaselineGroup(
                 step=rows.step,
@@ -394,7 +362,7 @@ def baseline_groups(rows: StepRows) -> list[BaselineGroup]:
     return groups
 
 
-def measure_baselines(groups: Sequence[BaselineGroup]) -> tuple[BaselineNoise, ...]:
+def measure_baselines(groups: Sequence[BaselineGroup]) -> tuple[results.BaselineNoise, ...]:
     """The noise of all steps together, of each step, and of each group whose rewards differ."""
     if not groups:
         return ()
@@ -406,21 +374,23 @@ def measure_baselines(groups: Sequence[BaselineGroup]) -> tuple[BaselineNoise, .
     )
 
 
-def _noise(groups: Sequence[BaselineGroup], *, step: int | None, group_id: str | None = None) -> BaselineNoise:
-    return BaselineNoise(
+def _noise(groups: Sequence[BaselineGroup], *, step: int | None, group_id: str | None = None) -> results.BaselineNoise:
+    return results.BaselineNoise(
         step=step,
         group_id=group_id,
         num_groups=len(groups),
         pass_rate=float(np.mean([group.rewards.mean() for group in groups])),
         optimal_baseline=_optimal(groups),
         reward_norm_correlation=_correlation(groups),
-        relative_noise={name: _relative(groups, name) for name in groups[0].moments if name != REFERENCE},
+        relative_noise={
+            name: _relative(groups, name) for name in groups[0].moments if name != reward_baselines.REFERENCE
+        },
     )
 
 
 def _optimal(groups: Sequence[BaselineGroup]) -> Estimate:
     mixed = [group for group in groups if group.is_mixed]
-    best = [optimal_baseline_of_group(group.rewards, group.squared_norms) for group in mixed]
+    best = [reward_baselines.optimal_baseline_of_group(group.rewards, group.squared_norms) for group in mixed]
     values = [[estimate.value] for estimate in best if estimate.value is not None]
     if not values:
         return Estimate.undefined_because("no group has rewards that differ and a gradient", num_units=len(groups))
@@ -435,12 +405,12 @@ def _correlation(groups: Sequence[BaselineGroup]) -> Estimate:
     chosen = [group for group in groups if len(group.rewards) == max(set(sizes), key=sizes.count)]
     # norms differ by orders of magnitude between groups; each group's own scale makes them comparable
     norms = np.stack([group.squared_norms / max(group.squared_norms.mean(), 1e-300) for group in chosen])
-    return reward_norm_correlation(np.stack([group.rewards for group in chosen]), norms)
+    return reward_baselines.reward_norm_correlation(np.stack([group.rewards for group in chosen]), norms)
 
 
 def _relative(groups: Sequence[BaselineGroup], name: str) -> Estimate:
     """Sum of second moments over that of the reference; resampled by group, as a logarithm, because it is a ratio."""
-    moments = np.array([[group.moments[name], group.moments[REFERENCE]] for group in groups])
+    moments = np.array([[group.moments[name], group.moments[reward_baselines.REFERENCE]] for group in groups])
     total = moments.sum(axis=0)
     if total[1] <= 0.0:
         return Estimate.undefined_because(_NO_NOISE, num_units=len(groups))

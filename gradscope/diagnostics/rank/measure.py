@@ -18,6 +18,7 @@ from pathlib import Path
 
 from gradscope.diagnostics.inputs.row_questions import RowsAndMore
 from gradscope.diagnostics.inputs.steps import computable_steps, measure_steps, select_steps, with_damage
+from gradscope.diagnostics.rank import weight_updates
 from gradscope.diagnostics.rank.collected import Collected, examine_advantages, examine_step, row_question
 from gradscope.diagnostics.rank.formulations import measure_baselines
 from gradscope.diagnostics.rank.heldout import HeldoutQuestion, read_heldout
@@ -25,36 +26,8 @@ from gradscope.diagnostics.rank.options import TOKEN_ROWS, RankOptions
 from gradscope.diagnostics.rank.rows import RankRequest, checked_advantages, possible_sizes
 from gradscope.diagnostics.rank.spectrum import compare_formulations, compare_sizes
 from gradscope.diagnostics.rank.tokens.weighed import weigh_step
-from gradscope.diagnostics.rank.weight_updates import (
-    gradients_and_updates,
-    learning_rates,
-    summarize_gradient,
-    update_report,
-)
 from gradscope.errors import InputError
-from gradscope.findings.rank import (
-    heldout_findings,
-    interference_findings,
-    rank_findings,
-    rank_headline,
-    reliability_findings,
-    size_findings,
-    sparsity_findings,
-    update_findings,
-)
-from gradscope.findings.rank_parts import (
-    correction_findings,
-    entropy_findings,
-    gradient_update_findings,
-    kind_findings,
-    kl_findings,
-    logprob_change_findings,
-    optimizer_findings,
-    signal_findings,
-    token_findings,
-    turn_findings,
-    weight_rank_findings,
-)
+from gradscope.findings import rank, rank_parts
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import Progress, reporter
 from gradscope.reason import Reason
@@ -104,7 +77,7 @@ def measure_rank(
     # what is asked, checked against the run
     run, engine = read_run(path, read, progress=progress), engine or EngineOptions()
     if rows == "update":
-        return update_report(run, progress)
+        return weight_updates.update_report(run, progress)
     request = RankRequest(
         rows=rows,
         advantages=checked_advantages(advantages),
@@ -128,7 +101,7 @@ def measure_rank(
     if question is not None and rows == "token":
         question = RowsAndMore(rows=question, more=partial(weigh_step, in_parts=True))
     if question is not None and rows == "weight":
-        of_gradient = partial(summarize_gradient, learning_rates=learning_rates(run))
+        of_gradient = partial(weight_updates.summarize_gradient, learning_rates=weight_updates.learning_rates(run))
         question = RowsAndMore(rows=question, more=of_gradient)
     if options.heldout is not None:
         threshold, seed = options.heldout_threshold, options.seed
@@ -167,46 +140,46 @@ def _report(run: Run, request: RankRequest, collected: Collected, source: Source
         source=source,
         baselines=measure_baselines(collected.baseline_groups),
         comparisons=compare_formulations(report.spectra),
-        gradient_updates=gradients_and_updates(run, report.spectra) if request.rows == "weight" else (),
+        gradient_updates=weight_updates.gradients_and_updates(run, report.spectra) if request.rows == "weight" else (),
         size_changes=compare_sizes(collected.group_ranks) if request.paired else (),
     )
-    report = replace(report, findings=(*size_findings(report.size_changes), *_sentences(report)))
-    return replace(report, headline=rank_headline(report))
+    report = replace(report, findings=(*rank.size_findings(report.size_changes), *_sentences(report)))
+    return replace(report, headline=rank.rank_headline(report))
 
 
 def _sentences(report: RankReport) -> tuple[str, ...]:
     """The findings for one kind of rows."""
-    reliability = reliability_findings(report.spectra, report.steps, report.engine)
+    reliability = rank.reliability_findings(report.spectra, report.steps, report.engine)
     if report.rows == "token":
         return (
-            *token_findings(report.token_curve),
-            *correction_findings(report.corrections),
-            *kind_findings(report.token_kinds),
-            *entropy_findings(report.entropy_changes),
-            *turn_findings(report.turns),
-            *kl_findings(report.token_kl),
-            *logprob_change_findings(report.logprob_changes),
-            *sparsity_findings(report.sparsity),
-            *rank_findings((), report.steps, ()),
+            *rank_parts.token_findings(report.token_curve),
+            *rank_parts.correction_findings(report.corrections),
+            *rank_parts.kind_findings(report.token_kinds),
+            *rank_parts.entropy_findings(report.entropy_changes),
+            *rank_parts.turn_findings(report.turns),
+            *rank_parts.kl_findings(report.token_kl),
+            *rank_parts.logprob_change_findings(report.logprob_changes),
+            *rank.sparsity_findings(report.sparsity),
+            *rank.rank_findings((), report.steps, ()),
             *reliability,
         )
     if report.rows == "weight":
         return (
-            *weight_rank_findings(report.weight_curve),
-            *rank_findings((), report.steps, report.spectra),
-            *optimizer_findings(report.optimizers),
-            *sparsity_findings(report.sparsity),
+            *rank_parts.weight_rank_findings(report.weight_curve),
+            *rank.rank_findings((), report.steps, report.spectra),
+            *rank_parts.optimizer_findings(report.optimizers),
+            *rank.sparsity_findings(report.sparsity),
             *reliability,
-            *gradient_update_findings(report.gradient_updates),
+            *rank_parts.gradient_update_findings(report.gradient_updates),
         )
     if report.rows in ("hidden", "logit", "advantage"):
-        seen = signal_findings(report.rows, report.curve, report.token_curve)
-        checked = rank_findings((), report.steps, ()) if report.steps else ()
+        seen = rank_parts.signal_findings(report.rows, report.curve, report.token_curve)
+        checked = rank.rank_findings((), report.steps, ()) if report.steps else ()
         return (*seen, *checked, *reliability)
     return (
-        *rank_findings(report.curve, report.steps, report.spectra, report.comparisons),
+        *rank.rank_findings(report.curve, report.steps, report.spectra, report.comparisons),
         *reliability,
-        *update_findings(report.formulations, report.baselines),
-        *interference_findings(report.interference),
-        *heldout_findings(report.heldout),
+        *rank.update_findings(report.formulations, report.baselines),
+        *rank.interference_findings(report.interference),
+        *rank.heldout_findings(report.heldout),
     )

@@ -13,16 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.advantages.registry import LOGGED, formulation
-from gradscope.diagnostics.rank.rows import (
-    WEIGHED,
-    StepRows,
-    SubGroup,
-    advantages_of,
-    baseline_weights_of,
-    by_size,
-    formulated,
-    sub_groups,
-)
+from gradscope.diagnostics.rank import rows as rank_rows
 from gradscope.diagnostics.rank.spectrum import (
     TOKEN_ADVANTAGES,
     MeanRanks,
@@ -33,15 +24,8 @@ from gradscope.diagnostics.rank.spectrum import (
     spectrum_of,
 )
 from gradscope.estimate import Estimate
+from gradscope.metrics.gram import spectrum as gram_spectrum
 from gradscope.metrics.gram.geometry import CHANNELS, channels, row_norms
-from gradscope.metrics.gram.spectrum import (
-    NULLS,
-    Array,
-    center_grams,
-    effective_ranks,
-    rank_counts,
-    singular_values_from_grams,
-)
 from gradscope.metrics.uncertainty.intervals import jackknife
 from gradscope.results.rank import GradientSpectrum, NullRank, RankCurvePoint, SpectrumLabel
 
@@ -50,23 +34,25 @@ from gradscope.results.rank import GradientSpectrum, NullRank, RankCurvePoint, S
 class PartStack:
     """Parts of one size under one advantage, as arrays."""
 
-    parts: tuple[SubGroup, ...]  # the parts, [n]
-    scores: Array  # Gram matrices of their score vectors, [n, G, G]
-    baseline_weights: Array  # what each rollout weighs in the baseline of its formulation, [n, G]
-    gradients: Array  # Gram matrices of their gradient rows, [n, G, G]
-    weights: Array  # advantages, [n, G]; 1 and 0 where each token has its own
-    rewards: Array  # scalar rewards, NaN where missing, [n, G]
+    parts: tuple[rank_rows.SubGroup, ...]  # the parts, [n]
+    scores: gram_spectrum.Array  # Gram matrices of their score vectors, [n, G, G]
+    baseline_weights: gram_spectrum.Array  # what each rollout weighs in the baseline of its formulation, [n, G]
+    gradients: gram_spectrum.Array  # Gram matrices of their gradient rows, [n, G, G]
+    weights: gram_spectrum.Array  # advantages, [n, G]; 1 and 0 where each token has its own
+    rewards: gram_spectrum.Array  # scalar rewards, NaN where missing, [n, G]
     is_scalar: bool  # whether each rollout has one advantage
     num_columns: int  # P
     centered: bool  # whether the mean row is subtracted
 
     @cached_property
-    def values(self) -> Array:
+    def values(self) -> gram_spectrum.Array:
         """Singular values, descending, [n, G]."""
-        return singular_values_from_grams(center_grams(self.gradients) if self.centered else self.gradients)
+        return gram_spectrum.singular_values_from_grams(
+            gram_spectrum.center_grams(self.gradients) if self.centered else self.gradients
+        )
 
     @property
-    def summed_energy(self) -> Array:
+    def summed_energy(self) -> gram_spectrum.Array:
         """|sum of rows|^2 over the sum of their squared norms, [n]; NaN for a part without a gradient."""
         energy = np.trace(self.gradients, axis1=1, axis2=2)
         total = np.clip(self.gradients.sum(axis=(1, 2)), 0.0, None)
@@ -77,7 +63,7 @@ class PartStack:
         """Which parts have an advantage that is not zero, [n]."""
         return np.asarray(np.any(self.weights != 0, axis=1))
 
-    def null_values(self, chosen: NDArray[np.bool_]) -> dict[str, Array]:
+    def null_values(self, chosen: NDArray[np.bool_]) -> dict[str, gram_spectrum.Array]:
         """Null -> singular values of the chosen parts, [D, n, G]."""
         num_parts, size = self.weights[chosen].shape
         return null_values(
@@ -90,7 +76,9 @@ class PartStack:
         )
 
 
-def _rank_given_prompts(stack: PartStack, advantage: str, ranks: Array, is_ranked: NDArray[np.bool_]) -> Estimate:
+def _rank_given_prompts(
+    stack: PartStack, advantage: str, ranks: gram_spectrum.Array, is_ranked: NDArray[np.bool_]
+) -> Estimate:
     """The mean effective rank of the live parts, with the interval of other rollouts of the same prompts."""
     size = stack.weights.shape[1]
     reason = _why_not(advantage, size)
@@ -101,8 +89,8 @@ def _rank_given_prompts(stack: PartStack, advantage: str, ranks: Array, is_ranke
     left_out = np.empty(stack.weights.shape)
     for left in range(size):
         remaining = np.delete(np.arange(size), left)
-        weights = formulated(advantage, stack.rewards[:, remaining], stack.baseline_weights[:, remaining])
-        ranks_without = effective_ranks(_values(stack, remaining, weights))
+        weights = rank_rows.formulated(advantage, stack.rewards[:, remaining], stack.baseline_weights[:, remaining])
+        ranks_without = gram_spectrum.effective_ranks(_values(stack, remaining, weights))
         lives = np.any(weights != 0, axis=1) & np.isfinite(ranks_without)
         sums = own.sum() - own + np.where(lives, ranks_without, 0.0)
         counts = is_ranked.sum() - is_ranked + lives
@@ -114,17 +102,17 @@ def _why_not(advantage: str, size: int) -> str | None:
     if advantage == LOGGED:
         return "the logged advantages are relative to all rollouts of a group; name their formulation"
     entry = formulation(advantage)
-    if entry.scope not in {"group", *WEIGHED}:
+    if entry.scope not in {"group", *rank_rows.WEIGHED}:
         return f"{advantage} is relative to more than a group, so that a rollout less changes all groups"
     if size <= entry.min_group_size:
         return f"{advantage} needs groups of at least {entry.min_group_size}, and leaving one out leaves {size - 1}"
     return None
 
 
-def _values(stack: PartStack, remaining: NDArray[np.intp], weights: Array) -> Array:
+def _values(stack: PartStack, remaining: NDArray[np.intp], weights: gram_spectrum.Array) -> gram_spectrum.Array:
     """Singular values of the parts without one rollout, [n, G - 1]."""
     grams = weights[:, :, None] * stack.scores[:, remaining][:, :, remaining] * weights[:, None, :]
-    return singular_values_from_grams(center_grams(grams) if stack.centered else grams)
+    return gram_spectrum.singular_values_from_grams(gram_spectrum.center_grams(grams) if stack.centered else grams)
 
 
 _SHARES = ("shared_energy", "shared_sum")
@@ -139,7 +127,7 @@ _EACH_GROUP_ALIKE = "groups weigh alike here, and leaving out a rollout is for p
 
 def curve_point(stack: PartStack, *, step: int, advantage: str, by_group: bool = False) -> RankCurvePoint:
     """The ranks of the live parts, averaged; intervals resample groups. Undefined where every part is dead."""
-    counts = rank_counts(stack.values)
+    counts = gram_spectrum.rank_counts(stack.values)
     is_ranked = stack.is_live & np.isfinite(counts[:, 0])
     drawn = stack.null_values(is_ranked) if is_ranked.any() else {}
     mean = MeanRanks(
@@ -174,11 +162,11 @@ def curve_point(stack: PartStack, *, step: int, advantage: str, by_group: bool =
         **shared,
         given_prompts=given_prompts,
         profile=profile(stack.values[is_ranked]),
-        nulls={name: _with_profile(nulls.get(name), drawn.get(name)) for name in NULLS} if drawn else {},
+        nulls={name: _with_profile(nulls.get(name), drawn.get(name)) for name in gram_spectrum.NULLS} if drawn else {},
     )
 
 
-def _with_profile(null: NullRank | None, drawn: Array | None) -> NullRank:
+def _with_profile(null: NullRank | None, drawn: gram_spectrum.Array | None) -> NullRank:
     if null is None or drawn is None:
         none = Estimate.undefined_because(TOKEN_ADVANTAGES)
         return NullRank(effective_rank=none, difference=none, ratio=none, two_direction_energy=none)
@@ -186,7 +174,7 @@ def _with_profile(null: NullRank | None, drawn: Array | None) -> NullRank:
 
 
 def step_spectra(
-    rows: StepRows,
+    rows: rank_rows.StepRows,
     advantage: str,
     group_size: int | None,
     *,
@@ -204,10 +192,10 @@ def step_spectra(
         by_group: Whether rows of the step's matrix are whole groups (sums over their rollouts) rather than rollouts.
         only: The groups whose ranks are averaged, each weighing the same; None: all, each part weighing the same.
     """
-    parts = sub_groups(rows, group_size)
+    parts = rank_rows.sub_groups(rows, group_size)
     if not parts:
         return [], []
-    weights = advantages_of(rows, parts, advantage)
+    weights = rank_rows.advantages_of(rows, parts, advantage)
     step = _AdvantagedStep(rows=rows, advantage=advantage, centered=centered, parts=parts, weights=weights)
     # at sub-sampled sizes the whole step's rows are nearly the same rows, so its nulls are given once
     step_spectrum = step.of_step(by_group, with_nulls=group_size is None)
@@ -220,15 +208,23 @@ def step_spectra(
     return [step_spectrum, *(spectra[id(part)] for part in chosen.parts)], curve
 
 
+def spectrum_of_step(rows: rank_rows.StepRows, advantage: str) -> GradientSpectrum:
+    """The spectrum of all rollouts of a step under one advantage, with its nulls."""
+    parts = rank_rows.sub_groups(rows, None)
+    weights = rank_rows.advantages_of(rows, parts, advantage)
+    step = _AdvantagedStep(rows=rows, advantage=advantage, centered=False, parts=parts, weights=weights)
+    return step.of_step(False, with_nulls=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AdvantagedStep:
     """One step under one advantage, in parts."""
 
-    rows: StepRows
+    rows: rank_rows.StepRows
     advantage: str
     centered: bool
-    parts: list[SubGroup]
-    weights: list[Array]
+    parts: list[rank_rows.SubGroup]
+    weights: list[gram_spectrum.Array]
 
     def of_groups(self, group_ids: Collection[str]) -> _AdvantagedStep:
         """The parts of some groups alone, under the advantages that they have in the step."""
@@ -242,7 +238,7 @@ class _AdvantagedStep:
         """Whether each rollout has one advantage."""
         return self.advantage != LOGGED or self.rows.advantages is not None
 
-    def gradients(self, index: NDArray[np.intp], weights: Array) -> Array:
+    def gradients(self, index: NDArray[np.intp], weights: gram_spectrum.Array) -> gram_spectrum.Array:
         """Gram matrices of gradient rows at [..., N] rows of the step, [..., N, N]."""
         square = (index[..., :, None], index[..., None, :])
         if self.advantage == LOGGED and self.rows.policy_gram is not None:
@@ -251,9 +247,9 @@ class _AdvantagedStep:
 
     def stacks(self) -> list[PartStack]:
         """The parts by size."""
-        baseline_weights = baseline_weights_of(self.rows, self.advantage)
+        baseline_weights = rank_rows.baseline_weights_of(self.rows, self.advantage)
         stacks = []
-        for chosen in by_size(self.parts):
+        for chosen in rank_rows.by_size(self.parts):
             index = np.stack([self.parts[position].index for position in chosen])
             weights = np.stack([self.weights[position] for position in chosen])
             stacks.append(
@@ -271,7 +267,7 @@ class _AdvantagedStep:
             )
         return stacks
 
-    def spectra(self, stack: PartStack) -> list[tuple[SubGroup, GradientSpectrum]]:
+    def spectra(self, stack: PartStack) -> list[tuple[rank_rows.SubGroup, GradientSpectrum]]:
         """One spectrum a part."""
         return [
             (part, spectrum_of(gram, self._label(part), self.rows.relative_row_error, values=values))
@@ -295,7 +291,7 @@ class _AdvantagedStep:
         nulls = self._step_nulls(by_group) if with_nulls else None
         return spectrum_of(gram, label, self.rows.relative_row_error, nulls=nulls)
 
-    def _label(self, part: SubGroup) -> SpectrumLabel:
+    def _label(self, part: rank_rows.SubGroup) -> SpectrumLabel:
         return SpectrumLabel(
             step=self.rows.step,
             group_id=part.group_id,
@@ -327,6 +323,6 @@ class _AdvantagedStep:
         return mean_null_ranks(values, num_units=len(parts))
 
 
-def _group_sums(parts: list[SubGroup]) -> Array:
+def _group_sums(parts: list[rank_rows.SubGroup]) -> gram_spectrum.Array:
     """Adds the rollouts of each part up, [J, R]."""
     return np.asarray(np.repeat(np.eye(len(parts)), [len(part.index) for part in parts], axis=1), dtype=np.float64)

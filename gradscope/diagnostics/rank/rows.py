@@ -15,16 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
+from gradscope.advantages import registry
 from gradscope.advantages.group import gdpo, optimal_advantages
-from gradscope.advantages.registry import (
-    FORMULATIONS,
-    GRAM_FORMULATIONS,
-    LOGGED,
-    compute_advantages,
-    compute_step_advantages,
-    formulation,
-    named_formulation,
-)
 from gradscope.errors import InputError, UsageError
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.results.row_kinds import RowKind
@@ -139,16 +131,16 @@ def paired_groups(rows: StepRows, advantage: str, sizes: Sequence[int | None]) -
 def advantages_of(rows: StepRows, parts: Sequence[SubGroup], advantage: str) -> list[Array]:
     """The advantages of each part, [n][G]; where each token has its own, 1 for a rollout with a gradient, else 0."""
     # They are computed together: a formulation may look at all groups of the step.
-    if advantage == LOGGED:
+    if advantage == registry.LOGGED:
         return [_logged(rows)[part.index] for part in parts]
     for part in parts:
         if np.isnan(rows.rewards[part.index]).any():
             raise InputError(f"A rollout of group {part.group_id} at step {rows.step} has no reward.")
-    scope = formulation(advantage).scope
+    scope = registry.formulation(advantage).scope
     if scope == "functions":
         return _decoupled(rows, parts, advantage)
     if scope not in WEIGHED:
-        return list(compute_step_advantages(advantage, [rows.rewards[part.index] for part in parts]))
+        return list(registry.compute_step_advantages(advantage, [rows.rewards[part.index] for part in parts]))
     by_position: dict[int, Array] = {}
     weights = baseline_weights_of(rows, advantage)
     for positions in by_size(parts):
@@ -159,7 +151,7 @@ def advantages_of(rows: StepRows, parts: Sequence[SubGroup], advantage: str) -> 
 
 def baseline_weights_of(rows: StepRows, advantage: str) -> Array:
     """What each rollout weighs in the baseline of a formulation, [R]: its squared norm, its length, or 1."""
-    scope = None if advantage == LOGGED else formulation(advantage).scope
+    scope = None if advantage == registry.LOGGED else registry.formulation(advantage).scope
     if scope == "gram" and np.isnan(rows.squared_norms).any():
         raise InputError(f"{advantage} depends on the norms of gradients, and advantages alone have none.")
     if scope == "length" and rows.lengths is None:
@@ -171,9 +163,9 @@ def baseline_weights_of(rows: StepRows, advantage: str) -> Array:
 
 def formulated(advantage: str, rewards: Array, weights: Array) -> Array:
     """The advantages of groups of one size, [n, G], from their rewards and the weights of rollouts, [n, G] each."""
-    if formulation(advantage).scope in WEIGHED:
+    if registry.formulation(advantage).scope in WEIGHED:
         return optimal_advantages(rewards, weights)
-    return compute_advantages(advantage, rewards)
+    return registry.compute_advantages(advantage, rewards)
 
 
 def _decoupled(rows: StepRows, parts: Sequence[SubGroup], advantage: str) -> list[Array]:
@@ -287,10 +279,10 @@ class RankRequest:
 
     def sizes(self, rows: StepRows, advantage: str) -> tuple[int | None, ...]:
         """The group sizes of one advantage, first None: the groups as they are, the only ones that logged ones have."""
-        if advantage == LOGGED:
+        if advantage == registry.LOGGED:
             return (None,)
         logged_sizes = set(np.unique(rows.group_ids, return_counts=True)[1].tolist())
-        fewest = formulation(advantage).min_group_size
+        fewest = registry.formulation(advantage).min_group_size
         return (None, *(size for size in self.group_sizes if size >= fewest and logged_sizes != {size}))
 
     def groups(self, rows: StepRows, advantage: str) -> frozenset[str] | None:
@@ -301,10 +293,10 @@ class RankRequest:
 def checked_advantages(names: Sequence[str] | None) -> tuple[str, ...]:
     """Names checked against the registry, each once; ``all`` and None: the logged one and every formulation."""
     # A name of a function in a file runs the file.
-    everything = (LOGGED, *FORMULATIONS, *GRAM_FORMULATIONS)
+    everything = (registry.LOGGED, *registry.FORMULATIONS, *registry.GRAM_FORMULATIONS)
     for name in names or ():
-        if name not in (LOGGED, "all"):
-            named_formulation(name)
+        if name not in (registry.LOGGED, "all"):
+            registry.named_formulation(name)
     if names is None:
         return everything
     return tuple(dict.fromkeys(advantage for name in names for advantage in (everything if name == "all" else (name,))))

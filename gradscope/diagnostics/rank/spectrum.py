@@ -17,28 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.spectrum import (
-    NULLS,
-    ZERO_MATRIX,
-    Array,
-    center_gram,
-    center_grams,
-    effective_rank,
-    effective_ranks,
-    energy_rank,
-    frac_energy_below,
-    gaussian_cosines,
-    noise_floor,
-    num_draws,
-    numerical_rank,
-    participation_ratio,
-    rank_counts,
-    shuffled_within,
-    singular_values_from_gram,
-    singular_values_from_grams,
-    spectral_entropy_rank,
-    stable_rank,
-)
+from gradscope.metrics.gram import spectrum as gram_spectrum
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_means, bootstrap_statistics, bounded_means
 from gradscope.metrics.uncertainty.studentized import cluster_sums, unit_sums
 from gradscope.results.rank import GradientSpectrum, NullRank, RankComparison, Ranks, SizeChange, SpectrumLabel
@@ -46,11 +25,11 @@ from gradscope.results.tokens import TokenRows
 
 
 def spectrum_of(
-    gram: Array,
+    gram: gram_spectrum.Array,
     label: SpectrumLabel,
     relative_row_error: float,
     *,
-    values: Array | None = None,
+    values: gram_spectrum.Array | None = None,
     nulls: Mapping[str, Estimate] | None = None,
     tokens: TokenRows | None = None,
 ) -> GradientSpectrum:
@@ -58,8 +37,8 @@ def spectrum_of(
     # An error E of the rows moves no singular value by more than its norm, at most (relative error) x |X|_F, so that
     # is the noise floor; below it, squaring the rows in float64 and taking the root again loses the rest.
     if values is None:
-        values = singular_values_from_gram(center_gram(gram) if label.centered else gram)
-    floor = max(relative_row_error * float(np.sqrt(np.trace(gram))), noise_floor(gram, 0.0))
+        values = gram_spectrum.singular_values_from_gram(gram_spectrum.center_gram(gram) if label.centered else gram)
+    floor = max(relative_row_error * float(np.sqrt(np.trace(gram))), gram_spectrum.noise_floor(gram, 0.0))
     return GradientSpectrum(
         label=label,
         singular_values=tuple(float(value) for value in values),
@@ -70,7 +49,7 @@ def spectrum_of(
     )
 
 
-def ranks_of(values: Array, floor: float) -> Ranks:
+def ranks_of(values: gram_spectrum.Array, floor: float) -> Ranks:
     """Every rank of the catalogue, from all singular values, [N]; those up to ``floor`` are arithmetic.
 
     >>> ranks = ranks_of(np.array([3.0, 3.0, 1e-9]), 1e-6)
@@ -78,14 +57,14 @@ def ranks_of(values: Array, floor: float) -> Ranks:
     (2.0, 2.0)
     """
     return Ranks(
-        effective_rank=effective_rank(values),
-        spectral_entropy_rank=spectral_entropy_rank(values),
-        stable_rank=stable_rank(values),
-        participation_ratio=participation_ratio(values),
-        numerical_rank=numerical_rank(values, floor),
-        frac_energy_below_floor=frac_energy_below(values, floor),
-        energy_rank_90=energy_rank(values, 0.90),
-        energy_rank_99=energy_rank(values, 0.99),
+        effective_rank=gram_spectrum.effective_rank(values),
+        spectral_entropy_rank=gram_spectrum.spectral_entropy_rank(values),
+        stable_rank=gram_spectrum.stable_rank(values),
+        participation_ratio=gram_spectrum.participation_ratio(values),
+        numerical_rank=gram_spectrum.numerical_rank(values, floor),
+        frac_energy_below_floor=gram_spectrum.frac_energy_below(values, floor),
+        energy_rank_90=gram_spectrum.energy_rank(values, 0.90),
+        energy_rank_99=gram_spectrum.energy_rank(values, 0.99),
     )
 
 
@@ -93,16 +72,16 @@ TOKEN_ADVANTAGES = "each token has its own advantage, so there is no scalar to s
 
 
 def null_values(
-    scores: Array,
-    norms: Array,
-    advantages: Array | None,
+    scores: gram_spectrum.Array,
+    norms: gram_spectrum.Array,
+    advantages: gram_spectrum.Array | None,
     groups: NDArray[np.int64],
     *,
     num_columns: int,
     centered: bool,
-    spread: Array | None = None,
-    sums: Array | None = None,
-) -> dict[str, Array]:
+    spread: gram_spectrum.Array | None = None,
+    sums: gram_spectrum.Array | None = None,
+) -> dict[str, gram_spectrum.Array]:
     """Null model -> what the singular values of gradient matrices would be under it, [D, n, N] or [D, n, J].
 
     Args:
@@ -116,39 +95,41 @@ def null_values(
         sums: Adds rows up to the rows of the matrix, [J, N]; None: they are its rows.
     """
 
-    def values(grams: Array) -> Array:
-        return singular_values_from_grams(center_grams(grams) if centered else grams)
+    def values(grams: gram_spectrum.Array) -> gram_spectrum.Array:
+        return gram_spectrum.singular_values_from_grams(gram_spectrum.center_grams(grams) if centered else grams)
 
-    def weighted(factors: Array) -> Array:
+    def weighted(factors: gram_spectrum.Array) -> gram_spectrum.Array:
         grams = factors[..., :, None] * scores * factors[..., None, :]
         return values(grams if sums is None else sums @ grams @ sums.T)
 
-    def of_rows(dealt: Array) -> Array:
+    def of_rows(dealt: gram_spectrum.Array) -> gram_spectrum.Array:
         return dealt if spread is None else np.asarray(dealt @ spread.T, dtype=np.float64)
 
-    draws = num_draws(scores.shape[-1])
+    draws = gram_spectrum.num_draws(scores.shape[-1])
     drawn = {"unweighted": weighted(of_rows(np.ones((1, *groups.shape))))}
     if advantages is not None:
-        dealt = shuffled_within(advantages.ravel(), groups.ravel(), draws).reshape(draws, *advantages.shape)
+        dealt = gram_spectrum.shuffled_within(advantages.ravel(), groups.ravel(), draws).reshape(
+            draws, *advantages.shape
+        )
         drawn |= {"shuffled": weighted(of_rows(dealt)), "signs": weighted(of_rows(np.sign(advantages)[None]))}
-    cosines = gaussian_cosines(norms.shape[-1], num_columns, draws)[:, None]
+    cosines = gram_spectrum.gaussian_cosines(norms.shape[-1], num_columns, draws)[:, None]
     return drawn | {"gaussian": values(norms[:, :, None] * cosines * norms[:, None, :])}
 
 
-def mean_null_ranks(values: Mapping[str, Array], *, num_units: int = 1) -> dict[str, Estimate]:
+def mean_null_ranks(values: Mapping[str, gram_spectrum.Array], *, num_units: int = 1) -> dict[str, Estimate]:
     """The effective rank under each null, a mean over the draws that left a matrix to rank."""
-    return {name: _mean_rank(values, name, num_units) for name in NULLS}
+    return {name: _mean_rank(values, name, num_units) for name in gram_spectrum.NULLS}
 
 
-def _mean_rank(values: Mapping[str, Array], name: str, num_units: int) -> Estimate:
+def _mean_rank(values: Mapping[str, gram_spectrum.Array], name: str, num_units: int) -> Estimate:
     if name not in values:
-        return Estimate.undefined_because(TOKEN_ADVANTAGES if values else ZERO_MATRIX)
-    ranks = effective_ranks(values[name])
+        return Estimate.undefined_because(TOKEN_ADVANTAGES if values else gram_spectrum.ZERO_MATRIX)
+    ranks = gram_spectrum.effective_ranks(values[name])
     finite = ranks[np.isfinite(ranks)]
     return (
         Estimate.exact(float(finite.mean()), num_units=num_units)
         if len(finite)
-        else Estimate.undefined_because(ZERO_MATRIX)
+        else Estimate.undefined_because(gram_spectrum.ZERO_MATRIX)
     )
 
 
@@ -162,8 +143,8 @@ _RANKS = ("effective_rank", "stable_rank", "participation_ratio")
 class MeanRanks:
     """The counts of matrices that are not zero, and what they average to."""
 
-    counts: Array  # effective rank, stable rank, participation ratio and energy of two directions, [n, 4]
-    nulls: Mapping[str, Array]  # null -> the same, means over its draws, [n, 4]
+    counts: gram_spectrum.Array  # effective rank, stable rank, participation ratio and energy of two directions, [n, 4]
+    nulls: Mapping[str, gram_spectrum.Array]  # null -> the same, means over its draws, [n, 4]
     group_ids: Sequence[str]  # the group of each matrix, which is the unit of resampling, [n]
     most: int  # the most that a rank can be
     by_group: bool  # whether each group weighs the same, however many of its parts are ranked; else each part does
@@ -216,7 +197,7 @@ class MeanRanks:
             group_ids=[self.group_ids[index] for index in np.flatnonzero(is_chosen).tolist()],
         )
 
-    def mean_within(self, values: Array, low: float, high: float, none: str = "") -> Estimate:
+    def mean_within(self, values: gram_spectrum.Array, low: float, high: float, none: str = "") -> Estimate:
         """The mean of another number of each matrix, NaN where it has none, which ``none`` explains."""
         if not len(values):
             return Estimate.undefined_because(_EVERY_GROUP_DEAD)
@@ -227,7 +208,7 @@ class MeanRanks:
         (mean,) = bounded_means(columns, groups, low=low, high=high)
         return mean
 
-    def _weighed(self, columns: Array) -> tuple[Array, list[str]]:
+    def _weighed(self, columns: gram_spectrum.Array) -> tuple[gram_spectrum.Array, list[str]]:
         """Rows to average and their groups: parts as they are, or one row a group."""
         if not self.by_group:
             return columns, list(self.group_ids)
@@ -235,10 +216,10 @@ class MeanRanks:
         return np.asarray(sums[:, :-1] / sums[:, -1:], dtype=np.float64), list(dict.fromkeys(self.group_ids))
 
 
-def drawn_counts(values: Array) -> Array:
+def drawn_counts(values: gram_spectrum.Array) -> gram_spectrum.Array:
     """The counts of a null from the singular values of its draws [D, n, N]: means over draws, [n, 4]."""
     # A shuffle may deal zeros to all live rows of a matrix: that draw is left out. NaN where every draw is.
-    counts = rank_counts(values)
+    counts = gram_spectrum.rank_counts(values)
     is_known = np.isfinite(counts)
     total, num = np.where(is_known, counts, 0.0).sum(axis=0), is_known.sum(axis=0)
     return np.asarray(np.divide(total, num, out=np.full(total.shape, np.nan), where=num > 0), dtype=np.float64)
@@ -256,7 +237,7 @@ def profile(values: ArrayLike) -> tuple[float, ...]:
     return tuple(float(share) for share in shares.mean(axis=0)) if len(shares) else ()
 
 
-def _ratios(sums: Array) -> Array:
+def _ratios(sums: gram_spectrum.Array) -> gram_spectrum.Array:
     half = sums.shape[-1] // 2
     return np.asarray(sums[..., :half] / sums[..., half:], dtype=np.float64)
 

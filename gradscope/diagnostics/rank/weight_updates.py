@@ -22,6 +22,7 @@ from gradscope.estimate import Estimate
 from gradscope.findings.rank import rank_headline
 from gradscope.findings.rank_parts import adapter_findings, idle_adapter_findings, weight_update_findings
 from gradscope.gradients.engine_options import require_libraries
+from gradscope.metrics.gram import weight_update
 from gradscope.metrics.gram.geometry import cosines
 from gradscope.metrics.gram.spectrum import (
     ZERO_MATRIX,
@@ -31,30 +32,8 @@ from gradscope.metrics.gram.spectrum import (
     singular_values_from_gram,
     stable_rank,
 )
-from gradscope.metrics.gram.weight_update import (
-    SingularFrame,
-    factor_alignment,
-    frame_of,
-    linear_growth,
-    principal_angle,
-    principal_overlap,
-    random_walk_gram,
-    spectrum_drift,
-    unrelated_factors,
-    unrelated_matrix,
-)
 from gradscope.progress import ProgressCallback, no_progress
-from gradscope.results.rank import (
-    AdapterState,
-    GradientAndUpdate,
-    GradientSpectrum,
-    ModuleShare,
-    OptimizerStep,
-    RankReport,
-    SpectrumLabel,
-    UpdateTrajectory,
-    WeightUpdate,
-)
+from gradscope.results import rank as results
 from gradscope.rollouts.run import Run, WeightsRef
 
 if TYPE_CHECKING:
@@ -64,14 +43,14 @@ if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
 
 
-def weight_spectra(step: int, spectra: Iterable[WeightSpectrum], gram: StepGram) -> Iterator[GradientSpectrum]:
+def weight_spectra(step: int, spectra: Iterable[WeightSpectrum], gram: StepGram) -> Iterator[results.GradientSpectrum]:
     """Spectra of dL/dW as the optimizer saw it, each with that of a matrix of independent entries."""
     size = max(np.unique(gram.group_ids, return_counts=True)[1].tolist())
     for spectrum in spectra:
         values = spectrum.singular_values
         floor = gram.relative_row_error * float(np.sqrt(np.sum(values**2)))
-        yield GradientSpectrum(
-            label=SpectrumLabel(
+        yield results.GradientSpectrum(
+            label=results.SpectrumLabel(
                 step=step,
                 rows="weight",
                 advantage=LOGGED,
@@ -96,7 +75,7 @@ _WORDS: dict[_Module, tuple[str, ...]] = {
 """What the names of such weights hold; the first kind that a name fits counts."""
 
 
-def module_shares(step: int, norms: Sequence[TensorNorm]) -> list[ModuleShare]:
+def module_shares(step: int, norms: Sequence[TensorNorm]) -> list[results.ModuleShare]:
     """The parts of a gradient by kind of module; none where it is zero."""
     energies: dict[_Module, float] = {}
     numbers: dict[_Module, int] = {}
@@ -107,7 +86,7 @@ def module_shares(step: int, norms: Sequence[TensorNorm]) -> list[ModuleShare]:
         numbers[kind] = numbers.get(kind, 0) + weight.num_entries
     total = sum(energies.values())
     return [
-        ModuleShare(
+        results.ModuleShare(
             step=step,
             module=kind,
             norm=Estimate.exact(math.sqrt(energies[kind])),
@@ -159,7 +138,7 @@ def learning_rates(run: Run) -> dict[int, float]:
     return {step: rate for step, rate in sorted(logged.items()) if rate > 0}
 
 
-def optimizer_steps(step: int, matrices: Sequence[MatrixSteps]) -> list[OptimizerStep]:
+def optimizer_steps(step: int, matrices: Sequence[MatrixSteps]) -> list[results.OptimizerStep]:
     """The three steps over all matrices together, then of each; none without a gradient."""
     if not matrices:
         return []
@@ -175,7 +154,7 @@ def optimizer_steps(step: int, matrices: Sequence[MatrixSteps]) -> list[Optimize
             mean = Estimate.exact(float(np.mean([rank.value or 0.0 for rank in ranks])), num_units=len(ranks))
             moved = sum(matrix.num_moved[at] for matrix in chosen if matrix.num_moved)
             rows.append(
-                OptimizerStep(
+                results.OptimizerStep(
                     step=step,
                     tensor=tensor,
                     optimizer=name,
@@ -193,11 +172,11 @@ def optimizer_steps(step: int, matrices: Sequence[MatrixSteps]) -> list[Optimize
     return rows
 
 
-def _state(name: str, checkpoint: Checkpoint, matrix: Array, size: Estimate) -> AdapterState:
+def _state(name: str, checkpoint: Checkpoint, matrix: Array, size: Estimate) -> results.AdapterState:
     down, up = checkpoint.factors[name]()
     rank = len(down)
-    left, right = unrelated_factors((up.shape[0], down.shape[1]), rank)
-    return AdapterState(
+    left, right = weight_update.unrelated_factors((up.shape[0], down.shape[1]), rank)
+    return results.AdapterState(
         tensor=name,
         num_updates=checkpoint.num_updates,
         rank=rank,
@@ -206,22 +185,22 @@ def _state(name: str, checkpoint: Checkpoint, matrix: Array, size: Estimate) -> 
         product_size=size.map(lambda norm: float(np.linalg.norm(matrix)) / norm),
         effective_rank=_rank_of(up, down),
         unrelated_rank=_rank_of(left, right),
-        alignment=factor_alignment(up, down),
-        unrelated_alignment=factor_alignment(left, right),
+        alignment=weight_update.factor_alignment(up, down),
+        unrelated_alignment=weight_update.factor_alignment(left, right),
     )
 
 
 def _rank_of(up: Array, down: Array) -> Estimate:
-    return effective_rank(frame_of(up @ down).values[: len(down)])
+    return effective_rank(weight_update.frame_of(up @ down).values[: len(down)])
 
 
 _NO_BASE = "the base model of the adapter is not on this disk; name it with --model"
 
 
-def update_report(run: Run, progress: ProgressCallback) -> RankReport:
+def update_report(run: Run, progress: ProgressCallback) -> results.RankReport:
     """The answer of ``rank --rows update``: no rollout is looked at, and no model is run."""
     updates, trajectories, adapters = _measure_weight_updates(run.weights, progress)
-    report = RankReport(
+    report = results.RankReport(
         source=run.source,
         rows="update",
         updates=updates,
@@ -238,7 +217,7 @@ def update_report(run: Run, progress: ProgressCallback) -> RankReport:
 
 def _measure_weight_updates(
     weights: Sequence[WeightsRef], progress: ProgressCallback
-) -> tuple[tuple[WeightUpdate, ...], tuple[UpdateTrajectory, ...], tuple[AdapterState, ...]]:
+) -> tuple[tuple[results.WeightUpdate, ...], tuple[results.UpdateTrajectory, ...], tuple[results.AdapterState, ...]]:
     """Every change since the first checkpoint and between neighbors, their trajectory, and an adapter's factors."""
     if len(weights) < 2 or len({ref.kind for ref in weights}) > 1:
         raise InputError(
@@ -252,8 +231,8 @@ def _measure_weight_updates(
     base, names = base_matrices(weights[0]), common_tensors(checkpoints)
     if not names:
         raise InputError("The checkpoints share no weight matrix.", hint="Check that they are of one run.")
-    updates: list[WeightUpdate] = []
-    adapters: list[AdapterState] = []
+    updates: list[results.WeightUpdate] = []
+    adapters: list[results.AdapterState] = []
     grams: dict[str, Array] = {}
     for done, name in enumerate(names, start=1):
         initial = base[name]() if name in base else None
@@ -272,21 +251,21 @@ def _measure_weight_updates(
 
 def _changes(
     name: str, checkpoints: Sequence[Checkpoint], matrices: Sequence[Array], initial: Array | None
-) -> Iterator[WeightUpdate]:
+) -> Iterator[results.WeightUpdate]:
     """Since the first checkpoint, then between neighbors that are not that already."""
     pairs = [(0, later) for later in range(1, len(checkpoints))]
     pairs += [pair for pair in pairwise(range(len(checkpoints))) if pair not in pairs]
     merged = _merged_weights(checkpoints, matrices, initial)
-    frames = None if merged is None else [frame_of(matrix) for matrix in merged]
+    frames = None if merged is None else [weight_update.frame_of(matrix) for matrix in merged]
     is_base = initial is not None and merged is not None and np.array_equal(initial, merged[0])
-    base = None if initial is None else frames[0] if is_base and frames else frame_of(initial)
+    base = None if initial is None else frames[0] if is_base and frames else weight_update.frame_of(initial)
     for first, last in pairs:
         change = matrices[last] - matrices[first]
         values = np.asarray(np.linalg.svd(change, compute_uv=False), dtype=np.float64)
         rank = min(change.shape)
         if checkpoints[last].factors:  # a product that was zero adds no directions to the difference
             rank = min(rank, sum(len(checkpoints[at].factors[name]()[0]) for at in (first, last) if matrices[at].any()))
-        yield WeightUpdate(
+        yield results.WeightUpdate(
             tensor=name,
             first=checkpoints[first].num_updates,
             last=checkpoints[last].num_updates,
@@ -313,13 +292,17 @@ def _merged_weights(
 def _unrelated_rank(shape: tuple[int, ...], rank: int) -> Estimate:
     if rank == min(shape):
         return effective_rank(gaussian_matrix_values(*shape))
-    return effective_rank(frame_of(unrelated_matrix((shape[0], shape[1]), rank)).values[:rank])
+    return effective_rank(
+        weight_update.frame_of(weight_update.unrelated_matrix((shape[0], shape[1]), rank)).values[:rank]
+    )
 
 
-def _relative_to_base(change: Array, initial: Array | None, base: SingularFrame | None) -> dict[str, Estimate]:
+def _relative_to_base(
+    change: Array, initial: Array | None, base: weight_update.SingularFrame | None
+) -> dict[str, Estimate]:
     """What is relative to the weights before training."""
     none = Estimate.undefined_because(_NO_BASE)
-    overlap, null = (none, none) if base is None else principal_overlap(base, change)
+    overlap, null = (none, none) if base is None else weight_update.principal_overlap(base, change)
     return {
         "update_size": _size(initial).map(lambda size: float(np.linalg.norm(change)) / size),
         "principal_overlap": overlap,
@@ -337,7 +320,7 @@ def _turned(
     change: Array,
     rank: int,
     merged: Sequence[Array] | None,
-    frames: Sequence[SingularFrame] | None,
+    frames: Sequence[weight_update.SingularFrame] | None,
     pair: tuple[int, int],
 ) -> dict[str, Estimate]:
     """The change of singular values and their directions, and that of an unrelated change of the same size."""
@@ -347,28 +330,30 @@ def _turned(
         names = ("spectrum_drift", "spectrum_drift_null", "principal_angle", "principal_angle_null", "bfloat16_changed")
         return dict.fromkeys(names, Estimate.undefined_because(_NO_BASE))
     before, after, size = frames[pair[0]], frames[pair[1]], float(np.linalg.norm(change))
-    null = frame_of(merged[pair[0]] + size * unrelated_matrix((change.shape[0], change.shape[1]), max(rank, 1)))
+    null = weight_update.frame_of(
+        merged[pair[0]] + size * weight_update.unrelated_matrix((change.shape[0], change.shape[1]), max(rank, 1))
+    )
     return {
-        "spectrum_drift": spectrum_drift(before, after, size),
-        "spectrum_drift_null": spectrum_drift(before, null, size),
-        "principal_angle": principal_angle(before, after),
-        "principal_angle_null": principal_angle(before, null),
+        "spectrum_drift": weight_update.spectrum_drift(before, after, size),
+        "spectrum_drift_null": weight_update.spectrum_drift(before, null, size),
+        "principal_angle": weight_update.principal_angle(before, after),
+        "principal_angle_null": weight_update.principal_angle(before, null),
         "bfloat16_changed": Estimate.exact(changed_in_bfloat16(merged[pair[0]], merged[pair[1]])),
     }
 
 
-def _trajectory(name: str | None, gram: Array, times: tuple[int, ...]) -> UpdateTrajectory:
-    walk = random_walk_gram(times)
+def _trajectory(name: str | None, gram: Array, times: tuple[int, ...]) -> results.UpdateTrajectory:
+    walk = weight_update.random_walk_gram(times)
     values, walked = singular_values_from_gram(gram), singular_values_from_gram(walk)
-    return UpdateTrajectory(
+    return results.UpdateTrajectory(
         tensor=name,
         num_updates=times,
         effective_rank=effective_rank(values),
         top_energy=_top(values),
-        linear_growth=linear_growth(gram, times),
+        linear_growth=weight_update.linear_growth(gram, times),
         walk_effective_rank=effective_rank(walked),
         walk_top_energy=_top(walked),
-        walk_linear_growth=linear_growth(walk, times),
+        walk_linear_growth=weight_update.linear_growth(walk, times),
     )
 
 
@@ -377,7 +362,9 @@ def _top(values: np.ndarray) -> Estimate:
     return Estimate.exact(float(values[0] ** 2) / energy) if energy > 0 else Estimate.undefined_because(ZERO_MATRIX)
 
 
-def gradients_and_updates(run: Run, spectra: Sequence[GradientSpectrum]) -> tuple[GradientAndUpdate, ...]:
+def gradients_and_updates(
+    run: Run, spectra: Sequence[results.GradientSpectrum]
+) -> tuple[results.GradientAndUpdate, ...]:
     """Each measured gradient with the change from the weights that it was computed at to the next checkpoint."""
     # None for a step without a later checkpoint, and none of an adapter.
     from gradscope.gradients.model.checkpoint import common_tensors, open_checkpoint
@@ -395,7 +382,7 @@ def gradients_and_updates(run: Run, spectra: Sequence[GradientSpectrum]) -> tupl
             change = last.matrices[spectrum.label.tensor]() - first.matrices[spectrum.label.tensor]()
             values = np.linalg.svd(change, compute_uv=False)
             pairs.append(
-                GradientAndUpdate(
+                results.GradientAndUpdate(
                     step=step,
                     tensor=spectrum.label.tensor,
                     first=first.num_updates,

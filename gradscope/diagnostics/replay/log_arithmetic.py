@@ -27,8 +27,8 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class _TrlBatch:
-    """What TRL makes of the rewards of a generation batch.
+class StepBatch:
+    """What a trainer makes of the rewards of a step.
 
     Args:
         reward: The mean reward that it logs.
@@ -45,7 +45,7 @@ class _TrlBatch:
     unknown: Reason | None = None
 
 
-def _trl_batch(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> _TrlBatch | Reason:
+def _trl_batch(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> StepBatch | Reason:
     """The numbers of a step's groups, or why they are unknown."""
     scale = TRL_SCALES.get(str(settings.get("scale_rewards", "group")))
     aggregation = str(settings.get("multi_objective_aggregation", "sum_then_normalize"))
@@ -74,45 +74,47 @@ def _trl_batch(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> _Tr
         return _summed_first(rewards, sizes, scale)
 
 
-def _summed_first(rewards: Array, sizes: Sequence[int], scale: str) -> _TrlBatch:
-    parts = np.split(rewards, np.cumsum(sizes)[:-1])
-    means = np.concatenate([np.full(len(part), np.nanmean(part)) for part in parts])
-    spreads = np.concatenate([np.full(len(part), _spread(part)) for part in parts])
+def _summed_first(rewards: Array, sizes: Sequence[int], scale: str) -> StepBatch:
+    means, spreads = np.empty_like(rewards), np.empty_like(rewards)
+    sizes_of_rows = np.repeat(sizes, sizes)
+    for size in set(sizes):
+        rows = np.flatnonzero(sizes_of_rows == size)
+        groups = rewards[rows].reshape(-1, size)
+        means[rows], spreads[rows] = (np.repeat(each, size) for each in (np.nanmean(groups, axis=1), _spread(groups)))
     if scale == "batch":
-        spreads = np.full(len(rewards), _spread(rewards))
+        spreads = np.full(len(rewards), _spread(rewards[None])[0])
     advantages = rewards - means
     if scale != "none":
         advantages = advantages / (spreads + TRL_EPSILON)
     name = {"group": "grpo of its group", "none": "dr_grpo of its group", "batch": "the batch-scaled form of its group"}
     dead = float(np.mean(np.isclose(spreads, 0.0)))
-    return _TrlBatch(float(np.nanmean(rewards)), np.nan_to_num(advantages), dead, name[scale])
+    return StepBatch(float(np.nanmean(rewards)), np.nan_to_num(advantages), dead, name[scale])
 
 
-def _normalized_first(groups: Sequence[RolloutGroup], rewards: Array, settings: TrainerSettings) -> _TrlBatch | Reason:
+def _normalized_first(groups: Sequence[RolloutGroup], rewards: Array, settings: TrainerSettings) -> StepBatch | Reason:
     """Each function's rewards are scaled within the group, then weighed and added, then scaled over the batch."""
     functions = function_rewards(groups, settings)
     if functions is None:
         return Reason("rewards_missing", "normalize_then_sum needs the rewards of each function, which were not logged")
     scaled = []
     for table in np.split(functions.table, np.cumsum([group.size for group in groups])[:-1]):
-        spread = np.array([_spread(column) for column in table.T])
-        scaled.append((table - np.nanmean(table, axis=0)) / (spread + TRL_EPSILON))
+        scaled.append((table - np.nanmean(table, axis=0)) / (_spread(table.T) + TRL_EPSILON))
     total = np.nansum(np.concatenate(scaled) * functions.weights, axis=1)
     total[np.isnan(rewards)] = np.nan
-    spread_of_all = _spread(total)
+    spread_of_all = _spread(total[None])[0]
     advantages = (total - np.nanmean(total)) / (spread_of_all + TRL_EPSILON)
     name, dead = "the functions scaled one by one and summed", float(np.isclose(spread_of_all, 0.0))
-    return _TrlBatch(float(np.nanmean(rewards)), np.nan_to_num(advantages), dead, name)
+    return StepBatch(float(np.nanmean(rewards)), np.nan_to_num(advantages), dead, name)
 
 
-def _spread(values: Array) -> float:
-    """The standard deviation as TRL computes it: over G - 1 known values, zero for a group of one, NaN without two."""
-    if len(values) == 1:
-        return 0.0
-    scored = values[~np.isnan(values)]
-    if len(scored) < 2:
-        return float("nan")
-    return float(scored.std(ddof=1)) if np.ptp(scored) > EQUAL_REWARDS else 0.0
+def _spread(groups: Array) -> Array:
+    """Standard deviations of rows as TRL computes them: over G - 1 known values, zero for a group of one, else NaN."""
+    if groups.shape[1] == 1:
+        return np.zeros(len(groups))
+    deviations = np.nanstd(groups, axis=1, ddof=1)
+    return np.where(
+        np.nanmax(groups, axis=1) - np.nanmin(groups, axis=1) <= EQUAL_REWARDS, 0.0 * deviations, deviations
+    )
 
 
 _VERL_EPSILON = 1e-6
@@ -121,14 +123,14 @@ _NEMO_EPSILON = 1e-6
 Formula = Callable[[Array], Array]  # from the rewards of a group, [G], to its advantages, [G]
 
 
-def _trainer_batch(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> _TrlBatch:
+def _trainer_batch(groups: Sequence[RolloutGroup], settings: TrainerSettings) -> StepBatch:
     """What a trainer makes of the rewards of a step, all of which are known."""
     rewards = [np.array(group.rewards, dtype=np.float64) for group in groups]
     name, formula = _FORMULAS[str(settings.get("trainer"))](settings)
     unknown = formula if isinstance(formula, Reason) else None
     parts = [np.full(len(part), np.nan) if isinstance(formula, Reason) else formula(part) for part in rewards]
     dead = [np.full(len(part), all_equal(part.tolist()), dtype=np.float64) for part in rewards]
-    return _TrlBatch(
+    return StepBatch(
         reward=float(np.mean(np.concatenate(rewards))),
         advantages=np.concatenate(parts),
         frac_zero_std=float(np.mean(np.concatenate(dead))),
@@ -231,7 +233,7 @@ def _compare(name: str, value: float, logged: float) -> Outcome:
     )
 
 
-def _batch(run: Run, measured: MeasuredStep) -> _TrlBatch | Reason:
+def batch_of_step(run: Run, measured: MeasuredStep) -> StepBatch | Reason:
     """What the trainer made of the step's rewards, or why that is unknown."""
     unscored = any(reward is None for group in measured.groups for reward in group.rewards)
     rollouts = [rollout for group in measured.groups for rollout in group.rollouts]
@@ -261,9 +263,9 @@ def _logged_at(run: Run, step: int, name: str, words: str) -> float | Reason:
     return Reason("not_logged", f"{text}{sampled}")
 
 
-def replay_rewards(run: Run, measured: MeasuredStep) -> Outcome:
+def replay_rewards(run: Run, measured: MeasuredStep, batch: StepBatch | Reason) -> Outcome:
     """The mean reward of the step: verdict, recomputed value, relative error."""
-    batch, logged = _batch(run, measured), _logged_at(run, measured.step, "reward", "mean reward")
+    logged = _logged_at(run, measured.step, "reward", "mean reward")
     if isinstance(batch, Reason):
         return refused("reward", batch)
     if isinstance(logged, Reason):
@@ -271,10 +273,10 @@ def replay_rewards(run: Run, measured: MeasuredStep) -> Outcome:
     return _compare("reward", batch.reward, logged)
 
 
-def replay_zero_std(run: Run, measured: MeasuredStep) -> Outcome:
+def replay_zero_std(run: Run, measured: MeasuredStep, batch: StepBatch | Reason) -> Outcome:
     """The share of rollouts in groups of equal reward, as TRL counts it; of groups, where our own log says so."""
     name = "frac_reward_zero_std"
-    batch, logged = _batch(run, measured), _logged_at(run, measured.step, name, name)
+    logged = _logged_at(run, measured.step, name, name)
     if isinstance(batch, Reason):
         return refused(name, batch)
     if isinstance(logged, Reason):
@@ -306,7 +308,7 @@ def _rounded_alive(run: Run, measured: MeasuredStep) -> list[RolloutGroup]:
     return alive
 
 
-def replay_advantages(run: Run, measured: MeasuredStep) -> Outcome:
+def replay_advantages(run: Run, measured: MeasuredStep, batch: StepBatch | Reason) -> Outcome:
     """The step's advantages: verdict, recomputed mean absolute advantage, largest absolute difference."""
     rollouts = [rollout for group in measured.groups for rollout in group.rollouts]
     logged = [rollout.advantage for rollout in rollouts]
@@ -321,7 +323,6 @@ def replay_advantages(run: Run, measured: MeasuredStep) -> Outcome:
         return refused("advantage", reason)
     if named and formulation(str(named)).scope in _BEYOND_THE_LOG:
         return refused("advantage", Reason("loss_not_on_disk", f"{named} needs more than the rewards of the step"))
-    batch = _batch(run, measured)
     if isinstance(batch, Reason):
         return refused("advantage", batch)
     if batch.unknown is not None:

@@ -33,6 +33,7 @@ from gradscope.diagnostics.inputs.steps import (
 from gradscope.diagnostics.replay.log_arithmetic import (
     LOG_TOLERANCE,
     Outcome,
+    batch_of_step,
     refused,
     replay_advantages,
     replay_rewards,
@@ -353,11 +354,12 @@ def _frac_mismatch(verdicts: Sequence[ReplayVerdict]) -> Estimate:
 def _replay_step(run: Run, measured: MeasuredStep, tolerance: float) -> StepReplay:
     logged = dict(run.metrics.get(measured.step, {}))
     quantities, recomputed, errors = [], {}, {}
-    of_sampling = [] if measured.step in run.repeats else [replay_rewards(run, measured)]
+    batch = batch_of_step(run, measured)
+    of_sampling = [] if measured.step in run.repeats else [replay_rewards(run, measured, batch)]
     if of_sampling and run.settings.get("trainer") is None:  # the others log no such share
-        of_sampling.append(replay_zero_std(run, measured))
+        of_sampling.append(replay_zero_std(run, measured, batch))
     texts = [replay_texts(step_norm)] if (step_norm := measured.recomputed) and step_norm.other_texts else []
-    parts = [*of_sampling, replay_advantages(run, measured), *texts, replay_grad_norm(run, measured, tolerance)]
+    parts = [*of_sampling, replay_advantages(run, measured, batch), *texts, replay_grad_norm(run, measured, tolerance)]
     for quantity, value, error in parts:
         quantities.append(quantity)
         if value is not None:

@@ -27,14 +27,9 @@ from gradscope.diagnostics.passk.measure import Samples, pass_at_k_of_samples, r
 from gradscope.diagnostics.replay.measure import ReplayedSteps
 from gradscope.diagnostics.report.metrics_alone import report_of_metrics
 from gradscope.diagnostics.report.rollouts import read_groups
+from gradscope.diagnostics.report.sections import courses
 from gradscope.diagnostics.report.sections.agreement import agreement_section, replay_section
 from gradscope.diagnostics.report.sections.claims import claims_section
-from gradscope.diagnostics.report.sections.courses import (
-    entropy_section,
-    generation_section,
-    length_section,
-    staleness_section,
-)
 from gradscope.diagnostics.report.sections.inputs import Lengths, ReportInputs, TokenParts, Unavailable, missing_section
 from gradscope.diagnostics.report.sections.loss import loss_scale_section, zero_loss_section
 from gradscope.diagnostics.report.sections.signal import rewards_section, signal_section
@@ -86,13 +81,13 @@ _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     _seldom("rank", "gradient"),
     _seldom("contributions", "gradient"),
     _seldom("tokens", "tokens", "tokens"),
-    length_section,
+    courses.length_section,
     rewards_section,
     loss_scale_section,
     agreement_section,
-    staleness_section,
-    entropy_section,
-    generation_section,
+    courses.staleness_section,
+    courses.entropy_section,
+    courses.generation_section,
     _seldom("coverage", "coverage", "passk"),
     _seldom("formulations", "gradient"),
     claims_section,

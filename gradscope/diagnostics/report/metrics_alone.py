@@ -8,14 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.logged.tokens import metric_courses
-from gradscope.findings.logged import (
-    broken_sentences,
-    clipped_sentence,
-    course_named,
-    dead_sentence,
-    norm_sentence,
-    reward_sentence,
-)
+from gradscope.findings import logged as findings
 from gradscope.render.views.view import Column, lines_over, tabulate
 from gradscope.results.logged import MetricCourse
 from gradscope.results.report import Chart, KeyNumber, ReportSection, ReportTable, RunReport, Severity
@@ -35,18 +28,22 @@ def report_of_metrics(run: Run, name: str) -> RunReport:
         name=name,
         sections=(dead_section(courses, run.source), *_sections(courses, run.source)),
         recomputed=(),
-        strip=tuple(_key_number(course) for key in _STRIP if (course := course_named(courses, key)) is not None),
+        strip=tuple(
+            _key_number(course) for key in _STRIP if (course := findings.course_named(courses, key)) is not None
+        ),
     )
 
 
 def dead_section(courses: Sequence[MetricCourse], source: Source) -> ReportSection:
     """Groups without a gradient."""
-    course = course_named(courses, _DEAD)
-    sentence = dead_sentence(courses)
+    course = findings.course_named(courses, _DEAD)
+    sentence = findings.dead_sentence(courses)
     if course is None:
         hint = f"Name it with --metric-column {_DEAD}=NAME where one of them is."
         return ReportSection(name="signal", missing=f"{sentence} {hint}")
-    kinds = [kind for key in ("frac_all_pass", "frac_all_fail") if (kind := course_named(courses, key)) is not None]
+    kinds = [
+        kind for key in ("frac_all_pass", "frac_all_fail") if (kind := findings.course_named(courses, key)) is not None
+    ]
     share = course.mean.value
     return ReportSection(
         name="signal",
@@ -63,9 +60,9 @@ _ADVICE = "Log rollouts to see whether prompts are too easy or too hard; then ch
 
 
 def _sections(courses: Sequence[MetricCourse], source: Source) -> Iterator[ReportSection]:
-    cut = course_named(courses, _CUT)
+    cut = findings.course_named(courses, _CUT)
     if cut is not None:
-        sentence = clipped_sentence(courses)
+        sentence = findings.clipped_sentence(courses)
         share = cut.mean.value
         yield ReportSection(
             name="generation",
@@ -80,16 +77,16 @@ def _sections(courses: Sequence[MetricCourse], source: Source) -> Iterator[Repor
             else "Nothing to do.",
             charts=_chart("Completions that were cut off", [cut], "share of completions"),
         )
-    norm = course_named(courses, _NORM)
+    norm = findings.course_named(courses, _NORM)
     if norm is not None:
         broken = any(not math.isfinite(value) for value in norm.values)
-        sentence = norm_sentence(courses)
+        sentence = findings.norm_sentence(courses)
         largest = f"{norm.at(norm.largest_step):.3g}, at step {norm.largest_step}"
         steady = f"No gradient norm stands out: the largest is {largest}."
         yield ReportSection(
             name="norm",
             question="Which step's gradient norm stands out?",
-            findings=(*broken_sentences([norm]), sentence or steady),
+            findings=(*findings.broken_sentences([norm]), sentence or steady),
             severity="problem" if broken else "look" if sentence else "fine",
             meaning="Norm of the step's gradient as the trainer logged it, with most of them before clipping.",
             next_step="Look at that step." if broken or sentence else "Nothing to do.",
@@ -100,14 +97,14 @@ def _sections(courses: Sequence[MetricCourse], source: Source) -> Iterator[Repor
         course for course in courses if course.name not in (_DEAD, "frac_all_pass", "frac_all_fail", _CUT, _NORM)
     ]
     if courses:
-        broken_courses = tuple(broken_sentences(other_courses))
+        broken_courses = tuple(findings.broken_sentences(other_courses))
         severity: Severity = "look" if broken_courses else "unknown"
         yield ReportSection(
             name="courses",
             question="How do reward, lengths, entropy and KL go?",
             findings=(
                 *broken_courses,
-                reward_sentence(courses) or f"{len(other_courses)} other metrics are known by name.",
+                findings.reward_sentence(courses) or f"{len(other_courses)} other metrics are known by name.",
             ),
             severity=severity,
             charts=tuple(

@@ -20,15 +20,8 @@ import torch
 from transformers import DynamicCache
 
 from gradscope.errors import UsageError
+from gradscope.gradients.engines import stream
 from gradscope.gradients.engines.loop import GramAccumulator
-from gradscope.gradients.engines.stream import (
-    PENDING_BYTES,
-    OnRounds,
-    OnSequence,
-    PendingParts,
-    capture_batch,
-    share_of_first,
-)
 from gradscope.gradients.layers.capture import Capture
 from gradscope.gradients.layers.factors import GradientFactor
 from gradscope.gradients.layers.rules import waits_for_tokens
@@ -224,10 +217,10 @@ def prompt_gram(
     prepared: PreparedStep,
     batch_tokens: int,
     accumulator: GramAccumulator,
-    on_sequence: OnSequence,
+    on_sequence: stream.OnSequence,
     *,
-    max_pending_bytes: int = PENDING_BYTES,
-    on_rounds: OnRounds = lambda _: None,
+    max_pending_bytes: int = stream.PENDING_BYTES,
+    on_rounds: stream.OnRounds = lambda _: None,
 ) -> frozenset[str]:
     """Add the Gram of all parameters that a layer rule covers. Returns the names of the others.
 
@@ -249,7 +242,7 @@ def prompt_gram(
     groups = _group_by_prompt(plan)
     remaining, waits = policy.trainable, len(groups) > 1
     while remaining:
-        with PendingParts(remaining, accumulator, waits=waits, max_pending_bytes=max_pending_bytes) as pending:
+        with stream.PendingParts(remaining, accumulator, waits=waits, max_pending_bytes=max_pending_bytes) as pending:
             for number, group in enumerate(groups):
                 batches = _completion_batches(plan, group, batch_tokens, accumulator.device)
                 with gradients_on(policy.trainable, on=False):
@@ -261,7 +254,7 @@ def prompt_gram(
                     for name in complete - capture.uncovered if not waits else ():
                         pending.combine(name)
                 if number == 0:
-                    shares = share_of_first([each.rows for each in groups], plan)
+                    shares = stream.share_of_first([each.rows for each in groups], plan)
                     on_rounds(pending.defer_oversized(*shares))
             pending.combine_all(capture.uncovered)
         remaining = {name: part for name, part in pending.left.items() if name not in capture.uncovered}
@@ -274,8 +267,8 @@ def _run_group(
     batches: Sequence[PaddedBatch],
     capture: Capture,
     tracer: Tracer,
-    pending: PendingParts,
-    on_sequence: OnSequence,
+    pending: stream.PendingParts,
+    on_sequence: stream.OnSequence,
 ) -> _Prefix | None:
     """The prefix of a group, with the cotangents that its completions left on it; None where it has none."""
     device = batches[0].input_ids.device
@@ -288,7 +281,7 @@ def _run_group(
 
         pending.make_room()
         past = prefix.expanded(len(batch.rows)) if prefix else None
-        capture_batch(prepared, batch, capture, take, on_sequence, past)
+        stream.capture_batch(prepared, batch, capture, take, on_sequence, past)
     return prefix
 
 

@@ -29,16 +29,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from gradscope.errors import InputError
-from gradscope.gradients.model.checked import (
-    UNREADABLE,
-    loading_errors,
-    open_safetensors,
-    quiet,
-    read_adapter_config,
-    require_consistent_config,
-    require_readable,
-    require_same_tensors,
-)
+from gradscope.gradients.model import checked
 from gradscope.gradients.model.sharding import call_as_module, local_tensor, settle, sharding_arguments
 from gradscope.gradients.processes import num_connected, true_in_all_processes
 from gradscope.metrics.gram.spectrum import Array
@@ -127,16 +118,16 @@ def load_model(source: Path | str, dtype: torch.dtype | None, *, may_ask: bool =
     folder = Path(source)
     bring_weights(folder)
     if folder.is_dir():
-        require_readable(folder)
+        checked.require_readable(folder)
         _require_safetensors(folder)
-        require_consistent_config(folder)
+        checked.require_consistent_config(folder)
     require_hub(str(source), may_ask=may_ask)
     with (
-        loading_errors(
+        checked.loading_errors(
             f"{source} does not load as a causal language model",
             "Point --model at a Hugging Face model folder with config.json and model.safetensors.",
         ),
-        quiet(),
+        checked.quiet(),
     ):
         config = AutoConfig.from_pretrained(str(source), trust_remote_code=False, local_files_only=not may_ask)
         model_class = _model_class(config)
@@ -150,7 +141,7 @@ def load_model(source: Path | str, dtype: torch.dtype | None, *, may_ask: bool =
             output_loading_info=True,
             **sharding_arguments(model_class, config),
         )
-    require_same_tensors(str(source), report)
+    checked.require_same_tensors(str(source), report)
     settle(model)
     return model
 
@@ -182,7 +173,7 @@ def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:
     model = load_model(base, dtype, may_ask=weights.is_base_given)
     if num_connected() > 1:
         _require_plain_lora(weights.path, config, tensors, model)
-    with quiet():
+    with checked.quiet():
         try:
             model = get_peft_model(model, config)
             call_as_module(model)
@@ -203,7 +194,7 @@ def load_adapter(weights: WeightsRef, dtype: torch.dtype | None) -> Any:
             f"{weights.path}: the adapter does not fit the base model {base}: {wrong[0]} has no counterpart "
             f"({len(wrong)} such tensors).",
             hint="Point --model at the base model that it was trained on.",
-            cause=UNREADABLE,
+            cause=checked.UNREADABLE,
         )
     return model
 
@@ -261,7 +252,7 @@ def padding_id(folder: Path) -> int | None:
     Raises:
         InputError: The folder has no configuration of a model.
     """
-    with loading_errors(f"{folder} has no readable config.json"), quiet():
+    with checked.loading_errors(f"{folder} has no readable config.json"), checked.quiet():
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     return getattr(config.get_text_config(), "pad_token_id", None)
 
@@ -276,7 +267,7 @@ def stored_dtype(weights: WeightsRef) -> FloatName:
     dtypes = set()
     bring_weights(folder)
     for file in sorted(folder.glob("*.safetensors")):
-        with open_safetensors(file) as tensors:
+        with checked.open_safetensors(file) as tensors:
             dtypes |= {tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
     return "bfloat16" if "BF16" in dtypes else "float16" if "F16" in dtypes else "float32"
 
@@ -294,7 +285,7 @@ def require_finite(model: nn.Module, source: str) -> None:
             raise InputError(
                 f"{source}: {name} holds values that are not finite.",
                 hint="The run diverged before this checkpoint; use an earlier one.",
-                cause=UNREADABLE,
+                cause=checked.UNREADABLE,
             )
 
 
@@ -310,9 +301,9 @@ def _require_safetensors(folder: Path) -> None:
 
 
 def _adapter_config(folder: Path) -> PeftConfig:
-    require_readable(folder)
-    read_adapter_config(folder)
-    with loading_errors(f"{folder} has no readable adapter_config.json"), quiet():
+    checked.require_readable(folder)
+    checked.read_adapter_config(folder)
+    with checked.loading_errors(f"{folder} has no readable adapter_config.json"), checked.quiet():
         config = PeftConfig.from_pretrained(str(folder))
     kind = getattr(config.peft_type, "value", config.peft_type)
     reasons = (
@@ -338,7 +329,7 @@ def _adapter_tensors(folder: Path) -> dict[str, torch.Tensor]:
     try:
         return dict(load_file(path))
     except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} is not a readable safetensors file: {error}", cause=UNREADABLE) from error
+        raise InputError(f"{path} is not a readable safetensors file: {error}", cause=checked.UNREADABLE) from error
 
 
 def _second_line(error: Exception) -> str:
@@ -399,7 +390,7 @@ def _matrices(folder: Path) -> dict[str, Path]:
     files: dict[str, Path] = {}
     bring_weights(folder)
     for file in sorted(folder.glob("*.safetensors")):
-        with open_safetensors(file) as tensors:
+        with checked.open_safetensors(file) as tensors:
             files |= {name: file for name in tensors.keys() if len(tensors.get_slice(name).get_shape()) == 2}  # noqa: SIM118
     return files
 
@@ -409,7 +400,7 @@ def _reader(file: Path, name: str) -> Callable[[], Array]:
 
 
 def _tensor(file: Path, name: str) -> torch.Tensor:
-    with open_safetensors(file) as tensors:
+    with checked.open_safetensors(file) as tensors:
         tensor: torch.Tensor = tensors.get_tensor(name)
         return tensor
 
@@ -417,7 +408,7 @@ def _tensor(file: Path, name: str) -> torch.Tensor:
 def _adapter(weights: WeightsRef) -> Checkpoint:
     """The matrices s B A of a LoRA adapter and their factors, by the names of the weights that they are added to."""
     folder = weights.path
-    config = read_adapter_config(folder)
+    config = checked.read_adapter_config(folder)
     scale = _scale(folder, config)
     files = _matrices(folder)
     matches = {name: _LORA_FACTOR.match(name) for name in files}

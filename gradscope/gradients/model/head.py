@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import torch
@@ -163,9 +163,19 @@ def sliced_outputs(
     if watch is not None:
         parameters = tuple(None if each is None else each.detach() for each in parameters)
     result: tuple[torch.Tensor, torch.Tensor] = _Sliced.apply(  # type: ignore[no-untyped-call]
-        hidden, *parameters, ids, head, dtype, entropies, watch, torch.is_grad_enabled()
+        hidden, *parameters, ids, _Call(head, dtype, entropies, watch, torch.is_grad_enabled())
     )
     return result
+
+
+class _Call(NamedTuple):
+    """What a call asks of the head besides its tensors; autograd looks into tuples no further."""
+
+    head: PlainHead
+    dtype: torch.dtype
+    entropies: bool
+    watch: Watch | None
+    has_graph: bool
 
 
 class _Sliced(torch.autograd.Function):
@@ -178,14 +188,11 @@ class _Sliced(torch.autograd.Function):
         weight: torch.Tensor,
         bias: torch.Tensor | None,
         ids: torch.Tensor,
-        head: PlainHead,
-        dtype: torch.dtype,
-        entropies: bool,
-        watch: Watch | None,
-        graph: bool,
+        call: _Call,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        wide = hidden.to(dtype)
-        num_pulls = (1 + entropies) if graph and hidden.requires_grad else 0
+        head, entropies = call.head, call.entropies
+        wide = hidden.to(call.dtype)
+        num_pulls = (1 + entropies) if call.has_graph and hidden.requires_grad else 0
         top, rest, moment, pull = _scan(head, wide, ids, num_pulls)
         own, slope = head.own_logits(wide, ids)
         behind = own - top
@@ -198,7 +205,7 @@ class _Sliced(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         pulls = [part.div_(total.unsqueeze(1)) for part in pull]
         ctx.save_for_backward(hidden, ids, log_total, rest / total, entropy, own - log_total, *pulls)
-        ctx.head, ctx.watch, ctx.slope, ctx.top = head, watch, slope, top - log_total
+        ctx.head, ctx.watch, ctx.slope, ctx.top = head, call.watch, slope, top - log_total
         return behind - total.log(), entropy
 
     @staticmethod
@@ -228,7 +235,7 @@ class _Sliced(torch.autograd.Function):
             to_hidden = ((own * ctx.slope).unsqueeze(1) * rows - pulled).to(hidden.dtype)
         if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
             to_weight, to_bias = _of_parameters(head, tokens)
-        return to_hidden, to_weight, to_bias, None, None, None, None, None, None
+        return to_hidden, to_weight, to_bias, None, None
 
 
 def _scan(

@@ -16,17 +16,10 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from gradscope.errors import InputError, UsageError
+from gradscope.gradients.model import checkpoint
 from gradscope.gradients.model.batches import TokenSequence, TrainerPadding
 from gradscope.gradients.model.calls import call_on
 from gradscope.gradients.model.checked import load_tokenizer, loading_errors
-from gradscope.gradients.model.checkpoint import (
-    FloatName,
-    is_fresh,
-    load_adapter,
-    load_model,
-    padding_id,
-    require_finite,
-)
 from gradscope.gradients.model.sharding import own_device
 from gradscope.outside.limits import ending
 from gradscope.rollouts.groups import Rollout, RolloutGroup
@@ -170,11 +163,10 @@ def load_measured_policy(
     device: str = "auto",
     dtype: str = "auto",
     tokenizer: Path | None = None,
-    initial: WeightsRef | None = None,
-    mixed: Sequence[tuple[WeightsRef, float]] = (),
+    reference: Sequence[tuple[WeightsRef, float]] = (),
     origin: Path | None = None,
     padding: TrainerPadding | None = None,
-    rounded: FloatName = "float32",
+    rounded: checkpoint.FloatName = "float32",
 ) -> MeasuredPolicy:
     """Load a set of weights for gradient computations, in evaluation mode; safetensors only, no code is run.
 
@@ -184,11 +176,12 @@ def load_measured_policy(
         dtype: ``float32``, ``bfloat16``, ``float16``, ``float64``, or ``auto``: float32 on the CPU, on CUDA what is
             stored.
         tokenizer: A folder with the tokenizer; by default the weights' own folder, then the base model's.
-        initial: The weights before the first update: the reference of the KL term. A fresh adapter changes nothing,
-            so its base serves; a run that went on from a trained adapter has that adapter as its reference.
+        reference: The weights that the reference of the KL term is mixed from, in order, each with its share of what is
+            mixed so far; empty: there is none, or it is the base under the adapter. The first are those before the
+            first update. A fresh adapter changes nothing, so its base serves; a run that went on from a trained adapter
+            has that adapter as its reference.
         padding: How the trainer padded its rows; None: it gave the model each token's own position.
         rounded: The dtype that the trainer had its weights in, to which those of another are rounded first.
-        mixed: Weights that were mixed into the reference later, in order, each with the share that it got.
         origin: The folder of the model that the trainer loaded. Where an architecture leaves the padding token's
             embedding without a gradient, its configuration names that token; a checkpoint's names the tokenizer's,
             which TRL writes after loading. None: the weights' own configuration.
@@ -197,15 +190,15 @@ def load_measured_policy(
     wanted = _dtype(dtype, at)
     candidates: tuple[int | None, ...] = ()
     if weights.kind == "adapter":
-        model = load_adapter(weights, wanted)
+        model = checkpoint.load_adapter(weights, wanted)
     else:
-        model = load_model(weights.path, wanted)
+        model = checkpoint.load_model(weights.path, wanted)
         model.requires_grad_(True)
         built = padding_row(model)
         if built is not None and origin is not None:
-            token_embedding(model).padding_idx = padding_id(origin)
+            token_embedding(model).padding_idx = checkpoint.padding_id(origin)
         candidates = tuple(dict.fromkeys([padding_row(model), built, None, *_default_padding(model, built)]))
-    require_finite(model, str(weights.path))
+    checkpoint.require_finite(model, str(weights.path))
     if rounded != "float32":
         _round_to(model, _DTYPES[rounded], adapter=weights.kind == "adapter")
     model.to(at).eval()
@@ -227,7 +220,7 @@ def load_measured_policy(
         kind=weights.kind,
         device=at,
         dtype=coarsest_dtype(model),
-        reference=None if initial is None else _reference(initial, mixed, wanted, at, rounded),
+        reference=_reference(reference, wanted, at, rounded) if reference else None,
         padding=padding,
         padding_rows=candidates,
         source=str(weights.path),
@@ -285,22 +278,22 @@ def _dtype(name: str, device: torch.device) -> torch.dtype | None:
 
 
 def _reference(
-    initial: WeightsRef,
     mixed: Sequence[tuple[WeightsRef, float]],
     dtype: torch.dtype | None,
     device: torch.device,
-    rounded: FloatName,
+    rounded: checkpoint.FloatName,
 ) -> Any:
     """The weights before the first update with later mixtures; None for an adapter that changes nothing yet."""
+    (initial, _), *later = mixed
     if initial.kind == "adapter":
-        if is_fresh(initial.path):
+        if checkpoint.is_fresh(initial.path):
             return None
-        model = load_adapter(initial, dtype)
+        model = checkpoint.load_adapter(initial, dtype)
     else:
-        model = load_model(initial.path, dtype)
-        for weights, share in mixed:
-            _mix(model, load_model(weights.path, dtype), share)
-    require_finite(model, str(initial.path))
+        model = checkpoint.load_model(initial.path, dtype)
+        for weights, share in later:
+            _mix(model, checkpoint.load_model(weights.path, dtype), share)
+    checkpoint.require_finite(model, str(initial.path))
     if rounded != "float32":
         _round_to(model, _DTYPES[rounded], adapter=initial.kind == "adapter")
     return model.to(device).eval().requires_grad_(False)

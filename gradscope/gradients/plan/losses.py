@@ -352,32 +352,31 @@ def reward_slope(
     completion: Completion,
     logprobs: torch.Tensor,
     weights: torch.Tensor,
-    advantages: torch.Tensor,
+    advantages: torch.Tensor | None,
     *,
     correction: SamplerCorrection | None = None,
     off_policy_threshold: float | None = None,
-    clip: bool = True,
 ) -> torch.Tensor:
     """Derivative by log pi of the averaged reward part, [T]: the weights of grad log pi.
 
     Args:
         weights: Factor on each token's term, [T].
-        advantages: Advantage of each token, [T].
+        advantages: Advantage of each token, [T]; None: that of a score vector, 1 and without a clip of the ratio.
         correction: How the loss is corrected for the engine that sampled; None: it is not.
         off_policy_threshold: Completions of negative advantage further off than this leave the reward part.
-        clip: Whether the ratio is clipped; a score vector, which knows no advantage, has no clip.
     """
     factor = None
     if correction is not None:
         assert completion.sampler is not None, "a corrected loss has the sampler's log-probabilities"
         factor = correction.ratio(completion.sampler, _old(completion, logprobs), completion.counted)
-    low, high, bound = _NO_CLIP
-    if clip:
+    mask = torch.ones_like(weights)
+    if advantages is None:
+        advantages, (low, high, bound) = torch.ones_like(logprobs), _NO_CLIP
+    else:
         low, high = 1 - of.epsilon_low, 1 + of.epsilon_high
         bound = float("inf") if of.delta is None else of.delta
-    mask = torch.ones_like(weights)
-    if off_policy_threshold is not None and clip:
-        mask = _mask(completion, logprobs, advantages, off_policy_threshold)
+        if off_policy_threshold is not None:
+            mask = _mask(completion, logprobs, advantages, off_policy_threshold)
 
     def part(leaf: torch.Tensor) -> torch.Tensor:
         log_ratio = leaf - _old(completion, leaf)
@@ -430,7 +429,7 @@ def factors_out(loss: Loss, of: LossParameters) -> bool:
     """Whether, while a batch is used once, the weights are those of a score vector times minus the advantage."""
     unit = torch.ones(2, dtype=torch.float64)
     completion, logprobs = Completion(counted=unit), torch.tensor([-1.0, -2.0], dtype=torch.float64)
-    score = reward_slope(loss, of, completion, logprobs, unit, unit, clip=False)
+    score = reward_slope(loss, of, completion, logprobs, unit, None)
     return all(
         torch.allclose(reward_slope(loss, of, completion, logprobs, unit, sign * unit), sign * score, rtol=1e-12)
         for sign in (1.0, -1.0)

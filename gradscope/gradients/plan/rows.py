@@ -117,10 +117,9 @@ class RowPlan:
             completion,
             logprobs,
             weights,
-            torch.ones_like(logprobs) if is_score else self._advantages(row.sequence, logprobs),
+            None if is_score else self._advantages(row.sequence, logprobs),
             correction=objective.correction,
             off_policy_threshold=objective.off_policy_threshold,
-            clip=not is_score,
         )
         return -slope if is_score else slope
 

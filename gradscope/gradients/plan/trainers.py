@@ -9,31 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from gradscope.errors import InputError
-from gradscope.gradients.plan.losses import (
-    Average,
-    Loss,
-    Mode,
-    SamplerCorrection,
-    by_factor,
-    clipped,
-    completions_alike,
-    counted_completions_alike,
-    dual_clipped,
-    held_ratio,
-    log_likelihood,
-    sequence_clipped,
-    soft_gate,
-    summed,
-    summed_tokens,
-    tokens_alike,
-    within_both_bounds,
-    within_one_bound,
-)
+from gradscope.gradients.plan import losses
 from gradscope.gradients.plan.objective import Objective
 from gradscope.reason import Reason
 from gradscope.rollouts.run import TrainerSettings
 
-_MODES: dict[tuple[bool, bool], Mode] = {
+_MODES: dict[tuple[bool, bool], losses.Mode] = {
     (False, False): "token_truncate",
     (False, True): "token_mask",
     (True, False): "sequence_truncate",
@@ -61,21 +42,21 @@ def _product(settings: TrainerSettings, *names: str) -> int | None:
 _ACTOR = "actor_rollout_ref.actor"
 _CORRECTION = "algorithm.rollout_correction"
 _BY_SEQUENCE = "seq-mean-token-mean"
-_AGGREGATIONS: Mapping[str, Average] = {
-    "token-mean": tokens_alike,
-    "token-sum": summed,
-    "seq-mean-token-sum": summed_tokens,
-    _BY_SEQUENCE: completions_alike,
-    "seq-mean-token-sum-norm": by_factor,
+_AGGREGATIONS: Mapping[str, losses.Average] = {
+    "token-mean": losses.tokens_alike,
+    "token-sum": losses.summed,
+    "seq-mean-token-sum": losses.summed_tokens,
+    _BY_SEQUENCE: losses.completions_alike,
+    "seq-mean-token-sum-norm": losses.by_factor,
 }
 """``loss_agg_mode`` -> the average."""
 _VERL_TERMS = {
-    "vanilla": dual_clipped,
-    "gpg": log_likelihood,
-    "cispo": held_ratio,
-    "gspo": sequence_clipped,
-    "sapo": soft_gate,
-    "bypass_mode": dual_clipped,
+    "vanilla": losses.dual_clipped,
+    "gpg": losses.log_likelihood,
+    "cispo": losses.held_ratio,
+    "gspo": losses.sequence_clipped,
+    "sapo": losses.soft_gate,
+    "bypass_mode": losses.dual_clipped,
 }
 """``policy_loss.loss_mode`` -> the term."""
 _ALWAYS_BY_SEQUENCE = ("gspo", "sapo")  # terms that verl averages by sequence whatever ``loss_agg_mode`` says
@@ -109,10 +90,10 @@ def _verl_objective(settings: TrainerSettings) -> Objective:
     has_kl, kl_type = bool(of_actor("use_kl_loss", False)), str(of_actor("kl_loss_type", "low_var_kl"))
     correction = None if cannot else _verl_correction(settings)
     bypassed = _is_bypassed(settings)
-    average = _AGGREGATIONS.get(mode, tokens_alike)
+    average = _AGGREGATIONS.get(mode, losses.tokens_alike)
     return Objective(
         loss_type=f"verl's {term}, {mode}",
-        declared=Loss(term=_VERL_TERMS.get(term, dual_clipped), average=average, entropy_alike=True),
+        declared=losses.Loss(term=_VERL_TERMS.get(term, losses.dual_clipped), average=average, entropy_alike=True),
         beta=float(of_actor("kl_loss_coef", 0.001)) if has_kl else 0.0,
         kl_type="k2" if kl_type.endswith("+") else _VERL_KL.get(kl_type, "k3 bounded"),
         use_bias_correction_kl=False,
@@ -260,7 +241,7 @@ def _verl_rows(settings: TrainerSettings) -> int | None:
     return _product(settings, f"{_ACTOR}.ppo_mini_batch_size", "actor_rollout_ref.rollout.n")
 
 
-def _verl_correction(settings: TrainerSettings) -> SamplerCorrection | None:
+def _verl_correction(settings: TrainerSettings) -> losses.SamplerCorrection | None:
     """Truncated (one bound) or dropped (two, ``low_high``) ratios of the trainer to the engine that sampled."""
     cap = settings.at(f"{_ACTOR}.tis_imp_ratio_cap", 0.0)  # the same under its name of 0.5 and 0.6
     level = settings.at(f"{_CORRECTION}.rollout_is") or ("token" if cap and float(cap) > 0 else None)
@@ -268,7 +249,7 @@ def _verl_correction(settings: TrainerSettings) -> SamplerCorrection | None:
         return None
     bounds = str(settings.at(f"{_CORRECTION}.rollout_is_threshold", cap or 2.0)).split("_")
     high, low = float(bounds[-1]), float(bounds[0]) if len(bounds) == 2 else None
-    return SamplerCorrection(mode=_MODES[level != "token", low is not None], low=low, high=high)
+    return losses.SamplerCorrection(mode=_MODES[level != "token", low is not None], low=low, high=high)
 
 
 # prime-rl's loss: ``trainer.loss`` of type ``default`` or ``ipo``, over one update a step.
@@ -277,7 +258,7 @@ def _verl_correction(settings: TrainerSettings) -> SamplerCorrection | None:
 # tokens whose probability moved too far are left out, and the squared log-ratio is added. All are summed and divided by
 # the tokens of the batch, over all processes. ``optim/grad_norm`` is taken before clipping.
 _PRIME_LOSS = "trainer.loss"
-_PRIME_TERMS = {"default": within_one_bound, "ipo": within_both_bounds}
+_PRIME_TERMS = {"default": losses.within_one_bound, "ipo": losses.within_both_bounds}
 _PRIME_ARGUMENTS = frozenset(
     {"type", "adv_tau", "kl_tau", "dppo_mask_low", "dppo_mask_high", "ipo_threshold", "ipo_mask_low", "ipo_mask_high"}
     | {"teacher_tau", "import_path", "kwargs"}
@@ -292,7 +273,7 @@ def _prime_rl_objective(settings: TrainerSettings) -> Objective:
     low, high = _prime_bounds(settings)
     return Objective(
         loss_type=f"prime-rl's {kind}",
-        declared=Loss(term=_PRIME_TERMS.get(kind, within_one_bound), average=tokens_alike),
+        declared=losses.Loss(term=_PRIME_TERMS.get(kind, losses.within_one_bound), average=losses.tokens_alike),
         beta=float(settings.at(f"{_PRIME_LOSS}.kl_tau", 1e-3)),
         kl_type="square",
         kl_to_sampler=True,
@@ -395,19 +376,19 @@ def _nemo_rl_objective(settings: TrainerSettings) -> Objective:
 
     cannot = next(_nemo_obstacles(settings), None)
     by_sequence = bool(of_loss("sequence_level_importance_ratios", False))
-    term, name = dual_clipped, "clipped"
+    term, name = losses.dual_clipped, "clipped"
     if of_loss("use_cispo", False):
-        term, name = held_ratio, "cispo"
+        term, name = losses.held_ratio, "cispo"
     elif of_loss("disable_ppo_ratio", False):
-        term, name = log_likelihood, "reinforce"
+        term, name = losses.log_likelihood, "reinforce"
     elif by_sequence:
-        term, name = clipped, "gspo"
+        term, name = losses.clipped, "gspo"
     by_token = bool(of_loss("token_level_loss", True))
     dual, correction = of_loss("ratio_clip_c"), None if cannot else _nemo_correction(settings)
     in_reward = bool(of_loss("use_kl_in_reward", False))
     return Objective(
         loss_type=f"NeMo-RL's {name}, {'token' if by_token else 'sequence'} level",
-        declared=Loss(term=term, average=tokens_alike if by_token else counted_completions_alike),
+        declared=losses.Loss(term=term, average=losses.tokens_alike if by_token else losses.counted_completions_alike),
         importance_sampling_level="sequence" if by_sequence else "token",
         beta=0.0 if in_reward else float(of_loss("reference_policy_kl_penalty", 0.01)),
         kl_type=_NEMO_KL.get(str(of_loss("reference_policy_kl_type", "k3")), "k3 bounded"),
@@ -480,14 +461,14 @@ def _nemo_rows(settings: TrainerSettings) -> int | None:
     return _product(settings, "grpo.num_prompts_per_step", "grpo.num_generations_per_prompt")
 
 
-def _nemo_correction(settings: TrainerSettings) -> SamplerCorrection | None:
+def _nemo_correction(settings: TrainerSettings) -> losses.SamplerCorrection | None:
     if not settings.at(f"{_NEMO_LOSS}.use_importance_sampling_correction", False):
         return None
     high = settings.at(f"{_NEMO_LOSS}.truncated_importance_sampling_ratio")
     low = settings.at(f"{_NEMO_LOSS}.truncated_importance_sampling_ratio_min")
     drops = settings.at(f"{_NEMO_LOSS}.truncated_importance_sampling_type") == "icepop"
     by_sequence = bool(settings.at(f"{_NEMO_LOSS}.sequence_level_importance_ratios", False))
-    return SamplerCorrection(
+    return losses.SamplerCorrection(
         mode=_MODES[by_sequence, drops],
         low=None if low is None else float(low),
         high=None if high is None else float(high),

@@ -224,7 +224,7 @@ def _choose(engine: Engine, prepared: PreparedStep, max_row_bytes: int) -> Chose
         return "stream"
     if engine != "auto":
         return engine
-    if policy.device.type == "cuda":  # which waits for Python between rollouts, and between the parts of a shared prompt
+    if policy.device.type == "cuda":  # it waits for Python between rollouts, and between parts of a prompt
         return "stream"
     if can_share(policy.model) and is_worth_sharing(plan, weight_gradients=policy.kind == "full"):
         return "prompt"

@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, logit, stdtrit
 
 from gradscope.estimate import Estimate
+from gradscope.metrics.uncertainty import studentized
 from gradscope.metrics.uncertainty.intervals import (
     RESAMPLING,
     Interval,
@@ -32,14 +33,6 @@ from gradscope.metrics.uncertainty.intervals import (
     difference_of,
     student_quantile,
     wilson_interval,
-)
-from gradscope.metrics.uncertainty.studentized import (
-    FEW_UNITS,
-    TAILS,
-    Statistic,
-    influence_values,
-    student_intervals,
-    unit_sums,
 )
 
 Array = NDArray[np.float64]
@@ -49,7 +42,7 @@ FEW_INFORMATIVE = 6
 
 
 def bootstrap_statistics(
-    statistic: Statistic,
+    statistic: studentized.Statistic,
     units: ArrayLike,
     *,
     within: tuple[ArrayLike, ArrayLike] = (-np.inf, np.inf),
@@ -76,7 +69,7 @@ def bootstrap_statistics(
 
 
 def _statistics_of_each(
-    statistic: Statistic,
+    statistic: studentized.Statistic,
     units: Sequence[ArrayLike],
     *,
     within: tuple[ArrayLike, ArrayLike] = (-np.inf, np.inf),
@@ -85,7 +78,7 @@ def _statistics_of_each(
     """The statistics of several tables, whose resamples draw the same units where there are as many."""
     tables = [np.asarray(table, dtype=np.float64) for table in units]
     values = [_values(statistic, table) for table in tables]
-    intervals = student_intervals(statistic, tables, resampling=resampling)
+    intervals = studentized.student_intervals(statistic, tables, resampling=resampling)
     estimates = []
     for table, of_table, ends_of_table in zip(tables, values, intervals, strict=True):
         ranges = zip(*(np.broadcast_to(end, of_table.shape) for end in within), strict=True)
@@ -98,7 +91,7 @@ def _statistics_of_each(
     return estimates
 
 
-def _values(statistic: Statistic, table: Array) -> Array:
+def _values(statistic: studentized.Statistic, table: Array) -> Array:
     if table.ndim != 2 or not len(table):
         raise ValueError(f"units are a non-empty table, got shape {table.shape}")
     values = np.asarray(statistic(table.sum(axis=0)), dtype=np.float64)
@@ -131,7 +124,7 @@ def bootstrap_means(
         return tuple(Estimate.undefined_because("there is nothing to average") for _ in range(table.shape[-1]))
     if share and (np.any(table < 0) or np.any(table > 1)):
         raise ValueError("shares lie in [0, 1]")
-    units = unit_sums(table.T, clusters, len(table))
+    units = studentized.unit_sums(table.T, clusters, len(table))
     if share:
         return bootstrap_shares([units], resampling=resampling)[0]
     return _statistics_of_each(_means, [units], resampling=resampling)[0]
@@ -186,12 +179,12 @@ def bootstrap_difference(first: ArrayLike, second: ArrayLike, *, resampling: Res
     if not len(before):
         return Estimate.undefined_because("there is nothing to average")
     gain = after - before
-    units = unit_sums([gain], None, len(gain))
-    if np.count_nonzero(units[:, 0]) >= FEW_UNITS:
+    units = studentized.unit_sums([gain], None, len(gain))
+    if np.count_nonzero(units[:, 0]) >= studentized.FEW_UNITS:
         (mean,) = bootstrap_statistics(_means, units, resampling=resampling)
         low, high = mean.ends
         # Differences are symmetric with long tails, which the studentized quantiles of few units do not reach.
-        half = float(stdtrit(len(units) - 1, TAILS[0])) * _standard_error(units)
+        half = float(stdtrit(len(units) - 1, studentized.TAILS[0])) * _standard_error(units)
         ends = min(low, float(gain.mean()) - half), max(high, float(gain.mean()) + half)
         return _estimate(float(gain.mean()), ends, len(units)).within(-1.0, 1.0)
     parts = np.column_stack([np.maximum(gain, 0.0), np.maximum(-gain, 0.0)])
@@ -206,10 +199,10 @@ def correlation_of_means(columns: Sequence[Array] | Array, clusters: ArrayLike |
     >>> round(correlation_of_means(np.array([[0.0, 1.0, 0.5], [1.0, 0.0, 0.5]])), 3)
     -1.0
     """
-    units = unit_sums(columns, clusters, len(columns[0]))
+    units = studentized.unit_sums(columns, clusters, len(columns[0]))
     if len(units) < 2:
         return 0.0
-    influence = influence_values(_means, units)
+    influence = studentized.influence_values(_means, units)
     if np.min(np.ptp(influence, axis=0)) < 1e-12:
         return 0.0
     first, second = influence.T - influence.mean(axis=0)[:, None]
@@ -222,7 +215,7 @@ def _means(sums: Array) -> Array:
 
 def _standard_error(units: Array) -> float:
     """Of a mean over rows, by its influence values."""
-    influence = influence_values(_means, units)
+    influence = studentized.influence_values(_means, units)
     return float(np.sqrt(np.sum(influence**2) / (len(units) * (len(units) - 1))))
 
 
@@ -234,7 +227,7 @@ def _shares(means: Sequence[Estimate], units: Array) -> tuple[Estimate, ...]:
     # a share of 0 or 1 is not both above 0 and below 1
     num_extreme = 2 * len(units) - above - below
     all_extreme = (num_extreme == len(units)) & bool(np.all(weights == weights[0]))
-    rare = (len(units) < FEW_UNITS) | (np.minimum(above, below) < FEW_INFORMATIVE)
+    rare = (len(units) < studentized.FEW_UNITS) | (np.minimum(above, below) < FEW_INFORMATIVE)
     num_effective = float(weights.sum() ** 2 / np.sum(weights**2))  # Kish's: J where all weigh the same
     shares: list[Estimate] = []
     for mean, by_wilson in zip(means, (all_extreme | rare).tolist(), strict=True):
@@ -280,8 +273,8 @@ def bounded_means(
     span = high - low or 1.0
     shares = (np.asarray(values, dtype=np.float64) - low) / span
     shares = np.where(shares < _EQUAL, 0.0, np.where(shares > 1 - _EQUAL, 1.0, shares))
-    units = unit_sums(shares.T, clusters, len(shares))
-    if len(units) >= FEW_UNITS:
+    units = studentized.unit_sums(shares.T, clusters, len(shares))
+    if len(units) >= studentized.FEW_UNITS:
         means = bootstrap_means(shares, clusters, resampling=resampling)
     else:
         means = tuple(_student(column, units[:, -1]) for column in units[:, :-1].T)
@@ -296,7 +289,9 @@ def _student(sums: Array, weights: Array) -> Estimate:
     num_units, mean = len(sums), float(sums.sum() / weights.sum())
     if num_units < 2 or not 0 < mean < 1:
         return Estimate(value=mean, num_units=num_units)
-    influence = influence_values(lambda total: total[..., :1] / total[..., 1:], np.column_stack([sums, weights]))
+    influence = studentized.influence_values(
+        lambda total: total[..., :1] / total[..., 1:], np.column_stack([sums, weights])
+    )
     error = float(np.sqrt(np.sum(influence**2) / (num_units * (num_units - 1))))
     half = student_quantile(num_units - 1) * error / (mean * (1 - mean))
     center = float(logit(mean))

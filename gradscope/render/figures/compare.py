@@ -8,12 +8,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from gradscope.render.figures.style import BLUE, MUTED, SERIES, Panels, label_lines, label_room, name_of, new_figure
+from gradscope.render.figures import style
 from gradscope.render.words import metric_title, pair_label
 from gradscope.results.compare import ComparedCell, ComparedPair, Comparison
 
 _TITLES = {"reward": "mean reward", "frac_reward_zero_std": "degenerate groups"}
-_MOST_CURVES = len(SERIES)
+_MOST_CURVES = len(style.SERIES)
 _MOST_PAIRS = 12  # pairs of one metric that a reader can take in
 _COST = "kilotokens_per_step"
 """Not a share of anything: on the axis that all panels have in common it would leave no room for the others."""
@@ -37,27 +37,27 @@ def draw_comparison(comparison: Comparison) -> dict[str, Figure]:
 
 def _curves(comparison: Comparison, cells: Sequence[ComparedCell], settings: str) -> Figure:
     shown = cells[:_MOST_CURVES]
-    names = [name_of(cell.advantage) for cell in shown]
+    names = [style.name_of(cell.advantage) for cell in shown]
     more = len(cells) - len(shown)
-    figure, panels = new_figure(
+    figure, panels = style.new_figure(
         f"Mean reward at the end: {_ends(comparison, shown)}",
-        (f"{name_of(settings, limit=60)}. " if settings else "")
+        (f"{style.name_of(settings, limit=60)}. " if settings else "")
         + "Mean over seeds of each twentieth of a run; bands: from the lowest to the highest seed"
         + (f"; {more} more cells in the tables" if more else ""),
         height=5.4,
-        right=label_room(names),
-        panels=Panels(heights=(1, 1), gap=0.14),
+        right=style.label_room(names),
+        panels=style.Panels(heights=(1, 1), gap=0.14),
     )
     for axes, (metric, title) in zip(panels, _TITLES.items(), strict=True):
         labels = []
-        for cell, name, (color, line, _) in zip(shown, names, SERIES, strict=False):
+        for cell, name, (color, line, _) in zip(shown, names, style.SERIES, strict=False):
             curve = next(curve for curve in comparison.curves if (curve.cell, curve.metric) == (cell.name, metric))
             axes.plot(curve.steps, curve.mean, color=color, linestyle=line)
             axes.fill_between(curve.steps, curve.low, curve.high, color=color, alpha=0.12, linewidth=0)
             labels.append((curve.mean[-1], name, color))
         axes.set_ylabel(title)
         axes.set_ylim(axes.get_ylim())  # labels are placed by the final limits
-        label_lines(axes, labels, gap=0.085)
+        style.label_lines(axes, labels, gap=0.085)
     panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     panels[-1].set_xlabel("step")
     return figure
@@ -67,7 +67,7 @@ def _ends(comparison: Comparison, cells: Sequence[ComparedCell]) -> str:
     """Where the first and the last cell come out, by their reward."""
     ends = {curve.cell: curve.mean[-1] for curve in comparison.curves if curve.metric == "reward"}
     best, *rest = sorted(cells, key=lambda cell: -ends[cell.name])
-    return ", ".join(f"{ends[cell.name]:.2f} {name_of(cell.advantage, limit=16)}" for cell in (best, *rest[-1:]))
+    return ", ".join(f"{ends[cell.name]:.2f} {style.name_of(cell.advantage, limit=16)}" for cell in (best, *rest[-1:]))
 
 
 def _forest(comparison: Comparison) -> Figure:
@@ -78,39 +78,36 @@ def _forest(comparison: Comparison) -> Figure:
     tested = [pair for pairs in shown.values() for pair in pairs]
     labels = [_line(pair, comparison) for pairs in shown.values() for pair in pairs]
     height = len(shown) * (rows * _ROW + _GAP) + 1.2
-    figure, panels = new_figure(
+    figure, panels = style.new_figure(
         f"{sum(pair.verdict == 'decides' for pair in tested)} of {len(tested)} differences are decided",
         "Paired difference over seeds, second minus first, with Student's 95 % interval; filled: decided by sign flips "
         "after Holm's correction" + (f"; {more} more pairs in the tables" if more else ""),
         height=height,
-        right=label_room(labels),
-        panels=Panels(heights=[1] * len(shown), gap=_GAP / (rows * _ROW), titles=list(map(metric_title, shown))),
+        right=style.label_room(labels),
+        panels=style.Panels(heights=[1] * len(shown), gap=_GAP / (rows * _ROW), titles=list(map(metric_title, shown))),
     )
     for axes, pairs in zip(panels, shown.values(), strict=True):
-        axes.axvline(0, color=MUTED, linewidth=0.8)
-        axes.grid(visible=False)
-        axes.set_yticks([])
-        axes.set_ylim(rows - 0.4, -0.6)
+        axes.axvline(0, color=style.MUTED, linewidth=0.8)
         for row, pair in enumerate(pairs[:rows]):
             _whisker(axes, row, pair)
-            axes.text(
-                1.015, row, _line(pair, comparison), transform=axes.get_yaxis_transform(), fontsize=8, va="center"
-            )
+        style.list_rows(
+            axes, [_line(pair, comparison) for pair in pairs[:rows]] + [""] * (rows - len(pairs)), right=True
+        )
     panels[-1].set_xlabel("difference")
     return figure
 
 
 def _line(pair: ComparedPair, comparison: Comparison) -> str:
     """A pair's label on one line: the difference, and after a comma what both have in common."""
-    return ", ".join(name_of(part, limit=35) for part in pair_label(pair, comparison).split("\n  at "))
+    return ", ".join(style.name_of(part, limit=35) for part in pair_label(pair, comparison).split("\n  at "))
 
 
 def _whisker(axes: Axes, row: int, pair: ComparedPair) -> None:
     difference = pair.difference
     if difference.value is None:
-        axes.text(0, row, " undefined", color=MUTED, fontsize=8, va="center")
+        axes.text(0, row, " undefined", color=style.MUTED, fontsize=8, va="center")
         return
     if difference.interval is not None:
-        axes.plot(difference.interval, [row, row], color=BLUE, linewidth=1.4)
-    face = BLUE if pair.verdict == "decides" else "white"
-    axes.plot([difference.value], [row], color=BLUE, marker="o", markerfacecolor=face)
+        axes.plot(difference.interval, [row, row], color=style.BLUE, linewidth=1.4)
+    face = style.BLUE if pair.verdict == "decides" else "white"
+    axes.plot([difference.value], [row], color=style.BLUE, marker="o", markerfacecolor=face)

@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gradscope.catalog.lookup import metric
-from gradscope.render.figures.style import (
-    BLUE,
-    FAINT,
-    INK,
-    MUTED,
-    ORANGE,
-    PALE,
-    SLATE,
-    draw_course,
-    halo,
-    label_lines,
-    new_figure,
-    tick_at,
-    tick_steps,
-)
-from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
+from gradscope.render.figures import style
+from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.say import percent
 
 _MOST_WHISKERS = 24
@@ -49,7 +32,7 @@ def _prediction(origin: str) -> str:
 
 def _over_steps(report: DegeneracyReport) -> Figure:
     whiskers = "; whiskers: 95 %, all kinds together" if len(report.by_step) <= _MOST_WHISKERS else ""
-    figure, (axes,) = new_figure(
+    figure, (axes,) = style.new_figure(
         _title(report),
         f"{metric('frac_reward_zero_std').formula}{whiskers}\n{_prediction(report.course_pass_rate_origin)}",
         right=1.4,
@@ -58,47 +41,31 @@ def _over_steps(report: DegeneracyReport) -> Figure:
     axes.set_ylim(0, 1)
     axes.set_ylabel("share of groups")
     axes.set_xlabel("step" if all(row.step == row.last_step for row in steps) else "first step of each window")
-    tick_steps(axes, [row.step for row in steps], most=12)
-    labels = _stack(axes, steps)
+    style.tick_steps(axes, [row.step for row in steps], most=12)
+    kinds = (
+        ("all fail", style.SLATE, style.SLATE, [row.frac_all_fail for row in steps]),
+        ("all pass", style.PALE, style.BLUE, [row.frac_all_pass for row in steps]),
+        ("tied", style.FAINT, style.MUTED, [row.frac_tied for row in steps]),
+    )
+    layers = [(name, [of.value or 0.0 for of in shares], color, text) for name, color, text, shares in kinds]
+    labels = style.draw_stack(axes, [row.step for row in steps], [layer for layer in layers if any(layer[1])])
+    for row in steps if whiskers else ():
+        if row.frac_reward_zero_std.interval is not None:
+            axes.plot([row.step] * 2, row.frac_reward_zero_std.interval, color=style.INK, linewidth=0.8, alpha=0.4)
     predicted = [row for row in steps if row.iid_prediction.value is not None]
     if predicted:
         values = [row.iid_prediction.value or 0.0 for row in predicted]
-        axes.plot([row.step for row in predicted], values, color=ORANGE, linestyle="--", path_effects=halo())
-        labels.append((values[-1], "i.i.d. prediction", ORANGE))
-    label_lines(axes, labels)
+        axes.plot(
+            [row.step for row in predicted], values, color=style.ORANGE, linestyle="--", path_effects=style.halo()
+        )
+        labels.append((values[-1], "i.i.d. prediction", style.ORANGE))
+    style.label_lines(axes, labels)
     return figure
 
 
 def _title(report: DegeneracyReport) -> str:
     dead = report.frac_reward_zero_std.value
     return "Groups without a gradient" if dead is None else f"{percent(dead)} of groups gave no gradient"
-
-
-def _stack(axes: Axes, steps: Sequence[StepDegeneracy]) -> list[tuple[float, str, str]]:
-    """Bars of the kinds on top of each other; returns where their labels belong."""
-    positions = [row.step for row in steps]
-    width = 0.82 * min((after - before for before, after in pairwise(positions)), default=1)
-    kinds = (
-        ("all fail", SLATE, SLATE, "", [row.frac_all_fail for row in steps]),
-        ("all pass", PALE, BLUE, "", [row.frac_all_pass for row in steps]),
-        ("tied", "white", MUTED, "////", [row.frac_tied for row in steps]),
-    )
-    floor = [0.0] * len(positions)
-    labels = []
-    for name, face, text_color, hatch, shares in kinds:
-        heights = [share.value or 0.0 for share in shares]
-        if not any(heights):
-            continue
-        edge = MUTED if hatch else "white"
-        axes.bar(positions, heights, width, bottom=floor, color=face, hatch=hatch, edgecolor=edge, linewidth=0.4)
-        labels.append((floor[-1] + heights[-1] / 2, name, text_color))
-        floor = [below + height for below, height in zip(floor, heights, strict=True)]
-    if len(steps) <= _MOST_WHISKERS:
-        for row in steps:
-            if row.frac_reward_zero_std.interval is not None:
-                axes.plot([row.step] * 2, row.frac_reward_zero_std.interval, color=INK, linewidth=0.8, alpha=0.4)
-    axes.set_xlim(positions[0] - width, positions[-1] + width)
-    return labels
 
 
 def _of_sizes(report: DegeneracyReport) -> str:
@@ -111,7 +78,7 @@ def _of_sizes(report: DegeneracyReport) -> str:
 
 
 def _by_group_size(report: DegeneracyReport) -> Figure:
-    figure, (axes,) = new_figure(
+    figure, (axes,) = style.new_figure(
         _of_sizes(report),
         f"{metric('degeneracy').formula}, with 95 % intervals\n{_prediction(report.pass_rate_origin)}",
         right=1.4,
@@ -121,21 +88,25 @@ def _by_group_size(report: DegeneracyReport) -> Figure:
     axes.set_ylim(0, 1)
     axes.set_ylabel("share of groups")
     axes.set_xlabel("group size G")
-    tick_at(axes.xaxis, [row.group_size for row in rows])
+    style.tick_at(axes.xaxis, [row.group_size for row in rows])
     labels = []
     for name, color, line, marker, estimates in (
-        ("observed", BLUE, "-", "o", [row.degeneracy for row in rows]),
-        ("i.i.d. prediction", ORANGE, "--", "s", [row.iid_prediction for row in rows]),
+        ("observed", style.BLUE, "-", "o", [row.degeneracy for row in rows]),
+        ("i.i.d. prediction", style.ORANGE, "--", "s", [row.iid_prediction for row in rows]),
     ):
         points = zip([row.group_size for row in rows], estimates, strict=True)
-        labels += draw_course(axes, name, points, color=color, linestyle=line, marker=marker, zorder=3, clip_on=False)
+        labels += style.draw_course(
+            axes, name, points, color=color, linestyle=line, marker=marker, zorder=3, clip_on=False
+        )
     beyond = [(row.group_size, row.degeneracy.value) for row in rows if row.method == "forecast"]
     hollow = [(size, value) for size, value in beyond if value is not None]
     if hollow:
-        axes.plot(*zip(*hollow, strict=True), linestyle="", marker="o", color=BLUE, markerfacecolor="white", zorder=4)
-        labels[0] = (labels[0][0], "observed\n(hollow: forecast)", BLUE)
-    axes.axhline(0, color=FAINT, linewidth=0.6)
-    label_lines(axes, labels)
+        axes.plot(
+            *zip(*hollow, strict=True), linestyle="", marker="o", color=style.BLUE, markerfacecolor="white", zorder=4
+        )
+        labels[0] = (labels[0][0], "observed\n(hollow: forecast)", style.BLUE)
+    axes.axhline(0, color=style.FAINT, linewidth=0.6)
+    style.label_lines(axes, labels)
     return figure
 
 
@@ -146,14 +117,14 @@ def draw_pass_rates(report: DegeneracyReport) -> Figure:
     shapes = f"a = {shape.beta_a.value or 0:.3g}, b = {shape.beta_b.value or 0:.3g}"
     for rate, inflation in enumerate((shape.at_zero, shape.at_one)):
         shapes += f", {inflation.value:.2f} at {rate}" if inflation.value else ""
-    figure, (axes,) = new_figure(
+    figure, (axes,) = style.new_figure(
         f"{percent(bars[0].observed)} of groups always fail, {percent(bars[-1].observed)} always pass",
         f"share of groups by c/n; beta-binomial: {shapes}{fit}\n"
         f"binomial: independent rollouts with one pass rate, p = {report.pass_rate.value or 0:.3g}",
         right=1.4,
     )
     positions = list(range(len(bars)))
-    colors = [SLATE, *([PALE] * (len(bars) - 2)), SLATE]
+    colors = [style.SLATE, *([style.PALE] * (len(bars) - 2)), style.SLATE]
     axes.bar(positions, [bar.observed for bar in bars], 0.8, color=colors, edgecolor="white", linewidth=0.4)
     for end in (0, len(bars) - 1):
         bar = bars[end]
@@ -166,12 +137,12 @@ def draw_pass_rates(report: DegeneracyReport) -> Figure:
             ha="center",
             va="bottom",
             fontsize=8.5,
-            color=INK,
+            color=style.INK,
         )
     labels = []
     for name, color, line, marker, shares in (
-        ("beta-binomial", BLUE, "-", "o", [bar.beta_binomial for bar in bars]),
-        ("binomial", ORANGE, "--", "s", [bar.binomial for bar in bars]),
+        ("beta-binomial", style.BLUE, "-", "o", [bar.beta_binomial for bar in bars]),
+        ("binomial", style.ORANGE, "--", "s", [bar.binomial for bar in bars]),
     ):
         axes.plot(
             positions,
@@ -180,7 +151,7 @@ def draw_pass_rates(report: DegeneracyReport) -> Figure:
             linestyle=line,
             marker=marker,
             linewidth=1.4,
-            path_effects=halo(),
+            path_effects=style.halo(),
             zorder=3,
             clip_on=False,
         )
@@ -189,7 +160,7 @@ def draw_pass_rates(report: DegeneracyReport) -> Figure:
     axes.set_ylabel("share of groups")
     axes.set_xlabel("pass rate of the group")
     _name_bars(axes, report)
-    label_lines(axes, labels)
+    style.label_lines(axes, labels)
     return figure
 
 

@@ -9,17 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from gradscope.catalog.lookup import metric
-from gradscope.render.figures.style import (
-    BLUE,
-    MUTED,
-    ORANGE,
-    RED,
-    Panels,
-    label_lines,
-    new_figure,
-    power_of_ten,
-    tick_steps,
-)
+from gradscope.render.figures import style
 from gradscope.results.norms import ReplayReport, SpikeReport
 
 _FLOOR = 1e-16  # where an error of exactly zero is drawn on a logarithmic axis
@@ -31,18 +21,18 @@ def draw_replay(report: ReplayReport) -> dict[str, Figure]:
         return {}
     errors = [step.relative_error["grad_norm"] for step in report.steps if "grad_norm" in step.relative_error]
     num_matches = sum(error <= report.tolerance for error in errors)
-    figure, (above, below) = new_figure(
+    figure, (above, below) = style.new_figure(
         f"The recomputed gradient norm matches at {num_matches} of {len(errors)} steps",
         f"{metric('grad_norm').formula}; error = |recomputed - logged| / |logged|\n"
         f"{len(errors)} of {len(report.steps)} steps could be recomputed",
         height=4.8,
         right=1.25,
-        panels=Panels(heights=(1.7, 1), gap=0.16),
+        panels=style.Panels(heights=(1.7, 1), gap=0.16),
     )
     _norms(above, report)
     _errors(below, report)
     below.set_xlabel("step")
-    tick_steps(below, [step.step for step in report.steps], most=12)
+    style.tick_steps(below, [step.step for step in report.steps], most=12)
     return {"replay": figure}
 
 
@@ -50,20 +40,22 @@ def _norms(axes: Axes, report: ReplayReport) -> None:
     logged = [(step.step, step.logged["grad_norm"]) for step in report.steps if "grad_norm" in step.logged]
     again = [(step.step, step.recomputed["grad_norm"]) for step in report.steps if "grad_norm" in step.recomputed]
     drawn = [(step, value if math.isfinite(value) else math.nan) for step, value in logged]
-    axes.plot(*zip(*drawn, strict=True), color=MUTED, linewidth=1.0, marker="o", markersize=7, markerfacecolor="white")
+    axes.plot(
+        *zip(*drawn, strict=True), color=style.MUTED, linewidth=1.0, marker="o", markersize=7, markerfacecolor="white"
+    )
     finite = [value for _, value in logged if math.isfinite(value)]
-    labels = [(finite[-1], "logged", MUTED)] if finite else []
+    labels = [(finite[-1], "logged", style.MUTED)] if finite else []
     if again:
-        axes.plot(*zip(*again, strict=True), color=BLUE, linestyle="", marker="o", markersize=3.6)
-        labels.append((again[-1][1], "recomputed", BLUE))
+        axes.plot(*zip(*again, strict=True), color=style.BLUE, linestyle="", marker="o", markersize=3.6)
+        labels.append((again[-1][1], "recomputed", style.BLUE))
     top = 1.12 * max(finite + [value for _, value in again], default=0.0) or 1.0
     axes.set_ylim(0, top)
     broken = [step for step, value in logged if not math.isfinite(value)]
     if broken:
-        axes.plot(broken, [top] * len(broken), color=RED, linestyle="", marker="X", clip_on=False)
-        labels.append((top, "logged as NaN or infinity", RED))
+        axes.plot(broken, [top] * len(broken), color=style.RED, linestyle="", marker="X", clip_on=False)
+        labels.append((top, "logged as NaN or infinity", style.RED))
     axes.set_ylabel("grad_norm")
-    label_lines(axes, labels, gap=0.09)
+    style.label_lines(axes, labels, gap=0.09)
 
 
 def _errors(axes: Axes, report: ReplayReport) -> None:
@@ -76,12 +68,14 @@ def _errors(axes: Axes, report: ReplayReport) -> None:
     ]
     values = [error for _, error, _ in errors] + [report.tolerance]
     axes.set_ylim(min(values) / 10, max(values) * 10)
-    axes.axhline(report.tolerance, color=ORANGE, linestyle="--", linewidth=1.0)
+    axes.axhline(report.tolerance, color=style.ORANGE, linestyle="--", linewidth=1.0)
     for step, error, matches in errors:
-        axes.plot([step], [error], color=BLUE if matches else RED, marker="o" if matches else "X", linestyle="")
-    axes.yaxis.set_major_formatter(power_of_ten)
+        axes.plot(
+            [step], [error], color=style.BLUE if matches else style.RED, marker="o" if matches else "X", linestyle=""
+        )
+    axes.yaxis.set_major_formatter(style.power_of_ten)
     axes.yaxis.set_minor_locator(NullLocator())
-    label_lines(axes, [(report.tolerance, f"tolerance {report.tolerance:g}", ORANGE)])
+    style.label_lines(axes, [(report.tolerance, f"tolerance {report.tolerance:g}", style.ORANGE)])
 
 
 def draw_spike(report: SpikeReport) -> dict[str, Figure]:
@@ -89,12 +83,12 @@ def draw_spike(report: SpikeReport) -> dict[str, Figure]:
     if not report.course:
         return {}
     name = report.metrics[0].name if report.metrics else "logged"
-    figure, axes = new_figure(
+    figure, axes = style.new_figure(
         _spike_finding(report, name),
         "median of the up to 50 steps around it; below, what is left of the norm without its worst rollouts",
         height=4.8 if report.removals else 2.8,
         right=1.25,
-        panels=Panels(heights=(1, 1) if report.removals else (1,), gap=0.5, share_x=False),
+        panels=style.Panels(heights=(1, 1) if report.removals else (1,), gap=0.5, share_x=False),
     )
     above, *below = axes
     _course(above, report, name)
@@ -112,28 +106,28 @@ def _spike_finding(report: SpikeReport, name: str) -> str:
 
 def _course(axes: Axes, report: SpikeReport, name: str) -> None:
     steps, values = list(report.course), list(report.course.values())
-    axes.plot(steps, values, color=MUTED, linewidth=1.0, marker="o", markersize=3)
+    axes.plot(steps, values, color=style.MUTED, linewidth=1.0, marker="o", markersize=3)
     labels = []
     if report.metrics and report.metrics[0].typical.value is not None:
         typical = report.metrics[0].typical.value
-        axes.axhline(typical, color=BLUE, linewidth=1.0)
-        labels.append((typical, "median around it", BLUE))
+        axes.axhline(typical, color=style.BLUE, linewidth=1.0)
+        labels.append((typical, "median around it", style.BLUE))
     if report.step in report.course:
-        axes.plot([report.step], [report.course[report.step]], color=RED, marker="o", linestyle="")
-        labels.append((report.course[report.step], f"step {report.step}", RED))
+        axes.plot([report.step], [report.course[report.step]], color=style.RED, marker="o", linestyle="")
+        labels.append((report.course[report.step], f"step {report.step}", style.RED))
     axes.set_ylabel(name)
     axes.set_xlabel("step")
-    tick_steps(axes, steps, most=12)
-    label_lines(axes, labels, gap=0.12)
+    style.tick_steps(axes, steps, most=12)
+    style.label_lines(axes, labels, gap=0.12)
 
 
 def _left(axes: Axes, report: SpikeReport) -> None:
     total = report.grad_norm.value or 0.0
     counts = [0, *(removal.num_removed for removal in report.removals)]
     norms = [total, *(removal.grad_norm for removal in report.removals)]
-    axes.plot(counts, norms, color=ORANGE, marker="o", markersize=4)
+    axes.plot(counts, norms, color=style.ORANGE, marker="o", markersize=4)
     axes.set_ylim(0, 1.12 * max(norms))
     axes.set_xlabel(f"rollouts left out, of {len(report.rollouts)}")
     axes.set_ylabel("grad_norm")
-    tick_steps(axes, counts, most=12)
-    label_lines(axes, [(norms[-1], "what is left", ORANGE)])
+    style.tick_steps(axes, counts, most=12)
+    style.label_lines(axes, [(norms[-1], "what is left", style.ORANGE)])

@@ -8,22 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gradscope.catalog.lookup import metric
-from gradscope.render.figures.style import (
-    BLUE,
-    INK,
-    MUTED,
-    SERIES,
-    Panels,
-    draw_course,
-    label_lines,
-    label_room,
-    name_of,
-    new_figure,
-    tick_at,
-)
+from gradscope.render.figures import style
 from gradscope.results.passk import PassAtKComparison, PassAtKReport
 
-_MOST_CURVES = len(SERIES)
+_MOST_CURVES = len(style.SERIES)
 
 
 def draw_pass_at_k(report: PassAtKReport) -> dict[str, Figure]:
@@ -32,12 +20,12 @@ def draw_pass_at_k(report: PassAtKReport) -> dict[str, Figure]:
         return {}
     compared = report.comparison is not None
     names = [_label(table.name) for table in report.tables]
-    figure, axes = new_figure(
+    figure, axes = style.new_figure(
         _finding(report),
         f"pass@k = {metric('pass_at_k').formula}; bands: 95 %, resampling prompts",
         height=5.4 if compared else 4.0,
-        right=label_room([*names, _pair(report.comparison)] if report.comparison else names),
-        panels=Panels(heights=(2.1, 1) if compared else (1,), gap=0.14),
+        right=style.label_room([*names, _pair(report.comparison)] if report.comparison else names),
+        panels=style.Panels(heights=(2.1, 1) if compared else (1,), gap=0.14),
     )
     _curves(axes[0], report)
     if report.comparison is not None:
@@ -63,43 +51,47 @@ def _curves(axes: Axes, report: PassAtKReport) -> None:
     axes.set_ylim(0, 1)
     axes.set_ylabel("pass@k")
     labels = []
-    drawn = list(zip(report.tables, SERIES, strict=False))
+    drawn = list(zip(report.tables, style.SERIES, strict=False))
     for table, (color, line, marker) in drawn:
         points = [(row.k, row.pass_at_k) for row in table.rows]
         name = _label(table.name)
-        labels += draw_course(axes, name, points, color=color, linestyle=line, marker=marker, zorder=3, clip_on=False)
+        labels += style.draw_course(
+            axes, name, points, color=color, linestyle=line, marker=marker, zorder=3, clip_on=False
+        )
     _scale(axes, sorted({row.k for table, _ in drawn for row in table.rows if row.pass_at_k.is_defined}))
-    label_lines(axes, labels)
+    style.label_lines(axes, labels)
     if len(report.tables) > _MOST_CURVES:
         more = len(report.tables) - _MOST_CURVES
-        axes.text(0.99, 0.03, f"{more} more in the tables", transform=axes.transAxes, ha="right", color=MUTED)
+        axes.text(0.99, 0.03, f"{more} more in the tables", transform=axes.transAxes, ha="right", color=style.MUTED)
 
 
 def _label(name: str) -> str:
-    return name_of(name, limit=20)
+    return style.name_of(name, limit=20)
 
 
 def _pair(comparison: PassAtKComparison) -> str:
-    return f"{name_of(comparison.second, limit=16)}\nminus {name_of(comparison.first, limit=16)}"
+    return f"{style.name_of(comparison.second, limit=16)}\nminus {style.name_of(comparison.first, limit=16)}"
 
 
 def _scale(axes: Axes, ks: Sequence[int]) -> None:
     """A logarithmic axis whose ticks are budgets, thinned until their numbers do not touch."""
     axes.set_xscale("log", base=2)
-    tick_at(axes.xaxis, [k for index, k in enumerate(ks) if index == 0 or k == ks[-1] or k >= 1.35 * ks[index - 1]])
+    style.tick_at(
+        axes.xaxis, [k for index, k in enumerate(ks) if index == 0 or k == ks[-1] or k >= 1.35 * ks[index - 1]]
+    )
 
 
 def _difference(axes: Axes, comparison: PassAtKComparison) -> None:
-    axes.axhline(0, color=MUTED, linewidth=0.8)
+    axes.axhline(0, color=style.MUTED, linewidth=0.8)
     axes.set_ylabel("difference")
     points = [(row.k, row.difference) for row in comparison.rows]
-    label = draw_course(
-        axes, _pair(comparison), points, color=INK, band=0.12, marker="o", markersize=3.5, linewidth=1.4
+    label = style.draw_course(
+        axes, _pair(comparison), points, color=style.INK, band=0.12, marker="o", markersize=3.5, linewidth=1.4
     )
     if not label:
         return
-    label_lines(axes, label)
+    style.label_lines(axes, label)
     if comparison.crossover_k is not None:
-        axes.axvline(comparison.crossover_k, color=BLUE, linewidth=0.8, linestyle=":")
+        axes.axvline(comparison.crossover_k, color=style.BLUE, linewidth=0.8, linestyle=":")
         position = (comparison.crossover_k, axes.get_ylim()[1])
-        axes.annotate("sign turns ", position, color=BLUE, fontsize=8, va="top", ha="right")
+        axes.annotate("sign turns ", position, color=style.BLUE, fontsize=8, va="top", ha="right")

@@ -5,37 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gradscope.catalog.lookup import metric
 from gradscope.estimate import Estimate, mean_of_defined
-from gradscope.render.figures.rank_spectra import (
-    STYLES,
-    draw_gradients_and_updates,
-    draw_layers,
-    draw_nulls,
-    draw_spectra,
-    draw_weight_updates,
-)
-from gradscope.render.figures.style import (
-    BLUE,
-    FAINT,
-    INK,
-    MUTED,
-    ORANGE,
-    SERIES,
-    Panels,
-    draw_course,
-    draw_lines,
-    label_lines,
-    label_room,
-    name_of,
-    new_figure,
-    tick_at,
-    tick_steps,
-)
+from gradscope.render.figures import rank_spectra, style
 from gradscope.render.views.rank import merge_same
 from gradscope.render.views.view import evenly
 from gradscope.results.rank import FormulationUpdate, GroupShare, RankCurvePoint, RankReport, WeightRankPoint
@@ -48,12 +23,12 @@ _ALIKE = 0.9  # cosine from which two updates count as one direction
 def draw_rank(report: RankReport) -> dict[str, Figure]:
     """Ranks over checkpoints and against G, spectra with nulls, updates, sparsity; for weights the layers."""
     if report.rows == "weight":
-        figures = _against_size(report) | draw_layers(report) | draw_sparsity(report)
-        return figures | draw_gradients_and_updates(report.gradient_updates)
+        figures = _against_size(report) | rank_spectra.draw_layers(report) | draw_sparsity(report)
+        return figures | rank_spectra.draw_gradients_and_updates(report.gradient_updates)
     if report.rows == "update":
-        return draw_weight_updates(report)
+        return rank_spectra.draw_weight_updates(report)
     figures = {"rank_curve": _curve(report)} if report.curve else {}
-    figures |= _against_size(report) | draw_nulls(report) | draw_spectra(report)
+    figures |= _against_size(report) | rank_spectra.draw_nulls(report) | rank_spectra.draw_spectra(report)
     return figures | draw_updates(report) | draw_sparsity(report)
 
 
@@ -68,15 +43,15 @@ def _curve(report: RankReport) -> Figure:
         f"; {len(panels) - len(at_last)} more advantages in the tables" if both and len(at_last) < len(panels) else ""
     )
     centered = "centered" if report.spectra and report.spectra[0].label.centered else "not centered"
-    title = f"advantage {', '.join(map(name_of, names))}"
-    figure, axes = new_figure(
+    title = f"advantage {', '.join(map(style.name_of, names))}"
+    figure, axes = style.new_figure(
         _finding(points),
         f"effective rank = {metric('effective_rank').formula}, rows {centered}\n"
         f"mean over live groups with 95 % interval; dotted: the ceiling, G; thin: scores without advantages{left_out}",
         width=7.6 if both else 5.4,
         height=max(4.2, 1.5 + 0.26 * len(at_last)) if both else 4.2,
         right=0.75,
-        panels=Panels(columns=1 + both, share_x=False, titles=(title[:48], f"every advantage at step {last}")),
+        panels=style.Panels(columns=1 + both, share_x=False, titles=(title[:48], f"every advantage at step {last}")),
     )
     sizes = sorted({point.group_size for point in points})
     _panel(axes[0], points, sizes, sorted({point.step for point in points}))
@@ -108,44 +83,40 @@ def _at_last(
         defined = [point for point in points if point.step == step and point.effective_rank.is_defined]
         if defined:
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            rows.append((f"{name_of(names[0], limit=18)}{more}", max(defined, key=lambda point: point.group_size)))
-    rows.sort(key=lambda row: row[1].effective_rank.value or 0.0)
+            rows.append(
+                (f"{style.name_of(names[0], limit=18)}{more}", max(defined, key=lambda point: point.group_size))
+            )
+    rows.sort(key=lambda row: -(row[1].effective_rank.value or 0.0))
     return rows if len(rows) <= _MOST_ROWS else [*rows[: _MOST_ROWS // 2], *rows[-_MOST_ROWS // 2 :]]
 
 
 def _dots(axes: Axes, rows: Sequence[tuple[str, RankCurvePoint]]) -> None:
     """A rank with its interval a row."""
     for row, (name, point) in enumerate(rows):
-        color = ORANGE if name.startswith("logged") else BLUE
+        color = style.ORANGE if name.startswith("logged") else style.BLUE
         axes.plot(point.effective_rank.ends, (row, row), color=color, linewidth=1.6, alpha=0.5)
         axes.plot([point.effective_rank.value or 0.0], [row], color=color, marker="o")
-    axes.set_xscale("log", base=2)
-    highest = max(point.effective_rank.ends[1] for _, point in rows)
-    axes.set_xlim(0.93, highest * 1.1)
-    tick_at(axes.xaxis, [float(2**power) for power in range(int(np.log2(highest)) + 1)])
-    axes.set_ylim(-0.6, len(rows) - 0.4)
-    axes.set_yticks(range(len(rows)), [name for name, _ in rows], fontsize=8.5)
+    style.powers_of_two(axes, "x", max(point.effective_rank.ends[1] for _, point in rows))
+    style.list_rows(axes, [name for name, _ in rows])
     axes.set_xlabel("effective rank")
 
 
 def _panel(axes: Axes, points: Sequence[RankCurvePoint], sizes: Sequence[int], steps: Sequence[int]) -> None:
-    axes.set_yscale("log", base=2)
-    axes.set_ylim(0.93, max(sizes) * 1.1)
-    tick_at(axes.yaxis, [float(2**power) for power in range(int(np.log2(max(sizes))) + 1)])
-    tick_steps(axes, steps, most=6)
+    style.powers_of_two(axes, "y", max(sizes))
+    style.tick_steps(axes, steps, most=6)
     margin = 0.05 * (steps[-1] - steps[0]) or 0.5
     axes.set_xlim(steps[0] - margin, steps[-1] + margin)
     labels = []
-    for size, (color, line, marker) in zip(sizes, SERIES, strict=False):
+    for size, (color, line, marker) in zip(sizes, style.SERIES, strict=False):
         axes.axhline(size, color=color, linewidth=0.7, linestyle=":", alpha=0.6)
         ranks = [(p.step, p.effective_rank) for p in points if p.group_size == size]
-        label = draw_course(axes, f"G = {size}", ranks, color=color, linestyle=line, marker=marker)
+        label = style.draw_course(axes, f"G = {size}", ranks, color=color, linestyle=line, marker=marker)
         if not label:
             continue
         alone = {p.step: p.nulls["unweighted"].effective_rank.value for p in points if p.group_size == size and p.nulls}
         axes.plot(list(alone), [rank or 0.0 for rank in alone.values()], color=color, linewidth=0.8, alpha=0.8)
         labels += label
-    label_lines(axes, labels, gap=0.06)
+    style.label_lines(axes, labels, gap=0.06)
 
 
 _NULLS = ("unweighted", "shuffled", "gaussian")
@@ -178,36 +149,34 @@ def _of_several_sizes(points: Sequence[_Point]) -> list[_Point]:
 
 
 def _sizes(points: Sequence[_Point], steps: Sequence[int], subject: str, weights: Sequence[WeightRankPoint]) -> Figure:
-    name = f"mean, {name_of(points[0].advantage)}" if weights else name_of(points[0].advantage)
+    name = f"mean, {style.name_of(points[0].advantage)}" if weights else style.name_of(points[0].advantage)
     dotted = "the constant 2 that binary rewards have been said to give"
     dotted = f"dotted: {dotted}; thin: each weight" if weights else f"dotted: the ceiling, G, and {dotted}"
     at_last = _at(points, steps[-1])
     least, most = at_last[0], at_last[-1]
-    figure, axes = new_figure(
+    figure, axes = style.new_figure(
         f"{subject}: {least.effective_rank.value:.1f} with {least.group_size} rollouts, "
         f"{most.effective_rank.value:.1f} with {most.group_size} (step {steps[-1]})",
         f"effective rank = {metric('effective_rank').formula}; mean over live groups, 95 % interval\n{dotted}",
         height=3.9,
         width=7.6 if len(steps) > 1 else 5.4,
-        right=label_room([name, *(STYLES[null][0] for null in _NULLS)]),
-        panels=Panels(columns=len(steps), titles=[f"step {step}" for step in steps], share_y=True),
+        right=style.label_room([name, *(rank_spectra.STYLES[null][0] for null in _NULLS)]),
+        panels=style.Panels(columns=len(steps), titles=[f"step {step}" for step in steps], share_y=True),
     )
     sizes = sorted({point.group_size for point in points})
     highest = max([float(sizes[-1]), *(rank.ends[1] for rank in _ranks(points, weights))])
     for panel, step in zip(axes, steps, strict=True):
         panel.set_xscale("log", base=2)
-        panel.set_yscale("log", base=2)
         panel.set_xlim(sizes[0] / 1.15, sizes[-1] * 1.15)
-        panel.set_ylim(0.93, highest * 1.1)
-        tick_at(panel.xaxis, [1, 2, *sizes])
-        tick_at(panel.yaxis, [float(2**power) for power in range(int(np.log2(highest)) + 1)])
+        style.tick_at(panel.xaxis, [1, 2, *sizes])
+        style.powers_of_two(panel, "y", highest)
         panel.set_xlabel("G")
         if not weights:
-            panel.plot(sizes, sizes, color=MUTED, linewidth=0.8, linestyle=":")
-        panel.axhline(2, color=MUTED, linewidth=0.8, linestyle=":")
+            panel.plot(sizes, sizes, color=style.MUTED, linewidth=0.8, linestyle=":")
+        panel.axhline(2, color=style.MUTED, linewidth=0.8, linestyle=":")
         for tensor in dict.fromkeys(point.tensor for point in weights):
             of_tensor = [(p.group_size, p.effective_rank) for p in _at(weights, step) if p.tensor == tensor]
-            draw_course(panel, "", of_tensor, color=MUTED, band=0, linewidth=0.6)
+            style.draw_course(panel, "", of_tensor, color=style.MUTED, band=0, linewidth=0.6)
         _size_panel(panel, _at(points, step), name, last=panel is axes[-1])
     return figure
 
@@ -227,14 +196,14 @@ def _size_panel(axes: Axes, points: Sequence[_Point], name: str, *, last: bool) 
     labels = []
     for null in _NULLS:
         ranks = [(p.group_size, p.nulls[null].effective_rank) for p in points if null in p.nulls]
-        label, color, line, marker = STYLES[null]
-        labels += draw_course(
+        label, color, line, marker = rank_spectra.STYLES[null]
+        labels += style.draw_course(
             axes, label, ranks, color=color, band=0, linestyle=line, marker=marker, markersize=3.5, linewidth=1.2
         )
     measured = [(point.group_size, point.effective_rank) for point in points]
-    labels += draw_course(axes, name, measured, color=BLUE, marker="o", markersize=3.5, linewidth=1.8)
+    labels += style.draw_course(axes, name, measured, color=style.BLUE, marker="o", markersize=3.5, linewidth=1.8)
     if last:
-        label_lines(axes, labels, gap=0.075)
+        style.label_lines(axes, labels, gap=0.075)
 
 
 _MOST_GROUPS = 10
@@ -262,34 +231,30 @@ def _cosines(updates: Sequence[FormulationUpdate]) -> dict[str, Figure]:
     defined = [
         (update, value) for update in compared if (value := reference.cosines[update.advantage].value) is not None
     ]
-    defined.sort(key=lambda pair: pair[1])
+    defined.sort(key=lambda pair: -pair[1])
     if not defined:
         return {}
     none = [
-        name_of(update.advantage, limit=18) for update in compared if not reference.cosines[update.advantage].is_defined
+        style.name_of(update.advantage, limit=18)
+        for update in compared
+        if not reference.cosines[update.advantage].is_defined
     ]
     alike, against = (sum(test) for test in zip(*((value >= _ALIKE, value < 0) for _, value in defined), strict=True))
-    name = name_of(reference.advantage, limit=18)
+    name = style.name_of(reference.advantage, limit=18)
     missing = f"; undefined: {', '.join(none)}" if none else ""
-    figure, (axes,) = new_figure(
+    figure, (axes,) = style.new_figure(
         f"{alike} of {len(defined)} formulations give the {name} update, {against} pull against it",
         f"cosine with the update of {name} from the same rollouts of step {reference.step} = "
         f"{metric('update_cosine').formula}, K the Gram matrix of the score vectors; the same: {_ALIKE:g} or "
         f"more{missing}",
         height=1.6 + 0.24 * max(len(defined), 3),
+        left=1.6,
         right=0.6,
     )
-    box = axes.get_position()
-    axes.set_position((0.22, box.y0, box.x1 - 0.22, box.height))
-    for row, (_, value) in enumerate(defined):
-        axes.barh(row, value, height=0.66, color=BLUE if value > 0 else ORANGE)
-        axes.text(max(value, 0.0) + 0.02, row, f"{value:+.2f}", va="center", fontsize=8.5, color=INK)
-    axes.axvline(0.0, color=MUTED, linewidth=0.8)
-    axes.set_xlim(min(0.0, defined[0][1]) - 0.05, 1.12)
-    axes.set_ylim(-0.6, len(defined) - 0.4)
-    axes.set_yticks(range(len(defined)), [name_of(update.advantage, limit=18) for update, _ in defined], fontsize=8.5)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(visible=False, axis="y")
+    names = [style.name_of(update.advantage, limit=18) for update, _ in defined]
+    style.draw_bars(axes, names, [value for _, value in defined], form="+.2f")
+    axes.axvline(0.0, color=style.MUTED, linewidth=0.8)
+    axes.set_xlim(min(0.0, defined[-1][1]) - 0.05, 1.12)
     return {"rank_cosines": figure}
 
 
@@ -299,26 +264,21 @@ def _shares(shares: Sequence[GroupShare]) -> Figure:
     shown = [share for share in ordered if share.projection_share.value][:_MOST_GROUPS]
     most = 100 * (ordered[0].projection_share.value or 0.0)
     dead = sum(not share.projection_share.value for share in shares)
-    figure, (axes,) = new_figure(
+    figure, (axes,) = style.new_figure(
         f"One of {len(shares)} groups makes {most:.0f} % of the gradient of step {shares[0].step}",
         f"{metric('projection_share').formula}: a group's part, cut at its rollouts; all parts add up to 1\n"
         f"{len(shown)} of {len(shares)} groups shown, {dead} have none; orange pulls against "
         "the rest",
         height=1.7 + 0.37 * max(len(shown), 1),
+        left=1.15,
         right=2.15,
     )
     for row, share in enumerate(shown):
         _bar(axes, row, share)
     ends = [end for share in shown for end in _ends(share.rollouts)]
-    box = axes.get_position()
-    axes.set_position((0.16, box.y0, box.x1 - 0.16, box.height))
-    axes.axvline(0.0, color=MUTED, linewidth=0.8)
+    axes.axvline(0.0, color=style.MUTED, linewidth=0.8)
     axes.set_xlim(min(0.0, *ends) * 1.05, max(0.0, *ends) * 1.05)
-    axes.set_ylim(len(shown) - 0.4, -0.6)
-    axes.set_yticks(range(len(shown)), [name_of(share.group_id, limit=12) for share in shown])
-    axes.tick_params(axis="y", length=0)
-    axes.grid(visible=False)
-    axes.grid(axis="x", color=FAINT, linewidth=0.6)
+    style.list_rows(axes, [style.name_of(share.group_id, limit=12) for share in shown])
     axes.set_xlabel("share of the gradient")
     return figure
 
@@ -331,13 +291,13 @@ def _ends(rollouts: Sequence[float]) -> tuple[float, float]:
 def _bar(axes: Axes, row: int, share: GroupShare) -> None:
     left = {True: 0.0, False: 0.0}
     for part in sorted(share.rollouts, key=abs, reverse=True):
-        color = BLUE if part > 0 else ORANGE
+        color = style.BLUE if part > 0 else style.ORANGE
         axes.barh(row, part, left=left[part > 0], height=0.62, color=color, edgecolor="white", linewidth=0.6)
         left[part > 0] += part
     top = max(range(len(share.rollouts)), key=lambda sample: abs(share.rollouts[sample]))
     rate = "" if share.pass_rate is None else f", mean reward {share.pass_rate:.2f}"
     text = f"{share.projection_share.value:+.2f}{rate}\nrollout {top}: {share.rollouts[top]:+.2f}"
-    axes.text(1.015, row, text, transform=axes.get_yaxis_transform(), va="center", fontsize=8, color=INK)
+    axes.text(1.015, row, text, transform=axes.get_yaxis_transform(), va="center", fontsize=8, color=style.INK)
 
 
 _LINES = ("zero", "below 1 %", "Hoyer", "Gini")
@@ -371,19 +331,19 @@ def _below(sparsities: Sequence[GradientSparsity]) -> _Course:
 
 
 def _sparsity(panels: dict[str, _Course]) -> Figure:
-    figure, axes = new_figure(
+    figure, axes = style.new_figure(
         _sparsest(panels),
         "share of parts that are zero, and that are below 1 % of the largest; Hoyer and Gini: 0 for parts of equal "
         "size, towards 1 where a single one is everything",
         height=3.9,
         width=7.6 if len(panels) > 1 else 5.8,
-        right=label_room(_LINES),
-        panels=Panels(columns=len(panels), titles=tuple(panels), share_y=True),
+        right=style.label_room(_LINES),
+        panels=style.Panels(columns=len(panels), titles=tuple(panels), share_y=True),
     )
     for panel, course in zip(axes, panels.values(), strict=True):
         panel.set_ylim(-0.02, 1.02)
         panel.set_xlabel("step")
-        tick_steps(panel, [step for step, _ in course], most=6)
+        style.tick_steps(panel, [step for step, _ in course], most=6)
         _lines(panel, course, last=panel is axes[-1])
     return figure
 
@@ -397,8 +357,8 @@ def _sparsest(panels: dict[str, _Course]) -> str:
 
 
 def _lines(axes: Axes, course: _Course, *, last: bool) -> None:
-    labels = draw_lines(
+    labels = style.draw_lines(
         axes, {name: [(step, values[index]) for step, values in course] for index, name in enumerate(_LINES)}
     )
     if last:
-        label_lines(axes, labels, gap=0.08)
+        style.label_lines(axes, labels, gap=0.08)

@@ -15,47 +15,23 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from gradscope.catalog.lookup import metric
 from gradscope.estimate import Estimate, mean_of_defined
-from gradscope.render.figures.style import (
-    BLUE,
-    GREEN,
-    INK,
-    MUTED,
-    ON_COLOR,
-    ORANGE,
-    PURPLE,
-    Panels,
-    clear_frame,
-    draw_lines,
-    label_lines,
-    label_room,
-    name_of,
-    new_figure,
-    power_of_ten,
-    tick_steps,
-)
+from gradscope.render.figures import style
 from gradscope.render.views.rank import short_tensor
 from gradscope.render.views.view import evenly
-from gradscope.results.rank import (
-    GradientAndUpdate,
-    GradientSpectrum,
-    RankCurvePoint,
-    RankReport,
-    UpdateTrajectory,
-    WeightUpdate,
-)
+from gradscope.results import rank as results
 from gradscope.results.tokens import GradientSparsity
 
 _LEAST_SHARE = 1e-4  # smaller shares of the sum change no effective rank and are not drawn
 STYLES: dict[str, tuple[str, str, Any, str]] = {
-    "unweighted": ("scores", ORANGE, "--", "s"),
-    "shuffled": ("shuffled", GREEN, "-.", "^"),
-    "signs": ("signs", PURPLE, ":", "D"),
-    "gaussian": ("unrelated", MUTED, (0, (1, 2.5)), ""),
+    "unweighted": ("scores", style.ORANGE, "--", "s"),
+    "shuffled": ("shuffled", style.GREEN, "-.", "^"),
+    "signs": ("signs", style.PURPLE, ":", "D"),
+    "gaussian": ("unrelated", style.MUTED, (0, (1, 2.5)), ""),
 }
 """Null -> its name, color, line style and marker."""
 
 
-def draw_nulls(report: RankReport) -> dict[str, Figure]:
+def draw_nulls(report: results.RankReport) -> dict[str, Figure]:
     """Mean spectra under the first advantage at the first, a middle and the last step; none where all are dead."""
     first = next((point.advantage for point in report.curve), None)
     points = [point for point in report.curve if point.advantage == first and point.profile]
@@ -66,18 +42,18 @@ def draw_nulls(report: RankReport) -> dict[str, Figure]:
     return {"rank_nulls": _nulls(evenly(points, 3), centered=report.spectra[0].label.centered)}
 
 
-def _nulls(points: Sequence[RankCurvePoint], *, centered: bool) -> Figure:
+def _nulls(points: Sequence[results.RankCurvePoint], *, centered: bool) -> Figure:
     size = points[0].group_size
-    names = [name_of(points[0].advantage), *(style[0] for style in STYLES.values())]
+    names = [style.name_of(points[0].advantage), *(name for name, *_ in STYLES.values())]
     titles = [f"step {point.step}, {point.num_groups - point.num_dead} live" for point in points]
-    figure, axes = new_figure(
+    figure, axes = style.new_figure(
         _compared_with_nulls(points[-1]),
         f"share of each singular value in their sum, s_i / sum(s), rows {'centered' if centered else 'not centered'}; "
         "mean over live groups\nthe numbers are the mean effective ranks; below 0.0001 nothing is drawn",
         height=3.8,
         width=7.6 if len(points) > 1 else 5.4,
-        right=label_room(names),
-        panels=Panels(columns=len(points), titles=titles, share_y=True),
+        right=style.label_room(names),
+        panels=style.Panels(columns=len(points), titles=titles, share_y=True),
     )
     for panel, point in zip(axes, points, strict=True):
         panel.set_yscale("log")
@@ -90,7 +66,7 @@ def _nulls(points: Sequence[RankCurvePoint], *, centered: bool) -> Figure:
     return figure
 
 
-def _compared_with_nulls(point: RankCurvePoint) -> str:
+def _compared_with_nulls(point: results.RankCurvePoint) -> str:
     null = point.nulls.get("gaussian")
     unrelated = None if null is None else null.effective_rank.value
     comparison = "" if unrelated is None else f", unrelated rows {unrelated:.1f}"
@@ -98,7 +74,7 @@ def _compared_with_nulls(point: RankCurvePoint) -> str:
     return f"A group spans {rank:.1f} directions at step {point.step}{comparison}"
 
 
-def _null_panel(axes: Axes, point: RankCurvePoint, *, last: bool) -> None:
+def _null_panel(axes: Axes, point: results.RankCurvePoint, *, last: bool) -> None:
     labels: list[tuple[float, str, str]] = []
     ranks: list[tuple[Estimate, str, str]] = []
     for name, null in reversed(tuple(point.nulls.items())):
@@ -109,57 +85,57 @@ def _null_panel(axes: Axes, point: RankCurvePoint, *, last: bool) -> None:
             )
             labels.append((end, label, color))
             ranks.append((null.effective_rank, label, color))
-    end = _null_line(axes, point.profile, color=BLUE, linestyle="-", marker="o", linewidth=1.8, markersize=4)
-    name = name_of(point.advantage, limit=12)
-    labels.append((end, name, BLUE))
-    ranks.append((point.effective_rank, name, BLUE))
+    end = _null_line(axes, point.profile, color=style.BLUE, linestyle="-", marker="o", linewidth=1.8, markersize=4)
+    name = style.name_of(point.advantage, limit=12)
+    labels.append((end, name, style.BLUE))
+    ranks.append((point.effective_rank, name, style.BLUE))
     if last:
-        label_lines(axes, labels, gap=0.07)
+        style.label_lines(axes, labels, gap=0.07)
     for index, (rank, name, color) in enumerate(reversed(ranks)):
         height = 0.04 + 0.07 * index
         axes.text(0.03, height, f"{rank.value:.2f} {name}", transform=axes.transAxes, color=color, fontsize=8)
 
 
-def _null_line(axes: Axes, profile: Sequence[float], **style: Any) -> float:
+def _null_line(axes: Axes, profile: Sequence[float], **line: Any) -> float:
     """Draws the values that are large enough to count, and returns the height of the line's end."""
     shown = [share for share in profile if share >= _LEAST_SHARE]
-    axes.plot(range(1, len(shown) + 1), shown, **style)
+    axes.plot(range(1, len(shown) + 1), shown, **line)
     return shown[-1]
 
 
-def draw_spectra(report: RankReport) -> dict[str, Figure]:
+def draw_spectra(report: results.RankReport) -> dict[str, Figure]:
     """The spectra of the first, a middle and the last step; none where every matrix is zero."""
     by_step = _spectra_by_step(report)
     return {"rank_spectrum": _spectrum(report, by_step)} if by_step else {}
 
 
-def _spectra_by_step(report: RankReport) -> Mapping[int, list[GradientSpectrum]]:
+def _spectra_by_step(report: results.RankReport) -> Mapping[int, list[results.GradientSpectrum]]:
     """Spectra of groups and steps under the logged advantage, at first, middle and last step."""
     advantages = [spectrum.label.advantage for spectrum in report.spectra]
     chosen = "logged" if "logged" in advantages else next(iter(advantages), None)
-    by_step: dict[int, list[GradientSpectrum]] = defaultdict(list)
+    by_step: dict[int, list[results.GradientSpectrum]] = defaultdict(list)
     for spectrum in report.spectra:
         if spectrum.label.advantage == chosen and any(spectrum.singular_values):
             by_step[spectrum.label.step].append(spectrum)
     return {step: _largest_groups(by_step[step]) for step in evenly(sorted(by_step), 3)}
 
 
-def _largest_groups(spectra: Sequence[GradientSpectrum]) -> list[GradientSpectrum]:
+def _largest_groups(spectra: Sequence[results.GradientSpectrum]) -> list[results.GradientSpectrum]:
     largest = max(spectrum.label.group_size for spectrum in spectra)
     return [spectrum for spectrum in spectra if spectrum.label.group_size == largest]
 
 
-def _spectrum(report: RankReport, by_step: Mapping[int, Sequence[GradientSpectrum]]) -> Figure:
+def _spectrum(report: results.RankReport, by_step: Mapping[int, Sequence[results.GradientSpectrum]]) -> Figure:
     """One panel a step, all on the same scale."""
     spectra = [spectrum for of_step in by_step.values() for spectrum in of_step]
-    figure, axes = new_figure(
+    figure, axes = style.new_figure(
         _first_value(report, by_step),
-        f"{_legend(report, spectra)}; advantage: {name_of(spectra[0].label.advantage)}; "
+        f"{_legend(report, spectra)}; advantage: {style.name_of(spectra[0].label.advantage)}; "
         f"{'' if report.rows == 'token' else 'dotted: '}the arithmetic's noise floor, below which nothing is drawn",
         height=3.7,
         width=7.6 if len(by_step) > 1 else 5.4,
         right=0.9,
-        panels=Panels(columns=len(by_step), titles=[f"step {step}" for step in by_step], share_y=True),
+        panels=style.Panels(columns=len(by_step), titles=[f"step {step}" for step in by_step], share_y=True),
     )
     values = [value for s in spectra for value in s.singular_values if value > s.noise_floor]
     low, high = (min(values), max(values)) if values else (1e-6, 1.0)
@@ -167,7 +143,7 @@ def _spectrum(report: RankReport, by_step: Mapping[int, Sequence[GradientSpectru
     bottom = floor / 2 if low / 1000 < floor else low / 3
     for panel, of_step in zip(axes, by_step.values(), strict=True):
         panel.set_yscale("log")
-        panel.yaxis.set_major_formatter(power_of_ten)
+        panel.yaxis.set_major_formatter(style.power_of_ten)
         panel.yaxis.set_minor_locator(NullLocator())
         panel.set_ylim(bottom, high * 2)
         panel.set_xlabel("index")
@@ -176,7 +152,7 @@ def _spectrum(report: RankReport, by_step: Mapping[int, Sequence[GradientSpectru
     return figure
 
 
-def _first_value(report: RankReport, by_step: Mapping[int, Sequence[GradientSpectrum]]) -> str:
+def _first_value(report: results.RankReport, by_step: Mapping[int, Sequence[results.GradientSpectrum]]) -> str:
     step, spectra = max(by_step.items())
     groups = [spectrum for spectrum in spectra if spectrum.label.group_id is not None and any(spectrum.singular_values)]
     chosen = groups or [spectrum for spectrum in spectra if any(spectrum.singular_values)]
@@ -186,7 +162,7 @@ def _first_value(report: RankReport, by_step: Mapping[int, Sequence[GradientSpec
     return f"The first singular value of {whose} has {share} of their sum at step {step}"
 
 
-def _legend(report: RankReport, spectra: Sequence[GradientSpectrum]) -> str:
+def _legend(report: results.RankReport, spectra: Sequence[results.GradientSpectrum]) -> str:
     """A description of the lines, with shape and centering."""
     centered = "centered" if spectra[0].label.centered else "not centered"
     groups = [spectrum for spectrum in spectra if spectrum.label.group_id is not None]
@@ -203,38 +179,38 @@ def _legend(report: RankReport, spectra: Sequence[GradientSpectrum]) -> str:
     return f"a thin line a group ({matrix}); all rollouts of the step together in orange"
 
 
-def _spectrum_panel(axes: Axes, spectra: Sequence[GradientSpectrum], *, last: bool) -> None:
+def _spectrum_panel(axes: Axes, spectra: Sequence[results.GradientSpectrum], *, last: bool) -> None:
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda index, _: f"{index:g}")
     labels: list[tuple[float, str, str]] = []
     groups = [s for s in spectra if s.label.group_id is not None]
     alpha = 0.3 if len(groups) > 12 else 0.6
-    ends = [_line(axes, spectrum, color=BLUE, width=0.9, marker="o", alpha=alpha) for spectrum in groups]
+    ends = [_line(axes, spectrum, color=style.BLUE, width=0.9, marker="o", alpha=alpha) for spectrum in groups]
     if any(ends):
-        labels.append((max(ends, key=len)[-1], "groups", BLUE))
+        labels.append((max(ends, key=len)[-1], "groups", style.BLUE))
     for spectrum in spectra:
         if spectrum.label.group_id is None:
-            shown = _line(axes, spectrum, color=ORANGE, width=1.8, style="--")
-            labels += [(shown[-1], "step", ORANGE)] if shown else []
-            axes.axhline(spectrum.noise_floor, color=MUTED, linewidth=0.8, linestyle=":")
+            shown = _line(axes, spectrum, color=style.ORANGE, width=1.8, dash="--")
+            labels += [(shown[-1], "step", style.ORANGE)] if shown else []
+            axes.axhline(spectrum.noise_floor, color=style.MUTED, linewidth=0.8, linestyle=":")
     if last:
-        label_lines(axes, labels, gap=0.08)
+        style.label_lines(axes, labels, gap=0.08)
 
 
 def _line(
     axes: Axes,
-    spectrum: GradientSpectrum,
+    spectrum: results.GradientSpectrum,
     *,
     color: str,
     width: float,
-    style: str = "-",
+    dash: str = "-",
     marker: str = "",
     alpha: float = 1,
 ) -> list[float]:
     """Draws the values above the noise floor, and returns them."""
     shown = [value for value in spectrum.singular_values if value > spectrum.noise_floor]
     indices = range(1, len(shown) + 1)
-    axes.plot(indices, shown, color=color, linewidth=width, linestyle=style, marker=marker, markersize=2.6, alpha=alpha)
+    axes.plot(indices, shown, color=color, linewidth=width, linestyle=dash, marker=marker, markersize=2.6, alpha=alpha)
     return shown
 
 
@@ -245,7 +221,7 @@ _FAINTEST = 0.07  # opacity of the lowest cell
 OUTSIDE = "outside"  # the row of weights that belong to no layer, such as the embedding
 
 
-def draw_layers(report: RankReport) -> dict[str, Figure]:
+def draw_layers(report: results.RankReport) -> dict[str, Figure]:
     """Heat maps of rank and sparsity at the last step of ``rows = weight``; none where no weight has a gradient."""
     return _ranks(report.spectra) | _sparsity(report.sparsity)
 
@@ -259,7 +235,7 @@ class Cell:
     strength: float  # how much color, from 0 to 1
 
 
-def _ranks(spectra: Sequence[GradientSpectrum]) -> dict[str, Figure]:
+def _ranks(spectra: Sequence[results.GradientSpectrum]) -> dict[str, Figure]:
     ranked = [s for s in spectra if s.label.tensor is not None and s.ranks.effective_rank.value is not None]
     if not ranked:
         return {}
@@ -279,7 +255,7 @@ def _range(cells: Mapping[tuple[str, str], Cell]) -> str:
     return values[0] if values[0] == values[-1] else f"{values[0]} to {values[-1]}"
 
 
-def _rank_cell(spectrum: GradientSpectrum) -> Cell:
+def _rank_cell(spectrum: results.GradientSpectrum) -> Cell:
     value, null = spectrum.ranks.effective_rank.value or 0.0, spectrum.nulls.get("gaussian")
     ceiling = min(spectrum.label.shape) if null is None or null.value is None else null.value
     strength = (value - 1) / (ceiling - 1) if ceiling > 1 else 1.0
@@ -322,7 +298,7 @@ def heat_map(cells: Mapping[tuple[str, str], Cell], title: str, subtitle: str) -
     rows = sorted({row for row, _ in cells}, key=lambda row: (row == OUTSIDE, int(row) if row.isdigit() else 0))
     columns = list(dict.fromkeys(column for _, column in cells))
     width, height = 1.9 + max(0.74 * len(columns), 3.6), 1.75 + 0.46 * len(rows)
-    figure, (axes,) = new_figure(title, subtitle, width=width, height=height, right=0.25)
+    figure, (axes,) = style.new_figure(title, subtitle, width=width, height=height, right=0.25)
     letter = _LETTER * max(1.0, width / _PAGE)
     for (row, column), cell in cells.items():
         _draw(axes, columns.index(column), rows.index(row), cell, letter)
@@ -331,23 +307,23 @@ def heat_map(cells: Mapping[tuple[str, str], Cell], title: str, subtitle: str) -
     axes.set_xticks([index + 0.5 for index in range(len(columns))], _broken(columns), fontsize=letter)
     axes.set_yticks(
         [index + 0.5 for index in range(len(rows))],
-        [name_of(row if row == OUTSIDE else f"layer {row}") for row in rows],
+        [style.name_of(row if row == OUTSIDE else f"layer {row}") for row in rows],
         fontsize=letter,
     )
-    clear_frame(axes)
+    style.clear_frame(axes)
     return figure
 
 
 def _broken(columns: Sequence[str]) -> list[str]:
     """Long module names in two lines, so that they stay horizontal."""
-    names = [name_of(column, limit=22) for column in columns]
+    names = [style.name_of(column, limit=22) for column in columns]
     return [name if len(name) <= 9 else name.replace("_", "_\n", 1).replace(".", ".\n", 1) for name in names]
 
 
 def _draw(axes: Axes, x: int, y: int, cell: Cell, letter: float) -> None:
     opacity = _FAINTEST + (1 - _FAINTEST) * cell.strength
-    ink = ON_COLOR if opacity > 0.6 else INK
-    axes.add_patch(Rectangle((x + 0.02, y + 0.03), 0.96, 0.94, facecolor=BLUE, alpha=opacity, linewidth=0))
+    ink = style.ON_COLOR if opacity > 0.6 else style.INK
+    axes.add_patch(Rectangle((x + 0.02, y + 0.03), 0.96, 0.94, facecolor=style.BLUE, alpha=opacity, linewidth=0))
     axes.text(x + 0.5, y + 0.32, cell.value, color=ink, ha="center", va="center", fontsize=letter, fontweight="bold")
     axes.text(x + 0.5, y + 0.74, cell.note, color=ink, ha="center", va="center", fontsize=letter)
 
@@ -362,7 +338,7 @@ _SHARES = (
 """Label and field of the shares over checkpoints; the last is the null of the one before."""
 
 
-def draw_weight_updates(report: RankReport) -> dict[str, Figure]:
+def draw_weight_updates(report: results.RankReport) -> dict[str, Figure]:
     """Of ``rows = update``: ranks by layer, the trajectory and a random walk, the course over checkpoints."""
     start = min((update.first for update in report.updates), default=0)
     since = [update for update in report.updates if update.first == start and update.effective_rank.value is not None]
@@ -376,14 +352,14 @@ def draw_weight_updates(report: RankReport) -> dict[str, Figure]:
     return figures
 
 
-def draw_gradients_and_updates(pairs: Sequence[GradientAndUpdate]) -> dict[str, Figure]:
+def draw_gradients_and_updates(pairs: Sequence[results.GradientAndUpdate]) -> dict[str, Figure]:
     """Ranks of the last step's gradient and of the change that followed, matrix by matrix; none without pairs."""
     ranked = [one for one in pairs if one.gradient_rank.value is not None and one.update_rank.value is not None]
     last = [one for one in ranked if one.step == ranked[-1].step][:_MOST_MATRICES]
     return {"rank_gradient_update": _gradients_and_updates(last)} if last else {}
 
 
-def _layers(updates: Sequence[WeightUpdate]) -> Figure:
+def _layers(updates: Sequence[results.WeightUpdate]) -> Figure:
     cells = {}
     for update in updates:
         value, null = update.effective_rank.value or 0.0, update.gaussian.value or 1.0
@@ -397,72 +373,71 @@ def _layers(updates: Sequence[WeightUpdate]) -> Figure:
     )
 
 
-def _curve(since: Sequence[WeightUpdate]) -> Figure:
+def _curve(since: Sequence[results.WeightUpdate]) -> Figure:
     """Left the rank, right the shares, means over matrices."""
     times = sorted({update.last for update in since})
     by_time = [[update for update in since if update.last == time] for time in times]
     columns = [[update.effective_rank.value or 0.0 for update in of_time] for of_time in by_time]
     null = mean_of_defined(update.gaussian.value for update in since)
-    figure, (ranks, shares) = new_figure(
+    figure, (ranks, shares) = style.new_figure(
         f"A weight's change has rank {sum(columns[-1]) / len(columns[-1]):.1f} after {times[-1]} updates, unrelated "
         f"entries {null or 0.0:.1f}",
         f"W_t - W_{since[0].first}, mean over {len({update.tensor for update in since})} matrices; band: from lowest "
         "to highest\nleft: effective rank, dotted: of unrelated entries; right: shares of energy, of entries",
         height=4.0,
         width=7.6,
-        right=label_room([label for label, _ in _SHARES]),
-        panels=Panels(columns=2, titles=("effective rank", "shares")),
+        right=style.label_room([label for label, _ in _SHARES]),
+        panels=style.Panels(columns=2, titles=("effective rank", "shares")),
     )
-    ranks.plot(times, [sum(c) / len(c) for c in columns], color=BLUE, marker="o")
-    ranks.fill_between(times, [min(c) for c in columns], [max(c) for c in columns], color=BLUE, alpha=0.15, linewidth=0)
-    ranks.axhline(null or 0.0, color=MUTED, linewidth=1.0, linestyle=":")
+    ranks.plot(times, [sum(c) / len(c) for c in columns], color=style.BLUE, marker="o")
+    ranks.fill_between(
+        times, [min(c) for c in columns], [max(c) for c in columns], color=style.BLUE, alpha=0.15, linewidth=0
+    )
+    ranks.axhline(null or 0.0, color=style.MUTED, linewidth=1.0, linestyle=":")
     ranks.set_ylim(0, 1.1 * max(null or 0.0, *(max(c) for c in columns)))
     means = {
         label: [mean_of_defined(getattr(update, field).value for update in of_time) for of_time in by_time]
         for label, field in _SHARES
     }
-    labels = draw_lines(shares, {label: list(zip(times, values, strict=True)) for label, values in means.items()})
+    labels = style.draw_lines(shares, {label: list(zip(times, values, strict=True)) for label, values in means.items()})
     shares.set_ylim(-0.02, 1.02)
-    label_lines(shares, labels, gap=0.08)
+    style.label_lines(shares, labels, gap=0.08)
     for panel in (ranks, shares):
-        tick_steps(panel, times, most=6)
+        style.tick_steps(panel, times, most=6)
         panel.set_xlabel("updates t")
     return figure
 
 
-def _trajectory(trajectories: Sequence[UpdateTrajectory]) -> Figure:
+def _trajectory(trajectories: Sequence[results.UpdateTrajectory]) -> Figure:
     """Two panels, one row a matrix; the random walk is one line, because it knows no matrix."""
     shown = [trajectory for trajectory in trajectories if trajectory.top_energy.value is not None][: _MOST_MATRICES + 1]
-    figure, axes = new_figure(
-        f"{100 * (shown[0].top_energy.value or 0.0):.0f} % of the path of "
-        f"{'all weights' if shown[0].tensor is None else name_of(short_tensor(shown[0].tensor))} is in one direction",
+    whose = "all weights" if shown[0].tensor is None else style.name_of(short_tensor(shown[0].tensor))
+    figure, axes = style.new_figure(
+        f"{100 * (shown[0].top_energy.value or 0.0):.0f} % of the path of {whose} is in one direction",
         f"W_t - W_0 at t = {', '.join(map(str, shown[0].num_updates))} as rows; dashed: a random walk, whose steps "
         "have no direction in common",
         height=1.75 + 0.19 * len(shown),
         width=7.6,
         right=1.6,
-        panels=Panels(columns=2, titles=("energy in one direction", "energy on a straight line")),
+        panels=style.Panels(columns=2, titles=("energy in one direction", "energy on a straight line")),
     )
     for panel, measured in zip(axes, ("top_energy", "linear_growth"), strict=True):
-        panel.axvline(getattr(shown[0], f"walk_{measured}").value, color=ORANGE, linestyle="--", linewidth=1.2)
+        panel.axvline(getattr(shown[0], f"walk_{measured}").value, color=style.ORANGE, linestyle="--", linewidth=1.2)
         for row, trajectory in enumerate(shown):
             value = getattr(trajectory, measured).value
             if value is not None:
-                panel.plot([value], [row], color=BLUE, marker="o" if trajectory.tensor else "D", linestyle="")
-        _rows(panel, len(shown))
+                panel.plot([value], [row], color=style.BLUE, marker="o" if trajectory.tensor else "D", linestyle="")
         panel.set_xlim(0, 1.02)
         panel.set_xlabel("share")
-    names = [
-        "all together" if trajectory.tensor is None else name_of(short_tensor(trajectory.tensor))
-        for trajectory in shown
-    ]
-    _names(axes[-1], names)
+    names = ["all together" if one.tensor is None else style.name_of(short_tensor(one.tensor)) for one in shown]
+    style.list_rows(axes[0], [""] * len(shown), right=True)
+    style.list_rows(axes[1], names, right=True)
     return figure
 
 
-def _gradients_and_updates(pairs: Sequence[GradientAndUpdate]) -> Figure:
+def _gradients_and_updates(pairs: Sequence[results.GradientAndUpdate]) -> Figure:
     num_lower = sum((pair.gradient_rank.value or 0.0) < (pair.update_rank.value or 0.0) for pair in pairs)
-    figure, (axes,) = new_figure(
+    figure, (axes,) = style.new_figure(
         f"In {num_lower} of {len(pairs)} weights the gradient of step {pairs[0].step} has a lower rank than the change",
         f"effective rank = {metric('effective_rank').formula} of each weight's matrix; square: dL/dW, circle: "
         f"W_{pairs[0].last} - W_{pairs[0].first}, bar: a matrix of unrelated entries",
@@ -471,25 +446,12 @@ def _gradients_and_updates(pairs: Sequence[GradientAndUpdate]) -> Figure:
     )
     for row, pair in enumerate(pairs):
         gradient, update = pair.gradient_rank.value or 0.0, pair.update_rank.value or 0.0
-        axes.plot([gradient, update], [row, row], color=MUTED, linewidth=0.9)
-        axes.plot([gradient], [row], color=ORANGE, marker="s", linestyle="")
-        axes.plot([update], [row], color=BLUE, marker="o", linestyle="")
+        axes.plot([gradient, update], [row, row], color=style.MUTED, linewidth=0.9)
+        axes.plot([gradient], [row], color=style.ORANGE, marker="s", linestyle="")
+        axes.plot([update], [row], color=style.BLUE, marker="o", linestyle="")
         if pair.gaussian.value is not None:
-            axes.plot([pair.gaussian.value], [row], color=MUTED, marker="|", markersize=9, linestyle="")
-    _rows(axes, len(pairs))
+            axes.plot([pair.gaussian.value], [row], color=style.MUTED, marker="|", markersize=9, linestyle="")
+    style.list_rows(axes, [style.name_of(short_tensor(pair.tensor)) for pair in pairs], right=True)
     axes.set_xlim(left=0)
     axes.set_xlabel("effective rank")
-    _names(axes, [name_of(short_tensor(pair.tensor)) for pair in pairs])
     return figure
-
-
-def _rows(axes: Axes, num_rows: int) -> None:
-    axes.set_ylim(num_rows - 0.4, -0.6)
-    axes.set_yticks([])
-    axes.grid(visible=False)
-    axes.grid(axis="x", linewidth=0.6)
-
-
-def _names(axes: Axes, names: Sequence[str]) -> None:
-    for row, name in enumerate(names):
-        axes.text(1.02, row, name, transform=axes.get_yaxis_transform(), va="center", fontsize=8, color=INK)

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from gradscope.render.figures.style import (
-    BLUE,
-    FAINT,
-    INK,
-    MUTED,
-    PALE,
-    RED,
-    SERIES,
-    SLATE,
-    label_lines,
-    label_room,
-    name_of,
-    new_figure,
-)
+from gradscope.render.figures import style
 from gradscope.render.words import plain
 from gradscope.results.report import Chart, ReportSection, RunIndex, RunReport, Series
 
-COLORS = {"all_fail": SLATE, "all_pass": PALE, "tied": FAINT, "logged": MUTED, "recomputed": BLUE}
+COLORS = {
+    "all_fail": style.SLATE,
+    "all_pass": style.PALE,
+    "tied": style.FAINT,
+    "logged": style.MUTED,
+    "recomputed": style.BLUE,
+}
 """Colors that are the same in every figure, those of `gradscope degeneracy` and `gradscope replay`."""
-_ON_COLOR = {"all_pass": BLUE, "tied": MUTED}  # labels of pale areas
-_LAYERS = (BLUE, PALE, FAINT)
+_ON_COLOR = {style.PALE: style.BLUE, style.FAINT: style.MUTED}  # labels of pale areas
+_LAYERS = (style.BLUE, style.PALE, style.FAINT)
 _BAR = 0.24  # inches of a horizontal bar
 _NAME = 0.078  # inches of a character of a bar's name
 _MOST_ENDS = 3  # lines whose last values a title has room for
@@ -59,13 +51,19 @@ def _draw_sections(sections: Sequence[ReportSection]) -> dict[str, Figure]:
 
 
 def _draw(chart: Chart, finding: str) -> Figure:
-    draw = {"lines": _lines, "stack": _stack, "bars": _bars}[chart.kind]
-    names = [name_of(series.name) for series in chart.series]
-    height = 1.4 + _BAR * len(chart.places) if chart.kind == "bars" else 4.0
-    right = 0.5 if chart.kind == "bars" else label_room(names)
-    title = name_of(f"{chart.title}{_ends(chart)}", limit=134)
-    figure, (axes,) = new_figure(title, name_of(finding, limit=400), height=height, right=right)
-    draw(axes, chart)
+    title, finding = style.name_of(f"{chart.title}{_ends(chart)}", limit=134), style.name_of(finding, limit=400)
+    if chart.kind == "bars":
+        names = [style.name_of(str(name), limit=22) for name in chart.places]
+        left, height = 0.3 + _NAME * max(map(len, names)), 1.4 + _BAR * len(names)
+        figure, (axes,) = style.new_figure(title, finding, height=height, left=left, right=0.5)
+        style.draw_bars(axes, names, _heights(chart.series[0]), form=".2g")
+        axes.axvline(0, color=style.MUTED, linewidth=0.8)
+        axes.margins(x=0.12)
+        axes.set_xlabel(plain(chart.x_label))
+        return figure
+    right = style.label_room([style.name_of(series.name) for series in chart.series])
+    figure, (axes,) = style.new_figure(title, finding, height=4.0, left=0.88, right=right)
+    (_lines if chart.kind == "lines" else _stack)(axes, chart)
     return figure
 
 
@@ -80,7 +78,7 @@ def _ends(chart: Chart) -> str:
         return ""
     if len(chart.series) > 1 and chart.kind == "lines":
         ends = zip(complete[-1], chart.series, strict=True)
-        return ": " + ", ".join(f"{value:.2g} {name_of(series.name)}" for value, series in ends)
+        return ": " + ", ".join(f"{value:.2g} {style.name_of(series.name)}" for value, series in ends)
     return ": " + " to ".join(f"{sum(value or 0.0 for value in column):.2g}" for column in (complete[0], complete[-1]))
 
 
@@ -88,18 +86,18 @@ def _lines(axes: Axes, chart: Chart) -> None:
     steps = [float(step) for step in chart.places]
     labels = []
     for index, series in enumerate(chart.series):
-        color, line, marker = SERIES[index % len(SERIES)]
+        color, line, marker = style.SERIES[index % len(style.SERIES)]
         color = COLORS.get(series.kind or "", color)
         values = [value if value is not None and math.isfinite(value) else math.nan for value in series.values]
         few = sum(not math.isnan(value) for value in values) <= 40
         axes.plot(steps, values, color=color, linestyle=line, marker=marker if few else "")
         finite = [value for value in values if not math.isnan(value)]
         if finite:
-            labels.append((finite[-1], name_of(series.name), color))
+            labels.append((finite[-1], style.name_of(series.name), color))
     _not_finite(axes, chart)
     _frame(axes, chart)
     if len(chart.series) > 1:
-        label_lines(axes, labels)
+        style.label_lines(axes, labels)
 
 
 def _not_finite(axes: Axes, chart: Chart) -> None:
@@ -108,42 +106,19 @@ def _not_finite(axes: Axes, chart: Chart) -> None:
     broken = [float(step) for step, value in pairs if value is not None and not math.isfinite(value)]
     if broken:
         across = axes.get_xaxis_transform()
-        axes.plot(broken, [1.0] * len(broken), color=RED, linestyle="", marker="X", clip_on=False, transform=across)
+        axes.plot(
+            broken, [1.0] * len(broken), color=style.RED, linestyle="", marker="X", clip_on=False, transform=across
+        )
 
 
 def _stack(axes: Axes, chart: Chart) -> None:
-    steps = [float(step) for step in chart.places]
-    gap = min((after - before for before, after in pairwise(steps)), default=1.0)
-    floor = [0.0] * len(steps)
-    labels = []
+    layers = []
     for index, series in enumerate(chart.series):
-        heights = [value or 0.0 for value in series.values]
         color = COLORS.get(series.kind or "", _LAYERS[index % len(_LAYERS)])
-        hatch = "///" if color == FAINT else ""
-        axes.bar(steps, heights, 0.86 * gap, bottom=floor, color=color, hatch=hatch, edgecolor="white", linewidth=0.4)
-        labels.append((floor[-1] + heights[-1] / 2, name_of(series.name), _ON_COLOR.get(series.kind or "", color)))
-        floor = [below + height for below, height in zip(floor, heights, strict=True)]
+        layers.append((style.name_of(series.name), _heights(series), color, _ON_COLOR.get(color, color)))
+    labels = style.draw_stack(axes, [float(step) for step in chart.places], layers)
     _frame(axes, chart)
-    label_lines(axes, labels)
-
-
-def _bars(axes: Axes, chart: Chart) -> None:
-    (series,) = chart.series
-    values = _heights(series)
-    positions = range(len(values), 0, -1)
-    axes.barh(list(positions), values, 0.7, color=[BLUE if value >= 0 else PALE for value in values])
-    axes.axvline(0, color=MUTED, linewidth=0.8)
-    names = [name_of(str(name), limit=22) for name in chart.places]
-    axes.set_yticks(list(positions), names, color=INK)
-    axes.grid(visible=False)
-    axes.set_xlabel(plain(chart.x_label))
-    _indent(axes, 0.3 + _NAME * max(map(len, names)))
-
-
-def _indent(axes: Axes, inches: float) -> None:
-    """Leave so much room on the left."""
-    box, left = axes.get_position(), inches * axes.figure.dpi / axes.figure.bbox.width
-    axes.set_position((left, box.y0, box.x1 - left, box.height))
+    style.label_lines(axes, labels)
 
 
 def _heights(series: Series) -> Sequence[float]:
@@ -152,7 +127,6 @@ def _heights(series: Series) -> Sequence[float]:
 
 def _frame(axes: Axes, chart: Chart) -> None:
     axes.set_xlabel(plain(chart.x_label))
-    axes.set_ylabel(name_of(chart.y_label, limit=40))
+    axes.set_ylabel(style.name_of(chart.y_label, limit=40))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
     axes.set_ylim(*(chart.y_range or axes.get_ylim()))  # final, as labels at the lines need it
-    _indent(axes, 0.88)

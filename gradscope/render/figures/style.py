@@ -14,8 +14,9 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 from matplotlib import patheffects
@@ -118,10 +119,11 @@ def new_figure(
     *,
     width: float = 7.2,
     height: float = 4.2,
+    left: float = 0.7,
     right: float = 1.15,
     panels: Panels = _ONE_PANEL,
 ) -> tuple[Figure, list[Axes]]:
-    """A titled figure with ``right`` inches for the labels of its lines; each line of the subtitle is wrapped."""
+    """A titled figure with so many inches for labels left and right; each line of the subtitle is wrapped."""
     figure = ShownFigure(figsize=(width, height))
     FigureCanvasAgg(figure)
     headings = textwrap.wrap(title, int((width - 0.36) / _TITLE_CHARACTER)) or [""]
@@ -136,7 +138,7 @@ def new_figure(
         sharex=panels.share_x,
         sharey=panels.share_y,
         gridspec_kw={
-            "left": 0.7 / width,
+            "left": left / width,
             "right": 1 - right / width,
             "bottom": 0.52 / height,
             "top": 1 - head / height,
@@ -145,10 +147,10 @@ def new_figure(
             "height_ratios": panels.heights,
         },
     )
-    left = 0.18 / width
-    figure.text(left, 1 - 0.18 / height, "\n".join(headings), fontsize=12.5, fontweight="bold", va="top")
+    edge = 0.18 / width
+    figure.text(edge, 1 - 0.18 / height, "\n".join(headings), fontsize=12.5, fontweight="bold", va="top")
     figure.text(
-        left, 1 - (0.44 + below) / height, "\n".join(lines), fontsize=8.5, color=MUTED, va="top", linespacing=1.35
+        edge, 1 - (0.44 + below) / height, "\n".join(lines), fontsize=8.5, color=MUTED, va="top", linespacing=1.35
     )
     for axes, panel_title in zip(grid.flat, panels.titles, strict=False):
         axes.set_title(panel_title, loc="left", fontsize=9)
@@ -179,6 +181,41 @@ def draw_lines(axes: Axes, courses: Mapping[str, Iterable[tuple[float, float | N
             axes.plot(*zip(*points, strict=True), color=color, linestyle=line, marker=marker)
             labels.append((points[-1][1], name, color))
     return labels
+
+
+Layer = tuple[str, Sequence[float], str, str]  # name, heights, color, and that of the name
+
+
+def draw_stack(axes: Axes, positions: Sequence[float], layers: Iterable[Layer]) -> list[tuple[float, str, str]]:
+    """Draws bars on top of each other, the pale ones hatched; their labels."""
+    width = 0.84 * min((after - before for before, after in pairwise(positions)), default=1.0)
+    floor, labels = [0.0] * len(positions), []
+    for name, heights, color, text_color in layers:
+        hatch, edge = ("////", MUTED) if color == FAINT else ("", "white")
+        axes.bar(positions, heights, width, bottom=floor, color=color, hatch=hatch, edgecolor=edge, linewidth=0.4)
+        labels.append((floor[-1] + heights[-1] / 2, name, text_color))
+        floor = [below + height for below, height in zip(floor, heights, strict=True)]
+    axes.set_xlim(positions[0] - width, positions[-1] + width)
+    return labels
+
+
+def draw_bars(axes: Axes, names: Sequence[str], values: Sequence[float], *, form: str) -> None:
+    """Draws horizontal bars from top to bottom, and the number of each at its end."""
+    axes.barh(range(len(values)), values, 0.68, color=[BLUE if value >= 0 else ORANGE for value in values])
+    for row, value in enumerate(values):
+        axes.text(max(value, 0.0), row, f" {value:{form}}", va="center", fontsize=8.5, color=INK)
+    list_rows(axes, names)
+
+
+def list_rows(axes: Axes, names: Sequence[str], *, right: bool = False) -> None:
+    """Gives each row its name, the first on top, at the left or at the right of the axes."""
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.grid(visible=False)
+    axes.grid(axis="x", linewidth=0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.set_yticks(range(len(names)), [] if right else names, color=INK, fontsize=8.5)
+    for row, name in enumerate(names if right else ()):
+        axes.text(1.02, row, name, transform=axes.get_yaxis_transform(), va="center", fontsize=8, color=INK)
 
 
 def label_lines(axes: Axes, labels: Sequence[tuple[float, str, str]], *, gap: float = 0.062) -> None:
@@ -217,6 +254,12 @@ def tick_at(axis: Axis, values: Sequence[float]) -> None:
     axis.set_major_locator(FixedLocator(list(values)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(lambda value, _: f"{value:g}")
+
+
+def powers_of_two(axes: Axes, direction: Literal["x", "y"], highest: float) -> None:
+    """Makes an axis logarithmic, from just below 1 to just above the highest number, with a tick at each power."""
+    axes.set(**{f"{direction}scale": "log", f"{direction}lim": (0.93, highest * 1.1)})
+    tick_at(getattr(axes, f"{direction}axis"), [float(2**power) for power in range(int(math.log2(highest)) + 1)])
 
 
 def clear_frame(axes: Axes) -> None:

@@ -1,4 +1,4 @@
-"""Charts as inline SVG: colors come from the page's style, so light, dark and print need no second drawing.
+"""Where the parts of a chart stand; ``templates/chart.html`` draws them as SVG, and the page's style colors them.
 
 Lines differ in dash and marker, bars in pattern, and a legend above the drawing shows both: none needs its color. The
 legend is text of the page, which wraps on a phone where a label inside the drawing would be cut off. The numbers are
@@ -11,13 +11,10 @@ in windows, each the mean of neighboring steps in a band from their least to the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from markupsafe import Markup
-
-from gradscope.render.words import plain
 from gradscope.results.report import Chart, Series
 from gradscope.say import non_finite_word
 
@@ -152,64 +149,58 @@ _WIDTH, _RIGHT = 760.0, 72.0
 _LETTER = 11.0  # width of a letter where the style sheet prints text largest, on a phone
 _ROW, _BAR = 23.0, 14.0
 _MOST_CHARACTERS = 24
-_AXIS = 22.0  # height of the axis's name below the bars
 
 
-def draw_bars(chart: Chart, head: Markup, described: Markup) -> Markup:
-    """A chart of names and one series as an ``svg`` element with these attributes and this description."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One of several horizontal bars, and the number at its end."""
+
+    name: str  # its name, cut where it is long
+    value: float
+    top: float
+    start: float  # its left end
+    width: float
+
+    height = _BAR
+
+    @property
+    def middle(self) -> float:
+        """The height of its texts."""
+        return self.top + _BAR / 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bars:
+    """A chart of names and one series."""
+
+    rows: tuple[Bar, ...]
+    scale: Scale
+    names_end: float  # where the names end, on the left
+    width: float
+    height: float  # of the bars; their axis has its name below
+
+
+def bars_of(chart: Chart) -> Bars:
+    """The bars of a chart, a row a name."""
     values = [value or 0.0 for value in chart.series[0].values]
     low, high = min(0.0, *values, 0.0), max(0.0, *values, 0.0)
-    names = [_short(str(name)) for name in chart.places]
+    names = [
+        name if len(name) <= _MOST_CHARACTERS else f"{name[: _MOST_CHARACTERS - 1]}…" for name in map(str, chart.places)
+    ]
     left = _LETTER * max(map(len, names)) + 8.0
     start = left + (_RIGHT + 8.0 if low < 0 else 0.0)
     scale = Scale(low=low, high=high if high > low else low + 1.0, start=start, end=_WIDTH - _RIGHT)
-    height = _ROW * len(values) + 12.0
-    rows = [
-        _row(name, value, scale, left - 8.0, 8.0 + _ROW * row)
+    rows = tuple(
+        Bar(
+            name=name,
+            value=value,
+            top=8.0 + _ROW * row,
+            start=min(scale(0.0), scale(value)),
+            width=abs(scale(value) - scale(0.0)),
+        )
         for row, (name, value) in enumerate(zip(names, values, strict=True))
-    ]
-    return Markup(
-        '<svg viewBox="0 0 {width:g} {whole}" {head}>{described}{rows}'
-        '<line class="axis" x1="{zero}" x2="{zero}" y1="0" y2="{height}"/>'
-        '<text class="tick" x="{middle}" y="{bottom}" text-anchor="middle">{label}</text></svg>'
-    ).format(
-        width=_WIDTH,
-        height=rounded(height),
-        whole=rounded(height + _AXIS),
-        head=head,
-        described=described,
-        middle=rounded((scale.start + scale.end) / 2),
-        bottom=rounded(height + 15),
-        label=plain(chart.x_label),
-        rows=Markup("").join(rows),
-        zero=rounded(scale(0.0)),
     )
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _MOST_CHARACTERS else f"{name[: _MOST_CHARACTERS - 1]}…"
-
-
-def _row(name: str, value: float, scale: Scale, name_at: float, top: float) -> Markup:
-    start, end = sorted((scale(0.0), scale(value)))
-    is_up = value >= 0
-    return Markup(
-        '<text class="tick" x="{name_at}" y="{middle}" dy="4" text-anchor="end">{name}</text>'
-        '<rect class="bar {kind}" x="{start}" y="{top}" width="{width}" height="{bar:g}"/>'
-        '<text class="tick" x="{value_at}" y="{middle}" dy="4" text-anchor="{anchor}">{value:.3f}</text>'
-    ).format(
-        name_at=rounded(name_at),
-        middle=rounded(top + _BAR / 2),
-        name=plain(name),
-        kind="b0" if is_up else "b1",
-        start=rounded(start),
-        top=rounded(top),
-        width=rounded(end - start),
-        bar=_BAR,
-        value_at=rounded(end + 6 if is_up else start - 6),
-        anchor="start" if is_up else "end",
-        value=value,
-    )
+    return Bars(rows=rows, scale=scale, names_end=left - 8.0, width=_WIDTH, height=_ROW * len(values) + 12.0)
 
 
 FULL = Canvas(width=760.0, height=258.0, left=72.0, right=24.0, top=34.0, bottom=54.0, letter=12.7, most_ticks=8)
@@ -220,16 +211,34 @@ _MOST_MARKERS = 60
 _NUM_STYLES = 4
 
 
-def drawing(chart: Chart, identity: str, finding: str = "", *, small: bool = False) -> Markup:
-    """A chart as an ``svg`` element, with its values as data; ``identity`` is the id of the element with its title."""
-    described = Markup("")
-    if finding:
-        described = Markup('<desc id="{}-finding">{}</desc>').format(plain(identity), plain(finding))
-    labels = Markup(' aria-describedby="{}-finding"').format(plain(identity)) if finding else Markup("")
-    head = Markup('role="img" aria-labelledby="{}"').format(plain(identity)) + labels
-    if chart.kind == "bars":
-        return draw_bars(chart, head, described)
-    # lines or stacked bars over a number
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnSeries:
+    """One line of a chart, or one layer of its bars."""
+
+    name: str
+    numbers: str  # its values, which the page's script shows under its cursor
+    bands: tuple[str, ...] = ()  # the outlines of the ranges of its windows
+    lines: tuple[str, ...] = ()  # its points, in pieces
+    marks: tuple[tuple[float, float], ...] = ()
+    bars: str = ""  # the outline of all its bars
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """A chart of lines or stacked bars over a number."""
+
+    canvas: Canvas
+    windows: Sequence[Window]
+    across: Scale
+    up: Scale
+    across_ticks: Sequence[float]
+    up_ticks: Sequence[float]
+    drawn: tuple[DrawnSeries, ...]
+    not_finite: tuple[tuple[float, float, str], ...]  # where a value is not finite, and its words
+
+
+def drawing_of(chart: Chart, *, small: bool = False) -> Drawing:
+    """The scales of a chart, and its lines or layers on them."""
     canvas, windows = CARD if small else FULL, windows_of(chart)
     half = 0.5 if chart.kind == "stack" else 0.0
     low, high = windows[0].low - half, windows[-1].high + half
@@ -242,71 +251,24 @@ def drawing(chart: Chart, identity: str, finding: str = "", *, small: bool = Fal
         end=canvas.width - canvas.right,
     )
     up = Scale(low=bottom, high=top, start=canvas.height - canvas.bottom, end=canvas.top)
-    body = _stack(chart, windows, across, up, identity) if chart.kind == "stack" else _lines(chart, windows, across, up)
-    return Markup(
-        '<svg viewBox="0 0 {:g} {:g}" {} tabindex="0" data-over="{}" data-x="{}" data-ends="{}">{}{}{}</svg>'
-    ).format(
-        canvas.width,
-        canvas.height,
-        head,
-        plain(chart.x_label),
-        " ".join(window.name for window in windows),
-        f"{across.low:g} {across.high:g} {across.start:g} {across.end:g} {up.end:g} {up.start:g}",
-        described,
-        _frame(chart, across, up, canvas),
-        body,
+    return Drawing(
+        canvas=canvas,
+        windows=windows,
+        across=across,
+        up=up,
+        across_ticks=_step_ticks(chart, across, canvas),
+        up_ticks=ticks(bottom, top),
+        drawn=tuple((_layers if chart.kind == "stack" else _lines)(chart, windows, across, up)),
+        not_finite=_not_finite(chart, across, up) if chart.kind == "lines" else (),
     )
 
 
-def legend(chart: Chart, identity: str) -> Markup:
-    """Which line or pattern is which, as a list; nothing for a chart of one series, which its title names."""
-    if len(chart.series) < 2:
-        return Markup("")
-    item = Markup('<li><svg class="sample" viewBox="0 0 30 12" aria-hidden="true">{}</svg>{}</li>')
-    bar = Markup('<rect class="bar {}"{} x="6" y="0.5" width="18" height="11"/>')
-    line = Markup('<polyline class="line {}" points="1,6 29,6"/>{}')
-    samples = [
-        bar.format(*_layer(series, index, identity))
-        if chart.kind == "stack"
-        else line.format(_class_of(series, index), _marker(15.0, 6.0, series, index))
-        for index, series in enumerate(chart.series)
-    ]
-    items = [item.format(sample, plain(series.name)) for sample, series in zip(samples, chart.series, strict=True)]
-    return Markup('<ul class="legend">{}</ul>').format(Markup("").join(items))
-
-
-def _class_of(series: Series, index: int) -> str:
-    """The style of a line: by its index, overridden by the color of its kind."""
+def kind_of_series(series: Series, index: int, chart: Chart) -> str:
+    """The class of a line or a layer of bars: by its index, overridden by the color of its kind."""
+    if chart.kind == "stack":
+        return series.kind or f"b{index % 3}"
     style = f"s{index % _NUM_STYLES}"
     return style if series.kind is None else f"{style} {series.kind}"
-
-
-def _frame(chart: Chart, across: Scale, up: Scale, canvas: Canvas) -> Markup:
-    """Grid, ticks and the names of both axes."""
-    start, end, floor = rounded(across.start), rounded(across.end), up(up.low)
-    middle, below = rounded((across.start + across.end) / 2), rounded(floor + 0.9 * canvas.bottom)
-    grid = Markup(
-        '<line class="grid" x1="{}" x2="{}" y1="{y}" y2="{y}"/>'
-        '<text class="tick" x="{}" y="{y}" dy="4" text-anchor="end">{:g}</text>'
-    )
-    label = Markup('<text class="tick" x="{}" y="{}" text-anchor="middle">{}</text>')
-    axis = Markup('<line class="axis" x1="{}" x2="{}" y1="{y}" y2="{y}"/>')
-    name = Markup('<text class="tick" x="0" y="18">{}</text>').format(plain(chart.y_label))
-    return Markup("").join(
-        (
-            *(
-                grid.format(start, end, rounded(across.start - 6), value, y=rounded(up(value)))
-                for value in ticks(up.low, up.high)
-            ),
-            *(
-                label.format(rounded(across(value)), rounded(floor + 0.48 * canvas.bottom), f"{value:g}")
-                for value in _step_ticks(chart, across, canvas)
-            ),
-            axis.format(start, end, y=rounded(floor)),
-            label.format(middle, below, plain(chart.x_label)),
-            name if chart.y_label else "",
-        )
-    )
 
 
 def _step_ticks(chart: Chart, across: Scale, canvas: Canvas) -> list[float]:
@@ -319,40 +281,34 @@ def _step_ticks(chart: Chart, across: Scale, canvas: Canvas) -> list[float]:
     return [value for value in ticks(across.low, across.high, most=canvas.most_ticks) if value == int(value)]
 
 
-def _lines(chart: Chart, windows: Sequence[Window], across: Scale, up: Scale) -> Markup:
-    line = Markup('<polyline class="line {}" points="{}"/>')
-    band = Markup('<polygon class="band {}" points="{}"/>')
-    parts = []
-    for index, series in enumerate(chart.series):
-        points, style = points_of(series.values, windows), _class_of(series, index)
-        pieces = _pieces(windows, points)
-        drawn = []
-        if any(point is not None and point.low < point.high for point in points):
-            drawn += [band.format(style, _outline(piece, across, up)) for piece in pieces if len(piece) > 1]
-        courses = [[(window.middle, point.value) for window, point in piece] for piece in pieces]
-        drawn += [line.format(style, coordinates(course, across, up)) for course in courses]
-        if sum(map(len, courses)) <= _MOST_MARKERS or any(len(course) == 1 for course in courses):
-            drawn += [_marker(across(x), up(y), series, index) for course in courses for x, y in course]
-        parts.append(_with_values(series, points, drawn))
-    return Markup("").join([*parts, *_not_finite(chart, across, up)])
+def _lines(chart: Chart, windows: Sequence[Window], across: Scale, up: Scale) -> Iterator[DrawnSeries]:
+    """Lines broken where a value is missing or not finite: a gap is not drawn as if it were known."""
+    for series in chart.series:
+        points = points_of(series.values, windows)
+        pieces: list[list[tuple[float, Point]]] = [[]]
+        for window, point in zip(windows, points, strict=True):
+            if point is not None:
+                pieces[-1].append((window.middle, point))
+            elif pieces[-1]:
+                pieces.append([])
+        pieces = [piece for piece in pieces if piece]
+        has_band = any(point is not None and point.low < point.high for point in points)
+        is_marked = sum(map(len, pieces)) <= _MOST_MARKERS or any(len(piece) == 1 for piece in pieces)
+        yield DrawnSeries(
+            name=series.name,
+            numbers=_numbers(points),
+            bands=tuple(  # from the least values forth to the greatest back
+                coordinates([*((x, p.low) for x, p in piece), *((x, p.high) for x, p in reversed(piece))], across, up)
+                for piece in pieces
+                if has_band and len(piece) > 1
+            ),
+            lines=tuple(coordinates([(x, point.value) for x, point in piece], across, up) for piece in pieces),
+            marks=tuple((across(x), up(point.value)) for piece in pieces for x, point in piece) if is_marked else (),
+        )
 
 
-def _with_values(series: Series, points: Sequence[Point | None], drawn: Sequence[Markup]) -> Markup:
-    """A line with its numbers, which the page's script shows under its cursor."""
-    numbers = " ".join("-" if point is None else f"{point.value:.4g}" for point in points)
-    group = Markup('<g data-name="{}" data-y="{}">{}</g>')
-    return group.format(plain(series.name), numbers, Markup("").join(drawn))
-
-
-def _pieces(windows: Sequence[Window], points: Sequence[Point | None]) -> list[list[tuple[Window, Point]]]:
-    """The points of a line, broken where a value is missing or not finite: a gap is not drawn as if it were known."""
-    pieces: list[list[tuple[Window, Point]]] = [[]]
-    for window, point in zip(windows, points, strict=True):
-        if point is not None:
-            pieces[-1].append((window, point))
-        elif pieces[-1]:
-            pieces.append([])
-    return [piece for piece in pieces if piece]
+def _numbers(points: Sequence[Point | None]) -> str:
+    return " ".join("-" if point is None else f"{point.value:.4g}" for point in points)
 
 
 def coordinates(points: Iterable[tuple[float, float]], across: Scale, up: Scale) -> str:
@@ -360,55 +316,26 @@ def coordinates(points: Iterable[tuple[float, float]], across: Scale, up: Scale)
     return " ".join(f"{rounded(across(x))},{rounded(up(y))}" for x, y in points)
 
 
-def _outline(piece: Sequence[tuple[Window, Point]], across: Scale, up: Scale) -> str:
-    """From the least values forth to the greatest back."""
-    forth = [(window.middle, point.low) for window, point in piece]
-    back = [(window.middle, point.high) for window, point in reversed(piece)]
-    return coordinates([*forth, *back], across, up)
-
-
-def _not_finite(chart: Chart, across: Scale, up: Scale) -> list[Markup]:
+def _not_finite(chart: Chart, across: Scale, up: Scale) -> tuple[tuple[float, float, str], ...]:
     """A mark at the edge for each value that is not finite: above, or below for -infinity."""
-    mark = Markup('<text class="not-finite" x="{}" y="{}" text-anchor="middle">!<title>{}</title></text>')
-    return [
-        mark.format(
-            rounded(across(float(step))),
-            rounded(up.start - 3 if value == -math.inf else up.end + 8),
-            plain(f"{series.name}: {non_finite_word(value)} at {step}"),
+    return tuple(
+        (
+            across(float(step)),
+            up.start - 3 if value == -math.inf else up.end + 8,
+            f"{series.name}: {non_finite_word(value)} at {step}",
         )
         for series in chart.series
         for step, value in zip(chart.places, series.values, strict=True)
         if value is not None and not math.isfinite(value)
-    ]
+    )
 
 
-def _marker(x: float, y: float, series: Series, index: int) -> Markup:
-    """A circle, square, triangle or diamond."""
-    kind, style = _class_of(series, index), index % _NUM_STYLES
-    if style == 0:
-        return Markup('<circle class="mark {}" cx="{}" cy="{}" r="3"/>').format(kind, rounded(x), rounded(y))
-    corners = {
-        1: ((-3, -3), (3, -3), (3, 3), (-3, 3)),
-        2: ((0, -4), (4, 3), (-4, 3)),
-        3: ((0, -4), (4, 0), (0, 4), (-4, 0)),
-    }[style]
-    points = " ".join(f"{rounded(x + dx)},{rounded(y + dy)}" for dx, dy in corners)
-    return Markup('<polygon class="mark {}" points="{}"/>').format(kind, points)
-
-
-def _stack(chart: Chart, windows: Sequence[Window], across: Scale, up: Scale, identity: str) -> Markup:
-    """Bars of shares on top of each other, distinguished by pattern."""
+def _layers(chart: Chart, windows: Sequence[Window], across: Scale, up: Scale) -> Iterator[DrawnSeries]:
+    """Bars of shares on top of each other."""
     gaps = [after.middle - before.middle for before, after in pairwise(windows)]
     width = max(1.0, 0.8 * (across(min(gaps, default=1.0)) - across(0.0)))
     floor = [0.0] * len(windows)
-    layer = Markup('<path class="bar {}"{} d="{}"/>')
-    hatch = Markup(
-        '<defs><pattern id="{}-hatch" width="6" height="6" patternUnits="userSpaceOnUse" '
-        'patternTransform="rotate(45)"><rect width="6" height="6" class="paper"/>'
-        '<line class="hatch" x1="0" x2="0" y1="0" y2="6"/></pattern></defs>'
-    )
-    parts = [hatch.format(plain(identity))]
-    for index, series in enumerate(chart.series):
+    for series in chart.series:
         points, bars = points_of(series.values, windows), []
         for at, (window, point) in enumerate(zip(windows, points, strict=True)):
             if point is None or not point.value:
@@ -416,13 +343,4 @@ def _stack(chart: Chart, windows: Sequence[Window], across: Scale, up: Scale, id
             left, below, above = across(window.middle) - width / 2, up(floor[at]), up(floor[at] + point.value)
             bars.append(f"M{rounded(left)},{rounded(below)}h{rounded(width)}V{rounded(above)}h{rounded(-width)}z")
             floor[at] += point.value
-        drawn = layer.format(*_layer(series, index, identity), "".join(bars))
-        parts.append(_with_values(series, points, [drawn] if bars else []))
-    return Markup("").join(parts)
-
-
-def _layer(series: Series, index: int, identity: str) -> tuple[str, Markup]:
-    """The class and the style of a kind of bar; the third is hatched, by the pattern of its own chart."""
-    name = f"b{index % 3}" if series.kind is None else series.kind
-    hatched = Markup(' style="fill:url(#{}-hatch)"').format(plain(identity))
-    return name, hatched if name in ("b2", "tied") else Markup("")
+        yield DrawnSeries(name=series.name, numbers=_numbers(points), bars="".join(bars))

@@ -13,7 +13,7 @@ import hashlib
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -21,28 +21,15 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from gradscope.render.html.chart import Scale, coordinates, drawing, legend, points_of, widened, windows_of
+from gradscope.render.html import chart as charts
 from gradscope.render.html.table import page_table
 from gradscope.render.views.view import Column, tabulate
 from gradscope.render.words import format_number, key_number_words, plain
-from gradscope.results.report import (
-    Chart,
-    KeyNumber,
-    ReadGroup,
-    ReadRollout,
-    ReportSection,
-    ReportTable,
-    RunIndex,
-    RunReport,
-    RunSummary,
-    Series,
-    Severity,
-    ShadedToken,
-)
+from gradscope.results import report as results
 from gradscope.version import __version__
 
 
-def render_page(report: RunReport) -> str:
+def render_page(report: results.RunReport) -> str:
     """The page of one run, a complete HTML document."""
     notes = (*report.source.inferred, *report.source.missing)
     return render_document(
@@ -58,13 +45,13 @@ def render_page(report: RunReport) -> str:
     )
 
 
-def render_fragment(sections: Sequence[ReportSection], strip: Sequence[StripItem] = ()) -> str:
+def render_fragment(sections: Sequence[results.ReportSection], strip: Strip = ()) -> str:
     """Sections, in their order, as a ``<div>`` for another page: their style affects nothing outside."""
     template = _environment().get_template("fragment.html")
     return template.render(style=_nested_style(), strip=strip, **_answers(sections))
 
 
-def _answers(sections: Sequence[ReportSection]) -> dict[str, object]:
+def _answers(sections: Sequence[results.ReportSection]) -> dict[str, object]:
     unanswered = [section for section in sections if section.missing is not None]
     noun = "question" if len(unanswered) == 1 else "questions"
     return {
@@ -99,7 +86,7 @@ def _asset(name: str) -> Markup:
     return Markup((files("gradscope.render.html") / name).read_text(encoding="utf-8"))
 
 
-def _facts(report: RunReport) -> tuple[str, ...]:
+def _facts(report: results.RunReport) -> tuple[str, ...]:
     source = report.source
     steps = ", ".join(map(str, report.recomputed))
     return (
@@ -111,61 +98,35 @@ def _facts(report: RunReport) -> tuple[str, ...]:
     )
 
 
-_WIDTH, _HEIGHT = 120.0, 28.0
+Strip = Sequence[tuple[results.KeyNumber, results.Severity]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StripItem:
-    """One number as the page shows it."""
-
-    anchor: str  # the section that has the rest
-    title: str  # its name for people
-    text: str  # the number, or a dash
-    interval: str  # its interval; empty where it has none
-    note: str  # what it is compared with, or why it is undefined
-    severity: Severity  # that of its section
-    line: Markup  # its course; empty where it has none
-    is_defined: bool  # whether there is a number
-
-
-def strip_of(report: RunReport) -> tuple[StripItem, ...]:
+def strip_of(report: results.RunReport) -> Strip:
     """The numbers of a report, each with the severity of the section that it is of."""
     severities = {section.name: section.severity for section in report.sections}
-    return tuple(_item(number, severities.get(number.name, "unknown")) for number in report.strip)
+    return [
+        (number, severities.get(number.name, "unknown") if number.value.is_defined else "unknown")
+        for number in report.strip
+    ]
 
 
-def _item(number: KeyNumber, severity: Severity) -> StripItem:
-    texts, intervals = zip(*key_number_words(number), strict=True)
-    return StripItem(
-        anchor=number.name,
-        title=number.title,
-        text=" → ".join(texts).replace(" %", "\N{NO-BREAK SPACE}%"),
-        interval=" → ".join(filter(None, intervals)),
-        note=number.note if number.value.undefined is None else number.value.undefined,
-        severity=severity if number.value.is_defined else "unknown",
-        line=_line(number),
-        is_defined=number.value.is_defined,
-    )
-
-
-def _line(number: KeyNumber) -> Markup:
+def spark_of(number: results.KeyNumber) -> str:
+    """The points of a number's course in a drawing of 120 by 28; empty where it has no course."""
     if sum(value is not None and math.isfinite(value) for value in number.course) < 2:
-        return Markup("")
-    chart = Chart(title="", kind="lines", places=number.places, series=(Series(name="", values=number.course),))
-    windows = windows_of(chart)
-    points = points_of(number.course, windows)
-    values = [point.value for point in points if point is not None]
-    low, high = (0.0, 1.0) if number.style == "share" else widened(values)
-    across = Scale(low=windows[0].low, high=windows[-1].high, start=2.0, end=_WIDTH - 2.0)
-    up = Scale(low=low, high=high, start=_HEIGHT - 2.0, end=2.0)
+        return ""
+    chart = results.Chart(
+        title="", kind="lines", places=number.places, series=(results.Series(name="", values=number.course),)
+    )
+    windows = charts.windows_of(chart)
+    points = charts.points_of(number.course, windows)
+    low, high = (0.0, 1.0) if number.style == "share" else charts.widened([point.value for point in points if point])
+    across = charts.Scale(low=windows[0].low, high=windows[-1].high, start=2.0, end=118.0)
+    up = charts.Scale(low=low, high=high, start=26.0, end=2.0)
     course = [(window.middle, point.value) for window, point in zip(windows, points, strict=True) if point is not None]
-    return Markup(
-        '<svg class="spark" viewBox="0 0 {:g} {:g}" preserveAspectRatio="none" aria-hidden="true">'
-        '<polyline class="line s0" points="{}"/></svg>'
-    ).format(_WIDTH, _HEIGHT, coordinates(course, across, up))
+    return charts.coordinates(course, across, up)
 
 
-def token_texts_of(report: RunReport) -> dict[tuple[str, int], str]:
+def token_texts_of(report: results.RunReport) -> dict[tuple[str, int], str]:
     """Which rollouts are shown token by token, and the ids of these texts in the page."""
     shown = {
         text.title: f"{section.name}-text-{number}"
@@ -193,7 +154,7 @@ _LABELS = {
 MOST_FINDINGS = 4  # besides its first sentence three are read; the others fold
 
 
-def shows_something(chart: Chart) -> bool:
+def shows_something(chart: results.Chart) -> bool:
     """Whether a chart has a number; in a stack one that is not zero, for else its frame is empty."""
     values = [value for series in chart.series for value in series.values if value is not None]
     return any(values) if chart.kind == "stack" else bool(values)
@@ -203,7 +164,7 @@ _DEAD = ("all fail", "all pass", "tied")
 _NOTHING = 1e-9  # a smaller part of the most is rounding
 
 
-def to_read_of(groups: Sequence[ReadGroup]) -> list[tuple[str, ReadGroup]]:
+def to_read_of(groups: Sequence[results.ReadGroup]) -> list[tuple[str, results.ReadGroup]]:
     """Three groups that show what a run learns from: a dead one, a live one, one that a side reward decides.
 
     Each with a caption, its outstanding rollouts first; of a kind the one with the largest part of
@@ -225,7 +186,7 @@ def to_read_of(groups: Sequence[ReadGroup]) -> list[tuple[str, ReadGroup]]:
     return chosen if len(chosen) > 1 else []
 
 
-def _pulls(group: ReadGroup) -> dict[int, float]:
+def _pulls(group: results.ReadGroup) -> dict[int, float]:
     """The advantage of each rollout, and where none is logged how far its reward is above the group's mean."""
     logged = {one.sample: one.advantage for one in group.rollouts if one.advantage is not None}
     if logged or group.kind in _DEAD:
@@ -235,7 +196,7 @@ def _pulls(group: ReadGroup) -> dict[int, float]:
     return {sample: reward - mean for sample, reward in rewards.items()}
 
 
-def advantage_shade(rollout: ReadRollout, group: ReadGroup) -> str:
+def advantage_shade(rollout: results.ReadRollout, group: results.ReadGroup) -> str:
     """The classes of a rollout's text: raised or lowered, and how far relative to its group's largest."""
     pulls = _pulls(group)
     pull, most = pulls.get(rollout.sample, 0.0), max(map(abs, pulls.values()), default=0.0)
@@ -244,13 +205,13 @@ def advantage_shade(rollout: ReadRollout, group: ReadGroup) -> str:
     return f" {'up' if pull > 0 else 'down'} h{1 + (abs(pull) > most / 2)}"
 
 
-def share_of_group(group: ReadGroup) -> str:
+def share_of_group(group: results.ReadGroup) -> str:
     """A group's sort key: the largest part of the gradient that a rollout of it has; empty where none is known."""
     shares = [abs(rollout.share) for rollout in group.rollouts if rollout.share is not None]
     return f"{max(shares):.4g}" if shares else ""
 
 
-def summary_of(group: ReadGroup) -> str:
+def summary_of(group: results.ReadGroup) -> str:
     """The text behind a group's name: its mean reward, and its part of the gradient."""
     rewards = [rollout.reward for rollout in group.rollouts if rollout.reward is not None]
     shares = [rollout.share for rollout in group.rollouts if rollout.share is not None]
@@ -258,7 +219,7 @@ def summary_of(group: ReadGroup) -> str:
     return mean + (f" · {100 * sum(shares):+.1f} % of the gradient" if shares else "")
 
 
-def rollout_line(rollout: ReadRollout) -> str:
+def rollout_line(rollout: results.ReadRollout) -> str:
     """The heading of a rollout's text, as far as it is known."""
     parts = [f"#{rollout.sample}"]
     if rollout.reward is not None:
@@ -273,7 +234,7 @@ def rollout_line(rollout: ReadRollout) -> str:
 NUM_SHADES = 8  # strengths in the style sheet, classes ``h1`` to ``h8``; ``h0`` is no gradient
 
 
-def shade_of(token: ShadedToken) -> str:
+def shade_of(token: results.ShadedToken) -> str:
     """The classes of a token in the style sheet: its direction and its shade."""
     if token.strength is None:
         return "unseen"
@@ -294,9 +255,11 @@ def _environment() -> Environment:
     )
     environment.globals |= {
         "advantage_shade": advantage_shade,
-        "drawing": drawing,
+        "bars_of": charts.bars_of,
+        "drawing_of": charts.drawing_of,
+        "kind_of_series": charts.kind_of_series,
+        "key_number_words": key_number_words,
         "label": lambda name: _LABELS.get(name, name),
-        "legend": legend,
         "most_findings": MOST_FINDINGS,
         "num_shades": NUM_SHADES,
         "page_table": page_table,
@@ -304,9 +267,10 @@ def _environment() -> Environment:
         "shade_of": shade_of,
         "shows_something": shows_something,
         "share_of_group": share_of_group,
+        "spark_of": spark_of,
         "summary_of": summary_of,
     }
-    environment.filters |= {"lines": _lines, "broken_lines": _broken_lines}
+    environment.filters |= {"at": charts.rounded, "lines": _lines, "broken_lines": _broken_lines}
     return environment
 
 
@@ -332,28 +296,28 @@ _CURVES = {
 }
 
 
-def render_index(index: RunIndex) -> str:
+def render_index(index: results.RunIndex) -> str:
     """The page of a folder of runs, a complete HTML document."""
     scales = {name: _scale(index.runs, name) for name in _CURVES}
     cards = [(run, _charts(run, scales)) for run in index.runs]
     return render_document("index.html", title=index.name, index=index, table=_table(index.runs), cards=cards)
 
 
-def _scale(runs: Sequence[RunSummary], name: str) -> tuple[float, float]:
+def _scale(runs: Sequence[results.RunSummary], name: str) -> tuple[float, float]:
     if name == "degenerate_by_step":
         return (0.0, 1.0)
     values = [value for run in runs for value in getattr(run, name) if value is not None and math.isfinite(value)]
-    return widened(values or [0.0, 1.0])
+    return charts.widened(values or [0.0, 1.0])
 
 
-def _charts(run: RunSummary, scales: dict[str, tuple[float, float]]) -> dict[str, Chart]:
+def _charts(run: results.RunSummary, scales: dict[str, tuple[float, float]]) -> dict[str, results.Chart]:
     """The curves of a run by their names, without those that its log lacks."""
     return {
-        name: Chart(
+        name: results.Chart(
             title=title,
             kind="lines",
             places=run.steps,
-            series=(Series(name=title, values=getattr(run, name)),),
+            series=(results.Series(name=title, values=getattr(run, name)),),
             y_range=scales[name],
         )
         for name, title in _CURVES.items()
@@ -361,7 +325,7 @@ def _charts(run: RunSummary, scales: dict[str, tuple[float, float]]) -> dict[str
     }
 
 
-def _table(runs: Sequence[RunSummary]) -> ReportTable:
+def _table(runs: Sequence[results.RunSummary]) -> results.ReportTable:
     return tabulate(
         "Change of the reward: along the least-squares line from the first to the last step. "
         "No gradient: share of groups with equal rewards",

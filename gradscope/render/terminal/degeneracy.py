@@ -34,7 +34,19 @@ _ROWS_AS_LOGGED = SCREEN_ROWS - 2
 def degeneracy_table(report: DegeneracyReport, show: Sequence[str] = ()) -> Group:
     """The verdict, the shares with their course, at most three findings; ``show`` adds tables."""
     if report.source.kind == "metrics":
-        return _as_logged(report, show)
+        return answer(
+            "degeneracy",
+            report.findings,
+            _courses(report, report.metrics[:_ROWS_AS_LOGGED]),
+            facts=losses([report.source]),
+            findings=report.findings[1:],
+            views={
+                "steps": lambda notes: _steps_as_logged(report, notes),
+                "metrics": lambda _: _courses(report, report.metrics) if len(report.metrics) > _ROWS_AS_LOGGED else (),
+            },
+            show=show,
+            tone="problem" if report.frac_reward_zero_std.value == 1 else "",
+        )
     size = report.group_size or "unequal size"
     counts = f"{counted(report.num_groups, 'group')} of {size}, {counted(report.num_rollouts, 'rollout')}"
     threshold = "" if report.success_threshold is None else f", success at {report.success_threshold:g} or more"
@@ -282,23 +294,6 @@ def _logged(rows: Sequence[StepDegeneracy]) -> Estimate | float:
     if logged is None:
         return Estimate.undefined_because("the trainer logged no share that covers this step's groups")
     return logged
-
-
-def _as_logged(report: DegeneracyReport, show: Sequence[str]) -> Group:
-    """The answer for a report whose source holds metrics and no rollouts."""
-    return answer(
-        "degeneracy",
-        report.findings,
-        _courses(report, report.metrics[:_ROWS_AS_LOGGED]),
-        facts=losses([report.source]),
-        findings=report.findings[1:],
-        views={
-            "steps": lambda notes: _steps_as_logged(report, notes),
-            "metrics": lambda _: _courses(report, report.metrics) if len(report.metrics) > _ROWS_AS_LOGGED else (),
-        },
-        show=show,
-        tone="problem" if report.frac_reward_zero_std.value == 1 else "",
-    )
 
 
 def _courses(report: DegeneracyReport, courses: Sequence[MetricCourse]) -> Blocks:

@@ -14,14 +14,7 @@ from gradscope.render.terminal.answer import SCREEN_ROWS, Blocks, answer
 from gradscope.render.terminal.layout import draw_table, losses
 from gradscope.render.views.view import Column, digits, evenly
 from gradscope.render.words import IN_THE_FILES, Footnotes, cell, format_estimate, format_number, plain
-from gradscope.results.passk import (
-    Evaluation,
-    PassAtK,
-    PassAtKComparison,
-    PassAtKDifference,
-    PassAtKReport,
-    PassAtKTable,
-)
+from gradscope.results import passk as results
 from gradscope.say import counted
 
 _WIDTH = 82  # letters of a row, with the two behind its last column
@@ -29,7 +22,7 @@ _LEAST_NAME = 6
 _MOST_FILES = 3  # files with a column each; of more the smallest and the largest budget have one
 
 
-def pass_at_k_table(report: PassAtKReport, show: Sequence[str] = ()) -> Group:
+def pass_at_k_table(report: results.PassAtKReport, show: Sequence[str] = ()) -> Group:
     """The verdict, pass@k by budget, at most three findings; ``show`` adds tables."""
     return answer(
         "passk",
@@ -42,11 +35,11 @@ def pass_at_k_table(report: PassAtKReport, show: Sequence[str] = ()) -> Group:
     )
 
 
-def _are_evaluations(report: PassAtKReport) -> bool:
+def _are_evaluations(report: results.PassAtKReport) -> bool:
     return any(table.evaluation for table in report.tables)
 
 
-def _files(report: PassAtKReport, notes: Footnotes) -> Blocks:
+def _files(report: results.PassAtKReport, notes: Footnotes) -> Blocks:
     if _are_evaluations(report):
         if len(report.tables) > SCREEN_ROWS:
             yield _by_evaluation(report.tables, notes)
@@ -54,13 +47,13 @@ def _files(report: PassAtKReport, notes: Footnotes) -> Blocks:
         yield from (_budgets(table, notes, table.rows) for table in report.tables)
 
 
-def _pairs(report: PassAtKReport, notes: Footnotes) -> Blocks:
+def _pairs(report: results.PassAtKReport, notes: Footnotes) -> Blocks:
     for comparison in (report.comparison, *report.further_comparisons):
         if comparison is not None:
             yield from (_paired(comparison, notes), Text(_solved(comparison)))
 
 
-def _answer(report: PassAtKReport) -> Blocks:
+def _answer(report: results.PassAtKReport) -> Blocks:
     notes = Footnotes()
     if _are_evaluations(report):
         yield cell("[95 % interval over prompts]")
@@ -77,7 +70,7 @@ def _answer(report: PassAtKReport) -> Blocks:
     yield from map(cell, notes.lines())
 
 
-def _by_budget(report: PassAtKReport, notes: Footnotes) -> Table:
+def _by_budget(report: results.PassAtKReport, notes: Footnotes) -> Table:
     """A row a budget, a column a file; for two files also their difference."""
     tables, compared = report.tables, report.comparison
     columns = [Column("k", lambda rows: str(rows[0].k), "count")]
@@ -88,7 +81,7 @@ def _by_budget(report: PassAtKReport, notes: Footnotes) -> Table:
     return draw_table(columns, evenly(list(zip(*(table.rows for table in tables), strict=True)), SCREEN_ROWS), notes)
 
 
-def _by_evaluation(tables: Sequence[PassAtKTable], notes: Footnotes) -> Table:
+def _by_evaluation(tables: Sequence[results.PassAtKTable], notes: Footnotes) -> Table:
     """A row a task, model and scorer; a column for each of these only where they differ."""
     about = [(table, table.evaluation) for table in tables if table.evaluation is not None]
     rows = [_scores(table, one, notes) for table, one in about]
@@ -112,7 +105,7 @@ def _by_evaluation(tables: Sequence[PassAtKTable], notes: Footnotes) -> Table:
     return draw_table(columns, shown, notes)
 
 
-def _scores(table: PassAtKTable, evaluation: Evaluation, notes: Footnotes) -> tuple[str, str, str, str]:
+def _scores(table: results.PassAtKTable, evaluation: results.Evaluation, notes: Footnotes) -> tuple[str, str, str, str]:
     """Samples, pass@1, pass@k where there are several samples, and the mean where it is unknown which of them pass."""
     fewest, most = table.num_samples
     samples = f" x {fewest}" if fewest == most else f" x {fewest}-{most}"
@@ -141,11 +134,11 @@ def _shortened(name: str, width: int) -> str:
     return name if len(name) <= width else f"{name[: (width - 1) // 2]}…{name[len(name) - width // 2 :]}"
 
 
-def _share_in(file: int) -> Callable[[Sequence[PassAtK]], Estimate]:
+def _share_in(file: int) -> Callable[[Sequence[results.PassAtK]], Estimate]:
     return lambda rows: rows[file].pass_at_k
 
 
-def _by_file(report: PassAtKReport, notes: Footnotes) -> Table:
+def _by_file(report: results.PassAtKReport, notes: Footnotes) -> Table:
     """A row a file at the smallest and the largest budget, with the others' lead over the first."""
     low, high = (report.tables[0].rows[index].k for index in (0, -1))
     columns = [
@@ -160,7 +153,7 @@ def _by_file(report: PassAtKReport, notes: Footnotes) -> Table:
     return draw_table(columns, list(zip(report.tables, compared, strict=True)), notes)
 
 
-def _facts(tables: Sequence[PassAtKTable]) -> list[str]:
+def _facts(tables: Sequence[results.PassAtKTable]) -> list[str]:
     """How many prompts and samples each file has, in one line where all have as many."""
     sizes = [_size(table) for table in tables]
     if len(set(sizes)) == 1:
@@ -168,13 +161,15 @@ def _facts(tables: Sequence[PassAtKTable]) -> list[str]:
     return [f"{table.name}: {size}" for table, size in zip(tables, sizes, strict=True)]
 
 
-def _size(table: PassAtKTable) -> str:
+def _size(table: results.PassAtKTable) -> str:
     fewest, most = table.num_samples
     samples = str(fewest) if fewest == most else f"{fewest} to {most}"
     return f"{counted(table.num_prompts, 'prompt')}, {samples} sample{'s' * (most > 1)} each"
 
 
-def _budgets(table: PassAtKTable, notes: Footnotes, rows: Sequence[PassAtK], *, named: bool = True) -> Table:
+def _budgets(
+    table: results.PassAtKTable, notes: Footnotes, rows: Sequence[results.PassAtK], *, named: bool = True
+) -> Table:
     """The budgets of one file; forecasts in a column of their own, where a budget exceeds the samples."""
     columns = [
         Column("k", digits("k"), "count"),
@@ -187,7 +182,7 @@ def _budgets(table: PassAtKTable, notes: Footnotes, rows: Sequence[PassAtK], *, 
     return draw_table(columns, rows, notes)
 
 
-def _paired(comparison: PassAtKComparison, notes: Footnotes) -> Table:
+def _paired(comparison: results.PassAtKComparison, notes: Footnotes) -> Table:
     columns = (
         Column("k", digits("k"), "count"),
         Column(f"{plain(comparison.second, limit=14)} - {plain(comparison.first, limit=14)}", "difference", "gap", ""),
@@ -199,13 +194,13 @@ def _paired(comparison: PassAtKComparison, notes: Footnotes) -> Table:
     return draw_table(columns, comparison.rows, notes)
 
 
-def _compression(row: PassAtKDifference) -> str | Estimate:
+def _compression(row: results.PassAtKDifference) -> str | Estimate:
     if row.compression_at_least is not None:
         return f"> {format_number(row.compression_at_least, 'rank')}"
     return row.compression_factor
 
 
-def _solved(comparison: PassAtKComparison) -> str:
+def _solved(comparison: results.PassAtKComparison) -> str:
     solved = comparison.solved
     first, second = plain(comparison.first), plain(comparison.second)
     unpaired = f" In one file only: {comparison.num_unpaired}." if comparison.num_unpaired else ""

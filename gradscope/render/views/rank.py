@@ -9,15 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 from gradscope.estimate import Estimate
 from gradscope.render.views.view import Column, Selection, View, Word, digits, entry, first_of, last_of
 from gradscope.render.words import FACTS, plain, why_alone
-from gradscope.results.rank import (
-    BaselineNoise,
-    FormulationUpdate,
-    GradientSpectrum,
-    KindUpdate,
-    RankCurvePoint,
-    RankReport,
-    WeightRankPoint,
-)
+from gradscope.results import rank as results
 
 MOST_SPECTRA = 24  # rows of a table of spectra, weights or steps; a longer one is cut, and says so
 _MOST_PROMPTS = 5  # at either end of a ranking of prompts
@@ -41,7 +33,7 @@ _SAME_VALUE = "too few groups have a gradient, or all have this very value"
 _ONE_OTHER = "it rests on one other group, or all others have this very value"
 _ONE_HELDOUT = "it rests on one held-out prompt, or all have this very value"
 
-_Point = TypeVar("_Point", bound=RankCurvePoint | WeightRankPoint)
+_Point = TypeVar("_Point", bound=results.RankCurvePoint | results.WeightRankPoint)
 
 
 class CurveRow(NamedTuple):
@@ -75,8 +67,8 @@ def _is_same(first: _Point, second: _Point) -> bool:
     if (first.step, first.group_size, first.num_dead) != (second.step, second.group_size, second.num_dead):
         return False
     return _is_close(first.effective_rank, second.effective_rank) and (
-        not isinstance(first, RankCurvePoint)
-        or not isinstance(second, RankCurvePoint)
+        not isinstance(first, results.RankCurvePoint)
+        or not isinstance(second, results.RankCurvePoint)
         # A rank is blind to signs, and a sum is not.
         or _is_close(first.summed_energy, second.summed_energy)
     )
@@ -115,18 +107,18 @@ def null_rank(name: str) -> Callable[[Any], Estimate | None]:
     return lambda point: point.nulls[name].effective_rank if name in point.nulls else None
 
 
-def _ranks_rows(points: Sequence[RankCurvePoint]) -> Selection:
+def _ranks_rows(points: Sequence[results.RankCurvePoint]) -> Selection:
     step = max(point.step for point in points)
     return Selection([(row, row.point.step == step) for row in curve_rows(points)], {"step": step})
 
 
-def _ranks_columns(points: Sequence[RankCurvePoint]) -> list[Column]:
+def _ranks_columns(points: Sequence[results.RankCurvePoint]) -> list[Column]:
     step = max(point.step for point in points)
 
     def of_last(pick: Callable[[Any], Any], instead: Any = None) -> Callable[[Any], Any]:
         return lambda row: pick(row[0].point) if row[1] else instead(row[0].point) if callable(instead) else instead
 
-    def no_group(point: RankCurvePoint) -> Estimate:
+    def no_group(point: results.RankCurvePoint) -> Estimate:
         return Estimate.undefined_because(f"no group of {point.group_size} at step {step}")
 
     return [
@@ -150,22 +142,24 @@ def _alone(name: str) -> Callable[[Any], str]:
     return lambda row: why_alone(getattr(row.point, name).num_units)
 
 
-def _channel_rows(points: Sequence[RankCurvePoint]) -> Selection:
+def _channel_rows(points: Sequence[results.RankCurvePoint]) -> Selection:
     last = last_of(points)
     return Selection(curve_rows(last.rows), last.facts)
 
 
-def _ungrouped_spectra(report: RankReport) -> list[GradientSpectrum]:
+def _ungrouped_spectra(report: results.RankReport) -> list[results.GradientSpectrum]:
     return [spectrum for spectrum in report.spectra if spectrum.label.group_id is None]
 
 
-def _step_spectra(spectra: Sequence[GradientSpectrum]) -> Selection:
+def _step_spectra(spectra: Sequence[results.GradientSpectrum]) -> Selection:
     """Those of the full group size; of many, the last step's."""
     step, size = max((spectrum.label.step, spectrum.label.group_size) for spectrum in spectra)
     return _few_spectra([one for one in spectra if one.label.group_size == size], spectra, step)
 
 
-def _few_spectra(chosen: Sequence[GradientSpectrum], spectra: Sequence[GradientSpectrum], step: int) -> Selection:
+def _few_spectra(
+    chosen: Sequence[results.GradientSpectrum], spectra: Sequence[results.GradientSpectrum], step: int
+) -> Selection:
     if len(chosen) > MOST_SPECTRA:
         chosen = [spectrum for spectrum in chosen if spectrum.label.step == step][:MOST_SPECTRA]
     return first_of(chosen, spectra, len(chosen), "spectra")
@@ -176,7 +170,7 @@ def short_tensor(name: str | None) -> str:
     return (name or "").removeprefix("model.").removeprefix("layers.").removesuffix(".weight")
 
 
-def _critical_batch(update: FormulationUpdate) -> str | Estimate:
+def _critical_batch(update: results.FormulationUpdate) -> str | Estimate:
     """The number of groups, or its least value by the interval of the signal to noise."""
     ratio = update.signal_to_noise
     if not update.critical_batch_size.is_defined and ratio.high is not None and ratio.high > 0:
@@ -184,7 +178,7 @@ def _critical_batch(update: FormulationUpdate) -> str | Estimate:
     return update.critical_batch_size
 
 
-def _update_columns(updates: Sequence[FormulationUpdate]) -> list[Column]:
+def _update_columns(updates: Sequence[results.FormulationUpdate]) -> list[Column]:
     last = last_of(updates).rows
     first = last[0].advantage
     return [
@@ -200,7 +194,7 @@ def _update_columns(updates: Sequence[FormulationUpdate]) -> list[Column]:
     ]
 
 
-def _kind_rows(kinds: Sequence[KindUpdate]) -> Selection:
+def _kind_rows(kinds: Sequence[results.KindUpdate]) -> Selection:
     """Without kinds of zero norm; a formulation is named in its first row."""
     last = last_of(kinds)
     active = [part for part in last.rows if part.norm.value != 0.0]
@@ -208,7 +202,7 @@ def _kind_rows(kinds: Sequence[KindUpdate]) -> Selection:
     return Selection([(part, part.advantage != name) for part, name in zip(active, above, strict=False)], last.facts)
 
 
-def _kind_columns(kinds: Sequence[KindUpdate]) -> list[Column]:
+def _kind_columns(kinds: Sequence[results.KindUpdate]) -> list[Column]:
     return [
         Column("step {step}", lambda row: row[0].advantage if row[1] else "", limit=14),
         Column("groups", lambda row: f"{row[0].num_groups} {row[0].kind.replace('_', '-')}"),
@@ -221,7 +215,7 @@ def _kind_columns(kinds: Sequence[KindUpdate]) -> list[Column]:
     ]
 
 
-def _baseline_rows(baselines: Sequence[BaselineNoise]) -> Selection:
+def _baseline_rows(baselines: Sequence[results.BaselineNoise]) -> Selection:
     """All computed steps together."""
     first = baselines[0]
     correlation = (Word("correlation of reward\nand squared norm"), first.reward_norm_correlation, "")
@@ -240,7 +234,7 @@ def _pair_columns(style: Any, alone: str) -> tuple[Column, ...]:
 def _ranking(of: str, title: str, style: Any, alone: str) -> View:
     """The prompts that help most, and those that hurt most."""
 
-    def influences_of(report: RankReport) -> Sequence[Any]:
+    def influences_of(report: results.RankReport) -> Sequence[Any]:
         influences = getattr(report, of)
         return influences if any(row.influence.is_defined for row in influences) else ()
 

@@ -9,15 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args, get_type_hints
 
 from gradscope.estimate import Estimate
-from gradscope.render.views.rank import (
-    MATRIX_SPECTRA,
-    MOST_SPECTRA,
-    curve_rows,
-    live_of_all,
-    null_rank,
-    num_live,
-    short_tensor,
-)
+from gradscope.render.views import rank
 from gradscope.render.views.view import (
     Column,
     Course,
@@ -43,7 +35,7 @@ _MODULES = get_args(get_type_hints(ModuleShare)["module"])
 
 
 def _tensor(title: str, limit: int) -> Column:
-    return Column(title, lambda record: short_tensor(record.tensor), limit=limit)
+    return Column(title, lambda record: rank.short_tensor(record.tensor), limit=limit)
 
 
 def turn_words(turn: TurnShare) -> str:
@@ -61,7 +53,7 @@ def _parts_of_last(parts: Sequence[Any]) -> Selection:
 
 
 def _token_rows(points: Sequence[TokenRankPoint]) -> Selection:
-    shown = points if len(points) <= MOST_SPECTRA else last_of(points).rows
+    shown = points if len(points) <= rank.MOST_SPECTRA else last_of(points).rows
     left = len(points) - len(shown)
     return Selection(shown, remarks=(f"{left} lines of other steps are in the JSON and the CSV",) if left else ())
 
@@ -74,8 +66,8 @@ def _sparsity_rows(sparsities: Sequence[GradientSparsity]) -> Selection:
     courses: dict[str | None, list[float | None]] = {}
     for sparsity in sparsities:
         courses.setdefault(sparsity.tensor, []).append(sparsity.gini.value)
-    rows = [(one, courses[one.tensor]) for one in (shown[-MOST_SPECTRA:] if of_tokens else shown)]
-    return first_of(rows, shown, MOST_SPECTRA, "lines of sparsity", step=step)
+    rows = [(one, courses[one.tensor]) for one in (shown[-rank.MOST_SPECTRA :] if of_tokens else shown)]
+    return first_of(rows, shown, rank.MOST_SPECTRA, "lines of sparsity", step=step)
 
 
 def _sparsity_columns(sparsities: Sequence[GradientSparsity]) -> list[Column]:
@@ -90,7 +82,7 @@ def _sparsity_columns(sparsities: Sequence[GradientSparsity]) -> list[Column]:
         step = Column("step", lambda row: str(row[0].step), "count")
         tokens = Column("tokens", number.of, "count")
         return [step, tokens, Column("measured", lambda row: percent(row[0].frac_seen), "count"), *measures]
-    entries = Column("step {step}: entries of", lambda row: short_tensor(row[0].tensor), limit=24)
+    entries = Column("step {step}: entries of", lambda row: rank.short_tensor(row[0].tensor), limit=24)
     return [entries, number, *measures, Column("Gini by step", lambda row: Course(row[1], width=6))]
 
 
@@ -102,7 +94,7 @@ def _logged_change(change: EntropyChange) -> float | None:
 
 def _weight_rows(points: Sequence[WeightRankPoint]) -> Selection:
     """The mean over all weights at the last step, a row an advantage and group size."""
-    return Selection(curve_rows([point for point in last_of(points).rows if point.tensor is None]))
+    return Selection(rank.curve_rows([point for point in last_of(points).rows if point.tensor is None]))
 
 
 def _of_weights(pick: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -127,14 +119,14 @@ def _size_rows(points: Sequence[WeightRankPoint]) -> Selection:
         if point.advantage == advantage and point.tensor is not None:
             by_tensor.setdefault(point.tensor, {})[point.group_size] = point.effective_rank
     rows = list(by_tensor.items())
-    return first_of(rows, rows, MOST_SPECTRA, "weights")
+    return first_of(rows, rows, rank.MOST_SPECTRA, "weights")
 
 
 def _size_columns(points: Sequence[WeightRankPoint]) -> list[Column]:
     """A column a size: does the rank grow?"""
     advantage, sizes = _sizes_of(points)
     return [
-        Column(f"weight ({plain(advantage)})", lambda row: short_tensor(row[0]), limit=24),
+        Column(f"weight ({plain(advantage)})", lambda row: rank.short_tensor(row[0]), limit=24),
         *(Column(f"groups\nof {size}", entry(lambda row: row[1], size), "rank") for size in sizes),
     ]
 
@@ -227,11 +219,13 @@ PART_VIEWS: Mapping[str, tuple[View, ...]] = {
             (
                 Column("advantage", "label", limit=13),
                 Column("size", digits("point.group_size"), "count"),
-                Column("live", _of_weights(live_of_all), "count"),
-                Column("rank of dL/dW", "point.effective_rank", "rank", lambda row: why_alone(num_live(row.point))),
-                Column("scores", _of_weights(null_rank("unweighted")), "rank"),
-                Column("shuffled", _of_weights(null_rank("shuffled")), "rank"),
-                Column("unre-\nlated", _of_weights(null_rank("gaussian")), "rank"),
+                Column("live", _of_weights(rank.live_of_all), "count"),
+                Column(
+                    "rank of dL/dW", "point.effective_rank", "rank", lambda row: why_alone(rank.num_live(row.point))
+                ),
+                Column("scores", _of_weights(rank.null_rank("unweighted")), "rank"),
+                Column("shuffled", _of_weights(rank.null_rank("shuffled")), "rank"),
+                Column("unre-\nlated", _of_weights(rank.null_rank("gaussian")), "rank"),
                 Column(
                     "ratio",
                     lambda row: row.point.nulls["gaussian"].ratio if "gaussian" in row.point.nulls else None,
@@ -241,7 +235,7 @@ PART_VIEWS: Mapping[str, tuple[View, ...]] = {
             _weight_rows,
         ),
         View("weight_curve", _size_columns, _size_rows),
-        MATRIX_SPECTRA,
+        rank.MATRIX_SPECTRA,
     ),
     "tokens": (
         View(
@@ -250,11 +244,11 @@ PART_VIEWS: Mapping[str, tuple[View, ...]] = {
                 Column("step", digits("step"), "count"),
                 Column("advantage", "advantage", limit=14),
                 Column("size", digits("group_size"), "count"),
-                Column("live", live_of_all, "count"),
+                Column("live", rank.live_of_all, "count"),
                 Column("tokens", "num_rows.value", "count"),
-                Column("effective rank", "effective_rank", "rank", alone=lambda point: why_alone(num_live(point))),
-                Column("scores", null_rank("unweighted"), "rank"),
-                Column("unre-\nlated", null_rank("gaussian"), "rank"),
+                Column("effective rank", "effective_rank", "rank", alone=lambda point: why_alone(rank.num_live(point))),
+                Column("scores", rank.null_rank("unweighted"), "rank"),
+                Column("unre-\nlated", rank.null_rank("gaussian"), "rank"),
             ),
             _token_rows,
         ),

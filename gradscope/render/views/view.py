@@ -192,6 +192,14 @@ def lines_over(
     return (chart,) if len(positions) > 1 else ()
 
 
+def named_bars(title: str, name: str, bars: Mapping[str, float], *, x_label: str) -> tuple[Chart, ...]:
+    """A chart of horizontal bars by their names; none where there are none."""
+    from gradscope.results.report import Chart, Series
+
+    series = (Series(name=name, values=tuple(bars.values())),)
+    return (Chart(title=title, kind="bars", places=tuple(bars), series=series, x_label=x_label),) if bars else ()
+
+
 def evenly(items: Sequence[Item], most: int = MOST_ROWS) -> Sequence[Item]:
     """At most so many of them, evenly spaced, the first and the last among these."""
     if len(items) <= most:

@@ -272,30 +272,36 @@ def write_heldout(path: Path, policy: TrainedPolicy, task: Task, completions: Se
     atomic_write(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), force=True)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldoutSampling:
+    """How held-out prompts are sampled."""
+
+    num_samples: int  # completions of each prompt
+    rows_at_once: int  # completions of one batch; at least those of one prompt
+    max_completion_length: int  # tokens
+    temperature: float
+    seed: int
+
+
 def sample(
     policy: TrainedPolicy,
     problems: Sequence[Problem],
-    *,
-    num_samples: int,
-    rows_at_once: int,
-    max_completion_length: int,
-    temperature: float,
-    seed: int,
+    sampling: HeldoutSampling,
     progress: ProgressCallback = no_progress,
     label: str = "prompts",
 ) -> list[str]:
-    """Sample the k completions of each prompt in a row, ``rows_at_once`` together or at least those of one prompt."""
+    """Sample completions, those of each prompt in a row."""
     import torch
 
-    size = max(1, rows_at_once // num_samples)
+    size = max(1, sampling.rows_at_once // sampling.num_samples)
     completions: list[str] = []
     training, device = policy.model.training, policy.model.device
     policy.model.eval()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
-        torch.manual_seed(seed)
+        torch.manual_seed(sampling.seed)
         for start in range(0, len(problems), size):
             batch = problems[start : start + size]
-            completions += _generate(policy, batch, num_samples, max_completion_length, temperature)
+            completions += _generate(policy, batch, sampling)
             progress(start + len(batch), len(problems), label)
     policy.model.train(training)
     return completions
@@ -313,27 +319,25 @@ def _row(policy: TrainedPolicy, task: Task, problem: Problem, completion: str) -
     }
 
 
-def _generate(
-    policy: TrainedPolicy, problems: Sequence[Problem], num_samples: int, max_completion_length: int, temperature: float
-) -> list[str]:
+def _generate(policy: TrainedPolicy, problems: Sequence[Problem], sampling: HeldoutSampling) -> list[str]:
     from transformers import GenerationConfig
 
     batch = policy.tokenizer.pad(
         {"input_ids": [policy.encode(problem) for problem in problems]}, return_tensors="pt", padding_side="left"
     ).to(policy.model.device)
-    sampling = GenerationConfig(
+    config = GenerationConfig(
         do_sample=True,
-        temperature=temperature,
+        temperature=sampling.temperature,
         top_p=1.0,
         top_k=0,
         repetition_penalty=1.0,
-        max_new_tokens=max_completion_length,
+        max_new_tokens=sampling.max_completion_length,
         pad_token_id=policy.tokenizer.pad_token_id,
         eos_token_id=sorted(policy.eos_ids()),
     )
-    repeated = {name: values.repeat_interleave(num_samples, dim=0) for name, values in batch.items()}
-    cache = _prompt_cache(policy.model, batch, num_samples)
-    output = policy.model.generate(**repeated, past_key_values=cache, generation_config=sampling)
+    repeated = {name: values.repeat_interleave(sampling.num_samples, dim=0) for name, values in batch.items()}
+    cache = _prompt_cache(policy.model, batch, sampling.num_samples)
+    output = policy.model.generate(**repeated, past_key_values=cache, generation_config=config)
     return policy.tokenizer.batch_decode(output[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
 
 

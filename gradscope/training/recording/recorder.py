@@ -38,20 +38,9 @@ from gradscope.gradients.model.policy import padding_row
 from gradscope.gradients.plan.objective import Objective
 from gradscope.metrics.outcomes.groups import all_equal, binary_threshold, classify_group
 from gradscope.outside.plain_json import read_json
+from gradscope.rollouts import run_folder
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run import TrainerSettings, WeightsRef
-from gradscope.rollouts.run_folder import (
-    CUSTOM_ADVANTAGE,
-    TRL_ADVANTAGE,
-    RunManifest,
-    append_metrics,
-    checkpoint_path,
-    find_base,
-    manifest_path,
-    read_manifest,
-    weights_at,
-    write_manifest,
-)
 from gradscope.rollouts.store import write_step_rollouts
 from gradscope.training.checkpoints import complete_checkpoints, mark_complete, rewind
 from gradscope.training.protocols import Trainer, TrainerArguments
@@ -70,9 +59,9 @@ _SHAPING = (
 """Arguments without which recorded steps cannot be read, so that a run keeps them when it is resumed."""
 
 
-def _recorded_manifest(trainer: Trainer, notes: Sequence[str] = ()) -> RunManifest:
+def _recorded_manifest(trainer: Trainer, notes: Sequence[str] = ()) -> run_folder.RunManifest:
     """The manifest of a run that is recorded from now on."""
-    return RunManifest(
+    return run_folder.RunManifest(
         run_id=f"recorded-{uuid.uuid4().hex[:8]}",
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         command=shlex.join(["python", *sys.argv]),
@@ -98,13 +87,13 @@ def _formulation_of(trainer: Any) -> str:
     """How the trainer makes advantages: a formulation of ours, ``trl`` for TRL's own that is none, or ``custom``."""
     own = type(trainer)._generate_and_score_completions is GRPOTrainer._generate_and_score_completions
     if not own or getattr(trainer.args, "multi_objective_aggregation", "sum_then_normalize") != "sum_then_normalize":
-        return CUSTOM_ADVANTAGE
-    return _SCALED.get(str(trainer.args.scale_rewards), TRL_ADVANTAGE)
+        return run_folder.CUSTOM_ADVANTAGE
+    return _SCALED.get(str(trainer.args.scale_rewards), run_folder.TRL_ADVANTAGE)
 
 
 def _check_same_run(run: Path, trainer: Trainer) -> None:
     """Refuse to go on with a run whose recorded steps could then not be read with one set of arguments."""
-    before, now = read_manifest(run).trainer_arguments, _plain_arguments(trainer.args)
+    before, now = run_folder.read_manifest(run).trainer_arguments, _plain_arguments(trainer.args)
     different = [name for name in _SHAPING if before.get(name) != now.get(name)]
     if different:
         listed = ", ".join(f"{name} ({before.get(name)!r}, now {now.get(name)!r})" for name in different)
@@ -146,7 +135,7 @@ def _is_reused(arguments: TrainerArguments) -> bool:
 def _save_weights(trainer: Trainer, run: Path, num_updates: int) -> None:
     """Save the policy as it is after so many updates, without anything that only resuming needs."""
     # Every process calls it, for a sharded model is gathered by all; the main one writes.
-    folder = checkpoint_path(run, num_updates)
+    folder = run_folder.checkpoint_path(run, num_updates)
     aside = folder.with_name(f".{folder.name}.partial")
     trainer.save_model(str(aside), _internal_call=True)  # a call from outside would also push to the hub
     if not trainer.is_world_process_zero():
@@ -179,7 +168,9 @@ def _gathered_weights(trainer: Trainer, run: Path) -> Iterator[WeightsRef | None
     try:
         if trainer.is_world_process_zero():
             _name_padding(folder / "config.json", trainer.model)
-            yield weights_at(folder, num_updates=0, base_of=lambda adapter: find_base(adapter, run))
+            yield run_folder.weights_at(
+                folder, num_updates=0, base_of=lambda adapter: run_folder.find_base(adapter, run)
+            )
         else:
             yield None
     finally:
@@ -191,7 +182,7 @@ def _forget_after(run: Path, num_updates: int) -> None:
     """Remove the records after the checkpoint that the trainer resumes from."""
     for number in complete_checkpoints(run):
         if number > num_updates:
-            shutil.rmtree(checkpoint_path(run, number))
+            shutil.rmtree(run_folder.checkpoint_path(run, number))
     rewind(run, num_updates)
 
 
@@ -278,14 +269,14 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
         if not self._trainer.is_world_process_zero():
             return
         self._alone.enter_context(one_writer(self._run))
-        if done and manifest_path(self._run).is_file():
+        if done and run_folder.manifest_path(self._run).is_file():
             _check_same_run(self._run, self._trainer)
             _forget_after(self._run, done)
             return
         check_free(self._run, force=self._force, in_script=True)
         notes = (f"Recording began after {done} updates.",) if done else ()
         with new_folder(self._run) as folder:
-            write_manifest(folder, _recorded_manifest(self._trainer, notes))
+            run_folder.write_manifest(folder, _recorded_manifest(self._trainer, notes))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Let others write the run."""
@@ -304,7 +295,7 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
         numbers = {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}
         if state.logging_steps != 1:  # the rest is a mean over several steps
             numbers = {name: numbers[name] for name in _OF_THE_STEP if name in numbers}
-        append_metrics(self._run, state.global_step, numbers)
+        run_folder.append_metrics(self._run, state.global_step, numbers)
 
     def _check(self) -> None:
         """Refuse settings that would only fail later."""
@@ -364,7 +355,7 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
             rows = gather_object(rows)
         if self._weights_every is not None and self._last_saved < (turn := done // self._weights_every):
             self._last_saved = turn
-            if not checkpoint_path(self._run, done).exists():
+            if not run_folder.checkpoint_path(self._run, done).exists():
                 _save_weights(self._trainer, self._run, done)
         if self._trainer.is_world_process_zero():
             earlier = self._staged.get(done + 1)  # several generation batches may feed one update

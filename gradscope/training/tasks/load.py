@@ -15,20 +15,7 @@ from gradscope.errors import InputError, MissingDependencyError, UsageError
 from gradscope.outside.limits import read_limited
 from gradscope.outside.plain_json import parse_json
 from gradscope.training.config import TrainConfig
-from gradscope.training.tasks.running_sums import (
-    ANSWER_MARK,
-    MAX_COMPLETION_LENGTH,
-    bimodal_problems,
-    conflict_problems,
-    grade_answer,
-    grade_exact,
-    grade_share,
-    grade_steps,
-    is_coherent,
-    make_problems,
-    starved_problems,
-    steps_problems,
-)
+from gradscope.training.tasks import running_sums
 from gradscope.training.tasks.task import AnswerMark, Grader, Problem, Task
 
 # Taking the final answer out of a model's text, plainly: no evaluation, no parsing of formulas, bounded work.
@@ -259,13 +246,13 @@ _ANSWER_APART = ("running-sums", "bimodal", "conflict")
 DEFAULT_TRAIN_PROMPTS = 256
 _DEFAULT_COMPLETION_LENGTH = 256
 _MAKERS: dict[str, Callable[..., tuple[Problem, ...]]] = {
-    "running-sums": make_problems,
-    "conflict": conflict_problems,
-    "starved": starved_problems,
-    "bimodal": bimodal_problems,
-    "steps": steps_problems,
+    "running-sums": running_sums.make_problems,
+    "conflict": running_sums.conflict_problems,
+    "starved": running_sums.starved_problems,
+    "bimodal": running_sums.bimodal_problems,
+    "steps": running_sums.steps_problems,
 }
-_GRADERS: dict[str, Grader] = {"starved": grade_exact, "steps": grade_share}
+_GRADERS: dict[str, Grader] = {"starved": running_sums.grade_exact, "steps": running_sums.grade_share}
 """Where it is not the answer alone that counts."""
 
 
@@ -290,10 +277,10 @@ def _running_sums(config: TrainConfig) -> Task:
         name=config.task,
         train=make(config.train_prompts or DEFAULT_TRAIN_PROMPTS, seed=config.seed, heldout=False),
         heldout=make(config.heldout_prompts, seed=config.seed, heldout=True),
-        graders={"steps" if config.task == "steps" else "answer": _GRADERS.get(config.task, grade_answer)},
-        step_grader=grade_steps if config.task in _STEPWISE else None,
-        answer_mark=ANSWER_MARK if config.task in _ANSWER_APART else None,
-        is_coherent=is_coherent if config.task in ("running-sums", "bimodal") else None,
+        graders={"steps" if config.task == "steps" else "answer": _GRADERS.get(config.task, running_sums.grade_answer)},
+        step_grader=running_sums.grade_steps if config.task in _STEPWISE else None,
+        answer_mark=running_sums.ANSWER_MARK if config.task in _ANSWER_APART else None,
+        is_coherent=running_sums.is_coherent if config.task in ("running-sums", "bimodal") else None,
     )
 
 
@@ -312,4 +299,4 @@ def max_completion_length(config: TrainConfig) -> int:
     """Most tokens of a completion: the configuration's, else as many as the task needs."""
     if config.max_completion_length is not None:
         return config.max_completion_length
-    return MAX_COMPLETION_LENGTH if config.data is None else _DEFAULT_COMPLETION_LENGTH
+    return running_sums.MAX_COMPLETION_LENGTH if config.data is None else _DEFAULT_COMPLETION_LENGTH

@@ -18,22 +18,14 @@ import numpy as np
 
 from gradscope.errors import OutputExistsError
 from gradscope.progress import ProgressCallback, no_progress
-from gradscope.training.tasks.running_sums import (
-    LABELS,
-    MAX_COMPLETION_LENGTH,
-    draw_kind,
-    draw_operands,
-    format_prompt,
-    is_heldout,
-    solve_sloppily,
-)
+from gradscope.training.tasks import running_sums
 
 PAD, EOS = "<pad>", "<eos>"
 NUM_STEPS = 2000
 _BATCH = 128
 _SEED = 20260101
 _LEARNING_RATE = 3e-3
-_MAX_PROMPT_LENGTH = 2 * len(LABELS) + 1
+_MAX_PROMPT_LENGTH = 2 * len(running_sums.LABELS) + 1
 
 
 def build_tokenizer() -> Any:
@@ -41,7 +33,7 @@ def build_tokenizer() -> Any:
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    characters = [PAD, EOS, *string.digits, *LABELS, "=", "#"]
+    characters = [PAD, EOS, *string.digits, *running_sums.LABELS, "=", "#"]
     tokenizer = Tokenizer(models.WordLevel({character: i for i, character in enumerate(characters)}, unk_token=PAD))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
@@ -81,10 +73,10 @@ def make_corpus(num_examples: int) -> list[tuple[str, str]]:
     draw = np.random.default_rng(_SEED)
     pairs: list[tuple[str, str]] = []
     while len(pairs) < num_examples:
-        operands = draw_operands(draw, draw_kind(draw))
+        operands = running_sums.draw_operands(draw, running_sums.draw_kind(draw))
         forgets = (draw.random(len(operands) - 1) < 0.5).tolist()
-        if not is_heldout(prompt := format_prompt(operands)):
-            pairs.append((prompt, solve_sloppily(operands, forgets)))
+        if not running_sums.is_heldout(prompt := running_sums.format_prompt(operands)):
+            pairs.append((prompt, running_sums.solve_sloppily(operands, forgets)))
     return pairs
 
 
@@ -116,7 +108,7 @@ def _encode(tokenizer: Any, pairs: list[tuple[str, str]]) -> Any:
     """Token ids, padded on the right, and labels that leave the prompt out: [2, num_examples, length]."""
     import torch
 
-    length = _MAX_PROMPT_LENGTH + MAX_COMPLETION_LENGTH
+    length = _MAX_PROMPT_LENGTH + running_sums.MAX_COMPLETION_LENGTH
     encoded = torch.zeros((2, len(pairs), length), dtype=torch.long)
     encoded[1] = -100
     for row, (prompt, completion) in enumerate(pairs):

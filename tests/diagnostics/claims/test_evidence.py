@@ -31,12 +31,6 @@ def test_a_number_is_in_its_range_where_its_whole_interval_is(low: float, high: 
     assert module.in_range(between(low, high), 1.5, 2.5) == verdict
 
 
-def test_numbers_that_are_judged_together_have_wider_intervals() -> None:
-    # 2.24 standard errors to either side in place of 1.96
-    assert module.in_range(between(1.55, 2.45), 1.5, 2.5, num_tests=2) == "cannot_tell"
-    assert module.in_range(between(1.57, 2.43), 1.5, 2.5, num_tests=2) == "supported"
-
-
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
     [

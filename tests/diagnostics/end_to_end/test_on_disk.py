@@ -15,7 +15,7 @@ from gradscope.rollouts.groups import GroupsOnDisk
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.reduction import lines, log
 
-NUM_ROWS = 320
+NUM_ROWS = 160
 COMMANDS: dict[str, Callable[[Path], Any]] = {
     "report": lambda path: report_run(path, gradients=False),
     "claims": lambda path: measure_claims(path, gradients=False),

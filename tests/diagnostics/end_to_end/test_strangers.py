@@ -8,7 +8,6 @@ from benchmarks.strangers.case import Folders
 
 SAMPLE = {
     "llama, dynamic scaling, beyond": "exact",
-    "qwen3_moe, router loss, one micro-batch": "exact",
     "mixtral, router loss, two micro-batches": "within its spread",
     "dropout switched off, which leaves attention's": "rightly refused",
     "chat, template set in the script": "exact",

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ import torch
 from gradscope.advantages.registry import named_formulation
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.replay.log_arithmetic import (
+    Outcome,
     _trainer_batch,
     _trl_batch,
+    batch_of_step,
     replay_advantages,
     replay_rewards,
     replay_zero_std,
@@ -167,12 +169,17 @@ def test_formulas_without_a_rule_are_unknown_and_rewards_stay(trainer: str, valu
     assert made.reward == 0.5
     settings = {"trainer": trainer} | {name.replace("__", "."): value for name, value in values.items()}
     run = run_of(group_of([1.0, 0.0], step=1, advantages=[0.5, -0.5]), settings=settings)
-    assert replay_advantages(run, measured(run))[0].verdict == "cannot"
+    assert replayed(replay_advantages, run)[0].verdict == "cannot"
 
 
 def measured(run: Run, step: int = 1) -> MeasuredStep:
     reason = Reason("not_recomputed", "not computed")
     return MeasuredStep(step=step, groups=run.groups_at(step), weights=None, gram=None, reason=reason)
+
+
+def replayed(replay: Callable[..., Outcome], run: Run) -> Outcome:
+    step = measured(run)
+    return replay(run, step, batch_of_step(run, step))
 
 
 def one_step(settings: Mapping[str, object] | None = None, **logged: float) -> Run:
@@ -192,7 +199,7 @@ GROUP_0 = group_of([1.0, 0.0], step=0, prompt="a")
 )
 def test_the_mean_reward_is_held_against_the_log(logged: float, verdict: str, error: float | None) -> None:
     run = one_step(reward=logged)
-    quantity, *numbers = replay_rewards(run, measured(run))
+    quantity, *numbers = replayed(replay_rewards, run)
     assert (quantity.verdict, *numbers) == (verdict, 0.75, error)
     words = {0.5: "0.5", math.inf: "Infinity"}.get(logged, "NaN")
     assert quantity.cause == (None if verdict == "match" else f"the log says {words}, its rollouts say 0.75")
@@ -205,7 +212,7 @@ def test_the_degenerate_share_is_held_against_the_log() -> None:
         ({"scale_rewards": "batch"}, 0.0, "match", 0.0),  # all or nothing
     ):
         run = one_step(settings, frac_reward_zero_std=logged)
-        quantity, *numbers = replay_zero_std(run, measured(run))
+        quantity, *numbers = replayed(replay_zero_std, run)
         assert (quantity.verdict, *numbers) == (verdict, value, value - logged)
 
 
@@ -220,7 +227,7 @@ def test_advantages_of_the_stated_formulation_match() -> None:
     ):
         of_step = [group_of(rewards, step=1, prompt=f"p{n}", advantages=own) for n, (rewards, own) in enumerate(groups)]
         run = run_of(*of_step, settings=settings)
-        quantity, _, error = replay_advantages(run, measured(run))
+        quantity, _, error = replayed(replay_advantages, run)
         assert (quantity.verdict, error) == ("match", pytest.approx(0.0, abs=1e-9)), settings
 
 
@@ -228,14 +235,14 @@ def test_dead_groups_of_unequal_size_count_by_rollout_but_for_our_own_reallocate
     groups = group_of([1.0, 0.0, 0.0], step=1, prompt="a"), group_of([1.0], step=1, prompt="b")
     for settings, logged in (({}, 0.25), ({"sampling": "dynamic"}, 0.25), ({"sampling": "reallocated"}, 0.5)):
         run = run_of(*groups, metrics={1: {"frac_reward_zero_std": logged}}, settings=settings)
-        assert replay_zero_std(run, measured(run))[0].verdict == "match"
+        assert replayed(replay_zero_std, run)[0].verdict == "match"
 
 
 def test_opo_takes_lengths_from_the_log() -> None:
     group = group_of([1.0, 0.0], step=1, prompt="a", advantages=[0.75, -0.25])
     run = run_of(with_fields(group, completion_ids=[(7,), (7,) * 3]), settings={"advantage": "opo"})
-    assert replay_advantages(run, measured(run))[0].verdict == "match"
-    quantity, *_ = replay_advantages(run_of(group, settings={"advantage": "opo"}), measured(run_of(group)))
+    assert replayed(replay_advantages, run)[0].verdict == "match"
+    quantity, *_ = replayed(replay_advantages, run_of(group, settings={"advantage": "opo"}))
     assert (quantity.verdict, quantity.reason) == ("cannot", "ids_missing")
 
 
@@ -248,9 +255,9 @@ def test_gdpo_takes_functions_from_the_log() -> None:
         group_of([1.0, 1.0], step=1, prompt="b", functions={"f": [1.0, 1.0]}, advantages=[0.0, 0.0]),
     )
     run = run_of(*groups, settings={"advantage": "gdpo", "reward_weights": [2.0]})
-    assert replay_advantages(run, measured(run))[0].verdict == "match"
+    assert replayed(replay_advantages, run)[0].verdict == "match"
     bare = run_of(group_of([1.0, 0.0], step=1, prompt="a", advantages=[1.0, -1.0]), settings={"advantage": "gdpo"})
-    quantity, *_ = replay_advantages(bare, measured(bare))
+    quantity, *_ = replayed(replay_advantages, bare)
     assert (quantity.verdict, quantity.reason) == ("cannot", "rewards_missing")
 
 
@@ -261,21 +268,21 @@ def test_code_is_not_run_because_a_log_names_it(tmp_path: Path) -> None:
     )
     name, group = f"{file}:own", group_of([1.0, 0.0], step=1, prompt="a", advantages=[1.0, -1.0])
     run = run_of(group, settings={"advantage": name, "advantage_digest": "0" * 64})
-    assert replay_advantages(run, measured(run))[0].reason == "code_not_named"
+    assert replayed(replay_advantages, run)[0].reason == "code_not_named"
     named_formulation(name)
-    assert replay_advantages(run, measured(run))[0].reason == "code_changed"
+    assert replayed(replay_advantages, run)[0].reason == "code_changed"
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     same = run_of(group, settings={"advantage": name, "advantage_digest": digest})
-    assert replay_advantages(same, measured(same))[0].verdict == "match"
+    assert replayed(replay_advantages, same)[0].verdict == "match"
 
 
 def test_other_advantages_are_a_mismatch_where_the_settings_are_stated() -> None:
     run = one_step(settings={"scale_rewards": "group"})
-    quantity, _, error = replay_advantages(run, measured(run))
+    quantity, _, error = replayed(replay_advantages, run)
     assert quantity.verdict == "mismatch"
     assert "differs from grpo of its group by 0.21" in str(quantity.cause)
     assert error == pytest.approx(0.5 / (0.5**0.5 + 1e-4) - 0.5)
-    quantity, _, _ = replay_advantages(one_step(), measured(one_step()))
+    quantity, _, _ = replayed(replay_advantages, one_step())
     assert (quantity.verdict, quantity.reason) == ("cannot", "settings_unknown")
 
 
@@ -301,7 +308,7 @@ def test_other_advantages_are_a_mismatch_where_the_settings_are_stated() -> None
     ],
 )
 def test_what_cannot_be_replayed_says_why(run: Run, replay, cause: str) -> None:
-    quantity, value, error = replay(run, measured(run))
+    quantity, value, error = replayed(replay, run)
     assert quantity.verdict == "cannot"
     assert cause in str(quantity.cause)
     assert (value, error) == (None, None)
@@ -311,11 +318,11 @@ def test_rollouts_that_nothing_scored_are_trls_to_judge() -> None:
     """Three known rewards with mean 2/3; the fourth has no part in its group."""
     group = group_of([1.0, None, 0.0, 1.0], step=1, prompt="a")
     run = run_of(group, metrics={1: {"reward": 2 / 3}}, settings={"trl_version": "1.16.0"})
-    assert replay_rewards(run, measured(run))[0].reason == "rewards_missing"
+    assert replayed(replay_rewards, run)[0].reason == "rewards_missing"
     of_trl = replace(run, source=replace(run.source, format="trl"))
-    assert replay_rewards(of_trl, measured(of_trl))[0].verdict == "match"
+    assert replayed(replay_rewards, of_trl)[0].verdict == "match"
     ours = replace(of_trl, settings=TrainerSettings(values={"advantage": "rloo"}))
-    assert replay_rewards(ours, measured(ours))[0].reason == "rewards_missing"
+    assert replayed(replay_rewards, ours)[0].reason == "rewards_missing"
 
 
 def rounded_run(noise: float, logged_share: float, *, live: bool = True) -> Run:
@@ -329,16 +336,16 @@ def rounded_run(noise: float, logged_share: float, *, live: bool = True) -> Run:
 
 def test_equal_rewards_that_float32_keeps_apart_are_no_mismatch() -> None:
     run = rounded_run(2.98e-4, 0.0)
-    share, value, error = replay_zero_std(run, measured(run))
+    share, value, error = replayed(replay_zero_std, run)
     assert (share.verdict, value, error) == ("match", 0.5, 0.5)
     assert "0.5 of the rollouts are in groups of equal rewards, and the trainer counted 0: TRL's float32" in share.cause
-    quantity, _, largest = replay_advantages(run, measured(run))
+    quantity, _, largest = replayed(replay_advantages, run)
     assert quantity.verdict == "match"
     assert largest < 1e-5
     assert "8 rollouts of equal rewards have advantages of up to 0.0003 where 0 is exact" in quantity.cause
     assert "noise: 0.00032 of what the largest advantage makes" in quantity.cause
     alone = rounded_run(2.98e-4, 0.0, live=False)
-    assert "noise: the whole step" in replay_advantages(alone, measured(alone))[0].cause
+    assert "noise: the whole step" in replayed(replay_advantages, alone)[0].cause
 
 
 @pytest.mark.parametrize(
@@ -350,7 +357,7 @@ def test_equal_rewards_that_float32_keeps_apart_are_no_mismatch() -> None:
 )
 def test_what_rounding_does_not_explain_is_a_mismatch(noise: float, share: float) -> None:
     run = rounded_run(noise, share)
-    verdicts = (replay_zero_std(run, measured(run))[0].verdict, replay_advantages(run, measured(run))[0].verdict)
+    verdicts = (replayed(replay_zero_std, run)[0].verdict, replayed(replay_advantages, run)[0].verdict)
     assert "mismatch" in verdicts
 
 
@@ -359,6 +366,6 @@ def test_functions_that_share_a_name_leave_rewards_unknown() -> None:
     run = run_of(group, metrics={1: {"reward": 1.0, "frac_reward_zero_std": 0.0}}, settings={"trl_version": "1.16.0"})
     run = replace(run, source=replace(run.source, format="trl"))
     for replay in (replay_rewards, replay_zero_std, replay_advantages):
-        quantity, _, _ = replay(run, measured(run))
+        quantity, _, _ = replayed(replay, run)
         assert (quantity.verdict, quantity.reason) == ("cannot", "rewards_missing")
         assert quantity.advice == "Give each function a __name__ of its own in the next run."

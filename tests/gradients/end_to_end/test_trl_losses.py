@@ -30,13 +30,8 @@ CASES = {
     "bnpo": {"loss_type": "bnpo", **ONE_MICRO_BATCH},
     "kl": {"loss_type": "dapo", "beta": 0.5},
     "plain kl": {"loss_type": "grpo", "beta": 0.5, "use_bias_correction_kl": False},
-    "sequence ratios, kl": {"loss_type": "grpo", "importance_sampling_level": "sequence", "beta": 0.5},
-    "cispo": {"loss_type": "cispo", "epsilon_high": 5.0},
     "cispo as it stands": {"loss_type": "cispo"},
-    "sapo": {"loss_type": "sapo"},
     "luspo": {"loss_type": "luspo"},
-    "luspo by sequence": {"loss_type": "luspo", "importance_sampling_level": "sequence"},
-    "vespo, kl": {"loss_type": "vespo", "beta": 0.5},
     "entropy bonus, kl": {"loss_type": "grpo", "entropy_coef": 0.3, "beta": 0.5, "temperature": 0.7, **ONE_MICRO_BATCH},
     "top entropy by sequence, kl": {
         "loss_type": "grpo",
@@ -63,7 +58,7 @@ CASES = {
             "vllm_importance_sampling_clip_max": 1.2,
             "vllm_importance_sampling_clip_min": 0.7,
         }
-        for mode in ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
+        for mode in ("token_mask", "sequence_truncate", "sequence_mask")
     },
     "another sampler, vespo, top entropy": {
         "use_vllm": True,
@@ -91,7 +86,7 @@ CASES = {
     "reused, sapo": {"loss_type": "sapo", "num_iterations": 3, "sapo_temperature_neg": 2.0},
     "reused, sapo by sequence": {"loss_type": "sapo", "num_iterations": 3, "importance_sampling_level": "sequence"},
     "reused, luspo": {"loss_type": "luspo", "num_iterations": 3, "importance_sampling_level": "sequence"},
-    "reused, vespo": {"loss_type": "vespo", "num_iterations": 3},
+    "reused, vespo, kl": {"loss_type": "vespo", "num_iterations": 3, "beta": 0.5},
     "reused, off-policy mask": {"loss_type": "dapo", "num_iterations": 3, "off_policy_mask_threshold": 0.01},
 }
 

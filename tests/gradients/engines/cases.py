@@ -99,8 +99,8 @@ def policy_of_case(folder: Path, name: str, dtype: str | None = None) -> Measure
     weights = WeightsRef(num_updates=0, path=base, kind="full", base=None)
     if adapter:
         weights = WeightsRef(num_updates=0, path=folder / f"adapter {adapter}", kind="adapter", base=str(base))
-    reference = initial and WeightsRef(num_updates=0, path=folder / initial, kind="full", base=None)
-    return load_measured_policy(weights, device="cpu", dtype=dtype or case.get("dtype", "auto"), initial=reference)
+    reference = [(WeightsRef(num_updates=0, path=folder / initial, kind="full", base=None), 1.0)] if initial else ()
+    return load_measured_policy(weights, device="cpu", dtype=dtype or case.get("dtype", "auto"), reference=reference)
 
 
 def measured(folder: Path, name: str) -> dict[str, Any]:

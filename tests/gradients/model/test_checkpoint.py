@@ -165,7 +165,7 @@ def test_the_reference_of_a_run_with_magnitudes_is_the_adapter_it_started_from(t
     (tmp_path / "later").mkdir()
     model, first = saved("dora", tmp_path / "first", perturbed=False)
     _, later = saved("dora", tmp_path / "later")
-    policy = load_measured_policy(later, device="cpu", initial=first)
+    policy = load_measured_policy(later, device="cpu", reference=[(first, 1.0)])
     with policy.as_reference() as reference:
         assert torch.equal(reference(IDS).logits, model(IDS).logits)
 

@@ -93,7 +93,7 @@ def test_an_adapter_trains_only_itself_and_its_reference_is_its_base(saved, adap
 
 def test_the_reference_of_a_full_model_is_the_initial_one(saved, model):
     rewrite(model / "model.safetensors", lambda t: t["lm_head.weight"].mul_(2))
-    policy = load_measured_policy(full(model), device="cpu", initial=full(saved))
+    policy = load_measured_policy(full(model), device="cpu", reference=[(full(saved), 1.0)])
     with policy.as_reference() as reference:
         assert torch.equal(reference.lm_head.weight * 2, policy.model.lm_head.weight)
         assert not any(p.requires_grad for p in reference.parameters())
@@ -103,8 +103,8 @@ def test_the_reference_of_a_continued_adapter_is_the_adapter_it_started_from(sav
     shutil.copytree(adapter, tmp_path, dirs_exist_ok=True)
     rewrite(tmp_path / "adapter_model.safetensors", lambda t: [t[name].zero_() for name in t if "lora_B" in name])
     fresh, trained = lora(tmp_path, str(saved)), lora(adapter, str(saved))
-    assert load_measured_policy(trained, device="cpu", initial=fresh).reference is None
-    policy = load_measured_policy(fresh, device="cpu", initial=trained)
+    assert load_measured_policy(trained, device="cpu", reference=[(fresh, 1.0)]).reference is None
+    policy = load_measured_policy(fresh, device="cpu", reference=[(trained, 1.0)])
     ids = torch.tensor([[1, 2, 3]])
     with policy.as_reference() as reference:
         expected = load_measured_policy(trained, device="cpu").model(ids).logits

@@ -1,30 +1,30 @@
 import math
 import re
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from markupsafe import Markup
 
 from gradscope.render.html.chart import (
     CARD,
     FULL,
     MOST_POINTS,
     Scale,
-    draw_bars,
-    drawing,
-    legend,
     points_of,
     rounded,
     ticks,
     widened,
     windows_of,
 )
+from gradscope.render.html.page import _environment
 from gradscope.results.report import Chart, Series
 from tests.render.examples import run_report
 
+MACROS: Any = _environment().get_template("chart.html").module
+drawing, legend = MACROS.drawing, MACROS.legend
 CHARTS = run_report().sections[0].charts
 LINES, STACK, _ = CHARTS
 
@@ -155,7 +155,7 @@ def test_what_has_a_color_of_its_own_keeps_it() -> None:
 
 def bars_of(names: tuple[str, ...], values: tuple[float | None, ...]) -> ElementTree.Element:
     chart = Chart(title="t", kind="bars", places=names, series=(Series(name="s", values=values),), x_label="share")
-    return ElementTree.fromstring(draw_bars(chart, Markup(""), Markup("")))
+    return ElementTree.fromstring(drawing(chart, "a-1"))
 
 
 def test_a_negative_bar_ends_where_a_positive_one_begins() -> None:

@@ -24,6 +24,7 @@ from gradscope.render.html.page import (
     shade_of,
     share_of_group,
     shows_something,
+    spark_of,
     strip_of,
     summary_of,
     to_read_of,
@@ -297,27 +298,32 @@ def test_the_stronger_the_darker(strength: float | None, is_raised: bool, classe
     assert shade_of(ShadedToken(text="a", strength=strength, is_raised=is_raised, note="")) == classes
 
 
-DEAD, REACH = strip_of(run_report())
+def strip(*numbers: KeyNumber) -> str:
+    report = run_report()
+    return render_fragment((), strip_of(replace(report, strip=numbers) if numbers else report))
 
 
 def test_a_share_is_in_per_cent_with_its_interval_and_an_unknown_number_says_why() -> None:
-    assert (DEAD.text, DEAD.interval) == ("25.0\N{NO-BREAK SPACE}%", "[10.0 %, 40.0 %]")
-    assert (DEAD.severity, DEAD.anchor) == ("look", "signal")
-    assert (REACH.text, REACH.interval, REACH.severity) == ("— → —", "", "unknown")
-    assert REACH.note.startswith("no samples in")
+    (dead,) = re.findall('<li class="look"><a href="#signal">.*?</li>', strip(), re.DOTALL)
+    assert '<span class="value">25.0\N{NO-BREAK SPACE}%</span> <span class="ends">[10.0 %, 40.0 %]</span>' in dead
+    assert 'Not known: <a href="#coverage" title="no samples in' in strip()
 
 
 def test_a_second_number_stands_behind_an_arrow() -> None:
     pair = replace(
         run_report().strip[1], value=Estimate(value=0.5, low=0.4, high=0.6, num_units=9), then=Estimate.exact(0.75)
     )
-    (item,) = strip_of(replace(run_report(), strip=(pair,)))
-    assert (item.text, item.interval) == ("50.0\N{NO-BREAK SPACE}% → 75.0\N{NO-BREAK SPACE}%", "[40.0 %, 60.0 %]")
+    assert (
+        '>50.0\N{NO-BREAK SPACE}% → 75.0\N{NO-BREAK SPACE}%</span> <span class="ends">[40.0 %, 60.0 %]</span>'
+        in strip(pair)
+    )
 
 
 def test_the_line_has_the_course_without_its_gaps() -> None:
-    svg = ElementTree.fromstring(DEAD.line)
-    indices = [tuple(map(float, point.split(","))) for point in svg[0].get("points", "").split()]
+    (line,) = re.findall(r'<svg class="spark" .*?</svg>', strip())
+    indices = [
+        tuple(map(float, point.split(","))) for point in ElementTree.fromstring(line)[0].get("points", "").split()
+    ]
     assert [x for x, _ in indices] == [2.0, 118.0]
     assert indices[0][1] < indices[1][1]
 
@@ -332,9 +338,10 @@ def test_a_course_of_one_step_is_none_and_a_long_one_is_put_together() -> None:
             places=tuple(range(length)),
             course=tuple(float(step) for step in range(length)),
         )
-        return str(strip_of(replace(run_report(), strip=(number,)))[0].line)
+        return spark_of(number)
 
     assert line(1) == ""
+    assert "<svg" not in strip(replace(run_report().strip[0], course=(), places=()))
     assert 100 < line(1000).count(",") <= 160
 
 

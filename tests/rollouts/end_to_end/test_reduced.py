@@ -118,12 +118,12 @@ each_log = pytest.mark.parametrize("log", LOGS.values(), ids=LOGS)
 @each_log
 def test_damaged_logs(tmp_path: Path, log: Log) -> None:
     num_reduced = 0
-    for seed in range(8):
+    for seed in range(4):
         lists = [with_an_odd_element(row, random.Random(seed + at)) for at, row in enumerate(log.rows)]
         files = [[log.rows[0], *mutated(lists, 9 * seed + at, within=log.within)] for at in range(1 + seed % 3)]
         run = assert_same(log.write(tmp_path / str(seed), *files, ended=seed % 2 == 0))
         num_reduced += run is not None and holds_rewards_alone(run.groups)
-    assert num_reduced > 5  # else the property holds of nothing
+    assert num_reduced > 2  # else the property holds of nothing
 
 
 def with_an_odd_element(row: Row, chance: random.Random) -> Row:
@@ -136,9 +136,10 @@ def with_an_odd_element(row: Row, chance: random.Random) -> Row:
     return damaged
 
 
-# "nemo-rl, both" has the cells of "nemo-rl" and of "nemo-rl, text", and "nemo-rl, filtered" one more than "nemo-rl"
+# "nemo-rl, both" has the cells of "nemo-rl" and of "nemo-rl, text"; others differ from their neighbor in a cell or two
 KEYS = {name: {key for row in log.rows for key in row} for name, log in LOGS.items()}
 KEYS |= {"nemo-rl": set(), "nemo-rl, text": set(), "nemo-rl, filtered": {"filtered_rewards"}}
+KEYS |= {"relax, several rewards": {"reward"}, "open-instruct, no log-probabilities": {"response_tokens", "reward"}}
 
 
 @pytest.mark.slow

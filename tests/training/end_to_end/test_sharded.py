@@ -11,7 +11,7 @@ from gradscope.rollouts.run_folder import checkpoint_path, heldout_path, read_ma
 from gradscope.training import processes
 from gradscope.training.checkpoints import resumable
 from gradscope.training.config import TrainConfig
-from gradscope.training.grpo.policy import load_trained_policy, sample
+from gradscope.training.grpo.policy import HeldoutSampling, load_trained_policy, sample
 from gradscope.training.run_checks import SHARDED_NOTE, check_settings
 from gradscope.training.tasks.load import load_task
 from gradscope.training.train import resume_command
@@ -64,9 +64,9 @@ def test_a_sharded_run_is_read_like_any_other(sharded_run: Path) -> None:
 def test_its_held_out_samples_are_of_whole_checkpoints(sharded_run: Path, when: str, num_updates: int) -> None:
     policy = load_trained_policy(str(checkpoint_path(sharded_run, num_updates)), dtype="float32", chat=False)
     task = load_task(TrainConfig.from_json(read_manifest(sharded_run).config))
-    reported = {"num_samples": 4, "rows_at_once": 16, "max_completion_length": 27, "temperature": 1.0, "seed": 0}
+    sampling = HeldoutSampling(num_samples=4, rows_at_once=16, max_completion_length=27, temperature=1.0, seed=0)
     lines = heldout_path(sharded_run, when).read_text().splitlines()  # type: ignore[arg-type]
-    assert [json.loads(line)["completion"] for line in lines] == sample(policy, task.heldout, **reported)  # type: ignore[arg-type]
+    assert [json.loads(line)["completion"] for line in lines] == sample(policy, task.heldout, sampling)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from gradscope.training.config import TrainConfig
 from gradscope.training.grpo.policy import (
     EMBEDDED_FOLDER,
     AnswerProbability,
+    HeldoutSampling,
     _prompt_cache,
     _split_ids,
     check_prompts,
@@ -286,10 +287,10 @@ def test_samples_are_those_of_generation_without_a_shared_cache(
 ) -> None:
     policy = load_trained_policy("embedded", dtype="float32", chat=False)
     problems = [Problem(prompt_id=prompt, prompt=prompt, answer="") for prompt in prompts]
-    drawn = {"num_samples": 16, "rows_at_once": 64, "max_completion_length": 20, "temperature": 1.0, "seed": 3}
-    shared = sample(policy, problems, **drawn)
+    sampling = HeldoutSampling(num_samples=16, rows_at_once=64, max_completion_length=20, temperature=1.0, seed=3)
+    shared = sample(policy, problems, sampling)
     monkeypatch.setattr("gradscope.training.grpo.policy._prompt_cache", lambda *_: None)
-    assert sample(policy, problems, **drawn) == shared
+    assert sample(policy, problems, sampling) == shared
     assert len(set(shared)) > 1
 
 

@@ -45,13 +45,12 @@ def test_existing_folder_and_missing_argument(tmp_path: Path, capsys: pytest.Cap
 
 @pytest.mark.slow
 def test_embedded_model_starts_with_groups_of_every_kind() -> None:
-    from gradscope.training.grpo.policy import sample
+    from gradscope.training.grpo.policy import HeldoutSampling, sample
 
     policy = load_trained_policy("embedded", dtype="float32", chat=False)
     problems = make_problems(60, seed=0, heldout=True)
-    completions = sample(
-        policy, problems, num_samples=16, rows_at_once=240, max_completion_length=27, temperature=1.0, seed=0
-    )
+    sampling = HeldoutSampling(num_samples=16, rows_at_once=240, max_completion_length=27, temperature=1.0, seed=0)
+    completions = sample(policy, problems, sampling)
     rewards = [grade_answer(text, problems[i // 16].answer) for i, text in enumerate(completions)]
     right = np.asarray(rewards).reshape(60, 16).sum(1).astype(int)
     all_fail, all_pass = (np.mean([comb(n, 4) / comb(16, 4) for n in counts]) for counts in (16 - right, right))

@@ -29,29 +29,11 @@ from gradscope.diagnostics.rank.tokens.weighed import (
     turn_masks,
 )
 from gradscope.estimate import Estimate
+from gradscope.metrics.gram import part_sums
 from gradscope.metrics.gram.geometry import share_of_largest
-from gradscope.metrics.gram.part_sums import (
-    ANY,
-    POSITIVE,
-    norm_ratio,
-    over_steps,
-    products_without,
-    ratio_over_groups,
-    sum_cosine,
-    sum_share,
-    usable,
-    weight_estimates,
-)
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.sampler import ENTROPIES, PROBABILITIES, SIGNS, TokenCell
-from gradscope.results.tokens import (
-    CorrectionEffect,
-    EntropyChange,
-    KlToken,
-    TokenKind,
-    TokenKl,
-    TurnShare,
-)
+from gradscope.results import tokens as results
 from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run import Run
 
@@ -64,7 +46,7 @@ _ROUNDING = 1e-5  # log-probabilities in float32 that differ by less are one num
 _NO_DISTANCE = "the policy is the reference but for rounding"
 
 
-def token_kinds(step: int, weighed: WeighedTokens, grams: Sequence[TokenGram]) -> list[TokenKind]:
+def token_kinds(step: int, weighed: WeighedTokens, grams: Sequence[TokenGram]) -> list[results.TokenKind]:
     """The parts of each sign, each bucket of probability and of entropy, then of every cell of all three."""
     # The diagonal of the Gram matrices has the energy; where tokens were drawn, each stands for some that were left
     # out.
@@ -85,11 +67,11 @@ def _kinds(weighed: WeighedTokens) -> Iterator[TokenCell]:
             yield cell
 
 
-def _kind(step: int, weighed: WeighedTokens, kind: TokenCell, energy: Array, total: Array) -> TokenKind:
+def _kind(step: int, weighed: WeighedTokens, kind: TokenCell, energy: Array, total: Array) -> results.TokenKind:
     cells = [cell for cell in weighed.cells if kind.holds(cell)]
     part, mask = weighed.chosen("cell", *cells), np.any([weighed.cells[cell] for cell in cells], axis=0)
     bucket = kind.probability
-    return TokenKind(
+    return results.TokenKind(
         step=step,
         sign=kind.sign,
         probability=None if bucket is None else (PROBABILITIES[bucket], PROBABILITIES[bucket + 1]),
@@ -97,40 +79,42 @@ def _kind(step: int, weighed: WeighedTokens, kind: TokenCell, energy: Array, tot
         num_tokens=int(mask.sum()),
         frac_tokens=_share_of(weighed, mask, np.ones(len(mask))),
         energy_share=_share_of(weighed, mask, energy),
-        gradient_share=sum_share(weighed.products, part, total),
-        cosine=sum_cosine(weighed.products, part, total),
+        gradient_share=part_sums.sum_share(weighed.products, part, total),
+        cosine=part_sums.sum_cosine(weighed.products, part, total),
     )
 
 
 def _share_of(weighed: WeighedTokens, mask: NDArray[np.bool_], amounts: Array) -> Estimate:
     """The share of an amount of each token that some tokens have."""
-    return ratio_over_groups(by_group(weighed.tokens, amounts * mask), by_group(weighed.tokens, amounts))
+    return part_sums.ratio_over_groups(by_group(weighed.tokens, amounts * mask), by_group(weighed.tokens, amounts))
 
 
-def turn_shares(step: int, weighed: WeighedTokens) -> list[TurnShare]:
+def turn_shares(step: int, weighed: WeighedTokens) -> list[results.TurnShare]:
     """The part of each turn; none where no completion has two."""
     masks, total = turn_masks(weighed.tokens), weighed.chosen("turn")
     return [
-        TurnShare(
+        results.TurnShare(
             step=step,
             turn=turn,
             and_later=turn == MOST_TURNS and int(weighed.tokens.turns.max()) >= MOST_TURNS,
             num_rollouts=len(np.unique(weighed.tokens.rollouts[mask])),
             frac_tokens=_share_of(weighed, mask, np.ones(len(mask))),
-            gradient_share=sum_share(weighed.products, weighed.chosen("turn", turn), total),
-            cosine=sum_cosine(weighed.products, weighed.chosen("turn", turn), total),
+            gradient_share=part_sums.sum_share(weighed.products, weighed.chosen("turn", turn), total),
+            cosine=part_sums.sum_cosine(weighed.products, weighed.chosen("turn", turn), total),
         )
         for turn, mask in masks.items()
     ]
 
 
-def entropy_change(step: int, weighed: WeighedTokens, logged: Mapping[int, float]) -> EntropyChange:
+def entropy_change(step: int, weighed: WeighedTokens, logged: Mapping[int, float]) -> results.EntropyChange:
     """Which way the step moves the entropy, to first order, along with the logged entropies."""
     tokens, update, climb = weighed.tokens, -weighed.chosen("cell"), weighed.chosen(ENTROPY)
     ones = np.ones(len(tokens.groups))
-    return EntropyChange(
+    return results.EntropyChange(
         step=step,
-        entropy=ratio_over_groups(by_group(weighed.tokens, tokens.entropies), by_group(weighed.tokens, ones), POSITIVE),
+        entropy=part_sums.ratio_over_groups(
+            by_group(weighed.tokens, tokens.entropies), by_group(weighed.tokens, ones), part_sums.POSITIVE
+        ),
         rate=Estimate.exact(float(climb @ weighed.products[0] @ update), num_units=tokens.num_groups),
         cosine=_entropy_cosine([weighed]),
         covariance=advantage_covariance([tokens]),
@@ -147,10 +131,10 @@ def _entropy_cosine(weighed: Sequence[WeighedTokens]) -> Estimate:
     products = [
         np.einsum("av,jvw,bw->jab", pair, step.products, pair) for pair, step in zip(pairs, weighed, strict=True)
     ]
-    return sum_cosine(over_steps(products), [1.0, 0.0], [0.0, 1.0])
+    return part_sums.sum_cosine(part_sums.over_steps(products), [1.0, 0.0], [0.0, 1.0])
 
 
-def with_later(change: EntropyChange, tokens: CountedTokens, later: TokenChange) -> EntropyChange:
+def with_later(change: results.EntropyChange, tokens: CountedTokens, later: TokenChange) -> results.EntropyChange:
     """The same with what became of the entropy at the step's own tokens."""
     return replace(change, last=later.last, measured=mean_over_tokens([tokens], [later.entropies]))
 
@@ -161,7 +145,7 @@ def mean_over_tokens(tokens: Sequence[CountedTokens], values: Sequence[Array]) -
         np.concatenate([by_group(own, each) for own, each in zip(tokens, of_steps, strict=True)])
         for of_steps in (values, [np.ones(len(each)) for each in values])
     )
-    return ratio_over_groups(sums, numbers, ANY)
+    return part_sums.ratio_over_groups(sums, numbers, part_sums.ANY)
 
 
 def advantage_covariance(tokens: Sequence[CountedTokens]) -> Estimate:
@@ -170,7 +154,7 @@ def advantage_covariance(tokens: Sequence[CountedTokens]) -> Estimate:
     return mean_over_tokens(tokens, parts)
 
 
-def token_kl(step: int, weighed: WeighedTokens, groups: Sequence[RolloutGroup]) -> TokenKl | None:
+def token_kl(step: int, weighed: WeighedTokens, groups: Sequence[RolloutGroup]) -> results.TokenKl | None:
     """The distance of the tokens from the reference policy; None without one."""
     tokens = weighed.tokens
     if tokens.reference is None:
@@ -178,15 +162,17 @@ def token_kl(step: int, weighed: WeighedTokens, groups: Sequence[RolloutGroup]) 
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     k1, k3, ones = tokens.logprobs - tokens.reference, k3_of(tokens), np.ones(len(tokens.groups))
     order = np.argsort(-k3, kind="stable")[:MOST_KL_TOKENS].tolist()
-    return TokenKl(
+    return results.TokenKl(
         step=step,
-        k1=ratio_over_groups(by_group(weighed.tokens, k1), by_group(weighed.tokens, ones), ANY),
-        k3=ratio_over_groups(by_group(weighed.tokens, k3), by_group(weighed.tokens, ones), POSITIVE),
+        k1=part_sums.ratio_over_groups(by_group(weighed.tokens, k1), by_group(weighed.tokens, ones), part_sums.ANY),
+        k3=part_sums.ratio_over_groups(
+            by_group(weighed.tokens, k3), by_group(weighed.tokens, ones), part_sums.POSITIVE
+        ),
         top_share=share_of_largest(k3, fraction=0.01)
         if np.abs(k1).max() > _ROUNDING
         else Estimate.undefined_because(_NO_DISTANCE, num_units=len(k1)),
         top=tuple(
-            KlToken(
+            results.KlToken(
                 group_id=rollouts[int(tokens.rollouts[at])].group_id,
                 sample=rollouts[int(tokens.rollouts[at])].sample,
                 position=int(tokens.positions[at]),
@@ -232,7 +218,7 @@ def token_part_tables(
 _TOO_LARGE = "a ratio of this step is beyond 1e30"
 
 
-def correction_effects(step: int, weighed: WeighedTokens) -> list[CorrectionEffect]:
+def correction_effects(step: int, weighed: WeighedTokens) -> list[results.CorrectionEffect]:
     """Every correction compared with none; empty where the sampler's log-probabilities are unknown."""
     tokens, products, effects = weighed.tokens, weighed.products, []
     sums = {str(label): weighed.chosen("correction", label) for kind, label in weighed.labels if kind == "correction"}
@@ -254,29 +240,29 @@ def _correction_effect(
     units: Literal["tokens", "sequences"],
     products: Array,
     sums: Mapping[str, Array],
-) -> CorrectionEffect:
+) -> results.CorrectionEffect:
     """One correction compared with none, from its factors and the group, from 0 to J - 1, of each unit, [M]."""
     from gradscope.gradients.tokens.sums import UNBIASED, UNCORRECTED
 
     too_large = Estimate.undefined_because(_TOO_LARGE)
     if name not in sums:
         none = dict.fromkeys(("kept", "ess", "chi2", "norm_ratio", "cosine", "unbiased_cosine"), too_large)
-        return CorrectionEffect(step=step, correction=name, units=units, **none)
-    weights, own, uncorrected = weight_estimates(factors, groups), sums[name], sums[UNCORRECTED]
-    return CorrectionEffect(
+        return results.CorrectionEffect(step=step, correction=name, units=units, **none)
+    weights, own, uncorrected = part_sums.weight_estimates(factors, groups), sums[name], sums[UNCORRECTED]
+    return results.CorrectionEffect(
         step=step,
         correction=name,
         units=units,
         kept=weights.frac_positive,
         ess=weights.ess,
         chi2=weights.chi2,
-        norm_ratio=norm_ratio(products, own, uncorrected),
-        cosine=sum_cosine(products, own, uncorrected),
-        unbiased_cosine=sum_cosine(products, own, sums[UNBIASED]) if UNBIASED in sums else too_large,
+        norm_ratio=part_sums.norm_ratio(products, own, uncorrected),
+        cosine=part_sums.sum_cosine(products, own, uncorrected),
+        unbiased_cosine=part_sums.sum_cosine(products, own, sums[UNBIASED]) if UNBIASED in sums else too_large,
     )
 
 
-def sequence_corrections(run: Run, gram: StepGram) -> tuple[CorrectionEffect, ...]:
+def sequence_corrections(run: Run, gram: StepGram) -> tuple[results.CorrectionEffect, ...]:
     """Every correction by sequence compared with none."""
     # None where the step has no gradient, a rollout has no log-probabilities of its own ids, or the trainer's loss
     # looked at those of the sampler: its rows are then weighed already.
@@ -297,11 +283,11 @@ def sequence_corrections(run: Run, gram: StepGram) -> tuple[CorrectionEffect, ..
     if len(usable_gaps) < len(gaps):
         return ()
     factors = sequence_factors(usable_gaps)
-    summed = usable(factors)
+    summed = part_sums.usable(factors)
     groups = np.unique(gram.group_ids, return_inverse=True)[1]
     # inner products of the corrected gradients, over all groups and without each, [1 + J, V, V]
     weights = np.stack(list(summed.values()))[:, None, :] * (groups == np.arange(groups.max() + 1)[:, None])
-    products = products_without(np.einsum("vjr,rs,wks->vjwk", weights, matrix, weights, optimize=True))
+    products = part_sums.products_without(np.einsum("vjr,rs,wks->vjwk", weights, matrix, weights, optimize=True))
     sums = dict(zip(summed, np.eye(len(summed)), strict=True))
     return tuple(
         _correction_effect(gram.step, name, values, groups, "sequences", products, sums)

@@ -28,14 +28,7 @@ from gradscope.findings.rank_parts import entropy_findings
 from gradscope.metrics.gram.geometry import projection_shares
 from gradscope.metrics.outcomes.reward_shares import correlation_within, within_groups
 from gradscope.render.views.view import Column, lines_over, table_of_cells, tabulate
-from gradscope.results.logged import (
-    EntropyNumbers,
-    Generation,
-    GenerationNumbers,
-    PolicyEntropy,
-    Staleness,
-    StalenessNumbers,
-)
+from gradscope.results import logged as results
 from gradscope.results.report import Cell, Chart, ReportSection, ReportTable, Severity
 from gradscope.results.tokens import EntropyChange
 from gradscope.rollouts.groups import holds_rewards_alone
@@ -70,7 +63,7 @@ def entropy_section(inputs: ReportInputs) -> ReportSection:
     )
 
 
-def _level(entropy: PolicyEntropy, overall: EntropyNumbers) -> str:
+def _level(entropy: results.PolicyEntropy, overall: results.EntropyNumbers) -> str:
     if overall.mean.value is None:
         return f"The entropy of the log is not a number: {overall.mean.undefined}."
     first, last = entropy.by_step[0], entropy.by_step[-1]
@@ -82,17 +75,17 @@ def _level(entropy: PolicyEntropy, overall: EntropyNumbers) -> str:
     return f"Entropy is {text} nats a token{ends} ({where})."
 
 
-def _at(row: EntropyNumbers) -> str:
+def _at(row: results.EntropyNumbers) -> str:
     return f"{with_interval(row.mean, '.3g')} at step {row.step}"
 
 
-def _entropy_severity(overall: EntropyNumbers, trend: Estimate) -> Severity:
+def _entropy_severity(overall: results.EntropyNumbers, trend: Estimate) -> Severity:
     if overall.mean.value is None:
         return "problem"
     return "look" if _goes_somewhere(trend, overall) else "fine"
 
 
-def _goes_somewhere(trend: Estimate, overall: EntropyNumbers) -> bool:
+def _goes_somewhere(trend: Estimate, overall: results.EntropyNumbers) -> bool:
     return bool(trend.side_of_zero) and abs(trend.value or 0.0) >= _SMALL * abs(overall.mean.value or 0.0)
 
 
@@ -157,7 +150,7 @@ def staleness_section(inputs: ReportInputs) -> ReportSection:
     )
 
 
-def _staleness_advice(staleness: Staleness, overall: StalenessNumbers) -> str:
+def _staleness_advice(staleness: results.Staleness, overall: results.StalenessNumbers) -> str:
     if overall.max_lag.value == 0:
         return "Nothing to do: rollouts were started with the weights that were updated."
     if sum(row.logprob_gap.is_defined for row in staleness.by_lag) > 1:
@@ -168,7 +161,7 @@ def _staleness_advice(staleness: Staleness, overall: StalenessNumbers) -> str:
     return "Log the log-probabilities of sampler and trainer as well: they tell whether the lag does harm."
 
 
-def _by_lag(staleness: Staleness) -> ReportTable:
+def _by_lag(staleness: results.Staleness) -> ReportTable:
     with_gaps = any(row.logprob_gap.is_defined for row in staleness.by_lag)
     columns = [
         Column("updates behind", "lag", "count"),
@@ -200,7 +193,7 @@ def generation_section(inputs: ReportInputs) -> ReportSection:
     )
 
 
-def _findings(overall: GenerationNumbers) -> Iterator[str]:
+def _findings(overall: results.GenerationNumbers) -> Iterator[str]:
     if overall.frac_truncated.value == 0:
         yield "No completion was cut off at the length limit."
     elif overall.frac_truncated.is_defined:
@@ -214,14 +207,14 @@ def _findings(overall: GenerationNumbers) -> Iterator[str]:
         yield f"A completion takes {with_interval(overall.seconds, '.3g')} seconds to generate{waits}."
 
 
-def _generation_severity(overall: GenerationNumbers) -> Severity:
+def _generation_severity(overall: results.GenerationNumbers) -> Severity:
     if not overall.frac_truncated.is_defined and not overall.seconds.is_defined:
         return "unknown"
     many = (overall.frac_truncated.value or 0.0) > _MANY
     return "look" if many or (overall.slowest_over_mean.value or 0.0) > _SLOW else "fine"
 
 
-def _generation_advice(overall: GenerationNumbers) -> str:
+def _generation_advice(overall: results.GenerationNumbers) -> str:
     if (overall.frac_truncated.value or 0.0) > _MANY:
         return "Raise the length limit, or mask truncated completions, and see whether the reward follows."
     if (overall.slowest_over_mean.value or 0.0) > _SLOW:
@@ -229,7 +222,7 @@ def _generation_advice(overall: GenerationNumbers) -> str:
     return "Nothing to do."
 
 
-def _generation_charts(generation: Generation) -> Iterator[Chart]:
+def _generation_charts(generation: results.Generation) -> Iterator[Chart]:
     for title, field, y_label, y_range in (
         ("Completions that were cut off", "frac_truncated", "share of completions", (0.0, 1.0)),
         ("Time to generate a completion", "seconds", "seconds", None),

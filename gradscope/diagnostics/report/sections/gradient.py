@@ -18,28 +18,17 @@ from numpy.typing import NDArray
 from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS, LOGGED
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.rank.formulations import measure_formulations, measure_interference, measure_kinds
-from gradscope.diagnostics.rank.rollout_spectra import step_spectra
-from gradscope.diagnostics.rank.rows import StepRows, SubGroup, advantages_of, step_rows, sub_groups
-from gradscope.diagnostics.rank.spectrum import mean_null_ranks, null_values
+from gradscope.diagnostics.rank.rollout_spectra import spectrum_of_step, step_spectra
+from gradscope.diagnostics.rank.rows import StepRows, advantages_of, step_rows, sub_groups
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, excerpt, missing_section
 from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
 from gradscope.findings.rank import rank_verdict, sharing_findings, time_findings
-from gradscope.metrics.gram.geometry import (
-    batch_norm,
-    cancellation,
-    cosine_of_updates,
-    cosines_to_sum,
-    gradient_gram,
-    projection_shares,
-    row_norms,
-    top_share,
-)
-from gradscope.metrics.gram.spectrum import ZERO_MATRIX, effective_rank, singular_values_from_gram
+from gradscope.metrics.gram import geometry
 from gradscope.render.views.rank import null_rank, num_live
-from gradscope.render.views.view import Column, entry, lines_over, table_of_cells, tabulate
+from gradscope.render.views.view import Column, entry, lines_over, named_bars, table_of_cells, tabulate
 from gradscope.results.rank import RankCurvePoint
-from gradscope.results.report import Cell, Chart, ColumnStyle, ReportSection, ReportTable, Series, Severity
+from gradscope.results.report import Cell, Chart, ColumnStyle, ReportSection, ReportTable, Severity
 from gradscope.rollouts.run import Run
 from gradscope.say import percent
 
@@ -150,16 +139,16 @@ def contributions_section(inputs: ReportInputs) -> ReportSection:
         name="contributions",
         findings=_findings(*largest),
         severity="look" if _largest_share(largest[1]) >= _LARGE_SHARE else "fine",
-        meaning=f"{metric('projection_share').meaning} Cancellation is {metric('cancellation').meaning}",
+        meaning=f"{metric('projection_share').meaning} Cancellation is {metric('geometry.cancellation').meaning}",
         next_step=_read_next(largest[1]),
         command=inputs.command("rank", "--step", str(largest[0].step)),
-        charts=(_bars(*largest),),
+        charts=_bars(*largest),
         tables=(_by_step(steps), _by_group(*largest), _top(inputs.run, *largest)),
     )
 
 
 def _largest_share(matrix: Array) -> float:
-    return float(np.max(np.abs(projection_shares(matrix))))
+    return float(np.max(np.abs(geometry.projection_shares(matrix))))
 
 
 def _read_next(matrix: Array) -> str:
@@ -171,8 +160,8 @@ def _read_next(matrix: Array) -> str:
 
 
 def _findings(gram: StepGram, matrix: Array) -> tuple[str, ...]:
-    shares, held = projection_shares(matrix), top_share(matrix)
-    survives = cancellation(matrix)
+    shares, held = geometry.projection_shares(matrix), geometry.top_share(matrix)
+    survives = geometry.cancellation(matrix)
     top = int(np.argmax(shares))
     against = int((shares < 0).sum())
     first = (
@@ -187,29 +176,25 @@ def _findings(gram: StepGram, matrix: Array) -> tuple[str, ...]:
     return first, second
 
 
-def _bars(gram: StepGram, matrix: Array) -> Chart:
-    shares = projection_shares(matrix)
+def _bars(gram: StepGram, matrix: Array) -> tuple[Chart, ...]:
+    shares = geometry.projection_shares(matrix)
     order = np.argsort(-np.abs(shares), kind="stable")[:20]
-    return Chart(
-        title=f"Parts of the gradient of step {gram.step}, the 20 largest rollouts",
-        kind="bars",
-        places=tuple(f"{gram.group_ids[index]} #{gram.samples[index]}" for index in order),
-        series=(Series(name="share", values=tuple(float(shares[index]) for index in order)),),
-        x_label="share along the gradient",
-    )
+    bars = {f"{gram.group_ids[index]} #{gram.samples[index]}": float(shares[index]) for index in order}
+    title = f"Parts of the gradient of step {gram.step}, the 20 largest rollouts"
+    return named_bars(title, "share", bars, x_label="share along the gradient")
 
 
 def _by_step(steps: list[tuple[StepGram, Array]]) -> ReportTable:
     return tabulate(
-        f"Each recomputed step. top tenth = {metric('top_share').formula}; "
-        f"cancellation = {metric('cancellation').formula}",
+        f"Each recomputed step. top tenth = {metric('geometry.top_share').formula}; "
+        f"cancellation = {metric('geometry.cancellation').formula}",
         (
             Column("step", lambda pair: pair[0].step, "count"),
             Column("rollouts", lambda pair: len(pair[1]), "count"),
             Column("with gradient", lambda pair: int((np.diag(pair[1]) > 0).sum()), "count"),
-            Column("norm", lambda pair: batch_norm(pair[1]), "norm"),
-            Column("top tenth", lambda pair: top_share(pair[1]), "share"),
-            Column("cancellation", lambda pair: cancellation(pair[1]), "share"),
+            Column("norm", lambda pair: geometry.batch_norm(pair[1]), "norm"),
+            Column("top tenth", lambda pair: geometry.top_share(pair[1]), "share"),
+            Column("cancellation", lambda pair: geometry.cancellation(pair[1]), "share"),
         ),
         steps,
     )
@@ -217,7 +202,7 @@ def _by_step(steps: list[tuple[StepGram, Array]]) -> ReportTable:
 
 def _by_group(gram: StepGram, matrix: Array) -> ReportTable:
     """Share and inner cancellation of each live group of one step."""
-    ids, shares = np.array(gram.group_ids), projection_shares(matrix)
+    ids, shares = np.array(gram.group_ids), geometry.projection_shares(matrix)
     rows: list[tuple[Cell, ...]] = []
     for group_id in dict.fromkeys(gram.group_ids):
         index = np.flatnonzero(ids == group_id)
@@ -227,7 +212,9 @@ def _by_group(gram: StepGram, matrix: Array) -> ReportTable:
             mean = (
                 Estimate.undefined_because("a reward is missing") if np.isnan(rewards).any() else float(rewards.mean())
             )
-            rows.append((group_id, mean, float(shares[index].sum()), batch_norm(inner), cancellation(inner)))
+            rows.append(
+                (group_id, mean, float(shares[index].sum()), geometry.batch_norm(inner), geometry.cancellation(inner))
+            )
     return table_of_cells(
         f"Live groups of step {gram.step}; share = {metric('projection_share').formula}, summed over the group",
         [("group", "text"), ("mean reward", "share"), ("share", "gap"), ("norm", "norm"), ("cancellation", "share")],
@@ -236,7 +223,11 @@ def _by_group(gram: StepGram, matrix: Array) -> ReportTable:
 
 
 def _top(run: Run, gram: StepGram, matrix: Array) -> ReportTable:
-    shares, cosine, norms = projection_shares(matrix), cosines_to_sum(matrix), row_norms(matrix)
+    shares, cosine, norms = (
+        geometry.projection_shares(matrix),
+        geometry.cosines_to_sum(matrix),
+        geometry.row_norms(matrix),
+    )
     rollouts = {(r.group_id, r.sample): r for group in run.groups_at(gram.step) for r in group.rollouts}
     largest = np.argsort(-np.abs(shares), kind="stable")[:NUM_TOP]
     no_cosine = Estimate.undefined_because("its gradient is zero")
@@ -277,7 +268,7 @@ def formulations_section(inputs: ReportInputs) -> ReportSection:
         meaning=metric("update_cosine").meaning,
         next_step=_formulations_next(cosines),
         command=inputs.command("rank", "--advantage", "all"),
-        charts=_chart(cosines),
+        charts=named_bars("Cosine with the logged update", "cosine", cosines, x_label="cosine"),
         tables=(
             _formulation_table(rows, [step.step for step in steps]),
             *_noise_table(steps),
@@ -298,37 +289,19 @@ def _measure(rows: StepRows, name: str) -> tuple[Estimate, ...]:
     weights = np.zeros(len(rows.group_ids))
     for part, values in zip(parts, by_group, strict=True):
         weights[part.index] = values
-    matrix = gradient_gram(rows.gram, weights)
     cosine = Estimate.undefined_because("the log has no advantage per rollout")
     if rows.advantages is not None:
-        cosine = cosine_of_updates(rows.gram, weights, rows.advantages)
+        cosine = geometry.cosine_of_updates(rows.gram, weights, rows.advantages)
+    matrix = rows.policy_gram if name == LOGGED else None  # where tokens have their own advantages there are no weights
+    matrix = geometry.gradient_gram(rows.gram, weights) if matrix is None else matrix
+    spectrum = spectrum_of_step(rows, name)
     return (
-        Estimate.exact(batch_norm(matrix)),
+        Estimate.exact(geometry.batch_norm(matrix)),
         cosine,
-        effective_rank(singular_values_from_gram(matrix)),
-        *_null_ranks(rows, parts, by_group),
+        spectrum.ranks.effective_rank,
+        *(spectrum.nulls[null] for null in _STEP_NULLS),
         Estimate.exact(sum(not np.any(values) for values in by_group) / len(by_group)),
     )
-
-
-def _null_ranks(rows: StepRows, parts: Sequence[SubGroup], by_group: Sequence[Array]) -> tuple[Estimate, ...]:
-    """Effective rank of the whole step under the null models, on the live groups: what a rank is read against."""
-    live = [(part, values) for part, values in zip(parts, by_group, strict=True) if np.any(values != 0)]
-    if not live:
-        return (Estimate.undefined_because(ZERO_MATRIX),) * len(_STEP_NULLS)
-    index = np.concatenate([part.index for part, _ in live])
-    weights = np.concatenate([values for _, values in live])
-    scores = rows.gram[np.ix_(index, index)]
-    values = null_values(
-        scores[None],
-        row_norms(gradient_gram(scores, weights))[None],
-        weights[None],
-        np.repeat(np.arange(len(live)), [len(part.index) for part, _ in live])[None],
-        num_columns=rows.num_parameters,
-        centered=False,
-    )
-    ranks = mean_null_ranks(values)
-    return tuple(ranks[name] for name in _STEP_NULLS)
 
 
 def _means(steps: list[tuple[Estimate, ...]]) -> tuple[Estimate, ...]:
@@ -360,20 +333,6 @@ def _formulations_next(cosines: Mapping[str, float]) -> str:
         return "Log advantages (log_completions=True in TRL): without them there is no update to compare with."
     first = f"The logged update at another step size (cosine from {_SAME} on): {', '.join(same) or 'none'}."
     return f"{first} Farthest from it, and worth a run: {', '.join(name for _, name in other[:3])}." if other else first
-
-
-def _chart(cosines: Mapping[str, float]) -> tuple[Chart, ...]:
-    if not cosines:
-        return ()
-    return (
-        Chart(
-            title="Cosine with the logged update",
-            kind="bars",
-            places=tuple(cosines),
-            series=(Series(name="cosine", values=tuple(cosines.values())),),
-            x_label="cosine",
-        ),
-    )
 
 
 def _noise_table(steps: Sequence[StepRows]) -> tuple[ReportTable, ...]:

@@ -20,8 +20,8 @@ from gradscope.metrics.gram.geometry import share_of_largest
 from gradscope.metrics.outcomes.reward_shares import rank_correlation_within
 from gradscope.metrics.sampler import PROBABILITIES, UNDECIDED, UNLIKELY, TokenCell, token_cells
 from gradscope.render.views.rank_parts import turn_words
-from gradscope.render.views.view import Column, tabulate
-from gradscope.results.report import Chart, ReportSection, ReportTable, Series, ShadedText, ShadedToken
+from gradscope.render.views.view import Column, named_bars, tabulate
+from gradscope.results.report import Chart, ReportSection, ReportTable, ShadedText, ShadedToken
 from gradscope.results.tokens import TurnShare
 from gradscope.say import interval, percent
 
@@ -69,7 +69,7 @@ def tokens_section(inputs: ReportInputs) -> ReportSection:
         f"{metric('token_entropy_correlation').meaning.lower()}",
         next_step=_next_step(correlation, rollouts),
         command=inputs.command("rank", "--rows", "token", "--step", str(inputs.largest_step), "--show", "energy"),
-        charts=(_by_position(rollouts),),
+        charts=_by_position(rollouts),
         texts=_texts(rollouts),
         tables=(
             _by_entropy(rollouts),
@@ -160,19 +160,14 @@ def _next_step(correlation: Estimate, rollouts: Sequence[RolloutTokens]) -> str:
     return "Read the dark tokens: is this where the completion is right or wrong? If not, look at the reward first."
 
 
-def _by_position(rollouts: Sequence[RolloutTokens]) -> Chart:
+def _by_position(rollouts: Sequence[RolloutTokens]) -> tuple[Chart, ...]:
     norms = _joined(rollouts, "norms")
     positions = np.concatenate([np.flatnonzero(rollout.is_seen) / len(rollout.norms) for rollout in rollouts])
     fifths = np.minimum((positions * len(_FIFTHS)).astype(int), len(_FIFTHS) - 1)
-    total = float(norms.sum()) or 1.0
-    sums = np.bincount(fifths, weights=norms, minlength=len(_FIFTHS))
-    return Chart(
-        title="Summed norms of token gradients, by place in the completion",
-        kind="bars",
-        places=_FIFTHS,
-        series=(Series(name="share", values=tuple(float(part) / total for part in sums)),),
-        x_label="share of the summed norms",
-    )
+    shares = np.bincount(fifths, weights=norms, minlength=len(_FIFTHS)) / (float(norms.sum()) or 1.0)
+    bars = dict(zip(_FIFTHS, shares.tolist(), strict=True))
+    title = "Summed norms of token gradients, by place in the completion"
+    return named_bars(title, "share", bars, x_label="share of the summed norms")
 
 
 def _texts(rollouts: Sequence[RolloutTokens]) -> tuple[ShadedText, ...]:

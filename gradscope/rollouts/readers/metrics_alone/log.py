@@ -88,7 +88,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
     if rows.counts_steps:
         sentences.append("The console does not name its steps: a step is the place of its dictionary among all.")
     if rows.num_without_step:
-        sentences.append(f"{rows.num_without_step:,} rows without a step were left out.")
+        sentences.append(f"Without a step, and left out: {counted(rows.num_without_step, 'row')}.")
     one_run = f", run {chosen.name!r} of {len(runs)}" if len(runs) > 1 else ""
     title = files[0].name if files[0].name == "trainer_state.json" else kinds[0].title
     source = Source(
@@ -234,6 +234,11 @@ def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None) -> OneRun:
     if wanted is not None and wanted not in names:
         raise UsageError(f"{path} has no run {wanted!r}.", hint=f"It has {listed}.")
     if wanted is None and len(names) > 1:
+        with_reward = [run for run in runs if "reward" in naming_of(run.metrics().columns, {}).parts]
+        if len(with_reward) == 1:  # the others are trainings of another kind, as the fine-tuning before it
+            only = with_reward[0]
+            sentence = f"Of {len(runs)} runs only {only.name!r} has a reward; --metric-run takes another."
+            return replace(only, sentences=(*only.sentences, sentence))
         raise InputError(
             f"{path} holds {len(names)} runs: {listed}.", hint=f"Choose one: --metric-run '{next(iter(names))}'"
         )

@@ -206,7 +206,8 @@ class Cells:
 
     def cell(self, key: str | None, at: int) -> Any:
         """The cell of a row; None where it has none."""
-        return self.cells(key, [at])[0]
+        column = self.column(key) if self._select is None else None
+        return _plain(column[at]) if isinstance(column, list) else self.cells(key, [at])[0]
 
     def no_reward(self, key: str, at: int) -> str:
         """Why a cell is no reward."""
@@ -391,58 +392,63 @@ def records_in(
     while batch := list(islice(numbered, _AT_ONCE)):
         locations = [location for location, _ in batch]
         columns = take(Cells.of_rows([cells for _, cells in batch], path, locations))
-        groups, row_of, lines = texts_in(columns.group), columns.row_of.tolist(), quarantine.of_lines()
+        row_of, lines = columns.row_of.tolist(), quarantine.of_lines()
         for sentence in columns.notes:
             note(sentence)
         for row, why in columns.flaws:
             lines.add(why, locations[row])
         lines.held(len(row_of) if columns.count is None else int(columns.count.sum()), num_lines=len(set(row_of)))
-        for at, row in enumerate(row_of):
-            location = locations[row]
-            try:
-                yield first + row, _record(columns, groups[at], at, location, quarantine)
-            except UnusableRowError as error:
-                quarantine.add(str(error), location)
-            else:
-                for sentence, calls in columns.noted.items():
-                    if calls[at]:
-                        note(sentence)
+        for at, record in _records(columns, [locations[row] for row in row_of], quarantine):
+            yield first + row_of[at], record
+            for sentence, calls in columns.noted.items():
+                if calls[at]:
+                    note(sentence)
         first += len(batch)
 
 
-def _record(columns: Columns, group: str, row: int, location: str, quarantine: QuarantineLog) -> Record:
-    if columns.step[row] < 0 or not group:
-        raise UnusableRowError(columns.no_step if columns.step[row] < 0 else columns.no_group)
-    further = columns.further(row)
+def _records(columns: Columns, locations: Sequence[str], quarantine: QuarantineLog) -> Iterator[tuple[int, Record]]:
+    steps, groups = columns.step.tolist(), texts_in(columns.group)
+    counts = [1] * len(steps) if columns.count is None else columns.count.tolist()
+    named = [at for at, group in enumerate(groups) if group and steps[at] >= 0]
+    prompts = dict(zip(named, columns.prompts(named), strict=True)) if named else {}
+    texts = dict(zip(named, columns.texts(named), strict=True)) if named and columns.texts is not None else {}
     numbers = {
-        name: float(values[row]) if math.isfinite(values[row]) else None
+        name: [number if math.isfinite(number) else None for number in values.tolist()]
         for name, values in columns.numbers.items()
         if values.dtype == np.float64
     }
-    functions = {name.removeprefix(REWARD): numbers[name] for name in numbers if name.startswith(REWARD)}
-    if columns.is_sparse:
-        functions = {name: number for name, number in functions.items() if number is not None}
-    count = 1 if columns.count is None else int(columns.count[row])
-    why = columns.no_reward(row) if numbers["reward"] is None else columns.flaw(row)
-    if why is not None:
-        quarantine.add(why, location, count)
-    fields: dict[str, Any] = {
-        "reward": numbers["reward"],
-        "rewards": functions,
-        "advantage": numbers.get("advantage"),
-        "seconds": numbers.get("seconds"),
-        "sample_id": columns.sample(row),
-        **further,
-    }
-    return Record(
-        step=int(columns.step[row]),
-        group=group,
-        prompt_id=columns.prompts([row])[0],
-        prompt="" if columns.texts is None else columns.texts([row])[0],
-        location=location,
-        count=count,
-        **fields,
-    )
+    functions = {name.removeprefix(REWARD): values for name, values in numbers.items() if name.startswith(REWARD)}
+    for at, location in enumerate(locations):
+        try:
+            if at not in prompts:
+                raise UnusableRowError(columns.no_step if steps[at] < 0 else columns.no_group)
+            further = columns.further(at)
+        except UnusableRowError as error:
+            quarantine.add(str(error), location)
+            continue
+        why = columns.no_reward(at) if numbers["reward"][at] is None else columns.flaw(at)
+        if why is not None:
+            quarantine.add(why, location, counts[at])
+        rewards = {name: values[at] for name, values in functions.items()}
+        if columns.is_sparse:
+            rewards = {name: number for name, number in rewards.items() if number is not None}
+        fields: dict[str, Any] = {
+            "reward": numbers["reward"][at],
+            "rewards": rewards,
+            "sample_id": columns.sample(at),
+            **{name: numbers[name][at] for name in ("advantage", "seconds") if name in numbers},
+            **further,
+        }
+        record = Record(
+            step=steps[at],
+            group=groups[at],
+            prompt_id=prompts[at],
+            prompt=texts.get(at, ""),
+            location=location,
+            count=counts[at],
+            **fields,
+        )
+        yield at, record
 
 
 def _distinct(column: pa.Array) -> tuple[list[Any], NDArray[np.int64]]:

@@ -130,10 +130,11 @@ def groups_with_rows(
     """The groups of a step with all that its rows hold; ``ids`` of completions, by row, are from a side file."""
     groups = []
     first = int(np.searchsorted(table.step, step))
-    for group_index in range(first, int(np.searchsorted(table.step, step, side="right"))):
+    masks = [name for name in _MASKS if any(name in row for row in rows)]
+    for group_index, group_id in enumerate(table.select(table.step == step).ids(), start=first):
         start, size = int(table.starts[group_index] - table.starts[first]), int(table.size[group_index])
         begin = table.starts[group_index]
-        group_id, of_group = table.ids()[group_index], slice(begin, begin + size)
+        of_group = slice(begin, begin + size)
         rewards = _none_for_nan(table.reward[of_group])
         advantages = _none_for_nan(np.full(size, math.nan) if table.advantage is None else table.advantage[of_group])
         functions = {name: _none_for_nan(values[of_group]) for name, values in table.rewards.items()}
@@ -147,7 +148,7 @@ def groups_with_rows(
                 messages=parse_messages(row["prompt"]),
                 prompt_ids=token_ids(row.get("prompt_ids")),
                 completion_ids=ids.get(start + sample) or token_ids(row.get("completion_ids")),
-                mask=_logged_mask(row),
+                mask=_logged_mask(row, masks),
                 logprobs=_logged_logprobs(row, "sampling_logprobs"),
                 trainer_logprobs=_logged_logprobs(row, "old_per_token_logps"),
                 reward=rewards[sample],
@@ -165,9 +166,9 @@ def _none_for_nan(numbers: np.ndarray) -> list[float | None]:
     return [None if math.isnan(number) else number for number in numbers.tolist()]
 
 
-def _logged_mask(row: Mapping[str, Any]) -> tuple[bool, ...] | None:
-    """Which completion tokens the policy sampled, from a column of any usual name; None: all."""
-    for column in _MASKS:
+def _logged_mask(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[bool, ...] | None:
+    """Which completion tokens the policy sampled, from the first column with a mask; None: all."""
+    for column in columns:
         mask = row.get(column)
         if isinstance(mask, list) and all(type(part) in (int, bool) and part in (0, 1) for part in mask):
             return tuple(bool(part) for part in mask)

@@ -150,6 +150,17 @@ def test_steps_that_begin_again_are_another_run(tmp_path: Path) -> None:
         read(many)
 
 
+def test_of_several_runs_the_only_one_with_a_reward_counts(tmp_path: Path) -> None:
+    tuned = [{"step": at, "loss": 1.0} for at in (1, 2)]
+    trained = [{"step": at, "loss": 0.0, "mean_reward": at / 4} for at in (1, 2)]
+    run = read(series(tmp_path, *tuned, *trained))
+    assert run.metrics[2]["reward"] == 0.5
+    assert "Of 2 runs only '2' has a reward; --metric-run takes another." in run.source.inferred
+    assert "reward" not in read(tmp_path / "metrics.jsonl", metric_run="1").metrics[2]
+    with pytest.raises(InputError, match="holds 3 runs"):
+        read(series(tmp_path, *tuned, *trained, {"step": 1, "mean_reward": 0.0}))
+
+
 def test_a_count_that_stays_the_same_is_no_step_where_another_rises(tmp_path: Path) -> None:
     path = series(tmp_path, *({"train/global_step": 0, "_step": at, "reward": at / 4} for at in range(4)))
     assert read(path).every_step == (0, 1, 2, 3)
@@ -166,7 +177,7 @@ def test_several_rows_of_a_step_are_one(tmp_path: Path) -> None:
     path = series(tmp_path, {"step": 1, "reward": 0.5}, {"step": 1, "loss": 0.1}, {"step": 0, "val": 1}, {"time": 3})
     run = read(path)
     assert run.metrics == {0: {"val": 1.0}, 1: {"reward": 0.5, "loss": 0.1}}
-    assert "1 rows without a step were left out." in run.source.inferred
+    assert "Without a step, and left out: 1 row." in run.source.inferred
 
 
 @pytest.mark.parametrize(
