@@ -63,17 +63,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if TRAINED & set(getattr(item, "fixturenames", ())):
             item.add_marker("slow")
-    _keep_first_models_fast(items)
+    _keep_first_cases_fast(items)
     slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
     items.sort(key=lambda item: item.path not in slow)
 
 
-def _keep_first_models_fast(items: list[pytest.Item]) -> None:
-    """Of a test of gradients that many models go through, the fast lane has the first; all others are slow."""
+def _keep_first_cases_fast(items: list[pytest.Item]) -> None:
+    """Of a test that many models or logs go through, the fast lane has the first; all others are slow."""
+    folders = {REPOSITORY / "tests" / name for name in ("gradients", "rollouts")}
     seen = set[str]()
     for item in items:
         test, _, case = item.nodeid.partition("[")
-        if case and item.path.is_relative_to(REPOSITORY / "tests" / "gradients"):
+        if case and folders & set(item.path.parents):
             if test in seen:
                 item.add_marker("slow")
             seen.add(test)

@@ -37,6 +37,7 @@ def test_a_result_shows_itself_in_a_short_visible_line_and_in_a_notebook_without
     assert "<script" not in html
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
 def test_every_table_comes_as_a_frame(result: Shown) -> None:
     assert result.table_names
@@ -48,6 +49,7 @@ def test_every_table_comes_as_a_frame(result: Shown) -> None:
     assert result.to_arrow().equals(result.to_arrow(result.table_names[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["degeneracy", "passk", "replay", "report"])
 def test_a_drawn_result_gives_a_figure_by_name(name: str) -> None:
     result = RESULTS[name]

@@ -246,12 +246,6 @@ def test_the_first_sentence_counts_groups_and_their_kinds() -> None:
     )
 
 
-def test_live_groups_only_need_no_advice() -> None:
-    text = shown(with_kinds(0.0, 0.0))
-    assert text.startswith("0 of 160 groups (0.0 %) have equal rewards: each of them gives a group-mean baseline a")
-    assert "try" not in text
-
-
 @pytest.mark.parametrize(
     ("all_pass", "counted", "warns"), [(0.0, False, True), (0.5, False, False), (0.0, True, False)]
 )

@@ -50,10 +50,6 @@ def test_a_single_common_budget_has_no_course() -> None:
     assert compared(replace(alone, rows=(nothing,)))[0] == "before and after have no budget in common."
 
 
-def test_samples_without_a_reward_are_counted() -> None:
-    assert passk_findings([TABLE], [], [3])[1] == "before.jsonl: 3 samples have no reward and are not counted."
-
-
 def test_a_factor_beyond_the_samples_is_a_lower_bound() -> None:
     open_upwards = replace(COMPARISON, rows=COMPARISON.rows[3:])
     assert compared(open_upwards)[2] == (

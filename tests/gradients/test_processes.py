@@ -94,7 +94,7 @@ def test_an_error_of_one_or_of_all_ends_all_and_is_printed_once(body: str, code:
 
 @pytest.mark.slow
 def test_a_killed_process_ends_the_others_and_one_of_them_says_so() -> None:
-    done = ends(3, "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\nall_gather(rank)")
+    done = ends(3, "all_gather(rank)\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)\nall_gather(rank)")
     assert [code for code, _, _ in done] == [2, -9, 2]
     (output,) = [err for _, _, err in done if err]
     assert output.startswith("error: Another process of this command ended, so none of them can go on.\nhint: ")

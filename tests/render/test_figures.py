@@ -88,6 +88,7 @@ def assert_lines_show(report: object, figures: Mapping[str, Figure]) -> None:
                 assert np.isnan(value) or np.abs(expected - value).min() <= 1e-12 * max(1.0, abs(value)), (name, value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", OF_RANK)
 def test_no_line_shows_a_number_that_the_document_does_not_have(make: Callable[[], object]) -> None:
     assert_lines_show(report := make(), draw_figures(report))
@@ -147,6 +148,7 @@ def drawn(axes: Axes, label: str) -> list[float]:
     return [float(value) for value in np.asarray(line.get_ydata())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("base", "by"), [(None, "step"), (0.3, "window"), ("step", "step")])
 def test_figures_of_dead_groups_show_the_numbers_of_their_tables_and_name_their_p(base: BasePassRate, by: By) -> None:
     """Groups of unequal size, whose pass rate rises from step to step: each choice of p gives another prediction."""

@@ -4,7 +4,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gradscope.errors import InputError
 from gradscope.rollouts.groups import (
     GroupsOfTable,
     GroupsOnDisk,
@@ -206,9 +205,3 @@ def test_only_groups_of_a_table_lack_the_texts() -> None:
     assert [holds_rewards_alone(kind) for kind in kinds] == [False, False, True]
     assert {sizes_of(kind) for kind in kinds} == {(1, 2)}
     assert [len(groups_at(kind, 1)) for kind in kinds] == [2, 2, 2]
-
-
-def test_a_step_that_is_not_as_it_was_is_an_error() -> None:
-    changed = GroupsOnDisk(RewardTable.of_groups(three_groups()), lambda step: three_groups()[:step])
-    with pytest.raises(InputError, match="Step 1 does not have the rollouts any more"):
-        changed.at(1)

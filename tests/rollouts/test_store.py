@@ -139,6 +139,7 @@ def of_step(step: int) -> list[RolloutGroup]:
     return [group(step, "a", logprobs=(-0.5 * step,)), group(step, "b")]
 
 
+@pytest.mark.slow
 def test_twenty_steps_become_one_file_and_come_back_unchanged(tmp_path: Path) -> None:
     for step in range(1, 46):
         file = write_step_rollouts(tmp_path, step, of_step(step))
@@ -158,6 +159,7 @@ def test_steps_that_are_missing_do_not_keep_the_others_from_being_joined(tmp_pat
     assert [group.step for group in read_steps(tmp_path)] == [1, 1, 3, 3, 21, 21]
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_back_has_the_bytes_of_one_that_never_went_on(tmp_path: Path) -> None:
     straight, again = tmp_path / "whole", tmp_path / "again"
     for step in range(1, 41):

@@ -112,9 +112,8 @@ def _spread(groups: Array) -> Array:
     if groups.shape[1] == 1:
         return np.zeros(len(groups))
     deviations = np.nanstd(groups, axis=1, ddof=1)
-    return np.where(
-        np.nanmax(groups, axis=1) - np.nanmin(groups, axis=1) <= EQUAL_REWARDS, 0.0 * deviations, deviations
-    )
+    is_dead = np.nanmax(groups, axis=1) - np.nanmin(groups, axis=1) <= EQUAL_REWARDS
+    return np.asarray(np.where(is_dead, 0.0 * deviations, deviations))
 
 
 _VERL_EPSILON = 1e-6

@@ -65,6 +65,7 @@ def options_in(text: str) -> set[str]:
     return set(re.findall(r"(?<![\w-])--[a-z][a-z0-9_-]*", text))
 
 
+@pytest.mark.slow
 def test_an_option_of_a_hint_is_the_commands_own_or_its_owner_is_named() -> None:
     expected = OF_OTHER_PROGRAMS.union(*OPTIONS.values())
     result = list(hints())

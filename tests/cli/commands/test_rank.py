@@ -2,8 +2,6 @@ import json
 import shlex
 from pathlib import Path
 
-import pytest
-
 from gradscope.render.terminal.names import choices_of
 from tests.cli.conftest import Cli
 
@@ -54,22 +52,6 @@ def test_rank_by_weight_draws_the_layers(cli: Cli, tiny_run: Path, tmp_path: Pat
     assert done.code == 0
     assert "A matrix row is an output of one weight matrix" in done.out
     assert (tmp_path / "out" / "rank_layers.png").is_file()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message", "hint"),
-    [
-        (("--rows", "weight", "--heldout", "x"), "--heldout is for rows of whole rollouts", "Leave out --rows"),
-        (("--heldout-threshold", "1"), "--heldout-threshold is about held-out samples", "--heldout FILE"),
-    ],
-)
-def test_held_out_samples_belong_to_whole_rollouts(
-    cli: Cli, arguments: tuple[str, ...], message: str, hint: str
-) -> None:
-    done = cli("rank", "no-such-run", *arguments)
-    assert (done.code, done.out) == (2, "")
-    assert message in done.err
-    assert hint in done.err
 
 
 def test_a_run_is_held_against_its_own_held_out_samples(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:

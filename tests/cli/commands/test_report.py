@@ -82,6 +82,7 @@ def test_what_has_no_use_for_several_runs_is_refused(
     assert not (tmp_path / "a.html").exists()
 
 
+@pytest.mark.slow
 def test_charts_are_written_for_slides(cli: Cli, log: Path, tmp_path: Path) -> None:
     slides = tmp_path / "slides"
     done = cli("report", log, "--no-gradients", "--output", tmp_path / "a.html", "--figures", slides)

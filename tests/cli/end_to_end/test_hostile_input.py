@@ -233,6 +233,7 @@ def test_a_configuration_that_none_can_have(cli: Cli, tiny_run: Path, tmp_path: 
     refused(cli("rank", tmp_path / "run", "--step", "1"), "checkpoint-0")
 
 
+@pytest.mark.slow
 def test_what_unpacks_to_too_much_is_refused(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MOST_UNPACKED", 1 << 20)
     for module in (tables, inspect_ai, torch_archive):

@@ -20,6 +20,7 @@ def result_of(out: str) -> dict[str, Any]:
     return json.loads(out)["result"]  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(path.name for path in LOGS.iterdir()))
 def test_every_kind_is_answered(cli: Cli, tmp_path: Path, name: str) -> None:
     chosen = [str(LOGS / name), *CHOSEN.get(name, [])]

@@ -95,6 +95,7 @@ def test_a_command_that_is_corrected_as_its_hint_says_works(
     assert not done.err.startswith("error: ")
 
 
+@pytest.mark.slow
 def test_a_step_without_weights_names_those_that_have_them(cli: Cli, tmp_path: Path) -> None:
     run = tmp_path / "my run"
     assert cli("train", "--output", run, "--quiet", *RUN, "--checkpoint-every", "2").code == 0

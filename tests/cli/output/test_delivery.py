@@ -130,6 +130,7 @@ def test_json_is_all_that_stdout_shows_and_quiet_leaves_stderr_empty(capsys: pyt
     assert (json.loads(out)["schema"], err) == ("gradscope/degeneracy", "")
 
 
+@pytest.mark.slow
 def test_of_many_files_the_document_is_named_and_the_others_are_counted(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -51,6 +51,7 @@ def long() -> Long:
     return policy, groups, step, rows, token_spectra(rows, [exact], "logged", None, seed=0)[0][0]
 
 
+@pytest.mark.slow
 def test_no_value_of_a_sample_is_above_that_of_the_whole(long: Long) -> None:
     """Its Gram matrix is a part of the whole's, so their eigenvalues interlace."""
     sampled, truth = spectrum(long, most=48, seed=1), long[4]

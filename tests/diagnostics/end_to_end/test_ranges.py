@@ -65,6 +65,7 @@ def shapes(seed: int) -> tuple[np.random.Generator, np.ndarray, int]:
     return rng, draws[seed % 4], n
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_degeneracy_stays_within_ranges(seed: int) -> None:
     rng, rates, n = shapes(seed)
@@ -77,6 +78,7 @@ def test_degeneracy_stays_within_ranges(seed: int) -> None:
     assert assert_within_ranges(report) >= 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_pass_at_k_and_its_differences_stay_within_ranges(seed: int) -> None:
     rng, rates, n = shapes(seed)

@@ -215,6 +215,7 @@ def norm_of(*, padding_row: int | None = 0, frozen: str | None = None) -> float:
     return batch_norm(measure_step(prepare_step(policy_of(model), tiny_groups(), DAPO), engine="loop").logged_gram)
 
 
+@pytest.mark.slow
 def test_a_gradient_of_the_padding_row_is_recognized_by_the_norm(tmp_path: Path) -> None:
     assert norm_of(padding_row=None) != pytest.approx(norm_of(), rel=1e-4)
     gram = recompute(weights_run((saved(tmp_path),), norm_of(padding_row=None)))
@@ -225,6 +226,7 @@ def test_a_gradient_of_the_padding_row_is_recognized_by_the_norm(tmp_path: Path)
     assert note.startswith("Whether the embedding of the padding token 0 had a gradient is not known")
 
 
+@pytest.mark.slow
 def test_frozen_tensors_are_recognized_by_two_checkpoints_and_the_norm(tmp_path: Path) -> None:
     weights = (saved(tmp_path / "first"), later(tmp_path / "last", frozen="embed_tokens"))
     expected = norm_of(frozen="embed_tokens")
@@ -247,6 +249,7 @@ def test_a_norm_that_is_rounding_meets_a_logged_zero(tmp_path: Path, monkeypatch
     assert 0 < batch_norm(gram.logged_gram) < 1e-8
 
 
+@pytest.mark.slow
 def test_a_norm_in_bfloat16_is_matched_in_its_own_arithmetic_by_replay_alone(tmp_path: Path) -> None:
     weights = saved(tmp_path)
     policy = replace(policy_of(tiny_model("llama_untied_biases")), padding=TrainerPadding())
@@ -262,6 +265,7 @@ def test_a_norm_in_bfloat16_is_matched_in_its_own_arithmetic_by_replay_alone(tmp
     assert gram.trained is None
 
 
+@pytest.mark.slow
 def test_a_routers_term_that_fits_is_the_end_of_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its float32 Gram never has the logged norm, and no adapter's idle random numbers are to be asked about."""
     model = tiny_experts("mixtral")
@@ -277,6 +281,7 @@ def test_a_routers_term_that_fits_is_the_end_of_the_search(tmp_path: Path, monke
     assert not gram.trained.meets(2 * logged)
 
 
+@pytest.mark.slow
 def test_what_fitted_at_one_step_is_where_the_next_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = weights_run((saved(tmp_path),), norm_of(padding_row=None))
     recomputer = Recomputer(run, EngineOptions(device="cpu"), closely=False)
@@ -326,6 +331,7 @@ def test_unreadable_weights_and_misfit_rollouts_have_different_causes(tmp_path: 
     assert caught.value.cause == "weights_unreadable"
 
 
+@pytest.mark.slow
 def test_a_pass_that_ended_in_trls_output_layer_is_recognized_by_the_norm(tmp_path: Path) -> None:
     """BERT's prediction head is no part of what TRL trains; the next step begins with that."""
     torch.manual_seed(2)
@@ -346,6 +352,7 @@ def test_a_pass_that_ended_in_trls_output_layer_is_recognized_by_the_norm(tmp_pa
     assert batch_norm(recompute(replace(run, metrics={1: {"grad_norm": own}})).logged_gram) == pytest.approx(own)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [({"dtype": "bfloat16"}, "bfloat16"), ({"torch_dtype": "torch.float16"}, "float16"), ({}, "float32")],
@@ -366,6 +373,7 @@ def test_an_adapters_base_has_the_dtype_that_it_was_loaded_in(tmp_path: Path, ar
     assert _trained_dtype(full) == "float32"  # weights that were saved have the dtype that they were trained in
 
 
+@pytest.mark.slow
 def test_a_norm_that_is_the_logged_one_needs_no_gram_matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights, asked = (saved(tmp_path),), {"closely": True, "norms_alone": True}
     recomputed = recompute(weights_run(weights, norm_of()), **asked)
@@ -381,6 +389,7 @@ def test_a_norm_that_is_the_logged_one_needs_no_gram_matrix(tmp_path: Path, monk
     assert recomputed.norm == pytest.approx((1 + 2e-5) * norm_of(), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_norm_in_float32_that_is_a_little_off_is_given_its_spread(tmp_path: Path) -> None:
     weights = (saved(tmp_path),)
     assert recompute(weights_run(weights, (1 + 3e-3) * norm_of()), closely=True).trained is None

@@ -18,6 +18,7 @@ def gram(prepared: PreparedStep) -> StepGram:
     return measure_step(prepared)
 
 
+@pytest.mark.slow
 def test_all_tokens_of_a_group_add_up_to_its_rollouts_and_a_seed_draws_some(
     prepared: PreparedStep, gram: StepGram
 ) -> None:

@@ -134,6 +134,7 @@ def test_the_best_of_several_samples_is_never_an_expansion(
         assert m > 1 or verdicts["search compression"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("draw", "change", "n", "verdict"),
     [

@@ -102,6 +102,7 @@ def test_what_these_rollouts_do_not_have_is_refused_with_its_reason() -> None:
     assert {part.advantage for group in answer.groups for part in group.parts} == {"reinforce"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("paired", [False, True])
 def test_paired_groups_are_those_that_live_at_every_size(paired: bool) -> None:
     prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(2, 4), DAPO)

@@ -67,6 +67,7 @@ def test_what_cannot_be_read_is_left_out_unless_nothing_is_left(tmp_path: Path) 
         report_index(tmp_path, [run, broken], strict=True)
 
 
+@pytest.mark.slow
 def test_named_runs_are_compared_with_the_first_and_many_are_an_index(tmp_path: Path) -> None:
     runs = [write_run(tmp_path, "rising", RISING), write_run(tmp_path, "flat", FLAT)]
     index = report_runs(runs)

@@ -62,6 +62,7 @@ def test_every_kind_of_a_step_is_there_and_then_the_largest_parts() -> None:
     assert shown[1].rollouts[0].share == pytest.approx(1 / (48 * 1.1), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 64, 200])
 def test_a_page_holds_few_rollouts_and_whole_groups(size: int) -> None:
     pages = read_groups(run_with(3, 60, size), (), 1.0)

@@ -106,6 +106,7 @@ def is_method(node: ast.AST, names: set[str]) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names
 
 
+@pytest.mark.slow
 def test_tensors_are_made_on_a_named_device_and_inner_loops_ask_it_for_nothing() -> None:
     made = {where for where, node in nodes() if is_made_on_the_cpu(node)}
     waits = {where for where, node in nodes() if where.startswith(INNER) and is_a_wait(node)}

@@ -145,6 +145,7 @@ def test_rows_equal_one_float64_backward_each(kind):
     assert (tokens.num_columns, tokens.slow_parameters) == (rows.shape[1], ())
 
 
+@pytest.mark.slow
 def test_every_kind_trains_what_it_says():
     """Otherwise a kind could pass because peft ignored its options."""
     trained = {kind: policy_of(adapted(kind), lora=True).trainable for kind in KINDS}
@@ -158,6 +159,7 @@ def test_every_kind_trains_what_it_says():
 _MARKS = {"dora": "magnitude", "saved": "modules_to_save", "embedding": "lora_embedding_A", "bias": "base_layer.bias"}
 
 
+@pytest.mark.slow
 def test_adapters_on_fused_experts_go_the_slow_way_and_are_named():
     policy = policy_of(adapted_experts("mixtral"), lora=True)
     oracle = policy_of(adapted_experts("mixtral", implementation="eager"), lora=True)

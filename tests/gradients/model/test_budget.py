@@ -170,6 +170,7 @@ def limit_kept(monkeypatch, most: int) -> None:
     monkeypatch.setattr(stream, "capture_batch", refuse)
 
 
+@pytest.mark.slow
 def test_one_rollout_that_does_not_fit_has_its_layers_run_again(monkeypatch):
     policy, groups, output = tiny_policy("qwen3_gqa_norms"), tiny_groups(2, 4), []
     full = measured_step(policy, groups, DAPO, engine="stream")

@@ -160,6 +160,7 @@ def test_an_adapter_is_fresh_while_it_changes_nothing(kind, fresh, tmp_path):
     assert is_fresh(weights.path) == fresh
 
 
+@pytest.mark.slow
 def test_the_reference_of_a_run_with_magnitudes_is_the_adapter_it_started_from(tmp_path):
     (tmp_path / "first").mkdir()
     (tmp_path / "later").mkdir()

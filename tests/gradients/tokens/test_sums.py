@@ -81,6 +81,7 @@ def test_a_weighting_of_entropies_is_their_gradient(max_bytes: int) -> None:
     assert relative(result, by_group(rows, weights, tokens.groups)) < 2e-5
 
 
+@pytest.mark.slow
 def test_parameters_without_a_rule_are_added_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(2, 2)
     prepared = prepare_step(policy, groups, DAPO)

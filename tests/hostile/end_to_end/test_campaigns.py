@@ -112,6 +112,7 @@ def test_a_process_that_grows_is_told() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_log_that_changed_in_any_way_is_read_as_it_is(tmp_path: Path) -> None:
     outcomes = list(grown.campaign(tmp_path, 3, 12, seed=1))
     assert [outcome for outcome in outcomes if outcome[1]] == []

@@ -26,6 +26,7 @@ def persistent(rng: np.random.Generator, num_steps: int, correlation: float) -> 
     return values[200:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
 def test_two_stretches_of_one_process_seldom_differ_beyond_their_intervals(correlation: float) -> None:
     rng = np.random.default_rng(1)

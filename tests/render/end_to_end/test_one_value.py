@@ -140,6 +140,7 @@ def of_command(command: str) -> Iterator[tuple[str, str]]:
     return ((name, entry.path) for name, entry in CATALOG.items() if entry.command == command and entry.path)
 
 
+@pytest.mark.slow
 def test_check_says_what_the_json_of_degeneracy_says(outputs: Outputs) -> None:
     document = document_of(outputs.degeneracy)["result"]
     for name, path in of_command("degeneracy"):

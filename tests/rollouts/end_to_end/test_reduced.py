@@ -275,6 +275,7 @@ def test_groups_of_traces_are_named_by_the_position_of_their_prompts(tmp_path: P
     assert assert_same(LOGS["open-instruct"].write(tmp_path / "none", [traces() | {"step": "x"}])) is None
 
 
+@pytest.mark.slow
 def test_what_nemo_rl_filtered_is_noted(tmp_path: Path) -> None:
     for name in ("nemo-rl", "nemo-rl, filtered", "nemo-rl, text"):
         run = assert_reduced(LOGS[name].write(tmp_path / name, LOGS[name].rows))

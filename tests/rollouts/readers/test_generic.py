@@ -207,6 +207,7 @@ def test_a_file_is_read_as_its_name_promises() -> None:
     assert isinstance(log.declared(Path("a.json")), ListColumns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["step", "prompt", "reward", "completion", "more"])
 def test_a_list_in_a_document_is_read_as_row_by_row(tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "_ELEMENTS", 3)

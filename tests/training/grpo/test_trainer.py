@@ -12,10 +12,10 @@ from gradscope.advantages.group import return_to_go
 from gradscope.advantages.online import Memory, StepRollouts
 from gradscope.advantages.registry import compute_advantages
 from gradscope.rollouts.groups import Rollout, RolloutGroup
-from gradscope.rollouts.run_folder import checkpoint_path, metrics_path, read_manifest, read_metrics
+from gradscope.rollouts.run_folder import checkpoint_path, metrics_path, read_metrics
 from gradscope.rollouts.store import read_steps
 from gradscope.training.config import TrainConfig
-from gradscope.training.grpo.trainer import HEADS, NormMatch, TokenCritic, ValueHead, _batch_numbers
+from gradscope.training.grpo.trainer import HEADS, NormMatch, TokenCritic, _batch_numbers
 from gradscope.training.run_training import _trained_advantage
 from gradscope.training.train import train
 from tests.gradients.models import plain_logprobs
@@ -99,19 +99,6 @@ def assert_logprobs(run: Path, *, steps: tuple[int, ...], temperature: float) ->
             np.testing.assert_allclose(rollout.logprobs, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["grpo", "sign", "grpo_negative:c=0.5", "batch_mean"])
-def test_a_formulation_trains_and_its_advantages_are_recorded(short_run: MakeRun, name: str) -> None:
-    run = short_run(advantage=name)
-    groups = read_steps(run)
-    for step in (1, 2, 3):
-        of_step = [group for group in groups if group.step == step]
-        rewards = np.array([group.rewards for group in of_step], dtype=np.float64)
-        recorded = [[rollout.advantage for rollout in group.rollouts] for group in of_step]
-        np.testing.assert_allclose(recorded, compute_advantages(name, rewards), rtol=1e-6, atol=1e-7)
-    assert read_manifest(run).advantage == name
-    assert all(values["grad_norm"] >= 0 for values in read_metrics(run).values())
-
-
 def test_advantages_of_tokens_are_recorded_one_a_token(short_run: MakeRun) -> None:
     for group in read_steps(short_run(advantage="per_step")):
         expected = return_to_go([rollout.token_rewards or () for rollout in group.rollouts])
@@ -120,33 +107,8 @@ def test_advantages_of_tokens_are_recorded_one_a_token(short_run: MakeRun) -> No
             np.testing.assert_allclose(rollout.token_advantages, advantage, rtol=1e-6, atol=1e-7)
 
 
-def test_compensation_weighs_up_what_was_not_most_likely(short_run: MakeRun) -> None:
-    limits = {"compensation": 2.0, "compensation_clipped": 1.5}
-    for name, limit in limits.items():
-        factors = []
-        for group in read_steps(short_run(advantage=name)):
-            base = compute_advantages("grpo", np.array(group.rewards, dtype=np.float64))
-            for rollout, advantage in zip(group.rollouts, base, strict=True):
-                assert len(rollout.token_advantages or ()) == len(rollout.completion_ids or ())
-                factors += [value / advantage for value in rollout.token_advantages or () if advantage]
-        assert min(factors) == pytest.approx(1.0)
-        assert 1.2 < max(factors) <= limit + 1e-6
-
-
 def test_logprobs_are_those_of_the_weights_before_the_step(short_run: MakeRun) -> None:
     assert_logprobs(short_run(temperature=0.7), steps=(1, 3), temperature=0.7)
-
-
-def test_logged_norm_is_that_of_the_recorded_rollouts_and_advantages(short_run: MakeRun) -> None:
-    """One ordinary backward pass over the record, with the loss that the manifest states (dapo: mean over tokens)."""
-    run = short_run(advantage="sign")
-    for step in (1, 3):
-        model, rollouts = model_before(run, step, dtype=torch.float64), rollouts_at(run, step)
-        num_tokens = sum(len(rollout.completion_ids) for rollout in rollouts)
-        for rollout in rollouts:
-            (rollout.advantage * plain_logprobs(model, rollout).sum() / -num_tokens).backward()
-        norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
-        assert norm.item() == pytest.approx(read_metrics(run)[step]["grad_norm"], rel=1e-5)
 
 
 STATES = [[[1.0, 0.0], [0.0, 2.0]], [[1.0, 1.0]]]  # of two rollouts, of two tokens and of one
@@ -194,19 +156,6 @@ def test_two_steps_of_a_value_head_by_hand() -> None:
     assert online.metrics["critic_loss"] == pytest.approx(squares.mean() / 2)
 
 
-def test_a_value_head_learns_what_a_policy_earns() -> None:
-    online = ValueHead(2, 0.05)
-    for _ in range(400):
-        advantages = np.concatenate(online.advantages(step(rewards=(1.0, 1.0))))
-    assert np.abs(advantages).max() < 0.01
-
-
-def test_nothing_bounds_it() -> None:
-    online = TokenCritic(2, 0.1)
-    seen = [float(np.abs(np.concatenate(online.advantages(step()))).max()) for _ in range(200)]
-    assert seen[-1] > 50
-
-
 def test_a_dead_group_moves_the_head_no_further_than_its_momentum() -> None:
     online = TokenCritic(2, 0.1)
     advantages = online.advantages(step(rewards=(1.0, 1.0)))
@@ -249,7 +198,7 @@ def test_the_first_step_is_that_of_grpo(short_run: MakeRun) -> None:
 
 @pytest.mark.parametrize(
     ("advantage", "settings"),
-    [("token_critic", {"lora_rank": 2}), ("token_critic", {"gradient_accumulation_steps": 4}), ("gae", {})],
+    [("token_critic", {"lora_rank": 2, "gradient_accumulation_steps": 4}), ("gae", {})],
     ids=str,
 )
 def test_the_head_reads_the_states_of_each_token(short_run: MakeRun, advantage: str, settings: dict[str, Any]) -> None:

@@ -118,6 +118,7 @@ def test_a_bimodal_prompt_has_no_carry_or_five() -> None:
     assert all(is_heldout(problem.prompt) for problem in problems)
 
 
+@pytest.mark.slow
 def test_starved_prompts_have_two_or_three_carries_and_a_pattern_of_their_own() -> None:
     problems = starved_problems(200, seed=0, heldout=False)
     assert all(2 <= sum(digits(problem.prompt)) // 10 <= 3 for problem in problems)

@@ -64,6 +64,7 @@ def walked(rows: list[dict[str, Any]]) -> tuple[list[tuple[Metrics, int, str, in
     return [(dict(sorted(entry.items())), *rest) for entry, *rest in runs], conflicts  # type: ignore[misc]
 
 
+@pytest.mark.slow
 def test_runs_and_resumed_runs_are_those_of_a_walk() -> None:
     chance = random.Random(0)
     seen = set()

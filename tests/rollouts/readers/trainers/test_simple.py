@@ -311,6 +311,7 @@ def write(folder: Path, *files: Sequence[Any]) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", sorted(step_line()))
 def test_an_odd_element_has_the_answer_of_the_row_reader(tmp_path: Path, key: str) -> None:
     for at, value in enumerate(STRANGE):

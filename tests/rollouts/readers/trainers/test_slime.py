@@ -354,6 +354,7 @@ def test_a_damaged_parquet_file_is_set_aside(tmp_path: Path) -> None:
     assert "rollout_1.parquet is not a readable Parquet file" in lost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", sorted(miles_row()))
 def test_an_odd_cell_has_the_answer_of_the_row_reader(tmp_path: Path, key: str) -> None:
     for at, value in enumerate(STRANGE):

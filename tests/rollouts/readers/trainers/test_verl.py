@@ -338,6 +338,7 @@ def changed(rng: random.Random, cell: Any) -> Any:
     return rng.choice([rng.choice(ODD), cell[:-1], [*cell, 0], [*cell[:-1], rng.choice(ODD_ENDS)]])
 
 
+@pytest.mark.slow
 def test_columns_count_tokens_as_rows_do() -> None:
     rng = random.Random(1)
     decoder = (lines := dump_columns([], None, has_tokens=True)).decoder
