@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, TypeVar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,3 +109,13 @@ def mean_of_defined(values: Iterable[float | None]) -> float | None:
     """The mean of those numbers that are defined; None where none is."""
     defined = [value for value in values if value is not None]
     return math.fsum(defined) / len(defined) if defined else None
+
+
+Kind = TypeVar("Kind")
+
+
+def undefined_record(kind: Callable[..., Kind], unknown: Estimate, **defined: Any) -> Kind:
+    """A record all of whose estimates are undefined for one reason, but for those that are given."""
+    record: Any = kind
+    missing = {field.name: unknown for field in fields(record) if field.type == "Estimate"}
+    return kind(**(missing | defined))

@@ -6,15 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gradscope.advantages import registry
 from gradscope.advantages.formulation import Formulation, is_in_file, read_formulation
-from gradscope.advantages.registry import (
-    compute_advantages,
-    compute_step_advantages,
-    formulation,
-    is_formulation,
-    named_formulation,
-    short_name,
-)
 from gradscope.errors import UsageError
 
 
@@ -60,22 +53,25 @@ def function(folder: Path, line: str, options: str = "") -> str:
 
 def test_a_function_of_a_group_is_called_a_group_at_a_time(tmp_path: Path) -> None:
     name = function(tmp_path, "assert r.ndim == 1; return (r - np.median(r)) * Scale().by")
-    entry = named_formulation(name)
+    entry = registry.named_formulation(name)
     assert (entry.name, entry.formula, entry.source) == (name, "the formula", str(tmp_path / "my.py"))
     assert entry.digest == hashlib.sha256((tmp_path / "my.py").read_bytes()).hexdigest()
-    assert compute_advantages(name, [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]]).tolist() == [[2.0, 0.0, 0.0], [0.0, 0.0, -1.0]]
-    ragged = compute_step_advantages(name, [[1.0, 0.0, 0.0], [1.0]])
+    assert registry.compute_advantages(name, [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]]).tolist() == [
+        [2.0, 0.0, 0.0],
+        [0.0, 0.0, -1.0],
+    ]
+    ragged = registry.compute_step_advantages(name, [[1.0, 0.0, 0.0], [1.0]])
     assert [group.tolist() for group in ragged] == [[2.0, 0.0, 0.0], [0.0]]
     assert not list(tmp_path.glob("__pycache__"))
 
 
 def test_a_function_of_a_step_is_called_once(tmp_path: Path) -> None:
     name = function(tmp_path, "return [g - np.mean([o.mean() for o in r]) for g in r]", "by_step=True")
-    named_formulation(name)
-    advantages = compute_step_advantages(name, [[1.0, 1.0, 1.0], [0.0]])
+    registry.named_formulation(name)
+    advantages = registry.compute_step_advantages(name, [[1.0, 1.0, 1.0], [0.0]])
     assert [group.tolist() for group in advantages] == [[0.5, 0.5, 0.5], [-0.5]]
     with pytest.raises(UsageError, match="it is relative to all groups of a step, and this is one group"):
-        compute_advantages(name, [1.0, 0.0])
+        registry.compute_advantages(name, [1.0, 0.0])
 
 
 def test_a_function_may_write_to_its_rewards_and_its_requirements_hold(tmp_path: Path) -> None:
@@ -83,13 +79,13 @@ def test_a_function_may_write_to_its_rewards_and_its_requirements_hold(tmp_path:
         function(tmp_path, "r -= 0.5; return r", "needs_binary=True, min_group_size=2"),
         np.array([1.0, 0.0]),
     )
-    named_formulation(name)
-    assert compute_advantages(name, rewards).tolist() == [0.5, -0.5]
+    registry.named_formulation(name)
+    assert registry.compute_advantages(name, rewards).tolist() == [0.5, -0.5]
     assert rewards.tolist() == [1.0, 0.0]
     with pytest.raises(UsageError, match="needs groups of at least 2, this one has 1"):
-        compute_advantages(name, [1.0])
+        registry.compute_advantages(name, [1.0])
     with pytest.raises(UsageError, match=r"there is a reward of 0\.5"):
-        compute_advantages(name, [1.0, 0.5, 0.0])
+        registry.compute_advantages(name, [1.0, 0.5, 0.0])
 
 
 @pytest.mark.parametrize(
@@ -110,9 +106,9 @@ def test_a_function_may_write_to_its_rewards_and_its_requirements_hold(tmp_path:
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_an_answer_that_is_none_is_refused(tmp_path: Path, line: str, options: str, message: str) -> None:
     name = function(tmp_path, line, options)
-    named_formulation(name)
+    registry.named_formulation(name)
     with pytest.raises(UsageError, match=message):
-        compute_step_advantages(name, [[1.0, 0.0], [0.0, 2.0]])
+        registry.compute_step_advantages(name, [[1.0, 0.0], [0.0, 2.0]])
 
 
 MEND, DECORATE = "Mend the file.", "Put @gradscope.advantage_formulation() above it."
@@ -149,22 +145,22 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 def test_nothing_runs_that_nobody_named(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     name = write(tmp_path, f"open({str(ran)!r}, 'w').close()\n") + ":own"
-    assert not is_formulation(name)
+    assert not registry.is_formulation(name)
     with pytest.raises(UsageError, match="is code in a file, which runs only where you name it") as caught:
-        formulation(name)
+        registry.formulation(name)
     assert caught.value.hint == f"Add --advantage {name}"
     assert not ran.exists()
 
 
 def test_a_file_is_read_anew_where_it_is_named_anew(tmp_path: Path) -> None:
-    first = named_formulation(function(tmp_path, "return r"))
-    second = named_formulation(function(tmp_path, "return 2 * r"))
+    first = registry.named_formulation(function(tmp_path, "return r"))
+    second = registry.named_formulation(function(tmp_path, "return 2 * r"))
     assert first.digest != second.digest
-    assert compute_advantages(second.name, [1.0]).tolist() == [2.0]
-    assert formulation(second.name) is second
+    assert registry.compute_advantages(second.name, [1.0]).tolist() == [2.0]
+    assert registry.formulation(second.name) is second
 
 
 def test_names_of_files() -> None:
     assert all(is_in_file(name) for name in ("a.py:b", "x/a.py:b"))
     assert not any(is_in_file(name) for name in ("a.py:", ":b", "a:b", "grpo"))
-    assert short_name("x/y/a.py:b") == "a.b"
+    assert registry.short_name("x/y/a.py:b") == "a.b"

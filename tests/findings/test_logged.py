@@ -4,17 +4,7 @@ from dataclasses import replace
 import pytest
 
 from gradscope.estimate import Estimate
-from gradscope.findings.logged import (
-    broken_sentences,
-    clipped_sentence,
-    course_named,
-    dead_sentence,
-    logprob_findings,
-    metric_findings,
-    norm_sentence,
-    reward_sentence,
-    spike_findings,
-)
+from gradscope.findings import logged
 from gradscope.results.logged import MetricCourse
 from gradscope.results.norms import LogprobDifference, SpikeReport, StepReplay
 from tests.render.examples import replay_report, spike_report
@@ -28,21 +18,23 @@ def step(index: int, *, frac_beyond: float, largest: float) -> StepReplay:
 
 
 def test_small_differences_are_of_these_weights() -> None:
-    (sentence,) = logprob_findings([step(0, frac_beyond=0.0, largest=0.02), step(1, frac_beyond=0.0, largest=0.05)])
+    (sentence,) = logged.logprob_findings(
+        [step(0, frac_beyond=0.0, largest=0.02), step(1, frac_beyond=0.0, largest=0.05)]
+    )
     assert sentence.endswith("the largest difference of a token is 0.05 at 2 steps.")
-    assert logprob_findings([step(0, frac_beyond=0.0, largest=0.02)])[0].endswith("0.02 at 1 step.")
+    assert logged.logprob_findings([step(0, frac_beyond=0.0, largest=0.02)])[0].endswith("0.02 at 1 step.")
 
 
 def test_the_step_with_most_tokens_beyond_the_bound_is_named() -> None:
     steps = [step(0, frac_beyond=0.01, largest=9.0), step(4, frac_beyond=0.25, largest=2.0)]
-    assert logprob_findings(steps) == (
+    assert logged.logprob_findings(steps) == (
         "At step 5 the sampler's logged log-probabilities differ from these weights' by more than 0.1 at 25.0 % of "
         "1,500 tokens (mean 0.01, largest 2): other weights, another temperature or other kernels sampled them.",
     )
 
 
 def test_without_logged_probabilities_nothing_is_said() -> None:
-    assert logprob_findings(STEPS) == ()
+    assert logged.logprob_findings(STEPS) == ()
 
 
 def course(name: str, *values: float) -> MetricCourse:
@@ -75,8 +67,8 @@ DEAD = "of a step's groups gave no gradient, by the trainer's log of"
     ],
 )
 def test_dead_groups(values: tuple[float, ...], sentence: str) -> None:
-    assert dead_sentence([course("frac_reward_zero_std", *values)]) == sentence
-    assert dead_sentence([]).startswith("These metrics do not tell")
+    assert logged.dead_sentence([course("frac_reward_zero_std", *values)]) == sentence
+    assert logged.dead_sentence([]).startswith("These metrics do not tell")
 
 
 @pytest.mark.parametrize(
@@ -90,8 +82,8 @@ def test_dead_groups(values: tuple[float, ...], sentence: str) -> None:
     ],
 )
 def test_completions_that_were_cut_off(values: tuple[float, ...], sentence: str) -> None:
-    assert clipped_sentence([course("completions/clipped_ratio", *values)]) == sentence
-    assert clipped_sentence([]) == ""
+    assert logged.clipped_sentence([course("completions/clipped_ratio", *values)]) == sentence
+    assert logged.clipped_sentence([]) == ""
 
 
 @pytest.mark.parametrize(
@@ -106,21 +98,21 @@ def test_completions_that_were_cut_off(values: tuple[float, ...], sentence: str)
     ],
 )
 def test_the_largest_norm(values: tuple[float, ...], sentence: str) -> None:
-    assert norm_sentence([course("grad_norm", *values)]) == sentence
-    assert norm_sentence([]) == ""
+    assert logged.norm_sentence([course("grad_norm", *values)]) == sentence
+    assert logged.norm_sentence([]) == ""
 
 
 def test_rewards_and_what_is_no_number() -> None:
     courses = [course("reward", 0.25, 0.5), course("kl", 0.1, math.nan, math.inf)]
-    assert reward_sentence(courses) == "The mean reward was 0.25 at step 10 and 0.5 at step 20."
-    assert reward_sentence(courses[1:]) == reward_sentence([course("reward", 0.5)]) == ""
-    assert list(broken_sentences(courses)) == ["kl was logged as NaN at step 20, and at 1 steps more."]
-    assert course_named(courses, "kl") is courses[1]
-    assert [sentence.split()[0] for sentence in metric_findings(courses)] == ["These", "kl", "The"]
+    assert logged.reward_sentence(courses) == "The mean reward was 0.25 at step 10 and 0.5 at step 20."
+    assert logged.reward_sentence(courses[1:]) == logged.reward_sentence([course("reward", 0.5)]) == ""
+    assert list(logged.broken_sentences(courses)) == ["kl was logged as NaN at step 20, and at 1 steps more."]
+    assert logged.course_named(courses, "kl") is courses[1]
+    assert [sentence.split()[0] for sentence in logged.metric_findings(courses)] == ["These", "kl", "The"]
 
 
 def findings_of(report: SpikeReport) -> tuple[str, ...]:
-    return spike_findings(report).findings
+    return logged.spike_findings(report).findings
 
 
 def test_a_step_that_stands_out_is_said_with_what_makes_it() -> None:

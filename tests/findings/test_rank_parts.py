@@ -1,35 +1,11 @@
 from dataclasses import replace
 
 from gradscope.estimate import Estimate
-from gradscope.findings.rank_parts import (
-    adapter_findings,
-    correction_findings,
-    entropy_findings,
-    gradient_update_findings,
-    idle_adapter_findings,
-    kind_findings,
-    kl_findings,
-    logprob_change_findings,
-    optimizer_findings,
-    token_findings,
-    turn_findings,
-    weight_update_findings,
-)
+from gradscope.findings import rank_parts
 from gradscope.results.rank import GradientAndUpdate, TokenRankPoint, WeightUpdate
 from gradscope.results.tokens import CorrectionEffect, TokenMethod
+from tests.render import rank_examples
 from tests.render.examples import filled
-from tests.render.rank_examples import (
-    adapter_state,
-    correction,
-    entropy_change,
-    gradient_and_update,
-    kl,
-    logprob_change,
-    optimizer_steps,
-    token_kind,
-    trajectory,
-    turn,
-)
 
 
 def point(
@@ -56,74 +32,74 @@ def point(
 
 
 def test_a_rank_of_tokens_stands_beside_their_number() -> None:
-    assert token_findings([point(1, 90.0), point(9, 30.0), point(9, 60.0, advantage="sign")]) == (
+    assert rank_parts.token_findings([point(1, 90.0), point(9, 30.0), point(9, 60.0, advantage="sign")]) == (
         "At step 9 the 120 tokens of a live group span 30.0 directions by effective rank (advantage logged, mean over "
         "10 live groups).",
     )
 
 
 def test_without_a_logged_advantage_another_is_named() -> None:
-    assert "(advantage sign, mean over" in token_findings([point(1, 60.0, advantage="sign")])[0]
+    assert "(advantage sign, mean over" in rank_parts.token_findings([point(1, 60.0, advantage="sign")])[0]
 
 
 def test_a_sample_and_a_sketch_say_what_they_cost() -> None:
-    sampled = token_findings([point(1, 30.0, method="sampled")])
+    sampled = rank_parts.token_findings([point(1, 30.0, method="sampled")])
     assert sampled[1].startswith("Only 25.0 % of the tokens were measured, drawn at random;")
     assert sampled[1].endswith("--max-tokens N takes more, --sketch K all.")
-    sketched = token_findings([point(1, 30.0, method="sketch", energy_error=0.0313)])
+    sketched = rank_parts.token_findings([point(1, 30.0, method="sketch", energy_error=0.0313)])
     assert sketched[1].startswith("Rows were sketched: each squared singular value is known to 3.1 % of their sum")
 
 
 def test_steps_without_a_weighted_token_have_no_rank() -> None:
     expected = "No token of these steps has a weight under these advantages: their matrices are zero."
-    assert token_findings([point(1, None)]) == token_findings([]) == (expected,)
+    assert rank_parts.token_findings([point(1, None)]) == rank_parts.token_findings([]) == (expected,)
 
 
 def effects(*cosines: float, ess: float = 0.9) -> list[CorrectionEffect]:
     names = ("none", "tis", "sequence_ratio")
     return [
-        replace(correction(name), cosine=Estimate.exact(cosine), ess=Estimate.exact(ess))
+        replace(rank_examples.correction(name), cosine=Estimate.exact(cosine), ess=Estimate.exact(ess))
         for name, cosine in zip(names, (1.0, *cosines), strict=False)
     ]
 
 
 def test_corrections_that_change_nothing_are_said_to() -> None:
-    assert correction_findings(effects(0.999, 0.998)) == (
+    assert rank_parts.correction_findings(effects(0.999, 0.998)) == (
         "No correction for the sampler turns the gradient of step 41: its cosine with the uncorrected one is at least "
         "0.9980.",
     )
 
 
 def test_some_of_the_corrections_are_not_said_to_be_all() -> None:
-    (sentence,) = correction_findings(effects(0.999), " by sequence")
+    (sentence,) = rank_parts.correction_findings(effects(0.999), " by sequence")
     assert sentence.startswith("No correction for the sampler by sequence turns the gradient")
-    (sentence,) = correction_findings(effects(0.9), " by sequence")
+    (sentence,) = rank_parts.correction_findings(effects(0.9), " by sequence")
     assert sentence.startswith("Corrections for the sampler by sequence turn the gradient")
 
 
 def test_the_correction_that_turns_the_gradient_most_is_named() -> None:
-    (sentence,) = correction_findings(effects(0.9, 0.4))
+    (sentence,) = rank_parts.correction_findings(effects(0.9, 0.4))
     assert sentence.startswith(
         "Corrections for the sampler turn the gradient of step 41: sequence_ratio has cosine 0.40"
     )
     assert sentence.endswith("of its norm.")
-    (sentence,) = correction_findings(effects(0.9, 0.4, ess=0.03))
+    (sentence,) = rank_parts.correction_findings(effects(0.9, 0.4, ess=0.03))
     assert sentence.endswith("whole sequence ratios are worth 3.0 % of the sequences.")
 
 
 def test_without_corrections_there_is_nothing_to_say() -> None:
     none = Estimate.undefined_because("a ratio of this step is beyond 1e30")
-    assert correction_findings([]) == ()
-    assert correction_findings([replace(correction("tis"), cosine=none)]) == ()
+    assert rank_parts.correction_findings([]) == ()
+    assert rank_parts.correction_findings([replace(rank_examples.correction("tis"), cosine=none)]) == ()
 
 
 def test_tokens_of_high_entropy_and_unlikely_ones_have_a_sentence() -> None:
-    sentences = kind_findings(
+    sentences = rank_parts.kind_findings(
         [
-            token_kind(probability=(0.0, 0.25)),
-            token_kind(probability=(0.25, 0.75)),
-            token_kind(entropy="top_fifth"),
-            token_kind(sign="positive"),
+            rank_examples.token_kind(probability=(0.0, 0.25)),
+            rank_examples.token_kind(probability=(0.25, 0.75)),
+            rank_examples.token_kind(entropy="top_fifth"),
+            rank_examples.token_kind(sign="positive"),
         ]
     )
     assert [sentence.split(",")[0] for sentence in sentences] == [
@@ -131,44 +107,46 @@ def test_tokens_of_high_entropy_and_unlikely_ones_have_a_sentence() -> None:
         "At step 41 the tokens of the top fifth by entropy",
     ]
     assert "61.0 % [40.0 %, 82.0 %] of the energy" in sentences[0]
-    everything = replace(token_kind(probability=(0.0, 0.25)), frac_tokens=Estimate.exact(1.0))
-    assert kind_findings([everything]) == kind_findings([]) == ()
+    everything = replace(rank_examples.token_kind(probability=(0.0, 0.25)), frac_tokens=Estimate.exact(1.0))
+    assert rank_parts.kind_findings([everything]) == rank_parts.kind_findings([]) == ()
 
 
 def test_the_way_of_the_entropy_is_said_where_it_is_known() -> None:
-    assert entropy_findings([entropy_change(41)]) == (
+    assert rank_parts.entropy_findings([rank_examples.entropy_change(41)]) == (
         "To first order the gradient of step 41 lowers the entropy of its own tokens (cosine -0.36 [-0.66, -0.06]); "
         "the trainer logged 0.104 there and 0.0917 at the next step.",
     )
     rising = Estimate(value=0.5, low=0.2, high=0.8)
-    alone = replace(entropy_change(41), cosine=rising, logged=None)
-    assert entropy_findings([alone]) == (
+    alone = replace(rank_examples.entropy_change(41), cosine=rising, logged=None)
+    assert rank_parts.entropy_findings([alone]) == (
         "To first order the gradient of step 41 raises the entropy of its own tokens (cosine +0.50 [+0.20, +0.80]).",
     )
     unsure = replace(alone, cosine=Estimate(value=0.1, low=-0.2, high=0.4))
-    assert entropy_findings([unsure]) == entropy_findings([]) == ()
+    assert rank_parts.entropy_findings([unsure]) == rank_parts.entropy_findings([]) == ()
 
 
 def test_the_largest_turn_is_named() -> None:
-    second = replace(turn(8), and_later=True, gradient_share=Estimate.exact(0.7))
-    assert turn_findings([turn(1), second]) == (
+    second = replace(rank_examples.turn(8), and_later=True, gradient_share=Estimate.exact(0.7))
+    assert rank_parts.turn_findings([rank_examples.turn(1), second]) == (
         "Turns from 8 on have 70.0 % of the gradient of step 41 along its own direction, with 25.0 % of the tokens.",
     )
-    assert turn_findings([turn(1)])[0].startswith("Turn 1 has 40.0 %")
-    assert turn_findings([]) == ()
+    assert rank_parts.turn_findings([rank_examples.turn(1)])[0].startswith("Turn 1 has 40.0 %")
+    assert rank_parts.turn_findings([]) == ()
 
 
 def test_how_far_tokens_are_from_the_reference_is_said_of_the_last_step() -> None:
-    assert kl_findings([kl(1), kl(6)]) == (
+    assert rank_parts.kl_findings([rank_examples.kl(1), rank_examples.kl(6)]) == (
         "At step 6 the policy is 0.0123 [0.001, 0.0236] nats a token from the reference by k3, +0.0123 [+0.001, "
         "+0.0236] by k1; the furthest hundredth of the tokens holds 83.0 % of the former.",
     )
-    unknown = replace(kl(6), top_share=Estimate.undefined_because("all are zero"))
-    assert kl_findings([]) == kl_findings([unknown]) == ()
+    unknown = replace(rank_examples.kl(6), top_share=Estimate.undefined_because("all are zero"))
+    assert rank_parts.kl_findings([]) == rank_parts.kl_findings([unknown]) == ()
 
 
 def test_whether_tokens_moved_as_their_advantages_ask_is_said_with_the_difference() -> None:
-    (sentence,) = logprob_change_findings([logprob_change(1), logprob_change(41)])
+    (sentence,) = rank_parts.logprob_change_findings(
+        [rank_examples.logprob_change(1), rank_examples.logprob_change(41)]
+    )
     assert sentence == (
         "From 40 to 50 updates the log-probability of the tokens of step 41 changed by +0.012 [-0.001, +0.025] a token "
         "where the advantage is positive and by -0.130 [-0.210, -0.050] where it is negative; among tokens of like "
@@ -176,13 +154,17 @@ def test_whether_tokens_moved_as_their_advantages_ask_is_said_with_the_differenc
     )
     for low, high, words in ((-0.3, -0.1, "against the advantages."), (-0.1, 0.3, "this may be chance.")):
         matched = Estimate(value=(low + high) / 2, low=low, high=high, num_units=16)
-        (sentence,) = logprob_change_findings([replace(logprob_change(41), matched=matched)])
+        (sentence,) = rank_parts.logprob_change_findings([replace(rank_examples.logprob_change(41), matched=matched)])
         assert sentence.endswith(words)
-    assert logprob_change_findings([]) == logprob_change_findings([logprob_change(1)]) == ()
+    assert (
+        rank_parts.logprob_change_findings([])
+        == rank_parts.logprob_change_findings([rank_examples.logprob_change(1)])
+        == ()
+    )
 
 
 UNDEFINED = Estimate.undefined_because("the matrix is zero")
-TRAJECTORY = replace(trajectory(), num_updates=(20, 40))
+TRAJECTORY = replace(rank_examples.trajectory(), num_updates=(20, 40))
 
 
 def update(rank: float, last: int = 40, *, first: int = 0, overlap: Estimate = UNDEFINED) -> WeightUpdate:
@@ -203,11 +185,11 @@ def update(rank: float, last: int = 40, *, first: int = 0, overlap: Estimate = U
 
 
 def pair(gradient: Estimate, step: int = 21) -> GradientAndUpdate:
-    return replace(gradient_and_update(), step=step, first=20, last=40, gradient_rank=gradient)
+    return replace(rank_examples.gradient_and_update(), step=step, first=20, last=40, gradient_rank=gradient)
 
 
 def test_the_trajectory_stands_beside_a_random_walk() -> None:
-    sentences = weight_update_findings(
+    sentences = rank_parts.weight_update_findings(
         [update(10.0), update(20.0), update(99.0, last=20), update(99.0, first=20)], [TRAJECTORY]
     )
     assert sentences == (
@@ -221,7 +203,7 @@ def test_the_trajectory_stands_beside_a_random_walk() -> None:
 
 def test_principal_directions_stand_beside_a_random_change() -> None:
     overlaps = [update(10.0, overlap=Estimate.exact(share)) for share in (0.04, 0.08)]
-    assert weight_update_findings([*overlaps, update(10.0)], [TRAJECTORY])[-2] == (
+    assert rank_parts.weight_update_findings([*overlaps, update(10.0)], [TRAJECTORY])[-2] == (
         "On average 6.0 % of a change lies in the principal directions of the initial weights; a random change would "
         "have 1.0 % there."
     )
@@ -230,17 +212,17 @@ def test_principal_directions_stand_beside_a_random_change() -> None:
 def test_a_single_checkpoint_has_no_trajectory() -> None:
     alone = replace(TRAJECTORY, top_energy=UNDEFINED, linear_growth=UNDEFINED)
     unknown = replace(update(10.0), bfloat16_changed=UNDEFINED)
-    (sentence,) = weight_update_findings([unknown], [alone])
+    (sentence,) = rank_parts.weight_update_findings([unknown], [alone])
     assert sentence.startswith("After 40 updates")
 
 
 def test_gradients_and_changes_are_averaged_over_the_weights_that_have_both() -> None:
     pairs = [pair(Estimate.exact(99.0), step=1), pair(Estimate.exact(8.0)), pair(Estimate.exact(12.0)), pair(UNDEFINED)]
-    assert gradient_update_findings(pairs) == (
+    assert rank_parts.gradient_update_findings(pairs) == (
         "The gradient of step 21 has effective rank 10.0 on average over 2 weights, their change from 20 to 40 updates "
         "25.0, and unrelated entries 51.5: a rank of one says nothing of the other.",
     )
-    assert gradient_update_findings([pair(UNDEFINED)]) == gradient_update_findings([]) == ()
+    assert rank_parts.gradient_update_findings([pair(UNDEFINED)]) == rank_parts.gradient_update_findings([]) == ()
 
 
 def test_singular_values_and_directions_stand_beside_an_unrelated_change() -> None:
@@ -251,41 +233,46 @@ def test_singular_values_and_directions_stand_beside_an_unrelated_change() -> No
         principal_angle=Estimate.exact(4.06),
         principal_angle_null=Estimate.exact(2.94),
     )
-    assert weight_update_findings([turned, update(10.0)], [TRAJECTORY])[-2] == (
+    assert rank_parts.weight_update_findings([turned, update(10.0)], [TRAJECTORY])[-2] == (
         "Of a change 15.0 % is in the singular values on average (an unrelated one of its size: 11.7 %), and the "
         "principal directions turn by 4.1 degrees (2.9)."
     )
 
 
 def test_an_adapters_change_is_held_against_factors() -> None:
-    sentence = weight_update_findings([update(6.0)], [TRAJECTORY], of_adapter=True)[1]
+    sentence = rank_parts.weight_update_findings([update(6.0)], [TRAJECTORY], of_adapter=True)[1]
     assert "unrelated factors would give 12.0" in sentence
 
 
 def test_an_adapter_that_does_nothing_yet_is_said() -> None:
-    idle = replace(adapter_state(20), b_norm=Estimate.exact(0.0), effective_rank=UNDEFINED)
-    assert idle_adapter_findings([adapter_state(0), idle, adapter_state(20)]) == (
-        "After 20 updates B is still zero in 1 of 2 matrices: there the adapter adds nothing.",
+    idle = replace(rank_examples.adapter_state(20), b_norm=Estimate.exact(0.0), effective_rank=UNDEFINED)
+    assert rank_parts.idle_adapter_findings(
+        [rank_examples.adapter_state(0), idle, rank_examples.adapter_state(20)]
+    ) == ("After 20 updates B is still zero in 1 of 2 matrices: there the adapter adds nothing.",)
+    assert rank_parts.adapter_findings([idle]) == ()
+    assert (
+        rank_parts.idle_adapter_findings([rank_examples.adapter_state(20)])
+        == rank_parts.idle_adapter_findings([])
+        == rank_parts.adapter_findings([])
+        == ()
     )
-    assert adapter_findings([idle]) == ()
-    assert idle_adapter_findings([adapter_state(20)]) == idle_adapter_findings([]) == adapter_findings([]) == ()
 
 
 def test_an_adapter_stands_beside_unrelated_factors() -> None:
-    assert adapter_findings([adapter_state(0), adapter_state(20)]) == (
+    assert rank_parts.adapter_findings([rank_examples.adapter_state(0), rank_examples.adapter_state(20)]) == (
         "After 20 updates B is zero nowhere; B A has effective rank 6.4 of at most 8 and 0.37 of the norm of its "
         "factors on average (unrelated factors: 7.8 and 0.35).",
     )
 
 
 def test_optimizers_are_compared_over_all_matrices() -> None:
-    (sentence,) = optimizer_findings(optimizer_steps(41))
+    (sentence,) = rank_parts.optimizer_findings(rank_examples.optimizer_steps(41))
     assert sentence == (
         "From the gradient of step 41 a fresh Adam steps at cosine 0.48 with SGD, Muon at 0.44; at the logged learning "
         "rate bfloat16 sees 86.0 % of the entries move under Adam, and 54.0 % under an SGD step of the same size."
     )
-    unknown = [replace(one, bfloat16_moved=UNDEFINED) for one in optimizer_steps(41)]
-    assert optimizer_findings(unknown) == (
+    unknown = [replace(one, bfloat16_moved=UNDEFINED) for one in rank_examples.optimizer_steps(41)]
+    assert rank_parts.optimizer_findings(unknown) == (
         "From the gradient of step 41 a fresh Adam steps at cosine 0.48 with SGD, Muon at 0.44.",
     )
-    assert optimizer_findings([]) == ()
+    assert rank_parts.optimizer_findings([]) == ()

@@ -7,20 +7,12 @@ from functools import cache
 from typing import TypeVar
 
 from gradscope.estimate import Estimate
+from gradscope.results import rank
 from gradscope.results.compare import Comparison
 from gradscope.results.degeneracy import DegeneracyCourse, DegeneracyReport, StepDegeneracy
 from gradscope.results.envelope import LazyRows
 from gradscope.results.norms import ReplayReport, SpikeReport
 from gradscope.results.passk import Evaluation, PassAtK, PassAtKReport
-from gradscope.results.rank import (
-    GradientSpectrum,
-    NullRank,
-    RankCurvePoint,
-    RankReport,
-    Ranks,
-    SpectrumLabel,
-    StepGeometry,
-)
 from gradscope.results.report import RunIndex, RunReport
 from gradscope.results.source import Quarantine, QuarantineReason, Source
 from gradscope.results.verdicts import CheckReport, ClaimsReport
@@ -150,11 +142,11 @@ def evaluations_report(num_models: int = 7) -> PassAtKReport:
 
 def spectrum(
     step: int, group_id: str | None, size: int, advantage: str = "logged", tensor: str | None = None
-) -> GradientSpectrum:
+) -> rank.GradientSpectrum:
     num = 24 if group_id is None and tensor is None else size
     values = tuple(3.0 * (1 + hash_of(group_id or "", tensor or "")) * 0.7**index for index in range(num))
-    return GradientSpectrum(
-        label=SpectrumLabel(
+    return rank.GradientSpectrum(
+        label=rank.SpectrumLabel(
             step=step,
             group_id=group_id,
             rows="weight" if tensor else "rollout",
@@ -166,7 +158,7 @@ def spectrum(
         ),
         singular_values=values,
         noise_floor=1e-3,
-        ranks=Ranks(
+        ranks=rank.Ranks(
             effective_rank=around(1 + 0.45 * num, 0.3),
             spectral_entropy_rank=around(1 + 0.3 * num, 0.3),
             stable_rank=around(1 + 0.1 * num, 0.3),
@@ -188,9 +180,9 @@ def _spectrum_nulls(num: int, tensor: str | None) -> dict[str, Estimate]:
     return {"unweighted": Estimate.exact(1 + 0.5 * num), "shuffled": none, "signs": none} | gaussian
 
 
-def _nulls(size: int) -> dict[str, NullRank]:
+def _nulls(size: int) -> dict[str, rank.NullRank]:
     return {
-        name: NullRank(
+        name: rank.NullRank(
             effective_rank=around(1 + share * (size - 1)),
             difference=Estimate(value=-0.2, low=-0.4, high=-0.05, num_units=11),
             ratio=Estimate(value=0.8, low=0.7, high=0.95, num_units=11),
@@ -211,9 +203,9 @@ def hash_of(*parts: str) -> float:
     return (sum(ord(letter) for part in parts for letter in part) % 17) / 17
 
 
-def _curve() -> tuple[RankCurvePoint, ...]:
+def _curve() -> tuple[rank.RankCurvePoint, ...]:
     return tuple(
-        RankCurvePoint(
+        rank.RankCurvePoint(
             step=step,
             advantage=advantage,
             group_size=size,
@@ -243,8 +235,8 @@ def _curve() -> tuple[RankCurvePoint, ...]:
     )
 
 
-def _geometry(step: int) -> StepGeometry:
-    return StepGeometry(
+def _geometry(step: int) -> rank.StepGeometry:
+    return rank.StepGeometry(
         step=step,
         weights=f"runs/example/checkpoints/checkpoint-{step - 1}",
         num_rollouts=128,
@@ -259,9 +251,9 @@ def _geometry(step: int) -> StepGeometry:
 
 
 @cache  # others are made of it, hundreds of times
-def rank_report() -> RankReport:
+def rank_report() -> rank.RankReport:
     spectra = [spectrum(step, f"{step:05d}-{g:03d}", 8) for step in (1, 21, 41) for g in range(9)]
-    return RankReport(
+    return rank.RankReport(
         source=source(),
         rows="rollout",
         spectra=(*spectra, *(spectrum(step, None, 8) for step in (1, 21, 41))),
@@ -276,8 +268,8 @@ def rank_report() -> RankReport:
     )
 
 
-def weight_report() -> RankReport:
-    return read_golden(RankReport, "rank")
+def weight_report() -> rank.RankReport:
+    return read_golden(rank.RankReport, "rank")
 
 
 def replay_report() -> ReplayReport:

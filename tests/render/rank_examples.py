@@ -3,136 +3,120 @@
 from dataclasses import replace
 
 from gradscope.estimate import Estimate
-from gradscope.results.rank import (
-    AdapterState,
-    GradientAndUpdate,
-    OptimizerStep,
-    RankReport,
-    TokenRankPoint,
-    UpdateTrajectory,
-    WeightRankPoint,
-)
-from gradscope.results.tokens import (
-    CorrectionEffect,
-    EntropyChange,
-    GradientSparsity,
-    LogprobChange,
-    TokenKind,
-    TokenKl,
-    TurnShare,
-)
+from gradscope.results import rank as results
+from gradscope.results import tokens
 from tests.render import examples
 from tests.results.reading import read_golden
 
-PARTS = read_golden(RankReport, "rank_parts")
+PARTS = read_golden(results.RankReport, "rank_parts")
 """Formulations, held-out prompts, parts of tokens and changes of weights, at steps 1 and 41."""
 NAMES = ("logged", "grpo", "sign", examples.HOSTILE)
 
 
-def with_parts(report: RankReport, *names: str) -> RankReport:
+def with_parts(report: results.RankReport, *names: str) -> results.RankReport:
     return replace(report, **{name: getattr(PARTS, name) for name in names})
 
 
-def formulation_report() -> RankReport:
+def formulation_report() -> results.RankReport:
     """Updates, shares and baselines next to the ranks."""
     names = ("formulations", "kinds", "interference", "influences", "shares", "baselines")
     return with_parts(examples.rank_report(), *names)
 
 
-def heldout_report() -> RankReport:
+def heldout_report() -> results.RankReport:
     """The same with held-out samples, of which the second step has none left."""
     return with_parts(formulation_report(), "heldout", "heldout_influences", "heldout_notes", "missing_parts")
 
 
-def token_report() -> RankReport:
+def token_report() -> results.RankReport:
     return with_parts(replace(examples.rank_report(), rows="token", curve=(), spectra=()), "sparsity")
 
 
-def token_parts_report() -> RankReport:
+def token_parts_report() -> results.RankReport:
     """A step's gradient by its tokens, with all tables of them."""
     names = ("token_kinds", "corrections", "entropy_changes", "token_kl", "turns", "logprob_changes")
     return with_parts(token_report(), *names)
 
 
-def update_report() -> RankReport:
+def update_report() -> results.RankReport:
     """Changes of one weight between checkpoints, and the trajectory of all."""
     report = replace(examples.weight_report(), rows="update", spectra=(), steps=())
     return with_parts(report, "updates", "trajectories", "adapters")
 
 
-def gradient_update_report() -> RankReport:
+def gradient_update_report() -> results.RankReport:
     """The gradients of many weights, each next to the change that followed."""
     report = with_parts(examples.weight_report(), "optimizers", "modules")
     first, pair = PARTS.gradient_updates
     return replace(report, gradient_updates=(first, *(replace(pair, tensor=f"{n}.weight") for n in range(40))))
 
 
-def sparse_weight_report() -> RankReport:
+def sparse_weight_report() -> results.RankReport:
     report = examples.weight_report()
     names = [str(spectrum.label.tensor) for spectrum in report.spectra]
     return replace(report, sparsity=tuple(sparsity(step, name) for step in (1, 41) for name in names))
 
 
-def sparsity(step: int, tensor: str) -> GradientSparsity:
+def sparsity(step: int, tensor: str) -> tokens.GradientSparsity:
     (of_tokens,) = (row for row in PARTS.sparsity if row.step == step)
     return replace(of_tokens, parts="entries", tensor=tensor, frac_seen=1.0)
 
 
-def token_kind(**kind: object) -> TokenKind:
+def token_kind(**kind: object) -> tokens.TokenKind:
     return replace(PARTS.token_kinds[0], **{"sign": None, "probability": None, "entropy": None, **kind})
 
 
-def correction(name: str) -> CorrectionEffect:
+def correction(name: str) -> tokens.CorrectionEffect:
     return next(row for row in PARTS.corrections if (row.correction, row.step) == (name, 41))
 
 
-def entropy_change(step: int) -> EntropyChange:
+def entropy_change(step: int) -> tokens.EntropyChange:
     return replace(PARTS.entropy_changes[0], step=step)
 
 
-def turn(number: int) -> TurnShare:
+def turn(number: int) -> tokens.TurnShare:
     return next(row for row in PARTS.turns if row.turn == number)
 
 
-def logprob_change(step: int) -> LogprobChange:
+def logprob_change(step: int) -> tokens.LogprobChange:
     """The first step has no interval."""
     return replace(PARTS.logprob_changes[step > 1], step=step, first=step - 1, last=step + 9)
 
 
-def kl(step: int) -> TokenKl:
+def kl(step: int) -> tokens.TokenKl:
     return replace(PARTS.token_kl[0], step=step)
 
 
-def trajectory() -> UpdateTrajectory:
+def trajectory() -> results.UpdateTrajectory:
     return PARTS.trajectories[0]
 
 
-def adapter_state(num_updates: int) -> AdapterState:
+def adapter_state(num_updates: int) -> results.AdapterState:
     return replace(PARTS.adapters[0], num_updates=num_updates)
 
 
-def optimizer_steps(step: int) -> tuple[OptimizerStep, ...]:
+def optimizer_steps(step: int) -> tuple[results.OptimizerStep, ...]:
     """Of all matrices together and of one."""
     return tuple(row for row in PARTS.optimizers if row.step == step)
 
 
-def gradient_and_update() -> GradientAndUpdate:
+def gradient_and_update() -> results.GradientAndUpdate:
     return PARTS.gradient_updates[1]
 
 
-def weight_rank_report() -> RankReport:
+def weight_rank_report() -> results.RankReport:
     """dL/dW of one group under two formulations that are the same and one that is not, and a dead step."""
     tensors = (None, f"model.layers.0.{examples.HOSTILE}.weight", *(f"layers.{i}.w" for i in range(30)))
     points = (weight_point(name, size, tensor) for name in NAMES for size in (2, 8, 32) for tensor in tensors)
     return replace(examples.rank_report(), rows="weight", curve=(), weight_curve=tuple(points))
 
 
-def weight_point(name: str, size: int, tensor: str | None) -> WeightRankPoint:
+def weight_point(name: str, size: int, tensor: str | None) -> results.WeightRankPoint:
     rank = Estimate(value=2.0 + (name == "sign") + size / 100, low=1.5, high=4.0, num_units=12)
     if size == 32 and name == "sign":
         rank = Estimate.undefined_because("dead")
     return examples.filled(
-        WeightRankPoint,
+        results.WeightRankPoint,
         rank,
         step=41,
         advantage=name,
@@ -146,10 +130,10 @@ def weight_point(name: str, size: int, tensor: str | None) -> WeightRankPoint:
     )
 
 
-def token_point() -> TokenRankPoint:
+def token_point() -> results.TokenRankPoint:
     """Token rows of a group of 8 at step 41."""
     return examples.filled(
-        TokenRankPoint,
+        results.TokenRankPoint,
         Estimate.exact(12.5),
         step=41,
         advantage="logged",

@@ -14,17 +14,7 @@ from safetensors.numpy import load_file
 
 from gradscope.catalog.lookup import CATALOG
 from gradscope.errors import MissingDependencyError, UsageError
-from gradscope.render.files import (
-    arrow_of,
-    document_of,
-    notes_of,
-    pandas_of,
-    render_csv,
-    tables_of,
-    tidy_tables,
-    write_files,
-    write_spectra,
-)
+from gradscope.render import files
 from gradscope.render.registry import spec_of
 from tests.render import examples
 from tests.render.examples import comparison, run_index, run_report
@@ -36,7 +26,7 @@ def test_inputs_of_all_sources_are_listed_once_with_their_digest(tmp_path: Path)
     log.write_bytes(b"abc")
     report = examples.passk_report()
     tables = tuple(replace(one, source=examples.source("a", files=(str(log),))) for one in report.tables)
-    document = document_of(replace(report, tables=tables))
+    document = files.document_of(replace(report, tables=tables))
     assert document["inputs"] == [{"path": str(log), "sha256": hashlib.sha256(b"abc").hexdigest()}]
 
 
@@ -51,27 +41,27 @@ def test_inputs_of_all_sources_are_listed_once_with_their_digest(tmp_path: Path)
     ],
 )
 def test_a_document_defines_the_metrics_that_it_holds(result: object, schema: str, names: set[str]) -> None:
-    document = document_of(result)
+    document = files.document_of(result)
     assert document["schema"] == f"gradscope/{schema}"
     assert set(document["definitions"]) == names
     assert document["definitions"] == {name: CATALOG[name].formula for name in document["definitions"]}
 
 
 def test_a_comparison_defines_budgets_as_it_names_them() -> None:
-    definitions = document_of(examples.comparison())["definitions"]
+    definitions = files.document_of(examples.comparison())["definitions"]
     assert definitions["pass@1"] == CATALOG["pass_at_k"].formula
     assert "p_holm" in definitions
 
 
 def test_notes_are_those_of_the_engine() -> None:
     report = replace(examples.rank_report(), engine={"notes": ["float32 throughout", 7]})
-    assert notes_of(report) == ("float32 throughout", "7")
-    assert notes_of(examples.rank_report()) == notes_of(examples.check_report()) == ()
+    assert files.notes_of(report) == ("float32 throughout", "7")
+    assert files.notes_of(examples.rank_report()) == files.notes_of(examples.check_report()) == ()
 
 
 def test_a_csv_reads_back_as_the_numbers_that_were_measured() -> None:
     report = examples.degeneracy_report()
-    rows = list(csv.DictReader(render_csv(tidy_tables(report)["degeneracy_by_step"]).splitlines()))
+    rows = list(csv.DictReader(files.render_csv(files.tidy_tables(report)["degeneracy_by_step"]).splitlines()))
     assert len(rows) == 20
     assert float(rows[4]["pass_rate"]) == report.by_step[4].pass_rate.value
     assert float(rows[4]["pass_rate_low"]) == report.by_step[4].pass_rate.low
@@ -79,7 +69,7 @@ def test_a_csv_reads_back_as_the_numbers_that_were_measured() -> None:
 
 
 def test_an_undefined_number_is_an_empty_cell_with_its_reason_in_the_next() -> None:
-    row = tidy_tables(examples.passk_report())["passk_tables"][7]
+    row = files.tidy_tables(examples.passk_report())["passk_tables"][7]
     assert (row["k"], row["pass_at_k"], row["pass_at_k_undefined"]) == (
         32,
         None,
@@ -102,33 +92,33 @@ def test_an_undefined_number_is_an_empty_cell_with_its_reason_in_the_next() -> N
 )
 def test_each_result_has_its_tables(report: object, names: str) -> None:
     command = spec_of(report).name
-    assert list(tidy_tables(report)) == [f"{command}_{name}" for name in names.split()]  # type: ignore[arg-type]
+    assert list(files.tidy_tables(report)) == [f"{command}_{name}" for name in names.split()]  # type: ignore[arg-type]
 
 
 def test_mappings_become_columns() -> None:
-    assert tidy_tables(examples.replay_report())["replay_steps"][0]["logged.grad_norm"] == 0.52
-    tables = tidy_tables(examples.rank_report())
+    assert files.tidy_tables(examples.replay_report())["replay_steps"][0]["logged.grad_norm"] == 0.52
+    tables = files.tidy_tables(examples.rank_report())
     assert tables["rank_steps"][0]["sparsity.zero_rows"] == 0.41
     assert tables["rank_spectra"][0]["num_columns"] == 99_264
 
 
 def test_every_sequence_of_a_rank_report_is_a_table() -> None:
-    tables = tidy_tables(formulation_report())
+    tables = files.tidy_tables(formulation_report())
     assert {"rank_formulations", "rank_shares", "rank_baselines"} <= set(tables)
     assert tables["rank_formulations"][0]["alignment.pass@1_low"] == 0.9
-    assert tidy_tables(update_report())["rank_updates"][0]["principal_overlap"] == 0.123
-    assert tidy_tables(gradient_update_report())["rank_gradient_updates"][0]["update_rank"] == 24.98
-    assert len(tidy_tables(sparse_weight_report())["rank_sparsity"]) == len(sparse_weight_report().sparsity)
+    assert files.tidy_tables(update_report())["rank_updates"][0]["principal_overlap"] == 0.123
+    assert files.tidy_tables(gradient_update_report())["rank_gradient_updates"][0]["update_rank"] == 24.98
+    assert len(files.tidy_tables(sparse_weight_report())["rank_sparsity"]) == len(sparse_weight_report().sparsity)
 
 
 def test_rows_that_differ_in_columns_share_a_header() -> None:
-    assert render_csv([{"a": 1, "b": None}, {"a": 2, "c": "x, y"}]) == 'a,b,c\n1,,\n2,,"x, y"\n'
+    assert files.render_csv([{"a": 1, "b": None}, {"a": 2, "c": "x, y"}]) == 'a,b,c\n1,,\n2,,"x, y"\n'
 
 
 def test_an_estimate_is_numbers_even_where_none_is_defined() -> None:
-    table = arrow_of(examples.claims_report())
+    table = files.arrow_of(examples.claims_report())
     assert table.schema.field("null_low").type == pyarrow.float64()
-    undefined = arrow_of(replace(examples.claims_report(), claims=examples.claims_report().claims[1:2]))
+    undefined = files.arrow_of(replace(examples.claims_report(), claims=examples.claims_report().claims[1:2]))
     assert undefined.schema.field("estimate").type == pyarrow.float64()
     assert undefined.schema.field("estimate_undefined").type == pyarrow.string()
     assert undefined["estimate"].to_pylist() == [None]
@@ -139,7 +129,7 @@ def test_what_a_trainer_logged_as_infinite_is_that_number() -> None:
     first, second, third, *_ = report.steps
     logged = [math.inf, math.nan, 0.25]
     steps = [replace(one, logged={"loss": value}) for one, value in zip((first, second, third), logged, strict=True)]
-    values = arrow_of(replace(report, steps=tuple(steps)))["logged.loss"].to_pylist()
+    values = files.arrow_of(replace(report, steps=tuple(steps)))["logged.loss"].to_pylist()
     assert values[0] == math.inf
     assert math.isnan(values[1])
     assert values[2] == 0.25
@@ -151,41 +141,41 @@ def test_a_column_of_numbers_and_words_is_text() -> None:
         replace(cell, settings={"beta": value})
         for cell, value in zip(made.cells, (0.1, "none", True, None), strict=True)
     )
-    table = arrow_of(replace(made, cells=cells), "cells")
+    table = files.arrow_of(replace(made, cells=cells), "cells")
     assert table["settings.beta"].to_pylist() == ["0.1", "none", "True", None]
 
 
 def test_pandas_has_nan_for_an_absent_number() -> None:
-    frame = pandas_of(examples.claims_report())
+    frame = files.pandas_of(examples.claims_report())
     assert frame["estimate"].dtype == float
     assert math.isnan(frame["estimate"][1])
 
 
 def test_a_table_that_is_not_there_is_refused_with_those_that_are() -> None:
     with pytest.raises(UsageError, match="This ReplayReport has no table 'curve' with rows") as caught:
-        arrow_of(examples.replay_report(), "curve")
+        files.arrow_of(examples.replay_report(), "curve")
     assert caught.value.hint == "There are: steps."
 
 
 def test_a_result_without_rows_has_no_table() -> None:
     empty = replace(examples.check_report(), verdicts=())
-    assert tables_of(empty) == ()
+    assert files.tables_of(empty) == ()
     with pytest.raises(UsageError, match="This CheckReport has no table with rows") as caught:
-        arrow_of(empty)
+        files.arrow_of(empty)
     assert caught.value.hint is None
 
 
 def test_without_pandas_the_error_names_the_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingDependencyError, match="needs pandas") as caught:
-        pandas_of(examples.replay_report())
+        files.pandas_of(examples.replay_report())
     assert caught.value.hint == "Use to_arrow(), or: pip install pandas"
 
 
 @pytest.mark.slow
 def test_everything_that_a_result_gives_is_written(tmp_path: Path) -> None:
     report, figures = examples.rank_report(), ("curve", "sizes", "nulls", "spectrum", "sparsity")
-    written = write_files(report, document_of(report), tmp_path)
+    written = files.write_files(report, files.document_of(report), tmp_path)
     assert [path.name for path in written] == [
         "rank.json",
         "rank_curve.csv",
@@ -197,7 +187,7 @@ def test_everything_that_a_result_gives_is_written(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == sorted(written)
     assert json.loads((tmp_path / "rank.json").read_text())["schema"] == "gradscope/rank"
     check = examples.check_report()
-    assert [path.name for path in write_files(check, document_of(check), tmp_path)] == [
+    assert [path.name for path in files.write_files(check, files.document_of(check), tmp_path)] == [
         "check.json",
         "check_verdicts.csv",
     ]
@@ -205,22 +195,22 @@ def test_everything_that_a_result_gives_is_written(tmp_path: Path) -> None:
 
 def test_spectra_are_arrays_under_names_that_say_whose(tmp_path: Path) -> None:
     report = examples.rank_report()
-    (path,) = write_spectra(report, tmp_path)
+    (path,) = files.write_spectra(report, tmp_path)
     arrays = load_file(path)
     assert len(arrays) == len(report.spectra)
     assert arrays["00001/logged/G8/step"].tolist() == list(report.spectra[-3].singular_values)
     assert arrays["00001/logged/G8/00001-000/0-1-2-3-4-5-6-7"].tolist() == list(report.spectra[0].singular_values)
     with safe_open(path, framework="np") as file:
         assert file.metadata() == {"rows": "rollout", "values": "singular values, descending"}
-    assert write_spectra(replace(report, spectra=()), tmp_path) == []
+    assert files.write_spectra(replace(report, spectra=()), tmp_path) == []
     path.unlink()
-    (path,) = write_spectra(examples.weight_report(), tmp_path)
+    (path,) = files.write_spectra(examples.weight_report(), tmp_path)
     assert "00041/logged/G20/model.layers.0.self_attn.q_proj.weight" in load_file(path)
 
 
 def test_no_cell_is_a_formula_of_a_spreadsheet() -> None:
     hostile = ["=HYPERLINK(1)", "+1+cmd", "-2+3", "@SUM(1)", "\t=1", "\r=1", "\n=1", "\uff1d1"]
-    text = render_csv([dict.fromkeys(hostile, cell) for cell in (*hostile, "a\r=1", -0.5, "-Infinity", None)])
+    text = files.render_csv([dict.fromkeys(hostile, cell) for cell in (*hostile, "a\r=1", -0.5, "-Infinity", None)])
     rows = list(csv.reader(io.StringIO(text, newline="")))
     assert rows[0] == [f"'{cell}" for cell in hostile]
     assert [row[0] for row in rows[1:]] == [*rows[0], "a\r=1", "-0.5", "-Infinity", ""]

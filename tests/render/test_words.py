@@ -9,20 +9,8 @@ from rich.color import Color, ColorSystem
 
 from gradscope.errors import UsageError
 from gradscope.estimate import Estimate
-from gradscope.render.words import (
-    QUIET,
-    STYLES,
-    Footnotes,
-    Style,
-    cell,
-    condition,
-    format_estimate,
-    format_number,
-    key_number_words,
-    metric_title,
-    pair_label,
-    plain,
-)
+from gradscope.render import words
+from gradscope.render.words import cell
 from gradscope.results.report import KeyNumber, NumberStyle
 from gradscope.results.verdicts import Change
 from tests.render.examples import HOSTILE, check_report, comparison
@@ -31,15 +19,15 @@ from tests.render.printing import contrast
 
 @given(st.text(), st.integers(1, 30))
 def test_plain_text_is_visible_on_one_line_and_within_its_limit(text: str, limit: int) -> None:
-    safe = plain(text)
+    safe = words.plain(text)
     assert not {unicodedata.category(character) for character in safe} & {"Cc", "Cf", "Cs", "Zl", "Zp"}
     assert len(safe.splitlines()) <= 1
-    assert len(plain(text, limit=limit)) <= limit
+    assert len(words.plain(text, limit=limit)) <= limit
 
 
 def test_ordinary_text_of_any_script_stays_and_escapes_name_their_character() -> None:
-    assert plain("naïve 提示 ½ [x] <y>") == "naïve 提示 ½ [x] <y>"
-    assert plain("\x1b\n\u202e\U000e0041") == r"\x1b\x0a\u202e\U000e0041"
+    assert words.plain("naïve 提示 ½ [x] <y>") == "naïve 提示 ½ [x] <y>"
+    assert words.plain("\x1b\n\u202e\U000e0041") == r"\x1b\x0a\u202e\U000e0041"
 
 
 def test_a_cell_does_not_read_markup() -> None:
@@ -60,8 +48,8 @@ def test_a_cell_does_not_read_markup() -> None:
         (0.548219, "norm", "0.5482"),
     ],
 )
-def test_each_kind_of_number_has_its_digits(value: float, style: Style, text: str) -> None:
-    assert format_number(value, style) == text
+def test_each_kind_of_number_has_its_digits(value: float, style: words.Style, text: str) -> None:
+    assert words.format_number(value, style) == text
 
 
 @pytest.mark.parametrize(
@@ -74,15 +62,15 @@ def test_each_kind_of_number_has_its_digits(value: float, style: Style, text: st
         (Estimate.exact(0.5), "share", "0.500"),
     ],
 )
-def test_an_interval_follows_its_value(estimate: Estimate, style: Style, text: str) -> None:
-    assert format_estimate(estimate, Footnotes(), style) == text
-    assert format_estimate(estimate, Footnotes(), style, interval=False) == text.partition(" ")[0]
+def test_an_interval_follows_its_value(estimate: Estimate, style: words.Style, text: str) -> None:
+    assert words.format_estimate(estimate, words.Footnotes(), style) == text
+    assert words.format_estimate(estimate, words.Footnotes(), style, interval=False) == text.partition(" ")[0]
 
 
 def test_an_undefined_number_is_a_dash_with_its_reason_said_once() -> None:
-    notes = Footnotes()
+    notes = words.Footnotes()
     marks = [
-        format_estimate(Estimate.undefined_because(why), notes, "share")
+        words.format_estimate(Estimate.undefined_because(why), notes, "share")
         for why in ("no samples", "k > n", "no samples")
     ]
     assert marks == ["—¹", "—²", "—¹"]
@@ -90,7 +78,7 @@ def test_an_undefined_number_is_a_dash_with_its_reason_said_once() -> None:
 
 
 def test_remarks_stand_behind_the_footnotes_and_have_no_number() -> None:
-    notes = Footnotes()
+    notes = words.Footnotes()
     notes.remark("3 more rows are in the CSV")
     assert notes.number("why") == "¹"
     assert [notes.number(f"{index}") for index in range(11)][-1] == "¹²"
@@ -111,24 +99,24 @@ HALF = Estimate(value=0.5, low=0.25, high=0.75, num_units=8)
 )
 def test_a_number_is_said_by_its_kind(style: NumberStyle, text: str, interval: str) -> None:
     number = KeyNumber(name="n", title="t", value=HALF, style=style)
-    assert key_number_words(number) == [(text, interval)]
-    assert key_number_words(replace(number, value=Estimate.exact(0.5))) == [(text, "")]
-    assert key_number_words(replace(number, value=Estimate.undefined_because("why"))) == [("—", "")]
+    assert words.key_number_words(number) == [(text, interval)]
+    assert words.key_number_words(replace(number, value=Estimate.exact(0.5))) == [(text, "")]
+    assert words.key_number_words(replace(number, value=Estimate.undefined_because("why"))) == [("—", "")]
 
 
 def test_of_two_numbers_each_has_its_interval() -> None:
     pair = KeyNumber(name="n", title="t", value=HALF, then=HALF.map(lambda share: 1 - share / 2), style="share")
-    assert key_number_words(pair) == [("50.0 %", "[25.0 %, 75.0 %]"), ("75.0 %", "[62.5 %, 87.5 %]")]
+    assert words.key_number_words(pair) == [("50.0 %", "[25.0 %, 75.0 %]"), ("75.0 %", "[62.5 %, 87.5 %]")]
 
 
 def test_a_pair_is_called_by_what_differs() -> None:
     report = comparison()
     by_rate, by_form = report.pairs[0], report.pairs[2]
-    assert pair_label(by_rate, report) == "learning_rate 0.0002 - 0.0001\n  at grpo"
-    assert pair_label(by_form, report).endswith("\n  at learning_rate 0.0001")
+    assert words.pair_label(by_rate, report) == "learning_rate 0.0002 - 0.0001\n  at grpo"
+    assert words.pair_label(by_form, report).endswith("\n  at learning_rate 0.0001")
     several = replace(by_rate, changed="advantage, learning_rate")
-    assert pair_label(several, report) == f"{several.second} -\n  {several.first}"
-    for label in (pair_label(pair, report) for pair in report.pairs):
+    assert words.pair_label(several, report) == f"{several.second} -\n  {several.first}"
+    for label in (words.pair_label(pair, report) for pair in report.pairs):
         assert "\x1b" not in label
         assert len(label.splitlines()) == 2
         assert max(map(len, label.splitlines())) <= 45
@@ -139,13 +127,17 @@ def test_logs_that_tell_no_setting_are_called_by_their_names() -> None:
     first, second, *_ = report.cells
     cells = tuple(replace(cell, settings={}, runs=(name,)) for cell, name in ((first, "a/run"), (second, "b/run")))
     pair = replace(report.pairs[0], first=first.name, second=second.name, changed="run")
-    assert pair_label(pair, replace(report, cells=cells)) == "b/run - a/run"
+    assert words.pair_label(pair, replace(report, cells=cells)) == "b/run - a/run"
 
 
 def test_a_budget_is_its_own_title() -> None:
-    assert [metric_title(name) for name in ("pass@16", "pass^2", "p_holm")] == ["pass@16", "pass^2", "p corrected"]
+    assert [words.metric_title(name) for name in ("pass@16", "pass^2", "p_holm")] == [
+        "pass@16",
+        "pass^2",
+        "p corrected",
+    ]
     with pytest.raises(UsageError, match="There is no metric 'xyzzy'"):
-        metric_title("xyzzy")
+        words.metric_title("xyzzy")
 
 
 VERDICT = check_report().verdicts[0]
@@ -153,9 +145,9 @@ VERDICT = check_report().verdicts[0]
 
 @pytest.mark.parametrize(("limit", "text"), [(0.3, "0.3"), (1e-05, "1e-05"), (2.0, "2")])
 def test_a_limit_reads_as_it_was_typed_and_a_baseline_has_none(limit: float, text: str) -> None:
-    assert condition(replace(VERDICT, limit=limit)) == f"frac_reward_zero_std <= {text}"
+    assert words.condition(replace(VERDICT, limit=limit)) == f"frac_reward_zero_std <= {text}"
     change = Change(baseline=HALF, change=HALF, margin=0.0, rule="interval", num_paired=0)
-    assert condition(replace(VERDICT, change=change)) == "frac_reward_zero_std against the baseline"
+    assert words.condition(replace(VERDICT, change=change)) == "frac_reward_zero_std against the baseline"
 
 
 BACKGROUNDS = {
@@ -168,12 +160,14 @@ BACKGROUNDS = {
 
 
 @pytest.mark.parametrize("background", BACKGROUNDS.values(), ids=BACKGROUNDS)
-@pytest.mark.parametrize("style", [*filter(None, STYLES.values()), QUIET])
+@pytest.mark.parametrize("style", [*filter(None, words.STYLES.values()), words.QUIET])
 def test_every_color_reads_on_light_and_on_dark(style: str, background: tuple[int, ...]) -> None:
     assert contrast(Color.parse(style).get_truecolor(), background) >= 3.0
 
 
 @pytest.mark.parametrize("system", [ColorSystem.EIGHT_BIT, ColorSystem.STANDARD])
 def test_no_two_tones_look_alike_even_with_sixteen_colors(system: ColorSystem) -> None:
-    shown = [Color.parse(style).downgrade(system).number for style in (*filter(None, STYLES.values()), QUIET)]
+    shown = [
+        Color.parse(style).downgrade(system).number for style in (*filter(None, words.STYLES.values()), words.QUIET)
+    ]
     assert all(one != other for one, other in itertools.combinations(shown, 2))

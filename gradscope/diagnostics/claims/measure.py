@@ -28,6 +28,7 @@ from gradscope.diagnostics.inputs.steps import missing_weights, select_steps
 from gradscope.errors import GradscopeError, MissingDependencyError, UsageError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import Progress, reporter
+from gradscope.render.views.view import evenly
 from gradscope.results.verdicts import NOT_SHOWN, ClaimRow, ClaimsReport
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
@@ -114,9 +115,7 @@ def _steps(run: Run, steps: Sequence[int] | None, *, gradients: bool) -> tuple[t
         first = run.steps[0]
         reason = str(run.notes.get(first) or missing_weights(run, first))
         return (), f"No gradient was recomputed: {reason.rstrip('.')}"
-    if len(usable) <= MOST_STEPS:
-        return tuple(usable), ""
-    return tuple(usable[round(index * (len(usable) - 1) / (MOST_STEPS - 1))] for index in range(MOST_STEPS)), ""
+    return tuple(evenly(usable, MOST_STEPS)), ""
 
 
 def _findings(rows: Sequence[ClaimRow]) -> tuple[str, ...]:

@@ -19,18 +19,7 @@ import numpy as np
 from gradscope.advantages.registry import LOGGED
 from gradscope.catalog.lookup import range_of
 from gradscope.copies import as_named
-from gradscope.diagnostics.compare.runs import (
-    OF_SAMPLES,
-    UNKNOWN,
-    ComparedRun,
-    find_runs,
-    on_common_steps,
-    prompt_names,
-    read_runs,
-    unlike_rewards,
-    with_differences,
-    with_side_rewards,
-)
+from gradscope.diagnostics.compare import runs as compared_runs
 from gradscope.diagnostics.rank.measure import measure_rank
 from gradscope.diagnostics.rank.options import RankOptions
 from gradscope.errors import InputError
@@ -96,7 +85,7 @@ Point = tuple[int, str, float]  # step, metric, value
 
 
 def _measure_gradients(
-    runs: Sequence[ComparedRun], *, progress: ProgressCallback = no_progress
+    runs: Sequence[compared_runs.ComparedRun], *, progress: ProgressCallback = no_progress
 ) -> dict[Path, dict[str, float]]:
     points: dict[Path, list[Point]] = {}
     for done, run in enumerate(runs):
@@ -164,21 +153,21 @@ def compare_runs(
     """
     progress = reporter(progress)
     paths = tuple(fetched(path, progress) for path in paths)
-    folders = find_runs(paths)
-    runs, left_out = read_runs(folders, read, progress)
+    folders = compared_runs.find_runs(paths)
+    runs, left_out = compared_runs.read_runs(folders, read, progress)
     reasons = {folder: error.message.rstrip(".") for folder, error in left_out.items()}
     listed = "; ".join(f"{folder}: {reason}" for folder, reason in reasons.items())
     if strict and left_out:
         raise InputError(f"{len(left_out)} runs cannot be compared ({listed}).", hint="Leave out --strict.")
     if len(runs) < 2:
         why = next((error.hint for error in left_out.values()), None)
-        why = shlex.join(["gradscope", "passk", *map(str, paths)]) if why == OF_SAMPLES else why
+        why = shlex.join(["gradscope", "passk", *map(str, paths)]) if why == compared_runs.OF_SAMPLES else why
         raise InputError(
             f"A comparison needs two finished runs, and there are {len(runs)} ({listed or 'no other folder'}).",
             hint=why or "Name two runs, or train some: gradscope train --advantage grpo,sign --seeds 0-4 --output grid",
         )
     if len(runs) == 2:
-        runs = on_common_steps(*map(with_side_rewards, runs))
+        runs = compared_runs.on_common_steps(*map(compared_runs.with_side_rewards, runs))
     cells = _cells(runs)
     asked = _asked(cells, only)
     measured = _measure_gradients(runs, progress=progress) if gradients else {}
@@ -198,7 +187,7 @@ def compare_runs(
     metrics = tuple(dict.fromkeys(name for of_seed in values.values() for run in of_seed.values() for name in run))
     pairs = judged([pair for first, second in asked for pair in _compare(first, second, values)])
     if len(runs) == 2 and pairs:
-        pairs = with_differences(pairs, *(run for of_seed in cells.values() for run in of_seed.values()))
+        pairs = compared_runs.with_differences(pairs, *(run for of_seed in cells.values() for run in of_seed.values()))
     names = dict(zip((run.path for run in runs), names_of([run.path for run in runs]), strict=True))
     comparison = Comparison(
         source=_source(paths, runs),
@@ -217,11 +206,11 @@ def compare_runs(
     return replace(comparison, findings=compare_findings(comparison))
 
 
-def _cells(runs: Sequence[ComparedRun]) -> dict[_Cell, dict[int, ComparedRun]]:
+def _cells(runs: Sequence[compared_runs.ComparedRun]) -> dict[_Cell, dict[int, compared_runs.ComparedRun]]:
     """Runs by cell and seed; a setting that only some runs state is unknown of the rest, and separates no cells."""
     names = list(dict.fromkeys(name for run in runs for name in run.settings))
     varying = [name for name in names if len({repr(run.settings[name]) for run in runs if name in run.settings}) > 1]
-    cells: dict[_Cell, dict[int, ComparedRun]] = {}
+    cells: dict[_Cell, dict[int, compared_runs.ComparedRun]] = {}
     for run in runs:
         cell = (run.advantage, tuple((name, run.settings.get(name)) for name in varying))
         other = cells.setdefault(cell, {}).setdefault(run.seed, run)
@@ -235,12 +224,14 @@ def _cells(runs: Sequence[ComparedRun]) -> dict[_Cell, dict[int, ComparedRun]]:
     return dict(sorted(cells.items(), key=lambda item: [item[0][0], *(str(value) for _, value in item[0][1])]))
 
 
-def _cautions(first: ComparedRun, second: ComparedRun) -> Iterator[str]:
+def _cautions(first: compared_runs.ComparedRun, second: compared_runs.ComparedRun) -> Iterator[str]:
     """Differences between two runs other than the one that is compared."""
     if first.rewards is not None and second.rewards is not None:
-        first_prompts, second_prompts = (set(names) for names in prompt_names([first.rewards, second.rewards]))
+        first_prompts, second_prompts = (
+            set(names) for names in compared_runs.prompt_names([first.rewards, second.rewards])
+        )
         yield f"{len(first_prompts & second_prompts):,} of {len(first_prompts | second_prompts):,} prompts are in both."
-        if unlike_rewards(first, second):
+        if compared_runs.unlike_rewards(first, second):
             yield "Their rewards are of other functions, so mean rewards are in two units."
     alone = sorted(first.settings.keys() ^ second.settings.keys())
     if alone:
@@ -248,7 +239,7 @@ def _cautions(first: ComparedRun, second: ComparedRun) -> Iterator[str]:
         yield f"Unknown whether they differ in what one of them does not state: {', '.join(alone[:3])}{more}."
 
 
-def _budgets(runs: Sequence[ComparedRun], ks: Sequence[int]) -> tuple[int, ...]:
+def _budgets(runs: Sequence[compared_runs.ComparedRun], ks: Sequence[int]) -> tuple[int, ...]:
     """Budgets that every run has samples for; without held-out samples in all of them, none."""
     if any(run.heldout is None for run in runs):
         return ()
@@ -262,7 +253,7 @@ def _budgets(runs: Sequence[ComparedRun], ks: Sequence[int]) -> tuple[int, ...]:
 def _cell_name(cell: _Cell) -> str:
     advantage, settings = cell
     words = [f"{name} {value}" if name != "run" else str(value) for name, value in settings if value is not None]
-    return ", ".join([advantage, *words] if advantage != UNKNOWN else words) or UNKNOWN
+    return ", ".join([advantage, *words] if advantage != compared_runs.UNKNOWN else words) or compared_runs.UNKNOWN
 
 
 def _asked(cells: Collection[_Cell], only: str | None) -> list[tuple[_Cell, _Cell]]:
@@ -279,7 +270,7 @@ def _asked(cells: Collection[_Cell], only: str | None) -> list[tuple[_Cell, _Cel
 def _changed(first: _Cell, second: _Cell) -> list[str]:
     """The settings that both cells state and that differ; ``run`` where none does."""
     stated: dict[str, tuple[_Setting, _Setting]]
-    stated = {"advantage": (first[0], second[0])} if UNKNOWN not in (first[0], second[0]) else {}
+    stated = {"advantage": (first[0], second[0])} if compared_runs.UNKNOWN not in (first[0], second[0]) else {}
     stated |= {name: (before, after) for (name, before), (_, after) in zip(first[1], second[1], strict=True)}
     changed = [name for name, both in stated.items() if None not in both and both[0] != both[1]]
     return [name for name in changed if name != "run" or changed == ["run"]] or ["run"]
@@ -346,7 +337,7 @@ def _cell(
     )
 
 
-def _curves(cell: _Cell, runs: Sequence[ComparedRun]) -> Iterator[ComparedCurve]:
+def _curves(cell: _Cell, runs: Sequence[compared_runs.ComparedRun]) -> Iterator[ComparedCurve]:
     for metric, series in (
         ("reward", [run.reward for run in runs]),
         ("frac_reward_zero_std", [run.degenerate for run in runs]),
@@ -366,7 +357,7 @@ def _curves(cell: _Cell, runs: Sequence[ComparedRun]) -> Iterator[ComparedCurve]
         )
 
 
-def _source(paths: Sequence[str | Path], runs: Sequence[ComparedRun]) -> Source:
+def _source(paths: Sequence[str | Path], runs: Sequence[compared_runs.ComparedRun]) -> Source:
     readers = sorted({run.log.format for run in runs if run.log is not None})
     ours = ["gradscope"] if any(run.log is None for run in runs) else []
     kind = f"runs ({', '.join([*ours, *readers])})" if readers else "finished runs of gradscope"

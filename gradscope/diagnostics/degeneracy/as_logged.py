@@ -13,10 +13,10 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from gradscope.diagnostics.degeneracy.group_rewards import NUM_WINDOWS, TRAINER_REWARD, By, undefined
+from gradscope.diagnostics.degeneracy.group_rewards import NUM_WINDOWS, TRAINER_REWARD, By
 from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS, logged_estimate, logged_value, metric_courses
 from gradscope.errors import InputError
-from gradscope.estimate import Estimate
+from gradscope.estimate import Estimate, undefined_record
 from gradscope.findings.logged import course_named, metric_findings
 from gradscope.metrics.outcomes.degeneracy import GroupTable
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
@@ -54,7 +54,7 @@ def degeneracy_as_logged(
     steps = () if dead is None else dead.steps
     shares = [_aligned(course, steps) for course in (dead, passed, failed)]
     windows = _rows(steps, shares, NUM_WINDOWS) if by == "window" else ()
-    return undefined(
+    return undefined_record(
         results.DegeneracyReport,
         _NONE,
         source=run.source,
@@ -70,17 +70,18 @@ def degeneracy_as_logged(
         frac_all_pass=_NONE if passed is None else passed.mean,
         frac_all_fail=_NONE if failed is None else failed.mean,
         predictions=(),
-        overdispersion=undefined(results.Overdispersion, _NONE, test="none"),
+        overdispersion=undefined_record(results.Overdispersion, _NONE, test="none"),
         by_group_size=tuple(
-            undefined(results.GroupSizeDegeneracy, _NONE, group_size=size, method="forecast") for size in group_sizes
+            undefined_record(results.GroupSizeDegeneracy, _NONE, group_size=size, method="forecast")
+            for size in group_sizes
         ),
-        gap_decomposition=undefined(results.GapDecomposition, _NONE),
+        gap_decomposition=undefined_record(results.GapDecomposition, _NONE),
         by_policy=(),
         policy_gap=None,
         by_step=windows if by == "window" else deferred(lambda: _rows(steps, shares, len(steps))),
         course=results.DegeneracyCourse.of(windows) if by == "window" else _course(steps, shares),
-        pass_rates=undefined(PassRateDistribution, _NONE, histogram=()),
-        starvation=undefined(SignalCost, _NONE),
+        pass_rates=undefined_record(PassRateDistribution, _NONE, histogram=()),
+        starvation=undefined_record(SignalCost, _NONE),
         advantages=(),
         advantages_of="",
         by_environment=(),
@@ -126,7 +127,7 @@ def _rows(steps: Sequence[int], shares: Sequence[_Values], number: int) -> tuple
     number = min(number, len(steps))
     size, longer = divmod(len(steps), max(number, 1))
     edges = accumulate((size + (window < longer) for window in range(number)), initial=0)
-    blank = undefined(results.StepDegeneracy, _NONE, step=0, last_step=0, num_groups=0, logged=None)
+    blank = undefined_record(results.StepDegeneracy, _NONE, step=0, last_step=0, num_groups=0, logged=None)
     return tuple(
         replace(
             blank,

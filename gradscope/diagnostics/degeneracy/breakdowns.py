@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from gradscope.advantages.formulation import Formulation
 from gradscope.advantages.registry import CONSTANT, FORMULATIONS, compute_advantages, formulation, is_formulation
-from gradscope.diagnostics.degeneracy.group_rewards import TRAINER_REWARD, GroupRewards, chosen_threshold, undefined
-from gradscope.estimate import Estimate
+from gradscope.diagnostics.degeneracy.group_rewards import TRAINER_REWARD, GroupRewards, chosen_threshold
+from gradscope.estimate import Estimate, undefined_record
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, GroupTable
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, passes
 from gradscope.metrics.outcomes.own_rates import estimate_policy_gap
@@ -268,7 +268,7 @@ def measure_advantage_mass(
         sums = _sums(entry, kinds)
         if isinstance(sums, str):
             unknown = Estimate.undefined_because(sums, num_units=len(groups))
-            masses.append(undefined(AdvantageMass, unknown, advantage=entry.name))
+            masses.append(undefined_record(AdvantageMass, unknown, advantage=entry.name))
             continue
         positive, negative, zero = bootstrap_statistics(
             lambda totals: totals[..., :3] / totals[..., 3:],

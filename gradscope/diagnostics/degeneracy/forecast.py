@@ -13,8 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gradscope.diagnostics.degeneracy.group_rewards import undefined
-from gradscope.estimate import Estimate
+from gradscope.estimate import Estimate, undefined_record
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, DegeneracyEstimates, GroupTable, estimate_at_size
 from gradscope.metrics.outcomes.forecast import MOST_TIMES, PassRates, binomial_chances, fit_pass_rates
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, estimate_prediction
@@ -32,7 +31,7 @@ def describe_pass_rates(table: GroupTable, rates: PassRates | str) -> PassRateDi
     """Shapes, fit, end masses and histogram of a distribution; undefined where ``rates`` is a reason."""
     if isinstance(rates, str):
         unknown = Estimate.undefined_because(rates, num_units=len(table.size))
-        return undefined(PassRateDistribution, unknown, histogram=())
+        return undefined_record(PassRateDistribution, unknown, histogram=())
     distribution, shape, num_prompts = rates, rates.shape, rates.num_prompts
 
     def mass(inside: Callable[[Array], NDArray[np.bool_]]) -> Estimate:
@@ -72,7 +71,7 @@ def _smallest_size(
 def _unreached(now: GroupSizeDegeneracy, target: float) -> TargetPlan:
     reason = f"no group size up to {MOST_TIMES} times {now.group_size} is known to bring the share to {target:g}"
     unknown = Estimate.undefined_because(reason, num_units=now.degeneracy.num_units)
-    return undefined(TargetPlan, unknown, plan="larger groups", group_size=None, method="forecast")
+    return undefined_record(TargetPlan, unknown, plan="larger groups", group_size=None, method="forecast")
 
 
 def _resampled(now: GroupSizeDegeneracy, target: float) -> Estimate:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import difflib
 import hashlib
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError, UsageError
-from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.degeneracy import (
     DegeneracyEstimates,
     GroupTable,
@@ -29,15 +28,6 @@ from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.results.degeneracy import DegeneracyCourse, StepDegeneracy
 from gradscope.rollouts.groups import RewardTable, reward_table
 from gradscope.rollouts.run import Run
-
-Kind = TypeVar("Kind")
-
-
-def undefined(kind: Callable[..., Kind], unknown: Estimate, **defined: Any) -> Kind:
-    """A record all of whose estimates are undefined for one reason, but for those that are given."""
-    record: Any = kind
-    missing = {field.name: unknown for field in fields(record) if field.type == "Estimate"}
-    return kind(**(missing | defined))
 
 
 def estimates_of(record: DegeneracyEstimates, kind: type) -> dict[str, Any]:

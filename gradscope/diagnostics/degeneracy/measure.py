@@ -28,11 +28,10 @@ from gradscope.diagnostics.degeneracy.group_rewards import (
     group_rewards,
     group_table,
     measure_course,
-    undefined,
 )
 from gradscope.diagnostics.degeneracy.reward_functions import measure_reward_functions
 from gradscope.errors import InputError, UsageError
-from gradscope.estimate import Estimate
+from gradscope.estimate import Estimate, undefined_record
 from gradscope.findings.degeneracy import LoggedGroups, degeneracy_findings, degeneracy_summary
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, DegeneracyEstimates, GroupTable, split_gap
 from gradscope.metrics.outcomes.dispersion import dispersion_test, estimate_rate_parts, estimate_rate_variance
@@ -225,7 +224,7 @@ def _gap_decomposition(
 def _overdispersion(table: GroupTable, options: EstimateOptions) -> results.Overdispersion:
     if table.num_passing is None:
         unknown = Estimate.undefined_because(NO_THRESHOLD, num_units=len(table.size))
-        return undefined(results.Overdispersion, unknown, test="none")
+        return undefined_record(results.Overdispersion, unknown, test="none")
     tested = dispersion_test(table.size, table.num_passing, table.step, seed=options.resampling.seed)
     variance = estimate_rate_variance(table.size, table.num_passing, table.prompt, resampling=options.resampling)
     stays, of_visit = estimate_rate_parts(

@@ -17,21 +17,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.sampler import (
-    SequenceSums,
-    first_step,
-    joined_sums,
-    lag_estimates,
-    mismatch_estimates,
-    sequence_sums,
-    token_mean,
-)
+from gradscope.metrics import sampler as sampler_metrics
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.metrics.uncertainty.steps import mean_of_steps, trend
 from gradscope.results import logged as results
 from gradscope.rollouts.groups import Rollout, RolloutGroup
-from gradscope.rollouts.readers.metrics_alone.names import COMMON
+from gradscope.rollouts.readers.metrics_alone.log import COMMON
 from gradscope.rollouts.run import Run
 from gradscope.say import non_finite_word
 
@@ -275,7 +267,7 @@ def _entropies(rollout: Rollout) -> NDArray[np.float64] | None:
 
 def _mean_of(rows: Sequence[_Row], resampling: Resampling) -> Estimate:
     sums, numbers, prompts = zip(*rows, strict=True)
-    return token_mean(sums, numbers, prompts, resampling=resampling)
+    return sampler_metrics.token_mean(sums, numbers, prompts, resampling=resampling)
 
 
 def _as_logged(run: Run) -> results.PolicyEntropy:
@@ -301,7 +293,7 @@ class GatheredMismatch:
 
     def __init__(self) -> None:
         self._set_aside: Counter[str] = Counter()
-        self._steps: list[tuple[int, SequenceSums, tuple[str, ...]]] = []
+        self._steps: list[tuple[int, sampler_metrics.SequenceSums, tuple[str, ...]]] = []
         self._worst: list[results.TokenMismatch] = []
 
     def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
@@ -309,7 +301,7 @@ class GatheredMismatch:
         tokens = _step_tokens(groups, self._set_aside)
         if not len(tokens.lengths):
             return
-        sums = sequence_sums(tokens.log_ratios, tokens.lengths, tokens.advantages)
+        sums = sampler_metrics.sequence_sums(tokens.log_ratios, tokens.lengths, tokens.advantages)
         self._steps.append((step, sums, tokens.prompts))
         worst = [*self._worst, *_worst(step, tokens)]
         self._worst = sorted(worst, key=lambda token: abs(token.trainer - token.sampler), reverse=True)[:NUM_WORST]
@@ -318,7 +310,7 @@ class GatheredMismatch:
         """The whole log, each step and the worst tokens."""
         if not self._steps:
             return results.SamplerMismatch(set_aside=dict(self._set_aside))
-        joined = joined_sums([sums for _, sums, _ in self._steps])
+        joined = sampler_metrics.joined_sums([sums for _, sums, _ in self._steps])
         prompts = [prompt for *_, of_step in self._steps for prompt in of_step]
         return results.SamplerMismatch(
             overall=_numbers(None, joined, prompts, resampling),
@@ -330,13 +322,13 @@ class GatheredMismatch:
 
 
 def _numbers(
-    step: int | None, sums: SequenceSums, prompts: Sequence[str], resampling: Resampling
+    step: int | None, sums: sampler_metrics.SequenceSums, prompts: Sequence[str], resampling: Resampling
 ) -> results.MismatchNumbers:
     return results.MismatchNumbers(
         step=step,
         num_tokens=int(sums.num_tokens.sum()),
         num_sequences=len(sums.num_tokens),
-        **mismatch_estimates(sums, prompts, resampling=resampling),
+        **sampler_metrics.mismatch_estimates(sums, prompts, resampling=resampling),
     )
 
 
@@ -407,7 +399,7 @@ class GatheredStaleness:
         rows = [row for of_step in self._steps.values() for row in of_step]
         if not rows:
             return results.Staleness()
-        origin = first_step([step for step, *_ in rows], [versions[1] for *_, versions in rows])
+        origin = sampler_metrics.first_step([step for step, *_ in rows], [versions[1] for *_, versions in rows])
         if origin is None:
             return results.Staleness(contradiction=_FROM_THE_FUTURE)
         return results.Staleness(
@@ -446,5 +438,5 @@ def _staleness_numbers(
         step=step,
         num_rollouts=len(rows),
         frac_mixed=bootstrap_mean(mixed, prompts, resampling=resampling),
-        **lag_estimates([_lag(row, origin) for row in rows], prompts, resampling=resampling),
+        **sampler_metrics.lag_estimates([_lag(row, origin) for row in rows], prompts, resampling=resampling),
     )

@@ -9,7 +9,7 @@ from gradscope.progress import Progress
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.evaluations.folders import are_of_one, evaluations_in
-from gradscope.rollouts.readers.reduced import write_part
+from gradscope.rollouts.readers.own import write_part
 
 
 def reduce_run(

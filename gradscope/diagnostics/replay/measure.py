@@ -21,15 +21,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradscope.advantages.registry import named_formulation
+from gradscope.diagnostics.inputs import steps as inputs
 from gradscope.diagnostics.inputs.row_questions import GRAD_NORM_TOLERANCE
-from gradscope.diagnostics.inputs.steps import (
-    MeasuredStep,
-    describe_engine,
-    describe_weights,
-    measure_steps,
-    select_steps,
-    with_damage,
-)
 from gradscope.diagnostics.replay.log_arithmetic import (
     LOG_TOLERANCE,
     Outcome,
@@ -63,7 +56,7 @@ _HALF_ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 _NAME = "grad_norm"
 
 
-def replay_grad_norm(run: Run, measured: MeasuredStep, tolerance: float) -> Outcome:
+def replay_grad_norm(run: Run, measured: inputs.MeasuredStep, tolerance: float) -> Outcome:
     """The gradient norm: verdict, recomputed value, relative error."""
     logged, step_norm = run.metrics.get(measured.step, {}).get(_NAME), measured.recomputed
     if step_norm is None:
@@ -121,7 +114,7 @@ def _judge_reduced(
     return refused(_NAME, _off(run, step, step_norm, off), value, error)
 
 
-def _why_zero(measured: MeasuredStep) -> str:
+def _why_zero(measured: inputs.MeasuredStep) -> str:
     rollouts = [rollout for group in measured.groups for rollout in group.rollouts]
     if all(rollout.advantage == 0.0 for rollout in rollouts):
         return "every advantage is 0, so that the norm is zero in the log and here whatever weights and ids are"
@@ -250,9 +243,9 @@ def replay_run(
     progress = reporter(progress)
     run = _held_to(read_run(path, read, progress=progress), advantage)
     engine = engine or EngineOptions()
-    chosen = run.updates if steps is None else select_steps(run, steps)
+    chosen = run.updates if steps is None else inputs.select_steps(run, steps)
     report = _replay_measured(
-        run, measure_steps(run, chosen, engine, progress, closely=True, norms_alone=True), tolerance=tolerance
+        run, inputs.measure_steps(run, chosen, engine, progress, closely=True, norms_alone=True), tolerance=tolerance
     )
     if tolerance != GRAD_NORM_TOLERANCE:
         return report
@@ -269,7 +262,7 @@ def _held_to(run: Run, advantage: str | None) -> Run:
 
 
 def _replay_measured(
-    run: Run, steps: Iterable[MeasuredStep], *, tolerance: float = GRAD_NORM_TOLERANCE
+    run: Run, steps: Iterable[inputs.MeasuredStep], *, tolerance: float = GRAD_NORM_TOLERANCE
 ) -> ReplayReport:
     """The replay of steps whose gradients were already recomputed, or have a reason why not."""
     replayed = ReplayedSteps(run, tolerance)
@@ -286,11 +279,11 @@ class ReplayedSteps:
         self._steps: list[StepReplay] = []
         self._engine: dict[str, object] = {}
 
-    def add(self, measured: MeasuredStep) -> None:
+    def add(self, measured: inputs.MeasuredStep) -> None:
         """Replay the next step."""
         self._steps.append(_replay_step(self._run, measured, self._tolerance))
         if (step_norm := measured.recomputed) is not None:
-            self._engine = describe_engine(step_norm.described, self._engine)
+            self._engine = inputs.describe_engine(step_norm.described, self._engine)
 
     def report(self) -> ReplayReport:
         """A verdict per step and quantity."""
@@ -303,7 +296,7 @@ class ReplayedSteps:
             if any(quantity.reason == "weights_unreadable" for quantity in step.quantities)
         }
         return ReplayReport(
-            source=with_damage(self._run, unreadable, ()),
+            source=inputs.with_damage(self._run, unreadable, ()),
             steps=tuple(steps),
             verdict=_overall(verdicts),
             headline=_headline(verdicts),
@@ -351,7 +344,7 @@ def _frac_mismatch(verdicts: Sequence[ReplayVerdict]) -> Estimate:
     return Estimate.exact(judged.count("mismatch") / len(judged), num_units=len(judged))
 
 
-def _replay_step(run: Run, measured: MeasuredStep, tolerance: float) -> StepReplay:
+def _replay_step(run: Run, measured: inputs.MeasuredStep, tolerance: float) -> StepReplay:
     logged = dict(run.metrics.get(measured.step, {}))
     quantities, recomputed, errors = [], {}, {}
     batch = batch_of_step(run, measured)
@@ -371,7 +364,7 @@ def _replay_step(run: Run, measured: MeasuredStep, tolerance: float) -> StepRepl
     cause = next((q.cause for q in reversed(quantities) if q.verdict == verdict and q.cause), None)
     return StepReplay(
         step=measured.step,
-        weights=describe_weights(measured.weights) if measured.weights else None,
+        weights=inputs.describe_weights(measured.weights) if measured.weights else None,
         verdict=verdict,
         cause=cause,
         quantities=tuple(quantities),

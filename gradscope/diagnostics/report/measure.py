@@ -39,6 +39,7 @@ from gradscope.gradients.engine_options import EngineOptions, missing_library
 from gradscope.metrics.gram.geometry import batch_norm, projection_shares
 from gradscope.progress import Progress, ProgressCallback, reporter
 from gradscope.reason import Reason
+from gradscope.render.views.view import evenly
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.norms import ReplayReport
 from gradscope.results.passk import PassAtKReport
@@ -230,10 +231,9 @@ def _without_gradient(grams: Sequence[StepGram]) -> Unavailable:
 def _usable_steps(run: Run, wanted: Literal["all"] | None) -> tuple[int, ...]:
     """The steps whose weights are on disk; of more than are wanted some between first and last, and the spike."""
     usable = [step for step in run.steps if run.weights_before(step) is not None and step not in run.notes]
-    last = len(usable) - 1
-    if wanted == "all" or last < MOST_STEPS:
+    if wanted == "all" or len(usable) <= MOST_STEPS:
         return tuple(usable)
-    chosen = [usable[round(quarter * last / (MOST_STEPS - 1))] for quarter in range(MOST_STEPS)]
+    chosen = list(evenly(usable, MOST_STEPS))
     norms = run.courses.by_step("grad_norm")
     spike = max(usable, key=lambda step: norms.get(step, 0.0) if math.isfinite(norms.get(step, 0.0)) else math.inf)
     if spike not in chosen:

@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradscope.diagnostics.inputs.steps import (
-    MeasuredStep,
-    computable_steps,
-    describe_engine,
-    measure_steps,
-    with_damage,
-)
+from gradscope.diagnostics.inputs import steps as inputs
 from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
@@ -260,19 +254,19 @@ def measure_spike(
 
 def _measured(
     run: Run, step: int, tokens: int, engine: EngineOptions, progress: ProgressCallback
-) -> MeasuredStep | str:
+) -> inputs.MeasuredStep | str:
     """The step's gradients, or why there is nothing to compute them from."""
     if run.source.kind == "metrics":
         return NO_ROLLOUTS
     if step not in run.updates:
         return f"the log has no rollouts of step {step}"
-    (measured,) = measure_steps(run, [step], engine, progress, SpikeQuestion(most_tokens=tokens))
+    (measured,) = inputs.measure_steps(run, [step], engine, progress, SpikeQuestion(most_tokens=tokens))
     return measured
 
 
 def _why(run: Run, reason: Reason | str | None) -> str:
     """Why there is no gradient, with the steps that have one where the weights of this one are not on disk."""
-    text, computable = str(reason).rstrip("."), computable_steps(run)
+    text, computable = str(reason).rstrip("."), inputs.computable_steps(run)
     has_weights = not isinstance(reason, Reason) or reason.cause not in ("weights_missing", "first_weights_missing")
     return text if has_weights or not computable else f"{text}; steps that can be: --step {as_ranges(computable)}"
 
@@ -296,7 +290,9 @@ def _is_steady(course: Mapping[int, float]) -> bool:
     return len(signs) > 1 and signs[0] != 0 and bool(np.all(signs == signs[0]))
 
 
-def _report(run: Run, step: int, courses: Courses, measured: MeasuredStep | str, *, was_named: bool) -> SpikeReport:
+def _report(
+    run: Run, step: int, courses: Courses, measured: inputs.MeasuredStep | str, *, was_named: bool
+) -> SpikeReport:
     course_metrics = [
         metric_at(name, course, step, num_chosen_from=1 if was_named else len(course))
         for name, course in courses.items()
@@ -313,7 +309,7 @@ def _report(run: Run, step: int, courses: Courses, measured: MeasuredStep | str,
     course = next(iter(courses.values()), {})
     damage = {} if reason is None or isinstance(reason, str) else {step: reason}
     report = SpikeReport(
-        source=with_damage(run, damage, ()),
+        source=inputs.with_damage(run, damage, ()),
         step=step,
         was_named=was_named,
         metrics=metrics,
@@ -325,7 +321,7 @@ def _report(run: Run, step: int, courses: Courses, measured: MeasuredStep | str,
         removals=_removals_of(gram, typical),
         tokens=_tokens_of(tokens),
         tensors=_tensors_of(tensors),
-        engine=describe_engine(gram.describe(), {}) if gram is not None else {},
+        engine=inputs.describe_engine(gram.describe(), {}) if gram is not None else {},
     )
     return spike_findings(report)
 

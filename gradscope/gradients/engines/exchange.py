@@ -23,17 +23,8 @@ from torch import distributed, nn
 
 from gradscope.gradients.engines.loop import GramAccumulator, parameter_blocks
 from gradscope.gradients.engines.stream import PENDING_BYTES, OnSequence, PartStore, capture_batch
+from gradscope.gradients.layers import factors as layer_factors
 from gradscope.gradients.layers.capture import Capture
-from gradscope.gradients.layers.factors import (
-    GradientFactor,
-    HeadProduct,
-    OuterProduct,
-    Part,
-    Routed,
-    Scatter,
-    Summed,
-    compact,
-)
 from gradscope.gradients.model.batches import PaddedBatch, split_rows
 from gradscope.gradients.model.head import HeadTokens, PlainHead
 from gradscope.gradients.model.passes import gradients_on
@@ -46,8 +37,9 @@ from gradscope.gradients.processes import all_gather, connected_index, num_conne
 #
 # A letter is a header, which describes its content, and numbers. Headers go from CPU to CPU, numbers from device to
 # device.
-_KINDS: dict[str, Callable[..., GradientFactor]] = {
-    kind.__name__: kind for kind in (OuterProduct, Scatter, Routed, Summed)
+_KINDS: dict[str, Callable[..., layer_factors.GradientFactor]] = {
+    kind.__name__: kind
+    for kind in (layer_factors.OuterProduct, layer_factors.Scatter, layer_factors.Routed, layer_factors.Summed)
 }
 _ALIGNMENT = 16  # bytes at whose multiples numbers begin, so that they can be looked at as any dtype where they lie
 
@@ -57,7 +49,7 @@ class _Letter:
     """The contribution of one process's rows to another's piece of a parameter."""
 
     shape: tuple[int, ...]
-    parts: tuple[Part, ...]  # rows and their factors; empty where the process ran no rows
+    parts: tuple[layer_factors.Part, ...]  # rows and their factors; empty where the process ran no rows
 
 
 def _exchange_letters(letters: Sequence[_Letter], device: torch.device, head: PlainHead | None = None) -> list[_Letter]:
@@ -99,9 +91,9 @@ def _pack(letter: _Letter) -> tuple[bytes, torch.Tensor]:
     return header, torch.cat(blocks) if blocks else torch.empty(0, dtype=torch.uint8)
 
 
-def _values(factor: GradientFactor) -> dict[str, Any]:
+def _values(factor: layer_factors.GradientFactor) -> dict[str, Any]:
     """The tensors of a factor, or one a row, by name."""
-    if isinstance(factor, HeadProduct):
+    if isinstance(factor, layer_factors.HeadProduct):
         rows = [tokens.tensors() for tokens in factor.tokens]
         return {name: tuple(row[name] for row in rows) for name in rows[0]}
     return {field.name: getattr(factor, field.name) for field in fields(cast(Any, factor))}
@@ -137,13 +129,13 @@ def _unpack(header: bytes, body: torch.Tensor, head: PlainHead | None) -> _Lette
         shapes, dtype, *single = described
         return take(shapes, dtype) if single else tuple(take(shape, dtype) for shape in shapes)
 
-    def factor_of(kind: str, described: dict[str, Any]) -> GradientFactor:
+    def factor_of(kind: str, described: dict[str, Any]) -> layer_factors.GradientFactor:
         values = {name: value_of(each) for name, each in described.items()}
-        if kind != HeadProduct.__name__:
+        if kind != layer_factors.HeadProduct.__name__:
             return _KINDS[kind](**values)
         assert head is not None, "all processes know of which parameters there are slices"
         tokens = tuple(HeadTokens(**dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True))
-        return HeadProduct(head=head, tokens=tokens, is_bias=len(fields["shape"]) == 1)
+        return layer_factors.HeadProduct(head=head, tokens=tokens, is_bias=len(fields["shape"]) == 1)
 
     parts = []
     for rows, factors in fields["parts"]:
@@ -157,13 +149,13 @@ def _unpack(header: bytes, body: torch.Tensor, head: PlainHead | None) -> _Lette
 # all of them. Looked-up and routed tokens go only to the process whose rows or experts they are about. An output layer
 # in slices is cut along the vocabulary: its tokens go to all, and each process forms the output gradients of its own
 # ids.
-def _cut_shape(shape: torch.Size, factors: Sequence[GradientFactor]) -> tuple[torch.Size, int]:
+def _cut_shape(shape: torch.Size, factors: Sequence[layer_factors.GradientFactor]) -> tuple[torch.Size, int]:
     """The shape that factors are about, and the side along which it is cut, 0 or 1."""
     # a table that is only looked up is a row an id, whichever way the parameter holds it
-    if factors and all(isinstance(factor, Scatter) for factor in factors):
-        width = next(factor.grads[0].shape[1] for factor in factors if isinstance(factor, Scatter))
+    if factors and all(isinstance(factor, layer_factors.Scatter) for factor in factors):
+        width = next(factor.grads[0].shape[1] for factor in factors if isinstance(factor, layer_factors.Scatter))
         return torch.Size((shape.numel() // width, width)), 0
-    if any(isinstance(factor, HeadProduct) for factor in factors):
+    if any(isinstance(factor, layer_factors.HeadProduct) for factor in factors):
         return shape, 0
     return shape, int(len(shape) == 2 and shape[1] > shape[0])
 
@@ -178,29 +170,29 @@ def _bounds_of(size: int, num_processes: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-def _piece_of(factor: GradientFactor, side: int, start: int, stop: int) -> GradientFactor:
+def _piece_of(factor: layer_factors.GradientFactor, side: int, start: int, stop: int) -> layer_factors.GradientFactor:
     """A factor's contribution to a piece of its parameter, cut along a side; routed experts are cut along the first."""
-    if isinstance(factor, OuterProduct):
+    if isinstance(factor, layer_factors.OuterProduct):
         left, right = factor.left, factor.right
         if side == 0:
-            return OuterProduct(left=tuple(part[:, start:stop] for part in left), right=right)
-        return OuterProduct(left=left, right=tuple(part[:, start:stop] for part in right))
-    if isinstance(factor, HeadProduct):
+            return layer_factors.OuterProduct(left=tuple(part[:, start:stop] for part in left), right=right)
+        return layer_factors.OuterProduct(left=left, right=tuple(part[:, start:stop] for part in right))
+    if isinstance(factor, layer_factors.HeadProduct):
         return replace(factor, tokens=tuple(replace(each, ids=each.ids - start) for each in factor.tokens))
-    if isinstance(factor, Scatter) and side == 1:
-        return Scatter(ids=factor.ids, grads=tuple(part[:, start:stop] for part in factor.grads))
-    if isinstance(factor, Scatter):
+    if isinstance(factor, layer_factors.Scatter) and side == 1:
+        return layer_factors.Scatter(ids=factor.ids, grads=tuple(part[:, start:stop] for part in factor.grads))
+    if isinstance(factor, layer_factors.Scatter):
         inside = [(ids >= start) & (ids < stop) for ids in factor.ids]
-        return Scatter(ids=_chosen(factor.ids, inside, -start), grads=_chosen(factor.grads, inside))
-    if isinstance(factor, Routed):
+        return layer_factors.Scatter(ids=_chosen(factor.ids, inside, -start), grads=_chosen(factor.grads, inside))
+    if isinstance(factor, layer_factors.Routed):
         inside = [(experts >= start) & (experts < stop) for experts in factor.experts]
-        return Routed(
+        return layer_factors.Routed(
             experts=_chosen(factor.experts, inside, -start),
             left=_chosen(factor.left, inside),
             right=_chosen(factor.right, inside),
         )
-    if isinstance(factor, Summed):
-        return Summed(rows=factor.rows[:, start:stop] if side == 0 else factor.rows[:, :, start:stop])
+    if isinstance(factor, layer_factors.Summed):
+        return layer_factors.Summed(rows=factor.rows[:, start:stop] if side == 0 else factor.rows[:, :, start:stop])
     raise TypeError(f"{type(factor).__name__} cannot be cut")
 
 
@@ -247,9 +239,11 @@ def exchanged_gram(
     with PartStore(max_pending_bytes) as store:
         for batch, counts in batches:
 
-            def take(name: str, factors: list[GradientFactor], batch: PaddedBatch = batch, on: bool = counts) -> None:
+            def take(
+                name: str, factors: list[layer_factors.GradientFactor], batch: PaddedBatch = batch, on: bool = counts
+            ) -> None:
                 if on:
-                    store.keep(name, batch.rows, compact(factors))
+                    store.keep(name, batch.rows, layer_factors.compact(factors))
 
             seen = on_sequence if counts else lambda *_: None  # a pass that ran for the other processes alone
             store.make_room()
@@ -323,7 +317,7 @@ class _OwnIds:
 
 
 def _add_own_piece(
-    accumulator: GramAccumulator, parameter: nn.Parameter, parts: Sequence[Part], ids: _OwnIds | None
+    accumulator: GramAccumulator, parameter: nn.Parameter, parts: Sequence[layer_factors.Part], ids: _OwnIds | None
 ) -> None:
     """Exchange all rows' contributions to one parameter, and add this process's piece of it."""
     shape, side = _cut_shape(parameter.shape, [factor for _, factors in parts for factor in factors])

@@ -20,18 +20,7 @@ from torch import nn
 from torch.func import functional_call
 from transformers.pytorch_utils import Conv1D
 
-from gradscope.gradients.layers.factors import (
-    ForwardCall,
-    GradientFactor,
-    LayerCall,
-    OuterProduct,
-    Routed,
-    Rule,
-    Summed,
-    Verdict,
-    is_close,
-    once,
-)
+from gradscope.gradients.layers import factors as layer_factors
 
 
 # The rule of LoRA layers that compute with the parameters of several modules: DoRA, and adapters on embeddings.
@@ -70,7 +59,7 @@ def _is_adapted(module: nn.Module) -> bool:
     return len(adapter_parameters(module)) > 0 and len(_active(module)) == 1
 
 
-def adapter(call: LayerCall) -> Mapping[str, GradientFactor]:
+def adapter(call: layer_factors.LayerCall) -> Mapping[str, layer_factors.GradientFactor]:
     """The layer at once: A [r, I], B [O, r], and with DoRA the magnitudes m [O] and the base layer's bias b [O].
 
     With g = s (m / n) d: dB = sum_t g (A x)^T, dA = sum_t B^T g x^T, dm = sum_t d (y - b + s B A x) / n, db = sum_t d.
@@ -78,29 +67,29 @@ def adapter(call: LayerCall) -> Mapping[str, GradientFactor]:
     """
     with torch.no_grad():
         layer = _Layer.of(call.module)
-        inner = once(call.input, layer.inner)
+        inner = layer_factors.once(call.input, layer.inner)
         grad = call.grad * layer.gain * layer.scale
         below = grad @ layer.up
-        factors: dict[str, GradientFactor] = {
-            layer.names[1]: OuterProduct(left=call.tokens(grad), right=call.tokens(inner)),
+        factors: dict[str, layer_factors.GradientFactor] = {
+            layer.names[1]: layer_factors.OuterProduct(left=call.tokens(grad), right=call.tokens(inner)),
             layer.names[0]: call.lookup(below, layer.padding)
             if layer.is_lookup
-            else OuterProduct(left=call.tokens(below), right=call.tokens(call.input)),
+            else layer_factors.OuterProduct(left=call.tokens(below), right=call.tokens(call.input)),
         }
         if layer.norm is not None:
-            adapted = once(call.input, layer.adapted)
+            adapted = layer_factors.once(call.input, layer.adapted)
             factors[layer.names[2]] = call.summed(call.grad * (adapted / layer.norm))
         if isinstance(layer.bias, torch.Tensor):
             factors["base_layer.bias"] = call.summed(call.grad)
     return factors
 
 
-def _fits_adapter(call: ForwardCall) -> Verdict:
+def _fits_adapter(call: layer_factors.ForwardCall) -> layer_factors.Verdict:
     """Whether a layer computes what the rule assumes: its first row can be computed again."""
     with torch.no_grad():
         layer = _Layer.of(call.module)
         rebuilt = layer.bias + layer.gain * layer.adapted(call.input[:1].detach())
-        return is_close(rebuilt, call.output[:1].detach())
+        return layer_factors.is_close(rebuilt, call.output[:1].detach())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +186,7 @@ def returned_by(module: nn.Module, output: Any) -> Any:
     return output[1] if _is_router(module) and isinstance(output, tuple) and len(output) == 3 else output
 
 
-def experts(call: LayerCall) -> Mapping[str, GradientFactor]:
+def experts(call: layer_factors.LayerCall) -> Mapping[str, layer_factors.GradientFactor]:
     """All experts' matrices: dW_down,e = sum p d h^T and dW_gate_up,e = sum dz x^T over the tokens of expert e.
 
     The input is [B S, H]; further arguments are the experts [B S, K] and their weights [B S, K].
@@ -211,12 +200,16 @@ def experts(call: LayerCall) -> Mapping[str, GradientFactor]:
     ]
     expert_ids = tuple(pair[0] for pair in pairs)
     return {
-        "gate_up_proj": Routed(experts=expert_ids, left=tuple(p[1] for p in pairs), right=tuple(p[2] for p in pairs)),
-        "down_proj": Routed(experts=expert_ids, left=tuple(p[3] for p in pairs), right=tuple(p[4] for p in pairs)),
+        "gate_up_proj": layer_factors.Routed(
+            experts=expert_ids, left=tuple(p[1] for p in pairs), right=tuple(p[2] for p in pairs)
+        ),
+        "down_proj": layer_factors.Routed(
+            experts=expert_ids, left=tuple(p[3] for p in pairs), right=tuple(p[4] for p in pairs)
+        ),
     }
 
 
-def router(call: LayerCall) -> Mapping[str, GradientFactor]:
+def router(call: layer_factors.LayerCall) -> Mapping[str, layer_factors.GradientFactor]:
     """A router's weight [E, H], by a backward pass of the router alone for each row; its gradient is [B S, K]."""
     rows = []
     for inputs, grad in zip(_rows(call, call.input), _rows(call, call.grad), strict=True):
@@ -225,10 +218,10 @@ def router(call: LayerCall) -> Mapping[str, GradientFactor]:
             shares = returned_by(call.module, functional_call(call.module, {"weight": weight}, (inputs,)))
             (gradient,) = torch.autograd.grad(shares, weight, grad)
         rows.append(gradient.to(torch.promote_types(gradient.dtype, torch.float32)))
-    return {"weight": Summed(rows=torch.stack(rows))}
+    return {"weight": layer_factors.Summed(rows=torch.stack(rows))}
 
 
-def _fits_experts(call: ForwardCall) -> Verdict:
+def _fits_experts(call: layer_factors.ForwardCall) -> layer_factors.Verdict:
     """Whether the first tokens' outputs can be computed again, and the batch's tokens and their experts are rows."""
     num_tokens = call.num_rows * call.length
     if len(call.extra) != 2 or not _is_of_tokens(call, num_tokens) or call.output.shape != call.input.shape:
@@ -241,23 +234,23 @@ def _fits_experts(call: ForwardCall) -> Verdict:
     expert_ids, _, _, _, inner = _pairs(call.module, call.input[few], index[few], weights[few], none)
     down = call.module.get_parameter("down_proj").detach()
     outer = weights[few].reshape(-1, 1) * torch.einsum("phi,pi->ph", down[expert_ids], inner)
-    return is_close(outer.view(-1, index.shape[1], outer.shape[1]).sum(1), call.output[few].detach())
+    return layer_factors.is_close(outer.view(-1, index.shape[1], outer.shape[1]).sum(1), call.output[few].detach())
 
 
-def _fits_router(call: ForwardCall) -> Verdict:
+def _fits_router(call: layer_factors.ForwardCall) -> layer_factors.Verdict:
     """Whether a router treats tokens one by one: the first of the batch's tokens come out the same alone."""
     num_tokens = call.num_rows * call.length
     if call.extra or not _is_of_tokens(call, num_tokens) or len(call.output) != num_tokens:
         return False
     alone = returned_by(call.module, call.module(call.input[:8]))
-    return isinstance(alone, torch.Tensor) and is_close(alone, call.output[:8].detach())
+    return isinstance(alone, torch.Tensor) and layer_factors.is_close(alone, call.output[:8].detach())
 
 
-def _is_of_tokens(call: ForwardCall, num_tokens: int) -> bool:
+def _is_of_tokens(call: layer_factors.ForwardCall, num_tokens: int) -> bool:
     return call.input.dim() == 2 and len(call.input) == num_tokens
 
 
-def _rows(call: LayerCall, tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _rows(call: layer_factors.LayerCall, tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """A folded tensor [B S, ...] as each row's tokens, [B][T, ...]."""
     return call.tokens(tensor.reshape(len(call.spans), call.length, *tensor.shape[1:]))
 
@@ -294,7 +287,7 @@ def _gated(module: nn.Module, before: torch.Tensor) -> torch.Tensor:
     return product
 
 
-def rule_for(module: nn.Module) -> Rule | None:
+def rule_for(module: nn.Module) -> layer_factors.Rule | None:
     """The rule of a module that owns parameters; None where there is none."""
     return next((rule for rule in RULES if rule.matches(module)), None)
 
@@ -304,26 +297,26 @@ def looks_up(module: nn.Module) -> bool:
     return isinstance(module, nn.Embedding | lora.Embedding)
 
 
-def linear(call: LayerCall) -> Mapping[str, GradientFactor]:
+def linear(call: layer_factors.LayerCall) -> Mapping[str, layer_factors.GradientFactor]:
     """``nn.Linear``: dW = sum_t d_t a_t^T, [O, I], db = sum_t d_t, [O]."""
-    weight = OuterProduct(left=call.tokens(call.grad), right=call.tokens(call.input))
+    weight = layer_factors.OuterProduct(left=call.tokens(call.grad), right=call.tokens(call.input))
     return {"weight": weight, **_bias(call)}
 
 
-def conv1d(call: LayerCall) -> Mapping[str, GradientFactor]:
+def conv1d(call: layer_factors.LayerCall) -> Mapping[str, layer_factors.GradientFactor]:
     """Hugging Face's ``Conv1D`` (GPT-2), a linear layer with its weight transposed: dW = sum_t a_t d_t^T, [I, O]."""
-    weight = OuterProduct(left=call.tokens(call.input), right=call.tokens(call.grad))
+    weight = layer_factors.OuterProduct(left=call.tokens(call.input), right=call.tokens(call.grad))
     return {"weight": weight, **_bias(call)}
 
 
-def embedding(call: LayerCall) -> Mapping[str, GradientFactor]:
+def embedding(call: layer_factors.LayerCall) -> Mapping[str, layer_factors.GradientFactor]:
     """``nn.Embedding``, scaled or not: the row of each id gets the output gradients of that id's tokens, [V, H]."""
     module = call.module
     assert isinstance(module, nn.Embedding), "the rule is chosen by type"
     return {"weight": call.lookup(call.grad * _embedding_scale(module), module.padding_idx)}
 
 
-def norm(call: LayerCall) -> Mapping[str, GradientFactor]:
+def norm(call: layer_factors.LayerCall) -> Mapping[str, layer_factors.GradientFactor]:
     """LayerNorm and RMSNorm in any variant: dw = sum_t x_hat_t d_t with x_hat = f(x; w=1) - f(x; w=0), db = sum_t d_t.
 
     All axes between the first and the last, [H], are summed, heads included.
@@ -333,7 +326,7 @@ def norm(call: LayerCall) -> Mapping[str, GradientFactor]:
     def normalized(inputs: torch.Tensor) -> torch.Tensor:
         return (_with_weight(call.module, inputs, 1.0) - _with_weight(call.module, inputs, 0.0)).to(wide)
 
-    return {"weight": call.summed(once(call.input, normalized) * call.grad.to(wide)), **_bias(call)}
+    return {"weight": call.summed(layer_factors.once(call.input, normalized) * call.grad.to(wide)), **_bias(call)}
 
 
 def _is_plain(module: nn.Module, kind: type[nn.Module]) -> bool:
@@ -357,12 +350,12 @@ def _has_plain_parameters(module: nn.Module) -> bool:
     return {name for name, _ in module.named_parameters(recurse=False)} <= {"weight", "bias"}
 
 
-def _is_by_row(call: ForwardCall) -> bool:
+def _is_by_row(call: layer_factors.ForwardCall) -> bool:
     """Whether rows are the first axis of the input and the output, and nothing else is given."""
     return not call.extra and call.input.shape[0] == call.output.shape[0] == call.num_rows
 
 
-def _is_by_token(call: ForwardCall) -> bool:
+def _is_by_token(call: layer_factors.ForwardCall) -> bool:
     """Whether tokens are the second axis too."""
     num_axes = 2 if looks_up(call.module) else 3
     if not _is_by_row(call) or call.input.dim() != num_axes or call.output.dim() != 3:
@@ -370,7 +363,7 @@ def _is_by_token(call: ForwardCall) -> bool:
     return call.input.shape[1] <= call.length and call.output.shape[1] == call.input.shape[1]
 
 
-def _bias(call: LayerCall) -> Mapping[str, GradientFactor]:
+def _bias(call: layer_factors.LayerCall) -> Mapping[str, layer_factors.GradientFactor]:
     return {} if getattr(call.module, "bias", None) is None else {"bias": call.summed(call.grad)}
 
 
@@ -381,24 +374,24 @@ def _with_weight(module: nn.Module, inputs: torch.Tensor, value: float) -> torch
     return result.detach()
 
 
-def _is_affine(call: ForwardCall) -> Verdict:
+def _is_affine(call: layer_factors.ForwardCall) -> layer_factors.Verdict:
     """Whether f(x; w) = f(x; 0) + w (f(x; 1) - f(x; 0)), on the first tokens of the first row."""
     module, few = call.module, (slice(1), *[slice(8)] * (call.input.dim() - 2))
     sample = call.input[few].detach()
     without = _with_weight(module, sample, 0.0)
     weight = module.get_parameter("weight").detach()
     rebuilt = without + weight * (_with_weight(module, sample, 1.0) - without)
-    return is_close(rebuilt, call.output[few].detach())
+    return layer_factors.is_close(rebuilt, call.output[few].detach())
 
 
-def _is_only_scaled(call: ForwardCall) -> Verdict:
+def _is_only_scaled(call: layer_factors.ForwardCall) -> layer_factors.Verdict:
     """Whether the first row's output is the rows that its ids look up, times the module's scale."""
     assert isinstance(call.module, nn.Embedding), "the rule is chosen by type"
     ids = call.input[:1]
     blank = torch.zeros_like(call.module.weight[:1])
     offset = functional_call(call.module, {"weight": blank.expand_as(call.module.weight)}, (ids,)).detach()
     looked_up = nn.functional.embedding(ids, call.module.weight).detach()
-    verdict: torch.Tensor = ~offset.any() & is_close(
+    verdict: torch.Tensor = ~offset.any() & layer_factors.is_close(
         looked_up * _embedding_scale(call.module), call.output[:1].detach()
     )
     return verdict
@@ -414,15 +407,17 @@ def _embedding_scale(module: nn.Embedding) -> torch.Tensor:
     return scale.detach().flatten()
 
 
-LINEAR = Rule(matches=lambda module: _is_plain(module, nn.Linear), fits=_is_by_token, factors=linear)
-CONV1D = Rule(matches=lambda module: _is_plain(module, Conv1D), fits=_is_by_token, factors=conv1d)
-EMBEDDING = Rule(
+LINEAR = layer_factors.Rule(matches=lambda module: _is_plain(module, nn.Linear), fits=_is_by_token, factors=linear)
+CONV1D = layer_factors.Rule(matches=lambda module: _is_plain(module, Conv1D), fits=_is_by_token, factors=conv1d)
+EMBEDDING = layer_factors.Rule(
     matches=_is_embedding, fits=lambda call: _is_by_token(call) and _is_only_scaled(call), factors=embedding
 )
-NORM = Rule(matches=_is_norm, fits=lambda call: _is_by_row(call) and _is_affine(call), factors=norm)
-ADAPTER = Rule(matches=_is_adapted, fits=lambda call: _is_by_token(call) and _fits_adapter(call), factors=adapter)
-EXPERTS = Rule(matches=_is_expert_layer, fits=_fits_experts, factors=experts)
-ROUTER = Rule(matches=_is_router, fits=_fits_router, factors=router)
+NORM = layer_factors.Rule(matches=_is_norm, fits=lambda call: _is_by_row(call) and _is_affine(call), factors=norm)
+ADAPTER = layer_factors.Rule(
+    matches=_is_adapted, fits=lambda call: _is_by_token(call) and _fits_adapter(call), factors=adapter
+)
+EXPERTS = layer_factors.Rule(matches=_is_expert_layer, fits=_fits_experts, factors=experts)
+ROUTER = layer_factors.Rule(matches=_is_router, fits=_fits_router, factors=router)
 
 RULES = (ADAPTER, EXPERTS, ROUTER, LINEAR, CONV1D, EMBEDDING, NORM)
 """Every rule; of several that match a module the first is its own."""

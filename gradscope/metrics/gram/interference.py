@@ -119,18 +119,27 @@ def prompt_effects(gram: ArrayLike, weights: ArrayLike, groups: ArrayLike, is_co
     [[2.5, -0.5], [-0.5, 1.0]]
     """
     matrix = checked_gram(gram)
+    pulling, right, is_solved = _by_prompt(weights, groups, is_correct)
+    lengths = [_lengths(matrix, side) for side in (pulling, right)]
+    effect = pulling @ matrix @ right.T
+    return PromptEffects(effect=effect, cosine=_cosines(effect, *lengths), pulls=lengths[0] > 0, is_solved=is_solved)
+
+
+def _by_prompt(weights: ArrayLike, groups: ArrayLike, is_correct: ArrayLike) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """What makes S_j and C_j of score vectors, [J, R] each, and which groups have a correct answer, [J]."""
     of_group = np.equal.outer(np.arange(int(np.max(groups)) + 1), np.asarray(groups)).astype(np.float64)
-    pulling = of_group * np.asarray(weights, dtype=np.float64)
     right = of_group * np.asarray(is_correct, dtype=np.float64)
     num_right = right.sum(axis=1, keepdims=True)
-    right /= np.maximum(num_right, 1.0)
-    lengths = [np.sqrt(np.clip(np.diag(side @ matrix @ side.T), 0.0, None)) for side in (pulling, right)]
-    effect = pulling @ matrix @ right.T
-    scale = np.outer(*lengths)
-    cosine = np.divide(effect, scale, out=np.zeros_like(effect), where=scale > 0)
-    return PromptEffects(
-        effect=effect, cosine=np.clip(cosine, -1.0, 1.0), pulls=lengths[0] > 0, is_solved=num_right[:, 0] > 0
-    )
+    return of_group * np.asarray(weights, dtype=np.float64), right / np.maximum(num_right, 1.0), num_right[:, 0] > 0
+
+
+def _lengths(gram: Array, combinations: Array) -> Array:
+    return np.asarray(np.sqrt(np.clip(np.diag(combinations @ gram @ combinations.T), 0.0, None)))
+
+
+def _cosines(products: Array, first: Array, second: Array) -> Array:
+    scale = np.outer(first, second)
+    return np.clip(np.divide(products, scale, out=np.zeros_like(products), where=scale > 0), -1.0, 1.0)
 
 
 def _without_each(pairs: Array, counted: NDArray[np.bool_]) -> Array:
@@ -234,26 +243,18 @@ def heldout_effects(
     >>> effects.effect.tolist(), effects.cosine.round(2).tolist()
     ([[3.0], [-4.0]], [[0.6], [-0.8]])
     """
-    matrix = checked_gram(gram)
-    of_group = np.equal.outer(np.arange(int(np.max(groups)) + 1), np.asarray(groups)).astype(np.float64)
-    pulling = of_group * np.asarray(weights, dtype=np.float64)
-    lengths = np.sqrt(np.clip(np.diag(pulling @ matrix @ pulling.T), 0.0, None))
+    pulling, right, is_solved = _by_prompt(weights, groups, is_correct)
+    lengths, heldout_norms = _lengths(checked_gram(gram), pulling), np.asarray(norms, dtype=np.float64)
     pulls = lengths > 0
     effect = (pulling @ np.asarray(cross, dtype=np.float64))[pulls]
-    scale = np.outer(lengths[pulls], np.asarray(norms, dtype=np.float64))
-    cosine = np.clip(np.divide(effect, scale, out=np.zeros_like(effect), where=scale > 0), -1.0, 1.0)
-    right = of_group * np.asarray(is_correct, dtype=np.float64)
-    num_right = right.sum(axis=1, keepdims=True)
-    trained = None
-    if own is not None:
-        trained = pulling @ np.asarray(own, dtype=np.float64) @ (right / np.maximum(num_right, 1.0)).T
+    trained = None if own is None else pulling @ np.asarray(own, dtype=np.float64) @ right.T
     return HeldoutEffects(
         effect=effect,
-        cosine=cosine,
-        norms=(_mean(lengths[pulls]), _mean(np.asarray(norms, dtype=np.float64))),
+        cosine=_cosines(effect, lengths[pulls], heldout_norms),
+        norms=(_mean(lengths[pulls]), _mean(heldout_norms)),
         own=None if trained is None else trained[np.ix_(pulls, pulls)],
         unknown=unknown,
-        is_solved=(num_right[:, 0] > 0)[pulls],
+        is_solved=is_solved[pulls],
         pulls=pulls,
     )
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gradscope.estimate import Estimate
+from gradscope.estimate import Estimate, undefined_record
 from gradscope.metrics.outcomes.groups import all_equal_unbiased
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, estimate_gap, estimate_gap_parts
 from gradscope.metrics.uncertainty.bootstrap import (
@@ -140,7 +140,9 @@ def share_columns(table: GroupTable) -> Iterator[NDArray[Any]]:
 
 def _estimates(table: GroupTable, shares: tuple[Estimate, ...], base_pass_rate: BasePassRate) -> DegeneracyEstimates:
     if table.num_passing is None:
-        return _without_pass_rate(*shares)
+        (dead,) = shares
+        unknown = Estimate.undefined_because(NO_THRESHOLD, num_units=dead.num_units)
+        return undefined_record(DegeneracyEstimates, unknown, frac_reward_zero_std=dead, frac_tied=dead)
     zero_std, passed, failed, pass_rate = shares
     gap = estimate_gap(table.draws, zero_std, pass_rate, base_pass_rate)
     return DegeneracyEstimates(
@@ -174,32 +176,18 @@ def estimate_at_size(
             f"{int(table.size.min())})"
         )
         undefined = Estimate.undefined_because(reason, num_units=len(table.size))
-        return SizeEstimates(degeneracy=undefined, iid_prediction=undefined, jensen_gap=undefined)
+        return undefined_record(SizeEstimates, undefined)
     equal = all_equal_unbiased(table.size, table.level_counts, group_size)
     if table.num_passing is None:
         (degenerate,) = _shares([equal], table, resampling)
         unknown = Estimate.undefined_because(NO_THRESHOLD, num_units=degenerate.num_units)
-        return SizeEstimates(degeneracy=degenerate, iid_prediction=unknown, jensen_gap=unknown)
+        return undefined_record(SizeEstimates, unknown, degeneracy=degenerate)
     rate = table.num_passing / table.size
     degenerate, pass_rate = _shares([equal, rate], table, resampling)
     sizes = np.full(len(equal), group_size)
     draws = Draws(step=table.step, prompt=table.draws.unit, size=sizes, equal=equal, rate=rate)
     gap = estimate_gap(draws, degenerate, pass_rate, base_pass_rate)
     return SizeEstimates(degeneracy=degenerate, iid_prediction=gap.prediction, jensen_gap=gap.gap)
-
-
-def _without_pass_rate(zero_std: Estimate) -> DegeneracyEstimates:
-    unknown = Estimate.undefined_because(NO_THRESHOLD, num_units=zero_std.num_units)
-    return DegeneracyEstimates(
-        frac_reward_zero_std=zero_std,
-        frac_all_pass=unknown,
-        frac_all_fail=unknown,
-        frac_tied=zero_std,
-        pass_rate=unknown,
-        iid_prediction=unknown,
-        jensen_gap=unknown,
-        relative_gap=unknown,
-    )
 
 
 def _shares(columns: Sequence[NDArray[np.float64]], table: GroupTable, resampling: Resampling) -> tuple[Estimate, ...]:
@@ -248,7 +236,7 @@ def dead_persistence(step: ArrayLike, prompt: ArrayLike, dead: ArrayLike, *, res
     who, at = owner[:-1][comes_back], when[1:][comes_back]
     if not len(who):
         none = Estimate.undefined_because(_NO_RETURN, num_units=len(names))
-        return Persistence(after_dead=none, after_live=none, excess=none, num_returns=0)
+        return undefined_record(Persistence, none, num_returns=0)
     return Persistence(
         after_dead=_share(after, who, before, "alive", resampling),
         after_live=_share(after, who, ~before, "dead", resampling),

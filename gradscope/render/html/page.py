@@ -211,26 +211,6 @@ def share_of_group(group: results.ReadGroup) -> str:
     return f"{max(shares):.4g}" if shares else ""
 
 
-def summary_of(group: results.ReadGroup) -> str:
-    """The text behind a group's name: its mean reward, and its part of the gradient."""
-    rewards = [rollout.reward for rollout in group.rollouts if rollout.reward is not None]
-    shares = [rollout.share for rollout in group.rollouts if rollout.share is not None]
-    mean = f" · mean reward {format_number(sum(rewards) / len(rewards), 'norm')}" if rewards else ""
-    return mean + (f" · {100 * sum(shares):+.1f} % of the gradient" if shares else "")
-
-
-def rollout_line(rollout: results.ReadRollout) -> str:
-    """The heading of a rollout's text, as far as it is known."""
-    parts = [f"#{rollout.sample}"]
-    if rollout.reward is not None:
-        parts.append(f"reward {format_number(rollout.reward, 'norm')}")
-    if rollout.advantage is not None:
-        parts.append(f"advantage {format_number(rollout.advantage, 'norm')}")
-    if rollout.share is not None:
-        parts.append(f"{100 * rollout.share:+.1f} % of the gradient")
-    return " · ".join(parts)
-
-
 NUM_SHADES = 8  # strengths in the style sheet, classes ``h1`` to ``h8``; ``h0`` is no gradient
 
 
@@ -258,17 +238,16 @@ def _environment() -> Environment:
         "bars_of": charts.bars_of,
         "drawing_of": charts.drawing_of,
         "kind_of_series": charts.kind_of_series,
+        "format_number": format_number,
         "key_number_words": key_number_words,
         "label": lambda name: _LABELS.get(name, name),
         "most_findings": MOST_FINDINGS,
         "num_shades": NUM_SHADES,
         "page_table": page_table,
-        "rollout_line": rollout_line,
         "shade_of": shade_of,
         "shows_something": shows_something,
         "share_of_group": share_of_group,
         "spark_of": spark_of,
-        "summary_of": summary_of,
     }
     environment.filters |= {"at": charts.rounded, "lines": _lines, "broken_lines": _broken_lines}
     return environment

@@ -23,7 +23,7 @@ from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.rollouts.fetch import as_named_run, fetched
 from gradscope.rollouts.groups import reward_table
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
-from gradscope.rollouts.readers import generic, gradscope_run, reduced
+from gradscope.rollouts.readers import generic, own
 from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples
 from gradscope.rollouts.readers.evaluations.folders import Evaluations, evaluations_in, refuse_several
 from gradscope.rollouts.readers.evaluations.samples import only_list, refuse_lone_list
@@ -34,21 +34,21 @@ from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_
 from gradscope.rollouts.readers.parsing.records import peek
 from gradscope.rollouts.readers.parsing.request import EarlierLooks, ReadRequest
 from gradscope.rollouts.readers.parsing.tables import SUFFIXES, expand, files_like, suffix_of
-from gradscope.rollouts.readers.trainers import ms_swift, nemo_rl, prime_rl, simple, slime, trl, verl
+from gradscope.rollouts.readers.trainers import nemo_rl, prime_rl, simple, slime, trl, verl
 from gradscope.rollouts.readers.trainers.trl_files import completion_files
 from gradscope.rollouts.run import Run, StepMetrics
 from gradscope.say import non_finite_word
 
 TRAINERS: tuple[Format | RowFormat, ...] = (
-    reduced.FORMAT,
-    gradscope_run.FORMAT,
+    own.FORMAT,
+    own.RUN_FOLDER,
     trl.FORMAT,
     verl.FORMAT,
     simple.OPEN_INSTRUCT,
     nemo_rl.FORMAT,
     prime_rl.FORMAT,
     prime_rl.TOKEN_EXPORT,
-    ms_swift.FORMAT,
+    trl.MS_SWIFT,
     slime.FORMAT,
     slime.MILES,
     slime.RELAX,
@@ -172,7 +172,7 @@ def _with_named_base(run: Run, request: ReadRequest) -> Run:
 
 def _naming_other_logs(run: Run, reader: Format | RowFormat, request: ReadRequest) -> Run:
     """The run, with a sentence on files of other trainers in its folder that were left out without being asked for."""
-    is_chosen = request.options.reader is not None or reader is reduced.FORMAT or reader not in TRAINERS
+    is_chosen = request.options.reader is not None or reader is own.FORMAT or reader not in TRAINERS
     if is_chosen or not request.path.is_dir():
         return run
     later = TRAINERS[TRAINERS.index(reader) + 1 :]  # the earlier ones did not recognize the folder

@@ -10,17 +10,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from gradscope.diagnostics.rank import weight_updates
 from gradscope.diagnostics.rank.spectrum import ranks_of
-from gradscope.diagnostics.rank.weight_updates import (
-    _measure_weight_updates,
-    _state,
-    gradients_and_updates,
-    learning_rates,
-    module_shares,
-    optimizer_steps,
-    summarize_gradient,
-    weight_spectra,
-)
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.gradients import processes
@@ -43,7 +34,7 @@ def test_each_matrix_has_a_spectrum_and_that_of_independent_entries() -> None:
         WeightSpectrum(tensor="k", shape=(3, 2), singular_values=np.array([0.0, 0.0]), entries={}),
     )
     gram = SimpleNamespace(group_ids=("a", "a", "a", "b"), relative_row_error=0.1)
-    query, key = weight_spectra(7, answer, gram)
+    query, key = weight_updates.weight_spectra(7, answer, gram)
     assert (query.label.step, query.label.tensor, query.label.shape) == (7, "q", (2, 6))
     assert (query.label.rows, query.label.advantage, query.label.group_size) == ("weight", "logged", 3)
     assert not query.label.centered
@@ -68,9 +59,9 @@ def test_each_matrix_has_a_spectrum_and_that_of_independent_entries() -> None:
     ],
 )
 def test_a_weight_belongs_to_the_module_of_its_name(name: str, kind: str) -> None:
-    (share,) = module_shares(1, [norm(name, 1.0)])
+    (share,) = weight_updates.module_shares(1, [norm(name, 1.0)])
     assert share.module == kind
-    assert module_shares(3, [norm(name, 0.0)]) == []
+    assert weight_updates.module_shares(3, [norm(name, 0.0)]) == []
 
 
 def norm(name: str, value: float) -> TensorNorm:
@@ -78,7 +69,9 @@ def norm(name: str, value: float) -> TensorNorm:
 
 
 def test_squares_add_up_by_kind() -> None:
-    shares = module_shares(3, [norm("lm_head.weight", 3.0), norm("a.mlp.up", 4.0), norm("b.mlp.up", 12.0)])
+    shares = weight_updates.module_shares(
+        3, [norm("lm_head.weight", 3.0), norm("a.mlp.up", 4.0), norm("b.mlp.up", 12.0)]
+    )
     assert [(one.step, one.module) for one in shares] == [(3, "output head"), (3, "mlp")]
     assert [one.norm.value for one in shares] == pytest.approx([3.0, 160**0.5])
     assert [one.energy_share.value for one in shares] == pytest.approx([9 / 169, 160 / 169])
@@ -88,7 +81,7 @@ def test_squares_add_up_by_kind() -> None:
 def test_steps_are_those_from_the_gradient_of_the_step() -> None:
     groups, policy = tiny_groups(2, 2), tiny_policy("llama_untied_biases")
     prepared = prepare_step(policy, groups, DAPO)
-    summary = summarize_gradient(prepared, measure_step(prepared), learning_rates={1: 1e-3})
+    summary = weight_updates.summarize_gradient(prepared, measure_step(prepared), learning_rates={1: 1e-3})
     loss = 0.0
     for rollout in (one for each in groups for one in each.rollouts):
         ids, start = torch.tensor([rollout.prompt_ids + rollout.completion_ids]), len(rollout.prompt_ids)
@@ -96,7 +89,7 @@ def test_steps_are_those_from_the_gradient_of_the_step() -> None:
         loss = loss - weight_of(groups) * rollout.advantage * logs.gather(1, ids[0, start:, None]).sum()
     gradient = dict(zip(policy.trainable, torch.autograd.grad(loss, list(policy.trainable.values())), strict=True))
     matrices = {name: grad for name, grad in gradient.items() if grad.dim() == 2}
-    full = {one.optimizer: one for one in optimizer_steps(1, summary.steps) if one.tensor is None}
+    full = {one.optimizer: one for one in weight_updates.optimizer_steps(1, summary.steps) if one.tensor is None}
     flat = torch.cat([grad.flatten() for grad in matrices.values()]).double()
     expected = float(flat.abs().sum() / flat.norm() / flat.sign().norm())
     assert full["adam"].cosines["sgd"].value == pytest.approx(expected, rel=1e-2)
@@ -110,11 +103,11 @@ def test_without_advantages_or_one_process_there_are_no_steps(monkeypatch: pytes
     prepared = prepare_step(
         tiny_policy("llama_untied_biases"), changed(tiny_groups(1, 2), advantage=lambda first: None), DAPO
     )
-    assert summarize_gradient(prepared, measure_step(prepared), learning_rates={}) is None
+    assert weight_updates.summarize_gradient(prepared, measure_step(prepared), learning_rates={}) is None
     prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(1, 2), DAPO)
     gram = measure_step(prepared)
     monkeypatch.setattr(processes, "num_connected", lambda: 2)
-    summary = summarize_gradient(prepared, gram, learning_rates={})
+    summary = weight_updates.summarize_gradient(prepared, gram, learning_rates={})
     assert summary.steps == ()
     assert summary.norms
 
@@ -126,7 +119,7 @@ def steps(name: str, products: np.ndarray, moved: tuple[int, int, int] | None) -
 
 def test_matrices_add_up() -> None:
     first, second = np.diag([1.0, 4.0, 9.0]), np.diag([3.0, 12.0, 7.0]) + np.eye(3)[[1, 0, 2]] * [2.0, 2.0, 0.0]
-    result = optimizer_steps(3, [steps("a", first, (1, 8, 4)), steps("b", second, (3, 10, 4))])
+    result = weight_updates.optimizer_steps(3, [steps("a", first, (1, 8, 4)), steps("b", second, (3, 10, 4))])
     full = result[:3]
     assert [(one.tensor, one.optimizer) for one in full] == [(None, "sgd"), (None, "adam"), (None, "muon")]
     assert full[0].cosines["adam"].value == pytest.approx(2 / np.sqrt(4 * 16))
@@ -135,15 +128,15 @@ def test_matrices_add_up() -> None:
     assert [one.effective_rank.value for one in full] == pytest.approx([1.0, 2.0, 2.0])
     assert [(one.tensor, one.optimizer) for one in result[3:5]] == [("a", "sgd"), ("a", "adam")]
     assert result[6].cosines["adam"].value == pytest.approx(2 / 6)
-    (unmoved, *_) = optimizer_steps(3, [steps("a", np.eye(3), None)])
+    (unmoved, *_) = weight_updates.optimizer_steps(3, [steps("a", np.eye(3), None)])
     assert unmoved.bfloat16_moved.undefined == "the trainer's learning rate is not known at this step"
-    assert optimizer_steps(3, []) == []
+    assert weight_updates.optimizer_steps(3, []) == []
 
 
 def test_the_learning_rate_is_the_logged_one() -> None:
     run = run_of(group_of([0.0, 1.0], step=1), group_of([0.0, 1.0], step=2))
     metrics = {1: {"learning_rate": 1e-4}, 2: {"actor/lr": 2e-4}, 3: {"learning_rate": 0.0}, 4: {}}
-    assert learning_rates(replace(run, metrics=metrics)) == {1: 1e-4, 2: 2e-4}
+    assert weight_updates.learning_rates(replace(run, metrics=metrics)) == {1: 1e-4, 2: 2e-4}
 
 
 RNG = np.random.default_rng(0)
@@ -157,7 +150,7 @@ def checkpoint(num_updates: int, up: np.ndarray) -> Checkpoint:
 def test_a_fresh_adapter_and_one_that_was_trained() -> None:
     checkpoints = [checkpoint(0, 0 * UP), checkpoint(5, UP)]
     products = zip(checkpoints, (np.zeros((30, 40)), 2 * UP @ DOWN), strict=True)
-    fresh, trained = (_state("q", saved, product, Estimate.exact(4.0)) for saved, product in products)
+    fresh, trained = (weight_updates._state("q", saved, product, Estimate.exact(4.0)) for saved, product in products)
     assert fresh.b_norm.value == 0.0
     assert "zero" in str(fresh.effective_rank.undefined)
     assert fresh.alignment.undefined == "one of the two factors is still zero"
@@ -203,7 +196,7 @@ def matrices(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 def test_a_straight_rank_one_update_is_seen_as_such(tmp_path: Path) -> None:
     start, direction = matrices()
     refs = [model(tmp_path / f"{t}", t, matrix=start + 0.01 * t * direction) for t in (0, 10, 20)]
-    updates, (full, first), adapters = _measure_weight_updates(refs, no_progress)
+    updates, (full, first), adapters = weight_updates._measure_weight_updates(refs, no_progress)
     assert [(update.first, update.last) for update in updates] == [(0, 10), (0, 20), (10, 20)]
     assert updates[1].effective_rank.value == pytest.approx(1.0, abs=1e-3)
     assert updates[1].top_energy.value == pytest.approx(1.0)
@@ -219,7 +212,7 @@ def test_a_straight_rank_one_update_is_seen_as_such(tmp_path: Path) -> None:
 def test_weights_that_stand_still_have_no_direction(tmp_path: Path) -> None:
     start, _ = matrices()
     refs = [model(tmp_path / f"{t}", t, matrix=start) for t in (0, 1)]
-    (update,), (updates, _), _ = _measure_weight_updates(refs, no_progress)
+    (update,), (updates, _), _ = weight_updates._measure_weight_updates(refs, no_progress)
     assert update.update_size.value == 0.0
     assert update.bfloat16_changed.value == 0.0
     assert "zero" in str(update.effective_rank.undefined)
@@ -236,7 +229,7 @@ def test_an_adapter_is_the_product_that_it_adds(tmp_path: Path, *, rslora: bool,
         adapter(tmp_path / "a0", 0, torch.zeros(6, 2), down, use_rslora=rslora),
         adapter(tmp_path / "a5", 5, up, down, use_rslora=rslora),
     ]
-    (update,), _, _ = _measure_weight_updates(refs, no_progress)
+    (update,), _, _ = weight_updates._measure_weight_updates(refs, no_progress)
     expected = np.linalg.svd(scale * (up @ down).numpy(), compute_uv=False)
     np.testing.assert_allclose(update.singular_values, expected, atol=1e-5)
     assert update.tensor == NAME
@@ -246,7 +239,7 @@ def test_an_adapter_is_the_product_that_it_adds(tmp_path: Path, *, rslora: bool,
 def test_singular_values_and_directions_are_those_of_the_weights_themselves(tmp_path: Path) -> None:
     start, direction = matrices()
     moved = start + 0.1 * direction
-    (update,), _, _ = _measure_weight_updates(
+    (update,), _, _ = weight_updates._measure_weight_updates(
         [model(tmp_path / "0", 0, matrix=start), model(tmp_path / "1", 1, matrix=moved)], no_progress
     )
     before, after = (np.linalg.svd(matrix.double().numpy()) for matrix in (start, moved))
@@ -265,7 +258,7 @@ def test_an_adapters_rank_is_compared_with_that_of_unrelated_factors(tmp_path: P
     model(tmp_path / "base", 0, matrix=start)
     down = torch.randn(2, 4)
     refs = [adapter(tmp_path / f"a{t}", t, t * torch.randn(6, 2), down) for t in (0, 1, 2)]
-    updates, _, adapters = _measure_weight_updates(refs, no_progress)
+    updates, _, adapters = weight_updates._measure_weight_updates(refs, no_progress)
     nulls = {(one.first, one.last): one.gaussian.value for one in updates}
     assert 1.0 < nulls[0, 1] < 2.0  # one product of rank 2
     assert 2.0 < nulls[1, 2] < 4.0  # the difference of two
@@ -275,7 +268,7 @@ def test_an_adapters_rank_is_compared_with_that_of_unrelated_factors(tmp_path: P
 
 def test_an_adapter_without_its_base_has_ranks_alone(tmp_path: Path) -> None:
     refs = [adapter(tmp_path / f"a{t}", t, t * torch.ones(6, 2), torch.ones(2, 4)) for t in (0, 5)]
-    (update,), _, adapters = _measure_weight_updates(refs, no_progress)
+    (update,), _, adapters = weight_updates._measure_weight_updates(refs, no_progress)
     assert update.effective_rank.value == pytest.approx(1.0, abs=1e-3)
     assert "base model" in str(update.principal_overlap.undefined)
     assert "base model" in str(update.bfloat16_changed.undefined)
@@ -288,11 +281,11 @@ def test_checkpoints_of_different_models_share_nothing(tmp_path: Path) -> None:
     second = model(tmp_path / "1", 1, matrix=matrices()[0])
     save_file({"other.weight": torch.ones(2, 2)}, second.path / "model.safetensors")
     with pytest.raises(InputError, match="The checkpoints share no weight matrix"):
-        _measure_weight_updates([first, second], no_progress)
+        weight_updates._measure_weight_updates([first, second], no_progress)
     with pytest.raises(InputError, match="needs two checkpoints of one kind, and there are 1"):
-        _measure_weight_updates([first], no_progress)
+        weight_updates._measure_weight_updates([first], no_progress)
     with pytest.raises(InputError, match="of one kind, and there are 2"):
-        _measure_weight_updates([first, replace(second, kind="adapter")], no_progress)
+        weight_updates._measure_weight_updates([first, replace(second, kind="adapter")], no_progress)
 
 
 def spectrum(step: int, tensor: str = NAME) -> GradientSpectrum:
@@ -315,7 +308,9 @@ def checkpoints(path: Path, *times: int) -> Run:
 
 def test_a_gradient_meets_the_change_up_to_the_next_checkpoint(tmp_path: Path) -> None:
     run = checkpoints(tmp_path, 0, 10, 25)
-    first, second = gradients_and_updates(run, [spectrum(1), spectrum(11), spectrum(26), spectrum(1, "lm_head.weight")])
+    first, second = weight_updates.gradients_and_updates(
+        run, [spectrum(1), spectrum(11), spectrum(26), spectrum(1, "lm_head.weight")]
+    )
     assert [(one.step, one.first, one.last) for one in (first, second)] == [(1, 0, 10), (11, 10, 25)]
     assert first.gradient_rank.value == pytest.approx(2.0)
     assert first.gradient_top_energy.value == pytest.approx(0.5)
@@ -324,9 +319,9 @@ def test_a_gradient_meets_the_change_up_to_the_next_checkpoint(tmp_path: Path) -
     assert first.gaussian.value == 3.5
     still = torch.ones(6, 4)
     weights = (model(tmp_path / "still 0", 0, matrix=still), model(tmp_path / "still 9", 9, matrix=still))
-    (unmoved,) = gradients_and_updates(replace(run, weights=weights), [spectrum(1)])
+    (unmoved,) = weight_updates.gradients_and_updates(replace(run, weights=weights), [spectrum(1)])
     assert unmoved.update_rank.undefined is not None
     assert unmoved.update_top_energy.undefined is not None
     adapters = tuple(replace(weights, kind="adapter") for weights in run.weights)
-    assert gradients_and_updates(replace(run, weights=adapters), [spectrum(1)]) == ()
-    assert gradients_and_updates(run, [spectrum(5)]) == ()
+    assert weight_updates.gradients_and_updates(replace(run, weights=adapters), [spectrum(1)]) == ()
+    assert weight_updates.gradients_and_updates(run, [spectrum(5)]) == ()

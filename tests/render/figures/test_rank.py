@@ -10,14 +10,7 @@ from gradscope.render.figures.rank import _curve
 from gradscope.render.figures.rank_spectra import heat_map_cell
 from gradscope.render.registry import draw_figures
 from gradscope.results.row_kinds import RowKind
-from tests.render import examples
-from tests.render.rank_examples import (
-    formulation_report,
-    gradient_update_report,
-    sparse_weight_report,
-    token_report,
-    update_report,
-)
+from tests.render import examples, rank_examples
 
 ZERO = Estimate.undefined_because("the matrix is zero")
 
@@ -27,7 +20,7 @@ def words_of(figure: Figure) -> str:
 
 
 def test_cosines_and_shares_have_figures() -> None:
-    figures = draw_figures(formulation_report())
+    figures = draw_figures(rank_examples.formulation_report())
     assert {"rank_cosines", "rank_shares"} <= set(figures)
     words = words_of(figures["rank_shares"])
     assert all(part in words for part in ("+0.70", "mean reward 0.50", "rollout 0: +0.80"))
@@ -35,7 +28,7 @@ def test_cosines_and_shares_have_figures() -> None:
 
 @pytest.mark.slow
 def test_cosines_are_counted_in_the_title_and_without_any_there_is_no_figure() -> None:
-    report = formulation_report()
+    report = rank_examples.formulation_report()
     words = words_of(draw_figures(report)["rank_cosines"])
     assert re.search(r"\d of \d formulations give the \w+ update, \d pull against it", words)
     gone = dict.fromkeys(report.formulations[0].cosines, ZERO)
@@ -66,7 +59,7 @@ def test_of_many_advantages_those_of_the_lowest_and_the_highest_ranks_are_drawn(
 
 
 def test_a_single_formulation_and_a_dead_step_have_no_such_figure() -> None:
-    report = formulation_report()
+    report = rank_examples.formulation_report()
     bare = replace(report, formulations=report.formulations[-1:], shares=())
     assert not {"rank_cosines", "rank_shares"} & set(draw_figures(bare))
 
@@ -89,7 +82,7 @@ def test_the_legend_of_spectra_says_what_a_row_is(rows: RowKind, legend: str) ->
 
 
 def test_sparsity_has_a_course_over_steps_and_a_heat_map_without_weights_that_have_no_gradient() -> None:
-    tokens, report = token_report(), sparse_weight_report()
+    tokens, report = rank_examples.token_report(), rank_examples.sparse_weight_report()
     assert "rank_sparsity" in draw_figures(tokens)
     once = replace(tokens, steps=tokens.steps[:1], sparsity=tokens.sparsity[:1])
     assert "rank_sparsity" not in draw_figures(once)
@@ -103,7 +96,7 @@ def test_sparsity_has_a_course_over_steps_and_a_heat_map_without_weights_that_ha
 
 
 def test_changes_of_weights_have_a_curve_only_over_several_checkpoints() -> None:
-    report = update_report()
+    report = rank_examples.update_report()
     assert set(draw_figures(report)) == {"update_layers", "update_trajectory"}
     change = report.updates[0]
     later = replace(change, last=2000)
@@ -114,7 +107,7 @@ def test_changes_of_weights_have_a_curve_only_over_several_checkpoints() -> None
 
 @pytest.mark.slow
 def test_a_gradient_is_drawn_beside_a_change_where_both_have_a_rank() -> None:
-    report = gradient_update_report()
+    report = rank_examples.gradient_update_report()
     assert "rank_gradient_update" in draw_figures(report)
     nothing = replace(report.gradient_updates[0], update_rank=ZERO)
     assert "rank_gradient_update" not in draw_figures(replace(report, gradient_updates=(nothing,)))

@@ -3,22 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from gradscope.render.figures.style import (
-    BLUE,
-    DARK,
-    FAINT,
-    GREEN,
-    INK,
-    MUTED,
-    ON_COLOR,
-    ORANGE,
-    PALE,
-    PURPLE,
-    RED,
-    SLATE,
-    for_dark_pages,
-    save_figure,
-)
+from gradscope.render.figures import style
 from gradscope.render.registry import draw_figures
 from tests.conftest import REPOSITORY
 from tests.render.printing import contrast
@@ -31,44 +16,46 @@ PAPER = "#ffffff"
 @pytest.mark.parametrize("result", ["degeneracy", "rank", "weights", "replay"])
 def test_no_color_stays_light_on_a_dark_page(result: str, tmp_path: Path) -> None:
     for stem, figure in draw_figures(EXPECTED[result][0]).items():
-        _, drawing = save_figure(figure, tmp_path / stem)
+        _, drawing = style.save_figure(figure, tmp_path / stem)
         colors = set(re.findall(r'style="[^"]*?(#[0-9a-f]{6})', drawing.read_text(encoding="utf-8")))
         colors |= set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", drawing.read_text(encoding="utf-8")))
-        assert colors <= set(DARK), stem
+        assert colors <= set(style.DARK), stem
 
 
-@pytest.mark.parametrize("color", [INK, MUTED, BLUE, ORANGE, GREEN, PURPLE, RED])
+@pytest.mark.parametrize(
+    "color", [style.INK, style.MUTED, style.BLUE, style.ORANGE, style.GREEN, style.PURPLE, style.RED]
+)
 def test_words_can_be_read_on_white_and_on_dark(color: str) -> None:
     assert contrast(color, PAPER) > 3.5
-    assert contrast(DARK[color], DARK[PAPER]) > 4.5
+    assert contrast(style.DARK[color], style.DARK[PAPER]) > 4.5
 
 
-@pytest.mark.parametrize("color", [BLUE, SLATE])
+@pytest.mark.parametrize("color", [style.BLUE, style.SLATE])
 def test_areas_stand_out_from_the_page_and_carry_their_text(color: str) -> None:
     assert contrast(color, PAPER) > 3
-    assert contrast(DARK[color], DARK[PAPER]) > 3
-    assert contrast(DARK[color], DARK[ON_COLOR]) > contrast(DARK[color], DARK[INK])
+    assert contrast(style.DARK[color], style.DARK[PAPER]) > 3
+    assert contrast(style.DARK[color], style.DARK[style.ON_COLOR]) > contrast(style.DARK[color], style.DARK[style.INK])
 
 
-@pytest.mark.parametrize("color", [FAINT, PALE])
+@pytest.mark.parametrize("color", [style.FAINT, style.PALE])
 def test_what_is_faint_on_white_is_faint_on_dark(color: str) -> None:
     assert contrast(color, PAPER) < 2.5
-    assert contrast(DARK[color], DARK[PAPER]) < 2.7
+    assert contrast(style.DARK[color], style.DARK[PAPER]) < 2.7
 
 
 def test_the_colors_of_a_light_page_stay_where_they_are() -> None:
-    drawing = f'<svg><defs><style>*{{x: y}}</style></defs><path style="fill: {BLUE}; stroke: {INK}"/></svg>'
-    dark = for_dark_pages(drawing)
-    assert f'<path style="fill: {BLUE}; stroke: {INK}"/></svg>' in dark
+    drawing = f'<svg><defs><style>*{{x: y}}</style></defs><path style="fill: {style.BLUE}; stroke: {style.INK}"/></svg>'
+    dark = style.for_dark_pages(drawing)
+    assert f'<path style="fill: {style.BLUE}; stroke: {style.INK}"/></svg>' in dark
     assert dark.startswith("<svg><defs><style>*{x: y}@media (prefers-color-scheme:dark){")
-    assert f'[style*="stroke: {INK}"]{{stroke:{DARK[INK]}!important}}' in dark
+    assert f'[style*="stroke: {style.INK}"]{{stroke:{style.DARK[style.INK]}!important}}' in dark
 
 
 def test_pictures_of_the_docs_are_right_on_dark_pages() -> None:
     for drawing in (REPOSITORY / "docs/images").glob("*.svg"):
         text = drawing.read_text(encoding="utf-8")
         assert "prefers-color-scheme:dark" in text, drawing.name
-        assert set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", text)) <= set(DARK), drawing.name
+        assert set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", text)) <= set(style.DARK), drawing.name
 
 
 def test_a_notebook_shows_a_figure_without_pyplot() -> None:

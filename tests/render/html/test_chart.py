@@ -8,17 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradscope.render.html.chart import (
-    CARD,
-    FULL,
-    MOST_POINTS,
-    Scale,
-    points_of,
-    rounded,
-    ticks,
-    widened,
-    windows_of,
-)
+from gradscope.render.html import chart as charts
 from gradscope.render.html.page import _environment
 from gradscope.results.report import Chart, Series
 from tests.render.examples import run_report
@@ -65,7 +55,9 @@ def test_shares_stand_on_each_other() -> None:
     assert [len(bars) for bars in layers] == [12, 12, 12]
     first = [[float(part) for part in re.findall(r"M[\d.]+,([\d.]+)h[\d.]+V([\d.]+)", bars[0])[0]] for bars in layers]
     assert [below for below, _ in first[1:]] == [above for _, above in first[:-1]]
-    assert first[0][0] - first[-1][1] == pytest.approx(0.6 * (FULL.height - FULL.top - FULL.bottom), abs=0.15)
+    assert first[0][0] - first[-1][1] == pytest.approx(
+        0.6 * (charts.FULL.height - charts.FULL.top - charts.FULL.bottom), abs=0.15
+    )
 
 
 @pytest.mark.parametrize("values", [(None, None), (0.0, 0.0), (5.0, 5.0), (-3.0, None)])
@@ -77,7 +69,7 @@ def test_flat_and_empty_lines_are_drawn(values: tuple[float | None, ...]) -> Non
 def test_a_single_step_is_inside() -> None:
     chart = Chart(title="t", kind="lines", places=(7.0,), series=(Series(name="s", values=(1.0,)),))
     (circle,) = drawn(chart).iter("circle")
-    assert 0 < float(circle.get("cx", 0)) < FULL.width
+    assert 0 < float(circle.get("cx", 0)) < charts.FULL.width
 
 
 def test_a_value_that_is_not_finite_is_marked_at_the_edge_and_breaks_the_line() -> None:
@@ -86,7 +78,7 @@ def test_a_value_that_is_not_finite_is_marked_at_the_edge_and_breaks_the_line() 
     svg = drawn(chart)
     marks = [element for element in svg.iter("text") if element.get("class") == "not-finite"]
     assert [mark[0].text for mark in marks] == ["grad_norm: NaN at 1", "grad_norm: -Infinity at 3"]
-    assert float(marks[0].get("y", 0)) < FULL.height / 2 < float(marks[1].get("y", 0)) < FULL.height
+    assert float(marks[0].get("y", 0)) < charts.FULL.height / 2 < float(marks[1].get("y", 0)) < charts.FULL.height
     assert [element.get("points", "").count(",") for element in svg.iter("polyline")] == [1, 1, 1]
 
 
@@ -101,7 +93,7 @@ def test_a_drawing_says_what_it_shows_to_those_who_do_not_see_it(chart: Chart) -
 
 def test_long_labels_get_the_room_that_they_need() -> None:
     """On a phone a digit is as wide as `letter`; labels end six units before the axis."""
-    for small, canvas in ((False, FULL), (True, CARD)):
+    for small, canvas in ((False, charts.FULL), (True, charts.CARD)):
         for top in (1.0, 2.5e-4, 31_000_000.0):
             values = Series(name="s", values=(0.0, top))
             chart = Chart(title="t", kind="lines", places=(1, 2), series=(values,))
@@ -182,12 +174,12 @@ def course(values: list[float | None]) -> Chart:
 
 @pytest.mark.parametrize("length", [1, 2, 159, 160, 161, 320, 321, 600, 1000, 4801])
 def test_every_place_is_in_one_window_and_there_are_few(length: int) -> None:
-    windows = windows_of(course([0.0] * length))
-    assert len(windows) <= MOST_POINTS
+    windows = charts.windows_of(course([0.0] * length))
+    assert len(windows) <= charts.MOST_POINTS
     assert [window.start for window in windows[1:]] == [window.end for window in windows[:-1]]
     assert (windows[0].start, windows[-1].end) == (0, length)
     assert (windows[0].low, windows[-1].high) == (1, length)
-    assert len(windows) == length or length > MOST_POINTS
+    assert len(windows) == length or length > charts.MOST_POINTS
     names = {1: ("1", "1"), 321: ("1-3", "319-321")}
     assert length not in names or (windows[0].name, windows[-1].name) == names[length]
 
@@ -195,8 +187,8 @@ def test_every_place_is_in_one_window_and_there_are_few(length: int) -> None:
 def test_a_spike_is_in_the_band_and_means_are_those_of_the_steps() -> None:
     values = np.random.default_rng(0).normal(size=1000)
     values[618] = 50.0
-    windows = windows_of(course(values.tolist()))
-    points = [point for point in points_of(values.tolist(), windows) if point is not None]
+    windows = charts.windows_of(course(values.tolist()))
+    points = [point for point in charts.points_of(values.tolist(), windows) if point is not None]
     assert max(point.high for point in points) == 50.0
     for window, point in zip(windows, points, strict=True):
         assert point.value == pytest.approx(values[window.start : window.end].mean())
@@ -204,11 +196,11 @@ def test_a_spike_is_in_the_band_and_means_are_those_of_the_steps() -> None:
 
 def test_what_is_missing_or_not_finite_is_no_part_of_a_mean() -> None:
     values: list[float | None] = [1.0, None, math.nan, 3.0, None, None]
-    windows = windows_of(course(values * 160))
-    (first, *_, last) = points_of(values * 160, windows)
+    windows = charts.windows_of(course(values * 160))
+    (first, *_, last) = charts.points_of(values * 160, windows)
     assert (first.value, first.low, first.high) == (2.0, 1.0, 3.0)  # type: ignore[union-attr]
     assert last == first
-    assert points_of([None, math.inf], windows_of(course([None, math.inf]))) == [None, None]
+    assert charts.points_of([None, math.inf], charts.windows_of(course([None, math.inf]))) == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -223,7 +215,7 @@ def test_what_is_missing_or_not_finite_is_no_part_of_a_mean() -> None:
     ],
 )
 def test_zero_is_on_the_scale_where_it_is_near(values: list[float], ends: tuple[float, float]) -> None:
-    assert widened(values) == ends
+    assert charts.widened(values) == ends
 
 
 @pytest.mark.parametrize(
@@ -241,15 +233,15 @@ def test_zero_is_on_the_scale_where_it_is_near(values: list[float], ends: tuple[
 def test_ticks_are_round_and_coordinates_have_one_decimal(
     low: float, high: float, most: int, marks: list[float]
 ) -> None:
-    assert ticks(low, high, most=most) == marks
-    assert [rounded(value) for value in (12.0, 1 / 3, 0.1, 100.0)] == ["12", "0.3", "0.1", "100"]
+    assert charts.ticks(low, high, most=most) == marks
+    assert [charts.rounded(value) for value in (12.0, 1 / 3, 0.1, 100.0)] == ["12", "0.3", "0.1", "100"]
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=3), st.integers(2, 12))
 def test_every_finite_number_and_every_tick_is_on_the_scale(values: list[float], most: int) -> None:
-    low, high = widened(values)
-    scale = Scale(low=low, high=high, start=50.0, end=10.0)
+    low, high = charts.widened(values)
+    scale = charts.Scale(low=low, high=high, start=50.0, end=10.0)
     assert (scale(low), scale(high)) == (50.0, 10.0)
-    marks = ticks(low, high, most=most)
+    marks = charts.ticks(low, high, most=most)
     assert all(10.0 - 1e-6 <= scale(value) <= 50.0 + 1e-6 for value in (*values, *marks))
     assert len(marks) <= most

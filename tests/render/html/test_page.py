@@ -12,28 +12,13 @@ import pytest
 from jinja2 import UndefinedError
 
 from gradscope.estimate import Estimate
+from gradscope.render.html import page as pages
 from gradscope.render.html.chart import CARD
-from gradscope.render.html.page import (
-    NUM_SHADES,
-    _environment,
-    advantage_shade,
-    render_fragment,
-    render_index,
-    render_page,
-    rollout_line,
-    shade_of,
-    share_of_group,
-    shows_something,
-    spark_of,
-    strip_of,
-    summary_of,
-    to_read_of,
-    token_texts_of,
-)
 from gradscope.results.report import Chart, ChartKind, KeyNumber, Series, ShadedToken
 from tests.render.examples import run_index, run_report
 
-PAGE = render_page(run_report())
+PAGE = pages.render_page(run_report())
+PARTS: Any = pages._environment().get_template("parts.html").module
 VOID = {"meta", "link", "line", "rect", "circle", "polyline", "polygon"}
 
 
@@ -68,7 +53,7 @@ class Elements(HTMLParser):
 
 @pytest.fixture(scope="module")
 def elements() -> list[Element]:
-    assert render_page(run_report()) == PAGE
+    assert pages.render_page(run_report()) == PAGE
     return Elements(PAGE).elements
 
 
@@ -135,7 +120,7 @@ def test_a_chart_of_several_series_has_a_legend_that_needs_no_color() -> None:
 
 
 def test_a_fragment_brings_its_style_and_none_for_what_is_around_it() -> None:
-    html = render_fragment(run_report().by_severity)
+    html = pages.render_fragment(run_report().by_severity)
     assert html.startswith('<div class="gradscope"><style>.gradscope {')
     style = html[html.index("<style>") : html.index("</style>")]
     assert "--paper" in style
@@ -161,7 +146,10 @@ def poisoned(record: Any, numbers: Iterator[int]) -> Any:
 
 @pytest.mark.parametrize(
     ("page", "num_fields"),
-    [(render_page(poisoned(run_report(), count())), 45), (render_index(poisoned(run_index(), count())), 12)],
+    [
+        (pages.render_page(poisoned(run_report(), count())), 45),
+        (pages.render_index(poisoned(run_index(), count())), 12),
+    ],
     ids=["report", "index"],
 )
 def test_markup_in_any_text_field_stays_text(page: str, num_fields: int) -> None:
@@ -178,7 +166,7 @@ def test_markup_in_any_text_field_stays_text(page: str, num_fields: int) -> None
 
 def test_a_template_that_asks_for_what_it_was_not_given_fails() -> None:
     with pytest.raises(UndefinedError, match="'report' is undefined"):
-        _environment().get_template("report.html").render(title="t", policy="", style="", script="", version="")
+        pages._environment().get_template("report.html").render(title="t", policy="", style="", script="", version="")
 
 
 REPORT = run_report()
@@ -186,14 +174,14 @@ MIXED, NO_GRADIENT = REPORT.rollouts
 
 
 def test_a_group_is_described_by_its_reward_and_its_part_of_the_gradient() -> None:
-    assert summary_of(MIXED) == " · mean reward 1 · +40.0 % of the gradient"
-    assert (share_of_group(MIXED), share_of_group(NO_GRADIENT)) == ("0.4", "0.1")
+    assert PARTS.summary(MIXED) == " · mean reward 1 · +40.0 % of the gradient"
+    assert (pages.share_of_group(MIXED), pages.share_of_group(NO_GRADIENT)) == ("0.4", "0.1")
     unknown = replace(MIXED, rollouts=MIXED.rollouts[1:])
-    assert (summary_of(unknown), share_of_group(unknown)) == ("", "")
+    assert (PARTS.summary(unknown), pages.share_of_group(unknown)) == ("", "")
 
 
 def test_a_rollout_is_described_by_what_was_logged_and_measured_of_it() -> None:
-    assert [rollout_line(one) for one in MIXED.rollouts] == [
+    assert [PARTS.rollout_line(one) for one in MIXED.rollouts] == [
         "#0 · reward 1 · advantage 0.7 · +40.0 % of the gradient",
         "#1",
     ]
@@ -203,8 +191,8 @@ def test_a_rollout_that_was_measured_leads_to_its_tokens() -> None:
     signal = REPORT.sections[0]
     named = replace(signal, texts=(replace(signal.texts[0], title="1:1 #1"),))
     report = replace(REPORT, sections=(named, *REPORT.sections[1:]))
-    assert token_texts_of(report) == {("1:1", 1): "signal-text-1"}
-    page = render_page(report)
+    assert pages.token_texts_of(report) == {("1:1", 1): "signal-text-1"}
+    page = pages.render_page(report)
     assert 'id="signal-text-1"' in page
     assert '<a href="#signal-text-1">token by token</a>' in page
     assert 'data-like="signal-text-1"' in page
@@ -212,13 +200,13 @@ def test_a_rollout_that_was_measured_leads_to_its_tokens() -> None:
 
 def test_one_group_of_each_kind_is_to_be_read_first() -> None:
     dead, side = replace(NO_GRADIENT, kind="all fail"), replace(MIXED, kind="side reward", step=9)
-    chosen = to_read_of((dead, replace(NO_GRADIENT, kind="mixed"), MIXED, side))
+    chosen = pages.to_read_of((dead, replace(NO_GRADIENT, kind="mixed"), MIXED, side))
     assert [group for _, group in chosen] == [dead, MIXED, side]
     assert [words.partition(":")[0] for words, _ in chosen] == ["Dead", "Live", "Decided by a side reward"]
-    assert to_read_of((MIXED, MIXED)) == []
-    page = render_page(replace(REPORT, rollouts=(dead, MIXED)))
+    assert pages.to_read_of((MIXED, MIXED)) == []
+    page = pages.render_page(replace(REPORT, rollouts=(dead, MIXED)))
     assert page.count('id="to-read"') == 1
-    assert 'id="to-read"' not in render_page(replace(REPORT, rollouts=(MIXED,)))
+    assert 'id="to-read"' not in pages.render_page(replace(REPORT, rollouts=(MIXED,)))
 
 
 @pytest.mark.parametrize(
@@ -230,17 +218,19 @@ def test_a_completion_is_shaded_by_its_advantage(advantages: tuple[float | None,
         replace(MIXED.rollouts[0], sample=sample, advantage=advantage) for sample, advantage in enumerate(advantages)
     )
     group = replace(MIXED, rollouts=rollouts)
-    assert tuple(advantage_shade(rollout, group) for rollout in rollouts) == shades
+    assert tuple(pages.advantage_shade(rollout, group) for rollout in rollouts) == shades
 
 
 def test_without_advantages_a_completion_is_shaded_by_its_reward_beside_the_others() -> None:
     rewards = (1.0, 0.0, 0.0, None)
     rollouts = tuple(replace(MIXED.rollouts[0], sample=n, advantage=None, reward=r) for n, r in enumerate(rewards))
     group = replace(MIXED, rollouts=rollouts)
-    assert [advantage_shade(rollout, group) for rollout in rollouts] == [" up h2", " down h1", " down h1", ""]
-    (_, first), _ = to_read_of((replace(group, kind="mixed"), replace(NO_GRADIENT, kind="all fail")))[::-1]
+    assert [pages.advantage_shade(rollout, group) for rollout in rollouts] == [" up h2", " down h1", " down h1", ""]
+    (_, first), _ = pages.to_read_of((replace(group, kind="mixed"), replace(NO_GRADIENT, kind="all fail")))[::-1]
     assert [one.sample for one in first.rollouts] == [0, 1, 2, 3]
-    (_, first), _ = to_read_of((replace(group, rollouts=rollouts[::-1]), replace(NO_GRADIENT, kind="all fail")))[::-1]
+    (_, first), _ = pages.to_read_of((replace(group, rollouts=rollouts[::-1]), replace(NO_GRADIENT, kind="all fail")))[
+        ::-1
+    ]
     assert first.rollouts[0].sample == 0
 
 
@@ -258,34 +248,34 @@ def chart_of(kind: ChartKind, *values: float | None) -> Chart:
     ],
 )
 def test_a_chart_of_nothing_is_left_out(chart: Chart, shows: bool) -> None:
-    assert shows_something(chart) is shows
+    assert pages.shows_something(chart) is shows
     section = replace(REPORT.sections[0], charts=(chart,))
-    assert ('class="chart"' in render_fragment((section,))) is shows
+    assert ('class="chart"' in pages.render_fragment((section,))) is shows
 
 
 def test_what_is_fine_and_what_is_much_is_folded_and_what_is_missing_named() -> None:
     findings = tuple(f"Finding {number}." for number in range(9))
     section = replace(REPORT.sections[0], severity="fine", missing=None, findings=findings)
     unknown = replace(REPORT.strip[0], value=Estimate.undefined_because("nothing was logged"))
-    page = render_page(replace(REPORT, sections=(section,), strip=(unknown,)))
+    page = pages.render_page(replace(REPORT, sections=(section,), strip=(unknown,)))
     answer = page.partition(f'<section id="{section.name}"')[2]
     assert answer.index("Finding 0.") < answer.index("<summary>Its numbers") < answer.index("Finding 1.")
     assert "<summary>5 more</summary>" in answer
     assert '<p class="facts absent">Not known: ' in page
     assert 'title="nothing was logged"' in page
-    assert "<summary>Its numbers" not in render_fragment((section,))
+    assert "<summary>Its numbers" not in pages.render_fragment((section,))
 
 
 def test_texts_keep_their_breaks_and_a_report_without_texts_has_no_list_of_rollouts() -> None:
     assert '<p class="text">no\n  indent</p>' in PAGE
     assert 'id="rollouts"' in PAGE
-    assert 'id="rollouts"' not in render_page(replace(REPORT, rollouts=()))
+    assert 'id="rollouts"' not in pages.render_page(replace(REPORT, rollouts=()))
 
 
 @pytest.mark.parametrize(
     ("strength", "is_raised", "classes"),
     [
-        (1.0, True, f"up h{NUM_SHADES}"),
+        (1.0, True, f"up h{pages.NUM_SHADES}"),
         (0.3, False, "down h3"),
         (0.125, True, "up h2"),
         (0.124, True, "up h1"),
@@ -295,12 +285,12 @@ def test_texts_keep_their_breaks_and_a_report_without_texts_has_no_list_of_rollo
     ],
 )
 def test_the_stronger_the_darker(strength: float | None, is_raised: bool, classes: str) -> None:
-    assert shade_of(ShadedToken(text="a", strength=strength, is_raised=is_raised, note="")) == classes
+    assert pages.shade_of(ShadedToken(text="a", strength=strength, is_raised=is_raised, note="")) == classes
 
 
 def strip(*numbers: KeyNumber) -> str:
     report = run_report()
-    return render_fragment((), strip_of(replace(report, strip=numbers) if numbers else report))
+    return pages.render_fragment((), pages.strip_of(replace(report, strip=numbers) if numbers else report))
 
 
 def test_a_share_is_in_per_cent_with_its_interval_and_an_unknown_number_says_why() -> None:
@@ -338,7 +328,7 @@ def test_a_course_of_one_step_is_none_and_a_long_one_is_put_together() -> None:
             places=tuple(range(length)),
             course=tuple(float(step) for step in range(length)),
         )
-        return spark_of(number)
+        return pages.spark_of(number)
 
     assert line(1) == ""
     assert "<svg" not in strip(replace(run_report().strip[0], course=(), places=()))
@@ -346,11 +336,11 @@ def test_a_course_of_one_step_is_none_and_a_long_one_is_put_together() -> None:
 
 
 INDEX = run_index()
-INDEX_PAGE = render_index(INDEX)
+INDEX_PAGE = pages.render_index(INDEX)
 
 
 def test_every_run_has_the_curves_that_its_log_holds() -> None:
-    assert render_index(INDEX) == INDEX_PAGE
+    assert pages.render_index(INDEX) == INDEX_PAGE
     assert "not read: &lt;script&gt;" in INDEX_PAGE
     assert INDEX_PAGE.count("<article ") == 2
     assert INDEX_PAGE.count('<figure class="chart">') == 4

@@ -9,20 +9,8 @@ from gradscope.render.registry import render_table
 from gradscope.render.terminal.names import TABLES
 from gradscope.render.words import FACTS, IN_THE_FILES
 from gradscope.results.rank import RankReport
-from tests.render import examples
+from tests.render import examples, rank_examples
 from tests.render.printing import printed
-from tests.render.rank_examples import (
-    formulation_report,
-    gradient_update_report,
-    heldout_report,
-    sparse_weight_report,
-    sparsity,
-    token_parts_report,
-    token_point,
-    token_report,
-    update_report,
-    weight_rank_report,
-)
 
 
 def words(report: RankReport, *show: str) -> str:
@@ -30,14 +18,14 @@ def words(report: RankReport, *show: str) -> str:
 
 
 KINDS = {
-    "formulations": formulation_report(),
-    "held-out prompts": heldout_report(),
-    "gradients and updates": gradient_update_report(),
-    "sparse weights": sparse_weight_report(),
-    "tokens": token_report(),
-    "token parts": token_parts_report(),
-    "updates": update_report(),
-    "weights by group": weight_rank_report(),
+    "formulations": rank_examples.formulation_report(),
+    "held-out prompts": rank_examples.heldout_report(),
+    "gradients and updates": rank_examples.gradient_update_report(),
+    "sparse weights": rank_examples.sparse_weight_report(),
+    "tokens": rank_examples.token_report(),
+    "token parts": rank_examples.token_parts_report(),
+    "updates": rank_examples.update_report(),
+    "weights by group": rank_examples.weight_rank_report(),
 }
 
 
@@ -94,14 +82,14 @@ def test_a_table_has_its_numbers_and_reasons(table: str) -> None:
 
 
 def test_a_gradient_stands_beside_the_change_that_followed() -> None:
-    text = words(gradient_update_report(), "updates")
+    text = words(rank_examples.gradient_update_report(), "updates")
     assert "dL/dW direction W_60 - W_40 direction rows" in text
     assert "8.79 0.463 24.98 0.219 51.53" in text
     assert "11 more pairs of a gradient and a change" in text
 
 
 def test_a_table_that_is_not_there_says_why_where_that_is_known() -> None:
-    report = replace(token_report(), missing_parts={"turns": "step 41: no completion has a second turn"})
+    report = replace(rank_examples.token_report(), missing_parts={"turns": "step 41: no completion has a second turn"})
     assert "There is no table of turns in this result: step 41: no completion has a second turn." in words(
         report, "turns"
     )
@@ -109,7 +97,7 @@ def test_a_table_that_is_not_there_says_why_where_that_is_known() -> None:
 
 
 def test_prompts_that_help_and_hurt_stand_at_the_ends_of_a_ranking() -> None:
-    text = words(formulation_report(), "interference")
+    text = words(rank_examples.formulation_report(), "interference")
     assert "-0.40 [-0.75, -0.05]" in text
     assert text.index("0.55 [0.45, 0.65]") < text.index("0.15 [0.05, 0.25]") < text.index("-0.15 [-0.25, -0.05]")
     assert "-0.55 [-0.65, -0.45]" in text
@@ -118,19 +106,19 @@ def test_prompts_that_help_and_hurt_stand_at_the_ends_of_a_ranking() -> None:
 
 
 def test_held_out_prompts_have_their_ranking_and_what_was_read_of_them() -> None:
-    text = words(heldout_report(), "heldout")
+    text = words(rank_examples.heldout_report(), "heldout")
     assert "0.45 [0.15, 0.75]" in text
     assert text.index("0.550 [0.45, 0.65]") < text.index("0.150 [0.05, 0.25]") < text.index("-0.550 [-0.65, -0.45]")
     assert "2 more between them are in the files (--output)" in text
     assert "Step 41: groups with a gradient 7 (advantage logged), held-out prompts 31" in text
     assert "Held-out answers: 9 correct samples. Step 21: all 3 held-out prompts are trained on." in text
-    nothing = replace(heldout_report(), heldout=(), heldout_influences=())
+    nothing = replace(rank_examples.heldout_report(), heldout=(), heldout_influences=())
     why = "There is no table of heldout in this result: step 21: all 3 held-out prompts are trained on."
     assert why in words(nothing, "heldout")
 
 
 def test_a_critical_batch_that_is_not_known_says_the_least_it_can_be() -> None:
-    report = formulation_report()
+    report = rank_examples.formulation_report()
     expected = words(report, "signal")
     assert "25.8 [13.3, 160]" in expected
     assert "0.04 [-0.01, 0.09]" in expected
@@ -153,17 +141,20 @@ def test_formulations_refused_for_one_reason_share_a_note() -> None:
 
 
 def test_sparsity_names_its_tokens_or_weights_of_which_a_long_list_is_cut() -> None:
-    tokens, weights = (printed(render_table(of(), ("sparsity",))) for of in (token_report, sparse_weight_report))
+    tokens, weights = (
+        printed(render_table(of(), ("sparsity",)))
+        for of in (rank_examples.token_report, rank_examples.sparse_weight_report)
+    )
     assert "  21  12,345    48.0 %  0.250  0.375  0.500  0.621" in tokens
     assert "every row is zero" in tokens
     assert "0.self_attn.q_proj" in weights
     assert "step 41: entries of" in weights
-    many = tuple(sparsity(41, f"model.layers.{layer}.mlp.up_proj.weight") for layer in range(30))
-    cut = words(replace(sparse_weight_report(), sparsity=many), "sparsity")
+    many = tuple(rank_examples.sparsity(41, f"model.layers.{layer}.mlp.up_proj.weight") for layer in range(30))
+    cut = words(replace(rank_examples.sparse_weight_report(), sparsity=many), "sparsity")
     assert "6 more lines of sparsity are in the JSON and the CSV" in cut
 
 
-REPORT = replace(formulation_report(), headline=("The verdict.", "One.", "Two.", "Three."))
+REPORT = replace(rank_examples.formulation_report(), headline=("The verdict.", "One.", "Two.", "Three."))
 
 
 def long_run(num_steps: int) -> RankReport:
@@ -243,7 +234,7 @@ def test_what_the_result_has_is_offered_and_what_it_lacks_is_said() -> None:
 
 @pytest.mark.slow
 def test_every_name_has_a_table_in_some_result() -> None:
-    token = replace(token_report(), token_curve=(token_point(),))
+    token = replace(rank_examples.token_report(), token_curve=(rank_examples.token_point(),))
     longer = replace(long_run(20), findings=tuple("ABCDEFG"))
     reports = [(one, len(words(one))) for one in (longer, token, *KINDS.values())]
 
@@ -255,10 +246,10 @@ def test_every_name_has_a_table_in_some_result() -> None:
 
 
 def test_other_rows_have_their_own_ceiling_or_none() -> None:
-    token = replace(token_report(), token_curve=(token_point(),))
+    token = replace(rank_examples.token_report(), token_curve=(rank_examples.token_point(),))
     assert table_lines(token)[0][:3] == ["41", "12.50", "512"]
-    assert "at most" not in words(weight_rank_report())
-    assert "of dL/dW of a group, mean over weights, advantage logged" in words(weight_rank_report())
+    assert "at most" not in words(rank_examples.weight_rank_report())
+    assert "of dL/dW of a group, mean over weights, advantage logged" in words(rank_examples.weight_rank_report())
     sums = replace(examples.rank_report(), rows="group", curve=())
     assert "Effective rank of a step's groups" in words(sums)
     assert [line[0] for line in table_lines(sums)] == ["1", "21", "41"]

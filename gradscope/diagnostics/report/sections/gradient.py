@@ -139,7 +139,7 @@ def contributions_section(inputs: ReportInputs) -> ReportSection:
         name="contributions",
         findings=_findings(*largest),
         severity="look" if _largest_share(largest[1]) >= _LARGE_SHARE else "fine",
-        meaning=f"{metric('projection_share').meaning} Cancellation is {metric('geometry.cancellation').meaning}",
+        meaning=f"{metric('projection_share').meaning} Cancellation is {metric('cancellation').meaning}",
         next_step=_read_next(largest[1]),
         command=inputs.command("rank", "--step", str(largest[0].step)),
         charts=_bars(*largest),
@@ -186,8 +186,8 @@ def _bars(gram: StepGram, matrix: Array) -> tuple[Chart, ...]:
 
 def _by_step(steps: list[tuple[StepGram, Array]]) -> ReportTable:
     return tabulate(
-        f"Each recomputed step. top tenth = {metric('geometry.top_share').formula}; "
-        f"cancellation = {metric('geometry.cancellation').formula}",
+        f"Each recomputed step. top tenth = {metric('top_share').formula}; "
+        f"cancellation = {metric('cancellation').formula}",
         (
             Column("step", lambda pair: pair[0].step, "count"),
             Column("rollouts", lambda pair: len(pair[1]), "count"),

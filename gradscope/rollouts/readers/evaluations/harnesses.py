@@ -138,9 +138,10 @@ def _lm_eval_columns(reading: Reading, metric: str | None = None, filter: str = 
 
     def judged(table: RewardTable) -> RewardTable:
         noted = sorted(reading.noted)
-        filters = ", ".join(note.removeprefix(_OTHER_FILTER) for note in noted if note.startswith(_OTHER_FILTER))
+        filters = [note.removeprefix(_OTHER_FILTER) for note in noted if note.startswith(_OTHER_FILTER)]
         most = max((int(note.removeprefix(_RESPONSES)) for note in noted if note.startswith(_RESPONSES)), default=1)
-        left_out = f"; rows of other filters ({filters}) are the same responses and left out" if filters else ""
+        rest = f"; rows of other filters ({', '.join(filters)}) are the same responses and left out"
+        left_out = rest if filters else ""
         reading.inferred.append(f"The score is {metric} after the filter {filter}{left_out}.")
         reading.missing.append(_one_score(most, "lm-eval logs one score a document, after its filter", "`resps`"))
         return table

@@ -7,16 +7,14 @@ two steps are two groups. Other files have step 0 throughout.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate, chain, groupby, islice, repeat
-from operator import itemgetter
+from itertools import accumulate, chain, islice, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradscope.errors import InputError, UsageError
 from gradscope.outside.limits import most
@@ -58,7 +56,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     numbers_of,
     records_in,
 )
-from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups, too_many_rollouts
+from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups, too_many_rollouts
 from gradscope.rollouts.run import Run
 
 _REWARD_LISTS = (
@@ -300,28 +298,18 @@ def _read(request: ReadRequest) -> Run:
     names = columns_in(rows)
     step_key = request.columns.step or next((name for name in USUAL["step"] if name in names), None)
     take, files = partial(_take, columns=request.columns, step_key=step_key), expand(request.path)
-    decoded = LineColumns(row=dict[str, Any], take=lambda rows, path: take(Cells.of_rows(rows, path)), of_cells=take)
-    by_suffix: Mapping[str, LineColumns | ListColumns] = {
-        ".jsonl": decoded,
-        ".ndjson": decoded,
-        ".json": ListColumns(lines=decoded),
-    }
+    decoded = LineColumns(row=dict[str, Any], take=lambda rows, path: take(Cells.of_rows(rows, path)))
+    declared = {".json": ListColumns(lines=decoded), ".csv": None, ".tsv": None, ".parquet": None}
     notes, quarantine = dict[str, None](), WatchedLog(request.progress, files)
 
     def records(file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[tuple[int, Record]]:
         return records_in(take, file, rows, quarantine, notes.setdefault)
 
-    def together(rows: Sequence[FileRow]) -> Iterator[Record]:
-        of_files = ((file, [row for _, row in group]) for file, group in groupby(rows, key=itemgetter(0)))
-        for _, record in chain.from_iterable(records(file, group, QuarantineLog()) for file, group in of_files):
-            yield from repeat(dataclasses.replace(record, count=1), record.count)
-
     log = ColumnLog(
         files=files,
-        declared=lambda file: by_suffix.get(suffix_of(file) or ".jsonl"),
+        declared=lambda file: declared.get(suffix_of(file) or "", decoded),
         rows=read_rows,
         records=records,
-        together=together,
         quarantine=quarantine,
         note=notes.setdefault,
         lines_hold_many=True,
@@ -466,18 +454,11 @@ def _take(rows: Cells, *, columns: ColumnNames, step_key: str | None) -> Columns
         lists = [prompt.samples.further.get(name) or (None,) * n for prompt, n in sized]
         is_main = all(cells is prompt.samples.rewards for cells, prompt in zip(lists, prompts, strict=True))
         numbers[REWARD + name] = numbers["reward"] if is_main else numbers_of(list(chain.from_iterable(lists)))
-    of_samples = chain.from_iterable(prompt.samples.policies or repeat(prompt.policy, n) for prompt, n in sized)
-    sampled_by = list(of_samples)
+    groups = [of.name if of.policy is None else f"{of.policy}/{of.name}" for of in prompts]
+    sampled_by = list(chain.from_iterable(of.samples.policies or repeat(of.policy, n) for of, n in sized))
     policies = {policy: number for number, policy in enumerate(filter(None, dict.fromkeys(sampled_by)))}
     if policies:
         numbers["policy"] = np.array([policies.get(policy or "", UNKNOWN) for policy in sampled_by])
-
-    def of_rollouts(of: Callable[[_Prompt], Any]) -> Any:
-        return np.repeat(np.array(list(map(of, prompts)), dtype=object), sizes)
-
-    def sentences(prefix: str, of: Callable[[_Prompt], str]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-        different = dict.fromkeys(map(of, prompts))
-        return ((prefix + name, of_rollouts(of) == name) for name in different)
 
     def further(at: int) -> dict[str, Any]:
         prompt, sample = prompts[of_prompt[at]], at - starts[of_prompt[at]]
@@ -494,22 +475,18 @@ def _take(rows: Cells, *, columns: ColumnNames, step_key: str | None) -> Columns
         flaws=flaws,
         count=None if all(count == 1 for count in counts) else np.array(counts),
         step=np.repeat(np.array([prompt.step for prompt in prompts], dtype=np.int64), sizes),
-        group=of_rollouts(_group_of).tolist(),
+        group=np.repeat(np.array(groups, dtype=object), sizes).tolist(),
         prompts=lambda chosen: [prompts[of_prompt[at]].name for at in chosen],
         texts=lambda chosen: [text_of(prompts[of_prompt[at]].cell) for at in chosen],
         numbers=numbers,
         no_reward=lambda at: str(parse_reward(rewards[at])),
-        noted={
-            **dict(sentences(_AS, lambda prompt: prompt.samples.shape)),
-            **dict(sentences(_BY, lambda prompt: prompt.how)),
-        },
+        notes=[
+            *(_AS + shape for shape in dict.fromkeys(prompt.samples.shape for prompt in prompts)),
+            *(_BY + how for how in dict.fromkeys(prompt.how for prompt in prompts)),
+        ],
         policies=tuple(policies),
         further=further,
     )
-
-
-def _group_of(prompt: _Prompt) -> str:
-    return prompt.name if prompt.policy is None else f"{prompt.policy}/{prompt.name}"
 
 
 def _prompts_of(

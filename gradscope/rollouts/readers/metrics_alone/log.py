@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
+import math
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -16,12 +20,6 @@ from gradscope.results.source import Source
 from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.metrics_alone.files import MetricFile, MetricsLog, opened
-from gradscope.rollouts.readers.metrics_alone.names import (
-    naming_of,
-    parse_metric_columns,
-    switch_on,
-    without_impossible_shares,
-)
 from gradscope.rollouts.readers.metrics_alone.runs import (
     STEPS,
     MetricTable,
@@ -34,7 +32,7 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
 )
 from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP
 from gradscope.rollouts.readers.parsing.request import ReadRequest
-from gradscope.rollouts.run import Run, StepMetrics
+from gradscope.rollouts.run import Floats, Numbers, Run, StepMetrics
 from gradscope.say import counted
 
 NAME = "metrics"
@@ -245,3 +243,263 @@ def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None) -> OneRun:
             f"{path} holds {len(names)} runs: {listed}.", hint=f"Choose one: --metric-run '{next(iter(names))}'"
         )
     return runs[0] if wanted is None else names[wanted]
+
+
+MetricStyle = Literal["share", "norm", "count"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Derived:
+    """A metric that is computed from others in the log."""
+
+    keys: tuple[str, ...]  # the keys that it is computed from, all of which a step must have
+    formula: str  # the formula as text, with the keys
+    make: Callable[..., Floats]  # computes it from the values of the keys in order; NaN where undefined
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonMetric:
+    """A metric that every trainer logs under a name of its own."""
+
+    name: str  # the common name
+    title: str  # a short title
+    style: MetricStyle  # how it is formatted
+    keys: tuple[str, ...]  # the trainers' names; the first that a log has counts
+    derived: tuple[Derived, ...] = ()  # formulas for logs that do not have it itself
+
+
+def _ratio(part: Floats, total: Floats) -> Floats:
+    with np.errstate(all="ignore"):
+        return np.where(total != 0, part / total, math.nan)
+
+
+def _one_minus(key: str) -> Derived:
+    return Derived(keys=(key,), formula=f"1 - {key}", make=lambda share: 1.0 - share)
+
+
+def _sum(*keys: str) -> Derived:
+    return Derived(keys=keys, formula=" + ".join(keys), make=lambda first, second: first + second)
+
+
+def _common(name: str, title: str, style: MetricStyle, aliases: str, *derived: Derived) -> CommonMetric:
+    return CommonMetric(name=name, title=title, style=style, keys=(name, *aliases.split()), derived=derived)
+
+
+COMMON: tuple[CommonMetric, ...] = (
+    _common(
+        "frac_reward_zero_std",
+        "no gradient",
+        "share",
+        "bench/zero_variance_drop_rate frac_zero_std zero_std_ratio zero_std_fraction zero_variance_fraction zvf",
+        *map(_one_minus, ("env/all/by_group/frac_mixed", "by_group/frac_mixed", "baseline_reward/pct_mixed")),
+        Derived(keys=("groups_skipped", "groups_total"), formula="groups_skipped / groups_total", make=_ratio),
+        Derived(
+            keys=("batch/filtered_prompts", "batch/total_prompts"),
+            formula="batch/filtered_prompts / (batch/filtered_prompts + batch/total_prompts)",
+            make=lambda dropped, used: _ratio(dropped, dropped + used),
+        ),
+        _sum("batch/solve_none", "batch/solve_all"),
+        _sum("solve_none", "solve_all"),
+        _sum("solve_none/all", "solve_all/all"),
+    ),
+    _common(
+        "frac_all_pass",
+        "  all pass",
+        "share",
+        "env/all/by_group/frac_all_good by_group/frac_all_good baseline_reward/pct_1 batch/solve_all solve_all "
+        "solve_all/all",
+    ),
+    _common(
+        "frac_all_fail",
+        "  all fail",
+        "share",
+        "env/all/by_group/frac_all_bad by_group/frac_all_bad baseline_reward/pct_0 batch/solve_none solve_none "
+        "solve_none/all",
+    ),
+    _common(
+        "reward",
+        "mean reward",
+        "norm",
+        "critic/score/mean critic/rewards/mean env/all/reward/total env/all/reward/mean reward/all/mean reward/mean "
+        "rollout/raw_reward rollout/reward scores mean_reward reward_mean avg_reward objective/scores "
+        "objective/verifiable_reward rewards",
+    ),
+    _common("reward_std", "reward spread", "norm", "reward/std critic/score/std"),
+    _common(
+        "completions/clipped_ratio",
+        "cut off",
+        "share",
+        "response_length/clip_ratio rollout/truncated_ratio rollout/truncated is_truncated/all/mean is_truncated/mean "
+        "truncation_rate",
+        _one_minus("val/stop_rate"),
+    ),
+    _common(
+        "completions/mean_length",
+        "mean length",
+        "count",
+        "completion_length response_length/mean rollout/response_len/mean rollout/response_lengths "
+        "val/sequence_lengths seq_len/all/mean seq_len/mean env/all/ac_tokens_per_turn response_length "
+        "mean_gen_tokens_per_sample completion_len/all/mean mean_generation_length seq_length",
+    ),
+    _common("grad_norm", "gradient norm", "norm", "actor/grad_norm optim/grad_norm policy/grad_norm"),
+    _common(
+        "entropy",
+        "entropy",
+        "norm",
+        "actor/entropy actor/entropy_loss optim/entropy entropy/all/mean entropy/mean entropy_loss rollout/entropy "
+        "policy/entropy_avg objective/entropy approx_entropy",
+    ),
+    _common(
+        "kl",
+        "KL",
+        "norm",
+        "actor/kl_loss actor/ppo_kl kl_loss ppo_kl optim/kl_sample_train_v1 kl_policy_base objective/kl_avg "
+        "objective/kl mismatch_kl/all/mean mismatch_kl/mean",
+    ),
+    _common(
+        "clip_ratio/region_mean",
+        "ratio clipped",
+        "share",
+        "clip_ratio actor/pg_clipfrac pg_clipfrac policy/clipfrac_avg",
+    ),
+    _common("loss", "loss", "norm", "actor/pg_loss pg_loss loss/mean policy_loss loss/policy_avg training_loss"),
+    _common("learning_rate", "learning rate", "norm", "lr actor/lr optim/lr"),
+)
+"""In the order in which they are shown."""
+
+_PREFIX = "train/"
+_ROUNDING = 1e-6  # tolerance for a sum of shares above 1
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How the metrics of a log get their common names."""
+
+    parts: Mapping[str, Derived]  # common name -> its formula, which is the key where the log has the metric itself
+
+    def apply(self, metrics: StepMetrics) -> StepMetrics:
+        """A log's metrics under their common names, and all of them under the trainer's own."""
+        named = {name: _made(part, metrics) for name, part in self.parts.items()}
+        columns = {name: _or_else(part, metrics.columns.get(name), len(metrics)) for name, part in named.items()}
+        return StepMetrics(metrics.steps, {**columns, **{k: v for k, v in metrics.columns.items() if k not in columns}})
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """A sentence on the common names that differ from the trainer's own."""
+        formulas = {name: part.formula for name, part in self.parts.items()}
+        parts = [f"{name} is {text}" for name, text in formulas.items() if text not in (name, _PREFIX + name)]
+        return (f"By the trainer's names: {'; '.join(parts)}.",) if parts else ()
+
+
+def naming_of(keys: Iterable[str], named_columns: Mapping[str, str]) -> Naming:
+    """The common names of the keys of a log; those of ``named_columns``, common name -> key, take precedence.
+
+    Raises:
+        UsageError: The log lacks a key that the user named.
+
+    Example:
+        >>> naming_of(["actor/grad_norm", "loss"], {}).sentences
+        ("By the trainer's names: grad_norm is actor/grad_norm.",)
+    """
+    logged = dict.fromkeys(keys)
+    for name, key in named_columns.items():
+        if key not in logged:
+            near = difflib.get_close_matches(key, logged, n=3, cutoff=0.4) or list(logged)[:3]
+            raise UsageError(
+                f"The log has no metric {key!r}.",
+                hint=f"Write --metric-column {name}=NAME with one of {', '.join(near)}.",
+            )
+    parts = {name: _itself(key) for name, key in named_columns.items()}
+    for metric in COMMON:
+        part = next((option for option in _candidates(metric) if logged.keys() >= set(option.keys)), None)
+        if part is not None:
+            parts.setdefault(metric.name, part)
+    return Naming(parts)
+
+
+def _made(derived: Derived, metrics: StepMetrics) -> Numbers:
+    """A derived metric at the steps that have all its parts."""
+    parts = [metrics.columns[key] for key in derived.keys]
+    indices = [part.at for part in parts if part.at is not None]
+    at = reduce(np.intersect1d, indices) if indices else None
+    return Numbers(at, derived.make(*(part.values if at is None else part.take(at).values for part in parts)))
+
+
+def _or_else(first: Numbers, second: Numbers | None, size: int) -> Numbers:
+    """The first metric, filled from the second at steps where it is missing."""
+    if first.at is None or second is None:
+        return first
+    every = np.arange(size)
+    is_left = np.ones(size, dtype=np.bool_)
+    is_left[first.at] = False
+    left = np.intersect1d(every[is_left], every if second.at is None else second.at)
+    at = np.concatenate([first.at, left])
+    order = np.argsort(at)
+    return Numbers(at[order], np.concatenate([first.values, second.take(left).values])[order])
+
+
+def without_impossible_shares(metrics: StepMetrics) -> tuple[StepMetrics, tuple[str, ...]]:
+    """Metrics with NaN for shares outside [0, 1], so that no mean and no gate uses them.
+
+    Returns:
+        The metrics, and a sentence for each that was changed, with the number of steps and the first.
+    """
+    columns, sentences = dict(metrics.columns), []
+    for name in (metric.name for metric in COMMON if metric.style == "share" and metric.name in columns):
+        column = columns[name]
+        share = np.clip(column.values, 0.0, 1.0)
+        is_wrong = np.abs(column.values - share) > _ROUNDING
+        columns[name] = Numbers(column.at, np.where(is_wrong, math.nan, share))
+        if is_wrong.any():
+            steps, values = metrics.course(name)
+            first = f"{values[is_wrong][0]:g} at step {steps[is_wrong][0]}"
+            where = f"{np.count_nonzero(is_wrong):,} of {len(metrics):,} steps ({first})"
+            sentences.append(f"{name} is no share at {where}: that counts as NaN.")
+    return StepMetrics(metrics.steps, columns), tuple(sentences)
+
+
+def parse_metric_columns(words: Sequence[str] | None) -> dict[str, str]:
+    """Name -> column of each ``--metric-column NAME=COLUMN,...``; a UsageError where a part is not of that form."""
+    parts = [part.strip() for text in words or () for part in text.split(",")]
+    pairs = [part.partition("=") for part in parts]
+    if not all(name.strip() and key.strip() for name, _, key in pairs):
+        raise UsageError(
+            f"--metric-column takes a name and a column, got {', '.join(parts)!r}.",
+            hint="Write --metric-column frac_reward_zero_std=groups/dead",
+        )
+    return {name.strip(): key.strip() for name, _, key in pairs}
+
+
+def _candidates(metric: CommonMetric) -> Iterator[Derived]:
+    for derived in (*map(_itself, metric.keys), *metric.derived):
+        yield derived
+        keys = tuple(_PREFIX + key for key in derived.keys)
+        yield replace(derived, keys=keys, formula=derived.formula.replace(derived.keys[0], keys[0]))
+
+
+def _itself(key: str) -> Derived:
+    return Derived(keys=(key,), formula=key, make=lambda value: value)
+
+
+_SWITCHES: tuple[tuple[str, str], ...] = (
+    ("env/all/", "the Tinker cookbook writes them as iteration_*/train_rollout_summaries.jsonl: name that folder"),
+    ("critic/score/mean", "with verl, set trainer.rollout_data_dir"),
+    ("response_length/clip_ratio", "with verl, set trainer.rollout_data_dir"),
+    ("rollout/raw_reward", "with slime, --save-debug-rollout-data writes them"),
+    ("batch/solve_none", "prime-rl writes them as rollouts/step_*/train/*/traces.jsonl: name that folder"),
+    ("reward/all/mean", "prime-rl writes them as rollouts/step_*/train/*/traces.jsonl: name that folder"),
+    ("batch/total_prompts", "with open-instruct, --save_traces and --rollouts_save_path write them"),
+    ("val/stop_rate", "with open-instruct, --save_traces and --rollouts_save_path write them"),
+    ("baseline_reward/pct_mixed", "NeMo-RL writes them as train_data_step*.jsonl in its log folder: name that folder"),
+    ("frac_reward_zero_std", "with TRL, log_completions=True, with ms-swift --log_completions true"),
+    ("completions/clipped_ratio", "with TRL, log_completions=True, with ms-swift --log_completions true"),
+)
+"""A key that identifies the trainer, and how that logs rollouts; the first that a log has counts."""
+
+
+def switch_on(keys: Iterable[str]) -> str:
+    """A sentence on how to make the trainer with these keys log its rollouts."""
+    bare = [key.removeprefix(_PREFIX) for key in keys]
+    words = "log a row a rollout with step, prompt and reward, as JSONL, CSV or Parquet"
+    words = next((how for begin, how in _SWITCHES if any(key.startswith(begin) for key in bare)), words)
+    return f"Metrics alone: rollouts would add intervals, prompts and causes; {words} (docs/howto.md)."

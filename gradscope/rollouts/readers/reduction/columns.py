@@ -38,7 +38,9 @@ from gradscope.rollouts.groups import REWARD
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
     LARGEST_STEP,
+    digests_of,
     finite_or_none,
+    jsons_of,
     parse_reward,
     prompt_text_id,
     text_of,
@@ -47,7 +49,6 @@ from gradscope.rollouts.readers.parsing.cells import (
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.parsing.tables import Row, is_untyped
-from gradscope.rollouts.readers.reduction.json_texts import digests_of, jsons_of
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -256,13 +257,13 @@ class Cells:
             return _mapped(column, prompt_text_id)
         if Raw in set(map(type, column)):
             return names_of_runs([column], _prompt_ids)
-        try:
-            texts = map(msgspec.json.encode, column)  # which writes NaN as null
-            keys: list[Any] = [
-                repr(cell) if b"null" in text else text for text, cell in zip(texts, column, strict=True)
-            ]
-        except (TypeError, UnicodeEncodeError):  # a missing cell, half a surrogate pair
-            keys = list(range(len(column)))
+        keys: list[Any] = column
+        if not {str}.issuperset(map(type, column)):
+            try:
+                texts = map(msgspec.json.encode, column)  # which writes NaN as null
+                keys = [repr(cell) if b"null" in text else text for text, cell in zip(texts, column, strict=True)]
+            except (TypeError, UnicodeEncodeError):  # a missing cell, half a surrogate pair
+                keys = list(range(len(column)))
         ids = {
             key: "" if cell in (None, "", UNSET) else prompt_text_id(cell)
             for key, cell in dict(zip(keys, column, strict=True)).items()
@@ -327,7 +328,6 @@ def line_columns(
     keys: Iterable[str],
     raw: Iterable[str] = (),
     *,
-    entries: Collection[str] = (),
     looks_at_path: bool = False,
     is_complete: bool = False,
 ) -> LineColumns | None:
@@ -337,7 +337,6 @@ def line_columns(
         take: What their cells mean.
         keys: The keys that are read.
         raw: Further ones, whose cells are left as JSON until they are asked for.
-        entries: Those among both that are ``object.entry``.
         looks_at_path: Whether cells mean something else in a file of another name.
         is_complete: Whether a row with any other key is left to the row reader.
 
@@ -347,16 +346,10 @@ def line_columns(
     kinds = dict.fromkeys(raw, Raw | msgspec.UnsetType) | dict.fromkeys(keys, Any)
     if any(_STRANGE.search(key) for key in kinds):
         return None
-    objects: dict[str, dict[str, Any]] = {}
-    for key in entries:
-        name, _, entry = key.partition(".")
-        objects.setdefault(name, {})[entry] = kinds.pop(key)
-    inner = {name: _struct(of_entries) for name, of_entries in objects.items()}
-    row = _struct(kinds | inner, forbid_unknown_fields=is_complete)
-    getters = {key: attrgetter(key_name) for key, key_name in _field_names(row).items() if key in kinds}
-    for name, struct in inner.items():
-        within = _field_names(row)[name]
-        getters |= {f"{name}.{entry}": attrgetter(f"{within}.{at}") for entry, at in _field_names(struct).items()}
+    fields = [(f"x{at}", kind, UNSET) for at, kind in enumerate(kinds.values())]
+    names = {name: key for (name, *_), key in zip(fields, kinds, strict=True)}
+    row = msgspec.defstruct("Row", fields, rename=names, gc=False, forbid_unknown_fields=is_complete)
+    getters = {key: attrgetter(name) for name, key in names.items()}
 
     def take_rows(rows: Sequence[Any], path: Path) -> Columns:
         def column(key: str | None, rows: Sequence[Any] = rows) -> list[Any]:
@@ -367,24 +360,7 @@ def line_columns(
 
         return take(Cells(path, len(rows), getters, column, select=select))
 
-    return LineColumns(
-        row=row, take=take_rows, of_cells=lambda cells: take(cells.with_entries(entries)), looks_at_path=looks_at_path
-    )
-
-
-def _struct(kinds: Mapping[str, Any], *, forbid_unknown_fields: bool = False) -> type[msgspec.Struct]:
-    """A type with keys of these kinds, none of them required; one of an object is that with all of its own missing."""
-    names = {f"x{at}": key for at, key in enumerate(kinds)}
-    fields = [
-        (name, kind, msgspec.field(default_factory=kind) if hasattr(kind, "__struct_fields__") else UNSET)
-        for name, kind in zip(names, kinds.values(), strict=True)
-    ]
-    return msgspec.defstruct("Row", fields, rename=names, gc=False, forbid_unknown_fields=forbid_unknown_fields)
-
-
-def _field_names(struct: type[msgspec.Struct]) -> dict[str, str]:
-    """Key -> name of its attribute."""
-    return dict(zip(struct.__struct_encode_fields__, struct.__struct_fields__, strict=True))
+    return LineColumns(row=row, take=take_rows, of_cells=take, looks_at_path=looks_at_path)
 
 
 @dataclass(frozen=True, kw_only=True)

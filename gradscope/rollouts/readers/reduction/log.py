@@ -146,10 +146,6 @@ class ColumnLog:
                 raise too_many_rollouts(self.files[0], int(self.most))
             yield part
 
-    def quarantine_of_lines(self, quarantine: QuarantineLog) -> QuarantineLog:
-        """Where lines without rollouts are set aside."""
-        return quarantine.of_lines() if self.lines_hold_many else quarantine
-
 
 def too_many_rollouts(path: Path, limit: int) -> InputError:
     """What is wrong with a file whose rows hold, or declare, more rollouts than that."""
@@ -162,16 +158,6 @@ _MOST_TIMES = 4
 compressed file together, reading all rows at once costs less."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stretch:
-    """A stretch of a file that holds rows of a step, and maybe others between them."""
-
-    file: int  # the file's number within the log
-    start: int = 0  # its first byte; of a compressed file, decompressed
-    end: int | None = None  # the byte behind its last; None: it is all of a file that is not of JSON lines
-    line: int = 1  # the number of its first line
-
-
 class StepSpans:
     """Where the rows of each step lie, in the order of the log, so that one step can be read back without the rest.
 
@@ -180,7 +166,8 @@ class StepSpans:
     """
 
     def __init__(self) -> None:
-        self._of_step: dict[int, list[_Stretch]] = {}
+        self._of_step: dict[int, list[tuple[int, Span | None]]] = {}
+        """Step -> files and what of each, by lines of the file; None: all of one that is not of JSON lines."""
 
     def add(self, file: int, first: int, usual: Iterable[Span], odd: Iterable[Span]) -> None:
         """Take in the next block: lines before it in its file, where each step's usual rows lie, and each odd row."""
@@ -194,36 +181,34 @@ class StepSpans:
                 line=min(span_of_step.line, span.line),
             )
         for span in of_step.values():
-            stretch = _Stretch(file=file, start=span.start, end=span.end, line=first + span.line + 1)
-            self._of_step.setdefault(span.step, []).append(stretch)
+            in_file = replace(span, line=first + span.line + 1)
+            self._of_step.setdefault(span.step, []).append((file, in_file))
 
     def add_file(self, file: int, step: Counts) -> None:
         """Take in a file of another kind, or some of its rows: the steps of its groups, [j]."""
         for number in np.unique(step).tolist():
-            stretches = self._of_step.setdefault(number, [])
-            if not stretches or stretches[-1] != _Stretch(file=file):
-                stretches.append(_Stretch(file=file))
+            spans = self._of_step.setdefault(number, [])
+            if not spans or spans[-1] != (file, None):
+                spans.append((file, None))
 
     def is_cheap(self, files: Sequence[Path]) -> bool:
         """Whether reading each step of the log by itself costs about as much as reading it."""
         lengths = dict.fromkeys(range(len(files)), 0)
         cost = 0
-        for span in chain.from_iterable(self._of_step.values()):
-            end = files[span.file].stat().st_size if span.end is None else span.end
-            lengths[span.file] = max(lengths[span.file], end)
-            cost += end - (0 if files[span.file].suffix in COMPRESSED else span.start)
+        for file, span in chain.from_iterable(self._of_step.values()):
+            end = files[file].stat().st_size if span is None else span.end
+            lengths[file] = max(lengths[file], end)
+            cost += end - (0 if span is None or files[file].suffix in COMPRESSED else span.start)
         return cost <= _MOST_TIMES * sum(lengths.values())
 
     def rows_around(
         self, step: int, files: Sequence[Path], rows: Callable[[Path, QuarantineLog], Iterable[Row]]
     ) -> Iterator[tuple[Path, Row]]:
         """The rows of a step in the order of the log, and those between them; each row with its file."""
-        for span in self._of_step.get(step, ()):
-            file = files[span.file]
-            if span.end is None:
-                yield from ((file, row) for row in rows(file, QuarantineLog()))
-            else:
-                yield from ((file, row) for row in _lines_in(file, span.start, span.end, span.line))
+        for number, span in self._of_step.get(step, ()):
+            file = files[number]
+            read = rows(file, QuarantineLog()) if span is None else _lines_in(file, span.start, span.end, span.line)
+            yield from ((file, row) for row in read)
 
 
 def _lines_in(file: Path, start: int, end: int, first: int) -> Iterator[Row]:
@@ -398,10 +383,12 @@ def _part_of(
     records: list[tuple[int, Record]] = []
     odd_spans: list[Span] = []
     rows: list[tuple[OddRow, Row]] = []
-    num_usual = scanned.num_rows - sum(odd.count for odd in scanned.odd)
-    if log.lines_hold_many:
-        quarantine.of_lines().held(0 if scanned.part is None else int(scanned.part.size.sum()), num_usual)
-    of_lines = log.quarantine_of_lines(quarantine)
+    of_lines = quarantine.of_lines() if log.lines_hold_many else quarantine
+    num_odd, num_rollouts = (
+        sum(odd.count for odd in scanned.odd),
+        0 if scanned.part is None else scanned.part.size.sum(),
+    )
+    quarantine.of_lines().held(int(num_rollouts), scanned.num_rows - num_odd)
     for odd in scanned.odd:
         location = f"{path}:{first + odd.at + 1}"
         if isinstance(odd.row, str):
@@ -434,7 +421,7 @@ def _num_flawed(scanned: Scanned, before: int) -> int:
 
 def _parts_of_rows(log: ColumnLog, file: int, *, with_texts: bool) -> Iterator[Part]:
     path, quarantine = log.files[file], log.quarantine
-    rows = log.rows(path, log.quarantine_of_lines(quarantine))
+    rows = log.rows(path, quarantine.of_lines() if log.lines_hold_many else quarantine)
     records = (record for _, record in log.records(path, rows, quarantine))
     numbered = enumerate(records, start=file * ROWS_A_FILE)
     while numbered_records := list(islice(numbered, _ROWS)):

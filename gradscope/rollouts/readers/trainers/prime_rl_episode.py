@@ -426,45 +426,49 @@ class EpisodeLayout:
         """How lines are read as columns."""
         first, discarded = islice(read_jsonl(files[0], QuarantineLog()), _NUM_PEEKED), QuarantineLog()
         deque(self.records(files[0], first, discarded), maxlen=0)
-        may_branch, nothing = SEVERAL in self.noted, Trace()
+        may_branch = SEVERAL in self.noted
 
-        def take(rows: Sequence[Episode], path: Path) -> Columns:
-            traces = [row.traces[0] if row.traces else nothing for row in rows]
-            pairs = zip(rows, traces, strict=True)
-            rollouts = [AgentRollout(row, trace, text_of(row.group.id)) for row, trace in pairs]
-            is_usual = [not self.is_left_out(r.episode) and r.is_usual(may_branch=may_branch) for r in rollouts]
-            return replace(self.take(rollouts, path), is_odd=~np.array(is_usual, dtype=np.bool_))
+        def agents(_: int, episode: Episode) -> list[AgentRollout]:
+            rollouts = [AgentRollout(episode, trace, text_of(episode.group.id)) for trace in episode.traces[:1]]
+            if not rollouts or not rollouts[0].is_usual(may_branch=may_branch):
+                raise UnusableRowError("the row reader is to look at the line")
+            return rollouts
 
-        return LineColumns(row=Episode, take=take, looks_at_path=True)
+        return LineColumns(row=Episode, take=lambda rows, path: self._columns(rows, path, agents), looks_at_path=True)
+
+    def _columns(
+        self, episodes: Iterable[Episode], path: Path, agents: Callable[[int, Episode], list[AgentRollout]]
+    ) -> Columns:
+        """The columns of lines with these episodes, whose trained agents a function of line and episode gives."""
+        rollouts, rows, flaws = list[AgentRollout](), list[int](), list[tuple[int, str]]()
+        for row, episode in enumerate(episodes):
+            if self.is_left_out(episode):
+                continue
+            try:
+                of_line = agents(row, episode)
+            except UnusableRowError as error:
+                flaws.append((row, str(error)))
+            else:
+                rollouts += of_line
+                rows += [row] * len(of_line)
+        notes = [AGENTS] if len(set(rows)) < len(rows) else []
+        return replace(self.take(rollouts, path), row=np.array(rows, dtype=np.int64), flaws=flaws, notes=notes)
 
     def records(self, file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[tuple[int, Record]]:
         """The rollouts of lines of a file, each with the index of its line among them."""
-        row_numbers: list[int] = []
-
-        def of_agents() -> Iterator[Row]:
-            for row_number, (location, row) in enumerate(rows):
-                episode = episode_of(row)
-                if self.is_left_out(episode):
-                    continue
-                try:
-                    rollouts = agent_rollouts(episode, row, episode.group.id, self.names)
-                except UnusableRowError as error:
-                    quarantine.add(str(error), location)
-                    continue
-                if len(rollouts) > 1:
-                    self.noted.add(AGENTS)
-                row_numbers.extend([row_number] * len(rollouts))
-                yield from ((location, {"rollout": rollout}) for rollout in rollouts)
 
         def take(cells: Cells) -> Columns:
-            return self.take(cells.column("rollout"), cells.path)
+            def agents(row: int, episode: Episode) -> list[AgentRollout]:
+                return agent_rollouts(episode, cells.rows[row], episode.group.id, self.names)
 
-        for at, record in records_in(take, file, of_agents(), quarantine, self.noted.add):
-            yield row_numbers[at], record if self.is_whole else replace(record, tokens=None, earlier=())
+            return self._columns(map(episode_of, cells.rows), cells.path, agents)
+
+        for row, record in records_in(take, file, rows, quarantine, self.noted.add):
+            yield row, record if self.is_whole else replace(record, tokens=None, earlier=())
 
     def all_records(self, files: Sequence[Path], quarantine: QuarantineLog) -> list[Record]:
         """The rollouts of all lines of files."""
-        rows = ((file, read_jsonl(file, quarantine)) for file in files)
+        rows = ((file, read_jsonl(file, quarantine.of_lines())) for file in files)
         return [record for file, of_file in rows for _, record in self.records(file, of_file, quarantine)]
 
     def log(self, files: Sequence[Path], quarantine: QuarantineLog) -> ColumnLog:
@@ -477,4 +481,5 @@ class EpisodeLayout:
             records=self.records,
             quarantine=quarantine,
             note=self.noted.add,
+            lines_hold_many=True,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,12 +22,17 @@ from gradscope.rollouts.readers.metrics_alone.files import trackio_rows
 from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, read_metrics_log
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
+    IDS,
     NOT_ALIGNED,
     NOT_IDS,
+    NUMBERS,
     cut_conversation,
     digest,
     finite_or_none,
     generation_seconds,
+    jsons_of,
+    lengths_in,
+    list_in,
     list_of,
     mapping_of,
     number_in_name,
@@ -54,13 +58,6 @@ from gradscope.rollouts.readers.reduction.columns import (
     sample_hashes,
     step_numbers,
     texts_in,
-)
-from gradscope.rollouts.readers.reduction.json_texts import (
-    flat_lengths,
-    ids_digest,
-    jsons_of,
-    num_ids,
-    nums_ids,
 )
 from gradscope.rollouts.readers.run_files import with_logged_metrics
 from gradscope.rollouts.run import Run
@@ -152,7 +149,8 @@ ART = RowFormat(
 """ART's trajectories of training: a Parquet file for each step, with group index, reward and messages."""
 
 
-def _ragen_rows(rows: Cells, *, are_several: bool) -> Columns:
+def _ragen_rows(cells: Cells, *, are_several: bool) -> Columns:
+    rows = cells.with_entries((_RAGEN_GROUP, "metadata.total_reward", "metadata.success"))
     prompts = texts_in(rows.names(_RAGEN_GROUP))
     prefix = f"{rows.path.stem}/" if are_several else ""
 
@@ -177,7 +175,6 @@ def _ragen_rows(rows: Cells, *, are_several: bool) -> Columns:
 
 
 _RAGEN_GROUP = "metadata.group_id"
-_RAGEN_KEYS = (_RAGEN_GROUP, "metadata.total_reward", "metadata.success")
 RAGEN = RowFormat(
     name="ragen",
     looks_for="val_rollouts_*.jsonl with metadata.group_id (RAGEN)",
@@ -187,9 +184,8 @@ RAGEN = RowFormat(
     columns=lambda reading: LogColumns(
         lines=line_columns(
             partial(_ragen_rows, are_several=len(reading.files) > 1),
-            _RAGEN_KEYS,
+            ("metadata",),
             ("messages",),
-            entries=_RAGEN_KEYS,
             looks_at_path=True,
         )
     ),
@@ -201,7 +197,8 @@ RAGEN = RowFormat(
 """RAGEN's evaluation rollouts as JSON lines: a conversation in each row, its group and reward in the metadata."""
 
 
-def _rlinf_rows(rows: Cells) -> Columns:
+def _rlinf_rows(cells: Cells) -> Columns:
+    rows = cells.with_entries(("data.prompt", "data.accepted", "data.completion"))
     group = rows.prompt_ids("data.prompt")
     return Columns(
         step=np.zeros(len(rows), dtype=np.int64),
@@ -215,16 +212,13 @@ def _rlinf_rows(rows: Cells) -> Columns:
     )
 
 
-_RLINF_KEYS, _RLINF_TEXTS = ("data.accepted",), ("data.prompt", "data.completion")
 RLINF = RowFormat(
     name="rlinf",
     looks_for="training_data_*.jsonl[.gz] with data.prompt, data.completion and data.accepted (RLinf)",
     title="RLinf training data",
     patterns=("training_data_*.jsonl*", "training_data/training_data_*.jsonl*"),
     recognizes_file=has_row(lambda row: mapping_of(row.get("data")).keys() >= {"prompt", "completion", "accepted"}),
-    columns=lambda _: LogColumns(
-        lines=line_columns(_rlinf_rows, _RLINF_KEYS, _RLINF_TEXTS, entries=(*_RLINF_KEYS, *_RLINF_TEXTS))
-    ),
+    columns=lambda _: LogColumns(lines=line_columns(_rlinf_rows, ("data",))),
     inferred=("Completions of equal prompts are a group; RLinf does not log at which step they were trained on.",),
     missing=(TEXT_ONLY,),
 )
@@ -301,8 +295,8 @@ def _roll_rows(lines: Cells) -> Columns:
     names, domains = texts_in(rows.names("id")), texts_in(rows.names("domain"))
     parts = list(zip(domains, names, of_row, strict=True))
     group_of = {of_group: "/".join(filter(None, of_group)) for of_group in dict.fromkeys(parts)}
-    is_known = [bool(name or prompt) for name, prompt in zip(names, prompts, strict=True)]
-    group = [group_of[of_group] if known else "" for of_group, known in zip(parts, is_known, strict=True)]
+    is_named = [bool(name or prompt) for name, prompt in zip(names, prompts, strict=True)]
+    group = [group_of[of_group] if named else "" for of_group, named in zip(parts, is_named, strict=True)]
     has_id = np.array(list(map(bool, names)), dtype=np.bool_)
 
     def further(at: int) -> dict[str, Any]:
@@ -507,10 +501,11 @@ def _open_instruct_rows(
     steps = rows.steps("step")
     indices = [index_name(index) or "" for index in rows.steps("prompt_idx").tolist()]
     prompts, responses, logprobs = (jsons_of(rows.column(key)) for key in _TRACE_TOKENS)
-    ids = {text: _id_of_tokens(text) for text in dict.fromkeys(prompts)}
+    tokens = {text: list_in(text, IDS) for text in dict.fromkeys(prompts)}
+    ids = {text: "" if prompt is None else digest(prompt) for text, prompt in tokens.items()}
     of_row = [ids[text] for text in prompts]
-    lengths = nums_ids(responses)
-    is_logged = np.array([text != b"null" for text in logprobs])
+    lengths = lengths_in(responses, IDS)
+    is_aligned = np.array([text == b"null" for text in logprobs]) | (lengths_in(logprobs, NUMBERS) == lengths)
     if mixed is None:
         groups = [f"{name}/{prompt}" if name else "" for name, prompt in zip(indices, of_row, strict=True)]
     else:
@@ -533,17 +528,9 @@ def _open_instruct_rows(
         prompts=lambda chosen: [of_row[at] for at in chosen],
         numbers={"reward": rows.numbers("reward"), "advantage": rows.numbers("advantage"), "num_tokens": lengths},
         no_reward=partial(rows.no_reward, "reward"),
-        is_odd=(lengths < 0) | (is_logged & (flat_lengths(logprobs) != lengths)) | [not prompt for prompt in of_row],
+        is_odd=(lengths < 0) | ~is_aligned | [not prompt for prompt in of_row],
         further=further,
     )
-
-
-def _id_of_tokens(text: bytes) -> str:
-    """The id of a prompt from the JSON of its tokens; "" where that is no list of tokens."""
-    if num_ids(text) >= 0:
-        return ids_digest(text)
-    ids = token_ids(json.loads(text))
-    return "" if ids is None else digest(ids)
 
 
 def _open_instruct_tokens(cells: Mapping[str, Any]) -> Tokens:

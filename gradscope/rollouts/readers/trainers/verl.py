@@ -18,7 +18,6 @@ from operator import and_
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
 import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
@@ -29,10 +28,15 @@ from gradscope.rollouts.groups import REWARD, UNKNOWN, RewardTable, RolloutGroup
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
+    IDS,
     NOT_ALIGNED,
     NOT_IDS,
+    NUMBERS,
+    digests_of,
     in_environment,
     is_number,
+    jsons_of,
+    list_in,
     numbers,
     numbers_with_gaps,
     parse_reward,
@@ -61,14 +65,8 @@ from gradscope.rollouts.readers.reduction.columns import (
     sample_hashes,
     texts_of,
 )
-from gradscope.rollouts.readers.reduction.json_texts import (
-    digests_of,
-    flat_length,
-    jsons_of,
-    nums_ids,
-)
 from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups
-from gradscope.rollouts.readers.trainers.verl_files import (
+from gradscope.rollouts.readers.run_files import (
     SWITCH_ON,
     are_metrics,
     verl_metrics,
@@ -135,18 +133,14 @@ def tokens_of_row(rows: Cells, at: int) -> Tokens | None:
 
 Count = tuple[int, float]  # how many tokens a completion has, and the advantage that all sampled ones share, else NaN
 NO_COUNT: Count = (UNKNOWN, math.nan)
-_FLOATS = msgspec.json.Decoder(list[float])
 _NUMBER_STARTS = b"-0123456789"
-_FLAGS = bytes.maketrans(b"01", b"\0\1")
 
 
 def token_counts(rows: Cells) -> list[Count | None]:
     """The counts of rows, None where lists are unusable, [R]."""
-    prompts, responses = (jsons_of(_logged_ids(rows, name)) for name in ("prompt", "response"))
-    sizes = zip(nums_ids(prompts).tolist(), nums_ids(responses).tolist(), strict=True)
-    names = ("attention_mask", "response_mask", "rollout_log_probs", "advantages")
-    lists = zip(*(jsons_of(rows.column(name)) for name in names), strict=True)
-    counts = [_plain_count(*size, *texts) for size, texts in zip(sizes, lists, strict=True)]
+    ids = (_logged_ids(rows, name) for name in ("prompt", "response"))
+    further = map(rows.column, ("attention_mask", "response_mask", "rollout_log_probs", "advantages"))
+    counts = list(map(_plain_count, *map(jsons_of, (*ids, *further))))
     for row in (row for row, count in enumerate(counts) if count is None):
         with suppress(UnusableRowError):
             tokens = tokens_of_row(rows, row)
@@ -162,39 +156,40 @@ def _logged_ids(rows: Cells, name: str) -> list[Any]:
 
 
 def _plain_count(
-    num_prompt: int, size: int, attended: bytes, mask: bytes, logprobs: bytes, advantages: bytes
+    prompt: bytes, response: bytes, attended: bytes, mask: bytes, logprobs: bytes, advantages: bytes
 ) -> Count | None:
     """The count by the JSON of a row's lists; None where they are not all as verl writes them."""
-    is_attended, is_sampled = _flags(attended, num_prompt + size), _flags(mask, size)
-    if min(num_prompt, size) < 0 or is_attended is None or is_sampled is None:
+    prompt_ids, response_ids = list_in(prompt, IDS), list_in(response, IDS)
+    if prompt_ids is None or response_ids is None:
+        return None
+    size = len(response_ids)
+    is_attended, is_sampled = _flags(attended, len(prompt_ids) + size), _flags(mask, size)
+    if is_attended is None or is_sampled is None:
         return None
     if advantages[:1] in _NUMBER_STARTS:  # one number counts for each token
         advantages = b"[%b]" % b",".join([advantages] * size)
     of_sampler, of_tokens = _floats(logprobs, size), _floats(advantages, size)
     if of_sampler is None or of_tokens is None:
         return None
-    is_attended = is_attended[num_prompt:]
+    is_attended = is_attended[len(prompt_ids) :]
     levels = set(compress(of_tokens, map(and_, is_attended, is_sampled)))
     return sum(is_attended), levels.pop() if len(levels) == 1 else math.nan
 
 
-def _floats(text: bytes, size: int) -> Sequence[float] | None:
+def _floats(text: bytes, size: int) -> Sequence[Any] | None:
     """A list of so many finite numbers, empty where there is none; None where the text is another one."""
     if text == b"null":
         return ()
-    try:
-        values = _FLOATS.decode(text)
-    except msgspec.MsgspecError:
-        return None
-    return values if len(values) == size and math.isfinite(sum(values)) else None
+    values = numbers(list_in(text, NUMBERS), size)
+    return values if values is not None and math.isfinite(sum(values)) else None
 
 
-def _flags(text: bytes, size: int) -> bytes | None:
+def _flags(text: bytes, size: int) -> list[int] | None:
     """A list of so many zeros and ones, all ones where there is none; None where the text is another one."""
     if text == b"null":
-        return b"\1" * size
-    flags = text.translate(_FLAGS, b"[], ")
-    return flags if len(flags) == size == flat_length(text, b"01, ") else None
+        return [1] * size
+    flags = list_in(text, IDS)
+    return flags if flags is not None and len(flags) == size and {0, 1}.issuperset(flags) else None
 
 
 NO_REWARDS = COLUMNS | {"input", "output", "gts", "score", "step", "uid", "request_id", "reward"}
@@ -220,7 +215,8 @@ def _rows(uids: Uids, rows: Cells) -> Columns:
         if name not in NO_REWARDS and any(map(is_number, rows.column(name))):
             numbers[REWARD + name] = numbers_of(rows.column(name))
     is_odd = np.zeros(len(rows), dtype=np.bool_)
-    if any(name in COLUMNS for name in rows.keys):
+    has_tokens = not COLUMNS.isdisjoint(rows.keys)
+    if has_tokens:
         counts = token_counts(rows)
         is_odd |= [count is None for count in counts]
         lengths, advantages = zip(*(count or NO_COUNT for count in counts), strict=True)
@@ -245,7 +241,8 @@ def _rows(uids: Uids, rows: Cells) -> Columns:
         )
 
     def further(at: int) -> dict[str, Any]:
-        return {"completion": text_of(rows.cell("output", at)), "tokens": tokens_of_row(rows, at)}
+        tokens = tokens_of_row(rows, at) if has_tokens else None
+        return {"completion": text_of(rows.cell("output", at)), "tokens": tokens}
 
     return Columns(
         step=int_steps(rows.column("step")),
@@ -473,8 +470,12 @@ def _tokens(cells: Mapping[str, Any]) -> Tokens | UnusableRowError | None:
         return error
 
 
-def outputs_of_sessions(rows: Iterable[tuple[str, dict[str, Any]]]) -> list[list[tuple[str, dict[str, Any]]]]:
+def outputs_of_sessions(rows: Sequence[tuple[str, dict[str, Any]]]) -> list[list[tuple[str, dict[str, Any]]]]:
     """The outputs of each agent loop, which share a score; without a proper new uid a row is a loop of its own."""
+    groups, names = _cut_uids([str(row.get("uid")) for _, row in rows])
+    steps = [repr(row.get("step")) for _, row in rows]
+    if len(set(zip(steps, groups, names, strict=True))) == len(rows):  # as of a loop with one output, and fast
+        return [[row] for row in rows]
     sessions: dict[Any, list[tuple[str, dict[str, Any]]]] = {}
     uids: set[tuple[str, str]] = set()
     for location, row in rows:

@@ -13,26 +13,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from gradscope.diagnostics.inputs.row_questions import RowsAndMore
-from gradscope.diagnostics.rank.tokens.parts import (
-    correction_effects,
-    entropy_change,
-    token_kinds,
-    token_kl,
-    turn_shares,
-)
-from gradscope.diagnostics.rank.tokens.weighed import (
-    KINDS,
-    TokenChange,
-    WeighedTokens,
-    by_group,
-    follow,
-    kind_energies,
-    logprob_change,
-    matched_change,
-    token_changes,
-    token_energy,
-    weigh_step,
-)
+from gradscope.diagnostics.rank.tokens import parts
+from gradscope.diagnostics.rank.tokens import weighed as weighed_tokens
+from gradscope.diagnostics.rank.tokens.weighed import by_group
 from gradscope.errors import VerificationError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.plan.losses import SamplerCorrection
@@ -57,8 +40,8 @@ def prepared_of(groups: list[Any], *, lora: bool = False, **objective: Any) -> P
     return prepare_step(policy, groups, replace(DAPO, **objective))
 
 
-def weighed_of(prepared: PreparedStep) -> WeighedTokens:
-    answer = weigh_step(prepared, measure_step(prepared), in_parts=True)
+def weighed_of(prepared: PreparedStep) -> weighed_tokens.WeighedTokens:
+    answer = weighed_tokens.weigh_step(prepared, measure_step(prepared), in_parts=True)
     assert answer is not None
     return answer
 
@@ -80,7 +63,7 @@ def test_a_step_that_another_engine_sampled() -> None:
     plain = -weight_of(groups) * advantages
     ratio = np.exp(gathered.tokens.logprobs - np.concatenate([one.logprobs for one in rollouts]))
     uncorrected = plain @ rows
-    effects = {effect.correction: effect for effect in correction_effects(1, gathered)}
+    effects = {effect.correction: effect for effect in parts.correction_effects(1, gathered)}
     for name, factors in (
         ("tis", np.minimum(ratio, 2.0)),
         ("icepop", np.where((ratio < 0.5) | (ratio > 5), 0.0, ratio)),
@@ -91,7 +74,7 @@ def test_a_step_that_another_engine_sampled() -> None:
         assert effects[name].norm_ratio.value == pytest.approx(
             np.linalg.norm(own) / np.linalg.norm(uncorrected), rel=1e-5
         )
-    kinds = token_kinds(1, gathered, [])
+    kinds = parts.token_kinds(1, gathered, [])
     negative = next(kind for kind in kinds if kind.sign == "negative" and not kind.probability)
     part = plain[advantages < 0] @ rows[advantages < 0]
     assert negative.gradient_share.value == pytest.approx(part @ uncorrected / (uncorrected @ uncorrected), rel=1e-4)
@@ -110,7 +93,7 @@ def test_turns_are_split_and_a_tools_tokens_have_no_part() -> None:
     turn = np.tile([0, 0, -1, 1, 1], 8)
     advantages = np.repeat([first.advantage for group in groups for first in group.rollouts], 5)
     gradient = advantages[turn >= 0] @ rows[turn >= 0]
-    for share, number in zip(turn_shares(1, weighed_of(prepared)), (0, 1), strict=True):
+    for share, number in zip(parts.turn_shares(1, weighed_of(prepared)), (0, 1), strict=True):
         part = advantages[turn == number] @ rows[turn == number]
         assert share.gradient_share.value == pytest.approx(part @ gradient / (gradient @ gradient), rel=1e-4)
         assert share.num_rollouts == 8
@@ -120,29 +103,31 @@ def test_a_whole_step_has_one_cell_its_turns_and_its_entropy() -> None:
     groups = with_a_tool()
     prepared = prepared_of(groups)
     gram = measure_step(prepared)
-    sums, every = weigh_step(prepared, gram), weighed_of(prepared)
+    sums, every = weighed_tokens.weigh_step(prepared, gram), weighed_of(prepared)
     assert sums.labels == (("cell", TokenCell()), ("turn", 1), ("turn", 2), ("entropy", None))
     assert sums.factors == {}
-    assert [share.gradient_share.value for share in turn_shares(1, sums)] == pytest.approx(
-        [share.gradient_share.value for share in turn_shares(1, every)]
+    assert [share.gradient_share.value for share in parts.turn_shares(1, sums)] == pytest.approx(
+        [share.gradient_share.value for share in parts.turn_shares(1, every)]
     )
-    first, other = (entropy_change(1, weighed, {}) for weighed in (sums, every))
+    first, other = (parts.entropy_change(1, weighed, {}) for weighed in (sums, every))
     assert first.rate.value == pytest.approx(other.rate.value, rel=1e-5)
     assert first.cosine.ends == pytest.approx(other.cosine.ends, rel=1e-4)
     no_gradient = prepared_of(changed(groups, advantage=lambda first: 0.0))
-    assert weigh_step(no_gradient, measure_step(no_gradient)) is None
+    assert weighed_tokens.weigh_step(no_gradient, measure_step(no_gradient)) is None
 
 
 @pytest.mark.slow
 def test_corrections_are_the_runs_own_too_and_none_beyond_single_precision() -> None:
     own = SamplerCorrection(mode="sequence_mask", low=0.1, high=9.0)
-    effects = correction_effects(1, weighed_of(prepared_of(off_policy(0.1), correction=own, needs_sampler=True)))
+    effects = parts.correction_effects(1, weighed_of(prepared_of(off_policy(0.1), correction=own, needs_sampler=True)))
     assert [(effect.correction, effect.units) for effect in effects][-1] == ("trained", "sequences")
     usual = SamplerCorrection(mode="sequence_mask", low=None, high=3.0)
-    effects = correction_effects(1, weighed_of(prepared_of(off_policy(0.1), correction=usual, needs_sampler=True)))
+    effects = parts.correction_effects(
+        1, weighed_of(prepared_of(off_policy(0.1), correction=usual, needs_sampler=True))
+    )
     assert [effect.correction for effect in effects][-1] == "sequence_ratio"
     groups = changed(tiny_groups(3, 2), logprobs=lambda first: (-90.0,) * len(first.completion_ids))
-    effects = {effect.correction: effect for effect in correction_effects(1, weighed_of(prepared_of(groups)))}
+    effects = {effect.correction: effect for effect in parts.correction_effects(1, weighed_of(prepared_of(groups)))}
     assert effects["token_ratio"].cosine.undefined == "a ratio of this step is beyond 1e30"
     assert effects["tis"].cosine.value == pytest.approx(1.0)
     assert math.isfinite(effects["tis"].chi2.value or math.nan)
@@ -150,7 +135,7 @@ def test_corrections_are_the_runs_own_too_and_none_beyond_single_precision() -> 
 
 def test_tokens_far_from_the_reference_have_their_text() -> None:
     groups = tiny_groups(3, 2)
-    kl = token_kl(1, weighed_of(prepared_of(groups, lora=True, beta=0.1)), groups)
+    kl = parts.token_kl(1, weighed_of(prepared_of(groups, lora=True, beta=0.1)), groups)
     rollouts = {(one.group_id, one.sample): one for group in groups for one in group.rollouts}
     for token in kl.top:
         assert token.text == f"[{rollouts[token.group_id, token.sample].completion_ids[token.position]}]"
@@ -161,7 +146,7 @@ def test_tokens_far_from_the_reference_have_their_text() -> None:
 def test_a_step_without_a_gradient_has_no_parts(advantage: float | None) -> None:
     prepared = prepared_of(changed(tiny_groups(2, 2), advantage=lambda first: advantage))
     for in_parts in (True, False):
-        assert weigh_step(prepared, measure_step(prepared), in_parts=in_parts) is None
+        assert weighed_tokens.weigh_step(prepared, measure_step(prepared), in_parts=in_parts) is None
 
 
 def test_sums_that_do_not_add_up_to_the_step_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,19 +154,19 @@ def test_sums_that_do_not_add_up_to_the_step_are_refused(monkeypatch: pytest.Mon
     monkeypatch.setattr(sums_module, "measure_token_sums", lambda *args, **options: 1.01 * right(*args, **options))
     prepared = prepared_of(tiny_groups(2, 2))
     with pytest.raises(VerificationError, match="sums of tokens disagree"):
-        weigh_step(prepared, measure_step(prepared), in_parts=True)
+        weighed_tokens.weigh_step(prepared, measure_step(prepared), in_parts=True)
 
 
 def test_each_kind_has_the_energy_of_its_tokens_by_group() -> None:
     made = made_up()
     tokens = made.weighed.tokens
     energy = np.square(tokens.weights[:, None] * made.rows).sum(axis=1)
-    np.testing.assert_allclose(token_energy(tokens, made.grams), energy)
+    np.testing.assert_allclose(weighed_tokens.token_energy(tokens, made.grams), energy)
     masks = {
         UNDECIDED: tokens.entropies >= np.quantile(tokens.entropies, 0.8),
         UNLIKELY: np.exp(tokens.logprobs) < 0.25,
     }
-    for first in kind_energies(7, tokens, made.grams):
+    for first in weighed_tokens.kind_energies(7, tokens, made.grams):
         mask = masks[first.kind] & (tokens.advantages != 0)
         np.testing.assert_allclose(first.energy, by_group(tokens, energy * mask))
         np.testing.assert_allclose(first.tokens, by_group(tokens, np.where(mask, 1.0, 0.0)))
@@ -192,18 +177,18 @@ def test_each_kind_has_the_energy_of_its_tokens_by_group() -> None:
 def test_the_energy_needs_the_weights_of_the_step_alone() -> None:
     prepared = prepared_of(off_policy())
     gram = measure_step(prepared)
-    rows, answer = RowsAndMore(rows=ROWS, more=weigh_step).measure(prepared, gram)
+    rows, answer = RowsAndMore(rows=ROWS, more=weighed_tokens.weigh_step).measure(prepared, gram)
     assert (rows, list(answer.cells)) == (("rows",), [TokenCell()])
     np.testing.assert_array_equal(answer.tokens.entropies, counted_tokens(prepared, gram).entropies)
 
 
 def test_shares_are_those_of_the_tables_where_tokens_were_drawn_too() -> None:
     made = made_up(most=9)
-    energies = {one.kind: one for one in kind_energies(7, made.weighed.tokens, made.grams)}
-    tables = [one for one in token_kinds(7, made.weighed, made.grams) if one.sign is None]
+    energies = {one.kind: one for one in weighed_tokens.kind_energies(7, made.weighed.tokens, made.grams)}
+    tables = [one for one in parts.token_kinds(7, made.weighed, made.grams) if one.sign is None]
     (undecided,) = [one for one in tables if one.entropy == "top_fifth"]
     (unlikely,) = [one for one in tables if one.probability is not None and one.probability[0] == 0.0]
-    for kind, table in zip(KINDS, (undecided, unlikely), strict=True):
+    for kind, table in zip(weighed_tokens.KINDS, (undecided, unlikely), strict=True):
         share = energies[kind].energy.sum() / energies[kind].all_energy.sum()
         assert share == pytest.approx(table.energy_share.value)
         assert energies[kind].tokens.sum() / energies[kind].all_tokens.sum() == pytest.approx(table.frac_tokens.value)
@@ -259,7 +244,7 @@ def plain_outputs(run: Run, folder: Path) -> np.ndarray:
 def test_the_change_is_that_of_the_models_own_forward_passes(tmp_path: Path) -> None:
     run = run_on(tmp_path, 0, 2, 5)
     tokens = tokens_of(run)
-    changes, missing = token_changes(run, {1: tokens}, ON_CPU)
+    changes, missing = weighed_tokens.token_changes(run, {1: tokens}, ON_CPU)
     logprobs, entropies = plain_outputs(run, tmp_path / "2") - plain_outputs(run, tmp_path / "0")
     assert (list(changes), changes[1].first, changes[1].last, missing) == ([1], 0, 2, {})
     assert changes[1].logprobs == pytest.approx(logprobs, abs=1e-5)
@@ -269,24 +254,27 @@ def test_the_change_is_that_of_the_models_own_forward_passes(tmp_path: Path) -> 
 def test_without_later_weights_or_with_unreadable_ones_it_says_why(tmp_path: Path) -> None:
     run = run_on(tmp_path, 0, 2)
     first = replace(run, weights=run.weights[:1])
-    assert token_changes(first, {1: tokens_of(run)}, ON_CPU) == ({}, {1: "no weights after its update are on disk"})
+    assert weighed_tokens.token_changes(first, {1: tokens_of(run)}, ON_CPU) == (
+        {},
+        {1: "no weights after its update are on disk"},
+    )
     weighed = replace(made_up().weighed, tokens=tokens_of(run))
-    followed = follow(run, {1: weighed, 3: weighed}, ON_CPU)
+    followed = weighed_tokens.follow(run, {1: weighed, 3: weighed}, ON_CPU)
     assert followed.weighed == {1: weighed, 3: weighed}
     assert (list(followed.changes), followed.missing) == ([1], {3: "no weights after its update are on disk"})
     (tmp_path / "2" / "model.safetensors").unlink()
-    changes, missing = token_changes(run, {1: tokens_of(run)}, ON_CPU)
+    changes, missing = weighed_tokens.token_changes(run, {1: tokens_of(run)}, ON_CPU)
     assert changes == {}
     assert missing[1]
 
 
-def change_of(logprobs: np.ndarray) -> TokenChange:
-    return TokenChange(first=6, last=9, logprobs=logprobs, entropies=np.zeros(len(logprobs)))
+def change_of(logprobs: np.ndarray) -> weighed_tokens.TokenChange:
+    return weighed_tokens.TokenChange(first=6, last=9, logprobs=logprobs, entropies=np.zeros(len(logprobs)))
 
 
 def change_by_advantage(advantages: Sequence[float], groups: Sequence[int], change: Sequence[float]) -> LogprobChange:
     own = {"advantages": np.array(advantages), "groups": np.array(groups), "logprobs": -np.ones(len(groups))}
-    return logprob_change(7, replace(made_up().weighed.tokens, **own), change_of(np.array(change)))
+    return weighed_tokens.logprob_change(7, replace(made_up().weighed.tokens, **own), change_of(np.array(change)))
 
 
 def test_means_are_of_tokens_and_intervals_of_groups() -> None:
@@ -323,7 +311,7 @@ def test_tokens_of_like_probability_are_compared_as_least_squares_with_a_constan
     tokens = made_up(num_groups=5).weighed.tokens
     signs = rng.choice([-1.0, 0.0, 1.0], len(tokens.groups), p=[0.3, 0.2, 0.5])
     change = tokens.logprobs + 0.25 * signs + 0.1 * rng.normal(size=len(signs))
-    result = logprob_change(7, replace(tokens, advantages=signs), change_of(change))
+    result = weighed_tokens.logprob_change(7, replace(tokens, advantages=signs), change_of(change))
     seen = signs != 0
     likely = tokens.logprobs[seen]
     bins = np.eye(10)[np.digitize(likely, np.quantile(likely, np.linspace(0.1, 0.9, 9)))]
@@ -341,9 +329,9 @@ def test_tokens_of_several_steps_are_compared_within_each_step() -> None:
         signs = rng.choice([-1.0, 1.0], len(own.groups))
         tokens.append(replace(own, advantages=signs))
         changes.append(change_of(5.0 * seed + slope * signs + 0.01 * rng.normal(size=len(signs))))
-    alone = [logprob_change(7, own, change).matched for own, change in zip(tokens, changes, strict=True)]
-    assert matched_change(tokens[:1], changes[:1]) == alone[0]
-    both = matched_change(tokens, changes)
+    alone = [weighed_tokens.logprob_change(7, own, change).matched for own, change in zip(tokens, changes, strict=True)]
+    assert weighed_tokens.matched_change(tokens[:1], changes[:1]) == alone[0]
+    both = weighed_tokens.matched_change(tokens, changes)
     assert alone[1].value < both.value < alone[0].value
     assert both.value == pytest.approx(0.4, abs=0.02)  # steps of like weight, whose levels are five apart
     assert both.num_units == 12

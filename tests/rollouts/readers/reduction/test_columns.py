@@ -93,12 +93,42 @@ def test_prompts_that_json_tells_apart_are_apart(more: list[Any]) -> None:
 
 
 def test_entries_of_objects_are_columns_and_a_row_without_the_object_lacks_them() -> None:
-    seen: list[Cells] = []
-    lines = line_columns(lambda rows: seen.append(rows) or by_key(rows), ["o.r", "s"], ["o.p"], entries=["o.r", "o.p"])
-    read(lines, b'{"o": {"r": 1, "p": "a", "q": [1]}, "s": 2}\n{"s": 3, "o.r": 4}\n')
-    assert lines.row.__struct_encode_fields__ == ("s", "o")
-    (rows,) = seen
-    assert (rows.column("o.r"), rows.cells("o.p"), rows.column("s")) == ([1, UNSET], ["a", None], [2, 3])
+    read = [{"o": {"r": 1, "p": "a", "q": [1]}, "s": 2}, {"s": 3, "o.r": 4}, {"o": [1]}]
+    rows = Cells.of_rows(read, Path("a.jsonl")).with_entries(["o.r", "o.p"])
+    assert (rows.column("o.r"), rows.cells("o.p"), rows.column("s")) == (
+        [1, UNSET, UNSET],
+        ["a", None, None],
+        [2, 3, UNSET],
+    )
+
+
+def test_rows_hold_several_rollouts_one_or_none() -> None:
+    def take(lines: Cells) -> Columns:
+        sizes = [len(cell) if type(cell) is list else 0 for cell in lines.column("r")]
+        rows = lines.elements(sizes)
+        return Columns(
+            row=np.repeat(np.arange(len(sizes)), sizes),
+            flaws=[(at, "r is no list") for at, cell in enumerate(lines.column("r")) if type(cell) is not list],
+            step=np.zeros(len(rows), dtype=np.int64),
+            group=rows.names("g"),
+            no_group="g is missing",
+            prompts=lambda chosen: [str(at) for at in chosen],
+            numbers={"reward": rows.numbers("r")},
+            notes=["seen"],
+        )
+
+    lines = [{"r": [1, 0], "g": ["a", "b"]}, {"r": []}, {"r": 3}, {"r": [None], "g": ["a"]}, {"r": [1, 1], "g": ["a"]}]
+    quarantine, notes = QuarantineLog(), list[str]()
+    named = [(f"a:{number}", line) for number, line in enumerate(lines, start=1)]
+    records = list(records_in(take, Path("a"), named, quarantine, notes.append))
+    assert [(row, record.group, record.reward) for row, record in records] == [(0, "a", 1), (0, "b", 0), (3, "a", None)]
+    reasons = {entry.reason: (entry.num_rows, entry.num_rollouts, entry.first) for entry in quarantine.result().reasons}
+    assert reasons == {
+        "g is missing": (2, 2, "a:5"),
+        "r is no list": (1, 2, "a:3"),
+        "the reward is missing": (1, 1, "a:4"),
+    }
+    assert notes == ["seen"]
 
 
 def test_text_is_a_number_where_all_cells_are_text() -> None:
