@@ -61,6 +61,7 @@ def test_the_trend_follows_its_share_and_advice_is_not_repeated() -> None:
     section = signal_section(inputs_of(run_of(group_of([1, 0])), degeneracy=report))
     assert [text.split()[0] for text in section.findings] == ["One", "So", "From", "More."]
     assert section.next_step == advice
+    assert section.next_step == advice
     assert section.severity == "problem"
 
 
