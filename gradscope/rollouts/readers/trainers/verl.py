@@ -215,7 +215,8 @@ def _rows(uids: Uids, rows: Cells) -> Columns:
         if name not in NO_REWARDS and any(map(is_number, rows.column(name))):
             numbers[REWARD + name] = numbers_of(rows.column(name))
     is_odd = np.zeros(len(rows), dtype=np.bool_)
-    if any(name in COLUMNS for name in rows.keys):
+    has_tokens = not COLUMNS.isdisjoint(rows.keys)
+    if has_tokens:
         counts = token_counts(rows)
         is_odd |= [count is None for count in counts]
         lengths, advantages = zip(*(count or NO_COUNT for count in counts), strict=True)
@@ -240,7 +241,8 @@ def _rows(uids: Uids, rows: Cells) -> Columns:
         )
 
     def further(at: int) -> dict[str, Any]:
-        return {"completion": text_of(rows.cell("output", at)), "tokens": tokens_of_row(rows, at)}
+        tokens = tokens_of_row(rows, at) if has_tokens else None
+        return {"completion": text_of(rows.cell("output", at)), "tokens": tokens}
 
     return Columns(
         step=int_steps(rows.column("step")),
@@ -468,8 +470,12 @@ def _tokens(cells: Mapping[str, Any]) -> Tokens | UnusableRowError | None:
         return error
 
 
-def outputs_of_sessions(rows: Iterable[tuple[str, dict[str, Any]]]) -> list[list[tuple[str, dict[str, Any]]]]:
+def outputs_of_sessions(rows: Sequence[tuple[str, dict[str, Any]]]) -> list[list[tuple[str, dict[str, Any]]]]:
     """The outputs of each agent loop, which share a score; without a proper new uid a row is a loop of its own."""
+    groups, names = _cut_uids([str(row.get("uid")) for _, row in rows])
+    steps = [repr(row.get("step")) for _, row in rows]
+    if len(set(zip(steps, groups, names, strict=True))) == len(rows):  # as of a loop with one output, and fast
+        return [[row] for row in rows]
     sessions: dict[Any, list[tuple[str, dict[str, Any]]]] = {}
     uids: set[tuple[str, str]] = set()
     for location, row in rows:
