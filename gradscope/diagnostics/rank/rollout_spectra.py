@@ -192,28 +192,27 @@ def step_spectra(
         by_group: Whether rows of the step's matrix are whole groups (sums over their rollouts) rather than rollouts.
         only: The groups whose ranks are averaged, each weighing the same; None: all, each part weighing the same.
     """
-    parts = rank_rows.sub_groups(rows, group_size)
-    if not parts:
+    step = _AdvantagedStep.of(rows, advantage, group_size, centered=centered)
+    if not step.parts:
         return [], []
-    weights = rank_rows.advantages_of(rows, parts, advantage)
-    step = _AdvantagedStep(rows=rows, advantage=advantage, centered=centered, parts=parts, weights=weights)
     # at sub-sampled sizes the whole step's rows are nearly the same rows, so its nulls are given once
     step_spectrum = step.of_step(by_group, with_nulls=group_size is None)
     if by_group:
         return [step_spectrum], []
-    chosen = step if only is None else step.of_groups(only)
-    stacks = chosen.stacks()
-    spectra = {id(part): spectrum for stack in stacks for part, spectrum in chosen.spectra(stack)}
-    curve = [curve_point(stack, step=rows.step, advantage=advantage, by_group=only is not None) for stack in stacks]
-    return [step_spectrum, *(spectra[id(part)] for part in chosen.parts)], curve
+    spectra, curve = step.of_parts(only)
+    return [step_spectrum, *spectra], curve
+
+
+def group_spectra(
+    rows: rank_rows.StepRows, advantage: str, group_size: int | None, *, only: Collection[str] | None = None
+) -> tuple[list[GradientSpectrum], list[RankCurvePoint]]:
+    """:func:`step_spectra` without the step's own, which takes the cube of its number of rollouts."""
+    return _AdvantagedStep.of(rows, advantage, group_size).of_parts(only)
 
 
 def spectrum_of_step(rows: rank_rows.StepRows, advantage: str) -> GradientSpectrum:
     """The spectrum of all rollouts of a step under one advantage, with its nulls."""
-    parts = rank_rows.sub_groups(rows, None)
-    weights = rank_rows.advantages_of(rows, parts, advantage)
-    step = _AdvantagedStep(rows=rows, advantage=advantage, centered=False, parts=parts, weights=weights)
-    return step.of_step(False, with_nulls=True)
+    return _AdvantagedStep.of(rows, advantage, None).of_step(False, with_nulls=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,12 +225,26 @@ class _AdvantagedStep:
     parts: list[rank_rows.SubGroup]
     weights: list[gram_spectrum.Array]
 
-    def of_groups(self, group_ids: Collection[str]) -> _AdvantagedStep:
-        """The parts of some groups alone, under the advantages that they have in the step."""
-        chosen = [index for index, part in enumerate(self.parts) if part.group_id in group_ids]
-        return replace(
-            self, parts=[self.parts[index] for index in chosen], weights=[self.weights[index] for index in chosen]
-        )
+    @classmethod
+    def of(
+        cls, rows: rank_rows.StepRows, advantage: str, group_size: int | None, *, centered: bool = False
+    ) -> _AdvantagedStep:
+        """A step in parts of a size; without one where no group is large enough."""
+        parts = rank_rows.sub_groups(rows, group_size)
+        weights = rank_rows.advantages_of(rows, parts, advantage) if parts else []
+        return cls(rows=rows, advantage=advantage, centered=centered, parts=parts, weights=weights)
+
+    def of_parts(self, only: Collection[str] | None) -> tuple[list[GradientSpectrum], list[RankCurvePoint]]:
+        """A spectrum a part, and averages; of some groups alone, under the advantages that they have in the step."""
+        indices = [index for index, part in enumerate(self.parts) if only is None or part.group_id in only]
+        parts, weights = [self.parts[index] for index in indices], [self.weights[index] for index in indices]
+        stacks = replace(self, parts=parts, weights=weights).stacks()
+        spectra = {id(part): spectrum for stack in stacks for part, spectrum in self.spectra(stack)}
+        curve = [
+            curve_point(stack, step=self.rows.step, advantage=self.advantage, by_group=only is not None)
+            for stack in stacks
+        ]
+        return [spectra[id(part)] for part in parts], curve
 
     @property
     def is_scalar(self) -> bool:
