@@ -55,7 +55,7 @@ ALLOWED = {
     "gradients": {"rollouts", "metrics", "results"},
     "findings": {"results", "metrics", "advantages.registry"},
     "diagnostics": {
-        *("gradients", "rollouts", "advantages", "metrics", "catalog", "results", "findings", "render.views"),
+        *("gradients", "rollouts", "advantages", "metrics", "catalog", "results", "findings", "render.views")
     },
     "training": {"gradients", "rollouts", "advantages", "metrics"},
     "render": {"results", "catalog"},

@@ -8,15 +8,7 @@ from types import SimpleNamespace
 import pytest
 import typer
 
-from gradscope import __main__, __version__
-from gradscope.errors import (
-    GradscopeError,
-    InputError,
-    MissingDependencyError,
-    OutputExistsError,
-    UsageError,
-    VerificationError,
-)
+from gradscope import __main__, __version__, errors
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -31,11 +23,11 @@ def raising(error: BaseException) -> Callable[[list[str]], int]:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (InputError("No run at x.", hint="Check the path."), 2),
-        (UsageError("No metric x."), 2),
-        (OutputExistsError("x is there.", hint="Add --force."), 2),
-        (MissingDependencyError("trl is absent.", hint="pip install 'gradscope[train]'"), 2),
-        (VerificationError("The norms differ by 3 %."), 3),
+        (errors.InputError("No run at x.", hint="Check the path."), 2),
+        (errors.UsageError("No metric x."), 2),
+        (errors.OutputExistsError("x is there.", hint="Add --force."), 2),
+        (errors.MissingDependencyError("trl is absent.", hint="pip install 'gradscope[train]'"), 2),
+        (errors.VerificationError("The norms differ by 3 %."), 3),
         (KeyError("x"), 3),
         (ValueError("wrong array"), 3),
         (PermissionError(13, "Permission denied", "/locked"), 2),
@@ -69,7 +61,9 @@ def test_what_typer_makes_of_ctrl_c_is_ctrl_c(
 def test_an_error_says_what_and_then_what_next(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    error = GradscopeError("no run log at `runs/a[b]`\x1b[31m" + " word" * 100, hint="[bold]gradscope demo[/bold]")
+    error = errors.GradscopeError(
+        "no run log at `runs/a[b]`\x1b[31m" + " word" * 100, hint="[bold]gradscope demo[/bold]"
+    )
     monkeypatch.setattr(__main__, "_run_command", raising(error))
     assert __main__.main([]) == 2
     error_line, hint = capsys.readouterr().err.splitlines()

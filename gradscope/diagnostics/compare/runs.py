@@ -64,10 +64,10 @@ class ComparedRun:
     steps: NDArray[np.int64]  # its steps, ascending, [S]
     reward: NDArray[np.float64]  # mean reward of each step, [S]; empty where metrics alone do not have it
     degenerate: NDArray[np.float64]  # share of degenerate groups of each step, [S]; may be empty, too
-    incoherence: Estimate | None
+    incoherence: Estimate | None = None
     """Share of the rewarded rollouts whose reasoning has a wrong step; None where the run did not count them."""
-    heldout: Samples | None  # samples of the held-out prompts after training; None where there are none
-    kilotokens: float | None
+    heldout: Samples | None = None  # samples of the held-out prompts after training; None where there are none
+    kilotokens: float | None = None
     """Thousands of tokens that a step sampled, prompts included; None where the trainer did not count them."""
     group_size: int | None = None  # rollouts of a group; None where groups are of several sizes
     log: Source | None = None  # what a reader made of the log of a run that is not ours
@@ -241,9 +241,6 @@ def _read_log(path: Path, read: ReadOptions | None, progress: ProgressCallback) 
         steps=steps,
         reward=np.bincount(of_group, weights=table.sums(table.reward)) / np.bincount(of_group, weights=table.size),
         degenerate=np.bincount(of_group, weights=table.is_dead) / np.bincount(of_group),
-        incoherence=None,
-        heldout=None,
-        kilotokens=None,
         group_size=sizes[0] if len(sizes) == 1 else None,
         log=run.source,
         rewards=table,
@@ -264,9 +261,6 @@ def _of_metrics(path: Path, run: Run) -> ComparedRun:
         steps=np.array(sorted(metrics), dtype=np.int64),
         reward=series.get("reward", np.zeros(0)),
         degenerate=series.get("frac_reward_zero_std", np.zeros(0)),
-        incoherence=None,
-        heldout=None,
-        kilotokens=None,
         log=run.source,
     )
 

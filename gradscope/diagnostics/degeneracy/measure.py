@@ -13,22 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gradscope.diagnostics.degeneracy import breakdowns
+from gradscope.diagnostics.degeneracy import breakdowns, group_rewards
 from gradscope.diagnostics.degeneracy.as_logged import degeneracy_as_logged, measure_behind_filter
 from gradscope.diagnostics.degeneracy.forecast import GroupSizes, describe_pass_rates, pass_rate_origin
-from gradscope.diagnostics.degeneracy.group_rewards import (
-    TRAINER_REWARD,
-    By,
-    EstimateCache,
-    EstimateOptions,
-    chosen_threshold,
-    course_of_run,
-    degeneracy_by_step,
-    estimates_of,
-    group_rewards,
-    group_table,
-    measure_course,
-)
 from gradscope.diagnostics.degeneracy.reward_functions import measure_reward_functions
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate, undefined_record
@@ -56,7 +43,7 @@ def measure_degeneracy(
     success_threshold: float | None = None,
     base_pass_rate: BasePassRate = None,
     target_degeneracy: float | None = None,
-    by: By = "step",
+    by: group_rewards.By = "step",
     reward: str | None = None,
     resampling: Resampling = RESAMPLING,
     read: ReadOptions | None = None,
@@ -95,7 +82,7 @@ def degeneracy_of_run(
     success_threshold: float | None = None,
     base_pass_rate: BasePassRate = None,
     target_degeneracy: float | None = None,
-    by: By = "step",
+    by: group_rewards.By = "step",
     reward: str | None = None,
     resampling: Resampling = RESAMPLING,
 ) -> results.DegeneracyReport:
@@ -112,17 +99,17 @@ def degeneracy_of_run(
             reward=reward,
             frac_set_aside=frac_set_aside(run.source),
         )
-    chosen = group_rewards(run, reward)
-    threshold = chosen_threshold(chosen, success_threshold)
-    table = group_table(chosen, threshold)
-    options = EstimateOptions(base_pass_rate=base_pass_rate, resampling=resampling)
+    chosen = group_rewards.group_rewards(run, reward)
+    threshold = group_rewards.chosen_threshold(chosen, success_threshold)
+    table = group_rewards.group_table(chosen, threshold)
+    options = group_rewards.EstimateOptions(base_pass_rate=base_pass_rate, resampling=resampling)
     overall = options.estimate(table)
     sizes = GroupSizes(table=table, overall=overall, base=base_pass_rate, resampling=resampling)
     starvation = breakdowns.measure_cost(chosen, table, overall.frac_reward_zero_std, resampling=resampling)
     policies, policy_gap = breakdowns.measure_policies(chosen, table, threshold, resampling=resampling)
     rewards = measure_reward_functions(run, chosen, reward, resampling=resampling)
-    name = reward or rewards.part or TRAINER_REWARD
-    main = rewards.main if name == TRAINER_REWARD else None
+    name = reward or rewards.part or group_rewards.TRAINER_REWARD
+    main = rewards.main if name == group_rewards.TRAINER_REWARD else None
     prompts, by_prompt = breakdowns.measure_prompts(chosen, threshold, main, name=name)
     logged = LoggedGroups(
         num_levels=len(chosen.levels),
@@ -140,7 +127,7 @@ def degeneracy_of_run(
         group_size=sizes.logged,
         pass_rate_origin=pass_rate_origin(base_pass_rate, len(chosen.table)),
         course_pass_rate_origin=pass_rate_origin(base_pass_rate or by, len(chosen.table)),
-        **estimates_of(overall, results.DegeneracyReport),
+        **group_rewards.estimates_of(overall, results.DegeneracyReport),
         behind_filter=measure_behind_filter(run, table, reward, resampling),
         predictions=deferred(lambda: _predictions(table, overall, options)),
         overdispersion=deferred(lambda: _overdispersion(table, options)),
@@ -149,8 +136,8 @@ def degeneracy_of_run(
         by_policy=policies,
         policy_gap=policy_gap,
         by_environment=breakdowns.measure_environments(chosen, table, resampling=resampling),
-        by_step=deferred(lambda: degeneracy_by_step(run, table, by, reward, options)),
-        course=measure_course(run, table, by, reward),
+        by_step=deferred(lambda: group_rewards.degeneracy_by_step(run, table, by, reward, options)),
+        course=group_rewards.measure_course(run, table, by, reward),
         pass_rates=deferred(lambda: describe_pass_rates(table, sizes.rates)),
         starvation=starvation,
         advantages=deferred(
@@ -195,7 +182,7 @@ def _check_options(group_sizes: Sequence[int], base_pass_rate: BasePassRate, tar
 
 
 def _predictions(
-    table: GroupTable, overall: DegeneracyEstimates, options: EstimateOptions
+    table: GroupTable, overall: DegeneracyEstimates, options: group_rewards.EstimateOptions
 ) -> tuple[results.IidPrediction, ...]:
     """The prediction from every available p, the chosen one first."""
     bases: list[BasePassRate] = [options.base_pass_rate, None]
@@ -215,13 +202,13 @@ def _predictions(
 
 
 def _gap_decomposition(
-    table: GroupTable, overall: DegeneracyEstimates, options: EstimateOptions
+    table: GroupTable, overall: DegeneracyEstimates, options: group_rewards.EstimateOptions
 ) -> results.GapDecomposition:
     between, over_time = split_gap(table, overall.jensen_gap, base_pass_rate=options.base_pass_rate)
     return results.GapDecomposition(between_prompts=between, over_time=over_time)
 
 
-def _overdispersion(table: GroupTable, options: EstimateOptions) -> results.Overdispersion:
+def _overdispersion(table: GroupTable, options: group_rewards.EstimateOptions) -> results.Overdispersion:
     if table.num_passing is None:
         unknown = Estimate.undefined_because(NO_THRESHOLD, num_units=len(table.size))
         return undefined_record(results.Overdispersion, unknown, test="none")
@@ -269,11 +256,11 @@ def follow_degeneracy(
     pace = pace or Pace()
     _check_pace(pace)
 
-    so_far, cache = ReadSoFar(), EstimateCache()
+    so_far, cache = ReadSoFar(), group_rewards.EstimateCache()
 
     def look() -> tuple[results.StepDegeneracy, ...]:
         run = read_run(path, read, rewards_only=True, so_far=so_far)
-        return course_of_run(run, success_threshold=success_threshold, reward=reward, cache=cache)
+        return group_rewards.course_of_run(run, success_threshold=success_threshold, reward=reward, cache=cache)
 
     reported: dict[int, results.StepDegeneracy] = {}
     last = log_extent(path)

@@ -449,10 +449,7 @@ def under(prepared: PreparedStep, assumption: Assumption) -> PreparedStep:
 
 
 def policy_of(
-    run: Run,
-    weights: WeightsRef,
-    options: EngineOptions,
-    reference: Sequence[tuple[WeightsRef, float]] = (),
+    run: Run, weights: WeightsRef, options: EngineOptions, reference: Sequence[tuple[WeightsRef, float]] = ()
 ) -> MeasuredPolicy:
     """A set of a run's weights as the trainer had it, with the reference of its KL term where it is asked for."""
     first = run.weights_before(1)

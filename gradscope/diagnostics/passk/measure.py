@@ -170,6 +170,7 @@ def compare_samples(
         for k, factor in zip(ks, compression_factors(before, after, ks), strict=True)
     )
     defined_ks = [row.k for row in rows if row.difference.is_defined]
+    solves_first, solves_second = before[1] > 0, after[1] > 0
     won, lost, unsolved = _at_largest(before, after, defined_ks, resampling=resampling)
     sharpening = least_sharpening(before, after, resampling=resampling)
     verdict, evidence = judge_reach(rows, won=won, lost=lost, unsolved=unsolved, least_sharpening=sharpening)
@@ -180,7 +181,12 @@ def compare_samples(
         num_unpaired=len(first.prompts) + len(second.prompts) - 2 * len(pairs),
         rows=rows,
         crossover_k=crossover_k(rows),
-        solved=_solved(before[1] > 0, after[1] > 0),
+        solved=results.Solved(
+            both=int(np.sum(solves_first & solves_second)),
+            first_only=int(np.sum(solves_first & ~solves_second)),
+            second_only=int(np.sum(~solves_first & solves_second)),
+            neither=int(np.sum(~solves_first & ~solves_second)),
+        ),
         frac_won=won,
         frac_lost=lost,
         least_sharpening=sharpening,
@@ -234,15 +240,6 @@ def _at_largest(
     columns = np.column_stack([np.maximum(gain, 0.0), np.maximum(-gain, 0.0), 1 - before])
     won, lost, unsolved = bootstrap_means(columns, resampling=resampling)
     return won, lost, unsolved
-
-
-def _solved(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> results.Solved:
-    return results.Solved(
-        both=int(np.sum(first & second)),
-        first_only=int(np.sum(first & ~second)),
-        second_only=int(np.sum(~first & second)),
-        neither=int(np.sum(~first & ~second)),
-    )
 
 
 Verdict = Literal["capacity expansion", "search compression", "no headroom", "undecided"]

@@ -129,10 +129,7 @@ def split_rows(lengths: Sequence[int], batch_tokens: int, batch_cost: int | None
 
 
 def pad_batch(
-    rows: Sequence[int],
-    sequences: Sequence[TokenSequence],
-    device: torch.device,
-    length: int | None = None,
+    rows: Sequence[int], sequences: Sequence[TokenSequence], device: torch.device, length: int | None = None
 ) -> PaddedBatch:
     """Sequences, [B], padded on the right to one length, at least that of the longest.
 

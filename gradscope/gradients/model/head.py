@@ -183,12 +183,7 @@ class _Sliced(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        ids: torch.Tensor,
-        call: _Call,
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, ids: torch.Tensor, call: _Call
     ) -> tuple[torch.Tensor, torch.Tensor]:
         head, entropies = call.head, call.entropies
         wide = hidden.to(call.dtype)

@@ -21,12 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from gradscope.estimate import Estimate, undefined_record
 from gradscope.metrics.outcomes.groups import all_equal_unbiased
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, estimate_gap, estimate_gap_parts
-from gradscope.metrics.uncertainty.bootstrap import (
-    bootstrap_mean,
-    bootstrap_means,
-    bootstrap_shares,
-    bootstrap_statistics,
-)
+from gradscope.metrics.uncertainty import bootstrap
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling, student_quantile
 from gradscope.metrics.uncertainty.studentized import cluster_sums, influence_values, unit_sums
 
@@ -109,7 +104,7 @@ def estimate_degeneracies(
     for start in range(0, len(representatives), _TABLES):
         chunk = representatives[start : start + _TABLES]
         units = [unit_sums(share_columns(table), table.draws.unit, len(table.size)) for table in chunk]
-        shares = bootstrap_shares(units, resampling=resampling)
+        shares = bootstrap.bootstrap_shares(units, resampling=resampling)
         estimates += [_estimates(*pair, base_pass_rate) for pair in zip(chunk, shares, strict=True)]
     by_key = dict(zip(different, estimates, strict=True))
     return [by_key[key] for key in keys]
@@ -192,7 +187,7 @@ def estimate_at_size(
 
 def _shares(columns: Sequence[NDArray[np.float64]], table: GroupTable, resampling: Resampling) -> tuple[Estimate, ...]:
     """Means over groups of numbers in [0, 1], a column [J] each, with intervals that resample prompts."""
-    return bootstrap_means(np.column_stack(columns), table.draws.unit, resampling=resampling)
+    return bootstrap.bootstrap_means(np.column_stack(columns), table.draws.unit, resampling=resampling)
 
 
 Array = NDArray[np.float64]
@@ -249,7 +244,7 @@ def _share(after: Bools, who: Ints, chosen: Bools, if_none: str, resampling: Res
     """Of the chosen returns, those that are dead."""
     if not chosen.any():
         return Estimate.undefined_because(f"every group before a return is {if_none}", num_units=len(np.unique(who)))
-    return bootstrap_mean(after[chosen], who[chosen], resampling=resampling)
+    return bootstrap.bootstrap_mean(after[chosen], who[chosen], resampling=resampling)
 
 
 def _excess(before: Bools, after: Bools, who: Ints, at: Ints, resampling: Resampling) -> Estimate:
@@ -266,7 +261,7 @@ def _excess(before: Bools, after: Bools, who: Ints, at: Ints, resampling: Resamp
     def slope(sums: Array) -> Array:
         return np.asarray(sums[..., :1] / np.maximum(sums[..., 1:], floor), dtype=np.float64)
 
-    (excess,) = bootstrap_statistics(slope, units, within=(-1.0, 1.0), resampling=resampling)
+    (excess,) = bootstrap.bootstrap_statistics(slope, units, within=(-1.0, 1.0), resampling=resampling)
     if excess.value is None or excess.interval is None:
         return excess
     # a dozen prompts of which few are ever alive: the studentized quantiles are too near

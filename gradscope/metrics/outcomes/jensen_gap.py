@@ -24,14 +24,8 @@ from numpy.typing import NDArray
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.groups import iid_prediction
 from gradscope.metrics.outcomes.own_rates import OwnRates, own_rates
+from gradscope.metrics.uncertainty import intervals
 from gradscope.metrics.uncertainty.bootstrap import correlation_of_means
-from gradscope.metrics.uncertainty.intervals import (
-    difference_of,
-    image_of_interval,
-    jackknife,
-    ratio_of,
-    student_quantile,
-)
 from gradscope.metrics.uncertainty.studentized import cluster_numbers
 
 Array = NDArray[np.float64]
@@ -91,7 +85,7 @@ def estimate_gap(draws: Draws, degenerate: Estimate, pass_rate: Estimate, base: 
     if base is not None and base != "step":
         return Gap(
             prediction=prediction,
-            gap=difference_of(prediction, degenerate),
+            gap=intervals.difference_of(prediction, degenerate),
             relative=_relative(prediction, degenerate, 0.0),
         )
     correlation = _correlation(draws, pass_rate) if prediction.interval else 0.0
@@ -124,7 +118,7 @@ def _gap_at_mean(draws: Draws, degenerate: Estimate, prediction: Estimate) -> Es
     if variance <= _ALIKE:
         return Estimate.exact(max(plain, 0.0), num_units=num_units)
     skewness = (float(np.sum(own**3)) + unseen[1]) / (num_units + _UNSEEN) / variance**1.5
-    error, quantile = (variance / num_units) ** 0.5, student_quantile(max(num_units - 1, 1))
+    error, quantile = (variance / num_units) ** 0.5, intervals.student_quantile(max(num_units - 1, 1))
     shift = skewness * (2 * quantile**2 + 1) / (6 * num_units**0.5)
     unbiased = plain + _curvature(sizes, of_size, rate) / 2 * _variance_of_mean(draws, rate)
     low, high = (unbiased + side * error * (quantile + max(side * shift, 0.0)) for side in (-1, 1))
@@ -170,7 +164,7 @@ def _gap_by_step(draws: Draws, degenerate: Estimate) -> Gap:
 
 
 def _relative(prediction: Estimate, degenerate: Estimate, correlation: float) -> Estimate:
-    return ratio_of(prediction, degenerate, correlation=correlation).map(lambda ratio: ratio - 1)
+    return intervals.ratio_of(prediction, degenerate, correlation=correlation).map(lambda ratio: ratio - 1)
 
 
 def estimate_prediction(draws: Draws, pass_rate: Estimate, base: BasePassRate) -> Estimate:
@@ -191,7 +185,7 @@ def _prediction(draws: Draws, pass_rate: Estimate, base: BasePassRate) -> Estima
     value = predicted(pass_rate.value or 0.0)
     if pass_rate.interval is None:
         return Estimate.exact(value, num_units=pass_rate.num_units)
-    low, high = image_of_interval(predicted, pass_rate.interval, turns_at=0.5)
+    low, high = intervals.image_of_interval(predicted, pass_rate.interval, turns_at=0.5)
     return Estimate(value=value, low=min(low, value), high=max(high, value), num_units=pass_rate.num_units)
 
 
@@ -273,4 +267,4 @@ def _jackknifed(values: Array, *, low: float = -1.0) -> Estimate:
     """An estimate from a statistic of all prompts and without each, [1 + n]; no interval where no prompt moves it."""
     if np.ptp(values[1:]) <= _ALIKE:
         return Estimate.exact(float(values[0]), num_units=len(values) - 1)
-    return jackknife(float(values[0]), [values[1:]], low=low, high=1.0)
+    return intervals.jackknife(float(values[0]), [values[1:]], low=low, high=1.0)

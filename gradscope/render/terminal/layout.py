@@ -15,17 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gradscope.estimate import Estimate
+from gradscope.render import words
 from gradscope.render.views import view
-from gradscope.render.words import (
-    IN_THE_FILES,
-    STYLES,
-    UNDEFINED,
-    Footnotes,
-    cell,
-    format_estimate,
-    format_number,
-    plain,
-)
 from gradscope.results.source import Source
 
 WIDTH = 80  # columns that every table fits; further columns of a terminal go to intervals, courses and texts
@@ -83,7 +74,7 @@ def rows_set_aside(source: Source) -> str:
     return f"; {source.quarantined.counted} set aside: {source.quarantined.reasons[0].reason}{lost}{ended}"
 
 
-def draw(views: Iterable[view.View], result: object, notes: Footnotes) -> Iterator[Table]:
+def draw(views: Iterable[view.View], result: object, notes: words.Footnotes) -> Iterator[Table]:
     """The tables of a result that it has records for; reasons and remarks go to the notes."""
     for table_view in views:
         if records := view.pick(table_view.of, result):
@@ -96,7 +87,7 @@ def draw(views: Iterable[view.View], result: object, notes: Footnotes) -> Iterat
 def draw_table(
     columns: Sequence[view.Column],
     records: Iterable[Any],
-    notes: Footnotes,
+    notes: words.Footnotes,
     is_bold: Callable[[Any], bool] = lambda record: False,
 ) -> Table:
     """Records under columns, with all that the terminal has room for; reasons go to the notes."""
@@ -115,12 +106,16 @@ def draw_table(
         if terminal.measure(table, options=terminal.options.update(width=_UNBOUND)).maximum <= terminal.width:
             return table
     if any(bare):
-        notes.remark(IN_THE_FILES)
+        notes.remark(words.IN_THE_FILES)
     return _table(columns, records, notes, is_bold, 0)
 
 
 def _table(
-    columns: Sequence[view.Column], records: Iterable[Any], notes: Footnotes, is_bold: Callable[[Any], bool], more: int
+    columns: Sequence[view.Column],
+    records: Iterable[Any],
+    notes: words.Footnotes,
+    is_bold: Callable[[Any], bool],
+    more: int,
 ) -> Table:
     table = new_table([(column.title, "left" if column.is_left else "right") for column in columns])
     for record in records:
@@ -129,25 +124,25 @@ def _table(
     return table
 
 
-def _drawn(column: view.Column, record: Any, notes: Footnotes, more: int) -> str | Text:
+def _drawn(column: view.Column, record: Any, notes: words.Footnotes, more: int) -> str | Text:
     """A cell; courses and texts may have so many characters more than they ask for."""
     value, style = column.value(record), column.style_of(record)
     most = None if column.limit is None else column.limit + more
     if value is None:
-        return UNDEFINED
+        return words.UNDEFINED
     if isinstance(value, view.Word):
         mark = notes.number(value.note) if value.note else ""
         limit = len(value.text) if most is None else most - len(mark)
         text = value.text if len(value.text) <= limit else f"{value.text[: limit - 1]}…"
-        return Text(f"{text}{mark}", style=STYLES[value.tone])
+        return Text(f"{text}{mark}", style=words.STYLES[value.tone])
     if isinstance(value, view.Course):
         return sparkline(value.values, low=value.low, high=value.high, width=value.width + more)
     if isinstance(value, str) or style == "text":
-        return cell(str(value), limit=most)
+        return words.cell(str(value), limit=most)
     if isinstance(value, Estimate):
         alone = column.alone(record) if callable(column.alone) else column.alone or ""
-        return format_estimate(value, notes, style, interval=column.alone is not None, alone=alone)
-    return format_number(value, style)
+        return words.format_estimate(value, notes, style, interval=column.alone is not None, alone=alone)
+    return words.format_number(value, style)
 
 
 def new_table(columns: Sequence[Column]) -> Table:
@@ -162,11 +157,11 @@ def new_table(columns: Sequence[Column]) -> Table:
 
 def add_row(table: Table, *cells: str | Text, style: str | None = None) -> None:
     """Adds a row of literal texts, one per column."""
-    table.add_row(*(item if isinstance(item, Text) else cell(item) for item in cells), style=style)
+    table.add_row(*(item if isinstance(item, Text) else words.cell(item) for item in cells), style=style)
 
 
 def bullet(finding: str) -> Table:
     """A finding as an item of a list."""
     grid = Table.grid(padding=(0, 1))
-    grid.add_row(Text("•"), Text(plain(finding)))
+    grid.add_row(Text("•"), Text(words.plain(finding)))
     return grid

@@ -348,13 +348,7 @@ def test_equal_rewards_that_float32_keeps_apart_are_no_mismatch() -> None:
     assert "noise: the whole step" in replayed(replay_advantages, alone)[0].cause
 
 
-@pytest.mark.parametrize(
-    ("noise", "share"),
-    [
-        (2.98e-4, 0.25),
-        (0.5, 0.0),
-    ],
-)
+@pytest.mark.parametrize(("noise", "share"), [(2.98e-4, 0.25), (0.5, 0.0)])
 def test_what_rounding_does_not_explain_is_a_mismatch(noise: float, share: float) -> None:
     run = rounded_run(noise, share)
     verdicts = (replayed(replay_zero_std, run)[0].verdict, replayed(replay_advantages, run)[0].verdict)

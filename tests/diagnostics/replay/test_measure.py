@@ -178,9 +178,7 @@ def grad_norm_verdict(step: StepReplay) -> tuple[str, str | None]:
 def replay_full(shared_data: Path, *, completion_ids: Path | None = None, **options: object) -> ReplayReport:
     folder = shared_data / "runs" / "trl_full"
     read = ReadOptions(
-        initial_weights=folder / "init_model",
-        trainer_args=folder / "RUN.json",
-        completion_ids=completion_ids,
+        initial_weights=folder / "init_model", trainer_args=folder / "RUN.json", completion_ids=completion_ids
     )
     return replay.replay_run(folder / "run", read=read, **options)
 
