@@ -14,7 +14,6 @@ from gradscope.gradients.plan.trainers import (
 from gradscope.rollouts.run import TrainerSettings
 
 ACTOR, CORRECTION = "actor_rollout_ref.actor", "algorithm.rollout_correction"
-NORMALIZED = "correction__rollout_is_batch_normalize"
 SHORT = {"actor__": f"{ACTOR}.", "correction__": f"{CORRECTION}.", "loss__": "trainer.loss.", "fn__": "loss_fn."}
 ONE_UPDATE: dict[str, dict[str, Any]] = {
     "verl": {
