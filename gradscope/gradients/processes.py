@@ -44,9 +44,9 @@ def connected_processes() -> Iterator[None]:
         yield
         return
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    distributed.init_process_group(backend, timeout=_PATIENCE)
-    _connected[:] = [True]
     try:
+        distributed.init_process_group(backend, timeout=_PATIENCE)
+        _connected[:] = [True]
         yield
     except BaseException as error:
         is_first = _is_first_to_end()

@@ -2,7 +2,10 @@ import json
 from pathlib import Path
 
 import pytest
+from torch import distributed
 
+from gradscope import machine
+from gradscope.errors import LaunchError
 from gradscope.gradients.processes import (
     all_gather,
     all_reduce_sum,
@@ -40,6 +43,18 @@ def test_one_process_tells_itself_everything() -> None:
         assert all_gather("a") == ["a"]
         assert true_in_all_processes(True)
         assert all_reduce_sum(torch.ones(2)).tolist() == [1, 1]
+
+
+def test_a_process_that_ends_before_all_have_met_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object, **__: object) -> None:
+        raise distributed.DistNetworkError("Connection reset by peer")
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(distributed, "init_process_group", gone)
+    monkeypatch.setattr(machine, "_reports", [])
+    with pytest.raises(LaunchError, match="Another process of this command ended"), connected_processes():
+        pytest.fail("they have not met")
+    assert num_connected() == 1
 
 
 @pytest.mark.slow
