@@ -239,7 +239,11 @@ class _AdvantagedStep:
         indices = [index for index, part in enumerate(self.parts) if only is None or part.group_id in only]
         parts, weights = [self.parts[index] for index in indices], [self.weights[index] for index in indices]
         stacks = replace(self, parts=parts, weights=weights).stacks()
-        spectra = {id(part): spectrum for stack in stacks for part, spectrum in self.spectra(stack)}
+        spectra = {
+            id(part): spectrum_of(gram, self._label(part), self.rows.relative_row_error, values=values)
+            for stack in stacks
+            for part, gram, values in zip(stack.parts, stack.gradients, stack.values, strict=True)
+        }
         curve = [
             curve_point(stack, step=self.rows.step, advantage=self.advantage, by_group=only is not None)
             for stack in stacks
@@ -279,13 +283,6 @@ class _AdvantagedStep:
                 )
             )
         return stacks
-
-    def spectra(self, stack: PartStack) -> list[tuple[rank_rows.SubGroup, GradientSpectrum]]:
-        """One spectrum a part."""
-        return [
-            (part, spectrum_of(gram, self._label(part), self.rows.relative_row_error, values=values))
-            for part, gram, values in zip(stack.parts, stack.gradients, stack.values, strict=True)
-        ]
 
     def of_step(self, by_group: bool, *, with_nulls: bool) -> GradientSpectrum:
         """The spectrum of all rows of the step, or of the sums over its groups."""
