@@ -23,18 +23,6 @@ def test_rewards_with_an_advantage_have_no_reason_against_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "rewards", "reason"),
-    [
-        ({"min_group_size": 3}, [1.0, 0.0], "made_up needs groups of at least 3, this one has 2"),
-        ({"needs_binary": True}, [1.0, 0.5, 7.0], "it is defined for rewards of 0 and 1, and there is a reward of 0.5"),
-        ({"scope": "step"}, [1.0, 0.0], "it is relative to all groups of a step, and this is one group"),
-    ],
-)
-def test_the_reason_names_what_does_not_fit(fields: dict[str, Any], rewards: list[float], reason: str) -> None:
-    assert made_up(**fields).why_not(rewards) == reason
-
-
-@pytest.mark.parametrize(
     ("scope", "words"),
     [("run", "earlier steps of the run"), ("token", "one advantage per token"), ("gram", "norms of score vectors")],
 )

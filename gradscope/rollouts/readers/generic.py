@@ -235,11 +235,15 @@ class FlatColumns:
         """Whether only the prompts' texts tell groups apart."""
         return self.names.group is None and self.names.prompt_id is None
 
+    @property
+    def holds_answers(self) -> bool:
+        """Whether prompts are whole conversations, each with its answer."""
+        return self.names.prompt is not None and self.names.prompt.endswith(CONVERSATION)
+
     def take(self, rows: Cells) -> Columns:
         """What rows hold."""
         names, all_cells = self.names, rows.with_entries(self.entries)
-        holds_answers = names.prompt is not None and names.prompt.endswith(CONVERSATION)
-        rows = all_cells.changed(names.prompt or "", before_answer) if holds_answers else all_cells
+        rows = all_cells.changed(names.prompt or "", before_answer) if self.holds_answers else all_cells
         reward = rows.numbers(names.reward)
         numbers: dict[str, NDArray[Any]] = {"reward": reward}
         for name in self.rewards:
@@ -271,7 +275,7 @@ class FlatColumns:
 
         def further(at: int) -> dict[str, Any]:
             asked = rows.cell(names.prompt, at)
-            is_cut = holds_answers and isinstance(asked, list) and asked
+            is_cut = self.holds_answers and isinstance(asked, list) and asked
             answer = all_cells.cell(names.prompt, at)[len(asked) :] or None if is_cut else None
             completion = rows.cell(names.completion, at) if names.completion else answer
             return {"completion": text_of(completion), "messages": parse_messages(asked)}
@@ -303,11 +307,12 @@ def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: Quaranti
     """How the files of a log are read, in their order; what is set aside goes to the quarantine."""
     names = columns.names
     roles = (names.reward, names.step, columns.key, names.prompt_id, names.advantage)
-    further = (columns.sample, columns.environment, *columns.rewards, *columns.times)
-    read = [name for name in (*roles, *further) if name is not None and name != names.prompt]
-    heads = [name.partition(".")[0] for name in (*read, names.prompt) if name in columns.entries]
+    further = (columns.sample, columns.environment, *columns.rewards, *columns.times, names.prompt)
+    is_apart = names.prompt in columns.entries or columns.holds_answers
+    texts = () if names.prompt is None or is_apart else (names.prompt,)
+    read = [name for name in (*roles, *further) if name is not None and name not in texts]
+    heads = [name.partition(".")[0] for name in read if name in columns.entries]
     wanted = dict.fromkeys([*heads, *(name for name in read if name not in columns.entries)])
-    texts = () if names.prompt is None or names.prompt in columns.entries else (names.prompt,)
     lines = line_columns(columns.take, wanted, texts)
     table = TableColumns(names=tuple(wanted), texts=texts, take=columns.take)
 

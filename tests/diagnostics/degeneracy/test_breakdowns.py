@@ -1,21 +1,18 @@
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
 
 from gradscope.advantages.registry import FORMULATIONS
-from gradscope.diagnostics.degeneracy.breakdowns import environments_of, measure_prompts
-from gradscope.diagnostics.degeneracy.group_rewards import GroupRewards
+from gradscope.diagnostics.degeneracy.breakdowns import environments_of
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run, measure_degeneracy
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD
 from gradscope.metrics.uncertainty.intervals import Resampling
-from gradscope.rollouts.groups import RewardTable, RolloutGroup
+from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import TrainerSettings
 from tests.diagnostics.made_up_runs import group_of, run_of, two_steps, with_fields, with_rewards, with_tokens
@@ -69,27 +66,6 @@ def test_solved_prompts_are_those_of_the_main_reward_where_passing_is_known() ->
     report = degeneracy_of_run(run)
     assert report.prompts.reward == "correct"
     assert {row["prompt_id"]: row["status"] for row in report.by_prompt} == {"a": "never", "b": "live"}
-
-
-@pytest.mark.slow
-def test_a_million_prompts_are_arrays() -> None:
-    number = 1_000_000
-    table = RewardTable(
-        step=np.repeat([1, 2], number // 2),
-        names=(),
-        prompt=np.arange(number),
-        prompts=range(number),
-        size=np.full(number, 2),
-        reward=np.tile([0.0, 1.0, 1.0, 1.0], number // 2),
-    )
-    start = time.process_time()
-    counts, rows = measure_prompts(
-        GroupRewards(table=table, values=table.reward, num_singletons=0, num_incomplete=0), 1.0, None
-    )
-    seconds = time.process_time() - start
-    assert (counts.never, counts.always, counts.live) == (0, number // 2, number // 2)
-    assert len(rows) == number
-    assert seconds < 20, "a second or two: rows are made when somebody asks for them"
 
 
 REWARDS = {"openai/gsm8k": (1.0, 0.0), "code": (0.0, 0.0)}  # two prompts of the one differ, two of the other are dead

@@ -125,7 +125,8 @@ HARMLESS = (
 )
 
 
-@pytest.mark.parametrize("line", [*NOTICED, *HARMLESS])
-def test_waits_are_noticed_and_what_is_harmless_is_not(line: str) -> None:
-    noticed = any(is_a_wait(node) or is_made_on_the_cpu(node) for node in ast.walk(ast.parse(line)))
-    assert noticed == (line in NOTICED)
+def test_waits_are_noticed_and_what_is_harmless_is_not() -> None:
+    def is_noticed(line: str) -> bool:
+        return any(is_a_wait(node) or is_made_on_the_cpu(node) for node in ast.walk(ast.parse(line)))
+
+    assert tuple(filter(is_noticed, (*NOTICED, *HARMLESS))) == NOTICED

@@ -38,7 +38,7 @@ from tests.gradients.models import DAPO, naive_rows, prepared, rollouts_of, tiny
 from tests.launched import finish, group_of_one, start_processes
 
 Results = dict[int, list[dict[str, Any]]]
-THREE = ("tied, small batches", "fewer rollouts than processes", "traffic")
+THREE = ("fewer rollouts than processes", "traffic")
 SIZES: dict[int, tuple[str, ...]] = {2: tuple(CASES), 3: THREE}  # number of processes -> the cases that they measure
 IN_FLOAT64 = (
     *("llama_untied_biases", "tied, small batches", "qwen3_moe", "lora with kl", "entropies", "soft cap, float64"),

@@ -316,7 +316,9 @@ def _read(request: ReadRequest) -> Run:
         most=most(MOST_SAMPLES),
     )
     groups = reduced_groups(log, request) or ()
-    shapes, identities = ([note.removeprefix(kind) for note in notes if note.startswith(kind)] for kind in (_AS, _BY))
+    shapes, identities = (
+        [note.removeprefix(kind) for note in sorted(notes) if note.startswith(kind)] for kind in (_AS, _BY)
+    )
     is_named = request.columns.num_samples is not None or not {_BY_KEYS, _BY_LINES}.issuperset(identities)
     if shapes == [_COUNTS] and not is_named:
         _refuse_totals(request.path, len(groups), [part for row in rows for part in prompt_rows(row)])

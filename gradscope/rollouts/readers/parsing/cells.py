@@ -15,7 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from functools import lru_cache
+from itertools import repeat
 from json.encoder import encode_basestring_ascii
+from operator import contains
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -123,9 +125,9 @@ def parse_messages(value: Any) -> tuple[dict[str, Any], ...] | None:
 
 
 def _are_messages(value: Any) -> bool:
-    if isinstance(value, str) or not isinstance(value, Sequence) or not value:
+    if not isinstance(value, (list, tuple)) or not value or not {dict}.issuperset(map(type, value)):
         return False
-    return all(isinstance(message, dict) and "role" in message for message in value)
+    return all(map(contains, value, repeat("role")))
 
 
 def text_of(value: Any) -> str:

@@ -411,7 +411,6 @@ def _records(columns: Columns, locations: Sequence[str], quarantine: QuarantineL
     counts = [1] * len(steps) if columns.count is None else columns.count.tolist()
     named = [at for at, group in enumerate(groups) if group and steps[at] >= 0]
     prompts = dict(zip(named, columns.prompts(named), strict=True)) if named else {}
-    texts = dict(zip(named, columns.texts(named), strict=True)) if named and columns.texts is not None else {}
     numbers = {
         name: [number if math.isfinite(number) else None for number in values.tolist()]
         for name, values in columns.numbers.items()
@@ -443,7 +442,7 @@ def _records(columns: Columns, locations: Sequence[str], quarantine: QuarantineL
             step=steps[at],
             group=groups[at],
             prompt_id=prompts[at],
-            prompt=texts.get(at, ""),
+            prompt="" if columns.texts is None else columns.texts([at])[0],  # beside ``further``, which may read it too
             location=location,
             count=counts[at],
             **fields,

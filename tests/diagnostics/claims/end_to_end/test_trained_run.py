@@ -15,12 +15,12 @@ from gradscope.training.train import train
 
 pytestmark = pytest.mark.slow  # trains
 
-STEP, SIZE = 3, 8
+STEP, SIZE = 3, 4
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three steps of groups of eight, every checkpoint kept."""
+    """Three steps of groups of four, every checkpoint kept."""
     settings = {
         "output": str(tmp_path_factory.mktemp("claims") / "run"),
         "steps": STEP,
@@ -70,7 +70,7 @@ def test_each_candidate_is_the_matrix_that_rank_looks_at(
     run: Path, report: ClaimsReport, name: str, rows: str, sequence: str
 ) -> None:
     tokens = MOST_TOKENS if rows in ("hidden", "logit") else None
-    options = RankOptions(group_sizes=[2, 4], pair_groups=True, tokens=tokens)
+    options = RankOptions(group_sizes=[2], pair_groups=True, tokens=tokens)
     of_rank = measure_rank(run, steps=[STEP], rows=rows, advantages=[ADVANTAGE], options=options)
     tensor = "lm_head.weight" if name == "output_head" else None
     points = [point for point in getattr(of_rank, sequence) if getattr(point, "tensor", None) == tensor]

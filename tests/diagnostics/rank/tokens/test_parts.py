@@ -95,19 +95,6 @@ def test_the_entropy_moves_with_the_inner_product_of_its_gradient_and_the_update
     assert token_parts.entropy_change(9, made.weighed, {}).logged is None
 
 
-def test_the_measured_change_of_the_entropy_joins_the_prediction() -> None:
-    made = made_up()
-    tokens = made.weighed.tokens
-    alone = token_parts.entropy_change(7, made.weighed, {})
-    assert (alone.last, alone.measured.undefined) == (None, "no weights after its update are on disk")
-    change = np.random.default_rng(2).normal(size=len(tokens.groups))
-    later = TokenChange(first=6, last=9, logprobs=np.zeros(len(change)), entropies=change)
-    result = token_parts.with_later(alone, tokens, later)
-    assert (result.last, result.rate) == (9, alone.rate)
-    assert result.measured.value == pytest.approx(change.mean())
-    assert result.measured.low < change.mean() < result.measured.high
-
-
 def test_steps_are_laid_end_to_end() -> None:
     made = [made_up(seed, num_groups=4 + seed) for seed in range(2)]
     updates = np.concatenate([-(one.weighed.tokens.weights @ one.rows) for one in made])

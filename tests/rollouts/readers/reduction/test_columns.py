@@ -115,6 +115,7 @@ def test_rows_hold_several_rollouts_one_or_none() -> None:
             prompts=lambda chosen: [str(at) for at in chosen],
             numbers={"reward": rows.numbers("r")},
             notes=["seen"],
+            further=lambda _: {"completion": ""},
         )
 
     lines = [{"r": [1, 0], "g": ["a", "b"]}, {"r": []}, {"r": 3}, {"r": [None], "g": ["a"]}, {"r": [1, 1], "g": ["a"]}]

@@ -113,7 +113,7 @@ def annotation(name: Any, step: Any, **info: Any) -> dict[str, Any]:
 def test_damaged_annotations_give_the_same_steps_whether_or_not_all_are_stored(tmp_path: Path) -> None:
     rows = [annotation(name, step) for name in NAMES for step in (1, 2, None)]
     rows += [annotation("a", 3, dispatch={"step": 1}), {"version": 1, "trace_id": "b", "info": {"advantage": 1.0}}]
-    for seed in range(50):
+    for seed in range(20):
         lines = [mutated(rows, 2 * seed + at, within=("info", "ship")) for at in range(1 + seed % 2)]
         files = [write_damaged(tmp_path / f"{seed}-{at}.jsonl", damaged) for at, damaged in enumerate(lines)]
         asides = QuarantineLog(), QuarantineLog()
@@ -417,7 +417,7 @@ WITHIN = (*KEYS, "info", "ship", "dispatch")
 def test_damaged_streams_have_the_answers_of_the_row_reader(tmp_path: Path, agents: int) -> None:
     num_reduced = 0
     rows = EPISODES if agents == 1 else [*EPISODES, row(1, "g", trace("t20"), trace("t21"))]
-    for seed in range(12):
+    for seed in range(8):
         folder, chance = tmp_path / str(seed), random.Random(seed)
         for chunk in ("00000", "00001")[: 1 + seed % 2]:
             lines = [json.dumps(episode()), *mutated(rows, chance.randrange(1 << 30), within=WITHIN)]
@@ -425,7 +425,7 @@ def test_damaged_streams_have_the_answers_of_the_row_reader(tmp_path: Path, agen
             write(folder, lines, annotations, chunk=chunk)
         run = assert_same(folder)
         num_reduced += run is not None and holds_rewards_alone(run.groups)
-    assert num_reduced > 5
+    assert num_reduced > 3
 
 
 def test_the_sample_of_the_format_is_reduced() -> None:
