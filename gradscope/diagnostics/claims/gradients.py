@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gradscope.advantages.registry import LOGGED
 from gradscope.diagnostics.claims.evidence import Evidence, Judgement, cannot_tell, in_range, rises, together
-from gradscope.diagnostics.rank.rollout_spectra import group_spectra
+from gradscope.diagnostics.rank.rollout_spectra import AdvantagedStep
 from gradscope.diagnostics.rank.rows import StepRows, advantage_rows, advantages_of, sub_groups
 from gradscope.diagnostics.rank.spectrum import GroupRank, compare_sizes, ranks_of_groups
 from gradscope.errors import InputError
@@ -324,7 +324,7 @@ def of_advantages(evidence: Evidence) -> RankEvidence:
     points: list[RankCurvePoint] = []
     ranks: list[GroupRank] = []
     for size in request.sizes(rows, evidence.advantage):
-        spectra, curve = group_spectra(rows, evidence.advantage, size, only=only)
+        spectra, curve = AdvantagedStep.of(rows, evidence.advantage, size).of_parts(only)
         ranks.extend(ranks_of_groups(spectra))
         points.extend(curve)
     return _evidence(points, ranks, "rollout")

@@ -192,7 +192,7 @@ def step_spectra(
         by_group: Whether rows of the step's matrix are whole groups (sums over their rollouts) rather than rollouts.
         only: The groups whose ranks are averaged, each weighing the same; None: all, each part weighing the same.
     """
-    step = _AdvantagedStep.of(rows, advantage, group_size, centered=centered)
+    step = AdvantagedStep.of(rows, advantage, group_size, centered=centered)
     if not step.parts:
         return [], []
     # at sub-sampled sizes the whole step's rows are nearly the same rows, so its nulls are given once
@@ -203,20 +203,13 @@ def step_spectra(
     return [step_spectrum, *spectra], curve
 
 
-def group_spectra(
-    rows: rank_rows.StepRows, advantage: str, group_size: int | None, *, only: Collection[str] | None = None
-) -> tuple[list[GradientSpectrum], list[RankCurvePoint]]:
-    """:func:`step_spectra` without the step's own, which takes the cube of its number of rollouts."""
-    return _AdvantagedStep.of(rows, advantage, group_size).of_parts(only)
-
-
 def spectrum_of_step(rows: rank_rows.StepRows, advantage: str) -> GradientSpectrum:
     """The spectrum of all rollouts of a step under one advantage, with its nulls."""
-    return _AdvantagedStep.of(rows, advantage, None).of_step(False, with_nulls=True)
+    return AdvantagedStep.of(rows, advantage, None).of_step(False, with_nulls=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _AdvantagedStep:
+class AdvantagedStep:
     """One step under one advantage, in parts."""
 
     rows: rank_rows.StepRows
@@ -228,18 +221,25 @@ class _AdvantagedStep:
     @classmethod
     def of(
         cls, rows: rank_rows.StepRows, advantage: str, group_size: int | None, *, centered: bool = False
-    ) -> _AdvantagedStep:
+    ) -> AdvantagedStep:
         """A step in parts of a size; without one where no group is large enough."""
         parts = rank_rows.sub_groups(rows, group_size)
         weights = rank_rows.advantages_of(rows, parts, advantage) if parts else []
         return cls(rows=rows, advantage=advantage, centered=centered, parts=parts, weights=weights)
 
     def of_parts(self, only: Collection[str] | None) -> tuple[list[GradientSpectrum], list[RankCurvePoint]]:
-        """A spectrum a part, and averages; of some groups alone, under the advantages that they have in the step."""
+        """A spectrum a part, and averages; of some groups alone, under the advantages that they have in the step.
+
+        The step's own spectrum, which :func:`step_spectra` adds, takes the cube of its number of rollouts.
+        """
         indices = [index for index, part in enumerate(self.parts) if only is None or part.group_id in only]
         parts, weights = [self.parts[index] for index in indices], [self.weights[index] for index in indices]
         stacks = replace(self, parts=parts, weights=weights).stacks()
-        spectra = {id(part): spectrum for stack in stacks for part, spectrum in self.spectra(stack)}
+        spectra = {
+            id(part): spectrum_of(gram, self._label(part), self.rows.relative_row_error, values=values)
+            for stack in stacks
+            for part, gram, values in zip(stack.parts, stack.gradients, stack.values, strict=True)
+        }
         curve = [
             curve_point(stack, step=self.rows.step, advantage=self.advantage, by_group=only is not None)
             for stack in stacks
@@ -279,13 +279,6 @@ class _AdvantagedStep:
                 )
             )
         return stacks
-
-    def spectra(self, stack: PartStack) -> list[tuple[rank_rows.SubGroup, GradientSpectrum]]:
-        """One spectrum a part."""
-        return [
-            (part, spectrum_of(gram, self._label(part), self.rows.relative_row_error, values=values))
-            for part, gram, values in zip(stack.parts, stack.gradients, stack.values, strict=True)
-        ]
 
     def of_step(self, by_group: bool, *, with_nulls: bool) -> GradientSpectrum:
         """The spectrum of all rows of the step, or of the sums over its groups."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS, LOGGED
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.rank.formulations import measure_formulations, measure_interference, measure_kinds
-from gradscope.diagnostics.rank.rollout_spectra import group_spectra, spectrum_of_step
+from gradscope.diagnostics.rank.rollout_spectra import AdvantagedStep, spectrum_of_step
 from gradscope.diagnostics.rank.rows import StepRows, advantages_of, step_rows, sub_groups
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, excerpt, missing_section
 from gradscope.errors import GradscopeError
@@ -71,7 +71,7 @@ def rank_points(grams: Iterable[StepGram]) -> tuple[RankCurvePoint, ...]:
         point
         for gram in grams
         if gram.policy_gram is not None
-        for point in group_spectra(step_rows(gram), LOGGED, None)[1]
+        for point in AdvantagedStep.of(step_rows(gram), LOGGED, None).of_parts(None)[1]
     )
 
 
