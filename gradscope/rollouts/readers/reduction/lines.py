@@ -25,7 +25,7 @@ from gradscope.outside.plain_json import MOST_DEPTH
 from gradscope.rollouts.arrays import count_of, positions_of
 from gradscope.rollouts.readers.parsing.tables import BOM, MOST_FLAWED, document_bytes, open_bytes, parse_line
 from gradscope.rollouts.readers.reduction.columns import LineColumns, ListColumns
-from gradscope.rollouts.readers.reduction.parts import ROWS_A_FILE, Counts, Part, missing_rewards, part_of_columns
+from gradscope.rollouts.readers.reduction.parts import ROWS_A_FILE, Counts, Part, part_of_columns
 
 BLOCK = 8 << 20
 """Bytes of a block: enough rows that one costs little more than to decode it, and few enough objects at a time."""
@@ -74,8 +74,6 @@ class Scanned:
     at: Counts | None = None
     """The numbers of these rows, group after group; None where no other row stands between them."""
     odd: list[OddRow] = field(default_factory=list)  # the others, in order
-    without_reward: Sequence[tuple[int, str, int]] = ()
-    """Usual rows without a reward, which stay in their groups: their numbers, why, and how many rollouts each."""
     spans: list[Span] | None = None
     """Where the usual rows of each step lie; None: the file is read as a whole or not at all."""
     is_open: bool = False  # whether its last line has no end, so that it may be being written
@@ -225,9 +223,6 @@ def _scan_together(plain: Sequence[_PlainFile], columns: LineColumns, with_texts
             yield _scan(small.path, small.file, columns, small.block, with_texts)
         return
     noted = (*of_all.notes, *(sentence for sentence, calls in of_all.noted.items() if calls.any()))
-    without_reward: dict[int, list[tuple[int, str, int]]] = {}
-    for row, why, count in missing_rewards(of_all, numbers, is_odd):
-        without_reward.setdefault(row // ROWS_A_FILE, []).append((row % ROWS_A_FILE, why, count))
     ends = np.cumsum([len(small.rows) for small in plain])
     first = 0
     for small, end in zip(plain, np.searchsorted(of_all.row_of, ends).tolist(), strict=True):
@@ -240,7 +235,6 @@ def _scan_together(plain: Sequence[_PlainFile], columns: LineColumns, with_texts
             num_rows=len(small.rows),
             part=part if is_last else None,
             spans=_spans(of_all.step[of_file], at, small.bounds + small.block.offset),
-            without_reward=without_reward.get(small.file, ()),
             noted=noted if is_last else (),
             is_of_several=is_last,
         )
@@ -276,13 +270,12 @@ def _scan(path: Path, file: int, columns: LineColumns, block: LineBlock, with_te
     rows, at, bounds = block.decoded(columns.decoder)
     num_lines = len(bounds) - 1
     part, numbers, spans = None, at, list[Span]()
-    noted, without_reward = tuple[str, ...](), list[tuple[int, str, int]]()
+    noted: tuple[str, ...] = ()
     is_usual = np.zeros(num_lines, dtype=np.bool_)
     if rows:
         of_rows = columns.take(rows, path)
         part, numbers, is_odd = part_of_columns(of_rows, at, with_texts=with_texts)
         is_usual[at[~is_odd]] = True
-        without_reward = missing_rewards(of_rows, at, is_odd)
         is_used = ~is_odd[of_rows.row_of]
         called = (sentence for sentence, calls in of_rows.noted.items() if (calls & is_used).any())
         noted = (*of_rows.notes, *called)
@@ -296,7 +289,6 @@ def _scan(path: Path, file: int, columns: LineColumns, block: LineBlock, with_te
         part=part,
         at=numbers if has_between else None,
         odd=odd,
-        without_reward=without_reward,
         spans=spans,
         is_open=block.is_open,
         noted=noted,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain, groupby, islice
@@ -330,7 +330,6 @@ def _parts(
     num_bytes = sum(file.stat().st_size for file in log.files)
     num_rows = sum(int(part.size.sum()) for part in so_far.parts)
     number_of = {file: number for number, file in enumerate(log.files)}
-    numbers = {str(file): number for file, number in number_of.items()}
     lines = Counter({number_of[file]: file_so_far.num_lines for file, file_so_far in so_far.files.items()})
     ends = {number_of[file]: file_so_far.end for file, file_so_far in so_far.files.items()}
     before = np.cumsum([0, *(file.stat().st_size for file in log.files)]).tolist()
@@ -348,7 +347,7 @@ def _parts(
                 yield part
         else:
             quarantine = log.quarantine if scanned.is_open else so_far.set_aside
-            of_block = _part_of(log, scanned, lines[number], quarantine, spans, numbers, with_texts=with_texts)
+            of_block = _part_of(log, scanned, lines[number], quarantine, spans, with_texts=with_texts)
             lines[number] += scanned.num_rows
             flawed[number] = _num_flawed(scanned, flawed[number])
             if flawed[number] > most(MOST_FLAWED):
@@ -363,7 +362,7 @@ def _parts(
             if scanned.part is not None or scanned.odd:
                 end = before[number] + (0 if path.suffix in COMPRESSED else scanned.end)
                 progress(end // _MEGABYTE, num_bytes // _MEGABYTE, f"MB read, {num_rows:,} rollouts")
-    log.quarantine.include(so_far.set_aside, numbers)
+    log.quarantine.include(so_far.set_aside, {str(file): number for number, file in enumerate(log.files)})
 
 
 def _part_of(
@@ -372,7 +371,6 @@ def _part_of(
     first: int,
     quarantine: QuarantineLog,
     spans: StepSpans | None,
-    numbers: Mapping[str, int],
     *,
     with_texts: bool,
 ) -> Part | None:
@@ -401,10 +399,6 @@ def _part_of(
         odd = rows[index][0]
         records.append((odd.at, record))
         odd_spans.append(Span(step=record.step, start=odd.start, end=odd.end, line=odd.at))
-    of_usual = QuarantineLog()
-    for row, why, count in scanned.without_reward:
-        of_usual.add(why, f"{path}:{first + row + 1}", count)
-    quarantine.include(of_usual, numbers)
     part = part_of_records(records, scanned.part, scanned.at, with_texts=with_texts) if records else scanned.part
     if spans is not None and scanned.spans is not None:
         spans.add(scanned.file, first, scanned.spans, odd_spans)

@@ -82,7 +82,9 @@ def _names_of_rows(names: list[str] | pa.Array, rows: Counts) -> pa.Array:
 
 def part_of_columns(columns: Columns, at: Counts, *, with_texts: bool) -> tuple[Part | None, Counts, NDArray[np.bool_]]:
     """The groups of usual rows ``at``, or None; the rows of their rollouts, group after group [n]; which are odd."""
-    has_flaw = columns.step < 0 if columns.is_odd is None else (columns.step < 0) | columns.is_odd
+    has_flaw = (columns.step < 0) | ~np.isfinite(columns.numbers["reward"])
+    if columns.is_odd is not None:
+        has_flaw |= columns.is_odd
     row, group = columns.row_of, columns.group
     is_odd = np.zeros(len(at), dtype=np.bool_)
     is_odd[row[has_flaw]] = True
@@ -111,16 +113,6 @@ def part_of_columns(columns: Columns, at: Counts, *, with_texts: bool) -> tuple[
     texts = columns.texts(first) if with_texts and columns.texts is not None else [""] * len(first) * with_texts
     part = replace(part, prompt=columns.prompts(first), texts=texts, policies=columns.policies)
     return part, at[row[chosen[order]]], is_odd
-
-
-def missing_rewards(columns: Columns, at: Counts, is_odd: NDArray[np.bool_]) -> list[tuple[int, str, int]]:
-    """Of the usual rows ``at``: each rollout without a reward by its row, why it has none, how many it stands for."""
-    rollouts = np.flatnonzero(~np.isfinite(columns.numbers["reward"]) & ~is_odd[columns.row_of]).tolist()
-    counts = np.ones(len(columns.step), dtype=np.int64) if columns.count is None else columns.count
-    rows = at[columns.row_of[rollouts]].tolist()
-    return [
-        (row, columns.no_reward(rollout), int(counts[rollout])) for row, rollout in zip(rows, rollouts, strict=True)
-    ]
 
 
 def part_of_records(

@@ -37,7 +37,7 @@ from gradscope.rollouts.readers.parsing.tables import (
 )
 from gradscope.rollouts.readers.reduction.columns import Cells, LineColumns, ListColumns, TableColumns
 from gradscope.rollouts.readers.reduction.lines import OddRow, Scanned, is_text, scan_list, scan_range, scan_small
-from gradscope.rollouts.readers.reduction.parts import Counts, missing_rewards, part_of_columns
+from gradscope.rollouts.readers.reduction.parts import Counts, part_of_columns
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -71,15 +71,7 @@ def _scan_parquet(path: Path, file: int, columns: TableColumns, with_texts: bool
             OddRow(at=number, row=dict(zip(batch.schema.names, row, strict=True)))
             for number, *row in zip(odd_rows.tolist(), *cells, strict=True)
         ]
-        yield Scanned(
-            file=file,
-            end=end,
-            num_rows=len(batch),
-            part=part,
-            at=at if odd else None,
-            odd=odd,
-            without_reward=missing_rewards(of_batch, np.arange(len(batch)), is_odd),
-        )
+        yield Scanned(file=file, end=end, num_rows=len(batch), part=part, at=at if odd else None, odd=odd)
 
 
 def _scan_csv(path: Path, file: int, columns: TableColumns, with_texts: bool) -> Iterator[Scanned]:
@@ -88,18 +80,10 @@ def _scan_csv(path: Path, file: int, columns: TableColumns, with_texts: bool) ->
         if batch is None:
             yield Scanned(file=file, end=block.end, num_rows=block.num_lines, odd=block.odd)
             continue
-        of_batch = columns.take(Cells.of_batch(batch, path))
-        part, at, is_odd = part_of_columns(of_batch, lines, with_texts=with_texts)
+        cells = Cells.of_batch(batch, path)
+        part, at, is_odd = part_of_columns(columns.take(cells), lines, with_texts=with_texts)
         odd = [OddRow(at=int(lines[row]), row=block.alone(row)) for row in np.flatnonzero(is_odd).tolist()]
-        yield Scanned(
-            file=file,
-            end=block.end,
-            num_rows=block.num_lines,
-            part=part,
-            at=at if odd else None,
-            odd=odd,
-            without_reward=missing_rewards(of_batch, lines, is_odd),
-        )
+        yield Scanned(file=file, end=block.end, num_rows=block.num_lines, part=part, at=at if odd else None, odd=odd)
 
 
 _NO_LINES = np.zeros(0, dtype=np.int64)
