@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from functools import lru_cache
@@ -20,11 +20,6 @@ from json.encoder import encode_basestring_ascii
 from operator import contains
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import msgspec
-import numpy as np
-from msgspec import UNSET, Raw
-from numpy.typing import NDArray
 
 from gradscope.outside.numerals import integer_from, number_from
 from gradscope.rollouts.groups import Tokens
@@ -413,47 +408,3 @@ def _start(messages: Sequence[Mapping[str, Any]]) -> int:
     trained = [at for at, message in enumerate(messages) if message.get("trainable") is True]
     spoken = [at for at, message in enumerate(messages) if message.get("role") == "assistant"]
     return (trained or spoken or [len(messages)])[0]
-
-
-IDS, NUMBERS = msgspec.json.Decoder(list[int]), msgspec.json.Decoder(list[float | None])
-"""Decoders of lists of token ids, and of numbers and null."""
-
-
-def json_of(cell: Any) -> bytes:
-    """The JSON text of a cell that was not parsed, or of one that was; a missing one is null."""
-    return bytes(cell) if isinstance(cell, Raw) else b"null" if cell is UNSET else json.dumps(cell).encode()
-
-
-def jsons_of(cells: Sequence[Any]) -> list[bytes]:
-    """:func:`json_of` of each, [R]."""
-    return list(map(bytes if {Raw}.issuperset(map(type, cells)) else json_of, cells))
-
-
-def list_in(text: bytes, decoder: msgspec.json.Decoder[Any]) -> list[Any] | None:
-    """The list in a JSON text; None where it is no list of what the decoder takes."""
-    try:
-        return list(decoder.decode(text))
-    except msgspec.MsgspecError:
-        return None
-
-
-def lengths_in(texts: Iterable[bytes], decoder: msgspec.json.Decoder[Any]) -> NDArray[np.int64]:
-    """The length of :func:`list_in` of each; -1 where it is None, [R]."""
-    return np.array([-1 if (cells := list_in(text, decoder)) is None else len(cells) for text in texts], dtype=np.int64)
-
-
-def digests_of(rows: Sequence[tuple[bytes, ...]]) -> list[str]:
-    """The ``digest`` of what each row's JSON texts say, [R]."""
-    texts = [text for row in rows for text in row]
-    are_all = {text[:1] for text in texts} == {b'"'} and _is_canonical(b"".join(texts))
-    return [
-        hashlib.sha256(b"[" + b", ".join(row) + b"]").hexdigest()[:16]  # what json.dumps would write is there already
-        if are_all or all(map(_is_canonical, row))
-        else digest(*map(json.loads, row))
-        for row in rows
-    ]
-
-
-def _is_canonical(text: bytes) -> bool:
-    is_plain = text[:1] == b'"' and text.isascii() and b"\x7f" not in text
-    return is_plain and (b"\\" not in text or not (b"\\u" in text or b"\\/" in text))

@@ -15,7 +15,6 @@ from itertools import compress
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 from msgspec import UNSET
 
@@ -28,8 +27,6 @@ from gradscope.rollouts.readers.parsing.cells import (
     cut_sequence,
     digest,
     in_environment,
-    jsons_of,
-    list_in,
     list_of,
     mapping_of,
     number_in_name,
@@ -45,6 +42,12 @@ from gradscope.rollouts.readers.reduction.columns import (
     line_columns,
     numbers_of,
     step_numbers,
+)
+from gradscope.rollouts.readers.reduction.json_texts import (
+    flat_lengths,
+    ids_digest,
+    jsons_of,
+    nums_ids,
 )
 from gradscope.rollouts.readers.run_files import (
     CheckpointLayout,
@@ -190,42 +193,48 @@ def _rows(rows: Cells) -> Columns:
     )
 
 
-_AboutTokens = tuple[int, str, float]  # tokens of a completion; the id of its prompt; their advantage, or NaN
-_DECODERS: tuple[msgspec.json.Decoder[Any], ...] = (
-    msgspec.json.Decoder(list[list[int]]),
-    *2 * (msgspec.json.Decoder(list[list[float | None]]),),
-)
+_SPACE = ord(" ")
+_AboutTokens = tuple[int, str, float]  # tokens of a completion; the id of its prompt; its ``_level``
 
 
 def _plain_tokens(rows: Cells) -> dict[int, _AboutTokens]:
-    """Row -> lengths, prompt and advantage of rows that are as NeMo-RL writes them."""
-    sizes = step_numbers(_onlys(rows.column("input_lengths"))).tolist()
-    masks = map(list_of, _onlys(rows.column("token_loss_mask")))
-    about, before, prompt = dict[int, _AboutTokens](), list[int](), ""
-    for at, (size, mask, *texts) in enumerate(
-        zip(sizes, masks, *(jsons_of(rows.column(key)) for key in _TEXTS), strict=True)
-    ):
-        lists = list(map(_list_in, texts, _DECODERS))
-        is_null = [text == b"null" for text in texts]
-        is_long = all(null or len(cells) >= size for cells, null in zip((mask, *lists), (False, *is_null), strict=True))
-        if size <= 0 or not is_long or is_null[0] or mask.count(0) + mask.count(1) < len(mask) or 1 not in mask[:size]:
+    """Row -> lengths, prompt and advantage, computed on the JSON itself for rows that are as NeMo-RL writes them."""
+    sizes = step_numbers(_onlys(rows.column("input_lengths")))
+    masks = [cell if type(cell) is list else [] for cell in _onlys(rows.column("token_loss_mask"))]
+    ids, logprobs, advantages = (jsons_of(rows.column(key)) for key in _TEXTS)
+    num_ids, shortest = nums_ids(ids, depth=2), np.fromiter(map(len, masks), np.int64, len(rows))
+    lengths = (num_ids, flat_lengths(logprobs, depth=2), flat_lengths(advantages, depth=2))
+    for length, texts in zip(lengths, (ids, logprobs, advantages), strict=True):
+        is_null = np.fromiter(map(b"null".__eq__, texts), np.bool_, len(rows))
+        shortest = np.where(is_null, shortest, np.minimum(shortest, length))
+    about, before, prompt, num_prompt = {}, b"\0", "", -1
+    for at in np.flatnonzero((sizes > 0) & (shortest >= sizes) & (num_ids > 0)).tolist():
+        mask, size, text = masks[at], int(sizes[at]), ids[at]
+        try:
+            start = mask.index(1, 0, size)
+            if mask.count(0) + mask.count(1) < len(mask):
+                continue
+            level = _level(advantages[at], mask, start, size)
+        except (TypeError, ValueError):  # nothing was sampled, or an advantage is null
             continue
-        ids, _, advantages = lists
-        levels = set(compress(advantages, mask[:size]))
-        if None in levels:
-            continue
-        start = mask.index(1)
-        if ids[:start] != before:  # rollouts of a prompt are adjacent
-            before, prompt = ids[:start], ""
-        prompt = prompt or digest(before)
-        about[at] = size - start, prompt, levels.pop() if len(levels) == 1 else math.nan
+        if start != num_prompt or not text.startswith(before):  # rollouts of a prompt are adjacent
+            cells = text[2:-2].split(b",", start)[:start]
+            before, num_prompt = b"".join([b"[[", *(cell + b"," for cell in cells)]), start
+            prompt = _ids_digest(b"[" + b",".join(cells) + b"]")
+        about[at] = size - start, prompt, level
     return about
 
 
-def _list_in(text: bytes, decoder: msgspec.json.Decoder[Any]) -> list[Any]:
-    """The list in a list of one; an empty one where the text is anything else."""
-    lists = list_in(text, decoder)
-    return lists[0] if lists is not None and len(lists) == 1 else []
+def _level(text: bytes, mask: list[Any], start: int, end: int) -> float:
+    """The advantage of all sampled tokens from ``start`` to ``end``, as JSON; NaN where they differ or have none."""
+    first = text.find(b",") + 1
+    if first and text[first] == _SPACE:
+        first += 1
+    if first and text[first:-2] == text[2:-first]:  # all cells are the same
+        return float(text[2:first].rstrip(b", "))
+    cells = text[2:-2].split(b",")[start:end] if text != b"null" else []
+    levels = set(map(float, set(compress(cells, mask[start:end]))))
+    return levels.pop() if len(levels) == 1 else math.nan
 
 
 def _about_tokens(tokens_of: Callable[[], Tokens]) -> _AboutTokens:
@@ -237,7 +246,8 @@ def _about_tokens(tokens_of: Callable[[], Tokens]) -> _AboutTokens:
     return len(tokens.completion_ids), digest(tokens.prompt_ids), level
 
 
-_digest_of_texts = lru_cache(maxsize=256)(digest)  # rollouts of a prompt are adjacent
+_digest_of_texts, _ids_digest = (lru_cache(maxsize=256)(function) for function in (digest, ids_digest))
+"""Cached, since rollouts of a prompt are adjacent."""
 
 
 def _tokens(cells: Mapping[str, Any]) -> Tokens:

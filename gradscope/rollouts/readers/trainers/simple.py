@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,17 +23,12 @@ from gradscope.rollouts.readers.metrics_alone.files import trackio_rows
 from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, read_metrics_log
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
-    IDS,
     NOT_ALIGNED,
     NOT_IDS,
-    NUMBERS,
     cut_conversation,
     digest,
     finite_or_none,
     generation_seconds,
-    jsons_of,
-    lengths_in,
-    list_in,
     list_of,
     mapping_of,
     number_in_name,
@@ -58,6 +54,13 @@ from gradscope.rollouts.readers.reduction.columns import (
     sample_hashes,
     step_numbers,
     texts_in,
+)
+from gradscope.rollouts.readers.reduction.json_texts import (
+    flat_lengths,
+    ids_digest,
+    jsons_of,
+    num_ids,
+    nums_ids,
 )
 from gradscope.rollouts.readers.run_files import with_logged_metrics
 from gradscope.rollouts.run import Run
@@ -501,11 +504,10 @@ def _open_instruct_rows(
     steps = rows.steps("step")
     indices = [index_name(index) or "" for index in rows.steps("prompt_idx").tolist()]
     prompts, responses, logprobs = (jsons_of(rows.column(key)) for key in _TRACE_TOKENS)
-    tokens = {text: list_in(text, IDS) for text in dict.fromkeys(prompts)}
-    ids = {text: "" if prompt is None else digest(prompt) for text, prompt in tokens.items()}
+    ids = {text: _id_of_tokens(text) for text in dict.fromkeys(prompts)}
     of_row = [ids[text] for text in prompts]
-    lengths = lengths_in(responses, IDS)
-    is_aligned = np.array([text == b"null" for text in logprobs]) | (lengths_in(logprobs, NUMBERS) == lengths)
+    lengths = nums_ids(responses)
+    is_logged = np.array([text != b"null" for text in logprobs])
     if mixed is None:
         groups = [f"{name}/{prompt}" if name else "" for name, prompt in zip(indices, of_row, strict=True)]
     else:
@@ -528,9 +530,17 @@ def _open_instruct_rows(
         prompts=lambda chosen: [of_row[at] for at in chosen],
         numbers={"reward": rows.numbers("reward"), "advantage": rows.numbers("advantage"), "num_tokens": lengths},
         no_reward=partial(rows.no_reward, "reward"),
-        is_odd=(lengths < 0) | ~is_aligned | [not prompt for prompt in of_row],
+        is_odd=(lengths < 0) | (is_logged & (flat_lengths(logprobs) != lengths)) | [not prompt for prompt in of_row],
         further=further,
     )
+
+
+def _id_of_tokens(text: bytes) -> str:
+    """The id of a prompt from the JSON of its tokens; "" where that is no list of tokens."""
+    if num_ids(text) >= 0:
+        return ids_digest(text)
+    ids = token_ids(json.loads(text))
+    return "" if ids is None else digest(ids)
 
 
 def _open_instruct_tokens(cells: Mapping[str, Any]) -> Tokens:

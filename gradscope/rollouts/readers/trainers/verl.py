@@ -18,6 +18,7 @@ from operator import and_
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
@@ -28,15 +29,10 @@ from gradscope.rollouts.groups import REWARD, UNKNOWN, RewardTable, RolloutGroup
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
-    IDS,
     NOT_ALIGNED,
     NOT_IDS,
-    NUMBERS,
-    digests_of,
     in_environment,
     is_number,
-    jsons_of,
-    list_in,
     numbers,
     numbers_with_gaps,
     parse_reward,
@@ -64,6 +60,12 @@ from gradscope.rollouts.readers.reduction.columns import (
     records_in,
     sample_hashes,
     texts_of,
+)
+from gradscope.rollouts.readers.reduction.json_texts import (
+    digests_of,
+    flat_length,
+    jsons_of,
+    nums_ids,
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups
 from gradscope.rollouts.readers.run_files import (
@@ -133,14 +135,18 @@ def tokens_of_row(rows: Cells, at: int) -> Tokens | None:
 
 Count = tuple[int, float]  # how many tokens a completion has, and the advantage that all sampled ones share, else NaN
 NO_COUNT: Count = (UNKNOWN, math.nan)
+_FLOATS = msgspec.json.Decoder(list[float])
 _NUMBER_STARTS = b"-0123456789"
+_FLAGS = bytes.maketrans(b"01", b"\0\1")
 
 
 def token_counts(rows: Cells) -> list[Count | None]:
     """The counts of rows, None where lists are unusable, [R]."""
-    ids = (_logged_ids(rows, name) for name in ("prompt", "response"))
-    further = map(rows.column, ("attention_mask", "response_mask", "rollout_log_probs", "advantages"))
-    counts = list(map(_plain_count, *map(jsons_of, (*ids, *further))))
+    prompts, responses = (jsons_of(_logged_ids(rows, name)) for name in ("prompt", "response"))
+    sizes = zip(nums_ids(prompts).tolist(), nums_ids(responses).tolist(), strict=True)
+    names = ("attention_mask", "response_mask", "rollout_log_probs", "advantages")
+    lists = zip(*(jsons_of(rows.column(name)) for name in names), strict=True)
+    counts = [_plain_count(*size, *texts) for size, texts in zip(sizes, lists, strict=True)]
     for row in (row for row, count in enumerate(counts) if count is None):
         with suppress(UnusableRowError):
             tokens = tokens_of_row(rows, row)
@@ -156,40 +162,39 @@ def _logged_ids(rows: Cells, name: str) -> list[Any]:
 
 
 def _plain_count(
-    prompt: bytes, response: bytes, attended: bytes, mask: bytes, logprobs: bytes, advantages: bytes
+    num_prompt: int, size: int, attended: bytes, mask: bytes, logprobs: bytes, advantages: bytes
 ) -> Count | None:
     """The count by the JSON of a row's lists; None where they are not all as verl writes them."""
-    prompt_ids, response_ids = list_in(prompt, IDS), list_in(response, IDS)
-    if prompt_ids is None or response_ids is None:
-        return None
-    size = len(response_ids)
-    is_attended, is_sampled = _flags(attended, len(prompt_ids) + size), _flags(mask, size)
-    if is_attended is None or is_sampled is None:
+    is_attended, is_sampled = _flags(attended, num_prompt + size), _flags(mask, size)
+    if min(num_prompt, size) < 0 or is_attended is None or is_sampled is None:
         return None
     if advantages[:1] in _NUMBER_STARTS:  # one number counts for each token
         advantages = b"[%b]" % b",".join([advantages] * size)
     of_sampler, of_tokens = _floats(logprobs, size), _floats(advantages, size)
     if of_sampler is None or of_tokens is None:
         return None
-    is_attended = is_attended[len(prompt_ids) :]
+    is_attended = is_attended[num_prompt:]
     levels = set(compress(of_tokens, map(and_, is_attended, is_sampled)))
     return sum(is_attended), levels.pop() if len(levels) == 1 else math.nan
 
 
-def _floats(text: bytes, size: int) -> Sequence[Any] | None:
+def _floats(text: bytes, size: int) -> Sequence[float] | None:
     """A list of so many finite numbers, empty where there is none; None where the text is another one."""
     if text == b"null":
         return ()
-    values = numbers(list_in(text, NUMBERS), size)
-    return values if values is not None and math.isfinite(sum(values)) else None
+    try:
+        values = _FLOATS.decode(text)
+    except msgspec.MsgspecError:
+        return None
+    return values if len(values) == size and math.isfinite(sum(values)) else None
 
 
-def _flags(text: bytes, size: int) -> list[int] | None:
+def _flags(text: bytes, size: int) -> bytes | None:
     """A list of so many zeros and ones, all ones where there is none; None where the text is another one."""
     if text == b"null":
-        return [1] * size
-    flags = list_in(text, IDS)
-    return flags if flags is not None and len(flags) == size and {0, 1}.issuperset(flags) else None
+        return b"\1" * size
+    flags = text.translate(_FLAGS, b"[], ")
+    return flags if len(flags) == size == flat_length(text, b"01, ") else None
 
 
 NO_REWARDS = COLUMNS | {"input", "output", "gts", "score", "step", "uid", "request_id", "reward"}

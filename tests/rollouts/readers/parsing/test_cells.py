@@ -1,4 +1,3 @@
-import json
 import math
 import re
 from decimal import Decimal
@@ -8,26 +7,20 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import UNSET, Raw
 
 from gradscope.rollouts.groups import Tokens
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
-    IDS,
     LARGEST_STEP,
     NOT_ALIGNED,
     NOT_IDS,
     NOTHING_SAMPLED,
-    NUMBERS,
     Conversation,
     completion_of,
     cut_conversation,
     cut_sequence,
     digest,
-    digests_of,
     finite_or_none,
-    json_of,
-    list_in,
     list_of,
     mapping_of,
     number_in_name,
@@ -258,35 +251,3 @@ def test_a_message_whose_role_is_null_is_nobodys() -> None:
     messages = [{"role": None, "content": "a"}, {"role": "assistant", "content": "b"}]
     assert cut_conversation(messages).completion == completion_of(messages) == "b"
     assert cut_conversation(messages[:1]).completion == ""
-
-
-@pytest.mark.parametrize(
-    ("text", "length", "ids"),
-    [
-        ("[]", 0, 0),
-        ("[1, 20,3]", 3, 3),
-        ("[1.5, null, -1e5]", 3, None),
-        ("[true]", None, None),
-        ("[NaN]", None, None),
-        ("[[1]]", None, None),
-        ('["a"]', None, None),
-        ("null", None, None),
-    ],
-)
-def test_lists_are_read_from_their_text(text: str, length: int | None, ids: int | None) -> None:
-    read = [list_in(text.encode(), decoder) for decoder in (NUMBERS, IDS)]
-    assert [None if cells is None else len(cells) for cells in read] == [length, ids]
-
-
-@given(
-    st.lists(st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=4), min_size=1, max_size=2),
-    st.booleans(),
-)
-def test_a_digest_is_of_what_is_written_and_not_of_how(cells: list[Any], ascii_only: bool) -> None:
-    texts = [json.dumps(cell, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass") for cell in cells]
-    for written in (texts, [text.replace(b"/", b"\\/") for text in texts]):
-        assert digests_of([tuple(written)]) == [digest(*cells)]
-
-
-def test_a_cell_is_json_however_it_was_decoded() -> None:
-    assert [json_of(cell) for cell in (Raw(b" [1]"), UNSET, "a", None)] == [b" [1]", b"null", b'"a"', b"null"]
