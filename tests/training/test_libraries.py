@@ -62,6 +62,7 @@ def test_nothing_is_printed_and_the_process_is_left_as_it_was(
 
     import torch
     from transformers.utils import logging
+    from trl import GRPOTrainer  # noqa: F401  # some of what it imports draws, once a process
 
     def state() -> list[Any]:
         numbers = [random.getstate(), torch.get_rng_state().tolist()]
