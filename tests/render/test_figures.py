@@ -1,6 +1,6 @@
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -179,3 +179,11 @@ def test_figures_of_dead_groups_show_the_numbers_of_their_tables_and_name_their_
     assert f"p: {report.course_pass_rate_origin}" in output["degeneracy"]
     assert f"p: {report.pass_rate_origin}" in output["degeneracy_by_group_size"]
     assert f"p = {report.pass_rate.value:.3g}" in output["pass_rates"]
+
+
+@pytest.mark.parametrize(("size", "named"), [(8, range(9)), (16, (0, 4, 8, 12, 16))])
+def test_bars_of_pass_rates_are_named_as_far_as_there_is_room(size: int, named: Iterable[int]) -> None:
+    rewards = [[float(at < group % (size + 1)) for at in range(size)] for group in range(20)]
+    run = run_of(*(group_of(row, prompt=str(number)) for number, row in enumerate(rewards)))
+    rates = draw_figures(degeneracy_of_run(run))["pass_rates"].axes[0]
+    assert [label.get_text() for label in rates.get_xticklabels()] == [f"{bar}/{size}" for bar in named]

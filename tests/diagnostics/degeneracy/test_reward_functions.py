@@ -75,6 +75,18 @@ def test_shares_are_of_the_advantage(kind: str, logged: bool) -> None:
     assert report.findings[0].startswith("'length' alone decides 60.0 %")
 
 
+def test_a_group_is_divided_by_the_deviation_of_its_own_size() -> None:
+    correct, length = [[1.0, 0.0], [1.0, 0.0, 0.0, 0.0, 1.0]], [[50.0, 5.0], [9.0, 30.0, 12.0, 44.0, 5.0]]
+    totals = [np.array(right) - 0.01 * np.array(long) for right, long in zip(correct, length, strict=True)]
+    run = with_rewards(run_of(*(group_of(list(row)) for row in totals)), correct=correct, length=length)
+    settings = TrainerSettings(values={"reward_weights": [1.0, -0.01], "scale_rewards": "group"}, origin="here")
+    report = degeneracy_of_run(replace(run, settings=settings))
+    advantages = [(row - row.mean()) / (row.std(ddof=1) + 1e-4) for row in totals]
+    parts = [(right - np.mean(right)) / (row.std(ddof=1) + 1e-4) for right, row in zip(correct, totals, strict=True)]
+    products = [sum(map(np.dot, advantages, other)) for other in (parts, advantages)]
+    assert shares(report)["correct"] == pytest.approx(products[0] / products[1], rel=1e-4)
+
+
 def test_without_advantages_and_arguments_shares_are_of_reward_differences() -> None:
     report = degeneracy_of_run(a_run(correct=CORRECT, length=LENGTH))
     assert {one.advantage_share.undefined for one in report.by_reward} == {NO_ADVANTAGES}
