@@ -45,6 +45,7 @@ def test_trl_takes_them_and_changes_none(tmp_path: Path) -> None:
     differing = {name for name, value in made.items() if getattr(config, name) != value}
     assert differing <= {"optim", "lr_scheduler_type", "logging_strategy", "save_strategy", "eval_strategy"}  # enums
     assert (config.output_dir, config.use_cpu, config.report_to) == (str(tmp_path), True, [])
+    assert getattr(config, "router_aux_loss_coef", 0.0) == 0.0  # where TRL knows it, its default is the model's own
 
 
 def test_an_adapter_has_twice_its_rank_as_scale_unless_told() -> None:
