@@ -175,6 +175,7 @@ def test_figures_of_dead_groups_show_the_numbers_of_their_tables_and_name_their_
     assert sorted(drawn(by_size, ORANGE)) == sorted(row["iid_prediction"] for row in sizes)
     assert sorted(drawn(by_size, BLUE)) == sorted(row["degeneracy"] for row in sizes)
     assert drawn(rates, ORANGE) == [row["binomial"] for row in tables["degeneracy_histogram"]]
+    assert rates.get_xticks()[[0, -1]].tolist() == [0.0, len(tables["degeneracy_histogram"]) - 1.0]
     output = {name: " ".join(text.get_text() for text in figure.texts) for name, figure in figures.items()}
     assert f"p: {report.course_pass_rate_origin}" in output["degeneracy"]
     assert f"p: {report.pass_rate_origin}" in output["degeneracy_by_group_size"]

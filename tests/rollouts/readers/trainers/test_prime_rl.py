@@ -49,6 +49,7 @@ def test_prime_rl_reads_everything_and_takes_advantages_from_what_was_trained_on
     assert (trained.advantage, trained.token_advantages, dropped.advantage) == (0.5, (0.5, 0.5), None)
     assert trained.rewards == {"correct": 1.0, "short": 1.0}
     assert run.source.missing == ()
+    assert run.source.inferred == ("Rollouts were read from all/, their advantages from effective/.",)
 
 
 def test_prime_rl_effective_alone_is_a_lower_bound() -> None:
