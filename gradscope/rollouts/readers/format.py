@@ -19,8 +19,7 @@ from gradscope.errors import InputError
 from gradscope.rollouts.groups import GroupsOfTable, RewardTable
 from gradscope.rollouts.readers.parsing.cells import usable_reward
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError, WatchedLog
-from gradscope.rollouts.readers.parsing.records import Record, assemble_groups, peek
-from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.records import ReadRequest, Record, assemble_groups, peek
 from gradscope.rollouts.readers.parsing.tables import Row, files_like, read_rows
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, LineColumns, records_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups

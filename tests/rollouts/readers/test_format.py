@@ -10,8 +10,7 @@ import pytest
 from gradscope.errors import InputError
 from gradscope.rollouts.readers.format import LogRow, Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
-from gradscope.rollouts.readers.parsing.records import Record
-from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.records import ReadRequest, Record
 from gradscope.rollouts.run import Run
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
 

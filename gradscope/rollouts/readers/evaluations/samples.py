@@ -45,8 +45,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     whole_number,
 )
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
-from gradscope.rollouts.readers.parsing.records import Record, assemble, assemble_groups, peek
-from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.records import ReadRequest, Record, assemble, assemble_groups, peek
 from gradscope.rollouts.readers.parsing.tables import Row, expand, read_rows, suffix_of
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,

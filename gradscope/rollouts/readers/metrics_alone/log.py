@@ -31,7 +31,7 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
     steps_in,
 )
 from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP
-from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.records import ReadRequest
 from gradscope.rollouts.run import Floats, Numbers, Run, StepMetrics
 from gradscope.say import counted
 

@@ -38,7 +38,9 @@ from gradscope.rollouts.groups import REWARD
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
     LARGEST_STEP,
+    digests_of,
     finite_or_none,
+    jsons_of,
     parse_reward,
     prompt_text_id,
     text_of,
@@ -47,7 +49,6 @@ from gradscope.rollouts.readers.parsing.cells import (
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.parsing.tables import Row, is_untyped
-from gradscope.rollouts.readers.reduction.json_texts import digests_of, jsons_of
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]

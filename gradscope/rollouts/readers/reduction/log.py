@@ -24,8 +24,7 @@ from gradscope.outside.limits import most, raise_limits
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RewardTable, RolloutGroup, group_name
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.records import Record, build_groups
-from gradscope.rollouts.readers.parsing.request import EarlierLooks, ReadRequest
+from gradscope.rollouts.readers.parsing.records import EarlierLooks, ReadRequest, Record, build_groups
 from gradscope.rollouts.readers.parsing.tables import COMPRESSED, MOST_FLAWED, Row, parse_line, read_span
 from gradscope.rollouts.readers.reduction.columns import LineColumns
 from gradscope.rollouts.readers.reduction.lines import OddRow, Scanned, Span

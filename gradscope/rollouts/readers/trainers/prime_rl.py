@@ -36,8 +36,14 @@ from gradscope.rollouts.readers.parsing.quarantine import (
     hidden_by,
     with_set_aside,
 )
-from gradscope.rollouts.readers.parsing.records import Record, assemble_groups, build_groups, peek
-from gradscope.rollouts.readers.parsing.request import ReadRequest, flattened
+from gradscope.rollouts.readers.parsing.records import (
+    ReadRequest,
+    Record,
+    assemble_groups,
+    build_groups,
+    flattened,
+    peek,
+)
 from gradscope.rollouts.readers.parsing.tables import files_like, read_jsonl
 from gradscope.rollouts.readers.reduction.columns import Columns, int_steps
 from gradscope.rollouts.readers.reduction.log import keeps_texts, reduced_groups

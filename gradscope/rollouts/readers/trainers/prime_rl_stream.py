@@ -26,8 +26,7 @@ from gradscope.rollouts.arrays import to_floats, to_strings, to_texts
 from gradscope.rollouts.groups import REWARD, GroupsOfTable, RewardTable, RolloutGroup
 from gradscope.rollouts.readers.parsing.cells import finite_or_none, list_of, mapping_of, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog, WatchedLog
-from gradscope.rollouts.readers.parsing.records import Record, assemble_groups, build_groups, peek
-from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.records import ReadRequest, Record, assemble_groups, build_groups, peek
 from gradscope.rollouts.readers.parsing.tables import files_like
 from gradscope.rollouts.readers.reduction.columns import Columns, Counts, Floats, int_steps, sample_hashes
 from gradscope.rollouts.readers.reduction.lines import blocks_in

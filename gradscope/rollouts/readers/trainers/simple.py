@@ -28,12 +28,17 @@ from gradscope.rollouts.readers.parsing.cells import (
     cut_conversation,
     digest,
     finite_or_none,
+    flat_lengths,
     generation_seconds,
+    ids_digest,
+    jsons_of,
     list_of,
     mapping_of,
+    num_ids,
     number_in_name,
     numbers,
     numbers_in,
+    nums_ids,
     parse_messages,
     required_whole,
     text_of,
@@ -41,8 +46,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     whole_number,
 )
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, UnusableRowError, hidden_by
-from gradscope.rollouts.readers.parsing.records import Record
-from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.records import ReadRequest, Record
 from gradscope.rollouts.readers.parsing.tables import Row
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
@@ -54,13 +58,6 @@ from gradscope.rollouts.readers.reduction.columns import (
     sample_hashes,
     step_numbers,
     texts_in,
-)
-from gradscope.rollouts.readers.reduction.json_texts import (
-    flat_lengths,
-    ids_digest,
-    jsons_of,
-    num_ids,
-    nums_ids,
 )
 from gradscope.rollouts.readers.run_files import with_logged_metrics
 from gradscope.rollouts.run import Run

@@ -31,10 +31,14 @@ from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
     NOT_ALIGNED,
     NOT_IDS,
+    digests_of,
+    flat_length,
     in_environment,
     is_number,
+    jsons_of,
     numbers,
     numbers_with_gaps,
+    nums_ids,
     parse_reward,
     text_of,
     token_ids,
@@ -46,8 +50,7 @@ from gradscope.rollouts.readers.parsing.quarantine import (
     WatchedLog,
     hidden_by,
 )
-from gradscope.rollouts.readers.parsing.records import Record, assemble_groups, build_groups, peek
-from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.records import ReadRequest, Record, assemble_groups, build_groups, peek
 from gradscope.rollouts.readers.parsing.tables import Row, expand, read_jsonl
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
@@ -60,12 +63,6 @@ from gradscope.rollouts.readers.reduction.columns import (
     records_in,
     sample_hashes,
     texts_of,
-)
-from gradscope.rollouts.readers.reduction.json_texts import (
-    digests_of,
-    flat_length,
-    jsons_of,
-    nums_ids,
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups
 from gradscope.rollouts.readers.run_files import (

@@ -21,7 +21,7 @@ from gradscope.rollouts.readers.metrics_alone.log import (
     switch_on,
     without_impossible_shares,
 )
-from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.records import ReadRequest
 from gradscope.rollouts.run import Run, StepMetrics
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import write_lines
