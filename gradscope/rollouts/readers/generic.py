@@ -41,11 +41,7 @@ from gradscope.rollouts.readers.parsing.tables import expand, read_rows, suffix_
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
-    LineColumns,
-    ListColumns,
-    TableColumns,
-    line_columns,
-    records_in,
+    file_columns,
     sample_hashes,
     texts_in,
 )
@@ -312,23 +308,11 @@ def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: Quaranti
     read = [name for name in (*roles, *further) if name is not None and name not in texts]
     heads = [name.partition(".")[0] for name in read if name in columns.entries]
     wanted = dict.fromkeys([*heads, *(name for name in read if name not in columns.entries)])
-    lines = line_columns(columns.take, wanted, texts)
-    table = TableColumns(names=tuple(wanted), texts=texts, take=columns.take)
-
-    def declared(file: Path) -> LineColumns | ListColumns | TableColumns | None:
-        match suffix_of(file):
-            case ".json":
-                return lines and ListColumns(lines=lines)
-            case ".parquet" | ".csv" | ".tsv":
-                return table
-            case _:
-                return lines
-
     return ColumnLog(
         files=files,
-        declared=declared,
+        declared=file_columns(columns.take, wanted, texts),
         rows=read_rows,
-        records=partial(records_in, columns.take),
+        take=columns.take,
         quarantine=quarantine,
         keys=(*wanted, *texts, *columns.rewards),
     )

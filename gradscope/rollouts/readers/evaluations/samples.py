@@ -45,8 +45,8 @@ from gradscope.rollouts.readers.parsing.cells import (
     whole_number,
 )
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
-from gradscope.rollouts.readers.parsing.records import ReadRequest, Record, assemble, assemble_groups, peek
-from gradscope.rollouts.readers.parsing.tables import Row, expand, read_rows, suffix_of
+from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble, assemble_groups, peek
+from gradscope.rollouts.readers.parsing.tables import expand, read_rows, suffix_of
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
@@ -301,14 +301,11 @@ def _read(request: ReadRequest) -> Run:
     declared = {".json": ListColumns(lines=decoded), ".csv": None, ".tsv": None, ".parquet": None}
     notes, quarantine = dict[str, None](), WatchedLog(request.progress, files)
 
-    def records(file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[tuple[int, Record]]:
-        return records_in(take, file, rows, quarantine, notes.setdefault)
-
     log = ColumnLog(
         files=files,
         declared=lambda file: declared.get(suffix_of(file) or "", decoded),
         rows=read_rows,
-        records=records,
+        take=take,
         quarantine=quarantine,
         note=notes.setdefault,
         lines_hold_many=True,

@@ -48,7 +48,7 @@ from gradscope.rollouts.readers.parsing.cells import (
 )
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record
-from gradscope.rollouts.readers.parsing.tables import Row, is_untyped
+from gradscope.rollouts.readers.parsing.tables import Row, is_untyped, suffix_of
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -56,7 +56,7 @@ Counts = NDArray[np.int64]
 NOT_COMPARED = 0  # stands for what tells a rollout apart where only its row can be compared
 _NUMBERS = frozenset({float, int, bool, type(None)})
 _NO_STEP = -1
-_AT_ONCE = 1 << 13  # rows that are objects at once
+_AT_ONCE = 1 << 8  # rows that are objects at once, with lists of tokens where a format has some
 _STRANGE = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')  # what a key of a struct must not have
 
 
@@ -82,7 +82,8 @@ class Columns:
     ``advantage``, ``num_tokens``, ``sample`` and ``policy``, as ``Part`` has them."""
     policies: Sequence[str] = ()  # names of those that sampled them, of which ``policy`` among the numbers are indices
     is_sparse: bool = False  # whether a rollout has those reward functions alone of which it has a number
-    no_reward: Callable[[int], str] = lambda _: "the reward is missing"  # why a row has none
+    no_reward: Callable[[int], str | None] = lambda _: "the reward is missing"
+    """Why a row has none; None: the format has none."""
     notes: Collection[str] = ()  # sentences on the log that rows call for, whatever becomes of them
     is_odd: NDArray[np.bool_] | None = None  # where ``further`` has to look at the row; None: nowhere
     noted: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
@@ -314,8 +315,6 @@ class LineColumns:
 
     row: Any  # the type that a decoder holds lines to: a struct of the keys that are read
     take: Callable[[Sequence[Any], Path], Columns]  # the columns of rows of a file, at least one
-    of_cells: Callable[[Cells], Columns] | None = None
-    """The same of rows that the decoder refuses, by their cells; None: somebody else reads them."""
     looks_at_path: bool = False  # whether they say something else in a file of another name
     decoder: msgspec.json.Decoder[Any] = field(init=False)  # of the struct
 
@@ -360,7 +359,7 @@ def line_columns(
 
         return take(Cells(path, len(rows), getters, column, select=select))
 
-    return LineColumns(row=row, take=take_rows, of_cells=take, looks_at_path=looks_at_path)
+    return LineColumns(row=row, take=take_rows, looks_at_path=looks_at_path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -377,6 +376,28 @@ class TableColumns:
     names: tuple[str, ...]  # the columns that are read, where the file has them
     texts: tuple[str, ...] = ()  # further ones, of long texts that are compared and never copied a row
     take: Callable[[Cells], Columns]  # what their cells mean
+
+
+FileColumns = LineColumns | ListColumns | TableColumns | None
+"""How a file becomes columns; None: by the row reader alone."""
+
+
+def file_columns(
+    take: Callable[[Cells], Columns], keys: Iterable[str], raw: Collection[str] = (), *, looks_at_path: bool = False
+) -> Callable[[Path], FileColumns]:
+    """How each file becomes columns, by its suffix; for the arguments see :func:`line_columns`."""
+    lines = line_columns(take, keys := tuple(keys), raw, looks_at_path=looks_at_path)
+    table = TableColumns(names=keys, texts=tuple(raw), take=take)
+
+    def columns_of(file: Path) -> FileColumns:
+        match suffix_of(file):
+            case ".json":
+                return lines and ListColumns(lines=lines)
+            case ".parquet" | ".csv" | ".tsv":
+                return table
+        return lines
+
+    return columns_of
 
 
 def records_in(

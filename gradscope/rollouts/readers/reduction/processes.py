@@ -35,7 +35,7 @@ from gradscope.rollouts.readers.parsing.tables import (
     parquet_batches,
     suffix_of,
 )
-from gradscope.rollouts.readers.reduction.columns import Cells, LineColumns, ListColumns, TableColumns
+from gradscope.rollouts.readers.reduction.columns import Cells, FileColumns, LineColumns, ListColumns, TableColumns
 from gradscope.rollouts.readers.reduction.lines import OddRow, Scanned, is_text, scan_list, scan_range, scan_small
 from gradscope.rollouts.readers.reduction.parts import Counts, part_of_columns
 
@@ -278,7 +278,7 @@ _SMALL, _TOGETHER = 1 << 20, 4 << 20  # bytes of a file that is read together wi
 EXPANSION = 10
 """What a compressed file is taken to hold, in its sizes on disk: rollouts of one prompt are alike and compress well."""
 
-Declared = Callable[[Path], LineColumns | ListColumns | TableColumns | None]
+Declared = Callable[[Path], FileColumns]
 Range = tuple[int, int, int | None]
 """A file by its number, and the bytes of it in which lines begin that are read; no end: that of the file."""
 Task = int | list[Range]  # a file for the row reader, or ranges of others

@@ -43,7 +43,6 @@ from gradscope.rollouts.readers.parsing.records import ReadRequest
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
-    line_columns,
     numbers_of,
     step_numbers,
 )
@@ -281,7 +280,7 @@ FORMAT = RowFormat(
     title="NeMo-RL training data",
     patterns=("train_data_step*.jsonl", "exp_*/train_data_step*.jsonl"),
     recognizes_file=has_keys("content", "rewards"),
-    columns=lambda _: LogColumns(lines=line_columns(_rows, _KEYS, (*_TEXTS, "content"), looks_at_path=True)),
+    columns=lambda _: LogColumns(take=_rows, keys=_KEYS, raw=(*_TEXTS, "content"), looks_at_path=True),
     inferred=(_BY_IDS, _BY_TEXT),
     missing=(_FILTERED,),
     if_noted=frozenset({_BY_IDS, _BY_TEXT, _FILTERED}),

@@ -403,12 +403,11 @@ def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]],
         depend.update(at for at, row in all_rows if steps and isinstance(parse_reward(row.get("score", ABSENT)), str))
         return _rollouts(all_rows, QuarantineLog(), uids)
 
-    def records(file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[tuple[int, Record]]:
-        file_rows = list(rows)
-        for location, row in file_rows:
+    def take(rows: Cells) -> Columns:
+        for location, row in zip(rows.locations, rows.rows, strict=True):
             if ("uid" in row and uids is None) or (uids == "of outputs" and isinstance(_tokens(row), UnusableRowError)):
                 depend.add(location)
-        return records_in(partial(_rows, uids), file, file_rows, quarantine)
+        return _rows(uids, rows)
 
     lines = dump_columns(first, uids, has_tokens=has_tokens)
     if lines is None:
@@ -417,7 +416,7 @@ def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]],
         files=files,
         declared=lambda _: lines,
         rows=read_jsonl,
-        records=records,
+        take=take,
         together=together,
         quarantine=quarantine,
         keys=lines.row.__struct_encode_fields__,
