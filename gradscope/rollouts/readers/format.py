@@ -19,7 +19,7 @@ from gradscope.rollouts.groups import GroupsOfTable, RewardTable
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
 from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble_groups, peek
 from gradscope.rollouts.readers.parsing.tables import Row, files_like, read_rows
-from gradscope.rollouts.readers.reduction.columns import Cells, Columns, file_columns
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, Note, file_columns
 from gradscope.rollouts.readers.reduction.log import ColumnLog, records_of_files, reduced_groups
 from gradscope.rollouts.run import Run
 from gradscope.say import counted
@@ -47,7 +47,7 @@ class Reading:
     request: ReadRequest
     files: tuple[Path, ...]  # the files that are read
     quarantine: QuarantineLog = field(default_factory=QuarantineLog)  # rows that were set aside
-    noted: set[str] = field(default_factory=set)  # sentences of ``RowFormat.if_noted`` that a row called for
+    noted: set[Note] = field(default_factory=set)  # what rows called for, as sentences of ``RowFormat.if_noted``
     inferred: list[str] = field(default_factory=list)
     """Further sentences for ``Source.inferred``, after those of the format."""
     missing: list[str] = field(default_factory=list)

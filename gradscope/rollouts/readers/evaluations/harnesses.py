@@ -37,7 +37,15 @@ from gradscope.rollouts.readers.parsing.cells import (
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import peek
 from gradscope.rollouts.readers.parsing.tables import Row, read_rows
-from gradscope.rollouts.readers.reduction.columns import Cells, Columns, numbers_of, rewards_of, texts_in
+from gradscope.rollouts.readers.reduction.columns import (
+    Cells,
+    Columns,
+    Fact,
+    facts_in,
+    numbers_of,
+    rewards_of,
+    texts_in,
+)
 from gradscope.rollouts.readers.reduction.lines import blocks_in
 from gradscope.rollouts.readers.trainers.prime_rl_episode import (
     AGENTS,
@@ -129,9 +137,6 @@ def _one_score(most: int, harness: str, responses: str) -> str:
     )
 
 
-_OTHER_FILTER, _RESPONSES = "filter: ", "responses: "  # what notes on a log begin with
-
-
 def _lm_eval_survey(rows: Sequence[Row], reading: Reading) -> dict[str, str]:
     filters = [*dict.fromkeys(text_of(cells.get("filter")) for _, cells in rows)] or [""]
     named, _, chosen = (reading.request.columns.reward or "").rpartition(",")
@@ -152,9 +157,8 @@ def _lm_eval_columns(reading: Reading, metric: str | None = None, filter: str = 
     keys = dict.fromkeys(("doc_id", "filter", "metrics", "resps", metric, *named))
 
     def judged(table: RewardTable) -> RewardTable:
-        noted = sorted(reading.noted)
-        filters = [note.removeprefix(_OTHER_FILTER) for note in noted if note.startswith(_OTHER_FILTER)]
-        most = max((int(note.removeprefix(_RESPONSES)) for note in noted if note.startswith(_RESPONSES)), default=1)
+        filters = facts_in(reading.noted, "other filter")
+        most = max(facts_in(reading.noted, "number of responses"), default=1)
         rest = f"; rows of other filters ({', '.join(filters)}) are the same responses and left out"
         left_out = rest if filters else ""
         reading.inferred.append(f"The score is {metric} after the filter {filter}{left_out}.")
@@ -197,8 +201,8 @@ def _lm_eval_rows(rows: Cells, *, metric: str, filter: str, listed: frozenset[st
     return Columns(
         row=np.array(chosen, dtype=np.int64),
         notes=[
-            *(_OTHER_FILTER + name for name in dict.fromkeys(filters) if name != filter),
-            *(f"{_RESPONSES}{number}" for number in set(responses)),
+            *(Fact("other filter", name) for name in dict.fromkeys(filters) if name != filter),
+            *(Fact("number of responses", number) for number in set(responses)),
         ],
         step=np.zeros(len(rows), dtype=np.int64),
         group=documents,

@@ -16,7 +16,7 @@ from functools import cache
 from itertools import chain, islice, repeat
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -60,6 +60,22 @@ _AT_ONCE = 1 << 8  # rows that are objects at once, with lists of tokens where a
 _STRANGE = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')  # what a key of a struct must not have
 
 
+class Fact(NamedTuple):
+    """What rows say about their log, of which its reader makes a sentence when it has all of them."""
+
+    about: Literal["other filter", "number of responses", "shape", "identity"]
+    value: str | int
+
+
+Note = str | Fact
+"""What rows call for: a sentence on their log, or a fact for one."""
+
+
+def facts_in(notes: Iterable[Note], about: str) -> list[Any]:
+    """The values of all facts about one thing, sorted."""
+    return sorted(note.value for note in notes if isinstance(note, Fact) and note.about == about)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
     """The rollouts of some rows as columns, [R] each."""
@@ -84,7 +100,7 @@ class Columns:
     is_sparse: bool = False  # whether a rollout has those reward functions alone of which it has a number
     no_reward: Callable[[int], str | None] = lambda _: "the reward is missing"
     """Why a row has none; None: the format has none."""
-    notes: Collection[str] = ()  # sentences on the log that rows call for, whatever becomes of them
+    notes: Collection[Note] = ()  # what rows call for, whatever becomes of them
     is_odd: NDArray[np.bool_] | None = None  # where ``further`` has to look at the row; None: nowhere
     noted: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     """Sentences on the log, and which rows call for them, [R]."""
@@ -405,7 +421,7 @@ def records_in(
     path: Path,
     rows: Iterable[Row],
     quarantine: QuarantineLog,
-    note: Callable[[str], object] = lambda _: None,
+    note: Callable[[Note], object] = lambda _: None,
 ) -> Iterator[tuple[int, Record]]:
     """The rollouts of rows that the row reader made, each with the index of its row among them."""
     numbered = iter(rows)
@@ -414,8 +430,8 @@ def records_in(
         locations = [location for location, _ in batch]
         columns = take(Cells.of_rows([cells for _, cells in batch], path, locations))
         row_of, lines = columns.row_of.tolist(), quarantine.of_lines()
-        for sentence in columns.notes:
-            note(sentence)
+        for of_rows in columns.notes:
+            note(of_rows)
         for row, why in columns.flaws:
             lines.add(why, locations[row])
         lines.held(len(row_of) if columns.count is None else int(columns.count.sum()), num_lines=len(set(row_of)))

@@ -24,7 +24,7 @@ from gradscope.outside.limits import MOST_ROW, most
 from gradscope.outside.plain_json import MOST_DEPTH
 from gradscope.rollouts.arrays import count_of, positions_of
 from gradscope.rollouts.readers.parsing.tables import BOM, MOST_FLAWED, document_bytes, open_bytes, parse_line
-from gradscope.rollouts.readers.reduction.columns import LineColumns, ListColumns
+from gradscope.rollouts.readers.reduction.columns import LineColumns, ListColumns, Note
 from gradscope.rollouts.readers.reduction.parts import ROWS_A_FILE, Counts, Part, part_of_columns
 
 BLOCK = 8 << 20
@@ -77,7 +77,7 @@ class Scanned:
     spans: list[Span] | None = None
     """Where the usual rows of each step lie; None: the file is read as a whole or not at all."""
     is_open: bool = False  # whether its last line has no end, so that it may be being written
-    noted: tuple[str, ...] = ()  # the sentences that its rows call for
+    noted: tuple[Note, ...] = ()  # what its rows call for
     lost: InputError | None = None  # why what follows in the file cannot be read
     is_of_several: bool = False
     """Whether ``part`` has the groups of files before it, too, and its first rows are numbered within the log."""
@@ -270,7 +270,7 @@ def _scan(path: Path, file: int, columns: LineColumns, block: LineBlock, with_te
     rows, at, bounds = block.decoded(columns.decoder)
     num_lines = len(bounds) - 1
     part, numbers, spans = None, at, list[Span]()
-    noted: tuple[str, ...] = ()
+    noted: tuple[Note, ...] = ()
     is_usual = np.zeros(num_lines, dtype=np.bool_)
     if rows:
         of_rows = columns.take(rows, path)

@@ -26,7 +26,7 @@ from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RewardTable, 
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.records import EarlierLooks, ReadRequest, Record, build_groups
 from gradscope.rollouts.readers.parsing.tables import COMPRESSED, MOST_FLAWED, Row, parse_line, read_span
-from gradscope.rollouts.readers.reduction.columns import Cells, Columns, LineColumns, records_in
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, LineColumns, Note, records_in
 from gradscope.rollouts.readers.reduction.lines import OddRow, Scanned, Span
 from gradscope.rollouts.readers.reduction.parts import (
     ROWS_A_FILE,
@@ -129,7 +129,7 @@ class ColumnLog:
     """The rollouts of rows that are read together, as those of a step, where these may depend on one another; None: as
     ``take`` says."""
     quarantine: QuarantineLog = field(default_factory=QuarantineLog)  # what is set aside
-    note: Callable[[str], object] = lambda _: None  # called with the sentences of ``Columns.noted``
+    note: Callable[[Note], object] = lambda _: None  # called with what its rows call for
     lines_hold_many: bool = False  # whether a line that is set aside counts as the mean of those that were read
     most: float = math.inf  # rollouts that it may hold: a few digits may declare a million
     keys: tuple[str, ...] = ()  # the keys that are read of its rows, so that a log is recognized
@@ -137,7 +137,11 @@ class ColumnLog:
     """In which groups a rollout may be logged twice, [J], where a table tells; None: ``sample`` of its columns does."""
 
     def records(
-        self, file: Path, rows: Iterable[Row], quarantine: QuarantineLog, note: Callable[[str], object] = lambda _: None
+        self,
+        file: Path,
+        rows: Iterable[Row],
+        quarantine: QuarantineLog,
+        note: Callable[[Note], object] = lambda _: None,
     ) -> Iterator[tuple[int, Record]]:
         """The rollouts of some rows of a file without their tokens, each with the index of its row among them."""
         records = records_in(self.take, file, rows, quarantine, note)
@@ -389,8 +393,8 @@ def _part_of(
     path = log.files[scanned.file]
     if scanned.lost is not None:
         quarantine.lose(scanned.lost)
-    for sentence in scanned.noted:
-        log.note(sentence)
+    for note in scanned.noted:
+        log.note(note)
     records: list[tuple[int, Record]] = []
     odd_spans: list[Span] = []
     rows: list[tuple[OddRow, Row]] = []

@@ -46,7 +46,7 @@ from gradscope.rollouts.readers.parsing.records import (
     peek,
 )
 from gradscope.rollouts.readers.parsing.tables import files_like, read_jsonl
-from gradscope.rollouts.readers.reduction.columns import Cells, Columns, int_steps, step_numbers, texts_in
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, Note, int_steps, step_numbers, texts_in
 from gradscope.rollouts.readers.reduction.log import keeps_texts, reduced_groups
 from gradscope.rollouts.readers.run_files import (
     CheckpointLayout,
@@ -271,7 +271,7 @@ def _read(request: ReadRequest) -> Run:
 
 def step_layout(trained: TrainedBatches, *, is_whole: bool) -> EpisodeLayout:
     """How files of steps are read."""
-    noted: set[str] = set()
+    noted: set[Note] = set()
 
     def take(rollouts: Sequence[AgentRollout], path: Path) -> Columns:
         in_name = number_in_name(STEP, path)

@@ -40,6 +40,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     Columns,
     Counts,
     LineColumns,
+    Note,
     numbers_of,
     records_in,
 )
@@ -422,7 +423,7 @@ class EpisodeLayout:
     take: Callable[[Sequence[AgentRollout], Path], Columns]  # the columns of a file's rollouts
     is_left_out: Callable[[Episode], bool] = lambda _: False  # whether an episode is skipped
     is_whole: bool = True  # whether rollouts have texts and tokens
-    noted: set[str] = field(default_factory=set)  # sentences that an episode called for
+    noted: set[Note] = field(default_factory=set)  # sentences that an episode called for
 
     def lines(self, files: Sequence[Path]) -> LineColumns:
         """How lines are read as columns."""

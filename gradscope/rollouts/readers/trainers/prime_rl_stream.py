@@ -28,7 +28,7 @@ from gradscope.rollouts.readers.parsing.cells import finite_or_none, list_of, ma
 from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog, WatchedLog
 from gradscope.rollouts.readers.parsing.records import ReadRequest, Record, assemble_groups, build_groups, peek
 from gradscope.rollouts.readers.parsing.tables import files_like
-from gradscope.rollouts.readers.reduction.columns import Columns, Counts, Floats, int_steps, sample_hashes
+from gradscope.rollouts.readers.reduction.columns import Columns, Counts, Floats, Note, int_steps, sample_hashes
 from gradscope.rollouts.readers.reduction.lines import blocks_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog, keeps_texts, reduce_log
 from gradscope.rollouts.readers.reduction.parts import Part, merge_parts, repeated_samples
@@ -211,7 +211,7 @@ _FINER = re.compile(rb"[.][0-9]{5}|[0-9][eE]")
 
 def stream_layout(annotations: Annotations, *, is_whole: bool) -> EpisodeLayout:
     """How a stream is read: all rollouts at step 0, in groups that have the prompt in their names."""
-    noted: set[str] = set()
+    noted: set[Note] = set()
 
     def take(rollouts: Sequence[AgentRollout], _: Path) -> Columns:
         sent = int_steps([rollout.step for rollout in rollouts])
