@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec import UNSET, Raw
+from msgspec import UNSET, MsgspecError, Raw, Struct
+from msgspec.json import Decoder, decode
 from numpy.typing import NDArray
 
 from gradscope.outside.numerals import integer_from, number_from
@@ -148,6 +149,43 @@ def text_of(value: Any) -> str:
 
 
 CONVERSATION = "messages"  # the column of whole conversations, in which the answer follows its prompt
+
+
+class _Turn(Struct, gc=False):
+    """A message of which no more than its role is decoded."""
+
+    role: str
+
+
+_ROLES = Decoder(list[_Turn])
+_ANSWERS = (b'{"role": "assistant"', b'{"role":"assistant"')  # how the assistant's messages begin
+
+
+def before_answers(cells: Sequence[Any]) -> list[Any]:
+    """:func:`before_answer` of each cell, [R]; where all are JSON text that ends with one answer, they stay JSON."""
+    texts = [bytes(cell) for cell in cells if isinstance(cell, Raw)]
+    begins = next((begins for begins in _ANSWERS if texts and begins in texts[0]), b"")
+    starts = [text.rfind(begins) for text in texts]
+    if begins and len(texts) == len(cells) and min(starts) > 0:
+        prompts = [text[:start] for text, start in zip(texts, starts, strict=True)]
+        whole = {prompt: Raw(prompt.rstrip(b", ") + b"]") for prompt in dict.fromkeys(prompts)}
+        with suppress(MsgspecError, UnicodeDecodeError, RecursionError):
+            answers = b"\n".join([b"[" + text[start:] for text, start in zip(texts, starts, strict=True)])
+            are_cut = all(len(turns) == 1 and turns[0].role == "assistant" for turns in _ROLES.decode_lines(answers))
+            before = _ROLES.decode_lines(b"\n".join(map(bytes, whole.values())))
+            if are_cut and not any(turns and turns[-1].role == "assistant" for turns in before):
+                return list(map(whole.__getitem__, prompts))
+    return [before_answer(plain_cell(cell)) for cell in cells]
+
+
+def plain_cell(cell: Any) -> Any:
+    """The value of a cell that may be JSON text yet; None for a missing one."""
+    if not isinstance(cell, Raw):
+        return None if cell is UNSET else cell
+    try:
+        return decode(cell)
+    except (MsgspecError, RecursionError):  # half a surrogate pair, a number beyond all floats
+        return json.loads(bytes(cell))
 
 
 def before_answer(messages: Any) -> Any:

@@ -42,6 +42,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     finite_or_none,
     jsons_of,
     parse_reward,
+    plain_cell,
     prompt_text_id,
     text_of,
     whole_number,
@@ -194,13 +195,21 @@ class Cells:
 
         return Cells(self.path, sum(sizes), self.keys, column)
 
-    def changed(self, name: str, change: Callable[[Any], Any]) -> Cells:
-        """The same with another column in place of one, made of its plain values."""
+    def changed(self, name: str, change: Callable[[Sequence[Any]], list[Any]]) -> Cells:
+        """The same with a column in place of one, made of its cells, some of which may be JSON text or missing."""
 
-        def column(key: str | None) -> Any:
-            return list(map(change, self.cells(name))) if key == name else self.column(key)
+        def changed(key: str | None, cells: Any) -> Any:
+            if key != name:
+                return cells
+            return change(to_cells(cells) if isinstance(cells, pa.Array) else cells)
 
-        return Cells(self.path, len(self), self.keys, column)
+        return Cells(
+            self.path,
+            len(self),
+            self.keys,
+            lambda key: changed(key, self.column(key)),
+            select=lambda key, rows: changed(key, self.selected(key, rows)),
+        )
 
     def __len__(self) -> int:
         return self._size
@@ -210,7 +219,7 @@ class Cells:
         cells = self.column(key) if rows is None else self.selected(key, rows)
         if isinstance(cells, pa.Array):
             return to_cells(cells)
-        return list(cells) if _MADE_LATER.isdisjoint(map(type, cells)) else list(map(_plain, cells))
+        return list(cells) if _MADE_LATER.isdisjoint(map(type, cells)) else list(map(plain_cell, cells))
 
     def selected(self, key: str | None, rows: Sequence[int]) -> Any:
         """A column in selected rows."""
@@ -224,12 +233,12 @@ class Cells:
     def cell(self, key: str | None, at: int) -> Any:
         """The cell of a row; None where it has none."""
         column = self.column(key) if self._select is None else None
-        return _plain(column[at]) if isinstance(column, list) else self.cells(key, [at])[0]
+        return plain_cell(column[at]) if isinstance(column, list) else self.cells(key, [at])[0]
 
     def no_reward(self, key: str, at: int) -> str:
         """Why a cell is no reward."""
         cell = self.column(key)[at]
-        return str(parse_reward(ABSENT if cell is UNSET else _plain(cell), from_text=self.from_text))
+        return str(parse_reward(ABSENT if cell is UNSET else plain_cell(cell), from_text=self.from_text))
 
     def numbers(self, key: str | None) -> Floats:
         """Rewards by ``parse_reward``; NaN where one is none, [R]."""
@@ -264,7 +273,8 @@ class Cells:
         if set(map(type, column)) == {str}:
             return list(column)
         return [
-            cell if type(cell) is str else str(cell) if type(cell) is int else text_of(_plain(cell)) for cell in column
+            cell if type(cell) is str else str(cell) if type(cell) is int else text_of(plain_cell(cell))
+            for cell in column
         ]
 
     def prompt_ids(self, key: str | None) -> list[str] | pa.Array:
@@ -314,15 +324,6 @@ def texts_in(names: list[str] | pa.Array, rows: Sequence[int] | None = None) -> 
 
 
 _MADE_LATER = {Raw, msgspec.UnsetType}
-
-
-def _plain(cell: Any) -> Any:
-    if not isinstance(cell, Raw):
-        return None if cell is UNSET else cell
-    try:
-        return msgspec.json.decode(cell)
-    except (msgspec.MsgspecError, RecursionError):  # half a surrogate pair, a number beyond all floats
-        return json.loads(bytes(cell))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -241,7 +241,8 @@ def _rllm_rows(episodes: Cells) -> Columns:
     episode = np.repeat(np.arange(len(episodes)), sizes)
     are_several = sizes[episode] > 1
     rows = episodes.chosen(episode.tolist())
-    tasks, rewards = texts_in(rows.names("task_hash")), [cells.get("reward", UNSET) for cells in trajectories]
+    tasks = [text_of(cell or None) for cell in rows.cells("task_hash")]
+    rewards = [cells.get("reward", UNSET) for cells in trajectories]
     names = (text_of(cells.get("name")) for cells in trajectories)
     of_agents = zip(tasks, names, are_several.tolist(), strict=True)
     # The episode's time: where it holds several trajectories, each repeats it.
