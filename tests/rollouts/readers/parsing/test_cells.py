@@ -18,6 +18,8 @@ from gradscope.rollouts.readers.parsing.cells import (
     NOT_IDS,
     NOTHING_SAMPLED,
     Conversation,
+    before_answer,
+    before_answers,
     completion_of,
     cut_conversation,
     cut_sequence,
@@ -36,6 +38,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     nums_ids,
     parse_messages,
     parse_reward,
+    plain_cell,
     required_whole,
     text_of,
     usable_reward,
@@ -305,3 +308,31 @@ def test_a_digest_is_of_what_is_written_and_not_of_how(cells: list[Any], ascii_o
 
 def test_a_cell_is_json_however_it_was_decoded() -> None:
     assert [json_of(cell) for cell in (Raw(b" [1]"), UNSET, "a", None)] == [b" [1]", b"null", b'"a"', b"null"]
+
+
+ASKED = [{"role": "system", "content": "x"}, {"role": "user", "content": 'say "assistant"'}]
+
+
+@pytest.mark.parametrize(
+    ("messages", "stays_json"),
+    [
+        ([*ASKED, {"role": "assistant", "content": "y"}], True),
+        ([{"role": "assistant", "content": "y"}], True),
+        ([*ASKED, {"role": "assistant", "content": [{"role": "assistant"}]}], False),
+        ([*ASKED, {"role": "assistant"}, {"role": "assistant"}], False),
+        ([*ASKED, {"role": "assistant"}, {"role": "user"}], False),
+        ([*ASKED, {"role": "user", "content": [{"role": "assistant"}]}], False),
+        ([*ASKED, {"content": "y", "role": "assistant"}], False),
+        (ASKED, False),
+        ([], False),
+        ("text", False),
+        ([{"role": "assistant"}, 3], False),
+        (float("nan"), False),
+    ],
+)
+def test_answers_of_many_are_cut_as_that_of_one(messages: Any, stays_json: bool) -> None:
+    cells = [Raw(json.dumps(messages).encode())] * 2
+    cut = before_answers(cells)
+    assert [type(cell) is Raw for cell in cut] == [stays_json] * 2
+    assert repr(list(map(plain_cell, cut))) == repr([before_answer(messages)] * 2)
+    assert repr(before_answers([*cells, UNSET])) == repr([*map(before_answer, [messages] * 2), None])
