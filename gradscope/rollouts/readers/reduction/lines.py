@@ -234,7 +234,7 @@ def _scan_together(plain: Sequence[_PlainFile], columns: LineColumns, with_texts
             end=small.block.end,
             num_rows=len(small.rows),
             part=part if is_last else None,
-            spans=_spans(of_all.step[of_file], at, small.bounds + small.block.offset),
+            spans=spans_of(of_all.step[of_file], at, small.bounds + small.block.offset),
             noted=noted if is_last else (),
             is_of_several=is_last,
         )
@@ -279,7 +279,7 @@ def _scan(path: Path, file: int, columns: LineColumns, block: LineBlock, with_te
         is_used = ~is_odd[of_rows.row_of]
         called = (sentence for sentence, calls in of_rows.noted.items() if (calls & is_used).any())
         noted = (*of_rows.notes, *called)
-        spans = _spans(of_rows.step[is_used], at[of_rows.row_of[is_used]], bounds + block.offset)
+        spans = spans_of(of_rows.step[is_used], at[of_rows.row_of[is_used]], bounds + block.offset)
     odd = block.odd_rows(bounds, np.flatnonzero(~is_usual).tolist())
     has_between = part is not None and any(isinstance(odd_row.row, dict) for odd_row in odd)
     return Scanned(
@@ -355,15 +355,21 @@ def _long_numbers(data: bytes, letters: NDArray[np.uint8]) -> list[int]:
     return [position for position in candidates.tolist() if data[position : position + _STRIDE].isdigit()]
 
 
-def _spans(step: Counts, at: Counts, bounds: Counts) -> list[Span]:
-    """Where rows of each step lie: rows with their steps and numbers, and where lines start in the file."""
+def spans_of(step: Counts, at: Counts, bounds: Counts, lines: Counts | None = None) -> list[Span]:
+    """Where rows of each step lie.
+
+    Args:
+        step: The step of each.
+        at: Its number among all rows of the block.
+        bounds: Where each of these begins in the file, and the last ends.
+        lines: The number of the first line of each; None: each is one.
+    """
     if not len(step):
         return []
-    if (step == step[0]).all():
-        return [Span(step=int(step[0]), start=int(bounds[at[0]]), end=int(bounds[at[-1] + 1]), line=int(at[0]))]
+    lines = np.arange(len(bounds)) if lines is None else lines
     steps, first = np.unique(step, return_index=True)
     last = len(step) - 1 - np.unique(step[::-1], return_index=True)[1]
     return [
-        Span(step=number, start=int(bounds[top]), end=int(bounds[bottom + 1]), line=top)
+        Span(step=number, start=int(bounds[top]), end=int(bounds[bottom + 1]), line=int(lines[top]))
         for number, top, bottom in zip(steps.tolist(), at[first].tolist(), at[last].tolist(), strict=True)
     ]

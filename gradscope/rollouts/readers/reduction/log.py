@@ -25,7 +25,15 @@ from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RewardTable, RolloutGroup, group_name
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
 from gradscope.rollouts.readers.parsing.records import EarlierLooks, ReadRequest, Record, build_groups
-from gradscope.rollouts.readers.parsing.tables import COMPRESSED, MOST_FLAWED, Row, parse_line, read_span
+from gradscope.rollouts.readers.parsing.tables import (
+    COMPRESSED,
+    MOST_FLAWED,
+    Row,
+    csv_rows_in,
+    is_untyped,
+    parse_line,
+    read_span,
+)
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, LineColumns, Note, records_in
 from gradscope.rollouts.readers.reduction.lines import OddRow, Scanned, Span
 from gradscope.rollouts.readers.reduction.parts import (
@@ -217,7 +225,8 @@ class StepSpans:
         """The rows of a step in the order of the log, and those between them; each row with its file."""
         for number, span in self._of_step.get(step, ()):
             file = files[number]
-            read = rows(file, QuarantineLog()) if span is None else _lines_in(file, span.start, span.end, span.line)
+            read_stretch = csv_rows_in if is_untyped(file) else _lines_in
+            read = rows(file, QuarantineLog()) if span is None else read_stretch(file, span.start, span.end, span.line)
             yield from ((file, row) for row in read)
 
 
