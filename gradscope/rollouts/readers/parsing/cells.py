@@ -404,6 +404,8 @@ def _of_sampled(values: Any, sampled: Sequence[bool], start: int) -> tuple[float
     parsed = numbers_with_gaps(values, len(sampled))
     if parsed is None:
         return None
+    if all(sampled[start:]):
+        return parsed[start:]
     return tuple(number if flag else 0.0 for number, flag in zip(parsed, sampled, strict=True))[start:]
 
 
