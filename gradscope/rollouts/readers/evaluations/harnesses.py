@@ -19,7 +19,6 @@ import msgspec
 import numpy as np
 
 from gradscope.errors import InputError
-from gradscope.rollouts.arrays import to_floats
 from gradscope.rollouts.groups import REWARD, RewardTable, Status
 from gradscope.rollouts.readers.format import LogColumns, Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.generic import chosen_name, list_names
@@ -81,21 +80,18 @@ def _verdicts(cell: Any) -> Iterator[tuple[float | None, float | None, str]]:
         yield base, plus, text_of(sample.get("solution", sample.get("completion")))
 
 
-def _evalplus_tasks(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+def _evalplus_samples(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     for _, document in read_rows(file, quarantine):
-        for task, samples in mapping_of(document.get("eval")).items():
-            yield f"{file}:{task}", {"task": task, "samples": samples}
+        for task, cell in mapping_of(document.get("eval")).items():
+            for base, plus, solution in _verdicts(cell):
+                yield f"{file}:{task}", {"task": task, "base": base, "plus": plus, "solution": solution}
 
 
-def _evalplus_rows(tasks: Cells) -> Columns:
-    of_tasks = [list(_verdicts(cell)) for cell in tasks.column("samples")]
-    task = np.repeat(np.arange(len(tasks)), list(map(len, of_tasks)))
-    samples = list(chain.from_iterable(of_tasks))
-    base, plus = to_floats(base for base, _, _ in samples), to_floats(plus for _, plus, _ in samples)
-    group = tasks.chosen(task.tolist()).column("task")
+def _evalplus_rows(samples: Cells) -> Columns:
+    group = samples.cells("task")
+    base, plus = samples.numbers("base"), samples.numbers("plus")
     return Columns(
-        row=task,
-        step=np.zeros(len(task), dtype=np.int64),
+        step=np.zeros(len(samples), dtype=np.int64),
         group=group,
         prompts=partial(texts_in, group),
         numbers={
@@ -106,7 +102,7 @@ def _evalplus_rows(tasks: Cells) -> Columns:
         is_sparse=True,
         no_reward=lambda _: "base_status is missing",
         noted={_BASE: np.isnan(plus), _PLUS: ~np.isnan(plus)},
-        further=lambda at: {"completion": samples[at][2]},
+        further=lambda at: {"completion": samples.cell("solution", at)},
     )
 
 
@@ -122,7 +118,7 @@ EVALPLUS = RowFormat(
     patterns=("*eval_results.json",),
     is_one_file=True,
     recognizes_file=has_row(_has_verdicts),
-    rows_of=_evalplus_tasks,
+    rows_of=_evalplus_samples,
     columns=lambda _: LogColumns(take=_evalplus_rows),
     inferred=(_PLUS, _BASE),
     if_noted=frozenset({_PLUS, _BASE}),

@@ -168,13 +168,13 @@ def before_answers(cells: Sequence[Any]) -> list[Any]:
     starts = [text.rfind(begins) for text in texts]
     if begins and len(texts) == len(cells) and min(starts) > 0:
         prompts = [text[:start] for text, start in zip(texts, starts, strict=True)]
-        whole = {prompt: Raw(prompt.rstrip(b", ") + b"]") for prompt in dict.fromkeys(prompts)}
+        as_json = {prompt: Raw(prompt.rstrip(b", ") + b"]") for prompt in dict.fromkeys(prompts)}
         with suppress(MsgspecError, UnicodeDecodeError, RecursionError):
             answers = b"\n".join([b"[" + text[start:] for text, start in zip(texts, starts, strict=True)])
             are_cut = all(len(turns) == 1 and turns[0].role == "assistant" for turns in _ROLES.decode_lines(answers))
-            before = _ROLES.decode_lines(b"\n".join(map(bytes, whole.values())))
+            before = _ROLES.decode_lines(b"\n".join(map(bytes, as_json.values())))
             if are_cut and not any(turns and turns[-1].role == "assistant" for turns in before):
-                return list(map(whole.__getitem__, prompts))
+                return list(map(as_json.__getitem__, prompts))
     return [before_answer(plain_cell(cell)) for cell in cells]
 
 
@@ -288,14 +288,6 @@ def whole_number(value: Any) -> int | None:
     except (TypeError, ValueError, OverflowError):
         return None
     return number if 0 <= number <= LARGEST_STEP else None
-
-
-def required_whole(value: Any, name: str) -> int:
-    """A step or index that a row must have, else an UnusableRowError with its name."""
-    number = whole_number(value)
-    if number is None:
-        raise UnusableRowError(f"{name} is not a whole number")
-    return number
 
 
 def number_in_name(pattern: re.Pattern[str], path: Path) -> int | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
@@ -56,51 +57,38 @@ _digest_of_text = lru_cache(maxsize=256)(digest)  # samples of a prompt are adja
 _STATUS: dict[str, Status] = {"completed": "completed", "truncated": "truncated", "aborted": "error", "failed": "error"}
 
 
-class _CountedReward:
-    """Chooses the part of a multi-part reward that counts: the one that was named, else the first of the first."""
-
-    def __init__(self, named: str | None) -> None:
-        self._named = named
-        self.names: dict[str, None] = {}
-        self.part: str | None = None
-        self.comes_late = self._is_known = False
-
-    def __call__(self, reward: Any) -> Any:
-        """The part of the next reward that counts."""
-        names, was_whole = numbers_in(reward), self._is_known and self.part is None
-        self._is_known = True
-        if names and self.part is None:
-            self.part = self._named or next(iter(names))
-            self.comes_late = was_whole
-        self.names.update(dict.fromkeys(names))
-        return part_of_reward(reward, self.part)
+_NUM_PEEKED = 20  # rows of the first file that are read for the names of rewards
 
 
-_Counted = Callable[[Any], Any]  # the part of a reward that counts
+def _columns_by(
+    take: Callable[..., Columns],
+    rows_of: Callable[[Path, QuarantineLog], Iterator[Row]],
+    keys: Sequence[str] = (),
+    raw: Sequence[str] = (),
+) -> Callable[..., LogColumns | None]:
+    """How samples become columns: which part of a reward counts is mostly known from the first rows."""
 
-
-def _columns_by(take: Callable[..., Columns]) -> Callable[..., LogColumns]:
-    """Reads samples in one go: the part of a reward that counts is usually known from the first one."""
-
-    def columns(reading: Reading, counted: _Counted | None = None) -> LogColumns:
-        if counted is not None:
-            return LogColumns(take=partial(take, counted=counted))
-        first = _CountedReward(reading.request.columns.reward)
+    def columns(reading: Reading, **surveyed: str | None) -> LogColumns | None:
+        names, by_column = dict[str, None](), partial(LogColumns, keys=keys, raw=raw)
+        if surveyed:
+            return by_column(take=partial(take, **surveyed))
+        with suppress(InputError):
+            for _, cells in islice(rows_of(reading.files[0], QuarantineLog()), _NUM_PEEKED):
+                names |= dict.fromkeys(numbers_in(cells.get("reward")))
+        if names and reading.request.columns.reward not in (None, *names):
+            return None
+        part = chosen_part(names, reading)
 
         def judged(table: RewardTable) -> RewardTable | None:
-            if not first.comes_late:
-                chosen_part(first.names, reading)
-            return None if first.comes_late else table
+            return None if part is None and table.rewards else table  # a reward with parts came late: survey all rows
 
-        return LogColumns(take=partial(take, counted=first), judged=judged)
+        return by_column(take=partial(take, part=part), judged=judged)
 
     return columns
 
 
-def _survey_rewards(rows: Sequence[Row], reading: Reading) -> dict[str, _Counted]:
-    """The same after a look at all samples, where a reward with parts comes after one without."""
-    part = chosen_part([name for _, cells in rows for name in numbers_in(cells.get("reward"))], reading)
-    return {"counted": partial(part_of_reward, part=part)}
+def _survey_rewards(rows: Sequence[Row], reading: Reading) -> dict[str, str | None]:
+    return {"part": chosen_part([name for _, cells in rows for name in numbers_in(cells.get("reward"))], reading)}
 
 
 def chosen_part(names: Collection[str], reading: Reading) -> str | None:
@@ -118,11 +106,11 @@ def part_of_reward(reward: Any, part: str | None) -> Any:
 
 
 def _sample_columns(
-    rows: Cells, *, counted: _Counted, index: str, further: Callable[[int], Mapping[str, Any]], **also: Any
+    rows: Cells, *, part: str | None, index: str, further: Callable[[int], Mapping[str, Any]], **also: Any
 ) -> Columns:
     """The rollouts of rows with ``rollout_id`` and the cells of a sample; ``index`` is the key of its number."""
     indices, rewards = rows.steps(index), rows.column("reward")
-    parts = [counted(ABSENT if cell is UNSET else cell) for cell in rewards]
+    parts = [part_of_reward(ABSENT if cell is UNSET else cell, part) for cell in rewards]
     return Columns(
         step=rows.steps("rollout_id"),
         group=[index_name(index) or "" for index in rows.steps("group_index").tolist()],
@@ -184,11 +172,11 @@ def _rows_of(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
         yield f"{file}:{number}", {**mapping_of(sample), "rollout_id": document.get("rollout_id")}
 
 
-def _rows(rows: Cells, *, counted: _Counted) -> Columns:
+def _rows(rows: Cells, *, part: str | None) -> Columns:
     def further(at: int) -> dict[str, Any]:
         return {"completion": text_of(rows.cell("response", at)), "tokens": logged_tokens(rows.rows[at])}
 
-    return _sample_columns(rows, counted=counted, index="index", further=further)
+    return _sample_columns(rows, part=part, index="index", further=further)
 
 
 FORMAT = RowFormat(
@@ -200,42 +188,21 @@ FORMAT = RowFormat(
     recognizes_file=_holds_samples,
     rows_of=_rows_of,
     survey=_survey_rewards,
-    columns=_columns_by(_rows),
+    columns=_columns_by(_rows, _rows_of),
     missing=(hidden_by("slime's dynamic sampling (--dynamic-sampling-filter-path) drops groups of equal rewards"),),
     completes=with_logged_metrics,
     takes=frozenset({"reward_column"}),
 )
 
 
-_NUM_PEEKED = 20  # rows of each file that are read for the names of rewards
-
-
-def _relax_columns(reading: Reading, counted: _Counted | None = None) -> LogColumns | None:
-    """The columns of rollouts; None where the first file does not begin with the rewards of later ones."""
-    keys = ("rollout_id", "group_index", "sample_index", "reward")
-    if counted is not None:
-        return LogColumns(take=partial(_relax_rows, counted=counted), keys=keys, raw=("prompt",))
-    first = [[row for _, row in islice(read_jsonl(file, QuarantineLog()), _NUM_PEEKED)] for file in reading.files]
-    of_files = [[name for row in rows for name in numbers_in(row.get("reward"))] for rows in first]
-    names = tuple(dict.fromkeys(name for of_file in of_files for name in of_file))
-    if names and (not of_files[0] or reading.request.columns.reward not in (None, *names)):
-        return None
-    part = chosen_part(names, reading)
-
-    def judged(table: RewardTable) -> RewardTable | None:
-        return None if part is None and table.rewards else table  # a reward with parts came late: survey all rows
-
-    take = partial(_relax_rows, counted=partial(part_of_reward, part=part))
-    return LogColumns(take=take, keys=keys, raw=("prompt",), judged=judged)
-
-
-def _relax_rows(rows: Cells, *, counted: _Counted) -> Columns:
+def _relax_rows(rows: Cells, *, part: str | None) -> Columns:
     def further(at: int) -> dict[str, Any]:
         return {"completion": text_of(rows.cell("response", at))}
 
-    return _sample_columns(rows, counted=counted, index="sample_index", further=further)
+    return _sample_columns(rows, part=part, index="sample_index", further=further)
 
 
+_RELAX_KEYS = ("rollout_id", "group_index", "sample_index", "reward")
 RELAX = RowFormat(
     name="relax",
     looks_for="rollout_result/train/<step>.jsonl with rollout_id and group_index (Relax)",
@@ -243,7 +210,7 @@ RELAX = RowFormat(
     patterns=("rollout_result/train/[0-9]*.jsonl", "train/[0-9]*.jsonl", "[0-9]*.jsonl"),
     recognizes_file=has_keys("rollout_id", "group_index", "sample_index", "response", "reward"),
     survey=_survey_rewards,
-    columns=_relax_columns,
+    columns=_columns_by(_relax_rows, read_jsonl, _RELAX_KEYS, ("prompt",)),
     missing=(hidden_by("Relax's dynamic sampling drops groups of equal rewards"), TEXT_ONLY),
     takes=frozenset({"reward_column"}),
 )
@@ -290,20 +257,20 @@ def _miles_rows(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
         quarantine.add(_NOT_LOGGED, f"{file}:{index}")
 
 
-def _miles_columns(rows: Cells, *, counted: _Counted) -> Columns:
+def _miles_columns(rows: Cells, *, part: str | None) -> Columns:
     sequences = [_with_all_leaves(cells) for cells in rows.rows]
-    whole = [of_row if isinstance(of_row, tuple) else () for of_row in sequences]
-    several = [cells["num_leaves"] > 1 or len(of_row) > 1 for cells, of_row in zip(rows.rows, whole, strict=True)]
+    usable = [of_row if isinstance(of_row, tuple) else () for of_row in sequences]
+    several = [cells["num_leaves"] > 1 or len(of_row) > 1 for cells, of_row in zip(rows.rows, usable, strict=True)]
 
     def further(at: int) -> dict[str, Any]:
-        tokens = {"tokens": whole[at][-1], "earlier": whole[at][:-1]} if whole[at] else {}
+        tokens = {"tokens": usable[at][-1], "earlier": usable[at][:-1]} if usable[at] else {}
         return {"completion": completion_of(rows.cell("messages", at)), **tokens}
 
     def flaw(at: int) -> str | None:
         return why if isinstance(why := sequences[at], str) else None
 
     noted = {_NO_COLUMNS: np.array([cells["columns"] is None for cells in rows.rows]), SEVERAL: np.array(several)}
-    return _sample_columns(rows, counted=counted, index="sample_index", further=further, flaw=flaw, noted=noted)
+    return _sample_columns(rows, part=part, index="sample_index", further=further, flaw=flaw, noted=noted)
 
 
 def _with_all_leaves(sample: Mapping[str, Any]) -> tuple[Tokens, ...] | str:
@@ -325,7 +292,7 @@ MILES = RowFormat(
     recognizes_file=has_keys("sample_index", "group_index", "reward", "messages"),
     rows_of=_miles_rows,
     survey=_survey_rewards,
-    columns=_columns_by(_miles_columns),
+    columns=_columns_by(_miles_columns, _miles_rows),
     inferred=(SEVERAL,),
     missing=(
         _NO_COLUMNS,

@@ -39,7 +39,6 @@ from gradscope.rollouts.readers.parsing.cells import (
     parse_messages,
     parse_reward,
     plain_cell,
-    required_whole,
     text_of,
     usable_reward,
     whole_number,
@@ -148,11 +147,6 @@ def test_numbers_that_are_not_finite_are_known_to_be_missing() -> None:
 )
 def test_a_whole_number_or_nothing(cell: Any, number: int | None) -> None:
     assert whole_number(cell) == number
-    if number is None:
-        with pytest.raises(UnusableRowError, match=r"^the step is not a whole number$"):
-            required_whole(cell, "the step")
-    else:
-        assert required_whole(cell, "the step") == number
 
 
 def test_the_last_part_of_the_path_that_has_a_number_tells_it() -> None:
