@@ -93,13 +93,11 @@ def _evalplus_rows(samples: Cells) -> Columns:
     return Columns(
         step=np.zeros(len(samples), dtype=np.int64),
         group=group,
-        prompts=partial(texts_in, group),
         numbers={
             "reward": np.where(np.isnan(plus), base, np.minimum(base, plus)),
             REWARD + "base": base,
             REWARD + "plus": plus,
         },
-        is_sparse=True,
         no_reward=lambda _: "base_status is missing",
         noted={_BASE: np.isnan(plus), _PLUS: ~np.isnan(plus)},
         further=lambda at: {"completion": samples.cell("solution", at)},
@@ -203,10 +201,8 @@ def _lm_eval_rows(rows: Cells, *, metric: str, filter: str, listed: frozenset[st
         step=np.zeros(len(rows), dtype=np.int64),
         group=documents,
         no_group="doc_id is missing",
-        prompts=partial(texts_in, documents),
         texts=lambda firsts: list(map(text_of, rows.cells("doc", firsts))),
         numbers=numbers,
-        is_sparse=True,
         no_reward=partial(rows.no_reward, metric),
         is_odd=np.array([not is_usual[names] for names in metrics], dtype=np.bool_),  # other keys are to be read
         further=lambda at: {
@@ -246,10 +242,8 @@ def _lighteval_rows(cells: Cells, *, metric: str) -> Columns:
         step=np.zeros(len(rows), dtype=np.int64),
         group=group,
         no_group="doc.id is missing",
-        prompts=partial(texts_in, group),
         texts=lambda chosen: list(map(text_of, rows.cells("doc.query", chosen))),
         numbers={**rewards_of(scores), "reward": numbers_of([of_row.get(metric) for of_row in scores])},
-        is_sparse=True,
         no_reward=lambda at: str(parse_reward(scores[at].get(metric, ABSENT))),
         further=lambda at: {"completion": text_of(next(iter(list_of(rows.cell("model_response.text", at))), None))},
     )
@@ -329,7 +323,6 @@ def _skyrl_rows(rows: Cells) -> Columns:
         step=np.full(len(rows), step, dtype=np.int64),
         group=group,
         no_group="input_prompt is missing",
-        prompts=partial(texts_in, group),
         texts=lambda chosen: list(map(text_of, rows.cells("input_prompt", chosen))),
         numbers={"reward": scored.numbers("score")},
         no_reward=partial(scored.no_reward, "score"),
@@ -375,7 +368,7 @@ def _verifiers_columns(reading: Reading) -> LogColumns:
         return replace(
             columns,
             prompts=lambda chosen: [_verifiers_prompt(rollouts[at].line) for at in chosen],
-            sample=ids.__getitem__,
+            samples=ids,
         )
 
     return LogColumns(take=EpisodeLayout(names=names_by_agent, group=_verifiers_prompt, take=take).take_cells)

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from gradscope.outside.numerals import integer_from, number_from
 from gradscope.rollouts.arrays import count_of, positions_of
 from gradscope.rollouts.groups import Tokens
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
+from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 
 Counts = NDArray[np.int64]
 
@@ -294,15 +294,6 @@ def number_in_name(pattern: re.Pattern[str], path: Path) -> int | None:
     """A step in the name of a file or folder: the pattern's first group in the last part of a path that matches."""
     numbers = [match[1] for part in path.parts if (match := pattern.search(part))]
     return whole_number(numbers[-1]) if numbers else None
-
-
-def usable_reward(value: Any, location: str, quarantine: QuarantineLog) -> float | None:
-    """A cell's reward; a row without one is set aside, but stays in its group, which is then incomplete."""
-    reward = parse_reward(value)
-    if isinstance(reward, str):
-        quarantine.add(reward, location)
-        return None
-    return reward
 
 
 NOT_IDS = "the token ids are not a list of whole numbers"

@@ -51,7 +51,6 @@ from gradscope.rollouts.readers.reduction.columns import (
     index_name,
     numbers_of,
     rewards_of,
-    sample_hashes,
     step_numbers,
     texts_in,
 )
@@ -76,10 +75,10 @@ def _areal_rows(rows: Cells) -> Columns:
         no_group="task_id is missing",
         prompts=lambda chosen: list(map(digest, rows.cells("prompt", chosen))),
         texts=lambda chosen: list(map(text_of, rows.cells("prompt", chosen))),
-        numbers={"reward": rows.numbers("reward"), "sample": sample_hashes(map(index_name, indices.tolist()))},
+        numbers={"reward": rows.numbers("reward")},
         no_reward=partial(rows.no_reward, "reward"),
         noted={_STALE: (begun >= 0) & (begun != steps)},
-        sample=lambda at: index_name(indices[at]),
+        samples=list(map(index_name, indices.tolist())),
         further=lambda at: {
             "completion": text_of(rows.cell("completion", at)),
             "policy_versions": (int(begun[at]), int(steps[at])) if 0 <= begun[at] <= steps[at] else None,
@@ -119,7 +118,6 @@ def _art_rows(rows: Cells) -> Columns:
         no_group="group_index is missing",
         prompts=prompts,
         numbers={"reward": rows.numbers("reward"), **rewards_of(list(map(_document, rows.cells("metrics"))))},
-        is_sparse=True,
         no_reward=partial(rows.no_reward, "reward"),
         **_of_conversations(rows),
     )
@@ -173,7 +171,6 @@ def _ragen_rows(cells: Cells, *, are_several: bool) -> Columns:
             "reward": rows.numbers("metadata.total_reward"),
             f"{REWARD}success": numbers_of(rows.column("metadata.success")),
         },
-        is_sparse=True,
         no_reward=partial(rows.no_reward, "metadata.total_reward"),
         **_of_conversations(rows),
     )
@@ -207,7 +204,6 @@ def _rlinf_rows(cells: Cells) -> Columns:
         step=np.zeros(len(rows), dtype=np.int64),
         group=group,
         no_group="data.prompt is missing",
-        prompts=partial(texts_in, group),
         texts=lambda chosen: list(map(text_of, rows.cells("data.prompt", chosen))),
         numbers={"reward": rows.numbers("data.accepted")},
         no_reward=partial(rows.no_reward, "data.accepted"),
@@ -263,6 +259,7 @@ def _rllm_rows(rows: Cells) -> Columns:
             **rewards_of([{"is_correct": episode.get("is_correct")} for episode in episodes]),
             "seconds": to_floats(None if several else seconds for seconds, several in times),
         },
+        has_all_functions=True,
         no_reward=partial(rows.no_reward, "reward"),
         noted={_SEVERAL: np.array(are_several, dtype=np.bool_)},
         further=lambda at: {"completion": conversation(at).completion, "messages": conversation(at).messages},
@@ -318,7 +315,6 @@ def _roll_rows(lines: Cells) -> Columns:
         step=rows.steps("global_step"),
         group=group,
         no_group="the row has neither an id nor a prompt",
-        prompts=partial(texts_in, group),
         texts=lambda chosen: [text_of(None if prompts[at] is UNSET else prompts[at]) for at in chosen],
         numbers={"reward": rows.numbers("scores")},
         no_reward=partial(rows.no_reward, "scores"),
@@ -355,7 +351,6 @@ def _tinker_rows(rows: Cells) -> Columns:
         no_group="group_idx is not a whole number",
         prompts=lambda chosen: [f"{steps[at]}/{groups[at]}" for at in chosen],
         numbers={"reward": rows.numbers("total_reward"), **rewards_of(rows.column("trajectory_metrics"))},
-        is_sparse=True,
         no_reward=partial(rows.no_reward, "total_reward"),
         further=lambda at: {
             "completion": "",
@@ -434,7 +429,6 @@ def _trackio_rows(traces: Cells, *, run: str) -> Columns:
             "advantage": rows.numbers("metadata.advantage"),
             **functions,
         },
-        is_sparse=True,
         no_reward=partial(rows.no_reward, "metadata.reward"),
         **conversations,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -48,12 +48,10 @@ from gradscope.rollouts.readers.reduction.columns import (
     index_name,
     numbers_of,
     rewards_of,
-    sample_hashes,
 )
 from gradscope.rollouts.readers.run_files import with_logged_metrics
 from gradscope.rollouts.readers.trainers.torch_archive import read_archive
 
-_digest_of_text = lru_cache(maxsize=256)(digest)  # samples of a prompt are adjacent
 _STATUS: dict[str, Status] = {"completed": "completed", "truncated": "truncated", "aborted": "error", "failed": "error"}
 
 
@@ -100,31 +98,25 @@ def chosen_part(names: Collection[str], reading: Reading) -> str | None:
     return part
 
 
-def part_of_reward(reward: Any, part: str | None) -> Any:
-    """The part of a reward that counts."""
-    return reward if part is None else mapping_of(reward).get(part, ABSENT)
+_INDEX = "sample_index"
 
 
 def _sample_columns(
     rows: Cells, *, part: str | None, index: str, further: Callable[[int], Mapping[str, Any]], **also: Any
 ) -> Columns:
     """The rollouts of rows with ``rollout_id`` and the cells of a sample; ``index`` is the key of its number."""
-    indices, rewards = rows.steps(index), rows.column("reward")
-    parts = [part_of_reward(ABSENT if cell is UNSET else cell, part) for cell in rewards]
+    rewards = rows.column("reward")
+    cells = [ABSENT if cell is UNSET else cell for cell in rewards]
+    parts = cells if part is None else [mapping_of(cell).get(part, ABSENT) for cell in cells]
     return Columns(
         step=rows.steps("rollout_id"),
         group=[index_name(index) or "" for index in rows.steps("group_index").tolist()],
         no_group="group_index is not a whole number",
-        prompts=lambda chosen: list(map(prompt_digest, rows.cells("prompt", chosen))),
+        prompts=lambda chosen: list(map(prompt_text_id, rows.cells("prompt", chosen))),
         texts=lambda chosen: list(map(text_of, rows.cells("prompt", chosen))),
-        numbers={
-            **rewards_of(rewards),
-            "reward": numbers_of(parts),
-            "sample": sample_hashes(map(index_name, indices.tolist())),
-        },
-        is_sparse=True,
+        numbers={**rewards_of(rewards), "reward": numbers_of(parts)},
         no_reward=lambda at: str(parse_reward(parts[at])),
-        sample=lambda at: index_name(indices[at]),
+        samples=list(map(index_name, rows.steps(index).tolist())),
         further=lambda at: {
             "messages": parse_messages(rows.cell("prompt", at)),
             "status": _STATUS.get(text_of(rows.cell("status", at)), "unknown"),
@@ -132,11 +124,6 @@ def _sample_columns(
         },
         **also,
     )
-
-
-def prompt_digest(prompt: Any) -> str:
-    """The id of a prompt, text or messages."""
-    return _digest_of_text(prompt) if type(prompt) is str else prompt_text_id(prompt)
 
 
 def logged_tokens(sample: Mapping[str, Any]) -> Tokens:
@@ -172,11 +159,12 @@ def _rows_of(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
         yield f"{file}:{number}", {**mapping_of(sample), "rollout_id": document.get("rollout_id")}
 
 
-def _rows(rows: Cells, *, part: str | None) -> Columns:
+def _rows(rows: Cells, *, part: str | None, index: str = "index", has_tokens: bool = True) -> Columns:
     def further(at: int) -> dict[str, Any]:
-        return {"completion": text_of(rows.cell("response", at)), "tokens": logged_tokens(rows.rows[at])}
+        tokens = logged_tokens(rows.rows[at]) if has_tokens else None
+        return {"completion": text_of(rows.cell("response", at)), "tokens": tokens}
 
-    return _sample_columns(rows, part=part, index="index", further=further)
+    return _sample_columns(rows, part=part, index=index, further=further)
 
 
 FORMAT = RowFormat(
@@ -195,14 +183,8 @@ FORMAT = RowFormat(
 )
 
 
-def _relax_rows(rows: Cells, *, part: str | None) -> Columns:
-    def further(at: int) -> dict[str, Any]:
-        return {"completion": text_of(rows.cell("response", at))}
-
-    return _sample_columns(rows, part=part, index="sample_index", further=further)
-
-
-_RELAX_KEYS = ("rollout_id", "group_index", "sample_index", "reward")
+_relax_rows = partial(_rows, index=_INDEX, has_tokens=False)
+_RELAX_KEYS = ("rollout_id", "group_index", _INDEX, "reward")
 RELAX = RowFormat(
     name="relax",
     looks_for="rollout_result/train/<step>.jsonl with rollout_id and group_index (Relax)",
@@ -214,9 +196,6 @@ RELAX = RowFormat(
     missing=(hidden_by("Relax's dynamic sampling drops groups of equal rewards"), TEXT_ONLY),
     takes=frozenset({"reward_column"}),
 )
-
-
-_INDEX = "sample_index"
 
 
 def token_rows(file: Path) -> tuple[pa.Table | None, dict[int | None, list[int]]]:
@@ -270,7 +249,7 @@ def _miles_columns(rows: Cells, *, part: str | None) -> Columns:
         return why if isinstance(why := sequences[at], str) else None
 
     noted = {_NO_COLUMNS: np.array([cells["columns"] is None for cells in rows.rows]), SEVERAL: np.array(several)}
-    return _sample_columns(rows, part=part, index="sample_index", further=further, flaw=flaw, noted=noted)
+    return _sample_columns(rows, part=part, index=_INDEX, further=further, flaw=flaw, noted=noted)
 
 
 def _with_all_leaves(sample: Mapping[str, Any]) -> tuple[Tokens, ...] | str:
