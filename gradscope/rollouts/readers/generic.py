@@ -41,7 +41,6 @@ from gradscope.rollouts.readers.parsing.tables import expand, read_rows, suffix_
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
-    file_columns,
     texts_in,
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups
@@ -308,11 +307,11 @@ def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: Quaranti
     wanted = dict.fromkeys([*heads, *(name for name in read if name not in columns.entries)])
     return ColumnLog(
         files=files,
-        declared=file_columns(columns.take, wanted, texts),
         rows=read_rows,
         take=columns.take,
+        keys=tuple(wanted),
+        raw=texts,
         quarantine=quarantine,
-        keys=(*wanted, *texts, *columns.rewards),
     )
 
 

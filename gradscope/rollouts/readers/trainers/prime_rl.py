@@ -20,7 +20,7 @@ from msgspec import UNSET
 
 from gradscope.reason import Reason
 from gradscope.rollouts.groups import RolloutGroup, Tokens
-from gradscope.rollouts.readers.format import Format, LogColumns, RowFormat, has_keys
+from gradscope.rollouts.readers.format import Format, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.cells import (
     cut_sequence,
     digest,
@@ -168,7 +168,7 @@ TOKEN_EXPORT = RowFormat(
     title="prime-rl token export",
     patterns=("token_exports/step_*/rank_*.jsonl", "step_*/rank_*.jsonl", "rank_*.jsonl"),
     recognizes_file=has_keys("token_ids", "loss_mask", "advantages"),
-    columns=lambda _: LogColumns(take=_exported),
+    columns=lambda reading: reading.log(take=_exported),
     needs_reward=False,
     completes=with_prime_rls,
     inferred=("Rows carry no group id: rollouts of equal prompt tokens at one step are a group; equal prompts merge.",),

@@ -405,6 +405,11 @@ def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]],
     lines = dump_columns(first, uids, has_tokens=has_tokens)
     if lines is None:
         return None
+
+    def judged(table: RewardTable) -> RewardTable | None:
+        is_alone = uids == "of groups" and len(table) > 0 and table.size.max() == 1
+        return None if depend or is_alone else table
+
     log = ColumnLog(
         files=files,
         declared=lambda _: lines,
@@ -412,14 +417,11 @@ def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]],
         take=take,
         together=together,
         quarantine=quarantine,
+        judged=judged,
         keys=lines.row.__struct_encode_fields__,
     )
 
-    def judged(table: RewardTable) -> RewardTable | None:
-        is_alone = uids == "of groups" and len(table) > 0 and table.size.max() == 1
-        return None if depend or is_alone else table
-
-    groups = reduced_groups(log, request, judged)
+    groups = reduced_groups(log, request)
     if groups is None:
         return None
     return _Dump(
