@@ -206,9 +206,7 @@ def _lm_eval_rows(rows: Cells, *, metric: str, filter: str, listed: frozenset[st
         numbers=numbers,
         no_reward=partial(rows.no_reward, metric),
         is_odd=np.array([not is_usual[names] for names in metrics], dtype=np.bool_),  # other keys are to be read
-        further=lambda at: {
-            "completion": text_of(next(iter(list_of(rows.cell("filtered_resps", at))), None)),
-        },
+        further=lambda at: {"completion": text_of(next(iter(list_of(rows.cell("filtered_resps", at))), None))},
     )
 
 
@@ -367,9 +365,7 @@ def _verifiers_columns(reading: Reading) -> ColumnLog:
         columns = columns_of(rollouts, step, lambda at: read_trace(rollouts[at].plain), reading.noted.add)
         ids = [rollout.trace.id if isinstance(rollout.trace.id, str) else None for rollout in rollouts]
         return replace(
-            columns,
-            prompts=lambda chosen: [_verifiers_prompt(rollouts[at].line) for at in chosen],
-            samples=ids,
+            columns, prompts=lambda chosen: [_verifiers_prompt(rollouts[at].line) for at in chosen], samples=ids
         )
 
     return reading.log(take=EpisodeLayout(names=names_by_agent, group=_verifiers_prompt, take=take).take_cells)

@@ -40,12 +40,7 @@ from gradscope.rollouts.readers.parsing.cells import (
 )
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError, hidden_by, with_set_aside
 from gradscope.rollouts.readers.parsing.records import ReadRequest
-from gradscope.rollouts.readers.reduction.columns import (
-    Cells,
-    Columns,
-    numbers_of,
-    step_numbers,
-)
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, numbers_of, step_numbers
 from gradscope.rollouts.readers.run_files import (
     CheckpointLayout,
     Metrics,

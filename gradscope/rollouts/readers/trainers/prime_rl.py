@@ -21,14 +21,7 @@ from msgspec import UNSET
 from gradscope.reason import Reason
 from gradscope.rollouts.groups import RolloutGroup, Tokens
 from gradscope.rollouts.readers.format import Format, RowFormat, has_keys
-from gradscope.rollouts.readers.parsing.cells import (
-    cut_sequence,
-    digest,
-    list_of,
-    mapping_of,
-    number_in_name,
-    text_of,
-)
+from gradscope.rollouts.readers.parsing.cells import cut_sequence, digest, list_of, mapping_of, number_in_name, text_of
 from gradscope.rollouts.readers.parsing.quarantine import (
     SEVERAL,
     QuarantineLog,
@@ -37,13 +30,7 @@ from gradscope.rollouts.readers.parsing.quarantine import (
     hidden_by,
     with_set_aside,
 )
-from gradscope.rollouts.readers.parsing.records import (
-    ReadRequest,
-    assemble_groups,
-    build_groups,
-    flattened,
-    peek,
-)
+from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble_groups, build_groups, flattened, peek
 from gradscope.rollouts.readers.parsing.tables import files_like, read_jsonl
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, Note, int_steps, step_numbers, texts_in
 from gradscope.rollouts.readers.reduction.log import keeps_texts, reduced_groups

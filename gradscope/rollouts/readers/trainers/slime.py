@@ -42,13 +42,7 @@ from gradscope.rollouts.readers.parsing.cells import (
 )
 from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, TEXT_ONLY, QuarantineLog, UnusableRowError, hidden_by
 from gradscope.rollouts.readers.parsing.tables import Row, read_jsonl, read_parquet
-from gradscope.rollouts.readers.reduction.columns import (
-    Cells,
-    Columns,
-    index_name,
-    numbers_of,
-    rewards_of,
-)
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, index_name, numbers_of, rewards_of
 from gradscope.rollouts.readers.reduction.log import ColumnLog
 from gradscope.rollouts.readers.run_files import with_logged_metrics
 from gradscope.rollouts.readers.trainers.torch_archive import read_archive

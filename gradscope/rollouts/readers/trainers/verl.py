@@ -64,13 +64,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     texts_of,
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups
-from gradscope.rollouts.readers.run_files import (
-    SWITCH_ON,
-    are_metrics,
-    verl_metrics,
-    verl_settings,
-    verl_weights,
-)
+from gradscope.rollouts.readers.run_files import SWITCH_ON, are_metrics, verl_metrics, verl_settings, verl_weights
 from gradscope.rollouts.run import Run
 from gradscope.say import counted
 
@@ -340,12 +334,7 @@ def _read(request: ReadRequest) -> Run:
         files=(*files, *(() if metrics_file is None else (metrics_file,))),
         metrics=metrics,
     )
-    return replace(
-        run,
-        settings=settings,
-        **saved,
-        notes=dict.fromkeys(sorted(read.folded), _SEVERAL_OUTPUTS),
-    )
+    return replace(run, settings=settings, **saved, notes=dict.fromkeys(sorted(read.folded), _SEVERAL_OUTPUTS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,12 +357,7 @@ def _by_row(files: Sequence[Path], request: ReadRequest) -> _Dump:
     ):
         uids = "of outputs"  # which none is the uid of
     groups = build_groups(_rollouts(rows, quarantine, uids), quarantine)
-    return _Dump(
-        groups=groups,
-        quarantine=quarantine,
-        uids=uids,
-        folded=_steps_with_several(rows, uids),
-    )
+    return _Dump(groups=groups, quarantine=quarantine, uids=uids, folded=_steps_with_several(rows, uids))
 
 
 def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]], request: ReadRequest) -> _Dump | None:
@@ -424,12 +408,7 @@ def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]],
     groups = reduced_groups(log, request)
     if groups is None:
         return None
-    return _Dump(
-        groups=groups,
-        quarantine=quarantine,
-        uids=uids,
-        folded=frozenset(folded),
-    )
+    return _Dump(groups=groups, quarantine=quarantine, uids=uids, folded=frozenset(folded))
 
 
 def _uids_of(rows: Iterable[Mapping[str, Any]]) -> Uids:
