@@ -79,13 +79,6 @@ def test_the_first_file_decides_whether_it_is_the_format(folder: Path) -> None:
     assert made_up(recognizes_file=has_row(lambda row: row.get("reward") == 1.0)).recognizes(ReadRequest(path=folder))
 
 
-def test_keys_may_come_as_late_as_the_fiftieth_row(tmp_path: Path) -> None:
-    early = write_lines(tmp_path / "early.jsonl", *[{"x": 1}] * 49, {"a": 1, "b": 2})
-    late = write_lines(tmp_path / "late.jsonl", *[{"x": 1}] * 50, {"a": 1, "b": 2})
-    assert has_keys("a", "b")(early)
-    assert not has_keys("a", "b")(late)
-
-
 @pytest.mark.parametrize(("late", "noted"), [(True, (LATE,)), (False, ())])
 def test_a_sentence_may_wait_for_a_row_that_calls_for_it(tmp_path: Path, late: bool, noted: tuple[str, ...]) -> None:
     path = write_lines(tmp_path / "log_1.jsonl", {"group": "a", "reward": 1.0, "late": late})

@@ -274,9 +274,7 @@ def _unwrap(value: Any) -> Any:
 
 
 def _is_list_of_objects(value: Any) -> bool:
-    if not isinstance(value, list) or not value or not isinstance(value[0], dict):  # the first tells most at once
-        return False
-    return all(isinstance(element, dict) for element in value)
+    return isinstance(value, list) and bool(value) and all(isinstance(element, dict) for element in value)
 
 
 def _recognizes(request: ReadRequest) -> bool:
@@ -335,10 +333,7 @@ def _refuse_totals(path: Path, num_pairs: int, first: Sequence[_Part]) -> None:
     # A pair alone, several that each count more samples than there are pairs and mostly have their share beside them,
     # or that count many times as many.
     counts = [(part, samples) for _, part, samples in first if isinstance(samples, PromptSamples)]
-    num_with_share = sum(
-        _has_share(part, dict(zip(samples.rewards, samples.counts, strict=True)).get(1.0, 0) / len(samples))
-        for part, samples in counts
-    )
+    num_with_share = sum(_has_share(part, samples) for part, samples in counts)
     size = sum(len(samples) for _, samples in counts) / max(len(counts), 1)
     if num_pairs > 1 and size <= num_pairs * (1 if num_with_share > len(counts) / 2 else _MANY):
         return
@@ -351,8 +346,9 @@ def _refuse_totals(path: Path, num_pairs: int, first: Sequence[_Part]) -> None:
     )
 
 
-def _has_share(part: Mapping[str, Any], share: float) -> bool:
+def _has_share(part: Mapping[str, Any], samples: PromptSamples) -> bool:
     """Whether a cell beside counts is their share, of 1 or of 100."""
+    share = dict(zip(samples.rewards, samples.counts, strict=True)).get(1.0, 0) / len(samples)
     cells = [cell for cell in part.values() if isinstance(cell, float)]
     return any(min(abs(cell - share), abs(cell / 100 - share)) < _ROUNDED for cell in cells)
 
@@ -490,10 +486,9 @@ def _take(rows: Cells, *, columns: ColumnNames, step_key: str | None) -> Columns
 
 
 def _prompts_alike(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, step_key: str | None) -> list[_Prompt]:
-    """The prompts of rows in which every key has the same meaning; none of any other rows.
+    """The prompts of rows with the same keys, lists of scalars as long as that of responses, and an id; else none.
 
-    They have the same keys, lists of scalars that are as long as that of responses, and an id: then what
-    :func:`samples_of` and :func:`_identify` make of a row follows from the keys alone.
+    What :func:`samples_of` and :func:`_identify` make of such rows follows from the keys alone.
     """
     keys = tuple(rows[0]) if rows else ()
     id_key, prompt_key = _first(keys, (*_ROW_IDS, *USUAL["prompt"])), _first(keys, USUAL["prompt"])
@@ -521,9 +516,8 @@ def _prompts_alike(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, step
         PromptSamples(shape="lists", rewards=row[main], further={name: row[name] for name in further}, texts=row[texts])
         for row in rows
     ]
-    how = f"the text of {id_key}" if is_text else id_key
     return [
-        _Prompt(at, step, name, how, prompt, of_row, None)
+        _Prompt(at, step, name, f"the text of {id_key}" if is_text else id_key, prompt, of_row, None)
         for at, (step, name, prompt, of_row) in enumerate(zip(steps, names, prompts, samples, strict=True))
     ]
 

@@ -296,28 +296,22 @@ def test_a_cell_is_json_however_it_was_decoded() -> None:
 
 
 ASKED = [{"role": "system", "content": "x"}, {"role": "user", "content": 'say "assistant"'}]
+ANSWER = {"role": "assistant", "content": "y"}
+WITH_ONE_ANSWER = [[ANSWER], [*ASKED, ANSWER]]
 
 
 @pytest.mark.parametrize(
-    ("messages", "stays_json"),
+    "messages",
     [
-        ([*ASKED, {"role": "assistant", "content": "y"}], True),
-        ([{"role": "assistant", "content": "y"}], True),
-        ([*ASKED, {"role": "assistant", "content": [{"role": "assistant"}]}], False),
-        ([*ASKED, {"role": "assistant"}, {"role": "assistant"}], False),
-        ([*ASKED, {"role": "assistant"}, {"role": "user"}], False),
-        ([*ASKED, {"role": "user", "content": [{"role": "assistant"}]}], False),
-        ([*ASKED, {"content": "y", "role": "assistant"}], False),
-        (ASKED, False),
-        ([], False),
-        ("text", False),
-        ([{"role": "assistant"}, 3], False),
-        (float("nan"), False),
+        *WITH_ONE_ANSWER,
+        *([*ASKED, ANSWER, ANSWER], [*ASKED, ANSWER, ASKED[1]], ASKED, [], "text", [ANSWER, 3], float("nan")),
+        *([*ASKED, ANSWER | {"content": [ANSWER]}], [*ASKED, {"role": "user", "content": [ANSWER]}]),
+        [*ASKED, {"content": "z", "role": "assistant"}],
     ],
 )
-def test_answers_of_many_are_cut_as_that_of_one(messages: Any, stays_json: bool) -> None:
+def test_answers_of_many_are_cut_as_that_of_one(messages: Any) -> None:
     cells = [Raw(json.dumps(messages).encode())] * 2
     cut = before_answers(cells)
-    assert [type(cell) is Raw for cell in cut] == [stays_json] * 2
+    assert [type(cell) is Raw for cell in cut] == [messages in WITH_ONE_ANSWER] * 2
     assert repr(list(map(plain_cell, cut))) == repr([before_answer(messages)] * 2)
     assert repr(before_answers([*cells, UNSET])) == repr([*map(before_answer, [messages] * 2), None])

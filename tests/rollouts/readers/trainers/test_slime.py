@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import json
 import pickle
 import shutil
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,7 @@ from gradscope.rollouts.readers.trainers.slime import logged_tokens, token_rows
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
-from tests.rollouts.readers.reduced import STRANGE, assert_reduced_alike
-from tests.rollouts.readers.reduced import write_lines as write_damaged
+from tests.rollouts.readers.reduced import assert_reduced_alike
 
 SLIME = REPOSITORY / "fixtures" / "logs" / "slime"
 
@@ -127,36 +124,11 @@ def test_tokens_that_contradict_themselves_are_of_no_use(cells: dict[str, Any], 
         logged_tokens({**SAMPLE, **cells})
 
 
-ABSENT = object()
-ODD: dict[str, Sequence[Any]] = {
-    "group_index": (1, 2.0, "3", None, True, 0.5, float("nan"), [0], ABSENT, 1 << 60, -1),
-    "index": (0, 1, "1", 1.0, None, ABSENT, [1], 1 << 60, float("inf")),
-    "tokens": (None, ABSENT, [], [5], [5, True, 2], [5, 9.0, 2], ["5", 9, 2], "592", (5, 9, 2), {"ids": [5]}),
-    "response_length": (0, 1, 3, 4, -1, "2", 2.0, 1.5, None, ABSENT, True),
-    "loss_mask": (None, [1, 1], [0, 1], [0, 0], [1], [], "11", [True, False], [[], [0]], 1),
-    "rollout_log_probs": (None, [-0.1, -0.2], [-0.1], [None, "x"], [], "xx", 0.5, {}),
-    "reward": (
-        *(0.0, 1, True, -0.0, 0.5, None, ABSENT, float("nan"), float("inf"), "1.0", [1.0], {}, 10**400),
-        *({"a": 1.0, "b": 0.0}, {"b": 1.0}, {"a": "x"}, {"a": None, "b": True}, {"a": float("nan")}, {"c": [1]}),
-    ),
-    "prompt": ("other", "", None, ABSENT, [{"role": "user", "content": "q"}], [1], {"text": "q"}),
-    "response": ("other", "", None, ABSENT, ["a"], {"text": "a"}, "\ud800"),
-}
-
-
 def plain_sample(index: int, /, **cells: Any) -> dict[str, Any]:
-    plain = {
+    return {
         **{"group_index": index // 2, "index": index, "tokens": [5, 9, 2], "response_length": 2},
-        **{"reward": 1.0, "prompt": f"p{index // 2}", "response": f"r{index}"},
+        **{"reward": 1.0, "prompt": f"p{index // 2}", "response": f"r{index}", **cells},
     }
-    return {name: cell for name, cell in {**plain, **cells}.items() if cell is not ABSENT}
-
-
-@pytest.mark.parametrize(("name", "cell"), [(name, cell) for name, cells in ODD.items() for cell in cells])
-def test_each_odd_cell_alone_has_the_answer_of_the_row_reader(tmp_path: Path, name: str, cell: Any) -> None:
-    odd = [plain_sample(1, **{name: cell}), plain_sample(2, **{name: cell})]
-    file = archive(tmp_path / "0.pt", {"rollout_id": 0, "samples": [plain_sample(0), *odd, plain_sample(3), *odd]})
-    assert_reduced_alike(file)
 
 
 def test_samples_that_return_count_once_and_not_at_all_where_they_contradict_each_other(tmp_path: Path) -> None:
@@ -352,17 +324,6 @@ def test_a_damaged_parquet_file_is_set_aside(tmp_path: Path) -> None:
     (tmp_path / "run/dashboard_columns/rollout_1.parquet").write_bytes(b"PAR1")
     (lost,) = read_run(tmp_path / "run").source.quarantined.lost
     assert "rollout_1.parquet is not a readable Parquet file" in lost
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("key", sorted(miles_row()))
-def test_an_odd_cell_has_the_answer_of_the_row_reader(tmp_path: Path, key: str) -> None:
-    for at, value in enumerate(STRANGE):
-        rows = [miles_row(0), miles_row(1, **{key: value}), miles_row(2), miles_row(1, **{key: value})]
-        (tmp_path / str(at)).mkdir()
-        lines = [json.dumps(cells) for cells in rows]
-        write_damaged(tmp_path / str(at) / "trajectory/3.jsonl", lines)
-        assert_reduced_alike(tmp_path / str(at))
 
 
 @pytest.mark.parametrize(
