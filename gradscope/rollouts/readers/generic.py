@@ -61,11 +61,14 @@ USUAL: dict[str, tuple[str, ...]] = {
         *("reward", "score", "total_reward", "reward_total", "final_reward"),
         *("passed", "correct", "is_correct", "success", "acc", "accuracy"),
     ),
-    "step": ("step", "global_step", "training_step", "train_step", "trainer_step", "iteration"),
+    "step": (
+        *("step", "global_step", "training_step", "train_step", "trainer_step", "iteration"),
+        *("optimizer_step", "training_iteration", "update"),
+    ),
     "group": ("group_id", "uid", "group", "group_index", "group_idx"),
     "prompt_id": (
         *("prompt_id", "task_id", "problem_id", "question_id", "example_id", "doc_id", "instance_id"),
-        *("prompt_idx", "prompt_index"),
+        *("prompt_idx", "prompt_index", "qid", "query_id"),
     ),
     "advantage": ("advantage", "advantages"),
 }

@@ -59,23 +59,31 @@ from gradscope.rollouts.readers.reduction.columns import (
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups, too_many_rollouts
 from gradscope.rollouts.run import Run
 
-_REWARD_LISTS = (
+REWARD_LISTS = (
     *("passed", "scores", "score", "rewards", "reward", "correct", "correctness", "is_correct", "success"),
     *("graded_list", "correct_list"),  # of LiveCodeBench, as two text lists below, and of others
+    *("rollout_rewards", "group_rewards", "all_rewards", "sample_rewards"),
 )
 _TEXT_LISTS = (
     *("completions", "samples", "responses", "generations", "generation", "solutions", "code", "outputs", "texts"),
     "content",
     *("predictions", "preds", "model_outputs", "model_answers", "code_list", "output_list"),
+    *("rollouts", "rollout_texts", "rollout_outputs", "all_responses", "extracted", "extracted_answers"),
 )
 _ANSWER_KEYS = ("full_model_response", "completion", "response", "output", "solution", "model_answer", "text")
-_RESPONSES = frozenset((*_REWARD_LISTS, *_ANSWER_KEYS, *_TEXT_LISTS))
+_RESPONSES = frozenset((*REWARD_LISTS, *_ANSWER_KEYS, *_TEXT_LISTS))
 _ONE_RESPONSE = ("response", "completion", "output", "generation", "output_response", *_ANSWER_KEYS[:1])
 """Keys under which a text is the policy's response, and not the task's own solution."""
 _PROMPTS = (*USUAL["prompt"], *USUAL["prompt_id"])
 _TRIALS = ("trial", *SAMPLE_IDS)
-_TOTALS = ("n", "num_samples", "n_samples", "total")
-_RIGHTS = ("c", "num_correct", "n_correct", "num_passed", "n_passed", "correct", "passed")
+_TOTALS = (
+    *("n", "num_samples", "n_samples", "total_samples", "num_rollouts", "n_rollouts", "total_rollouts"),
+    *("num_attempts", "n_attempts", "total"),
+)
+_RIGHTS = (
+    *("c", "num_correct", "n_correct", "correct_count", "num_passed", "n_passed", "pass_count", "num_successes"),
+    *("correct", "passed"),
+)
 _ALSO_VERDICTS = ("correct", "passed")  # also names of the verdict on one sample: a boolean is no count
 _COUNTS = "counts"  # the shape of a row with n and c
 _AS, _BY = "shape: ", "identity: "  # what notes on a log begin with
@@ -161,7 +169,7 @@ def refuse_lone_list(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
             f"{path} has rows with a list of several prompts each ({batches[0]!r}): batches, in an unknown form.",
             hint="Write a row a rollout: step, prompt, response, reward.",
         )
-    for name in _REWARD_LISTS:
+    for name in REWARD_LISTS:
         if sum(isinstance(row.get(name), list) for row in rows) > len(rows) / 2:
             raise InputError(
                 f"{path} has a list {name!r} in a row, and no list of as many responses beside it: whether its entries "
@@ -196,12 +204,12 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
             aligned |= set(objects) if reward or not objects.keys().isdisjoint((*_ANSWER_KEYS, *_TRIALS)) else set()
         elif isinstance(value, list):
             columns.setdefault(name, list(map(_unwrap, value)) if list in set(map(type, value)) else value)
-    if reward is not None and reward not in columns and _first(columns, _REWARD_LISTS):
+    if reward is not None and reward not in columns and _first(columns, REWARD_LISTS):
         raise UsageError(f"There is no list {reward!r} of rewards.", hint=f"The lists are {list_names(columns)}.")
     sizes = {len(columns[name]) for name in (*_ANSWER_KEYS, *_TEXT_LISTS) if name in columns}
     is_counted = isinstance(row.get("n"), int) and isinstance(row.get("c"), int)  # they give the list's length
     aligned |= {name for name, value in columns.items() if is_counted or len(value) in sizes}
-    main = reward if reward in columns else next((name for name in _REWARD_LISTS if name in aligned), None)
+    main = reward if reward in columns else next((name for name in REWARD_LISTS if name in aligned), None)
     if main is None or isinstance(row.get(main), (bool, int, float, str)):
         return None
     if not sizes and any(isinstance(row.get(name), str) for name in _ONE_RESPONSE):
@@ -226,12 +234,14 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
 
 
 def _from_counts(row: Mapping[str, Any], columns: ColumnNames) -> PromptSamples | str | None:
-    total = columns.num_samples or _first(row, _TOTALS)
     rights = (name for name in _RIGHTS if name not in _ALSO_VERDICTS or not isinstance(row.get(name), (bool, list)))
     right = columns.num_correct or next((name for name in rights if name in row), None)
+    total = columns.num_samples or _first(row, _TOTALS)
+    if total is None and right not in _ALSO_VERDICTS:
+        total = next((name for name in _TEXT_LISTS if isinstance(row.get(name), list)), None)
     if total is None or right is None or total not in row or right not in row:
         return None
-    is_list = total == columns.num_samples and isinstance(row[total], list)  # of the samples themselves
+    is_list = total not in _TOTALS and isinstance(row[total], list)  # of the samples themselves
     n, c = len(row[total]) if is_list else whole_number(row[total]), whole_number(row[right])
     if n is None or c is None or not 1 <= n <= _MAX_COUNT or c > n:
         return f"{total} and {right} are not counts with 0 <= {right} <= {total} and {total} >= 1"
