@@ -69,6 +69,7 @@ _TEXT_LISTS = (
     "content",
     *("predictions", "preds", "model_outputs", "model_answers", "code_list", "output_list"),
     *("rollouts", "rollout_texts", "rollout_outputs", "all_responses", "extracted", "extracted_answers"),
+    "predicted_answers",
 )
 _ANSWER_KEYS = ("full_model_response", "completion", "response", "output", "solution", "model_answer", "text")
 _RESPONSES = frozenset((*REWARD_LISTS, *_ANSWER_KEYS, *_TEXT_LISTS))
