@@ -18,8 +18,13 @@ from gradscope.rollouts.event_file import event_files, scalars_in
 from gradscope.rollouts.groups import RolloutGroup, reward_table
 from gradscope.rollouts.readers.parsing.cells import logged_numbers, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, with_set_aside
-from gradscope.rollouts.readers.parsing.records import peek
-from gradscope.rollouts.readers.parsing.request import ReadRequest, flattened, read_document, read_trainer_settings
+from gradscope.rollouts.readers.parsing.records import (
+    ReadRequest,
+    flattened,
+    peek,
+    read_document,
+    read_trainer_settings,
+)
 from gradscope.rollouts.readers.parsing.tables import read_jsonl, stem_of
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from gradscope.rollouts.run_folder import find_base, find_tokenizer, weights_at, with_initial

@@ -16,8 +16,7 @@ from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, samples
 from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.parsing.cells import is_number, list_of, mapping_of, text_of
-from gradscope.rollouts.readers.parsing.records import peek
-from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.records import ReadRequest, peek
 from gradscope.rollouts.readers.parsing.tables import expand, natural, stem_of, suffix_of
 
 _MOST_DEPTH = 5  # levels of folders that are searched: lighteval writes details/<owner>/<model>/<date>/

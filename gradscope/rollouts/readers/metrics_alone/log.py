@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import chain
+from itertools import chain, compress
 from pathlib import Path
 from typing import Literal
 
@@ -34,8 +34,7 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
     steps_in,
 )
 from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP, is_number
-from gradscope.rollouts.readers.parsing.records import peek
-from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.records import ReadRequest, peek
 from gradscope.rollouts.readers.parsing.tables import suffix_of
 from gradscope.rollouts.run import Floats, Numbers, Run, StepMetrics
 from gradscope.say import counted
@@ -85,11 +84,12 @@ def read_metrics_log(request: ReadRequest) -> Run:
             quarantine.add_bad_steps(piece, rows.add(piece, keys))
         quarantine.file_ended()
     runs = rows.runs()
-    chosen = _chosen(runs, path, options.metric_run)
+    named = parse_metric_columns(options.metric_columns)
+    chosen = _chosen(runs, path, options.metric_run, named.get("reward"))
     logged = chosen.metrics()
-    naming = naming_of(logged.columns, parse_metric_columns(options.metric_columns))
+    naming = naming_of(logged.columns, named)
     metrics, impossible = without_impossible_shares(naming.apply(logged))
-    sentences = []
+    sentences = [f"The rows are those of the document's list {name!r}." for name in sorted(quarantine.lists)]
     if rows.counts_steps:
         sentences.append("The console does not name its steps: a step is the place of its dictionary among all.")
     if rows.num_without_step:
@@ -236,8 +236,8 @@ def _first_rows(file: MetricFile, column: str | None) -> tuple[list[Piece], tupl
     return pieces, _SLIMES if key in _SLIMES else (key,)
 
 
-def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None) -> OneRun:
-    """The requested run, or the only one."""
+def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None, reward: str | None) -> OneRun:
+    """The requested run, the only one, or the only one with a reward, whose key the user may have named."""
     if not runs:
         raise InputError(f"{path} has no usable rows of metrics.", hint="A row needs a whole number as its step.")
     names = {run.name: run for run in runs}
@@ -248,7 +248,9 @@ def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None) -> OneRun:
     if wanted is not None and wanted not in names:
         raise UsageError(f"{path} has no run {wanted!r}.", hint=f"It has {listed}.")
     if wanted is None and len(names) > 1:
-        with_reward = [run for run in runs if "reward" in naming_of(run.metrics().columns, {}).parts]
+        columns = [run.metrics().columns for run in runs]
+        have_reward = [reward in keys if reward else "reward" in naming_of(keys, {}).parts for keys in columns]
+        with_reward = list(compress(runs, have_reward))
         if len(with_reward) == 1:  # the others are trainings of another kind, as the fine-tuning before it
             only = with_reward[0]
             sentence = f"Of {len(runs)} runs only {only.name!r} has a reward; --metric-run takes another."

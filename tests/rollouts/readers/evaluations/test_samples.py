@@ -7,6 +7,7 @@ import pytest
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.evaluations import samples
 from gradscope.rollouts.readers.evaluations.samples import PromptSamples, prompt_rows, refuse_lone_list, samples_of
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
@@ -416,3 +417,44 @@ def test_rows_that_name_their_step_are_groups_of_it(tmp_path: Path, nested: bool
         (2, [0, 1]),
     ]
     assert [value.reason for value in run.source.quarantined.reasons] == ["the step is not a whole number"]
+
+
+ALIKE = {"prompt": "p", "step": 1, "responses": ["a", "b"], "rewards": [0.0, 1], "solution": "a", "lengths": [3, 4]}
+
+
+def prompts_of(rows: list[dict[str, Any]]) -> list[Any]:
+    return [prompt for at, row in enumerate(rows) for prompt in samples._prompts_of(row, at, "", ColumnNames(), "step")]
+
+
+def plain(prompts: list[Any]) -> list[str]:
+    """Prompts as text, whether their samples are lists or tuples."""
+    return [repr(prompt).replace("(", "[").replace(",)", "]").replace(")", "]") for prompt in prompts]
+
+
+def test_rows_that_are_alike_are_read_at_once_as_each_by_itself() -> None:
+    rows = [ALIKE, {**ALIKE, "prompt": "q", "responses": ["c"], "rewards": [True], "lengths": [5]}]
+    for of_rows in (rows, [{"task_id": at, **row} for at, row in enumerate(rows)]):
+        assert plain(samples._prompts_alike(of_rows, ColumnNames(), "step")) == plain(prompts_of(of_rows))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"prompt": ""},
+        {"step": "one"},
+        {"rewards": [1.0]},
+        {"responses": [], "rewards": [], "lengths": []},
+        {"lengths": [3, "4"]},
+        {"rewards": [[1.0], [0.0]]},
+        {"responses": ["a", None]},
+        {"responses": "a"},
+        {"model": "m"},
+        {"n": 2, "c": 0},
+        {"dataset": "d"},
+        {"question": ["a", "b"]},
+    ],
+)
+def test_a_row_that_differs_leaves_all_to_be_read_by_themselves(change: dict[str, Any]) -> None:
+    assert samples._prompts_alike([ALIKE, {**ALIKE, **change}], ColumnNames(), "step") == []
+    keys = dict.fromkeys(change, None)
+    assert samples._prompts_alike([{**ALIKE, **keys}, {**ALIKE, **change}], ColumnNames(), "step") == []

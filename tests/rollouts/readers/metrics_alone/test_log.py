@@ -21,7 +21,7 @@ from gradscope.rollouts.readers.metrics_alone.log import (
     switch_on,
     without_impossible_shares,
 )
-from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.records import ReadRequest
 from gradscope.rollouts.run import Run, StepMetrics
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.lines import write_lines
@@ -159,6 +159,22 @@ def test_of_several_runs_the_only_one_with_a_reward_counts(tmp_path: Path) -> No
     assert "reward" not in read(tmp_path / "metrics.jsonl", metric_run="1").metrics[2]
     with pytest.raises(InputError, match="holds 3 runs"):
         read(series(tmp_path, *tuned, *trained, {"step": 1, "mean_reward": 0.0}))
+
+
+def test_a_reward_that_is_named_tells_the_run_that_has_it(tmp_path: Path) -> None:
+    tuned = [{"step": at, "loss": 1.0} for at in (1, 2)]
+    own = [{"step": at, "loss": 2.0, "return": at / 4} for at in (1, 2)]
+    usual = [{"step": at, "loss": 3.0, "reward": 0.0} for at in (1, 2)]
+    for rows in (tuned + own, tuned + own + usual):
+        assert read(series(tmp_path, *rows), metric_columns=["reward=return"]).metrics[2]["reward"] == 0.5
+
+
+def test_a_list_of_no_usual_name_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps({"markers": [{"step": at, "loss": at / 4} for at in (1, 2)], "version": 3}))
+    assert "The rows are those of the document's list 'markers'." in read(path).source.inferred
+    path.write_text(json.dumps({"log_history": [{"step": at, "loss": at / 4} for at in (1, 2)], "version": 3}))
+    assert not any("document's list" in sentence for sentence in read(path).source.inferred)
 
 
 def test_a_count_that_stays_the_same_is_no_step_where_another_rises(tmp_path: Path) -> None:
