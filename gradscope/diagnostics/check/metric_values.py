@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gradscope.catalog.entry import Metric
 from gradscope.catalog.lookup import CATALOG, budget_of, catalog_name, range_of
 from gradscope.diagnostics.check.requirements import Needed, Selector, aggregate_steps, silence, split_metric
-from gradscope.diagnostics.degeneracy.group_rewards import group_rewards, group_table
+from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions, group_rewards, group_table
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.logged.measure import PARTS, absence_of
 from gradscope.diagnostics.logged.tokens import gathered
@@ -246,10 +246,10 @@ class MetricValues:
 
     def degeneracy(self) -> DegeneracyReport:
         """Groups without a gradient, over the whole log."""
-        threshold, reward = self.success_threshold, self.reward
+        threshold, options = self.success_threshold, DegeneracyOptions(resampling=self.resampling)
         return self._once(
             "degeneracy",
-            lambda: degeneracy_of_run(self.run, success_threshold=threshold, reward=reward, resampling=self.resampling),
+            lambda: degeneracy_of_run(self.run, success_threshold=threshold, reward=self.reward, options=options),
         )
 
     def _of_groups(self, entry: Metric) -> MetricValue:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -138,6 +139,17 @@ _KINDS: tuple[RowKind, ...] = ("rollout", "token", "weight", "hidden", "logit")
 
 class NotAtHand(Exception):
     """A claim needs a result that must not be computed for it: it is left out, not judged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimOptions:
+    """By what the claims of a run are judged, besides its log."""
+
+    samples: Sequence[str | Path] = ()  # of held-out prompts, before and after; none: those of the run folder, if any
+    success_threshold: float | None = None
+    """A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1."""
+    advantage: str = ADVANTAGE
+    """The formulation under which ranks are measured, ``my.py:name`` for one of your own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
