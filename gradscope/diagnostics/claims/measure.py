@@ -28,11 +28,11 @@ from gradscope.diagnostics.inputs.steps import missing_weights, select_steps
 from gradscope.errors import GradscopeError, MissingDependencyError, UsageError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import Progress, reporter
-from gradscope.render.views.view import evenly
 from gradscope.results.verdicts import NOT_SHOWN, ClaimRow, ClaimsReport
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
+from gradscope.say import evenly
 
 MOST_STEPS = 5
 """Steps whose gradients are recomputed where none are named: first, last, and evenly between. A trend needs three."""

@@ -39,7 +39,6 @@ from gradscope.gradients.engine_options import EngineOptions, missing_library
 from gradscope.metrics.gram.geometry import batch_norm, projection_shares
 from gradscope.progress import Progress, ProgressCallback, reporter
 from gradscope.reason import Reason
-from gradscope.render.views.view import evenly
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.norms import ReplayReport
 from gradscope.results.passk import PassAtKReport
@@ -48,6 +47,7 @@ from gradscope.results.report import KeyNumber, NumberStyle, ReportSection, RunR
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run, runs_below
 from gradscope.rollouts.run import Run
+from gradscope.say import evenly
 
 if TYPE_CHECKING:
     from gradscope.gradients.plan.prepared_step import PreparedStep

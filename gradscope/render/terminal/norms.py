@@ -15,10 +15,10 @@ from rich.text import Text
 from gradscope.render.terminal.answer import SCREEN_ROWS, Answer, Blocks
 from gradscope.render.terminal.layout import draw, draw_table, losses
 from gradscope.render.terminal.names import ALL
-from gradscope.render.views.view import Column, Selection, View, Word, digits, evenly
+from gradscope.render.views.view import Column, Selection, View, Word, digits
 from gradscope.render.words import FACTS, STYLES, Footnotes, Tone, cell
 from gradscope.results.norms import Quantity, ReplayReport, SpikeReport, StepReplay
-from gradscope.say import as_ranges, number
+from gradscope.say import as_ranges, evenly, number
 
 _TONES: Mapping[str, Tone] = {"match": "fine", "mismatch": "problem", "cannot": "unknown", "no_gradient": "unknown"}
 _NORM = "grad_norm"

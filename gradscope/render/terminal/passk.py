@@ -12,10 +12,10 @@ from rich.text import Text
 from gradscope.estimate import Estimate
 from gradscope.render.terminal.answer import SCREEN_ROWS, Answer, Blocks
 from gradscope.render.terminal.layout import draw_table, losses
-from gradscope.render.views.view import Column, digits, evenly
+from gradscope.render.views.view import Column, digits
 from gradscope.render.words import IN_THE_FILES, Footnotes, cell, format_estimate, format_number, plain
 from gradscope.results import passk as results
-from gradscope.say import counted
+from gradscope.say import counted, evenly
 
 _WIDTH = 82  # letters of a row, with the two behind its last column
 _LEAST_NAME = 6

@@ -20,10 +20,10 @@ from gradscope.render.terminal.layout import draw, draw_table, losses
 from gradscope.render.terminal.names import ALL
 from gradscope.render.views.rank import ROLLOUT_VIEWS
 from gradscope.render.views.rank_parts import PART_VIEWS, TRAJECTORY
-from gradscope.render.views.view import Column, digits, evenly, unless_empty
+from gradscope.render.views.view import Column, digits, unless_empty
 from gradscope.render.words import FACTS, UNDEFINED, Footnotes, cell, why_alone
 from gradscope.results.rank import RankCurvePoint, RankReport, StepGeometry, TokenRankPoint, WeightRankPoint
-from gradscope.say import as_ranges, non_finite_word
+from gradscope.say import as_ranges, evenly, non_finite_word
 
 _Point = RankCurvePoint | TokenRankPoint | WeightRankPoint
 _SUBJECTS = {

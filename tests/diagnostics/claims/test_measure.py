@@ -48,7 +48,9 @@ def test_the_formulation_and_the_steps_are_the_named_ones_or_those_with_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert seen(run_with(range(1, 3), range(2)), monkeypatch).advantage == "dr_grpo"
-    assert seen(run_with(range(1, 3), range(2)), monkeypatch, options=ClaimOptions(advantage="sign")).advantage == "sign"
+    assert (
+        seen(run_with(range(1, 3), range(2)), monkeypatch, options=ClaimOptions(advantage="sign")).advantage == "sign"
+    )
     with pytest.raises(UsageError, match="There is no advantage formulation 'nope'"):
         measure_claims("anything", options=ClaimOptions(advantage="nope"))
     run = run_with(range(1, 10), range(0, 9, 2), {3: "two updates share these rollouts"})
