@@ -116,7 +116,7 @@ def test_findings_count_verdicts_and_warn_of_several_tests() -> None:
 def test_recomputed_steps_and_the_engine_are_reported() -> None:
     evidence = Evidence(run=two_steps(), steps=(1, 2))
     assert (claims_of(evidence, ()).steps, claims_of(evidence, ()).engine) == ((), {})
-    evidence.cache["gradients"] = {"rollout": collected_of(skipped={2: "gone"}, engine={"engine": "loop"})}
+    evidence.cache["kinds"] = {"rollout": collected_of(skipped={2: "gone"}, engine={"engine": "loop"})}
     report = claims_of(evidence, ())
     assert (report.steps, report.skipped, report.engine) == ((), {2: "gone"}, {"engine": "loop"})
 
