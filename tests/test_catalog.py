@@ -268,7 +268,6 @@ def heldout_values(rows: StepRows, rng: np.random.Generator) -> Iterator[Measure
         cross=rows.gram[:, chosen] * sizes,
         norms=np.sqrt(np.clip(np.diag(rows.gram)[chosen], 0.0, None)) * sizes,
         scales=np.ones(len(rows.gram)),
-        num_answers=8,
         notes=(),
     )
     of_steps, of_prompts = measure_heldout(rows, result, (LOGGED, "sign"))

@@ -94,6 +94,10 @@ class Rollout:
         fields = [{name: getattr(each, name) for name in TOKEN_FIELDS} for each in self.earlier]
         return (*(dataclasses.replace(own, **of_each) for of_each in fields), own)
 
+    def counted(self, length: int) -> NDArray[np.bool_]:
+        """Which of so many completion tokens count in the loss, [T]."""
+        return np.ones(length, dtype=bool) if self.mask is None else np.array(self.mask, dtype=bool)
+
     @property
     def num_tokens(self) -> int | None:
         """Completion tokens of all its sequences; None where only text was logged."""

@@ -28,7 +28,6 @@ from gradscope.diagnostics.check.requirements import (
     read_settings,
     split_metric,
 )
-from gradscope.diagnostics.degeneracy.measure import frac_set_aside
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.errors import InputError, OutputExistsError, UsageError
 from gradscope.estimate import Estimate
@@ -175,7 +174,7 @@ def _of_rows_set_aside(source: Source) -> list[results.Verdict]:
     required = results.Requirement(metric=_SET_ASIDE, op="<=", limit=_MOST_SET_ASIDE)
     reasons = (f"{entry.counted}: {entry.reason} ({entry.where})" for entry in quarantined.reasons)
     value = MetricValue(
-        estimate=frac_set_aside(source),
+        estimate=source.frac_set_aside,
         subject=f"{_SET_ASIDE} of {source.num_rows + quarantined.num_rollouts:,} rollouts",
         hint="Copy the files again, or leave them out of the log.",
         advice=f"Set aside: {'; '.join(reasons)}.",

@@ -113,7 +113,7 @@ def needs_only_rewards(name: str) -> bool:
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def once(method: Method) -> Method:
+def computed_once(method: Method) -> Method:
     """Let a method of :class:`MetricValues` compute once for the same arguments; an error is then raised again."""
 
     @wraps(method)
@@ -253,7 +253,7 @@ class MetricValues:
             return None
         return {step: value for step, value in rows.items() if value is not None}
 
-    @once
+    @computed_once
     def degeneracy(self) -> DegeneracyReport:
         """Groups without a gradient, over the whole log."""
         options = DegeneracyOptions(resampling=self.resampling)
@@ -275,7 +275,7 @@ class MetricValues:
             else {},
         )
 
-    @once
+    @computed_once
     def log_part(self, name: str) -> Any:
         """One part of what the log says of its policy."""
         return gathered(PARTS[name](), self.run, self.resampling)
@@ -321,7 +321,7 @@ class MetricValues:
             prompts = dict(zip(samples.prompts, each, strict=True))
         return MetricValue(estimate=estimate, subject=f"{name} of {samples.name}", hint=hint, prompts=prompts)
 
-    @once
+    @computed_once
     def samples_at_hand(self) -> passk.Samples:
         """The last samples of held-out prompts in the run folder, else the rollouts of the log."""
         *_, last = passk.sample_files(self.run.path)
@@ -343,7 +343,7 @@ class MetricValues:
         estimate, subject = rank_number(self.rank(rows), entry)
         return MetricValue(estimate=estimate, subject=subject, hint=_see(entry.name))
 
-    @once
+    @computed_once
     def rank(self, rows: RowKind) -> RankReport:
         """One kind of matrix under the logged advantages, at the last step whose weights are on disk."""
         from gradscope.diagnostics.rank.measure import measure_rank
@@ -366,7 +366,7 @@ class MetricValues:
             estimate=estimate, subject=subject, hint=_see(entry.name), is_not_finite=not estimate.is_defined
         )
 
-    @once
+    @computed_once
     def replay(self, steps: tuple[int, ...] | None) -> ReplayReport:
         """The replay of some steps; None: of all."""
         from gradscope.diagnostics.replay.measure import replay_run

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradscope.advantages.group import return_to_go
-from gradscope.diagnostics.check.metric_values import MetricValues, once
+from gradscope.diagnostics.check.metric_values import MetricValues, computed_once
 from gradscope.diagnostics.degeneracy.group_rewards import chosen_threshold, group_rewards, group_table
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.passk.measure import Samples, pass_at_k_of_samples, read_samples, sample_files
@@ -207,7 +207,7 @@ class Evidence(MetricValues):
         """The rollouts' Gram matrices of one of the steps."""
         return next(rows for rows in self.gradients("rollout").rows if rows.step == step)
 
-    @once
+    @computed_once
     def credited(self) -> tuple[str, Collected]:
         """dL/dW of the last step under advantages of single tokens, and where those come from, in words."""
         self._may_compute()
@@ -226,7 +226,7 @@ class Evidence(MetricValues):
             return self.at_hand.tokens
         return self.gradients("token").weighed
 
-    @once
+    @computed_once
     def followed_tokens(self) -> FollowedTokens:
         """The same tokens, and what became of them by the next checkpoint."""
         self._may_compute()
@@ -235,7 +235,7 @@ class Evidence(MetricValues):
 
         return follow(self.run, weighed, self.engine)
 
-    @once
+    @computed_once
     def updates(self) -> tuple[WeightUpdate, ...]:
         """What training did to each weight: one change a weight and pair of checkpoints."""
         self._may_compute()
@@ -243,7 +243,7 @@ class Evidence(MetricValues):
 
         return update_report(self.run, no_progress).updates
 
-    @once
+    @computed_once
     def held_out(self) -> PassAtKReport:
         """pass@k of held-out prompts, before and after; an ``InputError`` where there are not two files of samples."""
         if self.at_hand is not None:
@@ -260,7 +260,7 @@ class Evidence(MetricValues):
         collected = self.cache.get("kinds")
         return collected["rollout"] if isinstance(collected, Mapping) else None
 
-    @once
+    @computed_once
     def kinds(self) -> Mapping[RowKind, Collected]:
         """Every kind of matrix at each of the steps; of results at hand the rollouts' alone."""
         from gradscope.diagnostics.rank.collected import Collected, collect_kinds, examine_step

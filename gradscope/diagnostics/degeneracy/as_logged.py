@@ -37,7 +37,6 @@ def degeneracy_as_logged(
     group_sizes: Sequence[int],
     reward: str | None,
     options: DegeneracyOptions,
-    frac_set_aside: Estimate,
 ) -> results.DegeneracyReport:
     """The report of a run without rollouts: the shares as logged, all else undefined with that reason."""
     if reward is not None:
@@ -90,7 +89,7 @@ def degeneracy_as_logged(
         prompts=results.PromptCounts(never=None, always=None, live=0, frac_rollouts=0.0, reward=TRAINER_REWARD),
         by_prompt=LazyRows({}),
         target=None if target is None else TargetDegeneracy(target=target, plans=()),
-        frac_set_aside=frac_set_aside,
+        frac_set_aside=run.source.frac_set_aside,
         quarantined=run.source.quarantined,
         summary=findings,
         findings=findings,

@@ -19,7 +19,6 @@ from gradscope.metrics.outcomes.degeneracy import (
     DegeneracyEstimates,
     GroupTable,
     estimate_degeneracies,
-    estimate_degeneracy,
     share_columns,
 )
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, binary_threshold, level_counts, passes
@@ -123,12 +122,8 @@ class DegeneracyOptions:
                 f"A target share lies between 0 and 1, got {target:g}.", hint="Write --target-degeneracy 0.2"
             )
 
-    def estimate(self, table: GroupTable) -> DegeneracyEstimates:
-        """The estimates of a table under these options."""
-        return estimate_degeneracy(table, base_pass_rate=self.base_pass_rate, resampling=self.resampling)
-
     def estimates(self, tables: Sequence[GroupTable]) -> list[DegeneracyEstimates]:
-        """The estimates of several tables under these options."""
+        """The estimates of tables under these options."""
         return estimate_degeneracies(tables, base_pass_rate=self.base_pass_rate, resampling=self.resampling)
 
 

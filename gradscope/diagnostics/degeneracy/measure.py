@@ -26,7 +26,6 @@ from gradscope.metrics.outcomes.jensen_gap import BasePassRate
 from gradscope.progress import Progress, reporter
 from gradscope.results import degeneracy as results
 from gradscope.results.envelope import deferred
-from gradscope.results.source import Source
 from gradscope.rollouts.fetch import log_extent
 from gradscope.rollouts.listing import shown
 from gradscope.rollouts.read_options import ReadOptions
@@ -79,14 +78,12 @@ def degeneracy_of_run(
             f"A group has at least 2 rollouts, got a group size of {min(group_sizes)}.", hint="Write --group-size 2"
         )
     if run.source.kind == "metrics":
-        return degeneracy_as_logged(
-            run, group_sizes=group_sizes, reward=reward, options=options, frac_set_aside=frac_set_aside(run.source)
-        )
+        return degeneracy_as_logged(run, group_sizes=group_sizes, reward=reward, options=options)
     base_pass_rate, target, resampling = options.base_pass_rate, options.target_degeneracy, options.resampling
     chosen = group_rewards.group_rewards(run, reward)
     threshold = group_rewards.chosen_threshold(chosen, success_threshold)
     table = group_rewards.group_table(chosen, threshold)
-    overall = options.estimate(table)
+    (overall,) = options.estimates([table])
     sizes = GroupSizes(table=table, overall=overall, options=options)
     starvation = breakdowns.measure_cost(chosen, table, overall.frac_reward_zero_std, resampling=resampling)
     policies, policy_gap = breakdowns.measure_policies(chosen, table, threshold, resampling=resampling)
@@ -133,20 +130,12 @@ def degeneracy_of_run(
         prompts=prompts,
         by_prompt=by_prompt,
         target=None if target is None else sizes.target(target, starvation.tokens_per_rollout),
-        frac_set_aside=frac_set_aside(run.source),
+        frac_set_aside=run.source.frac_set_aside,
         quarantined=run.source.quarantined,
         summary=deferred(lambda: degeneracy_summary(report, logged)),
         findings=deferred(lambda: degeneracy_findings(report, logged, sizes.doubled())),
     )
     return report
-
-
-def frac_set_aside(source: Source) -> Estimate:
-    """Share of a log's rollouts that could not be used; undefined where files could not be read to their end."""
-    share = source.frac_set_aside
-    if share is None:
-        return Estimate.undefined_because(f"parts of the log could not be read: {source.quarantined.lost[0]}")
-    return Estimate.exact(share, num_units=source.num_rows + source.quarantined.num_rollouts)
 
 
 def _predictions(
@@ -158,7 +147,9 @@ def _predictions(
         bases.append("step")
     rows = []
     for base in dict.fromkeys(bases):
-        estimates = overall if base == options.base_pass_rate else replace(options, base_pass_rate=base).estimate(table)
+        estimates = (
+            overall if base == options.base_pass_rate else replace(options, base_pass_rate=base).estimates([table])[0]
+        )
         rows.append(
             results.IidPrediction(
                 pass_rate_origin=pass_rate_origin(base, len(table.size)),

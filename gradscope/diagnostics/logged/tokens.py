@@ -197,7 +197,7 @@ def _columns(rollout: Rollout) -> _Columns | str:
         values is not None and len(values) != length for values in (rollout.trainer_logprobs, rollout.mask)
     ):
         return OTHER_LENGTH
-    counts = np.ones(length, dtype=bool) if rollout.mask is None else np.array(rollout.mask, dtype=bool)
+    counts = rollout.counted(length)
     sampler, trainer = (
         np.array(values, dtype=np.float64)[counts] for values in (rollout.logprobs, rollout.trainer_logprobs)
     )
@@ -257,8 +257,7 @@ def _entropies(rollout: Rollout) -> NDArray[np.float64] | None:
     """Those of the tokens that count in the loss; None where one is missing or below 0, as no entropy of tokens is."""
     if not rollout.entropies or (rollout.mask is not None and len(rollout.mask) != len(rollout.entropies)):
         return None
-    values = np.array(rollout.entropies, dtype=np.float64)
-    values = values if rollout.mask is None else values[np.array(rollout.mask, dtype=bool)]
+    values = np.array(rollout.entropies, dtype=np.float64)[rollout.counted(len(rollout.entropies))]
     return values if np.all((values > -_ROUNDING) & (values < _GREATEST)) else None
 
 

@@ -171,7 +171,7 @@ def logprob_difference(groups: Sequence[RolloutGroup], recomputed: Sequence[np.n
     """|logged - recomputed| over a step's sampled tokens; None where no log-probabilities of exact ids were logged."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     differences = [
-        np.abs(np.asarray(rollout.logprobs, dtype=np.float64) - own)[_sampled(rollout.mask, len(own))]
+        np.abs(np.asarray(rollout.logprobs, dtype=np.float64) - own)[rollout.counted(len(own))]
         for rollout, own in zip(rollouts, recomputed, strict=True)
         if rollout.logprobs is not None and len(rollout.logprobs) == len(own)
     ]
@@ -185,11 +185,6 @@ def logprob_difference(groups: Sequence[RolloutGroup], recomputed: Sequence[np.n
         frac_beyond=float(np.mean(every > LOGPROB_BOUND)),
         bound=LOGPROB_BOUND,
     )
-
-
-def _sampled(mask: Sequence[bool] | None, length: int) -> np.ndarray:
-    """Tokens that the policy sampled: a mask leaves out what a tool or an environment wrote."""
-    return np.ones(length, dtype=bool) if mask is None else np.asarray(mask, dtype=bool)
 
 
 _CARRIED = ("device", "dtype", "precision", "batch_tokens")  # engine options that ``gradscope check`` has too
