@@ -455,9 +455,8 @@ def test_ranges_are_as_narrow_as_they_can_be() -> None:
     unlike = run_of(group_of([0.0, 0.0], prompt="a"), group_of([1.0, 1.0], prompt="b"))
     alone = degeneracy_of_run(unlike, options=DegeneracyOptions(resampling=FEW))
     assert alone.overdispersion.rate_variance.value == 0.5
-    even = degeneracy_of_run(
-        run_of(*(group_of([0.0, 1.0], prompt=name) for name in "abc")), options=DegeneracyOptions(resampling=FEW)
-    )
+    alike = run_of(*(group_of([0.0, 1.0], prompt=name) for name in "abc"))
+    even = degeneracy_of_run(alike, options=DegeneracyOptions(resampling=FEW))
     assert even.overdispersion.rate_variance.value == -0.25
     assert even.relative_gap.value == 0.0
     report = degeneracy_of_run(

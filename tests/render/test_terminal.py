@@ -331,14 +331,9 @@ def test_a_logged_nan_is_shown_as_such() -> None:
 def test_findings_are_shown_as_far_as_a_terminal_of_24_lines_bears() -> None:
     lines = [f"Finding {number}, long enough for a line of its own." for number in range(5)]
     for rows, most in ((0, 3), (11, 3), (12, 2), (14, 0)):
-        text = printed(
-            Answer(
-                command="spike", headline=("Verdict.", *lines), table=["row"] * rows, findings=lines, views={}
-            ).screen(())
-        )
+        answer = Answer(command="spike", headline=("Verdict.", *lines), table=["row"] * rows, findings=lines, views={})
+        text = printed(answer.screen(()))
         assert text.count("Finding") == most
         assert len(text.splitlines()) <= 19
-    text = printed(
-        Answer(command="spike", headline=("Verdict.", *lines), table=(), findings=lines, views={}).screen(("findings",))
-    )
+    text = printed(answer.screen(("findings",)))
     assert text.count("Finding") == 5

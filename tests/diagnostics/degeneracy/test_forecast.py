@@ -78,4 +78,4 @@ def test_a_target_may_be_reached_out_of_reach_or_not_forecast() -> None:
 @pytest.mark.parametrize("target", [0.0, 1.0, 20.0])
 def test_target_is_a_share(target: float) -> None:
     with pytest.raises(UsageError, match="A target share lies between 0 and 1"):
-        degeneracy_of_run(two_steps(), options=DegeneracyOptions(target_degeneracy=target))
+        DegeneracyOptions(target_degeneracy=target)

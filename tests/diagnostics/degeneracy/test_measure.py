@@ -68,16 +68,11 @@ def test_rewards_of_minus_one_fail_and_unequal_groups_have_no_common_size() -> N
     assert [(row.group_size, row.method) for row in report.by_group_size] == [(2, "unbiased")]
 
 
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-        (lambda: {"options": DegeneracyOptions(base_pass_rate=41.0)}, "A pass rate lies between 0 and 1, got 41"),
-        (lambda: {"group_sizes": (4, 1)}, "A group has at least 2 rollouts, got a group size of 1"),
-    ],
-)
-def test_senseless_options_are_refused(asked: Callable[[], dict[str, object]], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        degeneracy_of_run(two_steps(), **asked())
+def test_senseless_options_are_refused() -> None:
+    with pytest.raises(UsageError, match="A pass rate lies between 0 and 1, got 41"):
+        DegeneracyOptions(base_pass_rate=41.0)
+    with pytest.raises(UsageError, match="A group has at least 2 rollouts, got a group size of 1"):
+        degeneracy_of_run(two_steps(), group_sizes=(4, 1))
 
 
 def test_humaneval_as_published(shared_data: Path) -> None:
