@@ -376,11 +376,8 @@ class GroupsOnDisk(GroupsOfTable):
         """Groups with these rewards; ``read`` reads all groups of a step back, in the order of the table."""
         super().__init__(table)
         self.read = read
-        self._at = lru_cache(maxsize=2)(self._read_back)
-
-    def at(self, step: int) -> tuple[RolloutGroup, ...]:
+        self.at = lru_cache(maxsize=2)(self._read_back)
         """The groups of a step, empty where it has none; an InputError where they no longer match the table."""
-        return self._at(step)
 
     def _read_back(self, step: int) -> tuple[RolloutGroup, ...]:
         sizes = self.table.size[self.table.step == step].tolist()

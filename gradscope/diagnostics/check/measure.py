@@ -24,7 +24,6 @@ from gradscope.diagnostics.check.requirements import (
     SELECTOR_HINT,
     CheckSettings,
     parse_requirement,
-    read_requirements,
     read_settings,
     split_metric,
 )
@@ -55,7 +54,7 @@ _SET_ASIDE = "frac_set_aside"
 _MOST_SET_ASIDE = 0.1
 """Share of rollouts that a gate lets pass as set aside, unless it names a limit: a reward that fails now and then and
 the line at which a run was stopped stay below, a log that was damaged does not."""
-__all__ = ["check_run", "parse_requirement", "read_requirements", "read_settings"]
+__all__ = ["check_run", "parse_requirement", "read_settings"]
 
 
 def check_run(
