@@ -7,7 +7,7 @@ import pytest
 from gradscope.catalog.lookup import CATALOG, ESSENTIAL
 from gradscope.estimate import Estimate
 from gradscope.render.registry import render_table
-from gradscope.render.terminal.answer import answer
+from gradscope.render.terminal.answer import Answer
 from gradscope.render.terminal.explain import essential_metrics, metric_answer
 from gradscope.render.terminal.names import TABLES
 from gradscope.render.words import IN_THE_FILES, STYLES, Footnotes, Tone
@@ -85,7 +85,7 @@ def test_each_view_is_made_once_whatever_is_shown(show: tuple[str, ...], monkeyp
 
     monkeypatch.setitem(TABLES, "rank", ("one", "two", "none"))  # type: ignore[misc]
     views = {name: partial(view, name) for name in ("two", "one", "none")}
-    text = printed(answer("rank", ("Verdict.",), (), views=views, show=show))
+    text = printed(Answer(command="rank", headline=("Verdict.",), table=(), views=views).screen(show))
     assert sorted(made) == ["none", "one", "two"]
     assert ("the table of one¹" in text) == ("one" in show or "all" in show)
     assert ("¹ why one" in text) == ("the table of one¹" in text)
@@ -352,8 +352,9 @@ def test_a_logged_nan_is_shown_as_such() -> None:
 def test_findings_are_shown_as_far_as_a_terminal_of_24_lines_bears() -> None:
     lines = [f"Finding {number}, long enough for a line of its own." for number in range(5)]
     for rows, most in ((0, 3), (11, 3), (12, 2), (14, 0)):
-        text = printed(answer("spike", ("Verdict.", *lines), ["row"] * rows, findings=lines, views={}))
+        answer = Answer(command="spike", headline=("Verdict.", *lines), table=["row"] * rows, findings=lines, views={})
+        text = printed(answer.screen(()))
         assert text.count("Finding") == most
         assert len(text.splitlines()) <= 19
-    text = printed(answer("spike", ("Verdict.", *lines), (), findings=lines, views={}, show=("findings",)))
+    text = printed(answer.screen(("findings",)))
     assert text.count("Finding") == 5

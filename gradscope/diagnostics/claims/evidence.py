@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gradscope.advantages.group import return_to_go
-from gradscope.diagnostics.check.metric_values import MetricValues
+from gradscope.diagnostics.check.metric_values import MetricValues, computed_once
 from gradscope.diagnostics.degeneracy.group_rewards import chosen_threshold, group_rewards, group_table
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.passk.measure import Samples, pass_at_k_of_samples, read_samples, sample_files
@@ -141,6 +142,17 @@ class NotAtHand(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimOptions:
+    """By what the claims of a run are judged, besides its log."""
+
+    samples: Sequence[str | Path] = ()  # of held-out prompts, before and after; none: those of the run folder, if any
+    success_threshold: float | None = None
+    """A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1."""
+    advantage: str = ADVANTAGE
+    """The formulation under which ranks are measured, ``my.py:name`` for one of your own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AtHand:
     """Results of another command, for claims that must not cost another gradient."""
 
@@ -180,7 +192,7 @@ class Evidence(MetricValues):
             self._may_compute()
         if not self.steps:
             raise InputError(f"{self.no_gradients}.")
-        return _with_a_step(self._once("gradients", self._collect)[kind])
+        return _with_a_step(self.kinds()[kind])
 
     def request(self, kind: RowKind) -> RankRequest:
         """What is asked of one kind of matrix: the ranks of the same prompts at every power of two of rollouts."""
@@ -195,11 +207,18 @@ class Evidence(MetricValues):
         """The rollouts' Gram matrices of one of the steps."""
         return next(rows for rows in self.gradients("rollout").rows if rows.step == step)
 
+    @computed_once
     def credited(self) -> tuple[str, Collected]:
         """dL/dW of the last step under advantages of single tokens, and where those come from, in words."""
         self._may_compute()
-        self.gradients("rollout")
-        return self._once("credited", self._credited)
+        step = self.gradients("rollout").report.steps[-1].step
+        origin, groups = token_credit(self.run.groups_at(step))
+        run = replace(self.run, groups=groups)
+        request = replace(self.request("weight"), advantages=("logged", self.advantage), group_sizes=())
+        from gradscope.diagnostics.rank.collected import collect_kinds
+
+        collected = collect_kinds(run, [step], [request], self.engine, self.progress, most=MOST_TOKENS)
+        return origin, _with_a_step(collected["weight"])
 
     def weighed_tokens(self) -> Mapping[int, WeighedTokens]:
         """Step -> its tokens, of each step with a gradient and a logged advantage of every token."""
@@ -207,31 +226,43 @@ class Evidence(MetricValues):
             return self.at_hand.tokens
         return self.gradients("token").weighed
 
+    @computed_once
     def followed_tokens(self) -> FollowedTokens:
         """The same tokens, and what became of them by the next checkpoint."""
         self._may_compute()
         weighed = self.weighed_tokens()
         from gradscope.diagnostics.rank.tokens.weighed import follow
 
-        return self._once("followed tokens", lambda: follow(self.run, weighed, self.engine))
+        return follow(self.run, weighed, self.engine)
 
+    @computed_once
     def updates(self) -> tuple[WeightUpdate, ...]:
         """What training did to each weight: one change a weight and pair of checkpoints."""
         self._may_compute()
         from gradscope.diagnostics.rank.weight_updates import update_report
 
-        return self._once("updates", lambda: update_report(self.run, no_progress)).updates
+        return update_report(self.run, no_progress).updates
 
+    @computed_once
     def held_out(self) -> PassAtKReport:
         """pass@k of held-out prompts, before and after; an ``InputError`` where there are not two files of samples."""
-        return self._once("held_out", self._held_out)
+        if self.at_hand is not None:
+            _check_two(0 if self.at_hand.held_out is None else len(self.at_hand.held_out.tables))
+            assert self.at_hand.held_out is not None, "it was just counted"
+            return self.at_hand.held_out
+        files = [file for path in (self.samples or (self.run.path,)) for file in sample_files(path)]
+        _check_two(len(files))
+        read: list[Samples] = [read_samples(file, success_threshold=self.success_threshold) for file in files]
+        return pass_at_k_of_samples(read, resampling=self.resampling)
 
     def computed(self) -> Collected | None:
         """The rollouts' matrices where they were computed; None where no claim asked for them or they could not be."""
-        collected = self.cache.get("gradients")
+        collected = self.cache.get("kinds")
         return collected["rollout"] if isinstance(collected, Mapping) else None
 
-    def _collect(self) -> Mapping[RowKind, Collected]:
+    @computed_once
+    def kinds(self) -> Mapping[RowKind, Collected]:
+        """Every kind of matrix at each of the steps; of results at hand the rollouts' alone."""
         from gradscope.diagnostics.rank.collected import Collected, collect_kinds, examine_step
 
         if self.at_hand is None:
@@ -241,26 +272,6 @@ class Evidence(MetricValues):
         for measured in self.at_hand.steps:
             examine_step(self.run, measured, request, of_rollouts)
         return {"rollout": of_rollouts}
-
-    def _credited(self) -> tuple[str, Collected]:
-        from gradscope.diagnostics.rank.collected import collect_kinds
-
-        step = self.gradients("rollout").report.steps[-1].step
-        origin, groups = token_credit(self.run.groups_at(step))
-        run = replace(self.run, groups=groups)
-        request = replace(self.request("weight"), advantages=("logged", self.advantage), group_sizes=())
-        collected = collect_kinds(run, [step], [request], self.engine, self.progress, most=MOST_TOKENS)
-        return origin, _with_a_step(collected["weight"])
-
-    def _held_out(self) -> PassAtKReport:
-        if self.at_hand is not None:
-            _check_two(0 if self.at_hand.held_out is None else len(self.at_hand.held_out.tables))
-            assert self.at_hand.held_out is not None, "it was just counted"
-            return self.at_hand.held_out
-        files = [file for path in (self.samples or (self.run.path,)) for file in sample_files(path)]
-        _check_two(len(files))
-        read: list[Samples] = [read_samples(file, success_threshold=self.success_threshold) for file in files]
-        return pass_at_k_of_samples(read, resampling=self.resampling)
 
     def _may_compute(self) -> None:
         if self.at_hand is not None:

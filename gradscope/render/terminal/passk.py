@@ -10,12 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from gradscope.estimate import Estimate
-from gradscope.render.terminal.answer import SCREEN_ROWS, Blocks, answer
+from gradscope.render.terminal.answer import SCREEN_ROWS, Answer, Blocks
 from gradscope.render.terminal.layout import draw_table, losses
-from gradscope.render.views.view import Column, digits, evenly
+from gradscope.render.views.view import Column, digits
 from gradscope.render.words import IN_THE_FILES, Footnotes, cell, format_estimate, format_number, plain
 from gradscope.results import passk as results
-from gradscope.say import counted
+from gradscope.say import counted, evenly
 
 _WIDTH = 82  # letters of a row, with the two behind its last column
 _LEAST_NAME = 6
@@ -24,15 +24,14 @@ _MOST_FILES = 3  # files with a column each; of more the smallest and the larges
 
 def pass_at_k_table(report: results.PassAtKReport, show: Sequence[str] = ()) -> Group:
     """The verdict, pass@k by budget, at most three findings; ``show`` adds tables."""
-    return answer(
-        "passk",
-        report.findings or ("No file has samples to count.",),
-        _answer(report),
+    return Answer(
+        command="passk",
+        headline=report.findings or ("No file has samples to count.",),
+        table=_answer(report),
         facts=[*([] if _are_evaluations(report) else _facts(report.tables)), *losses(report.sources)],
         findings=report.findings[1:],
         views={"files": lambda notes: _files(report, notes), "pairs": lambda notes: _pairs(report, notes)},
-        show=show,
-    )
+    ).screen(show)
 
 
 def _are_evaluations(report: results.PassAtKReport) -> bool:
