@@ -42,7 +42,6 @@ from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
     file_columns,
-    sample_hashes,
     texts_in,
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups
@@ -253,10 +252,9 @@ class FlatColumns:
             )
         if names.advantage is not None and not rows.from_text:
             numbers["advantage"] = rows.numbers(names.advantage)
-        samples: list[str | None] = []
+        samples = None
         if self.sample is not None:
             samples = [name or None for name in texts_in(rows.names(self.sample))]
-            numbers["sample"] = sample_hashes(samples)
         group = rows.prompt_ids(self.key) if self.by_prompt else rows.names(self.key)
 
         def prompts(firsts: list[int]) -> list[str]:
@@ -287,7 +285,8 @@ class FlatColumns:
             numbers=numbers,
             no_reward=partial(rows.no_reward, names.reward or ""),
             is_odd=rows.not_finite(names.advantage),
-            sample=lambda at: samples[at] if samples else None,
+            samples=samples,
+            has_all_functions=True,
             further=further,
             flaw=lambda at: BROKEN_ADVANTAGE if is_not_finite(rows.cell(names.advantage, at)) else None,
         )

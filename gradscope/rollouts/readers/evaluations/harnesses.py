@@ -19,7 +19,6 @@ import msgspec
 import numpy as np
 
 from gradscope.errors import InputError
-from gradscope.rollouts.arrays import to_floats
 from gradscope.rollouts.groups import REWARD, RewardTable, Status
 from gradscope.rollouts.readers.format import LogColumns, Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.generic import chosen_name, list_names
@@ -81,32 +80,27 @@ def _verdicts(cell: Any) -> Iterator[tuple[float | None, float | None, str]]:
         yield base, plus, text_of(sample.get("solution", sample.get("completion")))
 
 
-def _evalplus_tasks(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+def _evalplus_samples(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     for _, document in read_rows(file, quarantine):
-        for task, samples in mapping_of(document.get("eval")).items():
-            yield f"{file}:{task}", {"task": task, "samples": samples}
+        for task, cell in mapping_of(document.get("eval")).items():
+            for base, plus, solution in _verdicts(cell):
+                yield f"{file}:{task}", {"task": task, "base": base, "plus": plus, "solution": solution}
 
 
-def _evalplus_rows(tasks: Cells) -> Columns:
-    of_tasks = [list(_verdicts(cell)) for cell in tasks.column("samples")]
-    task = np.repeat(np.arange(len(tasks)), list(map(len, of_tasks)))
-    samples = list(chain.from_iterable(of_tasks))
-    base, plus = to_floats(base for base, _, _ in samples), to_floats(plus for _, plus, _ in samples)
-    group = tasks.chosen(task.tolist()).column("task")
+def _evalplus_rows(samples: Cells) -> Columns:
+    group = samples.cells("task")
+    base, plus = samples.numbers("base"), samples.numbers("plus")
     return Columns(
-        row=task,
-        step=np.zeros(len(task), dtype=np.int64),
+        step=np.zeros(len(samples), dtype=np.int64),
         group=group,
-        prompts=partial(texts_in, group),
         numbers={
             "reward": np.where(np.isnan(plus), base, np.minimum(base, plus)),
             REWARD + "base": base,
             REWARD + "plus": plus,
         },
-        is_sparse=True,
         no_reward=lambda _: "base_status is missing",
         noted={_BASE: np.isnan(plus), _PLUS: ~np.isnan(plus)},
-        further=lambda at: {"completion": samples[at][2]},
+        further=lambda at: {"completion": samples.cell("solution", at)},
     )
 
 
@@ -122,7 +116,7 @@ EVALPLUS = RowFormat(
     patterns=("*eval_results.json",),
     is_one_file=True,
     recognizes_file=has_row(_has_verdicts),
-    rows_of=_evalplus_tasks,
+    rows_of=_evalplus_samples,
     columns=lambda _: LogColumns(take=_evalplus_rows),
     inferred=(_PLUS, _BASE),
     if_noted=frozenset({_PLUS, _BASE}),
@@ -207,10 +201,8 @@ def _lm_eval_rows(rows: Cells, *, metric: str, filter: str, listed: frozenset[st
         step=np.zeros(len(rows), dtype=np.int64),
         group=documents,
         no_group="doc_id is missing",
-        prompts=partial(texts_in, documents),
         texts=lambda firsts: list(map(text_of, rows.cells("doc", firsts))),
         numbers=numbers,
-        is_sparse=True,
         no_reward=partial(rows.no_reward, metric),
         is_odd=np.array([not is_usual[names] for names in metrics], dtype=np.bool_),  # other keys are to be read
         further=lambda at: {
@@ -250,10 +242,8 @@ def _lighteval_rows(cells: Cells, *, metric: str) -> Columns:
         step=np.zeros(len(rows), dtype=np.int64),
         group=group,
         no_group="doc.id is missing",
-        prompts=partial(texts_in, group),
         texts=lambda chosen: list(map(text_of, rows.cells("doc.query", chosen))),
         numbers={**rewards_of(scores), "reward": numbers_of([of_row.get(metric) for of_row in scores])},
-        is_sparse=True,
         no_reward=lambda at: str(parse_reward(scores[at].get(metric, ABSENT))),
         further=lambda at: {"completion": text_of(next(iter(list_of(rows.cell("model_response.text", at))), None))},
     )
@@ -333,7 +323,6 @@ def _skyrl_rows(rows: Cells) -> Columns:
         step=np.full(len(rows), step, dtype=np.int64),
         group=group,
         no_group="input_prompt is missing",
-        prompts=partial(texts_in, group),
         texts=lambda chosen: list(map(text_of, rows.cells("input_prompt", chosen))),
         numbers={"reward": scored.numbers("score")},
         no_reward=partial(scored.no_reward, "score"),
@@ -379,7 +368,7 @@ def _verifiers_columns(reading: Reading) -> LogColumns:
         return replace(
             columns,
             prompts=lambda chosen: [_verifiers_prompt(rollouts[at].line) for at in chosen],
-            sample=ids.__getitem__,
+            samples=ids,
         )
 
     return LogColumns(take=EpisodeLayout(names=names_by_agent, group=_verifiers_prompt, take=take).take_cells)

@@ -35,8 +35,8 @@ from gradscope.rollouts.readers.parsing.cells import (
     list_of,
     mapping_of,
     parse_messages,
+    parse_reward,
     text_of,
-    usable_reward,
     whole_number,
 )
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog
@@ -111,6 +111,9 @@ def _record(sample: Mapping[str, Any], scorer: str, location: str, quarantine: Q
     name = text_of(sample.get("id")) or digest(prompt)
     scores = _scores(sample)
     epoch = whole_number(sample.get("epoch"))
+    reward = parse_reward(scores.get(scorer, ABSENT))
+    if isinstance(reward, str):  # the sample stays in its group
+        quarantine.add(reward, location)
     choice = mapping_of(next(iter(list_of(mapping_of(sample.get("output")).get("choices"))), None))
     return Record(
         step=0,
@@ -119,7 +122,7 @@ def _record(sample: Mapping[str, Any], scorer: str, location: str, quarantine: Q
         prompt=text_of(prompt),
         completion=text_of([choice["message"]]) if parse_messages([choice.get("message")]) else "",
         messages=parse_messages(prompt),
-        reward=usable_reward(scores.get(scorer, ABSENT), location, quarantine),
+        reward=None if isinstance(reward, str) else reward,
         rewards={key: finite_or_none(value) for key, value in scores.items()},
         status="error" if sample.get("error") else "unknown",
         sample_id=None if epoch is None else str(epoch),

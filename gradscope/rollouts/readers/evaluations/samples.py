@@ -514,41 +514,28 @@ def _prompts_alike(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, step
     by_key = dict(zip(keys, zip(*(row.values() for row in rows), strict=True), strict=True))
     types = {key: set(map(type, cells)) for key, cells in by_key.items()}
     lists = {key: set(map(type, chain.from_iterable(by_key[key]))) for key in keys if types[key] == {list}}
-    main, texts = columns.reward or _first(lists, REWARD_LISTS), _first(lists, (*_ANSWER_KEYS, *_TEXT_LISTS))
+    main = columns.reward or _first(lists, REWARD_LISTS) or ""
+    texts = _first(lists, (*_ANSWER_KEYS, *_TEXT_LISTS)) or ""
     sizes = {tuple(map(len, by_key[key])) for key in lists}
+    steps = [0] * len(rows) if step_key is None else step_numbers(by_key.get(step_key, ())).tolist()
     is_text = id_key in USUAL["prompt"]
     are_ids = (types[id_key] == {str} and all(by_key[id_key])) or (types[id_key] == {int} and not is_text)
-    steps = [0] * len(rows) if step_key is None else step_numbers(by_key.get(step_key, ())).tolist()
-    if (
-        not lists.keys() >= {main, texts}
-        or not lists.keys().isdisjoint(_PROMPTS)
-        or any(list in types[key] for key in keys - lists.keys())
-        or not all(kinds == {str} or kinds <= _NUMBERS for kinds in lists.values())
-        or len(sizes) > 1
-        or 0 in next(iter(sizes))
-        or min(steps, default=-1) < 0
-        or not are_ids
-    ):
+    are_plain = all(kinds == {str} or kinds <= _NUMBERS for kinds in lists.values())
+    are_known = not any(list in types[key] for key in keys - lists.keys()) and lists.keys().isdisjoint(_PROMPTS)
+    has_all = main in lists and texts in lists and len(sizes) == 1 and 0 not in next(iter(sizes))
+    if not (are_ids and are_plain and are_known and has_all and min(steps, default=-1) >= 0):
         return []
-    assert main is not None
-    assert texts is not None
     further = [key for key in keys if key == main or _NUMBERS.issuperset(lists.get(key, {str}))]
+    names = map(prompt_text_id if is_text else text_of, by_key[id_key])
+    prompts = by_key.get(prompt_key or "", [None] * len(rows))
+    samples = [
+        PromptSamples(shape="lists", rewards=row[main], further={name: row[name] for name in further}, texts=row[texts])
+        for row in rows
+    ]
+    how = f"the text of {id_key}" if is_text else id_key
     return [
-        _Prompt(
-            row=at,
-            step=step,
-            name=prompt_text_id(row[id_key]) if is_text else text_of(row[id_key]),
-            how=f"the text of {id_key}" if is_text else id_key,
-            cell=None if prompt_key is None else row[prompt_key],
-            samples=PromptSamples(
-                shape="lists",
-                rewards=row[main],
-                further={name: row[name] for name in further},
-                texts=row[texts],
-            ),
-            policy=None,
-        )
-        for at, (row, step) in enumerate(zip(rows, steps, strict=True))
+        _Prompt(at, step, name, how, prompt, of_row, None)
+        for at, (step, name, prompt, of_row) in enumerate(zip(steps, names, prompts, samples, strict=True))
     ]
 
 

@@ -220,9 +220,9 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any) -> Sequence[Any]
     if not isinstance(document, dict) or not document:
         return ()
     usual = [name for name in ("log_history", "history", "data", "rows") if isinstance(document.get(name), list)]
-    others = [name for name, cell in document.items() if isinstance(cell, list) and set(map(type, cell)) == {dict}]
-    if len(names := usual or others) == 1:
-        quarantine.lists.update(() if usual else others)
+    unusual = [name for name, cell in document.items() if isinstance(cell, list) and set(map(type, cell)) == {dict}]
+    if len(names := usual or unusual) == 1:
+        quarantine.lists.update(() if usual else unusual)
         listed: list[Any] = document[names[0]]
         return listed
     by_key = {key: cell for key, cell in document.items() if isinstance(cell, list)}

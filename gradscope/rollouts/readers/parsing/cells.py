@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from gradscope.outside.numerals import integer_from, number_from
 from gradscope.rollouts.arrays import count_of, positions_of
 from gradscope.rollouts.groups import Tokens
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
+from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 
 Counts = NDArray[np.int64]
 
@@ -168,13 +168,13 @@ def before_answers(cells: Sequence[Any]) -> list[Any]:
     starts = [text.rfind(begins) for text in texts]
     if begins and len(texts) == len(cells) and min(starts) > 0:
         prompts = [text[:start] for text, start in zip(texts, starts, strict=True)]
-        whole = {prompt: Raw(prompt.rstrip(b", ") + b"]") for prompt in dict.fromkeys(prompts)}
+        as_json = {prompt: Raw(prompt.rstrip(b", ") + b"]") for prompt in dict.fromkeys(prompts)}
         with suppress(MsgspecError, UnicodeDecodeError, RecursionError):
             answers = b"\n".join([b"[" + text[start:] for text, start in zip(texts, starts, strict=True)])
             are_cut = all(len(turns) == 1 and turns[0].role == "assistant" for turns in _ROLES.decode_lines(answers))
-            before = _ROLES.decode_lines(b"\n".join(map(bytes, whole.values())))
+            before = _ROLES.decode_lines(b"\n".join(map(bytes, as_json.values())))
             if are_cut and not any(turns and turns[-1].role == "assistant" for turns in before):
-                return list(map(whole.__getitem__, prompts))
+                return list(map(as_json.__getitem__, prompts))
     return [before_answer(plain_cell(cell)) for cell in cells]
 
 
@@ -290,27 +290,10 @@ def whole_number(value: Any) -> int | None:
     return number if 0 <= number <= LARGEST_STEP else None
 
 
-def required_whole(value: Any, name: str) -> int:
-    """A step or index that a row must have, else an UnusableRowError with its name."""
-    number = whole_number(value)
-    if number is None:
-        raise UnusableRowError(f"{name} is not a whole number")
-    return number
-
-
 def number_in_name(pattern: re.Pattern[str], path: Path) -> int | None:
     """A step in the name of a file or folder: the pattern's first group in the last part of a path that matches."""
     numbers = [match[1] for part in path.parts if (match := pattern.search(part))]
     return whole_number(numbers[-1]) if numbers else None
-
-
-def usable_reward(value: Any, location: str, quarantine: QuarantineLog) -> float | None:
-    """A cell's reward; a row without one is set aside, but stays in its group, which is then incomplete."""
-    reward = parse_reward(value)
-    if isinstance(reward, str):
-        quarantine.add(reward, location)
-        return None
-    return reward
 
 
 NOT_IDS = "the token ids are not a list of whole numbers"
@@ -404,6 +387,8 @@ def _of_sampled(values: Any, sampled: Sequence[bool], start: int) -> tuple[float
     parsed = numbers_with_gaps(values, len(sampled))
     if parsed is None:
         return None
+    if all(sampled[start:]):
+        return parsed[start:]
     return tuple(number if flag else 0.0 for number, flag in zip(parsed, sampled, strict=True))[start:]
 
 

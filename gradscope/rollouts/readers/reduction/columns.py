@@ -90,26 +90,31 @@ class Columns:
     group: list[str] | pa.Array
     """What the rows of a group share within a step; "" where the row has none, and so holds no rollout."""
     no_group: str = ""  # why, for the quarantine
-    prompts: Callable[[list[int]], list[str]]
-    """The ids of the prompts of some rows: asked for the first row of each group."""
+    prompts: Callable[[list[int]], list[str]] | None = None
+    """The ids of the prompts of some rows, asked for the first row of each group; None: the names of their groups."""
     texts: Callable[[list[int]], list[str]] | None = None
     """The texts of the prompts of some rows; None: the log has none."""
     numbers: Mapping[str, NDArray[Any]]
     """``reward``, NaN where the row has none, and each reward function as ``reward/NAME``; any of ``seconds``,
-    ``advantage``, ``num_tokens``, ``sample`` and ``policy``, as ``Part`` has them."""
+    ``advantage``, ``num_tokens`` and ``policy``, as ``Part`` has them."""
     policies: Sequence[str] = ()  # names of those that sampled them, of which ``policy`` among the numbers are indices
-    is_sparse: bool = False  # whether a rollout has those reward functions alone of which it has a number
+    has_all_functions: bool = False  # whether a rollout also has the reward functions of which it has no number
     no_reward: Callable[[int], str | None] = lambda _: "the reward is missing"
     """Why a row has none; None: the format has none."""
     notes: Collection[Note] = ()  # what rows call for, whatever becomes of them
     is_odd: NDArray[np.bool_] | None = None  # where ``further`` has to look at the row; None: nowhere
     noted: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     """Sentences on the log, and which rows call for them, [R]."""
-    sample: Callable[[int], str | None] = lambda _: None  # what tells a rollout from the others of its group
+    samples: Sequence[str | None] | None = None
+    """What tells each rollout from the others of its group, [R]; None: nothing does."""
     further: Callable[[int], Mapping[str, Any]] = lambda _: {}
     """Further fields of a row's ``Record``; raises ``UnusableRowError`` where the row holds no rollout."""
     flaw: Callable[[int], str | None] = lambda _: None
     """What else is to be set aside of a row that has a reward, and stays in its group."""
+
+    def prompt_ids(self, rows: list[int]) -> list[str]:
+        """The ids of the prompts of some rows."""
+        return texts_in(self.group, rows) if self.prompts is None else self.prompts(rows)
 
     @property
     def row_of(self) -> Counts:
@@ -448,7 +453,7 @@ def _records(columns: Columns, locations: Sequence[str], quarantine: QuarantineL
     steps, groups = columns.step.tolist(), texts_in(columns.group)
     counts = [1] * len(steps) if columns.count is None else columns.count.tolist()
     named = [at for at, group in enumerate(groups) if group and steps[at] >= 0]
-    prompts = dict(zip(named, columns.prompts(named), strict=True)) if named else {}
+    prompts = dict(zip(named, columns.prompt_ids(named), strict=True)) if named else {}
     numbers = {
         name: [number if math.isfinite(number) else None for number in values.tolist()]
         for name, values in columns.numbers.items()
@@ -467,12 +472,12 @@ def _records(columns: Columns, locations: Sequence[str], quarantine: QuarantineL
         if why is not None:
             quarantine.add(why, location, counts[at])
         rewards = {name: values[at] for name, values in functions.items()}
-        if columns.is_sparse:
+        if not columns.has_all_functions:
             rewards = {name: number for name, number in rewards.items() if number is not None}
         fields: dict[str, Any] = {
             "reward": numbers["reward"][at],
             "rewards": rewards,
-            "sample_id": columns.sample(at),
+            "sample_id": None if columns.samples is None else columns.samples[at],
             **{name: numbers[name][at] for name in ("advantage", "seconds") if name in numbers},
             **further,
         }

@@ -90,7 +90,9 @@ def part_of_columns(columns: Columns, at: Counts, *, with_texts: bool) -> tuple[
     is_odd[row[has_flaw]] = True
     is_odd[[number for number, _ in columns.flaws]] = True
     all_rollouts = np.arange(len(row)) if columns.count is None else np.repeat(np.arange(len(row)), columns.count)
-    part, chosen = None, all_rollouts
+    part, chosen, numbers = None, all_rollouts, dict(columns.numbers)
+    if columns.samples is not None:
+        numbers["sample"] = sample_hashes(columns.samples)
     for _ in range(2):
         if is_odd.any():
             chosen = all_rollouts[~is_odd[row[all_rollouts]]]
@@ -100,7 +102,7 @@ def part_of_columns(columns: Columns, at: Counts, *, with_texts: bool) -> tuple[
         part, order = part_of_rows(
             columns.step if is_all else columns.step[chosen],
             group if is_all else _names_of_rows(group, chosen),
-            columns.numbers if is_all else {name: values[chosen] for name, values in columns.numbers.items()},
+            numbers if is_all else {name: values[chosen] for name, values in numbers.items()},
             at[row[chosen]],
         )
         nameless = np.flatnonzero(byte_counts(part.group) == 0)
@@ -111,7 +113,7 @@ def part_of_columns(columns: Columns, at: Counts, *, with_texts: bool) -> tuple[
     assert part is not None
     first = chosen[order[starts_of(part.size)]].tolist()
     texts = columns.texts(first) if with_texts and columns.texts is not None else [""] * len(first) * with_texts
-    part = replace(part, prompt=columns.prompts(first), texts=texts, policies=columns.policies)
+    part = replace(part, prompt=columns.prompt_ids(first), texts=texts, policies=columns.policies)
     return part, at[row[chosen[order]]], is_odd
 
 

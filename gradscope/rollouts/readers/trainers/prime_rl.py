@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +156,6 @@ def _exported(rows: Cells) -> Columns:
         flaws=flaws,
         step=step_numbers([in_name if cell is UNSET else cell for cell in rows.column("step")]),
         group=group,
-        prompts=partial(texts_in, group),
         numbers={"reward": np.full(len(rows), np.nan)},
         no_reward=lambda _: None,
         further=lambda at: {"completion": "", "tokens": tokens[at]},

@@ -360,7 +360,6 @@ def columns_of(
         prompts=lambda rows: [rollouts[at].prompt_id for at in rows],
         texts=lambda rows: [trace_at(at).prompt for at in rows],
         numbers={"reward": reward, **rewards},
-        is_sparse=True,
         no_reward=lambda at: _no_reward(rollouts[at].trace.rewards),
         further=further,
     )

@@ -28,7 +28,7 @@ from gradscope.rollouts.readers.parsing.cells import finite_or_none, list_of, ma
 from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog, WatchedLog
 from gradscope.rollouts.readers.parsing.records import ReadRequest, Record, assemble_groups, build_groups, peek
 from gradscope.rollouts.readers.parsing.tables import files_like
-from gradscope.rollouts.readers.reduction.columns import Columns, Counts, Floats, Note, int_steps, sample_hashes
+from gradscope.rollouts.readers.reduction.columns import Columns, Counts, Floats, Note, int_steps
 from gradscope.rollouts.readers.reduction.lines import blocks_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog, keeps_texts, reduce_log
 from gradscope.rollouts.readers.reduction.parts import Part, merge_parts, repeated_samples
@@ -241,10 +241,9 @@ def stream_layout(annotations: Annotations, *, is_whole: bool) -> EpisodeLayout:
                 **columns.numbers,
                 REWARD + _SENT: sent.astype(np.float64),
                 REWARD + _TRAINED: trained,
-                "sample": sample_hashes(names),
             },
             noted=_about_logprobs([rollout.logprobs for rollout in rollouts]),
-            sample=names.__getitem__,
+            samples=names,
             further=lambda at: {
                 **columns.further(at),
                 "advantage": finite_or_none(mapping_of(folded(at).get("info")).get("advantage")),

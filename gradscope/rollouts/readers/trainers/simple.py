@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from gradscope.rollouts.readers.format import LogColumns, Reading, RowFormat, ha
 from gradscope.rollouts.readers.metrics_alone.files import trackio_rows
 from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, read_metrics_log
 from gradscope.rollouts.readers.parsing.cells import (
-    ABSENT,
     NOT_ALIGNED,
     NOT_IDS,
     Conversation,
@@ -40,21 +38,19 @@ from gradscope.rollouts.readers.parsing.cells import (
     numbers,
     nums_ids,
     parse_messages,
-    parse_reward,
     text_of,
     token_ids,
     whole_number,
 )
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, UnusableRowError, hidden_by
 from gradscope.rollouts.readers.parsing.records import ReadRequest
-from gradscope.rollouts.readers.parsing.tables import Row
+from gradscope.rollouts.readers.parsing.tables import Row, read_rows
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
     index_name,
     numbers_of,
     rewards_of,
-    sample_hashes,
     step_numbers,
     texts_in,
 )
@@ -79,10 +75,10 @@ def _areal_rows(rows: Cells) -> Columns:
         no_group="task_id is missing",
         prompts=lambda chosen: list(map(digest, rows.cells("prompt", chosen))),
         texts=lambda chosen: list(map(text_of, rows.cells("prompt", chosen))),
-        numbers={"reward": rows.numbers("reward"), "sample": sample_hashes(map(index_name, indices.tolist()))},
+        numbers={"reward": rows.numbers("reward")},
         no_reward=partial(rows.no_reward, "reward"),
         noted={_STALE: (begun >= 0) & (begun != steps)},
-        sample=lambda at: index_name(indices[at]),
+        samples=list(map(index_name, indices.tolist())),
         further=lambda at: {
             "completion": text_of(rows.cell("completion", at)),
             "policy_versions": (int(begun[at]), int(steps[at])) if 0 <= begun[at] <= steps[at] else None,
@@ -122,7 +118,6 @@ def _art_rows(rows: Cells) -> Columns:
         no_group="group_index is missing",
         prompts=prompts,
         numbers={"reward": rows.numbers("reward"), **rewards_of(list(map(_document, rows.cells("metrics"))))},
-        is_sparse=True,
         no_reward=partial(rows.no_reward, "reward"),
         **_of_conversations(rows),
     )
@@ -176,7 +171,6 @@ def _ragen_rows(cells: Cells, *, are_several: bool) -> Columns:
             "reward": rows.numbers("metadata.total_reward"),
             f"{REWARD}success": numbers_of(rows.column("metadata.success")),
         },
-        is_sparse=True,
         no_reward=partial(rows.no_reward, "metadata.total_reward"),
         **_of_conversations(rows),
     )
@@ -210,7 +204,6 @@ def _rlinf_rows(cells: Cells) -> Columns:
         step=np.zeros(len(rows), dtype=np.int64),
         group=group,
         no_group="data.prompt is missing",
-        prompts=partial(texts_in, group),
         texts=lambda chosen: list(map(text_of, rows.cells("data.prompt", chosen))),
         numbers={"reward": rows.numbers("data.accepted")},
         no_reward=partial(rows.no_reward, "data.accepted"),
@@ -235,39 +228,40 @@ _BY_TASK_HASH = "Rollouts of one task_hash at one step are a group; equal tasks 
 _SEVERAL = "Episodes with several trajectories: those of one name form a group."
 
 
-def _rllm_rows(episodes: Cells) -> Columns:
-    lists = [list(map(mapping_of, list_of(cell))) for cell in episodes.column("trajectories")]
-    trajectories, sizes = list(chain.from_iterable(lists)), np.array(list(map(len, lists)))
-    episode = np.repeat(np.arange(len(episodes)), sizes)
-    are_several = sizes[episode] > 1
-    rows = episodes.chosen(episode.tolist())
-    tasks = [text_of(cell or None) for cell in rows.cells("task_hash")]
-    rewards = [cells.get("reward", UNSET) for cells in trajectories]
-    names = (text_of(cells.get("name")) for cells in trajectories)
-    of_agents = zip(tasks, names, are_several.tolist(), strict=True)
+def _trajectories(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    for location, episode in read_rows(file, quarantine):
+        trajectories = list(map(mapping_of, list_of(episode.get("trajectories"))))
+        if not trajectories:
+            quarantine.add("the episode has no trajectory", location)
+        for trajectory in trajectories:
+            yield location, {**trajectory, "episode": episode, "is_one_of_several": len(trajectories) > 1}
+
+
+def _rllm_rows(rows: Cells) -> Columns:
+    episodes, are_several = rows.cells("episode"), rows.cells("is_one_of_several")
+    tasks = [text_of(episode.get("task_hash") or None) for episode in episodes]
+    of_agents = zip(tasks, texts_in(rows.names("name")), are_several, strict=True)
     # The episode's time: where it holds several trajectories, each repeats it.
-    pairs = zip(episode.tolist(), are_several.tolist(), strict=True)
-    times = [None if several else generation_seconds(episodes.rows[at]) for at, several in pairs]
+    times = zip(map(generation_seconds, episodes), are_several, strict=True)
 
     def conversation(at: int) -> Conversation:
-        last_step = [{}, *list_of(trajectories[at].get("steps"))][-1]
+        last_step = [{}, *list_of(rows.cell("steps", at))][-1]
         return cut_conversation(mapping_of(last_step).get("chat_completions"))
 
     return Columns(
-        row=episode,
-        flaws=[(at, "the episode has no trajectory") for at in np.flatnonzero(sizes == 0).tolist()],
-        step=rows.steps("training_step"),
+        step=step_numbers([episode.get("training_step") for episode in episodes]),
         group=[f"{task}/{name}" if task and several else task for task, name, several in of_agents],
         no_group="task_hash is missing",
         prompts=partial(texts_in, tasks),
-        texts=lambda chosen: [conversation(at).prompt or text_of(rows.cell("task", at)) for at in chosen],
+        texts=lambda chosen: [conversation(at).prompt or text_of(episodes[at].get("task")) for at in chosen],
         numbers={
-            "reward": numbers_of(rewards),
-            **rewards_of([{"is_correct": cell} for cell in rows.column("is_correct")]),
-            "seconds": to_floats(times),
+            "reward": rows.numbers("reward"),
+            **rewards_of([{"is_correct": episode.get("is_correct")} for episode in episodes]),
+            "seconds": to_floats(None if several else seconds for seconds, several in times),
         },
-        no_reward=lambda at: str(parse_reward(ABSENT if rewards[at] is UNSET else rewards[at])),
-        noted={_SEVERAL: are_several},
+        has_all_functions=True,
+        no_reward=partial(rows.no_reward, "reward"),
+        noted={_SEVERAL: np.array(are_several, dtype=np.bool_)},
         further=lambda at: {"completion": conversation(at).completion, "messages": conversation(at).messages},
     )
 
@@ -278,6 +272,7 @@ RLLM = RowFormat(
     title="rLLM training episodes",
     patterns=("episodes/train_step_*/episode_*.json", "train_step_*/episode_*.json", "episode_*.json"),
     recognizes_file=has_keys("training_step", "task_hash", "trajectories"),
+    rows_of=_trajectories,
     columns=lambda _: LogColumns(take=_rllm_rows),
     inferred=(_BY_TASK_HASH, _SEVERAL),
     if_noted=frozenset({_SEVERAL}),
@@ -320,7 +315,6 @@ def _roll_rows(lines: Cells) -> Columns:
         step=rows.steps("global_step"),
         group=group,
         no_group="the row has neither an id nor a prompt",
-        prompts=partial(texts_in, group),
         texts=lambda chosen: [text_of(None if prompts[at] is UNSET else prompts[at]) for at in chosen],
         numbers={"reward": rows.numbers("scores")},
         no_reward=partial(rows.no_reward, "scores"),
@@ -357,7 +351,6 @@ def _tinker_rows(rows: Cells) -> Columns:
         no_group="group_idx is not a whole number",
         prompts=lambda chosen: [f"{steps[at]}/{groups[at]}" for at in chosen],
         numbers={"reward": rows.numbers("total_reward"), **rewards_of(rows.column("trajectory_metrics"))},
-        is_sparse=True,
         no_reward=partial(rows.no_reward, "total_reward"),
         further=lambda at: {
             "completion": "",
@@ -416,6 +409,7 @@ def _trackio_rows(traces: Cells, *, run: str) -> Columns:
     chosen = [at for at, name in enumerate(traces.names("run_name")) if name == run]
     rows = traces.chosen(chosen).with_entries(("metadata.group_id", "metadata.reward", "metadata.advantage"))
     groups, conversations = texts_in(rows.names("metadata.group_id")), _of_conversations(rows)
+    texts = conversations["texts"]
     own = REWARD + _TRACE_FUNCTION
     functions = {
         REWARD + name.removeprefix(own): values
@@ -423,23 +417,18 @@ def _trackio_rows(traces: Cells, *, run: str) -> Columns:
         if name.startswith(own)
     }
 
-    def prompts(firsts: list[int]) -> list[str]:
-        pairs = zip(conversations["texts"](firsts), firsts, strict=True)
-        return [prompt or groups[at] for prompt, at in pairs]
-
     return Columns(
         row=np.array(chosen, dtype=np.int64),
         step=rows.steps("step"),
         no_step="step is not a whole number",
         group=groups,
         no_group="metadata.group_id is missing",
-        prompts=prompts,
+        prompts=lambda firsts: [text or groups[at] for text, at in zip(texts(firsts), firsts, strict=True)],
         numbers={
             "reward": rows.numbers("metadata.reward"),
             "advantage": rows.numbers("metadata.advantage"),
             **functions,
         },
-        is_sparse=True,
         no_reward=partial(rows.no_reward, "metadata.reward"),
         **conversations,
     )

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -47,60 +48,45 @@ from gradscope.rollouts.readers.reduction.columns import (
     index_name,
     numbers_of,
     rewards_of,
-    sample_hashes,
 )
 from gradscope.rollouts.readers.run_files import with_logged_metrics
 from gradscope.rollouts.readers.trainers.torch_archive import read_archive
 
-_digest_of_text = lru_cache(maxsize=256)(digest)  # samples of a prompt are adjacent
 _STATUS: dict[str, Status] = {"completed": "completed", "truncated": "truncated", "aborted": "error", "failed": "error"}
 
 
-class _CountedReward:
-    """Chooses the part of a multi-part reward that counts: the one that was named, else the first of the first."""
-
-    def __init__(self, named: str | None) -> None:
-        self._named = named
-        self.names: dict[str, None] = {}
-        self.part: str | None = None
-        self.comes_late = self._is_known = False
-
-    def __call__(self, reward: Any) -> Any:
-        """The part of the next reward that counts."""
-        names, was_whole = numbers_in(reward), self._is_known and self.part is None
-        self._is_known = True
-        if names and self.part is None:
-            self.part = self._named or next(iter(names))
-            self.comes_late = was_whole
-        self.names.update(dict.fromkeys(names))
-        return part_of_reward(reward, self.part)
+_NUM_PEEKED = 20  # rows of the first file that are read for the names of rewards
 
 
-_Counted = Callable[[Any], Any]  # the part of a reward that counts
+def _columns_by(
+    take: Callable[..., Columns],
+    rows_of: Callable[[Path, QuarantineLog], Iterator[Row]],
+    keys: Sequence[str] = (),
+    raw: Sequence[str] = (),
+) -> Callable[..., LogColumns | None]:
+    """How samples become columns: which part of a reward counts is mostly known from the first rows."""
 
-
-def _columns_by(take: Callable[..., Columns]) -> Callable[..., LogColumns]:
-    """Reads samples in one go: the part of a reward that counts is usually known from the first one."""
-
-    def columns(reading: Reading, counted: _Counted | None = None) -> LogColumns:
-        if counted is not None:
-            return LogColumns(take=partial(take, counted=counted))
-        first = _CountedReward(reading.request.columns.reward)
+    def columns(reading: Reading, **surveyed: str | None) -> LogColumns | None:
+        names, by_column = dict[str, None](), partial(LogColumns, keys=keys, raw=raw)
+        if surveyed:
+            return by_column(take=partial(take, **surveyed))
+        with suppress(InputError):
+            for _, cells in islice(rows_of(reading.files[0], QuarantineLog()), _NUM_PEEKED):
+                names |= dict.fromkeys(numbers_in(cells.get("reward")))
+        if names and reading.request.columns.reward not in (None, *names):
+            return None
+        part = chosen_part(names, reading)
 
         def judged(table: RewardTable) -> RewardTable | None:
-            if not first.comes_late:
-                chosen_part(first.names, reading)
-            return None if first.comes_late else table
+            return None if part is None and table.rewards else table  # a reward with parts came late: survey all rows
 
-        return LogColumns(take=partial(take, counted=first), judged=judged)
+        return by_column(take=partial(take, part=part), judged=judged)
 
     return columns
 
 
-def _survey_rewards(rows: Sequence[Row], reading: Reading) -> dict[str, _Counted]:
-    """The same after a look at all samples, where a reward with parts comes after one without."""
-    part = chosen_part([name for _, cells in rows for name in numbers_in(cells.get("reward"))], reading)
-    return {"counted": partial(part_of_reward, part=part)}
+def _survey_rewards(rows: Sequence[Row], reading: Reading) -> dict[str, str | None]:
+    return {"part": chosen_part([name for _, cells in rows for name in numbers_in(cells.get("reward"))], reading)}
 
 
 def chosen_part(names: Collection[str], reading: Reading) -> str | None:
@@ -112,31 +98,25 @@ def chosen_part(names: Collection[str], reading: Reading) -> str | None:
     return part
 
 
-def part_of_reward(reward: Any, part: str | None) -> Any:
-    """The part of a reward that counts."""
-    return reward if part is None else mapping_of(reward).get(part, ABSENT)
+_INDEX = "sample_index"
 
 
 def _sample_columns(
-    rows: Cells, *, counted: _Counted, index: str, further: Callable[[int], Mapping[str, Any]], **also: Any
+    rows: Cells, *, part: str | None, index: str, further: Callable[[int], Mapping[str, Any]], **also: Any
 ) -> Columns:
     """The rollouts of rows with ``rollout_id`` and the cells of a sample; ``index`` is the key of its number."""
-    indices, rewards = rows.steps(index), rows.column("reward")
-    parts = [counted(ABSENT if cell is UNSET else cell) for cell in rewards]
+    rewards = rows.column("reward")
+    cells = [ABSENT if cell is UNSET else cell for cell in rewards]
+    parts = cells if part is None else [mapping_of(cell).get(part, ABSENT) for cell in cells]
     return Columns(
         step=rows.steps("rollout_id"),
         group=[index_name(index) or "" for index in rows.steps("group_index").tolist()],
         no_group="group_index is not a whole number",
-        prompts=lambda chosen: list(map(prompt_digest, rows.cells("prompt", chosen))),
+        prompts=lambda chosen: list(map(prompt_text_id, rows.cells("prompt", chosen))),
         texts=lambda chosen: list(map(text_of, rows.cells("prompt", chosen))),
-        numbers={
-            **rewards_of(rewards),
-            "reward": numbers_of(parts),
-            "sample": sample_hashes(map(index_name, indices.tolist())),
-        },
-        is_sparse=True,
+        numbers={**rewards_of(rewards), "reward": numbers_of(parts)},
         no_reward=lambda at: str(parse_reward(parts[at])),
-        sample=lambda at: index_name(indices[at]),
+        samples=list(map(index_name, rows.steps(index).tolist())),
         further=lambda at: {
             "messages": parse_messages(rows.cell("prompt", at)),
             "status": _STATUS.get(text_of(rows.cell("status", at)), "unknown"),
@@ -144,11 +124,6 @@ def _sample_columns(
         },
         **also,
     )
-
-
-def prompt_digest(prompt: Any) -> str:
-    """The id of a prompt, text or messages."""
-    return _digest_of_text(prompt) if type(prompt) is str else prompt_text_id(prompt)
 
 
 def logged_tokens(sample: Mapping[str, Any]) -> Tokens:
@@ -184,11 +159,12 @@ def _rows_of(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
         yield f"{file}:{number}", {**mapping_of(sample), "rollout_id": document.get("rollout_id")}
 
 
-def _rows(rows: Cells, *, counted: _Counted) -> Columns:
+def _rows(rows: Cells, *, part: str | None, index: str = "index", has_tokens: bool = True) -> Columns:
     def further(at: int) -> dict[str, Any]:
-        return {"completion": text_of(rows.cell("response", at)), "tokens": logged_tokens(rows.rows[at])}
+        tokens = logged_tokens(rows.rows[at]) if has_tokens else None
+        return {"completion": text_of(rows.cell("response", at)), "tokens": tokens}
 
-    return _sample_columns(rows, counted=counted, index="index", further=further)
+    return _sample_columns(rows, part=part, index=index, further=further)
 
 
 FORMAT = RowFormat(
@@ -200,42 +176,15 @@ FORMAT = RowFormat(
     recognizes_file=_holds_samples,
     rows_of=_rows_of,
     survey=_survey_rewards,
-    columns=_columns_by(_rows),
+    columns=_columns_by(_rows, _rows_of),
     missing=(hidden_by("slime's dynamic sampling (--dynamic-sampling-filter-path) drops groups of equal rewards"),),
     completes=with_logged_metrics,
     takes=frozenset({"reward_column"}),
 )
 
 
-_NUM_PEEKED = 20  # rows of each file that are read for the names of rewards
-
-
-def _relax_columns(reading: Reading, counted: _Counted | None = None) -> LogColumns | None:
-    """The columns of rollouts; None where the first file does not begin with the rewards of later ones."""
-    keys = ("rollout_id", "group_index", "sample_index", "reward")
-    if counted is not None:
-        return LogColumns(take=partial(_relax_rows, counted=counted), keys=keys, raw=("prompt",))
-    first = [[row for _, row in islice(read_jsonl(file, QuarantineLog()), _NUM_PEEKED)] for file in reading.files]
-    of_files = [[name for row in rows for name in numbers_in(row.get("reward"))] for rows in first]
-    names = tuple(dict.fromkeys(name for of_file in of_files for name in of_file))
-    if names and (not of_files[0] or reading.request.columns.reward not in (None, *names)):
-        return None
-    part = chosen_part(names, reading)
-
-    def judged(table: RewardTable) -> RewardTable | None:
-        return None if part is None and table.rewards else table  # a reward with parts came late: survey all rows
-
-    take = partial(_relax_rows, counted=partial(part_of_reward, part=part))
-    return LogColumns(take=take, keys=keys, raw=("prompt",), judged=judged)
-
-
-def _relax_rows(rows: Cells, *, counted: _Counted) -> Columns:
-    def further(at: int) -> dict[str, Any]:
-        return {"completion": text_of(rows.cell("response", at))}
-
-    return _sample_columns(rows, counted=counted, index="sample_index", further=further)
-
-
+_relax_rows = partial(_rows, index=_INDEX, has_tokens=False)
+_RELAX_KEYS = ("rollout_id", "group_index", _INDEX, "reward")
 RELAX = RowFormat(
     name="relax",
     looks_for="rollout_result/train/<step>.jsonl with rollout_id and group_index (Relax)",
@@ -243,13 +192,10 @@ RELAX = RowFormat(
     patterns=("rollout_result/train/[0-9]*.jsonl", "train/[0-9]*.jsonl", "[0-9]*.jsonl"),
     recognizes_file=has_keys("rollout_id", "group_index", "sample_index", "response", "reward"),
     survey=_survey_rewards,
-    columns=_relax_columns,
+    columns=_columns_by(_relax_rows, read_jsonl, _RELAX_KEYS, ("prompt",)),
     missing=(hidden_by("Relax's dynamic sampling drops groups of equal rewards"), TEXT_ONLY),
     takes=frozenset({"reward_column"}),
 )
-
-
-_INDEX = "sample_index"
 
 
 def token_rows(file: Path) -> tuple[pa.Table | None, dict[int | None, list[int]]]:
@@ -290,20 +236,20 @@ def _miles_rows(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
         quarantine.add(_NOT_LOGGED, f"{file}:{index}")
 
 
-def _miles_columns(rows: Cells, *, counted: _Counted) -> Columns:
+def _miles_columns(rows: Cells, *, part: str | None) -> Columns:
     sequences = [_with_all_leaves(cells) for cells in rows.rows]
-    whole = [of_row if isinstance(of_row, tuple) else () for of_row in sequences]
-    several = [cells["num_leaves"] > 1 or len(of_row) > 1 for cells, of_row in zip(rows.rows, whole, strict=True)]
+    usable = [of_row if isinstance(of_row, tuple) else () for of_row in sequences]
+    several = [cells["num_leaves"] > 1 or len(of_row) > 1 for cells, of_row in zip(rows.rows, usable, strict=True)]
 
     def further(at: int) -> dict[str, Any]:
-        tokens = {"tokens": whole[at][-1], "earlier": whole[at][:-1]} if whole[at] else {}
+        tokens = {"tokens": usable[at][-1], "earlier": usable[at][:-1]} if usable[at] else {}
         return {"completion": completion_of(rows.cell("messages", at)), **tokens}
 
     def flaw(at: int) -> str | None:
         return why if isinstance(why := sequences[at], str) else None
 
     noted = {_NO_COLUMNS: np.array([cells["columns"] is None for cells in rows.rows]), SEVERAL: np.array(several)}
-    return _sample_columns(rows, counted=counted, index="sample_index", further=further, flaw=flaw, noted=noted)
+    return _sample_columns(rows, part=part, index=_INDEX, further=further, flaw=flaw, noted=noted)
 
 
 def _with_all_leaves(sample: Mapping[str, Any]) -> tuple[Tokens, ...] | str:
@@ -325,7 +271,7 @@ MILES = RowFormat(
     recognizes_file=has_keys("sample_index", "group_index", "reward", "messages"),
     rows_of=_miles_rows,
     survey=_survey_rewards,
-    columns=_columns_by(_miles_columns),
+    columns=_columns_by(_miles_columns, _miles_rows),
     inferred=(SEVERAL,),
     missing=(
         _NO_COLUMNS,

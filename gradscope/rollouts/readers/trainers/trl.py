@@ -33,7 +33,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     digest,
     finite_or_none,
     is_number,
-    usable_reward,
+    parse_reward,
     whole_number,
 )
 from gradscope.rollouts.readers.parsing.quarantine import (
@@ -355,7 +355,7 @@ def _read_swift(request: ReadRequest) -> Run:
     size, cut = group_size(batches, settings)
     for batch in batches:  # rows to which no function applies, or whose sum is too large, stay in their groups
         for at in np.flatnonzero(~np.isfinite(batch.rewards)).tolist():
-            usable_reward(ABSENT if np.isnan(batch.rewards[at]) else math.inf, batch.location, quarantine)
+            quarantine.add(str(parse_reward(ABSENT if np.isnan(batch.rewards[at]) else math.inf)), batch.location)
     batches.sort(key=lambda batch: batch.step)
     table, counted_lines = table_of_blocks(batches, size), {(batch.location, batch.step) for batch in batches}
 

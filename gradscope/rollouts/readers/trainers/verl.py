@@ -61,7 +61,6 @@ from gradscope.rollouts.readers.reduction.columns import (
     names_of_runs,
     numbers_of,
     records_in,
-    sample_hashes,
     texts_of,
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups
@@ -139,7 +138,8 @@ _FLAGS = bytes.maketrans(b"01", b"\0\1")
 
 def token_counts(rows: Cells) -> list[Count | None]:
     """The counts of rows, None where lists are unusable, [R]."""
-    prompts, responses = (jsons_of(_logged_ids(rows, name)) for name in ("prompt", "response"))
+    columns = (zip(rows.column(f"{name}s"), rows.column(f"{name}_ids"), strict=True) for name in ("prompt", "response"))
+    prompts, responses = (jsons_of([other if cell is UNSET else cell for cell, other in both]) for both in columns)
     sizes = zip(nums_ids(prompts).tolist(), nums_ids(responses).tolist(), strict=True)
     names = ("attention_mask", "response_mask", "rollout_log_probs", "advantages")
     lists = zip(*(jsons_of(rows.column(name)) for name in names), strict=True)
@@ -151,11 +151,6 @@ def token_counts(rows: Cells) -> list[Count | None]:
             length = UNKNOWN if tokens is None else len(tokens.completion_ids)
             counts[row] = length, math.nan if advantage is None else advantage
     return counts
-
-
-def _logged_ids(rows: Cells, name: str) -> list[Any]:
-    columns = zip(rows.column(f"{name}s"), rows.column(f"{name}_ids"), strict=True)
-    return [other if cell is UNSET else cell for cell, other in columns]
 
 
 def _plain_count(
@@ -223,12 +218,11 @@ def _rows(uids: Uids, rows: Cells) -> Columns:
         is_odd |= [count is None for count in counts]
         lengths, advantages = zip(*(count or NO_COUNT for count in counts), strict=True)
         numbers |= {"num_tokens": np.array(lengths), "advantage": np.array(advantages)}
-    samples: list[str | None] = []
+    samples: list[str | None] | None = None
     ids = _prompt_ids(rows, range(len(rows))) if uids is None else []
     match uids:
         case "of outputs":
             groups, samples = _cut_uids(texts_of(cells))
-            numbers["sample"] = sample_hashes(samples)
         case "of groups":
             groups = texts_of(cells)
         case None:
@@ -253,10 +247,9 @@ def _rows(uids: Uids, rows: Cells) -> Columns:
         prompts=prompts,
         texts=lambda firsts: list(map(text_of, rows.cells("input", firsts))),
         numbers=numbers,
-        is_sparse=True,
         no_reward=partial(rows.no_reward, "score"),
         is_odd=is_odd,
-        sample=lambda at: samples[at] if samples else None,
+        samples=samples,
         further=further,
     )
 

@@ -39,12 +39,10 @@ from gradscope.rollouts.readers.parsing.cells import (
     parse_messages,
     parse_reward,
     plain_cell,
-    required_whole,
     text_of,
-    usable_reward,
     whole_number,
 )
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
+from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 
 
 @pytest.mark.parametrize(
@@ -148,25 +146,12 @@ def test_numbers_that_are_not_finite_are_known_to_be_missing() -> None:
 )
 def test_a_whole_number_or_nothing(cell: Any, number: int | None) -> None:
     assert whole_number(cell) == number
-    if number is None:
-        with pytest.raises(UnusableRowError, match=r"^the step is not a whole number$"):
-            required_whole(cell, "the step")
-    else:
-        assert required_whole(cell, "the step") == number
 
 
 def test_the_last_part_of_the_path_that_has_a_number_tells_it() -> None:
     step = re.compile(r"^step_(\d+)$")
     assert number_in_name(step, Path("step_1/old/step_12/rank_0.jsonl")) == 12
     assert number_in_name(step, Path("step_x/rank_0.jsonl")) is None
-
-
-def test_a_row_without_a_reward_is_set_aside_with_its_location() -> None:
-    quarantine = QuarantineLog()
-    assert usable_reward(0.5, "log:1", quarantine) == 0.5
-    assert usable_reward("high", "log:2", quarantine) is None
-    (reason,) = quarantine.result().reasons
-    assert (reason.reason, reason.num_rows, reason.first) == ("the reward is text", 1, "log:2")
 
 
 def test_a_sequence_is_cut_before_the_first_sampled_token_and_keeps_what_lies_between_turns() -> None:

@@ -161,7 +161,7 @@ def test_rows_become_records_and_what_is_none_is_set_aside() -> None:
             numbers={"reward": rows.numbers("reward"), "reward/a": rows.numbers("a"), "advantage": rows.numbers("adv")},
             no_reward=partial(rows.no_reward, "reward"),
             noted={"Late.": rows.steps("step") > 1},
-            sample=lambda at: f"s{at}",
+            samples=[f"s{at}" for at in range(len(rows))],
             further=further,
             flaw=lambda at: "odd" if rows.cell("adv", at) == 9 else None,
         )
