@@ -130,6 +130,27 @@ def test_evaluations_are_rows_of_which_those_beyond_a_screen_are_counted() -> No
     assert [IN_THE_FILES in printed(render_table(one)) for one in (with_means, without)] == [True, False]
 
 
+def test_evaluations_are_told_apart_by_their_files_or_by_as_many_names_as_have_room() -> None:
+    first = examples.evaluations_report(num_models=1).tables[0]
+    assert first.evaluation is not None
+
+    def columns(*names: tuple[str, str, str]) -> list[str]:
+        about = [
+            replace(
+                first,
+                source=replace(first.source, path=f"logs/{file}"),
+                evaluation=replace(first.evaluation, task=task, model=model),
+            )
+            for task, model, file in names
+        ]
+        report = replace(examples.evaluations_report(), tables=tuple(about))
+        return printed(render_table(report)).partition("pass@1")[0].splitlines()[-1].split()[:-1]
+
+    assert columns(("a", "m", "1.json"), ("a", "m", "2.json")) == ["file"]
+    assert columns(("a", "m", "1.json"), ("b", "n", "2.json")) == ["task", "model"]
+    assert columns(("a" * 30, "m" * 30, "1.json"), ("b" * 30, "n" * 30, "2.json")) == ["task"]
+
+
 def test_many_budgets_are_thinned_and_all_are_there_when_asked() -> None:
     report = examples.passk_report(num_files=1)
     (table,) = report.tables

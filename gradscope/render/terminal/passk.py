@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 
 from rich.console import Group
@@ -81,27 +81,36 @@ def _by_budget(report: results.PassAtKReport, notes: Footnotes) -> Table:
 
 
 def _by_evaluation(tables: Sequence[results.PassAtKTable], notes: Footnotes) -> Table:
-    """A row a task, model and scorer; a column for each of these only where they differ."""
+    """A row a task, model and scorer; a column for each of these only where they differ, of the file if they do not."""
     about = [(table, table.evaluation) for table in tables if table.evaluation is not None]
     rows = [_scores(table, one, notes) for table, one in about]
     titles = ("n", "pass@1", "pass@k", "mean")
     widths = [max(len(row[index]) for row in rows) for index in range(len(titles))]
     filled = [index for index, width in enumerate(widths) if width]
-    names = [name for name in ("task", "model", "scorer") if len({getattr(one, name) for _, one in about}) > 1]
+    named = {name: [getattr(one, name) for _, one in about] for name in ("task", "model", "scorer")}
+    if _num_distinct(named) < len(about):
+        named["file"] = [table.source.path for table, _ in about]
+    named = {name: texts for name, texts in named.items() if len(set(texts)) > 1}
     # owners of models and tasks come before a slash, filters and versions at the end
-    texts = [[plain(getattr(one, name).rpartition("/")[2]) for _, one in about] for name in names]
-    room = _shared([max(map(len, column)) for column in texts], _WIDTH - sum(widths[at] + 2 for at in filled))
-    columns = [Column(title, itemgetter(index)) for index, title in enumerate([*names, *(titles[at] for at in filled)])]
-    shown = [
-        [
-            *(_shortened(column[index], width) for column, width in zip(texts, room, strict=True)),
-            *(row[at] for at in filled),
-        ]
-        for index, row in enumerate(rows)
+    named = {name: [plain(text.rpartition("/")[2]) for text in texts] for name, texts in named.items()}
+    room = _WIDTH - sum(widths[at] + 2 for at in filled)
+    for name in reversed(list(named)):
+        others = {other: texts for other, texts in named.items() if other != name}
+        if sum(max(map(len, texts)) + 2 for texts in named.values()) > room and _num_distinct(others) == len(about):
+            named = others
+    fitting = _shared([max(map(len, texts)) for texts in named.values()], room)
+    cells = [
+        *([_shortened(text, width) for text in texts] for texts, width in zip(named.values(), fitting, strict=True)),
+        *([row[at] for row in rows] for at in filled),
     ]
+    columns = [Column(title, itemgetter(at)) for at, title in enumerate([*named, *(titles[at] for at in filled)])]
     if len(filled) > 2:
         notes.remark(IN_THE_FILES)
-    return draw_table(columns, shown, notes)
+    return draw_table(columns, zip(*cells, strict=True), notes)
+
+
+def _num_distinct(columns: Mapping[str, Sequence[str]]) -> int:
+    return len(set(zip(*columns.values(), strict=True)))
 
 
 def _scores(table: results.PassAtKTable, evaluation: results.Evaluation, notes: Footnotes) -> tuple[str, str, str, str]:

@@ -31,8 +31,7 @@ from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.generic import list_names
 from gradscope.rollouts.readers.metrics_alone import log as metrics_log
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
-from gradscope.rollouts.readers.parsing.records import peek
-from gradscope.rollouts.readers.parsing.request import EarlierLooks, ReadRequest
+from gradscope.rollouts.readers.parsing.records import EarlierLooks, ReadRequest, peek
 from gradscope.rollouts.readers.parsing.tables import SUFFIXES, expand, files_like, suffix_of
 from gradscope.rollouts.readers.trainers import nemo_rl, prime_rl, simple, slime, trl, verl
 from gradscope.rollouts.readers.trainers.trl_files import completion_files

@@ -8,23 +8,19 @@ its own. A new one takes its declaration and one line in ``detect``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import GroupsOfTable, RewardTable
-from gradscope.rollouts.readers.parsing.cells import usable_reward
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError, WatchedLog
-from gradscope.rollouts.readers.parsing.records import Record, assemble_groups, peek
-from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
+from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble_groups, peek
 from gradscope.rollouts.readers.parsing.tables import Row, files_like, read_rows
-from gradscope.rollouts.readers.reduction.columns import Cells, Columns, LineColumns, records_in
-from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups
-from gradscope.rollouts.readers.reduction.parts import with_counted_tokens
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, Note, file_columns
+from gradscope.rollouts.readers.reduction.log import ColumnLog, records_of_files, reduced_groups
 from gradscope.rollouts.run import Run
 from gradscope.say import counted
 
@@ -51,7 +47,7 @@ class Reading:
     request: ReadRequest
     files: tuple[Path, ...]  # the files that are read
     quarantine: QuarantineLog = field(default_factory=QuarantineLog)  # rows that were set aside
-    noted: set[str] = field(default_factory=set)  # sentences of ``RowFormat.if_noted`` that a row called for
+    noted: set[Note] = field(default_factory=set)  # what rows called for, as sentences of ``RowFormat.if_noted``
     inferred: list[str] = field(default_factory=list)
     """Further sentences for ``Source.inferred``, after those of the format."""
     missing: list[str] = field(default_factory=list)
@@ -59,28 +55,15 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogRow:
-    """One row of a log."""
-
-    file: Path
-    location: str  # ``file:line``, for the quarantine
-    cells: Mapping[str, Any]  # its cells by key
-    reading: Reading  # the reading that it is part of
-
-    def reward(self, cell: Any) -> float | None:
-        """The number in a cell of this row; without it the row is set aside, but stays in its group as incomplete."""
-        return usable_reward(cell, self.location, self.reading.quarantine)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LogColumns:
-    """How a log is read in one pass, without a ``survey`` of all rows."""
+    """How the rows of a log become columns."""
 
-    lines: LineColumns | None = None
-    """How its lines become columns; None: ``records`` reads every row by itself."""
-    shared: Mapping[str, Any] = field(default_factory=dict)
-    """Further arguments of ``records``, in place of those that ``survey`` returns."""
-    read_back: Callable[[Cells], Columns] | None = None  # reads rows back, where not as ``lines`` does
+    take: Callable[[Cells], Columns]  # what their cells mean
+    keys: Iterable[str] = ()
+    """The keys that are read, so that files of a usual kind are decoded to columns; none: the row reader makes rows."""
+    raw: Collection[str] = ()  # further keys, whose cells are long and are left as they are until they are asked for
+    looks_at_path: bool = False  # whether cells mean something else in a file of another name
+    read_back: Callable[[Cells], Columns] | None = None  # what they mean where a step is read back; None: the same
     lines_hold_many: bool = False  # as for :class:`ColumnLog`
     judged: Callable[[RewardTable], RewardTable | None] = lambda table: table
     """A last check of the table, where it has groups; None from it: survey the log after all, and read it again."""
@@ -97,12 +80,11 @@ class RowFormat:
     """Globs from the folder that the trainer writes to down to its files, each as seen from another folder."""
     recognizes_file: Callable[[Path], bool]
     """Whether one of the first of those files is of this format: see :func:`has_keys` and :func:`has_row`."""
-    records: Callable[..., Iterable[Record]] | None = None
-    """A :class:`LogRow`'s rollouts; raises :class:`UnusableRowError` where the row holds none. None: ``columns`` reads
-    the rows."""
-    survey: Callable[[Sequence[LogRow], Reading], Mapping[str, Any]] | None = None
+    columns: Callable[..., LogColumns | None]
+    """How the rows of a :class:`Reading` become columns; None: ``survey`` has to look at all of them first."""
+    survey: Callable[[Sequence[Row], Reading], Mapping[str, Any]] | None = None
     """Looks at all rows before the first is used, where rows depend on one another; returns further arguments of
-    ``records``, or of ``columns``."""
+    ``columns``."""
     inferred: tuple[str, ...] = ()  # sentences for ``Source.inferred``
     missing: tuple[str, ...] = ()  # sentences for ``Source.missing``
     if_noted: frozenset[str] = frozenset()
@@ -115,9 +97,6 @@ class RowFormat:
     completes: Callable[[ReadRequest, Run], Run] | None = None
     """Adds what the trainer left next to its log: arguments, weights, metrics."""
     takes: frozenset[str] = frozenset()  # as for :class:`Format`
-    columns: Callable[..., LogColumns | None] | None = None
-    """How logs are read in one pass, with the notes that ``survey`` would have made; None: a survey comes first, if
-    there is one, and each row is read by itself."""
 
     def recognizes(self, request: ReadRequest) -> bool:
         """Whether an existing path is of this format."""
@@ -127,25 +106,13 @@ class RowFormat:
     def read(self, request: ReadRequest) -> Run:
         """Read all rows of all files into a run; no usable row at all is an :class:`InputError`."""
         files = self._files(request.path)[: 1 if self.is_one_file else None]
-        reading = Reading(request=request, files=files, quarantine=WatchedLog(request.progress, files))
-        columns = LogColumns() if self.survey is None else None
-        if self.columns is not None:
-            columns = self.columns(reading)
-        groups = None if columns is None else self._reduced(reading, columns)
-        if groups is None:
+        for survey in (None, self.survey):
             reading = Reading(request=request, files=files, quarantine=WatchedLog(request.progress, files))
-            silent = replace(reading, quarantine=QuarantineLog())
-            rows = [
-                LogRow(file=file, location=location, cells=cells, reading=silent)
-                for file in (files if self.survey is not None else ())
-                for location, cells in self._rows_in(file, silent.quarantine)
-            ]
-            shared = {} if self.survey is None else self.survey(rows, reading)
-            columns = LogColumns(shared=shared)
-            if self.columns is not None and self.records is None:
-                columns = self.columns(reading, **shared)
-            assert columns is not None  # a reading after a survey is not judged
-            groups = self._reduced(reading, columns)
+            surveyed = {} if survey is None else survey(self._all_rows(files), reading)
+            columns = self.columns(reading, **surveyed)
+            groups = None if columns is None else self._reduced(reading, columns)
+            if groups is not None:
+                break
         assert groups is not None
         run = assemble_groups(
             request,
@@ -169,47 +136,24 @@ class RowFormat:
 
     def _reduced(self, reading: Reading, columns: LogColumns) -> GroupsOfTable | None:
         """The groups of a log; None: it has to be surveyed first."""
-        take = None if columns.lines is None or self.records is not None else columns.lines.of_cells
-
-        def records(file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[tuple[int, Record]]:
-            if take is not None:
-                return records_in(take, file, rows, quarantine, reading.noted.add)
-            of_rows = replace(reading, quarantine=quarantine)
-            numbered = self._records(((file, row) for row in rows), of_rows, columns.shared)
-            return ((row_number, with_counted_tokens(record)) for row_number, record in numbered)
-
-        def together(rows: Iterable[FileRow]) -> Iterator[Record]:
-            discarded, take = QuarantineLog(), columns.read_back
-            if take is None:
-                of_rows = replace(reading, quarantine=discarded)
-                return (record for _, record in self._records(rows, of_rows, columns.shared))
-            of_files = ((file, [row for _, row in group]) for file, group in groupby(rows, key=itemgetter(0)))
-            return (record for file, group in of_files for _, record in records_in(take, file, group, discarded))
-
+        keys, read_back = (*columns.keys, *columns.raw), columns.read_back
         log = ColumnLog(
             files=reading.files,
-            declared=lambda _: columns.lines,
+            declared=file_columns(columns.take, columns.keys, columns.raw, looks_at_path=columns.looks_at_path)
+            if keys
+            else lambda _: None,
             rows=self._rows_in,
-            records=records,
-            together=together if take is None or columns.read_back is not None else None,
+            take=columns.take,
+            together=None if read_back is None else partial(records_of_files, read_back),
             quarantine=reading.quarantine,
             note=reading.noted.add,
             lines_hold_many=columns.lines_hold_many,
-            keys=() if columns.lines is None else columns.lines.row.__struct_encode_fields__,
+            keys=keys,
         )
         return reduced_groups(log, reading.request, lambda table: columns.judged(table) if len(table) else table)
 
-    def _records(
-        self, rows: Iterable[FileRow], reading: Reading, shared: Mapping[str, Any]
-    ) -> Iterator[tuple[int, Record]]:
-        """The rollouts of rows, each read by itself, with the numbers of their rows."""
-        assert self.records is not None
-        for row_number, (file, (location, cells)) in enumerate(rows):
-            row = LogRow(file=file, location=location, cells=cells, reading=reading)
-            try:
-                yield from ((row_number, record) for record in self.records(row, **shared))
-            except UnusableRowError as error:
-                reading.quarantine.add(str(error), location)
+    def _all_rows(self, files: Sequence[Path]) -> list[Row]:
+        return [row for file in files for row in self._rows_in(file, QuarantineLog())]
 
     def _rows_in(self, file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
         """The rows of a file; one that cannot be read to its end is set aside from there on."""

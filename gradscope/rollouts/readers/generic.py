@@ -25,7 +25,7 @@ from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.cells import (
     CONVERSATION,
     ENVIRONMENTS,
-    before_answer,
+    before_answers,
     generation_seconds,
     in_environment,
     is_not_finite,
@@ -36,17 +36,12 @@ from gradscope.rollouts.readers.parsing.cells import (
     text_of,
 )
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog, WatchedLog
-from gradscope.rollouts.readers.parsing.records import assemble_groups, peek
-from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble_groups, peek
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows, suffix_of
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
-    LineColumns,
-    ListColumns,
-    TableColumns,
-    line_columns,
-    records_in,
+    file_columns,
     sample_hashes,
     texts_in,
 )
@@ -61,11 +56,14 @@ USUAL: dict[str, tuple[str, ...]] = {
         *("reward", "score", "total_reward", "reward_total", "final_reward"),
         *("passed", "correct", "is_correct", "success", "acc", "accuracy"),
     ),
-    "step": ("step", "global_step", "training_step", "train_step", "trainer_step", "iteration"),
+    "step": (
+        *("step", "global_step", "training_step", "train_step", "trainer_step", "iteration"),
+        *("optimizer_step", "training_iteration", "update"),
+    ),
     "group": ("group_id", "uid", "group", "group_index", "group_idx"),
     "prompt_id": (
         *("prompt_id", "task_id", "problem_id", "question_id", "example_id", "doc_id", "instance_id"),
-        *("prompt_idx", "prompt_index"),
+        *("prompt_idx", "prompt_index", "qid", "query_id"),
     ),
     "advantage": ("advantage", "advantages"),
 }
@@ -243,7 +241,7 @@ class FlatColumns:
     def take(self, rows: Cells) -> Columns:
         """What rows hold."""
         names, all_cells = self.names, rows.with_entries(self.entries)
-        rows = all_cells.changed(names.prompt or "", before_answer) if self.holds_answers else all_cells
+        rows = all_cells.changed(names.prompt or "", before_answers) if self.holds_answers else all_cells
         reward = rows.numbers(names.reward)
         numbers: dict[str, NDArray[Any]] = {"reward": reward}
         for name in self.rewards:
@@ -308,28 +306,15 @@ def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: Quaranti
     names = columns.names
     roles = (names.reward, names.step, columns.key, names.prompt_id, names.advantage)
     further = (columns.sample, columns.environment, *columns.rewards, *columns.times, names.prompt)
-    is_apart = names.prompt in columns.entries or columns.holds_answers
-    texts = () if names.prompt is None or is_apart else (names.prompt,)
+    texts = () if names.prompt is None or names.prompt in columns.entries else (names.prompt,)
     read = [name for name in (*roles, *further) if name is not None and name not in texts]
     heads = [name.partition(".")[0] for name in read if name in columns.entries]
     wanted = dict.fromkeys([*heads, *(name for name in read if name not in columns.entries)])
-    lines = line_columns(columns.take, wanted, texts)
-    table = TableColumns(names=tuple(wanted), texts=texts, take=columns.take)
-
-    def declared(file: Path) -> LineColumns | ListColumns | TableColumns | None:
-        match suffix_of(file):
-            case ".json":
-                return lines and ListColumns(lines=lines)
-            case ".parquet" | ".csv" | ".tsv":
-                return table
-            case _:
-                return lines
-
     return ColumnLog(
         files=files,
-        declared=declared,
+        declared=file_columns(columns.take, wanted, texts),
         rows=read_rows,
-        records=partial(records_in, columns.take),
+        take=columns.take,
         quarantine=quarantine,
         keys=(*wanted, *texts, *columns.rewards),
     )

@@ -36,8 +36,14 @@ from gradscope.rollouts.groups import GroupsOfTable, RewardTable, RolloutGroup, 
 from gradscope.rollouts.readers.evaluations.folders import are_of_one
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, hidden_by
-from gradscope.rollouts.readers.parsing.records import DIFFER, TWICE_LOGGED, describe_groups
-from gradscope.rollouts.readers.parsing.request import ReadRequest, read_trainer_settings, require_arguments
+from gradscope.rollouts.readers.parsing.records import (
+    DIFFER,
+    TWICE_LOGGED,
+    ReadRequest,
+    describe_groups,
+    read_trainer_settings,
+    require_arguments,
+)
 from gradscope.rollouts.readers.parsing.tables import expand, natural, natural_path, read_parquet
 from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED
 from gradscope.rollouts.readers.reduction.log import MOST_WITH_TEXTS

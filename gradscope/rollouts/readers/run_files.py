@@ -18,9 +18,14 @@ from gradscope.rollouts.event_file import event_files, scalars_in
 from gradscope.rollouts.groups import RolloutGroup, reward_table
 from gradscope.rollouts.readers.parsing.cells import logged_numbers, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, with_set_aside
-from gradscope.rollouts.readers.parsing.records import peek
-from gradscope.rollouts.readers.parsing.request import ReadRequest, flattened, read_document, read_trainer_settings
-from gradscope.rollouts.readers.parsing.tables import read_jsonl
+from gradscope.rollouts.readers.parsing.records import (
+    ReadRequest,
+    flattened,
+    peek,
+    read_document,
+    read_trainer_settings,
+)
+from gradscope.rollouts.readers.parsing.tables import read_jsonl, stem_of
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from gradscope.rollouts.run_folder import find_base, find_tokenizer, weights_at, with_initial
 from gradscope.say import counted
@@ -200,7 +205,7 @@ def verl_metrics(
     files = next((candidates for where in (folder, folder.parent) if (candidates := _metrics_files(where, skip))), [])
     if not files and experiment is None:
         return None, {}, []
-    chosen = [file for file in files if experiment in (None, file.name.split(".")[0])]
+    chosen = [file for file in files if experiment in (None, stem_of(file))]
     means = _mean_rewards(groups) if experiment is None else {}
     if len(chosen) > 1:
         chosen = [file for file in files if _agree(read_verl_metrics(file, QuarantineLog()), means)]

@@ -1,4 +1,6 @@
+import csv
 import gzip
+import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -96,6 +98,25 @@ def test_tables_are_read_a_file_at_a_time(tmp_path: Path, monkeypatch: pytest.Mo
         some = rows(IN_ORDER[number * 48 // num_files : (number + 1) * 48 // num_files])
         pq.write_table(pa.Table.from_pylist(some), tmp_path / f"{number}.parquet")
     assert is_by_step(tmp_path, monkeypatch) == (num_files == 8)
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "3,short\n", '4,"open, p, 1, text\n', "5,g1,p,,\n", "\n\n", "6,g1,p,1.0,a\rb\n"]
+)
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".tsv"])
+def test_each_step_of_a_csv_is_read_from_where_it_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, suffix: str
+) -> None:
+    delimiter = "\t" if suffix == ".tsv" else ","
+    texts = [f'a "{row["completion"]}"\n{delimiter}' for row in rows(IN_ORDER)]
+    cells = [[*[*row.values()][:-1], text] for row, text in zip(rows(IN_ORDER), texts, strict=True)]
+    file = io.StringIO("")
+    csv.writer(file, delimiter=delimiter, lineterminator="\n").writerows([rows([1])[0], *cells])
+    head, middle, tail = file.getvalue().partition("\n5")
+    data = ("\ufeff" + head + "\n" + damage.replace(",", delimiter) + middle.lstrip("\n") + tail).encode()
+    (tmp_path / f"1{suffix}").write_bytes(gzip.compress(data) if suffix.endswith(".gz") else data)
+    monkeypatch.setattr(log, "_MOST_TIMES", 9)  # a compressed file is read from its start
+    assert is_by_step(tmp_path, monkeypatch)
 
 
 def test_all_steps_of_a_document_are_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

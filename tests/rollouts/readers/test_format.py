@@ -1,36 +1,36 @@
 """A format of rows, made up here: what the one path does for every reader that declares itself."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gradscope.errors import InputError
-from gradscope.rollouts.readers.format import LogRow, Reading, RowFormat, has_keys, has_row
-from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
-from gradscope.rollouts.readers.parsing.records import Record
-from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.format import LogColumns, Reading, RowFormat, has_keys, has_row
+from gradscope.rollouts.readers.parsing.records import ReadRequest
+from gradscope.rollouts.readers.parsing.tables import Row
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, texts_in
 from gradscope.rollouts.run import Run
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
 
 LATE = "Some rows came late."
 
 
-def records(row: LogRow, factor: float = 1.0) -> Iterator[Record]:
-    if "group" not in row.cells:
-        raise UnusableRowError("group is missing")
-    if row.cells.get("late"):
-        row.reading.noted.add(LATE)
-    reward = row.reward(row.cells.get("reward"))
-    yield Record(
-        step=1,
-        group=row.cells["group"],
-        prompt_id=row.cells["group"],
-        prompt="",
-        completion=row.file.stem,
-        reward=None if reward is None else factor * reward,
+def take(rows: Cells, factor: float = 1.0) -> Columns:
+    groups = texts_in(rows.names("group"))
+    return Columns(
+        step=np.ones(len(rows), dtype=np.int64),
+        group=groups,
+        no_group="group is missing",
+        prompts=partial(texts_in, groups),
+        numbers={"reward": factor * rows.numbers("reward")},
+        no_reward=partial(rows.no_reward, "reward"),
+        noted={LATE: np.array([cell is True for cell in rows.cells("late")])},
+        further=lambda _: {"completion": rows.path.stem},
     )
 
 
@@ -41,7 +41,7 @@ def made_up(**options: Any) -> RowFormat:
         "title": "made-up rows",
         "patterns": ("logs/log_*.jsonl", "log_*.jsonl"),
         "recognizes_file": has_keys("group", "reward"),
-        "records": records,
+        "columns": lambda _, factor=1.0: LogColumns(take=partial(take, factor=factor)),
     }
     return RowFormat(**fields | options)
 
@@ -94,12 +94,15 @@ def test_a_sentence_may_wait_for_a_row_that_calls_for_it(tmp_path: Path, late: b
 
 
 def test_a_survey_sees_all_rows_before_the_first_is_used(folder: Path) -> None:
-    def survey(rows: Sequence[LogRow], reading: Reading) -> dict[str, float]:
+    def columns(_: Reading, factor: float | None = None) -> LogColumns | None:
+        return None if factor is None else LogColumns(take=partial(take, factor=factor))
+
+    def survey(rows: Sequence[Row], reading: Reading) -> dict[str, float]:
         reading.inferred.append(f"{len(rows)} rows were seen.")
         reading.missing.append("Nothing.")
         return {"factor": float(len(rows))}
 
-    run = read(folder, survey=survey, inferred=("First.",))
+    run = read(folder, survey=survey, columns=columns, inferred=("First.",))
     assert rewards_of(run) == {"1:a": (4.0, None), "1:b": (2.0,)}
     assert run.source.inferred[:2] == ("First.", "4 rows were seen.")
     assert run.source.missing == ("Nothing.",)
@@ -127,6 +130,6 @@ def test_rows_may_come_from_another_kind_of_file(tmp_path: Path) -> None:
 
 def test_a_log_without_a_usable_row_is_refused_unless_rewards_are_not_needed(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "log_1.jsonl", {"group": "a"})
-    with pytest.raises(InputError, match=r"has no usable rows; set aside: 1, first .*:1: the reward is null"):
+    with pytest.raises(InputError, match=r"has no usable rows; set aside: 1, first .*:1: the reward is missing"):
         read(path)
     assert rewards_of(read(path, needs_reward=False)) == {"1:a": (None,)}

@@ -27,8 +27,7 @@ from gradscope.rollouts.readers.generic import (
 )
 from gradscope.rollouts.readers.parsing.cells import prompt_text_id
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog
-from gradscope.rollouts.readers.parsing.records import Record
-from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.records import ReadRequest, Record
 from gradscope.rollouts.readers.reduction import lines
 from gradscope.rollouts.readers.reduction.columns import LineColumns, ListColumns, TableColumns, records_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog

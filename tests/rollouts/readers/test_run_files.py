@@ -14,7 +14,7 @@ from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.readers.parsing import tables
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.records import ReadRequest
 from gradscope.rollouts.readers.run_files import (
     CheckpointLayout,
     metric_lines,

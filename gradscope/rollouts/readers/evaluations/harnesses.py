@@ -19,8 +19,9 @@ import msgspec
 import numpy as np
 
 from gradscope.errors import InputError
+from gradscope.rollouts.arrays import to_floats
 from gradscope.rollouts.groups import REWARD, RewardTable, Status
-from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFormat, has_keys, has_row
+from gradscope.rollouts.readers.format import LogColumns, Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.generic import chosen_name, list_names
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
@@ -33,15 +34,24 @@ from gradscope.rollouts.readers.parsing.cells import (
     parse_reward,
     text_of,
 )
-from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, UnusableRowError
-from gradscope.rollouts.readers.parsing.records import Record, peek
-from gradscope.rollouts.readers.reduction.columns import Cells, Columns, line_columns, numbers_of, records_in, texts_in
+from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, UnusableRowError
+from gradscope.rollouts.readers.parsing.records import peek
+from gradscope.rollouts.readers.parsing.tables import Row, read_rows
+from gradscope.rollouts.readers.reduction.columns import (
+    Cells,
+    Columns,
+    Fact,
+    facts_in,
+    numbers_of,
+    rewards_of,
+    texts_in,
+)
 from gradscope.rollouts.readers.reduction.lines import blocks_in
 from gradscope.rollouts.readers.trainers.prime_rl_episode import (
     AGENTS,
-    agent_rollouts,
+    AgentRollout,
+    EpisodeLayout,
     columns_of,
-    episode_of,
     is_standalone,
     names_by_agent,
     read_trace,
@@ -71,21 +81,33 @@ def _verdicts(cell: Any) -> Iterator[tuple[float | None, float | None, str]]:
         yield base, plus, text_of(sample.get("solution", sample.get("completion")))
 
 
-def _evalplus_records(row: LogRow) -> Iterator[Record]:
-    for task, cell in mapping_of(row.cells.get("eval")).items():
-        for base, plus, solution in _verdicts(cell):
-            row.reading.noted.add(_BASE if plus is None else _PLUS)
-            if base is None:
-                row.reading.quarantine.add("base_status is missing", f"{row.file}:{task}")
-            yield Record(
-                step=0,
-                group=task,
-                prompt_id=task,
-                prompt="",
-                completion=solution,
-                reward=base if base is None or plus is None else min(base, plus),
-                rewards={"base": base, **({} if plus is None else {"plus": plus})},
-            )
+def _evalplus_tasks(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    for _, document in read_rows(file, quarantine):
+        for task, samples in mapping_of(document.get("eval")).items():
+            yield f"{file}:{task}", {"task": task, "samples": samples}
+
+
+def _evalplus_rows(tasks: Cells) -> Columns:
+    of_tasks = [list(_verdicts(cell)) for cell in tasks.column("samples")]
+    task = np.repeat(np.arange(len(tasks)), list(map(len, of_tasks)))
+    samples = list(chain.from_iterable(of_tasks))
+    base, plus = to_floats(base for base, _, _ in samples), to_floats(plus for _, plus, _ in samples)
+    group = tasks.chosen(task.tolist()).column("task")
+    return Columns(
+        row=task,
+        step=np.zeros(len(task), dtype=np.int64),
+        group=group,
+        prompts=partial(texts_in, group),
+        numbers={
+            "reward": np.where(np.isnan(plus), base, np.minimum(base, plus)),
+            REWARD + "base": base,
+            REWARD + "plus": plus,
+        },
+        is_sparse=True,
+        no_reward=lambda _: "base_status is missing",
+        noted={_BASE: np.isnan(plus), _PLUS: ~np.isnan(plus)},
+        further=lambda at: {"completion": samples[at][2]},
+    )
 
 
 def _passed(status: Any) -> float | None:
@@ -100,7 +122,8 @@ EVALPLUS = RowFormat(
     patterns=("*eval_results.json",),
     is_one_file=True,
     recognizes_file=has_row(_has_verdicts),
-    records=_evalplus_records,
+    rows_of=_evalplus_tasks,
+    columns=lambda _: LogColumns(take=_evalplus_rows),
     inferred=(_PLUS, _BASE),
     if_noted=frozenset({_PLUS, _BASE}),
 )
@@ -114,15 +137,12 @@ def _one_score(most: int, harness: str, responses: str) -> str:
     )
 
 
-_OTHER_FILTER, _RESPONSES = "filter: ", "responses: "  # what notes on a log begin with
-
-
-def _lm_eval_survey(rows: Sequence[LogRow], reading: Reading) -> dict[str, str]:
-    filters = [*dict.fromkeys(text_of(row.cells.get("filter")) for row in rows)] or [""]
+def _lm_eval_survey(rows: Sequence[Row], reading: Reading) -> dict[str, str]:
+    filters = [*dict.fromkeys(text_of(cells.get("filter")) for _, cells in rows)] or [""]
     named, _, chosen = (reading.request.columns.reward or "").rpartition(",")
     filter = chosen if named and chosen in filters else filters[0]
     reward = named if filter == chosen else reading.request.columns.reward
-    return {"metric": _lm_eval_metric([row.cells for row in rows], reward, reading.request.path), "filter": filter}
+    return {"metric": _lm_eval_metric([cells for _, cells in rows], reward, reading.request.path), "filter": filter}
 
 
 def _lm_eval_columns(reading: Reading, metric: str | None = None, filter: str = "") -> LogColumns | None:
@@ -137,9 +157,8 @@ def _lm_eval_columns(reading: Reading, metric: str | None = None, filter: str = 
     keys = dict.fromkeys(("doc_id", "filter", "metrics", "resps", metric, *named))
 
     def judged(table: RewardTable) -> RewardTable:
-        noted = sorted(reading.noted)
-        filters = [note.removeprefix(_OTHER_FILTER) for note in noted if note.startswith(_OTHER_FILTER)]
-        most = max((int(note.removeprefix(_RESPONSES)) for note in noted if note.startswith(_RESPONSES)), default=1)
+        filters = facts_in(reading.noted, "other filter")
+        most = max(facts_in(reading.noted, "number of responses"), default=1)
         rest = f"; rows of other filters ({', '.join(filters)}) are the same responses and left out"
         left_out = rest if filters else ""
         reading.inferred.append(f"The score is {metric} after the filter {filter}{left_out}.")
@@ -147,7 +166,7 @@ def _lm_eval_columns(reading: Reading, metric: str | None = None, filter: str = 
         return table
 
     take = partial(_lm_eval_rows, metric=metric, filter=filter, listed=frozenset(named))
-    return LogColumns(lines=line_columns(take, keys, ("doc", "filtered_resps")), judged=judged)
+    return LogColumns(take=take, keys=keys, raw=("doc", "filtered_resps"), judged=judged)
 
 
 def _lm_eval_metric(rows: Sequence[Mapping[str, Any]], named: str | None, path: Path) -> str:
@@ -182,8 +201,8 @@ def _lm_eval_rows(rows: Cells, *, metric: str, filter: str, listed: frozenset[st
     return Columns(
         row=np.array(chosen, dtype=np.int64),
         notes=[
-            *(_OTHER_FILTER + name for name in dict.fromkeys(filters) if name != filter),
-            *(f"{_RESPONSES}{number}" for number in set(responses)),
+            *(Fact("other filter", name) for name in dict.fromkeys(filters) if name != filter),
+            *(Fact("number of responses", number) for number in set(responses)),
         ],
         step=np.zeros(len(rows), dtype=np.int64),
         group=documents,
@@ -212,30 +231,37 @@ LM_EVAL = RowFormat(
 )
 
 
-def _lighteval_survey(rows: Sequence[LogRow], reading: Reading) -> dict[str, str]:
-    metrics = (name for row in rows for name in numbers_in(row.cells.get("metric")))
+def _lighteval_survey(rows: Sequence[Row], reading: Reading) -> dict[str, str]:
+    metrics = (name for _, cells in rows for name in numbers_in(cells.get("metric")))
     metric = chosen_name(metrics, reading.request, "metric", "no metric that is a number")
-    most = max((len(list_of(mapping_of(row.cells.get("model_response")).get("text"))) for row in rows), default=1)
+    responses = (list_of(mapping_of(cells.get("model_response")).get("text")) for _, cells in rows)
+    most = max(map(len, responses), default=1)
     reading.inferred.append(f"The score is {metric}.")
     reading.missing.append(_one_score(most, "lighteval logs one value a document and metric", "the responses"))
     return {"metric": metric}
 
 
-def _lighteval_records(row: LogRow, metric: str) -> Iterator[Record]:
-    document, response = mapping_of(row.cells.get("doc")), mapping_of(row.cells.get("model_response"))
-    name = text_of(document.get("id"))
-    if not name:
-        raise UnusableRowError("doc.id is missing")
-    prompt_id = f"{text_of(document.get('task_name'))}/{name}"
-    yield Record(
-        step=0,
-        group=prompt_id,
-        prompt_id=prompt_id,
-        prompt=text_of(document.get("query")),
-        completion=text_of(next(iter(list_of(response.get("text"))), None)),
-        reward=row.reward(mapping_of(row.cells.get("metric")).get(metric, ABSENT)),
-        rewards=numbers_in(row.cells.get("metric")),
+def _lighteval_rows(cells: Cells, *, metric: str) -> Columns:
+    rows = cells.with_entries(("doc.id", "doc.task_name", "doc.query", "model_response.text"))
+    scores = list(map(mapping_of, rows.cells("metric")))
+    names = zip(texts_in(rows.names("doc.task_name")), texts_in(rows.names("doc.id")), strict=True)
+    group = [name and f"{task}/{name}" for task, name in names]
+    return Columns(
+        step=np.zeros(len(rows), dtype=np.int64),
+        group=group,
+        no_group="doc.id is missing",
+        prompts=partial(texts_in, group),
+        texts=lambda chosen: list(map(text_of, rows.cells("doc.query", chosen))),
+        numbers={**rewards_of(scores), "reward": numbers_of([of_row.get(metric) for of_row in scores])},
+        is_sparse=True,
+        no_reward=lambda at: str(parse_reward(scores[at].get(metric, ABSENT))),
+        further=lambda at: {"completion": text_of(next(iter(list_of(rows.cell("model_response.text", at))), None))},
     )
+
+
+def _lighteval_columns(_: Reading, metric: str | None = None) -> LogColumns | None:
+    keys = ("doc", "metric", "model_response")
+    return None if metric is None else LogColumns(take=partial(_lighteval_rows, metric=metric), keys=keys)
 
 
 LIGHTEVAL = RowFormat(
@@ -245,7 +271,7 @@ LIGHTEVAL = RowFormat(
     patterns=("details_*.parquet",),
     recognizes_file=has_keys("doc", "model_response", "metric"),
     survey=_lighteval_survey,
-    records=_lighteval_records,
+    columns=_lighteval_columns,
     takes=frozenset({"reward_column"}),
 )
 
@@ -261,7 +287,7 @@ def _skyrl_columns(reading: Reading, *, is_surveyed: bool = False) -> LogColumns
     if not is_surveyed and not _are_apart(reading.files):
         return None
     keys = ("score", "data_source", "stop_reason")
-    return LogColumns(lines=line_columns(_skyrl_rows, keys, ("input_prompt", "output_response"), looks_at_path=True))
+    return LogColumns(take=_skyrl_rows, keys=keys, raw=("input_prompt", "output_response"), looks_at_path=True)
 
 
 class _Prompted(msgspec.Struct, gc=False):
@@ -281,16 +307,16 @@ def _are_apart(files: Sequence[Path]) -> bool:
     return not any(second.startswith(first) for first, second in pairwise(sorted(prompts)))
 
 
-def _refuse_turns(rows: Sequence[LogRow], reading: Reading) -> dict[str, Any]:
+def _refuse_turns(rows: Sequence[Row], reading: Reading) -> dict[str, Any]:
     """Refuse rows that are turns: the prompt of one continues the response of another."""
-    texts = [(text_of(row.cells.get("input_prompt")), text_of(row.cells.get("output_response"))) for row in rows]
+    texts = [(text_of(cells.get("input_prompt")), text_of(cells.get("output_response"))) for _, cells in rows]
     prompts = sorted({prompt for prompt, _ in texts})
-    for row, (prompt, response) in zip(rows, texts, strict=True):
+    for (location, _), (prompt, response) in zip(rows, texts, strict=True):
         so_far = prompt + response
         at = bisect_left(prompts, so_far)
         if response and at < len(prompts) and prompts[at].startswith(so_far):
             raise InputError(
-                f"{row.location} is a turn of a trajectory that another row continues: which rows belong together is "
+                f"{location} is a turn of a trajectory that another row continues: which rows belong together is "
                 "not logged.",
                 hint="Evaluate with generator.step_wise_trajectories off, so that a row is a whole trajectory.",
             )
@@ -300,7 +326,7 @@ def _refuse_turns(rows: Sequence[LogRow], reading: Reading) -> dict[str, Any]:
 def _skyrl_rows(rows: Cells) -> Columns:
     step = number_in_name(_SKYRL_STEP, rows.path.resolve()) or 0
     sums = [isinstance(cell, list) and bool(cell) for cell in rows.column("score")]
-    scored = rows.changed("score", _skyrl_total) if any(sums) else rows
+    scored = rows.changed("score", lambda cells: list(map(_skyrl_total, cells))) if any(sums) else rows
     prompts, sources = rows.prompt_ids("input_prompt"), rows.names("data_source")
     group = [prompt and f"{source}/{prompt}" for source, prompt in zip(sources, prompts, strict=True)]
     return Columns(
@@ -345,25 +371,23 @@ SKYRL = RowFormat(
 _BY_TASK = "Episodes of one task (task.key, else task.hash) of an environment are the samples of a prompt."
 
 
-def _verifiers_records(row: LogRow) -> Iterator[Record]:
-    line, quarantine = row.cells, row.reading.quarantine
-    if not is_standalone(line):
-        raise UnusableRowError("the episode is not of an evaluation")
-    prompt, episode = _verifiers_prompt(line), episode_of(line)
-    rollouts = agent_rollouts(episode, line, prompt, names_by_agent)
-    if len(rollouts) > 1:
-        row.reading.noted.add(AGENTS)
-
-    def take(_: Cells) -> Columns:
+def _verifiers_columns(reading: Reading) -> LogColumns:
+    def take(rollouts: Sequence[AgentRollout], _: Path) -> Columns:
         step = np.zeros(len(rollouts), dtype=np.int64)
-        return columns_of(rollouts, step, lambda at: read_trace(rollouts[at].plain), row.reading.noted.add)
+        columns = columns_of(rollouts, step, lambda at: read_trace(rollouts[at].plain), reading.noted.add)
+        ids = [rollout.trace.id if isinstance(rollout.trace.id, str) else None for rollout in rollouts]
+        return replace(
+            columns,
+            prompts=lambda chosen: [_verifiers_prompt(rollouts[at].line) for at in chosen],
+            sample=ids.__getitem__,
+        )
 
-    for at, record in records_in(take, row.file, [(row.location, {})] * len(rollouts), quarantine):
-        trace_id = rollouts[at].trace.id
-        yield replace(record, prompt_id=prompt, sample_id=trace_id if isinstance(trace_id, str) else None)
+    return LogColumns(take=EpisodeLayout(names=names_by_agent, group=_verifiers_prompt, take=take).take_cells)
 
 
 def _verifiers_prompt(episode: Mapping[str, Any]) -> str:
+    if not is_standalone(episode):
+        raise UnusableRowError("the episode is not of an evaluation")
     task, environment = mapping_of(episode.get("task")), mapping_of(episode.get("env"))
     name = text_of(task.get("key")) or text_of(task.get("hash")) or (digest(task["data"]) if task.get("data") else "")
     if not name:
@@ -377,7 +401,7 @@ VERIFIERS = RowFormat(
     title="verifiers evaluation",
     patterns=("traces.jsonl",),
     recognizes_file=has_row(is_standalone),
-    records=_verifiers_records,
+    columns=_verifiers_columns,
     inferred=(_BY_TASK, AGENTS),
     if_noted=frozenset({AGENTS}),
 )

@@ -40,8 +40,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     whole_number,
 )
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog
-from gradscope.rollouts.readers.parsing.records import Record, assemble
-from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.records import ReadRequest, Record, assemble
 from gradscope.rollouts.readers.parsing.tables import files_like, natural
 from gradscope.rollouts.run import Run
 from gradscope.say import counted

@@ -7,7 +7,7 @@ two steps are two groups. Other files have step 0 throughout.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, chain, islice, repeat
@@ -45,40 +45,51 @@ from gradscope.rollouts.readers.parsing.cells import (
     whole_number,
 )
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
-from gradscope.rollouts.readers.parsing.records import Record, assemble, assemble_groups, peek
-from gradscope.rollouts.readers.parsing.request import ReadRequest
-from gradscope.rollouts.readers.parsing.tables import Row, expand, read_rows, suffix_of
+from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble, assemble_groups, peek
+from gradscope.rollouts.readers.parsing.tables import expand, read_rows, suffix_of
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
+    Fact,
     LineColumns,
     ListColumns,
+    Note,
+    facts_in,
     numbers_of,
     records_in,
+    step_numbers,
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups, too_many_rollouts
 from gradscope.rollouts.run import Run
 
-_REWARD_LISTS = (
+REWARD_LISTS = (
     *("passed", "scores", "score", "rewards", "reward", "correct", "correctness", "is_correct", "success"),
     *("graded_list", "correct_list"),  # of LiveCodeBench, as two text lists below, and of others
+    *("rollout_rewards", "group_rewards", "all_rewards", "sample_rewards"),
 )
 _TEXT_LISTS = (
     *("completions", "samples", "responses", "generations", "generation", "solutions", "code", "outputs", "texts"),
     "content",
     *("predictions", "preds", "model_outputs", "model_answers", "code_list", "output_list"),
+    *("rollouts", "rollout_texts", "rollout_outputs", "all_responses", "extracted", "extracted_answers"),
+    "predicted_answers",
 )
 _ANSWER_KEYS = ("full_model_response", "completion", "response", "output", "solution", "model_answer", "text")
-_RESPONSES = frozenset((*_REWARD_LISTS, *_ANSWER_KEYS, *_TEXT_LISTS))
+_RESPONSES = frozenset((*REWARD_LISTS, *_ANSWER_KEYS, *_TEXT_LISTS))
 _ONE_RESPONSE = ("response", "completion", "output", "generation", "output_response", *_ANSWER_KEYS[:1])
 """Keys under which a text is the policy's response, and not the task's own solution."""
 _PROMPTS = (*USUAL["prompt"], *USUAL["prompt_id"])
 _TRIALS = ("trial", *SAMPLE_IDS)
-_TOTALS = ("n", "num_samples", "n_samples", "total")
-_RIGHTS = ("c", "num_correct", "n_correct", "num_passed", "n_passed", "correct", "passed")
+_TOTALS = (
+    *("n", "num_samples", "n_samples", "total_samples", "num_rollouts", "n_rollouts", "total_rollouts"),
+    *("num_attempts", "n_attempts", "total"),
+)
+_RIGHTS = (
+    *("c", "num_correct", "n_correct", "correct_count", "num_passed", "n_passed", "pass_count", "num_successes"),
+    *("correct", "passed"),
+)
 _ALSO_VERDICTS = ("correct", "passed")  # also names of the verdict on one sample: a boolean is no count
 _COUNTS = "counts"  # the shape of a row with n and c
-_AS, _BY = "shape: ", "identity: "  # what notes on a log begin with
 _BY_KEYS, _BY_LINES = "their keys", "their lines"  # how prompts are told apart that have no id of their own
 _NO_COLUMNS = ColumnNames()
 _MAX_COUNT = 1_000_000
@@ -89,6 +100,7 @@ _NUMBERS = frozenset({bool, int, float})
 _ROW_IDS = (*USUAL["prompt_id"], "id", "idx")
 _WITHIN_DATASET = ("i", "idx", "index", "id")
 _POLICIES = ("policy", "model")
+_TOLD_BY_CELLS = frozenset(("n", "dataset", *_POLICIES))  # keys that mean one thing or another, as their cells are
 MOST_SAMPLES = 20_000_000  # samples of all prompts: a row of counts declares up to a million with a few digits
 
 
@@ -97,10 +109,10 @@ class PromptSamples:
     """The samples of one prompt."""
 
     shape: str  # their layout, in words
-    rewards: tuple[Any, ...]  # a cell for each sample, not yet parsed
-    further: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    rewards: Sequence[Any]  # a cell for each sample, not yet parsed
+    further: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Other numbers of the samples, by name, the scalar reward among them."""
-    texts: tuple[Any, ...] = ()  # completions, where they were written
+    texts: Sequence[Any] = ()  # completions, where they were written
     policies: tuple[str, ...] = ()  # the policy of each sample, where a row holds one of each
     counts: tuple[int, ...] = ()  # how many samples each stands for; empty: one
 
@@ -161,7 +173,7 @@ def refuse_lone_list(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
             f"{path} has rows with a list of several prompts each ({batches[0]!r}): batches, in an unknown form.",
             hint="Write a row a rollout: step, prompt, response, reward.",
         )
-    for name in _REWARD_LISTS:
+    for name in REWARD_LISTS:
         if sum(isinstance(row.get(name), list) for row in rows) > len(rows) / 2:
             raise InputError(
                 f"{path} has a list {name!r} in a row, and no list of as many responses beside it: whether its entries "
@@ -196,12 +208,12 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
             aligned |= set(objects) if reward or not objects.keys().isdisjoint((*_ANSWER_KEYS, *_TRIALS)) else set()
         elif isinstance(value, list):
             columns.setdefault(name, list(map(_unwrap, value)) if list in set(map(type, value)) else value)
-    if reward is not None and reward not in columns and _first(columns, _REWARD_LISTS):
+    if reward is not None and reward not in columns and _first(columns, REWARD_LISTS):
         raise UsageError(f"There is no list {reward!r} of rewards.", hint=f"The lists are {list_names(columns)}.")
     sizes = {len(columns[name]) for name in (*_ANSWER_KEYS, *_TEXT_LISTS) if name in columns}
     is_counted = isinstance(row.get("n"), int) and isinstance(row.get("c"), int)  # they give the list's length
     aligned |= {name for name, value in columns.items() if is_counted or len(value) in sizes}
-    main = reward if reward in columns else next((name for name in _REWARD_LISTS if name in aligned), None)
+    main = reward if reward in columns else next((name for name in REWARD_LISTS if name in aligned), None)
     if main is None or isinstance(row.get(main), (bool, int, float, str)):
         return None
     if not sizes and any(isinstance(row.get(name), str) for name in _ONE_RESPONSE):
@@ -226,12 +238,14 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
 
 
 def _from_counts(row: Mapping[str, Any], columns: ColumnNames) -> PromptSamples | str | None:
-    total = columns.num_samples or _first(row, _TOTALS)
     rights = (name for name in _RIGHTS if name not in _ALSO_VERDICTS or not isinstance(row.get(name), (bool, list)))
     right = columns.num_correct or next((name for name in rights if name in row), None)
+    total = columns.num_samples or _first(row, _TOTALS)
+    if total is None and right not in _ALSO_VERDICTS:
+        total = next((name for name in _TEXT_LISTS if isinstance(row.get(name), list)), None)
     if total is None or right is None or total not in row or right not in row:
         return None
-    is_list = total == columns.num_samples and isinstance(row[total], list)  # of the samples themselves
+    is_list = total not in _TOTALS and isinstance(row[total], list)  # of the samples themselves
     n, c = len(row[total]) if is_list else whole_number(row[total]), whole_number(row[right])
     if n is None or c is None or not 1 <= n <= _MAX_COUNT or c > n:
         return f"{total} and {right} are not counts with 0 <= {right} <= {total} and {total} >= 1"
@@ -261,7 +275,7 @@ def _from_policies(row: Mapping[str, Any], reward: str | None) -> PromptSamples 
     )
 
 
-def _first(columns: Mapping[str, Any], names: Sequence[str]) -> str | None:
+def _first(columns: Collection[str], names: Sequence[str]) -> str | None:
     return next((name for name in names if name in columns), None)
 
 
@@ -300,25 +314,20 @@ def _read(request: ReadRequest) -> Run:
     take, files = partial(_take, columns=request.columns, step_key=step_key), expand(request.path)
     decoded = LineColumns(row=dict[str, Any], take=lambda rows, path: take(Cells.of_rows(rows, path)))
     declared = {".json": ListColumns(lines=decoded), ".csv": None, ".tsv": None, ".parquet": None}
-    notes, quarantine = dict[str, None](), WatchedLog(request.progress, files)
-
-    def records(file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[tuple[int, Record]]:
-        return records_in(take, file, rows, quarantine, notes.setdefault)
+    notes, quarantine = set[Note](), WatchedLog(request.progress, files)
 
     log = ColumnLog(
         files=files,
         declared=lambda file: declared.get(suffix_of(file) or "", decoded),
         rows=read_rows,
-        records=records,
+        take=take,
         quarantine=quarantine,
-        note=notes.setdefault,
+        note=notes.add,
         lines_hold_many=True,
         most=most(MOST_SAMPLES),
     )
     groups = reduced_groups(log, request) or ()
-    shapes, identities = (
-        [note.removeprefix(kind) for note in sorted(notes) if note.startswith(kind)] for kind in (_AS, _BY)
-    )
+    shapes, identities = facts_in(notes, "shape"), facts_in(notes, "identity")
     is_named = request.columns.num_samples is not None or not {_BY_KEYS, _BY_LINES}.issuperset(identities)
     if shapes == [_COUNTS] and not is_named:
         _refuse_totals(request.path, len(groups), [part for row in rows for part in prompt_rows(row)])
@@ -435,8 +444,8 @@ class _Prompt(NamedTuple):
 
 def _take(rows: Cells, *, columns: ColumnNames, step_key: str | None) -> Columns:
     """The samples of the prompts of rows; a prompt that has a name by its line alone is left to the row reader."""
-    prompts, flaws = list[_Prompt](), list[tuple[int, str]]()
-    for at, row in enumerate(rows.rows):
+    prompts, flaws = _prompts_alike(rows.rows, columns, step_key), list[tuple[int, str]]()
+    for at, row in () if prompts else enumerate(rows.rows):
         for prompt in _prompts_of(row, at, rows.locations[at] if rows.locations else "", columns, step_key):
             if isinstance(prompt, str):
                 flaws.append((at, prompt))
@@ -483,12 +492,64 @@ def _take(rows: Cells, *, columns: ColumnNames, step_key: str | None) -> Columns
         numbers=numbers,
         no_reward=lambda at: str(parse_reward(rewards[at])),
         notes=[
-            *(_AS + shape for shape in dict.fromkeys(prompt.samples.shape for prompt in prompts)),
-            *(_BY + how for how in dict.fromkeys(prompt.how for prompt in prompts)),
+            *(Fact("shape", shape) for shape in {prompt.samples.shape for prompt in prompts}),
+            *(Fact("identity", how) for how in {prompt.how for prompt in prompts}),
         ],
         policies=tuple(policies),
         further=further,
     )
+
+
+def _prompts_alike(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, step_key: str | None) -> list[_Prompt]:
+    """The prompts of rows in which every key has the same meaning; none of any other rows.
+
+    They have the same keys, lists of scalars that are as long as that of responses, and an id: then what
+    :func:`samples_of` and :func:`_identify` make of a row follows from the keys alone.
+    """
+    keys = tuple(rows[0]) if rows else ()
+    id_key, prompt_key = _first(keys, (*_ROW_IDS, *USUAL["prompt"])), _first(keys, USUAL["prompt"])
+    is_named = columns != ColumnNames(reward=columns.reward, step=columns.step)
+    if is_named or id_key is None or not _TOLD_BY_CELLS.isdisjoint(keys) or set(map(tuple, rows)) != {keys}:
+        return []
+    by_key = dict(zip(keys, zip(*(row.values() for row in rows), strict=True), strict=True))
+    types = {key: set(map(type, cells)) for key, cells in by_key.items()}
+    lists = {key: set(map(type, chain.from_iterable(by_key[key]))) for key in keys if types[key] == {list}}
+    main, texts = columns.reward or _first(lists, REWARD_LISTS), _first(lists, (*_ANSWER_KEYS, *_TEXT_LISTS))
+    sizes = {tuple(map(len, by_key[key])) for key in lists}
+    is_text = id_key in USUAL["prompt"]
+    are_ids = (types[id_key] == {str} and all(by_key[id_key])) or (types[id_key] == {int} and not is_text)
+    steps = [0] * len(rows) if step_key is None else step_numbers(by_key.get(step_key, ())).tolist()
+    if (
+        not lists.keys() >= {main, texts}
+        or not lists.keys().isdisjoint(_PROMPTS)
+        or any(list in types[key] for key in keys - lists.keys())
+        or not all(kinds == {str} or kinds <= _NUMBERS for kinds in lists.values())
+        or len(sizes) > 1
+        or 0 in next(iter(sizes))
+        or min(steps, default=-1) < 0
+        or not are_ids
+    ):
+        return []
+    assert main is not None
+    assert texts is not None
+    further = [key for key in keys if key == main or _NUMBERS.issuperset(lists.get(key, {str}))]
+    return [
+        _Prompt(
+            row=at,
+            step=step,
+            name=prompt_text_id(row[id_key]) if is_text else text_of(row[id_key]),
+            how=f"the text of {id_key}" if is_text else id_key,
+            cell=None if prompt_key is None else row[prompt_key],
+            samples=PromptSamples(
+                shape="lists",
+                rewards=row[main],
+                further={name: row[name] for name in further},
+                texts=row[texts],
+            ),
+            policy=None,
+        )
+        for at, (row, step) in enumerate(zip(rows, steps, strict=True))
+    ]
 
 
 def _prompts_of(

@@ -28,7 +28,7 @@ import pyarrow as pa
 from gradscope.errors import InputError
 from gradscope.outside.limits import MOST_ROW, in_mib, most, raise_limits
 from gradscope.outside.plain_json import parse_json
-from gradscope.progress import no_progress
+from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.source import BLANK, CUT_OFF
 from gradscope.rollouts.arrays import to_filled, to_numpy
 from gradscope.rollouts.event_file import WANDB_START, history_in, scalars_in
@@ -83,6 +83,11 @@ class MetricsLog(WatchedLog):
     """The quarantine of a reading of metrics, which also notes whether a file ends in a bad row."""
 
     _last = ""
+
+    def __init__(self, progress: ProgressCallback, files: Sequence[Path]) -> None:
+        """As the base; also notes the ``lists`` of documents that are read though no usual name says that they are."""
+        super().__init__(progress, files)
+        self.lists: set[str] = set()
 
     def add(self, reason: str, location: str, num_rows: int = 1) -> None:
         """Set rows aside, and remember the last until the next row."""
@@ -188,7 +193,7 @@ def opened(file: Path) -> MetricFile | None:
         case _ if first.startswith(b"PAR1"):
             return MetricFile("a table of metrics", file, read_parquet_rows)
         case ".json":
-            return MetricFile("metrics in JSON", file, partial(read_json_rows, rows_in=partial(_rows_in, file)))
+            return MetricFile("metrics in JSON", file, _document)
         case ".jsonl" | ".ndjson":
             return MetricFile("metrics in JSON lines", file, _json_lines)
         case ".csv" | ".tsv":
@@ -204,18 +209,22 @@ def opened(file: Path) -> MetricFile | None:
     return None
 
 
-def _rows_in(file: Path, document: Any) -> Sequence[Any]:
+def _document(file: Path, quarantine: MetricsLog) -> Rows:
+    return read_json_rows(file, quarantine, partial(_rows_in, file, quarantine))
+
+
+def _rows_in(file: Path, quarantine: MetricsLog, document: Any) -> Sequence[Any]:
     """The rows of a document: a list, the one list of rows that it has, or columns as pandas and W&B write them."""
     if isinstance(document, list):
         return scalars_saved(document, file)
     if not isinstance(document, dict) or not document:
         return ()
-    lists: list[list[Any]] = [
-        document[key] for key in ("log_history", "history", "data", "rows") if isinstance(document.get(key), list)
-    ]
-    lists = lists or [cell for cell in document.values() if isinstance(cell, list) and set(map(type, cell)) == {dict}]
-    if len(lists) == 1:
-        return lists[0]
+    usual = [name for name in ("log_history", "history", "data", "rows") if isinstance(document.get(name), list)]
+    others = [name for name, cell in document.items() if isinstance(cell, list) and set(map(type, cell)) == {dict}]
+    if len(names := usual or others) == 1:
+        quarantine.lists.update(() if usual else others)
+        listed: list[Any] = document[names[0]]
+        return listed
     by_key = {key: cell for key, cell in document.items() if isinstance(cell, list)}
     num_rows = next((len(cell) for key, cell in by_key.items() if key.lower().endswith("step")), 0)
     if num_rows:  # lists of another length are of other rows, as those of evaluations

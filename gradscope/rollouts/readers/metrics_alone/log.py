@@ -6,10 +6,12 @@ import contextlib
 import difflib
 import math
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import chain, compress
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +21,7 @@ from gradscope.errors import InputError, UsageError
 from gradscope.results.source import Source
 from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
+from gradscope.rollouts.readers.evaluations.samples import REWARD_LISTS
 from gradscope.rollouts.readers.metrics_alone.files import MetricFile, MetricsLog, opened
 from gradscope.rollouts.readers.metrics_alone.runs import (
     STEPS,
@@ -30,8 +33,9 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
     numbers_by_key,
     steps_in,
 )
-from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP
-from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP, is_number
+from gradscope.rollouts.readers.parsing.records import ReadRequest, peek
+from gradscope.rollouts.readers.parsing.tables import suffix_of
 from gradscope.rollouts.run import Floats, Numbers, Run, StepMetrics
 from gradscope.say import counted
 
@@ -80,11 +84,12 @@ def read_metrics_log(request: ReadRequest) -> Run:
             quarantine.add_bad_steps(piece, rows.add(piece, keys))
         quarantine.file_ended()
     runs = rows.runs()
-    chosen = _chosen(runs, path, options.metric_run)
+    named = parse_metric_columns(options.metric_columns)
+    chosen = _chosen(runs, path, options.metric_run, named.get("reward"))
     logged = chosen.metrics()
-    naming = naming_of(logged.columns, parse_metric_columns(options.metric_columns))
+    naming = naming_of(logged.columns, named)
     metrics, impossible = without_impossible_shares(naming.apply(logged))
-    sentences = []
+    sentences = [f"The rows are those of the document's list {name!r}." for name in sorted(quarantine.lists)]
     if rows.counts_steps:
         sentences.append("The console does not name its steps: a step is the place of its dictionary among all.")
     if rows.num_without_step:
@@ -99,10 +104,19 @@ def read_metrics_log(request: ReadRequest) -> Run:
         files=tuple(map(str, files)),
         num_rows=chosen.num_rows,
         inferred=(*naming.sentences, *sentences, *chosen.sentences, *impossible),
-        missing=(switch_on(logged.columns),),
+        missing=(*_listed_rewards(path), switch_on(logged.columns)),
         quarantined=quarantine.result(),
     )
     return Run(path=path, source=source, groups=(), metrics=metrics)
+
+
+def _listed_rewards(path: Path) -> Iterator[str]:
+    """A sentence on lists of rewards in a file's rows, which may be those of rollouts."""
+    rows = peek(path) if suffix_of(path) in (".jsonl", ".ndjson") else []
+    for name in REWARD_LISTS:
+        lists = [row[name] for row in rows if isinstance(row.get(name), list)]
+        if len(lists) > len(rows) / 2 and all(map(is_number, chain.from_iterable(lists))):
+            yield f"Rows also list {name!r}; if these are of the rollouts of one prompt: --reward-column {name}."
 
 
 def _metric_files(path: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]:
@@ -222,8 +236,8 @@ def _first_rows(file: MetricFile, column: str | None) -> tuple[list[Piece], tupl
     return pieces, _SLIMES if key in _SLIMES else (key,)
 
 
-def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None) -> OneRun:
-    """The requested run, or the only one."""
+def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None, reward: str | None) -> OneRun:
+    """The requested run, the only one, or the only one with a reward, whose key the user may have named."""
     if not runs:
         raise InputError(f"{path} has no usable rows of metrics.", hint="A row needs a whole number as its step.")
     names = {run.name: run for run in runs}
@@ -234,7 +248,9 @@ def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None) -> OneRun:
     if wanted is not None and wanted not in names:
         raise UsageError(f"{path} has no run {wanted!r}.", hint=f"It has {listed}.")
     if wanted is None and len(names) > 1:
-        with_reward = [run for run in runs if "reward" in naming_of(run.metrics().columns, {}).parts]
+        columns = [run.metrics().columns for run in runs]
+        have_reward = [reward in keys if reward else "reward" in naming_of(keys, {}).parts for keys in columns]
+        with_reward = list(compress(runs, have_reward))
         if len(with_reward) == 1:  # the others are trainings of another kind, as the fine-tuning before it
             only = with_reward[0]
             sentence = f"Of {len(runs)} runs only {only.name!r} has a reward; --metric-run takes another."
@@ -277,10 +293,6 @@ def _one_minus(key: str) -> Derived:
     return Derived(keys=(key,), formula=f"1 - {key}", make=lambda share: 1.0 - share)
 
 
-def _sum(*keys: str) -> Derived:
-    return Derived(keys=keys, formula=" + ".join(keys), make=lambda first, second: first + second)
-
-
 def _common(name: str, title: str, style: MetricStyle, aliases: str, *derived: Derived) -> CommonMetric:
     return CommonMetric(name=name, title=title, style=style, keys=(name, *aliases.split()), derived=derived)
 
@@ -298,9 +310,6 @@ COMMON: tuple[CommonMetric, ...] = (
             formula="batch/filtered_prompts / (batch/filtered_prompts + batch/total_prompts)",
             make=lambda dropped, used: _ratio(dropped, dropped + used),
         ),
-        _sum("batch/solve_none", "batch/solve_all"),
-        _sum("solve_none", "solve_all"),
-        _sum("solve_none/all", "solve_all/all"),
     ),
     _common(
         "frac_all_pass",
@@ -367,6 +376,21 @@ COMMON: tuple[CommonMetric, ...] = (
 )
 """In the order in which they are shown."""
 
+_KINDS = {
+    "frac_reward_zero_std": (
+        *({"zero", "std"}, {"zero", "variance"}, {"zero", "var"}, {"degenerate"}, {"dead"}, {"pure"}, {"uniform"}),
+    ),
+    "frac_all_pass": ({"all", "pass"}, {"all", "correct"}, {"all", "right"}),
+    "frac_all_fail": ({"all", "fail"}, {"all", "incorrect"}, {"all", "wrong"}),
+}
+"""Share of groups -> the words of its kind, of which one set is in the trainer's name."""
+_UNIT = re.compile(r"(group|prompt)s?(?![a-z])")
+_BETWEEN = re.compile(r"[\W_]+")
+_SHARES = ({"frac"}, {"fraction"}, {"rate"}, {"ratio"}, {"share"})  # a percentage would need a division
+_COUNT = {"count", "n", "num", "number", "of", "total"}
+_PREFIXES = {"", "train", "training", "rollout", "batch", "grpo", "reward", "rewards"}
+_EVALUATIONS = {"eval", "evaluation", "val", "validation", "test"}
+
 _PREFIX = "train/"
 _ROUNDING = 1e-6  # tolerance for a sum of shares above 1
 
@@ -409,12 +433,54 @@ def naming_of(keys: Iterable[str], named_columns: Mapping[str, str]) -> Naming:
                 f"The log has no metric {key!r}.",
                 hint=f"Write --metric-column {name}=NAME with one of {', '.join(near)}.",
             )
-    parts = {name: _itself(key) for name, key in named_columns.items()}
+    parts, words = {name: _itself(key) for name, key in named_columns.items()}, _words_on_groups(logged)
     for metric in COMMON:
         part = next((option for option in _candidates(metric) if logged.keys() >= set(option.keys)), None)
+        if part is None and metric.name in _KINDS:
+            part = _of_groups(metric.name, words)
         if part is not None:
             parts.setdefault(metric.name, part)
+    if parts.keys() >= {"frac_all_fail", "frac_all_pass"}:
+        parts = {"frac_reward_zero_std": _sum(parts["frac_all_fail"], parts["frac_all_pass"])} | parts
     return Naming(parts)
+
+
+def _of_groups(name: str, words: Mapping[str, set[str]]) -> Derived | None:
+    """A share of groups under a name of somebody's own: a share, or a count beside that of all groups.
+
+    All words of the key have to be known, as in ``degenerate_group_rate``; None where several keys fit.
+    """
+    kinds = [(key, of - kind) for kind in _KINDS[name] for key, of in words.items() if of >= kind]
+    shares = [_itself(key) for key, rest in kinds if rest in _SHARES]
+    counts = [
+        Derived(keys=(key, total), formula=f"{key} / {total}", make=_ratio)
+        for key, rest in kinds
+        if rest <= _COUNT
+        for total, of in words.items()
+        if of <= _COUNT
+    ]
+    mixed = [_one_minus(key) for key, of in words.items() if "mixed" in of and of - {"mixed"} in _SHARES]
+    fits = shares or counts or (mixed if name == "frac_reward_zero_std" else [])
+    return fits[0] if len(fits) == 1 else None
+
+
+def _words_on_groups(keys: Iterable[str]) -> dict[str, set[str]]:
+    """Each key of groups or prompts in training -> the words of its last part, without those."""
+    on_groups = [key for key in keys if _UNIT.search(key)]
+    return {
+        key: set(_BETWEEN.split(_UNIT.sub("", key.rpartition("/")[2].lower()))) - _PREFIXES
+        for key in on_groups
+        if _EVALUATIONS.isdisjoint(_BETWEEN.split(key.lower()))
+    }
+
+
+def _sum(first: Derived, second: Derived) -> Derived:
+    size = len(first.keys)
+    return Derived(
+        keys=(*first.keys, *second.keys),
+        formula=f"{first.formula} + {second.formula}",
+        make=lambda *values: first.make(*values[:size]) + second.make(*values[size:]),
+    )
 
 
 def _made(derived: Derived, metrics: StepMetrics) -> Numbers:

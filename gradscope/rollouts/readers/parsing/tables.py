@@ -197,13 +197,25 @@ def read_csv(path: Path, quarantine: QuarantineLog) -> Iterator[tuple[str, dict[
         rows = CsvRows(path, lines)
         for number, why in rows.before_header:
             quarantine.add(why, f"{path}:{number}")
-        while (line := rows.row()) is not None:
-            number, row, num_bytes = line
-            quarantine.passed(0 if path.suffix in COMPRESSED else num_bytes)
-            if isinstance(row, str):
-                quarantine.add(row, f"{path}:{number}")
-            else:
-                yield f"{path}:{number}", row
+        yield from _usable_rows(rows, path, quarantine)
+
+
+def csv_rows_in(path: Path, start: int, end: int, first: int) -> Iterator[Row]:
+    """The rows in a stretch of such a file that begins with its line ``first``; nothing is set aside."""
+    with closing(read_bytes(path)) as lines:
+        rows = CsvRows(path, lines)
+    rows.resume(io.BytesIO(read_span(path, start, end)), first - 1)
+    yield from _usable_rows(rows, path, QuarantineLog())
+
+
+def _usable_rows(rows: CsvRows, path: Path, quarantine: QuarantineLog) -> Iterator[Row]:
+    while (line := rows.row()) is not None:
+        number, row, num_bytes = line
+        quarantine.passed(0 if path.suffix in COMPRESSED else num_bytes)
+        if isinstance(row, str):
+            quarantine.add(row, f"{path}:{number}")
+        else:
+            yield f"{path}:{number}", row
 
 
 class CsvRows:
@@ -233,6 +245,13 @@ class CsvRows:
                 break
             self.before_header.append((number, cells))
         self.twice = twice_in(self.header)  # a name that two columns share
+
+    def resume(self, lines: Iterator[bytes], num_lines: int) -> None:
+        """Go on with other lines of the file, before which it has so many."""
+        self._source, self.num_lines = lines, num_lines
+        self._waiting.clear()
+        self._forget()
+        self._rows = self._reader(self._lines())
 
     def row(self) -> tuple[int, dict[str, str] | str, int] | None:
         """The next row: the number of its first line, its cells or why it has none, and its bytes; None at the end.
@@ -385,6 +404,12 @@ def _natural_name(name: str) -> tuple[int, str]:
 def suffix_of(path: Path) -> str | None:
     """The suffix of a file of rows: one of ``SUFFIXES``, also before ``.gz`` or ``.zst``; None for other files."""
     return _suffix_in(path.name)
+
+
+def stem_of(path: Path) -> str:
+    """A file's name without that suffix, and with all other dots: ``Qwen2.5`` of ``Qwen2.5.jsonl.gz``."""
+    suffix = suffix_of(path)
+    return path.stem if suffix is None else path.name[: path.name.rindex(suffix)]
 
 
 def _suffix_in(name: str) -> str | None:

@@ -16,7 +16,7 @@ from functools import cache
 from itertools import chain, islice, repeat
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -38,16 +38,18 @@ from gradscope.rollouts.groups import REWARD
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
     LARGEST_STEP,
+    digests_of,
     finite_or_none,
+    jsons_of,
     parse_reward,
+    plain_cell,
     prompt_text_id,
     text_of,
     whole_number,
 )
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record
-from gradscope.rollouts.readers.parsing.tables import Row, is_untyped
-from gradscope.rollouts.readers.reduction.json_texts import digests_of, jsons_of
+from gradscope.rollouts.readers.parsing.tables import Row, is_untyped, suffix_of
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -55,8 +57,24 @@ Counts = NDArray[np.int64]
 NOT_COMPARED = 0  # stands for what tells a rollout apart where only its row can be compared
 _NUMBERS = frozenset({float, int, bool, type(None)})
 _NO_STEP = -1
-_AT_ONCE = 1 << 13  # rows that are objects at once
+_AT_ONCE = 1 << 8  # rows that are objects at once, with lists of tokens where a format has some
 _STRANGE = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')  # what a key of a struct must not have
+
+
+class Fact(NamedTuple):
+    """What rows say about their log, of which its reader makes a sentence when it has all of them."""
+
+    about: Literal["other filter", "number of responses", "shape", "identity"]
+    value: str | int
+
+
+Note = str | Fact
+"""What rows call for: a sentence on their log, or a fact for one."""
+
+
+def facts_in(notes: Iterable[Note], about: str) -> list[Any]:
+    """The values of all facts about one thing, sorted."""
+    return sorted(note.value for note in notes if isinstance(note, Fact) and note.about == about)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +99,9 @@ class Columns:
     ``advantage``, ``num_tokens``, ``sample`` and ``policy``, as ``Part`` has them."""
     policies: Sequence[str] = ()  # names of those that sampled them, of which ``policy`` among the numbers are indices
     is_sparse: bool = False  # whether a rollout has those reward functions alone of which it has a number
-    no_reward: Callable[[int], str] = lambda _: "the reward is missing"  # why a row has none
-    notes: Collection[str] = ()  # sentences on the log that rows call for, whatever becomes of them
+    no_reward: Callable[[int], str | None] = lambda _: "the reward is missing"
+    """Why a row has none; None: the format has none."""
+    notes: Collection[Note] = ()  # what rows call for, whatever becomes of them
     is_odd: NDArray[np.bool_] | None = None  # where ``further`` has to look at the row; None: nowhere
     noted: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
     """Sentences on the log, and which rows call for them, [R]."""
@@ -176,13 +195,21 @@ class Cells:
 
         return Cells(self.path, sum(sizes), self.keys, column)
 
-    def changed(self, name: str, change: Callable[[Any], Any]) -> Cells:
-        """The same with another column in place of one, made of its plain values."""
+    def changed(self, name: str, change: Callable[[Sequence[Any]], list[Any]]) -> Cells:
+        """The same with a column in place of one, made of its cells, some of which may be JSON text or missing."""
 
-        def column(key: str | None) -> Any:
-            return list(map(change, self.cells(name))) if key == name else self.column(key)
+        def changed(key: str | None, cells: Any) -> Any:
+            if key != name:
+                return cells
+            return change(to_cells(cells) if isinstance(cells, pa.Array) else cells)
 
-        return Cells(self.path, len(self), self.keys, column)
+        return Cells(
+            self.path,
+            len(self),
+            self.keys,
+            lambda key: changed(key, self.column(key)),
+            select=lambda key, rows: changed(key, self.selected(key, rows)),
+        )
 
     def __len__(self) -> int:
         return self._size
@@ -192,7 +219,7 @@ class Cells:
         cells = self.column(key) if rows is None else self.selected(key, rows)
         if isinstance(cells, pa.Array):
             return to_cells(cells)
-        return list(cells) if _MADE_LATER.isdisjoint(map(type, cells)) else list(map(_plain, cells))
+        return list(cells) if _MADE_LATER.isdisjoint(map(type, cells)) else list(map(plain_cell, cells))
 
     def selected(self, key: str | None, rows: Sequence[int]) -> Any:
         """A column in selected rows."""
@@ -206,12 +233,12 @@ class Cells:
     def cell(self, key: str | None, at: int) -> Any:
         """The cell of a row; None where it has none."""
         column = self.column(key) if self._select is None else None
-        return _plain(column[at]) if isinstance(column, list) else self.cells(key, [at])[0]
+        return plain_cell(column[at]) if isinstance(column, list) else self.cells(key, [at])[0]
 
     def no_reward(self, key: str, at: int) -> str:
         """Why a cell is no reward."""
         cell = self.column(key)[at]
-        return str(parse_reward(ABSENT if cell is UNSET else _plain(cell), from_text=self.from_text))
+        return str(parse_reward(ABSENT if cell is UNSET else plain_cell(cell), from_text=self.from_text))
 
     def numbers(self, key: str | None) -> Floats:
         """Rewards by ``parse_reward``; NaN where one is none, [R]."""
@@ -246,7 +273,8 @@ class Cells:
         if set(map(type, column)) == {str}:
             return list(column)
         return [
-            cell if type(cell) is str else str(cell) if type(cell) is int else text_of(_plain(cell)) for cell in column
+            cell if type(cell) is str else str(cell) if type(cell) is int else text_of(plain_cell(cell))
+            for cell in column
         ]
 
     def prompt_ids(self, key: str | None) -> list[str] | pa.Array:
@@ -298,23 +326,12 @@ def texts_in(names: list[str] | pa.Array, rows: Sequence[int] | None = None) -> 
 _MADE_LATER = {Raw, msgspec.UnsetType}
 
 
-def _plain(cell: Any) -> Any:
-    if not isinstance(cell, Raw):
-        return None if cell is UNSET else cell
-    try:
-        return msgspec.json.decode(cell)
-    except (msgspec.MsgspecError, RecursionError):  # half a surrogate pair, a number beyond all floats
-        return json.loads(bytes(cell))
-
-
 @dataclass(frozen=True, kw_only=True)
 class LineColumns:
     """How lines become columns."""
 
     row: Any  # the type that a decoder holds lines to: a struct of the keys that are read
     take: Callable[[Sequence[Any], Path], Columns]  # the columns of rows of a file, at least one
-    of_cells: Callable[[Cells], Columns] | None = None
-    """The same of rows that the decoder refuses, by their cells; None: somebody else reads them."""
     looks_at_path: bool = False  # whether they say something else in a file of another name
     decoder: msgspec.json.Decoder[Any] = field(init=False)  # of the struct
 
@@ -359,7 +376,7 @@ def line_columns(
 
         return take(Cells(path, len(rows), getters, column, select=select))
 
-    return LineColumns(row=row, take=take_rows, of_cells=take, looks_at_path=looks_at_path)
+    return LineColumns(row=row, take=take_rows, looks_at_path=looks_at_path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -378,12 +395,34 @@ class TableColumns:
     take: Callable[[Cells], Columns]  # what their cells mean
 
 
+FileColumns = LineColumns | ListColumns | TableColumns | None
+"""How a file becomes columns; None: by the row reader alone."""
+
+
+def file_columns(
+    take: Callable[[Cells], Columns], keys: Iterable[str], raw: Collection[str] = (), *, looks_at_path: bool = False
+) -> Callable[[Path], FileColumns]:
+    """How each file becomes columns, by its suffix; for the arguments see :func:`line_columns`."""
+    lines = line_columns(take, keys := tuple(keys), raw, looks_at_path=looks_at_path)
+    table = TableColumns(names=keys, texts=tuple(raw), take=take)
+
+    def columns_of(file: Path) -> FileColumns:
+        match suffix_of(file):
+            case ".json":
+                return lines and ListColumns(lines=lines)
+            case ".parquet" | ".csv" | ".tsv":
+                return table
+        return lines
+
+    return columns_of
+
+
 def records_in(
     take: Callable[[Cells], Columns],
     path: Path,
     rows: Iterable[Row],
     quarantine: QuarantineLog,
-    note: Callable[[str], object] = lambda _: None,
+    note: Callable[[Note], object] = lambda _: None,
 ) -> Iterator[tuple[int, Record]]:
     """The rollouts of rows that the row reader made, each with the index of its row among them."""
     numbered = iter(rows)
@@ -392,8 +431,8 @@ def records_in(
         locations = [location for location, _ in batch]
         columns = take(Cells.of_rows([cells for _, cells in batch], path, locations))
         row_of, lines = columns.row_of.tolist(), quarantine.of_lines()
-        for sentence in columns.notes:
-            note(sentence)
+        for of_rows in columns.notes:
+            note(of_rows)
         for row, why in columns.flaws:
             lines.add(why, locations[row])
         lines.held(len(row_of) if columns.count is None else int(columns.count.sum()), num_lines=len(set(row_of)))

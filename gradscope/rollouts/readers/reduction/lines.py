@@ -24,7 +24,7 @@ from gradscope.outside.limits import MOST_ROW, most
 from gradscope.outside.plain_json import MOST_DEPTH
 from gradscope.rollouts.arrays import count_of, positions_of
 from gradscope.rollouts.readers.parsing.tables import BOM, MOST_FLAWED, document_bytes, open_bytes, parse_line
-from gradscope.rollouts.readers.reduction.columns import LineColumns, ListColumns
+from gradscope.rollouts.readers.reduction.columns import LineColumns, ListColumns, Note
 from gradscope.rollouts.readers.reduction.parts import ROWS_A_FILE, Counts, Part, part_of_columns
 
 BLOCK = 8 << 20
@@ -77,7 +77,7 @@ class Scanned:
     spans: list[Span] | None = None
     """Where the usual rows of each step lie; None: the file is read as a whole or not at all."""
     is_open: bool = False  # whether its last line has no end, so that it may be being written
-    noted: tuple[str, ...] = ()  # the sentences that its rows call for
+    noted: tuple[Note, ...] = ()  # what its rows call for
     lost: InputError | None = None  # why what follows in the file cannot be read
     is_of_several: bool = False
     """Whether ``part`` has the groups of files before it, too, and its first rows are numbered within the log."""
@@ -234,7 +234,7 @@ def _scan_together(plain: Sequence[_PlainFile], columns: LineColumns, with_texts
             end=small.block.end,
             num_rows=len(small.rows),
             part=part if is_last else None,
-            spans=_spans(of_all.step[of_file], at, small.bounds + small.block.offset),
+            spans=spans_of(of_all.step[of_file], at, small.bounds + small.block.offset),
             noted=noted if is_last else (),
             is_of_several=is_last,
         )
@@ -270,7 +270,7 @@ def _scan(path: Path, file: int, columns: LineColumns, block: LineBlock, with_te
     rows, at, bounds = block.decoded(columns.decoder)
     num_lines = len(bounds) - 1
     part, numbers, spans = None, at, list[Span]()
-    noted: tuple[str, ...] = ()
+    noted: tuple[Note, ...] = ()
     is_usual = np.zeros(num_lines, dtype=np.bool_)
     if rows:
         of_rows = columns.take(rows, path)
@@ -279,7 +279,7 @@ def _scan(path: Path, file: int, columns: LineColumns, block: LineBlock, with_te
         is_used = ~is_odd[of_rows.row_of]
         called = (sentence for sentence, calls in of_rows.noted.items() if (calls & is_used).any())
         noted = (*of_rows.notes, *called)
-        spans = _spans(of_rows.step[is_used], at[of_rows.row_of[is_used]], bounds + block.offset)
+        spans = spans_of(of_rows.step[is_used], at[of_rows.row_of[is_used]], bounds + block.offset)
     odd = block.odd_rows(bounds, np.flatnonzero(~is_usual).tolist())
     has_between = part is not None and any(isinstance(odd_row.row, dict) for odd_row in odd)
     return Scanned(
@@ -355,15 +355,21 @@ def _long_numbers(data: bytes, letters: NDArray[np.uint8]) -> list[int]:
     return [position for position in candidates.tolist() if data[position : position + _STRIDE].isdigit()]
 
 
-def _spans(step: Counts, at: Counts, bounds: Counts) -> list[Span]:
-    """Where rows of each step lie: rows with their steps and numbers, and where lines start in the file."""
+def spans_of(step: Counts, at: Counts, bounds: Counts, lines: Counts | None = None) -> list[Span]:
+    """Where rows of each step lie.
+
+    Args:
+        step: The step of each.
+        at: Its number among all rows of the block.
+        bounds: Where each of these begins in the file, and the last ends.
+        lines: The number of the first line of each; None: each is one.
+    """
     if not len(step):
         return []
-    if (step == step[0]).all():
-        return [Span(step=int(step[0]), start=int(bounds[at[0]]), end=int(bounds[at[-1] + 1]), line=int(at[0]))]
+    lines = np.arange(len(bounds)) if lines is None else lines
     steps, first = np.unique(step, return_index=True)
     last = len(step) - 1 - np.unique(step[::-1], return_index=True)[1]
     return [
-        Span(step=number, start=int(bounds[top]), end=int(bounds[bottom + 1]), line=top)
+        Span(step=number, start=int(bounds[top]), end=int(bounds[bottom + 1]), line=int(lines[top]))
         for number, top, bottom in zip(steps.tolist(), at[first].tolist(), at[last].tolist(), strict=True)
     ]

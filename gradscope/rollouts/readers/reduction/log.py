@@ -24,10 +24,17 @@ from gradscope.outside.limits import most, raise_limits
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RewardTable, RolloutGroup, group_name
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog
-from gradscope.rollouts.readers.parsing.records import Record, build_groups
-from gradscope.rollouts.readers.parsing.request import EarlierLooks, ReadRequest
-from gradscope.rollouts.readers.parsing.tables import COMPRESSED, MOST_FLAWED, Row, parse_line, read_span
-from gradscope.rollouts.readers.reduction.columns import LineColumns
+from gradscope.rollouts.readers.parsing.records import EarlierLooks, ReadRequest, Record, build_groups
+from gradscope.rollouts.readers.parsing.tables import (
+    COMPRESSED,
+    MOST_FLAWED,
+    Row,
+    csv_rows_in,
+    is_untyped,
+    parse_line,
+    read_span,
+)
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, LineColumns, Note, records_in
 from gradscope.rollouts.readers.reduction.lines import OddRow, Scanned, Span
 from gradscope.rollouts.readers.reduction.parts import (
     ROWS_A_FILE,
@@ -37,6 +44,7 @@ from gradscope.rollouts.readers.reduction.parts import (
     part_of_records,
     repeated_samples,
     replaced_groups,
+    with_counted_tokens,
 )
 from gradscope.rollouts.readers.reduction.processes import Declared, expanded_size, scan_files
 
@@ -121,21 +129,31 @@ class ColumnLog:
     """A log whose usual rows are read as columns."""
 
     files: Sequence[Path]  # its files, in order
-    declared: Declared  # how a file is read; None: by the row reader alone
+    declared: Declared  # how a file becomes columns
     rows: Callable[[Path, QuarantineLog], Iterable[Row]]
     """The row reader's rows of a file; what is no row goes to the quarantine."""
-    records: Callable[[Path, Iterable[Row], QuarantineLog], Iterable[tuple[int, Record]]]
-    """The rollouts of some rows of a file, each with the index of its row among them; likewise."""
+    take: Callable[[Cells], Columns]  # what the cells of its rows mean
     together: Callable[[Sequence[FileRow]], Iterable[Record]] | None = None
     """The rollouts of rows that are read together, as those of a step, where these may depend on one another; None: as
-    ``records`` does."""
+    ``take`` says."""
     quarantine: QuarantineLog = field(default_factory=QuarantineLog)  # what is set aside
-    note: Callable[[str], object] = lambda _: None  # called with the sentences of ``Columns.noted``
+    note: Callable[[Note], object] = lambda _: None  # called with what its rows call for
     lines_hold_many: bool = False  # whether a line that is set aside counts as the mean of those that were read
     most: float = math.inf  # rollouts that it may hold: a few digits may declare a million
     keys: tuple[str, ...] = ()  # the keys that are read of its rows, so that a log is recognized
     repeats: Callable[[RewardTable], NDArray[np.bool_]] | None = None
     """In which groups a rollout may be logged twice, [J], where a table tells; None: ``sample`` of its columns does."""
+
+    def records(
+        self,
+        file: Path,
+        rows: Iterable[Row],
+        quarantine: QuarantineLog,
+        note: Callable[[Note], object] = lambda _: None,
+    ) -> Iterator[tuple[int, Record]]:
+        """The rollouts of some rows of a file without their tokens, each with the index of its row among them."""
+        records = records_in(self.take, file, rows, quarantine, note)
+        return ((number, with_counted_tokens(record)) for number, record in records)
 
     def limited(self, parts: Iterable[Part]) -> Iterator[Part]:
         """Parts of the log as long as it has no more rollouts than it may."""
@@ -207,7 +225,8 @@ class StepSpans:
         """The rows of a step in the order of the log, and those between them; each row with its file."""
         for number, span in self._of_step.get(step, ()):
             file = files[number]
-            read = rows(file, QuarantineLog()) if span is None else _lines_in(file, span.start, span.end, span.line)
+            read_stretch = csv_rows_in if is_untyped(file) else _lines_in
+            read = rows(file, QuarantineLog()) if span is None else read_stretch(file, span.start, span.end, span.line)
             yield from ((file, row) for row in read)
 
 
@@ -273,9 +292,14 @@ def _together(log: ColumnLog, rows: Sequence[FileRow]) -> Iterable[Record]:
     """The rollouts of rows; nothing is set aside, for that was done before."""
     if log.together is not None:
         return log.together(rows)
+    return records_of_files(log.take, rows)
+
+
+def records_of_files(take: Callable[[Cells], Columns], rows: Iterable[FileRow]) -> Iterator[Record]:
+    """The rollouts of rows of several files, of which nothing is set aside."""
     nobody = QuarantineLog()
-    of_files = groupby(rows, key=itemgetter(0))
-    return (record for file, group in of_files for _, record in log.records(file, [row for _, row in group], nobody))
+    of_files = ((file, [row for _, row in group]) for file, group in groupby(rows, key=itemgetter(0)))
+    return (record for file, group in of_files for _, record in records_in(take, file, group, nobody))
 
 
 def reduce_log(
@@ -378,8 +402,8 @@ def _part_of(
     path = log.files[scanned.file]
     if scanned.lost is not None:
         quarantine.lose(scanned.lost)
-    for sentence in scanned.noted:
-        log.note(sentence)
+    for note in scanned.noted:
+        log.note(note)
     records: list[tuple[int, Record]] = []
     odd_spans: list[Span] = []
     rows: list[tuple[OddRow, Row]] = []
@@ -395,7 +419,7 @@ def _part_of(
             of_lines.add(odd.row, location, odd.count)
         else:
             rows.append((odd, (location, odd.row)))
-    for index, record in log.records(path, [row for _, row in rows], quarantine) if rows else ():
+    for index, record in log.records(path, [row for _, row in rows], quarantine, log.note):
         odd = rows[index][0]
         records.append((odd.at, record))
         odd_spans.append(Span(step=record.step, start=odd.start, end=odd.end, line=odd.at))
@@ -422,7 +446,7 @@ def _num_flawed(scanned: Scanned, before: int) -> int:
 def _parts_of_rows(log: ColumnLog, file: int, *, with_texts: bool) -> Iterator[Part]:
     path, quarantine = log.files[file], log.quarantine
     rows = log.rows(path, quarantine.of_lines() if log.lines_hold_many else quarantine)
-    records = (record for _, record in log.records(path, rows, quarantine))
+    records = (record for _, record in log.records(path, rows, quarantine, log.note))
     numbered = enumerate(records, start=file * ROWS_A_FILE)
     while numbered_records := list(islice(numbered, _ROWS)):
         yield part_of_records(numbered_records, with_texts=with_texts)

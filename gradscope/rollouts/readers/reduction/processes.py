@@ -35,8 +35,16 @@ from gradscope.rollouts.readers.parsing.tables import (
     parquet_batches,
     suffix_of,
 )
-from gradscope.rollouts.readers.reduction.columns import Cells, LineColumns, ListColumns, TableColumns
-from gradscope.rollouts.readers.reduction.lines import OddRow, Scanned, is_text, scan_list, scan_range, scan_small
+from gradscope.rollouts.readers.reduction.columns import Cells, FileColumns, LineColumns, ListColumns, TableColumns
+from gradscope.rollouts.readers.reduction.lines import (
+    OddRow,
+    Scanned,
+    is_text,
+    scan_list,
+    scan_range,
+    scan_small,
+    spans_of,
+)
 from gradscope.rollouts.readers.reduction.parts import Counts, part_of_columns
 
 if TYPE_CHECKING:
@@ -78,12 +86,24 @@ def _scan_csv(path: Path, file: int, columns: TableColumns, with_texts: bool) ->
     for block in csv_blocks(path, (*columns.names, *columns.texts)):
         batch, lines = block.batch, block.lines
         if batch is None:
-            yield Scanned(file=file, end=block.end, num_rows=block.num_lines, odd=block.odd)
+            yield Scanned(file=file, end=block.end, num_rows=block.num_lines, odd=block.odd, spans=[])
             continue
-        cells = Cells.of_batch(batch, path)
-        part, at, is_odd = part_of_columns(columns.take(cells), lines, with_texts=with_texts)
-        odd = [OddRow(at=int(lines[row]), row=block.alone(row)) for row in np.flatnonzero(is_odd).tolist()]
-        yield Scanned(file=file, end=block.end, num_rows=block.num_lines, part=part, at=at if odd else None, odd=odd)
+        of_batch, bounds = columns.take(Cells.of_batch(batch, path)), block.bounds
+        part, at, is_odd = part_of_columns(of_batch, lines, with_texts=with_texts)
+        is_used = ~is_odd[of_batch.row_of]
+        odd = [
+            OddRow(at=int(lines[row]), row=block.alone(row), start=int(bounds[row]), end=int(bounds[row + 1]))
+            for row in np.flatnonzero(is_odd).tolist()
+        ]
+        yield Scanned(
+            file=file,
+            end=block.end,
+            num_rows=block.num_lines,
+            part=part,
+            at=at if odd else None,
+            odd=odd,
+            spans=spans_of(of_batch.step[is_used], of_batch.row_of[is_used], bounds, lines),
+        )
 
 
 _NO_LINES = np.zeros(0, dtype=np.int64)
@@ -98,6 +118,8 @@ class CsvBlock:
     header: tuple[str, ...]  # the names of its columns
     batch: pa.RecordBatch | None = None  # the chosen columns, as text, null where ``with_null`` and a cell is empty
     lines: Counts = field(default_factory=_NO_LINES.copy)  # the number of the first line of each row within the block
+    bounds: Counts = field(default_factory=_NO_LINES.copy)
+    """Where each row of the batch begins in the file, decompressed, and where the last ends."""
     alone: Callable[[int], dict[str, str] | str] = lambda _: ""  # what the row reader says of a row of the batch
     odd: list[OddRow] = field(default_factory=list)  # rows without a batch
 
@@ -132,6 +154,7 @@ def csv_blocks(
                 header=rows.header,
                 batch=batch,
                 lines=lines,
+                bounds=bounds + source.at - len(data),
                 alone=partial(rows.alone_in, data, bounds),
             )
 
@@ -144,6 +167,7 @@ class _Source:
         self._left = io.BytesIO()
         self._step = 0 if is_packed else 1
         self.end = 0  # bytes of the file that were read; 0 of a compressed one
+        self.at = 0  # bytes that were taken and not given back; of a compressed file, decompressed
 
     def read(self, size: int) -> bytes:
         data = self._left.read(size)
@@ -151,9 +175,11 @@ class _Source:
             more = self._stream.read(size - len(data))
             self.end += len(more) * self._step
             data += more
+        self.at += len(data)
         return data
 
     def give_back(self, data: bytes) -> None:
+        self.at -= len(data)
         if data:
             self._left = io.BytesIO(data + self._left.read())
 
@@ -168,11 +194,13 @@ class _Source:
             line += more
         if not line:
             raise StopIteration
+        self.at += len(line)
         return line
 
 
 def _by_row(source: _Source, rows: CsvRows, num_bytes: int) -> Iterator[CsvBlock]:
     """The rows that begin within so many next bytes, as the row reader reads them."""
+    start = source.at
     while num_bytes > 0:
         before, odd = rows.num_lines, list[OddRow]()
         while num_bytes > 0 and len(odd) < _AT_ONCE:
@@ -181,8 +209,8 @@ def _by_row(source: _Source, rows: CsvRows, num_bytes: int) -> Iterator[CsvBlock
                 num_bytes = 0
                 break
             number, row, size = next_row
-            odd.append(OddRow(at=number - 1 - before, row=row))
-            num_bytes -= size
+            odd.append(OddRow(at=number - 1 - before, row=row, start=start, end=start + size))
+            num_bytes, start = num_bytes - size, start + size
         yield CsvBlock(end=source.end, num_lines=rows.num_lines - before, header=rows.header, odd=odd)
     source.give_back(rows.given_back())
 
@@ -278,7 +306,7 @@ _SMALL, _TOGETHER = 1 << 20, 4 << 20  # bytes of a file that is read together wi
 EXPANSION = 10
 """What a compressed file is taken to hold, in its sizes on disk: rollouts of one prompt are alike and compress well."""
 
-Declared = Callable[[Path], LineColumns | ListColumns | TableColumns | None]
+Declared = Callable[[Path], FileColumns]
 Range = tuple[int, int, int | None]
 """A file by its number, and the bytes of it in which lines begin that are read; no end: that of the file."""
 Task = int | list[Range]  # a file for the row reader, or ranges of others

@@ -26,28 +26,25 @@ from gradscope.rollouts.readers.parsing.cells import (
     NOT_ALIGNED,
     cut_sequence,
     digest,
+    flat_lengths,
+    ids_digest,
     in_environment,
+    jsons_of,
     list_of,
     mapping_of,
     number_in_name,
+    nums_ids,
     parse_reward,
     text_of,
     whole_number,
 )
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError, hidden_by, with_set_aside
-from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.records import ReadRequest
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
-    line_columns,
     numbers_of,
     step_numbers,
-)
-from gradscope.rollouts.readers.reduction.json_texts import (
-    flat_lengths,
-    ids_digest,
-    jsons_of,
-    nums_ids,
 )
 from gradscope.rollouts.readers.run_files import (
     CheckpointLayout,
@@ -283,7 +280,7 @@ FORMAT = RowFormat(
     title="NeMo-RL training data",
     patterns=("train_data_step*.jsonl", "exp_*/train_data_step*.jsonl"),
     recognizes_file=has_keys("content", "rewards"),
-    columns=lambda _: LogColumns(lines=line_columns(_rows, _KEYS, (*_TEXTS, "content"), looks_at_path=True)),
+    columns=lambda _: LogColumns(take=_rows, keys=_KEYS, raw=(*_TEXTS, "content"), looks_at_path=True),
     inferred=(_BY_IDS, _BY_TEXT),
     missing=(_FILTERED,),
     if_noted=frozenset({_BY_IDS, _BY_TEXT, _FILTERED}),

@@ -12,34 +12,41 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from msgspec import UNSET
 
 from gradscope.reason import Reason
-from gradscope.rollouts.groups import RolloutGroup
-from gradscope.rollouts.readers.format import Format, LogRow, RowFormat, has_keys
+from gradscope.rollouts.groups import RolloutGroup, Tokens
+from gradscope.rollouts.readers.format import Format, LogColumns, RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.cells import (
     cut_sequence,
     digest,
     list_of,
     mapping_of,
     number_in_name,
-    required_whole,
     text_of,
 )
 from gradscope.rollouts.readers.parsing.quarantine import (
     SEVERAL,
     QuarantineLog,
+    UnusableRowError,
     WatchedLog,
     hidden_by,
     with_set_aside,
 )
-from gradscope.rollouts.readers.parsing.records import Record, assemble_groups, build_groups, peek
-from gradscope.rollouts.readers.parsing.request import ReadRequest, flattened
+from gradscope.rollouts.readers.parsing.records import (
+    ReadRequest,
+    assemble_groups,
+    build_groups,
+    flattened,
+    peek,
+)
 from gradscope.rollouts.readers.parsing.tables import files_like, read_jsonl
-from gradscope.rollouts.readers.reduction.columns import Columns, int_steps
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, Note, int_steps, step_numbers, texts_in
 from gradscope.rollouts.readers.reduction.log import keeps_texts, reduced_groups
 from gradscope.rollouts.readers.run_files import (
     CheckpointLayout,
@@ -128,19 +135,33 @@ _LAYOUT = CheckpointLayout(
 )
 
 
-def _exported(row: LogRow) -> Iterator[Record]:
-    cells = row.cells
-    step = required_whole(cells.get("step", number_in_name(STEP, row.file)), "the step")
-    tokens = cut_sequence(
-        cells.get("token_ids"),
-        cells.get("loss_mask"),
-        logprobs=cells.get("inference_logprobs"),
-        advantages=cells.get("advantages"),
-        trainer_logprobs=cells.get("trainer_logprobs"),
-        entropies=cells.get("entropy"),
+def _exported(rows: Cells) -> Columns:
+    in_name, flaws, usable = number_in_name(STEP, rows.path), list[tuple[int, str]](), dict[int, Tokens]()
+    for at, cells in enumerate(rows.rows):
+        try:
+            usable[at] = cut_sequence(
+                cells.get("token_ids"),
+                cells.get("loss_mask"),
+                logprobs=cells.get("inference_logprobs"),
+                advantages=cells.get("advantages"),
+                trainer_logprobs=cells.get("trainer_logprobs"),
+                entropies=cells.get("entropy"),
+            )
+        except UnusableRowError as error:
+            flaws.append((at, str(error)))
+    rows, tokens = rows.chosen(list(usable)), list(usable.values())
+    pairs = zip(texts_in(rows.names("env_name")), tokens, strict=True)
+    group = [f"{environment}/{digest(of.prompt_ids)}" for environment, of in pairs]
+    return Columns(
+        row=np.array(list(usable), dtype=np.int64),
+        flaws=flaws,
+        step=step_numbers([in_name if cell is UNSET else cell for cell in rows.column("step")]),
+        group=group,
+        prompts=partial(texts_in, group),
+        numbers={"reward": np.full(len(rows), np.nan)},
+        no_reward=lambda _: None,
+        further=lambda at: {"completion": "", "tokens": tokens[at]},
     )
-    prompt_id = f"{text_of(cells.get('env_name'))}/{digest(tokens.prompt_ids)}"
-    yield Record(step=step, group=prompt_id, prompt_id=prompt_id, prompt="", completion="", reward=None, tokens=tokens)
 
 
 TOKEN_EXPORT = RowFormat(
@@ -149,7 +170,7 @@ TOKEN_EXPORT = RowFormat(
     title="prime-rl token export",
     patterns=("token_exports/step_*/rank_*.jsonl", "step_*/rank_*.jsonl", "rank_*.jsonl"),
     recognizes_file=has_keys("token_ids", "loss_mask", "advantages"),
-    records=_exported,
+    columns=lambda _: LogColumns(take=_exported),
     needs_reward=False,
     completes=with_prime_rls,
     inferred=("Rows carry no group id: rollouts of equal prompt tokens at one step are a group; equal prompts merge.",),
@@ -250,7 +271,7 @@ def _read(request: ReadRequest) -> Run:
 
 def step_layout(trained: TrainedBatches, *, is_whole: bool) -> EpisodeLayout:
     """How files of steps are read."""
-    noted: set[str] = set()
+    noted: set[Note] = set()
 
     def take(rollouts: Sequence[AgentRollout], path: Path) -> Columns:
         in_name = number_in_name(STEP, path)

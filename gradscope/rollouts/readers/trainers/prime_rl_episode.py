@@ -8,7 +8,7 @@ tokens; the path from its root to a leaf is a sequence.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from itertools import islice
@@ -34,12 +34,13 @@ from gradscope.rollouts.readers.parsing.cells import (
 )
 from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record
-from gradscope.rollouts.readers.parsing.tables import Row, read_jsonl
+from gradscope.rollouts.readers.parsing.tables import read_jsonl
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
     Counts,
     LineColumns,
+    Note,
     numbers_of,
     records_in,
 )
@@ -417,15 +418,17 @@ class EpisodeLayout:
     """How logs of episodes with one layout are read."""
 
     names: Callable[[str, Sequence[Trace]], list[str]]  # groups of an episode's agents, from the episode's group
+    group: Callable[[Mapping[str, Any]], Any] = lambda line: mapping_of(line.get("group")).get("id")
+    """The cell of an episode's group; raises an UnusableRowError where the line is none."""
     take: Callable[[Sequence[AgentRollout], Path], Columns]  # the columns of a file's rollouts
     is_left_out: Callable[[Episode], bool] = lambda _: False  # whether an episode is skipped
     is_whole: bool = True  # whether rollouts have texts and tokens
-    noted: set[str] = field(default_factory=set)  # sentences that an episode called for
+    noted: set[Note] = field(default_factory=set)  # sentences that an episode called for
 
     def lines(self, files: Sequence[Path]) -> LineColumns:
         """How lines are read as columns."""
         first, discarded = islice(read_jsonl(files[0], QuarantineLog()), _NUM_PEEKED), QuarantineLog()
-        deque(self.records(files[0], first, discarded), maxlen=0)
+        deque(records_in(self.take_cells, files[0], first, discarded, self.noted.add), maxlen=0)
         may_branch = SEVERAL in self.noted
 
         def agents(_: int, episode: Episode) -> list[AgentRollout]:
@@ -454,22 +457,22 @@ class EpisodeLayout:
         notes = [AGENTS] if len(set(rows)) < len(rows) else []
         return replace(self.take(rollouts, path), row=np.array(rows, dtype=np.int64), flaws=flaws, notes=notes)
 
-    def records(self, file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[tuple[int, Record]]:
-        """The rollouts of lines of a file, each with the index of its line among them."""
+    def take_cells(self, cells: Cells) -> Columns:
+        """The columns of lines that the row reader made."""
 
-        def take(cells: Cells) -> Columns:
-            def agents(row: int, episode: Episode) -> list[AgentRollout]:
-                return agent_rollouts(episode, cells.rows[row], episode.group.id, self.names)
+        def agents(row: int, episode: Episode) -> list[AgentRollout]:
+            return agent_rollouts(episode, cells.rows[row], self.group(cells.rows[row]), self.names)
 
-            return self._columns(map(episode_of, cells.rows), cells.path, agents)
-
-        for row, record in records_in(take, file, rows, quarantine, self.noted.add):
-            yield row, record if self.is_whole else replace(record, tokens=None, earlier=())
+        columns = self._columns(map(episode_of, cells.rows), cells.path, agents)
+        if self.is_whole:
+            return columns
+        return replace(columns, further=lambda at: {**columns.further(at), "tokens": None, "earlier": ()})
 
     def all_records(self, files: Sequence[Path], quarantine: QuarantineLog) -> list[Record]:
         """The rollouts of all lines of files."""
         rows = ((file, read_jsonl(file, quarantine.of_lines())) for file in files)
-        return [record for file, of_file in rows for _, record in self.records(file, of_file, quarantine)]
+        of_files = (records_in(self.take_cells, *of_file, quarantine, self.noted.add) for of_file in rows)
+        return [record for of_file in of_files for _, record in of_file]
 
     def log(self, files: Sequence[Path], quarantine: QuarantineLog) -> ColumnLog:
         """A log whose rewards alone are read."""
@@ -478,7 +481,7 @@ class EpisodeLayout:
             files=files,
             declared=lambda _: lines,
             rows=read_jsonl,
-            records=self.records,
+            take=self.take_cells,
             quarantine=quarantine,
             note=self.noted.add,
             lines_hold_many=True,

@@ -26,10 +26,9 @@ from gradscope.rollouts.arrays import to_floats, to_strings, to_texts
 from gradscope.rollouts.groups import REWARD, GroupsOfTable, RewardTable, RolloutGroup
 from gradscope.rollouts.readers.parsing.cells import finite_or_none, list_of, mapping_of, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, QuarantineLog, WatchedLog
-from gradscope.rollouts.readers.parsing.records import Record, assemble_groups, build_groups, peek
-from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.records import ReadRequest, Record, assemble_groups, build_groups, peek
 from gradscope.rollouts.readers.parsing.tables import files_like
-from gradscope.rollouts.readers.reduction.columns import Columns, Counts, Floats, int_steps, sample_hashes
+from gradscope.rollouts.readers.reduction.columns import Columns, Counts, Floats, Note, int_steps, sample_hashes
 from gradscope.rollouts.readers.reduction.lines import blocks_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog, keeps_texts, reduce_log
 from gradscope.rollouts.readers.reduction.parts import Part, merge_parts, repeated_samples
@@ -212,7 +211,7 @@ _FINER = re.compile(rb"[.][0-9]{5}|[0-9][eE]")
 
 def stream_layout(annotations: Annotations, *, is_whole: bool) -> EpisodeLayout:
     """How a stream is read: all rollouts at step 0, in groups that have the prompt in their names."""
-    noted: set[str] = set()
+    noted: set[Note] = set()
 
     def take(rollouts: Sequence[AgentRollout], _: Path) -> Columns:
         sent = int_steps([rollout.step for rollout in rollouts])

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,51 +17,46 @@ from msgspec import UNSET
 
 from gradscope.errors import InputError
 from gradscope.outside.plain_json import parse_json
-from gradscope.rollouts.arrays import run_starts, to_strings, to_texts
+from gradscope.rollouts.arrays import run_starts, to_floats, to_strings, to_texts
 from gradscope.rollouts.groups import REWARD, RewardTable, Status, Tokens
-from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFormat, has_keys, has_row
+from gradscope.rollouts.readers.format import LogColumns, Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.metrics_alone.files import trackio_rows
 from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, read_metrics_log
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
     NOT_ALIGNED,
     NOT_IDS,
+    Conversation,
     cut_conversation,
     digest,
-    finite_or_none,
+    flat_lengths,
     generation_seconds,
+    ids_digest,
+    jsons_of,
     list_of,
     mapping_of,
+    num_ids,
     number_in_name,
     numbers,
-    numbers_in,
+    nums_ids,
     parse_messages,
-    required_whole,
+    parse_reward,
     text_of,
     token_ids,
     whole_number,
 )
 from gradscope.rollouts.readers.parsing.quarantine import TEXT_ONLY, QuarantineLog, UnusableRowError, hidden_by
-from gradscope.rollouts.readers.parsing.records import Record
-from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.records import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
     index_name,
-    line_columns,
     numbers_of,
     rewards_of,
     sample_hashes,
     step_numbers,
     texts_in,
-)
-from gradscope.rollouts.readers.reduction.json_texts import (
-    flat_lengths,
-    ids_digest,
-    jsons_of,
-    num_ids,
-    nums_ids,
 )
 from gradscope.rollouts.readers.run_files import with_logged_metrics
 from gradscope.rollouts.run import Run
@@ -101,7 +97,7 @@ AREAL = RowFormat(
     title="AReaL trajectories",
     patterns=("rollout/[0-9]*/*.jsonl", "[0-9]*/*.jsonl", "*.jsonl"),
     recognizes_file=has_keys("task_id", "sample_idx", "tail_version", "reward"),
-    columns=lambda _: LogColumns(lines=line_columns(_areal_rows, _AREAL_KEYS, ("prompt",))),
+    columns=lambda _: LogColumns(take=_areal_rows, keys=_AREAL_KEYS, raw=("prompt",)),
     inferred=(_BY_TASK, _STALE),
     missing=(_EMPTY, TEXT_ONLY),
     if_noted=frozenset({_STALE}),
@@ -112,21 +108,35 @@ AREAL = RowFormat(
 _STEP_FILE = re.compile(r"^([0-9]+)\.parquet$")
 
 
-def _art_records(row: LogRow) -> Iterator[Record]:
-    step, group = number_in_name(_STEP_FILE, row.file), row.cells.get("group_index")
-    if step is None:
-        raise UnusableRowError("the file's name is no step")
-    if group is None:
-        raise UnusableRowError("group_index is missing")
-    conversation = cut_conversation(row.cells.get("messages"))
-    yield Record(
-        step=step,
-        group=text_of(group),
-        prompt_id=digest(conversation.messages, row.cells.get("group_metadata")),
-        **conversation._asdict(),
-        reward=row.reward(row.cells.get("reward", ABSENT)),
-        rewards=numbers_in(_document(row.cells.get("metrics"))),
+def _art_rows(rows: Cells) -> Columns:
+    step = number_in_name(_STEP_FILE, rows.path)
+
+    def prompts(chosen: list[int]) -> list[str]:
+        pairs = zip(rows.cells("messages", chosen), rows.cells("group_metadata", chosen), strict=True)
+        return [digest(cut_conversation(messages).messages, metadata) for messages, metadata in pairs]
+
+    return Columns(
+        step=np.full(len(rows), -1 if step is None else step),
+        no_step="the file's name is no step",
+        group=rows.names("group_index"),
+        no_group="group_index is missing",
+        prompts=prompts,
+        numbers={"reward": rows.numbers("reward"), **rewards_of(list(map(_document, rows.cells("metrics"))))},
+        is_sparse=True,
+        no_reward=partial(rows.no_reward, "reward"),
+        **_of_conversations(rows),
     )
+
+
+def _of_conversations(rows: Cells) -> dict[str, Any]:
+    """The fields of columns that come from the conversations of rows."""
+
+    def further(at: int) -> dict[str, Any]:
+        conversation = cut_conversation(rows.cell("messages", at))
+        return {"completion": conversation.completion, "messages": conversation.messages}
+
+    texts = partial(rows.cells, "messages")
+    return {"texts": lambda chosen: [cut_conversation(cell).prompt for cell in texts(chosen)], "further": further}
 
 
 def _document(text: Any) -> Mapping[str, Any] | None:
@@ -138,6 +148,7 @@ def _document(text: Any) -> Mapping[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
+_ART_KEYS = ("group_index", "group_metadata", "messages", "metrics", "reward")
 ART = RowFormat(
     name="art",
     looks_for="trajectories/train/<step>.parquet (ART)",
@@ -145,7 +156,7 @@ ART = RowFormat(
     patterns=("trajectories/train/[0-9]*.parquet", "train/[0-9]*.parquet", "[0-9]*.parquet"),
     keeps_file=lambda file: _STEP_FILE.search(file.name) is not None,
     recognizes_file=has_keys("group_index", "reward", "messages"),
-    records=_art_records,
+    columns=lambda _: LogColumns(take=_art_rows, keys=_ART_KEYS, looks_at_path=True),
     inferred=("Steps are the names of the files.",),
     missing=(TEXT_ONLY,),
 )
@@ -156,24 +167,18 @@ def _ragen_rows(cells: Cells, *, are_several: bool) -> Columns:
     rows = cells.with_entries((_RAGEN_GROUP, "metadata.total_reward", "metadata.success"))
     prompts = texts_in(rows.names(_RAGEN_GROUP))
     prefix = f"{rows.path.stem}/" if are_several else ""
-
-    def further(at: int) -> dict[str, Any]:
-        conversation = cut_conversation(rows.cell("messages", at))
-        return {"completion": conversation.completion, "messages": conversation.messages}
-
     return Columns(
         step=np.zeros(len(rows), dtype=np.int64),
         group=[prompt and prefix + prompt for prompt in prompts],
         no_group="metadata.group_id is missing",
         prompts=partial(texts_in, prompts),
-        texts=lambda chosen: [cut_conversation(cell).prompt for cell in rows.cells("messages", chosen)],
         numbers={
             "reward": rows.numbers("metadata.total_reward"),
             f"{REWARD}success": numbers_of(rows.column("metadata.success")),
         },
         is_sparse=True,
         no_reward=partial(rows.no_reward, "metadata.total_reward"),
-        further=further,
+        **_of_conversations(rows),
     )
 
 
@@ -185,12 +190,10 @@ RAGEN = RowFormat(
     patterns=("val_rollouts*.jsonl",),
     recognizes_file=has_row(lambda row: mapping_of(row.get("metadata")).keys() >= {"group_id", "total_reward"}),
     columns=lambda reading: LogColumns(
-        lines=line_columns(
-            partial(_ragen_rows, are_several=len(reading.files) > 1),
-            ("metadata",),
-            ("messages",),
-            looks_at_path=True,
-        )
+        take=partial(_ragen_rows, are_several=len(reading.files) > 1),
+        keys=("metadata",),
+        raw=("messages",),
+        looks_at_path=True,
     ),
     missing=(
         "These are evaluation rollouts; RAGEN writes those of training with trainer.rollout_data_dir, as verl does.",
@@ -221,7 +224,7 @@ RLINF = RowFormat(
     title="RLinf training data",
     patterns=("training_data_*.jsonl*", "training_data/training_data_*.jsonl*"),
     recognizes_file=has_row(lambda row: mapping_of(row.get("data")).keys() >= {"prompt", "completion", "accepted"}),
-    columns=lambda _: LogColumns(lines=line_columns(_rlinf_rows, ("data",))),
+    columns=lambda _: LogColumns(take=_rlinf_rows, keys=("data",)),
     inferred=("Completions of equal prompts are a group; RLinf does not log at which step they were trained on.",),
     missing=(TEXT_ONLY,),
 )
@@ -232,34 +235,40 @@ _BY_TASK_HASH = "Rollouts of one task_hash at one step are a group; equal tasks 
 _SEVERAL = "Episodes with several trajectories: those of one name form a group."
 
 
-def _rllm_records(row: LogRow) -> Iterator[Record]:
-    step = required_whole(row.cells.get("training_step"), "the step")
-    trajectories = [mapping_of(trajectory) for trajectory in list_of(row.cells.get("trajectories"))]
-    if not row.cells.get("task_hash"):
-        raise UnusableRowError("task_hash is missing")
-    if not trajectories:
-        raise UnusableRowError("the episode has no trajectory")
-    if len(trajectories) > 1:
-        row.reading.noted.add(_SEVERAL)
-    for trajectory in trajectories:
-        yield _trajectory(row, trajectory, step, is_one_of_several=len(trajectories) > 1)
+def _rllm_rows(episodes: Cells) -> Columns:
+    lists = [list(map(mapping_of, list_of(cell))) for cell in episodes.column("trajectories")]
+    trajectories, sizes = list(chain.from_iterable(lists)), np.array(list(map(len, lists)))
+    episode = np.repeat(np.arange(len(episodes)), sizes)
+    are_several = sizes[episode] > 1
+    rows = episodes.chosen(episode.tolist())
+    tasks = [text_of(cell or None) for cell in rows.cells("task_hash")]
+    rewards = [cells.get("reward", UNSET) for cells in trajectories]
+    names = (text_of(cells.get("name")) for cells in trajectories)
+    of_agents = zip(tasks, names, are_several.tolist(), strict=True)
+    # The episode's time: where it holds several trajectories, each repeats it.
+    pairs = zip(episode.tolist(), are_several.tolist(), strict=True)
+    times = [None if several else generation_seconds(episodes.rows[at]) for at, several in pairs]
 
+    def conversation(at: int) -> Conversation:
+        last_step = [{}, *list_of(trajectories[at].get("steps"))][-1]
+        return cut_conversation(mapping_of(last_step).get("chat_completions"))
 
-def _trajectory(row: LogRow, trajectory: Mapping[str, Any], step: int, *, is_one_of_several: bool) -> Record:
-    task = text_of(row.cells["task_hash"])
-    steps = list_of(trajectory.get("steps"))
-    conversation = cut_conversation(mapping_of(steps[-1]).get("chat_completions") if steps else None)
-    return Record(
-        step=step,
-        group=f"{task}/{text_of(trajectory.get('name'))}" if is_one_of_several else task,
-        prompt_id=task,
-        prompt=conversation.prompt or text_of(row.cells.get("task")),
-        completion=conversation.completion,
-        messages=conversation.messages,
-        reward=row.reward(trajectory.get("reward", ABSENT)),
-        rewards=numbers_in({"is_correct": row.cells.get("is_correct")}),
-        # The episode's time: where it holds several trajectories, each repeats it.
-        seconds=None if is_one_of_several else generation_seconds(row.cells),
+    return Columns(
+        row=episode,
+        flaws=[(at, "the episode has no trajectory") for at in np.flatnonzero(sizes == 0).tolist()],
+        step=rows.steps("training_step"),
+        group=[f"{task}/{name}" if task and several else task for task, name, several in of_agents],
+        no_group="task_hash is missing",
+        prompts=partial(texts_in, tasks),
+        texts=lambda chosen: [conversation(at).prompt or text_of(rows.cell("task", at)) for at in chosen],
+        numbers={
+            "reward": numbers_of(rewards),
+            **rewards_of([{"is_correct": cell} for cell in rows.column("is_correct")]),
+            "seconds": to_floats(times),
+        },
+        no_reward=lambda at: str(parse_reward(ABSENT if rewards[at] is UNSET else rewards[at])),
+        noted={_SEVERAL: are_several},
+        further=lambda at: {"completion": conversation(at).completion, "messages": conversation(at).messages},
     )
 
 
@@ -269,7 +278,7 @@ RLLM = RowFormat(
     title="rLLM training episodes",
     patterns=("episodes/train_step_*/episode_*.json", "train_step_*/episode_*.json", "episode_*.json"),
     recognizes_file=has_keys("training_step", "task_hash", "trajectories"),
-    records=_rllm_records,
+    columns=lambda _: LogColumns(take=_rllm_rows),
     inferred=(_BY_TASK_HASH, _SEVERAL),
     if_noted=frozenset({_SEVERAL}),
     missing=(TEXT_ONLY,),
@@ -326,7 +335,7 @@ ROLL = RowFormat(
     title="ROLL rollouts",
     patterns=("rollout_dump_data.step_*.jsonl",),
     recognizes_file=Path.is_file,  # the name is ROLL's alone, and with a damaged first line no other reader knows it
-    columns=lambda _: LogColumns(lines=line_columns(_roll_rows, _ROLL_KEYS), lines_hold_many=True),
+    columns=lambda _: LogColumns(take=_roll_rows, keys=_ROLL_KEYS, lines_hold_many=True),
     inferred=(_BY_ID, _BY_PROMPT),
     if_noted=frozenset({_BY_ID, _BY_PROMPT}),
     missing=(_QUERIES_FILTERED, TEXT_ONLY),
@@ -364,7 +373,7 @@ TINKER = RowFormat(
     title="Tinker cookbook rollout summaries",
     patterns=("iteration_*/train_rollout_summaries.jsonl", "train_rollout_summaries.jsonl"),
     recognizes_file=has_keys("group_idx", "traj_idx", "total_reward"),
-    columns=lambda _: LogColumns(lines=line_columns(_tinker_rows, _TINKER_KEYS, looks_at_path=True)),
+    columns=lambda _: LogColumns(take=_tinker_rows, keys=_TINKER_KEYS, looks_at_path=True),
     inferred=("Prompts are not named: each group counts as a prompt of its own, although prompts return over epochs.",),
     missing=(
         hidden_by("remove_constant_reward_groups, where it was on, removes groups of equal rewards"),
@@ -389,11 +398,11 @@ def _traces_in(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
             quarantine.add("the trace is not JSON", location)
 
 
-def _one_run(rows: Sequence[LogRow], reading: Reading) -> Mapping[str, Any]:
-    files = list(dict.fromkeys(str(row.file) for row in rows))
+def _one_run(rows: Sequence[Row], reading: Reading) -> Mapping[str, Any]:
+    files = list(dict.fromkeys(location.rpartition(":")[0] for location, _ in rows))
     if len(files) > 1:
         raise InputError(f"{reading.request.path} has traces of {len(files)} projects.", hint=f"Name one: {files[0]}")
-    names = list(dict.fromkeys(text_of(row.cells["run_name"]) for row in rows))
+    names = list(dict.fromkeys(text_of(cells["run_name"]) for _, cells in rows))
     named = reading.request.options.metric_run or (names[0] if len(names) == 1 else None)
     if named not in names:
         raise InputError(
@@ -403,23 +412,36 @@ def _one_run(rows: Sequence[LogRow], reading: Reading) -> Mapping[str, Any]:
     return {"run": named}
 
 
-def _trackio_records(row: LogRow, run: str) -> Iterator[Record]:
-    metadata = mapping_of(row.cells["metadata"])
-    if text_of(row.cells["run_name"]) != run:
-        return
-    group = text_of(metadata.get("group_id"))
-    if not group:
-        raise UnusableRowError("metadata.group_id is missing")
-    conversation = cut_conversation(row.cells["messages"])
-    functions = {name: value for name, value in numbers_in(metadata).items() if name.startswith(_TRACE_FUNCTION)}
-    yield Record(
-        step=required_whole(row.cells["step"], "step"),
-        group=group,
-        prompt_id=conversation.prompt or group,
-        **conversation._asdict(),
-        reward=row.reward(metadata.get("reward", ABSENT)),
-        rewards={name.removeprefix(_TRACE_FUNCTION): value for name, value in functions.items()},
-        advantage=finite_or_none(metadata.get("advantage")),
+def _trackio_rows(traces: Cells, *, run: str) -> Columns:
+    chosen = [at for at, name in enumerate(traces.names("run_name")) if name == run]
+    rows = traces.chosen(chosen).with_entries(("metadata.group_id", "metadata.reward", "metadata.advantage"))
+    groups, conversations = texts_in(rows.names("metadata.group_id")), _of_conversations(rows)
+    own = REWARD + _TRACE_FUNCTION
+    functions = {
+        REWARD + name.removeprefix(own): values
+        for name, values in rewards_of(rows.column("metadata")).items()
+        if name.startswith(own)
+    }
+
+    def prompts(firsts: list[int]) -> list[str]:
+        pairs = zip(conversations["texts"](firsts), firsts, strict=True)
+        return [prompt or groups[at] for prompt, at in pairs]
+
+    return Columns(
+        row=np.array(chosen, dtype=np.int64),
+        step=rows.steps("step"),
+        no_step="step is not a whole number",
+        group=groups,
+        no_group="metadata.group_id is missing",
+        prompts=prompts,
+        numbers={
+            "reward": rows.numbers("metadata.reward"),
+            "advantage": rows.numbers("metadata.advantage"),
+            **functions,
+        },
+        is_sparse=True,
+        no_reward=partial(rows.no_reward, "metadata.reward"),
+        **conversations,
     )
 
 
@@ -440,7 +462,7 @@ TRACKIO = RowFormat(
         "reward" in mapping_of(cells["metadata"]) for _, cells in _traces_in(file, QuarantineLog())
     ),
     survey=_one_run,
-    records=_trackio_records,
+    columns=lambda _, run=None: None if run is None else LogColumns(take=partial(_trackio_rows, run=run)),
     completes=_with_metrics,
     missing=(_FEW_TRACES, TEXT_ONLY),
     takes=frozenset({"metric_run"}),
@@ -452,11 +474,11 @@ _Prompts = defaultdict[tuple[int, str | None], set[str]]  # step and ``prompt_id
 _FINISHED: dict[str, Status] = {"'stop'": "completed", "'length'": "truncated"}
 
 
-def _open_instruct_survey(rows: Sequence[LogRow], reading: Reading) -> dict[str, frozenset[int]]:
+def _open_instruct_survey(rows: Sequence[Row], reading: Reading) -> dict[str, frozenset[int]]:
     """The steps at which an index has several prompts."""
     first: dict[tuple[int, int], Any] = {}
     mixed = set()
-    for cells in (row.cells for row in rows):
+    for _, cells in rows:
         step, index = whole_number(cells.get("step")), whole_number(cells.get("prompt_idx"))
         prompt = token_ids(cells.get("prompt_tokens"))
         if step is None or index is None or prompt is None:
@@ -474,7 +496,7 @@ def _open_instruct_survey(rows: Sequence[LogRow], reading: Reading) -> dict[str,
 def _open_instruct_columns(reading: Reading, mixed: frozenset[int] | None = None) -> LogColumns:
     """The columns of traces, whose group names include the prompt's id until each index is known to have one prompt."""
     if mixed is not None:
-        return LogColumns(lines=line_columns(partial(_open_instruct_rows, mixed=mixed), _TRACE_KEYS, _TRACE_TOKENS))
+        return LogColumns(take=partial(_open_instruct_rows, mixed=mixed), keys=_TRACE_KEYS, raw=_TRACE_TOKENS)
     of_odd_rows: _Prompts = defaultdict(set)
 
     def judged(table: RewardTable) -> RewardTable | None:
@@ -488,7 +510,9 @@ def _open_instruct_columns(reading: Reading, mixed: frozenset[int] | None = None
         return replace(table, names=to_strings(names))
 
     return LogColumns(
-        lines=line_columns(partial(_open_instruct_rows, of_odd_rows=of_odd_rows), _TRACE_KEYS, _TRACE_TOKENS),
+        take=partial(_open_instruct_rows, of_odd_rows=of_odd_rows),
+        keys=_TRACE_KEYS,
+        raw=_TRACE_TOKENS,
         read_back=partial(_open_instruct_rows, mixed=frozenset()),
         judged=judged,
     )

@@ -14,13 +14,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from msgspec import UNSET
 
 from gradscope.errors import InputError
 from gradscope.outside.limits import is_zip
 from gradscope.rollouts.groups import RewardTable, Status, Tokens
-from gradscope.rollouts.readers.format import LogColumns, LogRow, Reading, RowFormat, has_keys
+from gradscope.rollouts.readers.format import LogColumns, Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.generic import chosen_name
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
@@ -34,20 +35,16 @@ from gradscope.rollouts.readers.parsing.cells import (
     parse_messages,
     parse_reward,
     prompt_text_id,
-    required_whole,
     text_of,
     token_ids,
     whole_number,
 )
 from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, TEXT_ONLY, QuarantineLog, UnusableRowError, hidden_by
-from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.parsing.tables import Row, read_jsonl, read_parquet
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
-    LineColumns,
     index_name,
-    line_columns,
     numbers_of,
     rewards_of,
     sample_hashes,
@@ -79,23 +76,31 @@ class _CountedReward:
         return part_of_reward(reward, self.part)
 
 
-def in_one_go(reading: Reading) -> LogColumns:
-    """Reads samples one by one: the part of a reward that counts is usually known from the first one."""
-    counted = _CountedReward(reading.request.columns.reward)
-
-    def judged(table: RewardTable) -> RewardTable | None:
-        if not counted.comes_late:
-            chosen_part(counted.names, reading)
-        return None if counted.comes_late else table
-
-    return LogColumns(shared={"counted": counted}, judged=judged)
+_Counted = Callable[[Any], Any]  # the part of a reward that counts
 
 
-def survey_rewards(rows: Sequence[LogRow], reading: Reading) -> dict[str, Callable[[Any], Any]]:
+def _columns_by(take: Callable[..., Columns]) -> Callable[..., LogColumns]:
+    """Reads samples in one go: the part of a reward that counts is usually known from the first one."""
+
+    def columns(reading: Reading, counted: _Counted | None = None) -> LogColumns:
+        if counted is not None:
+            return LogColumns(take=partial(take, counted=counted))
+        first = _CountedReward(reading.request.columns.reward)
+
+        def judged(table: RewardTable) -> RewardTable | None:
+            if not first.comes_late:
+                chosen_part(first.names, reading)
+            return None if first.comes_late else table
+
+        return LogColumns(take=partial(take, counted=first), judged=judged)
+
+    return columns
+
+
+def _survey_rewards(rows: Sequence[Row], reading: Reading) -> dict[str, _Counted]:
     """The same after a look at all samples, where a reward with parts comes after one without."""
-    rewards = (mapping_of(row.cells.get("sample")).get("reward") for row in rows)
-    part = chosen_part([name for reward in rewards for name in numbers_in(reward)], reading)
-    return {"counted": lambda reward: part_of_reward(reward, part)}
+    part = chosen_part([name for _, cells in rows for name in numbers_in(cells.get("reward"))], reading)
+    return {"counted": partial(part_of_reward, part=part)}
 
 
 def chosen_part(names: Collection[str], reading: Reading) -> str | None:
@@ -112,32 +117,32 @@ def part_of_reward(reward: Any, part: str | None) -> Any:
     return reward if part is None else mapping_of(reward).get(part, ABSENT)
 
 
-def sample_record(
-    row: LogRow,
-    reward: Any,
-    *,
-    completion: str,
-    index: Any,
-    tokens: Tokens | None = None,
-    earlier: tuple[Tokens, ...] = (),
-) -> Record:
-    """The rollout of a row with ``rollout_id`` and ``sample``; ``reward`` is the cell that counts."""
-    sample = row.cells["sample"]
-    prompt, number = sample.get("prompt"), whole_number(index)
-    return Record(
-        step=required_whole(row.cells.get("rollout_id"), "the step"),
-        group=str(required_whole(sample.get("group_index"), "group_index")),
-        prompt_id=prompt_digest(prompt),
-        prompt=text_of(prompt),
-        completion=completion,
-        messages=parse_messages(prompt),
-        reward=row.reward(reward),
-        rewards=numbers_in(sample.get("reward")),
-        status=_STATUS.get(text_of(sample.get("status")), "unknown"),
-        tokens=tokens,
-        earlier=earlier,
-        sample_id=None if number is None else str(number),
-        location=row.location,
+def _sample_columns(
+    rows: Cells, *, counted: _Counted, index: str, further: Callable[[int], Mapping[str, Any]], **also: Any
+) -> Columns:
+    """The rollouts of rows with ``rollout_id`` and the cells of a sample; ``index`` is the key of its number."""
+    indices, rewards = rows.steps(index), rows.column("reward")
+    parts = [counted(ABSENT if cell is UNSET else cell) for cell in rewards]
+    return Columns(
+        step=rows.steps("rollout_id"),
+        group=[index_name(index) or "" for index in rows.steps("group_index").tolist()],
+        no_group="group_index is not a whole number",
+        prompts=lambda chosen: list(map(prompt_digest, rows.cells("prompt", chosen))),
+        texts=lambda chosen: list(map(text_of, rows.cells("prompt", chosen))),
+        numbers={
+            **rewards_of(rewards),
+            "reward": numbers_of(parts),
+            "sample": sample_hashes(map(index_name, indices.tolist())),
+        },
+        is_sparse=True,
+        no_reward=lambda at: str(parse_reward(parts[at])),
+        sample=lambda at: index_name(indices[at]),
+        further=lambda at: {
+            "messages": parse_messages(rows.cell("prompt", at)),
+            "status": _STATUS.get(text_of(rows.cell("status", at)), "unknown"),
+            **further(at),
+        },
+        **also,
     )
 
 
@@ -176,15 +181,14 @@ def _rows_of(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
     samples = list_of(document.get("samples"))
     quarantine.passed(file.stat().st_size, len(samples))
     for number, sample in enumerate(samples, start=1):
-        yield f"{file}:{number}", {"rollout_id": document.get("rollout_id"), "sample": mapping_of(sample)}
+        yield f"{file}:{number}", {**mapping_of(sample), "rollout_id": document.get("rollout_id")}
 
 
-def _records(row: LogRow, counted: Callable[[Any], Any]) -> Iterator[Record]:
-    sample = row.cells["sample"]
-    reward = counted(sample.get("reward", ABSENT))
-    yield sample_record(
-        row, reward, tokens=logged_tokens(sample), completion=text_of(sample.get("response")), index=sample.get("index")
-    )
+def _rows(rows: Cells, *, counted: _Counted) -> Columns:
+    def further(at: int) -> dict[str, Any]:
+        return {"completion": text_of(rows.cell("response", at)), "tokens": logged_tokens(rows.rows[at])}
+
+    return _sample_columns(rows, counted=counted, index="index", further=further)
 
 
 FORMAT = RowFormat(
@@ -195,11 +199,10 @@ FORMAT = RowFormat(
     keeps_file=lambda file: _EVALUATION.search(file.name) is None and is_zip(file),  # older versions wrote bare pickles
     recognizes_file=_holds_samples,
     rows_of=_rows_of,
-    survey=survey_rewards,
-    records=_records,
+    survey=_survey_rewards,
+    columns=_columns_by(_rows),
     missing=(hidden_by("slime's dynamic sampling (--dynamic-sampling-filter-path) drops groups of equal rewards"),),
     completes=with_logged_metrics,
-    columns=in_one_go,
     takes=frozenset({"reward_column"}),
 )
 
@@ -207,14 +210,11 @@ FORMAT = RowFormat(
 _NUM_PEEKED = 20  # rows of each file that are read for the names of rewards
 
 
-def _survey(rows: Sequence[LogRow], reading: Reading) -> dict[str, str | None]:
-    return {"part": chosen_part([name for row in rows for name in numbers_in(row.cells.get("reward"))], reading)}
-
-
-def _columns(reading: Reading, **surveyed: str | None) -> LogColumns | None:
+def _relax_columns(reading: Reading, counted: _Counted | None = None) -> LogColumns | None:
     """The columns of rollouts; None where the first file does not begin with the rewards of later ones."""
-    if surveyed:
-        return LogColumns(lines=_lines(surveyed["part"]))
+    keys = ("rollout_id", "group_index", "sample_index", "reward")
+    if counted is not None:
+        return LogColumns(take=partial(_relax_rows, counted=counted), keys=keys, raw=("prompt",))
     first = [[row for _, row in islice(read_jsonl(file, QuarantineLog()), _NUM_PEEKED)] for file in reading.files]
     of_files = [[name for row in rows for name in numbers_in(row.get("reward"))] for rows in first]
     names = tuple(dict.fromkeys(name for of_file in of_files for name in of_file))
@@ -225,38 +225,15 @@ def _columns(reading: Reading, **surveyed: str | None) -> LogColumns | None:
     def judged(table: RewardTable) -> RewardTable | None:
         return None if part is None and table.rewards else table  # a reward with parts came late: survey all rows
 
-    return LogColumns(lines=_lines(part), judged=judged)
+    take = partial(_relax_rows, counted=partial(part_of_reward, part=part))
+    return LogColumns(take=take, keys=keys, raw=("prompt",), judged=judged)
 
 
-def _lines(part: str | None) -> LineColumns | None:
-    keys = ("rollout_id", "group_index", "sample_index", "reward")
-    return line_columns(partial(_relax_rows, part), keys, ("prompt",))
+def _relax_rows(rows: Cells, *, counted: _Counted) -> Columns:
+    def further(at: int) -> dict[str, Any]:
+        return {"completion": text_of(rows.cell("response", at))}
 
-
-def _relax_rows(part: str | None, rows: Cells) -> Columns:
-    indices = rows.steps("sample_index")
-    rewards = rows.column("reward")
-    parts = rewards if part is None else [part_of_reward(cell, part) for cell in rewards]
-    return Columns(
-        step=rows.steps("rollout_id"),
-        group=[index_name(index) or "" for index in rows.steps("group_index").tolist()],
-        no_group="group_index is not a whole number",
-        prompts=lambda chosen: list(map(prompt_digest, rows.cells("prompt", chosen))),
-        texts=lambda chosen: list(map(text_of, rows.cells("prompt", chosen))),
-        numbers={
-            **rewards_of(rewards),
-            "reward": numbers_of(parts),
-            "sample": sample_hashes(map(index_name, indices.tolist())),
-        },
-        is_sparse=True,
-        no_reward=lambda at: str(parse_reward(ABSENT if parts[at] is UNSET else parts[at])),
-        sample=lambda at: index_name(indices[at]),
-        further=lambda at: {
-            "completion": text_of(rows.cell("response", at)),
-            "messages": parse_messages(rows.cell("prompt", at)),
-            "status": _STATUS.get(text_of(rows.cell("status", at)), "unknown"),
-        },
-    )
+    return _sample_columns(rows, counted=counted, index="sample_index", further=further)
 
 
 RELAX = RowFormat(
@@ -265,8 +242,8 @@ RELAX = RowFormat(
     title="Relax rollouts",
     patterns=("rollout_result/train/[0-9]*.jsonl", "train/[0-9]*.jsonl", "[0-9]*.jsonl"),
     recognizes_file=has_keys("rollout_id", "group_index", "sample_index", "response", "reward"),
-    survey=_survey,
-    columns=_columns,
+    survey=_survey_rewards,
+    columns=_relax_columns,
     missing=(hidden_by("Relax's dynamic sampling drops groups of equal rewards"), TEXT_ONLY),
     takes=frozenset({"reward_column"}),
 )
@@ -308,39 +285,36 @@ def _miles_rows(file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
         shared = {"rollout_id": file.stem, "columns": columns, "token_rows": rows_by_sample.get(index, [])}
         num_leaves = len(rows) if are_leaves else 1
         for location, cells in rows[-1:] if are_leaves else rows:
-            yield location, {**shared, "sample": cells, "num_leaves": num_leaves}
+            yield location, {**cells, **shared, "num_leaves": num_leaves}
     for index in rows_by_sample.keys() - samples.keys():
         quarantine.add(_NOT_LOGGED, f"{file}:{index}")
 
 
-def _miles_records(row: LogRow, counted: Callable[[Any], Any]) -> Iterator[Record]:
-    sample = row.cells["sample"]
-    reward = counted(sample.get("reward", ABSENT))
-    sequences = _with_all_leaves(row)
-    yield sample_record(
-        row,
-        reward,
-        tokens=sequences[-1] if sequences else None,
-        earlier=sequences[:-1] if sequences else (),
-        completion=completion_of(sample.get("messages")),
-        index=sample.get("sample_index"),
-    )
+def _miles_columns(rows: Cells, *, counted: _Counted) -> Columns:
+    sequences = [_with_all_leaves(cells) for cells in rows.rows]
+    whole = [of_row if isinstance(of_row, tuple) else () for of_row in sequences]
+    several = [cells["num_leaves"] > 1 or len(of_row) > 1 for cells, of_row in zip(rows.rows, whole, strict=True)]
+
+    def further(at: int) -> dict[str, Any]:
+        tokens = {"tokens": whole[at][-1], "earlier": whole[at][:-1]} if whole[at] else {}
+        return {"completion": completion_of(rows.cell("messages", at)), **tokens}
+
+    def flaw(at: int) -> str | None:
+        return why if isinstance(why := sequences[at], str) else None
+
+    noted = {_NO_COLUMNS: np.array([cells["columns"] is None for cells in rows.rows]), SEVERAL: np.array(several)}
+    return _sample_columns(rows, counted=counted, index="sample_index", further=further, flaw=flaw, noted=noted)
 
 
-def _with_all_leaves(row: LogRow) -> tuple[Tokens, ...] | None:
-    """A sample's sequences; None where one is missing or contradicts itself: the sample then stays in its group."""
-    columns, own_rows, num_leaves = (row.cells[name] for name in ("columns", "token_rows", "num_leaves"))
-    sequences = None
-    if columns is None:
-        row.reading.noted.add(_NO_COLUMNS)
-    elif own_rows and len(own_rows) >= num_leaves:
-        try:
-            sequences = tuple(logged_tokens(columns.slice(at, 1).to_pylist()[0]) for at in own_rows)
-        except UnusableRowError as error:
-            row.reading.quarantine.add(str(error), row.location)
-    if num_leaves > 1 or (sequences is not None and len(own_rows) > 1):
-        row.reading.noted.add(SEVERAL)
-    return sequences
+def _with_all_leaves(sample: Mapping[str, Any]) -> tuple[Tokens, ...] | str:
+    """A sample's sequences; none where one is missing; why where one contradicts itself: it then stays in its group."""
+    columns, own_rows = sample["columns"], sample["token_rows"]
+    if columns is None or len(own_rows) < sample["num_leaves"]:
+        return ()
+    try:
+        return tuple(logged_tokens(columns.slice(at, 1).to_pylist()[0]) for at in own_rows)
+    except UnusableRowError as error:
+        return str(error)
 
 
 MILES = RowFormat(
@@ -350,9 +324,8 @@ MILES = RowFormat(
     patterns=("trajectory/[0-9]*.jsonl", "[0-9]*.jsonl"),
     recognizes_file=has_keys("sample_index", "group_index", "reward", "messages"),
     rows_of=_miles_rows,
-    survey=survey_rewards,
-    records=_miles_records,
-    columns=in_one_go,
+    survey=_survey_rewards,
+    columns=_columns_by(_miles_columns),
     inferred=(SEVERAL,),
     missing=(
         _NO_COLUMNS,

@@ -44,8 +44,12 @@ from gradscope.rollouts.readers.parsing.quarantine import (
     WatchedLog,
     hidden_by,
 )
-from gradscope.rollouts.readers.parsing.records import assemble_groups
-from gradscope.rollouts.readers.parsing.request import ReadRequest, read_side_ids, read_trainer_settings
+from gradscope.rollouts.readers.parsing.records import (
+    ReadRequest,
+    assemble_groups,
+    read_side_ids,
+    read_trainer_settings,
+)
 from gradscope.rollouts.readers.parsing.tables import files_like, located_rows, read_jsonl, read_parquet
 from gradscope.rollouts.readers.reduction.columns import numbers_of
 from gradscope.rollouts.readers.reduction.lines import Span

@@ -31,10 +31,14 @@ from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
     NOT_ALIGNED,
     NOT_IDS,
+    digests_of,
+    flat_length,
     in_environment,
     is_number,
+    jsons_of,
     numbers,
     numbers_with_gaps,
+    nums_ids,
     parse_reward,
     text_of,
     token_ids,
@@ -46,8 +50,7 @@ from gradscope.rollouts.readers.parsing.quarantine import (
     WatchedLog,
     hidden_by,
 )
-from gradscope.rollouts.readers.parsing.records import Record, assemble_groups, build_groups, peek
-from gradscope.rollouts.readers.parsing.request import ReadRequest
+from gradscope.rollouts.readers.parsing.records import ReadRequest, Record, assemble_groups, build_groups, peek
 from gradscope.rollouts.readers.parsing.tables import Row, expand, read_jsonl
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
@@ -60,12 +63,6 @@ from gradscope.rollouts.readers.reduction.columns import (
     records_in,
     sample_hashes,
     texts_of,
-)
-from gradscope.rollouts.readers.reduction.json_texts import (
-    digests_of,
-    flat_length,
-    jsons_of,
-    nums_ids,
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups
 from gradscope.rollouts.readers.run_files import (
@@ -406,12 +403,11 @@ def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]],
         depend.update(at for at, row in all_rows if steps and isinstance(parse_reward(row.get("score", ABSENT)), str))
         return _rollouts(all_rows, QuarantineLog(), uids)
 
-    def records(file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[tuple[int, Record]]:
-        file_rows = list(rows)
-        for location, row in file_rows:
+    def take(rows: Cells) -> Columns:
+        for location, row in zip(rows.locations, rows.rows, strict=True):
             if ("uid" in row and uids is None) or (uids == "of outputs" and isinstance(_tokens(row), UnusableRowError)):
                 depend.add(location)
-        return records_in(partial(_rows, uids), file, file_rows, quarantine)
+        return _rows(uids, rows)
 
     lines = dump_columns(first, uids, has_tokens=has_tokens)
     if lines is None:
@@ -420,7 +416,7 @@ def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]],
         files=files,
         declared=lambda _: lines,
         rows=read_jsonl,
-        records=records,
+        take=take,
         together=together,
         quarantine=quarantine,
         keys=lines.row.__struct_encode_fields__,

@@ -7,6 +7,7 @@ import pytest
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
+from gradscope.rollouts.readers.evaluations import samples
 from gradscope.rollouts.readers.evaluations.samples import PromptSamples, prompt_rows, refuse_lone_list, samples_of
 from gradscope.rollouts.run import Run
 from tests.conftest import REPOSITORY
@@ -41,6 +42,9 @@ def test_lists_keep_every_number_a_sample_and_its_text(tmp_path: Path) -> None:
         ({"task_id": 0, "scores": [0.5, None], "responses": ["a", "b"]}, (0.5, None)),
         ({"question_id": "7", "code_list": ["x", "y"], "graded_list": [True, False], "pass@1": 0.5}, (1.0, 0.0)),
         ({"task_id": 0, "completions": [{"text": "a", "score": 1.0}, {"text": "b", "score": 0.0}]}, (1.0, 0.0)),
+        ({"problem": "p", "correct": 1, "rollout_rewards": [0.0, 1.0], "rollout_texts": ["a", "b"]}, (0.0, 1.0)),
+        ({"id": 0, "extracted": ["4", "5", "4"], "n_correct": 2, "n_formatted": 3}, (1.0, 1.0, 0.0)),
+        ({"qid": 0, "correct_count": 1, "num_rollouts": 2}, (1.0, 0.0)),
         ({"question": "q", "m1": {"is_correct": True}, "m2": {"is_correct": None}}, None),
         ({"question": "q", "m1": {"is_correct": True}, "m2": {"is_correct": False}}, (1.0, 0.0)),
     ],
@@ -413,3 +417,44 @@ def test_rows_that_name_their_step_are_groups_of_it(tmp_path: Path, nested: bool
         (2, [0, 1]),
     ]
     assert [value.reason for value in run.source.quarantined.reasons] == ["the step is not a whole number"]
+
+
+ALIKE = {"prompt": "p", "step": 1, "responses": ["a", "b"], "rewards": [0.0, 1], "solution": "a", "lengths": [3, 4]}
+
+
+def prompts_of(rows: list[dict[str, Any]]) -> list[Any]:
+    return [prompt for at, row in enumerate(rows) for prompt in samples._prompts_of(row, at, "", ColumnNames(), "step")]
+
+
+def plain(prompts: list[Any]) -> list[str]:
+    """Prompts as text, whether their samples are lists or tuples."""
+    return [repr(prompt).replace("(", "[").replace(",)", "]").replace(")", "]") for prompt in prompts]
+
+
+def test_rows_that_are_alike_are_read_at_once_as_each_by_itself() -> None:
+    rows = [ALIKE, {**ALIKE, "prompt": "q", "responses": ["c"], "rewards": [True], "lengths": [5]}]
+    for of_rows in (rows, [{"task_id": at, **row} for at, row in enumerate(rows)]):
+        assert plain(samples._prompts_alike(of_rows, ColumnNames(), "step")) == plain(prompts_of(of_rows))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"prompt": ""},
+        {"step": "one"},
+        {"rewards": [1.0]},
+        {"responses": [], "rewards": [], "lengths": []},
+        {"lengths": [3, "4"]},
+        {"rewards": [[1.0], [0.0]]},
+        {"responses": ["a", None]},
+        {"responses": "a"},
+        {"model": "m"},
+        {"n": 2, "c": 0},
+        {"dataset": "d"},
+        {"question": ["a", "b"]},
+    ],
+)
+def test_a_row_that_differs_leaves_all_to_be_read_by_themselves(change: dict[str, Any]) -> None:
+    assert samples._prompts_alike([ALIKE, {**ALIKE, **change}], ColumnNames(), "step") == []
+    keys = dict.fromkeys(change, None)
+    assert samples._prompts_alike([{**ALIKE, **keys}, {**ALIKE, **change}], ColumnNames(), "step") == []

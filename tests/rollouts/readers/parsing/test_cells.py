@@ -1,3 +1,4 @@
+import json
 import math
 import re
 from decimal import Decimal
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET, Raw
 
 from gradscope.rollouts.groups import Tokens
 from gradscope.rollouts.readers.parsing.cells import (
@@ -16,17 +18,27 @@ from gradscope.rollouts.readers.parsing.cells import (
     NOT_IDS,
     NOTHING_SAMPLED,
     Conversation,
+    before_answer,
+    before_answers,
     completion_of,
     cut_conversation,
     cut_sequence,
     digest,
+    digests_of,
     finite_or_none,
+    flat_length,
+    flat_lengths,
+    ids_digest,
+    json_of,
     list_of,
     mapping_of,
+    num_ids,
     number_in_name,
     numbers_in,
+    nums_ids,
     parse_messages,
     parse_reward,
+    plain_cell,
     required_whole,
     text_of,
     usable_reward,
@@ -251,3 +263,76 @@ def test_a_message_whose_role_is_null_is_nobodys() -> None:
     messages = [{"role": None, "content": "a"}, {"role": "assistant", "content": "b"}]
     assert cut_conversation(messages).completion == completion_of(messages) == "b"
     assert cut_conversation(messages[:1]).completion == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "length", "ids"),
+    [
+        ("[]", 0, 0),
+        ("[1]", 1, 1),
+        ("[1, 20,3]", 3, 3),
+        ("[-1]", 1, -1),
+        ("[1.5, null, true, -1e5]", 4, -1),
+        ("[[1]]", -1, -1),
+        ('["a"]', -1, -1),
+        ("null", -1, -1),
+        ("3", -1, -1),
+    ],
+)
+def test_lists_are_counted_as_they_are_written(text: str, length: int, ids: int) -> None:
+    assert (flat_length(text.encode()), num_ids(text.encode())) == (length, ids)
+    if ids >= 0:
+        assert ids_digest(text.encode()) == digest(json.loads(text))
+
+
+@pytest.mark.parametrize("odd", [b"null", b"[-1]", b"[[1],[2]]", b"3"])
+def test_lists_of_many_rows_are_counted_as_each_alone(odd: bytes) -> None:
+    plain = [b"[]", b"[ ]", b"[7]", b"[1, 20,3]"]
+    for texts in (plain, [*plain, odd], [odd]):
+        assert nums_ids([b"[%b]" % text for text in texts], depth=2).tolist() == list(map(num_ids, texts))
+        assert nums_ids(texts).tolist() == list(map(num_ids, texts))
+        assert flat_lengths(texts).tolist() == list(map(flat_length, texts))
+    for text in (b"[[7], 8]", b"[8, [7]]", b"[[7], [8]]", b"[7, 8]"):
+        assert flat_lengths([text, b"[[7, 8]]"], depth=2).tolist() == [-1, 2]
+
+
+@given(
+    st.lists(st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=4), min_size=1, max_size=2),
+    st.booleans(),
+)
+def test_a_digest_is_of_what_is_written_and_not_of_how(cells: list[Any], ascii_only: bool) -> None:
+    texts = [json.dumps(cell, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass") for cell in cells]
+    for written in (texts, [text.replace(b"/", b"\\/") for text in texts]):
+        assert digests_of([tuple(written)]) == [digest(*cells)]
+
+
+def test_a_cell_is_json_however_it_was_decoded() -> None:
+    assert [json_of(cell) for cell in (Raw(b" [1]"), UNSET, "a", None)] == [b" [1]", b"null", b'"a"', b"null"]
+
+
+ASKED = [{"role": "system", "content": "x"}, {"role": "user", "content": 'say "assistant"'}]
+
+
+@pytest.mark.parametrize(
+    ("messages", "stays_json"),
+    [
+        ([*ASKED, {"role": "assistant", "content": "y"}], True),
+        ([{"role": "assistant", "content": "y"}], True),
+        ([*ASKED, {"role": "assistant", "content": [{"role": "assistant"}]}], False),
+        ([*ASKED, {"role": "assistant"}, {"role": "assistant"}], False),
+        ([*ASKED, {"role": "assistant"}, {"role": "user"}], False),
+        ([*ASKED, {"role": "user", "content": [{"role": "assistant"}]}], False),
+        ([*ASKED, {"content": "y", "role": "assistant"}], False),
+        (ASKED, False),
+        ([], False),
+        ("text", False),
+        ([{"role": "assistant"}, 3], False),
+        (float("nan"), False),
+    ],
+)
+def test_answers_of_many_are_cut_as_that_of_one(messages: Any, stays_json: bool) -> None:
+    cells = [Raw(json.dumps(messages).encode())] * 2
+    cut = before_answers(cells)
+    assert [type(cell) is Raw for cell in cut] == [stays_json] * 2
+    assert repr(list(map(plain_cell, cut))) == repr([before_answer(messages)] * 2)
+    assert repr(before_answers([*cells, UNSET])) == repr([*map(before_answer, [messages] * 2), None])
