@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
 from math import isfinite
 from typing import Annotated, Any, ClassVar, get_args, get_type_hints
@@ -61,15 +61,11 @@ class PlainSwitches:
             if getattr(parameter, "is_flag", False):
                 parameter.metavar = ""
             if parameter.param_type_name == "argument":
-                parameter.get_usage_pieces = partial(_metavar_alone, parameter)
+                # its own metavar alone, whose brackets and dots typer would repeat
+                parameter.get_usage_pieces = lambda ctx, metavar=parameter.metavar: [str(metavar)]
             if set(HELP_NAMES) & set(parameter.opts):
                 parameter.help, parameter.opts = _EVERY_PAGE, [*HELP_NAMES[1:], HELP_NAMES[0]]  # typer's order changes
         return params
-
-
-def _metavar_alone(parameter: Any, ctx: Any) -> list[str]:
-    """An argument in the line of usage by its own metavar, whose brackets and dots typer would repeat."""
-    return [str(parameter.metavar)]
 
 
 def _in_one_grammar(parameter: Any) -> Callable[[Any, Any], Any]:

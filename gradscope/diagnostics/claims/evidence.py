@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -42,6 +42,10 @@ BY_SIDE: dict[int, ClaimVerdict] = {1: "supported", 0: "cannot_tell", -1: "contr
 NO_NULL = Estimate.undefined_because("no chance model belongs to this number")
 
 
+Needs = RowKind | Literal["weighed"]
+"""A kind of matrix, or every token with its advantage and what its gradients add up to."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
     """What a run says about a claim."""
@@ -64,6 +68,7 @@ class Claim:
     settle: str  # what would settle it
     ours: bool = False
     """Whether the definition, or a bound in it, is this package's, so that a number outside refutes no source."""
+    needs: Needs | None = None  # what of the weights it is judged by; None: the log alone, or samples
     judge: Callable[[Evidence], Judgement]
     """Looks at the run; raises a ``GradscopeError`` where the run lacks what it needs."""
 
@@ -137,10 +142,6 @@ MOST_TOKENS = 256  # token rows of a group; of more, as many are drawn. Exact ro
 _KINDS: tuple[RowKind, ...] = ("rollout", "token", "weight", "hidden", "logit")
 
 
-class NotAtHand(Exception):
-    """A claim needs a result that must not be computed for it: it is left out, not judged."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimOptions:
     """By what the claims of a run are judged, besides its log."""
@@ -175,6 +176,12 @@ class Evidence(MetricValues):
     at_hand: AtHand | None = None
     """Results of another command, to which claims are restricted; None: whatever a claim needs is computed."""
 
+    def leaves_out(self, needs: Needs | None) -> bool:
+        """Whether claims that need something are left out: it is not at hand, and must not be computed for them."""
+        if self.at_hand is None or needs in (None, "rollout"):
+            return False
+        return needs != "weighed" or self.at_hand.tokens is None
+
     def degeneracy(self) -> DegeneracyReport:
         """Groups without a gradient, over the whole log."""
         if self.at_hand is not None and self.at_hand.degeneracy is not None:
@@ -188,8 +195,6 @@ class Evidence(MetricValues):
 
     def gradients(self, kind: RowKind) -> Collected:
         """One kind of matrix at each of the steps; an ``InputError`` where no step could be recomputed."""
-        if kind != "rollout":
-            self._may_compute()
         if not self.steps:
             raise InputError(f"{self.no_gradients}.")
         return _with_a_step(self.kinds()[kind])
@@ -210,7 +215,6 @@ class Evidence(MetricValues):
     @computed_once
     def credited(self) -> tuple[str, Collected]:
         """dL/dW of the last step under advantages of single tokens, and where those come from, in words."""
-        self._may_compute()
         step = self.gradients("rollout").report.steps[-1].step
         origin, groups = token_credit(self.run.groups_at(step))
         run = replace(self.run, groups=groups)
@@ -229,7 +233,6 @@ class Evidence(MetricValues):
     @computed_once
     def followed_tokens(self) -> FollowedTokens:
         """The same tokens, and what became of them by the next checkpoint."""
-        self._may_compute()
         weighed = self.weighed_tokens()
         from gradscope.diagnostics.rank.tokens.weighed import follow
 
@@ -238,7 +241,6 @@ class Evidence(MetricValues):
     @computed_once
     def updates(self) -> tuple[WeightUpdate, ...]:
         """What training did to each weight: one change a weight and pair of checkpoints."""
-        self._may_compute()
         from gradscope.diagnostics.rank.weight_updates import update_report
 
         return update_report(self.run, no_progress).updates
@@ -272,10 +274,6 @@ class Evidence(MetricValues):
         for measured in self.at_hand.steps:
             examine_step(self.run, measured, request, of_rollouts)
         return {"rollout": of_rollouts}
-
-    def _may_compute(self) -> None:
-        if self.at_hand is not None:
-            raise NotAtHand
 
 
 def _check_two(number: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from gradscope.advantages.registry import named_formulation
 from gradscope.catalog.lookup import CATALOG
+from gradscope.copies import as_named
 from gradscope.diagnostics.check.requirements import read_toml, split_metric
 from gradscope.diagnostics.claims.evidence import (
     NO_NULL,
@@ -19,7 +20,6 @@ from gradscope.diagnostics.claims.evidence import (
     ClaimOptions,
     Evidence,
     Judgement,
-    NotAtHand,
     cannot_tell,
     in_range,
 )
@@ -81,15 +81,16 @@ def claims_of(evidence: Evidence, claims: Sequence[Claim] = CLAIMS) -> ClaimsRep
     """Judge claims by evidence that may exist already; a claim that needs more than that gets no row."""
     rows = []
     for claim in claims:
-        try:
-            judged = claim.judge(evidence)
-        except NotAtHand:
+        if evidence.leaves_out(claim.needs):
             continue
+        try:
+            can_be = claim.needs in (None, "update") or evidence.steps
+            judged = claim.judge(evidence) if can_be else cannot_tell(as_named(evidence.no_gradients))
         except GradscopeError as error:
             if isinstance(error, MissingDependencyError) and not evidence.no_gradients:
                 raise
             judged = cannot_tell(error.message.rstrip("."))
-        own = {field.name: getattr(claim, field.name) for field in fields(claim) if field.name != "judge"}
+        own = {name: getattr(claim, name) for name in ("name", "source", "claim", "metric", "settle", "ours")}
         rows.append(ClaimRow(**own, **{field.name: getattr(judged, field.name) for field in fields(judged)}))
     collected = evidence.computed()
     return ClaimsReport(

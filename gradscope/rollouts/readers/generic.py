@@ -352,11 +352,13 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
     )
     return assemble_groups(
         request,
+        request.source(
+            format,
+            f"{' and '.join(kinds)} with a row a rollout, {counted(len(files), 'file')}",
+            inferred=[*_inferred(columns, request.columns, sample), *_sum_inferred(total, terms)],
+        ),
         groups=reduced_groups(column_log(files, flat, quarantine), request) or (),
         quarantine=quarantine,
-        format=format,
-        recognized=f"{' and '.join(kinds)} with a row a rollout, {counted(len(files), 'file')}",
-        inferred=[*_inferred(columns, request.columns, sample), *_sum_inferred(total, terms)],
     )
 
 

@@ -333,11 +333,13 @@ def _read(request: ReadRequest) -> Run:
         _refuse_totals(request.path, len(groups), [part for row in rows for part in prompt_rows(row)])
     return assemble_groups(
         request,
+        request.source(
+            "samples",
+            f"samples of prompts as {' and '.join(shapes)}",
+            inferred=[f"Prompts are told apart by {' and '.join(identities)}."],
+        ),
         groups=groups,
         quarantine=quarantine,
-        format="samples",
-        recognized=f"samples of prompts as {' and '.join(shapes)}",
-        inferred=[f"Prompts are told apart by {' and '.join(identities)}."],
     )
 
 
@@ -407,11 +409,13 @@ def _read_list(samples: list[dict[str, Any]], name: str, columns: ColumnNames, r
     rows = ((f"{request.path}:{number}", row) for number, row in enumerate(samples, start=1))
     return assemble(
         request,
+        request.source(
+            FORMAT.name,
+            f"samples in the list {name!r} of a document",
+            inferred=[f"The reward is {columns.reward!r}, and groups are told apart by {flat.key!r}."],
+        ),
         records=[record for _, record in records_in(flat.take, request.path, rows, quarantine)],
         quarantine=quarantine,
-        format=FORMAT.name,
-        recognized=f"samples in the list {name!r} of a document",
-        inferred=[f"The reward is {columns.reward!r}, and groups are told apart by {flat.key!r}."],
     )
 
 
