@@ -95,9 +95,9 @@ def _by_evaluation(tables: Sequence[results.PassAtKTable], notes: Footnotes) -> 
     named = {name: [plain(text.rpartition("/")[2]) for text in texts] for name, texts in named.items()}
     room = _WIDTH - sum(widths[at] + 2 for at in filled)
     for name in reversed(list(named)):
-        others = {other: texts for other, texts in named.items() if other != name}
-        if sum(max(map(len, texts)) + 2 for texts in named.values()) > room and _num_distinct(others) == len(about):
-            named = others
+        rest = {column: texts for column, texts in named.items() if column != name}
+        if sum(max(map(len, texts)) + 2 for texts in named.values()) > room and _num_distinct(rest) == len(about):
+            named = rest
     fitting = _shared([max(map(len, texts)) for texts in named.values()], room)
     cells = [
         *([_shortened(text, width) for text in texts] for texts, width in zip(named.values(), fitting, strict=True)),

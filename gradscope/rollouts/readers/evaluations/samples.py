@@ -62,7 +62,7 @@ from gradscope.rollouts.readers.reduction.columns import (
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups, too_many_rollouts
 from gradscope.rollouts.run import Run
 
-REWARD_LISTS = (
+_REWARD_LISTS = (
     *("passed", "scores", "score", "rewards", "reward", "correct", "correctness", "is_correct", "success"),
     *("graded_list", "correct_list"),  # of LiveCodeBench, as two text lists below, and of others
     *("rollout_rewards", "group_rewards", "all_rewards", "sample_rewards"),
@@ -71,23 +71,16 @@ _TEXT_LISTS = (
     *("completions", "samples", "responses", "generations", "generation", "solutions", "code", "outputs", "texts"),
     "content",
     *("predictions", "preds", "model_outputs", "model_answers", "code_list", "output_list"),
-    *("rollouts", "rollout_texts", "rollout_outputs", "all_responses", "extracted", "extracted_answers"),
-    "predicted_answers",
+    *("rollouts", "rollout_texts", "all_responses", "extracted", "extracted_answers", "predicted_answers"),
 )
 _ANSWER_KEYS = ("full_model_response", "completion", "response", "output", "solution", "model_answer", "text")
-_RESPONSES = frozenset((*REWARD_LISTS, *_ANSWER_KEYS, *_TEXT_LISTS))
+_RESPONSES = frozenset((*_REWARD_LISTS, *_ANSWER_KEYS, *_TEXT_LISTS))
 _ONE_RESPONSE = ("response", "completion", "output", "generation", "output_response", *_ANSWER_KEYS[:1])
 """Keys under which a text is the policy's response, and not the task's own solution."""
 _PROMPTS = (*USUAL["prompt"], *USUAL["prompt_id"])
 _TRIALS = ("trial", *SAMPLE_IDS)
-_TOTALS = (
-    *("n", "num_samples", "n_samples", "total_samples", "num_rollouts", "n_rollouts", "total_rollouts"),
-    *("num_attempts", "n_attempts", "total"),
-)
-_RIGHTS = (
-    *("c", "num_correct", "n_correct", "correct_count", "num_passed", "n_passed", "pass_count", "num_successes"),
-    *("correct", "passed"),
-)
+_TOTALS = ("n", "num_samples", "n_samples", "total_samples", "num_rollouts", "total_rollouts", "total")
+_RIGHTS = ("c", "num_correct", "n_correct", "correct_count", "num_passed", "n_passed", "correct", "passed")
 _ALSO_VERDICTS = ("correct", "passed")  # also names of the verdict on one sample: a boolean is no count
 _COUNTS = "counts"  # the shape of a row with n and c
 _BY_KEYS, _BY_LINES = "their keys", "their lines"  # how prompts are told apart that have no id of their own
@@ -173,7 +166,7 @@ def refuse_lone_list(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
             f"{path} has rows with a list of several prompts each ({batches[0]!r}): batches, in an unknown form.",
             hint="Write a row a rollout: step, prompt, response, reward.",
         )
-    for name in REWARD_LISTS:
+    for name in _REWARD_LISTS:
         if sum(isinstance(row.get(name), list) for row in rows) > len(rows) / 2:
             raise InputError(
                 f"{path} has a list {name!r} in a row, and no list of as many responses beside it: whether its entries "
@@ -208,12 +201,12 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
             aligned |= set(objects) if reward or not objects.keys().isdisjoint((*_ANSWER_KEYS, *_TRIALS)) else set()
         elif isinstance(value, list):
             columns.setdefault(name, list(map(_unwrap, value)) if list in set(map(type, value)) else value)
-    if reward is not None and reward not in columns and _first(columns, REWARD_LISTS):
+    if reward is not None and reward not in columns and _first(columns, _REWARD_LISTS):
         raise UsageError(f"There is no list {reward!r} of rewards.", hint=f"The lists are {list_names(columns)}.")
     sizes = {len(columns[name]) for name in (*_ANSWER_KEYS, *_TEXT_LISTS) if name in columns}
     is_counted = isinstance(row.get("n"), int) and isinstance(row.get("c"), int)  # they give the list's length
     aligned |= {name for name, value in columns.items() if is_counted or len(value) in sizes}
-    main = reward if reward in columns else next((name for name in REWARD_LISTS if name in aligned), None)
+    main = reward if reward in columns else next((name for name in _REWARD_LISTS if name in aligned), None)
     if main is None or isinstance(row.get(main), (bool, int, float, str)):
         return None
     if not sizes and any(isinstance(row.get(name), str) for name in _ONE_RESPONSE):
@@ -518,7 +511,7 @@ def _prompts_alike(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, step
     by_key = dict(zip(keys, zip(*(row.values() for row in rows), strict=True), strict=True))
     types = {key: set(map(type, cells)) for key, cells in by_key.items()}
     lists = {key: set(map(type, chain.from_iterable(by_key[key]))) for key in keys if types[key] == {list}}
-    main = columns.reward or _first(lists, REWARD_LISTS) or ""
+    main = columns.reward or _first(lists, _REWARD_LISTS) or ""
     texts = _first(lists, (*_ANSWER_KEYS, *_TEXT_LISTS)) or ""
     sizes = {tuple(map(len, by_key[key])) for key in lists}
     steps = [0] * len(rows) if step_key is None else step_numbers(by_key.get(step_key, ())).tolist()

@@ -21,7 +21,6 @@ from gradscope.errors import InputError, UsageError
 from gradscope.results.source import Source
 from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
-from gradscope.rollouts.readers.evaluations.samples import REWARD_LISTS
 from gradscope.rollouts.readers.metrics_alone.files import MetricFile, MetricsLog, opened
 from gradscope.rollouts.readers.metrics_alone.runs import (
     STEPS,
@@ -48,6 +47,7 @@ _OF_ROLLOUTS = (
     *("output", "messages", "question", "text"),
 )
 """Columns that hold text where a row is a rollout."""
+_REWARD_LIST = re.compile(r"(^|_)(rewards?|scores?)$")
 _NUM_PEEKED = 200
 _MOST_NAMED = 6
 _ENDINGS = ("jsonl", "jsonl.gz", "json", "csv", "tsv", "db", "wandb", "parquet", "log", "txt", "out", "ipynb")
@@ -113,9 +113,10 @@ def read_metrics_log(request: ReadRequest) -> Run:
 def _listed_rewards(path: Path) -> Iterator[str]:
     """A sentence on lists of rewards in a file's rows, which may be those of rollouts."""
     rows = peek(path) if suffix_of(path) in (".jsonl", ".ndjson") else []
-    for name in REWARD_LISTS:
+    for name in rows[0] if rows else ():
         lists = [row[name] for row in rows if isinstance(row.get(name), list)]
-        if len(lists) > len(rows) / 2 and all(map(is_number, chain.from_iterable(lists))):
+        are_numbers = all(map(is_number, chain.from_iterable(lists)))
+        if _REWARD_LIST.search(name) and len(lists) > len(rows) / 2 and are_numbers:
             yield f"Rows also list {name!r}; if these are of the rollouts of one prompt: --reward-column {name}."
 
 
