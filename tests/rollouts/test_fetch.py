@@ -192,11 +192,7 @@ def test_a_web_server_is_asked_for_what_changed(web: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [
-        ("gone.jsonl", "There is nothing at"),
-        ("403/x", "may not be read"),
-        ("500.jsonl", "the server answers 500"),
-    ],
+    [("gone.jsonl", "There is nothing at"), ("403/x", "may not be read"), ("500.jsonl", "the server answers 500")],
 )
 def test_what_a_web_server_refuses_is_said(web: Any, name: str, message: str) -> None:
     with pytest.raises(InputError, match=message):

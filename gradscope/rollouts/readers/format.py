@@ -8,19 +8,17 @@ its own. A new one takes its declaration and one line in ``detect``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gradscope.errors import InputError
-from gradscope.rollouts.groups import GroupsOfTable, RewardTable
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
 from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble_groups, peek
 from gradscope.rollouts.readers.parsing.tables import Row, files_like, read_rows
-from gradscope.rollouts.readers.reduction.columns import Cells, Columns, Note, file_columns
-from gradscope.rollouts.readers.reduction.log import ColumnLog, records_of_files, reduced_groups
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, Note
+from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups
 from gradscope.rollouts.run import Run
 from gradscope.say import counted
 
@@ -46,6 +44,7 @@ class Reading:
 
     request: ReadRequest
     files: tuple[Path, ...]  # the files that are read
+    rows: Callable[[Path, QuarantineLog], Iterator[Row]]  # the rows of each
     quarantine: QuarantineLog = field(default_factory=QuarantineLog)  # rows that were set aside
     noted: set[Note] = field(default_factory=set)  # what rows called for, as sentences of ``RowFormat.if_noted``
     inferred: list[str] = field(default_factory=list)
@@ -53,20 +52,10 @@ class Reading:
     missing: list[str] = field(default_factory=list)
     """Further sentences for ``Source.missing``, after those of the format."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogColumns:
-    """How the rows of a log become columns."""
-
-    take: Callable[[Cells], Columns]  # what their cells mean
-    keys: Iterable[str] = ()
-    """The keys that are read, so that files of a usual kind are decoded to columns; none: the row reader makes rows."""
-    raw: Collection[str] = ()  # further keys, whose cells are long and are left as they are until they are asked for
-    looks_at_path: bool = False  # whether cells mean something else in a file of another name
-    read_back: Callable[[Cells], Columns] | None = None  # what they mean where a step is read back; None: the same
-    lines_hold_many: bool = False  # as for :class:`ColumnLog`
-    judged: Callable[[RewardTable], RewardTable | None] = lambda table: table
-    """A last check of the table, where it has groups; None from it: survey the log after all, and read it again."""
+    def log(self, take: Callable[[Cells], Columns], **how: Any) -> ColumnLog:
+        """How its rows become columns, whose cells mean what ``take`` says; ``how`` are further fields."""
+        quarantine, note = self.quarantine, self.noted.add
+        return ColumnLog(files=self.files, rows=self.rows, quarantine=quarantine, note=note, take=take, **how)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +69,8 @@ class RowFormat:
     """Globs from the folder that the trainer writes to down to its files, each as seen from another folder."""
     recognizes_file: Callable[[Path], bool]
     """Whether one of the first of those files is of this format: see :func:`has_keys` and :func:`has_row`."""
-    columns: Callable[..., LogColumns | None]
-    """How the rows of a :class:`Reading` become columns; None: ``survey`` has to look at all of them first."""
+    columns: Callable[..., ColumnLog | None]
+    """How a :class:`Reading` is done, by its ``log``; None: ``survey`` has to look at all rows first."""
     survey: Callable[[Sequence[Row], Reading], Mapping[str, Any]] | None = None
     """Looks at all rows before the first is used, where rows depend on one another; returns further arguments of
     ``columns``."""
@@ -107,10 +96,11 @@ class RowFormat:
         """Read all rows of all files into a run; no usable row at all is an :class:`InputError`."""
         files = self._files(request.path)[: 1 if self.is_one_file else None]
         for survey in (None, self.survey):
-            reading = Reading(request=request, files=files, quarantine=WatchedLog(request.progress, files))
-            surveyed = {} if survey is None else survey(self._all_rows(files), reading)
-            columns = self.columns(reading, **surveyed)
-            groups = None if columns is None else self._reduced(reading, columns)
+            quarantine = WatchedLog(request.progress, files)
+            reading = Reading(request=request, files=files, rows=self._rows_in, quarantine=quarantine)
+            rows = [row for file in (files if survey else ()) for row in self._rows_in(file, QuarantineLog())]
+            log = self.columns(reading, **({} if survey is None else survey(rows, reading)))
+            groups = None if log is None else reduced_groups(log, request)
             if groups is not None:
                 break
         assert groups is not None
@@ -135,27 +125,6 @@ class RowFormat:
 
     def _applicable(self, sentences: Iterable[str], reading: Reading) -> Iterator[str]:
         return (sentence for sentence in sentences if sentence not in self.if_noted or sentence in reading.noted)
-
-    def _reduced(self, reading: Reading, columns: LogColumns) -> GroupsOfTable | None:
-        """The groups of a log; None: it has to be surveyed first."""
-        keys, read_back = (*columns.keys, *columns.raw), columns.read_back
-        log = ColumnLog(
-            files=reading.files,
-            declared=file_columns(columns.take, columns.keys, columns.raw, looks_at_path=columns.looks_at_path)
-            if keys
-            else lambda _: None,
-            rows=self._rows_in,
-            take=columns.take,
-            together=None if read_back is None else partial(records_of_files, read_back),
-            quarantine=reading.quarantine,
-            note=reading.noted.add,
-            lines_hold_many=columns.lines_hold_many,
-            keys=keys,
-        )
-        return reduced_groups(log, reading.request, lambda table: columns.judged(table) if len(table) else table)
-
-    def _all_rows(self, files: Sequence[Path]) -> list[Row]:
-        return [row for file in files for row in self._rows_in(file, QuarantineLog())]
 
     def _rows_in(self, file: Path, quarantine: QuarantineLog) -> Iterator[Row]:
         """The rows of a file; one that cannot be read to its end is set aside from there on."""

@@ -38,12 +38,7 @@ from gradscope.rollouts.readers.parsing.cells import (
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog, WatchedLog
 from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble_groups, peek
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows, suffix_of
-from gradscope.rollouts.readers.reduction.columns import (
-    Cells,
-    Columns,
-    file_columns,
-    texts_in,
-)
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, texts_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups
 from gradscope.rollouts.run import Run
 from gradscope.say import counted
@@ -310,12 +305,7 @@ def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: Quaranti
     heads = [name.partition(".")[0] for name in read if name in columns.entries]
     wanted = dict.fromkeys([*heads, *(name for name in read if name not in columns.entries)])
     return ColumnLog(
-        files=files,
-        declared=file_columns(columns.take, wanted, texts),
-        rows=read_rows,
-        take=columns.take,
-        quarantine=quarantine,
-        keys=(*wanted, *texts, *columns.rewards),
+        files=files, rows=read_rows, take=columns.take, keys=tuple(wanted), raw=texts, quarantine=quarantine
     )
 
 

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from gradscope.errors import InputError
-from gradscope.rollouts.readers.format import LogColumns, Reading, RowFormat, has_keys, has_row
+from gradscope.rollouts.readers.format import Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.parsing.records import ReadRequest
 from gradscope.rollouts.readers.parsing.tables import Row
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, texts_in
+from gradscope.rollouts.readers.reduction.log import ColumnLog
 from gradscope.rollouts.run import Run
 from tests.rollouts.readers.lines import rewards_of, set_aside, write_lines
 
@@ -41,7 +42,7 @@ def made_up(**options: Any) -> RowFormat:
         "title": "made-up rows",
         "patterns": ("logs/log_*.jsonl", "log_*.jsonl"),
         "recognizes_file": has_keys("group", "reward"),
-        "columns": lambda _, factor=1.0: LogColumns(take=partial(take, factor=factor)),
+        "columns": lambda reading, factor=1.0: reading.log(take=partial(take, factor=factor)),
     }
     return RowFormat(**fields | options)
 
@@ -94,8 +95,8 @@ def test_a_sentence_may_wait_for_a_row_that_calls_for_it(tmp_path: Path, late: b
 
 
 def test_a_survey_sees_all_rows_before_the_first_is_used(folder: Path) -> None:
-    def columns(_: Reading, factor: float | None = None) -> LogColumns | None:
-        return None if factor is None else LogColumns(take=partial(take, factor=factor))
+    def columns(reading: Reading, factor: float | None = None) -> ColumnLog | None:
+        return None if factor is None else reading.log(take=partial(take, factor=factor))
 
     def survey(rows: Sequence[Row], reading: Reading) -> dict[str, float]:
         reading.inferred.append(f"{len(rows)} rows were seen.")

@@ -198,12 +198,12 @@ def log_of(sample: str | None = None, **names: str) -> ColumnLog:
 
 
 def test_a_file_is_read_as_its_name_promises() -> None:
-    log = log_of(step="step", group="g")
-    assert isinstance(log.declared(Path("a.jsonl")), LineColumns)
-    assert log.declared(Path("a.jsonl")) is log.declared(Path("b.txt"))
+    columns_of = log_of(step="step", group="g").columns_of
+    assert isinstance(columns_of(Path("a.jsonl")), LineColumns)
+    assert columns_of(Path("a.jsonl")) is columns_of(Path("b.txt"))
     for name in ("a.csv", "a.csv.gz", "a.parquet"):
-        assert isinstance(log.declared(Path(name)), TableColumns), name
-    assert isinstance(log.declared(Path("a.json")), ListColumns)
+        assert isinstance(columns_of(Path(name)), TableColumns), name
+    assert isinstance(columns_of(Path("a.json")), ListColumns)
 
 
 @pytest.mark.slow
@@ -227,8 +227,8 @@ def test_any_other_document_is_for_the_row_reader(tmp_path: Path, text: str) -> 
 
 
 def test_keys_that_no_struct_can_have_are_for_the_row_reader(tmp_path: Path) -> None:
-    assert log_of(group='g"').declared(Path("a.jsonl")) is None
-    assert log_of(group="\ud800").declared(Path("a.jsonl")) is None
+    assert log_of(group='g"').columns_of(Path("a.jsonl")) is None
+    assert log_of(group="\ud800").columns_of(Path("a.jsonl")) is None
     rows = [{"re\tward": at % 2, "é": "g", "": 0, "\ud800": 1} for at in range(4)]
     path = write(tmp_path / "a.jsonl", *rows)
     run = assert_same(path, columns=ColumnNames(reward="re\tward", group="é"))

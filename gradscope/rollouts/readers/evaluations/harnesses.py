@@ -20,7 +20,7 @@ import numpy as np
 
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import REWARD, RewardTable, Status
-from gradscope.rollouts.readers.format import LogColumns, Reading, RowFormat, has_keys, has_row
+from gradscope.rollouts.readers.format import Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.generic import chosen_name, list_names
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
@@ -46,6 +46,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     texts_in,
 )
 from gradscope.rollouts.readers.reduction.lines import blocks_in
+from gradscope.rollouts.readers.reduction.log import ColumnLog
 from gradscope.rollouts.readers.trainers.prime_rl_episode import (
     AGENTS,
     AgentRollout,
@@ -117,7 +118,7 @@ EVALPLUS = RowFormat(
     is_one_file=True,
     recognizes_file=has_row(_has_verdicts),
     rows_of=_evalplus_samples,
-    columns=lambda _: LogColumns(take=_evalplus_rows),
+    columns=lambda reading: reading.log(take=_evalplus_rows),
     inferred=(_PLUS, _BASE),
     if_noted=frozenset({_PLUS, _BASE}),
 )
@@ -139,7 +140,7 @@ def _lm_eval_survey(rows: Sequence[Row], reading: Reading) -> dict[str, str]:
     return {"metric": _lm_eval_metric([cells for _, cells in rows], reward, reading.request.path), "filter": filter}
 
 
-def _lm_eval_columns(reading: Reading, metric: str | None = None, filter: str = "") -> LogColumns | None:
+def _lm_eval_columns(reading: Reading, metric: str | None = None, filter: str = "") -> ColumnLog | None:
     """How its rows are read; None where the first ones do not tell which score counts."""
     first = next((rows for file in reading.files if (rows := peek(file))), [])
     if metric is None:
@@ -160,7 +161,7 @@ def _lm_eval_columns(reading: Reading, metric: str | None = None, filter: str = 
         return table
 
     take = partial(_lm_eval_rows, metric=metric, filter=filter, listed=frozenset(named))
-    return LogColumns(take=take, keys=keys, raw=("doc", "filtered_resps"), judged=judged)
+    return reading.log(take=take, keys=keys, raw=("doc", "filtered_resps"), judged=judged)
 
 
 def _lm_eval_metric(rows: Sequence[Mapping[str, Any]], named: str | None, path: Path) -> str:
@@ -205,9 +206,7 @@ def _lm_eval_rows(rows: Cells, *, metric: str, filter: str, listed: frozenset[st
         numbers=numbers,
         no_reward=partial(rows.no_reward, metric),
         is_odd=np.array([not is_usual[names] for names in metrics], dtype=np.bool_),  # other keys are to be read
-        further=lambda at: {
-            "completion": text_of(next(iter(list_of(rows.cell("filtered_resps", at))), None)),
-        },
+        further=lambda at: {"completion": text_of(next(iter(list_of(rows.cell("filtered_resps", at))), None))},
     )
 
 
@@ -249,9 +248,9 @@ def _lighteval_rows(cells: Cells, *, metric: str) -> Columns:
     )
 
 
-def _lighteval_columns(_: Reading, metric: str | None = None) -> LogColumns | None:
+def _lighteval_columns(reading: Reading, metric: str | None = None) -> ColumnLog | None:
     keys = ("doc", "metric", "model_response")
-    return None if metric is None else LogColumns(take=partial(_lighteval_rows, metric=metric), keys=keys)
+    return None if metric is None else reading.log(take=partial(_lighteval_rows, metric=metric), keys=keys)
 
 
 LIGHTEVAL = RowFormat(
@@ -272,12 +271,12 @@ _SKYRL_BY_PROMPT = "Responses to one prompt of one data source are a group; equa
 _SKYRL_SUMMED = "Scores that are lists hold a reward a token, and count as their sum, as SkyRL's own mean reward does."
 
 
-def _skyrl_columns(reading: Reading, *, is_surveyed: bool = False) -> LogColumns | None:
+def _skyrl_columns(reading: Reading, *, is_surveyed: bool = False) -> ColumnLog | None:
     """How its rows are read; None where a prompt begins with another, as that of a later turn does."""
     if not is_surveyed and not _are_apart(reading.files):
         return None
     keys = ("score", "data_source", "stop_reason")
-    return LogColumns(take=_skyrl_rows, keys=keys, raw=("input_prompt", "output_response"), looks_at_path=True)
+    return reading.log(take=_skyrl_rows, keys=keys, raw=("input_prompt", "output_response"), looks_at_path=True)
 
 
 class _Prompted(msgspec.Struct, gc=False):
@@ -360,18 +359,16 @@ SKYRL = RowFormat(
 _BY_TASK = "Episodes of one task (task.key, else task.hash) of an environment are the samples of a prompt."
 
 
-def _verifiers_columns(reading: Reading) -> LogColumns:
+def _verifiers_columns(reading: Reading) -> ColumnLog:
     def take(rollouts: Sequence[AgentRollout], _: Path) -> Columns:
         step = np.zeros(len(rollouts), dtype=np.int64)
         columns = columns_of(rollouts, step, lambda at: read_trace(rollouts[at].plain), reading.noted.add)
         ids = [rollout.trace.id if isinstance(rollout.trace.id, str) else None for rollout in rollouts]
         return replace(
-            columns,
-            prompts=lambda chosen: [_verifiers_prompt(rollouts[at].line) for at in chosen],
-            samples=ids,
+            columns, prompts=lambda chosen: [_verifiers_prompt(rollouts[at].line) for at in chosen], samples=ids
         )
 
-    return LogColumns(take=EpisodeLayout(names=names_by_agent, group=_verifiers_prompt, take=take).take_cells)
+    return reading.log(take=EpisodeLayout(names=names_by_agent, group=_verifiers_prompt, take=take).take_cells)
 
 
 def _verifiers_prompt(episode: Mapping[str, Any]) -> str:

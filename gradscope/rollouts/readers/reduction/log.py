@@ -34,7 +34,7 @@ from gradscope.rollouts.readers.parsing.tables import (
     parse_line,
     read_span,
 )
-from gradscope.rollouts.readers.reduction.columns import Cells, Columns, LineColumns, Note, records_in
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, LineColumns, Note, file_columns, records_in
 from gradscope.rollouts.readers.reduction.lines import OddRow, Scanned, Span
 from gradscope.rollouts.readers.reduction.parts import (
     ROWS_A_FILE,
@@ -129,10 +129,16 @@ class ColumnLog:
     """A log whose usual rows are read as columns."""
 
     files: Sequence[Path]  # its files, in order
-    declared: Declared  # how a file becomes columns
     rows: Callable[[Path, QuarantineLog], Iterable[Row]]
     """The row reader's rows of a file; what is no row goes to the quarantine."""
     take: Callable[[Cells], Columns]  # what the cells of its rows mean
+    keys: Sequence[str] = ()
+    """The keys that are read, so that files of a usual kind are decoded to columns; none: the row reader makes rows."""
+    raw: Sequence[str] = ()  # further keys, whose cells are long and are left as they are until they are asked for
+    looks_at_path: bool = False  # whether cells mean something else in a file of another name
+    declared: Declared | None = None  # how a file becomes columns, where those keys do not say it
+    read_back: Callable[[Cells], Columns] | None = None
+    """What cells mean where the rollouts of a step are asked for; None: the same."""
     together: Callable[[Sequence[FileRow]], Iterable[Record]] | None = None
     """The rollouts of rows that are read together, as those of a step, where these may depend on one another; None: as
     ``take`` says."""
@@ -140,19 +146,22 @@ class ColumnLog:
     note: Callable[[Note], object] = lambda _: None  # called with what its rows call for
     lines_hold_many: bool = False  # whether a line that is set aside counts as the mean of those that were read
     most: float = math.inf  # rollouts that it may hold: a few digits may declare a million
-    keys: tuple[str, ...] = ()  # the keys that are read of its rows, so that a log is recognized
     repeats: Callable[[RewardTable], NDArray[np.bool_]] | None = None
     """In which groups a rollout may be logged twice, [J], where a table tells; None: ``sample`` of its columns does."""
+    judged: Callable[[RewardTable], RewardTable | None] = lambda table: table
+    """A last check of its table; None from it: the log is to be read in another way."""
 
-    def records(
-        self,
-        file: Path,
-        rows: Iterable[Row],
-        quarantine: QuarantineLog,
-        note: Callable[[Note], object] = lambda _: None,
-    ) -> Iterator[tuple[int, Record]]:
+    @property
+    def columns_of(self) -> Declared:
+        """How a file becomes columns."""
+        if self.declared is not None:
+            return self.declared
+        declared = file_columns(self.take, self.keys, self.raw, looks_at_path=self.looks_at_path)
+        return declared if self.keys or self.raw else lambda _: None
+
+    def records(self, file: Path, rows: Iterable[Row], quarantine: QuarantineLog) -> Iterator[tuple[int, Record]]:
         """The rollouts of some rows of a file without their tokens, each with the index of its row among them."""
-        records = records_in(self.take, file, rows, quarantine, note)
+        records = records_in(self.take, file, rows, quarantine, self.note)
         return ((number, with_counted_tokens(record)) for number, record in records)
 
     def limited(self, parts: Iterable[Part]) -> Iterator[Part]:
@@ -237,17 +246,15 @@ def _lines_in(file: Path, start: int, end: int, first: int) -> Iterator[Row]:
             yield f"{file}:{number}", row
 
 
-def reduced_groups(
-    log: ColumnLog, request: ReadRequest, judged: Callable[[RewardTable], RewardTable | None] = lambda table: table
-) -> GroupsOfTable | None:
+def reduced_groups(log: ColumnLog, request: ReadRequest) -> GroupsOfTable | None:
     """The groups of a log, of rewards alone where that is asked for, else on disk; None where ``judged`` says so."""
     if request.rewards_only:
-        table = judged(reduce_log(log, request.progress, request.so_far))
+        table = log.judged(reduce_log(log, request.progress, request.so_far))
         if table is None and request.so_far is not None:
             request.so_far.forget()  # the next look would not see again what this one was judged by
         return None if table is None else GroupsOfTable(table)
     spans = StepSpans()
-    table = judged(reduce_log(log, request.progress, spans=spans))
+    table = log.judged(reduce_log(log, request.progress, spans=spans))
     if table is None:
         return None
 
@@ -292,12 +299,7 @@ def _together(log: ColumnLog, rows: Sequence[FileRow]) -> Iterable[Record]:
     """The rollouts of rows; nothing is set aside, for that was done before."""
     if log.together is not None:
         return log.together(rows)
-    return records_of_files(log.take, rows)
-
-
-def records_of_files(take: Callable[[Cells], Columns], rows: Iterable[FileRow]) -> Iterator[Record]:
-    """The rollouts of rows of several files, of which nothing is set aside."""
-    nobody = QuarantineLog()
+    take, nobody = log.read_back or log.take, QuarantineLog()
     of_files = ((file, [row for _, row in group]) for file, group in groupby(rows, key=itemgetter(0)))
     return (record for file, group in of_files for _, record in records_in(take, file, group, nobody))
 
@@ -349,7 +351,7 @@ def _parts(
     """The parts of a log, in order; its odd rows are read, or set aside, in their order too."""
     log_grows = isinstance(memory, ReadSoFar)
     so_far = memory if isinstance(memory, ReadSoFar) else ReadSoFar()
-    so_far.check(log.files, log.keys)
+    so_far.check(log.files, (*log.keys, *log.raw))
     yield from so_far.parts
     num_bytes = sum(file.stat().st_size for file in log.files)
     num_rows = sum(int(part.size.sum()) for part in so_far.parts)
@@ -358,7 +360,8 @@ def _parts(
     ends = {number_of[file]: file_so_far.end for file, file_so_far in so_far.files.items()}
     before = np.cumsum([0, *(file.stat().st_size for file in log.files)]).tolist()
     flawed = Counter[int]()
-    for scanned in scan_files(log.files, log.declared, ends, with_texts=with_texts):
+    columns_of = log.columns_of
+    for scanned in scan_files(log.files, columns_of, ends, with_texts=with_texts):
         number = scanned if isinstance(scanned, int) else scanned.file
         path = log.files[number]
         if flawed[number] > most(MOST_FLAWED):
@@ -378,7 +381,7 @@ def _parts(
                 first = lines[number] - flawed[number] + 1
                 message = f"{path} has no row in {most(MOST_FLAWED):,} lines from line {first} on."
                 quarantine.lose(InputError(message, hint=raise_limits(path)))
-            if log_grows and not scanned.is_open and isinstance(log.declared(path), LineColumns):
+            if log_grows and not scanned.is_open and isinstance(columns_of(path), LineColumns):
                 so_far.keep(path, scanned.end, scanned.num_rows, of_block)
             if of_block is not None:
                 num_rows += int(of_block.size.sum())
@@ -419,7 +422,7 @@ def _part_of(
             of_lines.add(odd.row, location, odd.count)
         else:
             rows.append((odd, (location, odd.row)))
-    for index, record in log.records(path, [row for _, row in rows], quarantine, log.note):
+    for index, record in log.records(path, [row for _, row in rows], quarantine):
         odd = rows[index][0]
         records.append((odd.at, record))
         odd_spans.append(Span(step=record.step, start=odd.start, end=odd.end, line=odd.at))
@@ -446,7 +449,7 @@ def _num_flawed(scanned: Scanned, before: int) -> int:
 def _parts_of_rows(log: ColumnLog, file: int, *, with_texts: bool) -> Iterator[Part]:
     path, quarantine = log.files[file], log.quarantine
     rows = log.rows(path, quarantine.of_lines() if log.lines_hold_many else quarantine)
-    records = (record for _, record in log.records(path, rows, quarantine, log.note))
+    records = (record for _, record in log.records(path, rows, quarantine))
     numbered = enumerate(records, start=file * ROWS_A_FILE)
     while numbered_records := list(islice(numbered, _ROWS)):
         yield part_of_records(numbered_records, with_texts=with_texts)

@@ -20,7 +20,7 @@ from msgspec import UNSET
 
 from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.groups import UNKNOWN, Tokens
-from gradscope.rollouts.readers.format import LogColumns, RowFormat, has_keys
+from gradscope.rollouts.readers.format import RowFormat, has_keys
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
     NOT_ALIGNED,
@@ -40,12 +40,7 @@ from gradscope.rollouts.readers.parsing.cells import (
 )
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError, hidden_by, with_set_aside
 from gradscope.rollouts.readers.parsing.records import ReadRequest
-from gradscope.rollouts.readers.reduction.columns import (
-    Cells,
-    Columns,
-    numbers_of,
-    step_numbers,
-)
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, numbers_of, step_numbers
 from gradscope.rollouts.readers.run_files import (
     CheckpointLayout,
     Metrics,
@@ -280,7 +275,7 @@ FORMAT = RowFormat(
     title="NeMo-RL training data",
     patterns=("train_data_step*.jsonl", "exp_*/train_data_step*.jsonl"),
     recognizes_file=has_keys("content", "rewards"),
-    columns=lambda _: LogColumns(take=_rows, keys=_KEYS, raw=(*_TEXTS, "content"), looks_at_path=True),
+    columns=lambda reading: reading.log(take=_rows, keys=_KEYS, raw=(*_TEXTS, "content"), looks_at_path=True),
     inferred=(_BY_IDS, _BY_TEXT),
     missing=(_FILTERED,),
     if_noted=frozenset({_BY_IDS, _BY_TEXT, _FILTERED}),

@@ -20,15 +20,8 @@ from msgspec import UNSET
 
 from gradscope.reason import Reason
 from gradscope.rollouts.groups import RolloutGroup, Tokens
-from gradscope.rollouts.readers.format import Format, LogColumns, RowFormat, has_keys
-from gradscope.rollouts.readers.parsing.cells import (
-    cut_sequence,
-    digest,
-    list_of,
-    mapping_of,
-    number_in_name,
-    text_of,
-)
+from gradscope.rollouts.readers.format import Format, RowFormat, has_keys
+from gradscope.rollouts.readers.parsing.cells import cut_sequence, digest, list_of, mapping_of, number_in_name, text_of
 from gradscope.rollouts.readers.parsing.quarantine import (
     SEVERAL,
     QuarantineLog,
@@ -37,13 +30,7 @@ from gradscope.rollouts.readers.parsing.quarantine import (
     hidden_by,
     with_set_aside,
 )
-from gradscope.rollouts.readers.parsing.records import (
-    ReadRequest,
-    assemble_groups,
-    build_groups,
-    flattened,
-    peek,
-)
+from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble_groups, build_groups, flattened, peek
 from gradscope.rollouts.readers.parsing.tables import files_like, read_jsonl
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, Note, int_steps, step_numbers, texts_in
 from gradscope.rollouts.readers.reduction.log import keeps_texts, reduced_groups
@@ -168,7 +155,7 @@ TOKEN_EXPORT = RowFormat(
     title="prime-rl token export",
     patterns=("token_exports/step_*/rank_*.jsonl", "step_*/rank_*.jsonl", "rank_*.jsonl"),
     recognizes_file=has_keys("token_ids", "loss_mask", "advantages"),
-    columns=lambda _: LogColumns(take=_exported),
+    columns=lambda reading: reading.log(take=_exported),
     needs_reward=False,
     completes=with_prime_rls,
     inferred=("Rows carry no group id: rollouts of equal prompt tokens at one step are a group; equal prompts merge.",),

@@ -237,11 +237,7 @@ def stream_layout(annotations: Annotations, *, is_whole: bool) -> EpisodeLayout:
                 for rollout, prompt in zip(rollouts, prompts, strict=True)
             ],
             prompts=lambda chosen: [prompts[at] for at in chosen],
-            numbers={
-                **columns.numbers,
-                REWARD + _SENT: sent.astype(np.float64),
-                REWARD + _TRAINED: trained,
-            },
+            numbers={**columns.numbers, REWARD + _SENT: sent.astype(np.float64), REWARD + _TRAINED: trained},
             noted=_about_logprobs([rollout.logprobs for rollout in rollouts]),
             samples=names,
             further=lambda at: {

@@ -18,7 +18,7 @@ from gradscope.errors import InputError
 from gradscope.outside.plain_json import parse_json
 from gradscope.rollouts.arrays import run_starts, to_floats, to_strings, to_texts
 from gradscope.rollouts.groups import REWARD, RewardTable, Status, Tokens
-from gradscope.rollouts.readers.format import LogColumns, Reading, RowFormat, has_keys, has_row
+from gradscope.rollouts.readers.format import Reading, RowFormat, has_keys, has_row
 from gradscope.rollouts.readers.metrics_alone.files import trackio_rows
 from gradscope.rollouts.readers.metrics_alone.log import holds_metrics, read_metrics_log
 from gradscope.rollouts.readers.parsing.cells import (
@@ -54,6 +54,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     step_numbers,
     texts_in,
 )
+from gradscope.rollouts.readers.reduction.log import ColumnLog
 from gradscope.rollouts.readers.run_files import with_logged_metrics
 from gradscope.rollouts.run import Run
 from gradscope.say import counted
@@ -93,7 +94,7 @@ AREAL = RowFormat(
     title="AReaL trajectories",
     patterns=("rollout/[0-9]*/*.jsonl", "[0-9]*/*.jsonl", "*.jsonl"),
     recognizes_file=has_keys("task_id", "sample_idx", "tail_version", "reward"),
-    columns=lambda _: LogColumns(take=_areal_rows, keys=_AREAL_KEYS, raw=("prompt",)),
+    columns=lambda reading: reading.log(take=_areal_rows, keys=_AREAL_KEYS, raw=("prompt",)),
     inferred=(_BY_TASK, _STALE),
     missing=(_EMPTY, TEXT_ONLY),
     if_noted=frozenset({_STALE}),
@@ -151,7 +152,7 @@ ART = RowFormat(
     patterns=("trajectories/train/[0-9]*.parquet", "train/[0-9]*.parquet", "[0-9]*.parquet"),
     keeps_file=lambda file: _STEP_FILE.search(file.name) is not None,
     recognizes_file=has_keys("group_index", "reward", "messages"),
-    columns=lambda _: LogColumns(take=_art_rows, keys=_ART_KEYS, looks_at_path=True),
+    columns=lambda reading: reading.log(take=_art_rows, keys=_ART_KEYS, looks_at_path=True),
     inferred=("Steps are the names of the files.",),
     missing=(TEXT_ONLY,),
 )
@@ -183,7 +184,7 @@ RAGEN = RowFormat(
     title="RAGEN evaluation rollouts",
     patterns=("val_rollouts*.jsonl",),
     recognizes_file=has_row(lambda row: mapping_of(row.get("metadata")).keys() >= {"group_id", "total_reward"}),
-    columns=lambda reading: LogColumns(
+    columns=lambda reading: reading.log(
         take=partial(_ragen_rows, are_several=len(reading.files) > 1),
         keys=("metadata",),
         raw=("messages",),
@@ -217,7 +218,7 @@ RLINF = RowFormat(
     title="RLinf training data",
     patterns=("training_data_*.jsonl*", "training_data/training_data_*.jsonl*"),
     recognizes_file=has_row(lambda row: mapping_of(row.get("data")).keys() >= {"prompt", "completion", "accepted"}),
-    columns=lambda _: LogColumns(take=_rlinf_rows, keys=("data",)),
+    columns=lambda reading: reading.log(take=_rlinf_rows, keys=("data",)),
     inferred=("Completions of equal prompts are a group; RLinf does not log at which step they were trained on.",),
     missing=(TEXT_ONLY,),
 )
@@ -273,7 +274,7 @@ RLLM = RowFormat(
     patterns=("episodes/train_step_*/episode_*.json", "train_step_*/episode_*.json", "episode_*.json"),
     recognizes_file=has_keys("training_step", "task_hash", "trajectories"),
     rows_of=_trajectories,
-    columns=lambda _: LogColumns(take=_rllm_rows),
+    columns=lambda reading: reading.log(take=_rllm_rows),
     inferred=(_BY_TASK_HASH, _SEVERAL),
     if_noted=frozenset({_SEVERAL}),
     missing=(TEXT_ONLY,),
@@ -329,7 +330,7 @@ ROLL = RowFormat(
     title="ROLL rollouts",
     patterns=("rollout_dump_data.step_*.jsonl",),
     recognizes_file=Path.is_file,  # the name is ROLL's alone, and with a damaged first line no other reader knows it
-    columns=lambda _: LogColumns(take=_roll_rows, keys=_ROLL_KEYS, lines_hold_many=True),
+    columns=lambda reading: reading.log(take=_roll_rows, keys=_ROLL_KEYS, lines_hold_many=True),
     inferred=(_BY_ID, _BY_PROMPT),
     if_noted=frozenset({_BY_ID, _BY_PROMPT}),
     missing=(_QUERIES_FILTERED, TEXT_ONLY),
@@ -366,7 +367,7 @@ TINKER = RowFormat(
     title="Tinker cookbook rollout summaries",
     patterns=("iteration_*/train_rollout_summaries.jsonl", "train_rollout_summaries.jsonl"),
     recognizes_file=has_keys("group_idx", "traj_idx", "total_reward"),
-    columns=lambda _: LogColumns(take=_tinker_rows, keys=_TINKER_KEYS, looks_at_path=True),
+    columns=lambda reading: reading.log(take=_tinker_rows, keys=_TINKER_KEYS, looks_at_path=True),
     inferred=("Prompts are not named: each group counts as a prompt of its own, although prompts return over epochs.",),
     missing=(
         hidden_by("remove_constant_reward_groups, where it was on, removes groups of equal rewards"),
@@ -451,7 +452,7 @@ TRACKIO = RowFormat(
         "reward" in mapping_of(cells["metadata"]) for _, cells in _traces_in(file, QuarantineLog())
     ),
     survey=_one_run,
-    columns=lambda _, run=None: None if run is None else LogColumns(take=partial(_trackio_rows, run=run)),
+    columns=lambda reading, run=None: None if run is None else reading.log(take=partial(_trackio_rows, run=run)),
     completes=_with_metrics,
     missing=(_FEW_TRACES, TEXT_ONLY),
     takes=frozenset({"metric_run"}),
@@ -482,23 +483,23 @@ def _open_instruct_survey(rows: Sequence[Row], reading: Reading) -> dict[str, fr
     return {"mixed": frozenset(mixed)}
 
 
-def _open_instruct_columns(reading: Reading, mixed: frozenset[int] | None = None) -> LogColumns:
+def _open_instruct_columns(reading: Reading, mixed: frozenset[int] | None = None) -> ColumnLog:
     """The columns of traces, whose group names include the prompt's id until each index is known to have one prompt."""
     if mixed is not None:
-        return LogColumns(take=partial(_open_instruct_rows, mixed=mixed), keys=_TRACE_KEYS, raw=_TRACE_TOKENS)
+        return reading.log(take=partial(_open_instruct_rows, mixed=mixed), keys=_TRACE_KEYS, raw=_TRACE_TOKENS)
     of_odd_rows: _Prompts = defaultdict(set)
 
     def judged(table: RewardTable) -> RewardTable | None:
-        names = [name.partition("/")[0] for name in to_texts(table.names)]
+        names = [name.partition("/")[0] for name in (to_texts(table.names) if len(table) else ())]
         groups = list(zip(table.step.tolist(), names, strict=True))
         if len(set(groups)) < len(groups):
             return None
         for group, prompt in zip(groups, table.prompt.tolist(), strict=True):
             if of_odd_rows and of_odd_rows[group] | {table.prompts[prompt]} != {table.prompts[prompt]}:
                 return None
-        return replace(table, names=to_strings(names))
+        return replace(table, names=to_strings(names)) if names else table
 
-    return LogColumns(
+    return reading.log(
         take=partial(_open_instruct_rows, of_odd_rows=of_odd_rows),
         keys=_TRACE_KEYS,
         raw=_TRACE_TOKENS,

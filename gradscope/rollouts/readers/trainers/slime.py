@@ -22,7 +22,7 @@ from msgspec import UNSET
 from gradscope.errors import InputError
 from gradscope.outside.limits import is_zip
 from gradscope.rollouts.groups import RewardTable, Status, Tokens
-from gradscope.rollouts.readers.format import LogColumns, Reading, RowFormat, has_keys
+from gradscope.rollouts.readers.format import Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.generic import chosen_name
 from gradscope.rollouts.readers.parsing.cells import (
     ABSENT,
@@ -42,13 +42,8 @@ from gradscope.rollouts.readers.parsing.cells import (
 )
 from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, TEXT_ONLY, QuarantineLog, UnusableRowError, hidden_by
 from gradscope.rollouts.readers.parsing.tables import Row, read_jsonl, read_parquet
-from gradscope.rollouts.readers.reduction.columns import (
-    Cells,
-    Columns,
-    index_name,
-    numbers_of,
-    rewards_of,
-)
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, index_name, numbers_of, rewards_of
+from gradscope.rollouts.readers.reduction.log import ColumnLog
 from gradscope.rollouts.readers.run_files import with_logged_metrics
 from gradscope.rollouts.readers.trainers.torch_archive import read_archive
 
@@ -63,11 +58,11 @@ def _columns_by(
     rows_of: Callable[[Path, QuarantineLog], Iterator[Row]],
     keys: Sequence[str] = (),
     raw: Sequence[str] = (),
-) -> Callable[..., LogColumns | None]:
+) -> Callable[..., ColumnLog | None]:
     """How samples become columns: which part of a reward counts is mostly known from the first rows."""
 
-    def columns(reading: Reading, **surveyed: str | None) -> LogColumns | None:
-        names, by_column = dict[str, None](), partial(LogColumns, keys=keys, raw=raw)
+    def columns(reading: Reading, **surveyed: str | None) -> ColumnLog | None:
+        names, by_column = dict[str, None](), partial(reading.log, keys=keys, raw=raw)
         if surveyed:
             return by_column(take=partial(take, **surveyed))
         with suppress(InputError):

@@ -64,13 +64,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     texts_of,
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog, FileRow, reduced_groups
-from gradscope.rollouts.readers.run_files import (
-    SWITCH_ON,
-    are_metrics,
-    verl_metrics,
-    verl_settings,
-    verl_weights,
-)
+from gradscope.rollouts.readers.run_files import SWITCH_ON, are_metrics, verl_metrics, verl_settings, verl_weights
 from gradscope.rollouts.run import Run
 from gradscope.say import counted
 
@@ -370,12 +364,7 @@ def _by_row(files: Sequence[Path], request: ReadRequest) -> _Dump:
     ):
         uids = "of outputs"  # which none is the uid of
     groups = build_groups(_rollouts(rows, quarantine, uids), quarantine)
-    return _Dump(
-        groups=groups,
-        quarantine=quarantine,
-        uids=uids,
-        folded=_steps_with_several(rows, uids),
-    )
+    return _Dump(groups=groups, quarantine=quarantine, uids=uids, folded=_steps_with_several(rows, uids))
 
 
 def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]], request: ReadRequest) -> _Dump | None:
@@ -407,6 +396,11 @@ def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]],
     lines = dump_columns(first, uids, has_tokens=has_tokens)
     if lines is None:
         return None
+
+    def judged(table: RewardTable) -> RewardTable | None:
+        is_alone = uids == "of groups" and len(table) > 0 and table.size.max() == 1
+        return None if depend or is_alone else table
+
     log = ColumnLog(
         files=files,
         declared=lambda _: lines,
@@ -414,22 +408,14 @@ def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]],
         take=take,
         together=together,
         quarantine=quarantine,
+        judged=judged,
         keys=lines.row.__struct_encode_fields__,
     )
 
-    def judged(table: RewardTable) -> RewardTable | None:
-        is_alone = uids == "of groups" and len(table) > 0 and table.size.max() == 1
-        return None if depend or is_alone else table
-
-    groups = reduced_groups(log, request, judged)
+    groups = reduced_groups(log, request)
     if groups is None:
         return None
-    return _Dump(
-        groups=groups,
-        quarantine=quarantine,
-        uids=uids,
-        folded=frozenset(folded),
-    )
+    return _Dump(groups=groups, quarantine=quarantine, uids=uids, folded=frozenset(folded))
 
 
 def _uids_of(rows: Iterable[Mapping[str, Any]]) -> Uids:

@@ -9,11 +9,7 @@ import pytest
 from gradscope.errors import InputError
 from gradscope.results.source import BLANK
 from gradscope.rollouts.readers.parsing import quarantine as quarantine_module
-from gradscope.rollouts.readers.parsing.quarantine import (
-    QuarantineLog,
-    WatchedLog,
-    refuse_quarantined,
-)
+from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog, refuse_quarantined
 from tests.conftest import REPOSITORY
 from tests.rollouts.readers.reduced import read_by_row
 

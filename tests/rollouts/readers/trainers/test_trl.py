@@ -325,12 +325,7 @@ def test_a_batch_that_is_logged_again_counts_once(tmp_path: Path) -> None:
 
 
 def test_lines_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
-    lines = [
-        call(),
-        call(step=["x", "1"]),
-        call(advantages=[0.7]),
-        call(Right=[None, 1.0], step=[3, 3]),
-    ]
+    lines = [call(), call(step=["x", "1"]), call(advantages=[0.7]), call(Right=[None, 1.0], step=[3, 3])]
     run = read_run(write_lines(tmp_path / "completions.jsonl", *lines))
     assert rewards_of(run) == {"1:0": (1.0, 0.0), "3:0": (None, 1.0)}
     assert set_aside(run) == {
@@ -351,12 +346,7 @@ def test_columns_behind_the_advantages_are_no_rewards_and_tell_no_batch_from_ano
     further = {"solution": ["4", None], "num_turns": [1, 2], "entropy": [0.5, 0.25], "images": [[1]], "note": "x"}
     again = {**further, "entropy": [0.4, 0.2]}
     run = read_run(
-        write_lines(
-            tmp_path / "completions.jsonl",
-            call(**further),
-            call(step=["2", "2"], **again),
-            call(**again),
-        )
+        write_lines(tmp_path / "completions.jsonl", call(**further), call(step=["2", "2"], **again), call(**again))
     )
     assert rewards_of(run) == {"1:0": (1.0, 0.0)}
     assert run.groups[0].rollouts[0].rewards == {"Right": 1.0}
