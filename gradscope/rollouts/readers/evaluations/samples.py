@@ -37,7 +37,9 @@ from gradscope.rollouts.readers.generic import (
 from gradscope.rollouts.readers.parsing.cells import (
     digest,
     finite_or_none,
+    is_list_of_objects,
     is_number,
+    only_list,
     parse_messages,
     parse_reward,
     prompt_text_id,
@@ -132,7 +134,7 @@ def samples_of(row: Mapping[str, Any], columns: ColumnNames = _NO_COLUMNS) -> Pr
 
 def _holds_prompts(cell: list[Any], reward: str | None) -> bool:
     """Whether a list is of rollouts of several prompts or steps."""
-    if not _is_list_of_objects(cell) or cell[0].keys().isdisjoint((reward, *USUAL["reward"])):
+    if not is_list_of_objects(cell) or cell[0].keys().isdisjoint((reward, *USUAL["reward"])):
         return False
     keys = (*_PROMPTS, *USUAL["step"])
     return any(element.get(key) != cell[0].get(key) for element in cell for key in keys)
@@ -195,7 +197,7 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
     columns: dict[str, Any] = {}
     aligned: set[str] = set()
     for name, value in row.items():
-        if _is_list_of_objects(value) and any(key in value[0] for key in (reward, *USUAL["reward"])):
+        if is_list_of_objects(value) and any(key in value[0] for key in (reward, *USUAL["reward"])):
             objects = {key: [element.get(key) for element in value] for key in value[0]}
             columns |= objects
             aligned |= set(objects) if reward or not objects.keys().isdisjoint((*_ANSWER_KEYS, *_TRIALS)) else set()
@@ -233,9 +235,8 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
 def _from_counts(row: Mapping[str, Any], columns: ColumnNames) -> PromptSamples | str | None:
     rights = (name for name in _RIGHTS if name not in _ALSO_VERDICTS or not isinstance(row.get(name), (bool, list)))
     right = columns.num_correct or next((name for name in rights if name in row), None)
-    total = columns.num_samples or _first(row, _TOTALS)
-    if total is None and right not in _ALSO_VERDICTS:
-        total = next((name for name in _TEXT_LISTS if isinstance(row.get(name), list)), None)
+    lists = (name for name in _TEXT_LISTS if right not in _ALSO_VERDICTS and isinstance(row.get(name), list))
+    total = columns.num_samples or _first(row, _TOTALS) or next(lists, None)
     if total is None or right is None or total not in row or right not in row:
         return None
     is_list = total not in _TOTALS and isinstance(row[total], list)  # of the samples themselves
@@ -277,12 +278,6 @@ def _unwrap(value: Any) -> Any:
     return value[0] if isinstance(value, list) and len(value) == 1 and is_number(value[0]) else value
 
 
-def _is_list_of_objects(value: Any) -> bool:
-    if not isinstance(value, list) or not value or not isinstance(value[0], dict):  # the first tells most at once
-        return False
-    return all(isinstance(element, dict) for element in value)
-
-
 def _recognizes(request: ReadRequest) -> bool:
     """Whether the path holds lists or counts of samples, or rows with a reward, a prompt and no step."""
     rows = peek(request.path)
@@ -302,13 +297,11 @@ def _read(request: ReadRequest) -> Run:
         reward = resolve_columns(columns_in(with_entries(rows)), request.columns).reward
         refuse_lone_list(request.path, [{reward: row.get(reward)} for row in rows] if reward else rows)
         return read_flat(request, format="samples", with_steps=False)
-    names = columns_in(rows)
-    step_key = request.columns.step or next((name for name in USUAL["step"] if name in names), None)
+    step_key = request.columns.step or _first(columns_in(rows), USUAL["step"])
     take, files = partial(_take, columns=request.columns, step_key=step_key), expand(request.path)
     decoded = LineColumns(row=dict[str, Any], take=lambda rows, path: take(Cells.of_rows(rows, path)))
     declared = {".json": ListColumns(lines=decoded), ".csv": None, ".tsv": None, ".parquet": None}
     notes, quarantine = set[Note](), WatchedLog(request.progress, files)
-
     log = ColumnLog(
         files=files,
         declared=lambda file: declared.get(suffix_of(file) or "", decoded),
@@ -372,8 +365,7 @@ def _listed(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> tuple[st
     name = only_list(rows)
     if name is None or len(expand(request.path)) != 1:
         return None
-    samples = rows[0][name]
-    names = columns_in(samples)
+    names = columns_in(samples := rows[0][name])
     if not set(names).issuperset(filter(None, dataclasses.astuple(request.columns))):
         return None
     columns = resolve_columns(names, request.columns)
@@ -386,12 +378,6 @@ def _listed(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> tuple[st
             hint="Give the file with all samples of each prompt.",
         )
     return name, columns
-
-
-def only_list(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """The key of the one list of objects in a document; None where it has several, or there are several rows."""
-    lists = [key for row in rows for key, cell in row.items() if _is_list_of_objects(cell)]
-    return lists[0] if len(rows) == len(lists) == 1 else None
 
 
 def _read_list(samples: list[dict[str, Any]], name: str, columns: ColumnNames, request: ReadRequest) -> Run:
