@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from gradscope.advantages.formulation import advantage_formulation
     from gradscope.diagnostics.check.measure import check_run
     from gradscope.diagnostics.check.requirements import CheckSettings
+    from gradscope.diagnostics.claims.evidence import ClaimOptions
     from gradscope.diagnostics.claims.measure import measure_claims
     from gradscope.diagnostics.compare.measure import compare_runs
+    from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
     from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
     from gradscope.diagnostics.passk.measure import measure_pass_at_k
     from gradscope.diagnostics.rank.measure import measure_rank
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from gradscope.diagnostics.reduce.part import reduce_run
     from gradscope.diagnostics.replay.measure import replay_run
     from gradscope.diagnostics.report.index import report_runs
-    from gradscope.diagnostics.report.measure import report_run
+    from gradscope.diagnostics.report.measure import ReportOptions, report_run
     from gradscope.diagnostics.spike.measure import measure_spike
     from gradscope.gradients.engine_options import EngineOptions
     from gradscope.metrics.uncertainty.intervals import Resampling
@@ -42,10 +44,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CheckSettings",
+    "ClaimOptions",
     "ColumnNames",
+    "DegeneracyOptions",
     "EngineOptions",
     "RankOptions",
     "ReadOptions",
+    "ReportOptions",
     "Resampling",
     "TrainConfig",
     "__version__",
@@ -68,9 +73,12 @@ __all__ = [
 _HOMES = {
     "ColumnNames": "gradscope.rollouts.read_options",
     "CheckSettings": "gradscope.diagnostics.check.requirements",
+    "ClaimOptions": "gradscope.diagnostics.claims.evidence",
+    "DegeneracyOptions": "gradscope.diagnostics.degeneracy.group_rewards",
     "EngineOptions": "gradscope.gradients.engine_options",
     "RankOptions": "gradscope.diagnostics.rank.options",
     "ReadOptions": "gradscope.rollouts.read_options",
+    "ReportOptions": "gradscope.diagnostics.report.measure",
     "Resampling": "gradscope.metrics.uncertainty.intervals",
     "TrainConfig": "gradscope.training.config",
     "advantage_formulation": "gradscope.advantages.formulation",

@@ -1,4 +1,4 @@
-"""Numbers in sentences: a value with its interval, a share in per cent, a difference in points.
+"""Numbers in sentences: a value with its interval, a share in per cent; and which of many steps or rows are named.
 
 Tables have room for footnotes and columns and word their numbers in :mod:`gradscope.render.words`.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import groupby
+from typing import TypeVar
 
 from gradscope.estimate import Estimate
 
@@ -61,6 +62,20 @@ def as_ranges(numbers: Sequence[int]) -> str:
         row = [number for _, number in run]
         parts += [f"{row[0]}:{row[-1]}"] if len(row) > 2 else map(str, row)
     return ",".join(parts)
+
+
+Item = TypeVar("Item")
+
+
+def evenly(items: Sequence[Item], most: int) -> Sequence[Item]:
+    """At most so many of some items, evenly spaced, the first and the last among these.
+
+    >>> evenly("abcde", 3)
+    ['a', 'c', 'e']
+    """
+    if len(items) <= most:
+        return items
+    return [items[round(index * (len(items) - 1) / (most - 1))] for index in range(most)]
 
 
 def non_finite_word(value: float) -> str:

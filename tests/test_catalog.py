@@ -16,6 +16,7 @@ from gradscope.advantages.registry import ALL_FORMULATIONS, LOGGED
 from gradscope.catalog.lookup import CATALOG
 from gradscope.diagnostics.compare.measure import judged
 from gradscope.diagnostics.compare.runs import drawdown
+from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.logged.measure import PARTS
 from gradscope.diagnostics.logged.tokens import gathered
@@ -198,7 +199,9 @@ def degenerate_values(seed: int) -> Iterator[Measured]:
         for index, rewards in enumerate(of_step)
     ]
     base = [None, "step", 0.0, 1.0, 0.3][seed % 5]
-    report = degeneracy_of_run(run_of(*groups), base_pass_rate=base, group_sizes=(2,), resampling=FEW)
+    report = degeneracy_of_run(
+        run_of(*groups), group_sizes=(2,), options=DegeneracyOptions(base_pass_rate=base, resampling=FEW)
+    )
     for name, entry in CATALOG.items():
         if entry.command == "degeneracy" and entry.path:
             yield name, attrgetter(entry.path)(report), 0
@@ -265,7 +268,6 @@ def heldout_values(rows: StepRows, rng: np.random.Generator) -> Iterator[Measure
         cross=rows.gram[:, chosen] * sizes,
         norms=np.sqrt(np.clip(np.diag(rows.gram)[chosen], 0.0, None)) * sizes,
         scales=np.ones(len(rows.gram)),
-        num_answers=8,
         notes=(),
     )
     of_steps, of_prompts = measure_heldout(rows, result, (LOGGED, "sign"))
@@ -451,12 +453,15 @@ def test_no_value_and_no_interval_leaves_its_range() -> None:
 def test_ranges_are_as_narrow_as_they_can_be() -> None:
     """Ends that some run reaches."""
     unlike = run_of(group_of([0.0, 0.0], prompt="a"), group_of([1.0, 1.0], prompt="b"))
-    alone = degeneracy_of_run(unlike, resampling=FEW)
+    alone = degeneracy_of_run(unlike, options=DegeneracyOptions(resampling=FEW))
     assert alone.overdispersion.rate_variance.value == 0.5
-    even = degeneracy_of_run(run_of(*(group_of([0.0, 1.0], prompt=name) for name in "abc")), resampling=FEW)
+    alike = run_of(*(group_of([0.0, 1.0], prompt=name) for name in "abc"))
+    even = degeneracy_of_run(alike, options=DegeneracyOptions(resampling=FEW))
     assert even.overdispersion.rate_variance.value == -0.25
     assert even.relative_gap.value == 0.0
-    report = degeneracy_of_run(run_of(group_of([0.0, 1.0], prompt="a")), base_pass_rate=0.5, resampling=FEW)
+    report = degeneracy_of_run(
+        run_of(group_of([0.0, 1.0], prompt="a")), options=DegeneracyOptions(base_pass_rate=0.5, resampling=FEW)
+    )
     assert report.relative_gap.value == -1.0
     # three groups whose sums cancel: |sum of S|^2 = 0
     towards = np.array([[1.0, 0.0], [-0.5, 3**0.5 / 2], [-0.5, -(3**0.5) / 2]])

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from gradscope.estimate import Estimate
-from gradscope.say import amount, interval, number, percent, points, with_interval
+from gradscope.say import amount, evenly, interval, number, percent, points, with_interval
 
 SHARE = Estimate(value=0.25, low=0.0004, high=0.5)
 
@@ -43,3 +43,9 @@ def test_amounts_are_whole_from_a_thousand_on() -> None:
 
 def test_a_number_that_is_not_finite_is_said_in_words() -> None:
     assert (number(math.nan, ".2f"), number(-math.inf, percent), number(0.5, percent)) == ("NaN", "-Infinity", "50.0 %")
+
+
+@pytest.mark.parametrize(("number", "chosen"), [(12, 12), (13, 12), (500, 12)])
+def test_many_items_are_chosen_evenly_with_their_ends(number: int, chosen: int) -> None:
+    rows = evenly(range(number), 12)
+    assert (len(rows), rows[0], rows[-1]) == (chosen, 0, number - 1)

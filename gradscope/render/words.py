@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from gradscope.catalog.lookup import budget_of, metric
@@ -70,13 +71,13 @@ IN_THE_FILES = "Intervals that have no room here are in the JSON and the CSV"
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
+@dataclass(slots=True, kw_only=True)
 class Footnotes:
     """The reasons why numbers of one table are undefined, each once; none of a table that is not shown."""
 
-    def __init__(self, *, is_shown: bool = True) -> None:
-        self.is_shown = is_shown
-        self._reasons: list[str] = []
-        self._remarks: list[str] = []
+    is_shown: bool = True
+    _reasons: list[str] = field(default_factory=list)
+    _remarks: list[str] = field(default_factory=list)
 
     def number(self, reason: str) -> str:
         """The raised number of a footnote, to follow a word: ``cannot²``."""

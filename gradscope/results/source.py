@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from gradscope.estimate import Estimate
+
 CUT_OFF, BLANK = "the last line is cut off", "the line is blank"
 """Reasons of lines that may be complete a moment later, and that hold nothing."""
 TWICE = "two columns have the name {!r}"
@@ -123,7 +125,9 @@ class Source:
         return tuple(sentence for sentence in self.missing if sentence.endswith(LOWER_BOUND))
 
     @property
-    def frac_set_aside(self) -> float | None:
-        """Share of the rollouts that were set aside; None where a part that was not read has who knows how many."""
-        aside = self.quarantined.num_rollouts
-        return None if self.quarantined.lost else aside / max(1, aside + self.num_rows)
+    def frac_set_aside(self) -> Estimate:
+        """Share of the rollouts that were set aside; undefined where files could not be read to their end."""
+        if self.quarantined.lost:
+            return Estimate.undefined_because(f"parts of the log could not be read: {self.quarantined.lost[0]}")
+        number = self.num_rows + self.quarantined.num_rollouts
+        return Estimate.exact(self.quarantined.num_rollouts / max(1, number), num_units=number)

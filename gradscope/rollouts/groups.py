@@ -94,6 +94,10 @@ class Rollout:
         fields = [{name: getattr(each, name) for name in TOKEN_FIELDS} for each in self.earlier]
         return (*(dataclasses.replace(own, **of_each) for of_each in fields), own)
 
+    def counted(self, length: int) -> NDArray[np.bool_]:
+        """Which of so many completion tokens count in the loss, [T]."""
+        return np.ones(length, dtype=bool) if self.mask is None else np.array(self.mask, dtype=bool)
+
     @property
     def num_tokens(self) -> int | None:
         """Completion tokens of all its sequences; None where only text was logged."""
@@ -372,11 +376,8 @@ class GroupsOnDisk(GroupsOfTable):
         """Groups with these rewards; ``read`` reads all groups of a step back, in the order of the table."""
         super().__init__(table)
         self.read = read
-        self._at = lru_cache(maxsize=2)(self._read_back)
-
-    def at(self, step: int) -> tuple[RolloutGroup, ...]:
+        self.at = lru_cache(maxsize=2)(self._read_back)
         """The groups of a step, empty where it has none; an InputError where they no longer match the table."""
-        return self._at(step)
 
     def _read_back(self, step: int) -> tuple[RolloutGroup, ...]:
         sizes = self.table.size[self.table.step == step].tolist()

@@ -38,13 +38,12 @@ class Numbers:
         return Numbers(np.flatnonzero(has), self.values[where[has]])
 
 
+@dataclass(eq=False)
 class StepMetrics(Mapping[int, Mapping[str, float]]):
     """Step -> name -> number, ascending by step."""
 
-    def __init__(self, steps: Counts, columns: Mapping[str, Numbers]) -> None:
-        """Takes the steps, ascending, [S], and the metric of each name over them."""
-        self.steps = steps
-        self.columns = columns
+    steps: Counts  # ascending, [S]
+    columns: Mapping[str, Numbers]  # the metric of each name over them
 
     @classmethod
     def of(cls, metrics: Mapping[int, Mapping[str, float]]) -> StepMetrics:

@@ -11,7 +11,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from gradscope.diagnostics.degeneracy.group_rewards import By
+from gradscope.diagnostics.degeneracy.group_rewards import By, DegeneracyOptions
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
@@ -164,7 +164,7 @@ def test_figures_of_dead_groups_show_the_numbers_of_their_tables_and_name_their_
             for index in range(12)
         )
     )
-    report = degeneracy_of_run(run, base_pass_rate=base, by=by, group_sizes=(2, 3))
+    report = degeneracy_of_run(run, group_sizes=(2, 3), options=DegeneracyOptions(base_pass_rate=base, by=by))
     tables, figures = tidy_tables(report), draw_figures(report)
     names = ("degeneracy", "degeneracy_by_group_size", "pass_rates")
     over_steps, by_size, rates = (figures[name].axes[0] for name in names)

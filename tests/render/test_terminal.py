@@ -7,7 +7,7 @@ import pytest
 from gradscope.catalog.lookup import CATALOG, ESSENTIAL
 from gradscope.estimate import Estimate
 from gradscope.render.registry import render_table
-from gradscope.render.terminal.answer import answer
+from gradscope.render.terminal.answer import Answer
 from gradscope.render.terminal.explain import essential_metrics, metric_answer
 from gradscope.render.terminal.names import TABLES
 from gradscope.render.words import IN_THE_FILES, STYLES, Footnotes, Tone
@@ -85,7 +85,7 @@ def test_each_view_is_made_once_whatever_is_shown(show: tuple[str, ...], monkeyp
 
     monkeypatch.setitem(TABLES, "rank", ("one", "two", "none"))  # type: ignore[misc]
     views = {name: partial(view, name) for name in ("two", "one", "none")}
-    text = printed(answer("rank", ("Verdict.",), (), views=views, show=show))
+    text = printed(Answer(command="rank", headline=("Verdict.",), table=(), views=views).screen(show))
     assert sorted(made) == ["none", "one", "two"]
     assert ("the table of one¹" in text) == ("one" in show or "all" in show)
     assert ("¹ why one" in text) == ("the table of one¹" in text)
@@ -128,6 +128,27 @@ def test_evaluations_are_rows_of_which_those_beyond_a_screen_are_counted() -> No
     of_one_sample = [replace(table, num_samples=(1, 1), rows=table.rows[:1]) for table in few.tables]
     with_means, without = (replace(few, tables=tuple(of_one_sample[::step])) for step in (1, 2))
     assert [IN_THE_FILES in printed(render_table(one)) for one in (with_means, without)] == [True, False]
+
+
+def test_evaluations_are_told_apart_by_their_files_or_by_as_many_names_as_have_room() -> None:
+    first = examples.evaluations_report(num_models=1).tables[0]
+    assert first.evaluation is not None
+
+    def columns(*names: tuple[str, str, str]) -> list[str]:
+        about = [
+            replace(
+                first,
+                source=replace(first.source, path=f"logs/{file}"),
+                evaluation=replace(first.evaluation, task=task, model=model),
+            )
+            for task, model, file in names
+        ]
+        report = replace(examples.evaluations_report(), tables=tuple(about))
+        return printed(render_table(report)).partition("pass@1")[0].splitlines()[-1].split()[:-1]
+
+    assert columns(("a", "m", "1.json"), ("a", "m", "2.json")) == ["file"]
+    assert columns(("a", "m", "1.json"), ("b", "n", "2.json")) == ["task", "model"]
+    assert columns(("a" * 30, "m" * 30, "1.json"), ("b" * 30, "n" * 30, "2.json")) == ["task"]
 
 
 def test_many_budgets_are_thinned_and_all_are_there_when_asked() -> None:
@@ -331,8 +352,9 @@ def test_a_logged_nan_is_shown_as_such() -> None:
 def test_findings_are_shown_as_far_as_a_terminal_of_24_lines_bears() -> None:
     lines = [f"Finding {number}, long enough for a line of its own." for number in range(5)]
     for rows, most in ((0, 3), (11, 3), (12, 2), (14, 0)):
-        text = printed(answer("spike", ("Verdict.", *lines), ["row"] * rows, findings=lines, views={}))
+        answer = Answer(command="spike", headline=("Verdict.", *lines), table=["row"] * rows, findings=lines, views={})
+        text = printed(answer.screen(()))
         assert text.count("Finding") == most
         assert len(text.splitlines()) <= 19
-    text = printed(answer("spike", ("Verdict.", *lines), (), findings=lines, views={}, show=("findings",)))
+    text = printed(answer.screen(("findings",)))
     assert text.count("Finding") == 5

@@ -7,14 +7,12 @@ from gradscope.estimate import Estimate
 from gradscope.render.terminal.layout import draw
 from gradscope.render.views.rank import merge_same, short_tensor
 from gradscope.render.views.view import (
-    MOST_ROWS,
     Column,
     Course,
     Selection,
     View,
     Word,
     entry,
-    evenly,
     first_of,
     last_of,
     lines_over,
@@ -86,12 +84,6 @@ def test_rows_that_are_left_out_are_counted_once() -> None:
         "3 more things are in the JSON and the CSV",
     ]
     assert first_of("ab", "ab", 2, "things") == Selection("ab")
-
-
-@pytest.mark.parametrize(("number", "shown"), [(MOST_ROWS, MOST_ROWS), (MOST_ROWS + 1, MOST_ROWS), (500, MOST_ROWS)])
-def test_many_rows_are_shown_evenly_with_their_ends(number: int, shown: int) -> None:
-    rows = evenly(range(number))
-    assert (len(rows), rows[0], rows[-1]) == (shown, 0, number - 1)
 
 
 def test_a_page_has_the_same_columns_unrounded() -> None:

@@ -59,6 +59,7 @@ def claims(
     search or capacity, and what training does to weights. A claim that this run cannot tell says what would settle it.
     Gradients are recomputed at up to five steps, unless --step names others.
     """
+    from gradscope.diagnostics.claims.evidence import ADVANTAGE, ClaimOptions
     from gradscope.diagnostics.claims.measure import measure_claims, read_claims
     from gradscope.diagnostics.claims.registry import CLAIMS
 
@@ -70,10 +71,12 @@ def claims(
                 run,
                 steps=steps,
                 gradients=asked.gradients,
-                samples=held_out,
                 claims=(*CLAIMS, *more),
-                **({} if advantage is None else {"advantage": advantage}),
-                success_threshold=asked.success_threshold,
+                options=ClaimOptions(
+                    samples=held_out,
+                    success_threshold=asked.success_threshold,
+                    advantage=advantage or ADVANTAGE,
+                ),
                 read=read,
                 engine=replace(engine, notice=result.notice),
                 progress=progress,

@@ -91,6 +91,7 @@ def degeneracy(
     between the two; what the dead groups cost, and what would revive them; which prompts they are of, and which groups
     side rewards decide where the main one is tied. Reads logs only; no model is loaded.
     """
+    from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
     from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
 
     sizes, base = parse_counts("--group-size", asked.group_size), _base_pass_rate(asked.base_pass_rate)
@@ -103,10 +104,8 @@ def degeneracy(
                 run,
                 group_sizes=sizes,
                 success_threshold=asked.success_threshold,
-                base_pass_rate=base,
-                target_degeneracy=asked.target_degeneracy,
-                by=asked.by,
                 reward=asked.reward,
+                options=DegeneracyOptions(base_pass_rate=base, target_degeneracy=asked.target_degeneracy, by=asked.by),
                 read=read,
                 progress=progress,
             )

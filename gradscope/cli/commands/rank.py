@@ -88,10 +88,9 @@ def rank(
                 steps=steps,
                 rows=asked.rows,
                 advantages=advantages or None,
-                options=replace(drawn, group_sizes=sizes),
+                options=replace(drawn, group_sizes=sizes, output=result.staging),
                 read=read,
                 engine=replace(engine, notice=result.notice, unfinished=engine.unfinished or result.unfinished),
-                output=result.staging,
                 progress=progress,
             )
         result.deliver(report, then=[of_same_run(context, "report")])

@@ -83,7 +83,7 @@ def report(
     are missing says what to log. Several runs are set side by side from their logs: what differs, with intervals, and
     which settings do. A folder of runs gives an index with small curves of each.
     """
-    from gradscope.diagnostics.report.measure import report_run, runs_below
+    from gradscope.diagnostics.report.measure import ReportOptions, report_run, runs_below
 
     steps, held_out = parse_steps(asked.step), parse_files("--samples", asked.samples)
     with delivery(out) as result, _outputs(page, force=out.force, inputs=result.inputs) as folder:
@@ -110,9 +110,9 @@ def report(
                     runs[0],
                     steps="all" if asked.step and steps is None else steps,
                     gradients=asked.gradients,
-                    tokens=max_tokens,
-                    samples=held_out,
-                    success_threshold=asked.success_threshold,
+                    options=ReportOptions(
+                        tokens=max_tokens, samples=held_out, success_threshold=asked.success_threshold
+                    ),
                     read=read,
                     engine=replace(engine, notice=result.notice),
                     progress=progress,

@@ -24,11 +24,9 @@ from gradscope.diagnostics.check.requirements import (
     SELECTOR_HINT,
     CheckSettings,
     parse_requirement,
-    read_requirements,
     read_settings,
     split_metric,
 )
-from gradscope.diagnostics.degeneracy.measure import frac_set_aside
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.errors import InputError, OutputExistsError, UsageError
 from gradscope.estimate import Estimate
@@ -56,7 +54,7 @@ _SET_ASIDE = "frac_set_aside"
 _MOST_SET_ASIDE = 0.1
 """Share of rollouts that a gate lets pass as set aside, unless it names a limit: a reward that fails now and then and
 the line at which a run was stopped stay below, a log that was damaged does not."""
-__all__ = ["check_run", "parse_requirement", "read_requirements", "read_settings"]
+__all__ = ["check_run", "parse_requirement", "read_settings"]
 
 
 def check_run(
@@ -175,7 +173,7 @@ def _of_rows_set_aside(source: Source) -> list[results.Verdict]:
     required = results.Requirement(metric=_SET_ASIDE, op="<=", limit=_MOST_SET_ASIDE)
     reasons = (f"{entry.counted}: {entry.reason} ({entry.where})" for entry in quarantined.reasons)
     value = MetricValue(
-        estimate=frac_set_aside(source),
+        estimate=source.frac_set_aside,
         subject=f"{_SET_ASIDE} of {source.num_rows + quarantined.num_rollouts:,} rollouts",
         hint="Copy the files again, or leave them out of the log.",
         advice=f"Set aside: {'; '.join(reasons)}.",

@@ -11,6 +11,7 @@ import math
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from gradscope.catalog.entry import Metric
 from gradscope.catalog.lookup import CATALOG, budget_of, catalog_name, range_of
 from gradscope.diagnostics.check.requirements import Needed, Selector, aggregate_steps, silence, split_metric
-from gradscope.diagnostics.degeneracy.group_rewards import group_rewards, group_table
+from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions, group_rewards, group_table
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.logged.measure import PARTS, absence_of
 from gradscope.diagnostics.logged.tokens import gathered
@@ -109,7 +110,25 @@ def needs_only_rewards(name: str) -> bool:
     return entry is None or entry.command in ("degeneracy", "passk", "spike")
 
 
-Made = TypeVar("Made")
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def computed_once(method: Method) -> Method:
+    """Let a method of :class:`MetricValues` compute once for the same arguments; an error is then raised again."""
+
+    @wraps(method)
+    def remembered(self: MetricValues, *arguments: object) -> Any:
+        name = " ".join([method.__name__, *map(str, arguments)])
+        if name not in self.cache:
+            try:
+                self.cache[name] = method(self, *arguments)
+            except GradscopeError as error:
+                self.cache[name] = error
+        if isinstance(self.cache[name], GradscopeError):
+            raise self.cache[name]
+        return self.cache[name]
+
+    return cast(Method, remembered)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -227,29 +246,19 @@ class MetricValues:
         elif _part_of_log(metric):
             rows = {step: estimate.value for step, estimate in self._log_course(metric).items()}
         elif entry is not None and entry.command == "replay":
-            rows = {step.step: _replayed(step, entry) for step in self._replayed_steps(tuple(steps)).steps}
+            rows = {step.step: _replayed(step, entry) for step in self.replay(tuple(steps)).steps}
         elif metric in self.run.courses.columns:
             return self.run.courses.by_step(metric)
         else:
             return None
         return {step: value for step, value in rows.items() if value is not None}
 
-    def _once(self, command: str, make: Callable[[], Made]) -> Made:
-        if command not in self.cache:
-            try:
-                self.cache[command] = make()
-            except GradscopeError as error:
-                self.cache[command] = error
-        if isinstance(self.cache[command], GradscopeError):
-            raise self.cache[command]
-        return cast(Made, self.cache[command])
-
+    @computed_once
     def degeneracy(self) -> DegeneracyReport:
         """Groups without a gradient, over the whole log."""
-        threshold, reward = self.success_threshold, self.reward
-        return self._once(
-            "degeneracy",
-            lambda: degeneracy_of_run(self.run, success_threshold=threshold, reward=reward, resampling=self.resampling),
+        options = DegeneracyOptions(resampling=self.resampling)
+        return degeneracy_of_run(
+            self.run, success_threshold=self.success_threshold, reward=self.reward, options=options
         )
 
     def _of_groups(self, entry: Metric) -> MetricValue:
@@ -266,12 +275,14 @@ class MetricValues:
             else {},
         )
 
-    def _log_part(self, name: str) -> Any:
-        return self._once(name, lambda: gathered(PARTS[name](), self.run, self.resampling))
+    @computed_once
+    def log_part(self, name: str) -> Any:
+        """One part of what the log says of its policy."""
+        return gathered(PARTS[name](), self.run, self.resampling)
 
     def _log_course(self, metric: str) -> dict[int, Estimate]:
         name = CATALOG[metric].path.rpartition(".")[2]
-        return {row.step: getattr(row, name) for row in self._log_part(_part_of_log(metric)).by_step}
+        return {row.step: getattr(row, name) for row in self.log_part(_part_of_log(metric)).by_step}
 
     def _unknown_in_log(self, metric: str, steps: Sequence[int], selector: Selector) -> MetricValue | None:
         """Why the chosen steps lack the metric: a single step without a number makes it undefined."""
@@ -287,7 +298,7 @@ class MetricValues:
     def _of_log(self, entry: Metric) -> MetricValue:
         """What the log alone says of its policy: only the part that the metric is of."""
         name = _part_of_log(entry.name)
-        part = self._log_part(name)
+        part = self.log_part(name)
         if part.overall is None:
             reason, hint = absence_of(name, part)
             return MetricValue.unknown(reason, entry.name, hint)
@@ -298,7 +309,7 @@ class MetricValues:
         return MetricValue(estimate=estimate, subject=f"{entry.name} of the log", hint=_see(entry.name))
 
     def _pass_at_k(self, name: str) -> MetricValue:
-        samples = self._once("samples", self._samples)
+        samples = self.samples_at_hand()
         budget = budget_of(name) or 1
         row = passk.pass_at_k_of_samples([samples], ks=[budget], resampling=self.resampling).tables[0].rows[0]
         estimate = row.pass_at_k if catalog_name(name) == "pass_at_k" else row.pass_hat_k
@@ -310,7 +321,9 @@ class MetricValues:
             prompts = dict(zip(samples.prompts, each, strict=True))
         return MetricValue(estimate=estimate, subject=f"{name} of {samples.name}", hint=hint, prompts=prompts)
 
-    def _samples(self) -> passk.Samples:
+    @computed_once
+    def samples_at_hand(self) -> passk.Samples:
+        """The last samples of held-out prompts in the run folder, else the rollouts of the log."""
         *_, last = passk.sample_files(self.run.path)
         if last == self.run.path:
             return passk.samples_of_run(self.run, name=last.name, success_threshold=self.success_threshold)
@@ -327,10 +340,12 @@ class MetricValues:
 
     def _gradient(self, entry: Metric) -> MetricValue:
         rows: RowKind = "token" if is_of_tokens(entry) else "rollout"
-        estimate, subject = rank_number(self._once(f"rank {rows}", lambda: self._measured_rank(rows)), entry)
+        estimate, subject = rank_number(self.rank(rows), entry)
         return MetricValue(estimate=estimate, subject=subject, hint=_see(entry.name))
 
-    def _measured_rank(self, rows: RowKind) -> RankReport:
+    @computed_once
+    def rank(self, rows: RowKind) -> RankReport:
+        """One kind of matrix under the logged advantages, at the last step whose weights are on disk."""
         from gradscope.diagnostics.rank.measure import measure_rank
 
         return measure_rank(
@@ -351,19 +366,19 @@ class MetricValues:
             estimate=estimate, subject=subject, hint=_see(entry.name), is_not_finite=not estimate.is_defined
         )
 
-    def _replayed_steps(self, steps: tuple[int, ...] | None) -> ReplayReport:
+    @computed_once
+    def replay(self, steps: tuple[int, ...] | None) -> ReplayReport:
+        """The replay of some steps; None: of all."""
         from gradscope.diagnostics.replay.measure import replay_run
 
-        return self._once(
-            f"replay {steps}", lambda: replay_run(self.run.path, steps=steps, read=self.read, engine=self.engine)
-        )
+        return replay_run(self.run.path, steps=steps, read=self.read, engine=self.engine)
 
     def _replay(self, entry: Metric) -> MetricValue:
         if entry.path == entry.name:
-            report = self._replayed_steps(None)
+            report = self.replay(None)
             subject = f"{entry.name} of a replay that says {report.headline}"
             return MetricValue(estimate=number_at(report, entry.path), subject=subject, hint=_see(entry.name))
-        last = self._replayed_steps(self._last_step()).steps[-1]
+        last = self.replay(self._last_step()).steps[-1]
         subject, quantity = f"{entry.name} at step {last.step}", entry.path.rpartition(".")[2]
         error = _replayed(last, entry)
         if error is not None:

@@ -223,11 +223,6 @@ class CheckSettings:
     resampling: Resampling = RESAMPLING  # how often, and from which seed; no key of a file
 
 
-def read_requirements(path: str | Path) -> Sequence[Requirement | str]:
-    """``require = ["<metric> <op> <number>", ...]`` of a file that :func:`read_settings` reads."""
-    return read_settings(path).requirements
-
-
 def read_settings(path: str | Path) -> CheckSettings:
     """The table ``[tool.gradscope.check]`` of pyproject.toml; any other TOML file may call it ``[check]``."""
     file = Path(path)

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from gradscope.advantages.group import return_to_go
-from gradscope.diagnostics.check.metric_values import MetricValues
+from gradscope.diagnostics.check.metric_values import MetricValues, computed_once
 from gradscope.diagnostics.degeneracy.group_rewards import chosen_threshold, group_rewards, group_table
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.passk.measure import Samples, pass_at_k_of_samples, read_samples, sample_files
@@ -41,6 +42,10 @@ BY_SIDE: dict[int, ClaimVerdict] = {1: "supported", 0: "cannot_tell", -1: "contr
 NO_NULL = Estimate.undefined_because("no chance model belongs to this number")
 
 
+Needs = RowKind | Literal["weighed"]
+"""A kind of matrix, or every token with its advantage and what its gradients add up to."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
     """What a run says about a claim."""
@@ -63,6 +68,7 @@ class Claim:
     settle: str  # what would settle it
     ours: bool = False
     """Whether the definition, or a bound in it, is this package's, so that a number outside refutes no source."""
+    needs: Needs | None = None  # what of the weights it is judged by; None: the log alone, or samples
     judge: Callable[[Evidence], Judgement]
     """Looks at the run; raises a ``GradscopeError`` where the run lacks what it needs."""
 
@@ -136,8 +142,15 @@ MOST_TOKENS = 256  # token rows of a group; of more, as many are drawn. Exact ro
 _KINDS: tuple[RowKind, ...] = ("rollout", "token", "weight", "hidden", "logit")
 
 
-class NotAtHand(Exception):
-    """A claim needs a result that must not be computed for it: it is left out, not judged."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimOptions:
+    """By what the claims of a run are judged, besides its log."""
+
+    samples: Sequence[str | Path] = ()  # of held-out prompts, before and after; none: those of the run folder, if any
+    success_threshold: float | None = None
+    """A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1."""
+    advantage: str = ADVANTAGE
+    """The formulation under which ranks are measured, ``my.py:name`` for one of your own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +176,12 @@ class Evidence(MetricValues):
     at_hand: AtHand | None = None
     """Results of another command, to which claims are restricted; None: whatever a claim needs is computed."""
 
+    def leaves_out(self, needs: Needs | None) -> bool:
+        """Whether claims that need something are left out: it is not at hand, and must not be computed for them."""
+        if self.at_hand is None or needs in (None, "rollout"):
+            return False
+        return needs != "weighed" or self.at_hand.tokens is None
+
     def degeneracy(self) -> DegeneracyReport:
         """Groups without a gradient, over the whole log."""
         if self.at_hand is not None and self.at_hand.degeneracy is not None:
@@ -176,11 +195,9 @@ class Evidence(MetricValues):
 
     def gradients(self, kind: RowKind) -> Collected:
         """One kind of matrix at each of the steps; an ``InputError`` where no step could be recomputed."""
-        if kind != "rollout":
-            self._may_compute()
         if not self.steps:
             raise InputError(f"{self.no_gradients}.")
-        return _with_a_step(self._once("gradients", self._collect)[kind])
+        return _with_a_step(self.kinds()[kind])
 
     def request(self, kind: RowKind) -> RankRequest:
         """What is asked of one kind of matrix: the ranks of the same prompts at every power of two of rollouts."""
@@ -195,11 +212,17 @@ class Evidence(MetricValues):
         """The rollouts' Gram matrices of one of the steps."""
         return next(rows for rows in self.gradients("rollout").rows if rows.step == step)
 
+    @computed_once
     def credited(self) -> tuple[str, Collected]:
         """dL/dW of the last step under advantages of single tokens, and where those come from, in words."""
-        self._may_compute()
-        self.gradients("rollout")
-        return self._once("credited", self._credited)
+        step = self.gradients("rollout").report.steps[-1].step
+        origin, groups = token_credit(self.run.groups_at(step))
+        run = replace(self.run, groups=groups)
+        request = replace(self.request("weight"), advantages=("logged", self.advantage), group_sizes=())
+        from gradscope.diagnostics.rank.collected import collect_kinds
+
+        collected = collect_kinds(run, [step], [request], self.engine, self.progress, most=MOST_TOKENS)
+        return origin, _with_a_step(collected["weight"])
 
     def weighed_tokens(self) -> Mapping[int, WeighedTokens]:
         """Step -> its tokens, of each step with a gradient and a logged advantage of every token."""
@@ -207,52 +230,24 @@ class Evidence(MetricValues):
             return self.at_hand.tokens
         return self.gradients("token").weighed
 
+    @computed_once
     def followed_tokens(self) -> FollowedTokens:
         """The same tokens, and what became of them by the next checkpoint."""
-        self._may_compute()
         weighed = self.weighed_tokens()
         from gradscope.diagnostics.rank.tokens.weighed import follow
 
-        return self._once("followed tokens", lambda: follow(self.run, weighed, self.engine))
+        return follow(self.run, weighed, self.engine)
 
+    @computed_once
     def updates(self) -> tuple[WeightUpdate, ...]:
         """What training did to each weight: one change a weight and pair of checkpoints."""
-        self._may_compute()
         from gradscope.diagnostics.rank.weight_updates import update_report
 
-        return self._once("updates", lambda: update_report(self.run, no_progress)).updates
+        return update_report(self.run, no_progress).updates
 
+    @computed_once
     def held_out(self) -> PassAtKReport:
         """pass@k of held-out prompts, before and after; an ``InputError`` where there are not two files of samples."""
-        return self._once("held_out", self._held_out)
-
-    def computed(self) -> Collected | None:
-        """The rollouts' matrices where they were computed; None where no claim asked for them or they could not be."""
-        collected = self.cache.get("gradients")
-        return collected["rollout"] if isinstance(collected, Mapping) else None
-
-    def _collect(self) -> Mapping[RowKind, Collected]:
-        from gradscope.diagnostics.rank.collected import Collected, collect_kinds, examine_step
-
-        if self.at_hand is None:
-            every = list(map(self.request, _KINDS))
-            return collect_kinds(self.run, self.steps, every, self.engine, self.progress, most=MOST_TOKENS)
-        of_rollouts, request = Collected(source=self.run.source, kind="rollout"), self.request("rollout")
-        for measured in self.at_hand.steps:
-            examine_step(self.run, measured, request, of_rollouts)
-        return {"rollout": of_rollouts}
-
-    def _credited(self) -> tuple[str, Collected]:
-        from gradscope.diagnostics.rank.collected import collect_kinds
-
-        step = self.gradients("rollout").report.steps[-1].step
-        origin, groups = token_credit(self.run.groups_at(step))
-        run = replace(self.run, groups=groups)
-        request = replace(self.request("weight"), advantages=("logged", self.advantage), group_sizes=())
-        collected = collect_kinds(run, [step], [request], self.engine, self.progress, most=MOST_TOKENS)
-        return origin, _with_a_step(collected["weight"])
-
-    def _held_out(self) -> PassAtKReport:
         if self.at_hand is not None:
             _check_two(0 if self.at_hand.held_out is None else len(self.at_hand.held_out.tables))
             assert self.at_hand.held_out is not None, "it was just counted"
@@ -262,9 +257,23 @@ class Evidence(MetricValues):
         read: list[Samples] = [read_samples(file, success_threshold=self.success_threshold) for file in files]
         return pass_at_k_of_samples(read, resampling=self.resampling)
 
-    def _may_compute(self) -> None:
-        if self.at_hand is not None:
-            raise NotAtHand
+    def computed(self) -> Collected | None:
+        """The rollouts' matrices where they were computed; None where no claim asked for them or they could not be."""
+        collected = self.cache.get("kinds")
+        return collected["rollout"] if isinstance(collected, Mapping) else None
+
+    @computed_once
+    def kinds(self) -> Mapping[RowKind, Collected]:
+        """Every kind of matrix at each of the steps; of results at hand the rollouts' alone."""
+        from gradscope.diagnostics.rank.collected import Collected, collect_kinds, examine_step
+
+        if self.at_hand is None:
+            every = list(map(self.request, _KINDS))
+            return collect_kinds(self.run, self.steps, every, self.engine, self.progress, most=MOST_TOKENS)
+        of_rollouts, request = Collected(source=self.run.source, kind="rollout"), self.request("rollout")
+        for measured in self.at_hand.steps:
+            examine_step(self.run, measured, request, of_rollouts)
+        return {"rollout": of_rollouts}
 
 
 def _check_two(number: int) -> None:

@@ -295,19 +295,19 @@ def of_tokens(kind: RowKind, evidence: Evidence) -> RankEvidence:
     return ranks if seen == 1.0 else replace(ranks, change=None, seen=f" {percent(seen)} of the tokens are rows.")
 
 
-def of_weights(evidence: Evidence) -> RankEvidence:
+def of_weights(kind: RowKind, evidence: Evidence) -> RankEvidence:
     """dL/dW of one group, mean over all weights."""
-    collected = evidence.gradients("weight")
+    collected = evidence.gradients(kind)
     ranked, every = len({point.tensor for point in collected.report.weight_curve} - {None}), collected.num_weights
     seen = "" if ranked == every else f" The mean is over {ranked} of {every} weights, drawn at random."
     return replace(_of_weight(collected, None), seen=seen)
 
 
-def of_head(evidence: Evidence) -> RankEvidence:
+def of_head(kind: RowKind, evidence: Evidence) -> RankEvidence:
     """dL/dW of one group, of the output head; an ``InputError`` where no weight is the head alone."""
     from gradscope.diagnostics.rank.weight_groups import is_output_head
 
-    collected = evidence.gradients("weight")
+    collected = evidence.gradients(kind)
     names = [point.tensor for point in collected.report.weight_curve if point.tensor is not None]
     heads = list(filter(is_output_head, names))
     if not heads:
@@ -315,11 +315,11 @@ def of_head(evidence: Evidence) -> RankEvidence:
     return _of_weight(collected, heads[-1])
 
 
-def of_advantages(evidence: Evidence) -> RankEvidence:
+def of_advantages(kind: RowKind, evidence: Evidence) -> RankEvidence:
     """The advantages themselves, rollouts by tokens; no gradient is needed."""
     step = max(evidence.run.steps)
     rows = advantage_rows(step, evidence.run.groups_at(step))
-    request = evidence.request("advantage")
+    request = evidence.request(kind)
     only = request.groups(rows, evidence.advantage)
     points: list[RankCurvePoint] = []
     ranks: list[GroupRank] = []

@@ -12,14 +12,14 @@ from typing import Any
 
 from gradscope.advantages.registry import named_formulation
 from gradscope.catalog.lookup import CATALOG
+from gradscope.copies import as_named
 from gradscope.diagnostics.check.requirements import read_toml, split_metric
 from gradscope.diagnostics.claims.evidence import (
-    ADVANTAGE,
     NO_NULL,
     Claim,
+    ClaimOptions,
     Evidence,
     Judgement,
-    NotAtHand,
     cannot_tell,
     in_range,
 )
@@ -28,11 +28,11 @@ from gradscope.diagnostics.inputs.steps import missing_weights, select_steps
 from gradscope.errors import GradscopeError, MissingDependencyError, UsageError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.progress import Progress, reporter
-from gradscope.render.views.view import evenly
 from gradscope.results.verdicts import NOT_SHOWN, ClaimRow, ClaimsReport
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
+from gradscope.say import evenly
 
 MOST_STEPS = 5
 """Steps whose gradients are recomputed where none are named: first, last, and evenly between. A trend needs three."""
@@ -44,10 +44,8 @@ def measure_claims(
     *,
     steps: Sequence[int] | None = None,
     gradients: bool = True,
-    samples: Sequence[str | Path] = (),
     claims: Sequence[Claim] = CLAIMS,
-    advantage: str = ADVANTAGE,
-    success_threshold: float | None = None,
+    options: ClaimOptions | None = None,
     progress: Progress = False,
     read: ReadOptions | None = None,
     engine: EngineOptions | None = None,
@@ -57,22 +55,21 @@ def measure_claims(
     Args:
         steps: Steps whose gradients are recomputed; None: at most five of those whose weights are on disk.
         gradients: Whether to recompute gradients at all; without them claims about gradients stay undecided.
-        samples: Files of samples of held-out prompts, before and after; none: those of the run folder.
         claims: The claims; those of the package and any others of their kind.
-        advantage: The formulation under which ranks are measured, ``my.py:name`` for one of your own.
-        success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
+        options: Held-out samples, when a rollout passes, the formulation under which ranks are measured; None: the
+            defaults.
     """
-    progress = reporter(progress)
-    named_formulation(advantage)
+    progress, options = reporter(progress), options or ClaimOptions()
+    named_formulation(options.advantage)
     run = read_run(path, read, progress=progress)
     chosen, reason = _steps(run, steps, gradients=gradients)
     evidence = Evidence(
         run=run,
         steps=chosen,
         no_gradients=reason,
-        samples=tuple(map(str, samples)),
-        advantage=advantage,
-        success_threshold=success_threshold,
+        samples=tuple(map(str, options.samples)),
+        advantage=options.advantage,
+        success_threshold=options.success_threshold,
         read=read,
         engine=engine or EngineOptions(),
         progress=progress,
@@ -84,15 +81,16 @@ def claims_of(evidence: Evidence, claims: Sequence[Claim] = CLAIMS) -> ClaimsRep
     """Judge claims by evidence that may exist already; a claim that needs more than that gets no row."""
     rows = []
     for claim in claims:
-        try:
-            judged = claim.judge(evidence)
-        except NotAtHand:
+        if evidence.leaves_out(claim.needs):
             continue
+        try:
+            can_be = claim.needs in (None, "update") or evidence.steps
+            judged = claim.judge(evidence) if can_be else cannot_tell(as_named(evidence.no_gradients))
         except GradscopeError as error:
             if isinstance(error, MissingDependencyError) and not evidence.no_gradients:
                 raise
             judged = cannot_tell(error.message.rstrip("."))
-        own = {field.name: getattr(claim, field.name) for field in fields(claim) if field.name != "judge"}
+        own = {name: getattr(claim, name) for name in ("name", "source", "claim", "metric", "settle", "ours")}
         rows.append(ClaimRow(**own, **{field.name: getattr(judged, field.name) for field in fields(judged)}))
     collected = evidence.computed()
     return ClaimsReport(

@@ -13,6 +13,7 @@ from gradscope.diagnostics.claims import gradients, outcomes
 from gradscope.diagnostics.claims.evidence import Claim, in_range, on_side
 from gradscope.metrics.sampler import UNDECIDED, UNLIKELY
 from gradscope.results.rank import GroupKind
+from gradscope.results.row_kinds import RowKind
 
 _FOUNDATIONS = "arXiv 2606.29238 (On the policy gradient foundations of GRPO)"
 _STARVATION = "arXiv 2605.07689 (Gradient starvation in binary-reward GRPO)"
@@ -46,15 +47,15 @@ _about_two = partial(
     settle=_MORE_ROLLOUTS,
     ours=True,
 )
-_MATRICES: tuple[tuple[Any, ...], ...] = (
+_MATRICES: tuple[tuple[str, str, Any, RowKind], ...] = (
     ("rollouts", ", a row a rollout's gradient by all parameters", gradients.of_rollouts, "rollout"),
     ("tokens", ", a row a token's gradient by all parameters", gradients.of_tokens, "token"),
-    ("weights", " of dL/dW of one group, mean over weights", gradients.of_weights),
-    ("output_head", " of dL/dW of one group, output head", gradients.of_head),
+    ("weights", " of dL/dW of one group, mean over weights", gradients.of_weights, "weight"),
+    ("output_head", " of dL/dW of one group, output head", gradients.of_head, "weight"),
     ("hidden_rollouts", ", a row a rollout's gradient by the last hidden state", gradients.of_rollouts, "hidden"),
     ("hidden_tokens", ", a row a token's gradient by the last hidden state", gradients.of_tokens, "hidden"),
     ("logits", ", a row a token's gradient by the logits", gradients.of_tokens, "logit"),
-    ("advantages", " of the advantages, rollouts by tokens", gradients.of_advantages),
+    ("advantages", " of the advantages, rollouts by tokens", gradients.of_advantages, "advantage"),
 )
 _sparser = partial(
     Claim, source=_FOUNDATIONS, claim="The gradient grows sparser over training.", settle=_CHECKPOINTS, ours=True
@@ -66,9 +67,10 @@ CLAIMS: tuple[Claim, ...] = (
         _about_two(
             name=f"rank_two.{name}",
             metric=f"effective rank{matrix}",
-            judge=partial(gradients.two_whatever_the_size, partial(of, *kind)),
+            needs=None if kind == "advantage" else kind,
+            judge=partial(gradients.two_whatever_the_size, partial(of, kind)),
         )
-        for name, matrix, of, *kind in _MATRICES
+        for name, matrix, of, kind in _MATRICES
     ),
     Claim(
         name="rank_two.cause",
@@ -77,6 +79,7 @@ CLAIMS: tuple[Claim, ...] = (
         metric="share of the rows' summed squared norms in the mean row of the passes and that of the fails",
         settle=_MORE_ROLLOUTS,
         ours=True,
+        needs="rollout",
         judge=gradients.two_class_means,
     ),
     Claim(
@@ -86,6 +89,7 @@ CLAIMS: tuple[Claim, ...] = (
         metric="effective rank of dL/dW of a group, with credit for tokens over with the outcome's",
         settle="More live groups, with rewards of single tokens in the log: gradscope train --task steps.",
         ours=True,
+        needs="weight",
         judge=gradients.higher_with_token_credit,
     ),
     _sparser(
@@ -97,16 +101,19 @@ CLAIMS: tuple[Claim, ...] = (
     _sparser(
         name="sparser.rollouts",
         metric="Gini of rollouts' row norms, change over the checkpoints",
+        needs="rollout",
         judge=gradients.rows_grow_sparser,
     ),
     _sparser(
         name="sparser.tokens",
         metric="Gini of tokens' row norms, change over the checkpoints",
+        needs="token",
         judge=gradients.tokens_grow_sparser,
     ),
     _sparser(
         name="sparser.entries",
         metric="Gini of the entries of dL/dW, mean over weights, change over the checkpoints",
+        needs="weight",
         judge=gradients.entries_grow_sparser,
     ),
     Claim(
@@ -117,6 +124,7 @@ CLAIMS: tuple[Claim, ...] = (
         "gradient are uncorrelated, a textbook condition and ours",
         settle="More groups with unequal rewards at the recomputed steps.",
         ours=True,
+        needs="rollout",
         judge=gradients.group_mean_is_optimal,
     ),
     Claim(
@@ -169,6 +177,7 @@ CLAIMS: tuple[Claim, ...] = (
             claim=f"Sign climbs pass@G, by its {words} part.",
             metric=f"cosine of expected updates, Sign on {words} groups with pass@G",
             settle=f"More groups at one step{more}.",
+            needs="rollout",
             judge=partial(gradients.sign_part, part, "pass@G", on_side),
         )
         for part, words, more in _SIGN_PARTS
@@ -180,6 +189,7 @@ CLAIMS: tuple[Claim, ...] = (
         metric="cosine of expected updates, Sign on all-fail groups with pass@G, near 1",
         settle="More groups at one step, with G small enough that lone successes occur.",
         ours=True,
+        needs="rollout",
         judge=partial(gradients.sign_part, "all_fail", "pass@G", _same_direction),
     ),
     Claim(
@@ -188,6 +198,7 @@ CLAIMS: tuple[Claim, ...] = (
         claim="A negative advantage for all-fail groups climbs the pass rate.",
         metric="cosine of expected updates, -1 on all-fail groups with pass@1",
         settle=f"{_SAME_RUN[:-1]}; {_ONE_STEP}.",
+        needs="rollout",
         judge=partial(gradients.sign_part, "all_fail", "pass@1", on_side),
     ),
     Claim(
@@ -206,6 +217,7 @@ CLAIMS: tuple[Claim, ...] = (
         metric="share of the tokens' summed squared gradient norms in the top fifth by entropy",
         settle=_MORE_GROUPS,
         ours=True,
+        needs="token",
         judge=partial(outcomes.holds_most, UNDECIDED),
     ),
     Claim(
@@ -215,6 +227,7 @@ CLAIMS: tuple[Claim, ...] = (
         metric="share of the tokens' summed squared gradient norms at probabilities below 0.25",
         settle=_MORE_GROUPS,
         ours=True,
+        needs="token",
         judge=partial(outcomes.holds_most, UNLIKELY),
     ),
     Claim(
@@ -223,6 +236,7 @@ CLAIMS: tuple[Claim, ...] = (
         claim="Tokens move the way their advantages ask.",
         metric="change of log p by the next checkpoint, advantage above 0 minus below 0, tokens of like probability",
         settle=_NEAR_CHECKPOINTS,
+        needs="token",
         judge=outcomes.moves_as_asked,
     ),
     Claim(
@@ -231,6 +245,7 @@ CLAIMS: tuple[Claim, ...] = (
         claim="Likely tokens have the higher advantages.",
         metric="covariance of log p and advantage over tokens",
         settle=_MORE_GROUPS,
+        needs="weighed",
         judge=outcomes.likely_are_rewarded,
     ),
     Claim(
@@ -239,6 +254,7 @@ CLAIMS: tuple[Claim, ...] = (
         claim="Entropy falls where likely tokens have the higher advantages, and rises where unlikely ones have.",
         metric="change of the entropy at the steps' own tokens by the next checkpoint, in nats",
         settle=_NEAR_CHECKPOINTS,
+        needs="token",
         judge=outcomes.changes_as_predicted,
     ),
     Claim(
@@ -248,6 +264,7 @@ CLAIMS: tuple[Claim, ...] = (
         metric="principal overlap beyond that of a random change, mean over weights",
         settle="The weights before the first update: --initial.",
         ours=True,
+        needs="update",
         judge=gradients.avoids_principal_directions,
     ),
     Claim(
@@ -257,6 +274,7 @@ CLAIMS: tuple[Claim, ...] = (
         metric="part of a change in the singular values beyond that of an unrelated change, mean over weights",
         settle="The weights before the first update: --initial.",
         ours=True,
+        needs="update",
         judge=gradients.inherits_singular_values,
     ),
     Claim(
@@ -265,6 +283,7 @@ CLAIMS: tuple[Claim, ...] = (
         claim="At most 30 % of the parameters change.",
         metric="share of entries that change in bfloat16, mean over weights",
         settle="The weights before the first update: --initial.",
+        needs="update",
         judge=gradients.few_parameters_change,
     ),
 )

@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from gradscope.diagnostics.degeneracy.group_rewards import NUM_WINDOWS, TRAINER_REWARD, By
+from gradscope.diagnostics.degeneracy.group_rewards import NUM_WINDOWS, TRAINER_REWARD, DegeneracyOptions
 from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS, logged_estimate, logged_value, metric_courses
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate, undefined_record
@@ -35,10 +35,8 @@ def degeneracy_as_logged(
     run: Run,
     *,
     group_sizes: Sequence[int],
-    target_degeneracy: float | None,
-    by: By,
     reward: str | None,
-    frac_set_aside: Estimate,
+    options: DegeneracyOptions,
 ) -> results.DegeneracyReport:
     """The report of a run without rollouts: the shares as logged, all else undefined with that reason."""
     if reward is not None:
@@ -53,7 +51,8 @@ def degeneracy_as_logged(
     findings = metric_findings(courses)
     steps = () if dead is None else dead.steps
     shares = [_aligned(course, steps) for course in (dead, passed, failed)]
-    windows = _rows(steps, shares, NUM_WINDOWS) if by == "window" else ()
+    target, is_by_window = options.target_degeneracy, options.by == "window"
+    windows = _rows(steps, shares, NUM_WINDOWS) if is_by_window else ()
     return undefined_record(
         results.DegeneracyReport,
         _NONE,
@@ -78,8 +77,8 @@ def degeneracy_as_logged(
         gap_decomposition=undefined_record(results.GapDecomposition, _NONE),
         by_policy=(),
         policy_gap=None,
-        by_step=windows if by == "window" else deferred(lambda: _rows(steps, shares, len(steps))),
-        course=results.DegeneracyCourse.of(windows) if by == "window" else _course(steps, shares),
+        by_step=windows if is_by_window else deferred(lambda: _rows(steps, shares, len(steps))),
+        course=results.DegeneracyCourse.of(windows) if is_by_window else _course(steps, shares),
         pass_rates=undefined_record(PassRateDistribution, _NONE, histogram=()),
         starvation=undefined_record(SignalCost, _NONE),
         advantages=(),
@@ -89,8 +88,8 @@ def degeneracy_as_logged(
         reward_conflict=None,
         prompts=results.PromptCounts(never=None, always=None, live=0, frac_rollouts=0.0, reward=TRAINER_REWARD),
         by_prompt=LazyRows({}),
-        target=None if target_degeneracy is None else TargetDegeneracy(target=target_degeneracy, plans=()),
-        frac_set_aside=frac_set_aside,
+        target=None if target is None else TargetDegeneracy(target=target, plans=()),
+        frac_set_aside=run.source.frac_set_aside,
         quarantined=run.source.quarantined,
         summary=findings,
         findings=findings,

@@ -13,11 +13,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
 from gradscope.estimate import Estimate, undefined_record
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, DegeneracyEstimates, GroupTable, estimate_at_size
 from gradscope.metrics.outcomes.forecast import MOST_TIMES, PassRates, binomial_chances, fit_pass_rates
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, estimate_prediction
-from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.results.degeneracy import GroupSizeDegeneracy
 from gradscope.results.signal import PassRateDistribution, RateBin, TargetDegeneracy, TargetPlan
 
@@ -122,8 +122,7 @@ class GroupSizes:
 
     table: GroupTable  # the groups
     overall: DegeneracyEstimates  # their estimates at the logged size
-    base: BasePassRate  # the p of the prediction
-    resampling: Resampling  # how to resample
+    options: DegeneracyOptions  # how they were made
 
     @cached_property
     def rates(self) -> PassRates | str:
@@ -167,7 +166,12 @@ class GroupSizes:
                 jensen_gap=gap if predicted is None else gap.map(lambda share: share - predicted),
                 method="forecast",
             )
-        estimates = estimate_at_size(self.table, group_size, base_pass_rate=self.base, resampling=self.resampling)
+        estimates = estimate_at_size(
+            self.table,
+            group_size,
+            base_pass_rate=self.options.base_pass_rate,
+            resampling=self.options.resampling,
+        )
         return GroupSizeDegeneracy(
             group_size=group_size,
             degeneracy=estimates.degeneracy,
@@ -234,7 +238,7 @@ class GroupSizes:
             equal=self.table.dead.astype(np.float64),
             rate=self.table.num_passing / self.table.size,
         )
-        return estimate_prediction(drawn, self.overall.pass_rate, self.base)
+        return estimate_prediction(drawn, self.overall.pass_rate, self.options.base_pass_rate)
 
 
 def pass_rate_origin(base_pass_rate: BasePassRate | Literal["window"], num_groups: int) -> str:

@@ -19,7 +19,6 @@ from gradscope.metrics.outcomes.degeneracy import (
     DegeneracyEstimates,
     GroupTable,
     estimate_degeneracies,
-    estimate_degeneracy,
     share_columns,
 )
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, binary_threshold, level_counts, passes
@@ -104,18 +103,27 @@ NUM_WINDOWS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EstimateOptions:
-    """The options that every estimate of a report shares."""
+class DegeneracyOptions:
+    """What the shares of a log are compared with, and how they are estimated."""
 
-    base_pass_rate: BasePassRate = None  # the p of the i.i.d. prediction.
+    base_pass_rate: BasePassRate = None
+    """The p of the i.i.d. prediction: a number, "step" for each step's own; None: the mean of the log."""
+    target_degeneracy: float | None = None
+    """A share of degenerate groups; the report says what it takes to get there."""
+    by: By = "step"  # rows of the course over time: each step, or at most ten windows of neighboring steps
     resampling: Resampling = RESAMPLING  # how often, and from which seed
 
-    def estimate(self, table: GroupTable) -> DegeneracyEstimates:
-        """The estimates of a table under these options."""
-        return estimate_degeneracy(table, base_pass_rate=self.base_pass_rate, resampling=self.resampling)
+    def __post_init__(self) -> None:
+        base, target = self.base_pass_rate, self.target_degeneracy
+        if isinstance(base, float | int) and not 0 <= base <= 1:
+            raise UsageError(f"A pass rate lies between 0 and 1, got {base:g}.", hint="Give a share, not a percentage.")
+        if target is not None and not 0 < target < 1:
+            raise UsageError(
+                f"A target share lies between 0 and 1, got {target:g}.", hint="Write --target-degeneracy 0.2"
+            )
 
     def estimates(self, tables: Sequence[GroupTable]) -> list[DegeneracyEstimates]:
-        """The estimates of several tables under these options."""
+        """The estimates of tables under these options."""
         return estimate_degeneracies(tables, base_pass_rate=self.base_pass_rate, resampling=self.resampling)
 
 
@@ -126,7 +134,7 @@ def course_of_run(
     # ``known`` has the estimates of earlier calls with the same options, and takes in those of this one.
     chosen = group_rewards(run, reward)
     table = group_table(chosen, chosen_threshold(chosen, success_threshold))
-    return degeneracy_by_step(run, table, "step", reward, EstimateOptions(), cache)
+    return degeneracy_by_step(run, table, reward, DegeneracyOptions(), cache)
 
 
 def chosen_threshold(chosen: GroupRewards, success_threshold: float | None) -> float | None:
@@ -189,13 +197,12 @@ def measure_course(run: Run, table: GroupTable, by: By, reward: str | None) -> D
 def degeneracy_by_step(
     run: Run,
     table: GroupTable,
-    by: By,
     reward: str | None,
-    options: EstimateOptions,
+    options: DegeneracyOptions,
     cache: EstimateCache | None = None,
 ) -> tuple[StepDegeneracy, ...]:
     """A row for each step, or for each of at most ``NUM_WINDOWS`` windows; ``reward`` names what the table is of."""
-    ordered, ends = _in_steps(table, by)
+    ordered, ends = _in_steps(table, options.by)
     bounds = ends.tolist()
 
     def rows() -> Iterator[StepDegeneracy]:
@@ -218,7 +225,7 @@ def _in_steps(table: GroupTable, by: By) -> tuple[GroupTable, NDArray[np.int64]]
 
 
 def _estimates(
-    spans: Sequence[GroupTable], options: EstimateOptions, cache: EstimateCache
+    spans: Sequence[GroupTable], options: DegeneracyOptions, cache: EstimateCache
 ) -> list[DegeneracyEstimates]:
     keys = [_digest(groups) for groups in spans]
     new = {key: groups for key, groups in zip(keys, spans, strict=True) if key not in cache}

@@ -23,11 +23,9 @@ from gradscope.findings.degeneracy import LoggedGroups, degeneracy_findings, deg
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, DegeneracyEstimates, GroupTable, split_gap
 from gradscope.metrics.outcomes.dispersion import dispersion_test, estimate_rate_parts, estimate_rate_variance
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
-from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
 from gradscope.progress import Progress, reporter
 from gradscope.results import degeneracy as results
 from gradscope.results.envelope import deferred
-from gradscope.results.source import Source
 from gradscope.rollouts.fetch import log_extent
 from gradscope.rollouts.listing import shown
 from gradscope.rollouts.read_options import ReadOptions
@@ -41,11 +39,8 @@ def measure_degeneracy(
     *,
     group_sizes: Sequence[int] = (),
     success_threshold: float | None = None,
-    base_pass_rate: BasePassRate = None,
-    target_degeneracy: float | None = None,
-    by: group_rewards.By = "step",
     reward: str | None = None,
-    resampling: Resampling = RESAMPLING,
+    options: group_rewards.DegeneracyOptions | None = None,
     read: ReadOptions | None = None,
     progress: Progress = False,
 ) -> results.DegeneracyReport:
@@ -55,23 +50,14 @@ def measure_degeneracy(
         path: A run folder, a log, or a file with several samples a prompt.
         group_sizes: Further group sizes: estimated up to the number of rollouts of a group, forecast beyond it.
         success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
-        base_pass_rate: The p of the i.i.d. prediction: a number, "step" for each step's own; None: the mean of the log.
-        target_degeneracy: A share of degenerate groups; the report says what it takes to get there.
-        by: Rows of the course over time: each ``step``, or at most ten ``window``s of neighboring steps.
         reward: One reward function by name; None: the trainer's scalar.
+        options: What the shares are compared with, a target for them, and how they are estimated; None: the defaults.
         progress: True for a line on stderr, or a callback, called while a large log is read.
     """
     progress = reporter(progress)
     run = read_run(path, read, rewards_only=True, progress=progress, metrics_alone=True)
     return degeneracy_of_run(
-        run,
-        group_sizes=group_sizes,
-        success_threshold=success_threshold,
-        base_pass_rate=base_pass_rate,
-        target_degeneracy=target_degeneracy,
-        by=by,
-        reward=reward,
-        resampling=resampling,
+        run, group_sizes=group_sizes, success_threshold=success_threshold, reward=reward, options=options
     )
 
 
@@ -80,31 +66,25 @@ def degeneracy_of_run(
     *,
     group_sizes: Sequence[int] = (),
     success_threshold: float | None = None,
-    base_pass_rate: BasePassRate = None,
-    target_degeneracy: float | None = None,
-    by: group_rewards.By = "step",
     reward: str | None = None,
-    resampling: Resampling = RESAMPLING,
+    options: group_rewards.DegeneracyOptions | None = None,
 ) -> results.DegeneracyReport:
     """The same of a run that was already read."""
     # A group of one rollout has nothing to be compared with, and the verdict on a group with a missing reward is not
     # known: both are left out, and the findings say how many.
-    _check_options(group_sizes, base_pass_rate, target_degeneracy)
-    if run.source.kind == "metrics":
-        return degeneracy_as_logged(
-            run,
-            group_sizes=group_sizes,
-            target_degeneracy=target_degeneracy,
-            by=by,
-            reward=reward,
-            frac_set_aside=frac_set_aside(run.source),
+    options = options or group_rewards.DegeneracyOptions()
+    if any(size < 2 for size in group_sizes):
+        raise UsageError(
+            f"A group has at least 2 rollouts, got a group size of {min(group_sizes)}.", hint="Write --group-size 2"
         )
+    if run.source.kind == "metrics":
+        return degeneracy_as_logged(run, group_sizes=group_sizes, reward=reward, options=options)
+    base_pass_rate, target, resampling = options.base_pass_rate, options.target_degeneracy, options.resampling
     chosen = group_rewards.group_rewards(run, reward)
     threshold = group_rewards.chosen_threshold(chosen, success_threshold)
     table = group_rewards.group_table(chosen, threshold)
-    options = group_rewards.EstimateOptions(base_pass_rate=base_pass_rate, resampling=resampling)
-    overall = options.estimate(table)
-    sizes = GroupSizes(table=table, overall=overall, base=base_pass_rate, resampling=resampling)
+    (overall,) = options.estimates([table])
+    sizes = GroupSizes(table=table, overall=overall, options=options)
     starvation = breakdowns.measure_cost(chosen, table, overall.frac_reward_zero_std, resampling=resampling)
     policies, policy_gap = breakdowns.measure_policies(chosen, table, threshold, resampling=resampling)
     rewards = measure_reward_functions(run, chosen, reward, resampling=resampling)
@@ -126,7 +106,7 @@ def degeneracy_of_run(
         num_rollouts=int(table.size.sum()),
         group_size=sizes.logged,
         pass_rate_origin=pass_rate_origin(base_pass_rate, len(chosen.table)),
-        course_pass_rate_origin=pass_rate_origin(base_pass_rate or by, len(chosen.table)),
+        course_pass_rate_origin=pass_rate_origin(base_pass_rate or options.by, len(chosen.table)),
         **group_rewards.estimates_of(overall, results.DegeneracyReport),
         behind_filter=measure_behind_filter(run, table, reward, resampling),
         predictions=deferred(lambda: _predictions(table, overall, options)),
@@ -136,8 +116,8 @@ def degeneracy_of_run(
         by_policy=policies,
         policy_gap=policy_gap,
         by_environment=breakdowns.measure_environments(chosen, table, resampling=resampling),
-        by_step=deferred(lambda: group_rewards.degeneracy_by_step(run, table, by, reward, options)),
-        course=group_rewards.measure_course(run, table, by, reward),
+        by_step=deferred(lambda: group_rewards.degeneracy_by_step(run, table, reward, options)),
+        course=group_rewards.measure_course(run, table, options.by, reward),
         pass_rates=deferred(lambda: describe_pass_rates(table, sizes.rates)),
         starvation=starvation,
         advantages=deferred(
@@ -149,8 +129,8 @@ def degeneracy_of_run(
         reward_conflict=rewards.conflict,
         prompts=prompts,
         by_prompt=by_prompt,
-        target=None if target_degeneracy is None else sizes.target(target_degeneracy, starvation.tokens_per_rollout),
-        frac_set_aside=frac_set_aside(run.source),
+        target=None if target is None else sizes.target(target, starvation.tokens_per_rollout),
+        frac_set_aside=run.source.frac_set_aside,
         quarantined=run.source.quarantined,
         summary=deferred(lambda: degeneracy_summary(report, logged)),
         findings=deferred(lambda: degeneracy_findings(report, logged, sizes.doubled())),
@@ -158,31 +138,8 @@ def degeneracy_of_run(
     return report
 
 
-def frac_set_aside(source: Source) -> Estimate:
-    """Share of a log's rollouts that could not be used; undefined where files could not be read to their end."""
-    share = source.frac_set_aside
-    if share is None:
-        return Estimate.undefined_because(f"parts of the log could not be read: {source.quarantined.lost[0]}")
-    return Estimate.exact(share, num_units=source.num_rows + source.quarantined.num_rollouts)
-
-
-def _check_options(group_sizes: Sequence[int], base_pass_rate: BasePassRate, target_degeneracy: float | None) -> None:
-    if isinstance(base_pass_rate, float | int) and not 0 <= base_pass_rate <= 1:
-        raise UsageError(
-            f"A pass rate lies between 0 and 1, got {base_pass_rate:g}.", hint="Give a share, not a percentage."
-        )
-    if target_degeneracy is not None and not 0 < target_degeneracy < 1:
-        raise UsageError(
-            f"A target share lies between 0 and 1, got {target_degeneracy:g}.", hint="Write --target-degeneracy 0.2"
-        )
-    if any(size < 2 for size in group_sizes):
-        raise UsageError(
-            f"A group has at least 2 rollouts, got a group size of {min(group_sizes)}.", hint="Write --group-size 2"
-        )
-
-
 def _predictions(
-    table: GroupTable, overall: DegeneracyEstimates, options: group_rewards.EstimateOptions
+    table: GroupTable, overall: DegeneracyEstimates, options: group_rewards.DegeneracyOptions
 ) -> tuple[results.IidPrediction, ...]:
     """The prediction from every available p, the chosen one first."""
     bases: list[BasePassRate] = [options.base_pass_rate, None]
@@ -190,7 +147,9 @@ def _predictions(
         bases.append("step")
     rows = []
     for base in dict.fromkeys(bases):
-        estimates = overall if base == options.base_pass_rate else replace(options, base_pass_rate=base).estimate(table)
+        estimates = (
+            overall if base == options.base_pass_rate else replace(options, base_pass_rate=base).estimates([table])[0]
+        )
         rows.append(
             results.IidPrediction(
                 pass_rate_origin=pass_rate_origin(base, len(table.size)),
@@ -202,13 +161,13 @@ def _predictions(
 
 
 def _gap_decomposition(
-    table: GroupTable, overall: DegeneracyEstimates, options: group_rewards.EstimateOptions
+    table: GroupTable, overall: DegeneracyEstimates, options: group_rewards.DegeneracyOptions
 ) -> results.GapDecomposition:
     between, over_time = split_gap(table, overall.jensen_gap, base_pass_rate=options.base_pass_rate)
     return results.GapDecomposition(between_prompts=between, over_time=over_time)
 
 
-def _overdispersion(table: GroupTable, options: group_rewards.EstimateOptions) -> results.Overdispersion:
+def _overdispersion(table: GroupTable, options: group_rewards.DegeneracyOptions) -> results.Overdispersion:
     if table.num_passing is None:
         unknown = Estimate.undefined_because(NO_THRESHOLD, num_units=len(table.size))
         return undefined_record(results.Overdispersion, unknown, test="none")

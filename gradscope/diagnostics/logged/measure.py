@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,10 +33,17 @@ class _Rows:
     ends: list[tuple[str, float]]  # the prompt, and 1 where the completion was cut off
     times: list[tuple[int, str, float]]  # the step, the prompt, and the seconds
 
-    @classmethod
-    def of(cls, groups: Sequence[RolloutGroup]) -> _Rows:
+
+@dataclass(slots=True)
+class GatheredGeneration:
+    """How the completions of each step ended, and how long they took."""
+
+    _steps: dict[int, _Rows] = field(default_factory=dict)
+
+    def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
+        """Take in the rollouts of the next step."""
         rows = [(group.step, group.prompt_id, rollout) for group in groups for rollout in group.rollouts]
-        return cls(
+        self._steps[step] = _Rows(
             ends=[
                 (prompt, float(rollout.status == "truncated")) for _, prompt, rollout in rows if rollout.status in ENDED
             ],
@@ -46,17 +53,6 @@ class _Rows:
                 if rollout.seconds is not None and rollout.seconds < _LONGEST
             ],
         )
-
-
-class GatheredGeneration:
-    """How the completions of each step ended, and how long they took."""
-
-    def __init__(self) -> None:
-        self._steps: dict[int, _Rows] = {}
-
-    def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
-        """Take in the rollouts of the next step."""
-        self._steps[step] = _Rows.of(groups)
 
     def result(self, run: Run, resampling: Resampling) -> Generation:
         """The whole log and each step; of ends that are known nowhere what the trainer logged."""
@@ -142,11 +138,13 @@ _HINTS = {
 }
 
 
+@dataclass(slots=True)
 class GatheredPolicy:
     """All parts, which look at a step together."""
 
-    def __init__(self) -> None:
-        self._parts = {name: make() for name, make in PARTS.items()}
+    _parts: dict[str, tokens.Gathered[Any]] = field(
+        default_factory=lambda: {name: make() for name, make in PARTS.items()}
+    )
 
     def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
         """Take in the rollouts of the next step."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Protocol, TypeVar
 
@@ -197,7 +197,7 @@ def _columns(rollout: Rollout) -> _Columns | str:
         values is not None and len(values) != length for values in (rollout.trainer_logprobs, rollout.mask)
     ):
         return OTHER_LENGTH
-    counts = np.ones(length, dtype=bool) if rollout.mask is None else np.array(rollout.mask, dtype=bool)
+    counts = rollout.counted(length)
     sampler, trainer = (
         np.array(values, dtype=np.float64)[counts] for values in (rollout.logprobs, rollout.trainer_logprobs)
     )
@@ -223,15 +223,21 @@ _GREATEST = 100.0  # the logarithm of any vocabulary is below
 _Row = tuple[float, int, str]  # sum and number of a sequence's entropies, or of its |log ratios|, and its prompt
 
 
+@dataclass(slots=True)
 class GatheredEntropy:
     """The entropies of each step's sequences."""
 
-    def __init__(self) -> None:
-        self._steps: dict[int, list[_Row]] = {}
+    _steps: dict[int, list[_Row]] = field(default_factory=dict)
 
     def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
         """Take in the rollouts of the next step."""
-        rows = list(_rows(groups))
+        rows = [
+            (float(values.sum()), len(values), group.prompt_id)
+            for group in groups
+            for rollout in group.rollouts
+            for sequence in filter(_counts_in_loss, rollout.sequences)
+            if (values := _entropies(sequence)) is not None
+        ]
         if rows:
             self._steps[step] = rows
 
@@ -247,21 +253,11 @@ class GatheredEntropy:
         return results.PolicyEntropy(overall=overall, by_step=tuple(by_step), trend=_trend(by_step), origin="tokens")
 
 
-def _rows(groups: Sequence[RolloutGroup]) -> Iterator[_Row]:
-    for group in groups:
-        sequences = (sequence for rollout in group.rollouts for sequence in rollout.sequences)
-        for sequence in filter(_counts_in_loss, sequences):
-            values = _entropies(sequence)
-            if values is not None:
-                yield float(values.sum()), len(values), group.prompt_id
-
-
 def _entropies(rollout: Rollout) -> NDArray[np.float64] | None:
     """Those of the tokens that count in the loss; None where one is missing or below 0, as no entropy of tokens is."""
     if not rollout.entropies or (rollout.mask is not None and len(rollout.mask) != len(rollout.entropies)):
         return None
-    values = np.array(rollout.entropies, dtype=np.float64)
-    values = values if rollout.mask is None else values[np.array(rollout.mask, dtype=bool)]
+    values = np.array(rollout.entropies, dtype=np.float64)[rollout.counted(len(rollout.entropies))]
     return values if np.all((values > -_ROUNDING) & (values < _GREATEST)) else None
 
 
@@ -288,13 +284,13 @@ def _trend(by_step: Sequence[results.EntropyNumbers]) -> Estimate:
 NUM_WORST = 10  # tokens that are named
 
 
+@dataclass(slots=True)
 class GatheredMismatch:
     """Sums over the sequences of each step; a step's tokens are let go of once they are summed."""
 
-    def __init__(self) -> None:
-        self._set_aside: Counter[str] = Counter()
-        self._steps: list[tuple[int, sampler_metrics.SequenceSums, tuple[str, ...]]] = []
-        self._worst: list[results.TokenMismatch] = []
+    _set_aside: Counter[str] = field(default_factory=Counter)
+    _steps: list[tuple[int, sampler_metrics.SequenceSums, tuple[str, ...]]] = field(default_factory=list)
+    _worst: list[results.TokenMismatch] = field(default_factory=list)
 
     def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
         """Take in the rollouts of the next step."""
@@ -369,12 +365,13 @@ _TokenAge = tuple[int, str, tuple[int, int]]
 """Step, prompt, and the versions that sampled a rollout's first and last token."""
 
 
+@dataclass(slots=True)
 class GatheredStaleness:
     """The versions that sampled the rollouts of each step."""
 
-    def __init__(self) -> None:
-        self._steps: dict[int, list[_TokenAge]] = {}
-        self._gaps: dict[int, list[_Row]] = {}  # by the step minus the version that sampled the first token
+    _steps: dict[int, list[_TokenAge]] = field(default_factory=dict)
+    _gaps: dict[int, list[_Row]] = field(default_factory=dict)
+    """By the step minus the version that sampled the first token."""
 
     def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
         """Take in the rollouts of the next step."""

@@ -18,11 +18,10 @@ from gradscope.diagnostics.rank import formulations, weight_updates
 from gradscope.diagnostics.rank.formulations import baseline_groups
 from gradscope.diagnostics.rank.heldout import measure_heldout
 from gradscope.diagnostics.rank.options import ROLLOUT_ROWS
-from gradscope.diagnostics.rank.rollout_spectra import step_spectra
+from gradscope.diagnostics.rank.rollout_spectra import RowGram, step_spectra, token_spectra
 from gradscope.diagnostics.rank.rows import RankRequest, StepRows, advantage_rows, step_rows, write_gram
 from gradscope.diagnostics.rank.spectrum import GroupRank, ranks_of_groups
 from gradscope.diagnostics.rank.tokens.parts import NO_GRADIENT, token_part_tables, with_later
-from gradscope.diagnostics.rank.tokens.spectra import RowGram, token_spectra
 from gradscope.diagnostics.rank.tokens.weighed import (
     KindEnergy,
     WeighedTokens,

@@ -52,7 +52,6 @@ def measure_rank(
     rows: RowKind = "rollout",
     advantages: Sequence[str] | None = None,
     options: RankOptions | None = None,
-    output: str | Path | None = None,
     progress: Progress = False,
     read: ReadOptions | None = None,
     engine: EngineOptions | None = None,
@@ -63,8 +62,7 @@ def measure_rank(
         steps: Steps to look at; None: all whose weights are on disk.
         advantages: ``logged`` and formulations, ``my.py:name`` for one of your own; None: the logged one and every
             formulation of the registry, as ``all`` among them.
-        options: Group sizes, which rows are drawn, held-out samples; None: the defaults.
-        output: Folder for the Gram matrices, written step by step.
+        options: Group sizes, which rows are drawn, held-out samples, where matrices go; None: the defaults.
         progress: True for a line on stderr, or a callback, called after each step.
 
     Raises:
@@ -85,7 +83,7 @@ def measure_rank(
         paired=options.pair_groups,
         centered=options.centered,
         seed=options.seed,
-        output=Path(output) if output else None,
+        output=Path(options.output) if options.output else None,
     )
     chosen = select_steps(run, steps)
     collected = Collected(source=run.source, kind=rows)

@@ -68,6 +68,7 @@ class RankOptions:
         ),
     ] = None
     seed: Annotated[int, Option("Decides what is drawn at random.", "N")] = 0
+    output: str | Path | None = None  # folder for the Gram matrices, written step by step
 
     def check(self, rows: RowKind) -> None:
         """Refuse options that do not go with a kind of rows, or with each other."""

@@ -240,7 +240,7 @@ def _counted(rollout: Rollout) -> Array:
             "of tokens, so its number of tokens is not known.",
             hint="Look at a matrix that a tokenizer can make: --rows rollout.",
         )
-    return np.ones(length) if rollout.mask is None else np.array(rollout.mask, dtype=np.float64)
+    return rollout.counted(length).astype(np.float64)
 
 
 def _logged_advantages(rollout: Rollout, counted: Array) -> Array | None:

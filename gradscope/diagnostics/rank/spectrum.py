@@ -163,7 +163,9 @@ class MeanRanks:
         if not len(self.counts) or not self.nulls:
             return {}
         if not all(np.isfinite(drawn[:, 0]).all() for drawn in self.nulls.values()):
-            return {name: self._only_under(name).null_ranks().get(name, _NO_RANK) for name in self.nulls}
+            alone = {name: replace(self, nulls={name: drawn}) for name, drawn in self.nulls.items()}
+            ranked = {name: one._those(np.isfinite(one.nulls[name][:, 0])) for name, one in alone.items()}
+            return {name: one.null_ranks().get(name, _NO_RANK) for name, one in ranked.items()}
         # all nulls at once: a bootstrap of many columns costs little more than one of one
         ranks, shares = (np.column_stack([drawn[:, at] for drawn in self.nulls.values()]) for at in (0, 3))
         own, count, span = self.counts[:, :1], len(self.nulls), self.most - 1.0
@@ -183,10 +185,6 @@ class MeanRanks:
             )
             for index, name in enumerate(self.nulls)
         }
-
-    def _only_under(self, null: str) -> MeanRanks:
-        """The matrices that have a rank under a null."""
-        return replace(self, nulls={null: self.nulls[null]})._those(np.isfinite(self.nulls[null][:, 0]))
 
     def _those(self, is_chosen: NDArray[np.bool_]) -> MeanRanks:
         """Some of the matrices."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -171,7 +171,7 @@ def logprob_difference(groups: Sequence[RolloutGroup], recomputed: Sequence[np.n
     """|logged - recomputed| over a step's sampled tokens; None where no log-probabilities of exact ids were logged."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     differences = [
-        np.abs(np.asarray(rollout.logprobs, dtype=np.float64) - own)[_sampled(rollout.mask, len(own))]
+        np.abs(np.asarray(rollout.logprobs, dtype=np.float64) - own)[rollout.counted(len(own))]
         for rollout, own in zip(rollouts, recomputed, strict=True)
         if rollout.logprobs is not None and len(rollout.logprobs) == len(own)
     ]
@@ -185,11 +185,6 @@ def logprob_difference(groups: Sequence[RolloutGroup], recomputed: Sequence[np.n
         frac_beyond=float(np.mean(every > LOGPROB_BOUND)),
         bound=LOGPROB_BOUND,
     )
-
-
-def _sampled(mask: Sequence[bool] | None, length: int) -> np.ndarray:
-    """Tokens that the policy sampled: a mask leaves out what a tool or an environment wrote."""
-    return np.ones(length, dtype=bool) if mask is None else np.asarray(mask, dtype=bool)
 
 
 _CARRIED = ("device", "dtype", "precision", "batch_tokens")  # engine options that ``gradscope check`` has too
@@ -271,23 +266,24 @@ def _replay_measured(
     return replayed.report()
 
 
+@dataclass(slots=True)
 class ReplayedSteps:
     """The replay of the steps so far."""
 
-    def __init__(self, run: Run, tolerance: float = GRAD_NORM_TOLERANCE) -> None:
-        self._run, self._tolerance = run, tolerance
-        self._steps: list[StepReplay] = []
-        self._engine: dict[str, object] = {}
+    run: Run
+    tolerance: float = GRAD_NORM_TOLERANCE
+    _steps: list[StepReplay] = field(default_factory=list)
+    _engine: dict[str, object] = field(default_factory=dict)
 
     def add(self, measured: inputs.MeasuredStep) -> None:
         """Replay the next step."""
-        self._steps.append(_replay_step(self._run, measured, self._tolerance))
+        self._steps.append(_replay_step(self.run, measured, self.tolerance))
         if (step_norm := measured.recomputed) is not None:
             self._engine = inputs.describe_engine(step_norm.described, self._engine)
 
     def report(self) -> ReplayReport:
         """A verdict per step and quantity."""
-        has_kl_term = self._run.courses.course("kl")[1].any()  # which no default has
+        has_kl_term = self.run.courses.course("kl")[1].any()  # which no default has
         steps = self._steps if has_kl_term else [_settled(step, self._steps) for step in self._steps]
         verdicts = [step.verdict for step in steps]
         unreadable = {
@@ -296,12 +292,12 @@ class ReplayedSteps:
             if any(quantity.reason == "weights_unreadable" for quantity in step.quantities)
         }
         return ReplayReport(
-            source=inputs.with_damage(self._run, unreadable, ()),
+            source=inputs.with_damage(self.run, unreadable, ()),
             steps=tuple(steps),
             verdict=_overall(verdicts),
             headline=_headline(verdicts),
             frac_replay_mismatch=_frac_mismatch(verdicts),
-            tolerance=self._tolerance,
+            tolerance=self.tolerance,
             engine=self._engine,
             findings=_findings(steps),
         )

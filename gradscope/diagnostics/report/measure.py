@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -39,7 +39,6 @@ from gradscope.gradients.engine_options import EngineOptions, missing_library
 from gradscope.metrics.gram.geometry import batch_norm, projection_shares
 from gradscope.progress import Progress, ProgressCallback, reporter
 from gradscope.reason import Reason
-from gradscope.render.views.view import evenly
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.norms import ReplayReport
 from gradscope.results.passk import PassAtKReport
@@ -48,6 +47,7 @@ from gradscope.results.report import KeyNumber, NumberStyle, ReportSection, RunR
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run, runs_below
 from gradscope.rollouts.run import Run
+from gradscope.say import evenly
 
 if TYPE_CHECKING:
     from gradscope.gradients.plan.prepared_step import PreparedStep
@@ -108,14 +108,23 @@ _NO_SAMPLES = Unavailable(
 Made = TypeVar("Made")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportOptions:
+    """What a page shows besides the log and the gradients of its rollouts."""
+
+    tokens: int | None = None
+    """Most tokens whose own gradients are computed, of the largest rollouts; 0: none, None: 512."""
+    samples: Sequence[str | Path] = ()  # of held-out prompts, before and after; none: those of the run folder, if any
+    success_threshold: float | None = None
+    """A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1."""
+
+
 def report_run(
     path: str | Path,
     *,
     steps: Sequence[int] | Literal["all"] | None = None,
     gradients: bool = True,
-    tokens: int | None = None,
-    samples: Sequence[str | Path] = (),
-    success_threshold: float | None = None,
+    options: ReportOptions | None = None,
     progress: Progress = False,
     read: ReadOptions | None = None,
     engine: EngineOptions | None = None,
@@ -125,25 +134,24 @@ def report_run(
     Args:
         steps: Steps whose gradients are recomputed; ``all`` whose weights are on disk, None: at most four of those.
         gradients: Whether to recompute gradients at all; if not, no model is loaded.
-        tokens: Most tokens whose own gradients are computed, of the largest rollouts; 0: none, None: 512.
-        samples: Files of samples of held-out prompts, before and after; none: those of the run folder, if any.
-        success_threshold: A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1.
+        options: How many tokens, which held-out samples, when a rollout passes; None: the defaults.
     """
     progress = reporter(progress)
-    read, engine = read or ReadOptions(), engine or EngineOptions()
+    read, engine, options = read or ReadOptions(), engine or EngineOptions(), options or ReportOptions()
+    success_threshold = options.success_threshold
     run = read_run(path, read, progress=progress, metrics_alone=True, parts_answer=True)
     if run.source.kind == "metrics":
         return report_of_metrics(run, _name(run))
     chosen = _usable_steps(run, steps) if steps is None or steps == "all" else select_steps(run, steps)
     measured, absent = _NOT_ASKED
-    most_tokens = MOST_TOKENS if tokens is None else tokens
+    most_tokens = MOST_TOKENS if options.tokens is None else options.tokens
     if gradients:
         measured, absent = _measured(run, chosen, engine, progress)
     grams = tuple(step.gram for step in measured if step.gram is not None)
     if grams and not any(gram.policy_gram is not None and gram.policy_gram.sum() > 0 for gram in grams):
         absent = _without_gradient(grams)
     replay, policy, lengths = _read_steps(run, _all_steps(run, measured, absent), progress)
-    held_out = _or_unavailable(lambda: _samples(run, samples, success_threshold))
+    held_out = _or_unavailable(lambda: _samples(run, options.samples, success_threshold))
     curve: tuple[RankCurvePoint, ...] = ()
     if grams:
         from gradscope.diagnostics.report.sections.gradient import rank_points

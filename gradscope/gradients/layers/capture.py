@@ -108,7 +108,8 @@ class Capture:
 
     def __init__(self, model: nn.Module, trainable: Mapping[str, nn.Parameter], *, recompute: bool = False) -> None:
         self._layers = CoveredLayers(model, trainable)
-        self.head = self._sliced_head(model)
+        head = plain_head(model)
+        self.head = head if head is not None and head.module in self._layers.owned else None
         """The output layer where it runs in slices and a rule covers it; None where it is hooked as any other."""
         self._batch: PaddedBatch | None = None
         self._expected: dict[str, int] = defaultdict(int)
@@ -242,7 +243,3 @@ class Capture:
                 self._expected[name] = -1
                 assert self._sink is not None, "gradients arrive while a batch is collected"
                 self._sink(name, self._arrived.pop(name))
-
-    def _sliced_head(self, model: nn.Module) -> PlainHead | None:
-        head = plain_head(model)
-        return head if head is not None and head.module in self._layers.owned else None

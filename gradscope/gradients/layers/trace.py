@@ -160,7 +160,8 @@ class ForwardTrace:
     def is_cut(self) -> bool:
         """Whether every decoder layer was called once with a hidden state of all tokens."""
         shapes = {cut.shape for cut in self.cuts}
-        return len(self.cuts) == len(self.segments) - 1 and len(shapes) == 1 and self._of_all_tokens(next(iter(shapes)))
+        of_all_tokens = all(len(shape) == 3 and tuple(shape[:2]) == (1, self.length) for shape in shapes)
+        return len(self.cuts) == len(self.segments) - 1 and len(shapes) == 1 and of_all_tokens
 
     def share_inputs(self, longer: ForwardTrace) -> None:
         """Take the inputs of a longer pass over the same sequence: a causal model gives both the same ones.
@@ -172,9 +173,6 @@ class ForwardTrace:
                 shape = (1, longer.length, *call.input.shape[2:])
                 if call.module is other.module and call.input.shape[1] == self.length and other.input.shape == shape:
                     segment[index] = replace(call, input=other.input[:, : self.length])
-
-    def _of_all_tokens(self, shape: torch.Size) -> bool:
-        return len(shape) == 3 and tuple(shape[:2]) == (1, self.length)
 
 
 class Tracer:

@@ -81,7 +81,8 @@ def _of_batches(settings: TrainerSettings) -> Iterator[Reason]:
     if masked and bonus and loss is not None and loss.by_all_tokens and not has_version:
         text = "what the entropy bonus is divided by depends on TRL's version, which is not known"
         yield Reason("settings_unknown", text, hint=VERSION_HINT)
-    if _has_one_micro_batch(settings):
+    rows = get("generation_batch_size")
+    if rows is not None and rows == get("per_device_train_batch_size"):  # one micro-batch
         return
     for applies, text in (
         (loss is not None and loss.by_micro_batch, f"{get('loss_type')} averages"),
@@ -114,11 +115,6 @@ def _steps(settings: TrainerSettings) -> tuple[int, int]:
     """Micro-batches of an update, and of a generation batch."""
     accumulation = int(settings.get("gradient_accumulation_steps", 1))
     return accumulation, int(settings.get("steps_per_generation", accumulation))
-
-
-def _has_one_micro_batch(settings: TrainerSettings) -> bool:
-    rows: Any = settings.get("generation_batch_size")
-    return rows is not None and rows == settings.get("per_device_train_batch_size")
 
 
 _SHAPING = ("loss_type", "beta", "temperature")
@@ -196,7 +192,7 @@ class Objective(LossParameters):
             max_completion_length=None if max_length is None else int(max_length),
             chat_template_kwargs=dict(settings.get("chat_template_kwargs", {})),
             mask_truncated=bool(settings.get("mask_truncated_completions", False)),
-            num_rows=_num_rows(settings),
+            num_rows=None if (size := settings.get("generation_batch_size")) is None else int(size),
             trl=TrlVersion.parse(settings.get("trl_version")),
             assumed=tuple(assumed),
             cannot=cannot,
@@ -278,9 +274,3 @@ class Objective(LossParameters):
         """The tokens that a loss over all tokens divides by; the arguments are those of :meth:`token_weights`."""
         counts_truncated = self.loss.by_all_tokens and self.trl.is_before(1, 9)
         return sum(map(sum, before_truncation if counts_truncated and before_truncation is not None else masks))
-
-
-def _num_rows(settings: TrainerSettings) -> int | None:
-    """Rows of one update: the generation batch where each update uses exactly one."""
-    size = settings.get("generation_batch_size")
-    return None if size is None else int(size)

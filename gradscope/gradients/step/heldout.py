@@ -206,7 +206,6 @@ class HeldoutGram:
     scales: Array | None
     """The factor from a rollout's score vector to its log-probability's gradient, 0 where the loss leaves it out, [R];
     None where the loss weighs the tokens of a rollout unequally."""
-    num_answers: int  # distinct answers, H
     notes: tuple[str, ...]  # what was left out, and what may be inexact, in sentences
 
 
@@ -240,7 +239,6 @@ def measure_heldout_gram(
         cross=joined.gram[:num, num:] @ of_prompt,
         norms=np.sqrt(np.clip(squares, 0.0, None)),
         scales=_scales(prepared.plan, step.logprobs),
-        num_answers=len(answers.sequences),
         notes=answers.notes,
     )
 

@@ -87,17 +87,14 @@ class SizeEstimates:
 NO_THRESHOLD = "the rewards are neither 0/1 nor -1/1 and no success threshold was given"
 
 
-def estimate_degeneracy(
-    table: GroupTable, *, base_pass_rate: BasePassRate = None, resampling: Resampling = RESAMPLING
-) -> DegeneracyEstimates:
-    """All estimates of a table of at least one group; ``base_pass_rate`` is the p of the prediction."""
-    return estimate_degeneracies([table], base_pass_rate=base_pass_rate, resampling=resampling)[0]
-
-
 def estimate_degeneracies(
     tables: Sequence[GroupTable], *, base_pass_rate: BasePassRate = None, resampling: Resampling = RESAMPLING
 ) -> list[DegeneracyEstimates]:
-    """The same of several tables, as of the steps of a run, in a fraction of the time of one by one."""
+    """All estimates of tables of at least one group each, as of the steps of a run; faster than one by one.
+
+    Args:
+        base_pass_rate: The p of the prediction.
+    """
     keys = [_likeness(table) if len(table.size) <= _FEW else at for at, table in enumerate(tables)]
     different = dict(zip(keys, tables, strict=True))
     representatives, estimates = list(different.values()), list[DegeneracyEstimates]()

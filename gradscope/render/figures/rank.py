@@ -12,9 +12,9 @@ from gradscope.catalog.lookup import metric
 from gradscope.estimate import Estimate, mean_of_defined
 from gradscope.render.figures import rank_spectra, style
 from gradscope.render.views.rank import merge_same
-from gradscope.render.views.view import evenly
 from gradscope.results.rank import FormulationUpdate, GroupShare, RankCurvePoint, RankReport, WeightRankPoint
 from gradscope.results.tokens import GradientSparsity
+from gradscope.say import evenly
 
 _MOST_ROWS = 24  # advantages in a panel; of more those of the lowest and the highest ranks are shown
 _ALIKE = 0.9  # cosine from which two updates count as one direction

@@ -17,9 +17,9 @@ from gradscope.catalog.lookup import metric
 from gradscope.estimate import Estimate, mean_of_defined
 from gradscope.render.figures import style
 from gradscope.render.views.rank import short_tensor
-from gradscope.render.views.view import evenly
 from gradscope.results import rank as results
 from gradscope.results.tokens import GradientSparsity
+from gradscope.say import evenly
 
 _LEAST_SHARE = 1e-4  # smaller shares of the sum change no effective rank and are not drawn
 STYLES: dict[str, tuple[str, str, Any, str]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from dataclasses import dataclass, field
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
@@ -24,59 +24,56 @@ lines around it."""
 _OFFER = "--show adds"
 
 
-def answer(
-    command: str,
-    headline: Sequence[RenderableType],
-    table: Iterable[RenderableType],
-    *,
-    facts: Sequence[str] = (),
-    findings: Sequence[str] = (),
-    views: Views,
-    show: Sequence[str] = (),
-    offered: Collection[str] | None = None,
-    absent: Mapping[str, str] = MappingProxyType({}),
-    tone: Tone = "",
-) -> Group:
-    """The verdict, facts, table and findings, the tables that were asked for, and one line that names the others.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a command has to say about a result."""
 
-    Args:
-        headline: The verdict of one or two sentences, then the findings, of which at most three are shown, and none
-            that goes beyond a screen where no table is asked for.
-        facts: The subject of the table, a line each.
-        offered: Further tables that have rows, where that is known without drawing them.
-        absent: Name of a further table -> why the result has nothing for it, where that is known.
-    """
-    verdict, *headline_findings = headline
-    first = cell(str(verdict), style=f"bold {STYLES[tone]}".strip())
-    if VERDICT in show:
-        return Group(first)
-    names = TABLES.get(command, ())
-    chosen = [name for name in names if name in show or ALL in show]
-    parts: list[RenderableType] = [first, Text(), *(cell(fact, style=QUIET) for fact in facts), *table]
-    notes = Footnotes()
-    shown = {name: list(views[name](notes)) for name in chosen if name in views}
-    unchosen = [name for name in names if name not in chosen]
-    unseen = Footnotes(is_shown=False)
-    if offered is None:
-        offered = [name for name in unchosen if name in views and any(True for _ in views[name](unseen))]
-    left = [name for name in unchosen if name in ("findings", *offered)]
-    sentences = findings if "findings" in chosen else headline_findings[:MOST_FINDINGS]
-    items: list[RenderableType] = [bullet(one) if isinstance(one, str) else one for one in sentences]
-    if not chosen:
-        items = _that_fit(items, _LINES - _height([*parts, Text(), Text(), *_offer(left)]))
-    if "findings" in left and "findings" not in offered and len(findings) <= len(items):
-        left.remove("findings")
-    if items:
-        parts += [Text(), *items]
-    for name in chosen:
-        if name in shown and (shown[name] or ALL not in show):
-            why = f": {absent[name]}" if name in absent else ""
-            missing = cell(f"There is no table of {name} in this result{why}.")
-            parts += (part for block in shown[name] or [missing] for part in (Text(), block))
-    parts += footnotes(notes)
-    if left:
-        parts += [Text(), *_offer(left)]
-    return Group(*parts)
+    command: str
+    headline: Sequence[RenderableType]
+    """The verdict of one or two sentences, then the findings, of which at most three are shown, and none that goes
+    beyond a screen where no table is asked for."""
+    facts: Sequence[str] = ()  # the subject of the table, a line each
+    table: Iterable[RenderableType]
+    findings: Sequence[str] = ()  # all of them, for ``--show findings``
+    views: Views
+    offered: Collection[str] | None = None  # further tables with rows, where that is known without drawing them
+    absent: Mapping[str, str] = field(default_factory=dict)
+    """Name of a further table -> why the result has nothing for it, where that is known."""
+    tone: Tone = ""
+
+    def screen(self, show: Sequence[str]) -> Group:
+        """The verdict, facts, table and findings, the tables that were asked for, and a line that names the others."""
+        verdict, *headline_findings = self.headline
+        first = cell(str(verdict), style=f"bold {STYLES[self.tone]}".strip())
+        if VERDICT in show:
+            return Group(first)
+        names, views = TABLES.get(self.command, ()), self.views
+        chosen = [name for name in names if name in show or ALL in show]
+        parts: list[RenderableType] = [first, Text(), *(cell(fact, style=QUIET) for fact in self.facts), *self.table]
+        notes = Footnotes()
+        shown = {name: list(views[name](notes)) for name in chosen if name in views}
+        unchosen = [name for name in names if name not in chosen]
+        unseen, offered = Footnotes(is_shown=False), self.offered
+        if offered is None:
+            offered = [name for name in unchosen if name in views and any(True for _ in views[name](unseen))]
+        left = [name for name in unchosen if name in ("findings", *offered)]
+        sentences = self.findings if "findings" in chosen else headline_findings[:MOST_FINDINGS]
+        items: list[RenderableType] = [bullet(one) if isinstance(one, str) else one for one in sentences]
+        if not chosen:
+            items = _that_fit(items, _LINES - _height([*parts, Text(), Text(), *_offer(left)]))
+        if "findings" in left and "findings" not in offered and len(self.findings) <= len(items):
+            left.remove("findings")
+        if items:
+            parts += [Text(), *items]
+        for name in chosen:
+            if name in shown and (shown[name] or ALL not in show):
+                why = f": {self.absent[name]}" if name in self.absent else ""
+                missing = cell(f"There is no table of {name} in this result{why}.")
+                parts += (part for block in shown[name] or [missing] for part in (Text(), block))
+        parts += footnotes(notes)
+        if left:
+            parts += [Text(), *_offer(left)]
+        return Group(*parts)
 
 
 def _offer(names: Sequence[str]) -> list[Text]:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradscope.estimate import Estimate
-from gradscope.render.terminal.answer import Blocks, answer
+from gradscope.render.terminal.answer import Answer, Blocks
 from gradscope.render.terminal.layout import draw_table, losses
 from gradscope.render.views.view import Column, Word, entry
 from gradscope.render.words import Footnotes, cell, metric_title, pair_label, plain, why_alone
@@ -27,18 +27,17 @@ def compare_table(comparison: Comparison, show: Sequence[str] = ()) -> Group:
     """The decisions of the tests, the most telling differences, and open questions; ``show`` adds tables."""
     cells = "1 cell" if len(comparison.cells) == 1 else f"{len(comparison.cells)} cells"
     tested = [f"{cells}, {comparison.num_tests} tests"] if comparison.num_tests else []
-    return answer(
-        "compare",
-        comparison.findings or ("Nothing could be compared.",),
-        _answer(comparison),
+    return Answer(
+        command="compare",
+        headline=comparison.findings or ("Nothing could be compared.",),
+        table=_answer(comparison),
         facts=[*losses([comparison.source]), *tested],
         findings=comparison.findings[1:],
         views={
             "cells": lambda notes: _cells(comparison, notes) if comparison.pairs else (),
             "pairs": lambda notes: [_pairs(comparison, name, notes) for name in comparison.metrics if comparison.pairs],
         },
-        show=show,
-    )
+    ).screen(show)
 
 
 def _cells(comparison: Comparison, notes: Footnotes) -> Blocks:

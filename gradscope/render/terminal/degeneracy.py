@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradscope.estimate import Estimate, mean_of_defined
-from gradscope.render.terminal.answer import SCREEN_ROWS, Blocks, answer
+from gradscope.render.terminal.answer import SCREEN_ROWS, Answer, Blocks
 from gradscope.render.terminal.layout import draw, draw_table, losses, rows_set_aside
 from gradscope.render.terminal.names import ALL
 from gradscope.render.views.degeneracy import ADVANTAGES, ENVIRONMENTS, POLICIES, REWARDS, SIZES, prompts_view
@@ -34,27 +34,26 @@ _ROWS_AS_LOGGED = SCREEN_ROWS - 2
 def degeneracy_table(report: DegeneracyReport, show: Sequence[str] = ()) -> Group:
     """The verdict, the shares with their course, at most three findings; ``show`` adds tables."""
     if report.source.kind == "metrics":
-        return answer(
-            "degeneracy",
-            report.findings,
-            _courses(report, report.metrics[:_ROWS_AS_LOGGED]),
+        return Answer(
+            command="degeneracy",
+            headline=report.findings,
+            table=_courses(report, report.metrics[:_ROWS_AS_LOGGED]),
             facts=losses([report.source]),
             findings=report.findings[1:],
             views={
                 "steps": lambda notes: _steps_as_logged(report, notes),
                 "metrics": lambda _: _courses(report, report.metrics) if len(report.metrics) > _ROWS_AS_LOGGED else (),
             },
-            show=show,
             tone="problem" if report.frac_reward_zero_std.value == 1 else "",
-        )
+        ).screen(show)
     size = report.group_size or "unequal size"
     counts = f"{counted(report.num_groups, 'group')} of {size}, {counted(report.num_rollouts, 'rollout')}"
     threshold = "" if report.success_threshold is None else f", success at {report.success_threshold:g} or more"
     dead = report.frac_reward_zero_std.value
-    return answer(
-        "degeneracy",
-        report.summary,
-        _answer(report),
+    return Answer(
+        command="degeneracy",
+        headline=report.summary,
+        table=_answer(report),
         facts=[f"{counts}, reward '{report.reward}'{threshold}{rows_set_aside(report.source)}"],
         findings=report.findings[1:] if {"findings", ALL} & set(show) else (),
         views={name: partial(draw, views, report) for name, views in _VIEWS.items()}
@@ -64,9 +63,8 @@ def degeneracy_table(report: DegeneracyReport, show: Sequence[str] = ()) -> Grou
             "cost": partial(_cost, report),
         },
         offered=["shares", "cost", "advantages", "findings", *_tables_with_rows(report)],
-        show=show,
         tone="problem" if dead == 1 or report.is_in_conflict else "fine" if dead == 0 else "",
-    )
+    ).screen(show)
 
 
 def _tables_with_rows(report: DegeneracyReport) -> Iterator[str]:

@@ -12,13 +12,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.render.terminal.answer import SCREEN_ROWS, Blocks, answer
+from gradscope.render.terminal.answer import SCREEN_ROWS, Answer, Blocks
 from gradscope.render.terminal.layout import draw, draw_table, losses
 from gradscope.render.terminal.names import ALL
-from gradscope.render.views.view import Column, Selection, View, Word, digits, evenly
+from gradscope.render.views.view import Column, Selection, View, Word, digits
 from gradscope.render.words import FACTS, STYLES, Footnotes, Tone, cell
 from gradscope.results.norms import Quantity, ReplayReport, SpikeReport, StepReplay
-from gradscope.say import as_ranges, number
+from gradscope.say import as_ranges, evenly, number
 
 _TONES: Mapping[str, Tone] = {"match": "fine", "mismatch": "problem", "cannot": "unknown", "no_gradient": "unknown"}
 _NORM = "grad_norm"
@@ -30,16 +30,15 @@ def replay_table(report: ReplayReport, show: Sequence[str] = ()) -> Group:
     # where no step could be recomputed the first finding says just that
     says_all = report.verdict == "cannot" and report.findings[0].startswith(_NORM)
     head = "" if says_all else f"{report.headline}. "
-    return answer(
-        "replay",
-        (f"Replay: {head}{report.findings[0]}", *report.findings[1:]),
-        _answer(report, show_all="steps" in show or ALL in show),
+    return Answer(
+        command="replay",
+        headline=(f"Replay: {head}{report.findings[0]}", *report.findings[1:]),
+        table=_answer(report, show_all="steps" in show or ALL in show),
         facts=losses([report.source]),
         findings=report.findings[1:],
         views={"causes": lambda notes: _causes(report.steps)},
-        show=show,
         tone=_TONES[report.verdict],
-    )
+    ).screen(show)
 
 
 def _answer(report: ReplayReport, *, show_all: bool) -> Blocks:
@@ -132,10 +131,10 @@ _MOST_TENSORS = 20
 
 def spike_table(report: SpikeReport, show: Sequence[str] = ()) -> Group:
     """Whether the step stands out, its largest rollouts, at most three findings; ``show`` adds tables."""
-    return answer(
-        "spike",
-        report.findings,
-        _spike_answer(report),
+    return Answer(
+        command="spike",
+        headline=report.findings,
+        table=_spike_answer(report),
         facts=losses([report.source]),
         findings=report.findings[1:],
         views={
@@ -145,9 +144,8 @@ def spike_table(report: SpikeReport, show: Sequence[str] = ()) -> Group:
             "tokens": partial(draw, (_TOKENS,), report),
             "tensors": partial(draw, (_TENSORS,), report),
         },
-        show=show,
         tone=_tone(report),
-    )
+    ).screen(show)
 
 
 def _tone(report: SpikeReport) -> Tone:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 
 from rich.console import Group
@@ -10,12 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from gradscope.estimate import Estimate
-from gradscope.render.terminal.answer import SCREEN_ROWS, Blocks, answer
+from gradscope.render.terminal.answer import SCREEN_ROWS, Answer, Blocks
 from gradscope.render.terminal.layout import draw_table, losses
-from gradscope.render.views.view import Column, digits, evenly
+from gradscope.render.views.view import Column, digits
 from gradscope.render.words import IN_THE_FILES, Footnotes, cell, format_estimate, format_number, plain
 from gradscope.results import passk as results
-from gradscope.say import counted
+from gradscope.say import counted, evenly
 
 _WIDTH = 82  # letters of a row, with the two behind its last column
 _LEAST_NAME = 6
@@ -24,15 +24,14 @@ _MOST_FILES = 3  # files with a column each; of more the smallest and the larges
 
 def pass_at_k_table(report: results.PassAtKReport, show: Sequence[str] = ()) -> Group:
     """The verdict, pass@k by budget, at most three findings; ``show`` adds tables."""
-    return answer(
-        "passk",
-        report.findings or ("No file has samples to count.",),
-        _answer(report),
+    return Answer(
+        command="passk",
+        headline=report.findings or ("No file has samples to count.",),
+        table=_answer(report),
         facts=[*([] if _are_evaluations(report) else _facts(report.tables)), *losses(report.sources)],
         findings=report.findings[1:],
         views={"files": lambda notes: _files(report, notes), "pairs": lambda notes: _pairs(report, notes)},
-        show=show,
-    )
+    ).screen(show)
 
 
 def _are_evaluations(report: results.PassAtKReport) -> bool:
@@ -82,27 +81,36 @@ def _by_budget(report: results.PassAtKReport, notes: Footnotes) -> Table:
 
 
 def _by_evaluation(tables: Sequence[results.PassAtKTable], notes: Footnotes) -> Table:
-    """A row a task, model and scorer; a column for each of these only where they differ."""
+    """A row a task, model and scorer; a column for each of these only where they differ, of the file if they do not."""
     about = [(table, table.evaluation) for table in tables if table.evaluation is not None]
     rows = [_scores(table, one, notes) for table, one in about]
     titles = ("n", "pass@1", "pass@k", "mean")
     widths = [max(len(row[index]) for row in rows) for index in range(len(titles))]
     filled = [index for index, width in enumerate(widths) if width]
-    names = [name for name in ("task", "model", "scorer") if len({getattr(one, name) for _, one in about}) > 1]
+    named = {name: [getattr(one, name) for _, one in about] for name in ("task", "model", "scorer")}
+    if _num_distinct(named) < len(about):
+        named["file"] = [table.source.path for table, _ in about]
+    named = {name: texts for name, texts in named.items() if len(set(texts)) > 1}
     # owners of models and tasks come before a slash, filters and versions at the end
-    texts = [[plain(getattr(one, name).rpartition("/")[2]) for _, one in about] for name in names]
-    room = _shared([max(map(len, column)) for column in texts], _WIDTH - sum(widths[at] + 2 for at in filled))
-    columns = [Column(title, itemgetter(index)) for index, title in enumerate([*names, *(titles[at] for at in filled)])]
-    shown = [
-        [
-            *(_shortened(column[index], width) for column, width in zip(texts, room, strict=True)),
-            *(row[at] for at in filled),
-        ]
-        for index, row in enumerate(rows)
+    named = {name: [plain(text.rpartition("/")[2]) for text in texts] for name, texts in named.items()}
+    room = _WIDTH - sum(widths[at] + 2 for at in filled)
+    for name in reversed(list(named)):
+        rest = {column: texts for column, texts in named.items() if column != name}
+        if sum(max(map(len, texts)) + 2 for texts in named.values()) > room and _num_distinct(rest) == len(about):
+            named = rest
+    fitting = _shared([max(map(len, texts)) for texts in named.values()], room)
+    cells = [
+        *([_shortened(text, width) for text in texts] for texts, width in zip(named.values(), fitting, strict=True)),
+        *([row[at] for row in rows] for at in filled),
     ]
+    columns = [Column(title, itemgetter(at)) for at, title in enumerate([*named, *(titles[at] for at in filled)])]
     if len(filled) > 2:
         notes.remark(IN_THE_FILES)
-    return draw_table(columns, shown, notes)
+    return draw_table(columns, zip(*cells, strict=True), notes)
+
+
+def _num_distinct(columns: Mapping[str, Sequence[str]]) -> int:
+    return len(set(zip(*columns.values(), strict=True)))
 
 
 def _scores(table: results.PassAtKTable, evaluation: results.Evaluation, notes: Footnotes) -> tuple[str, str, str, str]:

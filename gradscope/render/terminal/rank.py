@@ -15,15 +15,15 @@ from rich.table import Table
 from rich.text import Text
 
 from gradscope.estimate import Estimate
-from gradscope.render.terminal.answer import SCREEN_ROWS, Blocks, answer
+from gradscope.render.terminal.answer import SCREEN_ROWS, Answer, Blocks
 from gradscope.render.terminal.layout import draw, draw_table, losses
 from gradscope.render.terminal.names import ALL
 from gradscope.render.views.rank import ROLLOUT_VIEWS
 from gradscope.render.views.rank_parts import PART_VIEWS, TRAJECTORY
-from gradscope.render.views.view import Column, digits, evenly, unless_empty
+from gradscope.render.views.view import Column, digits, unless_empty
 from gradscope.render.words import FACTS, UNDEFINED, Footnotes, cell, why_alone
 from gradscope.results.rank import RankCurvePoint, RankReport, StepGeometry, TokenRankPoint, WeightRankPoint
-from gradscope.say import as_ranges, non_finite_word
+from gradscope.say import as_ranges, evenly, non_finite_word
 
 _Point = RankCurvePoint | TokenRankPoint | WeightRankPoint
 _SUBJECTS = {
@@ -63,17 +63,16 @@ class _Row:
 
 def rank_table(report: RankReport, show: Sequence[str] = ()) -> Group:
     """The verdict, ranks step by step, at most three findings and the names of further tables, which ``show`` adds."""
-    return answer(
-        "rank",
-        report.headline or ("No rank could be found.",),
-        _answer(report, show_all="steps" in show or ALL in show),
+    return Answer(
+        command="rank",
+        headline=report.headline or ("No rank could be found.",),
+        table=_answer(report, show_all="steps" in show or ALL in show),
         facts=losses([report.source]),
         findings=report.findings,
         views={name: partial(view, report) for name, view in _TABLES.items()},
-        show=show,
         absent=report.missing_parts,
         tone="" if report.headline else "unknown",
-    )
+    ).screen(show)
 
 
 def _answer(report: RankReport, *, show_all: bool) -> Blocks:

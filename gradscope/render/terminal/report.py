@@ -11,11 +11,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.render.terminal.answer import Blocks, answer
+from gradscope.render.terminal.answer import Answer, Blocks
 from gradscope.render.terminal.layout import draw_table, losses, sparkline
-from gradscope.render.views.view import MOST_ROWS, Column, Course, evenly
+from gradscope.render.views.view import MOST_ROWS, Column, Course
 from gradscope.render.words import STYLES, Footnotes, cell, key_number_words, plain
 from gradscope.results.report import Chart, KeyNumber, ReportSection, RunIndex, RunReport, RunSummary, Severity
+from gradscope.say import evenly
 
 _WIDTH, _INDEX_WIDTH = 24, 12
 _LONGEST, _TITLE = 78, 38
@@ -37,20 +38,19 @@ def report_table(report: RunReport, show: Sequence[str] = ()) -> Group:
     fine = [section.name for section in answered[1:] if section.severity == "fine"]
     missing = [section.name for section in report.sections if section.missing is not None]
     defined = [number for number in report.strip if number.value.is_defined]
-    return answer(
-        "report",
-        (
+    return Answer(
+        command="report",
+        headline=(
             verdict,
             *(_item(section.severity, section.headline) for section in answered[1:] if section.severity != "fine"),
             *([_item("fine", ", ".join(fine))] if fine else []),
             *([_item("unknown", f"{', '.join(missing)}: the page says what to log", "absent")] if missing else []),
         ),
-        [_key_numbers(defined)] if defined else [],
+        table=[_key_numbers(defined)] if defined else [],
         facts=losses([report.source]),
         views={"sections": lambda notes: map(_paragraph, report.by_severity)},
-        show=show,
         tone=answered[0].severity if answered else "unknown",
-    )
+    ).screen(show)
 
 
 def _key_numbers(numbers: Sequence[KeyNumber]) -> Table:
@@ -78,14 +78,13 @@ def _item(severity: Severity, words: str, badge: str = "") -> Table:
 
 def report_index_table(index: RunIndex, show: Sequence[str] = ()) -> Group:
     """A line a run, its rewards as a sparkline."""
-    return answer(
-        "report",
-        index.findings,
-        _runs(index, evenly(index.runs)),
+    return Answer(
+        command="report",
+        headline=index.findings,
+        table=_runs(index, evenly(index.runs, MOST_ROWS)),
         facts=losses([index.source]),
         views={"runs": lambda notes: _runs(index, index.runs) if len(index.runs) > MOST_ROWS else ()},
-        show=show,
-    )
+    ).screen(show)
 
 
 def _runs(index: RunIndex, runs: Sequence[RunSummary]) -> Blocks:

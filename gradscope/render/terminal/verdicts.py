@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from gradscope.render.terminal.answer import SCREEN_ROWS, Blocks, answer
+from gradscope.render.terminal.answer import SCREEN_ROWS, Answer, Blocks
 from gradscope.render.terminal.layout import add_row, draw_table, losses, new_table
 from gradscope.render.views.view import Column, Word
 from gradscope.render.words import STYLES, UNDEFINED, Footnotes, Style, Tone, cell, condition, format_number, plain
@@ -25,19 +25,18 @@ _ORDER = ("fail", "unknown", "pass")
 def check_table(report: CheckReport, show: Sequence[str] = ()) -> Group:
     """The outcome of all, then a line a requirement, those that need a look first; ``show`` adds tables."""
     open_ones = [verdict for verdict in _by_outcome(report) if verdict.outcome != "pass" and not verdict.allowed]
-    return answer(
-        "check",
-        (
+    return Answer(
+        command="check",
+        headline=(
             _headline(report),
             *report.findings,
             *(f"{one.metric}: {one.estimate.undefined or _advice(one) or one.meaning}" for one in open_ones),
         ),
-        _answer(report),
+        table=_answer(report),
         facts=losses([report.source]),
         views={"requirements": lambda notes: map(_paragraph, report.verdicts)},
-        show=show,
         tone=_TONES[report.outcome],
-    )
+    ).screen(show)
 
 
 def _advice(verdict: Verdict) -> str:
@@ -100,15 +99,14 @@ def claims_table(report: ClaimsReport, show: Sequence[str] = ()) -> Group:
     """How many claims hold, those that the run decides at a glance, the others by name; ``show`` adds the reasons."""
     plural = "s" if len(report.steps) > 1 else ""
     steps = f"gradients of step{plural} {as_ranges(report.steps)}" if report.steps else "no gradient was recomputed"
-    return answer(
-        "claims",
-        report.findings,
-        _claims_answer(report.claims),
+    return Answer(
+        command="claims",
+        headline=report.findings,
+        table=_claims_answer(report.claims),
         facts=[*losses([report.source]), steps],
         findings=report.findings[1:],
         views={"reasons": lambda notes: map(_claim_paragraph, _by_sentence(report.claims))},
-        show=show,
-    )
+    ).screen(show)
 
 
 def _claims_answer(rows: Sequence[ClaimRow]) -> Blocks:

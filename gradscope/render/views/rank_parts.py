@@ -11,13 +11,13 @@ from typing import Any, get_args, get_type_hints
 from gradscope.estimate import Estimate
 from gradscope.render.views import rank
 from gradscope.render.views.view import (
+    MOST_ROWS,
     Column,
     Course,
     Selection,
     View,
     digits,
     entry,
-    evenly,
     evenly_spaced,
     first_of,
     last_of,
@@ -25,7 +25,7 @@ from gradscope.render.views.view import (
 from gradscope.render.words import FACTS, plain, why_alone
 from gradscope.results.rank import ModuleShare, OptimizerStep, TokenRankPoint, UpdateTrajectory, WeightRankPoint
 from gradscope.results.tokens import EntropyChange, GradientSparsity, TurnShare
-from gradscope.say import percent
+from gradscope.say import evenly, percent
 
 _MOST_MATRICES = 30  # of a table with a row a matrix
 _ALONE = "too few groups have such tokens, or it is at the end of its range"
@@ -175,7 +175,7 @@ def _optimizer_columns(steps: Sequence[OptimizerStep]) -> list[Column]:
 
 def _module_rows(shares: Sequence[ModuleShare]) -> Selection:
     """A row a step, and the share of the parameters below them."""
-    steps = evenly(list(dict.fromkeys(share.step for share in shares)))
+    steps = evenly(list(dict.fromkeys(share.step for share in shares)), MOST_ROWS)
     rows = [(str(step), {one.module: one.energy_share for one in shares if one.step == step}) for step in steps]
     sizes = {one.module: one.frac_parameters for one in shares if one.step == shares[-1].step}
     return Selection([*rows, ("parameters", sizes)])

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from gradscope.estimate import Estimate
 from gradscope.render.words import Tone
+from gradscope.say import evenly
 
 if TYPE_CHECKING:
     from gradscope.results.report import Cell, Chart, ColumnStyle, ReportTable, SeriesKind
 
-Item = TypeVar("Item")
 Pick = str | Callable[[Any], Any]  # a field, ``point.step`` for one of a field, or a function of the record
 
 MOST_ROWS = 12  # of a table where not all rows are asked for
@@ -200,16 +200,9 @@ def named_bars(title: str, name: str, bars: Mapping[str, float], *, x_label: str
     return (Chart(title=title, kind="bars", places=tuple(bars), series=series, x_label=x_label),) if bars else ()
 
 
-def evenly(items: Sequence[Item], most: int = MOST_ROWS) -> Sequence[Item]:
-    """At most so many of them, evenly spaced, the first and the last among these."""
-    if len(items) <= most:
-        return items
-    return [items[round(index * (len(items) - 1) / (most - 1))] for index in range(most)]
-
-
 def evenly_spaced(records: Sequence[Any]) -> Selection:
     """Records of many steps, evenly spaced."""
-    return Selection(evenly(records))
+    return Selection(evenly(records, MOST_ROWS))
 
 
 def last_of(records: Sequence[Any]) -> Selection:

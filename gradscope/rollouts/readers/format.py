@@ -106,13 +106,15 @@ class RowFormat:
         assert groups is not None
         run = assemble_groups(
             request,
+            request.source(
+                self.name,
+                self.title if self.is_one_file else f"{self.title}, {counted(len(reading.files), 'file')}",
+                files=reading.files,
+                inferred=(*self._applicable(self.inferred, reading), *reading.inferred),
+                missing=(*self._applicable(self.missing, reading), *reading.missing),
+            ),
             groups=groups,
             quarantine=reading.quarantine,
-            format=self.name,
-            recognized=self.title if self.is_one_file else f"{self.title}, {counted(len(reading.files), 'file')}",
-            inferred=(*self._applicable(self.inferred, reading), *reading.inferred),
-            missing=(*self._applicable(self.missing, reading), *reading.missing),
-            files=reading.files,
             needs_reward=self.needs_reward,
         )
         return run if self.completes is None else self.completes(request, run)

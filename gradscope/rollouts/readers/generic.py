@@ -50,11 +50,14 @@ USUAL: dict[str, tuple[str, ...]] = {
         *("reward", "score", "total_reward", "reward_total", "final_reward"),
         *("passed", "correct", "is_correct", "success", "acc", "accuracy"),
     ),
-    "step": ("step", "global_step", "training_step", "train_step", "trainer_step", "iteration"),
+    "step": (
+        *("step", "global_step", "training_step", "train_step", "trainer_step", "iteration"),
+        *("optimizer_step", "training_iteration", "update"),
+    ),
     "group": ("group_id", "uid", "group", "group_index", "group_idx"),
     "prompt_id": (
         *("prompt_id", "task_id", "problem_id", "question_id", "example_id", "doc_id", "instance_id"),
-        *("prompt_idx", "prompt_index"),
+        *("prompt_idx", "prompt_index", "qid", "query_id"),
     ),
     "advantage": ("advantage", "advantages"),
 }
@@ -339,11 +342,13 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
     )
     return assemble_groups(
         request,
+        request.source(
+            format,
+            f"{' and '.join(kinds)} with a row a rollout, {counted(len(files), 'file')}",
+            inferred=[*_inferred(columns, request.columns, sample), *_sum_inferred(total, terms)],
+        ),
         groups=reduced_groups(column_log(files, flat, quarantine), request) or (),
         quarantine=quarantine,
-        format=format,
-        recognized=f"{' and '.join(kinds)} with a row a rollout, {counted(len(files), 'file')}",
-        inferred=[*_inferred(columns, request.columns, sample), *_sum_inferred(total, terms)],
     )
 
 

@@ -25,7 +25,7 @@ from gradscope.rollouts.readers.parsing.records import (
     read_document,
     read_trainer_settings,
 )
-from gradscope.rollouts.readers.parsing.tables import read_jsonl
+from gradscope.rollouts.readers.parsing.tables import read_jsonl, stem_of
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
 from gradscope.rollouts.run_folder import find_base, find_tokenizer, weights_at, with_initial
 from gradscope.say import counted
@@ -205,7 +205,7 @@ def verl_metrics(
     files = next((candidates for where in (folder, folder.parent) if (candidates := _metrics_files(where, skip))), [])
     if not files and experiment is None:
         return None, {}, []
-    chosen = [file for file in files if experiment in (None, file.name.split(".")[0])]
+    chosen = [file for file in files if experiment in (None, stem_of(file))]
     means = _mean_rewards(groups) if experiment is None else {}
     if len(chosen) > 1:
         chosen = [file for file in files if _agree(read_verl_metrics(file, QuarantineLog()), means)]

@@ -69,7 +69,7 @@ def test_a_measurement_is_made_once_and_for_what_is_asked() -> None:
     assert list(values.cache) == ["degeneracy"]
     values = MetricValues(run=drifting_run(), resampling=Resampling(num_resamples=50))
     assert values.value("staleness.mean_lag").subject == "staleness.mean_lag of the log"
-    assert list(values.cache) == ["staleness"]
+    assert list(values.cache) == ["log_part staleness"]
 
 
 def rank_report() -> RankReport:

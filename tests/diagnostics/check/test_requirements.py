@@ -147,16 +147,17 @@ def test_what_is_no_requirement_is_refused(text: str, message: str, hint: str) -
 )
 def test_requirements_of_a_file(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    assert requirements.read_requirements(tmp_path / name) == (Requirement(metric="pass@1", op=">", limit=0.0),)
+    read = requirements.read_settings(tmp_path / name)
+    assert read.requirements == (Requirement(metric="pass@1", op=">", limit=0.0),)
     (tmp_path / "pyproject.toml").write_text("[check]\nrequire = ['pass@1 > 0']\n[tool.ruff]\n")
-    assert requirements.read_requirements(tmp_path / "pyproject.toml") == ()
+    assert requirements.read_settings(tmp_path / "pyproject.toml").requirements == ()
 
 
 @pytest.mark.parametrize("value", ["'pass@1 > 0'", "[1]"])
 def test_require_is_a_list_of_strings(tmp_path: Path, value: str) -> None:
     (tmp_path / "gradscope.toml").write_text(f"[check]\nrequire = {value}")
     with pytest.raises(UsageError, match=r"`require` in .* is not a list of strings"):
-        requirements.read_requirements(tmp_path / "gradscope.toml")
+        requirements.read_settings(tmp_path / "gradscope.toml")
 
 
 def test_settings_of_a_file(tmp_path: Path) -> None:

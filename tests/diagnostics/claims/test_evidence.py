@@ -154,15 +154,12 @@ def test_tokens_are_followed_once_and_those_at_hand_as_they_are(monkeypatch: pyt
     assert evidence.followed_tokens() == evidence.followed_tokens() == "followed"
     assert asked == [{1: "tokens"}]
     at_hand = module.AtHand(degeneracy=None, steps=(), held_out=None, tokens={1: "at hand"})
-    assert module.Evidence(run=two_steps(), steps=(1,), at_hand=at_hand).weighed_tokens() == {1: "at hand"}
-    for evidence in (
-        module.Evidence(run=two_steps(), steps=(1,), at_hand=at_hand),
-        module.Evidence(run=two_steps(), steps=(1,), at_hand=replace(at_hand, tokens=None)),
-    ):
-        with pytest.raises(module.NotAtHand):
-            evidence.followed_tokens()
-    with pytest.raises(module.NotAtHand):
-        evidence.weighed_tokens()
+    of_report = replace(evidence, at_hand=at_hand, cache={})
+    assert of_report.weighed_tokens() == {1: "at hand"}
+    left_out = [of_report.leaves_out(needs) for needs in (None, "rollout", "weighed", "token", "update")]
+    assert left_out == [False, False, False, True, True]
+    assert replace(of_report, at_hand=replace(at_hand, tokens=None)).leaves_out("weighed")
+    assert not evidence.leaves_out("token")
 
 
 def test_groups_and_their_degeneracy_are_those_of_the_log() -> None:

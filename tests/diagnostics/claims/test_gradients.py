@@ -461,19 +461,21 @@ def weights(*names: str) -> Answered:
 
 def test_weights_are_all_of_them_or_the_head() -> None:
     evidence = weights("model.embed_tokens.weight", "lm_head.weight", "model.layers.0.mlp.down_proj.weight")
-    everything, head = gradients.of_weights(evidence), gradients.of_head(evidence)
+    everything, head = gradients.of_weights("weight", evidence), gradients.of_head("weight", evidence)
     assert [one.tensor for one in everything.points] == [None, None]
     assert everything.change is not None
     assert everything.seen == ""
-    assert gradients.of_weights(weights("lm_head.weight")).seen == " The mean is over 1 of 3 weights, drawn at random."
+    drawn = gradients.of_weights("weight", weights("lm_head.weight"))
+    assert drawn.seen == " The mean is over 1 of 3 weights, drawn at random."
     assert [one.tensor for one in head.points] == ["lm_head.weight"] * 2
-    assert gradients.of_head(weights("gpt_neox.layers.0", "embed_out.weight")).points[0].tensor == "embed_out.weight"
+    head = gradients.of_head("weight", weights("gpt_neox.layers.0", "embed_out.weight"))
+    assert head.points[0].tensor == "embed_out.weight"
 
 
 @pytest.mark.parametrize("names", [(), ("model.embed_tokens.weight", "model.layers.0.mlp.down_proj.weight")])
 def test_a_tied_head_is_no_matrix_of_its_own(names: tuple[str, ...]) -> None:
     with pytest.raises(InputError, match="No weight is the output head alone: it is tied to the embedding"):
-        gradients.of_head(weights(*names))
+        gradients.of_head("weight", weights(*names))
 
 
 def advantage_run(lengths: tuple[int, ...], num_groups: int = 12, size: int = 4) -> Answered:
@@ -485,18 +487,18 @@ def advantage_run(lengths: tuple[int, ...], num_groups: int = 12, size: int = 4)
 
 
 def test_advantages_have_the_rank_of_their_matrix_at_every_size() -> None:
-    ranks = gradients.of_advantages(advantage_run((3,)))
+    ranks = gradients.of_advantages("advantage", advantage_run((3,)))
     assert [one.group_size for one in ranks.points] == [2, 4]
     assert [one.effective_rank.value for one in ranks.points] == pytest.approx([1.0, 1.0])
     assert ranks.change.value == pytest.approx(0.0, abs=1e-6)
-    ranks = gradients.of_advantages(advantage_run((3, 1)))
+    ranks = gradients.of_advantages("advantage", advantage_run((3, 1)))
     values = np.linalg.svd(0.5 * np.array([[1, 1, 1], [-1, -1, -1], [1, 0, 0], [-1, 0, 0]]), compute_uv=False)[:2]
     share = values / values.sum()
     assert ranks.points[-1].effective_rank.value == pytest.approx(np.exp(-np.sum(share * np.log(share))))
     assert ranks.change.value > 0
     with pytest.raises(InputError, match="number of tokens is not known"):
-        gradients.of_advantages(Answered())
-    alone = gradients.two_whatever_the_size(gradients.of_advantages, advantage_run((3,), size=1))
+        gradients.of_advantages("advantage", Answered())
+    alone = gradients.two_whatever_the_size(partial(gradients.of_advantages, "advantage"), advantage_run((3,), size=1))
     assert alone.verdict == "cannot_tell"
 
 

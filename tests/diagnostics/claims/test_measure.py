@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gradscope.diagnostics.claims import measure as module
-from gradscope.diagnostics.claims.evidence import Claim, Evidence, Judgement
+from gradscope.diagnostics.claims.evidence import Claim, ClaimOptions, Evidence, Judgement
 from gradscope.diagnostics.claims.measure import MOST_STEPS, claims_of, measure_claims, read_claims
 from gradscope.diagnostics.claims.registry import CLAIMS
 from gradscope.errors import InputError, UsageError
@@ -48,9 +48,11 @@ def test_the_formulation_and_the_steps_are_the_named_ones_or_those_with_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert seen(run_with(range(1, 3), range(2)), monkeypatch).advantage == "dr_grpo"
-    assert seen(run_with(range(1, 3), range(2)), monkeypatch, advantage="sign").advantage == "sign"
+    assert (
+        seen(run_with(range(1, 3), range(2)), monkeypatch, options=ClaimOptions(advantage="sign")).advantage == "sign"
+    )
     with pytest.raises(UsageError, match="There is no advantage formulation 'nope'"):
-        measure_claims("anything", advantage="nope")
+        measure_claims("anything", options=ClaimOptions(advantage="nope"))
     run = run_with(range(1, 10), range(0, 9, 2), {3: "two updates share these rollouts"})
     assert seen(run, monkeypatch).steps == (1, 5, 7, 9)
     assert seen(run, monkeypatch, steps=[2, 9, 2]).steps == (2, 9)
@@ -114,7 +116,7 @@ def test_findings_count_verdicts_and_warn_of_several_tests() -> None:
 def test_recomputed_steps_and_the_engine_are_reported() -> None:
     evidence = Evidence(run=two_steps(), steps=(1, 2))
     assert (claims_of(evidence, ()).steps, claims_of(evidence, ()).engine) == ((), {})
-    evidence.cache["gradients"] = {"rollout": collected_of(skipped={2: "gone"}, engine={"engine": "loop"})}
+    evidence.cache["kinds"] = {"rollout": collected_of(skipped={2: "gone"}, engine={"engine": "loop"})}
     report = claims_of(evidence, ())
     assert (report.steps, report.skipped, report.engine) == ((), {2: "gone"}, {"engine": "loop"})
 

@@ -1,20 +1,28 @@
 """The claims as data."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
-from gradscope.diagnostics.claims.evidence import Claim
+from gradscope.diagnostics.claims.evidence import Claim, Evidence
 from gradscope.diagnostics.claims.measure import claims_of
 from gradscope.diagnostics.claims.registry import CLAIMS
 from tests.diagnostics.claims.made_up_evidence import Answered
+from tests.diagnostics.made_up_runs import two_steps
 
 
 def test_every_claim_says_everything_and_has_a_name_of_its_own() -> None:
-    texts = [field.name for field in fields(Claim) if field.name not in ("judge", "ours")]
+    texts = [field.name for field in fields(Claim) if field.name not in ("judge", "ours", "needs")]
     assert all(getattr(claim, text).strip() for claim in CLAIMS for text in texts)
     for text in ("name", "metric"):
         assert len({(getattr(claim, text), claim.claim) for claim in CLAIMS}) == len(CLAIMS)
     assert len({claim.name for claim in CLAIMS}) == len(CLAIMS)
     assert all(claim.settle.endswith(".") and claim.claim.endswith(".") for claim in CLAIMS)
+
+
+def test_a_claim_asks_for_weights_exactly_where_it_says_that_it_needs_them() -> None:
+    reasons = ("No weights here.", "An update needs two checkpoints of one kind, and there are 0.")
+    evidence = Evidence(run=two_steps(), steps=(), no_gradients="no weights here")
+    rows = claims_of(evidence, [replace(claim, needs=None) for claim in CLAIMS]).claims
+    assert [row.why in reasons for row in rows] == [claim.needs is not None for claim in CLAIMS]
 
 
 def test_a_log_of_two_rollouts_decides_nothing() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from gradscope.diagnostics.check.measure import check_run
 from gradscope.diagnostics.degeneracy import as_logged
+from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run, measure_degeneracy
 from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS
 from gradscope.errors import InputError
@@ -38,7 +39,9 @@ def test_shares_are_as_logged_without_an_interval() -> None:
 
 
 def test_what_needs_rollouts_is_undefined_with_that_reason() -> None:
-    report = degeneracy_of_run(metrics_alone({1: 0.5}), group_sizes=[4], target_degeneracy=0.2)
+    report = degeneracy_of_run(
+        metrics_alone({1: 0.5}), group_sizes=[4], options=DegeneracyOptions(target_degeneracy=0.2)
+    )
     skipped = {"frac_reward_zero_std", "frac_set_aside"}
     estimates = [
         (field.name, value)
@@ -53,7 +56,9 @@ def test_what_needs_rollouts_is_undefined_with_that_reason() -> None:
 
 
 def test_windows_join_neighbors_and_a_nan_stays_one() -> None:
-    report = degeneracy_of_run(metrics_alone({step: step / 20 for step in range(1, 21)}), by="window")
+    report = degeneracy_of_run(
+        metrics_alone({step: step / 20 for step in range(1, 21)}), options=DegeneracyOptions(by="window")
+    )
     assert [(row.step, row.last_step) for row in report.by_step[:2]] == [(1, 2), (3, 4)]
     assert report.by_step[0].frac_reward_zero_std.value == pytest.approx(0.075)
     broken = degeneracy_of_run(metrics_alone({1: 0.5, 2: math.nan}))

@@ -9,6 +9,7 @@ import pytest
 
 from gradscope.advantages.registry import FORMULATIONS
 from gradscope.diagnostics.degeneracy.breakdowns import environments_of
+from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run, measure_degeneracy
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD
 from gradscope.metrics.uncertainty.intervals import Resampling
@@ -185,7 +186,8 @@ def test_unequal_coins_in_one_group_agree_less_often() -> None:
 
 def test_gsm8k_models_and_their_gap(shared_data: Path) -> None:
     report = measure_degeneracy(
-        shared_data / "gsm8k" / "example_model_solutions.jsonl", resampling=Resampling(num_resamples=50)
+        shared_data / "gsm8k" / "example_model_solutions.jsonl",
+        options=DegeneracyOptions(resampling=Resampling(num_resamples=50)),
     )
     rates = [row.pass_rate.value for row in report.by_policy]
     assert rates == pytest.approx([0.2168, 0.3904, 0.3472, 0.5625], abs=5e-5)

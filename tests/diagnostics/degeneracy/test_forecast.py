@@ -1,5 +1,6 @@
 import pytest
 
+from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.errors import UsageError
 from tests.diagnostics.made_up_runs import beta_run, findings_of, group_of, run_of, two_steps, with_tokens
@@ -17,7 +18,7 @@ def test_histogram_shows_the_ends_and_adds_up() -> None:
 
 
 def test_prediction_is_named_for_every_p() -> None:
-    report = degeneracy_of_run(two_steps(), base_pass_rate="step", group_sizes=(8,))
+    report = degeneracy_of_run(two_steps(), group_sizes=(8,), options=DegeneracyOptions(base_pass_rate="step"))
     assert "groups of 8 rollouts need 9 different prompts" in report.by_group_size[1].iid_prediction.undefined
     assert [row.pass_rate_origin for row in report.predictions] == [
         "the mean of each step",
@@ -45,7 +46,7 @@ def test_larger_groups_are_forecast() -> None:
 
 def test_target_names_a_size_and_an_amount_of_resampling() -> None:
     run = with_tokens(beta_run(num_prompts=200))
-    report = degeneracy_of_run(run, target_degeneracy=0.3)
+    report = degeneracy_of_run(run, options=DegeneracyOptions(target_degeneracy=0.3))
     now, larger, resampling = report.target.plans
     assert (now.plan, larger.plan, resampling.plan) == ("now", "larger groups", "resampling")
     dead = now.degeneracy.value
@@ -61,11 +62,11 @@ def test_target_names_a_size_and_an_amount_of_resampling() -> None:
 
 
 def test_a_target_may_be_reached_out_of_reach_or_not_forecast() -> None:
-    easy = degeneracy_of_run(beta_run(), target_degeneracy=0.99)
+    easy = degeneracy_of_run(beta_run(), options=DegeneracyOptions(target_degeneracy=0.99))
     assert easy.target.plans[1].group_size == 2
-    hard = degeneracy_of_run(beta_run(), target_degeneracy=0.001)
+    hard = degeneracy_of_run(beta_run(), options=DegeneracyOptions(target_degeneracy=0.001))
     assert "no group size up to 8 times 8 is known to bring the share to 0.001" in findings_of(hard)
-    dead = degeneracy_of_run(run_of(group_of([0, 0], prompt="a")), target_degeneracy=0.5)
+    dead = degeneracy_of_run(run_of(group_of([0, 0], prompt="a")), options=DegeneracyOptions(target_degeneracy=0.5))
     assert "by resampling not possible (no group is alive" in findings_of(dead)
     groups = [group_of([0.8, 0.9, 0.1, 0.2], prompt=f"p{i}") for i in range(6)]
     groups += [group_of([0.8, 0.9, 0.8, 0.9], prompt=f"q{i}") for i in range(6)]
@@ -77,4 +78,4 @@ def test_a_target_may_be_reached_out_of_reach_or_not_forecast() -> None:
 @pytest.mark.parametrize("target", [0.0, 1.0, 20.0])
 def test_target_is_a_share(target: float) -> None:
     with pytest.raises(UsageError, match="A target share lies between 0 and 1"):
-        degeneracy_of_run(two_steps(), target_degeneracy=target)
+        DegeneracyOptions(target_degeneracy=target)

@@ -7,8 +7,8 @@ import pytest
 from gradscope.diagnostics.degeneracy import group_rewards as module
 from gradscope.diagnostics.degeneracy.group_rewards import (
     By,
+    DegeneracyOptions,
     EstimateCache,
-    EstimateOptions,
     course_of_run,
     group_rewards,
 )
@@ -60,7 +60,9 @@ def test_the_course_is_that_of_the_rows_with_intervals(by: By, threshold: float 
         for index in range(200)
     ]
     report = degeneracy_of_run(
-        run_of(*groups, metrics={3: {"frac_reward_zero_std": 0.5}}), by=by, success_threshold=threshold
+        run_of(*groups, metrics={3: {"frac_reward_zero_std": 0.5}}),
+        success_threshold=threshold,
+        options=DegeneracyOptions(by=by),
     )
     course, of_rows = (
         {name: list(values) for name, values in asdict(one).items()}
@@ -95,7 +97,7 @@ def test_a_logged_share_is_compared_with_ours_on_the_same_rollouts() -> None:
 
 def test_windows_pool_neighboring_steps_and_are_not_compared_with_a_logged_step() -> None:
     groups = [group_of([1.0, step % 2], step=step, prompt=f"p{step}") for step in range(1, 26)]
-    by_window = degeneracy_of_run(run_of(*groups), by="window").by_step
+    by_window = degeneracy_of_run(run_of(*groups), options=DegeneracyOptions(by="window")).by_step
     assert [(row.step, row.last_step) for row in by_window][:3] == [(1, 3), (4, 6), (7, 9)]
     assert by_window[-1].last_step == 25
     assert len(by_window) == 10
@@ -104,22 +106,22 @@ def test_windows_pool_neighboring_steps_and_are_not_compared_with_a_logged_step(
     groups = [group_of([1.0, 0.0], step=step, prompt=f"p{step}") for step in range(1, 22)]
     run = run_of(*groups, metrics={step: {"frac_reward_zero_std": 0.0} for step in range(1, 22)})
     assert all(row.logged == 0.0 for row in degeneracy_of_run(run).by_step)
-    windows = degeneracy_of_run(run, by="window").by_step
+    windows = degeneracy_of_run(run, options=DegeneracyOptions(by="window")).by_step
     assert [row.logged for row in windows if row.step != row.last_step] == [None] * len(windows)
     groups = [group_of([1.0, 0.0], step=step, prompt=f"p{step}") for step in (1, 2)]
-    by_window = degeneracy_of_run(run_of(*groups), by="window").by_step
+    by_window = degeneracy_of_run(run_of(*groups), options=DegeneracyOptions(by="window")).by_step
     assert [(row.step, row.last_step) for row in by_window] == [(1, 1), (2, 2)]
 
 
 def test_a_step_whose_groups_are_known_is_not_estimated_again(monkeypatch: pytest.MonkeyPatch) -> None:
     estimated: list[int] = []
-    original = EstimateOptions.estimates
+    original = DegeneracyOptions.estimates
 
-    def spy(self: EstimateOptions, tables: Sequence[GroupTable]) -> list[DegeneracyEstimates]:
+    def spy(self: DegeneracyOptions, tables: Sequence[GroupTable]) -> list[DegeneracyEstimates]:
         estimated.extend(int(table.step[0]) for table in tables)
         return original(self, tables)
 
-    monkeypatch.setattr(EstimateOptions, "estimates", spy)
+    monkeypatch.setattr(DegeneracyOptions, "estimates", spy)
     defined: EstimateCache = {}
     groups = [group_of([1.0, step % 2], step=step, prompt=f"p{step}") for step in (1, 2)]
     first = course_of_run(run_of(*groups), cache=defined)

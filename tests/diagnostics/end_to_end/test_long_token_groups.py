@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from gradscope.diagnostics.rank.rollout_spectra import token_spectra
 from gradscope.diagnostics.rank.rows import StepRows, step_rows
-from gradscope.diagnostics.rank.tokens.spectra import token_spectra
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.step_gram import StepGram

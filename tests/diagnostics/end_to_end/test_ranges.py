@@ -9,6 +9,7 @@ import pytest
 
 from gradscope.catalog.lookup import CATALOG, range_of
 from gradscope.diagnostics.compare.measure import compare_runs
+from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples
 from gradscope.metrics.uncertainty.intervals import Resampling
@@ -74,7 +75,9 @@ def test_degeneracy_stays_within_ranges(seed: int) -> None:
         for step in range(2)
         for index, rate in enumerate(rates)
     ]
-    report = degeneracy_of_run(run_of(*groups), group_sizes=(2, 3, 2 * n), target_degeneracy=0.2, resampling=FEW)
+    report = degeneracy_of_run(
+        run_of(*groups), group_sizes=(2, 3, 2 * n), options=DegeneracyOptions(target_degeneracy=0.2, resampling=FEW)
+    )
     assert assert_within_ranges(report) >= 10
 
 

@@ -25,10 +25,9 @@ from gradscope.reason import Reason
 from tests.diagnostics.claims.made_up_evidence import collected_of
 from tests.diagnostics.made_up_runs import group_of as rewarded
 from tests.diagnostics.made_up_runs import run_of, two_steps, with_fields
-from tests.diagnostics.rank.test_rollout_spectra import make_rows
+from tests.diagnostics.rank.test_rollout_spectra import make_rows, tokens_of
 from tests.diagnostics.rank.test_rows import group_of, request
 from tests.diagnostics.rank.tokens.made_up_parts import made_up
-from tests.diagnostics.rank.tokens.test_spectra import tokens_of
 from tests.gradients.models import DAPO, measured_step, policy_of, tiny_groups, tiny_model
 
 
@@ -116,9 +115,7 @@ def test_a_reason_against_held_out_answers_is_reported_once() -> None:
         "No held-out numbers at steps 1:3: all are trained on. Give others.",
     ]
     rows, scores = make_rows([0.0, 1.0] * 4, [f"g{index // 2}" for index in range(8)])
-    products = HeldoutGram(
-        cross=scores @ scores[:3].T, norms=np.ones(3), scales=np.ones(8), num_answers=3, notes=("A note.",)
-    )
+    products = HeldoutGram(cross=scores @ scores[:3].T, norms=np.ones(3), scales=np.ones(8), notes=("A note.",))
     answered = collected_of()
     answered.take_heldout(rows, (products,), ["dr_grpo", "sign"])
     assert [row.advantage for row in answered.report.heldout] == ["dr_grpo", "sign"]

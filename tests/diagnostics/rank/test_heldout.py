@@ -173,7 +173,7 @@ GROUPS = [f"g{group}" for group in range(5) for _ in range(4)]
 
 def gram_of(scores: np.ndarray, heldout: np.ndarray, scales: np.ndarray | None) -> HeldoutGram:
     norms = np.linalg.norm(heldout, axis=1)
-    return HeldoutGram(cross=scores @ heldout.T, norms=norms, scales=scales, num_answers=len(heldout), notes=())
+    return HeldoutGram(cross=scores @ heldout.T, norms=norms, scales=scales, notes=())
 
 
 def test_every_formulation_is_held_against_the_same_products() -> None:

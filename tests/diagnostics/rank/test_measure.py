@@ -32,7 +32,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def report(shared_data: Path, output: Path) -> RankReport:
-    return rank_full(shared_data, steps=[1, 16], output=output)
+    return rank_full(shared_data, steps=[1, 16], options=RankOptions(output=output))
 
 
 def pick(report: RankReport, step: int, advantage: str, size: int) -> list[GradientSpectrum]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gradscope.diagnostics.check.measure import check_run
+from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
 from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
 from gradscope.diagnostics.passk.measure import measure_pass_at_k
 from gradscope.diagnostics.reduce import part
@@ -21,7 +22,9 @@ from gradscope.rollouts.readers.detect import read_run
 from tests.conftest import REPOSITORY
 
 QUESTIONS: dict[str, Callable[[Path], Any]] = {
-    "degeneracy": lambda path: measure_degeneracy(path, group_sizes=(2, 8), target_degeneracy=0.2),
+    "degeneracy": lambda path: measure_degeneracy(
+        path, group_sizes=(2, 8), options=DegeneracyOptions(target_degeneracy=0.2)
+    ),
     "check": lambda path: check_run(path, requirements=["frac_reward_zero_std@last1 <= 0.1", "jensen_gap >= 0"]),
 }
 LOGS = REPOSITORY / "fixtures" / "logs"

@@ -14,7 +14,7 @@ from gradscope.diagnostics.inputs.steps import measure_steps
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples, samples_of_run
 from gradscope.diagnostics.rank.tokens import weighed
 from gradscope.diagnostics.report import measure as report
-from gradscope.diagnostics.report.measure import key_numbers, report_run, report_tokens
+from gradscope.diagnostics.report.measure import ReportOptions, key_numbers, report_run, report_tokens
 from gradscope.diagnostics.report.sections.inputs import TokenParts
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
@@ -84,7 +84,7 @@ def test_a_plain_log_answers_what_it_can_and_says_what_it_lacks(log: Path) -> No
 def test_lost_problems_are_named(tmp_path: Path, log: Path) -> None:
     before = write_lines(tmp_path / "before.jsonl", *({"task_id": f"t{n}", "n": 4, "c": n % 3} for n in range(6)))
     after = write_lines(tmp_path / "after.jsonl", *({"task_id": f"t{n}", "n": 4, "c": 4 * (n % 2)} for n in range(6)))
-    coverage = sections_of(report_run(log, samples=[before, after]))["coverage"]
+    coverage = sections_of(report_run(log, options=ReportOptions(samples=[before, after])))["coverage"]
     assert coverage.tables[-1].rows == (("t2", "2/4", "0/4"), ("t4", "1/4", "0/4"))
 
 

@@ -8,8 +8,8 @@ import torch
 
 from gradscope.advantages.online import Memory, StepRollouts, online_advantage
 from gradscope.advantages.registry import ALL_FORMULATIONS
+from gradscope.diagnostics.rank.rollout_spectra import _token_weights
 from gradscope.diagnostics.rank.rows import formulated
-from gradscope.diagnostics.rank.tokens.spectra import _token_weights
 from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.step_gram import StepGram
 from gradscope.gradients.tokens.measure import TokenGram, measure_tokens

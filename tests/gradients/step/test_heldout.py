@@ -78,7 +78,7 @@ def test_products_are_those_of_plain_gradients(name: str, lora: bool) -> None:
     assert close(result.norms, np.linalg.norm(heldout, axis=1))
     assert result.scales == pytest.approx(np.full(6, 1.0 / weight))
     assert close(step.score_gram * result.scales, weight * trained @ trained.T)
-    assert (result.num_answers, result.notes) == (5, ())
+    assert result.notes == ()
 
 
 @pytest.mark.parametrize("engine", ["loop", "stream", "prompt"])

@@ -11,7 +11,6 @@ from gradscope.metrics.outcomes.degeneracy import (
     dead_persistence,
     estimate_at_size,
     estimate_degeneracies,
-    estimate_degeneracy,
     split_gap,
 )
 from gradscope.metrics.uncertainty.intervals import Resampling
@@ -33,9 +32,9 @@ def table_of(rows: list[tuple[int, str, int, int]]) -> GroupTable:
 def test_a_dozen_prompts_over_two_steps_know_no_less_than_the_range() -> None:
     # Three prompts of twelve are mixed: resamples without them have no error, and the studentized ends run away.
     rows = [(1 + at // 6, f"p{at}", 4, {0: 1, 7: 1, 9: 3}.get(at, 4)) for at in range(12)]
-    estimates = estimate_degeneracy(table_of(rows), base_pass_rate="step")
+    estimates = estimate_degeneracies([table_of(rows)], base_pass_rate="step")[0]
     assert 0.0 <= estimates.iid_prediction.low < estimates.iid_prediction.value < estimates.iid_prediction.high <= 1.0
-    parts = split_gap(table_of(rows), estimate_degeneracy(table_of(rows)).jensen_gap)
+    parts = split_gap(table_of(rows), estimate_degeneracies([table_of(rows)])[0].jensen_gap)
     for part in (estimates.jensen_gap, *parts):
         assert 0.0 <= part.low <= part.value < part.high <= 1.0
 
@@ -45,9 +44,9 @@ def test_repeated_prompts_widen_the_interval() -> None:
     passing = [0 if rng.random() < 0.5 else 2 for _ in range(20)]
     once = [(1, f"p{i}", 4, c) for i, c in enumerate(passing)]
     repeated = table_of([(step, *row[1:]) for step in range(1, 9) for row in once])
-    clustered = estimate_degeneracy(repeated).frac_reward_zero_std
+    clustered = estimate_degeneracies([repeated])[0].frac_reward_zero_std
     assert clustered.num_units == 20
-    single = estimate_degeneracy(table_of(once)).frac_reward_zero_std
+    single = estimate_degeneracies([table_of(once)])[0].frac_reward_zero_std
     assert (clustered.low, clustered.high) == pytest.approx((single.low, single.high))
 
 
@@ -75,7 +74,7 @@ def test_without_a_threshold_only_equality_is_known() -> None:
         num_passing=None,
         level_counts=np.array([[2, 0], [1, 1]]),
     )
-    estimates = estimate_degeneracy(table)
+    estimates = estimate_degeneracies([table])[0]
     assert estimates.frac_reward_zero_std.value == estimates.frac_tied.value == 0.5
     for estimate in (
         estimates.frac_all_pass,
@@ -94,7 +93,7 @@ def test_steps_together_have_the_estimates_of_each() -> None:
     rows = [(step, f"p{at}", 4, (step * at) % 5) for step in range(1, 6) for at in range(10 + 2 * (step % 2))]
     steps = [table_of([row for row in rows if row[0] == step]) for step in range(1, 6)]
     for table, result in zip(steps, estimate_degeneracies(steps, base_pass_rate="step"), strict=True):
-        alone = estimate_degeneracy(table, base_pass_rate="step")
+        alone = estimate_degeneracies([table], base_pass_rate="step")[0]
         for name in ("frac_reward_zero_std", "frac_all_fail", "pass_rate", "iid_prediction", "jensen_gap"):
             first, other = getattr(alone, name), getattr(result, name)
             assert other.value == first.value
@@ -109,7 +108,7 @@ def test_tables_that_are_alike_share_the_estimates_that_each_has_alone() -> None
         rows = [(step, f"p{name:02}", 2 + step % 2, int(rng.integers(0, 3))) for name in names]
         tables.append(table_of([*rows, (step, rows[0][1], 2, 1)]))
     estimates = estimate_degeneracies(tables)
-    assert estimates == [estimate_degeneracy(table) for table in tables]
+    assert estimates == [estimate_degeneracies([table])[0] for table in tables]
     assert len({id(single) for single in estimates}) < len(tables)
     single, other = (table_of([(1, first, 2, 1), (1, "m", 2, 0)]) for first in "az")
     assert estimate_degeneracies([single, other])[0] is not estimate_degeneracies([single, other])[1]

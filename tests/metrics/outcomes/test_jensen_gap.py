@@ -4,7 +4,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.outcomes.degeneracy import GroupTable, estimate_degeneracies, estimate_degeneracy, split_gap
+from gradscope.metrics.outcomes.degeneracy import GroupTable, estimate_degeneracies, split_gap
 from gradscope.metrics.outcomes.groups import all_equal_unbiased, iid_prediction, jensen_gap
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate
 from gradscope.metrics.uncertainty.intervals import Resampling
@@ -30,7 +30,7 @@ def test_unbiased_gap_at_two_is_twice_the_unbiased_variance() -> None:
 
 def split(table: GroupTable, base: BasePassRate = None) -> tuple[Estimate, Estimate, Estimate]:
     """The gap, between prompts and over time."""
-    gap = estimate_degeneracy(table, base_pass_rate=base, resampling=Resampling(num_resamples=50)).jensen_gap
+    gap = estimate_degeneracies([table], base_pass_rate=base, resampling=Resampling(num_resamples=50))[0].jensen_gap
     return (gap, *split_gap(table, gap, base_pass_rate=base))
 
 
@@ -44,7 +44,7 @@ groups = st.tuples(st.integers(1, 4), st.sampled_from("abcdef"), st.integers(2, 
 @example([(1, "b", 2, 2), (1, "c", 2, 2), (2, "a", 2, 1)], "step")  # no prediction, so no gap
 def test_kinds_and_parts_add_up_exactly(rows: list[tuple[int, str, int, int]], base: BasePassRate) -> None:
     table = table_of(rows)
-    estimates = estimate_degeneracy(table, base_pass_rate=base, resampling=Resampling(num_resamples=50))
+    estimates = estimate_degeneracies([table], base_pass_rate=base, resampling=Resampling(num_resamples=50))[0]
     kinds = estimates.frac_all_pass.value + estimates.frac_all_fail.value + estimates.frac_tied.value
     assert kinds == pytest.approx(estimates.frac_reward_zero_std.value)
     if estimates.jensen_gap.undefined is None:
@@ -133,11 +133,11 @@ def test_unequal_prompts_make_a_gap_within_a_step() -> None:
 
 
 def test_prediction_for_unequal_groups_is_the_mean_over_their_sizes() -> None:
-    estimates = estimate_degeneracy(table_of([(1, "a", 2, 1), (1, "b", 4, 2)]))
+    estimates = estimate_degeneracies([table_of([(1, "a", 2, 1), (1, "b", 4, 2)])])[0]
     assert estimates.iid_prediction.value == pytest.approx((iid_prediction(0.5, 2) + iid_prediction(0.5, 4)) / 2)
 
 
 def test_given_pass_rate_replaces_that_of_the_log() -> None:
-    estimates = estimate_degeneracy(table_of([(1, f"p{i}", 4, 2) for i in range(6)]), base_pass_rate=0.9)
+    estimates = estimate_degeneracies([table_of([(1, f"p{i}", 4, 2) for i in range(6)])], base_pass_rate=0.9)[0]
     assert estimates.pass_rate.value == 0.5
     assert estimates.iid_prediction.value == pytest.approx(0.9**4 + 0.1**4)

@@ -6,7 +6,7 @@ from scipy import stats
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram.spectrum import effective_ranks, singular_values_from_grams
-from gradscope.metrics.outcomes.degeneracy import estimate_degeneracy
+from gradscope.metrics.outcomes.degeneracy import estimate_degeneracies
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import (
     COVERAGE,
@@ -123,7 +123,7 @@ def test_intervals_of_a_relative_gap_hold_their_truth() -> None:
     for _ in range(60):
         passed = rng.binomial(4, rng.beta(0.5, 0.5, 100))
         table = table_of([(1, f"p{at:02}", 4, number) for at, number in enumerate(passed.tolist())])
-        relative = estimate_degeneracy(table, resampling=Resampling(num_resamples=200)).relative_gap
+        relative = estimate_degeneracies([table], resampling=Resampling(num_resamples=200))[0].relative_gap
         held.append(relative.low <= 2 * 35 / 128 / 0.125 - 1 <= relative.high)
     assert np.mean(held) > 0.85
 

@@ -300,5 +300,4 @@ def _gap(rollout: Rollout, own: Array) -> Array | None:
     if rollout.logprobs is None or len(rollout.logprobs) != len(own):
         return None
     gap = np.asarray(own) - np.asarray(rollout.logprobs, dtype=np.float64)
-    counted = np.ones(len(gap), dtype=bool) if rollout.mask is None else np.array(rollout.mask, dtype=bool)
-    return np.where(counted & np.isfinite(gap), gap, 0.0)
+    return np.where(rollout.counted(len(gap)) & np.isfinite(gap), gap, 0.0)

@@ -17,7 +17,7 @@ from gradscope.rollouts.readers.evaluations import harnesses, inspect_ai, sample
 from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.parsing.cells import is_number, list_of, mapping_of, text_of
 from gradscope.rollouts.readers.parsing.records import ReadRequest, peek
-from gradscope.rollouts.readers.parsing.tables import expand, natural, suffix_of
+from gradscope.rollouts.readers.parsing.tables import expand, natural, stem_of, suffix_of
 
 _MOST_DEPTH = 5  # levels of folders that are searched: lighteval writes details/<owner>/<model>/<date>/
 _PART = re.compile(r"(?:.*[-_.])?(?:part|shard|rank|chunk|worker)[-_.]?[0-9]+|(?:.*[-_.])?[0-9]+-of-[0-9]+|[0-9]+")
@@ -72,7 +72,7 @@ def refuse_several(path: Path, format: str, options: ReadOptions) -> None:
 def are_of_one(format: str, files: Sequence[Path]) -> bool:
     """Whether files may be of one log: those of evaluations only if their names say that they are parts."""
     is_evaluation = format in {reader.name for reader in _FORMATS}
-    return not is_evaluation or len(files) < 2 or all(_PART.fullmatch(file.name.partition(".")[0]) for file in files)
+    return not is_evaluation or len(files) < 2 or all(_PART.fullmatch(stem_of(file)) for file in files)
 
 
 def _folders(path: Path, depth: int) -> Iterator[Path]:
@@ -98,7 +98,7 @@ def _logs_of(folder: Path, options: ReadOptions) -> Iterator[EvaluationLog]:
     rows = [file for file in (expand(folder)) if file not in inspect_files and suffix_of(file)]
     formats = {file: format for file in rows if (format := _format_of(file, options)) is not None}
     parts = [file for file, format in formats.items() if format is samples.FORMAT]
-    if len(parts) > 1 and all(_PART.fullmatch(file.name.split(".")[0]) for file in parts):
+    if len(parts) > 1 and all(_PART.fullmatch(stem_of(file)) for file in parts):
         formats = {file: format for file, format in formats.items() if format is not samples.FORMAT}
         formats[folder] = samples.FORMAT
     for file, format in formats.items():
@@ -116,7 +116,7 @@ def _format_of(file: Path, options: ReadOptions) -> Format | RowFormat | None:
 def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
     """The task, the model and the scorers of a log, by its path and its first rows."""
     location, log = file.resolve(), partial(EvaluationLog, path=file, format=format.name)
-    stem, above = location.name.split(".")[0], location.parent
+    stem, above = stem_of(location), location.parent
     match format.name:
         case inspect_ai.FORMAT.name:
             header = inspect_ai.header_of([file])
@@ -140,7 +140,8 @@ def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
         case harnesses.SKYRL.name:
             step = re.search(r"global_step_([0-9]+)", above.name)
             return log(task=stem, model=f"step {step[1]}" if step else "", scorers=(None,))
-    return log(task=stem, model=above.name, scorers=(None,))
+    models = {text_of(row.get("model")) for row in peek(file)}
+    return log(task=stem, model=models.pop() if len(models) == 1 and "" not in models else above.name, scorers=(None,))
 
 
 def _lm_eval_model(folder: Path, when: str) -> str:

@@ -84,13 +84,15 @@ def _read(request: ReadRequest) -> Run:
     choices = f" (of {list_names(names)}: --reward-column)" if len(names) > 1 else ""
     run = assemble(
         request,
+        request.source(
+            "inspect-ai",
+            f"inspect_ai, {counted(len(files), 'log')}",
+            files=tuple(files),
+            inferred=(f"The score is that of the scorer {scorer}{choices}; C, P, I and N count 1, 0.5, 0 and 0.",),
+            missing=(TEXT_ONLY, *([f"The evaluation {unfinished}."] if unfinished else [])),
+        ),
         records=[_record(sample, scorer, location, quarantine) for location, sample in samples],
         quarantine=quarantine,
-        format="inspect-ai",
-        recognized=f"inspect_ai, {counted(len(files), 'log')}",
-        inferred=(f"The score is that of the scorer {scorer}{choices}; C, P, I and N count 1, 0.5, 0 and 0.",),
-        missing=(TEXT_ONLY, *([f"The evaluation {unfinished}."] if unfinished else [])),
-        files=tuple(files),
     )
     return replace(run, source=replace(run.source, unfinished=unfinished))
 

@@ -37,7 +37,9 @@ from gradscope.rollouts.readers.generic import (
 from gradscope.rollouts.readers.parsing.cells import (
     digest,
     finite_or_none,
+    is_list_of_objects,
     is_number,
+    only_list,
     parse_messages,
     parse_reward,
     prompt_text_id,
@@ -65,11 +67,13 @@ from gradscope.rollouts.run import Run
 _REWARD_LISTS = (
     *("passed", "scores", "score", "rewards", "reward", "correct", "correctness", "is_correct", "success"),
     *("graded_list", "correct_list"),  # of LiveCodeBench, as two text lists below, and of others
+    *("rollout_rewards", "group_rewards", "all_rewards", "sample_rewards"),
 )
 _TEXT_LISTS = (
     *("completions", "samples", "responses", "generations", "generation", "solutions", "code", "outputs", "texts"),
     "content",
     *("predictions", "preds", "model_outputs", "model_answers", "code_list", "output_list"),
+    *("rollouts", "rollout_texts", "all_responses", "extracted", "extracted_answers", "predicted_answers"),
 )
 _ANSWER_KEYS = ("full_model_response", "completion", "response", "output", "solution", "model_answer", "text")
 _RESPONSES = frozenset((*_REWARD_LISTS, *_ANSWER_KEYS, *_TEXT_LISTS))
@@ -77,8 +81,8 @@ _ONE_RESPONSE = ("response", "completion", "output", "generation", "output_respo
 """Keys under which a text is the policy's response, and not the task's own solution."""
 _PROMPTS = (*USUAL["prompt"], *USUAL["prompt_id"])
 _TRIALS = ("trial", *SAMPLE_IDS)
-_TOTALS = ("n", "num_samples", "n_samples", "total")
-_RIGHTS = ("c", "num_correct", "n_correct", "num_passed", "n_passed", "correct", "passed")
+_TOTALS = ("n", "num_samples", "n_samples", "total_samples", "num_rollouts", "total_rollouts", "total")
+_RIGHTS = ("c", "num_correct", "n_correct", "correct_count", "num_passed", "n_passed", "correct", "passed")
 _ALSO_VERDICTS = ("correct", "passed")  # also names of the verdict on one sample: a boolean is no count
 _COUNTS = "counts"  # the shape of a row with n and c
 _BY_KEYS, _BY_LINES = "their keys", "their lines"  # how prompts are told apart that have no id of their own
@@ -130,7 +134,7 @@ def samples_of(row: Mapping[str, Any], columns: ColumnNames = _NO_COLUMNS) -> Pr
 
 def _holds_prompts(cell: list[Any], reward: str | None) -> bool:
     """Whether a list is of rollouts of several prompts or steps."""
-    if not _is_list_of_objects(cell) or cell[0].keys().isdisjoint((reward, *USUAL["reward"])):
+    if not is_list_of_objects(cell) or cell[0].keys().isdisjoint((reward, *USUAL["reward"])):
         return False
     keys = (*_PROMPTS, *USUAL["step"])
     return any(element.get(key) != cell[0].get(key) for element in cell for key in keys)
@@ -193,7 +197,7 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
     columns: dict[str, Any] = {}
     aligned: set[str] = set()
     for name, value in row.items():
-        if _is_list_of_objects(value) and any(key in value[0] for key in (reward, *USUAL["reward"])):
+        if is_list_of_objects(value) and any(key in value[0] for key in (reward, *USUAL["reward"])):
             objects = {key: [element.get(key) for element in value] for key in value[0]}
             columns |= objects
             aligned |= set(objects) if reward or not objects.keys().isdisjoint((*_ANSWER_KEYS, *_TRIALS)) else set()
@@ -229,12 +233,13 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
 
 
 def _from_counts(row: Mapping[str, Any], columns: ColumnNames) -> PromptSamples | str | None:
-    total = columns.num_samples or _first(row, _TOTALS)
     rights = (name for name in _RIGHTS if name not in _ALSO_VERDICTS or not isinstance(row.get(name), (bool, list)))
     right = columns.num_correct or next((name for name in rights if name in row), None)
+    lists = (name for name in _TEXT_LISTS if right not in _ALSO_VERDICTS and isinstance(row.get(name), list))
+    total = columns.num_samples or _first(row, _TOTALS) or next(lists, None)
     if total is None or right is None or total not in row or right not in row:
         return None
-    is_list = total == columns.num_samples and isinstance(row[total], list)  # of the samples themselves
+    is_list = total not in _TOTALS and isinstance(row[total], list)  # of the samples themselves
     n, c = len(row[total]) if is_list else whole_number(row[total]), whole_number(row[right])
     if n is None or c is None or not 1 <= n <= _MAX_COUNT or c > n:
         return f"{total} and {right} are not counts with 0 <= {right} <= {total} and {total} >= 1"
@@ -273,10 +278,6 @@ def _unwrap(value: Any) -> Any:
     return value[0] if isinstance(value, list) and len(value) == 1 and is_number(value[0]) else value
 
 
-def _is_list_of_objects(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(element, dict) for element in value)
-
-
 def _recognizes(request: ReadRequest) -> bool:
     """Whether the path holds lists or counts of samples, or rows with a reward, a prompt and no step."""
     rows = peek(request.path)
@@ -296,13 +297,11 @@ def _read(request: ReadRequest) -> Run:
         reward = resolve_columns(columns_in(with_entries(rows)), request.columns).reward
         refuse_lone_list(request.path, [{reward: row.get(reward)} for row in rows] if reward else rows)
         return read_flat(request, format="samples", with_steps=False)
-    names = columns_in(rows)
-    step_key = request.columns.step or next((name for name in USUAL["step"] if name in names), None)
+    step_key = request.columns.step or _first(columns_in(rows), USUAL["step"])
     take, files = partial(_take, columns=request.columns, step_key=step_key), expand(request.path)
     decoded = LineColumns(row=dict[str, Any], take=lambda rows, path: take(Cells.of_rows(rows, path)))
     declared = {".json": ListColumns(lines=decoded), ".csv": None, ".tsv": None, ".parquet": None}
     notes, quarantine = set[Note](), WatchedLog(request.progress, files)
-
     log = ColumnLog(
         files=files,
         declared=lambda file: declared.get(suffix_of(file) or "", decoded),
@@ -320,11 +319,13 @@ def _read(request: ReadRequest) -> Run:
         _refuse_totals(request.path, len(groups), [part for row in rows for part in prompt_rows(row)])
     return assemble_groups(
         request,
+        request.source(
+            "samples",
+            f"samples of prompts as {' and '.join(shapes)}",
+            inferred=[f"Prompts are told apart by {' and '.join(identities)}."],
+        ),
         groups=groups,
         quarantine=quarantine,
-        format="samples",
-        recognized=f"samples of prompts as {' and '.join(shapes)}",
-        inferred=[f"Prompts are told apart by {' and '.join(identities)}."],
     )
 
 
@@ -362,8 +363,7 @@ def _listed(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> tuple[st
     name = only_list(rows)
     if name is None or len(expand(request.path)) != 1:
         return None
-    samples = rows[0][name]
-    names = columns_in(samples)
+    names = columns_in(samples := rows[0][name])
     if not set(names).issuperset(filter(None, dataclasses.astuple(request.columns))):
         return None
     columns = resolve_columns(names, request.columns)
@@ -378,12 +378,6 @@ def _listed(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> tuple[st
     return name, columns
 
 
-def only_list(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """The key of the one list of objects in a document; None where it has several, or there are several rows."""
-    lists = [key for row in rows for key, cell in row.items() if _is_list_of_objects(cell)]
-    return lists[0] if len(rows) == len(lists) == 1 else None
-
-
 def _read_list(samples: list[dict[str, Any]], name: str, columns: ColumnNames, request: ReadRequest) -> Run:
     """Read the samples in a document's list, a row each."""
     quarantine = QuarantineLog()
@@ -392,11 +386,13 @@ def _read_list(samples: list[dict[str, Any]], name: str, columns: ColumnNames, r
     rows = ((f"{request.path}:{number}", row) for number, row in enumerate(samples, start=1))
     return assemble(
         request,
+        request.source(
+            FORMAT.name,
+            f"samples in the list {name!r} of a document",
+            inferred=[f"The reward is {columns.reward!r}, and groups are told apart by {flat.key!r}."],
+        ),
         records=[record for _, record in records_in(flat.take, request.path, rows, quarantine)],
         quarantine=quarantine,
-        format=FORMAT.name,
-        recognized=f"samples in the list {name!r} of a document",
-        inferred=[f"The reward is {columns.reward!r}, and groups are told apart by {flat.key!r}."],
     )
 
 

@@ -6,11 +6,12 @@ import contextlib
 import difflib
 import math
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import compress
+from itertools import chain, compress
 from pathlib import Path
 from typing import Literal
 
@@ -31,8 +32,9 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
     numbers_by_key,
     steps_in,
 )
-from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP
-from gradscope.rollouts.readers.parsing.records import ReadRequest
+from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP, is_number
+from gradscope.rollouts.readers.parsing.records import ReadRequest, peek
+from gradscope.rollouts.readers.parsing.tables import suffix_of
 from gradscope.rollouts.run import Floats, Numbers, Run, StepMetrics
 from gradscope.say import counted
 
@@ -45,6 +47,7 @@ _OF_ROLLOUTS = (
     *("output", "messages", "question", "text"),
 )
 """Columns that hold text where a row is a rollout."""
+_REWARD_LIST = re.compile(r"(^|_)(rewards?|scores?)$")
 _NUM_PEEKED = 200
 _MOST_NAMED = 6
 _ENDINGS = ("jsonl", "jsonl.gz", "json", "csv", "tsv", "db", "wandb", "parquet", "log", "txt", "out", "ipynb")
@@ -101,10 +104,20 @@ def read_metrics_log(request: ReadRequest) -> Run:
         files=tuple(map(str, files)),
         num_rows=chosen.num_rows,
         inferred=(*naming.sentences, *sentences, *chosen.sentences, *impossible),
-        missing=(switch_on(logged.columns),),
+        missing=(*_listed_rewards(path), switch_on(logged.columns)),
         quarantined=quarantine.result(),
     )
     return Run(path=path, source=source, groups=(), metrics=metrics)
+
+
+def _listed_rewards(path: Path) -> Iterator[str]:
+    """A sentence on lists of rewards in a file's rows, which may be those of rollouts."""
+    rows = peek(path) if suffix_of(path) in (".jsonl", ".ndjson") else []
+    for name in rows[0] if rows else ():
+        lists = [row[name] for row in rows if isinstance(row.get(name), list)]
+        are_numbers = all(map(is_number, chain.from_iterable(lists)))
+        if _REWARD_LIST.search(name) and len(lists) > len(rows) / 2 and are_numbers:
+            yield f"Rows also list {name!r}; if these are of the rollouts of one prompt: --reward-column {name}."
 
 
 def _metric_files(path: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]:
@@ -281,10 +294,6 @@ def _one_minus(key: str) -> Derived:
     return Derived(keys=(key,), formula=f"1 - {key}", make=lambda share: 1.0 - share)
 
 
-def _sum(*keys: str) -> Derived:
-    return Derived(keys=keys, formula=" + ".join(keys), make=lambda first, second: first + second)
-
-
 def _common(name: str, title: str, style: MetricStyle, aliases: str, *derived: Derived) -> CommonMetric:
     return CommonMetric(name=name, title=title, style=style, keys=(name, *aliases.split()), derived=derived)
 
@@ -302,9 +311,6 @@ COMMON: tuple[CommonMetric, ...] = (
             formula="batch/filtered_prompts / (batch/filtered_prompts + batch/total_prompts)",
             make=lambda dropped, used: _ratio(dropped, dropped + used),
         ),
-        _sum("batch/solve_none", "batch/solve_all"),
-        _sum("solve_none", "solve_all"),
-        _sum("solve_none/all", "solve_all/all"),
     ),
     _common(
         "frac_all_pass",
@@ -371,6 +377,21 @@ COMMON: tuple[CommonMetric, ...] = (
 )
 """In the order in which they are shown."""
 
+_KINDS = {
+    "frac_reward_zero_std": (
+        *({"zero", "std"}, {"zero", "variance"}, {"zero", "var"}, {"degenerate"}, {"dead"}, {"pure"}, {"uniform"}),
+    ),
+    "frac_all_pass": ({"all", "pass"}, {"all", "correct"}, {"all", "right"}),
+    "frac_all_fail": ({"all", "fail"}, {"all", "incorrect"}, {"all", "wrong"}),
+}
+"""Share of groups -> the words of its kind, of which one set is in the trainer's name."""
+_UNIT = re.compile(r"(group|prompt)s?(?![a-z])")
+_BETWEEN = re.compile(r"[\W_]+")
+_SHARES = ({"frac"}, {"fraction"}, {"rate"}, {"ratio"}, {"share"})  # a percentage would need a division
+_COUNT = {"count", "n", "num", "number", "of", "total"}
+_PREFIXES = {"", "train", "training", "rollout", "batch", "grpo", "reward", "rewards"}
+_EVALUATIONS = {"eval", "evaluation", "val", "validation", "test"}
+
 _PREFIX = "train/"
 _ROUNDING = 1e-6  # tolerance for a sum of shares above 1
 
@@ -413,12 +434,54 @@ def naming_of(keys: Iterable[str], named_columns: Mapping[str, str]) -> Naming:
                 f"The log has no metric {key!r}.",
                 hint=f"Write --metric-column {name}=NAME with one of {', '.join(near)}.",
             )
-    parts = {name: _itself(key) for name, key in named_columns.items()}
+    parts, words = {name: _itself(key) for name, key in named_columns.items()}, _words_on_groups(logged)
     for metric in COMMON:
         part = next((option for option in _candidates(metric) if logged.keys() >= set(option.keys)), None)
+        if part is None and metric.name in _KINDS:
+            part = _of_groups(metric.name, words)
         if part is not None:
             parts.setdefault(metric.name, part)
+    if parts.keys() >= {"frac_all_fail", "frac_all_pass"}:
+        parts = {"frac_reward_zero_std": _sum(parts["frac_all_fail"], parts["frac_all_pass"])} | parts
     return Naming(parts)
+
+
+def _of_groups(name: str, words: Mapping[str, set[str]]) -> Derived | None:
+    """A share of groups under a name of somebody's own: a share, or a count beside that of all groups.
+
+    All words of the key have to be known, as in ``degenerate_group_rate``; None where several keys fit.
+    """
+    kinds = [(key, of - kind) for kind in _KINDS[name] for key, of in words.items() if of >= kind]
+    shares = [_itself(key) for key, rest in kinds if rest in _SHARES]
+    counts = [
+        Derived(keys=(key, total), formula=f"{key} / {total}", make=_ratio)
+        for key, rest in kinds
+        if rest <= _COUNT
+        for total, of in words.items()
+        if of <= _COUNT
+    ]
+    mixed = [_one_minus(key) for key, of in words.items() if "mixed" in of and of - {"mixed"} in _SHARES]
+    fits = shares or counts or (mixed if name == "frac_reward_zero_std" else [])
+    return fits[0] if len(fits) == 1 else None
+
+
+def _words_on_groups(keys: Iterable[str]) -> dict[str, set[str]]:
+    """Each key of groups or prompts in training -> the words of its last part, without those."""
+    on_groups = [key for key in keys if _UNIT.search(key)]
+    return {
+        key: set(_BETWEEN.split(_UNIT.sub("", key.rpartition("/")[2].lower()))) - _PREFIXES
+        for key in on_groups
+        if _EVALUATIONS.isdisjoint(_BETWEEN.split(key.lower()))
+    }
+
+
+def _sum(first: Derived, second: Derived) -> Derived:
+    size = len(first.keys)
+    return Derived(
+        keys=(*first.keys, *second.keys),
+        formula=f"{first.formula} + {second.formula}",
+        make=lambda *values: first.make(*values[:size]) + second.make(*values[size:]),
+    )
 
 
 def _made(derived: Derived, metrics: StepMetrics) -> Numbers:

@@ -208,6 +208,7 @@ def by_run(table: MetricTable, keys: Iterable[str]) -> list[MetricTable]:
 STEPS = (
     *("train/global_step", "global_step", "step", "training_step", "rollout/step", "train/step"),
     *("global_step/max_steps", "current_steps", "training/global_step", "trainer/global_step", "iteration"),
+    *("train_step", "trainer_step", "optimizer_step", "training_iteration", "update"),
     *("progress/batch", "Step", "_step"),
 )
 """Columns of steps: the trainer's own count before that of a logger, which counts its calls. ms-swift's is ``3/30``."""

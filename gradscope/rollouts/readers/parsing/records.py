@@ -143,6 +143,25 @@ class ReadRequest:
     progress: ProgressCallback = no_progress  # called during a long reading
     so_far: EarlierLooks | None = None  # the state of earlier readings of a log that is still being written
 
+    def source(
+        self,
+        format: str,
+        recognized: str,
+        *,
+        files: Iterable[Path] | None = None,
+        inferred: Iterable[str] = (),
+        missing: Iterable[str] = (),
+    ) -> Source:
+        """What was read, as a reader recognized it; of ``files`` None: those of the path."""
+        return Source(
+            path=str(self.path),
+            format=format,
+            recognized=recognized,
+            files=tuple(map(str, expand(self.path) if files is None else files)),
+            inferred=tuple(inferred),
+            missing=tuple(missing),
+        )
+
     @property
     def columns(self) -> ColumnNames:
         """The column names that the user gave."""
@@ -430,25 +449,20 @@ class _CountedLog(QuarantineLog):
         self.num_bytes += num_bytes
 
 
-def assemble(request: ReadRequest, *, records: Iterable[Record], quarantine: QuarantineLog, **about: Any) -> Run:
+def assemble(request: ReadRequest, source: Source, *, records: Iterable[Record], quarantine: QuarantineLog) -> Run:
     """A run from flat records, whose reading fills ``quarantine``; for the rest see :func:`assemble_groups`."""
-    return assemble_groups(request, groups=build_groups(records, quarantine), quarantine=quarantine, **about)
+    return assemble_groups(request, source, groups=build_groups(records, quarantine), quarantine=quarantine)
 
 
 def assemble_groups(
     request: ReadRequest,
+    source: Source,
     *,
     groups: Sequence[RolloutGroup],
     quarantine: QuarantineLog,
-    format: str,
-    recognized: str,
-    inferred: Iterable[str] = (),
-    missing: Iterable[str] = (),
-    files: tuple[Path, ...] | None = None,
-    metrics: Mapping[int, Mapping[str, float]] | None = None,
     needs_reward: bool = True,
 ) -> Run:
-    """A run from its groups.
+    """A run from its groups; the source, as its reader recognized it, gets the rows that were used and set aside.
 
     Raises:
         InputError: No row is usable, or no file readable.
@@ -464,21 +478,11 @@ def assemble_groups(
             hint="A row needs a finite number as reward and something to group by.",
         )
     folder = request.path if request.path.is_dir() else request.path.parent
-    source = Source(
-        path=str(request.path),
-        format=format,
-        recognized=recognized,
-        files=tuple(map(str, expand(request.path) if files is None else files)),
-        num_rows=num_rows,
-        inferred=(*inferred, *describe_groups(groups)),
-        missing=tuple(missing),
-        quarantined=set_aside,
-    )
+    inferred = (*source.inferred, *describe_groups(groups))
     return Run(
         path=request.path,
-        source=source,
+        source=dataclasses.replace(source, num_rows=num_rows, inferred=inferred, quarantined=set_aside),
         groups=groups,
-        metrics=metrics or {},
         settings=read_trainer_settings(request.run_config),
         weights=with_initial((), request.initial, lambda adapter: request.model or find_base(adapter, folder)),
         tokenizer=find_tokenizer(request.initial, None if request.model is None else Path(request.model)),

@@ -406,6 +406,12 @@ def suffix_of(path: Path) -> str | None:
     return _suffix_in(path.name)
 
 
+def stem_of(path: Path) -> str:
+    """A file's name without that suffix, and with all other dots: ``Qwen2.5`` of ``Qwen2.5.jsonl.gz``."""
+    suffix = suffix_of(path)
+    return path.stem if suffix is None else path.name[: path.name.rindex(suffix)]
+
+
 def _suffix_in(name: str) -> str | None:
     bare = name.removesuffix(".gz").removesuffix(".zst")
     return next(filter(bare.endswith, SUFFIXES), None)

@@ -240,16 +240,18 @@ def _read(request: ReadRequest) -> Run:
     has_batches = trained.traces or (not is_whole and any(any(True for _ in _named_traces(file)) for file in batches))
     run = assemble_groups(
         request,
+        request.source(
+            "prime-rl",
+            f"prime-rl traces, {counted(len(files), 'file')}",
+            files=(*files, *batches),
+            inferred=[
+                *(sentence for sentence in (AGENTS, SEVERAL) if sentence in layout.noted),
+                *(["Rollouts were read from all/, their advantages from effective/."] if has_batches else []),
+            ],
+            missing=[] if everything else [_ONLY_EFFECTIVE],
+        ),
         groups=groups,
         quarantine=quarantine,
-        format="prime-rl",
-        recognized=f"prime-rl traces, {counted(len(files), 'file')}",
-        inferred=[
-            *(sentence for sentence in (AGENTS, SEVERAL) if sentence in layout.noted),
-            *(["Rollouts were read from all/, their advantages from effective/."] if has_batches else []),
-        ],
-        missing=[] if everything else [_ONLY_EFFECTIVE],
-        files=(*files, *batches),
     )
     return replace(with_prime_rls(request, run), notes=dict.fromkeys(sorted(trained.elsewhere), _ELSEWHERE))
 

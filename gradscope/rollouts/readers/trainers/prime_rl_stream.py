@@ -386,21 +386,23 @@ def read_stream(request: ReadRequest, files: tuple[Path, ...], *, has_earlier: b
     tell_batches, noted = annotations.tell_batches, layout.noted
     run = assemble_groups(
         request,
+        request.source(
+            "prime-rl",
+            f"prime-rl stream of traces, {counted(len(files), 'file')}",
+            files=(*files, *annotation_files),
+            inferred=[
+                *([_FIRST] if tell_batches else []),
+                *(sentence for sentence in (AGENTS, SEVERAL) if sentence in noted),
+            ],
+            missing=[
+                *([] if tell_batches else [_NO_BATCHES]),
+                *([_ROUNDED] if _LOGGED in noted and _FINE not in noted else []),
+                *([_EARLIER] if has_earlier else []),
+                *([_ONE_OF_SEVERAL] if len(files) < len(_chunks(files_like(files[0].parent, _CHUNK))) else []),
+            ],
+        ),
         groups=groups,
         quarantine=quarantine,
-        format="prime-rl",
-        recognized=f"prime-rl stream of traces, {counted(len(files), 'file')}",
-        inferred=[
-            *([_FIRST] if tell_batches else []),
-            *(sentence for sentence in (AGENTS, SEVERAL) if sentence in noted),
-        ],
-        missing=[
-            *([] if tell_batches else [_NO_BATCHES]),
-            *([_ROUNDED] if _LOGGED in noted and _FINE not in noted else []),
-            *([_EARLIER] if has_earlier else []),
-            *([_ONE_OF_SEVERAL] if len(files) < len(_chunks(files_like(files[0].parent, _CHUNK))) else []),
-        ],
-        files=(*files, *annotation_files),
     )
     notes = {
         **dict.fromkeys(() if tell_batches else run.steps, _NOT_KNOWN),

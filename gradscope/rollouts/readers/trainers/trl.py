@@ -373,16 +373,18 @@ def _read_swift(request: ReadRequest) -> Run:
     on_disk = None if request.rewards_only else read_back(spans, files, read_jsonl, groups_of)
     return assemble_groups(
         request,
+        request.source(
+            "ms-swift",
+            f"ms-swift completions, {counted(len(batches) + repeats, 'line')}",
+            files=files,
+            inferred=(
+                *(*inferred, *cut),
+                *([f"{counted(repeats, 'line')} that repeat the batch before them count once."] if repeats else []),
+            ),
+            missing=(_SWIFT_FILTERED, TEXT_ONLY),
+        ),
         groups=GroupsOfTable(table) if on_disk is None else GroupsOnDisk(table, on_disk),
         quarantine=quarantine,
-        format="ms-swift",
-        recognized=f"ms-swift completions, {counted(len(batches) + repeats, 'line')}",
-        inferred=(
-            *(*inferred, *cut),
-            *([f"{counted(repeats, 'line')} that repeat the batch before them count once."] if repeats else []),
-        ),
-        missing=(_SWIFT_FILTERED, TEXT_ONLY),
-        files=files,
     )
 
 

@@ -320,21 +320,28 @@ def _read(request: ReadRequest) -> Run:
     saved = verl_weights(request, folder, settings.values)
     run = assemble_groups(
         request,
+        request.source(
+            "verl",
+            f"verl rollouts {_WRITTEN[read.uids]}, {counted(len(files), 'file')}",
+            files=(*files, *(() if metrics_file is None else (metrics_file,))),
+            inferred=[*inferred, *sentences],
+            missing=(
+                *(() if reward_table(read.groups).num_tokens is not None else (_NO_TOKENS,)),
+                _FILTERED,
+                *(() if saved["weights"] else (_SHARDS,)),
+                *(() if metrics_file is not None else (SWITCH_ON,)),
+            ),
+        ),
         groups=read.groups,
         quarantine=read.quarantine,
-        format="verl",
-        recognized=f"verl rollouts {_WRITTEN[read.uids]}, {counted(len(files), 'file')}",
-        inferred=[*inferred, *sentences],
-        missing=(
-            *(() if reward_table(read.groups).num_tokens is not None else (_NO_TOKENS,)),
-            _FILTERED,
-            *(() if saved["weights"] else (_SHARDS,)),
-            *(() if metrics_file is not None else (SWITCH_ON,)),
-        ),
-        files=(*files, *(() if metrics_file is None else (metrics_file,))),
-        metrics=metrics,
     )
-    return replace(run, settings=settings, **saved, notes=dict.fromkeys(sorted(read.folded), _SEVERAL_OUTPUTS))
+    return replace(
+        run,
+        metrics=metrics,
+        settings=settings,
+        **saved,
+        notes=dict.fromkeys(sorted(read.folded), _SEVERAL_OUTPUTS),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from gradscope.gradients.tokens.rows import TokenRow
 from gradscope.gradients.tokens.sums import CORRECTIONS, CountedTokens, corrected
 from gradscope.metrics.gram.part_sums import products_without
 from gradscope.metrics.sampler import token_cells
-from tests.diagnostics.rank.tokens.test_spectra import tokens_of
+from tests.diagnostics.rank.test_rollout_spectra import tokens_of
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ def folder(tmp_path: Path) -> Path:
     shutil.copytree(LOGS / "evalplus", tmp_path / "plus")
     shutil.copytree(LOGS / "verifiers_eval", tmp_path / "verifiers")
     shutil.copytree(LOGS / "skyrl_eval", tmp_path / "skyrl")
+    (tmp_path / "k8-t1.0.json").write_text(json.dumps({"model": "Qwen/Qwen2.5", "results": SAMPLES}))
     for name in ("model-a/math.jsonl", "model-a/code.jsonl", "parts/part-0.jsonl", "parts/part-1.jsonl"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         write_lines(tmp_path / name, *SAMPLES)
@@ -60,6 +61,7 @@ def test_each_log_is_an_evaluation_with_its_task_and_model(folder: Path) -> None
         ("verifiers", "gsm8k", "qwen3", "verifiers/gsm8k--qwen3--single-turn--5f2c/traces.jsonl"),
         ("skyrl-eval", "aime", "step 10", "skyrl/dumped_evals/global_step_10_evals/aime.jsonl"),
         ("skyrl-eval", "openai_gsm8k", "step 10", "skyrl/dumped_evals/global_step_10_evals/openai_gsm8k.jsonl"),
+        ("samples", "k8-t1.0", "Qwen/Qwen2.5", "k8-t1.0.json"),
         ("samples", "code", "model-a", "model-a/code.jsonl"),
         ("samples", "math", "model-a", "model-a/math.jsonl"),
         ("samples", "parts", folder.name, "parts"),

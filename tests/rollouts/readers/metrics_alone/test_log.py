@@ -183,10 +183,27 @@ def test_a_count_that_stays_the_same_is_no_step_where_another_rises(tmp_path: Pa
     assert read(series(tmp_path, {"train/global_step": 5, "_step": 9, "reward": 1.0})).every_step == (5,)
 
 
-@pytest.mark.parametrize(("column", "cells"), [("global_step/max_steps", ["1/9", "5/9"]), ("current_steps", [1, 5])])
+@pytest.mark.parametrize(
+    ("column", "cells"), [("global_step/max_steps", ["1/9", "5/9"]), ("current_steps", [1, 5]), ("update", [1, 5])]
+)
 def test_steps_as_trainers_count_their_progress(tmp_path: Path, column: str, cells: list[Any]) -> None:
     write_lines(tmp_path / "log.jsonl", *({column: cell, "reward": 0.5, "total_steps": 9} for cell in cells))
     assert tuple(read(tmp_path / "log.jsonl").every_step) == (1, 5)
+
+
+@pytest.mark.parametrize(("cells", "is_listed"), [([1.0, 0.0], True), ([{"reward": 1.0}], False)])
+def test_lists_of_rewards_beside_metrics_are_named(tmp_path: Path, cells: list[Any], is_listed: bool) -> None:
+    write_lines(
+        tmp_path / "log.jsonl", *({"step": step, "mean_reward": 0.5, "group_rewards": cells} for step in (1, 2))
+    )
+    run = read(tmp_path / "log.jsonl")
+    assert run.metrics[2]["reward"] == 0.5
+    sentence = (
+        "Rows also list 'group_rewards'; if these are of the rollouts of one prompt: --reward-column group_rewards."
+    )
+    assert (sentence in run.source.missing) == is_listed
+    if is_listed:
+        assert read(tmp_path / "log.jsonl", columns=ColumnNames(reward="group_rewards")).groups[1].rewards == (1.0, 0.0)
 
 
 def test_several_rows_of_a_step_are_one(tmp_path: Path) -> None:
@@ -330,6 +347,16 @@ def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str
         ({"val/stop_rate": 0.75}, "completions/clipped_ratio", 0.25),
         ({"critic/rewards/mean": 2.0, "critic/score/mean": 1.0}, "reward", 1.0),
         ({"eval_reward": 3.0}, "reward", None),
+        ({"rollout/degenerate_group_rate": 0.25}, "frac_reward_zero_std", 0.25),
+        ({"group/zero_variance_fraction": 0.25, "group/count": 8.0}, "frac_reward_zero_std", 0.25),
+        ({"zero_std_groups": 2.0, "n_groups": 8.0, "num_tokens": 9.0}, "frac_reward_zero_std", 0.25),
+        ({"frac_groups_mixed": 0.75}, "frac_reward_zero_std", 0.25),
+        ({"all_correct_groups": 3.0, "all_wrong_groups": 1.0, "num_groups": 8.0}, "frac_reward_zero_std", 0.5),
+        ({"all_correct_groups": 3.0, "num_groups": 8.0}, "frac_all_pass", 0.375),
+        ({"frac_dead_groups": 0.5, "zero_std_group_rate": 0.25}, "frac_reward_zero_std", None),
+        ({"eval/frac_dead_groups": 0.5}, "frac_reward_zero_std", None),
+        ({"dead_groups_pct": 25.0, "dead_group_length_ratio": 0.5}, "frac_reward_zero_std", None),
+        ({"zero_std_groups": 2.0}, "frac_reward_zero_std", None),
     ],
 )
 def test_what_trainers_call_the_same(numbers: dict[str, float], name: str, value: float | None) -> None:

@@ -141,16 +141,17 @@ def test_records_become_a_run_with_what_was_asked_for(tmp_path: Path) -> None:
     record = Record(step=2, group="a", prompt_id="p", prompt="2+2", completion="4", reward=1.0)
     run = assemble(
         request,
+        request.source(
+            "f",
+            "a log",
+        ),
         records=[record],
         quarantine=QuarantineLog(),
-        format="f",
-        recognized="a log",
-        metrics={2: {"loss": 1.0}},
     )
     assert [(g.step, g.group_id, g.prompt_id, g.rewards) for g in run.groups] == [(2, "2:a", "p", (1.0,))]
     assert (run.source.format, run.source.recognized, run.source.num_rows) == ("f", "a log", 1)
     assert run.source.files == (str(log),)
-    assert (run.metrics, run.settings.get("beta")) == ({2: {"loss": 1.0}}, 0.5)
+    assert run.settings.get("beta") == 0.5
     assert [(ref.num_updates, ref.kind, ref.base) for ref in run.weights] == [(0, "adapter", str(base))]
     assert run.tokenizer == base
 
@@ -158,13 +159,36 @@ def test_records_become_a_run_with_what_was_asked_for(tmp_path: Path) -> None:
 def test_rows_without_a_reward_are_of_no_use_where_a_format_has_rewards(tmp_path: Path) -> None:
     request, quarantine = ReadRequest(path=tmp_path), QuarantineLog()
     half = assemble_groups(
-        request, groups=(group(rewards=(1.0, None)),), quarantine=quarantine, format="f", recognized=""
+        request,
+        request.source(
+            "f",
+            "",
+        ),
+        groups=(group(rewards=(1.0, None)),),
+        quarantine=quarantine,
     )
     assert half.source.num_rows == 1
     none = (group(rewards=(None, None)),)
     with pytest.raises(InputError, match=f"^{tmp_path} has no usable rows.$"):
-        assemble_groups(request, groups=none, quarantine=quarantine, format="f", recognized="")
-    run = assemble_groups(request, groups=none, quarantine=quarantine, format="f", recognized="", needs_reward=False)
+        assemble_groups(
+            request,
+            request.source(
+                "f",
+                "",
+            ),
+            groups=none,
+            quarantine=quarantine,
+        )
+    run = assemble_groups(
+        request,
+        request.source(
+            "f",
+            "",
+        ),
+        groups=none,
+        quarantine=quarantine,
+        needs_reward=False,
+    )
     assert run.source.num_rows == 2
 
 
@@ -172,7 +196,15 @@ def test_the_first_reason_is_named_where_nothing_is_left(tmp_path: Path) -> None
     quarantine = QuarantineLog()
     quarantine.add("the line is blank", "log:1")
     with pytest.raises(InputError, match=r"has no usable rows; set aside: 1, first log:1: the line is blank\."):
-        assemble_groups(ReadRequest(path=tmp_path), groups=(), quarantine=quarantine, format="f", recognized="")
+        assemble_groups(
+            ReadRequest(path=tmp_path),
+            ReadRequest(path=tmp_path).source(
+                "f",
+                "",
+            ),
+            groups=(),
+            quarantine=quarantine,
+        )
 
 
 @pytest.mark.parametrize(
