@@ -116,6 +116,11 @@ class Columns:
         """The ids of the prompts of some rows."""
         return texts_in(self.group, rows) if self.prompts is None else self.prompts(rows)
 
+    def called_for(self, is_odd: NDArray[np.bool_]) -> tuple[Note, ...]:
+        """What the rows call for that are not odd."""
+        is_used = ~is_odd[self.row_of]
+        return (*self.notes, *(sentence for sentence, calls in self.noted.items() if (calls & is_used).any()))
+
     @property
     def row_of(self) -> Counts:
         """Which row each rollout is of, [R]."""

@@ -222,7 +222,7 @@ def _scan_together(plain: Sequence[_PlainFile], columns: LineColumns, with_texts
         for small in plain:
             yield _scan(small.path, small.file, columns, small.block, with_texts)
         return
-    noted = (*of_all.notes, *(sentence for sentence, calls in of_all.noted.items() if calls.any()))
+    noted = of_all.called_for(is_odd)
     ends = np.cumsum([len(small.rows) for small in plain])
     first = 0
     for small, end in zip(plain, np.searchsorted(of_all.row_of, ends).tolist(), strict=True):
@@ -277,8 +277,7 @@ def _scan(path: Path, file: int, columns: LineColumns, block: LineBlock, with_te
         part, numbers, is_odd = part_of_columns(of_rows, at, with_texts=with_texts)
         is_usual[at[~is_odd]] = True
         is_used = ~is_odd[of_rows.row_of]
-        called = (sentence for sentence, calls in of_rows.noted.items() if (calls & is_used).any())
-        noted = (*of_rows.notes, *called)
+        noted = of_rows.called_for(is_odd)
         spans = spans_of(of_rows.step[is_used], at[of_rows.row_of[is_used]], bounds + block.offset)
     odd = block.odd_rows(bounds, np.flatnonzero(~is_usual).tolist())
     has_between = part is not None and any(isinstance(odd_row.row, dict) for odd_row in odd)
@@ -367,6 +366,9 @@ def spans_of(step: Counts, at: Counts, bounds: Counts, lines: Counts | None = No
     if not len(step):
         return []
     lines = np.arange(len(bounds)) if lines is None else lines
+    if (step == step[0]).all():
+        top, bottom = at[0], at[-1]
+        return [Span(step=int(step[0]), start=int(bounds[top]), end=int(bounds[bottom + 1]), line=int(lines[top]))]
     steps, first = np.unique(step, return_index=True)
     last = len(step) - 1 - np.unique(step[::-1], return_index=True)[1]
     return [

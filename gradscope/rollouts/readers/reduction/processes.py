@@ -79,7 +79,8 @@ def _scan_parquet(path: Path, file: int, columns: TableColumns, with_texts: bool
             OddRow(at=number, row=dict(zip(batch.schema.names, row, strict=True)))
             for number, *row in zip(odd_rows.tolist(), *cells, strict=True)
         ]
-        yield Scanned(file=file, end=end, num_rows=len(batch), part=part, at=at if odd else None, odd=odd)
+        noted, at_odd = of_batch.called_for(is_odd), at if odd else None
+        yield Scanned(file=file, end=end, num_rows=len(batch), part=part, at=at_odd, odd=odd, noted=noted)
 
 
 def _scan_csv(path: Path, file: int, columns: TableColumns, with_texts: bool) -> Iterator[Scanned]:
@@ -103,6 +104,7 @@ def _scan_csv(path: Path, file: int, columns: TableColumns, with_texts: bool) ->
             at=at if odd else None,
             odd=odd,
             spans=spans_of(of_batch.step[is_used], of_batch.row_of[is_used], bounds, lines),
+            noted=of_batch.called_for(is_odd),
         )
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,14 @@ def test_odd_rows_of_parquet_have_their_cells_and_their_numbers(tmp_path: Path) 
     assert [(one.at, one.row) for one in found.odd] == [(1, {"group": "b", "reward": None})]
     assert found.at is not None
     assert found.at.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.csv"])
+def test_what_rows_of_tables_call_for_is_told(tmp_path: Path, name: str) -> None:
+    parquet(tmp_path)
+    (tmp_path / "a.csv").write_text(HEAD + "a,x,1\n")
+    columns = replace(COLUMNS, take=lambda cells: replace(COLUMNS.take(cells), notes=["seen"]))
+    assert {sentence for one in scan_table(tmp_path / name, 0, columns) for sentence in one.noted} == {"seen"}
 
 
 def test_two_columns_of_one_name_and_damage_are_told(tmp_path: Path) -> None:
