@@ -203,6 +203,24 @@ def prompt_text_id(prompt: Any) -> str:
     return _text_digest(prompt) if type(prompt) is str else digest(parse_messages(prompt) or text_of(prompt))
 
 
+class _Message(Struct, gc=False, forbid_unknown_fields=True):
+    role: str
+    content: str
+
+
+_MESSAGES = Decoder(list[_Message])
+
+
+def prompt_json_id(text: bytes) -> str:
+    """:func:`prompt_text_id` of what a JSON text says; messages of role and content alone take a third of the time."""
+    with suppress(MsgspecError, UnicodeDecodeError, RecursionError):
+        if messages := _MESSAGES.decode(text):
+            pairs = (map(encode_basestring_ascii, (message.content, message.role)) for message in messages)
+            written = ", ".join(['{{"content": {}, "role": {}}}'.format(*pair) for pair in pairs])
+            return hashlib.sha256(f"[[{written}]]".encode()).hexdigest()[:16]
+    return prompt_text_id(json.loads(text))
+
+
 _text_digest = lru_cache(maxsize=2)(digest)  # one text of a dictionary may be the prompt of many groups
 
 

@@ -6,7 +6,6 @@ them, and of single rows that these refuse, or whose rollouts are asked for with
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import zlib
@@ -43,6 +42,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     jsons_of,
     parse_reward,
     plain_cell,
+    prompt_json_id,
     prompt_text_id,
     text_of,
     whole_number,
@@ -311,7 +311,7 @@ class Cells:
 def _prompt_ids(rows: Sequence[tuple[bytes, ...]]) -> list[str]:
     plain = [row for row in rows if row[0].startswith(b'"') and row[0] != b'""']
     ids = dict(zip(plain, digests_of(plain), strict=True)) | {(b"null",): "", (b'""',): ""}
-    return [ids[row] if row in ids else prompt_text_id(json.loads(row[0])) for row in rows]
+    return [ids[row] if row in ids else prompt_json_id(row[0]) for row in rows]
 
 
 def names_of_runs(

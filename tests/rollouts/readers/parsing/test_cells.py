@@ -39,6 +39,8 @@ from gradscope.rollouts.readers.parsing.cells import (
     parse_messages,
     parse_reward,
     plain_cell,
+    prompt_json_id,
+    prompt_text_id,
     text_of,
     whole_number,
 )
@@ -315,3 +317,11 @@ def test_answers_of_many_are_cut_as_that_of_one(messages: Any) -> None:
     assert [type(cell) is Raw for cell in cut] == [messages in WITH_ONE_ANSWER] * 2
     assert repr(list(map(plain_cell, cut))) == repr([before_answer(messages)] * 2)
     assert repr(before_answers([*cells, UNSET])) == repr([*map(before_answer, [messages] * 2), None])
+
+
+@pytest.mark.parametrize("content", ["2+2?", 'é "\n" \u2028 \x7f \U0001f600', "\ud800", "", None, 3, ["x"], {"a": 1}])
+@pytest.mark.parametrize("further", [{}, {"name": "n"}, {"role": None}])
+def test_a_prompt_as_json_has_the_id_of_what_it_says(content: Any, further: dict[str, Any]) -> None:
+    said = {"role": "user", "content": content, **further}
+    for prompt in ([said], [said, ANSWER], [], said, content):
+        assert prompt_json_id(json.dumps(prompt).encode()) == prompt_text_id(prompt)
