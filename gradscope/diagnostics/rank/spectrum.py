@@ -18,8 +18,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram import spectrum as gram_spectrum
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_means, bootstrap_statistics, bounded_means
-from gradscope.metrics.uncertainty.studentized import cluster_sums, unit_sums
+from gradscope.metrics.uncertainty.bootstrap import (
+    bootstrap_mean,
+    bootstrap_means,
+    bootstrap_statistics,
+    bounded_means,
+    cluster_sums,
+    unit_sums,
+)
 from gradscope.results.rank import GradientSpectrum, NullRank, RankComparison, Ranks, SizeChange, SpectrumLabel
 from gradscope.results.tokens import TokenRows
 
