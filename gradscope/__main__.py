@@ -22,9 +22,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-from gradscope.cli.blas import patient_threads
 from gradscope.errors import GradscopeError, LaunchError, MissingDependencyError, VerificationError
-from gradscope.machine import num_processes, tell_own_error
+from gradscope.machine import num_processes, patient_threads, tell_own_error
 
 DEBUG_VARIABLE = "GRADSCOPE_DEBUG"
 INTERRUPTED = 130

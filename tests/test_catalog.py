@@ -47,11 +47,14 @@ from gradscope.metrics.outcomes.reward_shares import frac_incoherent
 from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.metrics.uncertainty.steps import Deviation, deviation_of
 from gradscope.results.degeneracy import (
+    AdvantageMass,
     BehindFilter,
     DegeneracyReport,
     GapDecomposition,
     GroupSizeDegeneracy,
     Overdispersion,
+    PassRateDistribution,
+    SignalCost,
     StepBehindFilter,
     StepDegeneracy,
 )
@@ -71,7 +74,6 @@ from gradscope.results.rank import (
     WeightUpdate,
 )
 from gradscope.results.report import RunReport
-from gradscope.results.signal import AdvantageMass, PassRateDistribution, SignalCost
 from gradscope.results.tokens import CorrectionEffect, GradientSparsity, LogprobChange, TokenKind, TokenKl, TurnShare
 from tests.diagnostics.compare.test_measure import pair_of
 from tests.diagnostics.logged.made_up_tokens import both, tokens_of

@@ -1,4 +1,7 @@
-"""The typer app: which commands there are, in which order, with which examples."""
+"""The typer app: which commands there are, in which order, with which examples.
+
+A command has two pages of help: `--help` with examples and the usual options, `--help-all` with all.
+"""
 
 from __future__ import annotations
 

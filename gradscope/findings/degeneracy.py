@@ -8,8 +8,15 @@ from dataclasses import dataclass
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.intervals import difference_of
-from gradscope.results.degeneracy import DegeneracyReport, GroupSizeDegeneracy
-from gradscope.results.signal import RewardConflict, RewardFunction, SideRewards, TargetDegeneracy, TargetPlan
+from gradscope.results.degeneracy import (
+    DegeneracyReport,
+    GroupSizeDegeneracy,
+    RewardConflict,
+    RewardFunction,
+    SideRewards,
+    TargetDegeneracy,
+    TargetPlan,
+)
 from gradscope.say import amount, chance, number, percent, points, with_interval
 
 _SIGNIFICANT = 0.05

@@ -20,9 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_statistics
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_statistics, cluster_sums
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
-from gradscope.metrics.uncertainty.studentized import cluster_sums
 
 Array = NDArray[np.float64]
 

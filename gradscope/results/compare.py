@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gradscope.estimate import Estimate
-from gradscope.results.signal import SideRewards
+from gradscope.results.degeneracy import SideRewards
 from gradscope.results.source import Source
 from gradscope.shown import Drawn
 

@@ -17,8 +17,7 @@ from gradscope.findings.degeneracy import (
     signed_percent,
     target_finding,
 )
-from gradscope.results.degeneracy import DegeneracyReport, GapDecomposition, GroupSizeDegeneracy
-from gradscope.results.signal import SideRewards
+from gradscope.results.degeneracy import DegeneracyReport, GapDecomposition, GroupSizeDegeneracy, SideRewards
 from gradscope.results.source import LOWER_BOUND
 from tests.render.examples import HOSTILE, degeneracy_report, with_steps
 

@@ -3,7 +3,6 @@ from dataclasses import replace
 import pytest
 
 from gradscope.diagnostics.inputs.row_questions import GRAD_NORM_TOLERANCE
-from gradscope.diagnostics.rank.spectrum import ranks_of
 from gradscope.estimate import Estimate
 from gradscope.findings.rank import (
     NORM_MATCHES,
@@ -17,6 +16,7 @@ from gradscope.findings.rank import (
     sparsity_findings,
     update_findings,
 )
+from gradscope.metrics.gram.spectrum import rank_estimates
 from gradscope.results.norms import LogprobDifference
 from gradscope.results.rank import (
     BaselineNoise,
@@ -27,6 +27,7 @@ from gradscope.results.rank import (
     RankComparison,
     RankCurvePoint,
     RankReport,
+    Ranks,
     SizeChange,
     SpectrumLabel,
 )
@@ -167,7 +168,9 @@ REDUCED = {"precision": "reduced", "tf32": False, "dtype": "bfloat16"}
 
 def spectrum(*values: float):
     label = SpectrumLabel(step=1, rows="rollout", advantage="logged", group_size=len(values), shape=(len(values), 100))
-    return GradientSpectrum(label=label, singular_values=values, noise_floor=0.1, ranks=ranks_of(values, 0.1))
+    return GradientSpectrum(
+        label=label, singular_values=values, noise_floor=0.1, ranks=Ranks(**rank_estimates(values, 0.1))
+    )
 
 
 def test_a_rank_near_the_floor_is_to_be_confirmed():

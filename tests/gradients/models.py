@@ -186,9 +186,13 @@ def prepared(policy, groups, objective, *, batch_tokens=None, notice=no_notice) 
     return prepare_step(policy, groups, objective, budget)
 
 
-def measured_step(policy, groups, objective, *, batch_tokens=None, notice=no_notice, **options: Any) -> StepGram:
-    """A step prepared and measured, as a run's steps are."""
-    return measure_step(prepared(policy, groups, objective, batch_tokens=batch_tokens, notice=notice), **options)
+def measured_step(
+    policy, groups, objective, *, batch_tokens=None, notice=no_notice, row_bytes=2**30, pending_bytes=2**28, **options
+) -> StepGram:
+    """A step prepared and measured, as a run's steps are, with so much memory."""
+    step = prepared(policy, groups, objective, batch_tokens=batch_tokens, notice=notice)
+    step.budget.row_bytes, step.budget.pending_bytes = row_bytes, pending_bytes
+    return measure_step(step, **options)
 
 
 def tiny_groups(num_groups: int = 2, size: int = 3, *, seed: int = 0, step: int = 1) -> list[RolloutGroup]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.__main__ import main
-from gradscope.cli.blas import patient_threads
+from gradscope.machine import patient_threads
 from tests.hostile.cases import options_of, summarize
 
 TRAIN = (

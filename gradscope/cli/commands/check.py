@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.options import complete_metric, parse_metrics
-from gradscope.cli.arguments.records import with_records
+from gradscope.cli.arguments.options import complete_metric, parse_metrics, with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.streams import of_same_run, say
 from gradscope.gradients.engine_options import EngineOptions

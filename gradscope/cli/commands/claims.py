@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.options import RunQuestions, complete_formulation, parse_files, parse_steps
-from gradscope.cli.arguments.records import with_records
+from gradscope.cli.arguments.options import RunQuestions, complete_formulation, parse_files, parse_steps, with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.streams import of_same_run
 from gradscope.gradients.engine_options import EngineOptions

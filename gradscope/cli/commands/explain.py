@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gradscope.cli.arguments.options import complete_metric
-from gradscope.cli.arguments.records import with_records
+from gradscope.cli.arguments.options import complete_metric, with_records
 from gradscope.cli.output.streams import show, write_data
 from gradscope.errors import UsageError
 from gradscope.option import Option

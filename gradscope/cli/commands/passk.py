@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.options import parse_counts
-from gradscope.cli.arguments.records import with_records
+from gradscope.cli.arguments.options import parse_counts, with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery
 from gradscope.cli.output.streams import of_same_run
 from gradscope.option import Option

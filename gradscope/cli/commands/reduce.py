@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from gradscope.cli.arguments import options
-from gradscope.cli.arguments.records import with_records
+from gradscope.cli.arguments.options import with_records
 from gradscope.cli.output.streams import progress_bar, show_line
 from gradscope.option import Option
 from gradscope.rollouts.read_options import ReadOptions

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gradscope.cli.arguments.options import RunQuestions, parse_files, parse_steps
-from gradscope.cli.arguments.records import with_records
+from gradscope.cli.arguments.options import RunQuestions, parse_files, parse_steps, with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery, staged_folder
 from gradscope.cli.output.streams import say
 from gradscope.errors import OutputExistsError, UsageError

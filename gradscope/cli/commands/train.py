@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_origin, get_type_hints
 
-from gradscope.cli.arguments.options import parse_counts, parse_names, parse_numbers
-from gradscope.cli.arguments.records import with_parameters
+from gradscope.cli.arguments.options import parse_counts, parse_names, parse_numbers, with_parameters
 from gradscope.cli.output.streams import pause, progress_bar, say, show, show_next
 from gradscope.errors import UsageError
 from gradscope.machine import process_index

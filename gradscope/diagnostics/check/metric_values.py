@@ -33,8 +33,8 @@ from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.outcomes.degeneracy import GroupTable
 from gradscope.metrics.outcomes.passk import pass_at_k, pass_hat_k
 from gradscope.metrics.sampler import TokenCell
+from gradscope.metrics.uncertainty.bootstrap import unit_sums
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
-from gradscope.metrics.uncertainty.studentized import unit_sums
 from gradscope.results.degeneracy import DegeneracyCourse, DegeneracyReport, StepDegeneracy
 from gradscope.results.tokens import CorrectionEffect, TokenKind
 from gradscope.rollouts.groups import groups_of_steps

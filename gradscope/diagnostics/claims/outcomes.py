@@ -22,8 +22,7 @@ from gradscope.metrics.gram.spectrum import Array
 from gradscope.metrics.outcomes.degeneracy import dead_persistence
 from gradscope.metrics.outcomes.passk import pass_at_k
 from gradscope.metrics.sampler import PROBABILITIES, UNDECIDED, UNLIKELY, TokenCell
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
-from gradscope.metrics.uncertainty.studentized import unit_sums
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, unit_sums
 from gradscope.results.verdicts import ClaimVerdict
 from gradscope.say import percent, points, with_interval
 

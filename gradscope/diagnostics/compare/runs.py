@@ -22,13 +22,12 @@ from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.passk import pass_at_k
 from gradscope.metrics.outcomes.reward_shares import frac_incoherent
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_statistics
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_statistics, cluster_sums
 from gradscope.metrics.uncertainty.intervals import bonferroni, difference_of
 from gradscope.metrics.uncertainty.steps import mean_of_steps
-from gradscope.metrics.uncertainty.studentized import cluster_sums
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.compare import ComparedPair
-from gradscope.results.signal import SideRewards
+from gradscope.results.degeneracy import SideRewards
 from gradscope.results.source import Source
 from gradscope.rollouts import run_folder
 from gradscope.rollouts.fetch import fetched, names_of

@@ -22,9 +22,9 @@ from gradscope.metrics.outcomes.degeneracy import GroupTable
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
 from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.results import degeneracy as results
+from gradscope.results.degeneracy import PassRateDistribution, SignalCost, TargetDegeneracy
 from gradscope.results.envelope import LazyRows, deferred
 from gradscope.results.logged import MetricCourse
-from gradscope.results.signal import PassRateDistribution, SignalCost, TargetDegeneracy
 from gradscope.rollouts.run import Run
 
 _NONE = Estimate.undefined_because(NO_ROLLOUTS)

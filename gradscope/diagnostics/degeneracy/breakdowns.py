@@ -22,12 +22,25 @@ from gradscope.estimate import Estimate, undefined_record
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, GroupTable
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, passes
 from gradscope.metrics.outcomes.own_rates import estimate_policy_gap
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_means, bootstrap_statistics
+from gradscope.metrics.uncertainty.bootstrap import (
+    bootstrap_mean,
+    bootstrap_means,
+    bootstrap_statistics,
+    cluster_counts,
+    cluster_numbers,
+    cluster_sums,
+    sums_of_columns,
+)
 from gradscope.metrics.uncertainty.intervals import Resampling
-from gradscope.metrics.uncertainty.studentized import cluster_counts, cluster_numbers, cluster_sums, sums_of_columns
-from gradscope.results.degeneracy import EnvironmentDegeneracy, PolicyDegeneracy, PolicyGap, PromptCounts
+from gradscope.results.degeneracy import (
+    AdvantageMass,
+    EnvironmentDegeneracy,
+    PolicyDegeneracy,
+    PolicyGap,
+    PromptCounts,
+    SignalCost,
+)
 from gradscope.results.envelope import LazyRows
-from gradscope.results.signal import AdvantageMass, SignalCost
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]

@@ -24,10 +24,9 @@ from gradscope.errors import GradscopeError
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, binary_threshold
 from gradscope.metrics.outcomes.reward_shares import ratio_or_zero
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_statistics
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_statistics, cluster_sums
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
-from gradscope.metrics.uncertainty.studentized import cluster_sums
-from gradscope.results.signal import RewardConflict, RewardFunction, SideRewards
+from gradscope.results.degeneracy import RewardConflict, RewardFunction, SideRewards
 from gradscope.rollouts.function_rewards import adds_up, reward_terms
 from gradscope.rollouts.groups import RewardTable
 from gradscope.rollouts.run import Run, TrainerSettings

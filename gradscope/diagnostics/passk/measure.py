@@ -31,9 +31,8 @@ from gradscope.metrics.outcomes.passk import (
     pass_at_k,
     why_k_too_large,
 )
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_difference, bootstrap_means
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_difference, bootstrap_means, unit_sums
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling
-from gradscope.metrics.uncertainty.studentized import unit_sums
 from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.results import passk as results
 from gradscope.results.source import Source

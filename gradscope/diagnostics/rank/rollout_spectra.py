@@ -1,4 +1,7 @@
-"""Spectra of a step's rollouts and of the groups among them, and their averages at every group size.
+"""Spectra of a step's rollouts and of the groups among them, of their tokens, and averages at every group size.
+
+A token's row is its weight times grad log pi of the token, so its Gram matrix under any advantage is diag(v) U diag(v);
+exchanging the advantage is arithmetic here too.
 
 Shapes: R rollouts of a step, G rollouts of a part, n parts of one size, N rows of a matrix, P parameters.
 """

@@ -18,8 +18,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.gram import spectrum as gram_spectrum
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_means, bootstrap_statistics, bounded_means
-from gradscope.metrics.uncertainty.studentized import cluster_sums, unit_sums
+from gradscope.metrics.uncertainty.bootstrap import (
+    bootstrap_mean,
+    bootstrap_means,
+    bootstrap_statistics,
+    bounded_means,
+    cluster_sums,
+    unit_sums,
+)
 from gradscope.results.rank import GradientSpectrum, NullRank, RankComparison, Ranks, SizeChange, SpectrumLabel
 from gradscope.results.tokens import TokenRows
 
@@ -43,28 +49,9 @@ def spectrum_of(
         label=label,
         singular_values=tuple(float(value) for value in values),
         noise_floor=floor,
-        ranks=ranks_of(values, floor),
+        ranks=Ranks(**gram_spectrum.rank_estimates(values, floor)),
         nulls=nulls or {},
         tokens=tokens,
-    )
-
-
-def ranks_of(values: gram_spectrum.Array, floor: float) -> Ranks:
-    """Every rank of the catalogue, from all singular values, [N]; those up to ``floor`` are arithmetic.
-
-    >>> ranks = ranks_of(np.array([3.0, 3.0, 1e-9]), 1e-6)
-    >>> round(ranks.stable_rank.value, 6), ranks.numerical_rank.value
-    (2.0, 2.0)
-    """
-    return Ranks(
-        effective_rank=gram_spectrum.effective_rank(values),
-        spectral_entropy_rank=gram_spectrum.spectral_entropy_rank(values),
-        stable_rank=gram_spectrum.stable_rank(values),
-        participation_ratio=gram_spectrum.participation_ratio(values),
-        numerical_rank=gram_spectrum.numerical_rank(values, floor),
-        frac_energy_below_floor=gram_spectrum.frac_energy_below(values, floor),
-        energy_rank_90=gram_spectrum.energy_rank(values, 0.90),
-        energy_rank_99=gram_spectrum.energy_rank(values, 0.99),
     )
 
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from gradscope.advantages.registry import LOGGED
-from gradscope.diagnostics.rank.spectrum import ranks_of
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.rank import rank_headline
@@ -29,6 +28,7 @@ from gradscope.metrics.gram.spectrum import (
     Array,
     effective_rank,
     gaussian_matrix_values,
+    rank_estimates,
     singular_values_from_gram,
     stable_rank,
 )
@@ -60,7 +60,7 @@ def weight_spectra(step: int, spectra: Iterable[WeightSpectrum], gram: StepGram)
             ),
             singular_values=tuple(float(value) for value in values),
             noise_floor=floor,
-            ranks=ranks_of(values, floor),
+            ranks=results.Ranks(**rank_estimates(values, floor)),
             nulls={"gaussian": effective_rank(gaussian_matrix_values(*spectrum.shape))},
         )
 

@@ -22,7 +22,7 @@ import torch
 from torch import distributed, nn
 
 from gradscope.gradients.engines.loop import GramAccumulator, parameter_blocks
-from gradscope.gradients.engines.stream import PENDING_BYTES, OnSequence, PartStore, capture_batch
+from gradscope.gradients.engines.stream import OnSequence, PartStore, capture_batch
 from gradscope.gradients.layers import factors as layer_factors
 from gradscope.gradients.layers.capture import Capture
 from gradscope.gradients.model.batches import PaddedBatch, split_rows
@@ -223,20 +223,17 @@ def exchanged_gram(
     batch_tokens: int,
     accumulator: GramAccumulator,
     on_sequence: OnSequence,
-    *,
-    max_pending_bytes: int = PENDING_BYTES,
 ) -> frozenset[str]:
     """Add this process's pieces of all parameters that a layer rule covers. Returns the names of the others.
 
     They are the same in every process. ``accumulator`` gets a part of the Gram matrix: the sum over all processes is
-    the matrix. ``batch_tokens`` and ``max_pending_bytes`` are of one process; pending parts beyond that go to a
-    temporary file.
+    the matrix. ``batch_tokens`` and the budget are of one process.
     """
     policy, plan = prepared.policy, prepared.plan
     batches = _own_batches(prepared, batch_tokens)
     reshard(policy.model)  # layers are known by the parameters that they have outside of a pass
     capture = Capture(policy.model, policy.trainable)
-    with PartStore(max_pending_bytes) as store:
+    with PartStore(prepared.budget.pending_bytes) as store:
         for batch, counts in batches:
 
             def take(
@@ -271,13 +268,13 @@ def _own_batches(prepared: PreparedStep, batch_tokens: int) -> list[tuple[Padded
     return [*((batch, True) for batch in own), *((batch, False) for batch in idle)]
 
 
-def add_slowly(prepared: PreparedStep, names: Collection[str], accumulator: GramAccumulator, max_bytes: int) -> None:
+def add_slowly(prepared: PreparedStep, names: Collection[str], accumulator: GramAccumulator) -> None:
     """Add parameters without a layer rule: one ordinary backward pass a row by all processes, each keeping a piece.
 
-    One process may spend ``max_bytes`` on pieces of rows; more parameters take the passes again.
+    One process may spend the budget's memory on pieces of rows; more parameters take the passes again.
     """
     parameters = {name: prepared.policy.trainable[name] for name in sorted(names)}
-    for block in parameter_blocks(parameters, len(prepared.plan.rows), max_bytes * num_connected()):
+    for block in parameter_blocks(parameters, len(prepared.plan.rows), prepared.budget.row_bytes * num_connected()):
         pieces = _pieces_of_rows(prepared, block)
         while pieces:
             accumulator.add_rows(pieces.pop(next(iter(pieces))))

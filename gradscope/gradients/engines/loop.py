@@ -15,6 +15,7 @@ from torch import nn
 from gradscope.errors import UsageError
 from gradscope.gradients.layers.factors import GradientFactor, OuterProduct, PaddedProduct, Scatter
 from gradscope.gradients.model.batches import pad_batch
+from gradscope.gradients.model.budget import ROW_BYTES
 from gradscope.gradients.model.calls import without_tf32
 from gradscope.gradients.model.passes import add_gradients, completion_logprobs, gradients_on, row_buffers
 from gradscope.gradients.plan.rows import RowPlan
@@ -169,9 +170,6 @@ def _renumber(
     return [(rows, list(factors)) for rows, factors in renumbered], max(1, int(seen.numel())), width
 
 
-ROW_BYTES = 2**30  # memory that ``loop`` may spend on rows; beyond it ``stream`` is chosen
-
-
 def row_bytes(num_rows: int, trainable: Mapping[str, nn.Parameter]) -> int:
     """Bytes that keeping N rows of all parameters takes."""
     return num_rows * sum(p.numel() * torch.promote_types(p.dtype, torch.float32).itemsize for p in trainable.values())
@@ -197,7 +195,6 @@ def loop_gram(
     plan: RowPlan,
     accumulator: GramAccumulator,
     on_sequence: Callable[[int, torch.Tensor], None],
-    *,
     max_bytes: int = ROW_BYTES,
 ) -> None:
     """Add the Gram matrix of all rows, by one backward pass each.

@@ -218,14 +218,12 @@ def prompt_gram(
     batch_tokens: int,
     accumulator: GramAccumulator,
     on_sequence: stream.OnSequence,
-    *,
-    max_pending_bytes: int = stream.PENDING_BYTES,
     on_rounds: stream.OnRounds = lambda _: None,
 ) -> frozenset[str]:
     """Add the Gram of all parameters that a layer rule covers. Returns the names of the others.
 
     ``on_sequence`` is called in every round, ``on_rounds`` with the number of rounds. Parts that wait for other groups
-    take ``max_pending_bytes``; the rest goes to a temporary file, of at most half of the free disk space a round.
+    take the budget's memory; the rest goes to a temporary file, of at most half of the free disk space a round.
     Where the budget says so, decoder layers run again in the backward pass instead of keeping their activations.
 
     Raises:
@@ -240,9 +238,9 @@ def prompt_gram(
     capture = Capture(policy.model, policy.trainable, recompute=prepared.budget.recompute)
     tracer = Tracer(policy.model, policy.trainable, plan.objective.temperature)
     groups = _group_by_prompt(plan)
-    remaining, waits = policy.trainable, len(groups) > 1
+    remaining, waits, most = policy.trainable, len(groups) > 1, prepared.budget.pending_bytes
     while remaining:
-        with stream.PendingParts(remaining, accumulator, waits=waits, max_pending_bytes=max_pending_bytes) as pending:
+        with stream.PendingParts(remaining, accumulator, waits=waits, max_pending_bytes=most) as pending:
             for number, group in enumerate(groups):
                 batches = _completion_batches(plan, group, batch_tokens, accumulator.device)
                 with gradients_on(policy.trainable, on=False):

@@ -26,6 +26,7 @@ from gradscope.gradients.engines.loop import GramAccumulator
 from gradscope.gradients.layers.capture import Capture, Sink
 from gradscope.gradients.layers.factors import GradientFactor, Part, Summed, changed, compact, moved
 from gradscope.gradients.model.batches import PaddedBatch
+from gradscope.gradients.model.budget import PENDING_BYTES
 from gradscope.gradients.model.passes import Past, backpropagate, completion_logprobs, gradients_on
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import RowPlan
@@ -36,7 +37,6 @@ from gradscope.writing import naming
 #
 # The file has no name: the system removes it when it is closed, also after an error, Ctrl-C or a kill. It holds bare
 # numbers; where they are and what they were stays in memory.
-PENDING_BYTES = 2**28  # default memory for pending parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,21 +262,19 @@ def stream_gram(
     batches: Sequence[PaddedBatch],
     accumulator: GramAccumulator,
     on_sequence: OnSequence,
-    *,
-    max_pending_bytes: int = PENDING_BYTES,
     on_rounds: OnRounds = lambda _: None,
 ) -> frozenset[str]:
     """Add the Gram of all parameters that a layer rule covers. Returns the names of the others.
 
     ``on_sequence`` is called in every round, ``on_rounds`` with the number of rounds. Parts that wait for other batches
-    take ``max_pending_bytes``; the rest goes to a temporary file, of at most half of the free disk space a round. Where
+    take the budget's memory; the rest goes to a temporary file, of at most half of the free disk space a round. Where
     the budget says so, decoder layers run again in the backward pass instead of keeping their activations.
     """
     policy, slow = prepared.policy, set[str]()
-    remaining, waits = policy.trainable, len(batches) > 1
+    remaining, waits, most = policy.trainable, len(batches) > 1, prepared.budget.pending_bytes
     while remaining:
         capture = Capture(policy.model, remaining, recompute=prepared.budget.recompute)
-        with PendingParts(remaining, accumulator, waits=waits, max_pending_bytes=max_pending_bytes) as pending:
+        with PendingParts(remaining, accumulator, waits=waits, max_pending_bytes=most) as pending:
             for number, batch in enumerate(batches):
 
                 def take(name: str, factors: list[GradientFactor], rows: tuple[int, ...] = batch.rows) -> None:

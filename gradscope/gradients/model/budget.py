@@ -36,8 +36,12 @@ _ERRORS = (RuntimeError, MemoryError)
 Made = TypeVar("Made")
 
 
+ROW_BYTES = 2**30  # memory for gradient rows of all parameters
+PENDING_BYTES = 2**28  # memory for parts that wait for other batches
+
+
 class TokenBudget:
-    """Padded tokens of one forward pass.
+    """Padded tokens of one forward pass, and the memory that may be spent beside it.
 
     Args:
         tokens: The first guess.
@@ -49,6 +53,10 @@ class TokenBudget:
         self.tokens = tokens  # most padded tokens of a batch, as of now; a longer row is a batch of its own
         self.recompute = False
         """Whether decoder layers run again in the backward pass instead of keeping their activations."""
+        self.row_bytes = ROW_BYTES
+        """Beyond it ``stream`` is chosen in place of ``loop``, and parameters without a layer rule go in blocks."""
+        self.pending_bytes = PENDING_BYTES
+        """What waits beyond it goes to a temporary file; parts beyond half of the free disk take further rounds."""
         self.notes: list[str] = []  # sentences on halved batches and on work that took longer for want of memory
         self._fixed, self._notice = fixed, notice
 

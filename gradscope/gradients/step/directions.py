@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from gradscope.estimate import Estimate
-from gradscope.gradients.engines.loop import ROW_BYTES, parameter_blocks
+from gradscope.gradients.engines.loop import parameter_blocks
 from gradscope.gradients.model.batches import PaddedBatch, pad_batch
 from gradscope.gradients.model.passes import Weigh, add_gradients, backward, completion_logprobs, gradients_on
 from gradscope.gradients.plan.prepared_step import PreparedStep
@@ -254,20 +254,19 @@ def measure_group_weights(
     groups: Sequence[Combinations],
     *,
     weights: Collection[str] | None = None,
-    max_bytes: int = ROW_BYTES,
     progress: ProgressCallback = no_progress,
 ) -> tuple[GroupWeightRanks, ...]:
     """The ranks of every combination, group by group and matrix by matrix; ``weights`` names the matrices, None: all.
 
     The diagonal of the step's Gram matrix is what the gradients' squared norms must add up to. More parameters than
-    ``max_bytes`` holds the gradients of, of a group's rollouts, go in several blocks.
+    the budget's memory holds the gradients of, of a group's rollouts, go in several blocks.
 
     Raises:
         VerificationError: The gradients do not add up to the step's Gram matrix.
     """
     trainable = prepared.policy.trainable
     width = max((len(group.rollouts) * (1 + group.by_token) for group in groups), default=0)
-    blocks = list(parameter_blocks(trainable, width, max_bytes))
+    blocks = list(parameter_blocks(trainable, width, prepared.budget.row_bytes))
     squares = dict.fromkeys((row for group in groups for row in group.rollouts), 0.0)
     ranks: list[GroupWeightRanks] = []
     for number, block in enumerate(blocks):

@@ -23,9 +23,9 @@ from torch import nn
 from gradscope.errors import InputError, UsageError, VerificationError
 from gradscope.gradients.engine_options import Engine, Verify
 from gradscope.gradients.engines.exchange import add_slowly, exchanged_gram
-from gradscope.gradients.engines.loop import ROW_BYTES, GramAccumulator, loop_gram, parameter_blocks, row_bytes
+from gradscope.gradients.engines.loop import GramAccumulator, loop_gram, parameter_blocks, row_bytes
 from gradscope.gradients.engines.prompt import can_share, is_worth_sharing, prompt_gram
-from gradscope.gradients.engines.stream import PENDING_BYTES, stream_gram
+from gradscope.gradients.engines.stream import stream_gram
 from gradscope.gradients.model.batches import PaddedBatch, pad_batch
 from gradscope.gradients.model.budget import names_out_of_memory, recomputed_tokens
 from gradscope.gradients.model.calls import finer_products, removed_later, uses_tf32
@@ -57,17 +57,12 @@ def measure_step(
     engine: Engine = "auto",
     verify: Verify = "first",
     progress: ProgressCallback = no_progress,
-    max_row_bytes: int = ROW_BYTES,
-    max_pending_bytes: int = PENDING_BYTES,
 ) -> StepGram:
     """The Gram matrix of one step's gradient rows, checked against an ordinary backward pass.
 
     Args:
         engine: ``loop``, ``stream``, ``prompt``, or ``auto``: ``prompt`` where sharing prompts saves enough, else
-            ``loop`` on a CPU while all rows fit ``max_row_bytes``, else ``stream``.
-        max_row_bytes: Memory that ``loop`` may spend on rows.
-        max_pending_bytes: Memory for parts that wait for other batches in ``stream`` and other groups in ``prompt``;
-            the rest goes to a temporary file, and parts beyond half of the free disk take further rounds.
+            ``loop`` on a CPU while all rows fit the memory of the step's budget, else ``stream``.
 
     Raises:
         UsageError: There is no such engine.
@@ -75,21 +70,21 @@ def measure_step(
         VerificationError: Parameters are missing from the matrix, or it disagrees with the backward pass.
     """
     policy, plan, budget = prepared.policy, prepared.plan, prepared.budget
-    chosen = _choose(engine, prepared, max_row_bytes)
+    chosen = _choose(engine, prepared)
 
     def batches(tokens: int) -> list[PaddedBatch]:
         return prepared.batches(range(len(plan.rows)), tokens)
 
     def attempt(tokens: int) -> _Attempt:
-        started = _Attempt(prepared, progress, max_row_bytes)
+        started = _Attempt(prepared, progress)
         if num_connected() > 1:
-            started.exchange(tokens, max_pending_bytes)
+            started.exchange(tokens)
         elif chosen == "loop":
             started.loop()
         elif chosen == "stream":
-            started.gather(stream_gram, batches(tokens), max_pending_bytes)
+            started.gather(stream_gram, batches(tokens))
         else:
-            started.gather(prompt_gram, tokens, max_pending_bytes)
+            started.gather(prompt_gram, tokens)
         return started
 
     # the matrix; loop has one sequence at a time whatever the budget, so a smaller one is no help
@@ -131,9 +126,9 @@ def measure_step(
 class _Attempt:
     """One attempt at a step: the accumulator, and each sequence's log-probabilities as they come."""
 
-    def __init__(self, prepared: PreparedStep, progress: ProgressCallback, max_row_bytes: int) -> None:
+    def __init__(self, prepared: PreparedStep, progress: ProgressCallback) -> None:
         self._prepared, self._policy, self._plan = prepared, prepared.policy, prepared.plan
-        self._progress, self._max_bytes, self._budget = progress, max_row_bytes, prepared.budget
+        self._progress, self._budget = progress, prepared.budget
         device, is_half = self._policy.device, self._policy.dtype.itemsize < torch.float32.itemsize
         is_coarse = device.type == "cuda" and is_half
         self._accumulator = GramAccumulator(len(self._plan.rows), device, is_coarse=is_coarse)
@@ -144,16 +139,15 @@ class _Attempt:
     def loop(self) -> None:
         self._loop(self._policy.trainable)
 
-    def gather(self, run: Callable[..., frozenset[str]], batches: Sequence[PaddedBatch] | int, most: int) -> None:
-        """``stream`` over batches, or ``prompt`` over batches of so many tokens, with ``most`` bytes in memory."""
-        prepared, total, rounds = self._prepared, self._accumulator, self._say_rounds
-        self._add_slowly(run(prepared, batches, total, self._done, max_pending_bytes=most, on_rounds=rounds))
+    def gather(self, run: Callable[..., frozenset[str]], batches: Sequence[PaddedBatch] | int) -> None:
+        """``stream`` over batches, or ``prompt`` over batches of so many tokens."""
+        self._add_slowly(run(self._prepared, batches, self._accumulator, self._done, self._say_rounds))
 
-    def exchange(self, batch_tokens: int, max_pending_bytes: int) -> None:
+    def exchange(self, batch_tokens: int) -> None:
         """``stream`` by several processes, of which each has some of the rows and adds up some of each parameter."""
         prepared, total = self._prepared, self._accumulator
-        self.slow = exchanged_gram(prepared, batch_tokens, total, self._done, max_pending_bytes=max_pending_bytes)
-        add_slowly(prepared, self.slow, total, self._max_bytes)
+        self.slow = exchanged_gram(prepared, batch_tokens, total, self._done)
+        add_slowly(prepared, self.slow, total)
         own = {sequence: logprobs.cpu() for sequence, logprobs in self.logprobs.items()}
         self.logprobs = {sequence: row for part in all_gather(own) for sequence, row in part.items()}
 
@@ -168,13 +162,13 @@ class _Attempt:
     def _add_slowly(self, slow: frozenset[str]) -> None:
         self.slow = slow
         parameters = {name: self._policy.trainable[name] for name in sorted(slow)}
-        for block in parameter_blocks(parameters, len(self._plan.rows), self._max_bytes):
+        for block in parameter_blocks(parameters, len(self._plan.rows), self._budget.row_bytes):
             self._loop(block)
 
     def _loop(self, parameters: Mapping[str, nn.Parameter]) -> None:
         plan = self._plan
         with names_out_of_memory(f"one rollout of at most {max(plan.lengths)} tokens, with {len(plan.rows)} rows kept"):
-            loop_gram(self._policy.model, parameters, plan, self._accumulator, self._done, max_bytes=self._max_bytes)
+            loop_gram(self._policy.model, parameters, plan, self._accumulator, self._done, self._budget.row_bytes)
 
     def coverage(self) -> float:
         """Share of the trainable parameters that were added; anything but 1.0 is an error."""
@@ -211,7 +205,7 @@ def _require_finite(prepared: PreparedStep, logprobs: Sequence[Array], gram: Arr
     raise InputError(f"Step {prepared.step}: {where}.", hint=CAUSES["overflow"].advice, cause="overflow")
 
 
-def _choose(engine: Engine, prepared: PreparedStep, max_row_bytes: int) -> Chosen:
+def _choose(engine: Engine, prepared: PreparedStep) -> Chosen:
     policy, plan = prepared.policy, prepared.plan
     if engine not in ("auto", "loop", "stream", "prompt"):
         raise UsageError(f"There is no engine {engine!r}.", hint="Use auto, loop, stream or prompt.")
@@ -228,7 +222,7 @@ def _choose(engine: Engine, prepared: PreparedStep, max_row_bytes: int) -> Chose
         return "stream"
     if can_share(policy.model) and is_worth_sharing(plan, weight_gradients=policy.kind == "full"):
         return "prompt"
-    return "loop" if row_bytes(len(plan.rows), policy.trainable) <= max_row_bytes else "stream"
+    return "loop" if row_bytes(len(plan.rows), policy.trainable) <= prepared.budget.row_bytes else "stream"
 
 
 def _on_cpu(parts: Sequence[torch.Tensor]) -> tuple[Array, ...]:

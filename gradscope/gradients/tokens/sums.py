@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from gradscope.gradients.engines.loop import ROW_BYTES, GramAccumulator, parameter_blocks, row_bytes
+from gradscope.gradients.engines.loop import GramAccumulator, parameter_blocks, row_bytes
 from gradscope.gradients.engines.stream import stream_gram
 from gradscope.gradients.model.batches import pad_batch, split_rows
 from gradscope.gradients.model.passes import add_gradients, completion_logprobs, gradients_on, row_buffers
@@ -138,23 +138,24 @@ def measure_token_sums(
     weights: Array,
     of_entropy: NDArray[np.bool_],
     *,
-    max_bytes: int = ROW_BYTES,
     progress: ProgressCallback = no_progress,
 ) -> Array:
     """Inner products of sum_t w_vt grad log pi(token t) over a group's tokens, by weighting and group, [V, J, V, J].
 
+    Where the sums by all parameters take more than the budget's memory for rows, layers are processed one by one, and
+    parameters without a layer rule in blocks.
+
     Args:
         weights: Factors on each token's gradient, one row a weighting, [V, N].
         of_entropy: Which weightings weigh grad of the entropies where tokens were sampled instead, [V].
-        max_bytes: Memory for the sums by all parameters. Where they take more, layers are processed one by one, and
-            parameters without a layer rule in blocks.
     """
     require_one_process("Sums of tokens are")
     outputs = _outputs(tokens, weights, of_entropy)
     num_groups, device = tokens.num_groups, prepared.policy.device
     num_rows, trainable, budget = len(weights) * num_groups, prepared.policy.trainable, prepared.budget
     lengths = prepared.plan.lengths[: len(tokens.lengths)]
-    by_layer, entropies = row_bytes(num_rows, trainable) > max_bytes, bool(of_entropy.any())
+    max_bytes, entropies = budget.row_bytes, bool(of_entropy.any())
+    by_layer = row_bytes(num_rows, trainable) > max_bytes
 
     def attempt(batch_tokens: int) -> Array:
         rows = _rows(outputs, tokens)

@@ -138,15 +138,6 @@ def effective_ranks(singular_values: Array) -> Array:
     return np.where(total[..., 0] > 0, np.exp(entropy), np.nan)
 
 
-def spectral_entropy_rank(singular_values: ArrayLike) -> Estimate:
-    """The exponential of the Shannon entropy of s^2 / sum s^2: :func:`effective_rank` on shares of energy.
-
-    >>> round(spectral_entropy_rank([1.0, 1.0, 1.0, 0.1, 0.1]).value, 2)
-    3.11
-    """
-    return _count(singular_values, lambda scaled: effective_ranks(scaled**2))
-
-
 def stable_rank(singular_values: ArrayLike) -> Estimate:
     """The squared Frobenius norm over the squared spectral norm: sum s^2 / s_1^2.
 
@@ -156,13 +147,24 @@ def stable_rank(singular_values: ArrayLike) -> Estimate:
     return _count(singular_values, lambda scaled: np.sum(scaled**2))
 
 
-def participation_ratio(singular_values: ArrayLike) -> Estimate:
-    """(sum s^2)^2 / sum s^4.
+def rank_estimates(singular_values: ArrayLike, floor: float) -> dict[str, Estimate]:
+    """Every rank by its name in the catalogue; singular values up to a floor are arithmetic, see :func:`noise_floor`.
 
-    >>> round(participation_ratio([1.0, 1.0, 1.0, 0.1, 0.1]).value, 2)
-    3.04
+    >>> ranks = rank_estimates([1.0, 1.0, 1.0, 0.1, 0.1], 0.5)
+    >>> [round(rank.value, 2) for rank in ranks.values()]
+    [3.7, 3.11, 3.02, 3.04, 3.0, 0.01, 3.0, 3.0]
     """
-    return _count(singular_values, lambda scaled: np.sum(scaled**2) ** 2 / np.sum(scaled**4))
+    is_signal = np.sort(np.asarray(singular_values, dtype=np.float64))[::-1] > floor
+    counts: dict[str, Callable[[Array], ArrayLike]] = {  # of the values over the largest, descending
+        "effective_rank": effective_ranks,
+        "spectral_entropy_rank": lambda scaled: effective_ranks(scaled**2),
+        "stable_rank": lambda scaled: np.sum(scaled**2),
+        "participation_ratio": lambda scaled: np.sum(scaled**2) ** 2 / np.sum(scaled**4),
+        "numerical_rank": lambda _: np.sum(is_signal),
+        "frac_energy_below_floor": lambda scaled: np.sum(scaled[~is_signal] ** 2) / np.sum(scaled**2),
+    }
+    ranks = {name: _count(singular_values, count) for name, count in counts.items()}
+    return ranks | {f"energy_rank_{share}": energy_rank(singular_values, share / 100) for share in (90, 99)}
 
 
 def rank_counts(singular_values: Array) -> Array:
@@ -179,15 +181,6 @@ def rank_counts(singular_values: Array) -> Array:
     participation = total**2 / np.maximum(np.sum(squares**2, axis=-1), 1.0)
     leading = squares[..., :2].sum(axis=-1) / total
     return np.stack([effective_ranks(singular_values), total, participation, leading], axis=-1)
-
-
-def numerical_rank(singular_values: ArrayLike, floor: float) -> Estimate:
-    """The number of singular values above a floor, up to which they are arithmetic: see :func:`noise_floor`.
-
-    >>> numerical_rank([3.0, 1.0, 1e-9], floor=1e-6).value
-    2.0
-    """
-    return _count(singular_values, lambda _: np.sum(np.asarray(singular_values, dtype=np.float64) > floor))
 
 
 def energy_rank(singular_values: ArrayLike, share: float) -> Estimate:
@@ -207,16 +200,6 @@ def energy_rank(singular_values: ArrayLike, share: float) -> Estimate:
         return np.argmax(energy >= share * energy[-1] * (1 - _ROUNDING)) + 1
 
     return _count(singular_values, fewest)
-
-
-def frac_energy_below(singular_values: ArrayLike, floor: float) -> Estimate:
-    """The share of sum s^2 in singular values up to a floor.
-
-    >>> round(frac_energy_below([3.0, 1.0], floor=1.0).value or 0.0, 6)
-    0.1
-    """
-    below = np.sort(np.asarray(singular_values, dtype=np.float64))[::-1] <= floor
-    return _count(singular_values, lambda scaled: np.sum(scaled[below] ** 2) / np.sum(scaled**2))
 
 
 def _count(singular_values: ArrayLike, count: Callable[[Array], ArrayLike]) -> Estimate:

@@ -22,8 +22,8 @@ from gradscope.estimate import Estimate, undefined_record
 from gradscope.metrics.outcomes.groups import all_equal_unbiased
 from gradscope.metrics.outcomes.jensen_gap import BasePassRate, Draws, estimate_gap, estimate_gap_parts
 from gradscope.metrics.uncertainty import bootstrap
+from gradscope.metrics.uncertainty.bootstrap import cluster_sums, influence_values, unit_sums
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling, student_quantile
-from gradscope.metrics.uncertainty.studentized import cluster_sums, influence_values, unit_sums
 
 _FEW = 16
 """Groups of a table up to which another is likely to be like it, so that both share their estimates: of a million steps

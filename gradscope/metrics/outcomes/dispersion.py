@@ -24,9 +24,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.bootstrap import FEW_INFORMATIVE, bootstrap_means, bootstrap_statistics
+from gradscope.metrics.uncertainty.bootstrap import (
+    FEW_INFORMATIVE,
+    bootstrap_means,
+    bootstrap_statistics,
+    cluster_numbers,
+    sums_of_columns,
+)
 from gradscope.metrics.uncertainty.intervals import Resampling, difference_of
-from gradscope.metrics.uncertainty.studentized import cluster_numbers, sums_of_columns
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]

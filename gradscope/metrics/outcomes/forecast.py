@@ -37,8 +37,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaln, chdtrc, expit, gammaln, xlog1py, xlogy
 
 from gradscope.estimate import Estimate
+from gradscope.metrics.uncertainty.bootstrap import cluster_numbers, cluster_sums
 from gradscope.metrics.uncertainty.intervals import Interval, student_quantile
-from gradscope.metrics.uncertainty.studentized import cluster_numbers, cluster_sums
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]

@@ -25,8 +25,7 @@ from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.groups import iid_prediction
 from gradscope.metrics.outcomes.own_rates import OwnRates, own_rates
 from gradscope.metrics.uncertainty import intervals
-from gradscope.metrics.uncertainty.bootstrap import correlation_of_means
-from gradscope.metrics.uncertainty.studentized import cluster_numbers
+from gradscope.metrics.uncertainty.bootstrap import cluster_numbers, correlation_of_means
 
 Array = NDArray[np.float64]
 BasePassRate = float | Literal["step"] | None

@@ -20,9 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.groups import frac_draws_all
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_means, correlation_of_means
+from gradscope.metrics.uncertainty.bootstrap import FEW_UNITS, bootstrap_means, correlation_of_means
 from gradscope.metrics.uncertainty.intervals import RESAMPLING, Resampling, difference_of, student_quantile
-from gradscope.metrics.uncertainty.studentized import FEW_UNITS
 
 Array = NDArray[np.float64]
 

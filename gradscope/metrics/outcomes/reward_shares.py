@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics, cluster_sums
 from gradscope.metrics.uncertainty.intervals import wilson_interval
-from gradscope.metrics.uncertainty.studentized import cluster_sums
 
 Array = NDArray[np.float64]
 

@@ -1,8 +1,14 @@
 """Intervals by resampling units (prompts): of means, of shares, of paired differences, of functions of sums.
 
-Legend: J units, m columns, q statistics.
+Legend: T tables, J units (clusters), m columns, B resamples, q statistics. Everything that is resampled is a smooth
+function of sums over units, so one resample is a row of counts times the table of units, and the jackknife is a
+subtraction: no statistic is ever called in a Python loop.
 
-The studentized bootstrap is the rule, for a share never wider than Wilson's interval, which holds for any units in
+The bootstrap-t (Efron 1982; Hall 1988, Annals of Statistics 16) divides the error of each resample by that resample's
+own standard error, and so learns the skewness that pass rates near 0 or 1 have. The standard error is that of the
+jackknife's influence values, which need no derivative of the statistic.
+
+This studentized bootstrap is the rule, for a share never wider than Wilson's interval, which holds for any units in
 [0, 1]. Where resampling cannot work it is not used: with fewer than 10 units a mean gets
 Student's t and a share Wilson's interval; so does a share that fewer than 6 units move, and one whose units are all 0
 or 1. ``docs/research/degeneracy_intervals.csv`` has the coverage of these intervals.
@@ -18,15 +24,18 @@ Written here, for ``scipy.stats.bootstrap`` has no studentized interval, no clus
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, logit, stdtrit
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty import studentized
 from gradscope.metrics.uncertainty.intervals import (
+    COVERAGE,
     RESAMPLING,
     Interval,
     Resampling,
@@ -36,13 +45,228 @@ from gradscope.metrics.uncertainty.intervals import (
 )
 
 Array = NDArray[np.float64]
+Numbers = NDArray[np.int64]
+
+_MOST_GAPS = 4  # numbers a row up to which integer clusters are counted rather than sorted
+
+
+def cluster_numbers(clusters: ArrayLike) -> Numbers:
+    """The clusters of rows, numbered from 0 on without a gap, in the order of the numbers or of the alphabet.
+
+    >>> cluster_numbers(["b", "a", "b"]).tolist(), cluster_numbers([7, 3, 7]).tolist()
+    ([1, 0, 1], [1, 0, 1])
+    """
+    return _numbered(np.asarray(clusters))[0]
+
+
+def cluster_sums(table: ArrayLike, clusters: ArrayLike | None) -> Array:
+    """Rows, [rows, m], summed by cluster, [J, m], in the order of the clusters' first rows; None: each row is its own.
+
+    Raises:
+        ValueError: There is not one cluster a row.
+
+    >>> cluster_sums([[1.0], [2.0], [4.0]], ["b", "a", "b"]).tolist()
+    [[5.0], [2.0]]
+    """
+    rows = np.asarray(table, dtype=np.float64)
+    if clusters is None:
+        return rows
+    return sums_of_columns(rows.T, clusters, len(rows))
+
+
+def sums_of_columns(columns: Iterable[NDArray[Any]], clusters: ArrayLike, num_rows: int) -> Array:
+    """The same of m columns that are made one by one, so that a long table need not be in memory.
+
+    Raises:
+        ValueError: There is not one cluster a row.
+    """
+    labels = np.asarray(clusters)
+    if labels.shape != (num_rows,):
+        raise ValueError(f"{num_rows} rows need {num_rows} clusters, got shape {labels.shape}")
+    numbers, first = _numbered(labels)
+    if len(first) == num_rows:  # each row is a cluster
+        return np.column_stack(list(columns)).astype(np.float64, copy=False)
+    order = np.argsort(first)
+    return np.column_stack([np.bincount(numbers, weights=column)[order] for column in columns])
+
+
+def unit_sums(columns: Iterable[NDArray[Any]], clusters: ArrayLike | None, num_rows: int) -> Array:
+    """The sums of q columns by cluster, and how many rows each has, [J, q + 1]; None: each row is its own.
+
+    Raises:
+        ValueError: There is not one cluster a row.
+    """
+    if clusters is None:
+        return np.column_stack([*columns, np.ones(num_rows)])
+    return sums_of_columns(chain(columns, [np.ones(num_rows)]), clusters, num_rows)
+
+
+def cluster_counts(kinds: Numbers, num_kinds: int, clusters: ArrayLike) -> Array:
+    """How many rows of each of k kinds a cluster has, [J, k], in the order of the clusters' first rows.
+
+    >>> cluster_counts(np.array([0, 1, 1]), 2, ["b", "a", "b"]).tolist()
+    [[1.0, 1.0], [0.0, 1.0]]
+    """
+    numbers, first = _numbered(np.asarray(clusters))
+    counts = np.bincount(numbers * num_kinds + kinds, minlength=len(first) * num_kinds)
+    return counts.reshape(len(first), num_kinds)[np.argsort(first)].astype(np.float64)
+
+
+def _numbered(labels: NDArray[np.generic]) -> tuple[Numbers, Numbers]:
+    """The number of each row's cluster, [rows], and the first row of each cluster, [J]."""
+    integers = labels.astype(np.int64, copy=False) if np.issubdtype(labels.dtype, np.integer) else None
+    if integers is None or not _is_dense(integers):
+        _, first, numbers = np.unique(labels, return_index=True, return_inverse=True)
+        return numbers, first
+    first = np.full(int(integers.max(initial=-1)) + 1, len(integers))
+    first[integers[::-1]] = np.arange(len(integers))[::-1]  # of several rows of a cluster the first is written last
+    occurs = first < len(integers)
+    if occurs.all():  # numbers without a gap are those asked for, and of a long log not copied
+        return integers, first
+    return np.asarray(np.cumsum(occurs) - 1, dtype=np.int64)[integers], first[occurs]
+
+
+def _is_dense(labels: Numbers) -> bool:
+    """Whether labels are numbers from 0 on without large gaps, which need no sorting."""
+    return bool(labels.min(initial=0) >= 0 and labels.max(initial=0) <= _MOST_GAPS * len(labels))
+
+
+Statistic = Callable[[Array], Array]  # from column sums over units [..., m] to the statistics [..., q]
+
+MIN_UNITS = 5  # with fewer units there is no interval
+FEW_UNITS = 10  # with fewer units the quantiles of resamples are noise, and Student's t takes their place
+MANY_UNITS = 1000  # with more units the quantiles of resamples are those of their expansion, and nothing is resampled
+TAILS = np.array([(1 + COVERAGE) / 2, (1 - COVERAGE) / 2])  # probabilities of the upper and the lower quantile
+
+_TABLES = 16  # tables whose resamples are summed at once: enough that their product runs at the speed of the processor
+_CHUNK = 2_000_000  # draws made at once: bounds the memory, never the result
+
+
+def influence_values(statistic: Statistic, units: ArrayLike) -> Array:
+    """How much each unit moves each statistic: (J - 1) (mean of the jackknife - jackknife without the unit).
+
+    [..., J, q] from units [..., J, m]; for a mean these are the deviations from it.
+
+    >>> influence_values(lambda sums: sums[..., :1] / sums[..., 1:], [[0.0, 1.0], [1.0, 1.0], [5.0, 1.0]]).tolist()
+    [[-2.0], [-1.0], [3.0]]
+    """
+    table = np.asarray(units, dtype=np.float64)
+    jackknifed = np.asarray(statistic(table.sum(axis=-2, keepdims=True) - table), dtype=np.float64)
+    return np.asarray((table.shape[-2] - 1) * (jackknifed.mean(axis=-2, keepdims=True) - jackknifed), dtype=np.float64)
+
+
+def student_intervals(
+    statistic: Statistic, tables: Sequence[Array], *, resampling: Resampling
+) -> list[list[Interval | None]]:
+    """The studentized interval of each statistic of each table of units, [J, m].
+
+    Tables of the same number of units share the units that their resamples draw, and one product of matrices. None
+    where there are too few units, or a statistic does not vary with them.
+    """
+    of_size: dict[int, list[int]] = {}
+    for at, units in enumerate(tables):
+        of_size.setdefault(len(units), []).append(at)
+    by_table: dict[int, list[Interval | None]] = {}
+    for num_units, alike in of_size.items():
+        for start in range(0, len(alike), _TABLES):
+            chunk = alike[start : start + _TABLES]
+            units = np.stack([tables[at] for at in chunk])  # [T, J, m]
+            values = np.asarray(statistic(units.sum(axis=1)), dtype=np.float64)
+            if num_units < MIN_UNITS:
+                by_table |= dict.fromkeys(chunk, [None] * values.shape[1])
+                continue
+            influence = influence_values(statistic, units)
+            errors = np.sqrt(np.sum(influence**2, axis=1) / (num_units * (num_units - 1)))
+            tiny = 1e-12 * np.maximum(np.abs(values), 1.0)
+            if num_units > MANY_UNITS:
+                upper, lower = _expanded_quantiles(influence)
+            else:
+                upper, lower = _t_quantiles(statistic, units, values, influence, np.maximum(errors, tiny), resampling)
+            lows, highs = values - upper * errors, values - lower * errors
+            for at, *of_table in zip(chunk, lows, highs, errors, tiny, strict=True):
+                by_table[at] = [
+                    (float(low), float(high)) if error > spread else None
+                    for low, high, error, spread in zip(*of_table, strict=True)
+                ]
+    return [by_table[at] for at in range(len(tables))]
+
+
+def _expanded_quantiles(influence: Array) -> Array:
+    """The same for many units, [T, J, q]: the quantiles that resampling estimates, to second order (Hall 1992, 3.3).
+
+    The studentized error of a statistic whose influence values have skewness g is below x with probability Phi(x) + g
+    (2 x^2 + 1) phi(x) / (6 sqrt(J)). Upper and lower quantile of each statistic, [2, T, q].
+    """
+    num_units = influence.shape[1]
+    squares = influence * influence
+    spread = np.sqrt(np.mean(squares, axis=1))
+    skewness = np.mean(squares * influence, axis=1) / np.where(spread > 0, spread, 1.0) ** 3
+    normal = stdtrit(num_units - 1, TAILS)[:, None, None]
+    return np.asarray(normal - skewness / np.sqrt(num_units) * (2 * normal**2 + 1) / 6, dtype=np.float64)
+
+
+def _t_quantiles(
+    statistic: Statistic, units: Array, values: Array, influence: Array, errors: Array, resampling: Resampling
+) -> Array:
+    """Upper and lower quantile of the studentized error of each statistic, [2, T, q]."""
+    num_tables, num_units, num_columns = units.shape
+    quantiles = np.empty((2, *values.shape))
+    quantiles[:] = stdtrit(num_units - 1, TAILS)[:, None, None]
+    if num_units < FEW_UNITS:
+        return quantiles
+    columns = np.concatenate([units, influence, influence**2], axis=2)
+    studentized = []
+    for sums in _resampled_sums(columns.swapaxes(0, 1).reshape(num_units, -1), resampling):
+        of_tables = sums.reshape(len(sums), num_tables, -1)
+        first, second = np.split(of_tables[..., num_columns:] / num_units, 2, axis=2)
+        own = np.sqrt(np.maximum(second - first**2, 0.0) / (num_units - 1))
+        # A resample that draws no unit of a rare kind has no spread, and nothing to say about the error.
+        usable = own > 1e-6 * errors
+        studentized.append(
+            np.where(usable, (statistic(of_tables[..., :num_columns]) - values) / np.where(usable, own, 1), np.nan)
+        )
+    errors_of_resamples = np.concatenate(studentized)
+    usable = np.isfinite(errors_of_resamples)
+    always = np.all(usable, axis=0)
+    mostly = ~always & (np.mean(usable, axis=0) > 0.5)
+    quantiles[:, always] = np.quantile(errors_of_resamples[:, always], TAILS, axis=0)
+    quantiles[:, mostly] = np.nanquantile(errors_of_resamples[:, mostly], TAILS, axis=0)
+    return quantiles
+
+
+def _resampled_sums(units: Array, resampling: Resampling) -> Iterator[Array]:
+    """Column sums of resamples, in chunks [b, m] that add up to B rows."""
+    num_units, num_resamples = len(units), resampling.num_resamples
+    if num_units * num_resamples <= _CHUNK:
+        yield _all_counts(num_units, num_resamples, resampling.seed) @ units
+        return
+    rng = np.random.default_rng(resampling.seed)
+    rows = max(1, _CHUNK // num_units)
+    for start in range(0, num_resamples, rows):
+        yield _drawn_counts(rng, num_units, min(rows, num_resamples - start)) @ units
+
+
+@lru_cache(maxsize=4)
+def _all_counts(num_units: int, num_resamples: int, seed: int) -> Array:
+    """How often each resample draws each unit, [B, J]: the same for every statistic of so many units, step by step."""
+    counts = _drawn_counts(np.random.default_rng(seed), num_units, num_resamples)
+    counts.flags.writeable = False
+    return counts
+
+
+def _drawn_counts(rng: np.random.Generator, num_units: int, num_resamples: int) -> Array:
+    drawn = rng.integers(num_units, size=(num_resamples, num_units), dtype=np.int64)
+    drawn += num_units * np.arange(num_resamples)[:, None]
+    counts = np.bincount(drawn.ravel(), minlength=num_resamples * num_units)
+    return counts.reshape(num_resamples, num_units).astype(np.float64)
+
 
 FEW_INFORMATIVE = 6
 """A share that fewer units than this keep away from its end (0 or 1) is a rare event to the resamples."""
 
 
 def bootstrap_statistics(
-    statistic: studentized.Statistic,
+    statistic: Statistic,
     units: ArrayLike,
     *,
     within: tuple[ArrayLike, ArrayLike] = (-np.inf, np.inf),
@@ -69,7 +293,7 @@ def bootstrap_statistics(
 
 
 def _statistics_of_each(
-    statistic: studentized.Statistic,
+    statistic: Statistic,
     units: Sequence[ArrayLike],
     *,
     within: tuple[ArrayLike, ArrayLike] = (-np.inf, np.inf),
@@ -78,7 +302,7 @@ def _statistics_of_each(
     """The statistics of several tables, whose resamples draw the same units where there are as many."""
     tables = [np.asarray(table, dtype=np.float64) for table in units]
     values = [_values(statistic, table) for table in tables]
-    intervals = studentized.student_intervals(statistic, tables, resampling=resampling)
+    intervals = student_intervals(statistic, tables, resampling=resampling)
     estimates = []
     for table, of_table, ends_of_table in zip(tables, values, intervals, strict=True):
         ranges = zip(*(np.broadcast_to(end, of_table.shape) for end in within), strict=True)
@@ -91,7 +315,7 @@ def _statistics_of_each(
     return estimates
 
 
-def _values(statistic: studentized.Statistic, table: Array) -> Array:
+def _values(statistic: Statistic, table: Array) -> Array:
     if table.ndim != 2 or not len(table):
         raise ValueError(f"units are a non-empty table, got shape {table.shape}")
     values = np.asarray(statistic(table.sum(axis=0)), dtype=np.float64)
@@ -124,7 +348,7 @@ def bootstrap_means(
         return tuple(Estimate.undefined_because("there is nothing to average") for _ in range(table.shape[-1]))
     if share and (np.any(table < 0) or np.any(table > 1)):
         raise ValueError("shares lie in [0, 1]")
-    units = studentized.unit_sums(table.T, clusters, len(table))
+    units = unit_sums(table.T, clusters, len(table))
     if share:
         return bootstrap_shares([units], resampling=resampling)[0]
     return _statistics_of_each(_means, [units], resampling=resampling)[0]
@@ -179,12 +403,12 @@ def bootstrap_difference(first: ArrayLike, second: ArrayLike, *, resampling: Res
     if not len(before):
         return Estimate.undefined_because("there is nothing to average")
     gain = after - before
-    units = studentized.unit_sums([gain], None, len(gain))
-    if np.count_nonzero(units[:, 0]) >= studentized.FEW_UNITS:
+    units = unit_sums([gain], None, len(gain))
+    if np.count_nonzero(units[:, 0]) >= FEW_UNITS:
         (mean,) = bootstrap_statistics(_means, units, resampling=resampling)
         low, high = mean.ends
         # Differences are symmetric with long tails, which the studentized quantiles of few units do not reach.
-        half = float(stdtrit(len(units) - 1, studentized.TAILS[0])) * _standard_error(units)
+        half = float(stdtrit(len(units) - 1, TAILS[0])) * _standard_error(units)
         ends = min(low, float(gain.mean()) - half), max(high, float(gain.mean()) + half)
         return _estimate(float(gain.mean()), ends, len(units)).within(-1.0, 1.0)
     parts = np.column_stack([np.maximum(gain, 0.0), np.maximum(-gain, 0.0)])
@@ -199,10 +423,10 @@ def correlation_of_means(columns: Sequence[Array] | Array, clusters: ArrayLike |
     >>> round(correlation_of_means(np.array([[0.0, 1.0, 0.5], [1.0, 0.0, 0.5]])), 3)
     -1.0
     """
-    units = studentized.unit_sums(columns, clusters, len(columns[0]))
+    units = unit_sums(columns, clusters, len(columns[0]))
     if len(units) < 2:
         return 0.0
-    influence = studentized.influence_values(_means, units)
+    influence = influence_values(_means, units)
     if np.min(np.ptp(influence, axis=0)) < 1e-12:
         return 0.0
     first, second = influence.T - influence.mean(axis=0)[:, None]
@@ -215,7 +439,7 @@ def _means(sums: Array) -> Array:
 
 def _standard_error(units: Array) -> float:
     """Of a mean over rows, by its influence values."""
-    influence = studentized.influence_values(_means, units)
+    influence = influence_values(_means, units)
     return float(np.sqrt(np.sum(influence**2) / (len(units) * (len(units) - 1))))
 
 
@@ -227,7 +451,7 @@ def _shares(means: Sequence[Estimate], units: Array) -> tuple[Estimate, ...]:
     # a share of 0 or 1 is not both above 0 and below 1
     num_extreme = 2 * len(units) - above - below
     all_extreme = (num_extreme == len(units)) & bool(np.all(weights == weights[0]))
-    rare = (len(units) < studentized.FEW_UNITS) | (np.minimum(above, below) < FEW_INFORMATIVE)
+    rare = (len(units) < FEW_UNITS) | (np.minimum(above, below) < FEW_INFORMATIVE)
     num_effective = float(weights.sum() ** 2 / np.sum(weights**2))  # Kish's: J where all weigh the same
     shares: list[Estimate] = []
     for mean, by_wilson in zip(means, (all_extreme | rare).tolist(), strict=True):
@@ -273,8 +497,8 @@ def bounded_means(
     span = high - low or 1.0
     shares = (np.asarray(values, dtype=np.float64) - low) / span
     shares = np.where(shares < _EQUAL, 0.0, np.where(shares > 1 - _EQUAL, 1.0, shares))
-    units = studentized.unit_sums(shares.T, clusters, len(shares))
-    if len(units) >= studentized.FEW_UNITS:
+    units = unit_sums(shares.T, clusters, len(shares))
+    if len(units) >= FEW_UNITS:
         means = bootstrap_means(shares, clusters, resampling=resampling)
     else:
         means = tuple(_student(column, units[:, -1]) for column in units[:, :-1].T)
@@ -289,9 +513,7 @@ def _student(sums: Array, weights: Array) -> Estimate:
     num_units, mean = len(sums), float(sums.sum() / weights.sum())
     if num_units < 2 or not 0 < mean < 1:
         return Estimate(value=mean, num_units=num_units)
-    influence = studentized.influence_values(
-        lambda total: total[..., :1] / total[..., 1:], np.column_stack([sums, weights])
-    )
+    influence = influence_values(lambda total: total[..., :1] / total[..., 1:], np.column_stack([sums, weights]))
     error = float(np.sqrt(np.sum(influence**2) / (num_units * (num_units - 1))))
     half = student_quantile(num_units - 1) * error / (mean * (1 - mean))
     center = float(logit(mean))

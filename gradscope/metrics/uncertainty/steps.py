@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
 from gradscope.estimate import Estimate
+from gradscope.metrics.uncertainty.bootstrap import cluster_numbers
 from gradscope.metrics.uncertainty.intervals import student_quantile
-from gradscope.metrics.uncertainty.studentized import cluster_numbers
 
 Array = NDArray[np.float64]
 

@@ -81,7 +81,7 @@ def test_an_answer_of_a_screen_resamples_no_step_and_fits_nothing(monkeypatch: p
         monkeypatch.setattr(f"gradscope.diagnostics.degeneracy.measure.{name}", None)
     report = degeneracy_of_run(two_steps())
     with monkeypatch.context() as fitting:
-        fitting.setattr("gradscope.diagnostics.degeneracy.forecast.fit_pass_rates", None)
+        fitting.setattr("gradscope.diagnostics.degeneracy.measure.fit_pass_rates", None)
         assert "groups" in printed(render_table(report))
     with pytest.raises(TypeError, match="NoneType"):
         report.by_step  # noqa: B018

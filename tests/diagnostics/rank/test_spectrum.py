@@ -14,12 +14,19 @@ from gradscope.diagnostics.rank.spectrum import (
     mean_null_ranks,
     null_values,
     profile,
-    ranks_of,
     spectrum_of,
 )
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.spectrum import NULLS, ZERO_MATRIX, effective_rank, num_draws, rank_counts, shuffled_within
-from gradscope.results.rank import GradientSpectrum, SpectrumLabel
+from gradscope.metrics.gram.spectrum import (
+    NULLS,
+    ZERO_MATRIX,
+    effective_rank,
+    num_draws,
+    rank_counts,
+    rank_estimates,
+    shuffled_within,
+)
+from gradscope.results.rank import GradientSpectrum, Ranks, SpectrumLabel
 from tests.diagnostics.rank.test_rollout_spectra import NUM_PARAMETERS, make_rows
 
 GRAM = np.diag([9.0, 16.0])  # of two orthogonal rows of norm 3 and 4
@@ -53,7 +60,7 @@ def test_the_mean_row_is_subtracted_only_where_the_label_says_so() -> None:
 
 
 def test_every_rank_of_two_values_by_hand() -> None:
-    ranks = ranks_of(np.array([3.0, 1.0]), 0.5)
+    ranks = Ranks(**rank_estimates(np.array([3.0, 1.0]), 0.5))
     entropy = -(0.75 * np.log(0.75) + 0.25 * np.log(0.25))
     assert ranks.effective_rank.value == pytest.approx(np.exp(entropy))
     assert ranks.spectral_entropy_rank.value == pytest.approx(np.exp(-(0.9 * np.log(0.9) + 0.1 * np.log(0.1))))

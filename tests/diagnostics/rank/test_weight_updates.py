@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import save_file
 
 from gradscope.diagnostics.rank import weight_updates
-from gradscope.diagnostics.rank.spectrum import ranks_of
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
 from gradscope.gradients import processes
@@ -19,9 +18,9 @@ from gradscope.gradients.model.checkpoint import Checkpoint
 from gradscope.gradients.plan.prepared_step import prepare_step
 from gradscope.gradients.step.directions import MatrixSteps, TensorNorm, WeightSpectrum
 from gradscope.gradients.step.measure import measure_step
-from gradscope.metrics.gram.spectrum import effective_rank, gaussian_matrix_values
+from gradscope.metrics.gram.spectrum import effective_rank, gaussian_matrix_values, rank_estimates
 from gradscope.progress import no_progress
-from gradscope.results.rank import GradientSpectrum, SpectrumLabel
+from gradscope.results.rank import GradientSpectrum, Ranks, SpectrumLabel
 from gradscope.rollouts.run import Run, WeightsRef
 from tests.diagnostics.made_up_runs import group_of, run_of
 from tests.gradients.models import DAPO, tiny_groups, tiny_policy, weight_of
@@ -294,7 +293,7 @@ def spectrum(step: int, tensor: str = NAME) -> GradientSpectrum:
         label=SpectrumLabel(step=step, rows="weight", advantage="logged", group_size=4, tensor=tensor, shape=(6, 4)),
         singular_values=tuple(values),
         noise_floor=0.0,
-        ranks=ranks_of(values, 0.0),
+        ranks=Ranks(**rank_estimates(values, 0.0)),
         nulls={"gaussian": Estimate.exact(3.5)},
     )
 

@@ -75,7 +75,7 @@ def test_experts(name):
 def test_pairs_that_wait_come_back_as_they_were(stored):
     policy = policy_of(tiny_model("qwen3_gqa_norms").cuda())
     full = measured_step(policy, tiny_groups(), DAPO, engine="stream")
-    step = measured_step(policy, tiny_groups(), DAPO, engine="stream", batch_tokens=12, max_pending_bytes=stored)
+    step = measured_step(policy, tiny_groups(), DAPO, engine="stream", batch_tokens=12, pending_bytes=stored)
     assert relative(step.gram, full.gram) < 1e-5
 
 

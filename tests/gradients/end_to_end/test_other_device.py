@@ -206,7 +206,8 @@ def token_sums(max_bytes: int) -> Callable[[Any], Any]:
         tokens = counted_tokens(step, measure_step(step))
         assert tokens is not None
         rows = np.stack([tokens.weights, corrected(tokens, tokens.sampler, CORRECTIONS["tis"]), tokens.reference])
-        return measure_token_sums(step, tokens, rows, np.array([False, False, True]), max_bytes=max_bytes)
+        step.budget.row_bytes = max_bytes
+        return measure_token_sums(step, tokens, rows, np.array([False, False, True]))
 
     return look
 

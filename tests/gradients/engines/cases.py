@@ -171,7 +171,7 @@ def head_alone(prepared: PreparedStep) -> float:
     policy, accumulator = prepared.policy, GramAccumulator(len(prepared.plan.rows), prepared.policy.device)
     own = {id(parameter) for parameter in policy.model.get_output_embeddings().parameters()}
     names = [name for name, parameter in policy.trainable.items() if id(parameter) in own]
-    add_slowly(prepared, names, accumulator, 2**20)
+    add_slowly(prepared, names, accumulator)
     return float(all_reduce_sum(accumulator.gram).trace())
 
 

@@ -10,7 +10,7 @@ from tests.gradients.other_device import REMOTE
 
 def test_loop_refuses_rows_beyond_its_budget():
     with pytest.raises(UsageError, match="Keeping 6 gradient rows takes"):
-        measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO, engine="loop", max_row_bytes=1000)
+        measured_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO, engine="loop", row_bytes=1000)
 
 
 CPU = torch.device("cpu")

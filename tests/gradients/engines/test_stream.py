@@ -32,7 +32,8 @@ def test_what_a_pass_has_freed_goes_back_before_the_next_one_where_much_waits(mo
     batches, total, seen = step.batches(range(6), 1), GramAccumulator(6, policy.device), []
     policy.model.model.embed_tokens.register_forward_hook(lambda *_: seen.append("ran"))
     monkeypatch.setattr("gradscope.gradients.engines.stream.trim_heap", lambda: seen.append("trimmed"))
-    stream_gram(step, batches, total, lambda *_: None, max_pending_bytes=stored)
+    step.budget.pending_bytes = stored
+    stream_gram(step, batches, total, lambda *_: None)
     assert [event for event, _ in groupby(seen)] == ["ran", "trimmed"] * times  # the last when nothing waits any more
 
 
@@ -167,7 +168,7 @@ def test_the_gram_is_the_same_from_disk(kind, files):
     groups = tiny_groups()
     stored = measured_step(policy, groups, DAPO, batch_tokens=12, engine="stream")
     assert files == []
-    spilled = measured_step(policy, groups, DAPO, batch_tokens=12, engine="stream", max_pending_bytes=2000)
+    spilled = measured_step(policy, groups, DAPO, batch_tokens=12, engine="stream", pending_bytes=2000)
     np.testing.assert_array_equal(spilled.gram, stored.gram)
     assert [file.closed for file in files] == [True]
 
@@ -185,6 +186,6 @@ def test_the_file_is_gone_after_an_interruption(error, files, tmp_path, monkeypa
 
     policy.model.register_forward_pre_hook(stop)
     with pytest.raises(error):
-        measured_step(policy, tiny_groups(), DAPO, batch_tokens=1, engine="stream", max_pending_bytes=0)
+        measured_step(policy, tiny_groups(), DAPO, batch_tokens=1, engine="stream", pending_bytes=0)
     assert [file.closed for file in files] == [True]
     assert list(tmp_path.iterdir()) == []

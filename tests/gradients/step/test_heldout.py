@@ -145,7 +145,7 @@ def test_a_step_that_comes_out_otherwise_is_refused(llama: PreparedStep) -> None
 
 def test_rows_that_do_not_fit_loop_are_refused(llama: PreparedStep, monkeypatch: pytest.MonkeyPatch) -> None:
     step = measure_step(llama)
-    monkeypatch.setattr(measure_step, "__kwdefaults__", {**measure_step.__kwdefaults__, "max_row_bytes": 10})
+    monkeypatch.setattr(llama.budget, "row_bytes", 10)
     with pytest.raises(UsageError, match="Keeping 11 gradient rows"):
         measure_heldout_gram(llama, step, heldout_groups(), SHARES, engine="loop")
 

@@ -78,7 +78,7 @@ def test_rounds_for_want_of_room_add_up_to_one_float64_backward_per_rollout(name
     groups, notices, progress = tiny_groups(3, 2), [], []
     monkeypatch.setattr(stream_module, "free_bytes", lambda: 15_000 if lora else 60_000)
     listeners = {"notice": notices.append, "progress": lambda *event: progress.append(event)}
-    step = measured_step(policy, groups, DAPO, batch_tokens=12, engine=engine, max_pending_bytes=0, **listeners)
+    step = measured_step(policy, groups, DAPO, batch_tokens=12, engine=engine, pending_bytes=0, **listeners)
     assert score_error(step, policy, groups) < 1e-5
     (note,) = notices
     rounds = int(re.search(r"run (\d+) times", note)[1])
@@ -125,7 +125,7 @@ def test_a_layer_that_is_called_twice_adds_up(engine, batch_tokens):
 def test_slow_parameters_are_taken_a_few_at_a_time(monkeypatch):
     monkeypatch.setattr(trace, "rule_for", lambda module: None)
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
-    step = measured_step(policy, groups, DAPO, engine="stream", max_row_bytes=8000)
+    step = measured_step(policy, groups, DAPO, engine="stream", row_bytes=8000)
     assert set(step.slow_parameters) == set(policy.trainable)
     assert score_error(step, policy, groups) < 1e-5
 
@@ -178,10 +178,10 @@ def test_an_empty_completion_is_a_zero_row(engine, batch_tokens):
 def test_auto_keeps_rows_while_they_fit():
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups()
     assert measured_step(policy, groups, DAPO).engine == "loop"
-    assert measured_step(policy, groups, DAPO, max_row_bytes=1000).engine == "stream"
+    assert measured_step(policy, groups, DAPO, row_bytes=1000).engine == "stream"
     on_gpu = replace(policy, device=torch.device("cuda"))
     prepared = replace(prepare_step(policy, groups, DAPO), policy=on_gpu)
-    assert _choose("auto", prepared, 2**30) == "stream"
+    assert _choose("auto", prepared) == "stream"
 
 
 def test_progress_is_reported_per_rollout():

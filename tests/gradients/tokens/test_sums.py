@@ -61,7 +61,8 @@ def test_sums_are_those_of_one_backward_pass_a_token(name: str, lora: bool, max_
     policy, groups = tiny_policy(name, lora=lora), tiny_groups(3, 2)
     prepared = prepare_step(policy, groups, DAPO)
     tokens, weights = asked(prepared)
-    result = measure_token_sums(prepared, tokens, weights, np.zeros(NUM_WEIGHTINGS, dtype=bool), max_bytes=max_bytes)
+    prepared.budget.row_bytes = max_bytes
+    result = measure_token_sums(prepared, tokens, weights, np.zeros(NUM_WEIGHTINGS, dtype=bool))
     assert relative(result, by_group(naive_token_rows(policy, groups), weights, tokens.groups)) < 2e-5
 
 
@@ -71,7 +72,8 @@ def test_a_weighting_of_entropies_is_their_gradient(max_bytes: int) -> None:
     prepared = prepare_step(policy, groups, replace(DAPO, temperature=0.8))
     tokens, weights = asked(prepared)
     of_entropies = np.array([False, True, False])
-    result = measure_token_sums(prepared, tokens, weights, of_entropies, max_bytes=max_bytes)
+    prepared.budget.row_bytes = max_bytes
+    result = measure_token_sums(prepared, tokens, weights, of_entropies)
     (model, parameters), scores, entropies = plain_model(policy), [], []
     for rollout in rollouts_of(groups):
         for logs, token in zip(plain_logs(model, rollout, 0.8), rollout.completion_ids, strict=True):
@@ -89,7 +91,8 @@ def test_parameters_without_a_rule_are_added_slowly(monkeypatch: pytest.MonkeyPa
     none = np.zeros(NUM_WEIGHTINGS, dtype=bool)
     expected = measure_token_sums(prepared, tokens, weights, none)
     monkeypatch.setattr(sums_module, "stream_gram", lambda step, *_, **__: frozenset(step.policy.trainable))
-    result = measure_token_sums(prepared, tokens, weights, none, max_bytes=1)
+    prepared.budget.row_bytes = 1
+    result = measure_token_sums(prepared, tokens, weights, none)
     assert relative(result, expected) < 1e-5
 
 

@@ -14,9 +14,8 @@ from gradscope.findings.degeneracy import conflict_advice, conflict_sentence, de
 from gradscope.metrics.uncertainty.steps import trend
 from gradscope.render.views.degeneracy import ENVIRONMENTS, REWARDS, prompts_view
 from gradscope.render.views.view import Column, lines_over, table_of_cells, tabulate, view_table
-from gradscope.results.degeneracy import DegeneracyReport, StepDegeneracy
+from gradscope.results.degeneracy import DegeneracyReport, RewardFunction, StepDegeneracy
 from gradscope.results.report import Chart, ColumnStyle, ReportSection, ReportTable, Series, SeriesKind, Severity
-from gradscope.results.signal import RewardFunction
 from gradscope.rollouts.groups import RewardTable, reward_table
 from gradscope.say import interval, percent, points, with_interval
 
