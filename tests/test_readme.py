@@ -18,7 +18,7 @@ README, TOUR, HOWTO = (
 PAGES = f"{TOUR}\n{HOWTO}\n{README.replace('my-run', 'tour')}"
 """What the tour trains is the reader's own run; what two pages say is run once."""
 SMALLER = {
-    "train": ["--num-prompts", "6", "--heldout-prompts", "12"],
+    "train": ["--num-prompts", "4", "--heldout-prompts", "6"],
     "claims tour": ["--no-gradients"],
     "report tour": ["--step", "17"],
     "report tour --output": ["--no-gradients"],

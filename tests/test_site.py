@@ -43,7 +43,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # mkdocstrings would start a process of ruff for each signature, to break its lines
     code = "import sys; sys.modules['ruff.__main__'] = None; from mkdocs.__main__ import cli; cli()"
     command = [sys.executable, "-c", code, "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "SITE_COLORS": "false"}
     done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return folder

@@ -107,7 +107,7 @@ MODELS: dict[str, Callable[[Path], None]] = {
         for kind in ("mixtral", "mamba", "gpt2", "deepseek_v3", "whisper", "../x", "")
     },
     "a million experts": _config(model_type="mixtral", num_local_experts=10**6),
-    "a million labels": _config(id2label={str(at): "x" for at in range(10**6)}),
+    "a million labels": lambda model: _config(id2label={str(at): "x" for at in range(10**6)})(model),
     "kernels of the hub": _config(attn_implementation="kernels-community/flash-attn", _attn_implementation="a/b:c"),
     "kernels by a flag": _config(use_kernels=True, experts_implementation="a/b"),
     "code of the hub": _code,
@@ -151,10 +151,10 @@ MODELS: dict[str, Callable[[Path], None]] = {
         f"an id of {at}": _json("tokenizer.json", **{"model.vocab": {"<pad>": 0, "<eos>": 1, "a": at}})
         for at in (2**31, 2**40, -1)
     },
-    "a million tokens added": _json(
+    "a million tokens added": lambda model: _json(
         "tokenizer.json",
         added_tokens=[{"id": 22 + at, "content": f"<{at}>"} | dict.fromkeys(_FLAGS, False) for at in range(10**5)],
-    ),
+    )(model),
     **{f"tokenizer.json {text[:9]}": _text("tokenizer.json", text) for text in ("", "[]", "{}", '{"model":' * 10**5)},
     "template: endless loops": _template(_LOOP),
     "template: a large range": _template("{% for a in range(10**12) %}{% endfor %}"),

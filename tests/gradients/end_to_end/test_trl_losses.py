@@ -100,7 +100,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 def recorded_run(
     folder: Path, values: dict, initial=None
 ) -> tuple[list[tuple[dict, dict]], list[float], TrainerSettings]:
-    """Three updates of a tiny model: rollouts and weights before each, the norms that were logged, the arguments."""
+    """Two or three updates of a tiny model: rollouts and weights before each, the norms logged, the arguments."""
     trl, datasets = pytest.importorskip("trl"), pytest.importorskip("datasets")
 
     class Recorder(trl.GRPOTrainer):
@@ -148,7 +148,7 @@ def recorded_run(
         "gradient_accumulation_steps": 2,
         "num_generations": 4,
         "max_completion_length": 6,
-        "max_steps": 3,
+        "max_steps": 3 if "num_iterations" in values else 2,  # a batch that is used again, and the next one
         "learning_rate": 0.05,
         "logging_steps": 1,
         "save_strategy": "no",
@@ -214,7 +214,7 @@ def test_the_norm_of_a_live_step_is_the_one_that_trl_logs(case, tmp_path):
     objective = Objective.from_settings(settings)
     assert (objective.cannot, objective.assumed) == (None, ())
     assert objective.importance_ratio == case.startswith("reused")
-    assert len(updates) == len(norms) == 3
+    assert len(updates) == len(norms) == 2 + objective.importance_ratio
     assert norms[0] > 0.01
     clipped, num_clipped, num_exact = [], 0, 0
     for (inputs, weights), logged in zip(updates, norms, strict=True):
@@ -234,7 +234,7 @@ def test_the_norm_of_a_live_step_is_the_one_that_trl_logs(case, tmp_path):
         unclipped = np.sqrt(result.gradient_gram([r.advantage for g in groups for r in g.rollouts]).sum())
         clipped.append(abs(unclipped - logged) > 1e-3 * logged)
         num_clipped += num_silenced(groups, result, objective)
-    assert num_exact == 3 or (objective.top_entropy_quantile < 1.0 and num_exact)
+    assert num_exact == len(updates) or (objective.top_entropy_quantile < 1.0 and num_exact)
     assert not torch.equal(updates[0][1]["lm_head.weight"], updates[1][1]["lm_head.weight"])
     by_clip = objective.loss.term is clipped_term and objective.off_policy_threshold is None
     if by_clip and objective.importance_sampling_level == "token":
@@ -259,7 +259,7 @@ def num_silenced(groups: list[RolloutGroup], result, objective: Objective) -> in
 def test_the_norm_of_a_mixture_of_experts_is_the_one_that_trl_logs(tmp_path):
     name = "qwen3_moe_normalized"
     updates, norms, settings = recorded_run(tmp_path, {"router_aux_loss_coef": 0.0}, tiny_experts(name))
-    assert len(updates) == len(norms) == 3
+    assert len(updates) == len(norms) == 2
     assert norms[0] > 0.01
     for (inputs, weights), logged in zip(updates, norms, strict=True):
         model = tiny_experts(name)

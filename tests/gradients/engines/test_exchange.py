@@ -41,9 +41,9 @@ Results = dict[int, list[dict[str, Any]]]
 THREE = ("fewer rollouts than processes", "traffic")
 SIZES: dict[int, tuple[str, ...]] = {2: tuple(CASES), 3: THREE}  # number of processes -> the cases that they measure
 IN_FLOAT64 = (
-    *("llama_untied_biases", "tied, small batches", "qwen3_moe", "lora with kl", "entropies", "soft cap, float64"),
-    *("scaled logits", "head with a bias, a unit of its own", "head with a bias, in the root", "few words"),
-    *("many words", "uneven"),
+    *("tied, small batches", "qwen3_moe", "lora with kl", "entropies, uneven", "soft cap, float64", "scaled logits"),
+    *("head with a bias, a unit of its own", "head with a bias, in the root", "few words", "many words"),
+    "fewer rollouts than processes",
 )
 """Cases whose score vectors are held to backward passes in float64."""
 ALL_LOGITS = ("adapter head", "one finds another scale", "one finds other gradients")
@@ -60,7 +60,7 @@ def fail(*inputs, **more):
 
 if os.environ["RANK"] == "1":
     forward.sliced_outputs = fail
-cases.main(Path(sys.argv[1]), ["entropies"])
+cases.main(Path(sys.argv[1]), ["entropies, uneven"])
 """
 REFUSED = {
     "adapter dora": "DoRA takes norms of whole weights",
