@@ -37,15 +37,14 @@ def test_chunks_change_nothing(size):
     assert relative_gram(accumulator.gram.numpy(), naive_token_rows(policy, groups)) < 1e-12
 
 
-def test_too_many_rows_for_the_memory_are_refused():
+def test_too_many_rows_for_the_memory_are_refused(monkeypatch):
+    monkeypatch.setattr("gradscope.gradients.tokens.lockstep.LAYER_BYTES", 10)
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
     sequences = token_sequences(policy, groups)
     chunks = chunks_of([TokenRow(sequence=0, position=0)], sequences)
 
     with pytest.raises(UsageError, match=r"output gradients of one layer over 1 token rows take .* the budget is"):
-        lockstep_gram(
-            policy.model, policy.trainable, chunks, 1.0, GramAccumulator(1, policy.device), max_layer_bytes=10
-        )
+        lockstep_gram(policy.model, policy.trainable, chunks, 1.0, GramAccumulator(1, policy.device))
 
 
 def test_the_head_keeps_no_output_gradients_so_its_vocabulary_need_not_fit() -> None:
