@@ -139,18 +139,13 @@ def lockstep_gram(
     chunks: Sequence[Chunk],
     temperature: float,
     accumulator: GramAccumulator,
-    *,
-    max_layer_bytes: int = LAYER_BYTES,
 ) -> frozenset[str]:
-    """Add the Gram of all parameters that a layer rule covers; the names of the others.
-
-    The output gradients of one decoder layer over all rows may take ``max_layer_bytes``.
-    """
+    """Add the Gram of all parameters that a layer rule covers; the names of the others."""
 
     def add(name: str, parts: list[Part]) -> None:
         _add_token_parameter(accumulator, trainable[name].shape, trainable[name].dtype, parts)
 
-    return lockstep(model, trainable, chunks, temperature, add, max_layer_bytes=max_layer_bytes)
+    return lockstep(model, trainable, chunks, temperature, add)
 
 
 def lockstep(
@@ -159,8 +154,6 @@ def lockstep(
     chunks: Sequence[Chunk],
     temperature: float,
     consume: Callable[[str, list[Part]], None],
-    *,
-    max_layer_bytes: int = LAYER_BYTES,
 ) -> frozenset[str]:
     """Pass on each row's contribution to each parameter that a layer rule covers; the names of the others.
 
@@ -173,7 +166,7 @@ def lockstep(
     collected: dict[str, list[Part]] = defaultdict(list)
     lowest = _lowest_segments(tracer, lines)
     for segment in reversed(range(len(lines[0].trace.segments))):
-        _require_fit(lines, segment, max_layer_bytes)
+        _require_fit(lines, segment)
         for line in lines:
             for name, calls in line.descend(segment).items():
                 collected[name].append((line.chunk.rows, calls))
@@ -293,7 +286,7 @@ def _lowest_segments(tracer: Tracer, lines: Sequence[_Line]) -> dict[str, int]:
     return lowest
 
 
-def _require_fit(lines: Sequence[_Line], segment: int, limit: int) -> None:
+def _require_fit(lines: Sequence[_Line], segment: int) -> None:
     """Refuse before a layer's output gradients fill the memory."""
     if segment == len(lines[0].trace.segments) - 1:
         return
@@ -302,11 +295,11 @@ def _require_fit(lines: Sequence[_Line], segment: int, limit: int) -> None:
         for line in lines
         for call in line.trace.segments[segment]
     )
-    if needed > limit:
+    if needed > LAYER_BYTES:
         rows = sum(len(line.chunk.rows) for line in lines)
         raise UsageError(
             f"The output gradients of one layer over {rows} token rows take {needed / 2**30:.1f} GiB; the budget is "
-            f"{limit / 2**30:.1f} GiB.",
+            f"{LAYER_BYTES / 2**30:.1f} GiB.",
             hint="Take fewer tokens: --max-tokens N",
         )
 

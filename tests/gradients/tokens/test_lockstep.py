@@ -10,8 +10,8 @@ from gradscope.gradients.engines.loop import GramAccumulator
 from gradscope.gradients.layers.factors import OuterProduct, Scatter
 from gradscope.gradients.model.policy import token_sequences
 from gradscope.gradients.plan.prepared_step import prepare_step
+from gradscope.gradients.tokens import lockstep, measure
 from gradscope.gradients.tokens import lockstep as lockstep_module
-from gradscope.gradients.tokens import measure
 from gradscope.gradients.tokens.lockstep import Part, Sketch, _add_token_parameter, _require_fit, lockstep_gram
 from gradscope.gradients.tokens.measure import measure_tokens
 from gradscope.gradients.tokens.rows import TokenRow, chunks_of
@@ -37,25 +37,26 @@ def test_chunks_change_nothing(size):
     assert relative_gram(accumulator.gram.numpy(), naive_token_rows(policy, groups)) < 1e-12
 
 
-def test_too_many_rows_for_the_memory_are_refused():
+def test_too_many_rows_for_the_memory_are_refused(monkeypatch):
+    monkeypatch.setattr(lockstep, "LAYER_BYTES", 10)
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
     sequences = token_sequences(policy, groups)
     chunks = chunks_of([TokenRow(sequence=0, position=0)], sequences)
 
     with pytest.raises(UsageError, match=r"output gradients of one layer over 1 token rows take .* the budget is"):
-        lockstep_gram(
-            policy.model, policy.trainable, chunks, 1.0, GramAccumulator(1, policy.device), max_layer_bytes=10
-        )
+        lockstep_gram(policy.model, policy.trainable, chunks, 1.0, GramAccumulator(1, policy.device))
 
 
-def test_the_head_keeps_no_output_gradients_so_its_vocabulary_need_not_fit() -> None:
+def test_the_head_keeps_no_output_gradients_so_its_vocabulary_need_not_fit(monkeypatch) -> None:
+    monkeypatch.setattr(lockstep, "LAYER_BYTES", 128)
     layer, head = (SimpleNamespace(extra=None, output=torch.zeros(2, size)) for size in (8, 1000))
     chunk, trace = SimpleNamespace(rows=[0, 1]), SimpleNamespace(segments=[[layer], [head]])
     line: Any = SimpleNamespace(chunk=chunk, trace=trace)
-    _require_fit([line], 1, limit=128)
-    _require_fit([line], 0, limit=128)
+    _require_fit([line], 1)
+    _require_fit([line], 0)
+    monkeypatch.setattr(lockstep, "LAYER_BYTES", 127)
     with pytest.raises(UsageError, match="one layer over 2 token rows"):
-        _require_fit([line], 0, limit=127)
+        _require_fit([line], 0)
 
 
 CPU = torch.device("cpu")
