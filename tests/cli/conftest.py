@@ -63,7 +63,7 @@ def samples(tmp_path: Path) -> tuple[Path, Path]:
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two updates of the embedded model, made by the command itself."""
-    sizes = ("--steps", "2", "--num-prompts", "6", "--group-size", "4", "--checkpoint-every", "1")
+    sizes = ("--steps", "2", "--num-prompts", "4", "--group-size", "4", "--checkpoint-every", "1")
     heldout = ("--heldout-prompts", "4", "--heldout-samples", "4", "--learning-rate", "0.001")
 
     def make(folder: Path) -> None:
