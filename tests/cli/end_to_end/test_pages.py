@@ -8,12 +8,9 @@ import pytest
 
 from tests.cli.conftest import Cli, write_rows
 from tests.conftest import REPOSITORY
-from tests.render.end_to_end.browser import PROGRAM, Browser, judged, started
+from tests.render.end_to_end.browser import NEEDS_CHROMIUM, Browser, judged, started
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(PROGRAM is None, reason="needs a Chromium (Debian's package chromium)"),
-]
+pytestmark = [pytest.mark.slow, NEEDS_CHROMIUM]
 
 LOGS = REPOSITORY / "fixtures" / "logs"
 
