@@ -28,6 +28,7 @@ SHORT: dict[str, Any] = {
     "checkpoint_every": 2,
     "heldout_prompts": 0,
     "train_prompts": 8,
+    "max_completion_length": 16,
     "device": "cpu",
 }
 HELD_OUT = {"heldout_prompts": 4, "heldout_samples": 4}  # a quarter of the time of a short run

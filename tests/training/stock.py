@@ -38,7 +38,7 @@ def stock_trainer(output: Path, *, rewards: Any = graded, trainer: Any = None, *
         "max_steps": 3,
         "per_device_train_batch_size": 16,
         "num_generations": 4,
-        "max_completion_length": 27,
+        "max_completion_length": 14,
         "learning_rate": 3e-4,
         "logging_steps": 1,
         "save_strategy": "no",

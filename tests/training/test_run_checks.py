@@ -81,7 +81,7 @@ def test_manifest_repeats_the_run(short_run: MakeRun, tmp_path: Path) -> None:
     manifest = read_manifest(run)
     sizes = {"num_generations": 4, "per_device_train_batch_size": 16, "gradient_accumulation_steps": 1}
     loss = {"loss_type": "dapo", "beta": 0.0, "temperature": 1.0, "epsilon": 0.2, "num_iterations": 1}
-    expected = {**sizes, **loss, "max_completion_length": 27}
+    expected = {**sizes, **loss, "max_completion_length": 16}
     assert {name: manifest.trainer_arguments[name] for name in expected} == expected
     assert manifest.seed == 0
     assert manifest.versions["trl"]

@@ -8,13 +8,10 @@ import pytest
 
 from tests.cli.conftest import Cli
 from tests.conftest import REPOSITORY
-from tests.render.end_to_end.browser import PROGRAM, Browser, judged, started
+from tests.render.end_to_end.browser import NEEDS_CHROMIUM, Browser, judged, started
 from tests.rollouts.readers.lines import write_lines
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(PROGRAM is None, reason="needs a Chromium (Debian's package chromium)"),
-]
+pytestmark = [pytest.mark.slow, NEEDS_CHROMIUM]
 
 LOGS = REPOSITORY / "fixtures" / "logs"
 

@@ -51,5 +51,5 @@ def test_progress_moves_within_a_step_by_rollouts_tokens_and_groups(tiny_run: Pa
     assert (done[0], done[-1]) == (0, 2)
     within = [label for share, _, label in of_steps if 0 < share < 1]
     assert len(within) > 2
-    assert any(re.fullmatch(r"steps, now step 1: \d+ of 24 rollouts, \d+ tokens", label) for label in within)
+    assert any(re.fullmatch(r"steps, now step 1: \d+ of 16 rollouts, \d+ tokens", label) for label in within)
     assert any(label.endswith(" groups") for label in within)

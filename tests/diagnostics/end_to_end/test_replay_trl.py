@@ -56,9 +56,9 @@ COMPLETE = {
 
 @pytest.mark.parametrize("case", COMPLETE)
 def test_every_number_of_a_run_is_reproduced(case: str, tmp_path: Path) -> None:
-    report = replayed(trl_output(tmp_path, **COMPLETE[case]))
+    report = replayed(trl_output(tmp_path, **{"max_steps": 3, **COMPLETE[case]}))
     assert {step.verdict for step in report.steps} == {"match"}
-    assert len(report.steps) >= 4
+    assert len(report.steps) >= 3
     assert max(step.relative_error["grad_norm"] for step in report.steps) < 2e-6
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.hostile.cases import called
 from tests.hostile.texts import TEXTS, campaign, outputs, wrong_with
-from tests.render.end_to_end.browser import PROGRAM, look_at
+from tests.render.end_to_end.browser import NEEDS_CHROMIUM, look_at
 
 
 def write_hostile(folder: Path) -> None:
@@ -75,7 +75,7 @@ def test_what_is_more_is_told(kind: str, text: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(PROGRAM is None, reason="needs a Chromium (Debian's package chromium)")
+@NEEDS_CHROMIUM
 @pytest.mark.parametrize("page", ["page.html", "index.html"])
 def test_no_text_runs_or_loads_in_a_browser(shown: Path, tmp_path: Path, page: str) -> None:
     seen = look_at((shown / page).read_text(encoding="utf-8"), tmp_path)
@@ -83,7 +83,7 @@ def test_no_text_runs_or_loads_in_a_browser(shown: Path, tmp_path: Path, page: s
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(PROGRAM is None, reason="needs a Chromium (Debian's package chromium)")
+@NEEDS_CHROMIUM
 def test_no_image_runs_or_loads_in_a_browser(shown: Path, tmp_path: Path) -> None:
     images = sorted([*(shown / "charts").rglob("*.svg"), *(shown / "out").rglob("*.svg")])
     assert images

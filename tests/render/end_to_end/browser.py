@@ -24,7 +24,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+NEEDS_CHROMIUM = pytest.mark.skipif(PROGRAM is None, reason="needs a Chromium (Debian's package chromium)")
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update", "--hide-scrollbars"),

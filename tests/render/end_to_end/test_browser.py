@@ -8,13 +8,10 @@ from pathlib import Path
 import pytest
 
 from gradscope.render.html.page import render_index, render_page
-from tests.render.end_to_end.browser import AUDIT, PROGRAM, VIEWS, Browser, judged, look_at, opened, started
+from tests.render.end_to_end.browser import AUDIT, NEEDS_CHROMIUM, VIEWS, Browser, judged, look_at, opened, started
 from tests.render.examples import run_index, run_report
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(PROGRAM is None, reason="needs a Chromium (Debian's package chromium)"),
-]
+pytestmark = [pytest.mark.slow, NEEDS_CHROMIUM]
 
 
 @pytest.fixture(scope="module")

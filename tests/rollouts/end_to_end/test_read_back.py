@@ -108,8 +108,7 @@ def test_each_step_of_a_csv_is_read_from_where_it_lies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, suffix: str
 ) -> None:
     delimiter = "\t" if suffix == ".tsv" else ","
-    texts = [f'a "{row["completion"]}"\n{delimiter}' for row in rows(IN_ORDER)]
-    cells = [[*[*row.values()][:-1], text] for row, text in zip(rows(IN_ORDER), texts, strict=True)]
+    cells = [[*[*row.values()][:-1], f'a "{row["completion"]}"\n{delimiter}'] for row in rows(IN_ORDER)]
     file = io.StringIO("")
     csv.writer(file, delimiter=delimiter, lineterminator="\n").writerows([rows([1])[0], *cells])
     head, middle, tail = file.getvalue().partition("\n5")

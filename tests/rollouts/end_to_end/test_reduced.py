@@ -256,6 +256,9 @@ def test_a_reward_that_is_named_and_not_there_is_an_error(tmp_path: Path) -> Non
     assert assert_same(path, columns=nothing) is None
     assert_reduced(path, columns=ColumnNames(reward="for'mat"))
     assert_reduced(log.write(tmp_path / "one", [relax()]), columns=nothing)
+    late = [relax(sample=at, reward={"b" if at == 20 else "a": 1.0}) for at in range(21)]
+    run = assert_reduced(log.write(tmp_path / "late", late), columns=ColumnNames(reward="b"))
+    assert [group.rewards.count(1.0) for group in run.groups] == [1]
 
 
 def test_rewards_that_come_late_are_seen_at_every_later_look(tmp_path: Path) -> None:

@@ -336,11 +336,7 @@ def _read(request: ReadRequest) -> Run:
         quarantine=read.quarantine,
     )
     return replace(
-        run,
-        metrics=metrics,
-        settings=settings,
-        **saved,
-        notes=dict.fromkeys(sorted(read.folded), _SEVERAL_OUTPUTS),
+        run, metrics=metrics, settings=settings, **saved, notes=dict.fromkeys(sorted(read.folded), _SEVERAL_OUTPUTS)
     )
 
 

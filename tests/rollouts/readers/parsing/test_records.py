@@ -139,15 +139,7 @@ def test_records_become_a_run_with_what_was_asked_for(tmp_path: Path) -> None:
     options = ReadOptions(initial_weights=initial, model=base, trainer_args=tmp_path / "config.json")
     request = ReadRequest(path=log, options=options)
     record = Record(step=2, group="a", prompt_id="p", prompt="2+2", completion="4", reward=1.0)
-    run = assemble(
-        request,
-        request.source(
-            "f",
-            "a log",
-        ),
-        records=[record],
-        quarantine=QuarantineLog(),
-    )
+    run = assemble(request, request.source("f", "a log"), records=[record], quarantine=QuarantineLog())
     assert [(g.step, g.group_id, g.prompt_id, g.rewards) for g in run.groups] == [(2, "2:a", "p", (1.0,))]
     assert (run.source.format, run.source.recognized, run.source.num_rows) == ("f", "a log", 1)
     assert run.source.files == (str(log),)
@@ -159,36 +151,13 @@ def test_records_become_a_run_with_what_was_asked_for(tmp_path: Path) -> None:
 def test_rows_without_a_reward_are_of_no_use_where_a_format_has_rewards(tmp_path: Path) -> None:
     request, quarantine = ReadRequest(path=tmp_path), QuarantineLog()
     half = assemble_groups(
-        request,
-        request.source(
-            "f",
-            "",
-        ),
-        groups=(group(rewards=(1.0, None)),),
-        quarantine=quarantine,
+        request, request.source("f", ""), groups=(group(rewards=(1.0, None)),), quarantine=quarantine
     )
     assert half.source.num_rows == 1
     none = (group(rewards=(None, None)),)
     with pytest.raises(InputError, match=f"^{tmp_path} has no usable rows.$"):
-        assemble_groups(
-            request,
-            request.source(
-                "f",
-                "",
-            ),
-            groups=none,
-            quarantine=quarantine,
-        )
-    run = assemble_groups(
-        request,
-        request.source(
-            "f",
-            "",
-        ),
-        groups=none,
-        quarantine=quarantine,
-        needs_reward=False,
-    )
+        assemble_groups(request, request.source("f", ""), groups=none, quarantine=quarantine)
+    run = assemble_groups(request, request.source("f", ""), groups=none, quarantine=quarantine, needs_reward=False)
     assert run.source.num_rows == 2
 
 
@@ -197,13 +166,7 @@ def test_the_first_reason_is_named_where_nothing_is_left(tmp_path: Path) -> None
     quarantine.add("the line is blank", "log:1")
     with pytest.raises(InputError, match=r"has no usable rows; set aside: 1, first log:1: the line is blank\."):
         assemble_groups(
-            ReadRequest(path=tmp_path),
-            ReadRequest(path=tmp_path).source(
-                "f",
-                "",
-            ),
-            groups=(),
-            quarantine=quarantine,
+            ReadRequest(path=tmp_path), ReadRequest(path=tmp_path).source("f", ""), groups=(), quarantine=quarantine
         )
 
 

@@ -239,13 +239,6 @@ def test_each_odd_row_alone_has_the_answer_of_the_row_reader(tmp_path: Path, by_
     assert len(by_row) <= 3  # once for the groups on disk, twice for the table alone
 
 
-@pytest.mark.parametrize("content", [b"\xef\xbb\xbf" + ROW.encode(), ROW.encode() + b'\n{"reward": "\xe9"}\n'])
-def test_marks_and_broken_bytes(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(content)
-    assert_reduced(path)
-
-
 def test_a_group_that_goes_on_in_the_next_file_is_one_group(tmp_path: Path) -> None:
     (tmp_path / "1.jsonl").write_text(ROW + "\n")
     (tmp_path / "2.jsonl").write_text(ROW.replace('"p"', '"later"').replace("1.0", "null") + "\n" + ROW + "\n")
@@ -310,45 +303,12 @@ def test_parquet_types(tmp_path: Path, rewards: list[Any]) -> None:
     assert_reduced(tmp_path)
 
 
-def test_prompts_that_are_text_or_messages_keep_their_names(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    prompts = ["2+2?", "2+2?", "3+3?"]
-    path.write_text("".join(json.dumps({"step": 1, "prompt": text, "reward": 1}) + "\n" for text in prompts))
-    assert {group.size for group in assert_reduced(path).groups} == {1, 2}
-    message = [{"role": "user", "content": "2+2?"}]
-    path.write_text("".join(json.dumps({"step": 1, "prompt": message, "reward": at}) + "\n" for at in (0, 1)))
-    assert [group.size for group in assert_reduced(path).groups] == [2]
-    named = {"step": 1, "group_id": "g", "prompt": "2+2?", "reward": 1}
-    path.write_text(json.dumps(named) + "\n")
-    assert_reduced(path)
-
-
-def test_named_columns_with_quotes_and_samples_without_steps(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    names = ColumnNames(reward="re'ward", group='gro"up')
-    path.write_text(json.dumps({"re'ward": 1, 'gro"up': "x"}) + "\n")
-    assert_reduced(path, columns=names)
-    path.write_text("".join(json.dumps({"task_id": "t", "passed": at > 0}) + "\n" for at in range(3)))
-    assert assert_reduced(path).source.format == "samples"
-
-
 def test_columns_whose_names_are_those_of_other_roles(tmp_path: Path) -> None:
     names = ColumnNames(reward="s", step="g", group="p", prompt_id="x0")
     (tmp_path / "1.jsonl").write_text('{"s": 1, "g": 2, "p": "a", "x0": "b", "file": 9, "rows": 9}\n')
     assert_reduced(tmp_path / "1.jsonl", columns=names)
     (tmp_path / "2.csv").write_text("s,g,p,x0,file,rows\n1,2,a,b,9,9\n")
     assert_reduced(tmp_path, columns=names)
-
-
-@pytest.mark.parametrize("name", ["file_index", "File_Index", "line", "c", 'a".b[0]'])
-def test_columns_of_any_name(tmp_path: Path, name: str) -> None:
-    names = ColumnNames(group=name)
-    for at in (1, 2):
-        (tmp_path / f"{at}.jsonl").write_text(json.dumps({"step": at, name: 0, "reward": 1}) + "\n")
-    pq.write_table(pa.table({"step": [3], name: [1], "reward": [0.0]}), tmp_path / "3.parquet")
-    quoted = name.replace('"', '""')
-    (tmp_path / "4.csv").write_text(f'step,"{quoted}",reward\n4,1,0\n')
-    assert [group.step for group in assert_reduced(tmp_path, columns=names).groups] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl"])

@@ -133,11 +133,8 @@ def test_damaged_csv_costs_what_it_costs_the_row_reader(
         data = text.getvalue().encode()
         for _ in range(seed % 3):
             cut = draw.randrange(len(HEAD) + 8, len(data))
-            data = (
-                data[:cut]
-                + draw.choice([b'"', b"\n", b"\r", b"\xff", b",", b"", b"x"])
-                + data[cut + draw.randrange(2) :]
-            )
+            put = draw.choice([b'"', b"\n", b"\r", b"\xff", b",", b"", b"x"])
+            data = data[:cut] + put + data[cut + draw.randrange(2) :]
         found += num_usual(assert_as_by_row(tmp_path / "a.csv", data))
     assert found > 400
 

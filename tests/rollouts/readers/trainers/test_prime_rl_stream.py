@@ -538,13 +538,9 @@ ODD_KEYS = ("work", "step", "type", "id", "info", "kind", "ship", "dispatch", "g
 )  # each value in three or four of the places, each place with a third of the values
 def test_an_odd_cell_has_the_answer_of_the_row_reader(tmp_path: Path, key: str, value: Any) -> None:
     def other(cell: Any) -> Any:
-        if isinstance(cell, list):
-            return [other(item) for item in cell]
-        return (
-            {name: value if name == key else other(item) for name, item in cell.items()}
-            if isinstance(cell, dict)
-            else cell
-        )
+        if isinstance(cell, dict):
+            return {name: value if name == key else other(item) for name, item in cell.items()}
+        return [other(item) for item in cell] if isinstance(cell, list) else cell
 
     odd = json.dumps(other(episode(1) | {"traces": [trace("t1", info={"kind": "train", "ship": {}, "dispatch": {}})]}))
     annotations = [ship(0, 2), other(ship(1, 3)), other(ship(2, 3, info={"dispatch": {"step": 5}}))]

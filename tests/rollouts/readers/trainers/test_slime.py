@@ -124,38 +124,6 @@ def test_tokens_that_contradict_themselves_are_of_no_use(cells: dict[str, Any], 
         logged_tokens({**SAMPLE, **cells})
 
 
-def plain_sample(index: int, /, **cells: Any) -> dict[str, Any]:
-    return {
-        **{"group_index": index // 2, "index": index, "tokens": [5, 9, 2], "response_length": 2},
-        **{"reward": 1.0, "prompt": f"p{index // 2}", "response": f"r{index}", **cells},
-    }
-
-
-def test_samples_that_return_count_once_and_not_at_all_where_they_contradict_each_other(tmp_path: Path) -> None:
-    first, second, third = map(plain_sample, range(3))
-    samples = [first, second, first, *[plain_sample(1, reward=0.0)] * 2, third, third]
-    document = {"rollout_id": 0, "samples": samples}
-    archive(tmp_path / "rollout_data" / "0.pt", document)
-    archive(tmp_path / "rollout_data" / "1.pt", {**document, "samples": [plain_sample(2, response="else")]})
-    run = assert_reduced_alike(tmp_path)
-    assert isinstance(run, Run)
-    assert rewards_of(run) == {"0": (1.0, None), "1": (None,)}
-    assert set_aside(run) == {
-        "the row repeats an earlier one of the same sample": 2,
-        "the row contradicts an earlier one of the same sample, so that neither counts": 5,
-    }
-
-
-def test_which_reward_counts_is_known_only_at_the_end(tmp_path: Path) -> None:
-    archive(tmp_path / "0.pt", {"rollout_id": 0, "samples": [plain_sample(0), plain_sample(1, reward={"a": "x"})]})
-    archive(tmp_path / "1.pt", {"rollout_id": 1, "samples": [plain_sample(0, reward={"a": 0.5})]})
-    run = assert_reduced_alike(tmp_path)
-    assert isinstance(run, Run)
-    assert rewards_of(run) == {"0": (None, None), "1:0": (0.5,)}
-    assert set_aside(run) == {"the reward is missing": 1, "the reward is text": 1}
-    assert "no reward 'z'" in str(assert_reduced_alike(tmp_path, ReadOptions(columns=ColumnNames(reward="z"))))
-
-
 @pytest.mark.parametrize("key", [("a", 1), None, b"x", 1.5])
 @pytest.mark.parametrize("rewards_only", [True, False])
 def test_keys_that_are_no_texts_cost_nothing(tmp_path: Path, key: Any, rewards_only: bool) -> None:
@@ -183,13 +151,6 @@ def test_groups_of_every_step_without_the_evaluation(below: str) -> None:
     assert rewards_of(run) == {"0": (1.0, 0.0), "1": (0.0, 0.0), "1:2": (1.0, 1.0), "1:3": (0.0, 1.0)}
     assert [rollout.status for rollout in run.groups[1].rollouts] == ["completed", "truncated"]
     assert "lower bound" in run.source.missing[0]
-
-
-def test_of_several_rewards_one_counts(tmp_path: Path) -> None:
-    path = write_lines(tmp_path / "3.jsonl", row(0, reward={"score": 1.0, "acc": 0.0}), row(1, reward={"acc": 1.0}))
-    assert rewards_of(read_run(path)) == {"3:0": (1.0, None)}
-    named = read_run(path, ReadOptions(columns=ColumnNames(reward="acc")))
-    assert rewards_of(named) == {"3:0": (0.0, 1.0)}
 
 
 def test_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
