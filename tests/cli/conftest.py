@@ -1,6 +1,5 @@
 """Commands are run as a shell runs them: arguments in, exit code, stdout and stderr out, read apart."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +9,7 @@ import pytest
 from gradscope.__main__ import main
 from tests.conftest import made_once
 from tests.render.examples import HOSTILE
+from tests.rollouts.readers.lines import write_lines
 
 
 class Done(NamedTuple):
@@ -31,30 +31,25 @@ def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
     return call
 
 
-def write_rows(path: Path, rows: list[dict[str, object]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     """Two steps of three groups of four: all pass, all fail, mixed."""
-    rows: list[dict[str, object]] = [
+    rows = [
         {"prompt_id": name, "step": step, "reward": reward}
         for step in (1, 2)
         for name, rewards in (("easy", (1, 1, 1, 1)), ("hard", (0, 0, 0, 0)), (HOSTILE, (1, 0, 1, 0)))
         for reward in rewards
     ]
-    return write_rows(tmp_path / "log.jsonl", rows)
+    return write_lines(tmp_path / "log.jsonl", *rows)
 
 
 @pytest.fixture
 def samples(tmp_path: Path) -> tuple[Path, Path]:
     """Two files of four samples of each of six prompts; the second policy solves more of them."""
     return tuple(  # type: ignore[return-value]
-        write_rows(
+        write_lines(
             tmp_path / f"{name}.jsonl",
-            [{"task_id": f"t{task}", "n": 4, "c": max(0, min(4, task - shift))} for task in range(6)],
+            *({"task_id": f"t{task}", "n": 4, "c": max(0, min(4, task - shift))} for task in range(6)),
         )
         for name, shift in (("before", 3), ("after", 1))
     )

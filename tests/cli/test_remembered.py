@@ -7,8 +7,9 @@ import pytest
 
 from gradscope.cli.remembered import FILE, HEADER, remembered_for, remembered_in
 from gradscope.errors import InputError
-from tests.cli.conftest import Cli, write_rows
+from tests.cli.conftest import Cli
 from tests.conftest import REPOSITORY
+from tests.rollouts.readers.lines import write_lines
 
 NAMES = ("--reward-column", "score", "--prompt-column", "question")
 TABLE = '[runs."log.jsonl"]\n'
@@ -23,10 +24,8 @@ def remembers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def odd(tmp_path: Path) -> Path:
     """A log whose reward is guessed wrongly: the column of that name is another one."""
-    rows: list[dict[str, object]] = [
-        {"question": f"q{n // 4}", "score": float(n % 2), "reward": 1.0, "step": 1} for n in range(16)
-    ]
-    return write_rows(tmp_path / "log.jsonl", rows)
+    rows = [{"question": f"q{n // 4}", "score": float(n % 2), "reward": 1.0, "step": 1} for n in range(16)]
+    return write_lines(tmp_path / "log.jsonl", *rows)
 
 
 def dead(done: tuple[int, str, str]) -> str:
@@ -73,8 +72,8 @@ def test_the_variable_turns_it_off(cli: Cli, odd: Path, monkeypatch: pytest.Monk
 
 
 def test_each_of_several_runs_is_read_in_its_own_way(cli: Cli, odd: Path, tmp_path: Path) -> None:
-    plain = write_rows(
-        tmp_path / "plain.jsonl", [{"prompt": f"p{n // 4}", "reward": n % 2, "step": 1} for n in range(8)]
+    plain = write_lines(
+        tmp_path / "plain.jsonl", *({"prompt": f"p{n // 4}", "reward": n % 2, "step": 1} for n in range(8))
     )
     cli("degeneracy", odd.name, *NAMES)
     done = cli("report", odd.name, plain.name, "--output", "page.html")
@@ -211,8 +210,8 @@ def test_bytes_that_are_no_text_and_a_pipe_are_refused(cli: Cli, odd: Path) -> N
 
 def test_names_with_quotes_and_other_scripts_come_back(cli: Cli, tmp_path: Path) -> None:
     name = 'a "b" é\x7f.jsonl'
-    rows: list[dict[str, object]] = [{"q\\": "p", "прим": n % 2, "step": 1} for n in range(4)]
-    log = write_rows(tmp_path / name, rows)
+    rows = [{"q\\": "p", "прим": n % 2, "step": 1} for n in range(4)]
+    log = write_lines(tmp_path / name, *rows)
     assert cli("degeneracy", log, "--reward-column", "прим", "--prompt-column", "q\\").code == 0
     assert dict(remembered_for(name)[0].options) == {"prompt-column": "q\\", "reward-column": "прим"}
 

@@ -15,6 +15,7 @@ from gradscope.rollouts.run_folder import checkpoint_path
 from gradscope.rollouts.store import read_steps
 from gradscope.training.config import TrainConfig
 from tests.conftest import made_once
+from tests.rollouts.readers.lines import write_lines
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<eos>{% endfor %}"
@@ -138,6 +139,4 @@ def gsm8k_file(tmp_path: Path) -> Path:
         {"question": f"How many apples are {n} and {n + 1} apples?", "answer": f"{n}+{n + 1}=<<x>>\n#### {2 * n + 1}"}
         for n in range(8)
     ]
-    path = tmp_path / "train.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return write_lines(tmp_path / "train.jsonl", *rows)

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.rollouts.readers.lines import write_lines
 
 
 def test_what_does_not_hold_exits_1_with_the_next_step(cli: Cli, log: Path) -> None:
@@ -64,9 +65,8 @@ def test_a_baseline_is_written_and_held_against(cli: Cli, log: Path, tmp_path: P
 
 
 def test_below_a_baseline_that_failed_stands_the_command_alone(cli: Cli, log: Path, tmp_path: Path) -> None:
-    base, better = tmp_path / "baseline.json", tmp_path / "better.jsonl"
-    rows = [{"prompt_id": f"p{n}", "group_id": f"p{n}", "reward": n % 2} for n in range(4)]
-    better.write_text("".join(json.dumps({**row, "prompt_id": "p", "group_id": "p"}) + "\n" for row in rows))
+    base, rows = tmp_path / "baseline.json", ({"prompt_id": "p", "group_id": "p", "reward": n % 2} for n in range(4))
+    better = write_lines(tmp_path / "better.jsonl", *rows)
     assert cli("check", better, "--track", "frac_reward_zero_std", "--baseline", base, "--update-baseline").code == 0
     done = cli("check", log, "--track", "frac_reward_zero_std", "--baseline", base, "--decide-by", "value")
     assert (done.code, done.out.splitlines()[-1]) == (1, f"$ gradscope degeneracy {log}")

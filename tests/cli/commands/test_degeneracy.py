@@ -6,6 +6,7 @@ import pytest
 
 from tests.cli.conftest import Cli
 from tests.render.examples import HOSTILE
+from tests.rollouts.readers.lines import write_lines
 
 
 def test_the_file_that_was_chosen_in_a_folder_is_named(cli: Cli, log: Path) -> None:
@@ -71,9 +72,8 @@ def test_two_runs_differ_in_their_time_only(cli: Cli, log: Path) -> None:
 
 
 def test_a_hostile_row_reaches_no_stream_unescaped(cli: Cli, tmp_path: Path) -> None:
-    log = tmp_path / "hostile.jsonl"
     rows = [{"prompt_id": HOSTILE, HOSTILE: i, "step": 1, "reward": reward} for i, reward in enumerate((1, 0, HOSTILE))]
-    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    log = write_lines(tmp_path / "hostile.jsonl", *rows)
     for extra in ((), ("--json",), ("--strict",), ("--reward", HOSTILE), ("--reward-column", HOSTILE)):
         done = cli("degeneracy", log, *extra)
         assert not {"\x1b", "\u202e"} & set(done.out + done.err), extra

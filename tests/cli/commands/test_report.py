@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.rollouts.readers.lines import write_lines
 
 
 def test_a_log_becomes_a_page_and_a_list_of_findings(cli: Cli, log: Path, tmp_path: Path) -> None:
@@ -61,9 +62,8 @@ def test_a_run_of_ours_answers_all_but_versions(cli: Cli, tiny_run: Path, tmp_pa
 
 
 def test_two_runs_of_any_reader_are_set_side_by_side(cli: Cli, log: Path, tmp_path: Path) -> None:
-    other, page = tmp_path / "other.jsonl", tmp_path / "beside.html"
-    rows = [json.loads(line) for line in log.read_text().splitlines()]
-    other.write_text("".join(json.dumps({**row, "reward": 1 - row["reward"]}) + "\n" for row in rows))
+    rows, page = [json.loads(line) for line in log.read_text().splitlines()], tmp_path / "beside.html"
+    other = write_lines(tmp_path / "other.jsonl", *(row | {"reward": 1 - row["reward"]} for row in rows))
     done = cli("report", log, other, "--output", page)
     assert done.code == 0
     assert "other.jsonl beside log.jsonl: " in " ".join(done.out.split())

@@ -24,6 +24,7 @@ from gradscope.rollouts.store import checksum_path, step_files, write_step_rollo
 from tests.cli.conftest import Cli, Done
 from tests.diagnostics.compared_runs import write_run
 from tests.rollouts.build import group
+from tests.rollouts.readers.lines import write_lines
 
 LOGS = Path(__file__).parents[3] / "fixtures" / "logs"
 DEEP = '{"a":' * 5000 + "1" + "}" * 5000
@@ -32,11 +33,6 @@ LONG = '{"global_step": 1, "step": 1, "a": %s}' % ("9" * 5000)
 
 def rows(num_rows: int = 16, **fields: Any) -> list[dict[str, Any]]:
     return [{"step": 1, "prompt_id": f"p{at // 4}", "reward": float(at % 2)} | fields for at in range(num_rows)]
-
-
-def lines(path: Path, content: list[dict[str, Any]], *more: str) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in content) + "".join(line + "\n" for line in more))
-    return path
 
 
 def own_run(path: Path, num_steps: int = 3) -> Path:
@@ -85,7 +81,7 @@ def test_a_truncated_parquet(cli: Cli, tiny_run: Path, tmp_path: Path, command: 
 
 
 def test_groups_of_unequal_size_are_named(cli: Cli, tmp_path: Path) -> None:
-    done = cli("degeneracy", lines(tmp_path / "a.jsonl", rows(6)))
+    done = cli("degeneracy", write_lines(tmp_path / "a.jsonl", *rows(6)))
     assert done.code == 0
     assert "groups of unequal size" in done.out
 
@@ -117,7 +113,7 @@ def rewritten(run: Path, change: Callable[[pa.Table], pa.Table]) -> None:
 
 
 def test_a_key_that_stands_there_twice_counts_as_its_last(cli: Cli, tmp_path: Path) -> None:
-    log = lines(tmp_path / "a.jsonl", rows(), '{"step": 1, "prompt_id": "p0", "reward": 1, "reward": null}')
+    log = write_lines(tmp_path / "a.jsonl", *rows(), '{"step": 1, "prompt_id": "p0", "reward": 1, "reward": null}')
     quarantined = json.loads(cli("degeneracy", log, "--json").out)["result"]["quarantined"]
     assert [(one["reason"], one["num_rows"]) for one in quarantined["reasons"]] == [("the reward is null", 1)]
 
@@ -252,7 +248,7 @@ def test_what_unpacks_to_too_much_is_refused(cli: Cli, tmp_path: Path, monkeypat
     with zipfile.ZipFile(tmp_path / "a.eval", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("samples/1_epoch_1.json", json.dumps({"id": 1, "epoch": 1, "x": "0" * (2 << 20)}))
     refused(cli("passk", tmp_path / "a.eval", "--reader", "inspect-ai"), "has a sample of more than 1 MiB")
-    assert cli("degeneracy", lines(tmp_path / "b.jsonl", rows())).code == 0
+    assert cli("degeneracy", write_lines(tmp_path / "b.jsonl", *rows())).code == 0
     monkeypatch.setenv(limits.VARIABLE, "8")
     assert cli("degeneracy", tmp_path / "a.jsonl.gz").code == 0
 
@@ -291,7 +287,7 @@ def test_counts_declare_no_more_samples_than_are_read(
 ) -> None:
     monkeypatch.setattr(samples, "MOST_SAMPLES", 10_000)
     counts = [{"task_id": f"t{at}", "n": 3000, "c": at} for at in range(4)]
-    refused(cli("passk", lines(tmp_path / "a.jsonl", counts)), "holds more than 10,000 samples")
+    refused(cli("passk", write_lines(tmp_path / "a.jsonl", *counts)), "holds more than 10,000 samples")
 
 
 def test_pipes_and_devices_are_never_read(cli: Cli, tmp_path: Path) -> None:
@@ -334,7 +330,7 @@ def test_a_pipe_beside_a_log_is_never_opened(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_gate_fails_where_most_rows_cannot_be_used_and_shows_a_few(cli: Cli, tmp_path: Path) -> None:
-    log = lines(tmp_path / "a.jsonl", rows(2), *["garbage"] * 1000)
+    log = write_lines(tmp_path / "a.jsonl", *rows(2), *["garbage"] * 1000)
     gate = ("check", log, "--require", "frac_reward_zero_std <= 0.5")
     junit = cli(*gate, "--format", "junit")
     assert junit.code == 1
@@ -343,7 +339,7 @@ def test_a_gate_fails_where_most_rows_cannot_be_used_and_shows_a_few(cli: Cli, t
     assert failure is not None
     assert "1,000 rows: the line is not JSON (first at " in str(failure.text)
     assert cli(*gate, "--require", "frac_set_aside <= 0.999").code == 0
-    few = lines(tmp_path / "b.jsonl", rows(32), "garbage")
+    few = write_lines(tmp_path / "b.jsonl", *rows(32), "garbage")
     done = cli("check", few, *gate[2:], "--format", "github")
     assert done.code == 0
     assert "::notice title=PASS frac_set_aside <= 0.1::" in done.out
@@ -365,13 +361,13 @@ def test_documents_of_any_kind_are_refused_or_set_aside(cli: Cli, tmp_path: Path
 
 def test_a_digit_of_another_kind_is_no_number_of_a_file(cli: Cli, tmp_path: Path) -> None:
     for name in ("step²_1.jsonl", "²", "٣.jsonl"):
-        lines(tmp_path / name, rows())
+        write_lines(tmp_path / name, *rows())
     assert cli("degeneracy", tmp_path).code == 0
 
 
 @pytest.mark.parametrize("digits", ["1_0", "٣"])
 def test_cells_have_the_grammar_of_numbers(cli: Cli, tmp_path: Path, digits: str) -> None:
-    refused(cli("degeneracy", lines(tmp_path / "b.jsonl", rows(step=digits))), "the step is not a whole number")
+    refused(cli("degeneracy", write_lines(tmp_path / "b.jsonl", *rows(step=digits))), "the step is not a whole number")
     (tmp_path / "b.csv").write_text("step,prompt_id,reward\n" + f"1,a,{digits}\n" * 4)
     refused(cli("degeneracy", tmp_path / "b.csv"), "the reward is text")
 
@@ -399,8 +395,8 @@ def test_a_cut_file_leaves_the_others_alone(cli: Cli, tmp_path: Path, index: int
 
 
 def test_a_reason_says_in_how_many_files_it_is(cli: Cli, tmp_path: Path) -> None:
-    lines(tmp_path / "1.jsonl", [{"step": 1, "prompt_id": "p"}, *rows()])
-    lines(tmp_path / "2.jsonl", [{"step": 2, "prompt_id": "p"}] * 4)
+    write_lines(tmp_path / "1.jsonl", {"step": 1, "prompt_id": "p"}, *rows())
+    write_lines(tmp_path / "2.jsonl", *[{"step": 2, "prompt_id": "p"}] * 4)
     done = cli("degeneracy", tmp_path)
     assert "5 rows: the reward is missing (first at " in done.err
     assert "1.jsonl:1, in 2 files)" in done.err

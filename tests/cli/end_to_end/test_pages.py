@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Cli, write_rows
+from tests.cli.conftest import Cli
 from tests.conftest import REPOSITORY
 from tests.render.end_to_end.browser import NEEDS_CHROMIUM, Browser, judged, started
+from tests.rollouts.readers.lines import write_lines
 
 pytestmark = [pytest.mark.slow, NEEDS_CHROMIUM]
 
@@ -24,7 +25,7 @@ def browser() -> Iterator[Browser]:
 def long_log(path: Path) -> Path:
     """600 steps of two groups of four, texts included, whose pass rate rises."""
     chance = random.Random(17)
-    rows: list[dict[str, object]] = [
+    rows = [
         {
             **{"step": step, "group_id": f"{step}-{group}", "prompt_id": f"p{(step * 2 + group) % 90}"},
             **{"prompt": f"{step} + {group} =", "completion": "so " * chance.randint(3, 30) + str(step + group)},
@@ -34,7 +35,7 @@ def long_log(path: Path) -> Path:
         for group in range(2)
         for _ in range(4)
     ]
-    return write_rows(path, rows)
+    return write_lines(path, *rows)
 
 
 def test_a_run_with_its_weights(cli: Cli, browser: Browser, tiny_run: Path, tmp_path: Path) -> None:

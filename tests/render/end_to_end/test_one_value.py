@@ -29,6 +29,7 @@ from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.report import RunReport
 from gradscope.rollouts.readers.detect import read_run
 from tests.render.printing import printed
+from tests.rollouts.readers.lines import write_lines
 
 ROWS: dict[str, tuple[str, Style]] = {
     "frac_reward_zero_std": ("no gradient", "share"),
@@ -108,8 +109,7 @@ def of_rewards(file: Path, rewards: list[list[float]]) -> Path:
         for index, group in enumerate(rewards)
         for reward in group
     ]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return file
+    return write_lines(file, *rows)
 
 
 @pytest.fixture(scope="module", params=["conflict", "binary", "few", "dead"])

@@ -71,8 +71,7 @@ class Log:
 
     def write(self, folder: Path, *files: Sequence[Row | str], ended: bool = True) -> Path:
         for number, rows in enumerate(files):
-            lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
-            write_lines(folder / self.file.format(number), lines, ended=ended)
+            write_lines(folder / self.file.format(number), rows, ended=ended)
         return folder
 
 

@@ -9,9 +9,9 @@ from gradscope.rollouts.run import Run
 
 
 def write_lines(path: Path, *rows: Any) -> Path:
-    """Write JSON lines, one a row, and return the path."""
+    """Write JSON lines, one a row or text as it is, and return the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows))
     return path
 
 

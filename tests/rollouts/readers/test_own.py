@@ -25,6 +25,7 @@ from gradscope.rollouts.run import Run
 from gradscope.rollouts.run_folder import checkpoint_path, manifest_path, metrics_path, write_manifest
 from gradscope.rollouts.store import write_step_rollouts
 from tests.rollouts.build import adapter_folder, group, model_folder
+from tests.rollouts.readers.lines import write_lines
 from tests.rollouts.test_run_folder import MANIFEST
 
 LOGS = Path(__file__).resolve().parents[3] / "fixtures/logs"
@@ -42,13 +43,6 @@ def row(step: int, group: str, reward: float | None, sample: int, **further: Any
         "reward": reward,
         **further,
     }
-
-
-def write(path: Path, rows: Iterable[dict[str, Any] | str]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return path
 
 
 def parts_of(inputs: Iterable[Path | str], folder: Path, options: ReadOptions | None = None) -> Path:
@@ -106,7 +100,8 @@ def test_rows_of_a_group_in_several_parts_are_those_of_the_whole(tmp_path: Path,
     rows[7:7] = ["{", json.dumps(row(1, "g1", None, 9)), "[]", json.dumps(row(1, "\u00e9\u4e2d", 1.0, 0))]
     cuts = [0, *sorted(chance.sample(range(1, len(rows)), 5)), len(rows)]
     files = [
-        write(tmp_path / f"log/worker{at}.jsonl", rows[start:end]) for at, (start, end) in enumerate(pairwise(cuts))
+        write_lines(tmp_path / f"log/worker{at}.jsonl", *rows[start:end])
+        for at, (start, end) in enumerate(pairwise(cuts))
     ]
     chance.shuffle(files)
     parts = parts_of(files, tmp_path / "parts")
@@ -118,14 +113,14 @@ def test_rows_of_a_group_in_several_parts_are_those_of_the_whole(tmp_path: Path,
 
 def test_parts_of_several_files_interleave(tmp_path: Path) -> None:
     for number in (1, 2, 3, 10):
-        write(tmp_path / f"log/{number}.jsonl", [row(1, f"g{number}.{at}", at % 2, at) for at in (0, 0, 1, 1)])
+        write_lines(tmp_path / f"log/{number}.jsonl", *[row(1, f"g{number}.{at}", at % 2, at) for at in (0, 0, 1, 1)])
     parts = parts_of([tmp_path / "log/[23].jsonl", tmp_path / "log/1*.jsonl"], tmp_path / "parts")
     assert_is_the_log(parts, tmp_path / "log")
 
 
 def test_logs_of_other_sizes_and_of_other_reward_functions(tmp_path: Path) -> None:
-    write(tmp_path / "log/1.jsonl", [row(1, "a", 1.0, at) for at in range(3)])
-    write(tmp_path / "log/2.jsonl", [row(2, "a", 1.0, at) for at in range(2)])
+    write_lines(tmp_path / "log/1.jsonl", *[row(1, "a", 1.0, at) for at in range(3)])
+    write_lines(tmp_path / "log/2.jsonl", *[row(2, "a", 1.0, at) for at in range(2)])
     parts = parts_of([tmp_path / "log/1.jsonl", tmp_path / "log/2.jsonl"], tmp_path / "parts")
     assert_is_the_log(parts, tmp_path / "log")
     assert "Groups differ in size: 2 to 3 rollouts." in read_run(parts, rewards_only=True).source.inferred
@@ -133,9 +128,9 @@ def test_logs_of_other_sizes_and_of_other_reward_functions(tmp_path: Path) -> No
 
 def test_numbers_that_are_none_are_said_once(tmp_path: Path) -> None:
     for step in (1, 2):
-        write(tmp_path / f"log/{step}.jsonl", [verl_row(step, sample) for sample in (0, 1)])
+        write_lines(tmp_path / f"log/{step}.jsonl", *[verl_row(step, sample) for sample in (0, 1)])
     metrics = [{"step": step, "data": {"actor/grad_norm": float("nan")}} for step in (1, 2)]
-    write(tmp_path / "metrics.jsonl", metrics)
+    write_lines(tmp_path / "metrics.jsonl", *metrics)
     parts = parts_of([tmp_path / "log/1.jsonl", tmp_path / "log/2.jsonl"], tmp_path / "parts")
     full, merged = read_run(tmp_path / "log", rewards_only=True), read_run(parts, rewards_only=True)
     assert merged.source.missing == full.source.missing
@@ -155,7 +150,7 @@ def verl_row(step: int, sample: int, group: str = "0f8fad5b-d9cb-469f-a165-70867
 
 def test_texts_are_those_of_a_log_of_this_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in (1, 2):
-        write(tmp_path / f"log/{step}.jsonl", [row(step, "a", at, at) for at in (0, 1)])
+        write_lines(tmp_path / f"log/{step}.jsonl", *[row(step, "a", at, at) for at in (0, 1)])
     parts = parts_of([tmp_path / "log/1.jsonl", tmp_path / "log/2.jsonl"], tmp_path / "parts")
     assert table_of(read_run(parts, rewards_only=True)).prompt_texts == ("What is a?",)
     size = sum(file.stat().st_size for file in (tmp_path / "log").iterdir())
@@ -165,8 +160,8 @@ def test_texts_are_those_of_a_log_of_this_size(tmp_path: Path, monkeypatch: pyte
 
 def test_samples_logged_twice_within_a_part_were_settled_there(tmp_path: Path) -> None:
     rows = [verl_row(1, sample) for sample in (0, 1, 1, 2)]
-    write(tmp_path / "log/1.jsonl", rows)
-    write(tmp_path / "log/2.jsonl", [verl_row(2, sample) for sample in (0, 1)])
+    write_lines(tmp_path / "log/1.jsonl", *rows)
+    write_lines(tmp_path / "log/2.jsonl", *[verl_row(2, sample) for sample in (0, 1)])
     parts = parts_of([tmp_path / "log/1.jsonl", tmp_path / "log/2.jsonl"], tmp_path / "parts")
     assert_is_the_log(parts, tmp_path / "log")
     assert read_run(parts, rewards_only=True).source.quarantined.num_rows == 1
@@ -175,9 +170,9 @@ def test_samples_logged_twice_within_a_part_were_settled_there(tmp_path: Path) -
 @pytest.mark.parametrize("again", [1, 2])
 def test_samples_logged_twice_in_two_parts_are_refused(tmp_path: Path, again: int) -> None:
     """A sample of the first part again, or one of a group of which the first part settled a sample itself."""
-    first = write(tmp_path / "a.jsonl", [verl_row(1, sample) for sample in (0, 1, *(1,) * (again == 2))])
-    second = write(tmp_path / "b.jsonl", [verl_row(1, sample) for sample in (again, 3)])
-    third = write(tmp_path / "c.jsonl", [verl_row(2, sample) for sample in (0, 1)])
+    first = write_lines(tmp_path / "a.jsonl", *[verl_row(1, sample) for sample in (0, 1, *(1,) * (again == 2))])
+    second = write_lines(tmp_path / "b.jsonl", *[verl_row(1, sample) for sample in (again, 3)])
+    third = write_lines(tmp_path / "c.jsonl", *[verl_row(2, sample) for sample in (0, 1)])
     parts = parts_of([first, second, third], tmp_path / "parts")
     with pytest.raises(InputError, match=r"may be logged twice, in the files of \S*a.jsonl\S* and of \S*b.jsonl\S*\.$"):
         read_run(parts, rewards_only=True)
@@ -185,7 +180,7 @@ def test_samples_logged_twice_in_two_parts_are_refused(tmp_path: Path, again: in
 
 def test_groups_without_samples_of_their_own_are_counted(tmp_path: Path) -> None:
     rows = [{"input": "q", "output": "o", "gts": "1", "score": at % 2, "step": 1} for at in range(6)]
-    files = [write(tmp_path / f"log/{name}.jsonl", part) for name, part in (("a", rows[:4]), ("b", rows[4:]))]
+    files = [write_lines(tmp_path / f"log/{name}.jsonl", *part) for name, part in (("a", rows[:4]), ("b", rows[4:]))]
     assert_is_the_log(parts_of(files, tmp_path / "parts"), tmp_path / "log")
 
 
@@ -195,16 +190,18 @@ def test_policies_are_numbered_anew(tmp_path: Path) -> None:
         for policy in ("x", "y", "z")
         for task in (0, 1)
     ]
-    log = write(tmp_path / "log.jsonl", rows)
+    log = write_lines(tmp_path / "log.jsonl", *rows)
     full = table_of(read_run(log, rewards_only=True))
-    parts = parts_of([write(tmp_path / "2.jsonl", rows[3:]), write(tmp_path / "1.jsonl", rows[:3])], tmp_path / "parts")
+    parts = parts_of(
+        [write_lines(tmp_path / "2.jsonl", *rows[3:]), write_lines(tmp_path / "1.jsonl", *rows[:3])], tmp_path / "parts"
+    )
     merged = table_of(read_run(parts, rewards_only=True))
     assert merged.policies == full.policies == ("x", "y", "z")
     np.testing.assert_array_equal(merged.policy, full.policy)
 
 
 def test_a_part_is_named_by_its_files_and_never_replaced(tmp_path: Path) -> None:
-    log = write(tmp_path / "my log.jsonl", [row(1, "a", at, at) for at in (0, 1)])
+    log = write_lines(tmp_path / "my log.jsonl", *[row(1, "a", at, at) for at in (0, 1)])
     run = read_run(log, rewards_only=True)
     part = write_part(run, tmp_path / "parts")
     assert part.name.startswith("my_log.jsonl-")
@@ -233,8 +230,8 @@ def test_an_interrupted_reduction_leaves_nothing(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("moved", [False, True])
 def test_a_file_that_two_parts_hold_is_refused(tmp_path: Path, moved: bool) -> None:
-    first = write(tmp_path / "log/1.jsonl", [row(1, "a", at, at) for at in (0, 1)])
-    write(tmp_path / "log/2.jsonl", [row(2, "a", at, at) for at in (0, 1)])
+    first = write_lines(tmp_path / "log/1.jsonl", *[row(1, "a", at, at) for at in (0, 1)])
+    write_lines(tmp_path / "log/2.jsonl", *[row(2, "a", at, at) for at in (0, 1)])
     parts = parts_of([first], tmp_path / "parts")
     if moved:  # the same file, read on another machine
         shutil.copytree(tmp_path / "log", tmp_path / "elsewhere")
@@ -308,14 +305,14 @@ def test_what_parts_are_is_added_up(texts: Sequence[str], expected: str) -> None
 
 
 def test_names_of_groups_that_have_no_step_in_them_stay(tmp_path: Path) -> None:
-    run = read_run(write(tmp_path / "log.jsonl", [row(1, "a", at, at) for at in (0, 1)]))
+    run = read_run(write_lines(tmp_path / "log.jsonl", *[row(1, "a", at, at) for at in (0, 1)]))
     groups = tuple(replace(group, group_id="all mine") for group in run.groups)
     write_part(replace(run, groups=groups), tmp_path / "parts")
     assert table_of(read_run(tmp_path / "parts", rewards_only=True)).ids() == ("all mine",)
 
 
 def test_half_a_surrogate_pair_survives(tmp_path: Path) -> None:
-    log = write(tmp_path / "log.jsonl", [row(1, "\ud800", at, at) for at in (0, 1)])
+    log = write_lines(tmp_path / "log.jsonl", *[row(1, "\ud800", at, at) for at in (0, 1)])
     parts = parts_of([log], tmp_path / "parts")
     assert_is_the_log(parts, log)
     assert to_texts(table_of(read_run(parts, rewards_only=True)).names) == ["\ud800"]  # type: ignore[arg-type]
@@ -371,8 +368,7 @@ def test_rollouts_without_their_manifest_say_so(run: Path) -> None:
 def test_a_joined_file_that_is_gone_or_lacks_groups_is_reported(run: Path) -> None:
     for step in range(2, 42):
         write_step_rollouts(run, step, [group(step)])
-    lines = [{"step": step, "num_groups": 2 if step == 22 else 1} for step in range(1, 42)]
-    metrics_path(run).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_lines(metrics_path(run), *({"step": step, "num_groups": 2 if step == 22 else 1} for step in range(1, 42)))
     source = read_run(run).source
     assert "gradscope run r1, 41 steps" in source.recognized
     (lost,) = source.quarantined.lost

@@ -43,8 +43,7 @@ def test_the_first_readable_file_counts_and_what_is_given_wins(tmp_path: Path) -
 
 def test_lines_of_one_step_are_joined_under_common_names(tmp_path: Path) -> None:
     lines = [{"step": 1, "x/norm": 0.5}, {"step": 1, "note": "text", "loss": 2}, {"step": None, "loss": 9}]
-    file = tmp_path / "metrics.jsonl"
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    file = write_lines(tmp_path / "metrics.jsonl", *lines)
     quarantine = QuarantineLog()
     assert metric_lines([file], {"x/norm": "grad_norm"}, quarantine) == {1: {"grad_norm": 0.5, "loss": 2.0}}
     assert quarantine.result() == Quarantine()

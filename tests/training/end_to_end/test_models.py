@@ -19,6 +19,7 @@ from gradscope.rollouts.run_folder import (
 from gradscope.rollouts.store import read_steps
 from gradscope.training.tasks.load import INSTRUCTION
 from gradscope.training.train import train
+from tests.rollouts.readers.lines import write_lines
 from tests.training.conftest import MakeRun, short_config
 from tests.training.grpo.test_trainer import assert_logprobs
 
@@ -51,8 +52,7 @@ def test_gsm8k_with_a_chat_model(tmp_path: Path, gsm8k_file: Path, chat_model: P
     assert [row["prompt_id"] for row in rows] == ["train.jsonl:7"] * 2 + ["train.jsonl:8"] * 2
     assert_logprobs(run, steps=(1, 3), temperature=0.9)
     # held-out prompts went through the same template as those of a step: their answers can be held against it
-    solved = tmp_path / "solved.jsonl"
-    solved.write_text("".join(json.dumps(row | {"reward": 1.0, "correct": True}) + "\n" for row in rows))
+    solved = write_lines(tmp_path / "solved.jsonl", *(row | {"reward": 1.0, "correct": True} for row in rows))
     report = measure_rank(run, steps=[1], options=RankOptions(heldout=solved))
     assert len(report.heldout) > 0
     assert not any("other token ids" in note for note in report.heldout_notes)

@@ -32,12 +32,8 @@ from gradscope.training.tasks.load import (
 )
 from gradscope.training.tasks.task import Task
 from gradscope.training.train import train
+from tests.rollouts.readers.lines import write_lines
 from tests.training.conftest import short_config
-
-
-def write(path: Path, rows: list[Any]) -> Path:
-    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
-    return path
 
 
 def read(path: Path, task: str = "jsonl", heldout: Path | None = None, **sizes: Any) -> Task:
@@ -74,7 +70,9 @@ def test_real_gsm8k_files(shared_data: Path) -> None:
 
 
 def test_jsonl_takes_numbers_as_answers_and_blank_lines(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", [{"prompt": "1+1?", "answer": 2}, "", {"prompt": "colour?", "answer": " Blue "}])
+    path = write_lines(
+        tmp_path / "a.jsonl", {"prompt": "1+1?", "answer": 2}, "", {"prompt": "colour?", "answer": " Blue "}
+    )
     task = read(path)
     assert [(problem.prompt, problem.answer) for problem in task.train] == [("1+1?", "2"), ("colour?", "Blue")]
     assert task.train[1].prompt_id == "a.jsonl:3"
@@ -85,7 +83,7 @@ def test_jsonl_takes_numbers_as_answers_and_blank_lines(tmp_path: Path) -> None:
 
 def test_heldout_questions_are_never_trained_on(tmp_path: Path) -> None:
     rows = [{"prompt": prompt, "answer": "1"} for prompt in ("a", "b", "c", "a")]
-    task = read(write(tmp_path / "a.jsonl", rows), heldout_prompts=1)
+    task = read(write_lines(tmp_path / "a.jsonl", *rows), heldout_prompts=1)
     assert [problem.prompt for problem in task.train] == ["b", "c"]
     assert task.notes == ("1 training rows ask a held-out question and were left out",)
 
@@ -101,7 +99,7 @@ def test_heldout_questions_are_never_trained_on(tmp_path: Path) -> None:
     ],
 )
 def test_bad_rows_are_named(tmp_path: Path, row: Any, message: str) -> None:
-    path = write(tmp_path / "a.jsonl", [{"prompt": "ok", "answer": "1"}, row])
+    path = write_lines(tmp_path / "a.jsonl", {"prompt": "ok", "answer": "1"}, row)
     with pytest.raises(InputError, match=rf"a\.jsonl:2 {message}"):
         read(path)
 
@@ -109,11 +107,12 @@ def test_bad_rows_are_named(tmp_path: Path, row: Any, message: str) -> None:
 def test_gsm8k_without_final_answer(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     assert (
-        read(write(path, [{"question": "x", "answer": "#### \n5 is wrong"}]), "gsm8k").train[0].answer == "5 is wrong"
+        read(write_lines(path, {"question": "x", "answer": "#### \n5 is wrong"}), "gsm8k").train[0].answer
+        == "5 is wrong"
     )
     for answer in ("just 5", "5 ####"):
         with pytest.raises(InputError, match=r"a\.jsonl:1 has no answer after ####"):
-            read(write(path, [{"question": "x", "answer": answer}]), "gsm8k")
+            read(write_lines(path, {"question": "x", "answer": answer}), "gsm8k")
 
 
 def test_missing_empty_and_binary_files(tmp_path: Path) -> None:

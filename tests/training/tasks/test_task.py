@@ -1,4 +1,3 @@
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from gradscope.__main__ import main
 from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.training.tasks.running_sums import is_coherent
 from gradscope.training.tasks.task import Task, incoherence_metrics, incoherence_sentence, prompt_order
+from tests.rollouts.readers.lines import write_lines
 
 
 @settings(deadline=None)
@@ -57,7 +57,7 @@ def test_incoherent_reasoning_by_hand() -> None:
 
 def test_the_sentence_adds_steps_up(tmp_path: Path) -> None:
     lines = [{"step": 1, "num_rewarded": 3, "num_incoherent": 1}, {"step": 2, "num_rewarded": 5, "num_incoherent": 1}]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_lines(tmp_path / "metrics.jsonl", *lines)
     assert incoherence_sentence(tmp_path) == (
         "2 of 8 rollouts with a reward of 0.5 or more (25.0 %) have a wrong or missing step before the answer"
     )

@@ -379,12 +379,9 @@ def ship(number: int, step: Any, **cells: Any) -> dict[str, Any]:
 
 def write(folder: Path, rows: Sequence[Any], annotations: Sequence[Any] = (), *, chunk: str = "00000") -> Path:
     traces = folder / "traces"
-    write_damaged(
-        traces / "stream" / f"{chunk}.jsonl", [cell if isinstance(cell, str) else json.dumps(cell) for cell in rows]
-    )
+    write_damaged(traces / "stream" / f"{chunk}.jsonl", rows)
     if annotations:
-        lines = [cell if isinstance(cell, str) else json.dumps(cell) for cell in annotations]
-        write_damaged(traces / "annotations" / "orchestrator" / f"{chunk}.jsonl", lines)
+        write_damaged(traces / "annotations" / "orchestrator" / f"{chunk}.jsonl", annotations)
     return folder
 
 

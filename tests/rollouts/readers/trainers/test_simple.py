@@ -306,8 +306,7 @@ def step_line(step: Any = 3, **cells: Any) -> dict[str, Any]:
 
 def write(folder: Path, *files: Sequence[Any]) -> Path:
     for step, rows in enumerate(files):
-        lines = [cells if isinstance(cells, str) else json.dumps(cells) for cells in rows]
-        write_damaged(folder / f"rollout_dump_data.step_{step}.jsonl", lines, ended=step % 2 == 0)
+        write_damaged(folder / f"rollout_dump_data.step_{step}.jsonl", rows, ended=step % 2 == 0)
     return folder
 
 

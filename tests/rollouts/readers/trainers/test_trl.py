@@ -384,19 +384,13 @@ def batch(**cells: Any) -> dict[str, Any]:
     }
 
 
-def write(path: Path, *lines: dict[str, Any] | str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
-    return path
-
-
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("cell", CELLS, ids=repr)
 def test_each_odd_cell_alone_has_the_answer_of_the_row_reader(tmp_path: Path, key: str, cell: Any) -> None:
     odd = batch(entropy=[0.1] * ROWS)
     odd[key] = [cell, *odd[key][1:]]
-    assert_reduced_alike(write(tmp_path / "completions.jsonl", batch(), odd, odd))
-    assert_reduced_alike(write(tmp_path / "completions.jsonl", odd))
+    assert_reduced_alike(write_lines(tmp_path / "completions.jsonl", batch(), odd, odd))
+    assert_reduced_alike(write_lines(tmp_path / "completions.jsonl", odd))
 
 
 def test_the_sample_of_the_format_of_swift() -> None:
@@ -408,7 +402,7 @@ def test_the_sample_of_the_format_of_swift() -> None:
 def test_a_line_that_lacks_a_reward_function_has_the_others(tmp_path: Path) -> None:
     without = batch(step=["2"] * ROWS)
     del without["Format"]
-    run = assert_reduced_alike(write(tmp_path / "completions.jsonl", batch(), without))
+    run = assert_reduced_alike(write_lines(tmp_path / "completions.jsonl", batch(), without))
     assert isinstance(run, Run)
     assert rewards_of(run)["2:0"] == (1.0, 0.0)
     assert run.groups[2].rollouts[0].rewards == {"Right": 1.0, "Format": None}
@@ -416,7 +410,7 @@ def test_a_line_that_lacks_a_reward_function_has_the_others(tmp_path: Path) -> N
 
 def test_rows_without_a_finite_reward_are_set_aside_by_reason(tmp_path: Path) -> None:
     odd = batch(Right=[None, 1e308, 1.0, 1.0], Format=[None, 1e308, 1.0, 1.0])
-    run = assert_reduced_alike(write(tmp_path / "completions.jsonl", odd))
+    run = assert_reduced_alike(write_lines(tmp_path / "completions.jsonl", odd))
     assert isinstance(run, Run)
     assert rewards_of(run)["1:0"] == (None, None)
     assert set_aside(run) == {"the reward is missing": 1, "the reward is not finite": 1}
@@ -424,7 +418,7 @@ def test_rows_without_a_finite_reward_are_set_aside_by_reason(tmp_path: Path) ->
 
 def test_a_step_that_a_restart_logs_again_has_groups_of_its_own(tmp_path: Path) -> None:
     again = batch(Right=[0.0] * ROWS, prompt=["r", "r", "s", "s"])
-    log = write(tmp_path / "completions.jsonl", batch(), batch(step=["2"] * ROWS, completion=["e"] * ROWS), again)
+    log = write_lines(tmp_path / "completions.jsonl", batch(), batch(step=["2"] * ROWS, completion=["e"] * ROWS), again)
     run = assert_reduced_alike(log)
     assert isinstance(run, Run)
     assert list(rewards_of(run)) == ["1:0", "1:1", "1:2", "1:3", "2:0", "2:1"]
