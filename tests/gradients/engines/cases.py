@@ -72,7 +72,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 WITH_NORMS = (
     *("tied, small batches", "qwen3_moe", "lora with kl", "bfloat16, tied", "head with a bias, a unit of its own"),
-    "adapter embedding, tied",
+    *("adapter embedding, tied", "adapter bias all"),
 )
 """Cases of which whole norms are taken too, as a replay takes them."""
 
