@@ -458,11 +458,15 @@ def _of_groups(name: str, words: Mapping[str, set[str]]) -> Derived | None:
         for key, rest in kinds
         if rest <= _COUNT
         for total, of in words.items()
-        if of <= _COUNT
+        if of <= _COUNT and _unit(total) == _unit(key)
     ]
     mixed = [_one_minus(key) for key, of in words.items() if "mixed" in of and of - {"mixed"} in _SHARES]
     fits = shares or counts or (mixed if name == "frac_reward_zero_std" else [])
     return fits[0] if len(fits) == 1 else None
+
+
+def _unit(key: str) -> str:
+    return str(_UNIT.findall(key)[-1])
 
 
 def _words_on_groups(keys: Iterable[str]) -> dict[str, set[str]]:

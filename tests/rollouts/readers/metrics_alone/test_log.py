@@ -350,7 +350,7 @@ def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str
         ({"eval_reward": 3.0}, "reward", None),
         ({"rollout/degenerate_group_rate": 0.25}, "frac_reward_zero_std", 0.25),
         ({"group/zero_variance_fraction": 0.25, "group/count": 8.0}, "frac_reward_zero_std", 0.25),
-        ({"zero_std_groups": 2.0, "n_groups": 8.0, "num_tokens": 9.0}, "frac_reward_zero_std", 0.25),
+        ({"zero_std_groups": 2.0, "n_groups": 8.0, "num_prompts": 9.0}, "frac_reward_zero_std", 0.25),
         ({"frac_groups_mixed": 0.75}, "frac_reward_zero_std", 0.25),
         ({"all_correct_groups": 3.0, "all_wrong_groups": 1.0, "num_groups": 8.0}, "frac_reward_zero_std", 0.5),
         ({"all_correct_groups": 3.0, "num_groups": 8.0}, "frac_all_pass", 0.375),
