@@ -113,11 +113,12 @@ def read_metrics_log(request: ReadRequest) -> Run:
 def _listed_rewards(path: Path) -> Iterator[str]:
     """A sentence on lists of rewards in a file's rows, which may be those of rollouts."""
     rows = peek(path) if suffix_of(path) in (".jsonl", ".ndjson") else []
-    for name in rows[0] if rows else ():
+    for name in sorted(filter(_REWARD_LIST.search, rows[0] if rows else ()), key=len):  # the plainest name first
         lists = [row[name] for row in rows if isinstance(row.get(name), list)]
-        are_numbers = all(map(is_number, chain.from_iterable(lists)))
-        if _REWARD_LIST.search(name) and len(lists) > len(rows) / 2 and are_numbers:
-            yield f"Rows also list {name!r}; if these are of the rollouts of one prompt: --reward-column {name}."
+        if len(lists) > len(rows) / 2 and all(map(is_number, chain.from_iterable(lists))):
+            option = f"--reward-column {shlex.quote(name)}"
+            yield f"Rows also list {name!r}; if these are of the rollouts of one prompt: {option}."
+            return
 
 
 def _metric_files(path: Path, options: ReadOptions) -> Iterator[tuple[Path, ...]]:
