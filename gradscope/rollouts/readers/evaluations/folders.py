@@ -96,13 +96,12 @@ def _logs_of(folder: Path, options: ReadOptions) -> Iterator[EvaluationLog]:
         yield EvaluationLog(path=path, format=_INSPECT, task=header.task or name, model=header.model)
     inspect_files = {file for files in by_name.values() for file in files}
     rows = [file for file in (expand(folder)) if file not in inspect_files and suffix_of(file)]
-    formats = {file: format for file in rows if (format := _format_of(file, options)) is not None}
-    parts = [file for file, format in formats.items() if format is samples.FORMAT]
+    logs = {file: _about(format, file) for file in rows if (format := _format_of(file, options)) is not None}
+    parts = [file for file, log in logs.items() if log.format == samples.FORMAT.name]
     if len(parts) > 1 and all(_PART.fullmatch(stem_of(file)) for file in parts):
-        formats = {file: format for file, format in formats.items() if format is not samples.FORMAT}
-        formats[folder] = samples.FORMAT
-    for file, format in formats.items():
-        yield _about(format, file)
+        logs = {file: log for file, log in logs.items() if file not in parts}
+        logs[folder] = _about(samples.FORMAT, folder)
+    yield from logs.values()
 
 
 def _format_of(file: Path, options: ReadOptions) -> Format | RowFormat | None:
@@ -116,7 +115,7 @@ def _format_of(file: Path, options: ReadOptions) -> Format | RowFormat | None:
 def _about(format: Format | RowFormat, file: Path) -> EvaluationLog:
     """The task, the model and the scorers of a log, by its path and its first rows."""
     location, log = file.resolve(), partial(EvaluationLog, path=file, format=format.name)
-    stem, above = stem_of(location), location.parent
+    stem, above = location.name if location.is_dir() else stem_of(location), location.parent
     match format.name:
         case inspect_ai.FORMAT.name:
             header = inspect_ai.header_of([file])

@@ -363,7 +363,8 @@ def _listed(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> tuple[st
     name = only_list(rows)
     if name is None or len(expand(request.path)) != 1:
         return None
-    names = columns_in(samples := rows[0][name])
+    samples = rows[0][name]
+    names = columns_in(samples)
     if not set(names).issuperset(filter(None, dataclasses.astuple(request.columns))):
         return None
     columns = resolve_columns(names, request.columns)

@@ -472,11 +472,10 @@ def _unit(key: str) -> str:
 
 def _words_on_groups(keys: Iterable[str]) -> dict[str, set[str]]:
     """Each key of groups or prompts in training -> the words of its last part, without those."""
-    on_groups = [key for key in keys if _UNIT.search(key)]
     return {
         key: set(_BETWEEN.split(_UNIT.sub("", key.rpartition("/")[2].lower()))) - _PREFIXES
-        for key in on_groups
-        if _EVALUATIONS.isdisjoint(_BETWEEN.split(key.lower()))
+        for key in keys
+        if _UNIT.search(key) and _EVALUATIONS.isdisjoint(_BETWEEN.split(key.lower()))
     }
 
 

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gradscope.outside.numerals import number_from
+from gradscope.rollouts.readers.generic import USUAL
 from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP, is_number, logged_number, whole_number
 from gradscope.rollouts.readers.reduction.columns import step_numbers
 from gradscope.rollouts.run import Counts, Floats, Numbers, StepMetrics
@@ -205,12 +206,12 @@ def by_run(table: MetricTable, keys: Iterable[str]) -> list[MetricTable]:
     return [MetricTable(at=part.at, columns=part.columns, run=run) for run, part in parts]
 
 
-STEPS = (
+_STEPS = (
     *("train/global_step", "global_step", "step", "training_step", "rollout/step", "train/step"),
     *("global_step/max_steps", "current_steps", "training/global_step", "trainer/global_step", "iteration"),
-    *("train_step", "trainer_step", "optimizer_step", "training_iteration", "update"),
-    *("progress/batch", "Step", "_step"),
+    *(*USUAL["step"], "progress/batch", "Step", "_step"),
 )
+STEPS = tuple(dict.fromkeys(_STEPS))
 """Columns of steps: the trainer's own count before that of a logger, which counts its calls. ms-swift's is ``3/30``."""
 _RUNS = ("run_name", "run_id", "run", "_run", "experiment_name", "experiment", "exp_name")
 """Columns that name the run of a row."""

@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
     shutil.copytree(LOGS / "verifiers_eval", tmp_path / "verifiers")
     shutil.copytree(LOGS / "skyrl_eval", tmp_path / "skyrl")
     (tmp_path / "k8-t1.0.json").write_text(json.dumps({"model": "Qwen/Qwen2.5", "results": SAMPLES}))
-    for name in ("model-a/math.jsonl", "model-a/code.jsonl", "parts/part-0.jsonl", "parts/part-1.jsonl"):
+    for name in ("model-a/math.jsonl", "model-a/code.jsonl", "parts-t1.0/part-0.jsonl", "parts-t1.0/part-1.jsonl"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         write_lines(tmp_path / name, *SAMPLES)
     return tmp_path
@@ -64,7 +64,7 @@ def test_each_log_is_an_evaluation_with_its_task_and_model(folder: Path) -> None
         ("samples", "k8-t1.0", "Qwen/Qwen2.5", "k8-t1.0.json"),
         ("samples", "code", "model-a", "model-a/code.jsonl"),
         ("samples", "math", "model-a", "model-a/math.jsonl"),
-        ("samples", "parts", folder.name, "parts"),
+        ("samples", "parts-t1.0", folder.name, "parts-t1.0"),
     }
     scorers = {log.format: log.scorers for log in logs}
     assert scorers["lm-eval"] == ("exact_match,strict-match", "exact_match,flexible-extract")
@@ -85,7 +85,7 @@ def test_several_evaluations_are_not_read_as_one(folder: Path, below: str) -> No
 
 
 def test_parts_of_one_log_and_steps_of_skyrl_are_read_together(folder: Path) -> None:
-    assert read_run(folder / "parts").source.num_rows == 8
+    assert read_run(folder / "parts-t1.0").source.num_rows == 8
     assert len(read_run(folder / "skyrl").source.files) == 2
 
 
