@@ -44,9 +44,9 @@ LOOKS_FOR = "metrics by step (trainer_state.json, JSONL, CSV, consoles, TensorBo
 _SLIMES = ("rollout/step", "train/step")  # each row of slime's has one of them
 _OF_ROLLOUTS = (
     *("prompt", "prompts", "completion", "completions", "response", "responses"),
-    *("output", "messages", "question", "text"),
+    *("output", "messages", "question", "text", "action", "observation"),
 )
-"""Columns that hold text where a row is a rollout."""
+"""Columns that hold text where a row is a rollout, or a turn of one."""
 _REWARD_LIST = re.compile(r"(^|_)(rewards?|scores?)$")
 _NUM_PEEKED = 200
 _MOST_NAMED = 6
@@ -510,7 +510,7 @@ def _or_else(first: Numbers, second: Numbers | None, size: int) -> Numbers:
 
 
 def without_impossible_shares(metrics: StepMetrics) -> tuple[StepMetrics, tuple[str, ...]]:
-    """Metrics with NaN for shares outside [0, 1], so that no mean and no gate uses them.
+    """Metrics without the shares outside [0, 1], so that no mean and no gate uses them.
 
     Returns:
         The metrics, and a sentence for each that was changed, with the number of steps and the first.
@@ -520,12 +520,14 @@ def without_impossible_shares(metrics: StepMetrics) -> tuple[StepMetrics, tuple[
         column = columns[name]
         share = np.clip(column.values, 0.0, 1.0)
         is_wrong = np.abs(column.values - share) > _ROUNDING
-        columns[name] = Numbers(column.at, np.where(is_wrong, math.nan, share))
+        columns[name] = Numbers(column.at, share)
         if is_wrong.any():
+            right = np.flatnonzero(~is_wrong)
+            columns[name] = Numbers(right if column.at is None else column.at[right], share[right])
             steps, values = metrics.course(name)
             first = f"{values[is_wrong][0]:g} at step {steps[is_wrong][0]}"
             where = f"{np.count_nonzero(is_wrong):,} of {len(metrics):,} steps ({first})"
-            sentences.append(f"{name} is no share at {where}: that counts as NaN.")
+            sentences.append(f"{name} is no share at {where}, and left out there.")
     return StepMetrics(metrics.steps, columns), tuple(sentences)
 
 

@@ -366,13 +366,19 @@ def test_what_trainers_call_the_same(numbers: dict[str, float], name: str, value
     assert common.get(name) == value or (value is not None and math.isnan(value) and math.isnan(common[name]))
 
 
-def test_a_share_that_is_none_counts_as_nan() -> None:
+def test_a_share_that_is_none_is_left_out() -> None:
     shares = dict(enumerate((0.5, -0.5, 1 + 1e-9, math.nan, math.inf)))
     metrics = {step: {"frac_all_fail": share, "reward": share} for step, share in shares.items()} | {5: {}}
     judged, sentences = without_impossible_shares(StepMetrics.of(metrics))
-    assert sentences == ("frac_all_fail is no share at 2 of 6 steps (-0.5 at step 1): that counts as NaN.",)
-    assert str([judged[step]["frac_all_fail"] for step in shares]) == "[0.5, nan, 1.0, nan, nan]"
+    assert sentences == ("frac_all_fail is no share at 2 of 6 steps (-0.5 at step 1), and left out there.",)
+    assert str(judged.by_step("frac_all_fail")) == "{0: 0.5, 2: 1.0, 3: nan}"
     assert str([judged[step]["reward"] for step in shares]) == str(list(shares.values()))
+
+
+def test_a_share_that_is_none_is_not_called_nan(tmp_path: Path) -> None:
+    run = read(series(tmp_path, *({"step": step, "reward": 0.5, "frac_zero_std": 25.0} for step in (1, 2))))
+    assert "frac_reward_zero_std is no share at 2 of 2 steps (25 at step 1), and left out there." in run.source.inferred
+    assert not any("NaN" in sentence for sentence in run.source.missing)
 
 
 def test_each_key_of_the_table_gives_its_own_name() -> None:
