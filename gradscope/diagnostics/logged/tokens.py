@@ -23,7 +23,7 @@ from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.metrics.uncertainty.steps import mean_of_steps, trend
 from gradscope.results import logged as results
 from gradscope.rollouts.groups import Rollout, RolloutGroup
-from gradscope.rollouts.readers.metrics_alone.log import COMMON
+from gradscope.rollouts.readers.metrics_alone.naming import COMMON
 from gradscope.rollouts.run import Run
 from gradscope.say import non_finite_word
 
