@@ -451,26 +451,36 @@ def _texts(file: Path, quarantine: MetricsLog) -> Iterator[tuple[str, str]]:
 
 
 def _printed(lines: Iterable[Text], quarantine: MetricsLog) -> Rows:
-    """A trainer's output. A dictionary without a step takes the count of its progress bar, else its position."""
+    """A trainer's output. A dictionary without a step takes the count of its progress bar, else its position.
+
+    Positions are no steps of the lines that name theirs: the dictionaries are a run of their own, or set aside where
+    the lines are as many and have as much in them.
+    """
     printed = PrintedLines()
-    num_numbered = 0
+    num_lines = widest = 0
     for location, line in lines:
         values = printed.read(location, line)
         if isinstance(values, str):
             quarantine.add(values, location)
         elif values is not None:
-            num_numbered += 1
+            num_lines, widest = num_lines + 1, max(widest, len(values))
             yield MetricRow(location, values)
-    counts = [(0, 0), *((bar, position) for _, _, bar, position in printed.unnumbered)]
+    dictionaries = printed.unnumbered
+    counts = [(0, 0), *((bar, position) for _, _, bar, position in dictionaries)]
     is_counted = all(before < bar or (bar and position == 1) for (before, _), (bar, position) in pairwise(counts))
-    if not is_counted and num_numbered >= len(counts):
-        for location, *_ in printed.unnumbered:
+    if (
+        not is_counted
+        and num_lines >= len(dictionaries)
+        and widest > max(len(values) for _, values, *_ in dictionaries)
+    ):
+        for location, *_ in dictionaries:
             quarantine.add("the dictionary has no step, which other lines name", location)
         quarantine.row_read()  # no sign that the file was cut off
         return
-    for location, values, bar, position in printed.unnumbered:
+    run = "dictionaries" if num_lines and not is_counted else ""
+    for location, values, bar, position in dictionaries:
         step = bar if is_counted else position
-        yield MetricRow(location, {"step": step, **values, STEP_IS_POSITION: float(not is_counted)})
+        yield MetricRow(location, {"step": step, **values, STEP_IS_POSITION: float(not is_counted)}, run)
 
 
 def _tables_in(file: Path, quarantine: MetricsLog, find: Callable[[str], Sequence[Table]]) -> Rows:

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import chain, compress
+from itertools import chain, compress, product
 from pathlib import Path
 from typing import Literal
 
@@ -22,6 +22,7 @@ from gradscope.results.source import Source
 from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.metrics_alone.files import MetricFile, MetricsLog, opened
+from gradscope.rollouts.readers.metrics_alone.published import plain_name
 from gradscope.rollouts.readers.metrics_alone.runs import (
     STEPS,
     MetricTable,
@@ -47,6 +48,7 @@ _OF_ROLLOUTS = (
     *("output", "messages", "question", "text", "action", "observation"),
 )
 """Columns that hold text where a row is a rollout, or a turn of one."""
+_INSTEAD_OF_STEPS = ("iter", "epoch", "round")  # columns that count as steps where no other does
 _REWARD_LIST = re.compile(r"(^|_)(rewards?|scores?)$")
 _NUM_PEEKED = 200
 _MOST_NAMED = 6
@@ -78,6 +80,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
     files = groups[0]
     kinds = [kind for kind in map(opened, files) if kind is not None]
     quarantine, rows = MetricsLog(request.progress, files), RunRows()
+    keys: tuple[str, ...] = ()
     for kind in kinds:
         _, keys = _first_rows(kind, options.columns.step)
         for piece in kind.pieces(quarantine):
@@ -90,6 +93,8 @@ def read_metrics_log(request: ReadRequest) -> Run:
     naming = naming_of(logged.columns, named)
     metrics, impossible = without_impossible_shares(naming.apply(logged))
     sentences = [f"The rows are those of the document's list {name!r}." for name in sorted(quarantine.lists)]
+    if keys and plain_name(keys[0]) in _INSTEAD_OF_STEPS and options.columns.step is None:
+        sentences.append(f"No column is called a step: {keys[0]!r} counts as one.")
     if rows.counts_steps:
         sentences.append("The console does not name its steps: a step is the place of its dictionary among all.")
     if rows.num_without_step:
@@ -225,17 +230,27 @@ def _first_rows(file: MetricFile, column: str | None) -> tuple[list[Piece], tupl
     if column is not None:
         return pieces, (column,)
     ends: dict[str, tuple[int, int]] = {}
-    for table in (table for piece in pieces for table in piece.tables):
+    tables = [table for piece in pieces for table in piece.tables]
+    for table in tables:
         for key in table.columns:
             steps = steps_in(table, [key])
             if (steps >= 0).any():
                 low, high = ends.get(key, (LARGEST_STEP, 0))
                 ends[key] = min(low, int(steps[steps >= 0].min())), max(high, int(steps.max()))
-    usual = [*filter(ends.__contains__, STEPS), *(key for key in ends if key.endswith(("/step", "/global_step")))]
+    named = {plain_name(key): key for key in ends} | {key: key for key in ends}
+    usual = [named[name] for name in STEPS if name in named]
+    usual += [key for key in ends if key.endswith(("/step", "/global_step"))]
+    usual = usual or [named[name] for name in _INSTEAD_OF_STEPS if name in named and _rises(tables, named[name])]
     if not usual:
         return pieces, ()
     key = next((key for key in usual if ends[key][0] < ends[key][1]), usual[0])
     return pieces, _SLIMES if key in _SLIMES else (key,)
+
+
+def _rises(tables: Iterable[MetricTable], key: str) -> bool:
+    """Whether the rows with the same keys have a higher whole number each."""
+    with_key = (steps_in(table, [key]) for table in tables if key in table.columns)
+    return all((np.diff(steps, prepend=-1) > 0).all() for steps in with_key)
 
 
 def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None, reward: str | None) -> OneRun:
@@ -258,7 +273,8 @@ def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None, reward: str 
             sentence = f"Of {len(runs)} runs only {only.name!r} has a reward; --metric-run takes another."
             return replace(only, sentences=(*only.sentences, sentence))
         raise InputError(
-            f"{path} holds {len(names)} runs: {listed}.", hint=f"Choose one: --metric-run '{next(iter(names))}'"
+            f"{path} holds {len(names)} runs: {listed}.",
+            hint=f"Choose one: --metric-run {shlex.quote(max(runs, key=lambda run: run.num_rows).name)}",
         )
     return runs[0] if wanted is None else names[wanted]
 
@@ -332,7 +348,7 @@ COMMON: tuple[CommonMetric, ...] = (
         "mean reward",
         "norm",
         "critic/score/mean critic/rewards/mean env/all/reward/total env/all/reward/mean reward/all/mean reward/mean "
-        "rollout/raw_reward rollout/reward scores mean_reward reward_mean avg_reward objective/scores "
+        "rollout/raw_reward rollout/reward scores train_reward mean_reward reward_mean avg_reward objective/scores "
         "objective/verifiable_reward rewards",
     ),
     _common("reward_std", "reward spread", "norm", "reward/std critic/score/std"),
@@ -436,8 +452,9 @@ def naming_of(keys: Iterable[str], named_columns: Mapping[str, str]) -> Naming:
                 hint=f"Write --metric-column {name}=NAME with one of {', '.join(near)}.",
             )
     parts, words = {name: _itself(key) for name, key in named_columns.items()}, _words_on_groups(logged)
+    written = {plain_name(key): key for key in logged} | {key: key for key in logged}
     for metric in COMMON:
-        part = next((option for option in _candidates(metric) if logged.keys() >= set(option.keys)), None)
+        part = next(_candidates(metric, written), None)
         if part is None and metric.name in _KINDS:
             part = _of_groups(metric.name, words)
         if part is not None:
@@ -543,11 +560,13 @@ def parse_metric_columns(words: Sequence[str] | None) -> dict[str, str]:
     return {name.strip(): key.strip() for name, _, key in pairs}
 
 
-def _candidates(metric: CommonMetric) -> Iterator[Derived]:
-    for derived in (*map(_itself, metric.keys), *metric.derived):
-        yield derived
-        keys = tuple(_PREFIX + key for key in derived.keys)
-        yield replace(derived, keys=keys, formula=derived.formula.replace(derived.keys[0], keys[0]))
+def _candidates(metric: CommonMetric, written: Mapping[str, str]) -> Iterator[Derived]:
+    """Its formulas in the keys of a log, which ``written`` has by the names that trainers give them and by their own."""
+    for derived, prefix in product((*map(_itself, metric.keys), *metric.derived), ("", _PREFIX)):
+        keys = {key: written[prefix + key] for key in derived.keys if prefix + key in written}
+        if len(keys) == len(derived.keys):
+            formula = reduce(lambda text, key: text.replace(key, keys[key]), keys, derived.formula)
+            yield replace(derived, keys=tuple(keys.values()), formula=formula)
 
 
 def _itself(key: str) -> Derived:

@@ -154,6 +154,14 @@ def test_a_dictionary_has_the_step_of_the_line_before(tmp_path: Path) -> None:
     assert (entry.reason, entry.num_rows) == ("the dictionary has no step, which other lines name", 2)
 
 
+def test_positions_of_dictionaries_are_no_steps_of_other_lines(tmp_path: Path) -> None:
+    text = "{'loss': 0.5, 'reward': 1, 'kl': 0.1}\n" * 2 + "step 2 last_reward=1\n" * 3
+    file = opened(write(tmp_path / "x.log", text))
+    assert file is not None
+    tables = [table for piece in file.pieces(aside_log()) for table in piece.tables]
+    assert [(table.run, len(table.at)) for table in tables] == [("", 3), ("dictionaries", 2)]
+
+
 def test_text_that_is_not_utf8_costs_its_line(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_bytes(b'{"step": 1}\n{"step": "\xff"}\n{"step": 2}\n')
     aside = aside_log()

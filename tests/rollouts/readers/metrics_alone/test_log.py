@@ -192,6 +192,23 @@ def test_steps_as_trainers_count_their_progress(tmp_path: Path, column: str, cel
     assert tuple(read(tmp_path / "log.jsonl").every_step) == (1, 5)
 
 
+@pytest.mark.parametrize(
+    ("row", "steps"),
+    [
+        ({"epoch": 1}, (1, 2)),
+        ({"iter": 0}, (0, 1)),
+        ({"epoch": 1, "round": 3}, (1, 2)),
+        ({"Global Step": 5, "epoch": 1}, (5, 6)),
+    ],
+)
+def test_epochs_count_as_steps_where_nothing_else_does(tmp_path: Path, row: Any, steps: Any) -> None:
+    rows = [{key: cell + more for key, cell in row.items()} | {"reward": more / 2} for more in (0, 1)]
+    run = read(series(tmp_path, *rows, {**row, "val_acc": 0.5}))
+    assert tuple(run.every_step) == steps
+    sentence = f"No column is called a step: {next(iter(row))!r} counts as one."
+    assert (sentence in run.source.inferred) == ("Global Step" not in row)
+
+
 @pytest.mark.parametrize(("cells", "is_listed"), [([1.0, 0.0], True), ([{"reward": 1.0}], False)])
 def test_lists_of_rewards_beside_metrics_are_named(tmp_path: Path, cells: list[Any], is_listed: bool) -> None:
     write_lines(
@@ -238,7 +255,9 @@ def test_what_is_no_log_of_metrics_is_refused_as_before(tmp_path: Path, rows: li
     ("rows", "options", "message", "hint"),
     [
         ([{"step": at // 4, "mean_reward": at / 9} for at in range(8)], {}, r"several rows .*\(reward\)", "--group"),
-        ([{"batch": 8, "epoch": at, "avg_reward": 0.5} for at in (1, 2)], {}, r"\(reward\) and", "--step-column epoch"),
+        ([{"batch": 8, "ep": at, "avg_reward": 0.5} for at in (1, 2)], {}, r"\(reward\) and", "--step-column ep"),
+        ([{"epoch": at // 2, "avg_reward": at / 4} for at in (2, 3)], {}, r"\(reward\) and no column", "Add a column"),
+        ([{"epoch": at / 2, "avg_reward": at / 4} for at in (2, 3)], {}, r"\(reward\) and no column", "Add a column"),
         ([{"lr": 0.1, "loss": at} for at in (0.5, 0.25)], {}, r"\(loss\) and no column", "Add a column `step`"),
         ([{"r": 0.5}], {"metric_columns": ["reward=r"]}, r"\(r\) and no column", "Add a column `step`"),
         ([{"lr": 0.1, "seed": at} for at in (1, 2)], {}, "not a log that gradscope knows", "--metric-column"),
@@ -348,6 +367,8 @@ def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str
         ({"val/stop_rate": 0.75}, "completions/clipped_ratio", 0.25),
         ({"critic/rewards/mean": 2.0, "critic/score/mean": 1.0}, "reward", 1.0),
         ({"eval_reward": 3.0}, "reward", None),
+        ({"Mean Reward": 3.0}, "reward", 3.0),
+        ({"Train / Groups_Skipped": 3.0, "Train / Groups_Total": 4.0}, "frac_reward_zero_std", 0.75),
         ({"rollout/degenerate_group_rate": 0.25}, "frac_reward_zero_std", 0.25),
         ({"group/zero_variance_fraction": 0.25, "group/count": 8.0}, "frac_reward_zero_std", 0.25),
         ({"zero_std_groups": 2.0, "n_groups": 8.0, "num_prompts": 9.0}, "frac_reward_zero_std", 0.25),
