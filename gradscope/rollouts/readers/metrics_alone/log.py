@@ -29,7 +29,7 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
     OneRun,
     Piece,
     RunRows,
-    has_text,
+    hold_rollouts,
     numbers_by_key,
     steps_in,
 )
@@ -43,11 +43,6 @@ NAME = "metrics"
 LOOKS_FOR = "metrics by step (trainer_state.json, JSONL, CSV, consoles, TensorBoard, trackio)"
 
 _SLIMES = ("rollout/step", "train/step")  # each row of slime's has one of them
-_OF_ROLLOUTS = (
-    *("prompt", "prompts", "completion", "completions", "response", "responses"),
-    *("output", "messages", "question", "text", "action", "observation"),
-)
-"""Columns that hold text where a row is a rollout, or a turn of one."""
 _INSTEAD_OF_STEPS = ("iter", "epoch", "round")  # columns that count as steps where no other does
 _REWARD_LIST = re.compile(r"(^|_)(rewards?|scores?)$")
 _NUM_PEEKED = 200
@@ -92,7 +87,8 @@ def read_metrics_log(request: ReadRequest) -> Run:
     logged = chosen.metrics()
     naming = naming_of(logged.columns, named)
     metrics, impossible = without_impossible_shares(naming.apply(logged))
-    sentences = [f"The rows are those of the document's list {name!r}." for name in sorted(quarantine.lists)]
+    lists = [name for name in quarantine.lists if chosen.name == name or chosen.name.startswith(f"{name}/")]
+    sentences = [f"The rows are those of the document's list {name!r}." for name in lists]
     if keys and plain_name(keys[0]) in _INSTEAD_OF_STEPS and options.columns.step is None:
         sentences.append(f"No column is called a step: {keys[0]!r} counts as one.")
     if rows.counts_steps:
@@ -172,7 +168,7 @@ def _is_metrics(file: Path, options: ReadOptions) -> bool:
     """Whether the first rows of a file have steps and a metric, and are no rollouts."""
     tables, rows, logs = _first_look(file, options)
     steps = sum(map(len, logs))
-    if not steps or _hold_rollouts(tables) or rows.num_conflicts > steps:
+    if not steps or any(hold_rollouts(table.columns) for table in tables) or rows.num_conflicts > steps:
         return False
     keys = {key for log in logs for key in log.columns}
     named = parse_metric_columns(options.metric_columns)
@@ -186,7 +182,7 @@ def refuse_metrics(file: Path, options: ReadOptions) -> None:
     metrics = [name for name in naming_of(numbers, {}).parts if name != "learning_rate"]
     metrics += [key for key in parse_metric_columns(options.metric_columns).values() if key in numbers]
     steps = sum(map(len, logs))
-    if not metrics or _hold_rollouts(tables):
+    if not metrics or any(hold_rollouts(table.columns) for table in tables):
         return
     named = ", ".join(metrics[:_MOST_NAMED])
     if rows.num_conflicts > steps:
@@ -215,10 +211,6 @@ def _first_look(file: Path, options: ReadOptions) -> tuple[list[MetricTable], Ru
         for piece in pieces:
             rows.add(piece, step_keys)
     return [table for piece in pieces for table in piece.tables], rows, [run.metrics() for run in rows.runs()]
-
-
-def _hold_rollouts(tables: Iterable[MetricTable]) -> bool:
-    return any(has_text(table.columns, _OF_ROLLOUTS) for table in tables)
 
 
 def _first_rows(file: MetricFile, column: str | None) -> tuple[list[Piece], tuple[str, ...]]:
@@ -561,7 +553,7 @@ def parse_metric_columns(words: Sequence[str] | None) -> dict[str, str]:
 
 
 def _candidates(metric: CommonMetric, written: Mapping[str, str]) -> Iterator[Derived]:
-    """Its formulas in the keys of a log, which ``written`` has by the names that trainers give them and by their own."""
+    """Its formulas in a log's keys, which ``written`` has by the names that trainers give them and by their own."""
     for derived, prefix in product((*map(_itself, metric.keys), *metric.derived), ("", _PREFIX)):
         keys = {key: written[prefix + key] for key in derived.keys if prefix + key in written}
         if len(keys) == len(derived.keys):

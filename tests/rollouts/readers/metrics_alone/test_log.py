@@ -169,13 +169,21 @@ def test_a_reward_that_is_named_tells_the_run_that_has_it(tmp_path: Path) -> Non
         assert read(series(tmp_path, *rows), metric_columns=["reward=return"]).metrics[2]["reward"] == 0.5
 
 
-@pytest.mark.parametrize("name", ["markers", "log_history"])
-def test_a_list_of_no_usual_name_is_named(tmp_path: Path, name: str) -> None:
-    (tmp_path / "a.json").write_text(
-        json.dumps({name: [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 1}], "version": 3})
-    )
+def test_a_list_of_no_usual_name_is_named_and_chosen(tmp_path: Path) -> None:
+    def read_lists(options: dict[str, Any], **lists: list[dict[str, Any]]) -> Run:
+        (tmp_path / "a.json").write_text(json.dumps({**lists, "version": 3}))
+        return read(tmp_path / "a.json", **options)
+
+    rows = [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 1}]
     sentence = "The rows are those of the document's list 'markers'."
-    assert (sentence in read(tmp_path / "a.json").source.inferred) == (name == "markers")
+    assert sentence in read_lists({}, markers=rows).source.inferred
+    assert sentence not in read_lists({}, log_history=rows, markers=rows).source.inferred
+    with pytest.raises(InputError, match=r"holds 2 runs: 'markers' .*, 'other' \(from a.json:3\)") as caught:
+        read_lists({}, markers=rows, other=rows[:1])
+    assert caught.value.hint == "Choose one: --metric-run markers"
+    assert sentence in read_lists({"metric_run": "markers"}, markers=rows, other=rows).source.inferred
+    rewarded = read_lists({}, markers=[{"step": 1, "reward": 0.5}], other=rows)
+    assert (sentence in rewarded.source.inferred, rewarded.every_step) == (True, (1,))
 
 
 def test_a_count_that_stays_the_same_is_no_step_where_another_rises(tmp_path: Path) -> None:
