@@ -47,8 +47,15 @@ from gradscope.rollouts.readers.metrics_alone.published import (
     tables_of_page,
     tag_of,
 )
-from gradscope.rollouts.readers.metrics_alone.runs import STEP_IS_POSITION, Column, MetricTable, Piece, as_tables
-from gradscope.rollouts.readers.parsing.cells import whole_number
+from gradscope.rollouts.readers.metrics_alone.runs import (
+    STEP_IS_POSITION,
+    Column,
+    MetricTable,
+    Piece,
+    as_tables,
+    hold_rollouts,
+)
+from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number, whole_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
 from gradscope.rollouts.readers.parsing.tables import (
     BOM,
@@ -214,22 +221,25 @@ def _document(file: Path, quarantine: MetricsLog) -> Rows:
 
 
 def _rows_in(file: Path, quarantine: MetricsLog, document: Any) -> Sequence[Any]:
-    """The rows of a document: a list, the one list of rows that it has, or columns as pandas and W&B write them."""
+    """The rows of a document: a list, the lists of rows that it has, or columns as pandas and W&B write them."""
     if isinstance(document, list):
         return scalars_saved(document, file)
     if not isinstance(document, dict) or not document:
         return ()
     usual = [name for name in ("log_history", "history", "data", "rows") if isinstance(document.get(name), list)]
-    unusual = [name for name, cell in document.items() if isinstance(cell, list) and set(map(type, cell)) == {dict}]
-    if len(names := usual or unusual) == 1:
-        quarantine.lists.update(() if usual else unusual)
-        listed: list[Any] = document[names[0]]
+    if len(usual) == 1:
+        listed: list[Any] = document[usual[0]]
         return listed
-    by_key = {key: cell for key, cell in document.items() if isinstance(cell, list)}
+    lists = {key: cell for key, cell in document.items() if is_list_of_objects(cell)}
+    by_key = {key: cell for key, cell in document.items() if isinstance(cell, list) and key not in lists}
     num_rows = next((len(cell) for key, cell in by_key.items() if key.lower().endswith("step")), 0)
     if num_rows:  # lists of another length are of other rows, as those of evaluations
         by_key = {key: cell for key, cell in by_key.items() if len(cell) == num_rows}
         return [dict(zip(by_key, row, strict=True)) for row in zip(*by_key.values(), strict=True)]
+    lists = {name: cells for name, cells in lists.items() if _are_metrics(cells)}
+    if lists:
+        quarantine.lists.update(lists)
+        return [{"run": name, **row} for name, cells in lists.items() for row in cells]
     rows = {key: value for key, value in document.items() if isinstance(value, dict)}
     by_step = len(rows) == len(document) and all(map(_is_step, rows))
     if by_step and not all(_is_step(key) for row in rows.values() for key in row):
@@ -244,6 +254,12 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any) -> Sequence[Any]
     if not all(isinstance(value, dict) and list(value) == keys for value in columns.values()):
         return ()
     return [{key: value[at] for key, value in columns.items()} for at in keys]
+
+
+def _are_metrics(rows: Sequence[Cells]) -> bool:
+    """Whether the first rows of a list have numbers, and are no rollouts."""
+    columns = {key: [row.get(key) for row in rows[:_FEW]] for key in rows[0]}
+    return not hold_rollouts(columns) and any(is_number(cell) for cells in columns.values() for cell in cells)
 
 
 def _is_step(key: str) -> bool:
@@ -451,26 +467,36 @@ def _texts(file: Path, quarantine: MetricsLog) -> Iterator[tuple[str, str]]:
 
 
 def _printed(lines: Iterable[Text], quarantine: MetricsLog) -> Rows:
-    """A trainer's output. A dictionary without a step takes the count of its progress bar, else its position."""
+    """A trainer's output. A dictionary without a step takes the count of its progress bar, else its position.
+
+    Positions are no steps of the lines that name theirs: the dictionaries are a run of their own, or set aside where
+    the lines are as many and have as much in them.
+    """
     printed = PrintedLines()
-    num_numbered = 0
+    num_lines = widest = 0
     for location, line in lines:
         values = printed.read(location, line)
         if isinstance(values, str):
             quarantine.add(values, location)
         elif values is not None:
-            num_numbered += 1
+            num_lines, widest = num_lines + 1, max(widest, len(values))
             yield MetricRow(location, values)
-    counts = [(0, 0), *((bar, position) for _, _, bar, position in printed.unnumbered)]
+    dictionaries = printed.unnumbered
+    counts = [(0, 0), *((bar, position) for _, _, bar, position in dictionaries)]
     is_counted = all(before < bar or (bar and position == 1) for (before, _), (bar, position) in pairwise(counts))
-    if not is_counted and num_numbered >= len(counts):
-        for location, *_ in printed.unnumbered:
+    if (
+        not is_counted
+        and num_lines >= len(dictionaries)
+        and widest > max(len(values) for _, values, *_ in dictionaries)
+    ):
+        for location, *_ in dictionaries:
             quarantine.add("the dictionary has no step, which other lines name", location)
         quarantine.row_read()  # no sign that the file was cut off
         return
-    for location, values, bar, position in printed.unnumbered:
+    run = "dictionaries" if num_lines and not is_counted else ""
+    for location, values, bar, position in dictionaries:
         step = bar if is_counted else position
-        yield MetricRow(location, {"step": step, **values, STEP_IS_POSITION: float(not is_counted)})
+        yield MetricRow(location, {"step": step, **values, STEP_IS_POSITION: float(not is_counted)}, run)
 
 
 def _tables_in(file: Path, quarantine: MetricsLog, find: Callable[[str], Sequence[Table]]) -> Rows:

@@ -19,13 +19,14 @@ from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.metrics_alone.files import MetricFile, MetricsLog, opened
 from gradscope.rollouts.readers.metrics_alone.naming import naming_of, parse_metric_columns, without_impossible_shares
+from gradscope.rollouts.readers.metrics_alone.published import plain_name
 from gradscope.rollouts.readers.metrics_alone.runs import (
     STEPS,
     MetricTable,
     OneRun,
     Piece,
     RunRows,
-    has_text,
+    hold_rollouts,
     numbers_by_key,
     steps_in,
 )
@@ -40,11 +41,7 @@ LOOKS_FOR = "metrics by step (trainer_state.json, JSONL, CSV, consoles, TensorBo
 
 _SLIMES = ("rollout/step", "train/step")  # each row of slime's has one of them
 _STEP_ENDINGS = ("/step", "/global_step", "/training_step")
-_OF_ROLLOUTS = (
-    *("prompt", "prompts", "completion", "completions", "response", "responses"),
-    *("output", "messages", "question", "text", "action", "observation"),
-)
-"""Columns that hold text where a row is a rollout, or a turn of one."""
+_INSTEAD_OF_STEPS = ("iter", "epoch", "round")  # columns that count as steps where no other does
 _REWARD_LIST = re.compile(r"(^|_)(rewards?|scores?)$")
 _NUM_PEEKED = 200
 _MOST_NAMED = 6
@@ -76,6 +73,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
     files = groups[0]
     kinds = [kind for kind in map(opened, files) if kind is not None]
     quarantine, rows = MetricsLog(request.progress, files), RunRows()
+    keys: tuple[str, ...] = ()
     for kind in kinds:
         _, keys = _first_rows(kind, options.columns.step)
         for piece in kind.pieces(quarantine):
@@ -87,7 +85,10 @@ def read_metrics_log(request: ReadRequest) -> Run:
     logged = chosen.metrics()
     naming = naming_of(logged.columns, named)
     metrics, impossible = without_impossible_shares(naming.apply(logged))
-    sentences = [f"The rows are those of the document's list {name!r}." for name in sorted(quarantine.lists)]
+    lists = [name for name in quarantine.lists if chosen.name == name or chosen.name.startswith(f"{name}/")]
+    sentences = [f"The rows are those of the document's list {name!r}." for name in lists]
+    if keys and plain_name(keys[0]) in _INSTEAD_OF_STEPS and options.columns.step is None:
+        sentences.append(f"No column is called a step: {keys[0]!r} counts as one.")
     if rows.counts_steps:
         sentences.append("The console does not name its steps: a step is the place of its dictionary among all.")
     if rows.num_without_step:
@@ -165,7 +166,7 @@ def _is_metrics(file: Path, options: ReadOptions) -> bool:
     """Whether the first rows of a file have steps and a metric, and are no rollouts."""
     tables, rows, logs = _first_look(file, options)
     steps = sum(map(len, logs))
-    if not steps or _hold_rollouts(tables) or rows.num_conflicts > steps:
+    if not steps or any(hold_rollouts(table.columns) for table in tables) or rows.num_conflicts > steps:
         return False
     keys = {key for log in logs for key in log.columns}
     named = parse_metric_columns(options.metric_columns)
@@ -179,7 +180,7 @@ def refuse_metrics(file: Path, options: ReadOptions) -> None:
     metrics = [name for name in naming_of(numbers, {}).parts if name != "learning_rate"]
     metrics += [key for key in parse_metric_columns(options.metric_columns).values() if key in numbers]
     steps = sum(map(len, logs))
-    if not metrics or _hold_rollouts(tables):
+    if not metrics or any(hold_rollouts(table.columns) for table in tables):
         return
     named = ", ".join(metrics[:_MOST_NAMED])
     if rows.num_conflicts > steps:
@@ -210,10 +211,6 @@ def _first_look(file: Path, options: ReadOptions) -> tuple[list[MetricTable], Ru
     return [table for piece in pieces for table in piece.tables], rows, [run.metrics() for run in rows.runs()]
 
 
-def _hold_rollouts(tables: Iterable[MetricTable]) -> bool:
-    return any(has_text(table.columns, _OF_ROLLOUTS) for table in tables)
-
-
 def _first_rows(file: MetricFile, column: str | None) -> tuple[list[Piece], tuple[str, ...]]:
     """The first rows of a file, and its columns of steps: the one that was named, else the first of the usual ones.
 
@@ -223,20 +220,27 @@ def _first_rows(file: MetricFile, column: str | None) -> tuple[list[Piece], tupl
     if column is not None:
         return pieces, (column,)
     ends: dict[str, tuple[int, int]] = {}
-    for table in (table for piece in pieces for table in piece.tables):
+    tables = [table for piece in pieces for table in piece.tables]
+    for table in tables:
         for key in table.columns:
             steps = steps_in(table, [key])
             if (steps >= 0).any():
                 low, high = ends.get(key, (LARGEST_STEP, 0))
                 ends[key] = min(low, int(steps[steps >= 0].min())), max(high, int(steps.max()))
-    usual = [
-        *filter(ends.__contains__, STEPS),
-        *(key for key in ends if key.endswith(("/step", "/global_step", "/training_step"))),
-    ]
+    named = {plain_name(key): key for key in ends} | {key: key for key in ends}
+    usual = [named[name] for name in STEPS if name in named]
+    usual += [key for key in ends if key.endswith(_STEP_ENDINGS)]
+    usual = usual or [named[name] for name in _INSTEAD_OF_STEPS if name in named and _rises(tables, named[name])]
     if not usual:
         return pieces, ()
     key = next((key for key in usual if ends[key][0] < ends[key][1]), usual[0])
     return pieces, _SLIMES if key in _SLIMES else (key,)
+
+
+def _rises(tables: Iterable[MetricTable], key: str) -> bool:
+    """Whether the rows with the same keys have a higher whole number each."""
+    with_key = (steps_in(table, [key]) for table in tables if key in table.columns)
+    return all((np.diff(steps, prepend=-1) > 0).all() for steps in with_key)
 
 
 def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None, reward: str | None) -> OneRun:
@@ -259,7 +263,8 @@ def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None, reward: str 
             sentence = f"Of {len(runs)} runs only {only.name!r} has a reward; --metric-run takes another."
             return replace(only, sentences=(*only.sentences, sentence))
         raise InputError(
-            f"{path} holds {len(names)} runs: {listed}.", hint=f"Choose one: --metric-run '{next(iter(names))}'"
+            f"{path} holds {len(names)} runs: {listed}.",
+            hint=f"Choose one: --metric-run {shlex.quote(max(runs, key=lambda run: run.num_rows).name)}",
         )
     return runs[0] if wanted is None else names[wanted]
 

@@ -12,11 +12,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import product
 from typing import Literal
 
 import numpy as np
 
 from gradscope.errors import UsageError
+from gradscope.rollouts.readers.metrics_alone.published import plain_name
 from gradscope.rollouts.run import Floats, Numbers, StepMetrics
 
 MetricStyle = Literal["share", "norm", "count"]
@@ -229,8 +231,9 @@ def naming_of(keys: Iterable[str], named_columns: Mapping[str, str]) -> Naming:
     parts = {name: _itself(key) for name, key in named_columns.items()}
     words = {key: of for key in logged if _EVALUATIONS.isdisjoint(of := set(_BETWEEN.split(key.lower())))}
     on_groups = _words_on_groups(words)
+    written = {plain_name(key): key for key in logged} | {key: key for key in logged}
     for metric in COMMON:
-        part = next((option for option in _candidates(metric) if logged.keys() >= set(option.keys)), None)
+        part = next(_candidates(metric, written), None)
         if part is None and metric.name in _KINDS:
             is_of_groups = metric.name.startswith("frac_")
             part = _of_groups(metric.name, on_groups) if is_of_groups else _of_words(metric.name, words)
@@ -344,9 +347,10 @@ def parse_metric_columns(words: Sequence[str] | None) -> dict[str, str]:
     return {name.strip(): key.strip() for name, _, key in pairs}
 
 
-def _candidates(metric: CommonMetric) -> Iterator[Derived]:
-    for derived in (*map(_itself, metric.keys), *metric.derived):
-        yield derived
-        keys = tuple(_PREFIX + key for key in derived.keys)
-        formula = reduce(lambda text, key: text.replace(key, _PREFIX + key), derived.keys, derived.formula)
-        yield replace(derived, keys=keys, formula=formula)
+def _candidates(metric: CommonMetric, written: Mapping[str, str]) -> Iterator[Derived]:
+    """Its formulas in a log's keys, which ``written`` has by the names that trainers give them and by their own."""
+    for derived, prefix in product((*map(_itself, metric.keys), *metric.derived), ("", _PREFIX)):
+        keys = {key: written[prefix + key] for key in derived.keys if prefix + key in written}
+        if len(keys) == len(derived.keys):
+            formula = reduce(lambda text, key: text.replace(key, keys[key]), keys, derived.formula)
+            yield replace(derived, keys=tuple(keys.values()), formula=formula)

@@ -22,9 +22,10 @@ _PAIR = re.compile(
     rf"""['"](?P<key>[^'"]{{1,200}})['"]\s*:\s*(?:np\.\w+\()?['"]?(?P<value>{_NUMBER})['"]?\)?(?=\s*[,}}])""",
     re.IGNORECASE,
 )
+_LIST = r"\[[0-9.,e+\s-]{1,4096}\]"
 _NAMED = re.compile(
     r"(?:^|(?<=[\s|,;•]))(?P<key>[a-z_][\w/@.-]{0,200}(?: [a-z(][\w/)]{0,40}){0,3}?)\s?[:=]\s{0,2}"
-    rf"(?:np\.\w+\()?(?P<value>{_NUMBER})\)?(?=[\s,;|]|$)",
+    rf"(?:(?:np\.\w+|array|tensor)\()?(?P<value>{_NUMBER}|{_LIST})\)?(?=[\s,;|]|$)",
     re.IGNORECASE,
 )
 _STEP_FIRST = re.compile(
@@ -44,6 +45,7 @@ _MARKS = (
     *('"loss":', '"reward":', f'"{_ENDED}":'),
 )
 _LONGEST_LINE, _LONGEST_ROW = 1 << 20, 1 << 12
+_REWARD = re.compile(r"(^|[_/])(reward|score)s?$")
 CUT_DICTIONARY = "the dictionary of metrics is cut off"
 
 
@@ -72,8 +74,8 @@ class PrintedLines:
     verl writes ``step:N - name:value - name:value``, torchtune ``Step N | name:value``, prime-rl
     ``Step N | Name: value``, slime ``rollout N: {...}``, NeMo-RL a heading ``Step N/M`` with lines ``• Name: value``
     below it, others ``step=N name=value``, ``N/M | name=value``, or columns below a line of names with ``step``, as
-    pandas prints them. The dictionaries of TRL and its relatives do not name their step: it is that of the line
-    before, else the count of the progress bar before, where each has one.
+    pandas prints them. The dictionaries of TRL and its relatives do not name their step: it is that in the line
+    before them, else the count of the progress bar before, where each has one.
     """
 
     def __init__(self) -> None:
@@ -108,6 +110,11 @@ class PrintedLines:
         if _ENDED in values:
             self._position = 0
             return None
+        if not before and all(map(_REWARD.search, values)):  # those of one response
+            return None
+        first = _STEP_FIRST.search(text, 0, text.index("{"))
+        if first is not None:  # as in W&B's warning of an entry that it drops
+            return {**values, "step": int(first["step"])}
         if before:
             repeated = before.keys() - {"step"}
             return {"step": before["step"], **{key: values[key] for key in values if key not in repeated}}
@@ -146,7 +153,17 @@ def _in_dictionary(text: str) -> dict[str, float | str]:
 
 
 def _named(text: str) -> dict[str, float | str]:
-    return {plain_name(pair["key"]): number_or_text(pair["value"]) for pair in _NAMED.finditer(text)}
+    """The numbers in a line by name, of lists their mean; none where all are counts of steps."""
+    named = {plain_name(pair["key"]): _mean_or_text(pair["value"]) for pair in _NAMED.finditer(text)}
+    return {} if all(key.endswith("step") for key in named) else named
+
+
+def _mean_or_text(cell: str) -> float | str:
+    if cell[0] != "[":
+        return number_or_text(cell)
+    numbers = [number_or_text(number) for number in cell[1:-1].replace(",", " ").split()]
+    are_all = numbers and all(isinstance(number, float) for number in numbers)
+    return sum(map(float, numbers)) / len(numbers) if are_all else cell
 
 
 class _Tables(HTMLParser):

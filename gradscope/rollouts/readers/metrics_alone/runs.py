@@ -127,9 +127,16 @@ def _number(cell: Any) -> float | None:
         return None
 
 
-def has_text(columns: Mapping[str, Column], keys: Iterable[str]) -> bool:
-    """Whether any of these columns holds texts or lists."""
-    chosen = (columns[key] for key in keys if key in columns)
+_OF_ROLLOUTS = (
+    *("prompt", "prompts", "completion", "completions", "response", "responses"),
+    *("output", "messages", "question", "text", "action", "observation"),
+)
+"""Columns that hold text where a row is a rollout, or a turn of one."""
+
+
+def hold_rollouts(columns: Mapping[str, Column]) -> bool:
+    """Whether any column that is usual for rollouts holds texts or lists."""
+    chosen = (columns[key] for key in _OF_ROLLOUTS if key in columns)
     return any(not isinstance(cells, Numbers) and bool(_indices_of(cells, str, list)) for cells in chosen)
 
 

@@ -57,7 +57,10 @@ def write(path: Path, text: str) -> Path:
         ({"step": [1, 2], "loss": [3, 4], "dev": [5], "lr": 0.1}, [{"step": 1, "loss": 3}, {"step": 2, "loss": 4}]),
         ({"step": 3, "loss": 0.5}, [{"step": 3, "loss": 0.5}]),
         ({"step": {"0": 1}, "loss": {"1": 4}}, []),
-        ({"model": "m", "lr": 0.1, "step_log": [{"step": 1}], "trace": [0.5]}, [{"step": 1}]),
+        ({"lr": 0.1, "log": [{"step": 1}], "trace": [0.5]}, [{"run": "log", "step": 1}]),
+        ({"a": [{"step": 1}], "b": [{"n": 2}]}, [{"run": "a", "step": 1}, {"run": "b", "n": 2}]),
+        ({"a": [{"step": 1}], "b": [{"step": 1, "prompt": "p"}], "c": [{"x": "y"}]}, [{"run": "a", "step": 1}]),
+        ({"step": [1], "loss": [3], "a": [{"step": 5}]}, [{"step": 1, "loss": 3}]),
         ({"name": "x"}, []),
         ({}, []),
         ("text", []),
@@ -152,6 +155,14 @@ def test_a_dictionary_has_the_step_of_the_line_before(tmp_path: Path) -> None:
     ]
     (entry,) = aside.result().reasons
     assert (entry.reason, entry.num_rows) == ("the dictionary has no step, which other lines name", 2)
+
+
+def test_positions_of_dictionaries_are_no_steps_of_other_lines(tmp_path: Path) -> None:
+    text = "{'loss': 0.5, 'reward': 1, 'kl': 0.1}\n" * 2 + "step 2 last_reward=1\n" * 3
+    file = opened(write(tmp_path / "x.log", text))
+    assert file is not None
+    tables = [table for piece in file.pieces(aside_log()) for table in piece.tables]
+    assert [(table.run, len(table.at)) for table in tables] == [("", 3), ("dictionaries", 2)]
 
 
 def test_text_that_is_not_utf8_costs_its_line(tmp_path: Path) -> None:

@@ -165,13 +165,21 @@ def test_a_reward_that_is_named_tells_the_run_that_has_it(tmp_path: Path) -> Non
         assert read(series(tmp_path, *rows), metric_columns=["reward=return"]).metrics[2]["reward"] == 0.5
 
 
-@pytest.mark.parametrize("name", ["markers", "log_history"])
-def test_a_list_of_no_usual_name_is_named(tmp_path: Path, name: str) -> None:
-    (tmp_path / "a.json").write_text(
-        json.dumps({name: [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 1}], "version": 3})
-    )
+def test_a_list_of_no_usual_name_is_named_and_chosen(tmp_path: Path) -> None:
+    def read_lists(options: dict[str, Any], **lists: list[dict[str, Any]]) -> Run:
+        (tmp_path / "a.json").write_text(json.dumps({**lists, "version": 3}))
+        return read(tmp_path / "a.json", **options)
+
+    rows = [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 1}]
     sentence = "The rows are those of the document's list 'markers'."
-    assert (sentence in read(tmp_path / "a.json").source.inferred) == (name == "markers")
+    assert sentence in read_lists({}, markers=rows).source.inferred
+    assert sentence not in read_lists({}, log_history=rows, markers=rows).source.inferred
+    with pytest.raises(InputError, match=r"holds 2 runs: 'markers' .*, 'other' \(from a.json:3\)") as caught:
+        read_lists({}, markers=rows, other=rows[:1])
+    assert caught.value.hint == "Choose one: --metric-run markers"
+    assert sentence in read_lists({"metric_run": "markers"}, markers=rows, other=rows).source.inferred
+    rewarded = read_lists({}, markers=[{"step": 1, "reward": 0.5}], other=rows)
+    assert (sentence in rewarded.source.inferred, rewarded.every_step) == (True, (1,))
 
 
 def test_a_count_that_stays_the_same_is_no_step_where_another_rises(tmp_path: Path) -> None:
@@ -186,6 +194,23 @@ def test_a_count_that_stays_the_same_is_no_step_where_another_rises(tmp_path: Pa
 def test_steps_as_trainers_count_their_progress(tmp_path: Path, column: str, cells: list[Any]) -> None:
     write_lines(tmp_path / "log.jsonl", *({column: cell, "reward": 0.5, "total_steps": 9} for cell in cells))
     assert tuple(read(tmp_path / "log.jsonl").every_step) == (1, 5)
+
+
+@pytest.mark.parametrize(
+    ("row", "steps"),
+    [
+        ({"epoch": 1}, (1, 2)),
+        ({"iter": 0}, (0, 1)),
+        ({"epoch": 1, "round": 3}, (1, 2)),
+        ({"Global Step": 5, "epoch": 1}, (5, 6)),
+    ],
+)
+def test_epochs_count_as_steps_where_nothing_else_does(tmp_path: Path, row: Any, steps: Any) -> None:
+    rows = [{key: cell + more for key, cell in row.items()} | {"reward": more / 2} for more in (0, 1)]
+    run = read(series(tmp_path, *rows, {**row, "val_acc": 0.5}))
+    assert tuple(run.every_step) == steps
+    sentence = f"No column is called a step: {next(iter(row))!r} counts as one."
+    assert (sentence in run.source.inferred) == ("Global Step" not in row)
 
 
 @pytest.mark.parametrize(("cells", "is_listed"), [([1.0, 0.0], True), ([{"reward": 1.0}], False)])
@@ -234,7 +259,9 @@ def test_what_is_no_log_of_metrics_is_refused_as_before(tmp_path: Path, rows: li
     ("rows", "options", "message", "hint"),
     [
         ([{"step": at // 4, "mean_reward": at / 9} for at in range(8)], {}, r"several rows .*\(reward\)", "--group"),
-        ([{"batch": 8, "epoch": at, "avg_reward": 0.5} for at in (1, 2)], {}, r"\(reward\) and", "--step-column epoch"),
+        ([{"batch": 8, "ep": at, "avg_reward": 0.5} for at in (1, 2)], {}, r"\(reward\) and", "--step-column ep"),
+        ([{"epoch": at // 2, "avg_reward": at / 4} for at in (2, 3)], {}, r"\(reward\) and no column", "Add a column"),
+        ([{"epoch": at / 2, "avg_reward": at / 4} for at in (2, 3)], {}, r"\(reward\) and no column", "Add a column"),
         ([{"lr": 0.1, "loss": at} for at in (0.5, 0.25)], {}, r"\(loss\) and no column", "Add a column `step`"),
         ([{"r": 0.5}], {"metric_columns": ["reward=r"]}, r"\(r\) and no column", "Add a column `step`"),
         ([{"lr": 0.1, "seed": at} for at in (1, 2)], {}, "not a log that gradscope knows", "--metric-column"),

@@ -36,6 +36,8 @@ def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str
         ({"groups/rate_dropped": 0.25}, "frac_reward_zero_std", 0.25),
         ({"critic/rewards/mean": 2.0, "critic/score/mean": 1.0}, "reward", 1.0),
         ({"eval_reward": 3.0}, "reward", None),
+        ({"Mean Reward": 3.0}, "reward", 3.0),
+        ({"Train / Groups_Skipped": 3.0, "Train / Groups_Total": 4.0}, "frac_reward_zero_std", 0.75),
         ({"rollout/degenerate_group_rate": 0.25}, "frac_reward_zero_std", 0.25),
         ({"group/zero_variance_fraction": 0.25, "group/count": 8.0}, "frac_reward_zero_std", 0.25),
         ({"zero_std_groups": 2.0, "n_groups": 8.0, "num_prompts": 9.0}, "frac_reward_zero_std", 0.25),

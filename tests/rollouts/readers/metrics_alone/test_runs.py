@@ -15,7 +15,7 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
     RunRows,
     as_tables,
     by_run,
-    has_text,
+    hold_rollouts,
     numbers_by_key,
     steps_in,
     unpivoted,
@@ -148,7 +148,7 @@ def test_the_first_column_of_steps_that_a_row_has_counts() -> None:
     sparse = Numbers(np.array([1]), np.array([7.0]))
     metrics = MetricTable(at=np.arange(3), columns={"a": sparse, "b": [1, 2, None]})
     assert steps_in(metrics, ["a", "b"]).tolist() == [1, 7, NO_STEP]
-    assert (has_text(metrics.columns, ["a", "b"]), has_text({"a": ["x"]}, ["a"])) == (False, True)
+    assert (hold_rollouts(metrics.columns), hold_rollouts({"text": ["x"]})) == (False, True)
 
 
 def test_a_long_table_becomes_rows_of_its_metrics() -> None:
