@@ -138,7 +138,12 @@ def advantages_of(rows: StepRows, parts: Sequence[SubGroup], advantage: str) -> 
             raise InputError(f"A rollout of group {part.group_id} at step {rows.step} has no reward.")
     scope = registry.formulation(advantage).scope
     if scope == "functions":
-        return _decoupled(rows, parts, advantage)
+        if rows.functions is None or np.isnan(rows.functions.table).any():
+            raise InputError(
+                f"{advantage} needs the rewards of each function at step {rows.step}, and not all were logged.",
+                hint="Name another --advantage.",
+            )
+        return list(gdpo([rows.functions.table[part.index] for part in parts], rows.functions.weights))
     if scope not in WEIGHED:
         return list(registry.compute_step_advantages(advantage, [rows.rewards[part.index] for part in parts]))
     by_position: dict[int, Array] = {}
@@ -166,15 +171,6 @@ def formulated(advantage: str, rewards: Array, weights: Array) -> Array:
     if registry.formulation(advantage).scope in WEIGHED:
         return optimal_advantages(rewards, weights)
     return registry.compute_advantages(advantage, rewards)
-
-
-def _decoupled(rows: StepRows, parts: Sequence[SubGroup], advantage: str) -> list[Array]:
-    if rows.functions is None or np.isnan(rows.functions.table).any():
-        raise InputError(
-            f"{advantage} needs the rewards of each function at step {rows.step}, and not all were logged.",
-            hint="Name another --advantage.",
-        )
-    return list(gdpo([rows.functions.table[part.index] for part in parts], rows.functions.weights))
 
 
 def by_size(parts: Sequence[SubGroup]) -> list[list[int]]:

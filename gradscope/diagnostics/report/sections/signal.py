@@ -16,7 +16,7 @@ from gradscope.render.views.degeneracy import ENVIRONMENTS, REWARDS, prompts_vie
 from gradscope.render.views.view import Column, lines_over, table_of_cells, tabulate, view_table
 from gradscope.results.degeneracy import DegeneracyReport, RewardFunction, StepDegeneracy
 from gradscope.results.report import Chart, ColumnStyle, ReportSection, ReportTable, Series, SeriesKind, Severity
-from gradscope.rollouts.groups import RewardTable, reward_table
+from gradscope.rollouts.groups import reward_table
 from gradscope.say import interval, percent, points, with_interval
 
 MOST_PROMPTS = 200  # prompts that the page lists; a file of --output has all
@@ -146,6 +146,13 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
         only = f"There is one reward function, '{names[0]}': it makes all of the advantage."
         return ReportSection(name="rewards", findings=(only,), severity="fine")
     functions = [function for function in report.by_reward if function.weight != 0]
+    table = reward_table(inputs.run.groups)
+    steps = np.unique(table.step).tolist()
+    of_rollout = np.repeat(table.step, table.size)
+    means: dict[str, list[float | None]] = {}
+    for name in [function.name for function in functions]:
+        logged = [table.rewards[name][(of_rollout == step) & ~np.isnan(table.rewards[name])] for step in steps]
+        means[name] = [float(np.mean(rewards)) if len(rewards) else None for rewards in logged]
     return ReportSection(
         name="rewards",
         findings=tuple(_findings(report, functions)),
@@ -153,7 +160,7 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
         meaning=metric("by_reward.advantage_share").meaning,
         next_step=_next_step(report, functions),
         command=inputs.command("degeneracy", "--show", "rewards"),
-        charts=_charts(reward_table(inputs.run.groups), [function.name for function in functions]),
+        charts=lines_over(steps, "Mean of each reward function", means, y_label="mean reward"),
         tables=(*filter(None, (view_table(REWARDS, report, _FORMULA),)), *_correlations(functions)),
     )
 
@@ -205,16 +212,6 @@ def _next_step(report: DegeneracyReport, functions: list[RewardFunction]) -> str
     if report.frac_reward_conflict.undefined and len(functions) > 1:
         return f"Whether side rewards decide groups is undefined: {report.frac_reward_conflict.undefined}."
     return "If one makes more of the gradient than it should, change its weight (reward_weights in TRL)."
-
-
-def _charts(table: RewardTable, names: list[str]) -> tuple[Chart, ...]:
-    steps = np.unique(table.step).tolist()
-    of_rollout = np.repeat(table.step, table.size)
-    means: dict[str, list[float | None]] = {}
-    for name in names:
-        logged = [table.rewards[name][(of_rollout == step) & ~np.isnan(table.rewards[name])] for step in steps]
-        means[name] = [float(np.mean(rewards)) if len(rewards) else None for rewards in logged]
-    return lines_over(steps, "Mean of each reward function", means, y_label="mean reward")
 
 
 def _correlations(functions: list[RewardFunction]) -> tuple[ReportTable, ...]:
