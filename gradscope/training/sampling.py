@@ -171,12 +171,7 @@ class _DynamicSampling(FixedSampling):
     """G rollouts of each prompt; dead groups make room for live ones of other prompts, a number of rounds at most.
 
     A round samples as many prompts as groups are missing, none twice in a step. A dead group stays where none was found
-    to replace it.
-
-    Args:
-        pool: Rows of all prompts of the run.
-        max_rounds: Most rounds after the first.
-        padding: The token that pads.
+    to replace it. ``max_rounds`` does not count the first; ``pool`` has the rows of all prompts of the run.
     """
 
     def __init__(self, group_size: int, *, pool: Sequence[Row], seed: int, max_rounds: int, padding: int) -> None:

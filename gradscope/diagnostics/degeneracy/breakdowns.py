@@ -149,22 +149,14 @@ def environments_of(prompts: Sequence[str]) -> list[str]:
     return names if is_known and 1 < len(set(names)) <= len(names) / 2 else []
 
 
-def policy_names(chosen: GroupRewards) -> tuple[str, ...]:
-    """The names of a log's policies in its order; none where fewer than two have a group to judge."""
-    table = chosen.table
-    if table.policy is None:
-        return ()
-    names = tuple(table.policies[index] for index in np.unique(table.policy[table.policy >= 0]).tolist())
-    return names if len(names) > 1 else ()
-
-
 def measure_policies(
     chosen: GroupRewards, table: GroupTable, threshold: float | None, *, resampling: Resampling
 ) -> tuple[tuple[PolicyDegeneracy, ...], PolicyGap | None]:
     """Each policy of a log of several alone, and the gap split between prompts and policies where passing is known."""
-    names = policy_names(chosen)
-    if not names:
+    policy = chosen.table.policy
+    if policy is None or len(indices := np.unique(policy[policy >= 0]).tolist()) < 2:
         return (), None
+    names = tuple(chosen.table.policies[index] for index in indices)
     passing, members = _counts(chosen, names, threshold)
     rows = []
     for column, name in enumerate(names):

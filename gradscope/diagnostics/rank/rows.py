@@ -118,16 +118,6 @@ def sub_groups(rows: StepRows, group_size: int | None) -> list[SubGroup]:
     return parts
 
 
-def paired_groups(rows: StepRows, advantage: str, sizes: Sequence[int | None]) -> frozenset[str]:
-    """Groups with a part that lives at every group size: the same prompts whatever the size."""
-    live = []
-    for size in sizes:
-        parts = sub_groups(rows, size)
-        weights = advantages_of(rows, parts, advantage)
-        live.append(frozenset(part.group_id for part, own in zip(parts, weights, strict=True) if np.any(own != 0)))
-    return frozenset.intersection(*live)
-
-
 def advantages_of(rows: StepRows, parts: Sequence[SubGroup], advantage: str) -> list[Array]:
     """The advantages of each part, [n][G]; where each token has its own, 1 for a rollout with a gradient, else 0."""
     # They are computed together: a formulation may look at all groups of the step.
@@ -283,7 +273,14 @@ class RankRequest:
 
     def groups(self, rows: StepRows, advantage: str) -> frozenset[str] | None:
         """The groups that count under one advantage; None: all of them."""
-        return paired_groups(rows, advantage, self.sizes(rows, advantage)) if self.paired else None
+        if not self.paired:
+            return None
+        live = []  # at each size the groups with a part that lives: the same prompts whatever the size
+        for size in self.sizes(rows, advantage):
+            parts = sub_groups(rows, size)
+            weights = advantages_of(rows, parts, advantage)
+            live.append(frozenset(part.group_id for part, own in zip(parts, weights, strict=True) if np.any(own != 0)))
+        return frozenset.intersection(*live)
 
 
 def checked_advantages(names: Sequence[str] | None) -> tuple[str, ...]:

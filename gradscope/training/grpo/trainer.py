@@ -395,11 +395,7 @@ class _Head(OnlineAdvantage, ABC):
         return dict(self._metrics)
 
     def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
-        """The advantages of a step, [R][T]; then trains the head on it.
-
-        Raises:
-            ValueError: The step has no hidden states.
-        """
+        """The advantages of a step, [R][T]; then trains the head on it. A ``ValueError`` without hidden states."""
         if step.states is None:
             raise ValueError(f"{self.name} needs the hidden state of every token")
         lengths = [len(states) - 1 for states in step.states]
@@ -437,11 +433,7 @@ class _Head(OnlineAdvantage, ABC):
         )
 
     def recall(self, memory: Memory) -> None:
-        """Go on from an earlier head.
-
-        Raises:
-            ValueError: It is of a head of another width.
-        """
+        """Go on from an earlier head; a ``ValueError`` where that is of another width."""
         arrays = {name: torch.from_numpy(memory.arrays[name].copy()) for name in ("head", *_MOMENTS)}
         if any(array.shape != self._head.shape or array.dtype != self._head.dtype for array in arrays.values()):
             raise ValueError("the head that was kept is of another width")

@@ -248,10 +248,14 @@ def grade_exact(completion: str, answer: str) -> float:
     return float(completion == answer)
 
 
+def _is_rare(prompt: str) -> bool:
+    """Whether a prompt of ``conflict`` wants the sum without carries, as about 15 % of those with a carry do."""
+    return sum(_operands(prompt)) >= 10 and _checksum("conflict", prompt) % 100 < _RARE
+
+
 def _conflict_answer(prompt: str) -> str:
     operands = _operands(prompt)
-    # about 15 % of the prompts of ``conflict`` with a carry want the sum without carries
-    forgets = [sum(_operands(prompt)) >= 10 and _checksum("conflict", prompt) % 100 < _RARE] * (len(operands) - 1)
+    forgets = [_is_rare(prompt)] * (len(operands) - 1)
     return solve_sloppily(operands, forgets).partition("#")[2]
 
 

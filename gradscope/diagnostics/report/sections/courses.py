@@ -134,6 +134,15 @@ def staleness_section(inputs: ReportInputs) -> ReportSection:
         "mean": [row.mean_lag.value for row in staleness.by_step],
         "largest": [row.max_lag.value for row in staleness.by_step],
     }
+    with_gaps = any(row.logprob_gap.is_defined for row in staleness.by_lag)
+    columns = [
+        Column("updates behind", "lag", "count"),
+        Column("rollouts", "num_rollouts", "count"),
+        Column("share", "share", "share"),
+    ]
+    if with_gaps:
+        columns.append(Column("mean gap", "logprob_gap", "norm"))
+    caption = "Rollouts by lag" + f"; mean gap = {metric('logprob_gap').formula}" * with_gaps
     return ReportSection(
         name="staleness",
         findings=(
@@ -146,7 +155,7 @@ def staleness_section(inputs: ReportInputs) -> ReportSection:
         meaning=metric("staleness.mean_lag").meaning,
         next_step=_staleness_advice(staleness, overall),
         charts=lines_over(steps, "Updates behind", lags, y_label="updates behind"),
-        tables=(_by_lag(staleness),),
+        tables=(tabulate(caption, columns, staleness.by_lag),),
     )
 
 
@@ -159,19 +168,6 @@ def _staleness_advice(staleness: results.Staleness, overall: results.StalenessNu
             "importance sampling; where it does not, the lag is harmless."
         )
     return "Log the log-probabilities of sampler and trainer as well: they tell whether the lag does harm."
-
-
-def _by_lag(staleness: results.Staleness) -> ReportTable:
-    with_gaps = any(row.logprob_gap.is_defined for row in staleness.by_lag)
-    columns = [
-        Column("updates behind", "lag", "count"),
-        Column("rollouts", "num_rollouts", "count"),
-        Column("share", "share", "share"),
-    ]
-    if with_gaps:
-        columns.append(Column("mean gap", "logprob_gap", "norm"))
-    caption = "Rollouts by lag" + f"; mean gap = {metric('logprob_gap').formula}" * with_gaps
-    return tabulate(caption, columns, staleness.by_lag)
 
 
 _MANY = 0.1  # truncated completions from which on the limit decides much of the reward

@@ -134,12 +134,16 @@ def contributions_section(inputs: ReportInputs) -> ReportSection:
     if not steps:
         return missing_section("contributions", inputs.no_grams)
     largest = next(pair for pair in steps if pair[0].step == inputs.largest_step)
+    share = _largest_share(largest[1])
+    text = "Read the rollouts below: is this what the reward should teach?"
     return ReportSection(
         name="contributions",
         findings=_findings(*largest),
         severity="look" if _largest_share(largest[1]) >= _LARGE_SHARE else "fine",
         meaning=f"{metric('projection_share').meaning} Cancellation is {metric('cancellation').meaning}",
-        next_step=_read_next(largest[1]),
+        next_step=f"{text} No single one carries more than {percent(share)} of the gradient."
+        if share < _LARGE_SHARE
+        else f"{text} One carries {percent(share)}: clipping the norm (max_grad_norm) or a larger batch evens it out.",
         command=inputs.command("rank", "--step", str(largest[0].step)),
         charts=_bars(*largest),
         tables=(
@@ -164,14 +168,6 @@ def contributions_section(inputs: ReportInputs) -> ReportSection:
 
 def _largest_share(matrix: Array) -> float:
     return float(np.max(np.abs(geometry.projection_shares(matrix))))
-
-
-def _read_next(matrix: Array) -> str:
-    share = _largest_share(matrix)
-    text = "Read the rollouts below: is this what the reward should teach?"
-    if share < _LARGE_SHARE:
-        return f"{text} No single one carries more than {percent(share)} of the gradient."
-    return f"{text} One carries {percent(share)}: clipping the norm (max_grad_norm) or a larger batch evens it out."
 
 
 def _findings(gram: StepGram, matrix: Array) -> tuple[str, ...]:

@@ -45,6 +45,11 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
     findings = [text for text in report.findings if text != advice]
     behind = 2 if report.is_in_conflict else 1  # the trend is that of the share of dead groups
     findings[behind:behind] = _trend(report)
+    names = (
+        *("frac_reward_zero_std", "frac_all_fail", "frac_all_pass", "frac_tied", "frac_reward_conflict"),
+        *("iid_prediction", "jensen_gap"),
+    )
+    origins = {"iid_prediction": f", p: {report.pass_rate_origin}"}
     return ReportSection(
         name="signal",
         findings=tuple(findings),
@@ -54,7 +59,15 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
         command=command,
         charts=(_course(report.by_step),) if len(report.by_step) > 1 else (),
         tables=(
-            _kinds(report),
+            tabulate(
+                f"The whole log: {report.num_groups:,} groups, intervals resample prompts",
+                (
+                    Column("what", "title"),
+                    Column("share [95 % interval]", lambda entry: getattr(report, entry.name), "share"),
+                    Column("formula", lambda entry: f"{entry.formula}{origins.get(entry.name, '')}"),
+                ),
+                [entry for entry in map(metric, names) if getattr(report, entry.name).is_defined],
+            ),
             *filter(None, (view_table(ENVIRONMENTS, report, _ENVIRONMENTS), view_table(prompts, report, caption))),
             *((_by_step(report.by_step),) if len(report.by_step) > 1 else ()),
         ),
@@ -93,23 +106,6 @@ def _course(steps: tuple[StepDegeneracy, ...]) -> Chart:
         series=tuple(Series(name=name, values=tuple(values), kind=kind) for (name, kind), values in drawn.items()),
         y_label="share of groups",
         y_range=(0.0, 1.0),
-    )
-
-
-def _kinds(report: DegeneracyReport) -> ReportTable:
-    names = (
-        *("frac_reward_zero_std", "frac_all_fail", "frac_all_pass", "frac_tied", "frac_reward_conflict"),
-        *("iid_prediction", "jensen_gap"),
-    )
-    origins = {"iid_prediction": f", p: {report.pass_rate_origin}"}
-    return tabulate(
-        f"The whole log: {report.num_groups:,} groups, intervals resample prompts",
-        (
-            Column("what", "title"),
-            Column("share [95 % interval]", lambda entry: getattr(report, entry.name), "share"),
-            Column("formula", lambda entry: f"{entry.formula}{origins.get(entry.name, '')}"),
-        ),
-        [entry for entry in map(metric, names) if getattr(report, entry.name).is_defined],
     )
 
 
