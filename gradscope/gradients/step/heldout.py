@@ -70,7 +70,16 @@ def _heldout_sequences(
         if usable:
             rollouts = tuple(group.rollouts[index] for index in usable)
             groups.append(replace(group, step=prepared.step, rollouts=rollouts))
-    _require_usable(len(prompts), num_trained, len(selected))
+    if num_trained == len(prompts):
+        raise InputError(
+            "Every held-out prompt is trained on in this very step.",
+            hint="Give samples of prompts that the step was not trained on.",
+        )
+    if not selected:
+        raise InputError(
+            "No held-out answer can be spelled in the tokens of this model.",
+            hint="Give answers of the same model, or of one with its tokenizer.",
+        )
     every, owners, parts = zip(*selected, strict=True)
     return _HeldoutSequences(
         groups=tuple(groups),
@@ -79,19 +88,6 @@ def _heldout_sequences(
         shares=parts,
         notes=_notes(prepared, every, num_trained, num_unspelled),
     )
-
-
-def _require_usable(num_prompts: int, num_trained: int, num_answers: int) -> None:
-    if num_trained == num_prompts:
-        raise InputError(
-            "Every held-out prompt is trained on in this very step.",
-            hint="Give samples of prompts that the step was not trained on.",
-        )
-    if not num_answers:
-        raise InputError(
-            "No held-out answer can be spelled in the tokens of this model.",
-            hint="Give answers of the same model, or of one with its tokenizer.",
-        )
 
 
 def _sequences(prepared: PreparedStep, group: RolloutGroup) -> tuple[TokenSequence, ...]:
