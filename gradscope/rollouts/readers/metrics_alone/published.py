@@ -31,7 +31,12 @@ _NAMED = re.compile(
 _STEP_FIRST = re.compile(
     r"(?<!\()\b(?:global_|training_)?step(?:\s?[:=]\s?|\s{1,9})(?P<step>[0-9]{1,15})\b(?!\s?/)", re.IGNORECASE
 )
-_STEP_ABOVE = re.compile(r"^\W*\bstep (?P<step>[0-9]{1,15})/[0-9]{1,15}\b\W*$", re.IGNORECASE)
+_BOXED = re.compile(
+    rf"│ (?P<key>[a-z_][\w/@.-]{{0,200}})\s{{1,200}}│\s{{1,9}}(?P<value>{_NUMBER})\s{{1,9}}(?=│)", re.IGNORECASE
+)
+_STEP_ABOVE = re.compile(
+    r"(?:^\W*\b|\btrain )step (?P<step>[0-9]{1,15})/[0-9]{1,15}\b(?:\W*| done\..*)$", re.IGNORECASE
+)
 _STEP_OF_ALL = re.compile(
     r"^(?!.*\b(?:epoch|eval\w*|val\w*|test\w*)\b)[^/]{0,100}?\b(?P<step>[0-9]{1,15})/[0-9]{1,15}\b\]?\s?[|:,-]?\s+",
     re.IGNORECASE,
@@ -73,9 +78,10 @@ class PrintedLines:
 
     verl writes ``step:N - name:value - name:value``, torchtune ``Step N | name:value``, prime-rl
     ``Step N | Name: value``, slime ``rollout N: {...}``, NeMo-RL a heading ``Step N/M`` with lines ``• Name: value``
-    below it, others ``step=N name=value``, ``N/M | name=value``, or columns below a line of names with ``step``, as
-    pandas prints them. The dictionaries of TRL and its relatives do not name their step: it is that in the line
-    before them, else the count of the progress bar before, where each has one.
+    below it, AReaL ``Train step N/M done.`` and a box ``│ name │ value │`` below it, others ``step=N name=value``,
+    ``N/M | name=value``, or columns below a line of names with ``step``, as pandas prints them. The dictionaries of TRL
+    and its relatives do not name their step: it is that in the line before them, else the count of the progress bar
+    before, where each has one.
     """
 
     def __init__(self) -> None:
@@ -130,7 +136,7 @@ class PrintedLines:
             return {**values, "step": int(first["step"])}
         elif (of_all := _STEP_OF_ALL.match(text)) is not None and _NAMED.match(text, of_all.end()):
             return {**_named(text[of_all.end() :]), "step": int(of_all["step"])}
-        elif self._above is not None and "•" in text and (values := _named(text)):
+        elif self._above is not None and ("•" in text or "│" in text) and (values := _named(text)):
             return {**values, "step": self._above}
         return self._row(text.rstrip("\\ ").split()) if len(text) < _LONGEST_ROW else {}
 
@@ -154,7 +160,8 @@ def _in_dictionary(text: str) -> dict[str, float | str]:
 
 def _named(text: str) -> dict[str, float | str]:
     """The numbers in a line by name, of lists their mean; none where all are counts of steps."""
-    named = {plain_name(pair["key"]): _mean_or_text(pair["value"]) for pair in _NAMED.finditer(text)}
+    pairs = (_BOXED if "│" in text else _NAMED).finditer(text)
+    named = {plain_name(pair["key"]): _mean_or_text(pair["value"]) for pair in pairs}
     return {} if all(key.endswith("step") for key in named) else named
 
 
