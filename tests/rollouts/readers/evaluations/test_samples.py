@@ -208,7 +208,7 @@ def test_a_list_of_verdicts_a_prompt_in_a_document_is_named(tmp_path: Path) -> N
 
 def test_lists_of_verdicts_by_the_keys_of_many_prompts(tmp_path: Path) -> None:
     scored = {f"p{at}": [True, at % 2] for at in range(10)}
-    run = read(tmp_path, {"scored": scored, "texts": dict.fromkeys(scored, ["a", "b"]), "pass@1": 0.75})
+    run = read(tmp_path, {"scored": scored, "texts": {key: ["a", "b"] for key in scored}, "pass@1": 0.75})
     assert [group.rewards for group in run.groups] == [(1.0, float(at % 2)) for at in range(10)]
     for other in ({"p9": [0.5, 1]}, {"p9": []}, {"correct": [1, 0]}):
         assert not list(prompt_rows(scored | other))
