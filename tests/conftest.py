@@ -57,6 +57,12 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Look for doctests in the package alone: there are none in the tests, and to look takes a second a worker."""
+    return [collector for collector in (yield) if type(collector) is pytest.Module]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Modules with slow tests first, so that no worker is left with one of them at the end."""

@@ -14,12 +14,21 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
 from tests.conftest import REPOSITORY
 
 _SERVER = multiprocessing.get_context("forkserver")
-_LATE = ("render.figures.style", "render.html.page", "training.run_training", "training.grpo.trainer")  # by commands
+_LATE = (  # by commands
+    *("cli.output.delivery", "diagnostics.inputs.recomputed", "gradients.tokens.measure"),
+    *("render.figures.rank", "render.html.page", "training.run_training", "training.tasks.running_sums"),
+    *(f"cli.commands.{name}" for name in ("claims", "rank", "report", "train")),
+)
 _DIAGNOSTICS = (f"diagnostics.{name}.measure" for name in ("rank", "replay", "report", "check", "claims", "compare"))
-_SERVER.set_forkserver_preload([*(f"gradscope.{name}" for name in ("cli.app", *_LATE, *_DIAGNOSTICS)), "tests.forked"])
+_OURS = (f"gradscope.{name}" for name in ("cli.app", *_LATE, *_DIAGNOSTICS))
+_THEIRS = ("matplotlib.pyplot", "scipy.stats", "transformers.models.llama.modeling_llama")
+_SERVER.set_forkserver_preload([*_OURS, *_THEIRS, "tests.forked"])
+get_checkpoint_conversion_mapping("llama")  # hundreds of patterns, compiled for the first model that is loaded
 gc.freeze()  # the server imports this module last: or each collection in a child would copy all that is imported
 
 

@@ -38,7 +38,14 @@ BOTTOM = {
     f"gradscope.{name}"
     for name in (
         *("copies", "errors", "estimate", "machine", "option", "progress", "reason", "say", "shown", "version"),
-        *("outside.limits", "outside.numerals", "outside.plain_json", "outside.rules", "writing"),
+        *(
+            "outside.limits",
+            "outside.numerals",
+            "outside.plain_json",
+            "outside.rules",
+            "outside.torch_archive",
+            "writing",
+        ),
     )
 }
 BESIDE_THE_BOTTOM = {

@@ -16,31 +16,6 @@ Array = NDArray[np.float64]
 PASS_WEIGHT = 0.1  # weight of passes in ``w_reinforce``, lambda in its source, which recommends this value
 
 
-def _reinforce(rewards: Array) -> Array:
-    """The reward itself."""
-    return np.array(rewards, dtype=np.float64)
-
-
-def _sign(rewards: Array) -> Array:
-    """2r - 1: +1 for a pass, -1 for a fail."""
-    return np.asarray(2.0 * rewards - 1.0, dtype=np.float64)
-
-
-def _positive_only(rewards: Array) -> Array:
-    """+1 for a pass, 0 for a fail."""
-    return np.array(rewards, dtype=np.float64)
-
-
-def _negative_only(rewards: Array) -> Array:
-    """0 for a pass, -1 for a fail."""
-    return np.asarray(rewards - 1.0, dtype=np.float64)
-
-
-def _w_reinforce(rewards: Array) -> Array:
-    """+0.1 for a pass, -1 for a fail: the weight of passes with which the source trains."""
-    return np.asarray(np.where(rewards == 1.0, PASS_WEIGHT, -1.0), dtype=np.float64)
-
-
 def _tasa(rewards: Array) -> Array:
     """+G/n_pos for a pass, -G/n_neg for a fail: the mean over passes minus the mean over fails."""
     # Each class weighs one in the mean over the group that training takes. Sums to zero in a mixed group; one of one
@@ -73,30 +48,40 @@ ENTRIES: tuple[Formulation, ...] = (
         zero_sum=True,
         function=group.rloo,
     ),
-    Formulation(name="reinforce", formula="r", source="Williams 1992, without a baseline.", function=_reinforce),
     Formulation(
-        name="sign", formula="2 r - 1", source=_STARVATION_PAPER, needs_binary=True, function=_sign, takes_c=True
+        name="reinforce",
+        formula="r",
+        source="Williams 1992, without a baseline.",
+        function=lambda rewards: np.array(rewards, dtype=np.float64),
+    ),
+    Formulation(
+        name="sign",
+        formula="2 r - 1",
+        source=_STARVATION_PAPER,
+        needs_binary=True,
+        function=lambda rewards: np.asarray(2.0 * rewards - 1.0, dtype=np.float64),
+        takes_c=True,
     ),
     Formulation(
         name="positive_only",
         formula="1 if r = 1 else 0",
         source=f"{_PSR_PAPER} (PSR).",
         needs_binary=True,
-        function=_positive_only,
+        function=lambda rewards: np.array(rewards, dtype=np.float64),
     ),
     Formulation(
         name="negative_only",
         formula="0 if r = 1 else -1",
         source=f"{_PSR_PAPER} (NSR).",
         needs_binary=True,
-        function=_negative_only,
+        function=lambda rewards: np.asarray(rewards - 1.0, dtype=np.float64),
     ),
     Formulation(
         name="w_reinforce",
         formula="0.1 if r = 1 else -1",
         source=f"{_PSR_PAPER} (W-REINFORCE), lambda = 0.1.",
         needs_binary=True,
-        function=_w_reinforce,
+        function=lambda rewards: np.asarray(np.where(rewards == 1.0, PASS_WEIGHT, -1.0), dtype=np.float64),
     ),
     Formulation(
         name="tasa",

@@ -279,24 +279,20 @@ def shrinkage(rewards: Iterable[Array]) -> tuple[Array, ...]:
     leave_one_out = [(group.sum() - group) / (len(group) - 1) for group in groups]
     if len(groups) < 2:
         return tuple(group - baseline for group, baseline in zip(groups, leave_one_out, strict=True))
-    noise, spread, target = _other_groups(groups)
+    means = np.array([group.mean() for group in groups])
+    noises = np.array([_variance(group, ddof=1) / len(group) for group in groups])
+    rest = [np.delete(np.arange(len(means)), index) for index in range(len(means))]
+    # for each group, of all others: mean sampling variance of a mean, variance of the means, mean of the means
+    noise, spread, target = (
+        np.array([noises[index].mean() for index in rest]),
+        np.array([_variance(means[index], ddof=0) for index in rest]),
+        np.array([means[index].mean() for index in rest]),
+    )
     total = noise + spread
     weight = (len(groups) - 1) / len(groups) * np.divide(noise, total, out=np.zeros(len(groups)), where=total > 0)
     return tuple(
         group - ((1 - share) * baseline + share * mean)
         for group, baseline, share, mean in zip(groups, leave_one_out, weight, target, strict=True)
-    )
-
-
-def _other_groups(groups: Sequence[Array]) -> tuple[Array, Array, Array]:
-    """For each group, of all others: mean sampling variance of a mean, variance of the means, mean of the means."""
-    means = np.array([group.mean() for group in groups])
-    noises = np.array([_variance(group, ddof=1) / len(group) for group in groups])
-    rest = [np.delete(np.arange(len(means)), index) for index in range(len(means))]
-    return (
-        np.array([noises[index].mean() for index in rest]),
-        np.array([_variance(means[index], ddof=0) for index in rest]),
-        np.array([means[index].mean() for index in rest]),
     )
 
 

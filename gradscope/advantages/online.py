@@ -223,11 +223,7 @@ class _ValueTracker(OnlineAdvantage):
 
 
 class _OfTokenRewards(OnlineAdvantage):
-    """``per_step`` and ``per_token``: a token's reward, alone or with those after it, against the group.
-
-    Args:
-        function: From the token rewards of a group, [G][T], to advantages, [G][T].
-    """
+    """``per_step`` and ``per_token``: a token's reward, alone or with those after it, against the group, [G][T]."""
 
     def __init__(self, name: str, function: Callable[[Sequence[Sequence[float]]], tuple[Array, ...]]) -> None:
         super().__init__(name)

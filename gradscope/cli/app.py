@@ -112,11 +112,14 @@ class _Command(PlainSwitches, TyperCommand):
         for parameter in self.get_params(ctx):
             own = "Arguments" if parameter.param_type_name == "argument" else "Options"
             panels.setdefault(parameter.rich_help_panel or own, []).append(parameter)
+        from gradscope.diagnostics.inputs.names import NAMES
+
+        names_of: Mapping[str, Any] = {flag: NAMES[flag] for one in self.params for flag in one.opts if flag in NAMES}
         return Group(
             Text(self.get_usage(ctx), style="bold"),
             Text.from_markup(f"{self.help}\n"),
             *(_panel(_rows(params, _in_full), title) for title, params in panels.items()),
-            _names(self.params),
+            Group(*(Text(f"{flag}: {', '.join(names())}") for flag, names in names_of.items())),
         )
 
     def _first_page(self, ctx: Any) -> RenderableType:
@@ -184,14 +187,6 @@ def _spelled(parameter: Any) -> str:
     return " ".join(filter(None, (", ".join([switch, *short]), "" if parameter.is_flag else value)))
 
 
-def _names(params: Sequence[Any]) -> RenderableType:
-    """The names that options take of which there are too many for their own line."""
-    from gradscope.diagnostics.inputs.names import NAMES
-
-    names_of: Mapping[str, Any] = {flag: NAMES[flag] for one in params for flag in one.opts if flag in NAMES}
-    return Group(*(Text(f"{flag}: {', '.join(names())}") for flag, names in names_of.items()))
-
-
 def _lines(example: str) -> list[str]:
     """The lines of one example, broken before an option."""
     if len(example) + 2 <= _WIDTH:
@@ -236,13 +231,6 @@ _START_TEXT = """What carries signal in a GRPO run? RUN is a folder, a log or a 
 """The output of `gradscope` alone."""
 
 
-def _help(paragraphs: list[str], examples: tuple[str, ...]) -> str:
-    """A command's question, its examples, and its options."""
-    first, *more = (" ".join(paragraph.split()) for paragraph in paragraphs)
-    shown = examples_in(examples).replace("[", r"\[")
-    return "\n\n".join([first, f"[bold]Examples[/bold]\n{shown}", *more])
-
-
 @cache
 def _made(name: str) -> Any:
     """The command of a name, from the module of that name."""
@@ -250,10 +238,12 @@ def _made(name: str) -> Any:
     function: Callable[..., None] = getattr(module, name)
     words = getattr(module, "SUMMARY", inspect.getdoc(function) or "").split("\n\n")
     alone = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    first, *more = (" ".join(paragraph.split()) for paragraph in words)
+    shown = examples_in(module.EXAMPLES).replace("[", r"\[")
     alone.command(
         name,
         cls=page_of(function, module.EXAMPLES, module.COMMON),
-        help=_help(words, module.EXAMPLES),
+        help="\n\n".join([first, f"[bold]Examples[/bold]\n{shown}", *more]),
         context_settings={"help_option_names": HELP_NAMES},
     )(function)
     return typer.main.get_command(alone)

@@ -53,7 +53,7 @@ def connected_processes() -> Iterator[None]:
         settle_speaker(speaks=is_first)
         if not is_first:
             time.sleep(_GRACE)
-        if not _is_broken_connection(error):
+        if not (isinstance(error, distributed.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))):
             raise
         raise LaunchError(
             "Another process of this command ended, so none of them can go on.",
@@ -143,8 +143,3 @@ def _is_first_to_end() -> bool:
         return bool(store.add(_ENDED, 1) == 1)
     except (RuntimeError, ValueError):
         return process_index() == 0
-
-
-def _is_broken_connection(error: BaseException) -> bool:
-    """Whether an error says that another process is gone."""
-    return isinstance(error, distributed.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))

@@ -179,12 +179,7 @@ class Unpacked(io.RawIOBase):
     """A decompressed stream that ends in an error where more comes out of it than may."""
 
     def __init__(self, stream: IO[bytes], path: Path) -> None:
-        """Nothing is read yet.
-
-        Args:
-            stream: Gives the decompressed bytes.
-            path: The file that they come from.
-        """
+        """Nothing is read yet of ``stream``, which gives the decompressed bytes of the file ``path``."""
         self._stream = stream
         self._path = path
         self._left = most_unpacked(path)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gradscope.results.compare import Comparison
     from gradscope.results.degeneracy import DegeneracyReport
     from gradscope.results.passk import PassAtKReport
-    from gradscope.results.report import RunIndex, RunReport
+    from gradscope.results.report import RunIndex
     from gradscope.results.source import Source
 
 
@@ -68,15 +68,6 @@ def _pass_at_k_rows(report: PassAtKReport) -> Tables:
         if table.evaluation is not None
     ]
     return {"tables": rows, "differences": differences, "evaluations": evaluations}
-
-
-def _section_rows(report: RunReport) -> Tables:
-    """Each question with its severity and its one sentence; tables and charts of a section are in the JSON."""
-    rows = [
-        {"name": one.name, "severity": one.severity, "question": one.question, "finding": one.headline}
-        for one in report.sections
-    ]
-    return {"sections": rows}
 
 
 def _run_rows(index: RunIndex) -> Tables:
@@ -176,7 +167,13 @@ SPECS = (
         name="report",
         table="terminal.report:report_table",
         figures="figures.report:draw_report",
-        csv=_section_rows,
+        # each question with its severity and its one sentence; tables and charts of a section are in the JSON
+        csv=lambda report: {
+            "sections": [
+                {"name": one.name, "severity": one.severity, "question": one.question, "finding": one.headline}
+                for one in report.sections
+            ]
+        },
     ),
     ResultSpec(
         result="report:RunIndex",

@@ -87,10 +87,6 @@ class TrainConfig:
     """``bfloat16`` computes in mixed precision: trained weights stay in float32, an adapter's frozen base does not."""
 
     def __post_init__(self) -> None:
-        self._check_ranges()
-        self._check_combinations()
-
-    def _check_ranges(self) -> None:
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= least):
@@ -99,6 +95,7 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise UsageError(f"{name} is {value!r}; it must be above zero.", hint=f"Give another {_flag(name)}.")
+        self._check_combinations()
 
     def _check_combinations(self) -> None:
         if self.task not in _FROM_FILES and (self.data is not None or self.heldout_data is not None):

@@ -162,7 +162,9 @@ def make_manifest(config: TrainConfig, trainer_arguments: Mapping[str, Any], not
     return RunManifest(
         run_id=f"{config.task}-{short_name(config.advantage)}-{config.seed}-{uuid.uuid4().hex[:8]}",
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=_command(),
+        command=shlex.join(["gradscope", *sys.argv[1:]])
+        if Path(sys.argv[0]).name in {"gradscope", "__main__.py"}
+        else "gradscope.train",
         config=config.to_json(),
         seed=config.seed,
         model=config.model,
@@ -179,13 +181,6 @@ def make_manifest(config: TrainConfig, trainer_arguments: Mapping[str, Any], not
             *notes,
         ),
     )
-
-
-def _command() -> str:
-    """The command line where the program runs, else the function's name."""
-    if Path(sys.argv[0]).name in {"gradscope", "__main__.py"}:
-        return shlex.join(["gradscope", *sys.argv[1:]])
-    return "gradscope.train"
 
 
 def package_versions() -> dict[str, str]:

@@ -112,7 +112,12 @@ def merge(rounds: Sequence[Scored], selected: Sequence[int], *, padding: int) ->
         parts = [scored.output[name] for scored in rounds]
         filler = padding if name.endswith("_ids") else 0
         merged[name] = torch.cat(_same_width(parts, filler, left=name in _PROMPT))[list(selected)]
-    merged = _without_empty_columns(merged)
+    # columns that no row needs are cut; numbers of tokens are as wide as the completions
+    prompt, completion = (int(merged[name].sum(dim=1).max()) for name in ("prompt_mask", "completion_mask"))
+    merged = {
+        name: part if part.ndim == 1 else part[:, part.shape[1] - prompt :] if name in _PROMPT else part[:, :completion]
+        for name, part in merged.items()
+    }
     if _TOTAL in rounds[0].output:
         merged[_TOTAL] = merged["completion_mask"].sum().to(rounds[0].output[_TOTAL])
     rows = [row for scored in rounds for row in scored.rows]
@@ -135,15 +140,6 @@ def _same_width(parts: Sequence[torch.Tensor], filler: int, *, left: bool) -> li
         torch.nn.functional.pad(part, (number, 0) if left else (0, number), value=filler)
         for part, number in zip(parts, missing, strict=True)
     ]
-
-
-def _without_empty_columns(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The batch cut to its longest prompt and completion; numbers of tokens are as wide as the completions."""
-    prompt, completion = (int(batch[name].sum(dim=1).max()) for name in ("prompt_mask", "completion_mask"))
-    return {
-        name: part if part.ndim == 1 else part[:, part.shape[1] - prompt :] if name in _PROMPT else part[:, :completion]
-        for name, part in batch.items()
-    }
 
 
 Row = Mapping[str, Any]  # a row of TRL's dataset
@@ -175,12 +171,7 @@ class _DynamicSampling(FixedSampling):
     """G rollouts of each prompt; dead groups make room for live ones of other prompts, a number of rounds at most.
 
     A round samples as many prompts as groups are missing, none twice in a step. A dead group stays where none was found
-    to replace it.
-
-    Args:
-        pool: Rows of all prompts of the run.
-        max_rounds: Most rounds after the first.
-        padding: The token that pads.
+    to replace it. ``max_rounds`` does not count the first; ``pool`` has the rows of all prompts of the run.
     """
 
     def __init__(self, group_size: int, *, pool: Sequence[Row], seed: int, max_rounds: int, padding: int) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from docs.hooks.reference import formulations_page
-from gradscope.advantages.entries import ENTRIES, _negative_only, _positive_only, _reinforce, _sign, _tasa, _w_reinforce
+from gradscope.advantages.entries import ENTRIES, _tasa
 from gradscope.advantages.registry import ALL_FORMULATIONS
 
 
@@ -27,17 +27,17 @@ GROUPS = np.array(list(product((0.0, 1.0), repeat=4)))
 
 
 @pytest.mark.parametrize(
-    ("function", "fail", "success"),
+    ("name", "fail", "success"),
     [
-        (_reinforce, 0.0, 1.0),
-        (_sign, -1.0, 1.0),
-        (_positive_only, 0.0, 1.0),
-        (_negative_only, -1.0, 0.0),
-        (_w_reinforce, -1.0, 0.1),
+        ("reinforce", 0.0, 1.0),
+        ("sign", -1.0, 1.0),
+        ("positive_only", 0.0, 1.0),
+        ("negative_only", -1.0, 0.0),
+        ("w_reinforce", -1.0, 0.1),
     ],
 )
-def test_each_reward_has_one_advantage_whatever_the_others_earn(function, fail: float, success: float) -> None:
-    assert np.array_equal(function(GROUPS), np.where(GROUPS == 1.0, success, fail))
+def test_each_reward_has_one_advantage_whatever_the_others_earn(name: str, fail: float, success: float) -> None:
+    assert np.array_equal(ALL_FORMULATIONS[name].function(GROUPS), np.where(GROUPS == 1.0, success, fail))
 
 
 def test_each_class_of_tasa_weighs_one() -> None:

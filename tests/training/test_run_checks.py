@@ -41,10 +41,7 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
         "replaces dead groups by those of other prompts, and a step takes all 4",
     ),
     ({"advantage": "grop"}, "no advantage formulation 'grop'"),
-    (
-        {"task": "steps", "advantage": "sign"},
-        "sign is defined for rewards of 0 and 1, and the task steps",
-    ),
+    ({"task": "steps", "advantage": "sign"}, "sign is defined for rewards of 0 and 1, and the task steps"),
     ({"model": "/absent"}, "cannot be read"),
     ({"max_completion_length": 60}, "does not fit the model's 64 positions"),
 )

@@ -281,7 +281,10 @@ def _opened(options: DeliveryOptions) -> Iterator[Delivery]:
         try:
             yield opened
         except BaseException:
-            _say_unfinished(unfinished, quiet=quiet)
+            num_steps = len(list(unfinished.glob("*.safetensors")))
+            if num_steps and not quiet:
+                finished = f"{num_steps} finished step{'s' if num_steps > 1 else ''}"
+                say(f"stopped; the same command goes on from the {finished} in {unfinished}, --force starts anew")
             raise
         files = sorted(file.relative_to(staging) for file in staging.rglob("*") if file.is_file())
     if not quiet and files:
@@ -293,14 +296,6 @@ def _named(files: Sequence[Path]) -> str:
     few = files if len(files) <= _MOST_NAMED else [file for file in files if file.suffix == ".json"]
     kinds = Counter(file.suffix.removeprefix(".") for file in files if file not in few)
     return ", ".join([*map(str, few), *(f"{number} {kind}" for kind, number in sorted(kinds.items()))])
-
-
-def _say_unfinished(folder: Path, *, quiet: bool) -> None:
-    """How to go on, where there is something to go on from."""
-    num_steps = len(list(folder.glob("*.safetensors")))
-    if num_steps and not quiet:
-        finished = f"{num_steps} finished step{'s' if num_steps > 1 else ''}"
-        say(f"stopped; the same command goes on from the {finished} in {folder}, --force starts anew")
 
 
 def _say_losses(sentences: Sequence[str], *, judges: bool) -> None:

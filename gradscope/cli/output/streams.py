@@ -81,24 +81,19 @@ def show_command(words: Sequence[str]) -> None:
         show_line(f"$ {shlex.join(words)}", style="bold")
         return
     lines = ["$"]
-    for part in _parts(words):
-        if len(lines[-1]) + len(part) + 3 > console.width and lines[-1].strip():
-            lines[-1] += " \\"
-            lines.append("   ")
-        lines[-1] += f" {part}"
-    for line in lines:
-        show_line(line, style="bold")
-
-
-def _parts(words: Sequence[str]) -> list[str]:
-    """Words that stay together: an option and its value."""
     parts: list[str] = []
     for before, word in pairwise(["", *words]):
         if before.startswith("-") and not word.startswith("-"):
             parts[-1] += f" {shlex.quote(word)}"
         else:
             parts.append(shlex.quote(word))
-    return parts
+    for part in parts:
+        if len(lines[-1]) + len(part) + 3 > console.width and lines[-1].strip():
+            lines[-1] += " \\"
+            lines.append("   ")
+        lines[-1] += f" {part}"
+    for line in lines:
+        show_line(line, style="bold")
 
 
 def show(renderable: RenderableType) -> None:

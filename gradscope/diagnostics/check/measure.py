@@ -114,7 +114,14 @@ def check_run(
         _check_name(name, values)
     measured = {name: values.value(name) for name in names}
     verdicts = [_verdict(item, measured[item.metric], run.source) for item in required]
-    now = {name: _baseline_metric(value) for name, value in measured.items()}
+    now = {
+        name: results.BaselineMetric(
+            estimate=value.estimate,
+            prompts={prompt_key(prompt): mean for prompt, mean in value.prompts.items()},
+            is_not_finite=value.is_not_finite,
+        )
+        for name, value in measured.items()
+    }
     if before is not None:
         advice = {name: value.advice for name, value in measured.items()}
         verdicts += baseline_verdicts(before.metrics, now, settings, advice=advice, path=run.source.path)
@@ -130,7 +137,7 @@ def check_run(
     return results.CheckReport(
         source=run.source,
         verdicts=tuple(verdicts),
-        outcome=_overall(outcomes),
+        outcome="fail" if "fail" in outcomes else "unknown" if "unknown" in outcomes else "pass",
         findings=_findings(run, names),
         without_interval=tuple(
             name for name, metric in now.items() if update_baseline and metric.estimate.interval is None
@@ -144,11 +151,6 @@ def _findings(run: Run, names: Sequence[str]) -> tuple[str, ...]:
         return ()
     sides = side_rewards(run, run.source.path)
     return () if sides is None else conflict_findings(sides.conflict)
-
-
-def _baseline_metric(value: MetricValue) -> results.BaselineMetric:
-    prompts = {prompt_key(prompt): mean for prompt, mean in value.prompts.items()}
-    return results.BaselineMetric(estimate=value.estimate, prompts=prompts, is_not_finite=value.is_not_finite)
 
 
 def _check_name(text: str, values: MetricValues) -> None:
@@ -234,12 +236,6 @@ def _next_step(
         name = "degeneracy" if entry.command == "degeneracy" else "spike"
         advice, command = "", f"gradscope {name} {shlex.quote(source.path)}"
     return _NextStep(f"{advice} Look closer: {command}".strip(), advice, command)
-
-
-def _overall(outcomes: Sequence[results.Outcome]) -> results.Outcome:
-    if "fail" in outcomes:
-        return "fail"
-    return "unknown" if "unknown" in outcomes else "pass"
 
 
 _SCHEMA = "gradscope/baseline"

@@ -170,7 +170,13 @@ class MetricValues:
         if budget_of(name) is not None:
             return self._pass_at_k(name)
         if name in self.run.courses.columns:
-            return self._logged(name)
+            course = self._course(name, ()) or {}
+            step, value = max(course.items())
+            silent = _not_finite(name, {step: value}) or self._silent(name, course, self.run.every_step, "last")
+            if silent is not None:
+                return silent
+            estimate = Estimate.exact(value)
+            return MetricValue(estimate=estimate, subject=f"{name} as the trainer logged it at step {step}")
         if entry is not None and entry.path:
             makers = {"replay": self._replay, "report": self._of_log, "spike": self._deviation}
             return makers.get(entry.command, self._gradient)(entry)
@@ -328,15 +334,6 @@ class MetricValues:
         if last == self.run.path:
             return passk.samples_of_run(self.run, name=last.name, success_threshold=self.success_threshold)
         return passk.read_samples(last, success_threshold=self.success_threshold)
-
-    def _logged(self, name: str) -> MetricValue:
-        course = self._course(name, ()) or {}
-        step, value = max(course.items())
-        silent = _not_finite(name, {step: value}) or self._silent(name, course, self.run.every_step, "last")
-        if silent is not None:
-            return silent
-        estimate = Estimate.exact(value)
-        return MetricValue(estimate=estimate, subject=f"{name} as the trainer logged it at step {step}")
 
     def _gradient(self, entry: Metric) -> MetricValue:
         rows: RowKind = "token" if is_of_tokens(entry) else "rollout"

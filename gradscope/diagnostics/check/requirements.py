@@ -240,13 +240,18 @@ def read_settings(path: str | Path) -> CheckSettings:
         raise UsageError(f"`baseline` in {file} is not a path.", hint='Write baseline = "ci/baseline.json".')
     if rule not in get_args(BaselineRule):
         raise UsageError(f"`rule` in {file} is {rule!r}.", hint='Write rule = "interval" or rule = "value".')
+    margins = table.get("margins", {})
+    if not isinstance(margins, dict) or not all(is_finite(value) and value >= 0 for value in margins.values()):
+        raise UsageError(
+            f"`margins` in {file} is not a table of numbers from 0 on.", hint='Write margins = { "pass@8" = 0.02 }.'
+        )
     return CheckSettings(
         requirements=tuple(parse_requirement(text) for text in _texts(table, "require", file)),
         track=_texts(table, "track", file),
         allow_unknown=_texts(table, "allow_unknown", file),
         baseline=None if baseline is None else file.parent / baseline,
         rule=rule,
-        margins=_margins(table, file),
+        margins={name: float(value) for name, value in margins.items()},
     )
 
 
@@ -266,15 +271,6 @@ def _texts(table: dict[str, Any], key: str, file: Path) -> tuple[str, ...]:
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise UsageError(f"`{key}` in {file} is not a list of strings.", hint=f"Write {_KEYS[key]}.")
     return tuple(texts)
-
-
-def _margins(table: dict[str, Any], file: Path) -> dict[str, float]:
-    margins = table.get("margins", {})
-    if not isinstance(margins, dict) or not all(is_finite(value) and value >= 0 for value in margins.values()):
-        raise UsageError(
-            f"`margins` in {file} is not a table of numbers from 0 on.", hint='Write margins = { "pass@8" = 0.02 }.'
-        )
-    return {name: float(value) for name, value in margins.items()}
 
 
 def _table(document: Any, *keys: str) -> dict[str, Any]:

@@ -9,12 +9,11 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradscope.advantages.registry import LOGGED
 from gradscope.diagnostics.claims.evidence import Evidence, Judgement, cannot_tell, in_range, rises, together
 from gradscope.diagnostics.rank.rollout_spectra import AdvantagedStep
-from gradscope.diagnostics.rank.rows import StepRows, advantage_rows, advantages_of, sub_groups
+from gradscope.diagnostics.rank.rows import advantage_rows, advantages_of, sub_groups
 from gradscope.diagnostics.rank.spectrum import GroupRank, compare_sizes, ranks_of_groups
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
@@ -115,7 +114,8 @@ def group_mean_is_optimal(evidence: Evidence) -> Judgement:
     ]
     if not apart:
         return cannot_tell("no group with unequal rewards has a gradient", steps=steps)
-    reach = float(np.ptp(_rewards(evidence)))
+    rewards = reward_table(evidence.run.groups).reward
+    reach = float(np.ptp(rewards[~np.isnan(rewards)]))
     (distance,) = bounded_means(apart, low=-reach, high=reach)
     margin = SAME_BASELINE * reach
     pooled = measure_baselines(collected.baseline_groups)[0]
@@ -146,21 +146,20 @@ def _norm_ratio(groups: Sequence[BaselineGroup]) -> Estimate:
     return bootstrap_statistics(ratio, parts, within=(0.0, np.inf))[0]
 
 
-def _rewards(evidence: Evidence) -> NDArray[np.float64]:
-    rewards = reward_table(evidence.run.groups).reward
-    return rewards[~np.isnan(rewards)]
-
-
 def sign_part(
     part: GroupKind, target: Literal["pass@1", "pass@G"], rule: Callable[[Estimate], ClaimVerdict], evidence: Evidence
 ) -> Judgement:
     """What Sign makes of one kind of group: its cosine with the gradient of pass@1 or pass@G, judged by a rule."""
-    rows = [_binary_rows(evidence, step.step) for step in evidence.gradients("rollout").report.steps]
+    binary = []
+    for step in evidence.gradients("rollout").report.steps:
+        rows = evidence.rows(step.step)
+        sizes = set(np.unique(rows.group_ids, return_counts=True)[1].tolist())
+        if np.isin(rows.rewards, (0.0, 1.0)).all() and len(sizes) == 1 and sizes != {1}:
+            binary.append(rows)
 
     from gradscope.diagnostics.rank.formulations import group_index, kinds_of
     from gradscope.metrics.gram.alignment import expected_updates, pass_at_k_weights
 
-    binary = [step_rows for step_rows in rows if step_rows is not None]
     if not binary:
         return cannot_tell("The rewards are not 0 and 1 in groups of two or more of one size")
     chosen = max(binary, key=lambda step_rows: int(kinds_of(step_rows)[part].sum()))
@@ -168,7 +167,10 @@ def sign_part(
     num_groups, size = len(np.unique(groups[mine])), int(np.sum(groups == 0))
     if not num_groups:
         return cannot_tell(f"No group of these steps is {part.replace('_', '-')}", steps=(chosen.step,))
-    climbs = _in_groups(chosen, lambda rewards: pass_at_k_weights(rewards, 1 if target == "pass@1" else size))
+    climbs = np.empty(len(groups))
+    for group in range(int(groups.max()) + 1):
+        rewards = chosen.rewards[groups == group]
+        climbs[groups == group] = pass_at_k_weights(rewards, 1 if target == "pass@1" else size)
     own = np.where(mine, 2 * chosen.rewards - 1, 0.0)
     cosine = expected_updates(chosen.gram, [own, climbs], groups).cosine(0, 1)
     return Judgement(
@@ -182,22 +184,6 @@ def sign_part(
 
 def _or_unknown(estimate: Estimate) -> str:
     return with_interval(estimate, ".2f") if estimate.is_defined else "unknown"
-
-
-def _binary_rows(evidence: Evidence, step: int) -> StepRows | None:
-    rows = evidence.rows(step)
-    sizes = set(np.unique(rows.group_ids, return_counts=True)[1].tolist())
-    return rows if np.isin(rows.rewards, (0.0, 1.0)).all() and len(sizes) == 1 and sizes != {1} else None
-
-
-def _in_groups(rows: StepRows, function: Callable[[Array], Array]) -> Array:
-    """A function of each group's rewards, in the order of the step's rollouts, [R]."""
-    from gradscope.diagnostics.rank.formulations import group_index
-
-    groups, values = group_index(rows), np.empty(len(rows.rewards))
-    for group in range(int(groups.max()) + 1):
-        values[groups == group] = function(rows.rewards[groups == group])
-    return values
 
 
 ABOUT_TWO = (1.5, 2.5)  # ranks that are called "about 2"

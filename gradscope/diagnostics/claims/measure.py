@@ -93,13 +93,23 @@ def claims_of(evidence: Evidence, claims: Sequence[Claim] = CLAIMS) -> ClaimsRep
         own = {name: getattr(claim, name) for name in ("name", "source", "claim", "metric", "settle", "ours")}
         rows.append(ClaimRow(**own, **{field.name: getattr(judged, field.name) for field in fields(judged)}))
     collected = evidence.computed()
+    words = Counter(row.words for row in rows)
+    contradicted, not_shown = words["contradicted"], words[NOT_SHOWN]
+    decided = words["supported"] + contradicted + not_shown
+    by_us = f", does not show {not_shown} by our measure" if not_shown else ""
+    sentences = [
+        f"Of {len(rows)} claims this run supports {words['supported']}, contradicts {contradicted}{by_us} and cannot "
+        f"tell {len(rows) - decided}."
+    ]
+    if decided:
+        sentences.append("A verdict is about this run alone; its intervals hold claim by claim, not for all together.")
     return ClaimsReport(
         source=evidence.run.source,
         claims=tuple(rows),
         steps=tuple(step.step for step in collected.report.steps) if collected else (),
         skipped={step: str(reason) for step, reason in collected.skipped.items()} if collected else {},
         engine=collected.report.engine if collected else {},
-        findings=_findings(rows),
+        findings=tuple(sentences),
     )
 
 
@@ -114,20 +124,6 @@ def _steps(run: Run, steps: Sequence[int] | None, *, gradients: bool) -> tuple[t
         reason = str(run.notes.get(first) or missing_weights(run, first))
         return (), f"No gradient was recomputed: {reason.rstrip('.')}"
     return tuple(evenly(usable, MOST_STEPS)), ""
-
-
-def _findings(rows: Sequence[ClaimRow]) -> tuple[str, ...]:
-    words = Counter(row.words for row in rows)
-    contradicted, not_shown = words["contradicted"], words[NOT_SHOWN]
-    decided = words["supported"] + contradicted + not_shown
-    by_us = f", does not show {not_shown} by our measure" if not_shown else ""
-    sentences = [
-        f"Of {len(rows)} claims this run supports {words['supported']}, contradicts {contradicted}{by_us} and cannot "
-        f"tell {len(rows) - decided}."
-    ]
-    if decided:
-        sentences.append("A verdict is about this run alone; its intervals hold claim by claim, not for all together.")
-    return tuple(sentences)
 
 
 _TEXTS = ("name", "source", "claim", "metric", "settle")

@@ -28,7 +28,6 @@ from gradscope.findings.compare import compare_findings
 from gradscope.metrics.uncertainty import paired
 from gradscope.progress import Progress, ProgressCallback, no_progress, part, reporter
 from gradscope.results.compare import ComparedCell, ComparedCurve, ComparedPair, CompareVerdict, Comparison
-from gradscope.results.rank import RankReport
 from gradscope.results.source import Source
 from gradscope.rollouts.fetch import fetched, names_of
 from gradscope.rollouts.read_options import ReadOptions
@@ -80,42 +79,36 @@ def _least_detectable(pair: ComparedPair, num_tests: int) -> Estimate:
     return Estimate.exact(pair.spread * paired.least_detectable_mean(number, level, POWER), num_units=number)
 
 
-EFFECTIVE_RANK, SIGNAL_TO_NOISE = "effective_rank", "signal_to_noise"
-Point = tuple[int, str, float]  # step, metric, value
-
-
 def _measure_gradients(
     runs: Sequence[compared_runs.ComparedRun], *, progress: ProgressCallback = no_progress
 ) -> dict[Path, dict[str, float]]:
-    points: dict[Path, list[Point]] = {}
+    points: dict[Path, list[tuple[int, str, float]]] = {}  # step, metric, value
     for done, run in enumerate(runs):
         report_progress = part(progress, done, len(runs), f"gradients of runs, now {run.path.name}")
         sizes = () if run.group_size is None else (run.group_size,)
         report = measure_rank(
             run.path, advantages=(LOGGED,), options=RankOptions(group_sizes=sizes), progress=report_progress
         )
-        points[run.path] = list(_points(report))
+        points[run.path] = [
+            (at.step, name, value)
+            for name, numbers in (("effective_rank", report.curve), ("signal_to_noise", report.formulations))
+            for at in numbers
+            if at.advantage == LOGGED and (value := getattr(at, name).value) is not None
+        ]
     common = set.intersection(*({step for step, _, _ in run_points} for run_points in points.values()))
     if not common:
         raise InputError(
             "The runs have no step in common whose gradients can be recomputed.",
             hint="Train them with one --checkpoint-every, or leave out --gradients.",
         )
-    return {path: _means([point for point in run_points if point[0] in common]) for path, run_points in points.items()}
-
-
-def _points(report: RankReport) -> Iterator[Point]:
-    for curve in report.curve:
-        if curve.advantage == LOGGED and curve.effective_rank.value is not None:
-            yield curve.step, EFFECTIVE_RANK, curve.effective_rank.value
-    for update in report.formulations:
-        if update.advantage == LOGGED and update.signal_to_noise.value is not None:
-            yield update.step, SIGNAL_TO_NOISE, update.signal_to_noise.value
-
-
-def _means(points: Sequence[Point]) -> dict[str, float]:
-    names = dict.fromkeys(name for _, name, _ in points)
-    return {name: float(np.mean([value for _, metric, value in points if metric == name])) for name in names}
+    means: dict[Path, dict[str, float]] = {}
+    for path, run_points in points.items():
+        of_metric: dict[str, list[float]] = {}
+        for step, name, value in run_points:
+            if step in common:
+                of_metric.setdefault(name, []).append(value)
+        means[path] = {name: float(np.mean(values)) for name, values in of_metric.items()}
+    return means
 
 
 _WINDOWS = 20  # points of a learning curve: single steps are too noisy to read
@@ -175,7 +168,8 @@ def compare_runs(
     # where runs cost differently by design and all state their cost; else only completion lengths differ
     by_design = any(run.settings.get("sampling", "fixed") != "fixed" for run in runs)
     with_cost = by_design and all(run.kilotokens is not None for run in runs)
-    with_incoherence = any(run.is_dense for run in runs)  # else its tests would only weaken the others
+    # where the reward is the probability of the answer, whatever led there; else its tests would only weaken the others
+    with_incoherence = any(run.settings.get("reward") == "answer_probability" for run in runs)
     values = {
         cell: {
             seed: run.values(budgets, with_cost=with_cost, with_incoherence=with_incoherence)
@@ -278,7 +272,9 @@ def _changed(first: _Cell, second: _Cell) -> list[str]:
 
 def _compare(first: _Cell, second: _Cell, values: dict[_Cell, dict[int, dict[str, float]]]) -> Iterator[ComparedPair]:
     seeds = sorted(values[first].keys() & values[second].keys())
-    for metric in _metrics_of_both(first, second, values):
+    runs = [run for cell in (first, second) for run in values[cell].values()]
+    unlike = _OF_THE_REWARD if _changed(first, second) == ["reward"] else ()
+    for metric in [name for name in runs[0] if name not in unlike and all(name in run for run in runs)]:
         differences = np.array([values[second][seed][metric] - values[first][seed][metric] for seed in seeds])
         p_value = paired.paired_t_p_value(differences)
         low, high = _range_of(metric, [*values[first].values(), *values[second].values()])
@@ -307,13 +303,6 @@ def _range_of(metric: str, runs: Iterable[Mapping[str, float]]) -> tuple[float, 
     low, high = range_of(metric)
     values = [run[metric] for run in runs if metric in run]
     return low if min(values) >= low else -math.inf, high if max(values) <= high else math.inf
-
-
-def _metrics_of_both(first: _Cell, second: _Cell, values: dict[_Cell, dict[int, dict[str, float]]]) -> list[str]:
-    """The metrics of all runs of two cells, without those in units of the reward where the cells differ in it."""
-    runs = [run for cell in (first, second) for run in values[cell].values()]
-    unlike = _OF_THE_REWARD if _changed(first, second) == ["reward"] else ()
-    return [name for name in runs[0] if name not in unlike and all(name in run for run in runs)]
 
 
 def _cell(

@@ -85,11 +85,6 @@ class ComparedRun:
         )
         return tuple(as_named(str(file)) for file in files if file.is_file())
 
-    @property
-    def is_dense(self) -> bool:
-        """Whether it was trained on the probability of the answer, whatever led there."""
-        return self.settings.get("reward") == "answer_probability"
-
     def values(self, ks: Sequence[int], *, with_cost: bool = False, with_incoherence: bool = False) -> dict[str, float]:
         """Metric -> value; ``ks`` are budgets that every held-out prompt has samples for."""
         values = {}
@@ -197,6 +192,9 @@ def _read_run(folder: Path) -> ComparedRun:
     absent = [step for step in range(1, steps + 1) if step not in metrics]
     if absent:
         raise InputError(f"{steps - len(absent)} of {steps} steps are done", hint="Finish it with --resume.")
+    counts = [
+        (values["num_rewarded"], values["num_incoherent"]) for values in metrics.values() if values.keys() >= _COUNTED
+    ]
     return ComparedRun(
         path=folder,
         advantage=manifest.advantage,
@@ -205,7 +203,7 @@ def _read_run(folder: Path) -> ComparedRun:
         steps=np.array(sorted(metrics)),
         reward=_series(metrics, "reward"),
         degenerate=_series(metrics, "num_degenerate_groups") / _series(metrics, "num_groups"),
-        incoherence=_incoherence(metrics),
+        incoherence=frac_incoherent(*(int(sum(column)) for column in zip(*counts, strict=True))) if counts else None,
         heldout=_read_heldout(folder, manifest),
         kilotokens=metrics[steps]["num_tokens"] / steps / 1000 if "num_tokens" in metrics[steps] else None,
         group_size=int(manifest.config["group_size"]) if "group_size" in manifest.config else None,
@@ -262,13 +260,6 @@ def _of_metrics(path: Path, run: Run) -> ComparedRun:
         degenerate=series.get("frac_reward_zero_std", np.zeros(0)),
         log=run.source,
     )
-
-
-def _incoherence(metrics: Mapping[int, Mapping[str, float]]) -> Estimate | None:
-    counts = [
-        (values["num_rewarded"], values["num_incoherent"]) for values in metrics.values() if values.keys() >= _COUNTED
-    ]
-    return frac_incoherent(*(int(sum(column)) for column in zip(*counts, strict=True))) if counts else None
 
 
 def _read_heldout(folder: Path, manifest: run_folder.RunManifest) -> Samples | None:

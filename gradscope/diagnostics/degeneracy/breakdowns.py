@@ -149,22 +149,14 @@ def environments_of(prompts: Sequence[str]) -> list[str]:
     return names if is_known and 1 < len(set(names)) <= len(names) / 2 else []
 
 
-def policy_names(chosen: GroupRewards) -> tuple[str, ...]:
-    """The names of a log's policies in its order; none where fewer than two have a group to judge."""
-    table = chosen.table
-    if table.policy is None:
-        return ()
-    names = tuple(table.policies[index] for index in np.unique(table.policy[table.policy >= 0]).tolist())
-    return names if len(names) > 1 else ()
-
-
 def measure_policies(
     chosen: GroupRewards, table: GroupTable, threshold: float | None, *, resampling: Resampling
 ) -> tuple[tuple[PolicyDegeneracy, ...], PolicyGap | None]:
     """Each policy of a log of several alone, and the gap split between prompts and policies where passing is known."""
-    names = policy_names(chosen)
-    if not names:
+    policy = chosen.table.policy
+    if policy is None or len(indices := np.unique(policy[policy >= 0]).tolist()) < 2:
         return (), None
+    names = tuple(chosen.table.policies[index] for index in indices)
     passing, members = _counts(chosen, names, threshold)
     rows = []
     for column, name in enumerate(names):
@@ -180,7 +172,9 @@ def measure_policies(
                 policy=name,
                 num_groups=int(alone.sum()),
                 num_rollouts=int(members[:, column].sum()),
-                frac_reward_zero_std=_share(table, alone, resampling=resampling),
+                frac_reward_zero_std=Estimate.undefined_because("no group is of this policy alone")
+                if not alone.any()
+                else bootstrap_mean(table.dead[alone].astype(np.float64), table.prompt[alone], resampling=resampling),
                 pass_rate=rate,
             )
         )
@@ -190,12 +184,6 @@ def measure_policies(
         table.dead, passing, members, table.prompt, resampling=resampling
     )
     return tuple(rows), PolicyGap(between_prompts=between_prompts, between_policies=between_policies)
-
-
-def _share(table: GroupTable, alone: NDArray[np.bool_], *, resampling: Resampling) -> Estimate:
-    if not alone.any():
-        return Estimate.undefined_because("no group is of this policy alone")
-    return bootstrap_mean(table.dead[alone].astype(np.float64), table.prompt[alone], resampling=resampling)
 
 
 def _counts(chosen: GroupRewards, names: tuple[str, ...], threshold: float | None) -> tuple[Indices | None, Indices]:
@@ -274,7 +262,8 @@ def measure_advantage_mass(
 ) -> tuple[AdvantageMass, ...]:
     """Positive and negative mass and share of zeros by formulation, and by the run's own where it has a constant."""
     groups = chosen.table
-    kinds = _kinds(chosen)
+    by_size, of_group = _of_two_levels(chosen) if len(chosen.levels) <= 2 else _each_its_own(chosen)
+    kinds = _Kinds(by_size=tuple(by_size), of_group=of_group, prompt=chosen.table.prompt)
     masses = []
     trained = [formulation(own)] if own is not None and CONSTANT in own and is_formulation(own) else []
     for entry in (*FORMULATIONS.values(), *trained):
@@ -316,11 +305,6 @@ class _Kinds:
         if num_kinds > _FEW_KINDS:
             return None
         return cluster_counts(self.of_group, num_kinds, self.prompt)
-
-
-def _kinds(chosen: GroupRewards) -> _Kinds:
-    by_size, of_group = _of_two_levels(chosen) if len(chosen.levels) <= 2 else _each_its_own(chosen)
-    return _Kinds(by_size=tuple(by_size), of_group=of_group, prompt=chosen.table.prompt)
 
 
 def _of_two_levels(chosen: GroupRewards) -> tuple[list[Array], Indices]:

@@ -56,25 +56,17 @@ class GroupRewards:
         return np.unique(np.concatenate([np.unique(self.values[at : at + _AT_ONCE]) for at in parts]))
 
 
-def check_reward_name(run: Run, reward: str | None) -> None:
-    """Refuse a reward function that the log does not know."""
-    if reward is None:
-        return
-    names = sorted(reward_table(run.groups).rewards)
-    if reward in names:
-        return
-    near = difflib.get_close_matches(reward, names, n=1, cutoff=0.5)
-    available = f"It has: {', '.join(names)}." if names else "It logs no reward per function."
-    raise UsageError(
-        f"{run.source.path} has no reward function {reward!r}.",
-        hint=f"Did you mean {near[0]!r}?" if near else available,
-    )
-
-
 def group_rewards(run: Run, reward: str | None = None) -> GroupRewards:
     """The groups of two or more rollouts whose rewards, or those of one function, are all known."""
-    check_reward_name(run, reward)
     table = reward_table(run.groups)
+    if reward is not None and reward not in table.rewards:
+        names = sorted(table.rewards)
+        near = difflib.get_close_matches(reward, names, n=1, cutoff=0.5)
+        available = f"It has: {', '.join(names)}." if names else "It logs no reward per function."
+        raise UsageError(
+            f"{run.source.path} has no reward function {reward!r}.",
+            hint=f"Did you mean {near[0]!r}?" if near else available,
+        )
     values = table.reward if reward is None else table.rewards[reward]
     complete = table.sums(np.isnan(values)) == 0
     usable = complete & (table.size >= 2)

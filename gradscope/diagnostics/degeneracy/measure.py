@@ -462,7 +462,13 @@ def follow_degeneracy(
     # on disk has no verdict yet. A step that changes afterwards is reported again. ``notice`` is called when a later
     # read fails, as on a half-written file; it is retried when the log grows.
     pace = pace or Pace()
-    _check_pace(pace)
+    if pace.every <= 0:
+        raise UsageError(f"--every is a positive number of seconds, got {pace.every:g}.", hint="Write --every 2")
+    if pace.idle is not None and pace.idle < pace.every:
+        raise UsageError(
+            f"It cannot end after {pace.idle:g} seconds without growth and look every {pace.every:g} seconds.",
+            hint="Give --idle more seconds than --every.",
+        )
 
     so_far, cache = ReadSoFar(), group_rewards.EstimateCache()
 
@@ -504,13 +510,3 @@ def _news(
         if reported.get(row.step) != row:
             reported[row.step] = row
             yield row
-
-
-def _check_pace(pace: Pace) -> None:
-    if pace.every <= 0:
-        raise UsageError(f"--every is a positive number of seconds, got {pace.every:g}.", hint="Write --every 2")
-    if pace.idle is not None and pace.idle < pace.every:
-        raise UsageError(
-            f"It cannot end after {pace.idle:g} seconds without growth and look every {pace.every:g} seconds.",
-            hint="Give --idle more seconds than --every.",
-        )

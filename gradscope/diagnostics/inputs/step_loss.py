@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gradscope.errors import InputError
@@ -142,17 +141,6 @@ def _with_entropy(run: Run, loss: StepLoss, step: int) -> StepLoss:
     return replace(loss, objective=replace(loss.objective, entropy_coef=applied))
 
 
-def _controller_in(state: Path) -> tuple[float, float]:
-    try:
-        saved = read_json(state)
-        coefficient, entropy = (logged_number(saved[name]) for name in ("entropy_coef", "last_world_entropy"))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{state} holds no state of the entropy controller: {error}.", hint=_COPY_AGAIN) from error
-    if coefficient is None or entropy is None:
-        raise InputError(f"{state} holds no numbers of the entropy controller.", hint=_COPY_AGAIN)
-    return coefficient, entropy
-
-
 def _controllers(run: Run, step: int) -> Iterator[tuple[float, float]]:
     """Coefficient and entropy that the update before left: at the start, in the checkpoint, in the log."""
     if step == 1:
@@ -160,7 +148,14 @@ def _controllers(run: Run, step: int) -> Iterator[tuple[float, float]]:
     weights = run.weights_before(step)
     state = weights.path / "entropy_ctrl_state.json" if weights is not None else None
     if state is not None and state.is_file():
-        yield _controller_in(state)
+        try:
+            saved = read_json(state)
+            coefficient, entropy = (logged_number(saved[name]) for name in ("entropy_coef", "last_world_entropy"))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{state} holds no state of the entropy controller: {error}.", hint=_COPY_AGAIN) from error
+        if coefficient is None or entropy is None:
+            raise InputError(f"{state} holds no numbers of the entropy controller.", hint=_COPY_AGAIN)
+        yield (coefficient, entropy)
     logged = run.metrics.get(step - 1, {})
     by_all_tokens = float(run.settings.get("top_entropy_quantile", 1.0)) >= 1.0
     if by_all_tokens and step - 1 not in run.windows and {"entropy_coef", "entropy"} <= logged.keys():

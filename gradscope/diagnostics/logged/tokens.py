@@ -23,7 +23,7 @@ from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.metrics.uncertainty.steps import mean_of_steps, trend
 from gradscope.results import logged as results
 from gradscope.rollouts.groups import Rollout, RolloutGroup
-from gradscope.rollouts.readers.metrics_alone.log import COMMON
+from gradscope.rollouts.readers.metrics_alone.naming import COMMON
 from gradscope.rollouts.run import Run
 from gradscope.say import non_finite_word
 
@@ -399,26 +399,23 @@ class GatheredStaleness:
         origin = sampler_metrics.first_step([step for step, *_ in rows], [versions[1] for *_, versions in rows])
         if origin is None:
             return results.Staleness(contradiction=_FROM_THE_FUTURE)
+        numbers = Counter(_lag(row, origin) for row in rows)
         return results.Staleness(
             overall=_staleness_numbers(None, rows, origin, resampling),
             by_step=tuple(
                 _staleness_numbers(step, of_step, origin, resampling) for step, of_step in self._steps.items()
             ),
-            by_lag=self._by_lag(rows, origin, resampling),
-        )
-
-    def _by_lag(self, rows: Sequence[_TokenAge], origin: int, resampling: Resampling) -> tuple[results.LagShare, ...]:
-        numbers = Counter(_lag(row, origin) for row in rows)
-        return tuple(
-            results.LagShare(
-                lag=lag,
-                num_rollouts=numbers[lag],
-                share=numbers[lag] / len(rows),
-                logprob_gap=_mean_of(self._gaps[lag + origin], resampling)
-                if lag + origin in self._gaps
-                else Estimate.undefined_because(_NO_GAP),
-            )
-            for lag in sorted(numbers)
+            by_lag=tuple(
+                results.LagShare(
+                    lag=lag,
+                    num_rollouts=numbers[lag],
+                    share=numbers[lag] / len(rows),
+                    logprob_gap=_mean_of(self._gaps[lag + origin], resampling)
+                    if lag + origin in self._gaps
+                    else Estimate.undefined_because(_NO_GAP),
+                )
+                for lag in sorted(numbers)
+            ),
         )
 
 

@@ -114,7 +114,8 @@ def samples_of_run(
     threshold = success_threshold
     if threshold is None:
         threshold = binary_threshold(reward)
-    if threshold is None and _are_counts(reward, prompt):
+    is_whole = np.all((reward >= 0) & (reward == np.floor(reward)))
+    if threshold is None and is_whole and len(np.unique(prompt)) == len(prompt):
         largest = reward.max()
         raise InputError(
             f"{run.source.path} has one row a prompt, with whole numbers up to {largest:g} as rewards: counts of "
@@ -137,12 +138,6 @@ def samples_of_run(
         num_correct=counts[:, 0],
         num_missing=int(np.sum(~is_known)),
     )
-
-
-def _are_counts(reward: NDArray[np.float64], prompt: NDArray[np.int64]) -> bool:
-    """Whether each prompt has one reward, and all are whole numbers from 0 on: such a column counts something."""
-    is_whole = np.all((reward >= 0) & (reward == np.floor(reward)))
-    return bool(is_whole and len(np.unique(prompt)) == len(prompt))
 
 
 _EQUAL = 1e-12  # two estimates of one prompt closer than this are a tie: they are sums of the same fractions
@@ -388,7 +383,13 @@ def measure_pass_at_k(
         return results.PassAtKReport(tables=tables, comparison=None, findings=evaluation_findings(tables))
     files = [file for path in paths for file in sample_files(path, progress)]
     samples = [read_samples(file, success_threshold=success_threshold, read=read, progress=progress) for file in files]
-    return pass_at_k_of_samples(_named_apart(samples), ks=ks, resampling=resampling)
+    # two files of one name in two folders: tables then show their paths
+    names = [policy.name for policy in samples]
+    return pass_at_k_of_samples(
+        [replace(policy, name=policy.source.path) if names.count(policy.name) > 1 else policy for policy in samples],
+        ks=ks,
+        resampling=resampling,
+    )
 
 
 def pass_at_k_of_samples(
@@ -532,9 +533,3 @@ def _forecasts(samples: Samples, ks: Sequence[int]) -> tuple[results.PassAtKFore
         unknown = Estimate.undefined_because(rates, num_units=len(samples.prompts))
         return tuple(results.PassAtKForecast(k=k, pass_at_k=unknown, pass_hat_k=unknown) for k in ks)
     return tuple(results.PassAtKForecast(k=k, pass_at_k=rates.pass_at_k(k), pass_hat_k=rates.pass_hat_k(k)) for k in ks)
-
-
-def _named_apart(samples: Sequence[Samples]) -> list[Samples]:
-    # Two files of one name in two folders: tables then show their paths.
-    names = [policy.name for policy in samples]
-    return [replace(policy, name=policy.source.path) if names.count(policy.name) > 1 else policy for policy in samples]

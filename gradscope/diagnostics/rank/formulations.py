@@ -34,7 +34,10 @@ def measure_geometry(
 ) -> results.StepGeometry:
     """One step's gradient under the logged advantage; undefined where none was logged."""
     full, policy = rows.full_gram, rows.policy_gram
-    none = Estimate.undefined_because("no advantages were logged")
+    none, sparsity = Estimate.undefined_because("no advantages were logged"), dict[str, Estimate]()
+    if policy is not None:
+        norms = geometry.row_norms(policy)
+        sparsity = {"zero_groups": geometry.zero_groups(norms, rows.group_ids), **geometry.row_sparsity(norms)}
     return results.StepGeometry(
         step=rows.step,
         weights=describe_weights(weights),
@@ -44,13 +47,9 @@ def measure_geometry(
         logged_grad_norm=logged.get("grad_norm"),
         cancellation=none if policy is None else geometry.cancellation(policy),
         class_subspace_energy=none if policy is None else _class_energy(rows, policy),
-        sparsity={} if policy is None else _sparsity(rows, geometry.row_norms(policy)),
+        sparsity=sparsity,
         verification=gram.verification.describe(),
     )
-
-
-def _sparsity(rows: StepRows, norms: Array) -> Mapping[str, Estimate]:
-    return {"zero_groups": geometry.zero_groups(norms, rows.group_ids), **geometry.row_sparsity(norms)}
 
 
 def _class_energy(rows: StepRows, gradients: Array) -> Estimate:
@@ -100,7 +99,9 @@ def measure_formulations(rows: StepRows, advantages: Sequence[str]) -> list[resu
             signal_to_noise=expected.signal_to_noise(index),
             critical_batch_size=expected.critical_batch_size(index),
             noise_within=_noise_within(rows, name),
-            alignment=_alignment(expected, index, index_of, why_no_target),
+            alignment={"pass@1": Estimate.undefined_because(why_no_target)}
+            if why_no_target is not None
+            else {name: expected.cosine(index, target) for name, target in index_of.items()},
             cosines=apart | {other: _cosine(angles[index, at]) for at, other in enumerate(names) if at != index},
             **_size(rows, table[index], groups),
         )
@@ -190,14 +191,6 @@ def _pass_at_k_targets(rows: StepRows) -> tuple[Mapping[str, Array], str | None]
         f"pass@{k}": _in_order(rows, [alignment.pass_at_k_weights(rows.rewards[part.index], k) for part in parts])
         for k in dict.fromkeys((1, min(sizes)))
     }, None
-
-
-def _alignment(
-    expected: alignment.ExpectedUpdates, index: int, targets: Mapping[str, int], why_not: str | None
-) -> Mapping[str, Estimate]:
-    if why_not is not None:
-        return {"pass@1": Estimate.undefined_because(why_not)}
-    return {name: expected.cosine(index, target) for name, target in targets.items()}
 
 
 def _cosine(value: float) -> Estimate:
@@ -375,13 +368,20 @@ def measure_baselines(groups: Sequence[BaselineGroup]) -> tuple[results.Baseline
 
 
 def _noise(groups: Sequence[BaselineGroup], *, step: int | None, group_id: str | None = None) -> results.BaselineNoise:
+    # pooled over groups of one size; of several sizes, over the most frequent one
+    sizes = [len(group.rewards) for group in groups]
+    chosen = [group for group in groups if len(group.rewards) == max(set(sizes), key=sizes.count)]
+    # norms differ by orders of magnitude between groups; each group's own scale makes them comparable
+    norms = np.stack([group.squared_norms / max(group.squared_norms.mean(), 1e-300) for group in chosen])
     return results.BaselineNoise(
         step=step,
         group_id=group_id,
         num_groups=len(groups),
         pass_rate=float(np.mean([group.rewards.mean() for group in groups])),
         optimal_baseline=_optimal(groups),
-        reward_norm_correlation=_correlation(groups),
+        reward_norm_correlation=reward_baselines.reward_norm_correlation(
+            np.stack([group.rewards for group in chosen]), norms
+        ),
         relative_noise={
             name: _relative(groups, name) for name in groups[0].moments if name != reward_baselines.REFERENCE
         },
@@ -397,15 +397,6 @@ def _optimal(groups: Sequence[BaselineGroup]) -> Estimate:
     rewards = np.concatenate([group.rewards for group in mixed])
     (mean,) = bounded_means(values, low=float(rewards.min()), high=float(rewards.max()))
     return mean
-
-
-def _correlation(groups: Sequence[BaselineGroup]) -> Estimate:
-    """Pooled over groups of one size; of several sizes, over the most frequent one."""
-    sizes = [len(group.rewards) for group in groups]
-    chosen = [group for group in groups if len(group.rewards) == max(set(sizes), key=sizes.count)]
-    # norms differ by orders of magnitude between groups; each group's own scale makes them comparable
-    norms = np.stack([group.squared_norms / max(group.squared_norms.mean(), 1e-300) for group in chosen])
-    return reward_baselines.reward_norm_correlation(np.stack([group.rewards for group in chosen]), norms)
 
 
 def _relative(groups: Sequence[BaselineGroup], name: str) -> Estimate:

@@ -101,7 +101,10 @@ def _rank_given_prompts(
     for left in range(size):
         remaining = np.delete(np.arange(size), left)
         weights = rank_rows.formulated(advantage, stack.rewards[:, remaining], stack.baseline_weights[:, remaining])
-        ranks_without = gram_spectrum.effective_ranks(_values(stack, remaining, weights))
+        grams = weights[:, :, None] * stack.scores[:, remaining][:, :, remaining] * weights[:, None, :]
+        ranks_without = gram_spectrum.effective_ranks(
+            gram_spectrum.singular_values_from_grams(gram_spectrum.center_grams(grams) if stack.centered else grams)
+        )
         lives = np.any(weights != 0, axis=1) & np.isfinite(ranks_without)
         sums = own.sum() - own + np.where(lives, ranks_without, 0.0)
         counts = is_ranked.sum() - is_ranked + lives
@@ -118,12 +121,6 @@ def _why_not(advantage: str, size: int) -> str | None:
     if size <= entry.min_group_size:
         return f"{advantage} needs groups of at least {entry.min_group_size}, and leaving one out leaves {size - 1}"
     return None
-
-
-def _values(stack: PartStack, remaining: NDArray[np.intp], weights: gram_spectrum.Array) -> gram_spectrum.Array:
-    """Singular values of the parts without one rollout, [n, G - 1]."""
-    grams = weights[:, :, None] * stack.scores[:, remaining][:, :, remaining] * weights[:, None, :]
-    return gram_spectrum.singular_values_from_grams(gram_spectrum.center_grams(grams) if stack.centered else grams)
 
 
 _SHARES = ("shared_energy", "shared_sum")

@@ -118,16 +118,6 @@ def sub_groups(rows: StepRows, group_size: int | None) -> list[SubGroup]:
     return parts
 
 
-def paired_groups(rows: StepRows, advantage: str, sizes: Sequence[int | None]) -> frozenset[str]:
-    """Groups with a part that lives at every group size: the same prompts whatever the size."""
-    live = []
-    for size in sizes:
-        parts = sub_groups(rows, size)
-        weights = advantages_of(rows, parts, advantage)
-        live.append(frozenset(part.group_id for part, own in zip(parts, weights, strict=True) if np.any(own != 0)))
-    return frozenset.intersection(*live)
-
-
 def advantages_of(rows: StepRows, parts: Sequence[SubGroup], advantage: str) -> list[Array]:
     """The advantages of each part, [n][G]; where each token has its own, 1 for a rollout with a gradient, else 0."""
     # They are computed together: a formulation may look at all groups of the step.
@@ -138,7 +128,12 @@ def advantages_of(rows: StepRows, parts: Sequence[SubGroup], advantage: str) -> 
             raise InputError(f"A rollout of group {part.group_id} at step {rows.step} has no reward.")
     scope = registry.formulation(advantage).scope
     if scope == "functions":
-        return _decoupled(rows, parts, advantage)
+        if rows.functions is None or np.isnan(rows.functions.table).any():
+            raise InputError(
+                f"{advantage} needs the rewards of each function at step {rows.step}, and not all were logged.",
+                hint="Name another --advantage.",
+            )
+        return list(gdpo([rows.functions.table[part.index] for part in parts], rows.functions.weights))
     if scope not in WEIGHED:
         return list(registry.compute_step_advantages(advantage, [rows.rewards[part.index] for part in parts]))
     by_position: dict[int, Array] = {}
@@ -166,15 +161,6 @@ def formulated(advantage: str, rewards: Array, weights: Array) -> Array:
     if registry.formulation(advantage).scope in WEIGHED:
         return optimal_advantages(rewards, weights)
     return registry.compute_advantages(advantage, rewards)
-
-
-def _decoupled(rows: StepRows, parts: Sequence[SubGroup], advantage: str) -> list[Array]:
-    if rows.functions is None or np.isnan(rows.functions.table).any():
-        raise InputError(
-            f"{advantage} needs the rewards of each function at step {rows.step}, and not all were logged.",
-            hint="Name another --advantage.",
-        )
-    return list(gdpo([rows.functions.table[part.index] for part in parts], rows.functions.weights))
 
 
 def by_size(parts: Sequence[SubGroup]) -> list[list[int]]:
@@ -287,7 +273,14 @@ class RankRequest:
 
     def groups(self, rows: StepRows, advantage: str) -> frozenset[str] | None:
         """The groups that count under one advantage; None: all of them."""
-        return paired_groups(rows, advantage, self.sizes(rows, advantage)) if self.paired else None
+        if not self.paired:
+            return None
+        live = []  # at each size the groups with a part that lives: the same prompts whatever the size
+        for size in self.sizes(rows, advantage):
+            parts = sub_groups(rows, size)
+            weights = advantages_of(rows, parts, advantage)
+            live.append(frozenset(part.group_id for part, own in zip(parts, weights, strict=True) if np.any(own != 0)))
+        return frozenset.intersection(*live)
 
 
 def checked_advantages(names: Sequence[str] | None) -> tuple[str, ...]:

@@ -98,7 +98,10 @@ def null_values(
         dealt = gram_spectrum.shuffled_within(advantages.ravel(), groups.ravel(), draws).reshape(
             draws, *advantages.shape
         )
-        drawn |= {"shuffled": weighted(of_rows(dealt)), "signs": weighted(of_rows(np.sign(advantages)[None]))}
+        # signs without a zero are a rotation of the rows
+        is_rotation = sums is None and not centered and bool(advantages.all())
+        signs = drawn["unweighted"] if is_rotation else weighted(of_rows(np.sign(advantages)[None]))
+        drawn |= {"shuffled": weighted(of_rows(dealt)), "signs": signs}
     cosines = gram_spectrum.gaussian_cosines(norms.shape[-1], num_columns, draws)[:, None]
     return drawn | {"gaussian": values(norms[:, :, None] * cosines * norms[:, None, :])}
 

@@ -255,7 +255,9 @@ def _changes(
     """Since the first checkpoint, then between neighbors that are not that already."""
     pairs = [(0, later) for later in range(1, len(checkpoints))]
     pairs += [pair for pair in pairwise(range(len(checkpoints))) if pair not in pairs]
-    merged = _merged_weights(checkpoints, matrices, initial)
+    merged: Sequence[Array] | None = matrices
+    if checkpoints[0].factors:  # the weights of an adapter are those of its base with the product added
+        merged = None if initial is None else [initial + matrix for matrix in matrices]
     frames = None if merged is None else [weight_update.frame_of(matrix) for matrix in merged]
     is_base = initial is not None and merged is not None and np.array_equal(initial, merged[0])
     base = None if initial is None else frames[0] if is_base and frames else weight_update.frame_of(initial)
@@ -278,15 +280,6 @@ def _changes(
             **_relative_to_base(change, initial, base),
             **_turned(change, rank, merged, frames, (first, last)),
         )
-
-
-def _merged_weights(
-    checkpoints: Sequence[Checkpoint], matrices: Sequence[Array], initial: Array | None
-) -> Sequence[Array] | None:
-    """The weights themselves: of an adapter its base with the product added; None without a base."""
-    if not checkpoints[0].factors:
-        return matrices
-    return None if initial is None else [initial + matrix for matrix in matrices]
 
 
 def _unrelated_rank(shape: tuple[int, ...], rank: int) -> Estimate:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -143,17 +143,13 @@ def _off(run: Run, step: int, step_norm: StepNorm, off: str) -> Reason:
         return Reason("loss_unknown", text, hint="Nothing to do: the losses of GRPOTrainer alone are known.")
     if inferred := _inferred(step_norm):
         return Reason("ids_inferred", f"{off}; {inferred}, and text loses special tokens and token boundaries")
-    if _rendered_elsewhere(run, step):
-        why = "prompts were rendered with a tokenizer that the run did not save, and its chat template may be another"
-        return Reason("prompt_unknown", f"{off}; {why}")
-    return Reason("differs", f"{off}, with exact ids: other weights, another loss, or another advantage made this step")
-
-
-def _rendered_elsewhere(run: Run, step: int) -> bool:
     rollouts = [rollout for group in run.groups_at(step) for rollout in group.rollouts]
     rendered = any(rollout.prompt_ids is None and rollout.messages is not None for rollout in rollouts)
     root = run.path if run.path.is_dir() else run.path.parent
-    return rendered and (run.tokenizer is None or not run.tokenizer.resolve().is_relative_to(root.resolve()))
+    if rendered and (run.tokenizer is None or not run.tokenizer.resolve().is_relative_to(root.resolve())):
+        why = "prompts were rendered with a tokenizer that the run did not save, and its chat template may be another"
+        return Reason("prompt_unknown", f"{off}; {why}")
+    return Reason("differs", f"{off}, with exact ids: other weights, another loss, or another advantage made this step")
 
 
 def _inferred(norm: StepNorm) -> str | None:
@@ -236,34 +232,20 @@ def replay_run(
             that the folder names.
     """
     progress = reporter(progress)
-    run = _held_to(read_run(path, read, progress=progress), advantage)
+    run = read_run(path, read, progress=progress)
+    if advantage is not None:
+        values = {**run.settings.values, "advantage": named_formulation(advantage).name}
+        run = replace(run, settings=replace(run.settings, values=values))
     engine = engine or EngineOptions()
     chosen = run.updates if steps is None else inputs.select_steps(run, steps)
-    report = _replay_measured(
-        run, inputs.measure_steps(run, chosen, engine, progress, closely=True, norms_alone=True), tolerance=tolerance
-    )
+    replayed = ReplayedSteps(run, tolerance)
+    for measured in inputs.measure_steps(run, chosen, engine, progress, closely=True, norms_alone=True):
+        replayed.add(measured)
+    report = replayed.report()
     if tolerance != GRAD_NORM_TOLERANCE:
         return report
     asked = None if steps is None else chosen
     return replace(report, equivalent_check=equivalent_check(path, asked, read or ReadOptions(), engine))
-
-
-def _held_to(run: Run, advantage: str | None) -> Run:
-    """The run with the formulation that was named in place of what its folder says."""
-    if advantage is None:
-        return run
-    named = named_formulation(advantage)
-    return replace(run, settings=replace(run.settings, values={**run.settings.values, "advantage": named.name}))
-
-
-def _replay_measured(
-    run: Run, steps: Iterable[inputs.MeasuredStep], *, tolerance: float = GRAD_NORM_TOLERANCE
-) -> ReplayReport:
-    """The replay of steps whose gradients were already recomputed, or have a reason why not."""
-    replayed = ReplayedSteps(run, tolerance)
-    for measured in steps:
-        replayed.add(measured)
-    return replayed.report()
 
 
 @dataclass(slots=True)
@@ -291,12 +273,15 @@ class ReplayedSteps:
             for step in steps
             if any(quantity.reason == "weights_unreadable" for quantity in step.quantities)
         }
+        judged = [verdict for verdict in verdicts if verdict in ("match", "mismatch")]
         return ReplayReport(
             source=inputs.with_damage(self.run, unreadable, ()),
             steps=tuple(steps),
             verdict=_overall(verdicts),
             headline=_headline(verdicts),
-            frac_replay_mismatch=_frac_mismatch(verdicts),
+            frac_replay_mismatch=Estimate.undefined_because("no step could be recomputed and judged")
+            if not judged
+            else Estimate.exact(judged.count("mismatch") / len(judged), num_units=len(judged)),
             tolerance=self.tolerance,
             engine=self._engine,
             findings=_findings(steps),
@@ -331,13 +316,6 @@ def _headline(verdicts: Sequence[ReplayVerdict]) -> str:
         return f"{first}: {num_dead} of {len(verdicts)} step{'' if len(verdicts) == 1 else 's'} without a gradient"
     rest += f"; {num_dead} without a gradient" if num_dead else ""
     return f"{first} at {num_first} of {len(verdicts)} step{'' if len(verdicts) == 1 else 's'}{rest}"
-
-
-def _frac_mismatch(verdicts: Sequence[ReplayVerdict]) -> Estimate:
-    judged = [verdict for verdict in verdicts if verdict in ("match", "mismatch")]
-    if not judged:
-        return Estimate.undefined_because("no step could be recomputed and judged")
-    return Estimate.exact(judged.count("mismatch") / len(judged), num_units=len(judged))
 
 
 def _replay_step(run: Run, measured: inputs.MeasuredStep, tolerance: float) -> StepReplay:

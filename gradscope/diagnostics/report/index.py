@@ -106,8 +106,16 @@ def _index(runs: Sequence[_Summarized], left_out: Sequence[tuple[str, str]], pat
     summaries = [summary for summary, _, _ in runs]
     compared = {summary.name: run for summary, _, run in runs if run is not None}
     sections = side_by_side(compared) if len(compared) > 1 else ()
+    sources = [source for _, source, _ in runs]
     return RunIndex(
-        source=_source(path, [source for _, source, _ in runs]),
+        source=Source(
+            path=as_named(path),
+            format="folder",
+            recognized=f"{len(sources)} runs",
+            kind="metrics" if all(source.kind == "metrics" for source in sources) else "rollouts",
+            files=tuple(file for source in sources for file in source.files),
+            num_rows=sum(source.num_rows for source in sources),
+        ),
         name=name,
         runs=tuple(summaries),
         left_out=tuple(left_out),
@@ -136,17 +144,6 @@ def _summary(run: Run, name: str, success_threshold: float | None) -> RunSummary
         reward_by_step=rewards,
         degenerate_by_step=tuple(dead.get(step) for step in steps),
         grad_norm_by_step=tuple(map(norms.get, steps)),
-    )
-
-
-def _source(path: str, sources: Sequence[Source]) -> Source:
-    return Source(
-        path=as_named(path),
-        format="folder",
-        recognized=f"{len(sources)} runs",
-        kind="metrics" if all(source.kind == "metrics" for source in sources) else "rollouts",
-        files=tuple(file for source in sources for file in source.files),
-        num_rows=sum(source.num_rows for source in sources),
     )
 
 

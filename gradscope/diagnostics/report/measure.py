@@ -39,7 +39,6 @@ from gradscope.gradients.engine_options import EngineOptions, missing_library
 from gradscope.metrics.gram.geometry import batch_norm, projection_shares
 from gradscope.progress import Progress, ProgressCallback, reporter
 from gradscope.reason import Reason
-from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.norms import ReplayReport
 from gradscope.results.passk import PassAtKReport
 from gradscope.results.rank import RankCurvePoint
@@ -461,7 +460,18 @@ def _pass_at_k(inputs: ReportInputs) -> KeyNumber:
     if isinstance(inputs.degeneracy, Unavailable) or inputs.degeneracy.success_threshold is None:
         reason = inputs.passk.reason if isinstance(inputs.passk, Unavailable) else "no k has as many samples"
         return _unknown("coverage", title, reason, "share")
-    return _of_groups(inputs.degeneracy)
+    # each group is of one prompt at one step, and steps are other policies: this is no pass@k, which has one
+    report = inputs.degeneracy
+    return KeyNumber(
+        name="signal",
+        title="pass rate → groups with a pass",
+        value=report.pass_rate,
+        then=report.frac_all_fail.map(lambda share: 1 - share),
+        style="share",
+        note=f"of {report.num_groups:,} training groups of {report.group_size or 'unequal size'}",
+        places=tuple(report.course.step),
+        course=tuple(report.course.pass_rate),
+    )
 
 
 def _of_samples(report: PassAtKReport, title: str) -> KeyNumber | None:
@@ -477,19 +487,4 @@ def _of_samples(report: PassAtKReport, title: str) -> KeyNumber | None:
         then=last.pass_at_k,
         style="share",
         note=f"k = {first.k} and {last.k}, {table.name}",
-    )
-
-
-def _of_groups(report: DegeneracyReport) -> KeyNumber:
-    """Each group is of one prompt at one step, and steps are other policies: this is no pass@k, which has one."""
-    size = f"{report.group_size}" if report.group_size else "unequal size"
-    return KeyNumber(
-        name="signal",
-        title="pass rate → groups with a pass",
-        value=report.pass_rate,
-        then=report.frac_all_fail.map(lambda share: 1 - share),
-        style="share",
-        note=f"of {report.num_groups:,} training groups of {size}",
-        places=tuple(report.course.step),
-        course=tuple(report.course.pass_rate),
     )

@@ -61,15 +61,6 @@ def _rank(report: RankReport) -> tuple[ReportSection, ...]:
     return _findings_alone("rank", "How many directions does the gradient have?", report.findings)
 
 
-def _spike(report: SpikeReport) -> tuple[ReportSection, ...]:
-    severity: Severity = "look" if any(metric.is_unusual for metric in report.metrics) else "fine"
-    return _findings_alone("spike", f"What happened at step {report.step}?", report.findings, severity)
-
-
-def _index(index: RunIndex) -> tuple[ReportSection, ...]:
-    return index.sections or _findings_alone("runs", "What differs between the runs?", index.findings)
-
-
 _SECTIONS: dict[type, Callable[[Any], tuple[ReportSection, ...]]] = {
     CheckReport: _check,
     ClaimsReport: lambda report: (claims_answer(report),),
@@ -78,7 +69,12 @@ _SECTIONS: dict[type, Callable[[Any], tuple[ReportSection, ...]]] = {
     PassAtKReport: lambda report: (coverage_answer(report),),
     RankReport: _rank,
     ReplayReport: lambda report: (replay_answer(report),),
-    RunIndex: _index,
+    RunIndex: lambda index: index.sections or _findings_alone("runs", "What differs between the runs?", index.findings),
     RunReport: lambda report: report.by_severity,
-    SpikeReport: _spike,
+    SpikeReport: lambda report: _findings_alone(
+        "spike",
+        f"What happened at step {report.step}?",
+        report.findings,
+        "look" if any(metric.is_unusual for metric in report.metrics) else "fine",
+    ),
 }

@@ -68,7 +68,10 @@ def _rows_left(model: Any) -> Iterator[int]:
     """Of each table that is looked up by position, the rows from its first position on."""
     # The model is given one token several times: a table that is asked for ascending ids is asked for positions.
     with _Lookups(model) as lookups:
-        _run(model)
+        # one token several times, which is not the padding token: some models do not count that
+        token = 1 if getattr(model.config.get_text_config(), "pad_token_id", None) == 0 else 0
+        with torch.no_grad():
+            call_on(model, torch.full((1, _PROBE), token, device=model.get_input_embeddings().weight.device))
     for num_rows, ids in lookups.seen:
         if len(ids) == _PROBE and ids == list(range(ids[0], ids[0] + _PROBE)):
             yield num_rows - ids[0]
@@ -92,13 +95,6 @@ class _Lookups(TorchFunctionMode):
     def _note(self, table: torch.Tensor, ids: Any) -> None:
         if id(table) in self._own and isinstance(ids, torch.Tensor) and ids.numel() == _PROBE:
             self.seen.append((len(table), ids.flatten().tolist()))
-
-
-def _run(model: Any) -> None:
-    """One token several times, which is not the padding token: some models do not count that."""
-    token = 1 if getattr(model.config.get_text_config(), "pad_token_id", None) == 0 else 0
-    with torch.no_grad():
-        call_on(model, torch.full((1, _PROBE), token, device=model.get_input_embeddings().weight.device))
 
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
@@ -234,13 +230,6 @@ def coarsest_dtype(model: nn.Module) -> torch.dtype:
     return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
 
 
-def _mix(model: nn.Module, other: nn.Module, share: float) -> None:
-    """Move a model's parameters towards another's, as TRL's callback does."""
-    with torch.no_grad():
-        for parameter, towards in zip(model.parameters(), other.parameters(), strict=True):
-            parameter.mul_(1.0 - share).add_(towards, alpha=share)
-
-
 def _round_to(model: nn.Module, dtype: torch.dtype, *, adapter: bool) -> None:
     """Round the weights of a model to a dtype and keep them in their own; of an adapter's, only those of the base."""
     with torch.no_grad():
@@ -292,7 +281,10 @@ def _reference(
     else:
         model = checkpoint.load_model(initial.path, dtype)
         for weights, share in later:
-            _mix(model, checkpoint.load_model(weights.path, dtype), share)
+            other = checkpoint.load_model(weights.path, dtype)
+            with torch.no_grad():  # as TRL's callback does
+                for parameter, towards in zip(model.parameters(), other.parameters(), strict=True):
+                    parameter.mul_(1.0 - share).add_(towards, alpha=share)
     checkpoint.require_finite(model, str(initial.path))
     if rounded != "float32":
         _round_to(model, _DTYPES[rounded], adapter=initial.kind == "adapter")

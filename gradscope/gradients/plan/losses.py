@@ -281,26 +281,6 @@ KlTerm = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """From log pi and log reference of each token, [T], to the term of each, [T]."""
 
 
-def log_ratio(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    """k1: how much likelier the policy has a token."""
-    return logprobs - reference
-
-
-def _half_square(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    """k2: half of its square."""
-    return (logprobs - reference).square() / 2
-
-
-def square(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    """Its square."""
-    return (logprobs - reference).square()
-
-
-def magnitude(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    """Its absolute value."""
-    return (logprobs - reference).abs()
-
-
 def excess(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     """k3: exp(d) - d - 1 with d = log reference - log pi."""
     behind = reference - logprobs
@@ -314,12 +294,12 @@ def _bounded_excess(logprobs: torch.Tensor, reference: torch.Tensor) -> torch.Te
 
 
 KL_TERMS: Mapping[str, KlTerm] = {
-    "k1": log_ratio,
-    "k2": _half_square,
+    "k1": lambda logprobs, reference: logprobs - reference,
+    "k2": lambda logprobs, reference: (logprobs - reference).square() / 2,
     "k3": excess,
     "k3 bounded": _bounded_excess,
-    "square": square,
-    "abs": magnitude,
+    "square": lambda logprobs, reference: (logprobs - reference).square(),
+    "abs": lambda logprobs, reference: (logprobs - reference).abs(),
 }
 """Our name -> the estimator."""
 

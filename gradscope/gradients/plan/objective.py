@@ -19,12 +19,6 @@ from gradscope.rollouts.groups import Rollout
 from gradscope.rollouts.run import UNKNOWN_TRL, VERSION_HINT, TrainerSettings, TrlVersion
 
 
-def _is_reused(settings: TrainerSettings) -> bool:
-    """TRL skips the ratio exactly when every update starts with fresh rollouts."""
-    accumulation, per_generation = _steps(settings)
-    return bool(accumulation % (per_generation * int(settings.get("num_iterations", 1))))
-
-
 def reason_against(settings: TrainerSettings) -> Reason | None:
     """The first obstacle in a trainer's arguments, or None."""
     return next(_obstacles(settings), None)
@@ -175,13 +169,15 @@ class Objective(LossParameters):
         cannot = reason_against(settings)
         correction = None if cannot else SamplerCorrection.from_values(settings.values)
         threshold = settings.get("off_policy_mask_threshold")
+        # TRL skips the ratio exactly when every update starts with fresh rollouts
+        accumulation, per_generation = _steps(settings)
         return cls(
             **{name: settings.get(name) for name in _PARAMETERS if settings.get(name) is not None},
             loss_type=loss_type if loss_type in LOSSES else "dapo",
             beta=beta,
             temperature=float(settings.get("temperature", 1.0)),
             use_bias_correction_kl=bool(settings.get("use_bias_correction_kl", True)),
-            importance_ratio=_is_reused(settings),
+            importance_ratio=bool(accumulation % (per_generation * int(settings.get("num_iterations", 1)))),
             epsilon_low=epsilon,
             epsilon_high=float(settings.get("epsilon_high", epsilon)),
             correction=correction,

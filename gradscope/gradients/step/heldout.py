@@ -70,7 +70,16 @@ def _heldout_sequences(
         if usable:
             rollouts = tuple(group.rollouts[index] for index in usable)
             groups.append(replace(group, step=prepared.step, rollouts=rollouts))
-    _require_usable(len(prompts), num_trained, len(selected))
+    if num_trained == len(prompts):
+        raise InputError(
+            "Every held-out prompt is trained on in this very step.",
+            hint="Give samples of prompts that the step was not trained on.",
+        )
+    if not selected:
+        raise InputError(
+            "No held-out answer can be spelled in the tokens of this model.",
+            hint="Give answers of the same model, or of one with its tokenizer.",
+        )
     every, owners, parts = zip(*selected, strict=True)
     return _HeldoutSequences(
         groups=tuple(groups),
@@ -79,19 +88,6 @@ def _heldout_sequences(
         shares=parts,
         notes=_notes(prepared, every, num_trained, num_unspelled),
     )
-
-
-def _require_usable(num_prompts: int, num_trained: int, num_answers: int) -> None:
-    if num_trained == num_prompts:
-        raise InputError(
-            "Every held-out prompt is trained on in this very step.",
-            hint="Give samples of prompts that the step was not trained on.",
-        )
-    if not num_answers:
-        raise InputError(
-            "No held-out answer can be spelled in the tokens of this model.",
-            hint="Give answers of the same model, or of one with its tokenizer.",
-        )
 
 
 def _sequences(prepared: PreparedStep, group: RolloutGroup) -> tuple[TokenSequence, ...]:
@@ -132,7 +128,9 @@ def _require_prompts_of_one_kind(prepared: PreparedStep, prompts: Sequence[Rollo
     first = prompts[0].rollouts[0]
     if first.prompt_ids is not None:
         return
-    for rollout, sequence in _firsts(prepared):
+    pairs = zip(prepared.rollouts, prepared.plan.sequences, strict=True)
+    firsts = {rollout.group_id: (rollout, sequence) for rollout, sequence in reversed(list(pairs))}
+    for rollout, sequence in firsts.values():  # the first of each group: prompts are the same within one
         as_text = replace(rollout, prompt_ids=None, messages=rollout.messages if first.messages else None)
         if not rollout.prompt and as_text.messages is None:
             continue  # a log of ids alone shows nothing
@@ -143,12 +141,6 @@ def _require_prompts_of_one_kind(prepared: PreparedStep, prompts: Sequence[Rollo
                 hint=_WITH_TEXT,
                 cause="prompt_unknown",
             )
-
-
-def _firsts(prepared: PreparedStep) -> list[tuple[Rollout, TokenSequence]]:
-    """The first rollout of each group: prompts are the same within one."""
-    pairs = zip(prepared.rollouts, prepared.plan.sequences, strict=True)
-    return list({rollout.group_id: (rollout, sequence) for rollout, sequence in reversed(list(pairs))}.values())
 
 
 def _retokenized(prepared: PreparedStep, rollout: Rollout) -> TokenSequence:
@@ -166,23 +158,19 @@ def _notes(
         notes.append("Held-out answers that the model's vocabulary cannot spell are left out.")
     if any(sequence.inferred for sequence in sequences):
         notes.append("Held-out answers were tokenized from text.")
-        if not _keeps_logged_ids(prepared):
+        # whether completions of the step whose ids were logged with their text have them again when tokenized
+        pairs = zip(prepared.rollouts, prepared.plan.sequences, strict=True)
+        logged = [(rollout, of) for rollout, of in pairs if not of.inferred and rollout.completion and all(of.mask)]
+        again = [_retokenized(prepared, replace(rollout, completion_ids=None, mask=None)) for rollout, _ in logged]
+        end = getattr(prepared.policy.tokenizer, "eos_token_id", None)
+        if not all(
+            _without(end, one.completion_ids) == _without(end, of.completion_ids)
+            for one, (_, of) in zip(again, logged, strict=True)
+        ):
             notes.append(
                 "Some of the run's own completions have other ids than their text gives, so held-out answers may too."
             )
     return tuple(notes)
-
-
-def _keeps_logged_ids(prepared: PreparedStep) -> bool:
-    """Whether completions of the step whose ids were logged with their text have them again when tokenized."""
-    pairs = zip(prepared.rollouts, prepared.plan.sequences, strict=True)
-    logged = [(rollout, of) for rollout, of in pairs if not of.inferred and rollout.completion and all(of.mask)]
-    again = [_retokenized(prepared, replace(rollout, completion_ids=None, mask=None)) for rollout, _ in logged]
-    end = getattr(prepared.policy.tokenizer, "eos_token_id", None)
-    return all(
-        _without(end, one.completion_ids) == _without(end, of.completion_ids)
-        for one, (_, of) in zip(again, logged, strict=True)
-    )
 
 
 def _without(end: int | None, ids: tuple[int, ...]) -> tuple[int, ...]:
@@ -232,7 +220,11 @@ def measure_heldout_gram(
     answers = _heldout_sequences(prepared, prompts, shares)
     joined = measure_step(_joined(prepared, answers), engine=engine, verify=verify, progress=progress)
     num = step.num_rollouts
-    _require_agreement(prepared, step.score_gram, joined.gram[:num, :num])
+    scale = np.sqrt(np.clip(np.diag(step.score_gram), 0.0, None))
+    sizes = np.maximum(np.outer(scale, scale), float(np.mean(scale) ** 2))
+    error = float(np.max(np.abs(joined.gram[:num, :num] - step.score_gram) / sizes)) if sizes.all() else 0.0
+    limit = tolerance_of(prepared.policy)
+    require_agreement("The step's score vectors have other inner products beside held-out answers", error, limit)
     of_prompt = np.equal.outer(answers.owners, np.arange(len(answers.groups))).astype(np.float64)
     squares = np.diag(of_prompt.T @ joined.gram[num:, num:] @ of_prompt)
     return HeldoutGram(
@@ -265,11 +257,3 @@ def _scales(plan: RowPlan, logprobs: Sequence[NDArray[np.float64]]) -> Array | N
             return None
         scales[index] = 1.0 / weights[0] if largest else 0.0
     return scales
-
-
-def _require_agreement(prepared: PreparedStep, alone: Array, joined: Array) -> None:
-    scale = np.sqrt(np.clip(np.diag(alone), 0.0, None))
-    sizes = np.maximum(np.outer(scale, scale), float(np.mean(scale) ** 2))
-    error = float(np.max(np.abs(joined - alone) / sizes)) if sizes.all() else 0.0
-    limit = tolerance_of(prepared.policy)
-    require_agreement("The step's score vectors have other inner products beside held-out answers", error, limit)

@@ -40,7 +40,6 @@ from gradscope.gradients.step.verify import verify_gram
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.reason import CAUSES
-from gradscope.rollouts.groups import Rollout
 
 # How far a gradient row is from its exact value: the floor below which singular values are arithmetic, not signal.
 #
@@ -99,6 +98,7 @@ def measure_step(
     coverage = finished.coverage()
     # the checks, and the answer with all that explains it
     verification = budget.fit(plan.lengths, lambda tokens: verify_gram(prepared, gram, batches(tokens), verify))
+    logged = [rollout.advantage for rollout in rollouts if rollout.advantage is not None]
     return StepGram(
         step=prepared.step,
         gram=gram,
@@ -106,7 +106,7 @@ def measure_step(
         group_ids=tuple(rollout.group_id for rollout in rollouts),
         samples=tuple(rollout.sample for rollout in rollouts),
         rewards=np.array([math.nan if r.reward is None else r.reward for r in rollouts]),
-        advantages=_advantages(rollouts),
+        advantages=np.array(logged, dtype=np.float64) if len(logged) == len(rollouts) else None,
         logprobs=logprobs,
         num_inferred_ids=sum(sequence.inferred for sequence in plan.sequences),
         engine=chosen,
@@ -229,11 +229,6 @@ def _on_cpu(parts: Sequence[torch.Tensor]) -> tuple[Array, ...]:
     """Numbers of all rollouts, copied at once: each copy waits for the device."""
     ends = np.cumsum([len(part) for part in parts])
     return tuple(np.split(torch.cat(list(parts)).cpu().numpy(), ends[:-1]))
-
-
-def _advantages(rollouts: Sequence[Rollout]) -> Array | None:
-    logged = [rollout.advantage for rollout in rollouts if rollout.advantage is not None]
-    return np.array(logged, dtype=np.float64) if len(logged) == len(rollouts) else None
 
 
 def notes_on(plan: RowPlan, slow: frozenset[str] = frozenset()) -> list[str]:

@@ -102,7 +102,10 @@ def verify_gram(
             "does not use them.",
             hint="Please report this with the model's config.json; its numbers must not be used.",
         )
-    pair = _largest(prepared, gram, batches)
+    # the two largest rows that fit a batch together, else the largest of the first: small ones may be rounding
+    most = max(batch.input_ids.numel() for batch in batches)
+    fitting = [row for row, length in enumerate(prepared.plan.lengths) if 2 * length <= most]
+    pair = tuple(sorted(fitting if len(fitting) > 1 else batches[0].rows, key=lambda row: -float(gram[row, row]))[:2])
     checked = [pair] if verify == "first" else [batch.rows for batch in batches]
     if not any(set(pair) <= set(rows) for rows in checked):
         checked.append(pair)
@@ -119,13 +122,6 @@ def verify_gram(
         num_batches_total=len(batches),
         dtype=dtype,
     )
-
-
-def _largest(prepared: PreparedStep, gram: NDArray[np.float64], batches: Sequence[PaddedBatch]) -> tuple[int, ...]:
-    """The two largest rows that fit a batch together, else the largest of the first: small ones may be rounding."""
-    most = max(batch.input_ids.numel() for batch in batches)
-    fitting = [row for row, length in enumerate(prepared.plan.lengths) if 2 * length <= most]
-    return tuple(sorted(fitting if len(fitting) > 1 else batches[0].rows, key=lambda row: -float(gram[row, row]))[:2])
 
 
 def _error(prepared: PreparedStep, gram: NDArray[np.float64], batch: PaddedBatch) -> float:

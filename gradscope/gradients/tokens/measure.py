@@ -64,7 +64,12 @@ def _verify_token_gram(prepared: PreparedStep, table: TokenTable, gram: Array, s
     """Check a Gram matrix [N, N] of token rows, without weights, against plain rows and the rollouts' own."""
     checked = _checked(len(table.rows))
     limit = _limit(prepared.policy)
-    plain = _plain_gram(prepared, [table.rows[row] for row in checked])
+    rows = [table.rows[row] for row in checked]
+    policy, plan = prepared.policy, prepared.plan
+    accumulator = GramAccumulator(len(rows), policy.device)
+    chunks = chunks_of(rows, plan.sequences)
+    token_loop_rows(policy.model, policy.trainable, chunks, plan.objective.temperature, accumulator.add_rows)
+    plain = np.asarray(accumulator.gram.cpu().numpy())
     row_error = _require_close(prepared.policy, gram[np.ix_(checked, checked)], plain)
     sum_error = _sum_error(gram, table, step) if len(table.rows) == table.num_tokens else None
     if sum_error is not None:
@@ -95,15 +100,6 @@ def _require_close(policy: MeasuredPolicy, block: Array, plain: Array) -> float:
 
 def _limit(policy: MeasuredPolicy) -> float:
     return _TOKEN_FACTOR * tolerance_of(policy)
-
-
-def _plain_gram(prepared: PreparedStep, rows: Sequence[TokenRow]) -> Array:
-    """Inner products of a few rows by one plain backward pass each."""
-    policy, plan = prepared.policy, prepared.plan
-    accumulator = GramAccumulator(len(rows), policy.device)
-    chunks = chunks_of(rows, plan.sequences)
-    token_loop_rows(policy.model, policy.trainable, chunks, plan.objective.temperature, accumulator.add_rows)
-    return np.asarray(accumulator.gram.cpu().numpy())
 
 
 def _checked(num_rows: int) -> list[int]:
@@ -238,7 +234,8 @@ def measure_rollout_tokens(
     tokens are drawn.
     """
     policy, plan = prepared.policy, prepared.plan
-    chosen = _as_many(plan, rollouts, most)
+    lengths = np.cumsum([len(plan.sequences[rollout].completion_ids) for rollout in rollouts])
+    chosen = list(rollouts[: max(1, int(np.searchsorted(lengths, most, side="right")))])
     grams = measure_tokens(prepared, step, most=most, rollouts=chosen)
     entropies = policy_entropies(policy, plan, chosen, step.batch_tokens)
     of_rollout = {rollout: gram for gram in grams for rollout in np.unique(gram.table.rollouts).tolist()}
@@ -247,12 +244,6 @@ def measure_rollout_tokens(
         for rollout in chosen
         if rollout in of_rollout and of_rollout[rollout].table.logged_weights is not None
     )
-
-
-def _as_many(plan: RowPlan, rollouts: Sequence[int], most: int) -> list[int]:
-    """The first rollouts whose tokens are not too many together; always the first."""
-    lengths = np.cumsum([len(plan.sequences[rollout].completion_ids) for rollout in rollouts])
-    return list(rollouts[: max(1, int(np.searchsorted(lengths, most, side="right")))])
 
 
 def policy_entropies(

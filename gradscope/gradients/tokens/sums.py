@@ -158,7 +158,13 @@ def measure_token_sums(
     by_layer = row_bytes(num_rows, trainable) > max_bytes
 
     def attempt(batch_tokens: int) -> Array:
-        rows = _rows(outputs, tokens)
+        group_of = dict(zip(tokens.rollouts.tolist(), tokens.groups.tolist(), strict=True))
+        rows = [
+            (number * tokens.num_groups + group_of[sequence], Row(sequence=sequence, channel="logged", weights=weights))
+            for number, of_sequence in enumerate(outputs)
+            for sequence, weights in enumerate(of_sequence)
+            if weights.any()
+        ]
         total = GramAccumulator(num_rows, device, row_targets=[target for target, _ in rows])
         remaining = trainable
         if by_layer:
@@ -187,17 +193,6 @@ def _outputs(tokens: CountedTokens, weights: Array, of_entropy: NDArray[np.bool_
         spread[int(is_of_entropy), at] = row
         made.append([torch.from_numpy(part.flatten()) for part in np.split(spread, ends[:-1], axis=1)])
     return made
-
-
-def _rows(outputs: Outputs, tokens: CountedTokens) -> list[tuple[int, Row]]:
-    """Every sequence under every weighting that has a token of it, and the sum that it counts to."""
-    group_of = dict(zip(tokens.rollouts.tolist(), tokens.groups.tolist(), strict=True))
-    return [
-        (number * tokens.num_groups + group_of[sequence], Row(sequence=sequence, channel="logged", weights=weights))
-        for number, of_sequence in enumerate(outputs)
-        for sequence, weights in enumerate(of_sequence)
-        if weights.any()
-    ]
 
 
 def _by_layer(

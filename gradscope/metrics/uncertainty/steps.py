@@ -240,11 +240,14 @@ def deviation_of(values: Mapping[int, float], step: int, *, num_chosen_from: int
     ((typical, deviation),) = _deviations(steps, numbers, indices, in_logs=in_logs)
     if math.isnan(deviation):
         return "half of the other steps have the same number"
+    # Student's quantile: the spread and the median are estimates themselves, from few steps poor ones
+    of_median = math.sqrt(1 + math.pi / (2 * num_neighbors))
+    quantile = float(stdtrit(_EFFICIENCY * (num_neighbors - 1), (1 - LEVEL) ** (1 / num_chosen_from)))
     return Deviation(
         typical=float(typical),
         times=values[step] / float(typical) if in_logs else None,
         deviation=float(deviation),
-        by_chance=_by_chance(num_neighbors, num_chosen_from),
+        by_chance=of_median * quantile,
         num_neighbors=num_neighbors,
     )
 
@@ -292,10 +295,3 @@ def _deviations(steps: NDArray[np.int64], numbers: Array, indices: NDArray[np.in
     with np.errstate(divide="ignore", invalid="ignore"):
         deviations = np.where(spreads == 0, math.nan, (own - middles) / spreads)
     return np.stack([np.median(neighbors, axis=1), deviations], axis=1)
-
-
-def _by_chance(num_neighbors: int, num_chosen_from: int) -> float:
-    """Student's quantile: the spread and the median are estimates themselves, from few steps poor ones."""
-    of_median = math.sqrt(1 + math.pi / (2 * num_neighbors))
-    quantile = float(stdtrit(_EFFICIENCY * (num_neighbors - 1), (1 - LEVEL) ** (1 / num_chosen_from)))
-    return of_median * quantile

@@ -93,7 +93,15 @@ def draw_spike(report: SpikeReport) -> dict[str, Figure]:
     above, *below = axes
     _course(above, report, name)
     for panel in below:
-        _left(panel, report)
+        total = report.grad_norm.value or 0.0
+        counts = [0, *(removal.num_removed for removal in report.removals)]
+        norms = [total, *(removal.grad_norm for removal in report.removals)]
+        panel.plot(counts, norms, color=style.ORANGE, marker="o", markersize=4)
+        panel.set_ylim(0, 1.12 * max(norms))
+        panel.set_xlabel(f"rollouts left out, of {len(report.rollouts)}")
+        panel.set_ylabel("grad_norm")
+        style.tick_steps(panel, counts, most=12)
+        style.label_lines(panel, [(norms[-1], "what is left", style.ORANGE)])
     return {"spike": figure}
 
 
@@ -119,15 +127,3 @@ def _course(axes: Axes, report: SpikeReport, name: str) -> None:
     axes.set_xlabel("step")
     style.tick_steps(axes, steps, most=12)
     style.label_lines(axes, labels, gap=0.12)
-
-
-def _left(axes: Axes, report: SpikeReport) -> None:
-    total = report.grad_norm.value or 0.0
-    counts = [0, *(removal.num_removed for removal in report.removals)]
-    norms = [total, *(removal.grad_norm for removal in report.removals)]
-    axes.plot(counts, norms, color=style.ORANGE, marker="o", markersize=4)
-    axes.set_ylim(0, 1.12 * max(norms))
-    axes.set_xlabel(f"rollouts left out, of {len(report.rollouts)}")
-    axes.set_ylabel("grad_norm")
-    style.tick_steps(axes, counts, most=12)
-    style.label_lines(axes, [(norms[-1], "what is left", style.ORANGE)])

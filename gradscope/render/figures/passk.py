@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -58,7 +56,11 @@ def _curves(axes: Axes, report: PassAtKReport) -> None:
         labels += style.draw_course(
             axes, name, points, color=color, linestyle=line, marker=marker, zorder=3, clip_on=False
         )
-    _scale(axes, sorted({row.k for table, _ in drawn for row in table.rows if row.pass_at_k.is_defined}))
+    ks = sorted({row.k for table, _ in drawn for row in table.rows if row.pass_at_k.is_defined})
+    axes.set_xscale("log", base=2)  # its ticks are budgets, thinned until their numbers do not touch
+    style.tick_at(
+        axes.xaxis, [k for index, k in enumerate(ks) if index == 0 or k == ks[-1] or k >= 1.35 * ks[index - 1]]
+    )
     style.label_lines(axes, labels)
     if len(report.tables) > _MOST_CURVES:
         more = len(report.tables) - _MOST_CURVES
@@ -71,14 +73,6 @@ def _label(name: str) -> str:
 
 def _pair(comparison: PassAtKComparison) -> str:
     return f"{style.name_of(comparison.second, limit=16)}\nminus {style.name_of(comparison.first, limit=16)}"
-
-
-def _scale(axes: Axes, ks: Sequence[int]) -> None:
-    """A logarithmic axis whose ticks are budgets, thinned until their numbers do not touch."""
-    axes.set_xscale("log", base=2)
-    style.tick_at(
-        axes.xaxis, [k for index, k in enumerate(ks) if index == 0 or k == ks[-1] or k >= 1.35 * ks[index - 1]]
-    )
 
 
 def _difference(axes: Axes, comparison: PassAtKComparison) -> None:

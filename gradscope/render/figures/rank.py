@@ -274,7 +274,15 @@ def _shares(shares: Sequence[GroupShare]) -> Figure:
         right=2.15,
     )
     for row, share in enumerate(shown):
-        _bar(axes, row, share)
+        left = {True: 0.0, False: 0.0}
+        for part in sorted(share.rollouts, key=abs, reverse=True):
+            color = style.BLUE if part > 0 else style.ORANGE
+            axes.barh(row, part, left=left[part > 0], height=0.62, color=color, edgecolor="white", linewidth=0.6)
+            left[part > 0] += part
+        top = max(range(len(share.rollouts)), key=lambda sample: abs(share.rollouts[sample]))
+        rate = "" if share.pass_rate is None else f", mean reward {share.pass_rate:.2f}"
+        text = f"{share.projection_share.value:+.2f}{rate}\nrollout {top}: {share.rollouts[top]:+.2f}"
+        axes.text(1.015, row, text, transform=axes.get_yaxis_transform(), va="center", fontsize=8, color=style.INK)
     ends = [end for share in shown for end in _ends(share.rollouts)]
     axes.axvline(0.0, color=style.MUTED, linewidth=0.8)
     axes.set_xlim(min(0.0, *ends) * 1.05, max(0.0, *ends) * 1.05)
@@ -286,18 +294,6 @@ def _shares(shares: Sequence[GroupShare]) -> Figure:
 def _ends(rollouts: Sequence[float]) -> tuple[float, float]:
     """Where the bar of a group ends on either side."""
     return sum(part for part in rollouts if part < 0), sum(part for part in rollouts if part > 0)
-
-
-def _bar(axes: Axes, row: int, share: GroupShare) -> None:
-    left = {True: 0.0, False: 0.0}
-    for part in sorted(share.rollouts, key=abs, reverse=True):
-        color = style.BLUE if part > 0 else style.ORANGE
-        axes.barh(row, part, left=left[part > 0], height=0.62, color=color, edgecolor="white", linewidth=0.6)
-        left[part > 0] += part
-    top = max(range(len(share.rollouts)), key=lambda sample: abs(share.rollouts[sample]))
-    rate = "" if share.pass_rate is None else f", mean reward {share.pass_rate:.2f}"
-    text = f"{share.projection_share.value:+.2f}{rate}\nrollout {top}: {share.rollouts[top]:+.2f}"
-    axes.text(1.015, row, text, transform=axes.get_yaxis_transform(), va="center", fontsize=8, color=style.INK)
 
 
 _LINES = ("zero", "below 1 %", "Hoyer", "Gini")
@@ -344,7 +340,11 @@ def _sparsity(panels: dict[str, _Course]) -> Figure:
         panel.set_ylim(-0.02, 1.02)
         panel.set_xlabel("step")
         style.tick_steps(panel, [step for step, _ in course], most=6)
-        _lines(panel, course, last=panel is axes[-1])
+        labels = style.draw_lines(
+            panel, {name: [(step, values[index]) for step, values in course] for index, name in enumerate(_LINES)}
+        )
+        if panel is axes[-1]:
+            style.label_lines(panel, labels, gap=0.08)
     return figure
 
 
@@ -354,11 +354,3 @@ def _sparsest(panels: dict[str, _Course]) -> str:
     if zero is None:
         return "Sparsity of the gradient over training"
     return f"At step {step}, {100 * zero:.0f} % of the {name.partition(',')[0]} have no gradient"
-
-
-def _lines(axes: Axes, course: _Course, *, last: bool) -> None:
-    labels = style.draw_lines(
-        axes, {name: [(step, values[index]) for step, values in course] for index, name in enumerate(_LINES)}
-    )
-    if last:
-        style.label_lines(axes, labels, gap=0.08)

@@ -94,14 +94,6 @@ def _lines(axes: Axes, chart: Chart) -> None:
         finite = [value for value in values if not math.isnan(value)]
         if finite:
             labels.append((finite[-1], style.name_of(series.name), color))
-    _not_finite(axes, chart)
-    _frame(axes, chart)
-    if len(chart.series) > 1:
-        style.label_lines(axes, labels)
-
-
-def _not_finite(axes: Axes, chart: Chart) -> None:
-    """A cross at the top where a logged value is not finite."""
     pairs = [pair for series in chart.series for pair in zip(chart.places, series.values, strict=True)]
     broken = [float(step) for step, value in pairs if value is not None and not math.isfinite(value)]
     if broken:
@@ -109,6 +101,9 @@ def _not_finite(axes: Axes, chart: Chart) -> None:
         axes.plot(
             broken, [1.0] * len(broken), color=style.RED, linestyle="", marker="X", clip_on=False, transform=across
         )
+    _frame(axes, chart)
+    if len(chart.series) > 1:
+        style.label_lines(axes, labels)
 
 
 def _stack(axes: Axes, chart: Chart) -> None:

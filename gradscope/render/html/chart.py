@@ -51,10 +51,6 @@ class Canvas:
     letter: float  # width of a digit where the style sheet prints text largest, on a phone or on paper
     most_ticks: int  # labels that fit side by side below
 
-    def room_left(self, labels: Sequence[str]) -> float:
-        """Where the drawing begins, so that none of these labels is cut off."""
-        return max(self.left, self.letter * max(map(len, labels), default=0) + 8.0)
-
 
 def widened(values: Sequence[float]) -> tuple[float, float]:
     """Ends of a scale that hold all numbers, and zero where it is near; never equal.
@@ -244,10 +240,12 @@ def drawing_of(chart: Chart, *, small: bool = False) -> Drawing:
     low, high = windows[0].low - half, windows[-1].high + half
     values = [value for series in chart.series for value in series.values if value is not None]
     bottom, top = chart.y_range or widened(list(filter(math.isfinite, values)) or [0.0, 1.0])
+    up_ticks = ticks(bottom, top)
     across = Scale(
         low=low if low < high else low - 1,
         high=high if low < high else high + 1,
-        start=canvas.room_left([f"{value:g}" for value in ticks(bottom, top)]),
+        # so far to the right that no label of a tick is cut off
+        start=max(canvas.left, canvas.letter * max((len(f"{value:g}") for value in up_ticks), default=0) + 8.0),
         end=canvas.width - canvas.right,
     )
     up = Scale(low=bottom, high=top, start=canvas.height - canvas.bottom, end=canvas.top)
@@ -257,7 +255,7 @@ def drawing_of(chart: Chart, *, small: bool = False) -> Drawing:
         across=across,
         up=up,
         across_ticks=_step_ticks(chart, across, canvas),
-        up_ticks=ticks(bottom, top),
+        up_ticks=up_ticks,
         drawn=tuple((_layers if chart.kind == "stack" else _lines)(chart, windows, across, up)),
         not_finite=_not_finite(chart, across, up) if chart.kind == "lines" else (),
     )

@@ -104,7 +104,10 @@ def _heldout(report: RankReport, notes: Footnotes) -> Blocks:
 
 
 def _engine(report: RankReport, notes: Footnotes) -> Blocks:
-    lines = (_matrix(report), *_floor(report), _settings(report))
+    settings = [
+        f"{key} {report.engine[key]}" for key in ("engine", "dtype", "precision", "device") if key in report.engine
+    ]
+    lines = (_matrix(report), *_floor(report), ", ".join(settings))
     yield Text("\n").join(cell(line) for line in lines if line)
 
 
@@ -243,10 +246,3 @@ def _floor(report: RankReport) -> Iterator[str]:
     shares = [share for share in below if share is not None]
     if shares:
         yield f"under the noise floor: at most {max(shares):.1g} of a spectrum's energy"
-
-
-def _settings(report: RankReport) -> str:
-    settings = [
-        f"{key} {report.engine[key]}" for key in ("engine", "dtype", "precision", "device") if key in report.engine
-    ]
-    return ", ".join(settings)

@@ -92,11 +92,6 @@ def _logged_change(change: EntropyChange) -> float | None:
     return change.logged_next - change.logged
 
 
-def _weight_rows(points: Sequence[WeightRankPoint]) -> Selection:
-    """The mean over all weights at the last step, a row an advantage and group size."""
-    return Selection(rank.curve_rows([point for point in last_of(points).rows if point.tensor is None]))
-
-
 def _of_weights(pick: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda row: pick(row.point)
 
@@ -232,7 +227,7 @@ PART_VIEWS: Mapping[str, tuple[View, ...]] = {
                     "share",
                 ),
             ),
-            _weight_rows,
+            lambda points: Selection(rank.curve_rows([one for one in last_of(points).rows if one.tensor is None])),
         ),
         View("weight_curve", _size_columns, _size_rows),
         rank.MATRIX_SPECTRA,

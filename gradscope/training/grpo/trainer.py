@@ -222,7 +222,11 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         # 4. Record: the main process keeps the step until its update is done.
         if process_index() > 0:
             return output
-        seen = self._seen(advantages, own.dtype)
+        # each rollout's advantage as the loss sees it: a number, or one a token
+        rounded = [torch.as_tensor(values).to(own.dtype).tolist() for values in advantages]
+        seen = (
+            [tuple(values) for values in rounded] if self._online.by_token else [v for group in rounded for v in group]
+        )
         rows = [
             {
                 "prompt_ids": prompt_ids[index],
@@ -250,15 +254,6 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         finally:
             self.num_generations = num_generations
         return Scored(rows=rows, output=output, rewards=dict(self._rewards.last), trained=self._rewards.trained)
-
-    def _seen(
-        self, advantages: Sequence[NDArray[np.float64]], dtype: torch.dtype
-    ) -> list[float] | list[tuple[float, ...]]:
-        """Each rollout's advantage as the loss sees it: a number, or one a token."""
-        rounded = [torch.as_tensor(values).to(dtype).tolist() for values in advantages]
-        return (
-            [tuple(values) for values in rounded] if self._online.by_token else [v for group in rounded for v in group]
-        )
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
         """Write no model card: TRL would add one to the checkpoints of every run."""
@@ -395,11 +390,7 @@ class _Head(OnlineAdvantage, ABC):
         return dict(self._metrics)
 
     def advantages(self, step: StepRollouts) -> tuple[Array, ...]:
-        """The advantages of a step, [R][T]; then trains the head on it.
-
-        Raises:
-            ValueError: The step has no hidden states.
-        """
+        """The advantages of a step, [R][T]; then trains the head on it. A ``ValueError`` without hidden states."""
         if step.states is None:
             raise ValueError(f"{self.name} needs the hidden state of every token")
         lengths = [len(states) - 1 for states in step.states]
@@ -437,11 +428,7 @@ class _Head(OnlineAdvantage, ABC):
         )
 
     def recall(self, memory: Memory) -> None:
-        """Go on from an earlier head.
-
-        Raises:
-            ValueError: It is of a head of another width.
-        """
+        """Go on from an earlier head; a ``ValueError`` where that is of another width."""
         arrays = {name: torch.from_numpy(memory.arrays[name].copy()) for name in ("head", *_MOMENTS)}
         if any(array.shape != self._head.shape or array.dtype != self._head.dtype for array in arrays.values()):
             raise ValueError("the head that was kept is of another width")

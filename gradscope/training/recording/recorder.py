@@ -91,17 +91,6 @@ def _formulation_of(trainer: Any) -> str:
     return _SCALED.get(str(trainer.args.scale_rewards), run_folder.TRL_ADVANTAGE)
 
 
-def _check_same_run(run: Path, trainer: Trainer) -> None:
-    """Refuse to go on with a run whose recorded steps could then not be read with one set of arguments."""
-    before, now = run_folder.read_manifest(run).trainer_arguments, _plain_arguments(trainer.args)
-    different = [name for name in _SHAPING if before.get(name) != now.get(name)]
-    if different:
-        listed = ", ".join(f"{name} ({before.get(name)!r}, now {now.get(name)!r})" for name in different)
-        raise UsageError(
-            f"{run} was recorded with other arguments: {listed}.", hint="Record what follows into another folder."
-        )
-
-
 def _is_plain(value: Any) -> bool:
     try:
         json.dumps(value, allow_nan=False)
@@ -176,14 +165,6 @@ def _gathered_weights(trainer: Trainer, run: Path) -> Iterator[WeightsRef | None
     finally:
         if trainer.is_world_process_zero():
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _forget_after(run: Path, num_updates: int) -> None:
-    """Remove the records after the checkpoint that the trainer resumes from."""
-    for number in complete_checkpoints(run):
-        if number > num_updates:
-            shutil.rmtree(run_folder.checkpoint_path(run, number))
-    rewind(run, num_updates)
 
 
 def _name_padding(config: Path, model: Any) -> None:
@@ -270,8 +251,19 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
             return
         self._alone.enter_context(one_writer(self._run))
         if done and run_folder.manifest_path(self._run).is_file():
-            _check_same_run(self._run, self._trainer)
-            _forget_after(self._run, done)
+            # steps that were recorded with other arguments could not be read with one set of them
+            before, now = run_folder.read_manifest(self._run).trainer_arguments, _plain_arguments(self._trainer.args)
+            different = [name for name in _SHAPING if before.get(name) != now.get(name)]
+            if different:
+                listed = ", ".join(f"{name} ({before.get(name)!r}, now {now.get(name)!r})" for name in different)
+                raise UsageError(
+                    f"{self._run} was recorded with other arguments: {listed}.",
+                    hint="Record what follows into another folder.",
+                )
+            for number in complete_checkpoints(self._run):
+                if number > done:
+                    shutil.rmtree(run_folder.checkpoint_path(self._run, number))
+            rewind(self._run, done)
             return
         check_free(self._run, force=self._force, in_script=True)
         notes = (f"Recording began after {done} updates.",) if done else ()
@@ -343,12 +335,16 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
         assert self._scored is not None, "TRL calculates rewards whenever it generates"
         (completion_ids, rewards), self._scored = self._scored, None
         done = self._trainer.state.global_step
+        tokenizer = getattr(self._trainer.processing_class, "tokenizer", self._trainer.processing_class)
+        declared = getattr(self._trainer.model.generation_config, "eos_token_id", None)
+        more = declared if isinstance(declared, list) else [declared]
+        ids = (tokenizer.eos_token_id, tokenizer.pad_token_id, *more)
         rows = local_rows(
             inputs,
             output,
             completion_ids,
             tokenizer=getattr(self._trainer.processing_class, "tokenizer", self._trainer.processing_class),
-            end_ids=self._end_ids(),
+            end_ids=frozenset(token for token in ids if token is not None),
             corrected="importance_sampling_ratio" in output,
         )
         if self._trainer.accelerator.num_processes > 1:
@@ -400,14 +396,6 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
         weights = self._trainer.args.reward_weights or [1.0] * len(self._names)
         size = self._trainer.num_generations
         return make_groups(step, rows, rewards, names=self._names, weights=weights, group_size=size)
-
-    def _end_ids(self) -> frozenset[int]:
-        """Tokens that TRL takes for the end of a completion."""
-        tokenizer = getattr(self._trainer.processing_class, "tokenizer", self._trainer.processing_class)
-        declared = getattr(self._trainer.model.generation_config, "eos_token_id", None)
-        more = declared if isinstance(declared, list) else [declared]
-        ids = (tokenizer.eos_token_id, tokenizer.pad_token_id, *more)
-        return frozenset(token for token in ids if token is not None)
 
 
 class GradscopeCallback(TrainerCallback):  # type: ignore[misc]

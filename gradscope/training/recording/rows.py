@@ -42,7 +42,9 @@ def local_rows(
         corrected: Whether the loss is corrected for a sampler of its own, so that the sampler's log-probabilities are
             what counts even where the trainer computed others.
     """
-    logprobs = _logprobs(output, corrected=corrected)
+    # the sampler's, but those that the loss's ratio refers to where it has one
+    old, sampled = output.get("old_per_token_logps"), output.get("sampling_per_token_logps")
+    logprobs = old if old is not None and (sampled is None or not corrected) else sampled
     trainers = _trainer_logprobs(output, corrected=corrected)
     rows = []
     for index, (source, ids) in enumerate(zip(inputs, completion_ids, strict=True)):
@@ -119,12 +121,6 @@ def unique_names(names: Sequence[str]) -> tuple[str, ...]:
         count = sum(earlier == name for earlier in names[: len(seen)])
         seen.append(f"{name}_{count + 1}" if count else name)
     return tuple(seen)
-
-
-def _logprobs(output: Mapping[str, Any], *, corrected: bool) -> torch.Tensor | None:
-    """The sampler's log-probabilities, but those that the loss's ratio refers to where it has one; [R, T]."""
-    old, sampled = output.get("old_per_token_logps"), output.get("sampling_per_token_logps")
-    return old if old is not None and (sampled is None or not corrected) else sampled
 
 
 def _trainer_logprobs(output: Mapping[str, Any], *, corrected: bool) -> torch.Tensor | None:

@@ -142,21 +142,17 @@ def _read(path: Path, row: Row) -> tuple[Problem, ...]:
     for number, line in enumerate(lines, start=1):
         if line.strip():
             where = f"{path}:{number}"
-            prompt, answer = row(_parse(line, where), where)
+            try:
+                document = parse_json(line)
+            except ValueError as error:
+                raise InputError(f"{where} is not JSON: {error}.", hint="Expected: one JSON object a line.") from error
+            if not isinstance(document, dict):
+                raise InputError(f"{where} is not a JSON object.", hint="Expected: one JSON object a line.")
+            prompt, answer = row(document, where)
             problems.append(Problem(prompt_id=f"{path.name}:{number}", prompt=prompt, answer=answer))
     if not problems:
         raise InputError(f"{path} has no rows.", hint="Expected: one JSON object a line.")
     return tuple(problems)
-
-
-def _parse(line: str, where: str) -> dict[str, Any]:
-    try:
-        document = parse_json(line)
-    except ValueError as error:
-        raise InputError(f"{where} is not JSON: {error}.", hint="Expected: one JSON object a line.") from error
-    if not isinstance(document, dict):
-        raise InputError(f"{where} is not a JSON object.", hint="Expected: one JSON object a line.")
-    return document
 
 
 def _text(document: dict[str, Any], key: str, where: str) -> str:

@@ -15,10 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file, save_file
 
-from gradscope.outside import limits
+from gradscope.outside import limits, torch_archive
 from gradscope.rollouts.readers.evaluations import inspect_ai, samples
 from gradscope.rollouts.readers.parsing import tables
-from gradscope.rollouts.readers.trainers import torch_archive
 from gradscope.rollouts.run_folder import append_metrics
 from gradscope.rollouts.store import checksum_path, step_files, write_step_rollouts
 from tests.cli.conftest import Cli, Done

@@ -257,7 +257,10 @@ def replayed(*norms: tuple[float, float], provided: bool = True, **logged_too: f
         )
         for group, (_, norm) in zip(groups, norms, strict=True)
     ]
-    return replay._replay_measured(run, steps)
+    replayed = replay.ReplayedSteps(run)
+    for step in steps:
+        replayed.add(step)
+    return replayed.report()
 
 
 TEXTS = 3.0  # a norm of which a step's texts are of other ids

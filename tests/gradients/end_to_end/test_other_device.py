@@ -30,15 +30,7 @@ from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.tokens.measure import measure_rollout_tokens, measure_signals, measure_tokens
 from gradscope.gradients.tokens.sums import CORRECTIONS, corrected, counted_tokens, measure_token_sums
 from gradscope.gradients.trained.norms import TrainerArithmetic, is_own_output, is_random, tensor_squares, trained_norms
-from tests.gradients.models import (
-    DAPO,
-    changed,
-    policy_of,
-    relative,
-    tiny_experts,
-    tiny_groups,
-    tiny_model,
-)
+from tests.gradients.models import DAPO, changed, policy_of, relative, tiny_experts, tiny_groups, tiny_model
 from tests.gradients.other_device import REMOTE, Elsewhere, moved, other_device
 
 pytestmark = pytest.mark.slow  # each operation of PyTorch goes through Python

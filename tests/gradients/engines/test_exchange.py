@@ -273,8 +273,7 @@ def test_pieces_put_together_are_the_whole(name: str, num_processes: int) -> Non
     assert cut == torch.Size(shape)
     pieces = [
         rows_of(
-            (*cut[:side], stop - start, *cut[side + 1 :]),
-            [_piece_of(factor, side, start, stop) for factor in factors],
+            (*cut[:side], stop - start, *cut[side + 1 :]), [_piece_of(factor, side, start, stop) for factor in factors]
         )
         for start, stop in _bounds_of(cut[side], num_processes)
         if start < stop

@@ -69,8 +69,7 @@ def test_every_channel_of_rows_comes_through():
             parameter.mul_(0.9)
     rng = np.random.default_rng(2)
     groups = changed(
-        long_prompts(tiny_groups()),
-        logprobs=lambda rollout: tuple(-3 + rng.normal(size=len(rollout.completion_ids))),
+        long_prompts(tiny_groups()), logprobs=lambda rollout: tuple(-3 + rng.normal(size=len(rollout.completion_ids)))
     )
     objective = Objective(loss_type="grpo", beta=0.2, importance_ratio=True)
     loop, prompt = (measured_step(policy, groups, objective, engine=engine) for engine in ("loop", "prompt"))

@@ -13,14 +13,7 @@ from gradscope.gradients.engines.stream import PartStore, PendingParts, _stored_
 from gradscope.gradients.layers.factors import OuterProduct, Scatter, Summed
 from gradscope.gradients.model.head import plain_head
 from gradscope.gradients.plan.prepared_step import prepare_step
-from tests.gradients.models import (
-    DAPO,
-    measured_step,
-    policy_of,
-    tiny_experts,
-    tiny_groups,
-    tiny_policy,
-)
+from tests.gradients.models import DAPO, measured_step, policy_of, tiny_experts, tiny_groups, tiny_policy
 
 CPU = torch.device("cpu")
 

@@ -15,14 +15,7 @@ from gradscope.gradients.tokens import lockstep as lockstep_module
 from gradscope.gradients.tokens.lockstep import Part, Sketch, _add_token_parameter, _require_fit, lockstep_gram
 from gradscope.gradients.tokens.measure import measure_tokens
 from gradscope.gradients.tokens.rows import TokenRow, chunks_of
-from tests.gradients.models import (
-    DAPO,
-    measured_step,
-    naive_token_rows,
-    relative_gram,
-    tiny_groups,
-    tiny_policy,
-)
+from tests.gradients.models import DAPO, measured_step, naive_token_rows, relative_gram, tiny_groups, tiny_policy
 from tests.gradients.tokens.test_measure import Gained, policy_of
 
 

@@ -116,22 +116,13 @@ def entropy_change(step: int, weighed: WeighedTokens, logged: Mapping[int, float
             by_group(weighed.tokens, tokens.entropies), by_group(weighed.tokens, ones), part_sums.POSITIVE
         ),
         rate=Estimate.exact(float(climb @ weighed.products[0] @ update), num_units=tokens.num_groups),
-        cosine=_entropy_cosine([weighed]),
+        cosine=part_sums.sum_cosine(weighed.products, climb, update),
         covariance=advantage_covariance([tokens]),
         logged=logged.get(step),
         logged_next=logged.get(step + 1),
         last=None,
         measured=Estimate.undefined_because(NO_LATER, num_units=tokens.num_groups),
     )
-
-
-def _entropy_cosine(weighed: Sequence[WeighedTokens]) -> Estimate:
-    """Cosine of the gradients of the entropy at several steps' tokens with the steps' updates, laid end to end."""
-    pairs = [np.stack([step.chosen(ENTROPY), -step.chosen("cell")]) for step in weighed]
-    products = [
-        np.einsum("av,jvw,bw->jab", pair, step.products, pair) for pair, step in zip(pairs, weighed, strict=True)
-    ]
-    return part_sums.sum_cosine(part_sums.over_steps(products), [1.0, 0.0], [0.0, 1.0])
 
 
 def with_later(change: results.EntropyChange, tokens: CountedTokens, later: TokenChange) -> results.EntropyChange:

@@ -56,7 +56,19 @@ def logged_agreement(mismatch: SamplerMismatch, overall: MismatchNumbers) -> Rep
         meaning=f"{metric('logprob_gap').meaning} {metric('sampler.sequence_ess').meaning}",
         next_step=_next_step(mismatch, overall),
         charts=_charts(mismatch),
-        tables=(_overall_table(overall), *_steps(mismatch), *_tokens(mismatch)),
+        tables=(
+            tabulate(
+                "The whole log; intervals resample prompts, w = p_trainer / p_sampler",
+                (
+                    Column("what", lambda row: row[1].title),
+                    Column("value [95 % interval]", lambda row: getattr(overall, row[0]), "norm"),
+                    Column("formula", lambda row: row[1].formula),
+                ),
+                [(name, metric(name if name == "logprob_gap" else f"sampler.{name}")) for name in NAMES],
+            ),
+            *_steps(mismatch),
+            *_tokens(mismatch),
+        ),
     )
 
 
@@ -128,18 +140,6 @@ def _charts(mismatch: SamplerMismatch) -> tuple[Chart, ...]:
     return (
         *lines_over(steps, "Mean gap of a token", gaps, y_label="nats a token"),
         *lines_over(steps, "Effective share", shares, y_label="effective share", y_range=(0.0, 1.0)),
-    )
-
-
-def _overall_table(overall: MismatchNumbers) -> ReportTable:
-    return tabulate(
-        "The whole log; intervals resample prompts, w = p_trainer / p_sampler",
-        (
-            Column("what", lambda row: row[1].title),
-            Column("value [95 % interval]", lambda row: getattr(overall, row[0]), "norm"),
-            Column("formula", lambda row: row[1].formula),
-        ),
-        [(name, metric(name if name == "logprob_gap" else f"sampler.{name}")) for name in NAMES],
     )
 
 
@@ -314,16 +314,30 @@ def replay_section(inputs: ReportInputs) -> ReportSection:
 
 def replay_answer(report: ReplayReport, command: str = "") -> ReportSection:
     """The same of steps that were replayed already; ``command`` looks closer."""
-    entry = metric("replay_grad_norm_error")
+    names = ("reward", "advantage", "frac_reward_zero_std", "grad_norm")
     return ReportSection(
         name="replay",
         findings=(f"Replay: {report.headline}.", *report.findings),
         severity=_SEVERITIES[report.verdict],
-        meaning=entry.meaning,
+        meaning=metric("replay_grad_norm_error").meaning,
         next_step=_replay_next(report),
         command="" if report.verdict == "cannot" else command,
         charts=_replay_charts(report),
-        tables=(_replay_table(report), *_causes(report)),
+        tables=(
+            tabulate(
+                f"Verdicts by step; grad_norm matches within a relative error of {report.tolerance:g}",
+                (
+                    Column("step", "step", "count"),
+                    *(Column(name, methodcaller("verdict_on", name)) for name in names),
+                    Column("logged grad_norm", entry("logged", "grad_norm"), "norm"),
+                    Column("recomputed", entry("recomputed", "grad_norm"), "norm"),
+                    Column("error", entry("relative_error", "grad_norm"), "norm"),
+                ),
+                report.steps,
+                by_step=True,
+            ),
+            *_causes(report),
+        ),
     )
 
 
@@ -350,22 +364,6 @@ def _replay_charts(report: ReplayReport) -> tuple[Chart, ...]:
     steps = [step.step for step in report.steps]
     kinds: dict[str, SeriesKind] = {"logged": "logged", "recomputed": "recomputed"}
     return lines_over(steps, "Gradient norm", norms, y_label="grad_norm", kinds=kinds)
-
-
-def _replay_table(report: ReplayReport) -> ReportTable:
-    names = ("reward", "advantage", "frac_reward_zero_std", "grad_norm")
-    return tabulate(
-        f"Verdicts by step; grad_norm matches within a relative error of {report.tolerance:g}",
-        (
-            Column("step", "step", "count"),
-            *(Column(name, methodcaller("verdict_on", name)) for name in names),
-            Column("logged grad_norm", entry("logged", "grad_norm"), "norm"),
-            Column("recomputed", entry("recomputed", "grad_norm"), "norm"),
-            Column("error", entry("relative_error", "grad_norm"), "norm"),
-        ),
-        report.steps,
-        by_step=True,
-    )
 
 
 def _causes(report: ReplayReport) -> tuple[ReportTable, ...]:

@@ -17,7 +17,7 @@ from gradscope.diagnostics.claims.registry import CLAIMS
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable
 from gradscope.render.views.view import Column, tabulate
-from gradscope.results.report import ReportSection, ReportTable
+from gradscope.results.report import ReportSection
 from gradscope.results.verdicts import ClaimRow, ClaimsReport
 
 _ANOTHER_SEED = "Repeat the run with another seed: a verdict is about this run alone."
@@ -40,6 +40,7 @@ def claims_section(inputs: ReportInputs) -> ReportSection:
 
 def claims_answer(report: ClaimsReport, command: str = "") -> ReportSection:
     """The same of claims that were judged already; ``command`` looks closer."""
+    steps = f"gradients of steps {', '.join(map(str, report.steps))}" if report.steps else "no gradient was recomputed"
     return ReportSection(
         name="claims",
         findings=report.findings,
@@ -48,7 +49,19 @@ def claims_answer(report: ClaimsReport, command: str = "") -> ReportSection:
         "models and tasks, and may hold there where it does not here.",
         next_step=_next_step(report.claims),
         command=command,
-        tables=(_table(report),),
+        tables=(
+            tabulate(
+                f"Claims; {steps}. Beside each number: what chance gives, or what the claim compares it with",
+                (
+                    Column("claim", lambda row: f"{row.claim} {row.source.partition(' (')[0]}"),
+                    Column("what is measured", "metric"),
+                    Column("measured", "estimate", "rank"),
+                    Column("beside", "null", "rank"),
+                    Column("verdict", "words"),
+                ),
+                report.claims,
+            ),
+        ),
     )
 
 
@@ -86,18 +99,3 @@ def _next_step(rows: Sequence[ClaimRow]) -> str:
     total = unsettled.total()
     rest = " The command says what would settle the others." if remaining else ""
     return f"What would settle {number} of the {total} that cannot be told: {settle}{rest}"
-
-
-def _table(report: ClaimsReport) -> ReportTable:
-    steps = f"gradients of steps {', '.join(map(str, report.steps))}" if report.steps else "no gradient was recomputed"
-    return tabulate(
-        f"Claims; {steps}. Beside each number: what chance gives, or what the claim compares it with",
-        (
-            Column("claim", lambda row: f"{row.claim} {row.source.partition(' (')[0]}"),
-            Column("what is measured", "metric"),
-            Column("measured", "estimate", "rank"),
-            Column("beside", "null", "rank"),
-            Column("verdict", "words"),
-        ),
-        report.claims,
-    )

@@ -134,6 +134,15 @@ def staleness_section(inputs: ReportInputs) -> ReportSection:
         "mean": [row.mean_lag.value for row in staleness.by_step],
         "largest": [row.max_lag.value for row in staleness.by_step],
     }
+    with_gaps = any(row.logprob_gap.is_defined for row in staleness.by_lag)
+    columns = [
+        Column("updates behind", "lag", "count"),
+        Column("rollouts", "num_rollouts", "count"),
+        Column("share", "share", "share"),
+    ]
+    if with_gaps:
+        columns.append(Column("mean gap", "logprob_gap", "norm"))
+    caption = "Rollouts by lag" + f"; mean gap = {metric('logprob_gap').formula}" * with_gaps
     return ReportSection(
         name="staleness",
         findings=(
@@ -146,7 +155,7 @@ def staleness_section(inputs: ReportInputs) -> ReportSection:
         meaning=metric("staleness.mean_lag").meaning,
         next_step=_staleness_advice(staleness, overall),
         charts=lines_over(steps, "Updates behind", lags, y_label="updates behind"),
-        tables=(_by_lag(staleness),),
+        tables=(tabulate(caption, columns, staleness.by_lag),),
     )
 
 
@@ -159,19 +168,6 @@ def _staleness_advice(staleness: results.Staleness, overall: results.StalenessNu
             "importance sampling; where it does not, the lag is harmless."
         )
     return "Log the log-probabilities of sampler and trainer as well: they tell whether the lag does harm."
-
-
-def _by_lag(staleness: results.Staleness) -> ReportTable:
-    with_gaps = any(row.logprob_gap.is_defined for row in staleness.by_lag)
-    columns = [
-        Column("updates behind", "lag", "count"),
-        Column("rollouts", "num_rollouts", "count"),
-        Column("share", "share", "share"),
-    ]
-    if with_gaps:
-        columns.append(Column("mean gap", "logprob_gap", "norm"))
-    caption = "Rollouts by lag" + f"; mean gap = {metric('logprob_gap').formula}" * with_gaps
-    return tabulate(caption, columns, staleness.by_lag)
 
 
 _MANY = 0.1  # truncated completions from which on the limit decides much of the reward
@@ -248,13 +244,22 @@ def length_section(inputs: ReportInputs) -> ReportSection:
         hint = "Log the completions (log_completions=True in TRL)."
         return missing_section("length", "The log has no completions to measure.", hint)
     correlation = correlation_within(lengths.values, lengths.rewards, lengths.groups, lengths.prompts)
+    # the difference of both lines has the sign of the step's covariance
+    steps = np.unique(lengths.steps).tolist()
+    apart, rewards = (within_groups(values, lengths.groups) for values in (lengths.values, lengths.rewards))
+    weights = {"reward above": np.clip(rewards, 0, None), "reward below": np.clip(-rewards, 0, None)}
     return ReportSection(
         name="length",
         findings=(_correlation(correlation, lengths.unit), _truncation(inputs.run, gathered.ends), _mean(lengths)),
         severity="look" if _direction(correlation) else "fine" if correlation.is_defined else "unknown",
         meaning=metric("length_correlation").meaning,
         next_step=_next_step(correlation),
-        charts=_charts(lengths),
+        charts=lines_over(
+            steps,
+            f"{lengths.unit.capitalize()} minus the group's mean, weighed by the reward's distance",
+            {name: [_mean_at(lengths, step, apart, part) for step in steps] for name, part in weights.items()},
+            y_label=f"{lengths.unit} beside the group's mean",
+        ),
         tables=(_quarters(lengths, inputs),),
     )
 
@@ -318,19 +323,6 @@ def _next_step(correlation: Estimate) -> str:
     return _NOTHING if correlation.is_defined else "Nothing to do while one of the two never differs."
 
 
-def _charts(lengths: RunLengths) -> tuple[Chart, ...]:
-    """What the correlation is made of: the difference of both lines has the sign of the step's covariance."""
-    steps = np.unique(lengths.steps).tolist()
-    apart, rewards = (within_groups(values, lengths.groups) for values in (lengths.values, lengths.rewards))
-    weights = {"reward above": np.clip(rewards, 0, None), "reward below": np.clip(-rewards, 0, None)}
-    return lines_over(
-        steps,
-        f"{lengths.unit.capitalize()} minus the group's mean, weighed by the reward's distance",
-        {name: [_mean_at(lengths, step, apart, part) for step in steps] for name, part in weights.items()},
-        y_label=f"{lengths.unit} beside the group's mean",
-    )
-
-
 def _mean_at(lengths: RunLengths, step: int, apart: Array, weights: Array) -> float | None:
     """Mean of the lengths of a step by these weights; None where all weights are zero."""
     at_step = lengths.steps == step
@@ -340,7 +332,12 @@ def _mean_at(lengths: RunLengths, step: int, apart: Array, weights: Array) -> fl
 
 def _quarters(lengths: RunLengths, inputs: ReportInputs) -> ReportTable:
     """Rollouts by their length relative to that of their group, in four equal parts."""
-    shares = _gradient_shares(inputs)
+    steps = [(gram, matrix) for gram in inputs.grams if (matrix := gram.policy_gram) is not None and matrix.sum() > 0]
+    shares = {
+        (group_id, sample): float(share) / len(steps)
+        for gram, matrix in steps
+        for group_id, sample, share in zip(gram.group_ids, gram.samples, projection_shares(matrix), strict=True)
+    }
     apart, above = (within_groups(values, lengths.groups) for values in (lengths.values, lengths.rewards))
     order = np.argsort(apart, kind="stable")
     rows: list[tuple[Cell, ...]] = []
@@ -359,13 +356,3 @@ def _quarters(lengths: RunLengths, inputs: ReportInputs) -> ReportTable:
         [("completions", "text"), (lengths.unit, "text"), ("mean reward", "gap"), ("share of the gradient", "gap")],
         rows,
     )
-
-
-def _gradient_shares(inputs: ReportInputs) -> dict[tuple[str, int], float]:
-    """Each recomputed rollout's part of its step's gradient, divided by the number of such steps."""
-    steps = [(gram, matrix) for gram in inputs.grams if (matrix := gram.policy_gram) is not None and matrix.sum() > 0]
-    return {
-        (group_id, sample): float(share) / len(steps)
-        for gram, matrix in steps
-        for group_id, sample, share in zip(gram.group_ids, gram.samples, projection_shares(matrix), strict=True)
-    }

@@ -25,20 +25,30 @@ def coverage_answer(report: PassAtKReport, samples: tuple[Samples, ...] = ()) ->
     """The same for an existing estimate; only the samples themselves show which problems were lost."""
     lost = _lost(samples)
     lost_findings = _lost_findings(report, lost) if samples else ()
+    reach = () if report.comparison is None else (reach_finding(report.comparison),)
+
     return ReportSection(
         name="coverage",
-        findings=(*_findings(report), *lost_findings),
+        findings=(*reach, *(finding for finding in report.findings if finding not in reach), *lost_findings),
         severity=_severity(report.comparison),
         meaning=metric("pass_at_k").meaning,
         next_step=_next_step(report.comparison),
         charts=(_chart(report),),
-        tables=(_by_k(report), *_differences(report.comparison), *_problems(samples, lost)),
+        tables=(
+            tabulate(
+                f"pass@k = {metric('pass_at_k').formula}; pass^k = {metric('pass_hat_k').formula}",
+                (
+                    Column("samples", lambda row: row[0].name),
+                    Column("k", lambda row: row[1].k, "count"),
+                    Column("pass@k", lambda row: row[1].pass_at_k, "share"),
+                    Column("pass^k", lambda row: row[1].pass_hat_k, "share"),
+                ),
+                [(table, row) for table in report.tables for row in table.rows],
+            ),
+            *_differences(report.comparison),
+            *_problems(samples, lost),
+        ),
     )
-
-
-def _findings(report: PassAtKReport) -> tuple[str, ...]:
-    answer = () if report.comparison is None else (reach_finding(report.comparison),)
-    return (*answer, *(finding for finding in report.findings if finding not in answer))
 
 
 def _lost(samples: tuple[Samples, ...]) -> list[tuple[str, str, str]]:
@@ -110,19 +120,6 @@ def _chart(report: PassAtKReport) -> Chart:
         x_label="k",
         y_label="share of prompts solved",
         y_range=(0.0, 1.0),
-    )
-
-
-def _by_k(report: PassAtKReport) -> ReportTable:
-    return tabulate(
-        f"pass@k = {metric('pass_at_k').formula}; pass^k = {metric('pass_hat_k').formula}",
-        (
-            Column("samples", lambda row: row[0].name),
-            Column("k", lambda row: row[1].k, "count"),
-            Column("pass@k", lambda row: row[1].pass_at_k, "share"),
-            Column("pass^k", lambda row: row[1].pass_hat_k, "share"),
-        ),
-        [(table, row) for table in report.tables for row in table.rows],
     )
 
 

@@ -61,7 +61,23 @@ def directions_answer(points: Sequence[RankCurvePoint], command: str = "") -> Re
         next_step=_next_step(last),
         command=command,
         charts=_charts(points),
-        tables=(_table(points),),
+        tables=(
+            tabulate(
+                "Mean over the live groups of a step; intervals resample groups. "
+                f"rank = {metric('effective_rank').formula}. Unrelated rows: as many random rows of the same norms; "
+                "scores alone: the same rollouts without their advantages; dealt anew: the advantages shuffled within "
+                "the group",
+                (
+                    Column("step", "step", "count"),
+                    Column("live groups", num_live, "count"),
+                    Column("rank", "effective_rank", "rank"),
+                    Column("at most", "group_size", "count"),
+                    *(Column(title, null_rank(name), "rank") for name, title in _NULLS.items()),
+                    Column("of unrelated", lambda point: point.nulls["gaussian"].ratio, "share"),
+                ),
+                points,
+            ),
+        ),
     )
 
 
@@ -105,23 +121,6 @@ def _charts(points: Sequence[RankCurvePoint]) -> tuple[Chart, ...]:
     return lines_over([point.step for point in drawn], title, ranks, y_label="directions", y_range=(0.0, float(size)))
 
 
-def _table(points: Sequence[RankCurvePoint]) -> ReportTable:
-    return tabulate(
-        "Mean over the live groups of a step; intervals resample groups. "
-        f"rank = {metric('effective_rank').formula}. Unrelated rows: as many random rows of the same norms; scores "
-        "alone: the same rollouts without their advantages; dealt anew: the advantages shuffled within the group",
-        (
-            Column("step", "step", "count"),
-            Column("live groups", num_live, "count"),
-            Column("rank", "effective_rank", "rank"),
-            Column("at most", "group_size", "count"),
-            *(Column(title, null_rank(name), "rank") for name, title in _NULLS.items()),
-            Column("of unrelated", lambda point: point.nulls["gaussian"].ratio, "share"),
-        ),
-        points,
-    )
-
-
 Array = NDArray[np.float64]
 
 NUM_TOP = 10  # rollouts shown with their text
@@ -135,28 +134,40 @@ def contributions_section(inputs: ReportInputs) -> ReportSection:
     if not steps:
         return missing_section("contributions", inputs.no_grams)
     largest = next(pair for pair in steps if pair[0].step == inputs.largest_step)
+    share = _largest_share(largest[1])
+    text = "Read the rollouts below: is this what the reward should teach?"
     return ReportSection(
         name="contributions",
         findings=_findings(*largest),
         severity="look" if _largest_share(largest[1]) >= _LARGE_SHARE else "fine",
         meaning=f"{metric('projection_share').meaning} Cancellation is {metric('cancellation').meaning}",
-        next_step=_read_next(largest[1]),
+        next_step=f"{text} No single one carries more than {percent(share)} of the gradient."
+        if share < _LARGE_SHARE
+        else f"{text} One carries {percent(share)}: clipping the norm (max_grad_norm) or a larger batch evens it out.",
         command=inputs.command("rank", "--step", str(largest[0].step)),
         charts=_bars(*largest),
-        tables=(_by_step(steps), _by_group(*largest), _top(inputs.run, *largest)),
+        tables=(
+            tabulate(
+                f"Each recomputed step. top tenth = {metric('top_share').formula}; "
+                f"cancellation = {metric('cancellation').formula}",
+                (
+                    Column("step", lambda pair: pair[0].step, "count"),
+                    Column("rollouts", lambda pair: len(pair[1]), "count"),
+                    Column("with gradient", lambda pair: int((np.diag(pair[1]) > 0).sum()), "count"),
+                    Column("norm", lambda pair: geometry.batch_norm(pair[1]), "norm"),
+                    Column("top tenth", lambda pair: geometry.top_share(pair[1]), "share"),
+                    Column("cancellation", lambda pair: geometry.cancellation(pair[1]), "share"),
+                ),
+                steps,
+            ),
+            _by_group(*largest),
+            _top(inputs.run, *largest),
+        ),
     )
 
 
 def _largest_share(matrix: Array) -> float:
     return float(np.max(np.abs(geometry.projection_shares(matrix))))
-
-
-def _read_next(matrix: Array) -> str:
-    share = _largest_share(matrix)
-    text = "Read the rollouts below: is this what the reward should teach?"
-    if share < _LARGE_SHARE:
-        return f"{text} No single one carries more than {percent(share)} of the gradient."
-    return f"{text} One carries {percent(share)}: clipping the norm (max_grad_norm) or a larger batch evens it out."
 
 
 def _findings(gram: StepGram, matrix: Array) -> tuple[str, ...]:
@@ -182,22 +193,6 @@ def _bars(gram: StepGram, matrix: Array) -> tuple[Chart, ...]:
     bars = {f"{gram.group_ids[index]} #{gram.samples[index]}": float(shares[index]) for index in order}
     title = f"Parts of the gradient of step {gram.step}, the 20 largest rollouts"
     return named_bars(title, "share", bars, x_label="share along the gradient")
-
-
-def _by_step(steps: list[tuple[StepGram, Array]]) -> ReportTable:
-    return tabulate(
-        f"Each recomputed step. top tenth = {metric('top_share').formula}; "
-        f"cancellation = {metric('cancellation').formula}",
-        (
-            Column("step", lambda pair: pair[0].step, "count"),
-            Column("rollouts", lambda pair: len(pair[1]), "count"),
-            Column("with gradient", lambda pair: int((np.diag(pair[1]) > 0).sum()), "count"),
-            Column("norm", lambda pair: geometry.batch_norm(pair[1]), "norm"),
-            Column("top tenth", lambda pair: geometry.top_share(pair[1]), "share"),
-            Column("cancellation", lambda pair: geometry.cancellation(pair[1]), "share"),
-        ),
-        steps,
-    )
 
 
 def _by_group(gram: StepGram, matrix: Array) -> ReportTable:
@@ -261,6 +256,7 @@ def formulations_section(inputs: ReportInputs) -> ReportSection:
     names = (LOGGED, *FORMULATIONS, *GRAM_FORMULATIONS)
     rows = {name: _means([_measure(step, name) for step in steps]) for name in names}
     cosines = {name: cosine.value for name, (_, cosine, *_) in rows.items() if cosine.value is not None}
+    shown = ", ".join(map(str, [step.step for step in steps]))
     return ReportSection(
         name="formulations",
         findings=_formulation_findings(cosines, len(rows) - 1, len(steps)),
@@ -270,7 +266,23 @@ def formulations_section(inputs: ReportInputs) -> ReportSection:
         command=inputs.command("rank", "--advantage", "all"),
         charts=named_bars("Cosine with the logged update", "cosine", cosines, x_label="cosine"),
         tables=(
-            _formulation_table(rows, [step.step for step in steps]),
+            table_of_cells(
+                f"Means over step {shown}, without the KL part; update cosine = {metric('update_cosine').formula}; "
+                f"effective rank of the whole step = {metric('effective_rank').formula}. Beside it the rank that the "
+                "same live rollouts have with their advantages dealt anew within each group, and with none: a rank "
+                "near these is not the formulation's doing",
+                [
+                    *(
+                        ("advantage", "text"),
+                        ("gradient norm", "norm"),
+                        ("update cosine", "gap"),
+                        ("effective rank", "rank"),
+                    ),
+                    *((title, "rank") for title in _STEP_NULLS.values()),
+                    ("dead groups", "share"),
+                ],
+                ((name, *values) for name, values in rows.items()),
+            ),
             *_noise_table(steps),
             *_kinds_table(steps[-1], names),
             *_interference_table(steps[-1], names),
@@ -383,19 +395,3 @@ def _interference_table(rows: StepRows, names: Sequence[str]) -> tuple[ReportTab
         Column("transfer", "transfer", "gap"),
     )
     return (tabulate(caption, columns, defined),)
-
-
-def _formulation_table(rows: Mapping[str, Sequence[Estimate]], steps: list[int]) -> ReportTable:
-    shown = ", ".join(map(str, steps))
-    return table_of_cells(
-        f"Means over step {shown}, without the KL part; update cosine = {metric('update_cosine').formula}; "
-        f"effective rank of the whole step = {metric('effective_rank').formula}. Beside it the rank that the same live "
-        "rollouts have with their advantages dealt anew within each group, and with none: a rank near these is not the "
-        "formulation's doing",
-        [
-            *(("advantage", "text"), ("gradient norm", "norm"), ("update cosine", "gap"), ("effective rank", "rank")),
-            *((title, "rank") for title in _STEP_NULLS.values()),
-            ("dead groups", "share"),
-        ],
-        ((name, *values) for name, values in rows.items()),
-    )

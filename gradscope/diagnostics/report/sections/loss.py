@@ -181,6 +181,12 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
     live = _live_shares(table, unit)
     kl = {gram.step: gram.frac_kl for gram in inputs.grams}
     mean = sum(live.values()) / len(live)
+    columns = [Column("step", lambda step: step, "count"), Column("live share", live.get, "share")]
+    if any(part is not None for part in kl.values()):
+        columns.append(Column("KL part", kl.get, "share"))
+    if logged := inputs.run.courses.by_step("kl"):
+        columns.append(Column("logged kl", logged.get, "norm"))
+    caption = f"live share by {unit} = {metric('live_share').formula}; KL part = |KL part| / |whole gradient|"
     return ReportSection(
         name="dilution",
         findings=(
@@ -199,7 +205,7 @@ def loss_scale_section(inputs: ReportInputs) -> ReportSection:
             y_label=f"share of {unit}",
             y_range=(0.0, 1.0),
         ),
-        tables=(_scale_table(live, kl, inputs, unit), *_furthest_tokens(inputs.parts.kl)),
+        tables=(tabulate(caption, columns, live, by_step=True), *_furthest_tokens(inputs.parts.kl)),
     )
 
 
@@ -245,16 +251,6 @@ def _kl(run: Run, kl: dict[int, float | None]) -> str:
     if "kl" in run.courses.columns:
         return "The trainer logged a KL term; how much of the gradient it makes needs recomputed gradients."
     return "Whether the loss has a KL term is not in the log: pass the trainer's arguments with --run-config."
-
-
-def _scale_table(live: dict[int, float], kl: dict[int, float | None], inputs: ReportInputs, unit: str) -> ReportTable:
-    columns = [Column("step", lambda step: step, "count"), Column("live share", live.get, "share")]
-    if any(part is not None for part in kl.values()):
-        columns.append(Column("KL part", kl.get, "share"))
-    if logged := inputs.run.courses.by_step("kl"):
-        columns.append(Column("logged kl", logged.get, "norm"))
-    caption = f"live share by {unit} = {metric('live_share').formula}; KL part = |KL part| / |whole gradient|"
-    return tabulate(caption, columns, live, by_step=True)
 
 
 def _furthest_tokens(steps: Sequence[TokenKl]) -> tuple[ReportTable, ...]:

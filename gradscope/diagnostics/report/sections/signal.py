@@ -16,7 +16,7 @@ from gradscope.render.views.degeneracy import ENVIRONMENTS, REWARDS, prompts_vie
 from gradscope.render.views.view import Column, lines_over, table_of_cells, tabulate, view_table
 from gradscope.results.degeneracy import DegeneracyReport, RewardFunction, StepDegeneracy
 from gradscope.results.report import Chart, ColumnStyle, ReportSection, ReportTable, Series, SeriesKind, Severity
-from gradscope.rollouts.groups import RewardTable, reward_table
+from gradscope.rollouts.groups import reward_table
 from gradscope.say import interval, percent, points, with_interval
 
 MOST_PROMPTS = 200  # prompts that the page lists; a file of --output has all
@@ -45,6 +45,11 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
     findings = [text for text in report.findings if text != advice]
     behind = 2 if report.is_in_conflict else 1  # the trend is that of the share of dead groups
     findings[behind:behind] = _trend(report)
+    names = (
+        *("frac_reward_zero_std", "frac_all_fail", "frac_all_pass", "frac_tied", "frac_reward_conflict"),
+        *("iid_prediction", "jensen_gap"),
+    )
+    origins = {"iid_prediction": f", p: {report.pass_rate_origin}"}
     return ReportSection(
         name="signal",
         findings=tuple(findings),
@@ -54,7 +59,15 @@ def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
         command=command,
         charts=(_course(report.by_step),) if len(report.by_step) > 1 else (),
         tables=(
-            _kinds(report),
+            tabulate(
+                f"The whole log: {report.num_groups:,} groups, intervals resample prompts",
+                (
+                    Column("what", "title"),
+                    Column("share [95 % interval]", lambda entry: getattr(report, entry.name), "share"),
+                    Column("formula", lambda entry: f"{entry.formula}{origins.get(entry.name, '')}"),
+                ),
+                [entry for entry in map(metric, names) if getattr(report, entry.name).is_defined],
+            ),
             *filter(None, (view_table(ENVIRONMENTS, report, _ENVIRONMENTS), view_table(prompts, report, caption))),
             *((_by_step(report.by_step),) if len(report.by_step) > 1 else ()),
         ),
@@ -96,23 +109,6 @@ def _course(steps: tuple[StepDegeneracy, ...]) -> Chart:
     )
 
 
-def _kinds(report: DegeneracyReport) -> ReportTable:
-    names = (
-        *("frac_reward_zero_std", "frac_all_fail", "frac_all_pass", "frac_tied", "frac_reward_conflict"),
-        *("iid_prediction", "jensen_gap"),
-    )
-    origins = {"iid_prediction": f", p: {report.pass_rate_origin}"}
-    return tabulate(
-        f"The whole log: {report.num_groups:,} groups, intervals resample prompts",
-        (
-            Column("what", "title"),
-            Column("share [95 % interval]", lambda entry: getattr(report, entry.name), "share"),
-            Column("formula", lambda entry: f"{entry.formula}{origins.get(entry.name, '')}"),
-        ),
-        [entry for entry in map(metric, names) if getattr(report, entry.name).is_defined],
-    )
-
-
 def _by_step(steps: tuple[StepDegeneracy, ...]) -> ReportTable:
     return tabulate(
         "Each step",
@@ -146,6 +142,13 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
         only = f"There is one reward function, '{names[0]}': it makes all of the advantage."
         return ReportSection(name="rewards", findings=(only,), severity="fine")
     functions = [function for function in report.by_reward if function.weight != 0]
+    table = reward_table(inputs.run.groups)
+    steps = np.unique(table.step).tolist()
+    of_rollout = np.repeat(table.step, table.size)
+    means: dict[str, list[float | None]] = {}
+    for name in [function.name for function in functions]:
+        logged = [table.rewards[name][(of_rollout == step) & ~np.isnan(table.rewards[name])] for step in steps]
+        means[name] = [float(np.mean(rewards)) if len(rewards) else None for rewards in logged]
     return ReportSection(
         name="rewards",
         findings=tuple(_findings(report, functions)),
@@ -153,7 +156,7 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
         meaning=metric("by_reward.advantage_share").meaning,
         next_step=_next_step(report, functions),
         command=inputs.command("degeneracy", "--show", "rewards"),
-        charts=_charts(reward_table(inputs.run.groups), [function.name for function in functions]),
+        charts=lines_over(steps, "Mean of each reward function", means, y_label="mean reward"),
         tables=(*filter(None, (view_table(REWARDS, report, _FORMULA),)), *_correlations(functions)),
     )
 
@@ -205,16 +208,6 @@ def _next_step(report: DegeneracyReport, functions: list[RewardFunction]) -> str
     if report.frac_reward_conflict.undefined and len(functions) > 1:
         return f"Whether side rewards decide groups is undefined: {report.frac_reward_conflict.undefined}."
     return "If one makes more of the gradient than it should, change its weight (reward_weights in TRL)."
-
-
-def _charts(table: RewardTable, names: list[str]) -> tuple[Chart, ...]:
-    steps = np.unique(table.step).tolist()
-    of_rollout = np.repeat(table.step, table.size)
-    means: dict[str, list[float | None]] = {}
-    for name in names:
-        logged = [table.rewards[name][(of_rollout == step) & ~np.isnan(table.rewards[name])] for step in steps]
-        means[name] = [float(np.mean(rewards)) if len(rewards) else None for rewards in logged]
-    return lines_over(steps, "Mean of each reward function", means, y_label="mean reward")
 
 
 def _correlations(functions: list[RewardFunction]) -> tuple[ReportTable, ...]:

@@ -54,11 +54,14 @@ def tokens_section(inputs: ReportInputs) -> ReportSection:
     owners = np.repeat(np.arange(len(rollouts)), [int(rollout.is_seen.sum()) for rollout in rollouts])
     correlation = rank_correlation_within(_joined(rollouts, "norms"), _joined(rollouts, "entropies"), owners, owners)
     kinds = _kinds(rollouts)
+    norms = _joined(rollouts, "norms")
+    top, zero = share_of_largest(norms).value or 0.0, float((norms == 0).mean())
+    nothing = f"; {percent(zero)} of tokens have no gradient at all" if zero else ""
     return ReportSection(
         name="tokens",
         findings=(
             _entropy(correlation, rollouts),
-            _concentration(rollouts),
+            f"The tenth of tokens with the largest gradients holds {percent(top)} of the summed norms{nothing}.",
             *_energy(kinds, len(_joined(rollouts, "norms"))),
             _direction(rollouts),
             *turn_findings(inputs.parts.turns),
@@ -99,13 +102,6 @@ def _entropy(correlation: Estimate, rollouts: Sequence[RolloutTokens]) -> str:
     }
     ends = interval(correlation, "+.2f")
     return f"{text}{ends} by rank, over {where}: {conclusions[correlation.side_of_zero]}."
-
-
-def _concentration(rollouts: Sequence[RolloutTokens]) -> str:
-    norms = _joined(rollouts, "norms")
-    top, zero = share_of_largest(norms).value or 0.0, float((norms == 0).mean())
-    nothing = f"; {percent(zero)} of tokens have no gradient at all" if zero else ""
-    return f"The tenth of tokens with the largest gradients holds {percent(top)} of the summed norms{nothing}."
 
 
 def _kinds(rollouts: Sequence[RolloutTokens]) -> dict[TokenCell, tuple[int, float]]:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
-import math
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import reduce
-from itertools import chain, compress, product
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, compress
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -23,6 +19,7 @@ from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.generic import USUAL
 from gradscope.rollouts.readers.metrics_alone.files import MetricFile, MetricsLog, opened
+from gradscope.rollouts.readers.metrics_alone.naming import naming_of, parse_metric_columns, without_impossible_shares
 from gradscope.rollouts.readers.metrics_alone.published import plain_name
 from gradscope.rollouts.readers.metrics_alone.runs import (
     STEPS,
@@ -37,13 +34,14 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
 from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP, is_number
 from gradscope.rollouts.readers.parsing.records import ReadRequest, peek
 from gradscope.rollouts.readers.parsing.tables import suffix_of
-from gradscope.rollouts.run import Floats, Numbers, Run, StepMetrics
+from gradscope.rollouts.run import Run, StepMetrics
 from gradscope.say import counted
 
 NAME = "metrics"
 LOOKS_FOR = "metrics by step (trainer_state.json, JSONL, CSV, consoles, TensorBoard, trackio)"
 
 _SLIMES = ("rollout/step", "train/step")  # each row of slime's has one of them
+_STEP_ENDINGS = ("/step", "/global_step", "/training_step")
 _INSTEAD_OF_STEPS = ("iter", "epoch", "round")  # columns that count as steps where no other does
 _REWARD_LIST = re.compile(r"(^|_)(rewards?|scores?)$")
 _NUM_PEEKED = 200
@@ -237,7 +235,7 @@ def _first_rows(file: MetricFile, column: str | None) -> tuple[list[Piece], tupl
                 ends[key] = min(low, int(steps[steps >= 0].min())), max(high, int(steps.max()))
     named = {plain_name(key): key for key in ends} | {key: key for key in ends}
     usual = [named[name] for name in STEPS if name in named]
-    usual += [key for key in ends if key.endswith(("/step", "/global_step"))]
+    usual += [key for key in ends if key.endswith(_STEP_ENDINGS)]
     usual = usual or [named[name] for name in _INSTEAD_OF_STEPS if name in named and _rises(tables, named[name])]
     if not usual:
         return pieces, ()
@@ -277,300 +275,6 @@ def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None, reward: str 
     return runs[0] if wanted is None else names[wanted]
 
 
-MetricStyle = Literal["share", "norm", "count"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Derived:
-    """A metric that is computed from others in the log."""
-
-    keys: tuple[str, ...]  # the keys that it is computed from, all of which a step must have
-    formula: str  # the formula as text, with the keys
-    make: Callable[..., Floats]  # computes it from the values of the keys in order; NaN where undefined
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommonMetric:
-    """A metric that every trainer logs under a name of its own."""
-
-    name: str  # the common name
-    title: str  # a short title
-    style: MetricStyle  # how it is formatted
-    keys: tuple[str, ...]  # the trainers' names; the first that a log has counts
-    derived: tuple[Derived, ...] = ()  # formulas for logs that do not have it itself
-
-
-def _ratio(part: Floats, total: Floats) -> Floats:
-    with np.errstate(all="ignore"):
-        return np.where(total != 0, part / total, math.nan)
-
-
-def _one_minus(key: str) -> Derived:
-    return Derived(keys=(key,), formula=f"1 - {key}", make=lambda share: 1.0 - share)
-
-
-def _common(name: str, title: str, style: MetricStyle, aliases: str, *derived: Derived) -> CommonMetric:
-    return CommonMetric(name=name, title=title, style=style, keys=(name, *aliases.split()), derived=derived)
-
-
-COMMON: tuple[CommonMetric, ...] = (
-    _common(
-        "frac_reward_zero_std",
-        "no gradient",
-        "share",
-        "bench/zero_variance_drop_rate frac_zero_std zero_std_ratio zero_std_fraction zero_variance_fraction zvf",
-        *map(_one_minus, ("env/all/by_group/frac_mixed", "by_group/frac_mixed", "baseline_reward/pct_mixed")),
-        Derived(keys=("groups_skipped", "groups_total"), formula="groups_skipped / groups_total", make=_ratio),
-        Derived(
-            keys=("batch/filtered_prompts", "batch/total_prompts"),
-            formula="batch/filtered_prompts / (batch/filtered_prompts + batch/total_prompts)",
-            make=lambda dropped, used: _ratio(dropped, dropped + used),
-        ),
-    ),
-    _common(
-        "frac_all_pass",
-        "  all pass",
-        "share",
-        "env/all/by_group/frac_all_good by_group/frac_all_good baseline_reward/pct_1 batch/solve_all solve_all "
-        "solve_all/all",
-    ),
-    _common(
-        "frac_all_fail",
-        "  all fail",
-        "share",
-        "env/all/by_group/frac_all_bad by_group/frac_all_bad baseline_reward/pct_0 batch/solve_none solve_none "
-        "solve_none/all",
-    ),
-    _common(
-        "reward",
-        "mean reward",
-        "norm",
-        "critic/score/mean critic/rewards/mean env/all/reward/total env/all/reward/mean reward/all/mean reward/mean "
-        "rollout/raw_reward rollout/reward scores train_reward mean_reward reward_mean avg_reward objective/scores "
-        "objective/verifiable_reward rewards",
-    ),
-    _common("reward_std", "reward spread", "norm", "reward/std critic/score/std"),
-    _common(
-        "completions/clipped_ratio",
-        "cut off",
-        "share",
-        "response_length/clip_ratio rollout/truncated_ratio rollout/truncated is_truncated/all/mean is_truncated/mean "
-        "truncation_rate",
-        _one_minus("val/stop_rate"),
-    ),
-    _common(
-        "completions/mean_length",
-        "mean length",
-        "count",
-        "completion_length response_length/mean rollout/response_len/mean rollout/response_lengths "
-        "val/sequence_lengths seq_len/all/mean seq_len/mean env/all/ac_tokens_per_turn response_length "
-        "mean_gen_tokens_per_sample completion_len/all/mean mean_generation_length seq_length",
-    ),
-    _common("grad_norm", "gradient norm", "norm", "actor/grad_norm optim/grad_norm policy/grad_norm"),
-    _common(
-        "entropy",
-        "entropy",
-        "norm",
-        "actor/entropy actor/entropy_loss optim/entropy entropy/all/mean entropy/mean entropy_loss rollout/entropy "
-        "policy/entropy_avg objective/entropy approx_entropy",
-    ),
-    _common(
-        "kl",
-        "KL",
-        "norm",
-        "actor/kl_loss actor/ppo_kl kl_loss ppo_kl optim/kl_sample_train_v1 kl_policy_base objective/kl_avg "
-        "objective/kl mismatch_kl/all/mean mismatch_kl/mean",
-    ),
-    _common(
-        "clip_ratio/region_mean",
-        "ratio clipped",
-        "share",
-        "clip_ratio actor/pg_clipfrac pg_clipfrac policy/clipfrac_avg",
-    ),
-    _common("loss", "loss", "norm", "actor/pg_loss pg_loss loss/mean policy_loss loss/policy_avg training_loss"),
-    _common("learning_rate", "learning rate", "norm", "lr actor/lr optim/lr"),
-)
-"""In the order in which they are shown."""
-
-_KINDS = {
-    "frac_reward_zero_std": (
-        *({"zero", "std"}, {"zero", "variance"}, {"zero", "var"}, {"degenerate"}, {"dead"}, {"pure"}, {"uniform"}),
-    ),
-    "frac_all_pass": ({"all", "pass"}, {"all", "correct"}, {"all", "right"}),
-    "frac_all_fail": ({"all", "fail"}, {"all", "incorrect"}, {"all", "wrong"}),
-}
-"""Share of groups -> the words of its kind, of which one set is in the trainer's name."""
-_UNIT = re.compile(r"(group|prompt)s?(?![a-z])")
-_BETWEEN = re.compile(r"[\W_]+")
-_SHARES = ({"frac"}, {"fraction"}, {"rate"}, {"ratio"}, {"share"})  # a percentage would need a division
-_COUNT = {"count", "n", "num", "number", "of", "total"}
-_PREFIXES = {"", "train", "training", "rollout", "batch", "grpo", "reward", "rewards"}
-_EVALUATIONS = {"eval", "evaluation", "val", "validation", "test"}
-
-_PREFIX = "train/"
-_ROUNDING = 1e-6  # tolerance for a sum of shares above 1
-
-
-@dataclass(frozen=True, slots=True)
-class Naming:
-    """How the metrics of a log get their common names."""
-
-    parts: Mapping[str, Derived]  # common name -> its formula, which is the key where the log has the metric itself
-
-    def apply(self, metrics: StepMetrics) -> StepMetrics:
-        """A log's metrics under their common names, and all of them under the trainer's own."""
-        named = {name: _made(part, metrics) for name, part in self.parts.items()}
-        columns = {name: _or_else(part, metrics.columns.get(name), len(metrics)) for name, part in named.items()}
-        return StepMetrics(metrics.steps, {**columns, **{k: v for k, v in metrics.columns.items() if k not in columns}})
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """A sentence on the common names that differ from the trainer's own."""
-        formulas = {name: part.formula for name, part in self.parts.items()}
-        parts = [f"{name} is {text}" for name, text in formulas.items() if text not in (name, _PREFIX + name)]
-        return (f"By the trainer's names: {'; '.join(parts)}.",) if parts else ()
-
-
-def naming_of(keys: Iterable[str], named_columns: Mapping[str, str]) -> Naming:
-    """The common names of the keys of a log; those of ``named_columns``, common name -> key, take precedence.
-
-    Raises:
-        UsageError: The log lacks a key that the user named.
-
-    Example:
-        >>> naming_of(["actor/grad_norm", "loss"], {}).sentences
-        ("By the trainer's names: grad_norm is actor/grad_norm.",)
-    """
-    logged = dict.fromkeys(keys)
-    for name, key in named_columns.items():
-        if key not in logged:
-            near = difflib.get_close_matches(key, logged, n=3, cutoff=0.4) or list(logged)[:3]
-            raise UsageError(
-                f"The log has no metric {key!r}.",
-                hint=f"Write --metric-column {name}=NAME with one of {', '.join(near)}.",
-            )
-    parts, words = {name: _itself(key) for name, key in named_columns.items()}, _words_on_groups(logged)
-    written = {plain_name(key): key for key in logged} | {key: key for key in logged}
-    for metric in COMMON:
-        part = next(_candidates(metric, written), None)
-        if part is None and metric.name in _KINDS:
-            part = _of_groups(metric.name, words)
-        if part is not None:
-            parts.setdefault(metric.name, part)
-    if parts.keys() >= {"frac_all_fail", "frac_all_pass"}:
-        parts = {"frac_reward_zero_std": _sum(parts["frac_all_fail"], parts["frac_all_pass"])} | parts
-    return Naming(parts)
-
-
-def _of_groups(name: str, words: Mapping[str, set[str]]) -> Derived | None:
-    """A share of groups under a name of somebody's own: a share, or a count beside that of all groups.
-
-    All words of the key have to be known, as in ``degenerate_group_rate``; None where several keys fit.
-    """
-    kinds = [(key, of - kind) for kind in _KINDS[name] for key, of in words.items() if of >= kind]
-    shares = [_itself(key) for key, rest in kinds if rest in _SHARES]
-    counts = [
-        Derived(keys=(key, total), formula=f"{key} / {total}", make=_ratio)
-        for key, rest in kinds
-        if rest <= _COUNT
-        for total, of in words.items()
-        if of <= _COUNT and _unit(total) == _unit(key)
-    ]
-    mixed = [_one_minus(key) for key, of in words.items() if "mixed" in of and of - {"mixed"} in _SHARES]
-    fits = shares or counts or (mixed if name == "frac_reward_zero_std" else [])
-    return fits[0] if len(fits) == 1 else None
-
-
-def _unit(key: str) -> str:
-    return str(_UNIT.findall(key)[-1])
-
-
-def _words_on_groups(keys: Iterable[str]) -> dict[str, set[str]]:
-    """Each key of groups or prompts in training -> the words of its last part, without those."""
-    return {
-        key: set(_BETWEEN.split(_UNIT.sub("", key.rpartition("/")[2].lower()))) - _PREFIXES
-        for key in keys
-        if _UNIT.search(key) and _EVALUATIONS.isdisjoint(_BETWEEN.split(key.lower()))
-    }
-
-
-def _sum(first: Derived, second: Derived) -> Derived:
-    size = len(first.keys)
-    return Derived(
-        keys=(*first.keys, *second.keys),
-        formula=f"{first.formula} + {second.formula}",
-        make=lambda *values: first.make(*values[:size]) + second.make(*values[size:]),
-    )
-
-
-def _made(derived: Derived, metrics: StepMetrics) -> Numbers:
-    """A derived metric at the steps that have all its parts."""
-    parts = [metrics.columns[key] for key in derived.keys]
-    indices = [part.at for part in parts if part.at is not None]
-    at = reduce(np.intersect1d, indices) if indices else None
-    return Numbers(at, derived.make(*(part.values if at is None else part.take(at).values for part in parts)))
-
-
-def _or_else(first: Numbers, second: Numbers | None, size: int) -> Numbers:
-    """The first metric, filled from the second at steps where it is missing."""
-    if first.at is None or second is None:
-        return first
-    every = np.arange(size)
-    is_left = np.ones(size, dtype=np.bool_)
-    is_left[first.at] = False
-    left = np.intersect1d(every[is_left], every if second.at is None else second.at)
-    at = np.concatenate([first.at, left])
-    order = np.argsort(at)
-    return Numbers(at[order], np.concatenate([first.values, second.take(left).values])[order])
-
-
-def without_impossible_shares(metrics: StepMetrics) -> tuple[StepMetrics, tuple[str, ...]]:
-    """Metrics without the shares outside [0, 1], so that no mean and no gate uses them.
-
-    Returns:
-        The metrics, and a sentence for each that was changed, with the number of steps and the first.
-    """
-    columns, sentences = dict(metrics.columns), []
-    for name in (metric.name for metric in COMMON if metric.style == "share" and metric.name in columns):
-        column = columns[name]
-        share = np.clip(column.values, 0.0, 1.0)
-        is_wrong = np.abs(column.values - share) > _ROUNDING
-        columns[name] = Numbers(column.at, share)
-        if is_wrong.any():
-            right = np.flatnonzero(~is_wrong)
-            columns[name] = Numbers(right if column.at is None else column.at[right], share[right])
-            steps, values = metrics.course(name)
-            first = f"{values[is_wrong][0]:g} at step {steps[is_wrong][0]}"
-            where = f"{np.count_nonzero(is_wrong):,} of {len(metrics):,} steps ({first})"
-            sentences.append(f"{name} is no share at {where}, and left out there.")
-    return StepMetrics(metrics.steps, columns), tuple(sentences)
-
-
-def parse_metric_columns(words: Sequence[str] | None) -> dict[str, str]:
-    """Name -> column of each ``--metric-column NAME=COLUMN,...``; a UsageError where a part is not of that form."""
-    parts = [part.strip() for text in words or () for part in text.split(",")]
-    pairs = [part.partition("=") for part in parts]
-    if not all(name.strip() and key.strip() for name, _, key in pairs):
-        raise UsageError(
-            f"--metric-column takes a name and a column, got {', '.join(parts)!r}.",
-            hint="Write --metric-column frac_reward_zero_std=groups/dead",
-        )
-    return {name.strip(): key.strip() for name, _, key in pairs}
-
-
-def _candidates(metric: CommonMetric, written: Mapping[str, str]) -> Iterator[Derived]:
-    """Its formulas in a log's keys, which ``written`` has by the names that trainers give them and by their own."""
-    for derived, prefix in product((*map(_itself, metric.keys), *metric.derived), ("", _PREFIX)):
-        keys = {key: written[prefix + key] for key in derived.keys if prefix + key in written}
-        if len(keys) == len(derived.keys):
-            formula = reduce(lambda text, key: text.replace(key, keys[key]), keys, derived.formula)
-            yield replace(derived, keys=tuple(keys.values()), formula=formula)
-
-
-def _itself(key: str) -> Derived:
-    return Derived(keys=(key,), formula=key, make=lambda value: value)
-
-
 _SWITCHES: tuple[tuple[str, str], ...] = (
     ("env/all/", "the Tinker cookbook writes them as iteration_*/train_rollout_summaries.jsonl: name that folder"),
     ("critic/score/mean", "with verl, set trainer.rollout_data_dir"),
@@ -589,7 +293,7 @@ _SWITCHES: tuple[tuple[str, str], ...] = (
 
 def switch_on(keys: Iterable[str]) -> str:
     """A sentence on how to make the trainer with these keys log its rollouts."""
-    bare = [key.removeprefix(_PREFIX) for key in keys]
+    bare = [key.removeprefix("train/") for key in keys]
     words = "log a row a rollout with step, prompt and reward, as JSONL, CSV or Parquet"
     words = next((how for begin, how in _SWITCHES if any(key.startswith(begin) for key in bare)), words)
     return f"Metrics alone: rollouts would add intervals, prompts and causes; {words} (docs/howto.md)."

@@ -21,6 +21,7 @@ from msgspec import UNSET
 
 from gradscope.errors import InputError
 from gradscope.outside.limits import is_zip
+from gradscope.outside.torch_archive import read_archive
 from gradscope.rollouts.groups import RewardTable, Status, Tokens
 from gradscope.rollouts.readers.format import Reading, RowFormat, has_keys
 from gradscope.rollouts.readers.generic import chosen_name
@@ -45,7 +46,6 @@ from gradscope.rollouts.readers.parsing.tables import Row, read_jsonl, read_parq
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, index_name, numbers_of, rewards_of
 from gradscope.rollouts.readers.reduction.log import ColumnLog
 from gradscope.rollouts.readers.run_files import with_logged_metrics
-from gradscope.rollouts.readers.trainers.torch_archive import read_archive
 
 _STATUS: dict[str, Status] = {"completed": "completed", "truncated": "truncated", "aborted": "error", "failed": "error"}
 

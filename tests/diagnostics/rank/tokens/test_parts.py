@@ -95,13 +95,8 @@ def test_the_entropy_moves_with_the_inner_product_of_its_gradient_and_the_update
     assert token_parts.entropy_change(9, made.weighed, {}).logged is None
 
 
-def test_steps_are_laid_end_to_end() -> None:
+def test_tokens_of_several_steps_vary_about_the_means_of_their_own_step() -> None:
     made = [made_up(seed, num_groups=4 + seed) for seed in range(2)]
-    updates = np.concatenate([-(one.weighed.tokens.weights @ one.rows) for one in made])
-    climbs = np.concatenate([one.climbs.mean(axis=0) for one in made])
-    result = token_parts._entropy_cosine([one.weighed for one in made])
-    assert result.value == pytest.approx(cosine(climbs, updates))
-    assert result.num_units == 9
     tokens = [one.weighed.tokens for one in made]
     about = [(one.logprobs - one.logprobs.mean()) * (one.advantages - one.advantages.mean()) for one in tokens]
     assert token_parts.advantage_covariance(tokens).value == pytest.approx(np.concatenate(about).mean())

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from gradscope.errors import InputError
+from gradscope.outside.torch_archive import StandIn, num_parts, read_archive, require_bounded
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.readers.trainers.torch_archive import StandIn, num_parts, read_archive, require_bounded
 from tests.rollouts.readers.lines import rewards_of
 from tests.rollouts.readers.trainers.test_slime import archive, sample
 

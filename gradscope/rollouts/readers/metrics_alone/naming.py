@@ -1,0 +1,356 @@
+"""The common names of metrics, which every trainer logs under names of its own.
+
+A name is looked up among those of known trainers first; then it is taken apart into words, all of which have to be
+known, so that ``stats/mean_reward`` is the reward and ``reward/format`` is not.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import product
+from typing import Literal
+
+import numpy as np
+
+from gradscope.errors import UsageError
+from gradscope.rollouts.readers.metrics_alone.published import plain_name
+from gradscope.rollouts.run import Floats, Numbers, StepMetrics
+
+MetricStyle = Literal["share", "norm", "count"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Derived:
+    """A metric that is computed from others in the log."""
+
+    keys: tuple[str, ...]  # the keys that it is computed from, all of which a step must have
+    formula: str  # the formula as text, with the keys
+    make: Callable[..., Floats]  # computes it from the values of the keys in order; NaN where undefined
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonMetric:
+    """A metric that every trainer logs under a name of its own."""
+
+    name: str  # the common name
+    title: str  # a short title
+    style: MetricStyle  # how it is formatted
+    keys: tuple[str, ...]  # the trainers' names; the first that a log has counts
+    derived: tuple[Derived, ...] = ()  # formulas for logs that do not have it itself
+
+
+def _itself(key: str) -> Derived:
+    return Derived(keys=(key,), formula=key, make=lambda value: value)
+
+
+def _over(part: str, total: str) -> Derived:
+    return Derived(keys=(part, total), formula=f"{part} / {total}", make=_ratio)
+
+
+def _share_of(part: str, *rest: str) -> Derived:
+    """What a part is of itself and the rest together, counts or shares."""
+    keys = (part, *rest)
+    formula = f"{part} / ({' + '.join(keys)})"
+    return Derived(keys=keys, formula=formula, make=lambda *values: _ratio(values[0], np.add.reduce(values)))
+
+
+def _one_minus(other: Derived) -> Derived:
+    return replace(other, formula=f"1 - {other.formula}", make=lambda *values: 1.0 - other.make(*values))
+
+
+def _ratio(part: Floats, total: Floats) -> Floats:
+    with np.errstate(all="ignore"):
+        return np.where(total != 0, part / total, math.nan)
+
+
+def _common(name: str, title: str, style: MetricStyle, aliases: str, *derived: Derived) -> CommonMetric:
+    return CommonMetric(name=name, title=title, style=style, keys=(name, *aliases.split()), derived=derived)
+
+
+COMMON: tuple[CommonMetric, ...] = (
+    _common(
+        "frac_reward_zero_std",
+        "no gradient",
+        "share",
+        "bench/zero_variance_drop_rate frac_zero_std zero_std_ratio zero_std_fraction zero_variance_fraction zvf "
+        "groups/rate_dropped",
+        *(_one_minus(_itself(key)) for key in ("env/all/by_group/frac_mixed", "by_group/frac_mixed")),
+        _one_minus(_itself("baseline_reward/pct_mixed")),
+        _one_minus(_share_of("batch/solve_partial", "batch/solve_all", "batch/solve_none")),
+        _one_minus(_over("num_groups_trainable", "num_groups_submitted")),
+        _one_minus(_over("data/step_num_groups_trainable", "data/step_num_groups_submitted")),
+        _over("groups_skipped", "groups_total"),
+        _share_of("batch/filtered_prompts", "batch/total_prompts"),
+    ),
+    _common(
+        "frac_all_pass",
+        "  all pass",
+        "share",
+        "env/all/by_group/frac_all_good by_group/frac_all_good baseline_reward/pct_1 solve_all/all",
+        _share_of("batch/solve_all", "batch/solve_none", "batch/solve_partial"),
+        *map(_itself, ("batch/solve_all", "solve_all")),
+    ),
+    _common(
+        "frac_all_fail",
+        "  all fail",
+        "share",
+        "env/all/by_group/frac_all_bad by_group/frac_all_bad baseline_reward/pct_0 solve_none/all",
+        _share_of("batch/solve_none", "batch/solve_all", "batch/solve_partial"),
+        *map(_itself, ("batch/solve_none", "solve_none")),
+    ),
+    _common(
+        "reward",
+        "mean reward",
+        "norm",
+        "critic/score/mean critic/rewards/mean env/all/reward/total env/all/reward/mean reward/all/mean reward/mean "
+        "rollout/raw_reward rollout/reward scores mean_reward reward_mean avg_reward objective/scores "
+        "objective/verifiable_reward ppo_actor/task_reward/avg loss/avg_final_rewards",
+    ),
+    _common(
+        "reward_std", "reward spread", "norm", "reward/std critic/score/std reward_std_dev rollout/in_group_reward_std"
+    ),
+    _common(
+        "completions/clipped_ratio",
+        "cut off",
+        "share",
+        "response_length/clip_ratio rollout/truncated_ratio rollout/truncated is_truncated/all/mean is_truncated/mean "
+        "truncation_rate",
+        _one_minus(_itself("val/stop_rate")),
+    ),
+    _common(
+        "completions/mean_length",
+        "mean length",
+        "count",
+        "completion_length response_length/mean rollout/response_len/mean rollout/response_lengths "
+        "val/sequence_lengths seq_len/all/mean seq_len/mean env/all/ac_tokens_per_turn response_length "
+        "mean_gen_tokens_per_sample completion_len/all/mean mean_generation_length seq_length generate/avg_num_tokens "
+        "ppo_actor/seq_len/avg",
+    ),
+    _common("grad_norm", "gradient norm", "norm", "actor/grad_norm optim/grad_norm policy/grad_norm"),
+    _common(
+        "entropy",
+        "entropy",
+        "norm",
+        "actor/entropy actor/entropy_loss optim/entropy entropy/all/mean entropy/mean entropy_loss rollout/entropy "
+        "policy/entropy_avg objective/entropy approx_entropy",
+    ),
+    _common(
+        "kl",
+        "KL",
+        "norm",
+        "actor/kl_loss actor/ppo_kl kl_loss ppo_kl optim/kl_sample_train_v1 kl_policy_base objective/kl_avg "
+        "objective/kl mismatch_kl/all/mean mismatch_kl/mean",
+    ),
+    _common(
+        "clip_ratio/region_mean",
+        "ratio clipped",
+        "share",
+        "clip_ratio actor/pg_clipfrac pg_clipfrac policy/clipfrac_avg",
+    ),
+    _common("loss", "loss", "norm", "actor/pg_loss pg_loss loss/mean policy_loss loss/policy_avg training_loss"),
+    _common("learning_rate", "learning rate", "norm", "lr actor/lr optim/lr"),
+)
+"""In the order in which they are shown."""
+
+_KINDS = {
+    "frac_reward_zero_std": (
+        *({"zero", "std"}, {"zero", "variance"}, {"zero", "var"}, {"degenerate"}, {"dead"}, {"pure"}, {"uniform"}),
+    ),
+    "frac_all_pass": ({"all", "pass"}, {"all", "correct"}, {"all", "right"}),
+    "frac_all_fail": ({"all", "fail"}, {"all", "incorrect"}, {"all", "wrong"}),
+    "reward": ({"reward"}, {"rewards"}),
+    "reward_std": ({"reward", "std"}, {"rewards", "std"}),
+    "completions/mean_length": tuple({of, size} for of in ("completion", "response") for size in ("length", "len")),
+    "grad_norm": ({"grad", "norm"}, {"gradient", "norm"}),
+    "entropy": ({"entropy"},),
+    "kl": ({"kl"}, {"kl", "loss"}, {"kl", "div"}, {"kl", "divergence"}, {"approx", "kl"}),
+    "clip_ratio/region_mean": ({"clip", "ratio"}, {"clip", "frac"}, {"clip", "fraction"}, {"clipfrac"}),
+    "loss": ({"loss"},),
+    "learning_rate": ({"lr"}, {"learning", "rate"}),
+}
+"""Common name -> the words of its kind, of which one set is in the trainer's name."""
+_FURTHER = {
+    *("", "mean", "avg", "average", "raw", "total", "train", "training", "trainer", "rollout", "batch", "update"),
+    *("policy", "actor", "ppo", "grpo", "rl", "pg", "optim", "optimizer", "stats", "episode", "env", "generate"),
+}
+"""Words that leave a metric what it is."""
+_UNIT = re.compile(r"(group|prompt)s?(?![a-z])")
+_BETWEEN = re.compile(r"[\W_]+")
+_SHARES = ({"frac"}, {"fraction"}, {"rate"}, {"ratio"}, {"share"})  # a percentage would need a division
+_COUNT = {"count", "n", "num", "number", "of", "total"}
+_PREFIXES = {"", "train", "training", "rollout", "batch", "grpo", "reward", "rewards"}
+_EVALUATIONS = {"eval", "evaluation", "val", "validation", "test"}
+
+_PREFIX = "train/"
+_ROUNDING = 1e-6  # tolerance for a sum of shares above 1
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How the metrics of a log get their common names."""
+
+    parts: Mapping[str, Derived]  # common name -> its formula, which is the key where the log has the metric itself
+
+    def apply(self, metrics: StepMetrics) -> StepMetrics:
+        """A log's metrics under their common names, and all of them under the trainer's own."""
+        named = {name: _made(part, metrics) for name, part in self.parts.items()}
+        columns = {name: _or_else(part, metrics.columns.get(name), len(metrics)) for name, part in named.items()}
+        return StepMetrics(metrics.steps, {**columns, **{k: v for k, v in metrics.columns.items() if k not in columns}})
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """A sentence on the common names that differ from the trainer's own."""
+        formulas = {name: part.formula for name, part in self.parts.items()}
+        parts = [f"{name} is {text}" for name, text in formulas.items() if text not in (name, _PREFIX + name)]
+        return (f"By the trainer's names: {'; '.join(parts)}.",) if parts else ()
+
+
+def naming_of(keys: Iterable[str], named_columns: Mapping[str, str]) -> Naming:
+    """The common names of the keys of a log; those of ``named_columns``, common name -> key, take precedence.
+
+    Raises:
+        UsageError: The log lacks a key that the user named.
+
+    Example:
+        >>> naming_of(["actor/grad_norm", "loss"], {}).sentences
+        ("By the trainer's names: grad_norm is actor/grad_norm.",)
+    """
+    logged = dict.fromkeys(keys)
+    for name, key in named_columns.items():
+        if key not in logged:
+            near = difflib.get_close_matches(key, logged, n=3, cutoff=0.4) or list(logged)[:3]
+            raise UsageError(
+                f"The log has no metric {key!r}.",
+                hint=f"Write --metric-column {name}=NAME with one of {', '.join(near)}.",
+            )
+    parts = {name: _itself(key) for name, key in named_columns.items()}
+    words = {key: of for key in logged if _EVALUATIONS.isdisjoint(of := set(_BETWEEN.split(key.lower())))}
+    on_groups = _words_on_groups(words)
+    written = {plain_name(key): key for key in logged} | {key: key for key in logged}
+    for metric in COMMON:
+        part = next(_candidates(metric, written), None)
+        if part is None and metric.name in _KINDS:
+            is_of_groups = metric.name.startswith("frac_")
+            part = _of_groups(metric.name, on_groups) if is_of_groups else _of_words(metric.name, words)
+        if part is not None:
+            parts.setdefault(metric.name, part)
+    if parts.keys() >= {"frac_all_fail", "frac_all_pass"}:
+        parts = {"frac_reward_zero_std": _sum(parts["frac_all_fail"], parts["frac_all_pass"])} | parts
+    return Naming(parts)
+
+
+def _of_words(name: str, words: Mapping[str, set[str]]) -> Derived | None:
+    """A metric under a name of somebody's own, all words of which are known; None where several are as plain."""
+    kinds = [(len(of), key) for kind in _KINDS[name] for key, of in words.items() if kind <= of <= kind | _FURTHER]
+    plainest = [key for size, key in kinds if size == min(kinds)[0]]
+    return _itself(plainest[0]) if len(plainest) == 1 else None
+
+
+def _of_groups(name: str, words: Mapping[str, set[str]]) -> Derived | None:
+    """A share of groups under a name of somebody's own: a share, or a count beside that of all groups.
+
+    All words of the key have to be known, as in ``degenerate_group_rate``; None where several keys fit.
+    """
+    kinds = [(key, of - kind) for kind in _KINDS[name] for key, of in words.items() if of >= kind]
+    shares = [_itself(key) for key, rest in kinds if rest in _SHARES]
+    counts = [
+        _over(key, total)
+        for key, rest in kinds
+        if rest <= _COUNT
+        for total, of in words.items()
+        if of <= _COUNT and _unit(total) == _unit(key)
+    ]
+    mixed = [_one_minus(_itself(key)) for key, of in words.items() if "mixed" in of and of - {"mixed"} in _SHARES]
+    fits = shares or counts or (mixed if name == "frac_reward_zero_std" else [])
+    return fits[0] if len(fits) == 1 else None
+
+
+def _unit(key: str) -> str:
+    return str(_UNIT.findall(key)[-1])
+
+
+def _words_on_groups(keys: Iterable[str]) -> dict[str, set[str]]:
+    """Each key of groups or prompts in training -> the words of its last part, without those."""
+    return {
+        key: set(_BETWEEN.split(_UNIT.sub("", key.rpartition("/")[2].lower()))) - _PREFIXES
+        for key in keys
+        if _UNIT.search(key)
+    }
+
+
+def _sum(first: Derived, second: Derived) -> Derived:
+    size = len(first.keys)
+    return Derived(
+        keys=(*first.keys, *second.keys),
+        formula=f"{first.formula} + {second.formula}",
+        make=lambda *values: first.make(*values[:size]) + second.make(*values[size:]),
+    )
+
+
+def _made(derived: Derived, metrics: StepMetrics) -> Numbers:
+    """A derived metric at the steps that have all its parts."""
+    parts = [metrics.columns[key] for key in derived.keys]
+    indices = [part.at for part in parts if part.at is not None]
+    at = reduce(np.intersect1d, indices) if indices else None
+    return Numbers(at, derived.make(*(part.values if at is None else part.take(at).values for part in parts)))
+
+
+def _or_else(first: Numbers, second: Numbers | None, size: int) -> Numbers:
+    """The first metric, filled from the second at steps where it is missing."""
+    if first.at is None or second is None:
+        return first
+    every = np.arange(size)
+    is_left = np.ones(size, dtype=np.bool_)
+    is_left[first.at] = False
+    left = np.intersect1d(every[is_left], every if second.at is None else second.at)
+    at = np.concatenate([first.at, left])
+    order = np.argsort(at)
+    return Numbers(at[order], np.concatenate([first.values, second.take(left).values])[order])
+
+
+def without_impossible_shares(metrics: StepMetrics) -> tuple[StepMetrics, tuple[str, ...]]:
+    """Metrics without the shares outside [0, 1], so that no mean and no gate uses them.
+
+    Returns:
+        The metrics, and a sentence for each that was changed, with the number of steps and the first.
+    """
+    columns, sentences = dict(metrics.columns), []
+    for name in (metric.name for metric in COMMON if metric.style == "share" and metric.name in columns):
+        column = columns[name]
+        share = np.clip(column.values, 0.0, 1.0)
+        is_wrong = np.abs(column.values - share) > _ROUNDING
+        columns[name] = Numbers(column.at, share)
+        if is_wrong.any():
+            right = np.flatnonzero(~is_wrong)
+            columns[name] = Numbers(right if column.at is None else column.at[right], share[right])
+            steps, values = metrics.course(name)
+            first = f"{values[is_wrong][0]:g} at step {steps[is_wrong][0]}"
+            where = f"{np.count_nonzero(is_wrong):,} of {len(metrics):,} steps ({first})"
+            sentences.append(f"{name} is no share at {where}, and left out there.")
+    return StepMetrics(metrics.steps, columns), tuple(sentences)
+
+
+def parse_metric_columns(words: Sequence[str] | None) -> dict[str, str]:
+    """Name -> column of each ``--metric-column NAME=COLUMN,...``; a UsageError where a part is not of that form."""
+    parts = [part.strip() for text in words or () for part in text.split(",")]
+    pairs = [part.partition("=") for part in parts]
+    if not all(name.strip() and key.strip() for name, _, key in pairs):
+        raise UsageError(
+            f"--metric-column takes a name and a column, got {', '.join(parts)!r}.",
+            hint="Write --metric-column frac_reward_zero_std=groups/dead",
+        )
+    return {name.strip(): key.strip() for name, _, key in pairs}
+
+
+def _candidates(metric: CommonMetric, written: Mapping[str, str]) -> Iterator[Derived]:
+    """Its formulas in a log's keys, which ``written`` has by the names that trainers give them and by their own."""
+    for derived, prefix in product((*map(_itself, metric.keys), *metric.derived), ("", _PREFIX)):
+        keys = {key: written[prefix + key] for key in derived.keys if prefix + key in written}
+        if len(keys) == len(derived.keys):
+            formula = reduce(lambda text, key: text.replace(key, keys[key]), keys, derived.formula)
+            yield replace(derived, keys=tuple(keys.values()), formula=formula)

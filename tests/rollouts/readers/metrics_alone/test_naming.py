@@ -1,0 +1,117 @@
+import math
+from collections.abc import Iterable
+
+import pytest
+
+from gradscope.errors import UsageError
+from gradscope.rollouts.readers.metrics_alone.naming import (
+    COMMON,
+    naming_of,
+    parse_metric_columns,
+    without_impossible_shares,
+)
+from gradscope.rollouts.run import StepMetrics
+
+
+def applied(keys: Iterable[str], numbers: dict[str, float], named: dict[str, str] | None = None) -> dict[str, float]:
+    return dict(naming_of(keys, named or {}).apply(StepMetrics.of({1: numbers}))[1])
+
+
+@pytest.mark.parametrize(
+    ("numbers", "name", "value"),
+    [
+        ({"train/frac_reward_zero_std": 0.5}, "frac_reward_zero_std", 0.5),
+        ({"env/all/by_group/frac_mixed": 0.25}, "frac_reward_zero_std", 0.75),
+        ({"train/groups_skipped": 3.0, "train/groups_total": 4.0}, "frac_reward_zero_std", 0.75),
+        ({"groups_skipped": 0.0, "groups_total": 0.0}, "frac_reward_zero_std", math.nan),
+        ({"batch/filtered_prompts": 8.0, "batch/total_prompts": 24.0}, "frac_reward_zero_std", 0.25),
+        ({"batch/solve_none": 0.5, "batch/solve_all": 0.25}, "frac_reward_zero_std", 0.75),
+        ({"batch/solve_none": 0.5, "batch/solve_all": 0.25}, "frac_all_fail", 0.5),
+        ({"train/baseline_reward/pct_mixed": 0.25}, "frac_reward_zero_std", 0.75),
+        ({"solve_none/all": 0.5, "solve_all/all": 0.25}, "frac_reward_zero_std", 0.75),
+        ({"val/stop_rate": 0.75}, "completions/clipped_ratio", 0.25),
+        ({"batch/solve_none": 8.0, "batch/solve_all": 2.0, "batch/solve_partial": 30.0}, "frac_reward_zero_std", 0.25),
+        ({"batch/solve_none": 0.5, "batch/solve_all": 0.25, "batch/solve_partial": 0.25}, "frac_all_fail", 0.5),
+        ({"train/num_groups_trainable": 6.0, "train/num_groups_submitted": 8.0}, "frac_reward_zero_std", 0.25),
+        ({"groups/rate_dropped": 0.25}, "frac_reward_zero_std", 0.25),
+        ({"critic/rewards/mean": 2.0, "critic/score/mean": 1.0}, "reward", 1.0),
+        ({"eval_reward": 3.0}, "reward", None),
+        ({"Mean Reward": 3.0}, "reward", 3.0),
+        ({"Train / Groups_Skipped": 3.0, "Train / Groups_Total": 4.0}, "frac_reward_zero_std", 0.75),
+        ({"rollout/degenerate_group_rate": 0.25}, "frac_reward_zero_std", 0.25),
+        ({"group/zero_variance_fraction": 0.25, "group/count": 8.0}, "frac_reward_zero_std", 0.25),
+        ({"zero_std_groups": 2.0, "n_groups": 8.0, "num_prompts": 9.0}, "frac_reward_zero_std", 0.25),
+        ({"frac_groups_mixed": 0.75}, "frac_reward_zero_std", 0.25),
+        ({"all_correct_groups": 3.0, "all_wrong_groups": 1.0, "num_groups": 8.0}, "frac_reward_zero_std", 0.5),
+        ({"all_correct_groups": 3.0, "num_groups": 8.0}, "frac_all_pass", 0.375),
+        ({"frac_dead_groups": 0.5, "zero_std_group_rate": 0.25}, "frac_reward_zero_std", None),
+        ({"eval/frac_dead_groups": 0.5}, "frac_reward_zero_std", None),
+        ({"dead_groups_pct": 25.0, "dead_group_length_ratio": 0.5}, "frac_reward_zero_std", None),
+        ({"zero_std_groups": 2.0}, "frac_reward_zero_std", None),
+        ({"stats/mean_reward": 0.5, "reward/format": 0.25, "reward/max": 1.0}, "reward", 0.5),
+        ({"env/total_reward": 0.5, "batch/avg_reward": 0.25}, "reward", None),
+        ({"env/total_reward": 0.5, "rollout/mean/reward/total": 0.25}, "reward", 0.5),
+        ({"eval/total_reward": 0.5}, "reward", None),
+        ({"rewards.std": 0.25}, "reward_std", 0.25),
+        ({"policy/raw_grad_norm": 2.0, "policy/grad_norm_clipped": 1.0}, "grad_norm", 2.0),
+        ({"ppo_actor/update/actor_loss/avg": 2.0, "critic/loss": 1.0, "policy/kl_loss": 0.5}, "loss", 2.0),
+        ({"ppo_actor/update/actor_loss/avg": 2.0, "critic/loss": 1.0, "policy/kl_loss": 0.5}, "kl", 0.5),
+        ({"policy/policy_entropy": 1.5, "entropy/coef": 0.1}, "entropy", 1.5),
+        ({"ppo_actor/update/clip_ratio/avg": 0.25, "response_length/clip_ratio": 0.5}, "clip_ratio/region_mean", 0.25),
+        ({"rollout/avg_response_length": 9.0}, "completions/mean_length", 9.0),
+        ({"trainer/learning_rate": 0.1}, "learning_rate", 0.1),
+    ],
+)
+def test_what_trainers_call_the_same(numbers: dict[str, float], name: str, value: float | None) -> None:
+    common = applied(numbers, numbers)
+    assert common.keys() >= numbers.keys()
+    assert common.get(name) == value or (value is not None and math.isnan(value) and math.isnan(common[name]))
+
+
+def test_a_share_that_is_none_is_left_out() -> None:
+    shares = dict(enumerate((0.5, -0.5, 1 + 1e-9, math.nan, math.inf)))
+    metrics = {step: {"frac_all_fail": share, "reward": share} for step, share in shares.items()} | {5: {}}
+    judged, sentences = without_impossible_shares(StepMetrics.of(metrics))
+    assert sentences == ("frac_all_fail is no share at 2 of 6 steps (-0.5 at step 1), and left out there.",)
+    assert str(judged.by_step("frac_all_fail")) == "{0: 0.5, 2: 1.0, 3: nan}"
+    assert str([judged[step]["reward"] for step in shares]) == str(list(shares.values()))
+
+
+def test_each_key_of_the_table_gives_its_own_name() -> None:
+    for metric in COMMON:
+        for key in metric.keys:
+            assert applied([key], {key: 0.5})[metric.name] == 0.5
+    names = [metric.name for metric in COMMON]
+    assert len(names) == len(set(names))
+
+
+def test_a_step_that_lacks_a_part_has_no_derived_number() -> None:
+    rows = {1: {"groups_total": 4.0}, 2: {"groups_total": 4.0, "groups_skipped": 1.0}}
+    naming = naming_of(["groups_skipped", "groups_total"], {})
+    assert naming.apply(StepMetrics.of(rows)) == {1: rows[1], 2: {**rows[2], "frac_reward_zero_std": 0.25}}
+    assert naming.sentences == ("By the trainer's names: frac_reward_zero_std is groups_skipped / groups_total.",)
+
+
+def test_a_name_that_a_person_gave_goes_first() -> None:
+    named = parse_metric_columns(["reward=score, frac_reward_zero_std = groups/dead", "own=x"])
+    assert named == {"reward": "score", "frac_reward_zero_std": "groups/dead", "own": "x"}
+    numbers = {"reward": 1.0, "score": 2.0, "groups/dead": 0.5, "x": 3.0}
+    common = applied(numbers, numbers, named)
+    assert (common["reward"], common["frac_reward_zero_std"], common["own"]) == (2.0, 0.5, 3.0)
+
+
+def test_a_name_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(UsageError, match="no metric 'groups/dad'") as caught:
+        naming_of(["groups/dead", "loss"], {"frac_reward_zero_std": "groups/dad"})
+    assert "groups/dead" in (caught.value.hint or "")
+    for words in (["reward"], ["=x"], ["reward="], [""]):
+        with pytest.raises(UsageError, match="takes a name and a column"):
+            parse_metric_columns(words)
+    assert parse_metric_columns(None) == {}
+
+
+def test_a_step_without_the_trainers_number_has_that_of_the_common_name() -> None:
+    rows = {1: {"actor/pg_loss": 0.5}, 2: {"loss": 2.0}, 3: {"actor/pg_loss": 0.25, "loss": 3.0}}
+    naming = naming_of(["actor/pg_loss", "loss"], {"loss": "actor/pg_loss"})
+    common = naming.apply(StepMetrics.of(rows))
+    assert [common[step]["loss"] for step in rows] == [0.5, 2.0, 0.25]
