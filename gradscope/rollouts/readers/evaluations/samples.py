@@ -91,6 +91,7 @@ _MAX_COUNT = 1_000_000
 _ROUNDED = 0.001  # how far a share that is written beside its counts may be from them
 _MANY = 20  # counts of so many times more samples than there are counts are totals, with or without a share
 _MAX_DEPTH = 12
+_MANY_PROMPTS = 10  # keys of an object whose lists of 0 and 1 are verdicts on as many prompts, and no columns
 _NUMBERS = frozenset({bool, int, float})
 _ROW_IDS = (*USUAL["prompt_id"], "id", "idx")
 _WITHIN_DATASET = ("i", "idx", "index", "id")
@@ -151,13 +152,28 @@ def prompt_rows(
     Yields:
         The keys and list indices that lead from the document to the part, after ``keys``; the part; its samples.
     """
+    counts = node.get(columns.num_correct or "") if isinstance(node, dict) else None
     samples = samples_of(node, columns) if isinstance(node, dict) else None
-    if samples is not None:
+    if isinstance(counts, list):  # a count a prompt, of as many samples each
+        rows = ({**node, columns.num_correct or "": count} for count in counts)
+        none = "the list of counts stands beside no number of samples"
+        yield from (((*keys, str(at)), {}, _from_counts(row, columns) or none) for at, row in enumerate(rows))
+    elif samples is not None:
         yield keys, node, samples
+    elif isinstance(node, dict) and _are_verdicts(node):
+        yield from (((*keys, str(key)), {}, PromptSamples(shape="lists", rewards=cell)) for key, cell in node.items())
     elif isinstance(node, (dict, list)) and depth:
         for key, item in node.items() if isinstance(node, dict) else enumerate(node):
             if isinstance(item, (dict, list)):
                 yield from prompt_rows(item, columns, depth - 1, (*keys, str(key)))
+
+
+def _are_verdicts(node: Mapping[str, Any]) -> bool:
+    """Whether an object has a prompt's list of verdicts under each of many keys, none of which names a column."""
+    if len(node) < _MANY_PROMPTS or not _RESPONSES.isdisjoint(node):
+        return False
+    lists = (isinstance(cell, list) and cell and _NUMBERS.issuperset(map(type, cell)) for cell in node.values())
+    return all(lists) and all({0, 1}.issuperset(cell) for cell in node.values())
 
 
 def refuse_lone_list(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -197,9 +213,12 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
     columns: dict[str, Any] = {}
     aligned: set[str] = set()
     for name, value in row.items():
-        if is_list_of_objects(value) and any(key in value[0] for key in (reward, *USUAL["reward"])):
+        of_objects = reward and reward.removeprefix(
+            f"{name}."
+        )  # in objects a named reward is `list.entry`, or an entry
+        if is_list_of_objects(value) and any(key in value[0] for key in (of_objects, *USUAL["reward"])):
             objects = {key: [element.get(key) for element in value] for key in value[0]}
-            columns |= objects
+            columns |= objects | ({reward: objects[of_objects]} if of_objects in objects else {})
             aligned |= set(objects) if reward or not objects.keys().isdisjoint((*_ANSWER_KEYS, *_TRIALS)) else set()
         elif isinstance(value, list):
             columns.setdefault(name, list(map(_unwrap, value)) if list in set(map(type, value)) else value)

@@ -17,6 +17,7 @@ from gradscope.errors import InputError, UsageError
 from gradscope.results.source import Source
 from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
+from gradscope.rollouts.readers.generic import USUAL
 from gradscope.rollouts.readers.metrics_alone.files import MetricFile, MetricsLog, opened
 from gradscope.rollouts.readers.metrics_alone.naming import naming_of, parse_metric_columns, without_impossible_shares
 from gradscope.rollouts.readers.metrics_alone.published import plain_name
@@ -85,7 +86,8 @@ def read_metrics_log(request: ReadRequest) -> Run:
     logged = chosen.metrics()
     naming = naming_of(logged.columns, named)
     metrics, impossible = without_impossible_shares(naming.apply(logged))
-    lists = [name for name in quarantine.lists if chosen.name == name or chosen.name.startswith(f"{name}/")]
+    of_run = [name for name in quarantine.lists if chosen.name == name or chosen.name.startswith(f"{name}/")]
+    lists = quarantine.lists if len(quarantine.lists) == 1 else of_run
     sentences = [f"The rows are those of the document's list {name!r}." for name in lists]
     if keys and plain_name(keys[0]) in _INSTEAD_OF_STEPS and options.columns.step is None:
         sentences.append(f"No column is called a step: {keys[0]!r} counts as one.")
@@ -110,12 +112,16 @@ def read_metrics_log(request: ReadRequest) -> Run:
 
 
 def _listed_rewards(path: Path) -> Iterator[str]:
-    """A sentence on lists of rewards in a file's rows, which may be those of rollouts."""
+    """A sentence on lists of rewards, or of objects with one, in a file's rows, which may be those of rollouts."""
     rows = peek(path) if suffix_of(path) in (".jsonl", ".ndjson") else []
-    for name in sorted(filter(_REWARD_LIST.search, rows[0] if rows else ()), key=len):  # the plainest name first
+    for name in sorted(rows[0] if rows else (), key=len):  # the plainest name first
         lists = [row[name] for row in rows if isinstance(row.get(name), list)]
-        if len(lists) > len(rows) / 2 and all(map(is_number, chain.from_iterable(lists))):
-            option = f"--reward-column {shlex.quote(name)}"
+        cells = list(chain.from_iterable(lists))
+        if len(lists) <= len(rows) / 2 or not cells:
+            continue
+        key = next((key for key in USUAL["reward"] if isinstance(cells[0], dict) and key in cells[0]), None)
+        if key is not None or (_REWARD_LIST.search(name) and all(map(is_number, cells))):
+            option = f"--reward-column {shlex.quote(name if key is None else f'{name}.{key}')}"
             yield f"Rows also list {name!r}; if these are of the rollouts of one prompt: {option}."
             return
 

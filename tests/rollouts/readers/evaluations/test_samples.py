@@ -206,6 +206,22 @@ def test_a_list_of_verdicts_a_prompt_in_a_document_is_named(tmp_path: Path) -> N
     assert [group.rewards for group in run.groups] == [(1.0, 0.0), (1.0, 0.0)]
 
 
+def test_lists_of_verdicts_by_the_keys_of_many_prompts(tmp_path: Path) -> None:
+    scored = {f"p{at}": [True, at % 2] for at in range(10)}
+    run = read(tmp_path, {"scored": scored, "texts": {key: ["a", "b"] for key in scored}, "pass@1": 0.75})
+    assert [group.rewards for group in run.groups] == [(1.0, float(at % 2)) for at in range(10)]
+    for other in ({"p9": [0.5, 1]}, {"p9": []}, {"correct": [1, 0]}):
+        assert not list(prompt_rows(scored | other))
+    assert not list(prompt_rows({key: scored[key] for key in list(scored)[1:]}))
+
+
+def test_a_list_of_counts_that_is_named_has_a_prompt_each(tmp_path: Path) -> None:
+    columns = ColumnNames(num_samples="n", num_correct="c")
+    run = read(tmp_path, {"step_500": {"n": 2, "c": [1, 3, 2]}, "other": {"c": [1]}}, columns=columns)
+    assert [group.rewards for group in run.groups] == [(1.0, 0.0), (1.0, 1.0)]
+    assert [entry.num_rows for entry in run.source.quarantined.reasons] == [1, 1]
+
+
 def test_a_named_column_tells_prompts_apart(tmp_path: Path) -> None:
     rows = [{"idx": n, "topic": "sums", "scores": [1.0], "responses": ["a"]} for n in range(2)]
     run = read(tmp_path, *rows, columns=ColumnNames(group="topic"))

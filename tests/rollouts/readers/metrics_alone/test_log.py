@@ -213,19 +213,25 @@ def test_epochs_count_as_steps_where_nothing_else_does(tmp_path: Path, row: Any,
     assert (sentence in run.source.inferred) == ("Global Step" not in row)
 
 
-@pytest.mark.parametrize(("cells", "is_listed"), [([1.0, 0.0], True), ([{"reward": 1.0}], False)])
-def test_lists_of_rewards_beside_metrics_are_named(tmp_path: Path, cells: list[Any], is_listed: bool) -> None:
-    write_lines(
-        tmp_path / "log.jsonl", *({"step": step, "mean_reward": 0.5, "group_rewards": cells} for step in (1, 2))
-    )
+@pytest.mark.parametrize(
+    ("cells", "column"),
+    [
+        ([1.0, 0.0], "group_rewards"),
+        ([{"score": 1.0, "n": 3}, {"score": 0.0, "n": 4}], "group_rewards.score"),
+        ([{"tool": "x"}], None),
+        (["x"], None),
+    ],
+)
+def test_lists_of_rewards_beside_metrics_are_named(tmp_path: Path, cells: list[Any], column: str | None) -> None:
+    write_lines(tmp_path / "log.jsonl", *({"step": step, "reward": 0.5, "group_rewards": cells} for step in (1, 2)))
     run = read(tmp_path / "log.jsonl")
     assert run.metrics[2]["reward"] == 0.5
-    sentence = (
-        "Rows also list 'group_rewards'; if these are of the rollouts of one prompt: --reward-column group_rewards."
-    )
-    assert (sentence in run.source.missing) == is_listed
-    if is_listed:
-        assert read(tmp_path / "log.jsonl", columns=ColumnNames(reward="group_rewards")).groups[1].rewards == (1.0, 0.0)
+    sentence = f"Rows also list 'group_rewards'; if these are of the rollouts of one prompt: --reward-column {column}."
+    assert (sentence in run.source.missing) == (column is not None)
+    if column is not None:
+        assert read(tmp_path / "log.jsonl", columns=ColumnNames(reward=column)).groups[1].rewards == (1.0, 0.0)
+        with pytest.raises(UsageError, match="There is no"):
+            read(tmp_path / "log.jsonl", columns=ColumnNames(reward=f"{column}x"))
 
 
 def test_several_rows_of_a_step_are_one(tmp_path: Path) -> None:
