@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.outside.numerals import number_from
+from gradscope.rollouts.readers.metrics_alone.runs import is_step
 
 Text = tuple[str, str]  # location and text of a line
 Table = list[list[str]]  # rows of cells, the head first
@@ -101,8 +102,10 @@ class PrintedLines:
             self._bar = int(bar["done"])
         text = line[-_LONGEST_LINE:]
         dictionary = _DICTIONARY.search(text)
-        if dictionary is None and "{" in text and any(mark in text for mark in _MARKS):
-            return self._dictionary(location, text, before)
+        if dictionary is None and "{" in text:
+            numbered = _numbered(text) if "step" in text and "}" in text else {}
+            if numbered or any(mark in text for mark in _MARKS):
+                return numbered or self._dictionary(location, text, before)
         if dictionary is not None:
             self._before = {**_in_dictionary(text[dictionary.start() :]), "step": int(dictionary["step"])}
         else:
@@ -156,6 +159,13 @@ class PrintedLines:
 
 def _in_dictionary(text: str) -> dict[str, float | str]:
     return {pair["key"]: number_or_text(pair["value"]) for pair in _PAIR.finditer(text)}
+
+
+def _numbered(text: str) -> dict[str, float | str]:
+    """A dictionary that names its step; none of one that is all counts of steps."""
+    values = _in_dictionary(text[text.index("{") :])
+    steps = [number for key in filter(is_step, values) if isinstance(number := values[key], float)]
+    return {**values, "step": steps[0]} if steps and not all(key.endswith("step") for key in values) else {}
 
 
 def _named(text: str) -> dict[str, float | str]:

@@ -87,6 +87,13 @@ FILES: dict[str, tuple[str, str]] = {
         "x.log",
         "".join(f"== Step {s}/3 ==\nTimes:\n • Took: 3s\n • KL: 1\n • frac_reward_zero_std: {d}\n" for s, d in STEPS),
     ),
+    "dictionaries with a step": (
+        "x.log",
+        "".join(
+            f'12:00 INFO saved {{\'step\': {s}}}\n12:00 metrics={{"env/step": {s}, "groups/rate_dropped": {d}}}\n'
+            for s, d in STEPS
+        ),
+    ),
     "boxes": (
         "x.log",
         "".join(
