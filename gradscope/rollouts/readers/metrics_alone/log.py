@@ -28,6 +28,7 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
     Piece,
     RunRows,
     hold_rollouts,
+    is_step,
     numbers_by_key,
     steps_in,
 )
@@ -41,7 +42,6 @@ NAME = "metrics"
 LOOKS_FOR = "metrics by step (trainer_state.json, JSONL, CSV, consoles, TensorBoard, trackio)"
 
 _SLIMES = ("rollout/step", "train/step")  # each row of slime's has one of them
-_STEP_ENDINGS = ("/step", "/global_step", "/training_step")
 _INSTEAD_OF_STEPS = ("iter", "epoch", "round")  # columns that count as steps where no other does
 _REWARD_LIST = re.compile(r"(^|_)(rewards?|scores?)$")
 _NUM_PEEKED = 200
@@ -234,7 +234,7 @@ def _first_rows(file: MetricFile, column: str | None) -> tuple[list[Piece], tupl
                 ends.setdefault(key, []).extend((int(steps[steps >= 0].min()), int(steps.max())))
     named = {plain_name(key): key for key in ends} | {key: key for key in ends}
     usual = [named[name] for name in STEPS if name in named]
-    usual += [key for key in ends if key.endswith(_STEP_ENDINGS)]
+    usual += filter(is_step, ends)
     usual = usual or [named[name] for name in _INSTEAD_OF_STEPS if name in named and _rises(tables, named[name])]
     if not usual:
         return pieces, ()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gradscope.outside.numerals import number_from
+from gradscope.rollouts.readers.metrics_alone.runs import is_step
 
 Text = tuple[str, str]  # location and text of a line
 Table = list[list[str]]  # rows of cells, the head first
@@ -31,7 +32,12 @@ _NAMED = re.compile(
 _STEP_FIRST = re.compile(
     r"(?<!\()\b(?:global_|training_)?step(?:\s?[:=]\s?|\s{1,9})(?P<step>[0-9]{1,15})\b(?!\s?/)", re.IGNORECASE
 )
-_STEP_ABOVE = re.compile(r"^\W*\bstep (?P<step>[0-9]{1,15})/[0-9]{1,15}\b\W*$", re.IGNORECASE)
+_BOXED = re.compile(
+    rf"│ (?P<key>[a-z_][\w/@.-]{{0,200}})\s{{1,200}}│\s{{1,9}}(?P<value>{_NUMBER})\s{{1,9}}(?=│)", re.IGNORECASE
+)
+_STEP_ABOVE = re.compile(
+    r"(?:^\W*\b|\btrain )step (?P<step>[0-9]{1,15})/[0-9]{1,15}\b(?:\W*| done\..*)$", re.IGNORECASE
+)
 _STEP_OF_ALL = re.compile(
     r"^(?!.*\b(?:epoch|eval\w*|val\w*|test\w*)\b)[^/]{0,100}?\b(?P<step>[0-9]{1,15})/[0-9]{1,15}\b\]?\s?[|:,-]?\s+",
     re.IGNORECASE,
@@ -73,9 +79,10 @@ class PrintedLines:
 
     verl writes ``step:N - name:value - name:value``, torchtune ``Step N | name:value``, prime-rl
     ``Step N | Name: value``, slime ``rollout N: {...}``, NeMo-RL a heading ``Step N/M`` with lines ``• Name: value``
-    below it, others ``step=N name=value``, ``N/M | name=value``, or columns below a line of names with ``step``, as
-    pandas prints them. The dictionaries of TRL and its relatives do not name their step: it is that in the line
-    before them, else the count of the progress bar before, where each has one.
+    below it, AReaL ``Train step N/M done.`` and a box ``│ name │ value │`` below it, others ``step=N name=value``,
+    ``N/M | name=value``, or columns below a line of names with ``step``, as pandas prints them. The dictionaries of TRL
+    and its relatives do not name their step: it is that in the line before them, else the count of the progress bar
+    before, where each has one.
     """
 
     def __init__(self) -> None:
@@ -95,8 +102,10 @@ class PrintedLines:
             self._bar = int(bar["done"])
         text = line[-_LONGEST_LINE:]
         dictionary = _DICTIONARY.search(text)
-        if dictionary is None and "{" in text and any(mark in text for mark in _MARKS):
-            return self._dictionary(location, text, before)
+        if dictionary is None and "{" in text:
+            numbered = _numbered(text) if "step" in text and "}" in text else {}
+            if numbered or any(mark in text for mark in _MARKS):
+                return numbered or self._dictionary(location, text, before)
         if dictionary is not None:
             self._before = {**_in_dictionary(text[dictionary.start() :]), "step": int(dictionary["step"])}
         else:
@@ -130,7 +139,7 @@ class PrintedLines:
             return {**values, "step": int(first["step"])}
         elif (of_all := _STEP_OF_ALL.match(text)) is not None and _NAMED.match(text, of_all.end()):
             return {**_named(text[of_all.end() :]), "step": int(of_all["step"])}
-        elif self._above is not None and "•" in text and (values := _named(text)):
+        elif self._above is not None and ("•" in text or "│" in text) and (values := _named(text)):
             return {**values, "step": self._above}
         return self._row(text.rstrip("\\ ").split()) if len(text) < _LONGEST_ROW else {}
 
@@ -152,9 +161,17 @@ def _in_dictionary(text: str) -> dict[str, float | str]:
     return {pair["key"]: number_or_text(pair["value"]) for pair in _PAIR.finditer(text)}
 
 
+def _numbered(text: str) -> dict[str, float | str]:
+    """A dictionary that names its step; none of one that is all counts of steps."""
+    values = _in_dictionary(text[text.index("{") :])
+    steps = [number for key in filter(is_step, values) if isinstance(number := values[key], float)]
+    return {**values, "step": steps[0]} if steps and not all(key.endswith("step") for key in values) else {}
+
+
 def _named(text: str) -> dict[str, float | str]:
     """The numbers in a line by name, of lists their mean; none where all are counts of steps."""
-    named = {plain_name(pair["key"]): _mean_or_text(pair["value"]) for pair in _NAMED.finditer(text)}
+    pairs = (_BOXED if "│" in text else _NAMED).finditer(text)
+    named = {plain_name(pair["key"]): _mean_or_text(pair["value"]) for pair in pairs}
     return {} if all(key.endswith("step") for key in named) else named
 
 

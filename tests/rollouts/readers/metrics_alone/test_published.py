@@ -87,6 +87,21 @@ FILES: dict[str, tuple[str, str]] = {
         "x.log",
         "".join(f"== Step {s}/3 ==\nTimes:\n • Took: 3s\n • KL: 1\n • frac_reward_zero_std: {d}\n" for s, d in STEPS),
     ),
+    "dictionaries with a step": (
+        "x.log",
+        "".join(
+            f'12:00 INFO saved {{\'step\': {s}}}\n12:00 metrics={{"env/step": {s}, "groups/rate_dropped": {d}}}\n'
+            for s, d in STEPS
+        ),
+    ),
+    "boxes": (
+        "x.log",
+        "".join(
+            f"Stats INFO: Epoch 1/1 Step {s}/3 Train step {s}/3 done.\n╒═══╤═══╕\n│ groups/rate_dropped │ {d:.4e} │\n"
+            "├───┼───┤\n│ update/grad_norm    │ 1.0000e+00 │ update/lr │ 1e-6 │\n╘═══╧═══╛\n"
+            for s, d in STEPS
+        ),
+    ),
 }
 
 
