@@ -63,6 +63,20 @@ USUAL: dict[str, tuple[str, ...]] = {
 }
 """Role -> column names, most telling first. Entries of objects, as ``info.reward``, come after all of them."""
 
+REWARD_LISTS = (
+    *("passed", "scores", "score", "rewards", "reward", "correct", "correctness", "is_correct", "success"),
+    *("graded_list", "correct_list"),  # of LiveCodeBench, as two text lists below, and of others
+    *("rollout_rewards", "group_rewards", "all_rewards", "sample_rewards"),
+)
+TEXT_LISTS = (
+    *("completions", "samples", "responses", "generations", "generation", "solutions", "code", "outputs", "texts"),
+    "content",
+    *("predictions", "preds", "model_outputs", "model_answers", "code_list", "output_list"),
+    *("rollouts", "rollout_texts", "all_responses", "extracted", "extracted_answers", "predicted_answers"),
+)
+ANSWER_KEYS = ("full_model_response", "completion", "response", "output", "solution", "model_answer", "text")
+"""Names of lists of rewards and of texts in the row of a prompt, and of the text in an object of such a list."""
+
 SAMPLE_IDS = ("sample_idx", "sample_index", "sample_id", "rollout_idx", "traj_idx", "trajectory_id", "completion_id")
 """Names of columns that may tell the rollouts of a group apart."""
 
@@ -358,16 +372,12 @@ def columns_in(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def _require(columns: ColumnNames, names: tuple[str, ...], path: Path) -> ColumnNames:
-    if columns.reward is None:
-        raise InputError(
-            f"{path} has no column that is known to be a reward; its columns are {list_names(names)}.",
-            hint="Name it: --reward-column NAME.",
-        )
-    if key_of(columns) is None:
-        raise InputError(
-            f"{path} has no column to group rollouts by; its columns are {list_names(names)}.",
-            hint="Name one: --group-column NAME, or --prompt-column NAME.",
-        )
+    for column, role, hint in (
+        (columns.reward, "that is known to be a reward", "Name it: --reward-column NAME."),
+        (key_of(columns), "to group rollouts by", "Name one: --group-column NAME, or --prompt-column NAME."),
+    ):
+        if column is None:
+            raise InputError(f"{path} has no column {role}; its columns are {list_names(names)}.", hint=hint)
     return columns
 
 

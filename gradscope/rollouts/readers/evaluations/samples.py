@@ -22,7 +22,10 @@ from gradscope.rollouts.groups import REWARD, UNKNOWN
 from gradscope.rollouts.read_options import ColumnNames
 from gradscope.rollouts.readers.format import Format
 from gradscope.rollouts.readers.generic import (
+    ANSWER_KEYS,
+    REWARD_LISTS,
     SAMPLE_IDS,
+    TEXT_LISTS,
     USUAL,
     FlatColumns,
     columns_in,
@@ -44,6 +47,7 @@ from gradscope.rollouts.readers.parsing.cells import (
     parse_reward,
     prompt_text_id,
     text_of,
+    unwrapped,
     whole_number,
 )
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
@@ -64,20 +68,8 @@ from gradscope.rollouts.readers.reduction.columns import (
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups, too_many_rollouts
 from gradscope.rollouts.run import Run
 
-_REWARD_LISTS = (
-    *("passed", "scores", "score", "rewards", "reward", "correct", "correctness", "is_correct", "success"),
-    *("graded_list", "correct_list"),  # of LiveCodeBench, as two text lists below, and of others
-    *("rollout_rewards", "group_rewards", "all_rewards", "sample_rewards"),
-)
-_TEXT_LISTS = (
-    *("completions", "samples", "responses", "generations", "generation", "solutions", "code", "outputs", "texts"),
-    "content",
-    *("predictions", "preds", "model_outputs", "model_answers", "code_list", "output_list"),
-    *("rollouts", "rollout_texts", "all_responses", "extracted", "extracted_answers", "predicted_answers"),
-)
-_ANSWER_KEYS = ("full_model_response", "completion", "response", "output", "solution", "model_answer", "text")
-_RESPONSES = frozenset((*_REWARD_LISTS, *_ANSWER_KEYS, *_TEXT_LISTS))
-_ONE_RESPONSE = ("response", "completion", "output", "generation", "output_response", *_ANSWER_KEYS[:1])
+_RESPONSES = frozenset((*REWARD_LISTS, *ANSWER_KEYS, *TEXT_LISTS))
+_ONE_RESPONSE = ("response", "completion", "output", "generation", "output_response", *ANSWER_KEYS[:1])
 """Keys under which a text is the policy's response, and not the task's own solution."""
 _PROMPTS = (*USUAL["prompt"], *USUAL["prompt_id"])
 _TRIALS = ("trial", *SAMPLE_IDS)
@@ -86,7 +78,7 @@ _RIGHTS = ("c", "num_correct", "n_correct", "correct_count", "num_passed", "n_pa
 _ALSO_VERDICTS = ("correct", "passed")  # also names of the verdict on one sample: a boolean is no count
 _COUNTS = "counts"  # the shape of a row with n and c
 _BY_KEYS, _BY_LINES = "their keys", "their lines"  # how prompts are told apart that have no id of their own
-_NO_COLUMNS = ColumnNames()
+_NO_COLUMNS, _NO_TOTAL = ColumnNames(), "the number of samples is missing"
 _MAX_COUNT = 1_000_000
 _ROUNDED = 0.001  # how far a share that is written beside its counts may be from them
 _MANY = 20  # counts of so many times more samples than there are counts are totals, with or without a share
@@ -156,8 +148,7 @@ def prompt_rows(
     samples = samples_of(node, columns) if isinstance(node, dict) else None
     if isinstance(counts, list):  # a count a prompt, of as many samples each
         rows = ({**node, columns.num_correct or "": count} for count in counts)
-        none = "the list of counts stands beside no number of samples"
-        yield from (((*keys, str(at)), {}, _from_counts(row, columns) or none) for at, row in enumerate(rows))
+        yield from (((*keys, str(at)), {}, _from_counts(row, columns) or _NO_TOTAL) for at, row in enumerate(rows))
     elif samples is not None:
         yield keys, node, samples
     elif isinstance(node, dict) and _are_verdicts(node):
@@ -184,7 +175,7 @@ def refuse_lone_list(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
             f"{path} has rows with a list of several prompts each ({batches[0]!r}): batches, in an unknown form.",
             hint="Write a row a rollout: step, prompt, response, reward.",
         )
-    for name in _REWARD_LISTS:
+    for name in REWARD_LISTS:
         if sum(isinstance(row.get(name), list) for row in rows) > len(rows) / 2:
             raise InputError(
                 f"{path} has a list {name!r} in a row, and no list of as many responses beside it: whether its entries "
@@ -213,21 +204,19 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
     columns: dict[str, Any] = {}
     aligned: set[str] = set()
     for name, value in row.items():
-        of_objects = reward and reward.removeprefix(
-            f"{name}."
-        )  # in objects a named reward is `list.entry`, or an entry
-        if is_list_of_objects(value) and any(key in value[0] for key in (of_objects, *USUAL["reward"])):
+        entry = reward and reward.removeprefix(f"{name}.")  # a named reward of objects is `list.entry`, or an entry
+        if is_list_of_objects(value) and any(key in value[0] for key in (entry, *USUAL["reward"])):
             objects = {key: [element.get(key) for element in value] for key in value[0]}
-            columns |= objects | ({reward: objects[of_objects]} if of_objects in objects else {})
-            aligned |= set(objects) if reward or not objects.keys().isdisjoint((*_ANSWER_KEYS, *_TRIALS)) else set()
+            columns |= objects | ({reward: objects[entry]} if entry in objects else {})
+            aligned |= set(objects) if reward or not objects.keys().isdisjoint((*ANSWER_KEYS, *_TRIALS)) else set()
         elif isinstance(value, list):
-            columns.setdefault(name, list(map(_unwrap, value)) if list in set(map(type, value)) else value)
-    if reward is not None and reward not in columns and _first(columns, _REWARD_LISTS):
+            columns.setdefault(name, list(map(unwrapped, value)) if list in set(map(type, value)) else value)
+    if reward is not None and reward not in columns and _first(columns, REWARD_LISTS):
         raise UsageError(f"There is no list {reward!r} of rewards.", hint=f"The lists are {list_names(columns)}.")
-    sizes = {len(columns[name]) for name in (*_ANSWER_KEYS, *_TEXT_LISTS) if name in columns}
+    sizes = {len(columns[name]) for name in (*ANSWER_KEYS, *TEXT_LISTS) if name in columns}
     is_counted = isinstance(row.get("n"), int) and isinstance(row.get("c"), int)  # they give the list's length
     aligned |= {name for name, value in columns.items() if is_counted or len(value) in sizes}
-    main = reward if reward in columns else next((name for name in _REWARD_LISTS if name in aligned), None)
+    main = reward if reward in columns else next((name for name in REWARD_LISTS if name in aligned), None)
     if main is None or isinstance(row.get(main), (bool, int, float, str)):
         return None
     if not sizes and any(isinstance(row.get(name), str) for name in _ONE_RESPONSE):
@@ -238,7 +227,7 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
     if is_counted and (row["n"], row["c"]) != (len(columns[main]), sum(map(bool, columns[main]))):
         return "n and c contradict the list of samples"
     same = {name: tuple(value) for name, value in columns.items() if len(value) == size}
-    texts = _first(same, (*_ANSWER_KEYS, *_TEXT_LISTS))
+    texts = _first(same, (*ANSWER_KEYS, *TEXT_LISTS))
     return PromptSamples(
         shape="lists",
         rewards=same[main],
@@ -254,7 +243,7 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
 def _from_counts(row: Mapping[str, Any], columns: ColumnNames) -> PromptSamples | str | None:
     rights = (name for name in _RIGHTS if name not in _ALSO_VERDICTS or not isinstance(row.get(name), (bool, list)))
     right = columns.num_correct or next((name for name in rights if name in row), None)
-    lists = (name for name in _TEXT_LISTS if right not in _ALSO_VERDICTS and isinstance(row.get(name), list))
+    lists = (name for name in TEXT_LISTS if right not in _ALSO_VERDICTS and isinstance(row.get(name), list))
     total = columns.num_samples or _first(row, _TOTALS) or next(lists, None)
     if total is None or right is None or total not in row or right not in row:
         return None
@@ -275,7 +264,7 @@ def _from_policies(row: Mapping[str, Any], reward: str | None) -> PromptSamples 
         if isinstance(value, dict) and any(is_number(value.get(name)) for name in names)
     }
     main = next((name for name in names if any(is_number(value.get(name)) for value in named.values())), None)
-    texts = [next((value[key] for key in _ANSWER_KEYS if key in value), None) for value in named.values()]
+    texts = [next((value[key] for key in ANSWER_KEYS if key in value), None) for value in named.values()]
     are_verdicts = any(isinstance(value.get(main), bool) for value in named.values())
     has_prompt = not row.keys().isdisjoint((*_ROW_IDS, *_PROMPTS))
     if len(named) < 2 or not (any(texts) or (are_verdicts and has_prompt)):  # numbers alone are means over many samples
@@ -290,11 +279,6 @@ def _from_policies(row: Mapping[str, Any], reward: str | None) -> PromptSamples 
 
 def _first(columns: Collection[str], names: Sequence[str]) -> str | None:
     return next((name for name in names if name in columns), None)
-
-
-def _unwrap(value: Any) -> Any:
-    """The number in a list of one, as reward models write it; anything else unchanged."""
-    return value[0] if isinstance(value, list) and len(value) == 1 and is_number(value[0]) else value
 
 
 def _recognizes(request: ReadRequest) -> bool:
@@ -514,8 +498,8 @@ def _prompts_alike(rows: Sequence[Mapping[str, Any]], columns: ColumnNames, step
     by_key = dict(zip(keys, zip(*(row.values() for row in rows), strict=True), strict=True))
     types = {key: set(map(type, cells)) for key, cells in by_key.items()}
     lists = {key: set(map(type, chain.from_iterable(by_key[key]))) for key in keys if types[key] == {list}}
-    main = columns.reward or _first(lists, _REWARD_LISTS) or ""
-    texts = _first(lists, (*_ANSWER_KEYS, *_TEXT_LISTS)) or ""
+    main = columns.reward or _first(lists, REWARD_LISTS) or ""
+    texts = _first(lists, (*ANSWER_KEYS, *TEXT_LISTS)) or ""
     sizes = {tuple(map(len, by_key[key])) for key in lists}
     steps = [0] * len(rows) if step_key is None else step_numbers(by_key.get(step_key, ())).tolist()
     is_text = id_key in USUAL["prompt"]

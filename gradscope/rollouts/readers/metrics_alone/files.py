@@ -230,16 +230,15 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any) -> Sequence[Any]
     if len(usual) == 1:
         listed: list[Any] = document[usual[0]]
         return listed
-    lists = {key: cell for key, cell in document.items() if is_list_of_objects(cell)}
-    by_key = {key: cell for key, cell in document.items() if isinstance(cell, list) and key not in lists}
+    by_key = {key: cell for key, cell in document.items() if isinstance(cell, list) and not is_list_of_objects(cell)}
     num_rows = next((len(cell) for key, cell in by_key.items() if key.lower().endswith("step")), 0)
     if num_rows:  # lists of another length are of other rows, as those of evaluations
         by_key = {key: cell for key, cell in by_key.items() if len(cell) == num_rows}
         return [dict(zip(by_key, row, strict=True)) for row in zip(*by_key.values(), strict=True)]
-    lists = {name: cells for name, cells in lists.items() if _are_metrics(cells)}
+    lists = {name: cell for name, cell in document.items() if is_list_of_objects(cell)}
+    quarantine.lists.update(name for name, cells in lists.items() if _are_metrics(cells))
     if lists:
-        quarantine.lists.update(lists)
-        return [{"run": name, **row} for name, cells in lists.items() for row in cells]
+        return [{"run": name, **row} for name in lists if name in quarantine.lists for row in lists[name]]
     rows = {key: value for key, value in document.items() if isinstance(value, dict)}
     by_step = len(rows) == len(document) and all(map(_is_step, rows))
     if by_step and not all(_is_step(key) for row in rows.values() for key in row):

@@ -32,7 +32,7 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
     numbers_by_key,
     steps_in,
 )
-from gradscope.rollouts.readers.parsing.cells import LARGEST_STEP, is_number
+from gradscope.rollouts.readers.parsing.cells import is_number
 from gradscope.rollouts.readers.parsing.records import ReadRequest, peek
 from gradscope.rollouts.readers.parsing.tables import suffix_of
 from gradscope.rollouts.run import Run, StepMetrics
@@ -197,8 +197,8 @@ def refuse_metrics(file: Path, options: ReadOptions) -> None:
             "keep a row a step, or add a column `run`.",
         )
     if not steps:
-        by_key = {key: steps_in(table, [key]) for table in tables[:1] if len(table.at) > 1 for key in table.columns}
-        ascending = [key for key, column in by_key.items() if column[0] >= 0 and (np.diff(column) > 0).all()]
+        first = [table for table in tables[:1] if len(table.at) > 1]
+        ascending = [key for table in first for key in table.columns if _rises(first, key)]
         named_step = f"Name it: --step-column {shlex.quote(ascending[0])}" if ascending else ""
         raise InputError(
             f"{file} has metrics ({named}) and no column that is known to be the step.",
@@ -225,21 +225,20 @@ def _first_rows(file: MetricFile, column: str | None) -> tuple[list[Piece], tupl
     pieces = file.first_pieces(_NUM_PEEKED)
     if column is not None:
         return pieces, (column,)
-    ends: dict[str, tuple[int, int]] = {}
+    ends: dict[str, list[int]] = {}
     tables = [table for piece in pieces for table in piece.tables]
     for table in tables:
         for key in table.columns:
             steps = steps_in(table, [key])
             if (steps >= 0).any():
-                low, high = ends.get(key, (LARGEST_STEP, 0))
-                ends[key] = min(low, int(steps[steps >= 0].min())), max(high, int(steps.max()))
+                ends.setdefault(key, []).extend((int(steps[steps >= 0].min()), int(steps.max())))
     named = {plain_name(key): key for key in ends} | {key: key for key in ends}
     usual = [named[name] for name in STEPS if name in named]
     usual += filter(is_step, ends)
     usual = usual or [named[name] for name in _INSTEAD_OF_STEPS if name in named and _rises(tables, named[name])]
     if not usual:
         return pieces, ()
-    key = next((key for key in usual if ends[key][0] < ends[key][1]), usual[0])
+    key = next((key for key in usual if min(ends[key]) < max(ends[key])), usual[0])
     return pieces, _SLIMES if key in _SLIMES else (key,)
 
 
@@ -277,23 +276,20 @@ def _chosen(runs: Sequence[OneRun], path: Path, wanted: str | None, reward: str 
 
 _SWITCHES: tuple[tuple[str, str], ...] = (
     ("env/all/", "the Tinker cookbook writes them as iteration_*/train_rollout_summaries.jsonl: name that folder"),
-    ("critic/score/mean", "with verl, set trainer.rollout_data_dir"),
-    ("response_length/clip_ratio", "with verl, set trainer.rollout_data_dir"),
+    ("critic/score/mean response_length/clip_ratio", "with verl, set trainer.rollout_data_dir"),
     ("rollout/raw_reward", "with slime, --save-debug-rollout-data writes them"),
-    ("batch/solve_none", "prime-rl writes them as rollouts/step_*/train/*/traces.jsonl: name that folder"),
-    ("reward/all/mean", "prime-rl writes them as rollouts/step_*/train/*/traces.jsonl: name that folder"),
-    ("batch/total_prompts", "with open-instruct, --save_traces and --rollouts_save_path write them"),
-    ("val/stop_rate", "with open-instruct, --save_traces and --rollouts_save_path write them"),
+    ("batch/solve_none reward/all", "prime-rl writes them as rollouts/step_*/train/*/traces.jsonl: name that folder"),
+    ("batch/total_prompts val/stop", "with open-instruct, --save_traces and --rollouts_save_path write them"),
     ("baseline_reward/pct_mixed", "NeMo-RL writes them as train_data_step*.jsonl in its log folder: name that folder"),
-    ("frac_reward_zero_std", "with TRL, log_completions=True, with ms-swift --log_completions true"),
-    ("completions/clipped_ratio", "with TRL, log_completions=True, with ms-swift --log_completions true"),
+    ("frac_reward_zero completions/", "with TRL, log_completions=True, with ms-swift --log_completions true"),
 )
-"""A key that identifies the trainer, and how that logs rollouts; the first that a log has counts."""
+"""Beginnings of keys that identify the trainer, and how that logs rollouts; the first that a log has counts."""
 
 
 def switch_on(keys: Iterable[str]) -> str:
     """A sentence on how to make the trainer with these keys log its rollouts."""
     bare = [key.removeprefix("train/") for key in keys]
     words = "log a row a rollout with step, prompt and reward, as JSONL, CSV or Parquet"
-    words = next((how for begin, how in _SWITCHES if any(key.startswith(begin) for key in bare)), words)
+    switches = ((tuple(begins.split()), how) for begins, how in _SWITCHES)
+    words = next((how for begins, how in switches if any(key.startswith(begins) for key in bare)), words)
     return f"Metrics alone: rollouts would add intervals, prompts and causes; {words} (docs/howto.md)."

@@ -254,6 +254,11 @@ def list_of(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+def unwrapped(value: Any) -> Any:
+    """The number in a list of one, as reward models write it; anything else unchanged."""
+    return value[0] if isinstance(value, list) and len(value) == 1 and is_number(value[0]) else value
+
+
 def is_list_of_objects(value: Any) -> bool:
     """Whether a cell is a list of objects, of at least one."""
     if not isinstance(value, list) or not value or not isinstance(value[0], dict):  # the first tells most at once

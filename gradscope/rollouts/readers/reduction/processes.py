@@ -410,7 +410,8 @@ def _in_processes(tasks: Iterable[Task], num_processes: int) -> Iterator[Scanned
     from concurrent.futures import ProcessPoolExecutor  # 20 ms that small logs do without
     from multiprocessing import get_context
 
-    pool = ProcessPoolExecutor(num_processes, get_context("fork"), _start)
+    # Ctrl-C is left to the first process, which ends the others
+    pool = ProcessPoolExecutor(num_processes, get_context("fork"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
     waiting: deque[int | Future[list[Scanned | int]]] = deque()
     try:
         for task in tasks:
@@ -427,11 +428,6 @@ def _in_processes(tasks: Iterable[Task], num_processes: int) -> Iterator[Scanned
 
 def _answer(task: int | Future[list[Scanned | int]]) -> list[Scanned | int]:
     return [task] if isinstance(task, int) else task.result()
-
-
-def _start() -> None:
-    """Leave Ctrl-C to the first process, which ends the others."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _can_fork() -> bool:

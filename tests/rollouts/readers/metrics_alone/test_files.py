@@ -61,6 +61,7 @@ def write(path: Path, text: str) -> Path:
         ({"a": [{"step": 1}], "b": [{"n": 2}]}, [{"run": "a", "step": 1}, {"run": "b", "n": 2}]),
         ({"a": [{"step": 1}], "b": [{"step": 1, "prompt": "p"}], "c": [{"x": "y"}]}, [{"run": "a", "step": 1}]),
         ({"step": [1], "loss": [3], "a": [{"step": 5}]}, [{"step": 1, "loss": 3}]),
+        ({"total_reward": 0.5, "turns": [{"step": 1, "action": "a", "reward": 0.5}]}, []),
         ({"name": "x"}, []),
         ({}, []),
         ("text", []),
