@@ -33,7 +33,7 @@ from gradscope.rollouts.run_folder import append_metrics
 from gradscope.rollouts.store import write_step_rollouts
 from gradscope.training.grpo.policy import RewardFunctions, TrainedPolicy, problems_of
 from gradscope.training.processes import gather, own_part
-from gradscope.training.sampling import FixedSampling, Row, Scored
+from gradscope.training.sampling import Row, Sampling, Scored
 from gradscope.training.tasks.task import Problem, Task, incoherence_metrics
 
 
@@ -165,7 +165,7 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         online: OnlineAdvantage,
         rewards: RewardFunctions,
         recorder: Recorder,
-        sampling: FixedSampling,
+        sampling: Sampling,
         **trl: Any,
     ) -> None:
         super().__init__(reward_funcs=rewards.functions, **trl)
@@ -179,7 +179,7 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         # 1. Generate and score: TRL's own method, in as many rounds as the sampling takes.
         step = self.state.global_step + 1
-        batch = self._sampling.batch(inputs, step, self._sample)
+        batch = self._sampling(inputs, step, self._sample)
         output, scored = batch.scored.output, batch.scored
         own_prompts = _unpad(output["prompt_ids"], output["prompt_mask"])
         own_completions = _unpad(output["completion_ids"], output["completion_mask"])
