@@ -222,11 +222,7 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         # 4. Record: the main process keeps the step until its update is done.
         if process_index() > 0:
             return output
-        # each rollout's advantage as the loss sees it: a number, or one a token
-        rounded = [torch.as_tensor(values).to(own.dtype).tolist() for values in advantages]
-        seen = (
-            [tuple(values) for values in rounded] if self._online.by_token else [v for group in rounded for v in group]
-        )
+        seen = self._seen(advantages, own.dtype)
         rows = [
             {
                 "prompt_ids": prompt_ids[index],
@@ -254,6 +250,15 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         finally:
             self.num_generations = num_generations
         return Scored(rows=rows, output=output, rewards=dict(self._rewards.last), trained=self._rewards.trained)
+
+    def _seen(
+        self, advantages: Sequence[NDArray[np.float64]], dtype: torch.dtype
+    ) -> list[float] | list[tuple[float, ...]]:
+        """Each rollout's advantage as the loss sees it: a number, or one a token."""
+        rounded = [torch.as_tensor(values).to(dtype).tolist() for values in advantages]
+        return (
+            [tuple(values) for values in rounded] if self._online.by_token else [v for group in rounded for v in group]
+        )
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
         """Write no model card: TRL would add one to the checkpoints of every run."""
