@@ -47,6 +47,7 @@ from tests.gradients.models import (
 WITH_KL = replace(DAPO, beta=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("question", [partial(token_grams, most=512), partial(signal_rows, signal="hidden", most=512)])
 def test_the_reference_runs_once_for_all_that_is_asked_of_a_step(question):
     reference, passes = tiny_model("gpt2_tied_conv1d"), []
