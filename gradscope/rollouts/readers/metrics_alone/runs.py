@@ -129,7 +129,7 @@ def _number(cell: Any) -> float | None:
 
 _OF_ROLLOUTS = (
     *("prompt", "prompts", "completion", "completions", "response", "responses"),
-    *("output", "messages", "question", "text", "action", "observation"),
+    *("output", "messages", "question", "text", "action"),
 )
 """Columns that hold text where a row is a rollout, or a turn of one."""
 

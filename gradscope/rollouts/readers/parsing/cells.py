@@ -28,7 +28,7 @@ from msgspec.json import Decoder, decode
 from numpy.typing import NDArray
 
 from gradscope.outside.numerals import integer_from, number_from
-from gradscope.rollouts.arrays import count_of, positions_of
+from gradscope.rollouts.arrays import count_of
 from gradscope.rollouts.groups import Tokens
 from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
 
@@ -529,7 +529,7 @@ def _lengths(texts: Sequence[bytes], strange: bytes, length_of: Callable[[bytes]
     if num_lists != depth * len(texts) or any(letter in joined for letter in strange):
         counts = np.zeros(len(texts), dtype=np.int64)
     else:
-        counts = np.diff(np.searchsorted(positions_of(letters, _COMMA), ends), prepend=0)
+        counts = np.add.reduceat(letters == _COMMA, ends - size, dtype=np.int32)
     lengths = counts + 1
     for at in np.flatnonzero(counts == 0).tolist():
         text = texts[at]

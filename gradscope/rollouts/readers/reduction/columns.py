@@ -557,9 +557,11 @@ def rewards_of(cells: Sequence[Any]) -> dict[str, Floats]:
     return functions
 
 
-def index_name(index: Any) -> str | None:
-    """An index among ``step_numbers`` as text; None where there is none."""
-    return None if index < 0 else str(index)
+def index_names(indices: Counts) -> list[str]:
+    """Indices by :func:`step_numbers` as text, [R]; "" where there is none."""
+    values, codes = np.unique(indices, return_inverse=True)
+    names = ["" if value < 0 else str(value) for value in values.tolist()]
+    return list(map(names.__getitem__, codes.tolist()))
 
 
 def step_numbers(cells: Sequence[Any]) -> NDArray[np.int64]:

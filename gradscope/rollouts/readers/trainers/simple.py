@@ -48,7 +48,7 @@ from gradscope.rollouts.readers.parsing.tables import Row, read_rows
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
-    index_name,
+    index_names,
     numbers_of,
     rewards_of,
     step_numbers,
@@ -79,7 +79,7 @@ def _areal_rows(rows: Cells) -> Columns:
         numbers={"reward": rows.numbers("reward")},
         no_reward=partial(rows.no_reward, "reward"),
         noted={_STALE: (begun >= 0) & (begun != steps)},
-        samples=list(map(index_name, indices.tolist())),
+        samples=[name or None for name in index_names(indices)],
         further=lambda at: {
             "completion": text_of(rows.cell("completion", at)),
             "policy_versions": (int(begun[at]), int(steps[at])) if 0 <= begun[at] <= steps[at] else None,
@@ -516,7 +516,7 @@ def _open_instruct_rows(
     rows: Cells, *, mixed: frozenset[int] | None = None, of_odd_rows: _Prompts | None = None
 ) -> Columns:
     steps = rows.steps("step")
-    indices = [index_name(index) or "" for index in rows.steps("prompt_idx").tolist()]
+    indices = index_names(rows.steps("prompt_idx"))
     prompts, responses, logprobs = (jsons_of(rows.column(key)) for key in _TRACE_TOKENS)
     ids = {text: _id_of_tokens(text) for text in dict.fromkeys(prompts)}
     of_row = [ids[text] for text in prompts]
@@ -524,6 +524,8 @@ def _open_instruct_rows(
     is_logged = np.array([text != b"null" for text in logprobs])
     if mixed is None:
         groups = [f"{name}/{prompt}" if name else "" for name, prompt in zip(indices, of_row, strict=True)]
+    elif not mixed:
+        groups = indices
     else:
         pairs = zip(steps.tolist(), indices, of_row, strict=True)
         groups = [prompt or NOT_IDS if step in mixed else name for step, name, prompt in pairs]

@@ -43,7 +43,7 @@ from gradscope.rollouts.readers.parsing.cells import (
 )
 from gradscope.rollouts.readers.parsing.quarantine import SEVERAL, TEXT_ONLY, QuarantineLog, UnusableRowError, hidden_by
 from gradscope.rollouts.readers.parsing.tables import Row, read_jsonl, read_parquet
-from gradscope.rollouts.readers.reduction.columns import Cells, Columns, index_name, numbers_of, rewards_of
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, index_names, numbers_of, rewards_of
 from gradscope.rollouts.readers.reduction.log import ColumnLog
 from gradscope.rollouts.readers.run_files import with_logged_metrics
 
@@ -105,13 +105,13 @@ def _sample_columns(
     parts = cells if part is None else [mapping_of(cell).get(part, ABSENT) for cell in cells]
     return Columns(
         step=rows.steps("rollout_id"),
-        group=[index_name(index) or "" for index in rows.steps("group_index").tolist()],
+        group=index_names(rows.steps("group_index")),
         no_group="group_index is not a whole number",
         prompts=lambda chosen: list(map(prompt_text_id, rows.cells("prompt", chosen))),
         texts=lambda chosen: list(map(text_of, rows.cells("prompt", chosen))),
         numbers={**rewards_of(rewards), "reward": numbers_of(parts)},
         no_reward=lambda at: str(parse_reward(parts[at])),
-        samples=list(map(index_name, rows.steps(index).tolist())),
+        samples=[name or None for name in index_names(rows.steps(index))],
         further=lambda at: {
             "messages": parse_messages(rows.cell("prompt", at)),
             "status": _STATUS.get(text_of(rows.cell("status", at)), "unknown"),

@@ -18,7 +18,7 @@ from gradscope.rollouts.readers.reduction.columns import (
     Cells,
     Columns,
     LineColumns,
-    index_name,
+    index_names,
     line_columns,
     numbers_of,
     records_in,
@@ -201,7 +201,7 @@ def test_numbers_steps_and_ids_are_those_of_the_row_reader(cells: list[Any]) -> 
     np.testing.assert_array_equal(numbers_of(cells), [math.nan if one is None else one for one in expected])
     steps = [whole_number(cell) for cell in cells]
     assert step_numbers(cells).tolist() == [-1 if step is None else step for step in steps]
-    assert list(map(index_name, step_numbers(cells))) == [None if step is None else str(step) for step in steps]
+    assert index_names(step_numbers(cells)) == ["" if step is None else str(step) for step in steps]
 
 
 def test_steps_that_no_float_tells_apart_are_none() -> None:
