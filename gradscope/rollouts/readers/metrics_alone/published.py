@@ -170,8 +170,8 @@ def _numbered(text: str) -> dict[str, float | str]:
 
 def _named(text: str) -> dict[str, float | str]:
     """The numbers in a line by name, of lists their mean; none where all are counts of steps."""
-    pairs = (_BOXED if "│" in text else _NAMED).finditer(text)
-    pairs = ((plain_name(pair["key"]), pair["value"]) for pair in _NAMED.finditer(text))
+    matches = (_BOXED if "│" in text else _NAMED).finditer(text)
+    pairs = ((plain_name(pair["key"]), pair["value"]) for pair in matches)
     named = {key: number_or_text(cell) if cell[0] != "[" else _mean_or_text(cell) for key, cell in pairs}
     return {} if all(key.endswith("step") for key in named) else named
 
