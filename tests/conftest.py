@@ -1,16 +1,20 @@
 """Shared fixtures. Oracles live in files that nobody here wrote: ``shared/data`` beside the checkout, where present."""
 
+import functools
 import gc
 import os
 import random
+import re
 import shutil
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.sources import cache, memory, web
 
@@ -32,6 +36,24 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     if config.args_source is pytest.Config.ArgsSource.ARGS:
         return 0
     return int(os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS", 2))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    """All modules that fork processes go to one worker: the server that forks takes eight seconds to import."""
+
+    class OneServer(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            scope: str = super()._split_scope(nodeid)
+            return "forks" if _forks(REPOSITORY / scope) else scope
+
+    return OneServer(config, log) if config.getvalue("dist") == "loadscope" else None
+
+
+@functools.cache
+def _forks(file: Path) -> bool:
+    """Whether a module of tests starts processes by ``tests/forked.py``."""
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    return re.search(r"^from tests\..* import .*\b(ForkedPython|by_two|start_processes)\b", text, re.M) is not None
 
 
 def pytest_configure(config: pytest.Config) -> None:

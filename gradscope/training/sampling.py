@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -156,91 +157,79 @@ class _StepBatch:
     """The sampled rollouts and groups, by the names of the run's metrics; empty where the batch has all of them."""
 
 
-class FixedSampling:
+Sampling = Callable[[Sequence[Row], int, Sample], _StepBatch]
+"""Samples a step, counted from 1, of rows, [R], by a function that samples and scores rows."""
+
+
+def _sample_once(rows: Sequence[Row], _: int, sample: Sample, *, size: int) -> _StepBatch:
     """G rollouts of each prompt."""
-
-    def __init__(self, group_size: int) -> None:
-        self._group_size = group_size
-
-    def batch(self, rows: Sequence[Row], step: int, sample: Sample) -> _StepBatch:
-        """Sample a step, counted from 1, of rows, [R], by a function that samples and scores rows."""
-        return _StepBatch(scored=sample(rows), sizes=(self._group_size,) * (len(rows) // self._group_size))
+    return _StepBatch(scored=sample(rows), sizes=(size,) * (len(rows) // size))
 
 
-class _DynamicSampling(FixedSampling):
-    """G rollouts of each prompt; dead groups make room for live ones of other prompts, a number of rounds at most.
-
-    A round samples as many prompts as groups are missing, none twice in a step. A dead group stays where none was found
-    to replace it. ``max_rounds`` does not count the first; ``pool`` has the rows of all prompts of the run.
-    """
-
-    def __init__(self, group_size: int, *, pool: Sequence[Row], seed: int, max_rounds: int, padding: int) -> None:
-        super().__init__(group_size)
-        self._pool = {row["prompt_id"]: row for row in pool}
-        self._seed = seed
-        self._max_rounds = max_rounds
-        self._padding = padding
-
-    def batch(self, rows: Sequence[Row], step: int, sample: Sample) -> _StepBatch:
-        """Sample a step: a batch of as many groups as the rows have prompts."""
-        size = self._group_size
-        order = _replacements(list(self._pool), {row["prompt_id"] for row in rows}, seed=self._seed, step=step)
-        rounds = [sample(rows)]
-        is_live = _live_groups(rounds[0].totals.reshape(-1, size))
-        groups = list(range(len(is_live)))
-        missing = [index for index in groups if not is_live[index]]
-        while missing and order and len(rounds) <= self._max_rounds:
-            chosen, order = order[: len(missing)], order[len(missing) :]
-            rounds.append(sample([dict(self._pool[prompt_id]) for prompt_id in chosen for _ in range(size)]))
-            lives = _live_groups(rounds[-1].totals.reshape(-1, size))
-            replacing = [len(is_live) + index for index, live in enumerate(lives) if live]
-            is_live += lives
-            for index, group in zip(missing, replacing, strict=False):
-                groups[index] = group
-            missing = missing[len(replacing) :]
-        selected = [group * size + sample for group in groups for sample in range(size)]
-        more = {
-            "num_sampled_degenerate_groups": len(is_live) - sum(is_live),
-            "num_resampled_groups": len(is_live) - len(groups),
-        }
-        return _batch(
-            rounds, selected, [size] * len(groups), self._padding, {"num_sampled_groups": len(is_live)} | more
-        )
+def _replace_dead(
+    rows: Sequence[Row],
+    step: int,
+    sample: Sample,
+    *,
+    size: int,
+    pool: Mapping[str, Row],
+    seed: int,
+    max_rounds: int,
+    padding: int,
+) -> _StepBatch:
+    """G rollouts of each prompt; dead groups make room for live ones of other prompts of the run, the ``pool``."""
+    # A round samples as many prompts as groups are missing, none twice in a step; ``max_rounds`` does not count the
+    # first. A dead group stays where none was found to replace it.
+    order = _replacements(list(pool), {row["prompt_id"] for row in rows}, seed=seed, step=step)
+    rounds = [sample(rows)]
+    is_live = _live_groups(rounds[0].totals.reshape(-1, size))
+    groups = list(range(len(is_live)))
+    missing = [index for index in groups if not is_live[index]]
+    while missing and order and len(rounds) <= max_rounds:
+        chosen, order = order[: len(missing)], order[len(missing) :]
+        rounds.append(sample([dict(pool[prompt_id]) for prompt_id in chosen for _ in range(size)]))
+        lives = _live_groups(rounds[-1].totals.reshape(-1, size))
+        replacing = [len(is_live) + index for index, live in enumerate(lives) if live]
+        is_live += lives
+        for index, group in zip(missing, replacing, strict=False):
+            groups[index] = group
+        missing = missing[len(replacing) :]
+    selected = [group * size + sample for group in groups for sample in range(size)]
+    cost = {
+        "num_sampled_groups": len(is_live),
+        "num_sampled_degenerate_groups": len(is_live) - sum(is_live),
+        "num_resampled_groups": len(is_live) - len(groups),
+    }
+    return _batch(rounds, selected, [size] * len(groups), padding, cost)
 
 
-class _ReallocatedSampling(FixedSampling):
-    """A probe of G/2 rollouts of each prompt; the remaining ones of solved prompts go to unsolved ones."""
-
-    def __init__(self, group_size: int, *, padding: int) -> None:
-        super().__init__(group_size)
-        self._padding = padding
-
-    def batch(self, rows: Sequence[Row], step: int, sample: Sample) -> _StepBatch:
-        """Sample a step: a batch of as many rollouts as rows, in which a group's probe comes before the rest of it."""
-        prompts, half = rows[:: self._group_size], self._group_size // 2
-        probe = sample([dict(row) for row in prompts for _ in range(half)])
-        rewards = probe.totals.reshape(-1, half)
-        budget = _remaining_budget(list(rewards), size=half, highest=float(len(probe.trained)))
-        rest = sample([dict(row) for row, number in zip(prompts, budget, strict=True) for _ in range(number)])
-        start, selected = len(probe.rows), []
-        for slot, number in enumerate(budget):
-            selected += [*range(slot * half, (slot + 1) * half), *range(start, start + number)]
-            start += number
-        cost = {
-            "num_sampled_groups": len(prompts),
-            "num_moved_rollouts": sum(max(number - half, 0) for number in budget),
-        }
-        return _batch([probe, rest], selected, [half + number for number in budget], self._padding, cost)
+def _reallocate(rows: Sequence[Row], _: int, sample: Sample, *, size: int, padding: int) -> _StepBatch:
+    """A probe of G/2 rollouts of each prompt, which come first in its group; the rest of solved go to unsolved ones."""
+    prompts, half = rows[::size], size // 2
+    probe = sample([dict(row) for row in prompts for _ in range(half)])
+    rewards = probe.totals.reshape(-1, half)
+    budget = _remaining_budget(list(rewards), size=half, highest=float(len(probe.trained)))
+    rest = sample([dict(row) for row, number in zip(prompts, budget, strict=True) for _ in range(number)])
+    start, selected = len(probe.rows), []
+    for slot, number in enumerate(budget):
+        selected += [*range(slot * half, (slot + 1) * half), *range(start, start + number)]
+        start += number
+    cost = {
+        "num_sampled_groups": len(prompts),
+        "num_moved_rollouts": sum(max(number - half, 0) for number in budget),
+    }
+    return _batch([probe, rest], selected, [half + number for number in budget], padding, cost)
 
 
-def make_sampling(config: TrainConfig, pool: Sequence[Row], *, padding: int) -> FixedSampling:
-    """The sampling of a run."""
+def make_sampling(config: TrainConfig, pool: Sequence[Row], *, padding: int) -> Sampling:
+    """The sampling of a run, ``pool`` the rows of all its prompts."""
+    size = config.group_size
     if config.sampling == "dynamic":
-        rounds = config.max_resampling or DEFAULT_MAX_RESAMPLING
-        return _DynamicSampling(config.group_size, pool=pool, seed=config.seed, max_rounds=rounds, padding=padding)
+        rounds, prompts = config.max_resampling or DEFAULT_MAX_RESAMPLING, {row["prompt_id"]: row for row in pool}
+        return partial(_replace_dead, size=size, pool=prompts, seed=config.seed, max_rounds=rounds, padding=padding)
     if config.sampling == "reallocated":
-        return _ReallocatedSampling(config.group_size, padding=padding)
-    return FixedSampling(config.group_size)
+        return partial(_reallocate, size=size, padding=padding)
+    return partial(_sample_once, size=size)
 
 
 def _batch(

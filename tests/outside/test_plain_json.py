@@ -16,6 +16,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(VALUES)
 def test_what_python_writes_is_read_back(value: Any) -> None:
     assert parse_json(json.dumps(value).encode()) == value

@@ -1,23 +1,13 @@
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from gradscope.training import sampling
 from gradscope.training.config import TrainConfig
-from gradscope.training.sampling import (
-    FixedSampling,
-    Row,
-    Scored,
-    _DynamicSampling,
-    _live_groups,
-    _ReallocatedSampling,
-    _remaining_budget,
-    _replacements,
-    make_sampling,
-    merge,
-)
 
 
 class FakeSampler:
@@ -31,12 +21,12 @@ class FakeSampler:
         self._rewards = {prompt: list(values) for prompt, values in rewards.items()}
         self.asked: list[list[str]] = []  # prompts of the rows of each round
 
-    def __call__(self, rows: Sequence[Row]) -> Scored:
+    def __call__(self, rows: Sequence[sampling.Row]) -> sampling.Scored:
         prompts = [row["prompt_id"] for row in rows]
         lengths = torch.arange(1, len(rows) + 1) + sum(map(len, self.asked))
         mask = (torch.arange(int(lengths.max())) < lengths[:, None]).long()
         self.asked.append(prompts)
-        return Scored(
+        return sampling.Scored(
             rows=rows,
             output={"prompt_mask": torch.ones(len(rows), 1).long(), "completion_mask": mask},
             rewards={"answer": [self._rewards[p].pop(0) if self._rewards.get(p) else 0.0 for p in prompts]},
@@ -44,24 +34,25 @@ class FakeSampler:
         )
 
 
-def rows_of(*prompts: str, size: int) -> list[Row]:
+def rows_of(*prompts: str, size: int) -> list[sampling.Row]:
     return [{"prompt_id": prompt} for prompt in prompts for _ in range(size)]
 
 
-def dynamic(pool: str, max_rounds: int = 4) -> _DynamicSampling:
-    return _DynamicSampling(2, pool=rows_of(*pool, size=1), seed=0, max_rounds=max_rounds, padding=0)
+def dynamic(pool: str, max_rounds: int = 4) -> sampling.Sampling:
+    rows = {prompt: {"prompt_id": prompt} for prompt in pool}
+    return partial(sampling._replace_dead, size=2, pool=rows, seed=0, max_rounds=max_rounds, padding=0)
 
 
 def test_fixed_is_one_round() -> None:
     sample = FakeSampler({})
-    batch = FixedSampling(2).batch(rows_of("a", "b", size=2), 1, sample)
+    batch = sampling._sample_once(rows_of("a", "b", size=2), 1, sample, size=2)
     assert (sample.asked, batch.sizes, batch.cost) == ([["a", "a", "b", "b"]], (2, 2), {})
 
 
 def test_dead_groups_are_replaced_until_none_is_left() -> None:
     live = {prompt: [1.0, 0.0] for prompt in "acdefgh"}
     sample = FakeSampler(live)
-    batch = dynamic("abcdefgh").batch(rows_of("a", "b", size=2), 1, sample)
+    batch = dynamic("abcdefgh")(rows_of("a", "b", size=2), 1, sample)
     (other,) = set(sample.asked[1])
     assert [row["prompt_id"] for row in batch.scored.rows] == ["a", "a", other, other]
     assert len(sample.asked) == 2
@@ -79,7 +70,7 @@ def test_dead_groups_are_replaced_until_none_is_left() -> None:
 
 def test_a_round_samples_as_many_as_are_missing_and_no_prompt_twice() -> None:
     sample = FakeSampler({"a": [0.0, 1.0]})
-    batch = dynamic("abcdefgh", max_rounds=2).batch(rows_of("a", "b", "c", size=2), 3, sample)
+    batch = dynamic("abcdefgh", max_rounds=2)(rows_of("a", "b", "c", size=2), 3, sample)
     assert [len(set(prompts)) for prompts in sample.asked] == [3, 2, 2]
     asked = [prompt for prompts in sample.asked for prompt in prompts]
     assert len(set(asked)) == len(asked) / 2
@@ -92,22 +83,22 @@ def test_a_round_samples_as_many_as_are_missing_and_no_prompt_twice() -> None:
 def test_fewer_live_ones_than_missing_fill_the_first_places() -> None:
     rows = rows_of("a", "b", "c", size=2)
     first = FakeSampler({})
-    dynamic("abcdefgh", max_rounds=1).batch(rows, 1, first)
+    dynamic("abcdefgh", max_rounds=1)(rows, 1, first)
     second = first.asked[1][2]  # the second of the prompts that will be tried
-    batch = dynamic("abcdefgh", max_rounds=1).batch(rows, 1, FakeSampler({second: [1.0, 0.0]}))
+    batch = dynamic("abcdefgh", max_rounds=1)(rows, 1, FakeSampler({second: [1.0, 0.0]}))
     assert [row["prompt_id"] for row in batch.scored.rows] == [second, second, "b", "b", "c", "c"]
 
 
 def test_it_ends_when_no_prompt_is_left_to_try() -> None:
     sample = FakeSampler({})
-    batch = dynamic("abcde", max_rounds=9).batch(rows_of("a", "b", size=2), 1, sample)
+    batch = dynamic("abcde", max_rounds=9)(rows_of("a", "b", size=2), 1, sample)
     assert [len(prompts) for prompts in sample.asked] == [4, 4, 2]
     assert batch.cost["num_resampled_groups"] == 3
 
 
 def test_the_rest_of_a_solved_prompt_goes_to_an_unsolved_one() -> None:
     sample = FakeSampler({"a": [1.0, 1.0], "c": [1.0, 0.0, 1.0, 1.0], "b": [0.0, 0.0, 0.0, 1.0]})
-    batch = _ReallocatedSampling(4, padding=0).batch(rows_of("a", "b", "c", size=4), 1, sample)
+    batch = sampling._reallocate(rows_of("a", "b", "c", size=4), 1, sample, size=4, padding=0)
     assert sample.asked == [["a", "a", "b", "b", "c", "c"], ["b", "b", "b", "b", "c", "c"]]
     assert [row["prompt_id"] for row in batch.scored.rows] == [*"aa", *"bbbbbb", *"cccc"]
     assert batch.scored.totals.tolist() == [1, 1, 0, 0, 0, 1, 0, 0, 1, 0, 1, 1]
@@ -124,10 +115,14 @@ def test_the_rest_of_a_solved_prompt_goes_to_an_unsolved_one() -> None:
 
 def test_the_configuration_chooses() -> None:
     kinds = {
-        name: type(make_sampling(TrainConfig.from_json({"sampling": name}), rows_of("a", size=1), padding=0))
+        name: sampling.make_sampling(TrainConfig.from_json({"sampling": name}), rows_of("a", size=1), padding=0).func
         for name in ("fixed", "dynamic", "reallocated")
     }
-    assert kinds == {"fixed": FixedSampling, "dynamic": _DynamicSampling, "reallocated": _ReallocatedSampling}
+    assert kinds == {
+        "fixed": sampling._sample_once,
+        "dynamic": sampling._replace_dead,
+        "reallocated": sampling._reallocate,
+    }
 
 
 RIGHT, WRONG, MIXED = np.ones(3), np.zeros(3), np.array([1.0, 0.0, 0.0])
@@ -135,17 +130,17 @@ RIGHT, WRONG, MIXED = np.ones(3), np.zeros(3), np.array([1.0, 0.0, 0.0])
 
 def test_live_groups_may_differ_in_size() -> None:
     groups = [np.array([0.3, 0.3 + 1e-9]), np.array([0.3, 0.4, 0.4]), np.array([1.0])]
-    assert _live_groups(groups) == [False, True, False]
+    assert sampling._live_groups(groups) == [False, True, False]
 
 
 def test_replacements_are_the_other_prompts_each_once() -> None:
     prompts = [f"p{number}" for number in range(20)]
-    order = _replacements(prompts, {"p3", "p7"}, seed=5, step=9)
+    order = sampling._replacements(prompts, {"p3", "p7"}, seed=5, step=9)
     assert sorted(order) == sorted(set(prompts) - {"p3", "p7"})
-    assert order == _replacements(prompts, ["p7", "p3"], seed=5, step=9)
-    assert order != _replacements(prompts, {"p3", "p7"}, seed=5, step=10)
-    assert order != _replacements(prompts, {"p3", "p7"}, seed=6, step=9)
-    assert _replacements(["a"], {"a"}, seed=0, step=1) == []
+    assert order == sampling._replacements(prompts, ["p7", "p3"], seed=5, step=9)
+    assert order != sampling._replacements(prompts, {"p3", "p7"}, seed=5, step=10)
+    assert order != sampling._replacements(prompts, {"p3", "p7"}, seed=6, step=9)
+    assert sampling._replacements(["a"], {"a"}, seed=0, step=1) == []
 
 
 @pytest.mark.parametrize(
@@ -163,7 +158,7 @@ def test_replacements_are_the_other_prompts_each_once() -> None:
     ],
 )
 def test_who_gives_and_who_takes(probe: list[np.ndarray], budget: list[int]) -> None:
-    result = _remaining_budget(probe, size=3, highest=1.0)
+    result = sampling._remaining_budget(probe, size=3, highest=1.0)
     assert result == budget
     assert sum(result) == 3 * len(probe)
 
@@ -171,14 +166,14 @@ def test_who_gives_and_who_takes(probe: list[np.ndarray], budget: list[int]) -> 
 def test_right_is_the_most_and_wrong_is_nothing() -> None:
     """With two reward functions a rollout can earn 2: half of that is neither right nor wrong."""
     half, full, none = np.array([1.0, 1.0]), np.array([2.0, 2.0]), np.array([0.0, -1.0])
-    assert _remaining_budget([half, full, none], size=2, highest=2.0) == [2, 0, 4]
-    assert _remaining_budget([np.array([0.9, 0.8]), none], size=2, highest=1.0) == [2, 2]
+    assert sampling._remaining_budget([half, full, none], size=2, highest=2.0) == [2, 0, 4]
+    assert sampling._remaining_budget([np.array([0.9, 0.8]), none], size=2, highest=1.0) == [2, 2]
 
 
 PAD = 9
 
 
-def scored(prompts: list[list[int]], completions: list[list[int]], **more: Any) -> Scored:
+def scored(prompts: list[list[int]], completions: list[list[int]], **more: Any) -> sampling.Scored:
     """A call of TRL's method, with the padding that it has."""
 
     def padded(rows: list[list[int]], filler: int, *, left: bool) -> torch.Tensor:
@@ -188,7 +183,7 @@ def scored(prompts: list[list[int]], completions: list[list[int]], **more: Any) 
 
     ones = [[1] * len(row) for row in prompts], [[1] * len(row) for row in completions]
     mask = padded(ones[1], 0, left=False)
-    return Scored(
+    return sampling.Scored(
         rows=[{"prompt_id": str(prompt)} for prompt in prompts],
         output={
             "prompt_ids": padded(prompts, PAD, left=True),
@@ -211,7 +206,7 @@ SECOND = ([[1, 2, 3], [7]], [[5, 6], [8, 8, 8]])
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 1]], ids=["all rows", "rows left out"])
 def test_rounds_are_what_one_call_would_have_been(order: list[int]) -> None:
-    merged = merge([scored(*FIRST), scored(*SECOND)], order, padding=PAD)
+    merged = sampling.merge([scored(*FIRST), scored(*SECOND)], order, padding=PAD)
     full = scored(*([(first + second)[row] for row in order] for first, second in zip(FIRST, SECOND, strict=True)))
     assert merged.rows == full.rows
     assert merged.rewards == full.rewards
@@ -228,4 +223,4 @@ def test_rounds_are_what_one_call_would_have_been(order: list[int]) -> None:
 def test_what_is_not_one_row_a_rollout_is_no_batch(unknown: Any) -> None:
     rounds = [scored(*FIRST, pixels=unknown), scored(*SECOND, pixels=unknown)]
     with pytest.raises(ValueError, match="pixels of TRL's batch is not one row a rollout"):
-        merge(rounds, [0], padding=PAD)
+        sampling.merge(rounds, [0], padding=PAD)

@@ -138,9 +138,6 @@ def measure_reward_functions(
     ):  # next to a reward of 4e18 the main function alone may pass as the whole sum
         return measured
     part = "difference" if isinstance(scaled, str) else "advantage"
-    trainer = str(run.settings.get("trainer", run.source.format))
-    if trainer in ("gradscope", "generic", "ms-swift"):
-        trainer = "trl"
     conflict = RewardConflict(
         main=main,
         deciding=max(side_functions, key=lambda name: float(sums[part, name][decided].sum())),
@@ -149,9 +146,7 @@ def measure_reward_functions(
         frac_groups=measured.frac_conflict,
         advantage_share=_or_reason(ratios["advantage", ""], scaled),
         difference_share=ratios["difference", ""],
-        remedy=_NO_DIVISION.get(trainer, "advantages that are not divided by their group's standard deviation")
-        if isinstance(scaled, str) or scaled.is_divided
-        else "",
+        remedy=_remedy(run) if isinstance(scaled, str) or scaled.is_divided else "",
     )
     return replace(measured, conflict=conflict)
 
@@ -297,6 +292,13 @@ def _formulation(run: Run) -> tuple[str, float, str]:
     if not kind:
         return "", 0.0, f"scale_rewards = {settings.get('scale_rewards')} is not known here"
     return kind, TRL_EPSILON, f'the advantages of scale_rewards="{kind}"'
+
+
+def _remedy(run: Run) -> str:
+    trainer = str(run.settings.get("trainer", run.source.format))
+    if trainer in ("gradscope", "generic", "ms-swift"):
+        trainer = "trl"
+    return _NO_DIVISION.get(trainer, "advantages that are not divided by their group's standard deviation")
 
 
 _Key = tuple[str, ...]

@@ -240,7 +240,7 @@ class Recomputer:
         notes = (*notes, _ROUNDED) if rounded else notes
         texts = other_texts(base.rollouts, base.policy.tokenizer) if self.closely else ()
         gram = replace(gram, notes=notes, trained=trained, assumption=start, other_texts=texts)
-        return gram, question.measure(prepared, gram, self.progress) if question else ()
+        return gram, question(prepared, gram, self.progress) if question else ()
 
     def _norm_alone(self, prepared: PreparedStep) -> StepNorm | None:
         """The norm by one backward pass; None where more is needed."""

@@ -7,8 +7,7 @@ The Gram matrix of the rollouts is always measured. Everything that needs the mo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gradscope.progress import ProgressCallback, no_progress
 
@@ -18,63 +17,51 @@ if TYPE_CHECKING:
     from gradscope.gradients.tokens.measure import Signal, StepSignals, TokenGram
 
 
-class RowQuestion(Protocol):
-    """A measurement at a step in addition to the Gram matrix of its rollouts."""
-
-    def measure(
-        self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
-    ) -> tuple[Any, ...]:
-        """The answer at one step, whose rollouts' Gram matrix is there already."""
+RowQuestion = Callable[..., tuple[Any, ...]]
+"""A measurement in addition to the Gram matrix of the rollouts: from the prepared step, that matrix and a callback for
+progress to the answer. PyTorch is loaded when it is put, for what is asked is decided before."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenQuestion:
-    """Rows are tokens, as their Gram matrix."""
+def token_grams(
+    prepared: PreparedStep,
+    gram: StepGram,
+    progress: ProgressCallback = no_progress,
+    *,
+    most: int | None,
+    num_buckets: int | None = None,
+    seed: int = 0,
+) -> tuple[TokenGram, ...]:
+    """The Gram matrix of the token rows of each group, as :func:`measure_tokens` draws and sketches them."""
+    from gradscope.gradients.tokens.measure import measure_tokens
 
-    most: int | None  # tokens of a group; of more, as many are drawn. None: all.
-    num_buckets: int | None = None  # numbers to sketch each row in; None: exact rows
-    seed: int = 0  # decides which tokens are drawn, and the sketch
-
-    def measure(
-        self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
-    ) -> tuple[TokenGram, ...]:
-        """The Gram matrix of the token rows of each group."""
-        from gradscope.gradients.tokens.measure import measure_tokens
-
-        return measure_tokens(
-            prepared, gram, most=self.most, num_buckets=self.num_buckets, seed=self.seed, progress=progress
-        )
+    return measure_tokens(prepared, gram, most=most, num_buckets=num_buckets, seed=seed, progress=progress)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignalQuestion:
-    """Rows are the gradients by the last hidden state or by the logits, of tokens and of rollouts."""
+def signal_rows(
+    prepared: PreparedStep,
+    gram: StepGram,
+    progress: ProgressCallback = no_progress,
+    *,
+    signal: Signal,
+    most: int,
+    seed: int = 0,
+) -> tuple[StepSignals]:
+    """The gradients by the last hidden state or by the logits: Gram matrices of tokens and of rollouts."""
+    from gradscope.gradients.tokens.measure import measure_signals
 
-    signal: Signal  # which of the two
-    most: int  # token rows of a group; of more tokens, as many are drawn
-    seed: int = 0  # decides which tokens are drawn
-
-    def measure(
-        self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
-    ) -> tuple[StepSignals]:
-        """The Gram matrices of both."""
-        from gradscope.gradients.tokens.measure import measure_signals
-
-        return (measure_signals(prepared, gram, self.signal, most=self.most, seed=self.seed, progress=progress),)
+    return (measure_signals(prepared, gram, signal, most=most, seed=seed, progress=progress),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowsAndMore:
-    """Rows, and something else that is known of the step while its weights are in memory."""
-
-    rows: RowQuestion  # what is asked of the rows
-    more: Callable[[PreparedStep, StepGram, ProgressCallback], Any]  # the rest; None where the step has nothing of it
-
-    def measure(
-        self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
-    ) -> tuple[tuple[Any, ...], Any]:
-        """Both."""
-        return self.rows.measure(prepared, gram, progress), self.more(prepared, gram, progress)
+def rows_and_more(
+    prepared: PreparedStep,
+    gram: StepGram,
+    progress: ProgressCallback = no_progress,
+    *,
+    rows: RowQuestion,
+    more: Callable[[PreparedStep, StepGram, ProgressCallback], Any],
+) -> tuple[tuple[Any, ...], Any]:
+    """Rows, and something else that is known of the step while its weights are in memory; None where it has none."""
+    return rows(prepared, gram, progress), more(prepared, gram, progress)
 
 
 GRAD_NORM_TOLERANCE = 1e-5

@@ -139,7 +139,7 @@ class MeasuredStep:
     gram: StepGram | None  # Gram matrix of the step's score vectors
     reason: Reason | None  # why there is no Gram matrix
     answer: tuple[Any, ...] = ()
-    """What the row question asked for, by tensor or group, as its ``measure`` returns it; empty without a question."""
+    """What the row question asked for, by tensor or group, as it returns it; empty without a question."""
     norm: StepNorm | None = None
     """The norm of its gradient, where nothing else was asked for and it matches the logged one; else see ``gram``."""
 

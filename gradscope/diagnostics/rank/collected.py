@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gradscope.diagnostics.inputs.row_questions import RowQuestion, RowsAndMore, SignalQuestion, TokenQuestion
+from gradscope.diagnostics.inputs.row_questions import RowQuestion, rows_and_more, signal_rows, token_grams
 from gradscope.diagnostics.inputs.steps import MeasuredStep, describe_engine, measure_steps
 from gradscope.diagnostics.rank import formulations, weight_updates
 from gradscope.diagnostics.rank.formulations import baseline_groups
@@ -30,7 +31,7 @@ from gradscope.diagnostics.rank.tokens.weighed import (
     token_changes,
     weigh_step,
 )
-from gradscope.diagnostics.rank.weight_groups import WeightQuestion, weight_curve, weight_group_ranks
+from gradscope.diagnostics.rank.weight_groups import weight_curve, weight_group_ranks, weight_rows
 from gradscope.diagnostics.replay.measure import logprob_difference
 from gradscope.errors import GradscopeError, UsageError
 from gradscope.estimate import Estimate
@@ -307,35 +308,35 @@ def _collect_spectra(rows: StepRows, tokens: Sequence[RowGram], request: RankReq
             collected.refused[advantage] = error.message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeveralQuestions:
-    """What several kinds of rows need of a step, answered together."""
+def several_answers(
+    prepared: PreparedStep,
+    gram: StepGram,
+    progress: ProgressCallback = no_progress,
+    *,
+    questions: Sequence[RowQuestion | None],
+) -> tuple[tuple[Any, ...] | UsageError, ...]:
+    """What several kinds of rows need of a step, in order; in place of what this model does not give, why.
 
-    questions: tuple[RowQuestion | None, ...]
-    """One a kind; None for a kind that needs no more than the Gram matrix of the rollouts."""
-
-    def measure(
-        self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
-    ) -> tuple[tuple[Any, ...] | UsageError, ...]:
-        """The answers, in order; in place of one that this model does not give, why."""
-        answers: list[tuple[Any, ...] | UsageError] = []
-        for question in self.questions:
-            try:
-                answers.append(question.measure(prepared, gram, progress) if question else ())
-            except UsageError as error:
-                answers.append(error)
-        return tuple(answers)
+    ``questions`` has None for a kind that needs no more than the Gram matrix of the rollouts.
+    """
+    answers: list[tuple[Any, ...] | UsageError] = []
+    for question in questions:
+        try:
+            answers.append(question(prepared, gram, progress) if question else ())
+        except UsageError as error:
+            answers.append(error)
+    return tuple(answers)
 
 
 def row_question(request: RankRequest, most: int, num_buckets: int | None = None) -> RowQuestion | None:
     """What a kind of rows needs besides the Gram matrix of the rollouts; None for rollouts and groups."""
     if request.rows == "weight":
-        return WeightQuestion(request=request)
+        return partial(weight_rows, request=request)
     if request.rows == "hidden" or request.rows == "logit":
-        return SignalQuestion(signal=request.rows, most=most, seed=request.seed)
+        return partial(signal_rows, signal=request.rows, most=most, seed=request.seed)
     if request.rows != "token":
         return None
-    return TokenQuestion(most=most if num_buckets is None else None, num_buckets=num_buckets, seed=request.seed)
+    return partial(token_grams, most=most if num_buckets is None else None, num_buckets=num_buckets, seed=request.seed)
 
 
 MOST_WEIGHTS = 32
@@ -345,9 +346,11 @@ MOST_WEIGHTS = 32
 def _question(request: RankRequest, most: int) -> RowQuestion | None:
     """The same with weights drawn at random, and for rows that are tokens their energies."""
     question = row_question(request, most)
-    if isinstance(question, WeightQuestion):
-        return replace(question, most=MOST_WEIGHTS)
-    return RowsAndMore(rows=question, more=weigh_step) if isinstance(question, TokenQuestion) else question
+    if question is not None and request.rows == "weight":
+        return partial(question, most=MOST_WEIGHTS)
+    if question is not None and request.rows == "token":
+        return partial(rows_and_more, rows=question, more=weigh_step)
+    return question
 
 
 def collect_kinds(
@@ -360,7 +363,7 @@ def collect_kinds(
     most: int,
 ) -> Mapping[RowKind, Collected]:
     """Every kind of matrix that is asked for, of each step, by kind."""
-    question = SeveralQuestions(questions=tuple(_question(request, most) for request in requests))
+    question = partial(several_answers, questions=[_question(request, most) for request in requests])
     collected: dict[RowKind, Collected] = {
         request.rows: Collected(source=run.source, kind=request.rows) for request in requests
     }

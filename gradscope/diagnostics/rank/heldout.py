@@ -153,34 +153,32 @@ def _group(prompt_id: str, samples: Sequence[Rollout]) -> RolloutGroup:
     return RolloutGroup(step=0, group_id=name, prompt_id=prompt_id, rollouts=rollouts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldoutQuestion:
-    """The inner products of a step's rollouts with the correct answers of held-out prompts."""
+def heldout_products(
+    prepared: PreparedStep,
+    gram: StepGram,
+    progress: ProgressCallback = no_progress,
+    *,
+    answers: HeldoutAnswers,
+    engine: EngineOptions,
+) -> tuple[HeldoutGram | Reason]:
+    """The inner products of a step's rollouts with correct answers of held-out prompts, or why there are none."""
+    from gradscope.gradients.processes import shared_errors
+    from gradscope.gradients.step.heldout import measure_heldout_gram
 
-    answers: HeldoutAnswers
-    engine: EngineOptions  # how gradients are computed
-
-    def measure(
-        self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
-    ) -> tuple[HeldoutGram | Reason]:
-        """The products at one step, or why there are none: the step itself stands either way."""
-        from gradscope.gradients.processes import shared_errors
-        from gradscope.gradients.step.heldout import measure_heldout_gram
-
-        try:
-            with shared_errors():
-                heldout_gram = measure_heldout_gram(
-                    prepared,
-                    gram,
-                    self.answers.prompts,
-                    self.answers.shares,
-                    engine=self.engine.engine,
-                    verify=self.engine.verify,
-                    progress=progress,
-                )
-        except (InputError, UsageError) as error:
-            return (Reason(error.cause or "unusable", error.message.rstrip("."), error.hint or ""),)
-        return (heldout_gram,)
+    try:
+        with shared_errors():
+            heldout_gram = measure_heldout_gram(
+                prepared,
+                gram,
+                answers.prompts,
+                answers.shares,
+                engine=engine.engine,
+                verify=engine.verify,
+                progress=progress,
+            )
+    except (InputError, UsageError) as error:  # the step itself stands either way
+        return (Reason(error.cause or "unusable", error.message.rstrip("."), error.hint or ""),)
+    return (heldout_gram,)
 
 
 _NOT_BINARY = "rewards other than 0 and 1 do not say which of the step's own answers are correct"

@@ -16,12 +16,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from gradscope.diagnostics.inputs.row_questions import RowsAndMore
+from gradscope.diagnostics.inputs.row_questions import rows_and_more
 from gradscope.diagnostics.inputs.steps import computable_steps, measure_steps, select_steps, with_damage
 from gradscope.diagnostics.rank import weight_updates
 from gradscope.diagnostics.rank.collected import Collected, examine_advantages, examine_step, row_question
 from gradscope.diagnostics.rank.formulations import measure_baselines
-from gradscope.diagnostics.rank.heldout import HeldoutQuestion, read_heldout
+from gradscope.diagnostics.rank.heldout import heldout_products, read_heldout
 from gradscope.diagnostics.rank.options import TOKEN_ROWS, RankOptions
 from gradscope.diagnostics.rank.rows import RankRequest, checked_advantages, possible_sizes
 from gradscope.diagnostics.rank.spectrum import compare_formulations, compare_sizes
@@ -97,15 +97,15 @@ def measure_rank(
     # step by step, as soon as each is measured
     question = row_question(request, options.tokens or MOST_TOKENS, options.sketch)
     if question is not None and rows == "token":
-        question = RowsAndMore(rows=question, more=partial(weigh_step, in_parts=True))
+        question = partial(rows_and_more, rows=question, more=partial(weigh_step, in_parts=True))
     if question is not None and rows == "weight":
         of_gradient = partial(weight_updates.summarize_gradient, learning_rates=weight_updates.learning_rates(run))
-        question = RowsAndMore(rows=question, more=of_gradient)
+        question = partial(rows_and_more, rows=question, more=of_gradient)
     if options.heldout is not None:
         threshold, seed = options.heldout_threshold, options.seed
         answers = read_heldout(options.heldout, threshold=threshold, seed=seed, progress=progress)
         collected.heldout_sentences |= dict.fromkeys(answers.notes)
-        question = HeldoutQuestion(answers=answers, engine=engine)
+        question = partial(heldout_products, answers=answers, engine=engine)
     for measured in measure_steps(run, chosen, engine, progress, question):
         examine_step(run, collected.take_parts(run, measured, rows), request, collected)
     collected.look_later(run, engine)

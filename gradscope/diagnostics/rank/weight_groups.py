@@ -142,29 +142,27 @@ class WeightAnswer:
     num_weights: int  # matrices of the model, drawn or not
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightQuestion:
-    """Rows are those of each weight's gradient."""
+def weight_rows(
+    prepared: PreparedStep,
+    gram: StepGram,
+    progress: ProgressCallback = no_progress,
+    *,
+    request: RankRequest,
+    most: int | None = None,
+) -> tuple[WeightAnswer]:
+    """Rows of each weight's gradient, of at most so many weights drawn at random, the output head besides."""
+    from gradscope.gradients.step.directions import matrix_names, measure_group_weights, measure_weight_spectra
 
-    request: RankRequest  # the advantages and group sizes
-    most: int | None = None  # matrices to decompose besides the output head, drawn at random from more
-
-    def measure(
-        self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
-    ) -> tuple[WeightAnswer]:
-        """The spectra of the step and the ranks of its groups."""
-        from gradscope.gradients.step.directions import matrix_names, measure_group_weights, measure_weight_spectra
-
-        refused: dict[str, str] = {}
-        asked = _asked(step_rows(gram), self.request, refused)
-        groups = _combine_groups(asked, by_token=any(row.channel == "logged" for row in gram.rows))
-        live = [group.combinations for group in groups if len(group.combinations.factors)]
-        names = matrix_names(prepared.policy.trainable)
-        weights = _drawn(names, self.most, self.request.seed)
-        ranks = measure_group_weights(prepared, gram, live, weights=weights, progress=progress)
-        logged = all(advantages is not None for advantages in prepared.plan.advantages)
-        spectra = measure_weight_spectra(prepared, progress, weights=weights) if logged else ()
-        return (WeightAnswer(spectra=spectra, groups=groups, ranks=ranks, refused=refused, num_weights=len(names)),)
+    refused: dict[str, str] = {}
+    asked = _asked(step_rows(gram), request, refused)
+    groups = _combine_groups(asked, by_token=any(row.channel == "logged" for row in gram.rows))
+    live = [group.combinations for group in groups if len(group.combinations.factors)]
+    names = matrix_names(prepared.policy.trainable)
+    weights = _drawn(names, most, request.seed)
+    ranks = measure_group_weights(prepared, gram, live, weights=weights, progress=progress)
+    logged = all(advantages is not None for advantages in prepared.plan.advantages)
+    spectra = measure_weight_spectra(prepared, progress, weights=weights) if logged else ()
+    return (WeightAnswer(spectra=spectra, groups=groups, ranks=ranks, refused=refused, num_weights=len(names)),)
 
 
 def is_output_head(name: str) -> bool:

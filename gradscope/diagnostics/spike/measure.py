@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -97,27 +97,20 @@ if TYPE_CHECKING:
     from gradscope.gradients.tokens.measure import RolloutTokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpikeQuestion:
-    """Layers and tokens."""
+def spike_parts(
+    prepared: PreparedStep, gram: StepGram, _: ProgressCallback = no_progress, *, most_tokens: int
+) -> tuple[tuple[TensorNorm, ...], tuple[RolloutTokens, ...]]:
+    """Each parameter, and so many tokens of the rollouts with the largest parts; none without a gradient."""
+    from gradscope.gradients.step.directions import measure_tensor_norms
+    from gradscope.gradients.tokens.measure import measure_rollout_tokens
 
-    most_tokens: int  # token rows; 0: none
-
-    def measure(
-        self, prepared: PreparedStep, gram: StepGram, progress: ProgressCallback = no_progress
-    ) -> tuple[tuple[TensorNorm, ...], tuple[RolloutTokens, ...]]:
-        """Each parameter, and the rollouts with the largest parts; none without advantages or a gradient."""
-        from gradscope.gradients.step.directions import measure_tensor_norms
-        from gradscope.gradients.tokens.measure import measure_rollout_tokens
-
-        matrix = _live_gram(gram)
-        if matrix is None:
-            return (), ()
-        tensors = measure_tensor_norms(prepared)
-        order = np.argsort(-np.abs(projection_shares(matrix)), kind="stable").tolist()
-        live = [index for index in order if matrix[index].any()]
-        tokens = measure_rollout_tokens(prepared, gram, live, most=self.most_tokens) if self.most_tokens else ()
-        return tensors, tokens
+    matrix = _live_gram(gram)
+    if matrix is None:
+        return (), ()
+    tensors = measure_tensor_norms(prepared)
+    order = np.argsort(-np.abs(projection_shares(matrix)), kind="stable").tolist()
+    live = [index for index in order if matrix[index].any()]
+    return tensors, measure_rollout_tokens(prepared, gram, live, most=most_tokens) if most_tokens else ()
 
 
 MOST_REMOVED = 0.25
@@ -260,7 +253,7 @@ def _measured(
         return NO_ROLLOUTS
     if step not in run.updates:
         return f"the log has no rollouts of step {step}"
-    (measured,) = inputs.measure_steps(run, [step], engine, progress, SpikeQuestion(most_tokens=tokens))
+    (measured,) = inputs.measure_steps(run, [step], engine, progress, partial(spike_parts, most_tokens=tokens))
     return measured
 
 

@@ -33,7 +33,7 @@ from gradscope.rollouts.run_folder import append_metrics
 from gradscope.rollouts.store import write_step_rollouts
 from gradscope.training.grpo.policy import RewardFunctions, TrainedPolicy, problems_of
 from gradscope.training.processes import gather, own_part
-from gradscope.training.sampling import FixedSampling, Row, Scored
+from gradscope.training.sampling import Row, Sampling, Scored
 from gradscope.training.tasks.task import Problem, Task, incoherence_metrics
 
 
@@ -165,7 +165,7 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         online: OnlineAdvantage,
         rewards: RewardFunctions,
         recorder: Recorder,
-        sampling: FixedSampling,
+        sampling: Sampling,
         **trl: Any,
     ) -> None:
         super().__init__(reward_funcs=rewards.functions, **trl)
@@ -179,7 +179,7 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         # 1. Generate and score: TRL's own method, in as many rounds as the sampling takes.
         step = self.state.global_step + 1
-        batch = self._sampling.batch(inputs, step, self._sample)
+        batch = self._sampling(inputs, step, self._sample)
         output, scored = batch.scored.output, batch.scored
         own_prompts = _unpad(output["prompt_ids"], output["prompt_mask"])
         own_completions = _unpad(output["completion_ids"], output["completion_mask"])
@@ -222,11 +222,7 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         # 4. Record: the main process keeps the step until its update is done.
         if process_index() > 0:
             return output
-        # each rollout's advantage as the loss sees it: a number, or one a token
-        rounded = [torch.as_tensor(values).to(own.dtype).tolist() for values in advantages]
-        seen = (
-            [tuple(values) for values in rounded] if self._online.by_token else [v for group in rounded for v in group]
-        )
+        seen = self._seen(advantages, own.dtype)
         rows = [
             {
                 "prompt_ids": prompt_ids[index],
@@ -254,6 +250,15 @@ class RecordingTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL has no types
         finally:
             self.num_generations = num_generations
         return Scored(rows=rows, output=output, rewards=dict(self._rewards.last), trained=self._rewards.trained)
+
+    def _seen(
+        self, advantages: Sequence[NDArray[np.float64]], dtype: torch.dtype
+    ) -> list[float] | list[tuple[float, ...]]:
+        """Each rollout's advantage as the loss sees it: a number, or one a token."""
+        rounded = [torch.as_tensor(values).to(dtype).tolist() for values in advantages]
+        return (
+            [tuple(values) for values in rounded] if self._online.by_token else [v for group in rounded for v in group]
+        )
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
         """Write no model card: TRL would add one to the checkpoints of every run."""

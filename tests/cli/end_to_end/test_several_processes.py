@@ -12,7 +12,7 @@ from tests.launched import finish, place_to_meet, start_processes
 pytestmark = pytest.mark.slow  # a run is trained for it, and processes are started
 
 RANK = ("--step", "1,2", "--advantage", "logged", "--group-size", "2")
-HELDOUT = ("--advantage", "sign,reinforce", "--heldout")
+ALONE = ("--step", "1", "--advantage", "logged,sign,reinforce", "--group-size", "2", "--heldout")
 BY_ONE_PROCESS = ("tokens.", "entropy.", "rank_two.tokens", "sparser.tokens")
 HIDDEN = ("rank", "--step", "1", "--rows", "hidden", "--engine", "stream", "--advantage", "logged")
 
@@ -54,7 +54,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def outputs(tiny_run: Path, output: Path) -> dict[str, list[Done]]:
     """Exit code, stdout and stderr of each command in both processes."""
     commands = {
-        "rank": ("rank", tiny_run, *RANK, *HELDOUT, tiny_run, "--json", "--output", output / "rank"),
+        "rank": ("rank", tiny_run, *ALONE, tiny_run, "--json", "--output", output / "rank"),
         "hidden": (*HIDDEN, tiny_run),
         "claims": ("claims", "--step", "1", tiny_run, "--output", output / "claims"),
         "report": ("report", tiny_run, "--step", "1", "--output", output / "report" / "report.html"),
@@ -69,7 +69,7 @@ def outputs(tiny_run: Path, output: Path) -> dict[str, list[Done]]:
 def test_rank_prints_and_writes_once_what_one_process_does(
     cli: Cli, tiny_run: Path, outputs: dict[str, list[Done]], output: Path, tmp_path: Path
 ) -> None:
-    alone = cli("rank", tiny_run, *RANK, *HELDOUT, tiny_run, "--json", "--output", tmp_path / "rank")
+    alone = cli("rank", tiny_run, *ALONE, tiny_run, "--json", "--output", tmp_path / "rank")
     (main, other) = outputs["rank"]
     assert (main.code, other) == (0, (0, "", ""))
     message = [

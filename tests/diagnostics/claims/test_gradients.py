@@ -95,29 +95,6 @@ def test_a_constant_policy_under_a_curriculum_grows_no_sparser() -> None:
     assert falls.count("supported") >= 8
 
 
-def test_each_part_has_its_own_index() -> None:
-    values = around_a_line(0.1)
-    steps = [SimpleNamespace(step=step, sparsity={"gini": Estimate.exact(g)}) for step, g in enumerate(values)]
-    tokens = [SimpleNamespace(step=step, gini=Estimate.exact(1 - g)) for step, g in enumerate(values)]
-    entries = [
-        SimpleNamespace(step=step, gini=one)
-        for step, g in enumerate(values)
-        for one in (Estimate.exact(g), Estimate.exact(3 * g), Estimate.undefined_because("no rows"))
-    ]
-    kinds = {
-        "rollout": collected_of(steps=steps),
-        "token": collected_of(sparsity=tokens),
-        "weight": collected_of(sparsity=entries),
-    }
-    run = run_of(*(group_of([0.0, 1.0], step=step) for step in range(20)))
-    evidence = Answered(run=run, results={"gradients": kinds})
-    assert gradients.rows_grow_sparser(evidence).verdict == "supported"
-    assert gradients.tokens_grow_sparser(evidence).verdict == "contradicted"
-    assert gradients.entries_grow_sparser(evidence).estimate.value == pytest.approx(
-        2 * gradients.rows_grow_sparser(evidence).estimate.value
-    )
-
-
 def baseline_evidence(rewards: np.ndarray, norms: np.ndarray) -> Answered:
     """Groups of four with squared norms as given, [J, 4] both."""
     ids = [f"g{group}" for group in range(len(rewards)) for _ in range(4)]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gradscope.diagnostics.inputs.row_questions import SignalQuestion, TokenQuestion, meets_logged
+from gradscope.diagnostics.inputs.row_questions import meets_logged, signal_rows, token_grams
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram
@@ -23,11 +23,11 @@ def test_all_tokens_of_a_group_add_up_to_its_rollouts_and_a_seed_draws_some(
     prepared: PreparedStep, gram: StepGram
 ) -> None:
     index = np.array(gram.group_ids)
-    for tokens in TokenQuestion(most=None).measure(prepared, gram):
+    for tokens in token_grams(prepared, gram, most=None):
         weights = tokens.table.logged_weights
         block = gram.policy_gram[np.ix_(index == tokens.table.group_id, index == tokens.table.group_id)]
         assert weights @ tokens.gram @ weights == pytest.approx(block.sum(), rel=1e-4)
-    once, again, other = (TokenQuestion(most=3, seed=seed).measure(prepared, gram)[0].table for seed in (1, 1, 2))
+    once, again, other = (token_grams(prepared, gram, most=3, seed=seed)[0].table for seed in (1, 1, 2))
     assert len(once.rows) == 3 < once.num_tokens
     assert once.rows == again.rows
     assert once.rows != other.rows
@@ -35,7 +35,7 @@ def test_all_tokens_of_a_group_add_up_to_its_rollouts_and_a_seed_draws_some(
 
 @pytest.mark.parametrize("signal", ["hidden", "logit"])
 def test_signals_of_rollouts_are_sums_of_those_of_tokens(prepared: PreparedStep, gram: StepGram, signal: str) -> None:
-    (answer,) = SignalQuestion(signal=signal, most=512).measure(prepared, gram)
+    (answer,) = signal_rows(prepared, gram, signal=signal, most=512)
     index = np.array(gram.group_ids)
     for tokens in answer.tokens:
         weights = tokens.table.score_weights

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,7 +8,7 @@ import pytest
 
 from gradscope.diagnostics.inputs import steps
 from gradscope.diagnostics.inputs.recomputed import Recomputer
-from gradscope.diagnostics.inputs.row_questions import TokenQuestion
+from gradscope.diagnostics.inputs.row_questions import token_grams
 from gradscope.diagnostics.inputs.steps import StepCache, _without_ids, describe_engine
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions
@@ -123,7 +124,7 @@ def test_the_objective_is_read_once_a_run(monkeypatch):
 
 
 def test_a_question_is_never_answered_from_the_cache(monkeypatch):
-    question, put = TokenQuestion(most=None, num_buckets=64), []
+    question, put = partial(token_grams, most=None, num_buckets=64), []
 
     def measure(self, step, weights, loss, asked):
         put.append((step, asked))

@@ -2,17 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from gradscope.diagnostics.inputs.row_questions import RowsAndMore, SignalQuestion, TokenQuestion
+from gradscope.diagnostics.inputs.row_questions import rows_and_more, signal_rows, token_grams
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.rank import collected as module
 from gradscope.diagnostics.rank.rows import RankRequest
 from gradscope.diagnostics.rank.tokens.weighed import KINDS, weigh_step
-from gradscope.diagnostics.rank.weight_groups import WeightQuestion
 from gradscope.diagnostics.rank.weight_updates import GradientOfStep
 from gradscope.errors import UsageError
 from gradscope.gradients.engine_options import EngineOptions
@@ -144,8 +142,8 @@ def test_questions_are_answered_in_order_and_a_kind_without_an_answer_leaves_the
     def refuse(prepared: object, gram: object, progress: object) -> tuple[object, ...]:
         raise UsageError("Rows of tokens are measured by one process.")
 
-    echo = SimpleNamespace(measure=lambda prepared, gram, progress: (prepared, gram))
-    answer = module.SeveralQuestions(questions=(SimpleNamespace(measure=refuse), None, echo)).measure("step", "gram")
+    questions = (refuse, None, lambda prepared, gram, progress: (prepared, gram))
+    answer = module.several_answers("step", "gram", questions=questions)
     assert isinstance(answer[0], UsageError)
     assert answer[1:] == ((), ("step", "gram"))
     examined = []
@@ -178,13 +176,18 @@ def _examining(examined: list[str], examine: Callable[..., None]) -> Callable[..
 def test_each_kind_asks_for_what_it_needs() -> None:
     assert module.row_question(request(rows="rollout"), 64) is None
     assert module.row_question(request(rows="group"), 64) is None
-    assert module.row_question(request(rows="weight"), 64) == WeightQuestion(request=request(rows="weight"))
-    assert module.row_question(request(rows="hidden", seed=3), 64) == SignalQuestion(signal="hidden", most=64, seed=3)
-    assert module.row_question(request(rows="logit"), 64) == SignalQuestion(signal="logit", most=64, seed=0)
-    assert module.row_question(request(rows="token"), 64) == TokenQuestion(most=64, num_buckets=None, seed=0)
-    assert module.row_question(request(rows="token"), 64, 256) == TokenQuestion(most=None, num_buckets=256, seed=0)
+    drawn = {"most": 64, "num_buckets": None, "seed": 0}
+    for rows, sketch, function, asked in (
+        ("hidden", None, signal_rows, {"signal": "hidden", "most": 64, "seed": 0}),
+        ("logit", None, signal_rows, {"signal": "logit", "most": 64, "seed": 0}),
+        ("token", None, token_grams, drawn),
+        ("token", 256, token_grams, drawn | {"most": None, "num_buckets": 256}),
+    ):
+        question = module.row_question(request(rows=rows), 64, sketch)
+        assert (question.func, question.keywords) == (function, asked)
     weights = request(rows="weight")  # of which some are drawn where every kind is asked for
-    assert module._question(weights, 64) == WeightQuestion(request=weights, most=module.MOST_WEIGHTS)
+    assert module.row_question(weights, 64).keywords == {"request": weights}
+    assert module._question(weights, 64).keywords == {"request": weights, "most": module.MOST_WEIGHTS}
 
 
 def test_energies_of_token_kinds_are_collected_and_rows_examined(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,8 +195,9 @@ def test_energies_of_token_kinds_are_collected_and_rows_examined(monkeypatch: py
     answers = [(tuple(made.grams), made.weighed), (tuple(made.grams), None)]
 
     def measured(run, steps, engine, progress, question):
-        (asked,) = question.questions
-        assert asked == RowsAndMore(rows=TokenQuestion(most=64, num_buckets=None, seed=0), more=weigh_step)
+        (asked,) = question.keywords["questions"]
+        assert (asked.func, asked.keywords["more"]) == (rows_and_more, weigh_step)
+        assert asked.keywords["rows"].func is token_grams
         for step, answer in zip(steps, answers, strict=True):
             yield MeasuredStep(step=step, groups=(), weights=None, gram=None, reason=None, answer=(answer,))
 

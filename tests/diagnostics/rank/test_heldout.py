@@ -12,7 +12,7 @@ import pytest
 
 from gradscope.advantages.registry import LOGGED
 from gradscope.diagnostics.rank import heldout as module
-from gradscope.diagnostics.rank.heldout import HeldoutAnswers, HeldoutQuestion, measure_heldout, read_heldout
+from gradscope.diagnostics.rank.heldout import HeldoutAnswers, heldout_products, measure_heldout, read_heldout
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.plan.prepared_step import prepare_step
@@ -142,29 +142,28 @@ def test_a_threshold_says_from_which_reward_on_a_sample_is_correct(tmp_path: Pat
     assert answers_of(read_heldout(path, threshold=1.0)) == {"a": {"x": 1.0}, "b": {"z": 1.0}}
 
 
-def question(engine: str = "auto", *, groups: object = None) -> HeldoutQuestion:
-    answers = HeldoutAnswers(prompts=tuple(groups or heldout_groups()), shares=SHARES, notes=())
-    return HeldoutQuestion(answers=answers, engine=EngineOptions(engine=engine))
+def products_of(engine: str = "auto", asked: HeldoutAnswers | None = None) -> HeldoutGram | Reason:
+    prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
+    asked = asked or HeldoutAnswers(prompts=tuple(heldout_groups()), shares=SHARES, notes=())
+    options = EngineOptions(engine=engine)
+    (answer,) = heldout_products(prepared, measure_step(prepared), answers=asked, engine=options)
+    return answer
 
 
 @pytest.mark.parametrize("engine", ["auto", "stream"])
 def test_it_is_asked_of_the_engine_that_was_chosen(engine: str) -> None:
-    prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
-    (answer,) = question(engine).measure(prepared, measure_step(prepared))
+    answer = products_of(engine)
     assert isinstance(answer, HeldoutGram)
     assert answer.cross.shape == (6, 3)
 
 
 def test_a_step_that_has_none_keeps_its_reason() -> None:
-    prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
-    own = tiny_groups(3)  # the first two are the step's
-    asked = HeldoutAnswers(prompts=tuple(own[:2]), shares=((0.5, 0.25, 0.25),) * 2, notes=())
-    (answer,) = HeldoutQuestion(answers=asked, engine=EngineOptions()).measure(prepared, measure_step(prepared))
+    own = tuple(tiny_groups(3)[:2])  # the step's
+    answer = products_of(asked=HeldoutAnswers(prompts=own, shares=((0.5, 0.25, 0.25),) * 2, notes=()))
     assert isinstance(answer, Reason)
     assert answer.text == "Every held-out prompt is trained on in this very step"
     assert answer.advice == "Give samples of prompts that the step was not trained on."
-    (refused,) = question("nothing").measure(prepared, measure_step(prepared))
-    assert refused.text == "There is no engine 'nothing'"
+    assert products_of("nothing").text == "There is no engine 'nothing'"
 
 
 REWARDS = [0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0]

@@ -66,7 +66,7 @@ def prepared(groups: list[RolloutGroup] | None = None) -> PreparedStep:
 def test_tokens_are_of_the_rollouts_with_the_largest_part(most: int) -> None:
     step = prepared()
     gram = measure_step(step)
-    tensors, tokens = module.SpikeQuestion(most_tokens=most).measure(step, gram)
+    tensors, tokens = module.spike_parts(step, gram, most_tokens=most)
     assert [one.tensor for one in tensors] == list(step.policy.trainable)
     assert gram.logged_gram is not None
     shares = projection_shares(gram.logged_gram)
@@ -80,7 +80,7 @@ def test_nothing_is_asked_of_a_gradient_that_is_zero_or_not_known(advantage: flo
     groups = [with_fields(group, advantage=advantage) for group in tiny_groups()]
     step = prepared(groups)
     gram = measure_step(step)
-    assert module.SpikeQuestion(most_tokens=8).measure(step, gram) == ((), ())
+    assert module.spike_parts(step, gram, most_tokens=8) == ((), ())
     reasons = {one.projection_share.undefined for one in module._rollouts_of(groups, gram, "not logged")}
     assert reasons == {"the gradient is zero" if advantage == 0 else "not logged"}
 

@@ -80,6 +80,7 @@ def score_rows() -> list[np.ndarray]:
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL_FORMULATIONS)
 def test_gradients_weighed_afterwards_are_those_of_a_loss_with_the_advantages_in_it(name: str) -> None:
     groups, step, tokens = measured()

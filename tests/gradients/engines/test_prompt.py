@@ -62,6 +62,7 @@ def test_experts_are_exact():
     assert relative(prompt.gram, loop.gram) < 1e-5
 
 
+@pytest.mark.slow
 def test_every_channel_of_rows_comes_through():
     policy = policy_of(tiny_model("qwen3_gqa_norms"), reference=tiny_model("qwen3_gqa_norms").requires_grad_(False))
     with torch.no_grad():

@@ -155,6 +155,7 @@ def test_memory_is_used_up_first_and_parts_are_counted_in_it_and_on_disk(files, 
     assert 0 < free_bytes() <= shutil.disk_usage(tmp_path).total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["qwen3_gqa_norms", "gpt2_tied_conv1d", "mixtral"])
 def test_the_gram_is_the_same_from_disk(kind, files):
     policy = policy_of(tiny_experts("mixtral")) if kind == "mixtral" else tiny_policy(kind)

@@ -173,6 +173,7 @@ def test_adapters_on_fused_experts_go_the_slow_way_and_are_named():
     assert tokens.slow_parameters == step.slow_parameters
 
 
+@pytest.mark.slow
 def test_two_active_adapters_of_these_kinds_go_the_slow_way():
     model = adapt(tiny_model("llama_untied_biases"), {"use_dora": True})
     model.add_adapter("second", model.peft_config["default"])

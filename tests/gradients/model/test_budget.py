@@ -37,6 +37,7 @@ def limit_memory(model, most_tokens: int) -> list[int]:
     return tried
 
 
+@pytest.mark.slow
 def test_batches_are_halved_until_they_fit_and_that_is_noted():
     assert all(map(is_out_of_memory, ERRORS))
     policy, groups, output = tiny_policy("qwen3_gqa_norms"), tiny_groups(2, 4), []
@@ -91,6 +92,7 @@ def test_a_number_of_tokens_that_was_asked_for_is_not_halved():
     assert caught.value.hint == "Use --batch-tokens auto, or a number below 40."
 
 
+@pytest.mark.slow
 def test_the_reference_and_the_self_check_of_loop_are_halved_too():
     objective = Objective(loss_type="dapo", beta=0.1)
     policy, groups, output = tiny_policy("qwen3_gqa_norms", lora=True), tiny_groups(2, 4), []

@@ -128,6 +128,7 @@ def test_weights_that_are_cut_off(folder: Path) -> None:
         require_consistent_config(folder)
 
 
+@pytest.mark.slow
 def test_a_configuration_is_a_small_object(folder: Path) -> None:
     large = json.dumps(CONFIG | {"id2label": dict.fromkeys(map(str, range(400_000)), "x")})
     for text, why in ((large, "is larger than 4 MiB"), ("[]", "is not a JSON object")):

@@ -20,6 +20,7 @@ from tests.gradients.models import (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lora", "reentrant"), [(False, False), (False, True), (True, True)])
 def test_a_model_in_training_mode_with_checkpointing_gives_the_same_rows(lora, reentrant):
     plain, groups = policy_of(tiny_model("qwen3_gqa_norms", lora=lora), lora=lora), tiny_groups(1, 3)

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -6,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, BloomConfig, GPTNeoConfig, LlamaConfig, OPTConfig
 
-from gradscope.diagnostics.inputs.row_questions import SignalQuestion, TokenQuestion
+from gradscope.diagnostics.inputs.row_questions import signal_rows, token_grams
 from gradscope.errors import InputError, UsageError
 from gradscope.gradients.model.batches import TrainerPadding
 from gradscope.gradients.model.budget import TokenBudget
@@ -46,14 +47,15 @@ from tests.gradients.models import (
 WITH_KL = replace(DAPO, beta=0.1)
 
 
-@pytest.mark.parametrize("question", [TokenQuestion(most=512), SignalQuestion(signal="hidden", most=512)])
+@pytest.mark.slow
+@pytest.mark.parametrize("question", [partial(token_grams, most=512), partial(signal_rows, signal="hidden", most=512)])
 def test_the_reference_runs_once_for_all_that_is_asked_of_a_step(question):
     reference, passes = tiny_model("gpt2_tied_conv1d"), []
     plain_head(reference)  # it runs the model, once and for all
     reference.register_forward_hook(lambda *_: passes.append(1))
     prepared = prepare_step(policy_of(tiny_model("gpt2_tied_conv1d"), reference=reference), tiny_groups(), WITH_KL)
     gram = measure_step(prepared)
-    assert question.measure(prepared, gram)
+    assert question(prepared, gram)
     assert measure_rollout_tokens(prepared, gram, [0])
     assert len(passes) == 1  # six short rollouts are one batch
 

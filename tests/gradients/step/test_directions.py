@@ -163,6 +163,7 @@ def plain_gradients(prepared: PreparedStep, rollouts: tuple[int, ...], factors: 
     return {name: grad for name, grad in zip(names, result, strict=True) if grad is not None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "lora", "max_bytes"), [*((*case, 2**30) for case in FULL_AND_LORA), ("qwen3_gqa_norms", False, 1)]
 )

@@ -64,6 +64,7 @@ def test_gram_in_float64_is_exact_to_rounding(name, engine):
     assert score_error(measured_step(policy, groups, DAPO, engine=engine), policy, groups) < 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "lora", "engine"),
     [

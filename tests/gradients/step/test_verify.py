@@ -73,6 +73,7 @@ def test_a_wrong_output_layer_is_caught(monkeypatch, name):
         measured_step(tiny_policy(name), tiny_groups(), DAPO, engine="stream")
 
 
+@pytest.mark.slow
 def test_an_error_in_a_later_batch_is_caught_by_checking_all(monkeypatch):
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups()
     break_rule(monkeypatch, "linear", "weight", below=6)

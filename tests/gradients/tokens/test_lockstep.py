@@ -19,6 +19,7 @@ from tests.gradients.models import DAPO, measured_step, naive_token_rows, relati
 from tests.gradients.tokens.test_measure import Gained, policy_of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 100])
 def test_chunks_change_nothing(size):
     policy, groups = tiny_policy("qwen3_gqa_norms", dtype=torch.float64), tiny_groups(1, 3)

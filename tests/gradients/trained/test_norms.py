@@ -299,6 +299,7 @@ def test_every_other_way_is_tried_the_fewest_changes_first() -> None:
     assert other_assumptions(without_the_token, frozenset(), FIRST) == []
 
 
+@pytest.mark.slow
 def test_each_assumption_has_the_norm_of_its_own_gram_matrix() -> None:
     prepared = prepared_with(0, None)
     every = [FIRST, *other_assumptions(prepared, FROZEN, FIRST)]

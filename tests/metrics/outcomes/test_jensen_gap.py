@@ -39,6 +39,7 @@ groups = st.tuples(st.integers(1, 4), st.sampled_from("abcdef"), st.integers(2, 
 )
 
 
+@pytest.mark.slow
 @given(st.lists(groups, min_size=1, max_size=25), st.none() | st.just("step") | st.floats(0, 1))
 @example([(1, "b", 2, 0), (1, "c", 2, 1), (2, "a", 2, 1)], "step")  # no prompt moves the prediction, three the gap
 @example([(1, "b", 2, 2), (1, "c", 2, 2), (2, "a", 2, 1)], "step")  # no prediction, so no gap

@@ -38,6 +38,7 @@ rows = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(rows)
 def test_one_block_is_the_mean_over_choices_of_different_prompts(groups: list[Group]) -> None:
     groups = [(1, *group[1:]) for group in groups]

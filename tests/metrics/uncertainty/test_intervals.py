@@ -37,16 +37,6 @@ def test_what_is_not_asked_for_is_usual() -> None:
     assert bootstrap_mean(values) == bootstrap_mean(values, resampling=Resampling(num_resamples=2000, seed=0))
 
 
-def test_the_noise_of_the_usual_number_is_a_twentieth_of_the_width() -> None:
-    values = np.random.default_rng(1).normal(size=60)
-    intervals = np.array(
-        [bootstrap_mean(values, resampling=Resampling(seed=seed), share=False).interval for seed in range(40)]
-    )
-    width = np.ptp(intervals.mean(axis=0))
-    assert intervals.std(axis=0).max() < width / 20
-    assert intervals.std(axis=0).max() == pytest.approx(width / 40, rel=0.6)
-
-
 def test_wilson_agrees_with_scipy_and_is_exact_at_the_ends() -> None:
     theirs = stats.binomtest(7, 40).proportion_ci(method="wilson")
     assert wilson_interval(7 / 40, 40) == pytest.approx((theirs.low, theirs.high))

@@ -157,12 +157,14 @@ COMMON: tuple[CommonMetric, ...] = (
 )
 """In the order in which they are shown."""
 
-_KINDS = {
+_GROUPS = {
     "frac_reward_zero_std": (
         *({"zero", "std"}, {"zero", "variance"}, {"zero", "var"}, {"degenerate"}, {"dead"}, {"pure"}, {"uniform"}),
     ),
     "frac_all_pass": ({"all", "pass"}, {"all", "correct"}, {"all", "right"}),
     "frac_all_fail": ({"all", "fail"}, {"all", "incorrect"}, {"all", "wrong"}),
+}
+_KINDS = {
     "reward": ({"reward"}, {"rewards"}),
     "reward_std": ({"reward", "std"}, {"rewards", "std"}),
     "completions/mean_length": tuple({of, size} for of in ("completion", "response") for size in ("length", "len")),
@@ -173,7 +175,7 @@ _KINDS = {
     "loss": ({"loss"},),
     "learning_rate": ({"lr"}, {"learning", "rate"}),
 }
-"""Common name -> the words of its kind, of which one set is in the trainer's name."""
+"""Common name -> the words of its kind, of which one set is in the trainer's name; above, those of shares of groups."""
 _FURTHER = {
     *("", "mean", "avg", "average", "raw", "total", "train", "training", "trainer", "rollout", "batch", "update"),
     *("policy", "actor", "ppo", "grpo", "rl", "pg", "optim", "optimizer", "stats", "episode", "env", "generate"),
@@ -235,9 +237,10 @@ def naming_of(keys: Iterable[str], named_columns: Mapping[str, str]) -> Naming:
     written = {plain_name(key): key for key in logged} | {key: key for key in logged}
     for metric in COMMON:
         part = next(_candidates(metric, written), None)
-        if part is None and metric.name in _KINDS:
-            is_of_groups = metric.name.startswith("frac_")
-            part = _of_groups(metric.name, on_groups) if is_of_groups else _of_words(metric.name, words)
+        if part is None and metric.name in _GROUPS:
+            part = _of_groups(metric.name, on_groups)
+        elif part is None and metric.name in _KINDS:
+            part = _of_words(metric.name, words)
         if part is not None:
             parts.setdefault(metric.name, part)
     if parts.keys() >= {"frac_all_fail", "frac_all_pass"}:
@@ -257,7 +260,7 @@ def _of_groups(name: str, words: Mapping[str, set[str]]) -> Derived | None:
 
     All words of the key have to be known, as in ``degenerate_group_rate``; None where several keys fit.
     """
-    kinds = [(key, of - kind) for kind in _KINDS[name] for key, of in words.items() if of >= kind]
+    kinds = [(key, of - kind) for kind in _GROUPS[name] for key, of in words.items() if of >= kind]
     shares = [_itself(key) for key, rest in kinds if rest in _SHARES]
     counts = [
         _over(key, total)

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from gradscope.diagnostics.inputs.row_questions import RowsAndMore
+from gradscope.diagnostics.inputs.row_questions import rows_and_more
 from gradscope.diagnostics.rank.tokens import parts
 from gradscope.diagnostics.rank.tokens import weighed as weighed_tokens
 from gradscope.diagnostics.rank.tokens.weighed import by_group
@@ -32,7 +31,9 @@ from tests.diagnostics.rank.tokens.made_up_parts import made_up
 from tests.gradients.models import DAPO, naive_token_rows, tiny_groups, tiny_model, tiny_policy, weight_of
 from tests.gradients.tokens.test_sums import changed
 
-ROWS = SimpleNamespace(measure=lambda prepared, gram, progress: ("rows",))
+
+def only_rows(prepared: object, gram: object, progress: object) -> tuple[str]:
+    return ("rows",)
 
 
 def prepared_of(groups: list[Any], *, lora: bool = False, **objective: Any) -> PreparedStep:
@@ -177,7 +178,7 @@ def test_each_kind_has_the_energy_of_its_tokens_by_group() -> None:
 def test_the_energy_needs_the_weights_of_the_step_alone() -> None:
     prepared = prepared_of(off_policy())
     gram = measure_step(prepared)
-    rows, answer = RowsAndMore(rows=ROWS, more=weighed_tokens.weigh_step).measure(prepared, gram)
+    rows, answer = rows_and_more(prepared, gram, rows=only_rows, more=weighed_tokens.weigh_step)
     assert (rows, list(answer.cells)) == (("rows",), [TokenCell()])
     np.testing.assert_array_equal(answer.tokens.entropies, counted_tokens(prepared, gram).entropies)
 
