@@ -30,6 +30,7 @@ from gradscope.rollouts.readers.evaluations.samples import refuse_lone_list
 from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.generic import list_names
 from gradscope.rollouts.readers.metrics_alone import log as metrics_log
+from gradscope.rollouts.readers.metrics_alone.naming import NO_SHARE
 from gradscope.rollouts.readers.parsing.cells import only_list
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
 from gradscope.rollouts.readers.parsing.records import EarlierLooks, ReadRequest, peek
@@ -188,7 +189,8 @@ def _naming_non_finite(run: Run) -> Run:
     metrics = StepMetrics.of(run.metrics)
     reports = []
     for name, series in metrics.columns.items():
-        if np.isfinite(series.values).all():
+        is_told = any(sentence.startswith(f"{name} {NO_SHARE}") for sentence in run.source.inferred)
+        if is_told or np.isfinite(series.values).all():
             continue
         steps, values = metrics.course(name)
         bare = name.removeprefix("train/")

@@ -188,6 +188,7 @@ _COUNT = {"count", "n", "num", "number", "of", "total"}
 _PREFIXES = {"", "train", "training", "rollout", "batch", "grpo", "reward", "rewards"}
 _EVALUATIONS = {"eval", "evaluation", "val", "validation", "test"}
 
+NO_SHARE = "is no share"  # what is said of a metric whose logged number counts as NaN
 _PREFIX = "train/"
 _ROUNDING = 1e-6  # tolerance for a sum of shares above 1
 
@@ -317,7 +318,7 @@ def _or_else(first: Numbers, second: Numbers | None, size: int) -> Numbers:
 
 
 def without_impossible_shares(metrics: StepMetrics) -> tuple[StepMetrics, tuple[str, ...]]:
-    """Metrics without the shares outside [0, 1], so that no mean and no gate uses them.
+    """Metrics with NaN for shares outside [0, 1], so that no mean uses them and no gate passes.
 
     Returns:
         The metrics, and a sentence for each that was changed, with the number of steps and the first.
@@ -327,14 +328,12 @@ def without_impossible_shares(metrics: StepMetrics) -> tuple[StepMetrics, tuple[
         column = columns[name]
         share = np.clip(column.values, 0.0, 1.0)
         is_wrong = np.abs(column.values - share) > _ROUNDING
-        columns[name] = Numbers(column.at, share)
+        columns[name] = Numbers(column.at, np.where(is_wrong, math.nan, share))
         if is_wrong.any():
-            right = np.flatnonzero(~is_wrong)
-            columns[name] = Numbers(right if column.at is None else column.at[right], share[right])
             steps, values = metrics.course(name)
             first = f"{values[is_wrong][0]:g} at step {steps[is_wrong][0]}"
             where = f"{np.count_nonzero(is_wrong):,} of {len(metrics):,} steps ({first})"
-            sentences.append(f"{name} is no share at {where}, and left out there.")
+            sentences.append(f"{name} {NO_SHARE} at {where}: that counts as NaN.")
     return StepMetrics(metrics.steps, columns), tuple(sentences)
 
 

@@ -358,9 +358,9 @@ def test_a_database_of_something_else_or_a_damaged_one_is_refused(tmp_path: Path
         read(tmp_path / "cut.db")
 
 
-def test_a_share_that_is_none_is_not_called_nan(tmp_path: Path) -> None:
+def test_a_share_that_is_none_is_no_nan_of_the_trainers(tmp_path: Path) -> None:
     run = read(series(tmp_path, *({"step": step, "reward": 0.5, "frac_zero_std": 25.0} for step in (1, 2))))
-    assert "frac_reward_zero_std is no share at 2 of 2 steps (25 at step 1), and left out there." in run.source.inferred
+    assert "frac_reward_zero_std is no share at 2 of 2 steps (25 at step 1): that counts as NaN." in run.source.inferred
     assert not any("NaN" in sentence for sentence in run.source.missing)
 
 

@@ -68,12 +68,12 @@ def test_what_trainers_call_the_same(numbers: dict[str, float], name: str, value
     assert common.get(name) == value or (value is not None and math.isnan(value) and math.isnan(common[name]))
 
 
-def test_a_share_that_is_none_is_left_out() -> None:
+def test_a_share_that_is_none_counts_as_nan() -> None:
     shares = dict(enumerate((0.5, -0.5, 1 + 1e-9, math.nan, math.inf)))
     metrics = {step: {"frac_all_fail": share, "reward": share} for step, share in shares.items()} | {5: {}}
     judged, sentences = without_impossible_shares(StepMetrics.of(metrics))
-    assert sentences == ("frac_all_fail is no share at 2 of 6 steps (-0.5 at step 1), and left out there.",)
-    assert str(judged.by_step("frac_all_fail")) == "{0: 0.5, 2: 1.0, 3: nan}"
+    assert sentences == ("frac_all_fail is no share at 2 of 6 steps (-0.5 at step 1): that counts as NaN.",)
+    assert str(list(judged.by_step("frac_all_fail").values())) == "[0.5, nan, 1.0, nan, nan]"
     assert str([judged[step]["reward"] for step in shares]) == str(list(shares.values()))
 
 
