@@ -171,13 +171,12 @@ def _numbered(text: str) -> dict[str, float | str]:
 def _named(text: str) -> dict[str, float | str]:
     """The numbers in a line by name, of lists their mean; none where all are counts of steps."""
     pairs = (_BOXED if "│" in text else _NAMED).finditer(text)
-    named = {plain_name(pair["key"]): _mean_or_text(pair["value"]) for pair in pairs}
+    pairs = ((plain_name(pair["key"]), pair["value"]) for pair in _NAMED.finditer(text))
+    named = {key: number_or_text(cell) if cell[0] != "[" else _mean_or_text(cell) for key, cell in pairs}
     return {} if all(key.endswith("step") for key in named) else named
 
 
 def _mean_or_text(cell: str) -> float | str:
-    if cell[0] != "[":
-        return number_or_text(cell)
     numbers = [number_or_text(number) for number in cell[1:-1].replace(",", " ").split()]
     are_all = numbers and all(isinstance(number, float) for number in numbers)
     return sum(map(float, numbers)) / len(numbers) if are_all else cell
