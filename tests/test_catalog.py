@@ -191,7 +191,7 @@ def degenerate_values(seed: int) -> Iterator[Measured]:
     rng = np.random.default_rng(seed)
     size, shape = int(rng.integers(2, 7)), rng.choice([0.05, 0.3, 1.0, 5.0], 2)
     drawn = [
-        [tuple(rng.binomial(1, rng.beta(*shape), size).astype(float)) for _ in range(rng.integers(1, 9))]
+        [tuple(rng.binomial(1, rng.beta(*shape), size).astype(float)) for _ in range(rng.integers(1, 33))]
         for _ in range(rng.integers(1, 5))
     ]
     steps = EDGES[seed] if seed < len(EDGES) else drawn
@@ -202,7 +202,7 @@ def degenerate_values(seed: int) -> Iterator[Measured]:
     ]
     base = [None, "step", 0.0, 1.0, 0.3][seed % 5]
     report = degeneracy_of_run(
-        run_of(*groups), group_sizes=(2,), options=DegeneracyOptions(base_pass_rate=base, resampling=FEW)
+        run_of(*groups), group_sizes=(2, 3, 2 * size), options=DegeneracyOptions(base_pass_rate=base, resampling=FEW)
     )
     for name, entry in CATALOG.items():
         if entry.command == "degeneracy" and entry.path:

@@ -1,6 +1,5 @@
 """Runs made by hand, and runs made from real files whose answers are known."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from gradscope.diagnostics.passk.measure import Samples, samples_of_run
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.source import Source
 from gradscope.rollouts.groups import Rollout, RolloutGroup
+from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run, TrainerSettings
 
 Rewards = Sequence[float | None]
@@ -67,17 +67,11 @@ def samples_run(correct: Mapping[str, Sequence[float]], path: str = "made-up") -
 
 
 def humaneval(data: Path) -> Run:
-    file = data / "humaneval_codegen16b" / "HumanEval_codegen16b_n100_execution_results.jsonl"
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
-    return samples_run({row["task_id"]: [float(passed) for passed in row["passed"]] for row in rows}, str(file))
+    return read_run(data / "humaneval_codegen16b" / "HumanEval_codegen16b_n100_execution_results.jsonl")
 
 
 def tau_bench(data: Path) -> Run:
-    file = data / "taubench" / "gpt-4o-airline.json"
-    rewards: dict[str, list[float]] = {}
-    for trial in json.loads(file.read_text()):
-        rewards.setdefault(str(trial["task_id"]), []).append(float(trial["reward"]))
-    return samples_run(rewards, str(file))
+    return read_run(data / "taubench" / "gpt-4o-airline.json")
 
 
 def with_tokens(run: Run) -> Run:

@@ -124,6 +124,7 @@ def test_reward_model_scores_leave_no_group_dead(shared_data: Path) -> None:
     assert report.frac_reward_zero_std.value == 0.9
     assert report.iid_prediction.value == pytest.approx(0.47025, abs=5e-6)
     assert report.starvation.resampling_factor.value == pytest.approx(10.0)
+    assert measure_degeneracy(path, reward="pred_score").frac_reward_zero_std.value == 0.0
 
 
 def test_fractional_rewards_in_float32_explain_another_logged_share() -> None:

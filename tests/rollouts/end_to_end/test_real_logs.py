@@ -1,4 +1,4 @@
-"""Known answers that nobody here computed: the shared data's READMEs and the trainer's own log."""
+"""Known answers that nobody here computed, beside those of tests/diagnostics: the shared data's own descriptions."""
 
 from pathlib import Path
 
@@ -6,42 +6,15 @@ import pytest
 
 from gradscope.rollouts.read_options import ReadOptions
 from gradscope.rollouts.readers.detect import read_run
-from gradscope.rollouts.run import Run
 
 
-def num_dead(run: Run, reward: str | None = None) -> int:
-    return sum(
-        _spread([r.rewards[reward] if reward else r.reward for r in group.rollouts]) <= 1e-8 for group in run.groups
-    )
-
-
-def _spread(rewards: list[float | None]) -> float:
-    numbers = [reward for reward in rewards if reward is not None]
-    assert len(numbers) == len(rewards)
-    return max(numbers) - min(numbers)
-
-
-@pytest.mark.parametrize(("name", "size", "dead"), [("trl_full", 8, 66), ("trl_lora", 4, 108)])
-def test_each_step_has_the_share_of_dead_groups_that_the_trainer_logged(
-    shared_data: Path, name: str, size: int, dead: int
-) -> None:
-    run = read_run(shared_data / "runs" / name / "run")
-    assert len(run.groups) == 160
-    assert {group.size for group in run.groups} == {size}
-    assert num_dead(run) == dead
-    for step in run.steps:
-        groups = run.groups_at(step)
-        share = sum(_spread(list(group.rewards)) <= 1e-8 for group in groups) / len(groups)
-        assert share == run.metrics[step]["frac_reward_zero_std"]
-    assert run.steps == tuple(range(1, 21))
-    assert [ref.num_updates for ref in run.weights] == [5, 10, 15, 20]
-
-
-def test_the_weights_of_two_rewards_are_inferred_and_one_alone_differs(shared_data: Path) -> None:
+def test_the_weights_of_two_rewards_are_inferred_and_checkpoints_have_their_base(shared_data: Path) -> None:
     run = read_run(shared_data / "runs" / "trl_lora" / "run")
     assert "Reward weights fitted to 20 logged steps: accuracy_reward 1, format_reward 0.1." in run.source.inferred
-    assert num_dead(run, "accuracy_reward") == 116
-    assert {Path(ref.base or "").name for ref in run.weights} == {"base_model"}
+    assert ({group.size for group in run.groups}, run.steps) == ({4}, tuple(range(1, 21)))
+    assert [(ref.num_updates, Path(ref.base or "").name) for ref in run.weights] == [
+        (number, "base_model") for number in (5, 10, 15, 20)
+    ]
     assert all(rollout.completion_ids for group in run.groups for rollout in group.rollouts)
 
 
@@ -88,10 +61,6 @@ def test_verls_dumps(shared_data: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "num_groups", "size", "total"),
     [
-        ("humaneval_codegen16b/HumanEval_codegen16b_n100_execution_results.jsonl", 164, 100, 0.22116 * 16400),
-        ("taubench/gpt-4o-airline.json", 50, 4, 0.42 * 200),
-        ("reasoning_gym/llama3b_rl_step400_aime24_n50.json", 30, 50, 0.024 * 1500),
-        ("reasoning_gym/llama3b_rl_step400_amc23_n50.json", 40, 50, 0.144 * 2000),
         ("gsm8k/example_model_solutions.jsonl", 1319, 4, 290 + 2 * 236 + 3 * 205 + 4 * 156),
         ("reasoning_gym/rg_easy_n3_raw_qwq32b.jsonl.gz", 5050, 3, None),
     ],
@@ -104,8 +73,3 @@ def test_files_of_samples(shared_data: Path, name: str, num_groups: int, size: i
     reward_sum = sum(reward for group in run.groups for reward in group.rewards if reward is not None)
     assert total is None or reward_sum == pytest.approx(total, abs=0.1)
     assert run.source.quarantined.num_rows == 0
-
-
-def test_boolean_scores_tie_where_those_of_a_reward_model_do_not(shared_data: Path) -> None:
-    run = read_run(shared_data / "qwen_math_rm8" / "math_cot_100.jsonl")
-    assert (num_dead(run), num_dead(run, "pred_score")) == (90, 0)
