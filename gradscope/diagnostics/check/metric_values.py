@@ -402,7 +402,7 @@ def _not_finite(name: str, values: Mapping[int, float]) -> MetricValue | None:
     if not broken:
         return None
     more = f", and no finite number at {len(broken) - 1} more of these steps" if len(broken) > 1 else ""
-    reason = f"it counts as {non_finite_word(values[broken[0]])} at step {broken[0]}{more}"
+    reason = f"it is {non_finite_word(values[broken[0]])} at step {broken[0]}{more}"
     return replace(MetricValue.unknown(reason, name, "Look at that step in the trainer's own log."), is_not_finite=True)
 
 

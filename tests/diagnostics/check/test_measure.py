@@ -111,7 +111,7 @@ def test_a_logged_nan_fails_and_no_allowance_helps(tmp_path: Path, monkeypatch: 
     for requirement in ("grad_norm <= 5", "grad_norm != 3"):
         report = check_run(tmp_path, CheckSettings(allow_unknown=["grad_norm"]), requirements=[requirement])
         assert report.outcome == "fail"
-        meaning = "grad_norm is not a finite number: it counts as NaN at step 1. No requirement holds for that."
+        meaning = "grad_norm is not a finite number: it is NaN at step 1. No requirement holds for that."
         assert report.verdicts[0].meaning == meaning
         assert report.verdicts[0].next_step == "Look at that step in the trainer's own log."
 

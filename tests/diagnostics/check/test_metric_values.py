@@ -227,11 +227,11 @@ def test_replays_of_several_steps(name: str, value: float | None, undefined: str
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("kl", "it counts as Infinity at step 5"),
-        ("kl@last", "it counts as Infinity at step 5"),
-        ("kl@mean", "it counts as NaN at step 2, and no finite number at 1 more of these steps"),
-        ("kl@1-3:max", "it counts as NaN at step 2"),
-        ("kl@trend", "it counts as NaN at step 2, and no finite number at 1 more of these steps"),
+        ("kl", "it is Infinity at step 5"),
+        ("kl@last", "it is Infinity at step 5"),
+        ("kl@mean", "it is NaN at step 2, and no finite number at 1 more of these steps"),
+        ("kl@1-3:max", "it is NaN at step 2"),
+        ("kl@trend", "it is NaN at step 2, and no finite number at 1 more of these steps"),
         ("kl@1-3:last", None),
     ],
 )
@@ -375,7 +375,7 @@ METRICS_ALONE = replace(
         ("frac_reward_zero_std@last", 1.0, None),
         ("frac_reward_zero_std@first2:max", 0.2, None),
         ("grad_norm", 1.0, None),
-        ("grad_norm@max", None, "it counts as NaN at step 5"),
+        ("grad_norm@max", None, "it is NaN at step 5"),
         ("jensen_gap", None, "the log holds metrics and no rollouts"),
         ("frac_all_pass@last", None, "none of the steps 'all' has a value"),
         ("frac_set_aside", 0.0, None),
