@@ -189,8 +189,8 @@ def _naming_non_finite(run: Run) -> Run:
     metrics = StepMetrics.of(run.metrics)
     reports = []
     for name, series in metrics.columns.items():
-        is_reported = any(sentence.startswith(f"{name} {NO_SHARE}") for sentence in run.source.inferred)
-        if is_reported or np.isfinite(series.values).all():
+        is_explained = any(sentence.startswith(f"{name} {NO_SHARE}") for sentence in run.source.inferred)
+        if is_explained or np.isfinite(series.values).all():
             continue
         steps, values = metrics.course(name)
         bare = name.removeprefix("train/")

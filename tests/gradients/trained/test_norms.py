@@ -210,7 +210,7 @@ def test_the_routers_term_is_added_and_sees_no_truncated_completion(truncated: i
     ("values", "expected"),
     [
         ({}, (torch.bfloat16, None, 0.02)),
-        ({"bf16": False, "router_aux_loss_coef": None}, (None, None, 0.02)),
+        ({"bf16": False, "router_aux_loss_coef": None, "per_device_train_batch_size": 0}, (None, None, 0.02)),
         ({"bf16": False, "fp16": True, "router_aux_loss_coef": 0.5}, (torch.float16, None, 0.5)),
         ({"bf16": True, "per_device_train_batch_size": 4}, (torch.bfloat16, 4, 0.02)),
     ],

@@ -23,7 +23,7 @@ from gradscope.render.views.rank_parts import turn_words
 from gradscope.render.views.view import Column, named_bars, tabulate
 from gradscope.results.report import Chart, ReportSection, ReportTable, ShadedText, ShadedToken
 from gradscope.results.tokens import TurnShare
-from gradscope.say import interval, percent
+from gradscope.say import counted, interval, percent
 
 if TYPE_CHECKING:
     from gradscope.gradients.tokens.measure import RolloutTokens
@@ -89,7 +89,7 @@ def _joined(rollouts: Sequence[RolloutTokens], name: str) -> Array:
 
 
 def _entropy(correlation: Estimate, rollouts: Sequence[RolloutTokens]) -> str:
-    where = f"{len(_joined(rollouts, 'norms')):,} tokens of {len(rollouts)} rollouts"
+    where = f"{counted(len(_joined(rollouts, 'norms')), 'token')} of {counted(len(rollouts), 'rollout')}"
     if correlation.value is None:
         return f"Over {where}, entropy says nothing about the gradient: {correlation.undefined}."
     text = f"Within rollouts, a token's gradient norm and the policy's entropy correlate at {correlation.value:+.2f}"
