@@ -17,6 +17,7 @@ from gradscope.rollouts.readers.metrics_alone.runs import is_step
 
 Text = tuple[str, str]  # location and text of a line
 Table = list[list[str]]  # rows of cells, the head first
+Values = dict[str, Any]  # numbers and texts of a line by name
 
 _NUMBER = r"[+-]?(?:nan|inf(?:inity)?|[0-9.][0-9.]*(?:e[+-]?[0-9]+)?)"
 _PAIR = re.compile(
@@ -93,9 +94,9 @@ class PrintedLines:
         self._position = 0
         self._above: int | None = None
         self._columns: list[str] = []  # of the table that is being read
-        self._before: dict[str, Any] = {}  # the metrics of the line before, if it names its step
+        self._before: Values = {}  # the metrics of the line before, if it names its step
 
-    def read(self, location: str, line: str) -> dict[str, Any] | str | None:
+    def read(self, location: str, line: str) -> Values | str | None:
         """The metrics of a line with its step; the reason where they are damaged; None for a line without metrics."""
         before, self._before = self._before, {}
         for bar in _PROGRESS.finditer(line[:_LONGEST_LINE]):
@@ -103,17 +104,18 @@ class PrintedLines:
         text = line[-_LONGEST_LINE:]
         dictionary = _DICTIONARY.search(text)
         if dictionary is None and "{" in text:
-            numbered = _numbered(text) if "step" in text and "}" in text else {}
-            if numbered or any(mark in text for mark in _MARKS):
-                return numbered or self._dictionary(location, text, before)
+            is_marked = any(mark in text for mark in _MARKS)
+            values = _in_dictionary(text[text.index("{") :]) if is_marked or "step" in text else {}
+            numbered = _numbered(values) if "}" in text else {}
+            if numbered or is_marked:
+                return numbered or self._dictionary(location, text, values, before)
         if dictionary is not None:
             self._before = {**_in_dictionary(text[dictionary.start() :]), "step": int(dictionary["step"])}
         else:
             self._before = self._line(text)
         return self._before or None
 
-    def _dictionary(self, location: str, text: str, before: dict[str, Any]) -> dict[str, Any] | str | None:
-        values = _in_dictionary(text[text.index("{") :])
+    def _dictionary(self, location: str, text: str, values: Values, before: Values) -> Values | str | None:
         if "}" not in text or len(values) < 2:
             return CUT_DICTIONARY
         if _ENDED in values:
@@ -131,7 +133,7 @@ class PrintedLines:
         self.unnumbered.append((location, values, self._bar, self._position))
         return None
 
-    def _line(self, text: str) -> dict[str, Any]:
+    def _line(self, text: str) -> Values:
         first, above = _STEP_FIRST.search(text), _STEP_ABOVE.search(text)
         if above is not None:
             self._above = int(above["step"])
@@ -143,7 +145,7 @@ class PrintedLines:
             return {**values, "step": self._above}
         return self._row(text.rstrip("\\ ").split()) if len(text) < _LONGEST_ROW else {}
 
-    def _row(self, cells: list[str]) -> dict[str, Any]:
+    def _row(self, cells: list[str]) -> Values:
         """The row of a table, which may have an index before it; a line of names with the step begins one."""
         names = [plain_name(cell) for cell in cells if _COLUMN.fullmatch(cell)]
         num_before = len(cells) - len(self._columns)
@@ -161,9 +163,8 @@ def _in_dictionary(text: str) -> dict[str, float | str]:
     return {pair["key"]: number_or_text(pair["value"]) for pair in _PAIR.finditer(text)}
 
 
-def _numbered(text: str) -> dict[str, float | str]:
+def _numbered(values: Values) -> Values:
     """A dictionary that names its step; none of one that is all counts of steps."""
-    values = _in_dictionary(text[text.index("{") :])
     steps = [number for key in filter(is_step, values) if isinstance(number := values[key], float)]
     return {**values, "step": steps[0]} if steps and not all(key.endswith("step") for key in values) else {}
 

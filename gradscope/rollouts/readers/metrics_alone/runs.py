@@ -220,7 +220,6 @@ _STEPS = (
 )
 STEPS = tuple(dict.fromkeys(_STEPS))
 """Columns of steps: the trainer's own count before that of a logger, which counts its calls. ms-swift's is ``3/30``."""
-_STEP_ENDINGS = ("/step", "/global_step", "/training_step")
 _RUNS = ("run_name", "run_id", "run", "_run", "experiment_name", "experiment", "exp_name")
 """Columns that name the run of a row."""
 _NONE = np.zeros(0, dtype=np.int64)
@@ -229,7 +228,7 @@ Values = TypeVar("Values", Counts, Floats)
 
 def is_step(key: str) -> bool:
     """Whether a column counts steps, by its name."""
-    return key in STEPS or key.endswith(_STEP_ENDINGS)
+    return key in STEPS or key.endswith(("/step", "/global_step", "/training_step"))
 
 
 @dataclass(slots=True)
