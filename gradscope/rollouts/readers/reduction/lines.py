@@ -17,6 +17,7 @@ from typing import IO, Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
@@ -331,17 +332,21 @@ def _doubtful(data: bytes, letters: NDArray[np.uint8], bounds: Counts) -> Counts
         is_doubtful |= np.diff(np.searchsorted(brackets, bounds)) > MOST_DEPTH
     for position in _long_numbers(data, letters):
         is_doubtful[np.searchsorted(bounds, position, side="right") - 1] = True
-    if not data.isascii():
-        for number in np.flatnonzero(~is_doubtful).tolist() if not is_text(data) else ():
+    if not is_text(data):
+        for number in np.flatnonzero(~is_doubtful).tolist():
             is_doubtful[number] = not is_text(data[bounds[number] : bounds[number + 1]])
     return np.flatnonzero(is_doubtful)
 
 
 def is_text(data: bytes) -> bool:
     """Whether bytes are UTF-8."""
+    if data.isascii():
+        return True
+    ends = np.array([0, len(data)], dtype=np.int64)
+    text = pa.LargeStringArray.from_buffers(1, pa.py_buffer(ends), pa.py_buffer(data))
     try:
-        data.decode()
-    except UnicodeDecodeError:
+        text.validate(full=True)  # a quarter of the time of data.decode()
+    except pa.ArrowInvalid:
         return False
     return True
 
