@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from gradscope.say import non_finite_word, percent
 

@@ -13,11 +13,12 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 from torch import nn
 
 from gradscope.errors import InputError, UsageError, VerificationError
@@ -323,8 +324,7 @@ def _in_float32(policy: MeasuredPolicy) -> Iterator[MeasuredPolicy]:
 # Where a forward pass first leaves the finite numbers: which rollout, which token, which module.
 #
 # Looked for only where a gradient could not be had, one rollout at a time: hooks on every module would slow the rest.
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _NonFinite:
+class _NonFinite(Struct, frozen=True, kw_only=True):
     """The first number that is none."""
 
     rollout: int  # index of the rollout within the step

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from msgspec import Struct
+from msgspec.structs import asdict
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError, VerificationError
@@ -42,8 +43,7 @@ _TOKEN_FACTOR = 5
 """A token's row has fewer digits than a sum of hundreds: where pi is near 1, most of it cancels."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TokenVerification:
+class _TokenVerification(Struct, frozen=True, kw_only=True):
     """The result of the self-check of one matrix of token rows, which passed; one that fails is an error."""
 
     row_error: float
@@ -126,8 +126,7 @@ def _largest_relative(differences: Array, norms: Array) -> float:
     return float(np.max(np.divide(differences, scale, out=differences.copy(), where=scale > 0)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenGram:
+class TokenGram(Struct, frozen=True, kw_only=True):
     """The inner products of one group's token rows, without advantages."""
 
     table: TokenTable  # the tokens and their weights, [N]
@@ -207,8 +206,7 @@ def _sketched(
     return np.asarray(sketch.gram.cpu().numpy()), slow
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutTokens:
+class RolloutTokens(Struct, frozen=True, kw_only=True):
     """The tokens of one rollout under the logged advantages; the KL part is left out."""
 
     group_id: str
@@ -302,8 +300,7 @@ def token_text(tokenizer: Any, token: int) -> str:
 Signal = Literal["hidden", "logit"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepSignals:
+class StepSignals(Struct, frozen=True, kw_only=True):
     """Both kinds of rows of one step."""
 
     tokens: tuple[TokenGram, ...]

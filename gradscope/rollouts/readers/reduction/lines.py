@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import pairwise, repeat
 from pathlib import Path
 from typing import IO, Any
@@ -18,6 +17,8 @@ from typing import IO, Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
@@ -42,8 +43,7 @@ _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _ELEMENTS = 1 << 13  # of a list, that are objects at once
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OddRow:
+class OddRow(Struct, frozen=True, kw_only=True):
     """A row for the row reader, or several lines side by side that hold none for one reason."""
 
     at: int  # its number within the block
@@ -53,8 +53,7 @@ class OddRow:
     count: int = 1  # how many lines it is
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class Span(Struct, frozen=True, kw_only=True):
     """A stretch of a block that holds rows of a step, and maybe others between them."""
 
     step: int  # the step
@@ -63,8 +62,7 @@ class Span:
     line: int  # the number of its first line within the block
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scanned:
+class Scanned(Struct, frozen=True, kw_only=True):
     """The rows of a block of a file, reduced."""
 
     file: int  # the file's number within the log
@@ -74,7 +72,7 @@ class Scanned:
     """The groups of its usual rows, which are numbered within the block; None without any."""
     at: Counts | None = None
     """The numbers of these rows, group after group; None where no other row stands between them."""
-    odd: list[OddRow] = field(default_factory=list)  # the others, in order
+    odd: list[OddRow] = []  # the others, in order
     spans: list[Span] | None = None
     """Where the usual rows of each step lie; None: the file is read as a whole or not at all."""
     is_open: bool = False  # whether its last line has no end, so that it may be being written
@@ -84,8 +82,7 @@ class Scanned:
     """Whether ``part`` has the groups of files before it, too, and its first rows are numbered within the log."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LineBlock:
+class LineBlock(Struct, frozen=True, kw_only=True):
     """Some lines of a file, each with its end."""
 
     data: bytes  # the lines
@@ -202,8 +199,7 @@ def scan_list(path: Path, file: int, columns: ListColumns, *, with_texts: bool =
     return scanned or None
 
 
-@dataclass(frozen=True, slots=True)
-class _PlainFile:
+class _PlainFile(Struct, frozen=True):
     """A file that is one block of lines which the decoder takes."""
 
     path: Path
