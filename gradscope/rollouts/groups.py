@@ -257,6 +257,13 @@ class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
             )
         return sums
 
+    def mean_by_step(self, values: NDArray[Any], weights: NDArray[Any]) -> dict[int, float]:
+        """Step -> sum of the values of its groups over that of their weights, [J] each; NaN where these sum to 0."""
+        steps, of_group = np.unique(self.step, return_inverse=True)
+        sums, totals = (np.bincount(of_group, weights=column) for column in (values, weights))
+        means = np.divide(sums, totals, out=np.full(len(steps), np.nan), where=totals > 0)
+        return dict(zip(steps.tolist(), means.tolist(), strict=True))
+
     def spread(self, values: Floats) -> Floats:
         """The greatest of the values [N] of each group minus the least, [J]; NaN where one of them is NaN."""
         if not len(self):

@@ -34,8 +34,8 @@ _WITHOUT_REASONING = ("starved", "steps")  # tasks whose answer is the entire co
 class TrainConfig(Struct, frozen=True, kw_only=True):
     """The configuration of one reference run; the defaults are the demo.
 
-    Settings that contradict each other are refused when one is made; checks that depend on the formulation, the
-    task, the launch or the disk is refused in ``run_checks``, before a run begins.
+    Settings that contradict each other are refused when one is made; those that the formulation, the task, the launch
+    or the disk rules out are refused in ``run_checks``, before a run begins.
     """
 
     output: str = "run"  # the run's folder; it must not exist

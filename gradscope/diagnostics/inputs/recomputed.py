@@ -184,7 +184,7 @@ class Recomputer:
 
     def measure(
         self, step: int, weights: WeightsRef, loss: StepLoss, question: RowQuestion | None
-    ) -> tuple[StepGram | StepNorm, tuple[Any, ...]]:
+    ) -> tuple[StepGram | StepNorm, Any]:
         """The step's Gram matrix, or its norm alone, and the answer to the question, from weights loaded once."""
         with ExitStack() as altered:
             prepared = prepared_of(
@@ -198,7 +198,7 @@ class Recomputer:
 
     def _measure(
         self, step: int, weights: WeightsRef, loss: StepLoss, question: RowQuestion | None, base: PreparedStep
-    ) -> tuple[StepGram | StepNorm, tuple[Any, ...]] | None:
+    ) -> tuple[StepGram | StepNorm, Any] | None:
         """The same from a prepared step; None where TRL's output layer has to be tried."""
         self._require_no_randomness(base)
         stated = Assumption.of(base.policy)
@@ -209,7 +209,7 @@ class Recomputer:
             described = {**alone.described, "notes": [*own, *self._untold(base, stated), *self._altered()]}
             return replace(
                 alone, described=described, other_texts=other_texts(base.rollouts, base.policy.tokenizer)
-            ), ()
+            ), None
         prepared, gram = self._by_rows(under(base, start))
         trained = None
         logged = self._unmet(step, gram)
@@ -240,7 +240,7 @@ class Recomputer:
         notes = (*notes, _ROUNDED) if rounded else notes
         texts = other_texts(base.rollouts, base.policy.tokenizer) if self.closely else ()
         gram = replace(gram, notes=notes, trained=trained, assumption=start, other_texts=texts)
-        return gram, question(prepared, gram, self.progress) if question else ()
+        return gram, question(prepared, gram, progress=self.progress) if question else None
 
     def _norm_alone(self, prepared: PreparedStep) -> StepNorm | None:
         """The norm by one backward pass; None where more is needed."""

@@ -139,8 +139,7 @@ class MeasuredStep(Struct, frozen=True, kw_only=True):
     weights: WeightsRef | None  # the weights before the update, where they are on disk
     gram: StepGram | None  # Gram matrix of the step's score vectors
     reason: Reason | None  # why there is no Gram matrix
-    answer: tuple[Any, ...] = ()
-    """What the row question asked for, by tensor or group, as it returns it; empty without a question."""
+    answer: Any = None  # what the row question returned; None without a question
     norm: StepNorm | None = None
     """The norm of its gradient, where nothing else was asked for and it matches the logged one; else see ``gram``."""
 
@@ -275,7 +274,7 @@ def _measure(
     looks = question is None and connected_index() == 0
     cache = _step_cache(run, step, loss, options, recomputer) if looks else None
     result = broadcast_from_main(lambda: cache.read() if cache else None)
-    answer: tuple[Any, ...] = ()
+    answer = None
     try:
         if result is None:
             with shared_errors(), names_out_of_memory(f"step {step}"):

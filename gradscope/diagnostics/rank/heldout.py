@@ -156,18 +156,18 @@ def _group(prompt_id: str, samples: Sequence[Rollout]) -> RolloutGroup:
 def heldout_products(
     prepared: PreparedStep,
     gram: StepGram,
-    progress: ProgressCallback = no_progress,
     *,
+    progress: ProgressCallback = no_progress,
     answers: HeldoutAnswers,
     engine: EngineOptions,
-) -> tuple[HeldoutGram | Reason]:
+) -> HeldoutGram | Reason:
     """The inner products of a step's rollouts with correct answers of held-out prompts, or why there are none."""
     from gradscope.gradients.processes import shared_errors
     from gradscope.gradients.step.heldout import measure_heldout_gram
 
     try:
         with shared_errors():
-            heldout_gram = measure_heldout_gram(
+            return measure_heldout_gram(
                 prepared,
                 gram,
                 answers.prompts,
@@ -177,8 +177,7 @@ def heldout_products(
                 progress=progress,
             )
     except (InputError, UsageError) as error:  # the step itself stands either way
-        return (Reason(error.cause or "unusable", error.message.rstrip("."), error.hint or ""),)
-    return (heldout_gram,)
+        return Reason(error.cause or "unusable", error.message.rstrip("."), error.hint or "")
 
 
 _NOT_BINARY = "rewards other than 0 and 1 do not say which of the step's own answers are correct"

@@ -141,11 +141,11 @@ class WeightAnswer(Struct, frozen=True, kw_only=True):
 def weight_rows(
     prepared: PreparedStep,
     gram: StepGram,
-    progress: ProgressCallback = no_progress,
     *,
+    progress: ProgressCallback = no_progress,
     request: RankRequest,
     most: int | None = None,
-) -> tuple[WeightAnswer]:
+) -> WeightAnswer:
     """Rows of each weight's gradient, of at most so many weights drawn at random, the output head besides."""
     from gradscope.gradients.step.directions import matrix_names, measure_group_weights, measure_weight_spectra
 
@@ -158,7 +158,7 @@ def weight_rows(
     ranks = measure_group_weights(prepared, gram, live, weights=weights, progress=progress)
     logged = all(advantages is not None for advantages in prepared.plan.advantages)
     spectra = measure_weight_spectra(prepared, progress, weights=weights) if logged else ()
-    return (WeightAnswer(spectra=spectra, groups=groups, ranks=ranks, refused=refused, num_weights=len(names)),)
+    return WeightAnswer(spectra=spectra, groups=groups, ranks=ranks, refused=refused, num_weights=len(names))
 
 
 def is_output_head(name: str) -> bool:

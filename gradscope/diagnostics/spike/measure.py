@@ -98,7 +98,7 @@ if TYPE_CHECKING:
 
 
 def spike_parts(
-    prepared: PreparedStep, gram: StepGram, _: ProgressCallback = no_progress, *, most_tokens: int
+    prepared: PreparedStep, gram: StepGram, *, progress: ProgressCallback = no_progress, most_tokens: int
 ) -> tuple[tuple[TensorNorm, ...], tuple[RolloutTokens, ...]]:
     """Each parameter, and so many tokens of the rollouts with the largest parts; none without a gradient."""
     from gradscope.gradients.step.directions import measure_tensor_norms

@@ -8,7 +8,7 @@ Shapes: B rows, T tokens, I inputs, O outputs, V vocabulary, H width, S padded l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 import torch
@@ -26,6 +26,10 @@ class GradientFactor(Protocol):
 
     def add_to(self, row: int, start: int, out: torch.Tensor) -> None:
         """Add a slice of one row's gradient, along the parameter's first dimension, to ``out`` [slice, the rest]."""
+
+
+Part = tuple[tuple[int, ...], list[GradientFactor]]
+"""Indices of rows among the step's, and the contribution of each call with a parameter to them."""
 
 
 class OuterProduct(Struct, frozen=True, kw_only=True):
@@ -134,6 +138,21 @@ class Summed(Struct, frozen=True, kw_only=True):
         out += self.rows[row, start : start + out.shape[0]].to(out).view_as(out)
 
 
+def looked_up(factors: Iterable[GradientFactor]) -> torch.Tensor:
+    """The sorted ids that occur among factors, of which one or more look up a table."""
+    ids = torch.cat([ids for factor in factors if isinstance(factor, Scatter) for ids in factor.ids])
+    seen: torch.Tensor = torch.unique(ids)
+    return seen
+
+
+def renumbered(parts: Sequence[Part], seen: torch.Tensor) -> list[Part]:
+    """What looks up a table, with ids counted among those that occur; other factors are left out."""
+    return [
+        (rows, [factor.renumbered(seen) for factor in factors if isinstance(factor, Scatter)])
+        for rows, factors in parts
+    ]
+
+
 def changed(value: Any, change: Callable[[Any], Any]) -> Any:
     """A factor with everything that it holds changed, in records and tuples too; an output layer stays as it is."""
     if isinstance(value, tuple):
@@ -170,10 +189,6 @@ def compact(factors: Sequence[GradientFactor]) -> list[GradientFactor]:
         for product in products:
             product.add_to(row, 0, out)
     return [*(factor for factor in factors if not isinstance(factor, OuterProduct)), Summed(rows=rows)]
-
-
-Part = tuple[tuple[int, ...], list[GradientFactor]]
-"""Indices of rows among the step's, and the contribution of each call with a parameter to them."""
 
 
 # One call of a module, as a layer rule sees it, and the interface of a rule.

@@ -251,25 +251,6 @@ def backpropagate(
     torch.stack([*parts, *extra_losses]).sum().backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
 
 
-def squared_norm(
-    model: Any,
-    trainable: Mapping[str, nn.Parameter],
-    batch: PaddedBatch,
-    temperature: float,
-    weigh: Weigh,
-    *,
-    entropies: bool = False,
-) -> float:
-    """Squared norm of a batch's gradient over all trainable parameters, added up in float64."""
-    total = torch.zeros((), dtype=torch.float64, device=batch.input_ids.device)
-
-    def add(_: str, grad: torch.Tensor) -> None:
-        total.add_(sum_of_squares(grad))
-
-    backward(model, trainable, batch, temperature, weigh, add, entropies=entropies)
-    return float(total)
-
-
 def sum_of_squares(tensor: torch.Tensor) -> torch.Tensor:
     """Added up in float64, a number on the tensor's device."""
     # one number, updated in place: many small tensors between large ones keep the C library from reusing their memory

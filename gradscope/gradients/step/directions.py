@@ -25,7 +25,7 @@ from torch import nn
 from gradscope.estimate import Estimate
 from gradscope.gradients.engines.loop import parameter_blocks
 from gradscope.gradients.model.batches import PaddedBatch, pad_batch
-from gradscope.gradients.model.passes import Weigh, add_gradients, backward, completion_logprobs, gradients_on
+from gradscope.gradients.model.passes import Weigh, add_gradients, completion_logprobs, gradients_on
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import Row
 from gradscope.gradients.processes import num_connected
@@ -333,16 +333,12 @@ def _store_gathered_gradient(
     index: int,
 ) -> None:
     """One row's gradients where several processes hold parts of them: only a full backward pass gathers them."""
-    policy, plan = prepared.policy, prepared.plan
-
-    def weigh(_: int, logprobs: torch.Tensor) -> torch.Tensor:
-        return plan.cotangent(row, logprobs)
 
     def put(name: str, grad: torch.Tensor) -> None:
         rows[name][index] = grad.detach()
 
-    with gradients_on(policy.trainable, on=False):
-        backward(policy.model, block, batch, plan.objective.temperature, weigh, put)
+    with gradients_on(prepared.policy.trainable, on=False):
+        prepared.backward(batch, lambda _, outputs: prepared.plan.cotangent(row, outputs), put, block)
 
 
 def _combined(gradients: torch.Tensor, group: Combinations) -> tuple[Array, Array]:

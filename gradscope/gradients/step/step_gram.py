@@ -23,7 +23,7 @@ from safetensors.numpy import save
 from gradscope.errors import InputError
 from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.calls import uses_tf32
-from gradscope.gradients.model.passes import backpropagate, completion_logprobs, own_gradients
+from gradscope.gradients.model.passes import backpropagate, own_gradients
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import EXTRA_CHANNELS, Channel, Row
 from gradscope.gradients.step.verify import Verification
@@ -230,12 +230,12 @@ def measure_norm(prepared: PreparedStep, progress: ProgressCallback = no_progres
 
 
 def _one_pass(prepared: PreparedStep, batches: Sequence[PaddedBatch], progress: ProgressCallback) -> _Pass:
-    policy, plan, done = prepared.policy, prepared.plan, _Pass()
-    trainable, has_kl = policy.trainable, bool(plan.index("kl"))
+    plan, done = prepared.plan, _Pass()
+    trainable, has_kl = prepared.policy.trainable, bool(plan.index("kl"))
     kl_parts: dict[str, torch.Tensor] = {}
     with own_gradients(trainable):
         for batch in batches:
-            outputs = completion_logprobs(policy.model, batch, plan.objective.temperature, entropies=plan.has_entropies)
+            outputs = prepared.outputs(batch)
             sequences = [plan.rows[row].sequence for row in batch.rows]
             each = [(sequence, row.detach()) for sequence, row in zip(sequences, outputs, strict=True)]
             if has_kl:

@@ -27,7 +27,7 @@ from gradscope.gradients.layers.rules import waits_for_tokens
 from gradscope.gradients.layers.trace import decoder_layers
 from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.calls import removed_later, uses_tf32
-from gradscope.gradients.model.passes import completion_logprobs, squared_norm
+from gradscope.gradients.model.passes import completion_logprobs, sum_of_squares
 from gradscope.gradients.model.policy import MeasuredPolicy, token_embedding
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.processes import num_connected
@@ -137,11 +137,14 @@ def _error(prepared: PreparedStep, gram: NDArray[np.float64], batch: PaddedBatch
     is_large = prepared.budget.recompute or 2 * batch.input_ids.numel() > prepared.budget.tokens
     layers = decoder_layers(policy.model) if num_connected() == 1 else ()
     again = recomputed(layers if is_large and share_nothing(layers) else (), lambda layer: layer())
+    total = torch.zeros((), dtype=torch.float64, device=batch.input_ids.device)
+
+    def add(_: str, grad: torch.Tensor) -> None:
+        total.add_(sum_of_squares(grad))
+
     with again, _trimmed_before_the_table(policy.model):
-        expected = squared_norm(
-            policy.model, policy.trainable, batch, plan.objective.temperature, weigh, entropies=plan.has_entropies
-        )
-    value = float(weights @ block @ weights)
+        prepared.backward(batch, weigh, add)
+    value, expected = float(weights @ block @ weights), float(total)
     scale = max(expected, abs(value))
     return abs(value - expected) / scale if scale > 0 else 0.0
 

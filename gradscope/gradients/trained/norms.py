@@ -330,7 +330,7 @@ def _backward(
         _router_losses(policy.model, terms) if coefficient else nullcontext(),
         arithmetic.on(policy.device, policy.model),
     ):
-        outputs = completion_logprobs(policy.model, batch, plan.objective.temperature, entropies=plan.has_entropies)
+        outputs = prepared.outputs(batch)
     sequences = [plan.rows[row].sequence for row in batch.rows]
     weights = [plan.gradient(sequence, row.detach()) for sequence, row in zip(sequences, outputs, strict=True)]
     backpropagate(outputs, [rewards * weight for weight in weights], [coefficient * term for term in terms])

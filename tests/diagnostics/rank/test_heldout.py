@@ -146,7 +146,7 @@ def products_of(engine: str = "auto", asked: HeldoutAnswers | None = None) -> He
     prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
     asked = asked or HeldoutAnswers(prompts=tuple(heldout_groups()), shares=SHARES, notes=())
     options = EngineOptions(engine=engine)
-    (answer,) = heldout_products(prepared, measure_step(prepared), answers=asked, engine=options)
+    answer = heldout_products(prepared, measure_step(prepared), answers=asked, engine=options)
     return answer
 
 

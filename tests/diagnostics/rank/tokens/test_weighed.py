@@ -32,7 +32,7 @@ from tests.gradients.models import DAPO, naive_token_rows, tiny_groups, tiny_mod
 from tests.gradients.tokens.test_sums import changed
 
 
-def only_rows(prepared: object, gram: object, progress: object) -> tuple[str]:
+def only_rows(prepared: object, gram: object, *, progress: object) -> tuple[str]:
     return ("rows",)
 
 
