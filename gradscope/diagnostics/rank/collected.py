@@ -20,7 +20,7 @@ from gradscope.diagnostics.rank import formulations, weight_updates
 from gradscope.diagnostics.rank.formulations import baseline_groups
 from gradscope.diagnostics.rank.heldout import measure_heldout
 from gradscope.diagnostics.rank.options import ROLLOUT_ROWS, TOKEN_ROWS
-from gradscope.diagnostics.rank.rollout_spectra import RowGram, step_spectra, token_spectra
+from gradscope.diagnostics.rank.rollout_spectra import step_spectra, token_spectra
 from gradscope.diagnostics.rank.rows import RankRequest, StepRows, advantage_rows, step_rows, write_gram
 from gradscope.diagnostics.rank.spectrum import GroupRank, ranks_of_groups
 from gradscope.diagnostics.rank.tokens.parts import NO_GRADIENT, token_part_tables, with_later
@@ -283,7 +283,7 @@ def examine_advantages(step: int, groups: Sequence[RolloutGroup], request: RankR
     _collect_spectra(rows, (), request, collected)
 
 
-def _collect_spectra(rows: StepRows, tokens: Sequence[RowGram], request: RankRequest, collected: Collected) -> None:
+def _collect_spectra(rows: StepRows, tokens: Sequence[TokenGram], request: RankRequest, collected: Collected) -> None:
     """The spectra of one step under every advantage, at every group size."""
     for advantage in request.advantages:
         if advantage in collected.refused:
