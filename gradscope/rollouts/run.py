@@ -44,6 +44,7 @@ class StepMetrics(Mapping[int, Mapping[str, float]]):
 
     steps: Counts  # ascending, [S]
     columns: Mapping[str, Numbers]  # the metric of each name over them
+    not_shares: frozenset[str] = frozenset()  # metrics whose NaN are logged numbers outside [0, 1]
 
     @classmethod
     def of(cls, metrics: Mapping[int, Mapping[str, float]]) -> StepMetrics:
