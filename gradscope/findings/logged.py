@@ -103,7 +103,7 @@ def broken_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
         if broken:
             more = f", and at {len(broken) - 1:,} steps more" if len(broken) > 1 else ""
             word = non_finite_word(course.at(broken[0]))
-            yield f"{course.name} was logged as {word} at step {broken[0]}{more}."
+            yield f"{course.name} is {word} at step {broken[0]}{more}."
 
 
 def metric_findings(courses: Sequence[MetricCourse]) -> tuple[str, ...]:

@@ -43,8 +43,8 @@ def logged_value(value: float) -> float | None:
     return value if abs(value) < _LARGEST else None
 
 
-def logged_estimate(value: float) -> Estimate:
-    """A logged number, without an interval; undefined where it is not finite, or too large to add up.
+def logged_estimate(value: float, *, is_share: bool = True) -> Estimate:
+    """A logged number, without an interval; undefined where it is not finite, too large to add up or ``not_shares``.
 
     >>> logged_estimate(0.5).value, logged_estimate(math.nan).undefined
     (0.5, 'the trainer logged NaN')
@@ -52,6 +52,7 @@ def logged_estimate(value: float) -> Estimate:
     if abs(value) < _LARGEST:
         return Estimate.exact(value)
     word = f"{value:g}" if math.isfinite(value) else non_finite_word(value)
+    word = word if is_share else "a number that is no share"
     return Estimate.undefined_because(f"the trainer logged {word}")
 
 
@@ -65,11 +66,10 @@ def mean_as_logged(values: Mapping[int, float]) -> Estimate:
     return _first_undefined(values) or mean_of_steps(numbers, numbers)
 
 
-def _first_undefined(values: Mapping[int, float]) -> Estimate | None:
-    unusable = ((step, logged_estimate(value)) for step, value in values.items() if not abs(value) < _LARGEST)
-    return next(
-        (Estimate.undefined_because(f"{estimate.undefined} at step {step}") for step, estimate in unusable), None
-    )
+def _first_undefined(values: Mapping[int, float], *, is_share: bool = True) -> Estimate | None:
+    estimates = ((step, logged_estimate(value, is_share=is_share)) for step, value in values.items())
+    reasons = (f"{estimate.undefined} at step {step}" for step, estimate in estimates if not estimate.is_defined)
+    return next(map(Estimate.undefined_because, reasons), None)
 
 
 NO_ROLLOUTS = "the log holds metrics and no rollouts"  # why what needs rollouts is undefined
@@ -84,7 +84,8 @@ def metric_courses(run: Run) -> tuple[results.MetricCourse, ...]:
             is_finite = np.isfinite(values)
             chosen = is_finite if is_finite.any() else ~is_finite
             unusable = np.flatnonzero(~(np.abs(values) < _LARGEST))[:1]
-            broken = _first_undefined(dict(zip(steps[unusable].tolist(), values[unusable].tolist(), strict=True)))
+            first = dict(zip(steps[unusable].tolist(), values[unusable].tolist(), strict=True))
+            broken = _first_undefined(first, is_share=metric.name not in run.courses.not_shares)
             courses.append(
                 results.MetricCourse(
                     name=metric.name,

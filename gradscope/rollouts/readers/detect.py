@@ -31,7 +31,7 @@ from gradscope.rollouts.readers.evaluations.samples import refuse_lone_list
 from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.generic import list_names
 from gradscope.rollouts.readers.metrics_alone import log as metrics_log
-from gradscope.rollouts.readers.metrics_alone.naming import NO_SHARE
+from gradscope.rollouts.readers.metrics_alone.naming import bare
 from gradscope.rollouts.readers.parsing.cells import only_list
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
 from gradscope.rollouts.readers.parsing.records import EarlierLooks, ReadRequest, peek
@@ -190,12 +190,11 @@ def _naming_non_finite(run: Run) -> Run:
     metrics = StepMetrics.of(run.metrics)
     reports = []
     for name, series in metrics.columns.items():
-        is_explained = any(sentence.startswith(f"{name} {NO_SHARE}") for sentence in run.source.inferred)
-        if is_explained or np.isfinite(series.values).all():
+        if name in metrics.not_shares or np.isfinite(series.values).all():
             continue
         steps, values = metrics.course(name)
-        bare = name.removeprefix("train/")
-        is_reported = ~np.isfinite(values) & (bare == name or ~np.isin(steps, metrics.course(bare)[0]))
+        same = bare(name)
+        is_reported = ~np.isfinite(values) & (same == name or ~np.isin(steps, metrics.course(same)[0]))
         if is_reported.any():
             first, more = int(steps[is_reported][0]), np.count_nonzero(is_reported) - 1
             word = non_finite_word(float(values[is_reported][0]))

@@ -6,6 +6,7 @@ Which column is what is told by usual names; a name that was given always wins.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -77,6 +78,12 @@ TEXT_LISTS = (
 ANSWER_KEYS = ("full_model_response", "completion", "response", "output", "solution", "model_answer", "text")
 """Names of lists of rewards and of texts in the row of a prompt, and of the text in an object of such a list."""
 
+_OF_RESPONSE = re.compile(
+    r"^[^.]*(info|extra|meta|result|eval|metric|scor|grad|judg|verdict|outcome|test|verif|feedback|check|detail|stat"
+    r"|output|response|completion|generation|answer|sample|episode|rollout|traj|data|label|annotation)",
+    re.IGNORECASE,
+)
+"""Objects whose score may be that of a response, by their names; one that says reward is so anywhere."""
 SAMPLE_IDS = ("sample_idx", "sample_index", "sample_id", "rollout_idx", "traj_idx", "trajectory_id", "completion_id")
 """Names of columns that may tell the rollouts of a group apart."""
 
@@ -92,7 +99,8 @@ def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> Col
             )
     entries = [name for name in present if "." in name]
     rewards = [name for name in entries if _entry(name) in USUAL["reward"] or reward_columns([name], "")]
-    if len(rewards) > 1:  # which of them the trainer's is, or what sum of them, is not known
+    # Of several, which the trainer's is, or what sum of them, is not known; and the score of a bucket or level is none.
+    if len(rewards) > 1 or not any("reward" in name or _OF_RESPONSE.search(name) for name in rewards):
         entries = [name for name in entries if name not in rewards]
     inner = {_entry(name): name for name in reversed(entries)}
     columns = inner | {name: name for name in present}

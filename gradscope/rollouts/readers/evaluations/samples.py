@@ -6,6 +6,7 @@ two steps are two groups. Other files have step 0 throughout.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, chain, islice, repeat
@@ -89,6 +90,8 @@ _ROW_IDS = (*USUAL["prompt_id"], "id", "idx")
 _WITHIN_DATASET = ("i", "idx", "index", "id")
 _POLICIES = ("policy", "model")
 _TOLD_BY_CELLS = frozenset(("n", "dataset", *_POLICIES))  # keys that mean one thing or another, as their cells are
+_NO_SAMPLES = re.compile(r"(ref|reference|gold|canonical|expected|ground_truth|few_shot|demo)", re.IGNORECASE)
+"""How lists of solutions are called that are not the policy's."""
 MOST_SAMPLES = 20_000_000  # samples of all prompts: a row of counts declares up to a million with a few digits
 
 
@@ -153,9 +156,18 @@ def prompt_rows(
     elif isinstance(node, dict) and _are_verdicts(node):
         yield from (((*keys, str(key)), {}, PromptSamples(shape="lists", rewards=cell)) for key, cell in node.items())
     elif isinstance(node, (dict, list)) and depth:
+        layouts, without = set[tuple[str, ...]](), list[tuple[str, dict[str, Any]]]()
         for key, item in node.items() if isinstance(node, dict) else enumerate(node):
-            if isinstance(item, (dict, list)):
-                yield from prompt_rows(item, columns, depth - 1, (*keys, str(key)))
+            parts = prompt_rows(item, columns, depth - 1, (*keys, str(key)))
+            first = next(parts, None)
+            if first is not None:
+                yield first
+                yield from parts
+            if isinstance(item, dict):
+                without += [(str(key), item)] if first is None else []
+                layouts |= set() if first is None else {tuple(item)}
+        of_prompts = [(key, item) for key, item in without if tuple(item) in layouts]  # with an empty list, say
+        yield from (((*keys, key), item, "the prompt has no samples") for key, item in of_prompts)
 
 
 def _are_verdicts(node: Mapping[str, Any]) -> bool:
@@ -202,11 +214,20 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
         return None
     columns: dict[str, Any] = {}
     aligned: set[str] = set()
+    entries = {
+        name: value[0].keys()
+        for name, value in row.items()
+        if is_list_of_objects(value) and (reward or not _NO_SAMPLES.match(name))
+    }
+    named = {name: (reward or "").removeprefix(f"{name}.") for name in entries}  # `list.entry`, or an entry
+    of_named = [name for name, keys in entries.items() if named[name] in keys]
+    of_samples = of_named or [name for name, keys in entries.items() if not keys.isdisjoint(USUAL["reward"])]
+    if len(of_samples) > 1:
+        return f"several lists hold objects with a reward, {list_names(of_samples)}: --reward-column LIST.ENTRY"
     for name, value in row.items():
-        entry = reward and reward.removeprefix(f"{name}.")  # a named reward of objects is `list.entry`, or an entry
-        if is_list_of_objects(value) and any(key in value[0] for key in (entry, *USUAL["reward"])):
+        if name in of_samples:
             objects = {key: [element.get(key) for element in value] for key in value[0]}
-            columns |= objects | ({reward: objects[entry]} if entry in objects else {})
+            columns |= objects | ({reward: objects[named[name]]} if reward and of_named else {})
             aligned |= set(objects) if reward or not objects.keys().isdisjoint((*ANSWER_KEYS, *_TRIALS)) else set()
         elif isinstance(value, list):
             columns.setdefault(name, list(map(unwrapped, value)) if list in set(map(type, value)) else value)

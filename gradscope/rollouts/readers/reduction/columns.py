@@ -441,7 +441,9 @@ def records_in(
             note(of_rows)
         for row, why in columns.flaws:
             lines.add(why, locations[row])
-        lines.held(len(row_of) if columns.count is None else int(columns.count.sum()), num_lines=len(set(row_of)))
+        is_of_parts = not {row for row, _ in columns.flaws}.isdisjoint(row_of)  # of a line whose other prompts are read
+        num_held = len(set(zip(row_of, columns.group, strict=True)) if is_of_parts else set(row_of))
+        lines.held(len(row_of) if columns.count is None else int(columns.count.sum()), num_lines=num_held)
         for at, record in _records(columns, [locations[row] for row in row_of], quarantine):
             yield first + row_of[at], record
             for sentence, calls in columns.noted.items():
