@@ -82,6 +82,7 @@ class ShadedText(Struct, frozen=True, kw_only=True):
 
 QUESTIONS = {
     "signal": "How much of the batch carries a gradient?",
+    "reward": "Does the reward rise?",
     "zero-loss": "Is a loss or gradient norm of zero healthy, a dead batch, or a bug?",
     "replay": "Does the log reproduce the trainer's own numbers?",
     "rank": "How many directions has a group's gradient?",

@@ -26,7 +26,7 @@ from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.logged.measure import PARTS, absence_of
 from gradscope.diagnostics.logged.tokens import gathered
 from gradscope.diagnostics.passk import measure as passk
-from gradscope.diagnostics.spike.measure import courses_of, metric_at, outstanding_step
+from gradscope.diagnostics.spike.measure import courses_of, metrics_at, outstanding_step
 from gradscope.errors import GradscopeError, MissingDependencyError
 from gradscope.estimate import Estimate
 from gradscope.findings.degeneracy import conflict_advice, dead_group_advice
@@ -487,13 +487,11 @@ def furthest_deviation(run: Run) -> tuple[Estimate, str]:
     """How far the step that `gradscope spike` would choose stands out, and by which number, in words."""
     courses = courses_of(run)
     step = outstanding_step(courses)
-    metrics = [
-        metric_at(name, course, step, num_chosen_from=len(course)) for name, course in courses.items() if step in course
-    ]
+    metrics = metrics_at(courses, step)
     broken = next((metric for metric in metrics if not metric.value.is_defined), None)
     if broken is not None:
         return broken.deviation, f"deviation of {broken.name} at step {step}"
-    first = next(metric for metric in metrics if metric.deviation.is_defined)
+    first = max((metric for metric in metrics if metric.deviation.is_defined), key=lambda metric: metric.is_unusual)
     chance = f"chance reaches {first.by_chance.value or 0.0:.1f} in one run of twenty"
     return first.deviation, f"deviation of {first.name} at step {step} ({chance})"
 

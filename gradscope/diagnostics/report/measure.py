@@ -77,6 +77,7 @@ def _seldom(name: str, module: str, needs: str = "no_grams") -> Callable[[Report
 
 _SECTIONS: tuple[Callable[[ReportInputs], ReportSection], ...] = (
     signal_section,
+    courses.reward_section,
     zero_loss_section,
     replay_section,
     _seldom("rank", "gradient"),

@@ -38,8 +38,8 @@ from tests.rollouts.readers.lines import write_lines
 pytestmark = pytest.mark.slow  # a run of shared/data, recomputed
 
 NAMES = [
-    *("signal", "zero-loss", "replay", "rank", "contributions", "tokens", "length", "rewards", "dilution", "agreement"),
-    *("staleness", "entropy", "generation", "coverage", "formulations", "claims"),
+    *("signal", "reward", "zero-loss", "replay", "rank", "contributions", "tokens", "length", "rewards", "dilution"),
+    *("agreement", "staleness", "entropy", "generation", "coverage", "formulations", "claims"),
 ]
 
 
