@@ -117,7 +117,7 @@ Kind = TypeVar("Kind")
 
 def estimate_names(kind: type) -> list[str]:
     """The fields of a record that are estimates, those that it inherits first."""
-    annotations = [vars(base).get("__annotations__", {}) for base in reversed(kind.__mro__)]
+    annotations = [getattr(base, "__annotations__", {}) for base in reversed(kind.__mro__)]
     return [name for of_base in annotations for name, type in of_base.items() if type == "Estimate"]
 
 

@@ -41,9 +41,10 @@ class Numbers(Struct, frozen=True):
 class StepMetrics(Mapping[int, Mapping[str, float]]):
     """Step -> name -> number, ascending by step."""
 
-    steps: Counts  # ascending, [S]
-    columns: Mapping[str, Numbers]  # the metric of each name over them
-    not_shares: frozenset[str] = frozenset()  # metrics whose NaN are logged numbers outside [0, 1]
+    def __init__(self, steps: Counts, columns: Mapping[str, Numbers], not_shares: frozenset[str] = frozenset()) -> None:
+        self.steps = steps  # ascending, [S]
+        self.columns = columns  # the metric of each name over them
+        self.not_shares = not_shares  # metrics whose NaN are logged numbers outside [0, 1]
 
     @classmethod
     def of(cls, metrics: Mapping[int, Mapping[str, float]]) -> StepMetrics:
