@@ -120,7 +120,6 @@ def _file_task(
     train = tuple(problem for problem in rest if problem.prompt not in held)
     notes = (f"{len(rest) - len(train)} training rows ask a held-out question and were left out",)
     return Task(
-        name=name,
         train=train[:train_prompts],
         heldout=heldout,
         graders={"final_answer": grader},
@@ -270,7 +269,6 @@ def load_task(config: TrainConfig) -> Task:
 def _running_sums(config: TrainConfig) -> Task:
     make = _MAKERS[config.task]
     return Task(
-        name=config.task,
         train=make(config.train_prompts or DEFAULT_TRAIN_PROMPTS, seed=config.seed, heldout=False),
         heldout=make(config.heldout_prompts, seed=config.seed, heldout=True),
         graders={"steps" if config.task == "steps" else "answer": _GRADERS.get(config.task, running_sums.grade_answer)},
