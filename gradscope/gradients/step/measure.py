@@ -35,7 +35,7 @@ from gradscope.gradients.model.policy import MeasuredPolicy, token_embedding
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import RowPlan
 from gradscope.gradients.processes import all_gather, all_reduce_sum, num_connected
-from gradscope.gradients.step.step_gram import Chosen, StepGram
+from gradscope.gradients.step.step_gram import Chosen, StepGram, on_cpu
 from gradscope.gradients.step.verify import verify_gram
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.progress import ProgressCallback, no_progress
@@ -93,7 +93,7 @@ def measure_step(
         recomputed = None if num_connected() > 1 else recomputed_tokens(policy)
         finished = budget.fit(plan.lengths, attempt, recomputed=recomputed)
     rollouts = prepared.rollouts
-    logprobs, gram = _on_cpu([finished.logprobs[index] for index in range(len(rollouts))]), finished.gram()
+    logprobs, gram = on_cpu([finished.logprobs[index] for index in range(len(rollouts))]), finished.gram()
     _require_finite(prepared, logprobs, gram)
     coverage = finished.coverage()
     # the checks, and the answer with all that explains it
@@ -223,12 +223,6 @@ def _choose(engine: Engine, prepared: PreparedStep) -> Chosen:
     if can_share(policy.model) and is_worth_sharing(plan, weight_gradients=policy.kind == "full"):
         return "prompt"
     return "loop" if row_bytes(len(plan.rows), policy.trainable) <= prepared.budget.row_bytes else "stream"
-
-
-def _on_cpu(parts: Sequence[torch.Tensor]) -> tuple[Array, ...]:
-    """Numbers of all rollouts, copied at once: each copy waits for the device."""
-    ends = np.cumsum([len(part) for part in parts])
-    return tuple(np.split(torch.cat(list(parts)).cpu().numpy(), ends[:-1]))
 
 
 def notes_on(plan: RowPlan, slow: frozenset[str] = frozenset()) -> list[str]:
