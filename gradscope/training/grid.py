@@ -6,7 +6,6 @@ asked for and in the folder. Each cell is a process of its own, and each manifes
 
 from __future__ import annotations
 
-import dataclasses
 import multiprocessing
 import os
 import signal
@@ -14,10 +13,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import IO, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.advantages.registry import short_name
 from gradscope.errors import GradscopeError, InputError, UsageError
@@ -42,8 +43,7 @@ _PRELOADED = ["gradscope.training.run_training", "gradscope.training.train"]
 _PATIENCE = 20.0  # seconds that an interrupted cell gets to end by itself
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _CellProcess:
+class _CellProcess(Struct, frozen=True, kw_only=True):
     """A cell whose process was started."""
 
     config: TrainConfig
@@ -144,7 +144,7 @@ def make_cells(
         if twice:
             raise UsageError(f"{twice[0]} is given twice.", hint="Name each value of a grid once.")
     return tuple(
-        dataclasses.replace(
+        replace(
             base,
             advantage=advantage,
             learning_rate=rate,

@@ -1,11 +1,11 @@
 import json
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gradscope.errors import InputError, OutputExistsError, UsageError
 from gradscope.rollouts.run_folder import checkpoint_path, manifest_path, read_manifest, step_path

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.diagnostics.inputs.row_questions import (
     GRAD_NORM_TOLERANCE,
@@ -120,8 +121,7 @@ def _logged_prompts(run: Run, step: int) -> bool:
     return all(rollout.prompt_ids is not None for group in run.groups_at(step) for rollout in group.rollouts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Longest:
+class Longest(Struct, frozen=True, kw_only=True):
     """The state that a model carries over from the batches before a step."""
 
     length: int = 0  # of the longest batch since frequencies went back; 0 where they are those of the step's own

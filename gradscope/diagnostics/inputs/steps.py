@@ -10,11 +10,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.diagnostics.inputs.row_questions import RowQuestion
 from gradscope.diagnostics.inputs.step_loss import StepLoss, loss_at
@@ -129,8 +131,7 @@ def _without_ids(run: Run, step: int) -> Reason | None:
     return Reason("ids_missing", why[0], hint=why[1])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredStep:
+class MeasuredStep(Struct, frozen=True, kw_only=True):
     """One step and its Gram matrix, or the reason why there is none."""
 
     step: int

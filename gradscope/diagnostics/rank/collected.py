@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gradscope.diagnostics.inputs.row_questions import RowQuestion, rows_and_more
 from gradscope.diagnostics.inputs.steps import MeasuredStep, describe_engine, measure_steps
@@ -98,32 +99,31 @@ def _four(sparsity: Mapping[str, Estimate]) -> dict[str, Estimate]:
 _IN_PARTS = "several processes share the model, and each has a part of every matrix"
 
 
-@dataclass(slots=True, kw_only=True)
-class Collected:
+class Collected(Struct, kw_only=True):
     """The tables of a :class:`RankReport` over the steps so far, and what it is completed from."""
 
     source: Source
     kind: RowKind  # what a row of the matrices is
     tables: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))  # by their names in the report
-    refused: dict[str, str] = field(default_factory=dict)
-    gram: dict[str, str] = field(default_factory=dict)
-    engine: dict[str, object] = field(default_factory=dict)
-    missing_parts: dict[str, str] = field(default_factory=dict)
-    skipped: dict[int, Reason] = field(default_factory=dict)  # steps that could not be computed
-    heldout_sentences: dict[str, None] = field(default_factory=dict)
+    refused: dict[str, str] = {}
+    gram: dict[str, str] = {}
+    engine: dict[str, object] = {}
+    missing_parts: dict[str, str] = {}
+    skipped: dict[int, Reason] = {}  # steps that could not be computed
+    heldout_sentences: dict[str, None] = {}
     """What was read, drawn and left out of held-out answers, each sentence once."""
-    heldout_missing: dict[str, list[int]] = field(default_factory=dict)
+    heldout_missing: dict[str, list[int]] = {}
     """Why steps have no held-out numbers, with what to do -> the steps."""
-    group_ranks: list[GroupRank] = field(default_factory=list)
+    group_ranks: list[GroupRank] = []
     """The rank of every matrix of one group, from which group sizes and advantages are compared."""
-    baseline_groups: list[formulations.BaselineGroup] = field(default_factory=list)  # what baselines are judged by
-    tokens: dict[int, CountedTokens] = field(default_factory=dict)
+    baseline_groups: list[formulations.BaselineGroup] = []  # what baselines are judged by
+    tokens: dict[int, CountedTokens] = {}
     """Step -> its tokens, until they are looked at under later weights."""
-    energies: list[KindEnergy] = field(default_factory=list)
+    energies: list[KindEnergy] = []
     """Of rows that are tokens, where only they are asked for: how their energy is spread over kinds."""
-    weighed: dict[int, WeighedTokens] = field(default_factory=dict)
+    weighed: dict[int, WeighedTokens] = {}
     """Of the same rows: step -> its tokens, the step's gradient and that of their entropy."""
-    rows: list[StepRows] = field(default_factory=list)  # the rollouts' Gram matrices, where rows are rollouts
+    rows: list[StepRows] = []  # the rollouts' Gram matrices, where rows are rollouts
     num_weights: int = 0  # matrices of the model, of which ``weight_curve`` has those that were drawn
 
     @property

@@ -6,11 +6,12 @@ Shapes: R rollouts of a step, J groups of G rollouts, F formulations.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import compress
 from typing import TYPE_CHECKING, get_args
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.advantages.registry import LOGGED, compute_step_advantages, formulation
@@ -313,8 +314,7 @@ _MIN_LIVE = 10  # with fewer groups that have a gradient, resamples of the ratio
 _NO_NOISE = "leave_one_out has no gradient here, so there is nothing to compare with"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BaselineGroup:
+class BaselineGroup(Struct, frozen=True, kw_only=True):
     """One group's rewards, squared norms, and second moment under each baseline."""
 
     step: int

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.diagnostics.passk.measure import sample_files, with_own_verdicts
 from gradscope.diagnostics.rank.formulations import group_index, influences_of, weights_by_name
@@ -36,8 +37,7 @@ MOST_ANSWERS = 256
 """Distinct answers that are run along with each step; of more, this many are drawn. Each costs the engine a row."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldoutAnswers:
+class HeldoutAnswers(Struct, frozen=True, kw_only=True):
     """The correct answers that a step's gradients are held against."""
 
     prompts: tuple[RolloutGroup, ...]  # one group a held-out prompt with a correct answer: its distinct correct answers

@@ -9,11 +9,12 @@ Shapes: R rollouts of a step, G rollouts of a part, n parts of one size, N rows 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.advantages.registry import LOGGED, formulation
@@ -56,8 +57,7 @@ if TYPE_CHECKING:
     from gradscope.gradients.tokens.rows import TokenTable
 
 
-@dataclass(frozen=True, kw_only=True)
-class PartStack:
+class PartStack(Struct, frozen=True, kw_only=True, dict=True):
     """Parts of one size under one advantage, as arrays."""
 
     parts: tuple[SubGroup, ...]  # the parts, [n]
@@ -225,8 +225,7 @@ def spectrum_of_step(rows: StepRows, advantage: str) -> GradientSpectrum:
     return AdvantagedStep.of(rows, advantage, None).of_step(False, with_nulls=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdvantagedStep:
+class AdvantagedStep(Struct, frozen=True, kw_only=True):
     """One step under one advantage, in parts."""
 
     rows: StepRows
@@ -387,8 +386,7 @@ def _token_weights(table: TokenTable, rollouts: NDArray[np.intp], advantages: Ar
     return -np.array([by_rollout.get(rollout, 0.0) for rollout in table.rollouts.tolist()]) * table.score_weights
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TokenPart:
+class _TokenPart(Struct, frozen=True, kw_only=True):
     """One part of a group: its spectrum, and the counts of its nulls [4]."""
 
     spectrum: GradientSpectrum

@@ -15,11 +15,11 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, BinaryIO, Self, cast
 
 import torch
+from msgspec import Struct
 from torch import nn
 
 from gradscope.gradients.engines.loop import GramAccumulator
@@ -39,8 +39,7 @@ from gradscope.writing import naming
 # numbers; where they are and what they were stays in memory.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _StoredTensor:
+class _StoredTensor(Struct, frozen=True, kw_only=True):
     """A tensor in the file."""
 
     offset: int  # its first byte

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from msgspec import Struct
 from torch import nn
 from torch.distributed.tensor import DTensor
 
@@ -20,8 +20,7 @@ from gradscope.gradients.model.head import Watch, observed_input, plain_head, sl
 from gradscope.gradients.model.sharding import end_of_pass, full_tensor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class Past(Struct, frozen=True, kw_only=True):
     """Tokens that ran before the batch and are the same for all of its rows."""
 
     cache: Any  # their keys and values, in the model's own kind of cache, expanded to B rows

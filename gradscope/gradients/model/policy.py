@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from msgspec import Struct
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
@@ -100,8 +100,7 @@ class _Lookups(TorchFunctionMode):
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredPolicy:
+class MeasuredPolicy(Struct, frozen=True, kw_only=True):
     """A model with the parameters that the trainer trained."""
 
     model: Any  # the model in evaluation mode, with its adapter where it has one

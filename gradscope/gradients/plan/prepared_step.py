@@ -11,12 +11,13 @@ Shapes: R rollouts of a step.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Any
 
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 from torch import nn
 
 from gradscope.errors import InputError
@@ -152,8 +153,7 @@ def _declared_ends(model: Any) -> frozenset[int]:
     return frozenset(declared if isinstance(declared, list) else () if declared is None else (declared,))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedStep:
+class PreparedStep(Struct, frozen=True, kw_only=True):
     """The rollouts of one step, the weights that they were sampled from, and the rows that they make."""
 
     step: int

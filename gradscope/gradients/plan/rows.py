@@ -10,10 +10,10 @@ Shapes: R rollouts, T tokens of a completion, N rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
+from msgspec import Struct
 
 from gradscope.errors import InputError
 from gradscope.gradients.model.batches import TokenSequence
@@ -27,18 +27,16 @@ _ENTROPY_ROUNDING = 1e-5
 """Entropies that differ by less, relative to the larger of them and 1, may be equal: float32 moves them by 1e-6."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """One row of the gradient matrix."""
 
     sequence: int  # index of its sequence within the step
     channel: Channel  # which part of the loss it is
-    weights: torch.Tensor | None = field(default=None, compare=False, repr=False)
+    weights: torch.Tensor | None = None
     """Weights of its sequence's outputs that replace the channel's; None: those of the channel."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForwardPasses:
+class ForwardPasses(Struct, frozen=True, kw_only=True):
     """Results of forward passes before the rows for each completion; None where the loss does not need them."""
 
     reference: Sequence[torch.Tensor] | None = None
@@ -51,8 +49,7 @@ class ForwardPasses:
 NO_PASSES = ForwardPasses()  # where nothing but the policy's own log-probabilities counts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowPlan:
+class RowPlan(Struct, frozen=True, kw_only=True):
     """All rows of one step and how each weighs its tokens."""
 
     sequences: tuple[TokenSequence, ...]  # the step's rollouts, [R]

@@ -13,11 +13,11 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 from gradscope.errors import InputError, UsageError, VerificationError

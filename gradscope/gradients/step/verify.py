@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from msgspec import Struct
+from msgspec.structs import asdict
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError, VerificationError
@@ -38,8 +39,7 @@ norm, 2e-4); those of bfloat16 and float16 are 6 and 10 times their rounding uni
 _TF32_TOLERANCE = 1e-2  # TF32 has float16's 10 bits of mantissa
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
+class Verification(Struct, frozen=True, kw_only=True):
     """The result of a self-check that passed; one that fails is an error."""
 
     error: float

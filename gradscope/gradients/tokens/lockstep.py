@@ -20,11 +20,11 @@ from __future__ import annotations
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 from gradscope.errors import UsageError, VerificationError

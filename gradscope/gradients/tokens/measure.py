@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError, VerificationError
@@ -88,8 +88,7 @@ def _largest_relative(differences: Array, norms: Array) -> float:
     return float(np.max(np.divide(differences, scale, out=differences.copy(), where=scale > 0)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenGram:
+class TokenGram(Struct, frozen=True, kw_only=True):
     """The inner products of one group's token rows, without advantages."""
 
     table: TokenTable  # the tokens and their weights, [N]
@@ -158,8 +157,7 @@ def _gram(
     return np.asarray(accumulator.gram.cpu().numpy()), slow
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutTokens:
+class RolloutTokens(Struct, frozen=True, kw_only=True):
     """The tokens of one rollout under the logged advantages; the KL part is left out."""
 
     group_id: str
@@ -253,8 +251,7 @@ def token_text(tokenizer: Any, token: int) -> str:
 Signal = Literal["hidden", "logit"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepSignals:
+class StepSignals(Struct, frozen=True, kw_only=True):
     """Both kinds of rows of one step."""
 
     tokens: tuple[TokenGram, ...]

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike
 from scipy.special import expit, logit
 
@@ -33,8 +33,7 @@ _LEAST = 1e-200  # norms and squares below are zero: their ratios would leave fl
 NO_LENGTH = "one of the two sums is zero, and has no direction"
 
 
-@dataclass(frozen=True, slots=True)
-class OpenScale:
+class OpenScale(Struct, frozen=True):
     """A transformation to a scale without ends, and back."""
 
     forward: Callable[[Array], Array]  # elementwise

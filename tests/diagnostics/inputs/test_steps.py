@@ -1,10 +1,10 @@
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gradscope.diagnostics.inputs import steps
 from gradscope.diagnostics.inputs.recomputed import Recomputer

@@ -1,10 +1,10 @@
 """What is collected of each step, of one kind of rows and of several, and its sparsity, on sizes that are known."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gradscope.diagnostics.inputs.row_questions import rows_and_more
 from gradscope.diagnostics.inputs.steps import MeasuredStep

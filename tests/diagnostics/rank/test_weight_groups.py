@@ -1,9 +1,8 @@
 """Which sums of a group's gradients are asked for, and their ranks."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gradscope.diagnostics.rank import weight_groups
 from gradscope.diagnostics.rank.rows import RankRequest, advantages_of, sub_groups

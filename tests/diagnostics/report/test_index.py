@@ -1,11 +1,11 @@
 """A folder of runs as an index, and runs side by side."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gradscope.diagnostics.report.index import report_index, report_runs, side_by_side
 from gradscope.errors import InputError

@@ -1,10 +1,10 @@
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from transformers import AutoModelForCausalLM, BloomConfig, GPTNeoConfig, LlamaConfig, OPTConfig
 
 from gradscope.errors import InputError, UsageError

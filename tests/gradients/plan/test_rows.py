@@ -1,8 +1,8 @@
 import math
-from dataclasses import replace
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from gradscope.errors import InputError
 from gradscope.gradients.plan.losses import SamplerCorrection

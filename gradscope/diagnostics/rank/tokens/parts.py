@@ -8,11 +8,11 @@ Shapes: N tokens that count, J groups, V sums of token gradients, M units that a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.diagnostics.logged.tokens import METRICS, first_logged

@@ -18,7 +18,7 @@ import numpy as np
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section, visible
-from gradscope.diagnostics.spike.measure import courses_of, metric_at, outstanding_step
+from gradscope.diagnostics.spike.measure import LOSSES, courses_of, level_changes, metrics_at, outstanding_step
 from gradscope.errors import InputError
 from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.findings.logged import spike_headline
@@ -94,15 +94,17 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
 
 
 def _spike(run: Run) -> tuple[str, ...]:
-    """A sentence on the step whose norm stands out; none without one, or where a norm is not finite."""
-    courses = {name: course for name, course in courses_of(run).items() if name.rpartition("/")[2] == "grad_norm"}
+    """Sentences on the step whose norm or KL stands out, and on what has risen for good; none of what is not finite."""
+    courses = {name: course for name, course in courses_of(run).items() if name.rpartition("/")[2] not in LOSSES}
+    rises = tuple(level_changes(courses))
     try:
         step = outstanding_step(courses)
     except InputError:
-        return ()
-    readings = [metric_at(name, course, step, num_chosen_from=len(course)) for name, course in courses.items()]
-    stands_out = all(reading.value.is_defined and reading.is_unusual for reading in readings)
-    return (spike_headline(step, readings, was_named=False),) if stands_out else ()
+        return rises
+    readings = metrics_at(courses, step)
+    is_unusual = [reading.is_unusual for reading in readings]
+    stands_out = any(is_unusual) and all(reading.value.is_defined for reading in readings)
+    return (*([spike_headline(step, readings, was_named=False)] * stands_out), *rises)
 
 
 def _kind(norm: float, loss: float, num_live: int) -> str:

@@ -5,17 +5,18 @@ Groups are built from the records of any log, in the order of first appearance.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gradscope.errors import InputError
 from gradscope.outside.limits import open_file, read_limited
@@ -131,8 +132,7 @@ class EarlierLooks:
         """Drop the state, so that the next reading starts at the beginning."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadRequest:
+class ReadRequest(Struct, frozen=True, kw_only=True):
     """One call of ``read_run``."""
 
     path: Path
@@ -279,8 +279,7 @@ REPEATED = "the row repeats an earlier one of the same sample"
 CONTRADICTED = "the row contradicts an earlier one of the same sample, so that neither counts"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(Struct, frozen=True, kw_only=True):
     """One usable row of a foreign log."""
 
     step: int  # the trainer's step; 0 where the log has none
@@ -290,7 +289,7 @@ class Record:
     completion: str  # the completion's text
     reward: float | None
     """The scalar reward; None where the row has no usable one, so that its group counts as incomplete."""
-    rewards: Mapping[str, float | None] = field(default_factory=dict)  # reward per reward function
+    rewards: Mapping[str, float | None] = {}  # reward per reward function
     messages: tuple[Mapping[str, Any], ...] | None = None  # the prompt as messages
     advantage: float | None = None  # the advantage that the optimizer saw
     status: Status = "unknown"  # how the completion ended
@@ -311,23 +310,24 @@ class Record:
 def build_groups(records: Iterable[Record], quarantine: QuarantineLog) -> tuple[RolloutGroup, ...]:
     """Groups by step, then by first row; rows that repeat or contradict an earlier one go to the quarantine."""
     members: dict[tuple[int, str], list[Rollout]] = {}
-    prompts: dict[tuple[int, str], str] = {}
+    names: dict[tuple[int, str], tuple[str, str]] = {}  # of each group, and of its prompt
     rows: dict[int, int] = {}
     seen: dict[tuple[int, str, str], int] = {}
     for record in records:
         key = (record.step, record.group)
         rollouts = members.setdefault(key, [])
+        if key not in names:
+            names[key] = group_name(*key), record.prompt_id
         if record.sample_id is not None:
             first = seen.setdefault((*key, record.sample_id), len(rollouts))
             if first < len(rollouts):
                 rollouts[first] = _settle(rollouts[first], record, quarantine)
                 continue
-        prompts.setdefault(key, record.prompt_id)
         row = rows.get(record.step, 0)
         rows[record.step] = row + record.count
         rollouts += [
             Rollout(
-                group_id=group_name(record.step, record.group),
+                group_id=names[key][0],
                 sample=len(rollouts),
                 row=row,
                 prompt=record.prompt,
@@ -342,12 +342,9 @@ def build_groups(records: Iterable[Record], quarantine: QuarantineLog) -> tuple[
                 **_token_fields(record),
             )
         ] * record.count
-    ordered = sorted(members, key=lambda key: key[0])
     return tuple(
-        RolloutGroup(
-            step=key[0], group_id=members[key][0].group_id, prompt_id=prompts[key], rollouts=tuple(members[key])
-        )
-        for key in ordered
+        RolloutGroup(step=key[0], group_id=names[key][0], prompt_id=names[key][1], rollouts=tuple(members[key]))
+        for key in sorted(members, key=itemgetter(0))
     )
 
 
@@ -384,7 +381,7 @@ def _settle(first: Rollout, again: Record, quarantine: QuarantineLog) -> Rollout
         return first
     for _ in range(1 if first.reward is None else 2):  # this row, and the earlier one if it counted until now
         quarantine.add(CONTRADICTED, again.location)
-    return dataclasses.replace(first, reward=None, rewards=dict.fromkeys(first.rewards))
+    return replace(first, reward=None, rewards=dict.fromkeys(first.rewards))
 
 
 def _token_fields(record: Record) -> dict[str, Any]:
@@ -481,7 +478,7 @@ def assemble_groups(
     inferred = (*source.inferred, *describe_groups(groups))
     return Run(
         path=request.path,
-        source=dataclasses.replace(source, num_rows=num_rows, inferred=inferred, quarantined=set_aside),
+        source=replace(source, num_rows=num_rows, inferred=inferred, quarantined=set_aside),
         groups=groups,
         settings=read_trainer_settings(request.run_config),
         weights=with_initial((), request.initial, lambda adapter: request.model or find_base(adapter, folder)),
