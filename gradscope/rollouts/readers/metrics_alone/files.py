@@ -38,6 +38,7 @@ from gradscope.rollouts.readers.metrics_alone.published import (
     PrintedLines,
     Table,
     Text,
+    lines_joined,
     mlflow_name,
     number_or_text,
     outputs_of_notebook,
@@ -473,7 +474,7 @@ def _printed(lines: Iterable[Text], quarantine: MetricsLog) -> Rows:
     """
     printed = PrintedLines()
     num_lines = widest = 0
-    for location, line in lines:
+    for location, line in lines_joined(lines):
         values = printed.read(location, line)
         if isinstance(values, str):
             quarantine.add(values, location)

@@ -7,7 +7,7 @@ Trainers show the same metrics under names for people, such as ``Training Loss``
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,7 @@ _MARKS = (
     *('"loss":', '"reward":', f'"{_ENDED}":'),
 )
 _LONGEST_LINE, _LONGEST_ROW = 1 << 20, 1 << 12
+_MOST_PARTS = 64  # lines of one dictionary
 _REWARD = re.compile(r"(^|[_/])(reward|score)s?$")
 CUT_DICTIONARY = "the dictionary of metrics is cut off"
 
@@ -73,6 +74,25 @@ def number_or_text(cell: str) -> float | str:
         return number_from(cell)
     except ValueError:
         return cell
+
+
+def lines_joined(lines: Iterable[Text]) -> Iterator[Text]:
+    """Lines of a console, with the parts of a dictionary as one: a terminal broke it, or it has a key a line."""
+    held: list[Text] = []
+    for location, line in lines:
+        is_part = bool(held) and "{" not in line and len(held) < _MOST_PARTS
+        if not is_part:
+            yield from held
+            held = []
+        text = line[-_LONGEST_LINE:]
+        if is_part or text.strip() == "{" or ("{" in text and "}" not in text and any(mark in text for mark in _MARKS)):
+            held.append((location, line))
+        else:
+            yield location, line
+        if is_part and "}" in line:
+            yield held[0][0], "".join(part for _, part in held)
+            held = []
+    yield from held
 
 
 class PrintedLines:

@@ -220,7 +220,7 @@ _STEPS = (
 )
 STEPS = tuple(dict.fromkeys(_STEPS))
 """Columns of steps: the trainer's own count before that of a logger, which counts its calls. ms-swift's is ``3/30``."""
-_RUNS = ("run_name", "run_id", "run", "_run", "experiment_name", "experiment", "exp_name")
+RUNS = ("run_name", "run_id", "run", "_run", "experiment_name", "experiment", "exp_name")
 """Columns that name the run of a row."""
 _NONE = np.zeros(0, dtype=np.int64)
 Values = TypeVar("Values", Counts, Floats)
@@ -274,15 +274,15 @@ class RunRows:
         self._starts: list[int] = []
         self._size = 0
 
-    def add(self, piece: Piece, keys: tuple[str, ...]) -> Counts:
-        """Add rows; those without a step are only counted.
+    def add(self, piece: Piece, keys: tuple[str, ...], names: tuple[str, ...] = RUNS) -> Counts:
+        """Add rows, whose run one of the columns ``names`` names; those without a step are only counted.
 
         Returns:
             Indices in the piece of rows whose step is no step, ascending.
         """
         bad = [_NONE]
         for wide in piece.tables:
-            for table in (named for long in unpivoted(wide) for named in by_run(long, _RUNS)):
+            for table in (named for long in unpivoted(wide) for named in by_run(long, names)):
                 steps = steps_in(table, keys)
                 self.num_without_step += int(np.count_nonzero(steps == NO_STEP))
                 bad.append(table.at[steps == BAD_STEP])
