@@ -32,6 +32,7 @@ from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.source import BLANK, CUT_OFF
 from gradscope.rollouts.arrays import to_filled, to_numpy
 from gradscope.rollouts.event_file import WANDB_START, history_in, scalars_in
+from gradscope.rollouts.readers.metrics_alone.naming import are_histories
 from gradscope.rollouts.readers.metrics_alone.published import (
     MLFLOW_LINE,
     SAVED_SCALARS,
@@ -43,6 +44,7 @@ from gradscope.rollouts.readers.metrics_alone.published import (
     number_or_text,
     outputs_of_notebook,
     rows_of_table,
+    scalars_by_name,
     scalars_saved,
     tables_of_markdown,
     tables_of_page,
@@ -55,8 +57,10 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
     Piece,
     as_tables,
     hold_rollouts,
+    is_step,
+    step_of,
 )
-from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number, whole_number
+from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
 from gradscope.rollouts.readers.parsing.tables import (
     BOM,
@@ -124,6 +128,8 @@ class MetricsLog(WatchedLog):
         self._last = ""
 
 
+_MAX_DEPTH = 3  # objects around the rows of a document
+_SINGULAR = {"steps": "step", "Steps": "step", "global_steps": "global_step"}
 Rows = Iterator[MetricRow | Row | Piece]
 _FEW, _MANY = 1 << 8, 1 << 14  # rows in a piece, at first and later
 _SMALL, _LARGE = 1 << 16, 8 << 20  # the same in bytes
@@ -221,8 +227,11 @@ def _document(file: Path, quarantine: MetricsLog) -> Rows:
     return read_json_rows(file, quarantine, partial(_rows_in, file, quarantine))
 
 
-def _rows_in(file: Path, quarantine: MetricsLog, document: Any) -> Sequence[Any]:
-    """The rows of a document: a list, the lists of rows that it has, or columns as pandas and W&B write them."""
+def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MAX_DEPTH) -> Sequence[Any]:
+    """The rows of a document: a list, the lists of rows that it has, or columns as pandas and W&B write them.
+
+    Else those of the parts with a step, of which each is a run.
+    """
     if isinstance(document, list):
         return scalars_saved(document, file)
     if not isinstance(document, dict) or not document:
@@ -231,10 +240,13 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any) -> Sequence[Any]
     if len(usual) == 1:
         listed: list[Any] = document[usual[0]]
         return listed
-    by_key = {key: cell for key, cell in document.items() if isinstance(cell, list) and not is_list_of_objects(cell)}
-    num_rows = next((len(cell) for key, cell in by_key.items() if key.lower().endswith("step")), 0)
+    points = {name: cell for name, cell in document.items() if isinstance(cell, list)}
+    if len(points) == len(document) and (of_scalars := list(scalars_by_name(points))):
+        return of_scalars
+    by_key = {key: cell for key, cell in points.items() if not is_list_of_objects(cell)}
+    num_rows = next((len(cell) for key, cell in by_key.items() if key.lower().endswith(("step", "steps"))), 0)
     if num_rows:  # lists of another length are of other rows, as those of evaluations
-        by_key = {key: cell for key, cell in by_key.items() if len(cell) == num_rows}
+        by_key = {_SINGULAR.get(key, key): cell for key, cell in by_key.items() if len(cell) == num_rows}
         return [dict(zip(by_key, row, strict=True)) for row in zip(*by_key.values(), strict=True)]
     lists = {name: cell for name, cell in document.items() if is_list_of_objects(cell)}
     quarantine.lists.update(name for name, cells in lists.items() if _are_metrics(cells))
@@ -244,12 +256,19 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any) -> Sequence[Any]
     by_step = len(rows) == len(document) and all(map(_is_step, rows))
     if by_step and not all(_is_step(key) for row in rows.values() for key in row):
         return [{"step": key, **row} for key, row in rows.items()]
+    parts = {name: _rows_in(file, quarantine, row, depth - 1) for name, row in rows.items() if depth}
+    parts = {name: part for name, part in parts.items() if is_list_of_objects(part) and any(map(is_step, part[0]))}
+    if parts:
+        runs = [(f"{name}/{row['run']}" if row.get("run") else name, row) for name, of in parts.items() for row in of]
+        return [{**row, "run": run} for run, row in runs]
     columns = {key: value for key, value in document.items() if isinstance(value, list | dict)}
     lengths = {len(value) for value in columns.values()}
     if len(columns) < len(document) or len(lengths) != 1:
         return [document] if any(isinstance(value, int | float) for value in document.values()) else ()
     if all(isinstance(value, list) for value in columns.values()):
-        return [{key: value[at] for key, value in columns.items()} for at in range(next(iter(lengths)))]
+        position = {STEP_IS_POSITION: 1.0} if are_histories(columns) else {}
+        steps = [{"step": at + 1, **position} if position else {} for at in range(next(iter(lengths)))]
+        return [{**step, **{key: value[at] for key, value in columns.items()}} for at, step in enumerate(steps)]
     keys = list(next(iter(columns.values())))
     if not all(isinstance(value, dict) and list(value) == keys for value in columns.values()):
         return ()
@@ -263,7 +282,7 @@ def _are_metrics(rows: Sequence[Cells]) -> bool:
 
 
 def _is_step(key: str) -> bool:
-    return whole_number(key) is not None
+    return step_of(key) >= 0
 
 
 def _sizes() -> Iterator[int]:

@@ -49,7 +49,9 @@ LOOKS_FOR = "metrics by step (trainer_state.json, JSONL, CSV, consoles, TensorBo
 
 _SLIMES = ("rollout/step", "train/step")  # each row of slime's has one of them
 _NAMES = ("Name", "name", "model", "model_name", "method", "algorithm", "variant")  # columns that may name the run
-_INSTEAD_OF_STEPS = ("iter", "epoch", "round")  # columns that count as steps where no other does
+_EPISODE = "episode"
+_INSTEAD_OF_STEPS = ("iter", "epoch", "round", _EPISODE)  # columns that count as steps where no other does
+_LEARNS = {"loss", "grad_norm", "learning_rate"}  # of which an update has one, and an episode that is only played none
 _REWARD_LIST = re.compile(r"(^|_)(rewards?|scores?)$")
 _NUM_PEEKED = 200
 _MOST_NAMED = 6
@@ -99,7 +101,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
     if keys and plain_name(keys[0]) in _INSTEAD_OF_STEPS and options.columns.step is None:
         sentences.append(f"No column is called a step: {keys[0]!r} counts as one.")
     if rows.counts_steps:
-        sentences.append("The console does not name its steps: a step is the place of its dictionary among all.")
+        sentences.append("Nothing names the steps: a step is the place of its row among all.")
     if rows.num_without_step:
         sentences.append(f"Without a step, and left out: {counted(rows.num_without_step, 'row')}.")
     one_run = f", run {chosen.name!r} of {len(runs)}" if len(runs) > 1 else ""
@@ -247,6 +249,9 @@ def _steps_of(tables: Sequence[MetricTable]) -> tuple[str, ...]:
     usual = [named[name] for name in STEPS if name in named]
     usual += filter(is_step, ends)
     usual = usual or [named[name] for name in _INSTEAD_OF_STEPS if name in named and _rises(tables, named[name])]
+    if usual == [named.get(_EPISODE)]:
+        keys = {key for table in tables for key in table.columns}
+        usual = [] if _LEARNS.isdisjoint(naming_of(keys, {}).parts) else usual
     if not usual:
         return ()
     key = next((key for key in usual if min(ends[key]) < max(ends[key])), usual[0])

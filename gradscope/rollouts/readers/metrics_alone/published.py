@@ -7,7 +7,7 @@ Trainers show the same metrics under names for people, such as ``Training Loss``
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -328,3 +328,13 @@ def scalars_saved(triples: Sequence[Any], file: Path) -> list[Any]:
         {"step": triple[1], tag_of(file): triple[2]} if is_saved else triple
         for triple, is_saved in zip(triples, is_triple, strict=True)
     ]
+
+
+def scalars_by_name(points: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
+    """Rows of a document that lists the points of each scalar: objects with a step and a value, or both as numbers."""
+    for name, cells in points.items():
+        for cell in cells:
+            if isinstance(cell, dict) and "value" in cell and any(map(is_step, cell)):
+                yield {"metric": name, **cell}
+            elif isinstance(cell, list) and 2 <= len(cell) <= len(SAVED_SCALARS):
+                yield {"step": cell[-2], name: cell[-1]}

@@ -7,6 +7,7 @@ whose later rows count, or, from the first step on, another run.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -159,7 +160,7 @@ def _steps(cells: Column, size: int) -> Counts:
         return np.where(steps < 0, BAD_STEP, steps)
     if {float}.issuperset(map(type, cells)):
         return _from_floats(np.array(cells))
-    return np.array([NO_STEP if cell in (None, "") else _step(cell) for cell in cells], dtype=np.int64)
+    return np.array([NO_STEP if cell in (None, "") else step_of(cell) for cell in cells], dtype=np.int64)
 
 
 def _from_floats(values: Floats) -> Counts:
@@ -167,10 +168,16 @@ def _from_floats(values: Floats) -> Counts:
     return np.where(is_step, values, BAD_STEP).astype(np.int64)
 
 
-def _step(cell: Any) -> int:
-    """A step; ms-swift writes ``3/30``."""
-    parts = list(map(whole_number, cell.split("/", maxsplit=1) if isinstance(cell, str) else [cell]))
-    return BAD_STEP if None in parts or parts[0] is None else parts[0]
+_STEP_TEXT = re.compile(
+    r"(?:[a-z_ ]*(?:step|iter|iteration|checkpoint|ckpt)[\s_:=-]*)?([0-9.]+)(?:/[0-9]+)?", re.IGNORECASE
+)
+
+
+def step_of(cell: Any) -> int:
+    """A step, else BAD_STEP; ms-swift writes ``3/30``, others ``step_3``."""
+    named = _STEP_TEXT.fullmatch(cell.strip()) if isinstance(cell, str) else None
+    step = whole_number(cell if named is None else named[1])
+    return BAD_STEP if step is None or step < 0 else step
 
 
 def unpivoted(table: MetricTable) -> list[MetricTable]:
