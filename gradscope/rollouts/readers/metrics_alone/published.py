@@ -46,6 +46,7 @@ _STEP_OF_ALL = re.compile(
 _DICTIONARY = re.compile(r"\b(?:rollout|step|perf|eval) (?P<step>[0-9]{1,15}): \{")
 _PROGRESS = re.compile(r"\b(?P<done>[0-9]{1,12})/[0-9]{1,12} \[")
 _COLUMN = re.compile(r"[a-z_][\w/@.()%-]*", re.IGNORECASE)
+_OF_INTEREST = re.compile(r"[0-9]|step", re.IGNORECASE)
 _ENDED = "train_runtime"  # a key of what a trainer prints at its end
 _MARKS = (
     *("'loss':", "'reward':", "'grad_norm':", "'train/", "'rollout/", f"'{_ENDED}':"),
@@ -80,6 +81,9 @@ def lines_joined(lines: Iterable[Text]) -> Iterator[Text]:
     """Lines of a console, with the parts of a dictionary as one: a terminal broke it, or it has a key a line."""
     held: list[Text] = []
     for location, line in lines:
+        if not held and "{" not in line:
+            yield location, line
+            continue
         is_part = bool(held) and "{" not in line and len(held) < _MOST_PARTS
         if not is_part:
             yield from held
@@ -119,6 +123,9 @@ class PrintedLines:
     def read(self, location: str, line: str) -> Values | str | None:
         """The metrics of a line with its step; the reason where they are damaged; None for a line without metrics."""
         before, self._before = self._before, {}
+        if "{" not in line and not _OF_INTEREST.search(line):  # as most lines of a text
+            self._columns = [] if any(map(str.isalnum, line)) else self._columns
+            return None
         for bar in _PROGRESS.finditer(line[:_LONGEST_LINE]):
             self._bar = int(bar["done"])
         text = line[-_LONGEST_LINE:]
