@@ -49,7 +49,7 @@ USUAL: dict[str, tuple[str, ...]] = {
     "completion": ("completion", "response", "output", "solution", "generation", "answer_text"),
     "reward": (
         *("reward", "score", "total_reward", "reward_total", "final_reward"),
-        *("passed", "correct", "is_correct", "success", "acc", "accuracy"),
+        *("passed", "correct", "is_correct", "success", "acc", "accuracy", "resolved", "exact_match", "em"),
     ),
     "step": (
         *("step", "global_step", "training_step", "train_step", "trainer_step", "iteration"),

@@ -72,6 +72,7 @@ from gradscope.rollouts.run import Run
 _RESPONSES = frozenset((*REWARD_LISTS, *ANSWER_KEYS, *TEXT_LISTS))
 _ONE_RESPONSE = ("response", "completion", "output", "generation", "output_response", *ANSWER_KEYS[:1])
 """Keys under which a text is the policy's response, and not the task's own solution."""
+_PREDICTIONS = ("pred", "prediction", "predicted", "response", "completion", "generation", "model_answer")
 _PROMPTS = (*USUAL["prompt"], *USUAL["prompt_id"])
 _TRIALS = ("trial", *SAMPLE_IDS)
 _TOTALS = ("n", "num_samples", "n_samples", "total_samples", "num_rollouts", "total_rollouts", "total")
@@ -156,6 +157,9 @@ def prompt_rows(
         yield keys, node, samples
     elif isinstance(node, dict) and _are_verdicts(node):
         yield from (((*keys, str(key)), {}, PromptSamples(shape="lists", rewards=cell)) for key, cell in node.items())
+    elif isinstance(node, dict) and (name := _verdict_in(node)):
+        for key, cell in node.items():
+            yield (*keys, str(key)), cell, PromptSamples(shape="objects", rewards=(cell[name],))
     elif isinstance(node, (dict, list)) and depth:
         layouts, without = set[tuple[str, ...]](), list[tuple[str, dict[str, Any]]]()
         for key, item in node.items() if isinstance(node, dict) else enumerate(node):
@@ -177,6 +181,17 @@ def _are_verdicts(node: Mapping[str, Any]) -> bool:
         return False
     lists = (isinstance(cell, list) and cell and _NUMBERS.issuperset(map(type, cell)) for cell in node.values())
     return all(lists) and all({0, 1}.issuperset(cell) for cell in node.values())
+
+
+def _verdict_in(node: Mapping[str, Any]) -> str | None:
+    """The verdict that each of many objects has, as OpenCompass writes one for each prompt."""
+    cells = list(node.values())
+    if len(cells) < _MANY_PROMPTS or not all(isinstance(cell, dict) for cell in cells):
+        return None
+    if not all(any(key in cell for key in _PREDICTIONS) for cell in cells):  # those may be tests of one response
+        return None
+    names = (name for name in USUAL["reward"] if name in cells[0])
+    return next((name for name in names if all(type(cell.get(name)) is bool for cell in cells)), None)
 
 
 def refuse_lone_list(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
