@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from gradscope.say import non_finite_word, percent
 
 if TYPE_CHECKING:  # what only names a type is not loaded with every log
+    from gradscope.metrics.uncertainty.steps import LateChange
     from gradscope.results.logged import MetricCourse
     from gradscope.results.norms import SpikeMetric, SpikeReport, StepReplay
     from gradscope.results.rank import StepGeometry
@@ -123,10 +125,19 @@ LARGE_PART = 5.0  # times the equal share from which on a rollout or a parameter
 MUCH_REPEATED = 0.5  # share of repeated runs of tokens from which on a text is named
 
 
-def spike_findings(report: SpikeReport) -> SpikeReport:
-    """The report with its sentences: whether the step stands out, then what its gradient is made of."""
+def late_sentence(name: str, change: LateChange) -> str:
+    """That a number ends on another level than it had."""
+    verb = "rises" if change.side > 0 else "falls"
+    return (
+        f"{name} {verb} from {change.before:.3g}, its median up to step {change.before_until}, to {change.late:.3g} at "
+        f"steps {change.since} to {change.until}."
+    )
+
+
+def spike_findings(report: SpikeReport, beside: Sequence[str] = ()) -> SpikeReport:
+    """The report with its sentences: whether the step stands out, ``beside`` it, what its gradient is made of."""
     headline = spike_headline(report.step, report.metrics, was_named=report.was_named)
-    sentences = (headline, *_norms(report), *_rollouts(report), *_repeats(report), *_tensors(report))
+    sentences = (headline, *beside, *_norms(report), *_rollouts(report), *_repeats(report), *_tensors(report))
     return replace(report, findings=sentences)
 
 

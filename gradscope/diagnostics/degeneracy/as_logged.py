@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import accumulate, pairwise
 
 import numpy as np
+from msgspec.structs import replace
 
 from gradscope.diagnostics.degeneracy.group_rewards import NUM_WINDOWS, TRAINER_REWARD, DegeneracyOptions
 from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS, logged_estimate, logged_value, metric_courses

@@ -9,11 +9,11 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Protocol, TypeVar
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
@@ -136,8 +136,7 @@ _LOWEST = -1e4  # what a softmax in float32 can give; less is what masked logits
 _NOTHING: _Columns = (np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.int64))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _StepTokens:
+class _StepTokens(Struct, frozen=True, kw_only=True):
     """What was sampled at one step and counts in the loss."""
 
     sampler: Array  # the sampler's log-probabilities, [N]
@@ -224,11 +223,10 @@ _GREATEST = 100.0  # the logarithm of any vocabulary is below
 _Row = tuple[float, int, str]  # sum and number of a sequence's entropies, or of its |log ratios|, and its prompt
 
 
-@dataclass(slots=True)
-class GatheredEntropy:
+class GatheredEntropy(Struct):
     """The entropies of each step's sequences."""
 
-    _steps: dict[int, list[_Row]] = field(default_factory=dict)
+    _steps: dict[int, list[_Row]] = {}
 
     def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
         """Take in the rollouts of the next step."""
@@ -285,13 +283,12 @@ def _trend(by_step: Sequence[results.EntropyNumbers]) -> Estimate:
 NUM_WORST = 10  # tokens that are named
 
 
-@dataclass(slots=True)
-class GatheredMismatch:
+class GatheredMismatch(Struct):
     """Sums over the sequences of each step; a step's tokens are let go of once they are summed."""
 
     _set_aside: Counter[str] = field(default_factory=Counter)
-    _steps: list[tuple[int, sampler_metrics.SequenceSums, tuple[str, ...]]] = field(default_factory=list)
-    _worst: list[results.TokenMismatch] = field(default_factory=list)
+    _steps: list[tuple[int, sampler_metrics.SequenceSums, tuple[str, ...]]] = []
+    _worst: list[results.TokenMismatch] = []
 
     def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
         """Take in the rollouts of the next step."""
@@ -366,12 +363,11 @@ _TokenAge = tuple[int, str, tuple[int, int]]
 """Step, prompt, and the versions that sampled a rollout's first and last token."""
 
 
-@dataclass(slots=True)
-class GatheredStaleness:
+class GatheredStaleness(Struct):
     """The versions that sampled the rollouts of each step."""
 
-    _steps: dict[int, list[_TokenAge]] = field(default_factory=dict)
-    _gaps: dict[int, list[_Row]] = field(default_factory=dict)
+    _steps: dict[int, list[_TokenAge]] = {}
+    _gaps: dict[int, list[_Row]] = {}
     """By the step minus the version that sampled the first token."""
 
     def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:

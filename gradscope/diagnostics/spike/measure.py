@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from gradscope.diagnostics.inputs import steps as inputs
 from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
-from gradscope.findings.logged import spike_findings
+from gradscope.findings.logged import late_sentence, spike_findings
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import batch_norm, norms_without, projection_shares, removal_order
 from gradscope.metrics.gram.spectrum import Array
-from gradscope.metrics.uncertainty.steps import deviation_of, most_deviating
+from gradscope.metrics.uncertainty.steps import deviation_of, late_change, most_deviating, steps_beyond
 from gradscope.progress import Progress, ProgressCallback, no_progress, reporter
 from gradscope.reason import Reason
 from gradscope.results.norms import SpikeMetric, SpikeRemoval, SpikeReport, SpikeRollout, SpikeTensor, SpikeToken
@@ -32,13 +32,17 @@ from gradscope.rollouts.readers.detect import read_run
 from gradscope.rollouts.run import Run
 from gradscope.say import as_ranges
 
+LOSSES = ("loss", "pg_loss", "policy_loss")
 _NAMES: tuple[tuple[str, ...], ...] = (
     ("grad_norm",),
     ("kl", "kl_loss", "ppo_kl", "kl_penalty", "mean_kl"),
-    ("loss", "pg_loss", "policy_loss"),
+    LOSSES,
 )
 """Numbers that jump with an update that went wrong, each by its trainers' names without their prefix; the first that
 is logged decides which step stands out, for a gradient is there before a KL moves."""
+
+_RISES = ((_NAMES[0], 3.0), (_NAMES[1], 4.0))
+"""Times its level before from which on a late norm or KL is named. A KL that grows evenly from zero has 2.7."""
 
 Courses = Mapping[str, Mapping[int, float]]  # name -> step -> what was logged
 
@@ -54,18 +58,52 @@ def courses_of(run: Run) -> Courses:
 
 
 def outstanding_step(courses: Courses) -> int:
-    """The step to look at: the first with a number that is none, else where the first course stands out most."""
+    """The first step with a number that is none, else the furthest of the first course with one beyond chance.
+
+    Without any the furthest of the first course.
+
+    Raises:
+        InputError: No course has nine steps.
+    """
     broken = [step for course in courses.values() for step, value in course.items() if not math.isfinite(value)]
     if broken:
         return min(broken)
-    for course in courses.values():
-        step = most_deviating(course)
-        if step is not None:
+    furthest = {name: most_deviating(course) for name, course in _searched(courses).items()}
+    steps = {name: step for name, step in furthest.items() if step is not None}
+    for name, step in steps.items():
+        if any(metric.name == name and metric.is_unusual for metric in metrics_at(courses, step)):
             return step
+    for step in steps.values():
+        return step
     raise InputError(
         "No step can be singled out: fewer than nine steps of the log have a gradient norm, a KL or a loss.",
         hint="Name the step with --step, or put the trainer's metrics beside its rollouts.",
     )
+
+
+def _searched(courses: Courses) -> Courses:
+    """Norm and KL; the loss where neither is logged, for it jumps without an update that went wrong."""
+    chosen = {name: course for name, course in courses.items() if name.rpartition("/")[2] not in LOSSES}
+    return chosen if any(most_deviating(course) is not None for course in chosen.values()) else courses
+
+
+def metrics_at(courses: Courses, step: int, *, was_named: bool = False) -> tuple[SpikeMetric, ...]:
+    """The numbers of a step that was searched for among all steps of all courses, or named beforehand."""
+    num_chosen_from = 1 if was_named else sum(map(len, _searched(courses).values()))
+    return tuple(
+        metric_at(name, course, step, num_chosen_from=num_chosen_from)
+        for name, course in courses.items()
+        if step in course
+    )
+
+
+def level_changes(courses: Courses) -> Iterator[str]:
+    """A sentence for each norm or KL that has risen for good, which no single step shows."""
+    for name, course in courses.items():
+        factor = next((rise for names, rise in _RISES if name.rpartition("/")[2] in names), None)
+        change = late_change(course, factor=factor) if factor else None
+        if change is not None and change.side > 0:
+            yield late_sentence(name, change)
 
 
 def metric_at(name: str, course: Mapping[int, float], step: int, *, num_chosen_from: int) -> SpikeMetric:
@@ -98,7 +136,7 @@ if TYPE_CHECKING:
 
 
 def spike_parts(
-    prepared: PreparedStep, gram: StepGram, _: ProgressCallback = no_progress, *, most_tokens: int
+    prepared: PreparedStep, gram: StepGram, *, progress: ProgressCallback = no_progress, most_tokens: int
 ) -> tuple[tuple[TensorNorm, ...], tuple[RolloutTokens, ...]]:
     """Each parameter, and so many tokens of the rollouts with the largest parts; none without a gradient."""
     from gradscope.gradients.step.directions import measure_tensor_norms
@@ -286,11 +324,7 @@ def _is_steady(course: Mapping[int, float]) -> bool:
 def _report(
     run: Run, step: int, courses: Courses, measured: inputs.MeasuredStep | str, *, was_named: bool
 ) -> SpikeReport:
-    course_metrics = [
-        metric_at(name, course, step, num_chosen_from=1 if was_named else len(course))
-        for name, course in courses.items()
-        if step in course
-    ]
+    course_metrics = metrics_at(courses, step, was_named=was_named)
     stands_out = was_named or any(metric.is_unusual for metric in course_metrics)
     metrics = (*course_metrics, *_also_unusual(run, step, courses, stands_out=stands_out))
     gram = None if isinstance(measured, str) else measured.gram
@@ -316,7 +350,19 @@ def _report(
         tensors=_tensors_of(tensors),
         engine=inputs.describe_engine(gram.describe(), {}) if gram is not None else {},
     )
-    return spike_findings(report)
+    return spike_findings(report, [*_more_steps(courses, report), *level_changes(courses)])
+
+
+def _more_steps(courses: Courses, report: SpikeReport) -> Iterator[str]:
+    """The other steps that are broken, or beyond chance by the number by which this one stands out."""
+    broken = {step for course in courses.values() for step, value in course.items() if not math.isfinite(value)}
+    unusual = next((metric for metric in report.metrics if metric.is_unusual and metric.name in courses), None)
+    if report.was_named or unusual is None:
+        return
+    beyond = broken or set(steps_beyond(courses[unusual.name], unusual.by_chance.value or math.inf))
+    if others := sorted(beyond - {report.step}):
+        what = "a number that is not finite" if broken else f"{unusual.name} beyond chance"
+        yield f"{len(others):,} more step{'s' * (len(others) > 1)} with {what}: {as_ranges(others)}."
 
 
 NGRAM = 4  # length of the runs that are counted, as in the source: shorter ones repeat in any text

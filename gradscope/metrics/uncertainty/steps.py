@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
@@ -201,8 +202,7 @@ _EFFICIENCY = 0.37
 """Of the median absolute deviation: it tells a spread as well as the standard deviation of so much of the sample."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deviation:
+class Deviation(Struct, frozen=True, kw_only=True):
     """A step's number compared with its neighbors'."""
 
     typical: float  # median of the neighbors
@@ -254,12 +254,23 @@ def deviation_of(values: Mapping[int, float], step: int, *, num_chosen_from: int
 
 def most_deviating(values: Mapping[int, float]) -> int | None:
     """The first step with the largest :class:`Deviation`; None where no step has one."""
+    steps, deviations = _every_deviation(values)
+    return None if np.isnan(deviations).all() else int(steps[np.nanargmax(deviations)])
+
+
+def steps_beyond(values: Mapping[int, float], bound: float) -> list[int]:
+    """The steps with a larger :class:`Deviation` than a bound, ascending."""
+    steps, deviations = _every_deviation(values)
+    return [int(step) for step in steps[deviations > bound]]
+
+
+def _every_deviation(values: Mapping[int, float]) -> tuple[NDArray[np.int64], Array]:
+    """The steps that can be compared, [N], and their deviations; NaN without a spread."""
     steps, numbers, in_logs = _comparable(values)
     if len(steps) <= FEWEST_NEIGHBORS:
-        return None
+        return steps, np.full(len(steps), math.nan)
     parts = np.array_split(np.arange(len(steps)), len(steps) // _AT_ONCE + 1)
-    deviations = np.concatenate([_deviations(steps, numbers, part, in_logs=in_logs)[:, 1] for part in parts])
-    return None if np.isnan(deviations).all() else int(steps[np.nanargmax(deviations)])
+    return steps, np.concatenate([_deviations(steps, numbers, part, in_logs=in_logs)[:, 1] for part in parts])
 
 
 _AT_ONCE = 1 << 14  # steps whose neighbors are looked at together
@@ -295,3 +306,47 @@ def _deviations(steps: NDArray[np.int64], numbers: Array, indices: NDArray[np.in
     with np.errstate(divide="ignore", invalid="ignore"):
         deviations = np.where(spreads == 0, math.nan, (own - middles) / spreads)
     return np.stack([np.median(neighbors, axis=1), deviations], axis=1)
+
+
+FEWEST_OF_LEVELS = 20  # steps below which the last fifth is a handful
+_QUARTILES = (0.25, 0.75)
+
+
+class LateChange(Struct, frozen=True, kw_only=True):
+    """A course whose last fifth of steps lies on another level than its first two thirds."""
+
+    before: float  # median of the first two thirds
+    late: float  # median of the last fifth
+    before_until: int  # last step of the first two thirds
+    since: int  # first step of the last fifth
+    until: int  # its last
+
+    @property
+    def side(self) -> Literal[-1, 1]:
+        """Whether it ends higher or lower."""
+        return 1 if self.late > self.before else -1
+
+
+def late_change(values: Mapping[int, float], *, factor: float) -> LateChange | None:
+    """Where a course without negative numbers ends, if that is this many times its level before, or one over it.
+
+    No test of a trend, which a course that bends or jumps at its end fails: the medians are facts, and the quartiles of
+    both parts have to be apart. None otherwise, and with fewer than twenty steps.
+
+    >>> late_change({step: 1.0 if step < 30 else 5.0 for step in range(40)}, factor=3.0)
+    LateChange(before=1.0, late=5.0, before_until=25, since=32, until=39)
+    """
+    steps = sorted(step for step, value in values.items() if math.isfinite(value))
+    numbers = np.array([values[step] for step in steps])
+    if len(steps) < FEWEST_OF_LEVELS or numbers.min() < 0:
+        return None
+    num_before, first_late = 2 * len(steps) // 3, len(steps) - len(steps) // 5
+    parts = numbers[:num_before], numbers[first_late:]
+    before, late = (float(np.median(part)) for part in parts)
+    low, high = sorted(parts, key=np.median)
+    is_apart = np.quantile(low, _QUARTILES[1]) < np.quantile(high, _QUARTILES[0])
+    if max(before, late) < factor * min(before, late) or not is_apart:
+        return None
+    return LateChange(
+        before=before, late=late, before_until=steps[num_before - 1], since=steps[first_late], until=steps[-1]
+    )

@@ -10,11 +10,12 @@ import difflib
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.errors import InputError, UsageError
 from gradscope.machine import trim_heap, without_collection
@@ -330,8 +331,7 @@ _LOG_ROLLOUTS = "log_completions=True in TRL, trainer.rollout_data_dir in verl; 
 """The switches that make the usual trainers log rollouts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kind:
+class _Kind(Struct, frozen=True, kw_only=True):
     matches: Callable[[Path], bool]  # whether an existing path is of this kind
     description: str  # the predicate of the sentence about it
     hint: Callable[[Path], str]  # what to do instead

@@ -45,10 +45,10 @@ def test_a_run_of_ours_answers_all_but_versions(cli: Cli, tiny_run: Path, tmp_pa
     document = json.loads(done.out)
     result = document["result"]
     assert document["schema"] == "gradscope/report"
-    assert len(result["sections"]) == 16
+    assert len(result["sections"]) == 17
     assert "projection_share" in document["definitions"]
     assert result["recomputed"] == [1, 2]
-    assert [section["name"] for section in result["sections"] if section["missing"]] == ["staleness"]
+    assert [section["name"] for section in result["sections"] if section["missing"]] == ["reward", "staleness"]
     tokens = next(section for section in result["sections"] if section["name"] == "tokens")
     strengths = [token["strength"] for text in tokens["texts"] for token in text["tokens"]]
     assert max(strengths) == 1.0

@@ -1,12 +1,12 @@
 """A report on runs whose answers are known: every section has an answer or says what to log."""
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.inputs import recomputed
@@ -38,8 +38,8 @@ from tests.rollouts.readers.lines import write_lines
 pytestmark = pytest.mark.slow  # a run of shared/data, recomputed
 
 NAMES = [
-    *("signal", "zero-loss", "replay", "rank", "contributions", "tokens", "length", "rewards", "dilution", "agreement"),
-    *("staleness", "entropy", "generation", "coverage", "formulations", "claims"),
+    *("signal", "reward", "zero-loss", "replay", "rank", "contributions", "tokens", "length", "rewards", "dilution"),
+    *("agreement", "staleness", "entropy", "generation", "coverage", "formulations", "claims"),
 ]
 
 

@@ -1,9 +1,9 @@
 """What a log of metrics alone answers."""
 
 import math
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gradscope.diagnostics.report.metrics_alone import dead_section, report_of_metrics
 from gradscope.results.report import ReportSection

@@ -7,10 +7,11 @@ Shapes: R rollouts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
@@ -24,16 +25,19 @@ from gradscope.diagnostics.report.sections.inputs import (
     missing_section,
 )
 from gradscope.estimate import Estimate
+from gradscope.findings.logged import late_sentence
 from gradscope.findings.rank_parts import entropy_findings
 from gradscope.metrics.gram.geometry import projection_shares
 from gradscope.metrics.outcomes.reward_shares import correlation_within, within_groups
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
+from gradscope.metrics.uncertainty.steps import LateChange, late_change
 from gradscope.render.views.view import Column, lines_over, table_of_cells, tabulate
 from gradscope.results import logged as results
 from gradscope.results.report import Cell, Chart, ReportSection, ReportTable, Severity
 from gradscope.results.tokens import EntropyChange
-from gradscope.rollouts.groups import holds_rewards_alone
+from gradscope.rollouts.groups import holds_rewards_alone, reward_table
 from gradscope.rollouts.run import Run
-from gradscope.say import interval, number, percent, with_interval
+from gradscope.say import counted, interval, number, percent, with_interval
 
 _SMALL = 0.1
 """Of a correlation, and of a change relative to its mean: what is nearer to zero does not matter, however certain it is
@@ -47,17 +51,23 @@ def entropy_section(inputs: ReportInputs) -> ReportSection:
     if entropy.overall is None:
         return missing_part("entropy", entropy)
     trend = entropy.trend or Estimate.undefined_because("it was not computed")
+    change = _late([(row.step, row.mean.value) for row in entropy.by_step])
+    moves = change.side if change else _direction_of(trend, entropy.overall)
     steps, means = [row.step or 0 for row in entropy.by_step], {"entropy": [row.mean.value for row in entropy.by_step]}
     return ReportSection(
         name="entropy",
         findings=(
             _level(entropy, entropy.overall),
-            *along_line("it", trend, (entropy.by_step[0].step, entropy.by_step[-1].step), "+.3g"),
+            *(
+                [late_sentence("It", change)]
+                if change
+                else along_line("it", trend, (entropy.by_step[0].step, entropy.by_step[-1].step), "+.3g")
+            ),
             *entropy_findings(inputs.parts.entropy),
         ),
-        severity=_entropy_severity(entropy.overall, trend),
+        severity=_entropy_severity(entropy.overall, moves),
         meaning=metric("entropy.mean").meaning,
-        next_step=_entropy_advice(trend) if _goes_somewhere(trend, entropy.overall) else _NOTHING,
+        next_step=_entropy_advice(moves) if moves else _NOTHING,
         charts=lines_over(steps, "Entropy of the policy", means, y_label="nats a token"),
         tables=_predicted(inputs.parts.entropy),
     )
@@ -79,18 +89,24 @@ def _at(row: results.EntropyNumbers) -> str:
     return f"{with_interval(row.mean, '.3g')} at step {row.step}"
 
 
-def _entropy_severity(overall: results.EntropyNumbers, trend: Estimate) -> Severity:
+def _late(course: Iterable[tuple[int | None, float | None]]) -> LateChange | None:
+    """How a course ends whose level has doubled or halved, which a line through it may miss."""
+    return late_change({step or 0: value for step, value in course if value is not None}, factor=2.0)
+
+
+def _entropy_severity(overall: results.EntropyNumbers, moves: int) -> Severity:
     if overall.mean.value is None:
         return "problem"
-    return "look" if _goes_somewhere(trend, overall) else "fine"
+    return "look" if moves else "fine"
 
 
-def _goes_somewhere(trend: Estimate, overall: results.EntropyNumbers) -> bool:
-    return bool(trend.side_of_zero) and abs(trend.value or 0.0) >= _SMALL * abs(overall.mean.value or 0.0)
+def _direction_of(trend: Estimate, overall: results.EntropyNumbers) -> int:
+    """The side to which the entropy surely moves by a tenth; else 0."""
+    return trend.side_of_zero if abs(trend.value or 0.0) >= _SMALL * abs(overall.mean.value or 0.0) else 0
 
 
-def _entropy_advice(trend: Estimate) -> str:
-    if trend.side_of_zero < 0:
+def _entropy_advice(moves: int) -> str:
+    if moves < 0:
         return (
             "Watch pass@k beside pass@1: where it falls too, keep exploration up (a higher upper clip, temperature, an "
             "entropy bonus, harder prompts)."
@@ -231,6 +247,88 @@ def _generation_charts(generation: results.Generation) -> Iterator[Chart]:
 
 Array = NDArray[np.float64]
 
+_FEWEST_FOR_FIFTHS = 10  # steps: fewer make fifths of a single one
+_FEWEST_SHARED = 10  # prompts that two fifths share, from which on these alone are compared
+_A_FALL = 0.2  # standard deviations of the rewards below which a fall is small (Cohen 1988)
+
+
+def reward_section(inputs: ReportInputs) -> ReportSection:
+    """The mean reward of the first, the middle and the last fifth of the steps, and where it falls."""
+    table = reward_table(inputs.run.groups)
+    table = table.select(table.is_complete)
+    steps = np.unique(table.step)
+    if len(steps) < _FEWEST_FOR_FIFTHS:
+        return missing_section("reward", f"A course needs {_FEWEST_FOR_FIFTHS} steps, there are {len(steps)}.")
+    means = table.sums(table.reward) / table.size
+    size = len(steps) // 5
+    starts = [0, (len(steps) - size) // 2, len(steps) - size]
+    fifths = [np.flatnonzero(np.isin(table.step, steps[start : start + size])) for start in starts]
+    levels = [
+        f"{number(float(np.mean(means[fifth])), '.3g')} at steps {steps[start]} to {steps[start + size - 1]}"
+        for fifth, start in zip(fifths, starts, strict=True)
+    ]
+    most = float(np.ptp(table.reward))
+    changes = [_change(table.prompt, means, before, fifths[-1], most) for before in fifths[:2]]
+    least = _A_FALL * float(np.std(table.reward))
+    fallen = [shared for change, shared in changes if change.side_of_zero < 0 and -(change.value or 0.0) >= least]
+    goes = "falls" if fallen else "rises" if changes[0][0].side_of_zero > 0 else "is"
+    course = {"reward": [float(np.mean(means[table.step == step])) for step in steps]}
+    return ReportSection(
+        name="reward",
+        findings=(
+            f"The mean reward {goes}{':' * (goes != 'is')} {', '.join(levels)}"
+            f"{', of other prompts' * (bool(fallen) and not any(fallen))}.",
+            *(
+                f"The last fifth against the {which}: {with_interval(change, '+.3g')}, on "
+                f"{'the same ' + counted(shared, 'prompt') if shared else 'other prompts'}."
+                for which, (change, shared) in zip(("first", "middle one"), changes, strict=True)
+                if change.is_defined
+            ),
+        ),
+        severity="look" if fallen else "fine",
+        meaning="A fall on the same prompts is the policy's; between other prompts it may be theirs.",
+        next_step=_after_fall(fallen),
+        charts=lines_over(steps.tolist(), "Mean reward", course, y_label="mean reward"),
+    )
+
+
+def _after_fall(fallen: Sequence[int]) -> str:
+    """What to do about a fall, by how many prompts both sides of each share."""
+    if not fallen:
+        return "Nothing to do."
+    if not any(fallen):
+        return "Few prompts return: sample some of the first ones again to tell a worse policy from harder prompts."
+    return "Look at what changed before the fall (learning rate, KL, length, data), and go back to a checkpoint there."
+
+
+def _change(
+    prompt: NDArray[np.int64], means: Array, before: NDArray[np.int64], late: NDArray[np.int64], most: float
+) -> tuple[Estimate, int]:
+    """How much higher the rewards of late groups are than those before, and over how many prompts that both have.
+
+    Where too few return, all prompts of both are compared, and the number is 0.
+    """
+    num = int(prompt.max()) + 1
+    parts = [np.bincount(prompt[part], weights, num) for part in (late, before) for weights in (means[part], None)]
+    total, count, total_before, count_before = np.stack(parts)
+    shared = (count > 0) & (count_before > 0)
+    if shared.sum() >= _FEWEST_SHARED:
+        own = total[shared] - total_before[shared] / count_before[shared] * count[shared]
+        units = np.column_stack([own, count[shared]])
+        (change,) = bootstrap_statistics(lambda sums: sums[..., :1] / sums[..., 1:], units, within=(-most, most))
+        if change.interval is None:  # every prompt has changed by as much
+            change = replace(change, low=change.value, high=change.value)
+        return change, int(shared.sum())
+    if min(np.sum(count > 0), np.sum(count_before > 0)) < 2:
+        return Estimate.undefined_because("all groups of a fifth are of one prompt"), 0
+    units = np.column_stack([total, count, total_before, count_before])[(count + count_before) > 0]
+    with np.errstate(invalid="ignore", divide="ignore"):  # a resample may draw no prompt of a fifth
+        (change,) = bootstrap_statistics(
+            lambda sums: sums[..., :1] / sums[..., 1:2] - sums[..., 2:3] / sums[..., 3:], units, within=(-most, most)
+        )
+    return change, 0
+
+
 _STAYED = "These are parts of a log that was reduced to its rewards; its completions stayed behind."
 
 
@@ -246,14 +344,21 @@ def length_section(inputs: ReportInputs) -> ReportSection:
     correlation = correlation_within(lengths.values, lengths.rewards, lengths.groups, lengths.prompts)
     # the difference of both lines has the sign of the step's covariance
     steps = np.unique(lengths.steps).tolist()
+    mean_lengths = np.bincount(lengths.steps, lengths.values) / np.maximum(np.bincount(lengths.steps), 1)
+    change = _late([(step, float(mean_lengths[step])) for step in steps])
     apart, rewards = (within_groups(values, lengths.groups) for values in (lengths.values, lengths.rewards))
     weights = {"reward above": np.clip(rewards, 0, None), "reward below": np.clip(-rewards, 0, None)}
     return ReportSection(
         name="length",
-        findings=(_correlation(correlation, lengths.unit), _truncation(inputs.run, gathered.ends), _mean(lengths)),
-        severity="look" if _direction(correlation) else "fine" if correlation.is_defined else "unknown",
+        findings=(
+            *([late_sentence(f"The mean length in {lengths.unit}", change)] if change else []),
+            _correlation(correlation, lengths.unit),
+            _truncation(inputs.run, gathered.ends),
+            _mean(lengths),
+        ),
+        severity="look" if change or _direction(correlation) else "fine" if correlation.is_defined else "unknown",
         meaning=metric("length_correlation").meaning,
-        next_step=_next_step(correlation),
+        next_step=_next_step(correlation) if change is None or _direction(correlation) else _LONGER,
         charts=lines_over(
             steps,
             f"{lengths.unit.capitalize()} minus the group's mean, weighed by the reward's distance",
@@ -262,6 +367,9 @@ def length_section(inputs: ReportInputs) -> ReportSection:
         ),
         tables=(_quarters(lengths, inputs),),
     )
+
+
+_LONGER = "Read completions from both ends of the run: do they reason, repeat themselves, or run into the limit?"
 
 
 def _correlation(correlation: Estimate, unit: str) -> str:

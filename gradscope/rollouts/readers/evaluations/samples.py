@@ -6,16 +6,16 @@ two steps are two groups. Other files have step 0 throughout.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, chain, islice, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from gradscope.errors import InputError, UsageError
 from gradscope.outside.limits import most
@@ -96,13 +96,12 @@ _NO_SAMPLES = re.compile(r"(ref|reference|gold|canonical|expected|ground_truth|f
 MOST_SAMPLES = 20_000_000  # samples of all prompts: a row of counts declares up to a million with a few digits
 
 
-@dataclass(slots=True, kw_only=True)
-class PromptSamples:
+class PromptSamples(Struct, kw_only=True):
     """The samples of one prompt."""
 
     shape: str  # their layout, in words
     rewards: Sequence[Any]  # a cell for each sample, not yet parsed
-    further: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    further: Mapping[str, Sequence[Any]] = {}
     """Other numbers of the samples, by name, the scalar reward among them."""
     texts: Sequence[Any] = ()  # completions, where they were written
     policies: tuple[str, ...] = ()  # the policy of each sample, where a row holds one of each
@@ -404,7 +403,7 @@ def _listed(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> tuple[st
         return None
     samples = rows[0][name]
     names = columns_in(samples)
-    if not set(names).issuperset(filter(None, dataclasses.astuple(request.columns))):
+    if not set(names).issuperset(filter(None, astuple(request.columns))):
         return None
     columns = resolve_columns(names, request.columns)
     if columns.reward is None or key_of(columns) is None or isinstance(samples[0].get(columns.reward), list):

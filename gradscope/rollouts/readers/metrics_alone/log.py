@@ -7,11 +7,11 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import chain, compress
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from gradscope.errors import InputError, UsageError
 from gradscope.results.source import Source

@@ -10,12 +10,13 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import product
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.errors import UsageError
 from gradscope.rollouts.readers.metrics_alone.published import plain_name
@@ -24,8 +25,7 @@ from gradscope.rollouts.run import Floats, Numbers, StepMetrics
 MetricStyle = Literal["share", "norm", "count"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Derived:
+class Derived(Struct, frozen=True, kw_only=True):
     """A metric that is computed from others in the log."""
 
     keys: tuple[str, ...]  # the keys that it is computed from, all of which a step must have
@@ -33,8 +33,7 @@ class Derived:
     make: Callable[..., Floats]  # computes it from the values of the keys in order; NaN where undefined
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommonMetric:
+class CommonMetric(Struct, frozen=True, kw_only=True):
     """A metric that every trainer logs under a name of its own."""
 
     name: str  # the common name
@@ -202,8 +201,7 @@ _PREFIX = "train/"
 _ROUNDING = 1e-6  # tolerance for a sum of shares above 1
 
 
-@dataclass(frozen=True, slots=True)
-class Naming:
+class Naming(Struct, frozen=True):
     """How the metrics of a log get their common names."""
 
     parts: Mapping[str, Derived]  # common name -> its formula, which is the key where the log has the metric itself

@@ -1,5 +1,7 @@
 """Entropy, staleness and generation as the log has them."""
 
+import math
+
 import pytest
 
 from gradscope.diagnostics.report.sections import courses
@@ -50,6 +52,57 @@ def test_what_to_do_follows_from_the_direction(values: tuple[float, ...], advice
     assert section.next_step.startswith(advice)
     assert section.severity == ("fine" if advice.startswith("Nothing") else "look")
     assert section.findings[1].endswith("undecided.") == (values[1] > values[2] and values[2] < values[3])
+
+
+def test_a_level_that_halves_or_doubles_is_told_where_no_line_fits() -> None:
+    """An entropy that decays by a factor of 36 was fine: about its line neighbors resemble each other."""
+    section = logged(*(0.7 * math.exp(-0.06 * step) for step in range(60)))
+    assert section.findings[1] == "It falls from 0.217, its median up to step 40, to 0.0283 at steps 49 to 60."
+    assert (section.severity, section.next_step[:18]) == ("look", "Watch pass@k besid")
+    longer = [group((2 + step, 3 + step), (0, 1), step=step, prompt=f"p{step}") for step in range(30)]
+    section = courses.length_section(inputs_of(run_of(*longer)))
+    assert section.findings[0].startswith("The mean length in characters rises from 12, its median up to step 19, to")
+    level = [group((9 + step % 2, 9), (0, 1), step=step, prompt=f"p{step}") for step in range(30)]
+    assert "length in characters" in courses.length_section(inputs_of(run_of(*level))).findings[0]
+
+
+def rates(*levels: float, other: bool = False) -> ReportSection:
+    """Ten steps for each level: a group of ten for each of twelve prompts, or of as many that never return."""
+    groups = [
+        group_of([float(n < 10 * level + (prompt + step) % 2) for n in range(10)], step=step, prompt=f"p{prompt}")
+        for step in range(10 * len(levels))
+        for level in [levels[step // 10]]
+        for prompt in range(12 * step * other, 12 * step * other + 12)
+    ]
+    return courses.reward_section(inputs_of(run_of(*groups)))
+
+
+@pytest.mark.parametrize(
+    ("levels", "verb", "severity"),
+    [
+        ((0.2, 0.3, 0.4, 0.5, 0.6), "rises:", "fine"),
+        ((0.4, 0.4, 0.4, 0.4, 0.4), "is", "fine"),
+        ((0.6, 0.5, 0.4, 0.3, 0.2), "falls:", "look"),  # a slow drift
+        ((0.4, 0.4, 0.4, 0.4, 0.1), "falls:", "look"),  # a late drop
+        ((0.3, 0.5, 0.7, 0.5, 0.3), "falls:", "look"),  # up and down: nothing against the first steps
+        ((0.4, 0.4, 0.4, 0.4, 0.38), "is", "fine"),  # too small to matter
+    ],
+)
+@pytest.mark.parametrize("other", [False, True])
+def test_where_the_reward_goes(levels: tuple[float, ...], verb: str, severity: str, other: bool) -> None:
+    section = rates(*levels, other=other)
+    assert section.findings[0].startswith(f"The mean reward {verb} ")
+    assert section.severity == severity
+    assert section.findings[0].endswith(", of other prompts.") == (other and severity == "look")
+    assert section.next_step.startswith({"fine": "Nothing", "look": "Few prompts" if other else "Look at"}[severity])
+    assert section.findings[1].endswith("on other prompts." if other else "on the same 12 prompts.")
+
+
+def test_a_course_of_few_steps_or_of_one_prompt_is_not_judged() -> None:
+    few = courses.reward_section(inputs_of(run_of(*(group_of([0, 1], step=step) for step in range(9)))))
+    assert few.missing == "A course needs 10 steps, there are 9."
+    alone = [group_of([0, step % 2], step=step, prompt="one") for step in range(10)]
+    assert len(courses.reward_section(inputs_of(run_of(*alone))).findings) == 1
 
 
 def test_recomputed_changes_of_the_entropy_are_listed_with_the_logged_ones() -> None:
