@@ -154,11 +154,8 @@ def prompt_rows(
         yield from (((*keys, str(at)), {}, _from_counts(row, columns) or _NO_TOTAL) for at, row in enumerate(rows))
     elif samples is not None:
         yield keys, node, samples
-    elif isinstance(node, dict) and _are_verdicts(node):
-        yield from (((*keys, str(key)), {}, PromptSamples(shape="lists", rewards=cell)) for key, cell in node.items())
-    elif isinstance(node, dict) and (name := _verdict_in(node)):
-        for key, cell in node.items():
-            yield (*keys, str(key)), cell, PromptSamples(shape="objects", rewards=(cell[name],))
+    elif isinstance(node, dict) and (by_key := _verdicts_by_key(node)):
+        yield from (((*keys, str(key)), *part) for key, part in by_key.items())
     elif isinstance(node, (dict, list)) and depth:
         layouts, without = set[tuple[str, ...]](), list[tuple[str, dict[str, Any]]]()
         for key, item in node.items() if isinstance(node, dict) else enumerate(node):
@@ -174,23 +171,25 @@ def prompt_rows(
         yield from (((*keys, key), item, "the prompt has no samples") for key, item in of_prompts)
 
 
-def _are_verdicts(node: Mapping[str, Any]) -> bool:
-    """Whether an object has a prompt's list of verdicts under each of many keys, none of which names a column."""
-    if len(node) < _MANY_PROMPTS or not _RESPONSES.isdisjoint(node):
-        return False
-    lists = (isinstance(cell, list) and cell and _NUMBERS.issuperset(map(type, cell)) for cell in node.values())
-    return all(lists) and all({0, 1}.issuperset(cell) for cell in node.values())
+def _verdicts_by_key(node: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], PromptSamples]]:
+    """Each of many keys, none of which names a column, with its prompt and samples: a list of verdicts, or one verdict.
 
-
-def _verdict_in(node: Mapping[str, Any]) -> str | None:
-    """The verdict that each of many objects has, as OpenCompass writes one for each prompt."""
+    OpenCompass writes the latter as an object for each prompt; those without a prediction may be tests of one response.
+    """
     cells = list(node.values())
-    if len(cells) < _MANY_PROMPTS or not all(isinstance(cell, dict) for cell in cells):
-        return None
-    if not all(any(key in cell for key in _PREDICTIONS) for cell in cells):  # those may be tests of one response
-        return None
-    names = (name for name in USUAL["reward"] if name in cells[0])
-    return next((name for name in names if all(type(cell.get(name)) is bool for cell in cells)), None)
+    if len(node) < _MANY_PROMPTS or not _RESPONSES.isdisjoint(node):
+        return {}
+    if all(isinstance(cell, list) and cell and _NUMBERS.issuperset(map(type, cell)) for cell in cells):
+        are_verdicts = all({0, 1}.issuperset(cell) for cell in cells)
+        return {key: ({}, PromptSamples(shape="lists", rewards=cell)) for key, cell in node.items() if are_verdicts}
+    if not all(isinstance(cell, dict) and any(key in cell for key in _PREDICTIONS) for cell in cells):
+        return {}
+    names = [name for name in USUAL["reward"] if all(type(cell.get(name)) is bool for cell in cells)][:1]
+    return {
+        key: (cell, PromptSamples(shape="objects", rewards=(cell[name],)))
+        for name in names
+        for key, cell in node.items()
+    }
 
 
 def refuse_lone_list(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import sqlite3
 import tempfile
@@ -32,7 +33,6 @@ from gradscope.progress import ProgressCallback, no_progress
 from gradscope.results.source import BLANK, CUT_OFF
 from gradscope.rollouts.arrays import to_filled, to_numpy
 from gradscope.rollouts.event_file import WANDB_START, history_in, scalars_in
-from gradscope.rollouts.readers.metrics_alone.naming import are_histories
 from gradscope.rollouts.readers.metrics_alone.published import (
     MLFLOW_LINE,
     SAVED_SCALARS,
@@ -128,6 +128,8 @@ class MetricsLog(WatchedLog):
 
 
 _MAX_DEPTH = 3  # objects around the rows of a document
+_OF_STEPS = re.compile(r"mean|avg|average|history|curve|grad_?norm|^lr|learning_?rate", re.IGNORECASE)
+"""Names of lists with an element a step, and not one for each rollout of a batch."""
 _SINGULAR = {"steps": "step", "Steps": "step", "global_steps": "global_step"}
 Rows = Iterator[MetricRow | Row | Piece]
 _FEW, _MANY = 1 << 8, 1 << 14  # rows in a piece, at first and later
@@ -243,6 +245,12 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
         return of_scalars
     by_key = {key: cell for key, cell in points.items() if not is_list_of_objects(cell)}
     num_rows = next((len(cell) for key, cell in by_key.items() if key.lower().endswith(("step", "steps"))), 0)
+    if len(by_key) == len(document) and not num_rows and len({len(cell) for cell in by_key.values()}) == 1:
+        are_numbers = all(is_number(cell) for cells in by_key.values() for cell in cells)
+        positions = list(range(1, 1 + len(next(iter(by_key.values())))))
+        is_history = are_numbers and any(map(_OF_STEPS.search, by_key))
+        by_key |= {"step": positions, STEP_IS_POSITION: [1.0] * len(positions)} if is_history else {}
+        num_rows = len(positions)
     if num_rows:  # lists of another length are of other rows, as those of evaluations
         by_key = {_SINGULAR.get(key, key): cell for key, cell in by_key.items() if len(cell) == num_rows}
         return [dict(zip(by_key, row, strict=True)) for row in zip(*by_key.values(), strict=True)]
@@ -263,10 +271,6 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
     lengths = {len(value) for value in columns.values()}
     if len(columns) < len(document) or len(lengths) != 1:
         return [document] if any(isinstance(value, int | float) for value in document.values()) else ()
-    if all(isinstance(value, list) for value in columns.values()):
-        position = {STEP_IS_POSITION: 1.0} if are_histories(columns) else {}
-        steps = [{"step": at + 1, **position} if position else {} for at in range(next(iter(lengths)))]
-        return [{**step, **{key: value[at] for key, value in columns.items()}} for at, step in enumerate(steps)]
     keys = list(next(iter(columns.values())))
     if not all(isinstance(value, dict) and list(value) == keys for value in columns.values()):
         return ()

@@ -187,7 +187,6 @@ _FURTHER = {
     *("history", "curve"),
 }
 """Words that leave a metric what it is."""
-_OF_STEPS = {"mean", "avg", "average", "history", "curve", "norm", "lr", "learning"}
 _UNIT = re.compile(r"(group|prompt)s?(?![a-z])")
 _OF_GROUPS = re.compile(rf"{_UNIT.pattern}|zero_(reward_)?(std|var)")  # the spread of one reward is always zero
 _BETWEEN = re.compile(r"[\W_]+")
@@ -253,13 +252,6 @@ def naming_of(keys: Iterable[str], named_columns: Mapping[str, str]) -> Naming:
     if parts.keys() >= {"frac_all_fail", "frac_all_pass"}:
         parts = {"frac_reward_zero_std": _sum(parts["frac_all_fail"], parts["frac_all_pass"])} | parts
     return Naming(parts)
-
-
-def are_histories(keys: Iterable[str]) -> bool:
-    """Whether lists under these keys have an element a step, by a name that none of one batch's samples has."""
-    naming = naming_of(keys, {})
-    words = {word for part in naming.parts.values() for key in part.keys for word in _BETWEEN.split(key.lower())}
-    return len(naming.parts) > 1 and not words.isdisjoint(_OF_STEPS)
 
 
 def _of_words(name: str, words: Mapping[str, set[str]]) -> Derived | None:

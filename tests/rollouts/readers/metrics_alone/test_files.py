@@ -45,6 +45,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
+FIRST = {"step": 1, STEP_IS_POSITION: 1.0}
 STEP_6 = {"run": "of", "step": "step_6", "kl": 2}
 
 
@@ -74,10 +75,10 @@ STEP_6 = {"run": "of", "step": "step_6", "kl": 2}
         ({"loss": [{"step": 1, "value": 0.5}]}, [{"metric": "loss", "step": 1, "value": 0.5}]),
         ({"loss": [[1, 0.5]], "kl": [[9.5, 1, 2]]}, [{"step": 1, "loss": 0.5}, {"step": 1, "kl": 2}]),
         ({"loss": [{"value": 0.5}]}, [{"run": "loss", "value": 0.5}]),
-        ({"avg_reward": [0.5], "loss": [2]}, [{"step": 1, STEP_IS_POSITION: 1.0, "avg_reward": 0.5, "loss": 2}]),
-        ({"loss_history": [1], "lr": [2]}, [{"step": 1, STEP_IS_POSITION: 1.0, "loss_history": 1, "lr": 2}]),
+        ({"avg_reward": [0.5], "loss": [2]}, [{"avg_reward": 0.5, "loss": 2, **FIRST}]),
+        ({"loss_history": [1], "lr": [2]}, [{"loss_history": 1, "lr": 2, **FIRST}]),
         ({"rewards": [0.5], "losses": [2]}, [{"rewards": 0.5, "losses": 2}]),
-        ({"avg_reward": [0.5], "val": [2]}, [{"avg_reward": 0.5, "val": 2}]),
+        ({"avg_reward": [0.5], "model": ["m"]}, [{"avg_reward": 0.5, "model": "m"}]),
         ({"name": "x"}, []),
         ({}, []),
         ("text", []),
