@@ -160,13 +160,12 @@ def prompt_rows(
         layouts, without = set[tuple[str, ...]](), list[tuple[str, dict[str, Any]]]()
         for key, item in node.items() if isinstance(node, dict) else enumerate(node):
             parts = prompt_rows(item, columns, depth - 1, (*keys, str(key)))
-            first = next(parts, None)
-            if first is not None:
+            if first := next(parts, None):
                 yield first
                 yield from parts
-            if isinstance(item, dict):
-                without += [(str(key), item)] if first is None else []
-                layouts |= set() if first is None else {tuple(item)}
+                layouts |= {tuple(item)} if isinstance(item, dict) else set()
+            elif isinstance(item, dict):
+                without.append((str(key), item))
         of_prompts = [(key, item) for key, item in without if tuple(item) in layouts]  # with an empty list, say
         yield from (((*keys, key), item, "the prompt has no samples") for key, item in of_prompts)
 

@@ -81,21 +81,17 @@ def lines_joined(lines: Iterable[Text]) -> Iterator[Text]:
     """Lines of a console, with the parts of a dictionary as one: a terminal broke it, or it has a key a line."""
     held: list[Text] = []
     for location, line in lines:
-        if not held and "{" not in line:
-            yield location, line
-            continue
-        is_part = bool(held) and "{" not in line and len(held) < _MOST_PARTS
-        if not is_part:
-            yield from held
-            held = []
-        text = line[-_LONGEST_LINE:]
-        if is_part or text.strip() == "{" or ("{" in text and "}" not in text and any(mark in text for mark in _MARKS)):
+        if held and "{" not in line and len(held) < _MOST_PARTS:
             held.append((location, line))
+            if "}" not in line:
+                continue
+            location, line, held = held[0][0], "".join(part for _, part in held), []
+        yield from held
+        held = []
+        if "{" in line and "}" not in line and (line.strip() == "{" or any(mark in line for mark in _MARKS)):
+            held = [(location, line)]
         else:
             yield location, line
-        if is_part and "}" in line:
-            yield held[0][0], "".join(part for _, part in held)
-            held = []
     yield from held
 
 
