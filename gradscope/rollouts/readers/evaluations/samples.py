@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import astuple
 
 from gradscope.errors import InputError, UsageError
 from gradscope.outside.limits import most
@@ -28,14 +27,12 @@ from gradscope.rollouts.readers.generic import (
     SAMPLE_IDS,
     TEXT_LISTS,
     USUAL,
-    FlatColumns,
     columns_in,
-    key_of,
     list_names,
+    list_of_samples,
     read_flat,
+    read_list,
     resolve_columns,
-    reward_columns,
-    sample_column,
     with_entries,
 )
 from gradscope.rollouts.readers.parsing.cells import (
@@ -43,7 +40,6 @@ from gradscope.rollouts.readers.parsing.cells import (
     finite_or_none,
     is_list_of_objects,
     is_number,
-    only_list,
     parse_messages,
     parse_reward,
     prompt_text_id,
@@ -51,8 +47,8 @@ from gradscope.rollouts.readers.parsing.cells import (
     unwrapped,
     whole_number,
 )
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
-from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble, assemble_groups, peek
+from gradscope.rollouts.readers.parsing.quarantine import WatchedLog
+from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble_groups, peek
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows, suffix_of
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
@@ -63,7 +59,6 @@ from gradscope.rollouts.readers.reduction.columns import (
     Note,
     facts_in,
     numbers_of,
-    records_in,
     step_numbers,
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups, too_many_rollouts
@@ -328,7 +323,7 @@ def _read(request: ReadRequest) -> Run:
     rows = peek(request.path)
     listed = _listed(rows, request)
     if listed is not None:
-        return _read_list(rows[0][listed[0]], *listed, request)
+        return read_list(rows[0][listed[0]], *listed, request, format=FORMAT.name)
     if not _holds_shapes(rows, request.columns):
         reward = resolve_columns(columns_in(with_entries(rows)), request.columns).reward
         refuse_lone_list(request.path, [{reward: row.get(reward)} for row in rows] if reward else rows)
@@ -391,46 +386,15 @@ def _has_share(part: Mapping[str, Any], samples: PromptSamples) -> bool:
 
 
 def _listed(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> tuple[str, ColumnNames] | None:
-    """The one list of an evaluation's document whose objects are samples with a reward and a prompt each; its columns.
-
-    Raises:
-        InputError: The document counts more samples than it lists.
-    """
-    name = only_list(rows)
-    if name is None or len(expand(request.path)) != 1:
-        return None
-    samples = rows[0][name]
-    names = columns_in(samples)
-    if not set(names).issuperset(filter(None, astuple(request.columns))):
-        return None
-    columns = resolve_columns(names, request.columns)
-    if columns.reward is None or key_of(columns) is None or isinstance(samples[0].get(columns.reward), list):
-        return None
-    counts = _from_counts(rows[0], _NO_COLUMNS)
-    if isinstance(counts, PromptSamples) and len(counts) > len(samples):
+    """:func:`list_of_samples`; an InputError where the document counts more samples than it lists."""
+    listed = list_of_samples(rows, request)
+    counts = _from_counts(rows[0], _NO_COLUMNS) if listed is not None else None
+    if listed is not None and isinstance(counts, PromptSamples) and len(counts) > (size := len(rows[0][listed[0]])):
         raise InputError(
-            f"{request.path} counts {len(counts):,} samples and lists {len(samples):,} of them in {name!r}.",
+            f"{request.path} counts {len(counts):,} samples and lists {size:,} of them in {listed[0]!r}.",
             hint="Give the file with all samples of each prompt.",
         )
-    return name, columns
-
-
-def _read_list(samples: list[dict[str, Any]], name: str, columns: ColumnNames, request: ReadRequest) -> Run:
-    """Read the samples in a document's list, a row each."""
-    quarantine = QuarantineLog()
-    rewards = reward_columns(columns_in(samples), columns.reward or "")
-    flat = FlatColumns(names=columns, rewards=rewards, sample=sample_column(samples, columns))
-    rows = ((f"{request.path}:{number}", row) for number, row in enumerate(samples, start=1))
-    return assemble(
-        request,
-        request.source(
-            FORMAT.name,
-            f"samples in the list {name!r} of a document",
-            inferred=[f"The reward is {columns.reward!r}, and groups are told apart by {flat.key!r}."],
-        ),
-        records=[record for _, record in records_in(flat.take, request.path, rows, quarantine)],
-        quarantine=quarantine,
-    )
+    return listed
 
 
 def _holds_shapes(rows: list[dict[str, Any]], columns: ColumnNames) -> bool:

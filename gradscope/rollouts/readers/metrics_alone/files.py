@@ -58,7 +58,7 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
     as_tables,
     hold_rollouts,
     is_step,
-    step_of,
+    parse_step,
 )
 from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
@@ -284,7 +284,7 @@ def _are_metrics(rows: Sequence[Cells]) -> bool:
 
 
 def _is_step(key: str) -> bool:
-    return step_of(key) >= 0
+    return parse_step(key) >= 0
 
 
 def _sizes() -> Iterator[int]:

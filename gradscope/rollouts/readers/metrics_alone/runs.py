@@ -158,7 +158,7 @@ def _steps(cells: Column, size: int) -> Counts:
         return np.where(steps < 0, BAD_STEP, steps)
     if {float}.issuperset(map(type, cells)):
         return _from_floats(np.array(cells))
-    return np.array([NO_STEP if cell in (None, "") else step_of(cell) for cell in cells], dtype=np.int64)
+    return np.array([NO_STEP if cell in (None, "") else parse_step(cell) for cell in cells], dtype=np.int64)
 
 
 def _from_floats(values: Floats) -> Counts:
@@ -171,7 +171,7 @@ _STEP_TEXT = re.compile(
 )
 
 
-def step_of(cell: Any) -> int:
+def parse_step(cell: Any) -> int:
     """A step, else BAD_STEP; ms-swift writes ``3/30``, others ``step_3``."""
     named = _STEP_TEXT.fullmatch(cell.strip()) if isinstance(cell, str) else None
     step = whole_number(cell if named is None else named[1])
