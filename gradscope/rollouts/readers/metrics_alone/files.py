@@ -130,7 +130,7 @@ class MetricsLog(WatchedLog):
 _MAX_DEPTH = 3  # objects around the rows of a document
 _OF_STEPS = re.compile(r"mean|avg|average|history|curve|grad_?norm|^lr|learning_?rate", re.IGNORECASE)
 """Names of lists with an element a step, and not one for each rollout of a batch."""
-_SINGULAR = {"steps": "step", "Steps": "step", "global_steps": "global_step"}
+_OF_EPISODES = re.compile(r"episode|rollout|traj|turn|game|sample", re.IGNORECASE)  # whose steps are turns
 Rows = Iterator[MetricRow | Row | Piece]
 _FEW, _MANY = 1 << 8, 1 << 14  # rows in a piece, at first and later
 _SMALL, _LARGE = 1 << 16, 8 << 20  # the same in bytes
@@ -243,17 +243,19 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
     points = {name: cell for name, cell in document.items() if isinstance(cell, list)}
     if len(points) == len(document) and (of_scalars := list(scalars_by_name(points))):
         return of_scalars
-    by_key = {key: cell for key, cell in points.items() if not is_list_of_objects(cell)}
-    num_rows = next((len(cell) for key, cell in by_key.items() if key.lower().endswith(("step", "steps"))), 0)
-    if len(by_key) == len(document) and not num_rows and len({len(cell) for cell in by_key.values()}) == 1:
-        are_numbers = all(is_number(cell) for cells in by_key.values() for cell in cells)
-        positions = list(range(1, 1 + len(next(iter(by_key.values())))))
-        is_history = are_numbers and any(map(_OF_STEPS.search, by_key))
-        by_key |= {"step": positions, STEP_IS_POSITION: [1.0] * len(positions)} if is_history else {}
-        num_rows = len(positions)
+    by_key: dict[str, list[Any]] = {key: cell for key, cell in points.items() if not is_list_of_objects(cell)}
+    is_history = any(map(_OF_STEPS.search, by_key))
+    ends = ("step", "steps") if is_history or any("loss" in key for key in by_key) else ("step",)  # turns are steps too
+    step = next((key for key in by_key if key.lower().endswith(ends)), None)
+    num_rows = 0 if step is None else len(by_key[step])
+    if step is None and len(by_key) == len(document) and len({len(cell) for cell in by_key.values()}) == 1:
+        num_rows = len(next(iter(by_key.values())))
+        if is_history and all(is_number(cell) for cells in by_key.values() for cell in cells):
+            by_key |= {"step": list(range(1, 1 + num_rows)), STEP_IS_POSITION: [1.0] * num_rows}
     if num_rows:  # lists of another length are of other rows, as those of evaluations
-        by_key = {_SINGULAR.get(key, key): cell for key, cell in by_key.items() if len(cell) == num_rows}
-        return [dict(zip(by_key, row, strict=True)) for row in zip(*by_key.values(), strict=True)]
+        names = [key for key, cell in by_key.items() if len(cell) == num_rows]
+        renamed = [key.removesuffix("s") if key == step else key for key in names]
+        return [dict(zip(renamed, row, strict=True)) for row in zip(*map(by_key.__getitem__, names), strict=True)]
     lists = {name: cell for name, cell in document.items() if is_list_of_objects(cell)}
     quarantine.lists.update(name for name, cells in lists.items() if _are_metrics(cells))
     if lists:
@@ -262,7 +264,8 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
     by_step = len(rows) == len(document) and all(map(_is_step, rows))
     if by_step and not all(_is_step(key) for row in rows.values() for key in row):
         return [{"step": key, **row} for key, row in rows.items()]
-    parts = {name: _rows_in(file, quarantine, row, depth - 1) for name, row in rows.items() if depth}
+    inner = {name: row for name, row in rows.items() if depth and not _OF_EPISODES.search(name)}
+    parts = {name: _rows_in(file, quarantine, row, depth - 1) for name, row in inner.items()}
     parts = {name: part for name, part in parts.items() if is_list_of_objects(part) and any(map(is_step, part[0]))}
     if parts:
         runs = [(f"{name}/{row['run']}" if row.get("run") else name, row) for name, of in parts.items() for row in of]
