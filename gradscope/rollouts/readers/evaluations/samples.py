@@ -230,13 +230,14 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
     named = {name: (reward or "").removeprefix(f"{name}.") for name in entries}  # `list.entry`, or an entry
     of_named = [name for name, keys in entries.items() if named[name] in keys]
     of_samples = of_named or [name for name, keys in entries.items() if not keys.isdisjoint(USUAL["reward"])]
-    if len(of_samples) > 1:
-        return f"several lists hold objects with a reward, {list_names(of_samples)}: --reward-column LIST.ENTRY"
+    answered = [name for name in of_samples if reward or not entries[name].isdisjoint((*ANSWER_KEYS, *_TRIALS))]
+    if len(answered) > 1:
+        return f"several lists hold objects with a reward, {list_names(answered)}: --reward-column LIST.ENTRY"
     for name, value in row.items():
         if name in of_samples:
             objects = {key: [element.get(key) for element in value] for key in value[0]}
             columns |= objects | ({reward: objects[named[name]]} if reward and of_named else {})
-            aligned |= set(objects) if reward or not objects.keys().isdisjoint((*ANSWER_KEYS, *_TRIALS)) else set()
+            aligned |= set(objects) if name in answered else set()
         elif isinstance(value, list):
             columns.setdefault(name, list(map(unwrapped, value)) if list in set(map(type, value)) else value)
     if reward is not None and reward not in columns and _first(columns, REWARD_LISTS):
