@@ -31,15 +31,16 @@ from gradscope.rollouts.readers.parsing.cells import (
     in_environment,
     is_not_finite,
     mapping_of,
+    only_list,
     parse_messages,
     parse_reward,
     prompt_text_id,
     text_of,
 )
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog, WatchedLog
-from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble_groups, peek
+from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble, assemble_groups, peek
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows, suffix_of
-from gradscope.rollouts.readers.reduction.columns import Cells, Columns, texts_in
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, records_in, texts_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups
 from gradscope.rollouts.run import Run
 from gradscope.say import counted
@@ -49,7 +50,7 @@ USUAL: dict[str, tuple[str, ...]] = {
     "completion": ("completion", "response", "output", "solution", "generation", "answer_text"),
     "reward": (
         *("reward", "score", "total_reward", "reward_total", "final_reward"),
-        *("passed", "correct", "is_correct", "success", "acc", "accuracy"),
+        *("passed", "correct", "is_correct", "success", "acc", "accuracy", "resolved", "exact_match", "em"),
     ),
     "step": (
         *("step", "global_step", "training_step", "train_step", "trainer_step", "iteration"),
@@ -369,6 +370,41 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
             inferred=[*_inferred(columns, request.columns, sample), *_sum_inferred(total, terms)],
         ),
         groups=reduced_groups(column_log(files, flat, quarantine), request) or (),
+        quarantine=quarantine,
+    )
+
+
+def list_of_samples(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> tuple[str, ColumnNames] | None:
+    """The one list of a document whose objects are samples with a reward and a prompt each; its name and columns."""
+    name = only_list(rows)
+    if name is None or len(expand(request.path)) != 1:
+        return None
+    samples = rows[0][name]
+    names = columns_in(samples)
+    if not set(names).issuperset(filter(None, astuple(request.columns))):
+        return None
+    columns = resolve_columns(names, request.columns)
+    if columns.reward is None or key_of(columns) is None or isinstance(samples[0].get(columns.reward), list):
+        return None
+    return name, columns
+
+
+def read_list(
+    samples: list[dict[str, Any]], name: str, columns: ColumnNames, request: ReadRequest, *, format: str
+) -> Run:
+    """Read the samples in a document's list, a row each."""
+    quarantine = QuarantineLog()
+    rewards = reward_columns(columns_in(samples), columns.reward or "")
+    flat = FlatColumns(names=columns, rewards=rewards, sample=sample_column(samples, columns))
+    rows = ((f"{request.path}:{number}", row) for number, row in enumerate(samples, start=1))
+    return assemble(
+        request,
+        request.source(
+            format,
+            f"samples in the list {name!r} of a document",
+            inferred=[f"The reward is {columns.reward!r}, and groups are told apart by {flat.key!r}."],
+        ),
+        records=[record for _, record in records_in(flat.take, request.path, rows, quarantine)],
         quarantine=quarantine,
     )
 

@@ -67,17 +67,21 @@ _BASE = "The file has no plus tests: the verdict is that of the base tests."
 
 def _has_verdicts(document: Mapping[str, Any]) -> bool:
     first = next(iter(mapping_of(document.get("eval")).values()), None)
-    return "nfiles" in mapping_of(first) or "base_status" in mapping_of(next(iter(list_of(first)), None))
+    sample = mapping_of(next(iter(list_of(first)), None))
+    return "nfiles" in mapping_of(first) or "base_status" in sample or sample.keys() >= {"solution", "status"}
 
 
 def _verdicts(cell: Any) -> Iterator[tuple[float | None, float | None, str]]:
-    """Base and plus verdict and solution of each sample of a task, in the layout before 0.2.1 and in the one since."""
+    """Base and plus verdict and solution of each sample of a task, in the layout before 0.2.1 and in the one since.
+
+    BigCodeBench, whose layout is the latter, has one ``status``.
+    """
     if isinstance(cell, Mapping):  # lists of [status, details]; that of plus is empty where its tests were not run
         lists = (map(list_of, list_of(cell.get(suite))) for suite in _SUITES)
         statuses = ([_passed(next(iter(sample), None)) for sample in samples] for samples in lists)
         yield from ((base, plus, "") for base, plus in zip_longest(*statuses))
     for sample in map(mapping_of, list_of(cell)):
-        base, plus = (_passed(sample.get(f"{suite}_status")) for suite in _SUITES)
+        base, plus = _passed(sample.get("base_status", sample.get("status"))), _passed(sample.get("plus_status"))
         yield base, plus, text_of(sample.get("solution", sample.get("completion")))
 
 

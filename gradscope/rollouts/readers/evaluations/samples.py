@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import astuple
 
 from gradscope.errors import InputError, UsageError
 from gradscope.outside.limits import most
@@ -28,14 +27,12 @@ from gradscope.rollouts.readers.generic import (
     SAMPLE_IDS,
     TEXT_LISTS,
     USUAL,
-    FlatColumns,
     columns_in,
-    key_of,
     list_names,
+    list_of_samples,
     read_flat,
+    read_list,
     resolve_columns,
-    reward_columns,
-    sample_column,
     with_entries,
 )
 from gradscope.rollouts.readers.parsing.cells import (
@@ -43,7 +40,6 @@ from gradscope.rollouts.readers.parsing.cells import (
     finite_or_none,
     is_list_of_objects,
     is_number,
-    only_list,
     parse_messages,
     parse_reward,
     prompt_text_id,
@@ -51,8 +47,8 @@ from gradscope.rollouts.readers.parsing.cells import (
     unwrapped,
     whole_number,
 )
-from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
-from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble, assemble_groups, peek
+from gradscope.rollouts.readers.parsing.quarantine import WatchedLog
+from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble_groups, peek
 from gradscope.rollouts.readers.parsing.tables import expand, read_rows, suffix_of
 from gradscope.rollouts.readers.reduction.columns import (
     Cells,
@@ -63,7 +59,6 @@ from gradscope.rollouts.readers.reduction.columns import (
     Note,
     facts_in,
     numbers_of,
-    records_in,
     step_numbers,
 )
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups, too_many_rollouts
@@ -72,6 +67,7 @@ from gradscope.rollouts.run import Run
 _RESPONSES = frozenset((*REWARD_LISTS, *ANSWER_KEYS, *TEXT_LISTS))
 _ONE_RESPONSE = ("response", "completion", "output", "generation", "output_response", *ANSWER_KEYS[:1])
 """Keys under which a text is the policy's response, and not the task's own solution."""
+_PREDICTIONS = ("pred", "prediction", "predicted", "response", "completion", "generation", "model_answer")
 _PROMPTS = (*USUAL["prompt"], *USUAL["prompt_id"])
 _TRIALS = ("trial", *SAMPLE_IDS)
 _TOTALS = ("n", "num_samples", "n_samples", "total_samples", "num_rollouts", "total_rollouts", "total")
@@ -153,29 +149,41 @@ def prompt_rows(
         yield from (((*keys, str(at)), {}, _from_counts(row, columns) or _NO_TOTAL) for at, row in enumerate(rows))
     elif samples is not None:
         yield keys, node, samples
-    elif isinstance(node, dict) and _are_verdicts(node):
-        yield from (((*keys, str(key)), {}, PromptSamples(shape="lists", rewards=cell)) for key, cell in node.items())
+    elif isinstance(node, dict) and (by_key := _verdicts_by_key(node)):
+        yield from (((*keys, str(key)), *part) for key, part in by_key.items())
     elif isinstance(node, (dict, list)) and depth:
         layouts, without = set[tuple[str, ...]](), list[tuple[str, dict[str, Any]]]()
         for key, item in node.items() if isinstance(node, dict) else enumerate(node):
             parts = prompt_rows(item, columns, depth - 1, (*keys, str(key)))
-            first = next(parts, None)
-            if first is not None:
+            if first := next(parts, None):
                 yield first
                 yield from parts
-            if isinstance(item, dict):
-                without += [(str(key), item)] if first is None else []
-                layouts |= set() if first is None else {tuple(item)}
+                layouts |= {tuple(item)} if isinstance(item, dict) else set()
+            elif isinstance(item, dict):
+                without.append((str(key), item))
         of_prompts = [(key, item) for key, item in without if tuple(item) in layouts]  # with an empty list, say
         yield from (((*keys, key), item, "the prompt has no samples") for key, item in of_prompts)
 
 
-def _are_verdicts(node: Mapping[str, Any]) -> bool:
-    """Whether an object has a prompt's list of verdicts under each of many keys, none of which names a column."""
+def _verdicts_by_key(node: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], PromptSamples]]:
+    """Each of many keys, none of which names a column, with its prompt and samples: a list of verdicts, or one verdict.
+
+    OpenCompass writes the latter as an object for each prompt; those without a prediction may be tests of one response.
+    """
+    cells = list(node.values())
     if len(node) < _MANY_PROMPTS or not _RESPONSES.isdisjoint(node):
-        return False
-    lists = (isinstance(cell, list) and cell and _NUMBERS.issuperset(map(type, cell)) for cell in node.values())
-    return all(lists) and all({0, 1}.issuperset(cell) for cell in node.values())
+        return {}
+    if all(isinstance(cell, list) and cell and _NUMBERS.issuperset(map(type, cell)) for cell in cells):
+        are_verdicts = all({0, 1}.issuperset(cell) for cell in cells)
+        return {key: ({}, PromptSamples(shape="lists", rewards=cell)) for key, cell in node.items() if are_verdicts}
+    if not all(isinstance(cell, dict) and any(key in cell for key in _PREDICTIONS) for cell in cells):
+        return {}
+    names = [name for name in USUAL["reward"] if all(type(cell.get(name)) is bool for cell in cells)][:1]
+    return {
+        key: (cell, PromptSamples(shape="objects", rewards=(cell[name],)))
+        for name in names
+        for key, cell in node.items()
+    }
 
 
 def refuse_lone_list(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -222,13 +230,14 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
     named = {name: (reward or "").removeprefix(f"{name}.") for name in entries}  # `list.entry`, or an entry
     of_named = [name for name, keys in entries.items() if named[name] in keys]
     of_samples = of_named or [name for name, keys in entries.items() if not keys.isdisjoint(USUAL["reward"])]
-    if len(of_samples) > 1:
-        return f"several lists hold objects with a reward, {list_names(of_samples)}: --reward-column LIST.ENTRY"
+    answered = [name for name in of_samples if reward or not entries[name].isdisjoint((*ANSWER_KEYS, *_TRIALS))]
+    if len(answered) > 1:
+        return f"several lists hold objects with a reward, {list_names(answered)}: --reward-column LIST.ENTRY"
     for name, value in row.items():
         if name in of_samples:
             objects = {key: [element.get(key) for element in value] for key in value[0]}
             columns |= objects | ({reward: objects[named[name]]} if reward and of_named else {})
-            aligned |= set(objects) if reward or not objects.keys().isdisjoint((*ANSWER_KEYS, *_TRIALS)) else set()
+            aligned |= set(objects) if name in answered else set()
         elif isinstance(value, list):
             columns.setdefault(name, list(map(unwrapped, value)) if list in set(map(type, value)) else value)
     if reward is not None and reward not in columns and _first(columns, REWARD_LISTS):
@@ -315,7 +324,7 @@ def _read(request: ReadRequest) -> Run:
     rows = peek(request.path)
     listed = _listed(rows, request)
     if listed is not None:
-        return _read_list(rows[0][listed[0]], *listed, request)
+        return read_list(rows[0][listed[0]], *listed, request, format=FORMAT.name)
     if not _holds_shapes(rows, request.columns):
         reward = resolve_columns(columns_in(with_entries(rows)), request.columns).reward
         refuse_lone_list(request.path, [{reward: row.get(reward)} for row in rows] if reward else rows)
@@ -378,46 +387,15 @@ def _has_share(part: Mapping[str, Any], samples: PromptSamples) -> bool:
 
 
 def _listed(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> tuple[str, ColumnNames] | None:
-    """The one list of an evaluation's document whose objects are samples with a reward and a prompt each; its columns.
-
-    Raises:
-        InputError: The document counts more samples than it lists.
-    """
-    name = only_list(rows)
-    if name is None or len(expand(request.path)) != 1:
-        return None
-    samples = rows[0][name]
-    names = columns_in(samples)
-    if not set(names).issuperset(filter(None, astuple(request.columns))):
-        return None
-    columns = resolve_columns(names, request.columns)
-    if columns.reward is None or key_of(columns) is None or isinstance(samples[0].get(columns.reward), list):
-        return None
-    counts = _from_counts(rows[0], _NO_COLUMNS)
-    if isinstance(counts, PromptSamples) and len(counts) > len(samples):
+    """:func:`list_of_samples`; an InputError where the document counts more samples than it lists."""
+    listed = list_of_samples(rows, request)
+    counts = _from_counts(rows[0], _NO_COLUMNS) if listed is not None else None
+    if listed is not None and isinstance(counts, PromptSamples) and len(counts) > (size := len(rows[0][listed[0]])):
         raise InputError(
-            f"{request.path} counts {len(counts):,} samples and lists {len(samples):,} of them in {name!r}.",
+            f"{request.path} counts {len(counts):,} samples and lists {size:,} of them in {listed[0]!r}.",
             hint="Give the file with all samples of each prompt.",
         )
-    return name, columns
-
-
-def _read_list(samples: list[dict[str, Any]], name: str, columns: ColumnNames, request: ReadRequest) -> Run:
-    """Read the samples in a document's list, a row each."""
-    quarantine = QuarantineLog()
-    rewards = reward_columns(columns_in(samples), columns.reward or "")
-    flat = FlatColumns(names=columns, rewards=rewards, sample=sample_column(samples, columns))
-    rows = ((f"{request.path}:{number}", row) for number, row in enumerate(samples, start=1))
-    return assemble(
-        request,
-        request.source(
-            FORMAT.name,
-            f"samples in the list {name!r} of a document",
-            inferred=[f"The reward is {columns.reward!r}, and groups are told apart by {flat.key!r}."],
-        ),
-        records=[record for _, record in records_in(flat.take, request.path, rows, quarantine)],
-        quarantine=quarantine,
-    )
+    return listed
 
 
 def _holds_shapes(rows: list[dict[str, Any]], columns: ColumnNames) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import sqlite3
 import tempfile
@@ -38,10 +39,12 @@ from gradscope.rollouts.readers.metrics_alone.published import (
     PrintedLines,
     Table,
     Text,
+    lines_joined,
     mlflow_name,
     number_or_text,
     outputs_of_notebook,
     rows_of_table,
+    scalars_by_name,
     scalars_saved,
     tables_of_markdown,
     tables_of_page,
@@ -54,8 +57,10 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
     Piece,
     as_tables,
     hold_rollouts,
+    is_step,
+    parse_step,
 )
-from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number, whole_number
+from gradscope.rollouts.readers.parsing.cells import is_list_of_objects, is_number
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
 from gradscope.rollouts.readers.parsing.tables import (
     BOM,
@@ -122,6 +127,10 @@ class MetricsLog(WatchedLog):
         self._last = ""
 
 
+_MAX_DEPTH = 3  # objects around the rows of a document
+_OF_STEPS = re.compile(r"mean|avg|average|history|curve|grad_?norm|^lr|learning_?rate", re.IGNORECASE)
+"""Names of lists with an element a step, and not one for each rollout of a batch."""
+_OF_EPISODES = re.compile(r"episode|rollout|traj|turn|game|sample", re.IGNORECASE)  # whose steps are turns
 Rows = Iterator[MetricRow | Row | Piece]
 _FEW, _MANY = 1 << 8, 1 << 14  # rows in a piece, at first and later
 _SMALL, _LARGE = 1 << 16, 8 << 20  # the same in bytes
@@ -218,8 +227,11 @@ def _document(file: Path, quarantine: MetricsLog) -> Rows:
     return read_json_rows(file, quarantine, partial(_rows_in, file, quarantine))
 
 
-def _rows_in(file: Path, quarantine: MetricsLog, document: Any) -> Sequence[Any]:
-    """The rows of a document: a list, the lists of rows that it has, or columns as pandas and W&B write them."""
+def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MAX_DEPTH) -> Sequence[Any]:
+    """The rows of a document: a list, the lists of rows that it has, or columns as pandas and W&B write them.
+
+    Else those of the parts with a step, of which each is a run.
+    """
     if isinstance(document, list):
         return scalars_saved(document, file)
     if not isinstance(document, dict) or not document:
@@ -228,11 +240,22 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any) -> Sequence[Any]
     if len(usual) == 1:
         listed: list[Any] = document[usual[0]]
         return listed
-    by_key = {key: cell for key, cell in document.items() if isinstance(cell, list) and not is_list_of_objects(cell)}
-    num_rows = next((len(cell) for key, cell in by_key.items() if key.lower().endswith("step")), 0)
+    points = {name: cell for name, cell in document.items() if isinstance(cell, list)}
+    if len(points) == len(document) and (of_scalars := list(scalars_by_name(points))):
+        return of_scalars
+    by_key: dict[str, list[Any]] = {key: cell for key, cell in points.items() if not is_list_of_objects(cell)}
+    is_history = any(map(_OF_STEPS.search, by_key))
+    ends = ("step", "steps") if is_history or any("loss" in key for key in by_key) else ("step",)  # turns are steps too
+    step = next((key for key in by_key if key.lower().endswith(ends)), None)
+    num_rows = 0 if step is None else len(by_key[step])
+    if step is None and len(by_key) == len(document) and len({len(cell) for cell in by_key.values()}) == 1:
+        num_rows = len(next(iter(by_key.values())))
+        if is_history and all(is_number(cell) for cells in by_key.values() for cell in cells):
+            by_key |= {"step": list(range(1, 1 + num_rows)), STEP_IS_POSITION: [1.0] * num_rows}
     if num_rows:  # lists of another length are of other rows, as those of evaluations
-        by_key = {key: cell for key, cell in by_key.items() if len(cell) == num_rows}
-        return [dict(zip(by_key, row, strict=True)) for row in zip(*by_key.values(), strict=True)]
+        names = [key for key, cell in by_key.items() if len(cell) == num_rows]
+        renamed = [key.removesuffix("s") if key == step else key for key in names]
+        return [dict(zip(renamed, row, strict=True)) for row in zip(*map(by_key.__getitem__, names), strict=True)]
     lists = {name: cell for name, cell in document.items() if is_list_of_objects(cell)}
     quarantine.lists.update(name for name, cells in lists.items() if _are_metrics(cells))
     if lists:
@@ -241,12 +264,16 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any) -> Sequence[Any]
     by_step = len(rows) == len(document) and all(map(_is_step, rows))
     if by_step and not all(_is_step(key) for row in rows.values() for key in row):
         return [{"step": key, **row} for key, row in rows.items()]
+    inner = {name: row for name, row in rows.items() if depth and not _OF_EPISODES.search(name)}
+    parts = {name: _rows_in(file, quarantine, row, depth - 1) for name, row in inner.items()}
+    parts = {name: part for name, part in parts.items() if is_list_of_objects(part) and any(map(is_step, part[0]))}
+    if parts:
+        runs = [(f"{name}/{row['run']}" if row.get("run") else name, row) for name, of in parts.items() for row in of]
+        return [{**row, "run": run} for run, row in runs]
     columns = {key: value for key, value in document.items() if isinstance(value, list | dict)}
     lengths = {len(value) for value in columns.values()}
     if len(columns) < len(document) or len(lengths) != 1:
         return [document] if any(isinstance(value, int | float) for value in document.values()) else ()
-    if all(isinstance(value, list) for value in columns.values()):
-        return [{key: value[at] for key, value in columns.items()} for at in range(next(iter(lengths)))]
     keys = list(next(iter(columns.values())))
     if not all(isinstance(value, dict) and list(value) == keys for value in columns.values()):
         return ()
@@ -260,7 +287,7 @@ def _are_metrics(rows: Sequence[Cells]) -> bool:
 
 
 def _is_step(key: str) -> bool:
-    return whole_number(key) is not None
+    return parse_step(key) >= 0
 
 
 def _sizes() -> Iterator[int]:
@@ -471,7 +498,7 @@ def _printed(lines: Iterable[Text], quarantine: MetricsLog) -> Rows:
     """
     printed = PrintedLines()
     num_lines = widest = 0
-    for location, line in lines:
+    for location, line in lines_joined(lines):
         values = printed.read(location, line)
         if isinstance(values, str):
             quarantine.add(values, location)

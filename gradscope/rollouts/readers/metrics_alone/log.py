@@ -27,6 +27,7 @@ from gradscope.rollouts.readers.metrics_alone.naming import (
 )
 from gradscope.rollouts.readers.metrics_alone.published import plain_name
 from gradscope.rollouts.readers.metrics_alone.runs import (
+    RUNS,
     STEPS,
     MetricTable,
     OneRun,
@@ -40,14 +41,17 @@ from gradscope.rollouts.readers.metrics_alone.runs import (
 from gradscope.rollouts.readers.parsing.cells import is_number
 from gradscope.rollouts.readers.parsing.records import ReadRequest, peek
 from gradscope.rollouts.readers.parsing.tables import suffix_of
-from gradscope.rollouts.run import Run, StepMetrics
+from gradscope.rollouts.run import Numbers, Run, StepMetrics
 from gradscope.say import counted
 
 NAME = "metrics"
 LOOKS_FOR = "metrics by step (trainer_state.json, JSONL, CSV, consoles, TensorBoard, trackio)"
 
 _SLIMES = ("rollout/step", "train/step")  # each row of slime's has one of them
-_INSTEAD_OF_STEPS = ("iter", "epoch", "round")  # columns that count as steps where no other does
+_NAMES = ("Name", "name", "model", "model_name", "method", "algorithm", "variant")  # columns that may name the run
+_EPISODE = "episode"
+_INSTEAD_OF_STEPS = ("iter", "epoch", "round", _EPISODE)  # columns that count as steps where no other does
+_LEARNS = {"loss", "grad_norm", "learning_rate"}  # of which an update has one, and an episode that is only played none
 _REWARD_LIST = re.compile(r"(^|_)(rewards?|scores?)$")
 _NUM_PEEKED = 200
 _MOST_NAMED = 6
@@ -81,9 +85,9 @@ def read_metrics_log(request: ReadRequest) -> Run:
     quarantine, rows = MetricsLog(request.progress, files), RunRows()
     keys: tuple[str, ...] = ()
     for kind in kinds:
-        _, keys = _first_rows(kind, options.columns.step)
+        _, keys, run_keys = _first_rows(kind, options.columns.step)
         for piece in kind.pieces(quarantine):
-            quarantine.add_bad_steps(piece, rows.add(piece, keys))
+            quarantine.add_bad_steps(piece, rows.add(piece, keys, run_keys))
         quarantine.file_ended()
     runs = rows.runs()
     named = parse_metric_columns(options.metric_columns)
@@ -97,7 +101,7 @@ def read_metrics_log(request: ReadRequest) -> Run:
     if keys and plain_name(keys[0]) in _INSTEAD_OF_STEPS and options.columns.step is None:
         sentences.append(f"No column is called a step: {keys[0]!r} counts as one.")
     if rows.counts_steps:
-        sentences.append("The console does not name its steps: a step is the place of its dictionary among all.")
+        sentences.append("Nothing names the steps: a step is the place of its row among all.")
     if rows.num_without_step:
         sentences.append(f"Without a step, and left out: {counted(rows.num_without_step, 'row')}.")
     one_run = f", run {chosen.name!r} of {len(runs)}" if len(runs) > 1 else ""
@@ -216,22 +220,26 @@ def _first_look(file: Path, options: ReadOptions) -> tuple[list[MetricTable], Ru
     rows, pieces = RunRows(), list[Piece]()
     with contextlib.suppress(InputError):
         kind = opened(file)
-        pieces, step_keys = ([], ()) if kind is None else _first_rows(kind, options.columns.step)
+        pieces, step_keys, run_keys = ([], (), ()) if kind is None else _first_rows(kind, options.columns.step)
         for piece in pieces:
-            rows.add(piece, step_keys)
+            rows.add(piece, step_keys, run_keys)
     return [table for piece in pieces for table in piece.tables], rows, [run.metrics() for run in rows.runs()]
 
 
-def _first_rows(file: MetricFile, column: str | None) -> tuple[list[Piece], tuple[str, ...]]:
-    """The first rows of a file, and its columns of steps: the one that was named, else the first of the usual ones.
-
-    One that stays the same, as a trainer's count before its first update, comes after one that does not.
-    """
+def _first_rows(file: MetricFile, column: str | None) -> tuple[list[Piece], tuple[str, ...], tuple[str, ...]]:
+    """The first rows of a file, its columns of steps, and those that name runs, as in W&B's table of runs."""
     pieces = file.first_pieces(_NUM_PEEKED)
-    if column is not None:
-        return pieces, (column,)
-    ends: dict[str, list[int]] = {}
     tables = [table for piece in pieces for table in piece.tables]
+    keys = _steps_of(tables) if column is None else (column,)
+    return pieces, keys, (*RUNS, *(name for name in _NAMES if _tells_runs(tables, name, keys)))
+
+
+def _steps_of(tables: Sequence[MetricTable]) -> tuple[str, ...]:
+    """The columns of steps: the first of the usual ones, but for one that stays the same where another does not.
+
+    Such is a trainer's count before its first update.
+    """
+    ends: dict[str, list[int]] = {}
     for table in tables:
         for key in table.columns:
             steps = steps_in(table, [key])
@@ -241,10 +249,24 @@ def _first_rows(file: MetricFile, column: str | None) -> tuple[list[Piece], tupl
     usual = [named[name] for name in STEPS if name in named]
     usual += filter(is_step, ends)
     usual = usual or [named[name] for name in _INSTEAD_OF_STEPS if name in named and _rises(tables, named[name])]
+    if usual == [named.get(_EPISODE)]:
+        keys = {key for table in tables for key in table.columns}
+        usual = [] if _LEARNS.isdisjoint(naming_of(keys, {}).parts) else usual
     if not usual:
-        return pieces, ()
+        return ()
     key = next((key for key in usual if min(ends[key]) < max(ends[key])), usual[0])
-    return pieces, _SLIMES if key in _SLIMES else (key,)
+    return _SLIMES if key in _SLIMES else (key,)
+
+
+def _tells_runs(tables: Iterable[MetricTable], name: str, keys: Sequence[str]) -> bool:
+    """Whether all rows have a text in a column, and not the same throughout, as a checkpoint's but for its step is."""
+    texts = set[str]()
+    for table in tables:
+        cells = table.columns.get(name)
+        if cells is None or isinstance(cells, Numbers) or not all(isinstance(cell, str) and cell for cell in cells):
+            return False
+        texts.update(cell.replace(str(step), "") for cell, step in zip(cells, steps_in(table, keys), strict=True))
+    return len(texts) > 1
 
 
 def _rises(tables: Iterable[MetricTable], key: str) -> bool:

@@ -177,13 +177,14 @@ _KINDS = {
     "entropy": ({"entropy"},),
     "kl": ({"kl"}, {"kl", "loss"}, {"kl", "div"}, {"kl", "divergence"}, {"approx", "kl"}),
     "clip_ratio/region_mean": ({"clip", "ratio"}, {"clip", "frac"}, {"clip", "fraction"}, {"clipfrac"}),
-    "loss": ({"loss"},),
+    "loss": ({"loss"}, {"losses"}),
     "learning_rate": ({"lr"}, {"learning", "rate"}),
 }
 """Common name -> the words of its kind, of which one set is in the trainer's name; above, those of shares of groups."""
 _FURTHER = {
     *("", "mean", "avg", "average", "raw", "total", "train", "training", "trainer", "rollout", "batch", "update"),
     *("policy", "actor", "ppo", "grpo", "rl", "pg", "optim", "optimizer", "stats", "episode", "env", "generate"),
+    *("history", "curve"),
 }
 """Words that leave a metric what it is."""
 _UNIT = re.compile(r"(group|prompt)s?(?![a-z])")

@@ -7,8 +7,9 @@ Trainers show the same metrics under names for people, such as ``Training Loss``
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html.parser import HTMLParser
+from operator import lt
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,14 @@ _STEP_OF_ALL = re.compile(
 _DICTIONARY = re.compile(r"\b(?:rollout|step|perf|eval) (?P<step>[0-9]{1,15}): \{")
 _PROGRESS = re.compile(r"\b(?P<done>[0-9]{1,12})/[0-9]{1,12} \[")
 _COLUMN = re.compile(r"[a-z_][\w/@.()%-]*", re.IGNORECASE)
+_OF_INTEREST = re.compile(r"[0-9]|step", re.IGNORECASE)
 _ENDED = "train_runtime"  # a key of what a trainer prints at its end
 _MARKS = (
     *("'loss':", "'reward':", "'grad_norm':", "'train/", "'rollout/", f"'{_ENDED}':"),
     *('"loss":', '"reward":', f'"{_ENDED}":'),
 )
 _LONGEST_LINE, _LONGEST_ROW = 1 << 20, 1 << 12
+_MOST_PARTS = 64  # lines of one dictionary
 _REWARD = re.compile(r"(^|[_/])(reward|score)s?$")
 CUT_DICTIONARY = "the dictionary of metrics is cut off"
 
@@ -73,6 +76,24 @@ def number_or_text(cell: str) -> float | str:
         return number_from(cell)
     except ValueError:
         return cell
+
+
+def lines_joined(lines: Iterable[Text]) -> Iterator[Text]:
+    """Lines of a console, with the parts of a dictionary as one: a terminal broke it, or it has a key a line."""
+    held: list[Text] = []
+    for location, line in lines:
+        if held and "{" not in line and len(held) < _MOST_PARTS:
+            held.append((location, line))
+            if "}" not in line:
+                continue
+            location, line, held = held[0][0], "".join(part for _, part in held), []
+        yield from held
+        held = []
+        if "{" in line and "}" not in line and (line.strip() == "{" or any(mark in line for mark in _MARKS)):
+            held = [(location, line)]
+        else:
+            yield location, line
+    yield from held
 
 
 class PrintedLines:
@@ -99,6 +120,9 @@ class PrintedLines:
     def read(self, location: str, line: str) -> Values | str | None:
         """The metrics of a line with its step; the reason where they are damaged; None for a line without metrics."""
         before, self._before = self._before, {}
+        if "{" not in line and not _OF_INTEREST.search(line):  # as most lines of a text
+            self._columns = [] if any(map(str.isalnum, line)) else self._columns
+            return None
         for bar in _PROGRESS.finditer(line[:_LONGEST_LINE]):
             self._bar = int(bar["done"])
         text = line[-_LONGEST_LINE:]
@@ -308,3 +332,18 @@ def scalars_saved(triples: Sequence[Any], file: Path) -> list[Any]:
         {"step": triple[1], tag_of(file): triple[2]} if is_saved else triple
         for triple, is_saved in zip(triples, is_triple, strict=True)
     ]
+
+
+_FEW_POINTS = 4  # the rewards of so many groups of two or three may ascend as steps do
+_NUMBERS = {int, float}
+
+
+def scalars_by_name(points: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
+    """Rows of a document that lists the points of each scalar: objects with a step and a value, or both as numbers."""
+    for name, cells in points.items():
+        if all(isinstance(cell, dict) and "value" in cell and any(map(is_step, cell)) for cell in cells):
+            yield from ({"metric": name, **cell} for cell in cells)
+        elif len(cells) > _FEW_POINTS and all(type(cell) is list and 2 <= len(cell) <= 3 for cell in cells):
+            before = [cell[:-1] for cell in cells]  # the step, after the time where that is written
+            if _NUMBERS.issuperset(type(number) for of in before for number in of) and all(map(lt, before, before[1:])):
+                yield from ({"step": cell[-2], name: cell[-1]} for cell in cells)

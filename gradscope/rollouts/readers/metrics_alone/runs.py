@@ -7,6 +7,7 @@ whose later rows count, or, from the first step on, another run.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -157,7 +158,7 @@ def _steps(cells: Column, size: int) -> Counts:
         return np.where(steps < 0, BAD_STEP, steps)
     if {float}.issuperset(map(type, cells)):
         return _from_floats(np.array(cells))
-    return np.array([NO_STEP if cell in (None, "") else _step(cell) for cell in cells], dtype=np.int64)
+    return np.array([NO_STEP if cell in (None, "") else parse_step(cell) for cell in cells], dtype=np.int64)
 
 
 def _from_floats(values: Floats) -> Counts:
@@ -165,10 +166,16 @@ def _from_floats(values: Floats) -> Counts:
     return np.where(is_step, values, BAD_STEP).astype(np.int64)
 
 
-def _step(cell: Any) -> int:
-    """A step; ms-swift writes ``3/30``."""
-    parts = list(map(whole_number, cell.split("/", maxsplit=1) if isinstance(cell, str) else [cell]))
-    return BAD_STEP if None in parts or parts[0] is None else parts[0]
+_STEP_TEXT = re.compile(
+    r"(?:[a-z_ ]*(?:step|iter|iteration|checkpoint|ckpt)[\s_:=-]*)?([0-9.]+)(?:/[0-9]+)?", re.IGNORECASE
+)
+
+
+def parse_step(cell: Any) -> int:
+    """A step, else BAD_STEP; ms-swift writes ``3/30``, others ``step_3``."""
+    named = _STEP_TEXT.fullmatch(cell.strip()) if isinstance(cell, str) else None
+    step = whole_number(cell if named is None else named[1])
+    return BAD_STEP if step is None or step < 0 else step
 
 
 def unpivoted(table: MetricTable) -> list[MetricTable]:
@@ -218,7 +225,7 @@ _STEPS = (
 )
 STEPS = tuple(dict.fromkeys(_STEPS))
 """Columns of steps: the trainer's own count before that of a logger, which counts its calls. ms-swift's is ``3/30``."""
-_RUNS = ("run_name", "run_id", "run", "_run", "experiment_name", "experiment", "exp_name")
+RUNS = ("run_name", "run_id", "run", "_run", "experiment_name", "experiment", "exp_name")
 """Columns that name the run of a row."""
 _NONE = np.zeros(0, dtype=np.int64)
 Values = TypeVar("Values", Counts, Floats)
@@ -269,15 +276,15 @@ class RunRows:
         self._starts: list[int] = []
         self._size = 0
 
-    def add(self, piece: Piece, keys: tuple[str, ...]) -> Counts:
-        """Add rows; those without a step are only counted.
+    def add(self, piece: Piece, keys: tuple[str, ...], names: tuple[str, ...] = RUNS) -> Counts:
+        """Add rows, whose run one of the columns ``names`` names; those without a step are only counted.
 
         Returns:
             Indices in the piece of rows whose step is no step, ascending.
         """
         bad = [_NONE]
         for wide in piece.tables:
-            for table in (named for long in unpivoted(wide) for named in by_run(long, _RUNS)):
+            for table in (named for long in unpivoted(wide) for named in by_run(long, names)):
                 steps = steps_in(table, keys)
                 self.num_without_step += int(np.count_nonzero(steps == NO_STEP))
                 bad.append(table.at[steps == BAD_STEP])

@@ -25,9 +25,10 @@ def test_evalplus_counts_a_sample_only_if_both_suites_pass() -> None:
     assert "base and plus tests both pass" in run.source.inferred[0]
 
 
-def test_evalplus_without_plus_tests_takes_the_base_verdict(tmp_path: Path) -> None:
-    path = tmp_path / "eval_results.json"
-    samples = [{"base_status": status, "plus_status": None} for status in ("pass", "fail", None)]
+@pytest.mark.parametrize("of", [{"plus_status": None}, {"solution": "s"}])
+def test_evalplus_without_plus_tests_takes_the_base_verdict(tmp_path: Path, of: dict[str, Any]) -> None:
+    path, key = tmp_path / "eval_results.json", "status" if "solution" in of else "base_status"  # of BigCodeBench
+    samples = [{key: status, **of} for status in ("pass", "fail", None)]
     path.write_text(json.dumps({"eval": {"t": samples}}))
     run = read_run(path)
     assert rewards_of(run) == {"t": (1.0, 0.0, None)}

@@ -246,6 +246,28 @@ def test_lists_of_verdicts_by_the_keys_of_many_prompts(tmp_path: Path) -> None:
     assert not list(prompt_rows({key: scored[key] for key in list(scored)[1:]}))
 
 
+@pytest.mark.parametrize(
+    ("cell", "num", "is_read"),
+    [
+        ({"pred": "1", "answer": "2", "correct": True}, 10, True),
+        ({"prediction": "1", "is_correct": False}, 12, True),
+        ({"pred": "1", "correct": True}, 9, False),
+        ({"expected": "1", "passed": True}, 12, False),  # tests
+        ({"pred": "1", "correct": 0.5}, 12, False),
+        ({"pred": "1", "seconds": 2}, 12, False),
+    ],
+)
+def test_verdicts_by_the_keys_of_many_prompts(tmp_path: Path, cell: dict[str, Any], num: int, is_read: bool) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"accuracy": 50.0, "details": {str(at): cell for at in range(num)}}))
+    if not is_read:
+        with pytest.raises(InputError, match="not a log that gradscope knows"):
+            read_run(path)
+        return
+    run = read_run(path)
+    assert (len(run.groups), run.groups[0].rewards) == (num, (float(cell.get("correct", False)),))
+
+
 def test_a_list_of_counts_that_is_named_has_a_prompt_each(tmp_path: Path) -> None:
     columns = ColumnNames(num_samples="n", num_correct="c")
     run = read(tmp_path, {"step_500": {"n": 2, "c": [1, 3, 2]}, "other": {"c": [1]}}, columns=columns)

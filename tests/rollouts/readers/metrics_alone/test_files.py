@@ -45,6 +45,10 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
+FIRST = {"step": 1, STEP_IS_POSITION: 1.0}
+STEP_6 = {"run": "of", "step": "step_6", "kl": 2}
+
+
 @pytest.mark.parametrize(
     ("document", "rows"),
     [
@@ -62,6 +66,25 @@ def write(path: Path, text: str) -> Path:
         ({"a": [{"step": 1}], "b": [{"step": 1, "prompt": "p"}], "c": [{"x": "y"}]}, [{"run": "a", "step": 1}]),
         ({"step": [1], "loss": [3], "a": [{"step": 5}]}, [{"step": 1, "loss": 3}]),
         ({"total_reward": 0.5, "turns": [{"step": 1, "action": "a", "reward": 0.5}]}, []),
+        ({"run": {"history": [{"step": 1}]}, "seed": 3}, [{"run": "run", "step": 1}]),
+        ({"a": {"b": {"c": {"step": [1], "loss": [2]}}}}, [{"run": "a/b/c", "step": 1, "loss": 2}]),
+        ({"a": {"b": {"c": {"d": {"step": [1], "loss": [2]}}}}, "n": {}}, []),
+        ({"a": {"steps": [1], "loss": [2]}, "b": {"seed": 1}}, [{"run": "a", "step": 1, "loss": 2}]),
+        ({"a": {"data": [{"n": 1}]}, "b": {"data": [{"step": 1}]}}, [{"run": "b", "step": 1}]),
+        ({"of": {"step_5": {"loss": 1}, "step_6": {"kl": 2}}}, [{"run": "of", "step": "step_5", "loss": 1}, STEP_6]),
+        ({"loss": [{"step": 1, "value": 0.5}]}, [{"metric": "loss", "step": 1, "value": 0.5}]),
+        ({"kl": [[9.5, at, 2] for at in (1, 2, 5, 6, 7)]}, [{"step": at, "kl": 2} for at in (1, 2, 5, 6, 7)]),
+        ({"loss": [[at, 0.5] for at in (1, 2, 5, 6, 7)]}, [{"step": at, "loss": 0.5} for at in (1, 2, 5, 6, 7)]),
+        ({"reward": [[0, 1], [1, 1]]}, [{"reward": [0, 1]}, {"reward": [1, 1]}]),
+        ({"reward": [[0, 1, 1], [1, 2, 0], [0, 3, 1]]}, [{"reward": of} for of in ([0, 1, 1], [1, 2, 0], [0, 3, 1])]),
+        ({"steps": [1], "rewards": [0.5]}, [{"steps": 1, "rewards": 0.5}]),
+        ({"episode_1": {"step": [1, 2], "reward": [0, 1]}}, [{"episode_1": [1, 2]}, {"episode_1": [0, 1]}]),
+        ({"reward": [[0, 1], [1, 1], [0, 0]]}, [{"reward": [0, 1]}, {"reward": [1, 1]}, {"reward": [0, 0]}]),
+        ({"loss": [{"value": 0.5}]}, [{"run": "loss", "value": 0.5}]),
+        ({"avg_reward": [0.5], "loss": [2]}, [{"avg_reward": 0.5, "loss": 2, **FIRST}]),
+        ({"loss_history": [1], "lr": [2]}, [{"loss_history": 1, "lr": 2, **FIRST}]),
+        ({"rewards": [0.5], "losses": [2]}, [{"rewards": 0.5, "losses": 2}]),
+        ({"avg_reward": [0.5], "model": ["m"]}, [{"avg_reward": 0.5, "model": "m"}]),
         ({"name": "x"}, []),
         ({}, []),
         ("text", []),
@@ -136,6 +159,9 @@ def test_parquet(tmp_path: Path) -> None:
         ("3/3 [0:01\n{'loss': 0.5, 'reward': 1}\n{'loss': 2, 'reward': 1}\n", [(1, 0.5), (2, 2.0)]),
         ("{'loss': np.float64(0.5), 'reward': 1.0}\n{'train_runtime': 3.0, 'loss': 1}\nloss {\n", [(1, 0.5)]),
         ('{"loss": 0.5, "reward": 1}\n', [(1, 0.5)]),
+        ("{'loss': 0.5, 'kl': 1e-\n06,\n 'reward': 1}\n{'loss': 2, 'reward': 1}\n", [(1, 0.5), (2, 2.0)]),
+        ('{\n  "loss": 0.5,\n  "reward": 1\n}\n{\n  "loss": 2,\n  "reward": 1\n}\n', [(1, 0.5), (2, 2.0)]),
+        ("{'loss': 9, 'reward': 1,\n{'loss': 2, 'reward': 1}\n{\n'loss': 1,\n" + "x\n" * 64 + "}\n", [(1, 2.0)]),
     ],
 )
 def test_dictionaries_on_a_console(tmp_path: Path, text: str, rows: list[tuple[int, float]]) -> None:

@@ -190,7 +190,12 @@ def test_a_count_that_stays_the_same_is_no_step_where_another_rises(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("column", "cells"), [("global_step/max_steps", ["1/9", "5/9"]), ("current_steps", [1, 5]), ("update", [1, 5])]
+    ("column", "cells"),
+    [
+        *(("global_step/max_steps", ["1/9", "5/9"]), ("current_steps", [1, 5]), ("update", [1, 5])),
+        *(("step", ["step_1", "step_5"]), ("Step", ["Step 1/9", "Step 5/9"]), ("iteration", ["iter=1", "iter=5"])),
+        *(("step", ["checkpoint-1", "checkpoint-5"]), ("step", ["global_step_1", "global_step_5"])),
+    ],
 )
 def test_steps_as_trainers_count_their_progress(tmp_path: Path, column: str, cells: list[Any]) -> None:
     write_lines(tmp_path / "log.jsonl", *({column: cell, "reward": 0.5, "total_steps": 9} for cell in cells))
@@ -233,6 +238,42 @@ def test_lists_of_rewards_beside_metrics_are_named(tmp_path: Path, cells: list[A
         assert read(tmp_path / "log.jsonl", columns=ColumnNames(reward=column)).groups[1].rewards == (1.0, 0.0)
         with pytest.raises(UsageError, match="There is no"):
             read(tmp_path / "log.jsonl", columns=ColumnNames(reward=f"{column}x"))
+
+
+def test_an_episode_counts_as_a_step_where_something_learns(tmp_path: Path) -> None:
+    rows = [{"episode": step, "total_reward": step / 4} for step in (1, 2)]
+    with pytest.raises(InputError, match="no column that is known to be the step") as caught:
+        read(series(tmp_path, *rows))
+    assert caught.value.hint == "Name it: --step-column episode"
+    for key in ("policy_loss", "grad_norm", "lr"):
+        run = read(series(tmp_path, *({**row, key: 0.5} for row in rows)))
+        assert run.every_step == (1, 2)
+        assert "No column is called a step: 'episode' counts as one." in run.source.inferred
+
+
+@pytest.mark.parametrize("column", ["Name", "name", "model", "method", "variant"])
+@pytest.mark.parametrize(
+    ("cells", "runs"),
+    [
+        (["a", "b", "b"], ["a", "b"]),
+        (["run-1", "run-2", "run-3"], ["run-1", "run-2", "run-3"]),
+        (["a", "a", "a"], []),
+        (["a/step-10", "a/step-20", "a/step-30"], []),
+        (["a", None, "b"], []),
+        ([1, 2, 3], []),
+    ],
+)
+def test_rows_that_name_different_runs_are_no_course(
+    tmp_path: Path, column: str, cells: list[Any], runs: list[str]
+) -> None:
+    rows = [{column: cell, "global_step": 10 * at, "reward": at / 4} for at, cell in enumerate(cells, start=1)]
+    path = write_lines(tmp_path / "a.jsonl", *rows)
+    if not runs:
+        assert read(path).every_step == (10, 20, 30)
+        return
+    with pytest.raises(InputError, match=rf"holds {len(runs)} runs: '{runs[0]}'"):
+        read(path)
+    assert [read(path, metric_run=run).metrics[10 * cells.index(run) + 10]["reward"] for run in runs]
 
 
 def test_several_rows_of_a_step_are_one(tmp_path: Path) -> None:
