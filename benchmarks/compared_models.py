@@ -7,13 +7,14 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from grpo_steps import replayed_steps
+from msgspec import Struct
+from msgspec.structs import replace
 from oracle import Gram, Sampled, largest_difference, ragged, score_gram
 from tiny_models import FIRST_TEXT, SPECIAL
 
@@ -30,8 +31,7 @@ OUTCOMES = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """What came out for one model."""
 
     name: str  # what is looked at
@@ -44,8 +44,7 @@ class Outcome:
     trained: str = ""  # what became of three steps of TRL
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class Subject(Struct, frozen=True, kw_only=True):
     """One row of a table, not looked at yet."""
 
     name: str  # what is looked at

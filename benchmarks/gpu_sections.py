@@ -6,12 +6,12 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from gpu_setting import Case, Row, Section, Setting, plain_pass, prepared_step, product_flops
+from msgspec.structs import replace
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 STEPS = (

@@ -8,9 +8,10 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 SHAPES = {
     "0.5B": {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14},
@@ -22,8 +23,7 @@ TINY = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num
 GROUP, PROMPT = 8, 64  # rollouts of a group; tokens of a prompt, where nothing else is said
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Struct, frozen=True):
     """A row of the table."""
 
     seconds: Sequence[float] = ()  # of each run
@@ -34,16 +34,14 @@ class Row:
     name: str = ""  # of the row, where a case has several
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     """Something to measure."""
 
     name: str  # what
     run: Callable[[], Iterable[Row]]  # measures it
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(Struct, frozen=True):
     """Cases that answer one question."""
 
     name: str  # what it is called
@@ -109,13 +107,12 @@ def at_most(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-@dataclass
-class Setting:
+class Setting(Struct):
     """Where everything runs, and the model at hand."""
 
     device: Any  # the card
     dry: bool  # whether sizes are tiny
-    rates: dict[str, float] = field(default_factory=dict)  # products in FLOP/s by dtype, as measured
+    rates: dict[str, float] = {}  # products in FLOP/s by dtype, as measured
     _made: tuple[Any, Any] | None = None
 
     @property

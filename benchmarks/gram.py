@@ -117,7 +117,7 @@ def engines(model: Any, trainable: dict[str, Any], plan: Any, batch: Any) -> dic
         return lambda: run(lambda total: stream_gram(step, batches, total, lambda *_: None))
 
     return {
-        "loop": lambda: run(lambda total: loop_gram(model, trainable, plan, total, lambda *_: None)),
+        "loop": lambda: run(lambda total: loop_gram(step, trainable, total, lambda *_: None)),
         "stream": stream(MAX_BATCH_TOKENS),
         BY_ROW: stream(256),
         "prompt": lambda: run(lambda total: prompt_gram(step, tokens, total, lambda *_: None)),

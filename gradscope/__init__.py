@@ -18,57 +18,31 @@ from gradscope.shown import show_by
 from gradscope.version import __version__
 
 if TYPE_CHECKING:
-    from gradscope.advantages.formulation import advantage_formulation
-    from gradscope.diagnostics.check.measure import check_run
-    from gradscope.diagnostics.check.requirements import CheckSettings
-    from gradscope.diagnostics.claims.evidence import ClaimOptions
-    from gradscope.diagnostics.claims.measure import measure_claims
-    from gradscope.diagnostics.compare.measure import compare_runs
-    from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions
-    from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
-    from gradscope.diagnostics.passk.measure import measure_pass_at_k
-    from gradscope.diagnostics.rank.measure import measure_rank
-    from gradscope.diagnostics.rank.options import RankOptions
-    from gradscope.diagnostics.reduce.part import reduce_run
-    from gradscope.diagnostics.replay.measure import replay_run
-    from gradscope.diagnostics.report.index import report_runs
-    from gradscope.diagnostics.report.measure import ReportOptions, report_run
-    from gradscope.diagnostics.spike.measure import measure_spike
-    from gradscope.gradients.engine_options import EngineOptions
-    from gradscope.metrics.uncertainty.intervals import Resampling
-    from gradscope.rollouts.read_options import ColumnNames, ReadOptions
-    from gradscope.rollouts.readers.detect import read_run
+    from gradscope.advantages.formulation import advantage_formulation as advantage_formulation
+    from gradscope.diagnostics.check.measure import check_run as check_run
+    from gradscope.diagnostics.check.requirements import CheckSettings as CheckSettings
+    from gradscope.diagnostics.claims.evidence import ClaimOptions as ClaimOptions
+    from gradscope.diagnostics.claims.measure import measure_claims as measure_claims
+    from gradscope.diagnostics.compare.measure import compare_runs as compare_runs
+    from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions as DegeneracyOptions
+    from gradscope.diagnostics.degeneracy.measure import measure_degeneracy as measure_degeneracy
+    from gradscope.diagnostics.passk.measure import measure_pass_at_k as measure_pass_at_k
+    from gradscope.diagnostics.rank.measure import measure_rank as measure_rank
+    from gradscope.diagnostics.rank.options import RankOptions as RankOptions
+    from gradscope.diagnostics.reduce.part import reduce_run as reduce_run
+    from gradscope.diagnostics.replay.measure import replay_run as replay_run
+    from gradscope.diagnostics.report.index import report_runs as report_runs
+    from gradscope.diagnostics.report.measure import ReportOptions as ReportOptions
+    from gradscope.diagnostics.report.measure import report_run as report_run
+    from gradscope.diagnostics.spike.measure import measure_spike as measure_spike
+    from gradscope.gradients.engine_options import EngineOptions as EngineOptions
+    from gradscope.metrics.uncertainty.intervals import Resampling as Resampling
+    from gradscope.rollouts.read_options import ColumnNames as ColumnNames
+    from gradscope.rollouts.read_options import ReadOptions as ReadOptions
+    from gradscope.rollouts.readers.detect import read_run as read_run
     from gradscope.shown import Views
-    from gradscope.training.config import TrainConfig
-    from gradscope.training.train import train
-
-__all__ = [
-    "CheckSettings",
-    "ClaimOptions",
-    "ColumnNames",
-    "DegeneracyOptions",
-    "EngineOptions",
-    "RankOptions",
-    "ReadOptions",
-    "ReportOptions",
-    "Resampling",
-    "TrainConfig",
-    "__version__",
-    "advantage_formulation",
-    "check_run",
-    "compare_runs",
-    "measure_claims",
-    "measure_degeneracy",
-    "measure_pass_at_k",
-    "measure_rank",
-    "measure_spike",
-    "read_run",
-    "reduce_run",
-    "replay_run",
-    "report_run",
-    "report_runs",
-    "train",
-]
+    from gradscope.training.config import TrainConfig as TrainConfig
+    from gradscope.training.train import train as train
 
 _HOMES = {
     "ColumnNames": "gradscope.rollouts.read_options",
@@ -96,6 +70,8 @@ _HOMES = {
     "report_runs": "gradscope.diagnostics.report.index",
     "train": "gradscope.training.train",
 }
+
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

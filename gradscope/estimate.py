@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeVar
 
+from msgspec import Struct
+from msgspec.structs import replace
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+
+class Estimate(Struct, frozen=True, kw_only=True):
     """A value with an optional interval, or a reason; never both, never NaN.
 
     >>> Estimate(value=0.41, low=0.33, high=0.49, num_units=160).value
@@ -114,8 +115,13 @@ def mean_of_defined(values: Iterable[float | None]) -> float | None:
 Kind = TypeVar("Kind")
 
 
-def undefined_record(kind: Callable[..., Kind], unknown: Estimate, **defined: Any) -> Kind:
+def estimate_names(kind: type) -> list[str]:
+    """The fields of a record that are estimates, those that it inherits first."""
+    annotations = [getattr(base, "__annotations__", {}) for base in reversed(kind.__mro__)]
+    return [name for of_base in annotations for name, type in of_base.items() if type == "Estimate"]
+
+
+def undefined_record(kind: type[Kind], unknown: Estimate, **defined: Any) -> Kind:
     """A record all of whose estimates are undefined for one reason, but for those that are given."""
-    record: Any = kind
-    missing = {field.name: unknown for field in fields(record) if field.type == "Estimate"}
+    missing = dict.fromkeys(estimate_names(kind), unknown)
     return kind(**(missing | defined))

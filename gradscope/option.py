@@ -7,12 +7,13 @@ the package read the same words in the records (``ReadOptions``, ``EngineOptions
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, get_type_hints
 
+from msgspec import Struct
+from msgspec.structs import replace
 
-@dataclass(frozen=True, slots=True)
-class Option:
+
+class Option(Struct, frozen=True):
     """The flags of one name and its help."""
 
     help: str  # one sentence

@@ -7,14 +7,14 @@ a model's configuration or in a file.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 Verdict = Literal["match", "mismatch", "cannot", "no_gradient"]
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(Struct, frozen=True):
     """One row of the table."""
 
     verdict: Verdict  # verdict on a number with this cause
@@ -72,8 +72,7 @@ CAUSES: Mapping[str, Cause] = {
 """Cause -> verdict and advice."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(Struct, frozen=True):
     """A cause as it was met in a run.
 
     Args:

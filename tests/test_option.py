@@ -1,7 +1,8 @@
-from dataclasses import MISSING, dataclass, fields
 from typing import Annotated, get_type_hints
 
 import pytest
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import fields
 
 from gradscope.cli.output.delivery import DeliveryOptions
 from gradscope.gradients.engine_options import EngineOptions
@@ -19,7 +20,7 @@ def test_an_option_has_a_flag_a_sentence_and_a_default(record: type) -> None:
         assert option.help.endswith(".")
         assert option.panel in {"Input", "Model", "Output"}
         (field,) = [field for field in fields(record) if field.name == name]
-        assert field.default is not MISSING
+        assert field.default is not NODEFAULT
 
 
 def test_no_two_options_share_a_flag() -> None:
@@ -34,8 +35,7 @@ def test_a_switch_has_no_metavar() -> None:
             assert (option.metavar is None) == (hints[name] is bool), name
 
 
-@dataclass
-class Small:
+class Small(Struct):
     """One field of each kind."""
 
     asked: Annotated[int, "a note", Option("Asked.", flags=("--as-typed", "-a"))] = 0

@@ -1,7 +1,7 @@
 import ast
 import json
-from dataclasses import fields, is_dataclass
 from importlib import import_module
+from inspect import Parameter, signature
 from pathlib import Path
 
 import pytest
@@ -15,15 +15,18 @@ RECORDS = [
     record
     for path in MODULES
     for record in vars(import_module(f"gradscope.results.{path.stem}")).values()
-    if is_dataclass(record) and record.__module__ == f"gradscope.results.{path.stem}"
+    if isinstance(record, type)
+    and getattr(record, "__struct_fields__", ())
+    and record.__module__ == f"gradscope.results.{path.stem}"
 ]
 
 
 def test_a_result_cannot_be_changed_nor_grow() -> None:
     for record in RECORDS:
-        assert record.__dataclass_params__.frozen, record
-        assert "__slots__" in vars(record), record
-        assert all(field.kw_only for field in fields(record)), record
+        assert record.__struct_config__.frozen, record
+        assert record.__dictoffset__ == 0, record
+        kinds = {parameter.kind for parameter in signature(record).parameters.values()}
+        assert kinds == {Parameter.KEYWORD_ONLY}, record
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)

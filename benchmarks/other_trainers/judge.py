@@ -3,12 +3,12 @@
 import json
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from benchmarks.other_trainers.toy import Truth
 from gradscope.diagnostics.rank.measure import measure_rank
@@ -19,8 +19,7 @@ from gradscope.rollouts.read_options import ReadOptions
 TOLERANCE = 1e-5
 
 
-@dataclass(slots=True, kw_only=True)
-class Judged:
+class Judged(Struct, kw_only=True):
     """One run."""
 
     trainer: str
@@ -28,12 +27,12 @@ class Judged:
     expected: str | None  # the cause that it must be refused with; None: it must match
     partly: bool = False  # whether another step of it matches all the same
     within: float = TOLERANCE  # how far off it may be; in bfloat16 a percent
-    norms: list[float] = field(default_factory=list)
+    norms: list[float] = []
     """Relative distance of the recomputed norm from the logged one, step by step."""
-    sigmas: list[float] = field(default_factory=list)
+    sigmas: list[float] = []
     """Largest distance of a singular value from float64 autograd, relative to the group's largest."""
-    verdicts: dict[str, str] = field(default_factory=dict)  # quantity -> its worst verdict, with the reason
-    reasons: set[str] = field(default_factory=set)
+    verdicts: dict[str, str] = {}  # quantity -> its worst verdict, with the reason
+    reasons: set[str] = set()
     ranked: bool = False
 
     @property

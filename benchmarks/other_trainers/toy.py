@@ -9,12 +9,12 @@ Shapes: R rollouts of an update, T tokens of a completion.
 import copy
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from msgspec import Struct, field
 from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -23,8 +23,7 @@ VOCAB = 29
 PAD = 0
 
 
-@dataclass(slots=True, kw_only=True)
-class Sample:
+class Sample(Struct, kw_only=True):
     """One rollout."""
 
     group: int
@@ -48,8 +47,7 @@ class Sample:
         return torch.tensor(self.mask, dtype=torch.float64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Truth:
+class Truth(Struct, frozen=True, kw_only=True):
     """What one update must give."""
 
     norm: float  # as the trainer computed it, in float32 by micro-batches

@@ -2,8 +2,9 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from benchmarks.scale.made_up import MadeUpRun
 
@@ -13,8 +14,7 @@ _SCAN = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class Kind(Struct, frozen=True, kw_only=True):
     """One kind of logs."""
 
     name: str

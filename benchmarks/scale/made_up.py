@@ -3,11 +3,11 @@
 import json
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 GROUP_SIZE = 8
 NUM_PROMPTS = 7_500
@@ -17,8 +17,7 @@ PROMPT_TOKENS, RESPONSE_TOKENS = 8, 16
 _POOL = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """Rollouts of one prompt at one step."""
 
     number: int  # its place within the step, from 0
@@ -33,8 +32,7 @@ class Group:
         return zip(places, self.rewards, self.advantages, strict=True)
 
 
-@dataclass(frozen=True, slots=True)
-class MadeUpRun:
+class MadeUpRun(Struct, frozen=True):
     """A run that is the same each time it is made."""
 
     num_rows: int

@@ -4,15 +4,15 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _WRAPPER = Path(__file__).with_name("wrapper.py")
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(Struct, frozen=True):
     """What one process took."""
 
     seconds: float  # by the clock
@@ -20,8 +20,7 @@ class Measurement:
     peak_mb: float
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """What a process found."""
 
     num_groups: int

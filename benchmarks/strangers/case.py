@@ -1,9 +1,10 @@
 """What one stranger's run is, and what is expected of gradscope when it looks at it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from benchmarks.strangers.models import plain_llama
 from benchmarks.strangers.texts import WORDS, TokenizerChoice
@@ -15,8 +16,7 @@ RankExpected = Literal["as replay", "match", "cannot", "any"]
 """Whether each group's singular values can be had; ``any``: not judged."""
 
 
-@dataclass(frozen=True, slots=True)
-class Folders:
+class Folders(Struct, frozen=True):
     """Where a case lives."""
 
     root: Path  # everything of the case
@@ -60,15 +60,14 @@ class Folders:
         return self.run / "completions" / f"completions_{step:05d}.parquet"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Case(Struct, frozen=True, kw_only=True):
     """One run and what is expected of it."""
 
     name: str
     axis: str
     model: Callable[[], Any] = plain_llama  # builds the model that is saved as the base
     dtype: str = "float32"  # what the trainer loads the base in
-    args: Mapping[str, Any] = field(default_factory=dict)  # what differs from the common GRPOConfig
+    args: Mapping[str, Any] = {}  # what differs from the common GRPOConfig
     tokenizer: TokenizerChoice = WORDS
     rewards: tuple[Callable[..., Any], ...] = ()  # reward functions; empty: one that looks at the ids and logs them
     prompts: tuple[Any, ...] = ()  # the dataset's prompts; empty: sixteen of two to seven words
@@ -78,16 +77,16 @@ class Case:
     prepare: Callable[[Any, Folders], Any] | None = None  # what the script does to the model before the trainer gets it
     trainer_class: Callable[[], tuple[Any, Any]] | None = None
     """Loads another trainer and the class of its arguments; None: GRPO's."""
-    trainer: Mapping[str, Any] = field(default_factory=dict)  # more arguments of the trainer
+    trainer: Mapping[str, Any] = {}  # more arguments of the trainer
     saved: Literal["model", "trainer", "nothing", "wrong"] = "model"
     """Which weights before the first update are given with --initial: the base, what trainer.save_model wrote, none,
     or something else that ``initial`` names."""
     initial: str = ""  # for ``wrong``: the folder's name
     run_config: bool = True  # whether --run-config is given
-    config_change: Mapping[str, Any] = field(default_factory=dict)  # what is false in the file of --run-config
+    config_change: Mapping[str, Any] = {}  # what is false in the file of --run-config
     spoil: Callable[[Folders], None] | None = None  # what happens to the folder after training
     expect: Expected = "match"
-    at: Mapping[int, Expected] = field(default_factory=dict)  # steps of which something else is expected
+    at: Mapping[int, Expected] = {}  # steps of which something else is expected
     word: str = ""  # what the reason of a refusal must contain: one of these, with | between them
     rank: RankExpected = "as replay"
     partly: tuple[str, ...] = ()  # logged numbers other than the norm that the disk cannot give

@@ -5,10 +5,10 @@ import io
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
+from msgspec import Struct
 
 from benchmarks.strangers.case import Case, Folders
 from benchmarks.strangers.oracle import Oracle, OracleStep, autocast_spread
@@ -35,12 +35,11 @@ MOST_TOLD_ON_A_GRID = 3e-2
 LEAST_SPREAD = 1e-3  # what another way of rounding shows, where the ways that were tried happened to agree
 
 
-@dataclass(slots=True)
-class Judgement:
+class Judgement(Struct):
     """What came of one case."""
 
     case: Case
-    findings: list[tuple[Outcome, str]] = field(default_factory=list)
+    findings: list[tuple[Outcome, str]] = []
     oracle_error: float = math.nan  # largest relative distance of autograd's norm from the logged one
     replay_error: float = math.nan  # the same of gradscope's
     rank_error: float = math.nan
@@ -61,8 +60,7 @@ class Judgement:
         return "; ".join(dict.fromkeys(text for outcome, text in self.findings if text and outcome == self.outcome))
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """What a command wrote."""
 
     code: int

@@ -8,21 +8,20 @@ import contextlib
 import copy
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import torch
+from msgspec import Struct
 
 from benchmarks.strangers.case import Case, Folders
 
 Tensor = Any  # torch.Tensor, whose methods are not typed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class Terms(Struct, frozen=True, kw_only=True):
     """TRL's loss as the sum of one term a rollout, from its formulas; what all rollouts of an update share.
 
     Shapes: R rollouts of an update, T tokens of a completion.
@@ -99,16 +98,14 @@ class Terms:
         return -float(self.arguments.get("entropy_coef", 0.0)) * (entropy * kept[place]).sum() / number
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OracleStep:
+class OracleStep(Struct, frozen=True, kw_only=True):
     """What autograd says of one update."""
 
     norm: float  # norm of the whole gradient
     spectra: tuple[np.ndarray, ...]  # singular values of each group's rows, groups in the order of the log
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class Batch(Struct, frozen=True, kw_only=True):
     """The rollouts of one update as the trainer padded them."""
 
     ids: Tensor  # [R, P + C]

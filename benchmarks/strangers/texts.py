@@ -1,8 +1,9 @@
 """Tokenizers of words, ragged prompts of them, rollouts of an environment, and reward functions that look at ids."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct
 
 VOCAB = 32
 EOS = 1
@@ -29,8 +30,7 @@ PLAIN_RESPONSE = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenizerChoice:
+class TokenizerChoice(Struct, frozen=True, kw_only=True):
     """How the words of a run become ids."""
 
     size: int = VOCAB  # words of the tokenizer
@@ -40,7 +40,7 @@ class TokenizerChoice:
     saved_template: str | None = None  # the chat template that is saved beside the base model
     script_template: str | None = None  # the chat template that the script sets afterwards
     chat: bool = False  # whether prompts are conversations
-    schema: Mapping[str, Any] = field(default_factory=dict)  # how responses are parsed, which TRL's tools need
+    schema: Mapping[str, Any] = {}  # how responses are parsed, which TRL's tools need
 
 
 WORDS = TokenizerChoice()

@@ -9,12 +9,13 @@ import hashlib
 import sys
 import traceback
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import ArrayLike, NDArray
 
 from gradscope.errors import UsageError
@@ -31,8 +32,7 @@ _BEYOND_REWARDS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Formulation:
+class Formulation(Struct, frozen=True, kw_only=True):
     """One way to turn the rewards of a group into advantages."""
 
     name: str  # the name in ``--advantage``, JSON and tables
@@ -86,8 +86,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _MARK = "__gradscope_formulation__"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Terms:
+class _Terms(Struct, frozen=True, kw_only=True):
     """The arguments of the decorator."""
 
     needs_binary: bool
@@ -188,8 +187,7 @@ def _run(path: str, source: bytes) -> ModuleType:
     return module
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OfFile:
+class _OfFile(Struct, frozen=True, kw_only=True):
     """A function of a file with its answers checked."""
 
     name: str

@@ -10,10 +10,10 @@ H width.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gradscope.advantages.group import (
@@ -31,16 +31,14 @@ Array = NDArray[np.float64]
 Ids = Sequence[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class Memory(Struct, frozen=True, kw_only=True):
     """The state from which a formulation resumes, plain enough for JSON and safetensors."""
 
-    numbers: Mapping[str, float] = field(default_factory=dict)  # single numbers by name
-    arrays: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)  # arrays by name
+    numbers: Mapping[str, float] = {}  # single numbers by name
+    arrays: Mapping[str, NDArray[np.float32]] = {}  # arrays by name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRollouts:
+class StepRollouts(Struct, frozen=True, kw_only=True):
     """The inputs of the advantages of a step."""
 
     rewards: Sequence[Array]  # scalar rewards by group, [N][G]
@@ -52,7 +50,7 @@ class StepRollouts:
     states: Sequence[NDArray[np.float32]] | None = None
     """The policy's last hidden states before the first token and at each, [R][1 + T, H]; None unless they are read."""
 
-    function_rewards: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    function_rewards: Mapping[str, Sequence[float]] = {}
     """Reward function -> reward of each rollout, [R], of those whose sum is the scalar reward."""
     completion_ids: Sequence[Ids] = ()  # token ids of the completions, [R][T]; empty where no formulation asks
     rescore: Callable[[Sequence[int], Sequence[Ids]], Sequence[Sequence[float]]] | None = None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 Direction = Literal["higher", "lower", "neither"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class Metric(Struct, frozen=True, kw_only=True):
     """One metric of the catalogue."""
 
     name: str = ""  # the name in JSON, requirements and code: its key in the family, from which the catalogue has it

@@ -19,11 +19,12 @@ import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import typer
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.cli.output.streams import say
 from gradscope.errors import GradscopeError, InputError, OutputExistsError
@@ -53,8 +54,7 @@ _LONGEST = 4096  # characters of a value: the longest path that Linux opens
 _Value = str | list[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RememberedOptions:
+class RememberedOptions(Struct, frozen=True, kw_only=True):
     """The options in one file for one run."""
 
     file: Path  # the ``gradscope.toml``

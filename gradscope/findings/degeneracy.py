@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import fmean
+
+from msgspec import Struct
 
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.intervals import difference_of, wilson_interval
@@ -234,8 +235,7 @@ _RESAMPLED = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedGroups:
+class LoggedGroups(Struct, frozen=True, kw_only=True):
     """Facts about a log that its report does not hold."""
 
     num_levels: int  # different rewards in all groups

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from gradscope.say import non_finite_word, percent
 
@@ -103,7 +104,7 @@ def broken_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
         if broken:
             more = f", and at {len(broken) - 1:,} steps more" if len(broken) > 1 else ""
             word = non_finite_word(course.at(broken[0]))
-            yield f"{course.name} was logged as {word} at step {broken[0]}{more}."
+            yield f"{course.name} is {word} at step {broken[0]}{more}."
 
 
 def metric_findings(courses: Sequence[MetricCourse]) -> tuple[str, ...]:

@@ -5,11 +5,12 @@ Nothing heavy is imported here, so that `gradscope rank --help` loads no torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
+
+from msgspec import Struct
 
 from gradscope.errors import MissingDependencyError, UsageError
 from gradscope.option import Option
@@ -57,8 +58,7 @@ def parse_batch_tokens(text: str) -> int | None:
     return int(text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineOptions:
+class EngineOptions(Struct, frozen=True, kw_only=True):
     """How the gradients are computed. The defaults are exact and choose by the machine and the model."""
 
     device: Annotated[Device, _option("Where to compute.", "auto|cpu|cuda")] = "auto"  # auto: a GPU where there is one

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
@@ -29,8 +29,7 @@ WIDE = 2.0  # a ratio of more than this, or of less than one over it, is far bey
 CLIP = 0.2  # the usual bounds of PPO's clip, 1 - 0.2 and 1 + 0.2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceSums:
+class SequenceSums(Struct, frozen=True, kw_only=True):
     """Sums over the tokens of each sequence."""
 
     num_tokens: Array  # tokens, at least one, [S]
@@ -96,8 +95,8 @@ def joined_sums(parts: Sequence[SequenceSums]) -> SequenceSums:
     nothing = sequence_sums([], [])
     return SequenceSums(
         **{
-            field.name: np.concatenate([getattr(part, field.name) for part in (nothing, *parts)])
-            for field in fields(SequenceSums)
+            name: np.concatenate([getattr(part, name) for part in (nothing, *parts)])
+            for name in SequenceSums.__struct_fields__
         }
     )
 
@@ -249,8 +248,7 @@ which quantiles would not be: late in training most tokens have probability near
 TOP = 0.2  # share of the tokens that count as of high entropy, as in arXiv 2506.01939
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenCell:
+class TokenCell(Struct, frozen=True, kw_only=True):
     """One kind of token; None means all of that kind."""
 
     sign: Sign | None = None  # of the advantage

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from gradscope.errors import InputError
 
 _SHOWN = 40
 
 
-@dataclass(frozen=True, slots=True)
-class FieldRule:
+class FieldRule(Struct, frozen=True):
     """The allowed values of a field."""
 
     words: str  # completes "it can only be"

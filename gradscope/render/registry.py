@@ -7,9 +7,10 @@ imported, so that a command loads matplotlib only where it draws, and only its o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from gradscope.catalog.lookup import CATALOG
 from gradscope.results.envelope import to_jsonable
@@ -85,8 +86,7 @@ def _run_rows(index: RunIndex) -> Tables:
     return {"runs": rows}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResultSpec:
+class ResultSpec(Struct, frozen=True, kw_only=True):
     """How one type of result reaches its readers."""
 
     result: str  # ``module:type`` below :mod:`gradscope.results`

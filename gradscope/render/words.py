@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
 
 from gradscope.catalog.lookup import budget_of, metric
 from gradscope.say import non_finite_word, percent
@@ -71,13 +72,12 @@ IN_THE_FILES = "Intervals that have no room here are in the JSON and the CSV"
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-@dataclass(slots=True, kw_only=True)
-class Footnotes:
+class Footnotes(Struct, kw_only=True):
     """The reasons why numbers of one table are undefined, each once; none of a table that is not shown."""
 
     is_shown: bool = True
-    _reasons: list[str] = field(default_factory=list)
-    _remarks: list[str] = field(default_factory=list)
+    _reasons: list[str] = []
+    _remarks: list[str] = []
 
     def number(self, reason: str) -> str:
         """The raised number of a footnote, to follow a word: ``cannot²``."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct
 
 from gradscope.estimate import Estimate
 from gradscope.results.degeneracy import SideRewards
@@ -16,8 +17,7 @@ CompareVerdict = Literal["decides", "suggests", "differ", "open"]
 _NOT_JUDGED = Estimate.undefined_because("the pair is not judged yet")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedCell:
+class ComparedCell(Struct, frozen=True, kw_only=True):
     """Runs with the same settings and different seeds."""
 
     name: str  # the formulation, with the other settings that vary
@@ -28,8 +28,7 @@ class ComparedCell:
     metrics: Mapping[str, Estimate]  # metric -> mean over the runs, interval by Student's t
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedPair:
+class ComparedPair(Struct, frozen=True, kw_only=True):
     """One metric of two cells that differ in one thing, paired by seed."""
 
     first: str  # a cell's name
@@ -56,8 +55,7 @@ class ComparedPair:
     over their steps), with no word on other seeds. None elsewhere."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedCurve:
+class ComparedCurve(Struct, frozen=True, kw_only=True):
     """One metric of a cell over the steps."""
 
     cell: str  # the cell's name
@@ -68,8 +66,7 @@ class ComparedCurve:
     high: tuple[float, ...]  # that of the highest run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Comparison(Drawn):
+class Comparison(Drawn, Struct, frozen=True, kw_only=True):
     """Cells of runs side by side."""
 
     source: Source  # the runs that were read
@@ -80,6 +77,6 @@ class Comparison(Drawn):
     num_tests: int  # tests that were made, for which p-values are corrected
     rewards: tuple[SideRewards, ...] = ()
     """How much of each run its main reward decides; of runs of ours only where two are compared."""
-    left_out: Mapping[str, str] = field(default_factory=dict)  # folder of a run -> why it is not compared
+    left_out: Mapping[str, str] = {}  # folder of a run -> why it is not compared
     cautions: tuple[str, ...] = ()  # other differences, or possible differences, of the runs than the compared one
     findings: tuple[str, ...] = ()  # the meaning of the numbers, in sentences

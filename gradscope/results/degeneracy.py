@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from typing import Literal
 
+from msgspec import Struct
+
 from gradscope.estimate import Estimate
-from gradscope.results.envelope import NOT_IN_DOCUMENT, Deferring, LazyRows
+from gradscope.results.envelope import Deferring, LazyRows
 from gradscope.results.logged import MetricCourse
 from gradscope.results.source import Quarantine, Source
 from gradscope.shown import Drawn
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignalCost:
+class SignalCost(Struct, frozen=True, kw_only=True):
     """The share of the work that gave a group-mean baseline no gradient."""
 
     frac_rollouts: Estimate  # share of rollouts in degenerate groups
@@ -29,8 +29,7 @@ class SignalCost:
     resampling_factor: Estimate  # groups to sample for each live one: 1 / (1 - frac_reward_zero_std)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdvantageMass:
+class AdvantageMass(Struct, frozen=True, kw_only=True):
     """The signal that one formulation would have given the optimizer on the rewards of this log."""
 
     advantage: str  # name of the formulation
@@ -39,8 +38,7 @@ class AdvantageMass:
     frac_zero: Estimate  # share of rollouts with advantage zero
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewardFunction:
+class RewardFunction(Struct, frozen=True, kw_only=True):
     """One reward function on the groups of the log."""
 
     name: str
@@ -59,8 +57,7 @@ class RewardFunction:
     num_rescuable: int  # degenerate groups in which it distinguishes rollouts, though the trainer's scalar does not
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewardConflict:
+class RewardConflict(Struct, frozen=True, kw_only=True):
     """Groups in which the main reward is tied, so that other functions make all of their gradient."""
 
     main: str  # the reward function that should be learned: the one that was named, else the one of 0 and 1
@@ -77,8 +74,7 @@ class RewardConflict:
     is divided."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SideRewards:
+class SideRewards(Struct, frozen=True, kw_only=True):
     """The share of a run that its main reward decides, which a comparison of dead groups alone does not show."""
 
     run: str  # the run's name in the comparison
@@ -89,8 +85,7 @@ class SideRewards:
     """Its groups that side rewards decide; None where there are none, or where that is not known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RateBin:
+class RateBin(Struct, frozen=True, kw_only=True):
     """One bar of the histogram of pass rates."""
 
     low: float  # smallest pass rate in it
@@ -100,8 +95,7 @@ class RateBin:
     binomial: float  # share that independent coin flips with one pass rate would show
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassRateDistribution:
+class PassRateDistribution(Struct, frozen=True, kw_only=True):
     """The distribution of pass rates over groups, behind counts of a few rollouts each."""
 
     beta_a: Estimate  # first shape of the beta distribution, by maximum likelihood
@@ -115,8 +109,7 @@ class PassRateDistribution:
     histogram: tuple[RateBin, ...]  # observed pass rates c/n, the ends apart
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetPlan:
+class TargetPlan(Struct, frozen=True, kw_only=True):
     """One way to a target share of degenerate groups."""
 
     plan: Literal["now", "larger groups", "resampling"]
@@ -129,8 +122,7 @@ class TargetPlan:
     method: Literal["observed", "unbiased", "forecast"]  # where the share comes from
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetDegeneracy:
+class TargetDegeneracy(Struct, frozen=True, kw_only=True):
     """A way to at most a given share of degenerate groups."""
 
     target: float  # the share
@@ -140,8 +132,7 @@ class TargetDegeneracy:
 _MANY_IN_CONFLICT = 0.25  # as many dead groups cost a third more rollouts, which the report calls worth a look
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSizeDegeneracy:
+class GroupSizeDegeneracy(Struct, frozen=True, kw_only=True):
     """Degeneracy at one group size."""
 
     group_size: int  # rollouts a group, G
@@ -153,8 +144,7 @@ class GroupSizeDegeneracy:
     groups; ``forecast``: the fitted beta-binomial, beyond the rollouts that were logged."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IidPrediction:
+class IidPrediction(Struct, frozen=True, kw_only=True):
     """The i.i.d. prediction from one choice of p: papers use either, and the two differ a lot."""
 
     pass_rate_origin: str  # which p it used, in words
@@ -162,8 +152,7 @@ class IidPrediction:
     jensen_gap: Estimate  # frac_reward_zero_std - iid_prediction
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overdispersion:
+class Overdispersion(Struct, frozen=True, kw_only=True):
     """Whether groups differ more than independent coin flips with one pass rate a step."""
 
     rate_variance: Estimate  # Var(p_x) over groups without bias; twice it is the gap of the population at G = 2
@@ -175,8 +164,7 @@ class Overdispersion:
     test: str  # how the p-value was computed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GapDecomposition:
+class GapDecomposition(Struct, frozen=True, kw_only=True):
     """The Jensen gap in two parts that add up to it."""
 
     between_prompts: Estimate  # within a step, prompts differ: the gap minus the part over time
@@ -185,8 +173,7 @@ class GapDecomposition:
     without bias."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptCounts:
+class PromptCounts(Struct, frozen=True, kw_only=True):
     """How many prompts the policy learns from, by the main reward where the log has several, else by the one reported.
 
     A prompt ``never`` passes where no group of it differed and no rollout passed, ``always`` where none differed and
@@ -202,8 +189,7 @@ class PromptCounts:
     reward: str  # the reward that decides
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyDegeneracy:
+class PolicyDegeneracy(Struct, frozen=True, kw_only=True):
     """One of several policies whose rollouts a log pools."""
 
     policy: str
@@ -214,8 +200,7 @@ class PolicyDegeneracy:
     pass_rate: Estimate  # mean over groups of its share of passing rollouts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvironmentDegeneracy:
+class EnvironmentDegeneracy(Struct, frozen=True, kw_only=True):
     """One of several environments, data sources or agents whose prompts a log mixes."""
 
     environment: str
@@ -225,8 +210,7 @@ class EnvironmentDegeneracy:
     pass_rate: Estimate  # mean over its groups of their share of passing rollouts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyGap:
+class PolicyGap(Struct, frozen=True, kw_only=True):
     """The Jensen gap of pooled policies in two parts that add up to it."""
 
     between_prompts: Estimate
@@ -235,8 +219,7 @@ class PolicyGap:
     """That prediction minus the one at the pooled pass rate; negative where groups mix unequal policies."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepDegeneracy:
+class StepDegeneracy(Struct, frozen=True, kw_only=True):
     """One step of the run, or a window of neighboring steps."""
 
     step: int  # the trainer's step; the first of a window
@@ -254,8 +237,7 @@ class StepDegeneracy:
     window."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DegeneracyCourse:
+class DegeneracyCourse(Struct, frozen=True, kw_only=True):
     """The shares of :class:`StepDegeneracy` over steps or windows without intervals, which cost a resampling each."""
 
     step: Sequence[int] = ()
@@ -270,7 +252,7 @@ class DegeneracyCourse:
     @classmethod
     def of(cls, rows: Sequence[StepDegeneracy]) -> DegeneracyCourse:
         """That of rows whose intervals are known."""
-        columns = {one.name: tuple(getattr(row, one.name) for row in rows) for one in fields(cls)}
+        columns = {name: tuple(getattr(row, name) for row in rows) for name in cls.__struct_fields__}
         values = {name: tuple(getattr(one, "value", one) for one in column) for name, column in columns.items()}
         return cls(**values)
 
@@ -280,8 +262,7 @@ class DegeneracyCourse:
         return self.step != self.last_step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepBehindFilter:
+class StepBehindFilter(Struct, frozen=True, kw_only=True):
     """One step of the run before its trainer's filter."""
 
     step: int
@@ -290,8 +271,7 @@ class StepBehindFilter:
     frac_zero_std_sampled: Estimate  # num_dead / num_sampled
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BehindFilter:
+class BehindFilter(Struct, frozen=True, kw_only=True):
     """Dead groups before a trainer's filter dropped some of them, from the counters that it logged."""
 
     frac_zero_std_sampled: Estimate
@@ -301,9 +281,10 @@ class BehindFilter:
     by_step: tuple[StepBehindFilter, ...]  # one row a step; none where no counter was logged
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class DegeneracyReport(Deferring, Drawn):
+class DegeneracyReport(Drawn, Deferring, frozen=True, kw_only=True):
     """How many groups give no gradient, of which kind, against coin flips; fields that no screen shows are deferred."""
+
+    not_in_document = ("course", "summary")
 
     source: Source  # where the rollouts came from
     reward: str  # which reward was used: ``reward`` (the trainer's scalar) or the name of one reward function
@@ -337,7 +318,7 @@ class DegeneracyReport(Deferring, Drawn):
     by_environment: tuple[EnvironmentDegeneracy, ...]
     """One row per environment, data source or agent, where rows name several."""
     by_step: tuple[StepDegeneracy, ...]  # one row per step
-    course: DegeneracyCourse = field(default=DegeneracyCourse(), metadata=NOT_IN_DOCUMENT)  # the shares of ``by_step``
+    course: DegeneracyCourse = DegeneracyCourse()  # the shares of ``by_step``
     pass_rates: PassRateDistribution  # the distribution of pass rates over groups
     starvation: SignalCost  # the cost of degenerate groups
     advantages: tuple[AdvantageMass, ...]  # each formulation of the registry on these rewards
@@ -357,7 +338,7 @@ class DegeneracyReport(Deferring, Drawn):
     frac_set_aside: Estimate
     """Share of the log's rows that could not be used; without an interval, for it is of this log and no sample."""
     quarantined: Quarantine  # rows that were set aside (the same object as in ``source``; scripts rely on both)
-    summary: tuple[str, ...] = field(default=(), metadata=NOT_IN_DOCUMENT)
+    summary: tuple[str, ...] = ()
     """The first findings: the share, contradictions, its cost, advice."""
     findings: tuple[str, ...] = ()  # the meaning of the numbers, in sentences
     metrics: tuple[MetricCourse, ...] = ()

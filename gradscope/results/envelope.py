@@ -7,7 +7,6 @@ Long tables are rows that are made when they are read.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import math
@@ -15,9 +14,11 @@ import uuid
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, overload
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from gradscope.copies import copy_of
 from gradscope.errors import InputError
@@ -90,10 +91,8 @@ def deferred(compute: Callable[[], Value]) -> Value:
     return cast(Value, _Deferred(compute))
 
 
-class Deferring:
+class Deferring(Struct, frozen=True):
     """A record some of whose fields cost much and are often not read: an answer of ten lines waits for no table."""
-
-    __slots__ = ()
 
     if not TYPE_CHECKING:  # mypy would take every name for a field
 
@@ -102,8 +101,24 @@ class Deferring:
             value = object.__getattribute__(self, name)
             if type(value) is _Deferred:
                 value = value.compute()
-                object.__setattr__(self, name, value)
+                force_setattr(self, name, value)
             return value
+
+    def _compute_all(self) -> None:
+        for name in self.__struct_fields__:
+            getattr(self, name)
+
+    def __eq__(self, other: object) -> bool:  # msgspec's own looks at the fields as they are
+        for record in (self, other):
+            if isinstance(record, Deferring):
+                record._compute_all()
+        return super().__eq__(other)
+
+    __hash__ = None  # type: ignore[assignment]  # its fields may be mappings
+
+    def __reduce__(self) -> Any:
+        self._compute_all()
+        return super().__reduce__()
 
 
 SCHEMA_VERSION = 1
@@ -111,11 +126,6 @@ SCHEMA_VERSION = 1
 
 class PlainRows(list[dict[str, Any]]):
     """Rows of plain values: each is one line of the printed document, however many there are."""
-
-
-FLATTENED = {"flattened": True}  # metadata of a field whose own fields replace it in the document
-NOT_IN_DOCUMENT = {"in_document": False}
-"""Metadata of a field that repeats content of the document in other words, for people alone."""
 
 
 _PLAIN = frozenset({str, bool, int, type(None)})
@@ -131,7 +141,7 @@ def to_jsonable(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else non_finite_word(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if isinstance(value, Struct):
         return {name: to_jsonable(item) for name, item in fields_of(value)}
     if isinstance(value, Mapping):
         return {str(key): to_jsonable(item) for key, item in value.items()}
@@ -147,23 +157,17 @@ def to_jsonable(value: Any) -> Any:
 
 
 def fields_of(record: Any) -> Iterator[tuple[str, Any]]:
-    """Name and value of the fields of a dataclass in its document, those of a flattened field instead of it."""
-    for name, is_flattened in _document_fields(record.__class__):
-        value = getattr(record, name)
-        if is_flattened:
-            yield from fields_of(value)
-        else:
-            yield name, value
+    """Name and value of the fields of a record in its document.
 
-
-@cache
-def _document_fields(record: type) -> tuple[tuple[str, bool], ...]:
-    """The fields of a dataclass that its document has, and whether they are flattened."""
-    return tuple(
-        (field.name, bool(field.metadata.get("flattened")))
-        for field in dataclasses.fields(record)
-        if field.metadata.get("flattened") or field.metadata.get("in_document", True)
-    )
+    A class says which of its fields are for people alone, as they repeat the others in other words
+    (``not_in_document``), and which are replaced by their own fields (``flattened``).
+    """
+    hidden, flattened = getattr(record, "not_in_document", ()), getattr(record, "flattened", ())
+    for name in record.__struct_fields__:
+        if name in flattened:
+            yield from fields_of(getattr(record, name))
+        elif name not in hidden:
+            yield name, getattr(record, name)
 
 
 def sha256_of(path: Path) -> str:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from gradscope.estimate import Estimate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntropyNumbers:
+class EntropyNumbers(Struct, frozen=True, kw_only=True):
     """How undecided the policy was."""
 
     step: int | None  # the step; None: all steps
     mean: Estimate  # nats a token
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyEntropy:
+class PolicyEntropy(Struct, frozen=True, kw_only=True):
     """The entropy that was logged."""
 
     overall: EntropyNumbers | None = None  # all steps
@@ -28,8 +27,7 @@ class PolicyEntropy:
     origin: str = ""  # ``tokens``, or the trainer's name of it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StalenessNumbers:
+class StalenessNumbers(Struct, frozen=True, kw_only=True):
     """How many updates the weights that sampled were behind."""
 
     step: int | None  # the step; None: all steps
@@ -40,8 +38,7 @@ class StalenessNumbers:
     frac_mixed: Estimate  # share of rollouts during which the weights changed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LagShare:
+class LagShare(Struct, frozen=True, kw_only=True):
     """The rollouts of one lag."""
 
     lag: int  # updates that their weights were behind
@@ -51,8 +48,7 @@ class LagShare:
     """Mean |log ratio| of their tokens; undefined where the log does not have both log-probabilities."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Staleness:
+class Staleness(Struct, frozen=True, kw_only=True):
     """The versions of the weights that sampled."""
 
     overall: StalenessNumbers | None = None  # all steps
@@ -61,8 +57,7 @@ class Staleness:
     contradiction: str = ""  # why the versions give no lag, where they do not; a sentence without its period
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationNumbers:
+class GenerationNumbers(Struct, frozen=True, kw_only=True):
     """How completions ended and how long they took."""
 
     step: int | None  # the step; None: all steps
@@ -72,16 +67,14 @@ class GenerationNumbers:
     """Seconds of the slowest completion of a step over the mean of the step; overall its mean over steps."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
+class Generation(Struct, frozen=True, kw_only=True):
     """The ends and times of completions."""
 
     overall: GenerationNumbers | None = None  # all steps
     by_step: tuple[GenerationNumbers, ...] = ()  # each step that has any of them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricCourse:
+class MetricCourse(Struct, frozen=True, kw_only=True):
     """One number at the steps that have it, as it was logged."""
 
     name: str  # its common name: ``frac_reward_zero_std``, ``reward``, ``grad_norm``, ...
@@ -98,8 +91,7 @@ class MetricCourse:
         return self.values[bisect_left(self.steps, step)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MismatchNumbers:
+class MismatchNumbers(Struct, frozen=True, kw_only=True):
     """How far the trainer's policy is from the one that sampled; w is the ratio of both probabilities of a token."""
 
     step: int | None  # the step; None: all steps
@@ -117,8 +109,7 @@ class MismatchNumbers:
     frac_clipped: Estimate  # share of tokens whose gradient PPO's clip at 0.2 takes; undefined without advantages
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenMismatch:
+class TokenMismatch(Struct, frozen=True, kw_only=True):
     """One token on which sampler and trainer differ."""
 
     step: int  # its step
@@ -129,24 +120,22 @@ class TokenMismatch:
     trainer: float  # the trainer's
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplerMismatch:
+class SamplerMismatch(Struct, frozen=True, kw_only=True):
     """The logged log-probabilities of sampler and trainer compared."""
 
     overall: MismatchNumbers | None = None  # all steps
     by_step: tuple[MismatchNumbers, ...] = ()  # each step that has tokens to compare
     worst: tuple[TokenMismatch, ...] = ()  # the tokens with the largest |log w|
-    set_aside: Mapping[str, int] = field(default_factory=dict)  # why rows could not be compared -> how many
+    set_aside: Mapping[str, int] = {}  # why rows could not be compared -> how many
     is_identical: bool = False  # whether no token differs at all, as where the trainer takes over the sampler's values
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedPolicy:
+class LoggedPolicy(Struct, frozen=True, kw_only=True):
     """Everything of this kind that a log holds."""
 
     sampler: SamplerMismatch = field(default_factory=SamplerMismatch)  # sampler and trainer
     entropy: PolicyEntropy = field(default_factory=PolicyEntropy)  # entropy
     staleness: Staleness = field(default_factory=Staleness)  # lag of the weights
     generation: Generation = field(default_factory=Generation)  # ends and times of completions
-    missing: Mapping[str, str] = field(default_factory=dict)
+    missing: Mapping[str, str] = {}
     """Part without numbers -> why; a sentence without its period."""

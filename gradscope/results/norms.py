@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from gradscope.estimate import Estimate
 from gradscope.results.row_kinds import OfStep
@@ -14,8 +15,7 @@ from gradscope.shown import Drawn
 ReplayVerdict = Literal["match", "mismatch", "cannot", "no_gradient"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quantity:
+class Quantity(Struct, frozen=True, kw_only=True):
     """One number that the trainer logged, recomputed."""
 
     name: str
@@ -28,8 +28,7 @@ class Quantity:
     advice: str | None = None  # a sentence; None for a match
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepReplay(OfStep):
+class StepReplay(OfStep, frozen=True, kw_only=True):
     """One step, recomputed from its rollouts and the weights before its update."""
 
     weights: str | None  # the weights that were used; None where they are not on disk
@@ -57,8 +56,7 @@ class StepReplay(OfStep):
         return next((quantity.verdict for quantity in self.quantities if quantity.name == name), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ReplayReport(Drawn):
+class ReplayReport(Drawn, Struct, frozen=True, kw_only=True):
     """Does the log reproduce the trainer's numbers?"""
 
     source: Source  # where the rollouts came from
@@ -76,8 +74,7 @@ class ReplayReport(Drawn):
     findings: tuple[str, ...] = ()  # what the numbers say, in sentences for people
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogprobDifference:
+class LogprobDifference(Struct, frozen=True, kw_only=True):
     """|logged - recomputed| log-probability of each sampled token of a step.
 
     Where a batch is reused, the logged ones are of the weights that sampled it, and these weights have moved since.
@@ -90,8 +87,7 @@ class LogprobDifference:
     bound: float  # the difference that counts as one
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpikeMetric:
+class SpikeMetric(Struct, frozen=True, kw_only=True):
     """One number that the trainer logged at the step, compared with those of the steps around it."""
 
     name: str  # as it was logged
@@ -104,8 +100,7 @@ class SpikeMetric:
     is_unusual: bool  # whether the deviation is larger, or the number is not finite
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpikeRollout:
+class SpikeRollout(Struct, frozen=True, kw_only=True):
     """One rollout of the step."""
 
     group_id: str
@@ -118,8 +113,7 @@ class SpikeRollout:
     norm_without: Estimate  # the step's ``grad_norm`` without it, the others' weights in the loss as they were
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpikeRemoval:
+class SpikeRemoval(Struct, frozen=True, kw_only=True):
     """The step without some of its rollouts, the worst first."""
 
     num_removed: int  # how many are left out
@@ -128,8 +122,7 @@ class SpikeRemoval:
     grad_norm: float  # the norm without them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpikeToken:
+class SpikeToken(Struct, frozen=True, kw_only=True):
     """One token of the rollouts with the largest parts."""
 
     group_id: str  # group of its rollout
@@ -141,8 +134,7 @@ class SpikeToken:
     entropy: float  # entropy of the policy where it was sampled, in nats
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpikeTensor:
+class SpikeTensor(Struct, frozen=True, kw_only=True):
     """One parameter's part of the step's gradient."""
 
     tensor: str
@@ -151,8 +143,7 @@ class SpikeTensor:
     frac_parameters: float  # its part of the trainable parameters: the share that it would have, were all entries alike
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class SpikeReport(Drawn):
+class SpikeReport(Drawn, Struct, frozen=True, kw_only=True):
     """The analysis of one step."""
 
     source: Source

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from gradscope.estimate import Estimate
 from gradscope.results.source import Source, merged
 from gradscope.shown import Drawn
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassAtK:
+class PassAtK(Struct, frozen=True, kw_only=True):
     """One row of a table."""
 
     k: int  # the budget
@@ -19,15 +19,13 @@ class PassAtK:
     pass_hat_k: Estimate  # chance that all k samples are correct (pass^k): mean over prompts of C(c,k)/C(n,k)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassAtKForecast(PassAtK):
+class PassAtKForecast(PassAtK, frozen=True, kw_only=True):
     """A budget beyond the samples, its values from the fitted shape of pass rates, their intervals for any shape."""
 
     method: Literal["forecast"] = "forecast"  # not an unbiased estimate: those end at the number of samples
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
+class Evaluation(Struct, frozen=True, kw_only=True):
     """The evaluation of a table: several are distinguished by task, model and scorer, and never pooled."""
 
     task: str  # the task; where it is unknown, the file's name
@@ -39,8 +37,7 @@ class Evaluation:
     """Mean score over samples, also where nothing says which of them pass; interval by resampling prompts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassAtKTable:
+class PassAtKTable(Struct, frozen=True, kw_only=True):
     """pass@k of one file of samples."""
 
     name: str  # the file's name, or the name of the policy within it
@@ -53,8 +50,7 @@ class PassAtKTable:
     evaluation: Evaluation | None = None  # whose samples they are, where a folder holds several evaluations; else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassAtKDifference:
+class PassAtKDifference(Struct, frozen=True, kw_only=True):
     """Second minus first, paired by prompt."""
 
     k: int  # the budget
@@ -69,8 +65,7 @@ class PassAtKDifference:
     """Where m is undefined for that reason: its lower bound, with 97.5 % confidence."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Solved:
+class Solved(Struct, frozen=True, kw_only=True):
     """On how many prompts each policy has at least one correct sample."""
 
     both: int  # prompts solved by both
@@ -79,8 +74,7 @@ class Solved:
     neither: int  # prompts that none solves
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassAtKComparison:
+class PassAtKComparison(Struct, frozen=True, kw_only=True):
     """Two files of samples of the same prompts."""
 
     first: str  # name of the first
@@ -105,8 +99,7 @@ class PassAtKComparison:
     verifier: str  # the effect of false positives of the verifier, in words; empty without a budget in common
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class PassAtKReport(Drawn):
+class PassAtKReport(Drawn, Struct, frozen=True, kw_only=True):
     """pass@k tables, and the comparison of the first two (each further file is compared with the first)."""
 
     tables: tuple[PassAtKTable, ...]

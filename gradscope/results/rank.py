@@ -6,11 +6,11 @@ Shapes: R rollouts, G group size, P parameters, N rows of the matrix; W_t weight
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
 
+from msgspec import Struct
+
 from gradscope.estimate import Estimate
-from gradscope.results.envelope import FLATTENED, NOT_IN_DOCUMENT
 from gradscope.results.norms import LogprobDifference
 from gradscope.results.row_kinds import OfAdvantage, OfStep, RowKind
 from gradscope.results.source import Source
@@ -28,8 +28,7 @@ from gradscope.results.tokens import (
 from gradscope.shown import Drawn
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightUpdate:
+class WeightUpdate(Struct, frozen=True, kw_only=True):
     """The change of one weight matrix between two checkpoints."""
 
     tensor: str
@@ -54,8 +53,7 @@ class WeightUpdate:
     bfloat16_changed: Estimate  # share of entries whose bfloat16 rounding changed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterState:
+class AdapterState(Struct, frozen=True, kw_only=True):
     """One product B A of a LoRA adapter at one checkpoint."""
 
     tensor: str  # the weight that it is added to
@@ -70,8 +68,7 @@ class AdapterState:
     unrelated_alignment: Estimate  # the same of unrelated factors
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateTrajectory:
+class UpdateTrajectory(Struct, frozen=True, kw_only=True):
     """The updates W_t - W_0 of all checkpoints of one tensor, or of all tensors together, as T rows of one matrix."""
 
     tensor: str | None  # the parameter's name; None: all matrices together
@@ -84,8 +81,7 @@ class UpdateTrajectory:
     walk_linear_growth: Estimate  # its share of energy on a straight line
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GradientAndUpdate:
+class GradientAndUpdate(Struct, frozen=True, kw_only=True):
     """The gradient of one weight at a step, and its change from there to the next checkpoint."""
 
     step: int  # the step of the gradient, the first one after ``first`` updates
@@ -99,8 +95,7 @@ class GradientAndUpdate:
     gaussian: Estimate  # the effective rank of a matrix of this shape with independent entries: the null of both
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerStep(OfStep):
+class OptimizerStep(OfStep, frozen=True, kw_only=True):
     """The first step of a fresh optimizer from the gradient of a step."""
 
     tensor: str | None  # the parameter's name; None: all matrices together
@@ -111,8 +106,7 @@ class OptimizerStep(OfStep):
     """Share of entries whose bfloat16 rounding the step changes, at the size of Adam's at the logged learning rate."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleShare(OfStep):
+class ModuleShare(OfStep, frozen=True, kw_only=True):
     """The part of one kind of module in the gradient of a step."""
 
     module: Literal["output head", "embedding", "attention", "mlp", "other"]
@@ -123,8 +117,7 @@ class ModuleShare(OfStep):
     """Share of the trainable parameters, which the other is where the gradient is spread evenly."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NullRank:
+class NullRank(Struct, frozen=True, kw_only=True):
     """The effective rank under one null model, on the same live sub-groups."""
 
     effective_rank: Estimate
@@ -135,8 +128,7 @@ class NullRank:
     profile: tuple[float, ...] = ()  # mean over the live sub-groups of s / sum s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankCurvePoint(OfAdvantage):
+class RankCurvePoint(OfAdvantage, frozen=True, kw_only=True):
     """A rank averaged over the groups of one step."""
 
     group_size: int  # rows of each matrix
@@ -161,12 +153,11 @@ class RankCurvePoint(OfAdvantage):
     """``summed_energy`` of the rest of the rows, averaged over the sub-groups where it is not zero."""
     profile: tuple[float, ...] = ()
     """Mean over the live sub-groups of s / sum s, largest first; the effective rank is its exponential entropy."""
-    nulls: Mapping[str, NullRank] = field(default_factory=dict)
+    nulls: Mapping[str, NullRank] = {}
     """The same under each null model; empty where every sub-group is dead."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenRankPoint(OfAdvantage):
+class TokenRankPoint(OfAdvantage, frozen=True, kw_only=True):
     """Ranks of token rows, averaged over the groups of one step."""
 
     group_size: int  # rollouts over which an advantage was computed
@@ -181,12 +172,11 @@ class TokenRankPoint(OfAdvantage):
     two_direction_energy: Estimate  # share of sum s^2 in the two largest singular values, averaged likewise
     energy_error: float | None = None
     """Of sketches the largest error of a squared singular value, over their sum, of any live group."""
-    nulls: Mapping[str, NullRank] = field(default_factory=dict)
+    nulls: Mapping[str, NullRank] = {}
     """The same under each null model; empty where no group is live."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightRankPoint(OfAdvantage):
+class WeightRankPoint(OfAdvantage, frozen=True, kw_only=True):
     """The rank of dL/dW of one group of G rollouts, averaged over the groups of one step."""
 
     group_size: int  # rollouts of each group, G
@@ -199,12 +189,11 @@ class WeightRankPoint(OfAdvantage):
     stable_rank: Estimate  # likewise
     participation_ratio: Estimate  # likewise
     two_direction_energy: Estimate  # share of sum s^2 in the two largest singular values, averaged likewise
-    nulls: Mapping[str, NullRank] = field(default_factory=dict)
+    nulls: Mapping[str, NullRank] = {}
     """The same under each null model, ``gaussian`` with the norms of the matrix's rows (of the smaller side)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizeChange(OfAdvantage):
+class SizeChange(OfAdvantage, frozen=True, kw_only=True):
     """The effect of a larger group on the effective rank, from the same rollouts of the same prompts."""
 
     matrix: str  # which matrix: a kind of rows, or the name of a weight
@@ -214,8 +203,7 @@ class SizeChange(OfAdvantage):
     """Effective rank at the larger minus at the smaller, paired by prompt; prompts that live at every size."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldoutTransfer(OfAdvantage):
+class HeldoutTransfer(OfAdvantage, frozen=True, kw_only=True):
     """Of one step under one advantage, over pairs of a training and a held-out prompt, to first order."""
 
     num_groups: int  # groups of the step with a gradient
@@ -228,8 +216,7 @@ class HeldoutTransfer(OfAdvantage):
     """The step's effect on held-out correct answers over its effect on those that it was trained on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interference(OfAdvantage):
+class Interference(OfAdvantage, frozen=True, kw_only=True):
     """Of one step under one advantage, over pairs of different groups, to first order."""
 
     frac_hurt: Estimate
@@ -238,8 +225,7 @@ class Interference(OfAdvantage):
     transfer: Estimate  # the effect of all other groups on a group's correct answers over that of its own gradient
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupInfluence(OfAdvantage):
+class GroupInfluence(OfAdvantage, frozen=True, kw_only=True):
     """Of one group with a gradient under one advantage."""
 
     group_id: str
@@ -249,8 +235,7 @@ class GroupInfluence(OfAdvantage):
     held-out prompts, mean product with theirs in units of the mean norms of either."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpectrumLabel(OfStep):
+class SpectrumLabel(OfStep, frozen=True, kw_only=True):
     """Which gradient matrix a spectrum is of."""
 
     group_id: str | None = None  # the group whose rollouts are the rows; None for a step
@@ -263,8 +248,7 @@ class SpectrumLabel(OfStep):
     centered: bool = False  # whether the mean row was subtracted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranks:
+class Ranks(Struct, frozen=True, kw_only=True):
     """Rank counts of the singular values s of a matrix; the catalogue has each formula."""
 
     effective_rank: Estimate  # exp H(s / sum s)
@@ -277,22 +261,22 @@ class Ranks:
     energy_rank_99: Estimate  # fewest singular values with 99 % of sum s^2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GradientSpectrum:
+class GradientSpectrum(Struct, frozen=True, kw_only=True):
     """The singular values of one gradient matrix and their rank counts."""
 
-    label: SpectrumLabel = field(metadata=FLATTENED)  # which matrix it is
+    flattened = ("label", "ranks")
+
+    label: SpectrumLabel  # which matrix it is
     singular_values: tuple[float, ...]  # descending
     noise_floor: float  # singular values below this are arithmetic, not signal
-    ranks: Ranks = field(metadata=FLATTENED)  # the eight ranks
-    nulls: Mapping[str, Estimate] = field(default_factory=dict)
+    ranks: Ranks  # the eight ranks
+    nulls: Mapping[str, Estimate] = {}
     """Effective rank under each null model; empty for the matrix of a single group, whose nulls are in the curve."""
     tokens: TokenRows | None = None
     """For ``rows = token``: how the rows were obtained, and their share of the tokens."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepGeometry(OfStep):
+class StepGeometry(OfStep, frozen=True, kw_only=True):
     """One step's gradient as the optimizer saw it (logged advantage)."""
 
     weights: str  # the weights that the gradients were computed at
@@ -310,8 +294,7 @@ class StepGeometry(OfStep):
     """Whether these weights made these rollouts; None where the sampler's log-probabilities were not logged."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormulationUpdate(OfAdvantage):
+class FormulationUpdate(OfAdvantage, frozen=True, kw_only=True):
     """The update that one formulation makes of a step's rollouts, in the logged groups, without the KL part."""
 
     update_norm: Estimate  # |sum of A_i s_i|
@@ -332,8 +315,7 @@ class FormulationUpdate(OfAdvantage):
 GroupKind = Literal["all_fail", "mixed", "all_pass"]  # of groups with rewards of 0 and 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KindUpdate(OfAdvantage):
+class KindUpdate(OfAdvantage, frozen=True, kw_only=True):
     """The contribution of the groups of one kind to the update of one formulation."""
 
     kind: GroupKind  # which groups
@@ -343,8 +325,7 @@ class KindUpdate(OfAdvantage):
     alignment: Mapping[str, Estimate]  # ``pass@<k>`` -> cosine of the expected sum with the expected gradient of pass@k
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupShare(OfStep):
+class GroupShare(OfStep, frozen=True, kw_only=True):
     """The contribution of one group to a step's gradient under the logged advantage."""
 
     group_id: str
@@ -354,8 +335,7 @@ class GroupShare(OfStep):
     """The parts of its rollouts, which add up to the group's; empty where the step has no gradient."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BaselineNoise:
+class BaselineNoise(Struct, frozen=True, kw_only=True):
     """How noisy the gradient is under each baseline, from the diagonal of the Gram matrix."""
 
     step: int | None  # the trainer's step; None: all computed steps together
@@ -368,8 +348,7 @@ class BaselineNoise:
     """Baseline -> second moment of the gradient over that under ``leave_one_out``; below 1 is less noisy."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankComparison(OfStep):
+class RankComparison(OfStep, frozen=True, kw_only=True):
     """Effective ranks of two formulations at one step, paired by group."""
 
     group_size: int  # rows of each matrix
@@ -378,22 +357,23 @@ class RankComparison(OfStep):
     difference: Estimate  # mean over groups that live under both of second minus first
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class RankReport(Drawn):
+class RankReport(Drawn, Struct, frozen=True, kw_only=True):
     """Spectra and effective ranks of per-rollout gradients."""
+
+    not_in_document = ("headline",)
 
     source: Source  # where the rollouts came from
     rows: RowKind  # the kind of a row
     spectra: tuple[GradientSpectrum, ...] = ()  # by step, advantage, group size and group
     curve: tuple[RankCurvePoint, ...] = ()  # ranks over checkpoints, one point per step, advantage and group size
     steps: tuple[StepGeometry, ...] = ()  # by step
-    skipped: Mapping[int, str] = field(default_factory=dict)
+    skipped: Mapping[int, str] = {}
     """Steps that were asked for and could not be computed, with the reason."""
-    refused: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = {}
     """Advantages that were asked for and cannot be computed from these rollouts, with the reason."""
-    gram: Mapping[str, str] = field(default_factory=dict)
+    gram: Mapping[str, str] = {}
     """Step -> file of its Gram matrix of score vectors, where an output folder was given."""
-    engine: Mapping[str, object] = field(default_factory=dict)
+    engine: Mapping[str, object] = {}
     """Engine, dtype, device, number of parameters, coverage, seconds."""
     formulations: tuple[FormulationUpdate, ...] = ()  # by step and advantage
     kinds: tuple[KindUpdate, ...] = ()
@@ -436,9 +416,9 @@ class RankReport(Drawn):
     turns: tuple[TurnShare, ...] = ()  # for ``rows = token``: the part of each turn in a step's gradient
     logprob_changes: tuple[LogprobChange, ...] = ()
     """For ``rows = token``: how far the log-probabilities of each step's tokens moved up to the next checkpoint."""
-    missing_parts: Mapping[str, str] = field(default_factory=dict)
+    missing_parts: Mapping[str, str] = {}
     """For ``rows = token``, ``rows = weight`` and held-out samples: what some step lacks of these, by the name of its
     table, with why."""
     findings: tuple[str, ...] = ()  # the meaning of the numbers, in sentences
-    headline: tuple[str, ...] = field(default=(), metadata=NOT_IN_DOCUMENT)
+    headline: tuple[str, ...] = ()
     """The headline: the verdict, then at most three findings."""

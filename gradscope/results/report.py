@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 from gradscope.estimate import Estimate
 from gradscope.results.logged import LoggedPolicy
@@ -22,16 +24,14 @@ NumberStyle = Literal["share", "gap", "rank", "norm", "count"]  # the same for n
 Cell = str | int | float | None | Estimate  # one cell; None where the log has nothing there
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportColumn:
+class ReportColumn(Struct, frozen=True, kw_only=True):
     """One column of a table."""
 
     title: str  # its head
     style: ColumnStyle = "text"  # how its cells read
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportTable:
+class ReportTable(Struct, frozen=True, kw_only=True):
     """A table of a section."""
 
     caption: str  # its subject, with the formula where a number has one
@@ -43,8 +43,7 @@ class ReportTable:
     """The label of a folded table with details; empty: it is open."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class Series(Struct, frozen=True, kw_only=True):
     """One line, or one kind of bar."""
 
     name: str  # its label
@@ -52,8 +51,7 @@ class Series:
     kind: SeriesKind | None = None  # its kind, where that has a color of its own; None: the next color of the chart
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
+class Chart(Struct, frozen=True, kw_only=True):
     """A figure of a section."""
 
     title: str  # its subject
@@ -65,8 +63,7 @@ class Chart:
     y_range: tuple[float, float] | None = None  # fixed ends of the scale of values; None: those of the values
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShadedToken:
+class ShadedToken(Struct, frozen=True, kw_only=True):
     """One token of a text that is read by its gradient."""
 
     text: str  # the token alone
@@ -76,8 +73,7 @@ class ShadedToken:
     note: str  # its numbers in words
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShadedText:
+class ShadedText(Struct, frozen=True, kw_only=True):
     """One rollout's completion, token by token."""
 
     title: str  # which rollout it is
@@ -106,8 +102,7 @@ QUESTIONS = {
 """Section of a run's page -> its question, in the order of the page."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportSection:
+class ReportSection(Struct, frozen=True, kw_only=True):
     """One question that a run's log answers, or the reason why it does not."""
 
     name: str  # its anchor in the page
@@ -127,7 +122,7 @@ class ReportSection:
     def __post_init__(self) -> None:
         """Ask the question of the page's section of that name, where no other is asked."""
         if not self.question:
-            object.__setattr__(self, "question", QUESTIONS[self.name])
+            force_setattr(self, "question", QUESTIONS[self.name])
 
     @property
     def headline(self) -> str:
@@ -135,8 +130,7 @@ class ReportSection:
         return self.findings[0] if self.findings else self.missing or ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyNumber:
+class KeyNumber(Struct, frozen=True, kw_only=True):
     """One of the numbers that a run is known by, with its course."""
 
     name: str  # the section that it is of, its anchor in the page
@@ -149,8 +143,7 @@ class KeyNumber:
     course: tuple[float | None, ...] = ()  # its value at each of them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadRollout:
+class ReadRollout(Struct, frozen=True, kw_only=True):
     """One rollout to be read."""
 
     sample: int  # its index in its group, from 0
@@ -160,8 +153,7 @@ class ReadRollout:
     completion: str  # its text; of a long one the beginning and the end
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadGroup:
+class ReadGroup(Struct, frozen=True, kw_only=True):
     """One group to be read."""
 
     step: int  # its step
@@ -173,8 +165,7 @@ class ReadGroup:
     rollouts: tuple[ReadRollout, ...]  # in the order of the log
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class RunReport(Drawn):
+class RunReport(Drawn, Struct, frozen=True, kw_only=True):
     """One run on one page."""
 
     source: Source
@@ -192,8 +183,7 @@ class RunReport(Drawn):
         return tuple(ranked)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSummary:
+class RunSummary(Struct, frozen=True, kw_only=True):
     """One run of the folder, from its log alone."""
 
     name: str  # its path below the folder
@@ -208,8 +198,7 @@ class RunSummary:
     grad_norm_by_step: tuple[float | None, ...]  # gradient norm of each step, as the trainer logged it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class RunIndex(Drawn):
+class RunIndex(Drawn, Struct, frozen=True, kw_only=True):
     """The runs of a folder."""
 
     source: Source  # the folder

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 RowKind = Literal["rollout", "group", "token", "weight", "hidden", "logit", "advantage", "update"]
 """Which matrix: rows of ``rollout``, ``group`` and ``token`` are gradients by all parameters, those of ``weight`` the
@@ -11,15 +12,13 @@ outputs of one matrix's; ``hidden`` and ``logit`` are gradients by the last hidd
 and of rollouts; ``advantage`` is the advantages themselves, rollouts by tokens; ``update`` the change of a weight."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfStep:
+class OfStep(Struct, frozen=True, kw_only=True):
     """A record of one step."""
 
     step: int  # the trainer's step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfAdvantage(OfStep):
+class OfAdvantage(OfStep, frozen=True, kw_only=True):
     """A record of one step under one advantage."""
 
     advantage: str  # ``logged``, or the formulation

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.estimate import Estimate
 
@@ -24,8 +26,7 @@ def twice_in(names: Sequence[str]) -> str | None:
     return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuarantineReason:
+class QuarantineReason(Struct, frozen=True, kw_only=True):
     """Rows of a log that could not be used, for one reason."""
 
     reason: str  # why, in a few words
@@ -46,8 +47,7 @@ class QuarantineReason:
         return f"first at {self.first}{f', in {self.num_files} files' if self.num_files > 1 else ''}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quarantine:
+class Quarantine(Struct, frozen=True, kw_only=True):
     """All rows that were set aside, counted by reason."""
 
     num_rows: int = 0  # how many rows in all
@@ -99,15 +99,16 @@ def set_aside_together(parts: Sequence[Quarantine]) -> Quarantine:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(Struct, frozen=True, kw_only=True):
     """One input as its reader understood it."""
+
+    not_in_document = ("digests",)
 
     path: str  # the path as given
     format: str  # name of the reader, for example ``trl``
     recognized: str  # its format, in words: "TRL output_dir, 20 files of completions"
     files: tuple[str, ...] = ()  # files that were read, in order
-    digests: tuple[str, ...] = field(default=(), metadata={"in_document": False})
+    digests: tuple[str, ...] = ()
     """The SHA-256 of each, where they were read on another machine; else empty."""
     kind: Literal["rollouts", "metrics"] = "rollouts"
     """Its content: rollouts, with the trainer's metrics or without them, or metrics alone."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from gradscope.estimate import Estimate
 from gradscope.results.row_kinds import OfStep
@@ -13,8 +14,7 @@ TokenMethod = Literal["exact", "sampled", "sketch"]
 numbers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenRows:
+class TokenRows(Struct, frozen=True, kw_only=True):
     """How the token rows of a group were had."""
 
     method: TokenMethod  # whether all tokens were measured, and how
@@ -30,8 +30,7 @@ class TokenRows:
     bounds the error of every squared singular value, over their sum."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GradientSparsity(OfStep):
+class GradientSparsity(OfStep, frozen=True, kw_only=True):
     """Four definitions on the sizes of some parts x of one step's gradient, under the logged advantage."""
 
     parts: Literal["tokens", "entries"]
@@ -45,8 +44,7 @@ class GradientSparsity(OfStep):
     gini: Estimate  # mean absolute difference over twice the mean: 0 for equal sizes, (n - 1)/n for a single part
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CorrectionEffect(OfStep):
+class CorrectionEffect(OfStep, frozen=True, kw_only=True):
     """The effect of one correction for the sampling engine on a step, f its factor on a token's gradient."""
 
     correction: str
@@ -62,8 +60,7 @@ class CorrectionEffect(OfStep):
     """Cosine with the gradient under full sequence ratios, whose expectation is the gradient on policy."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenKind(OfStep):
+class TokenKind(OfStep, frozen=True, kw_only=True):
     """The tokens of one kind, and their part of a step's gradient; None means all of its kind."""
 
     sign: Literal["positive", "negative"] | None  # of their advantage
@@ -78,8 +75,7 @@ class TokenKind(OfStep):
     cosine: Estimate  # cosine of their summed gradient with the step's
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntropyChange(OfStep):
+class EntropyChange(OfStep, frozen=True, kw_only=True):
     """Which way a step's gradient moves the entropy of the tokens it was made of, to first order."""
 
     entropy: Estimate  # mean entropy of the tokens that count, in nats
@@ -92,8 +88,7 @@ class EntropyChange(OfStep):
     measured: Estimate  # change of the mean entropy up to these weights, at the same tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KlToken:
+class KlToken(Struct, frozen=True, kw_only=True):
     """One token far from the reference."""
 
     group_id: str
@@ -106,8 +101,7 @@ class KlToken:
     k3: float  # p_ref / p - 1 - log(p_ref / p)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenKl(OfStep):
+class TokenKl(OfStep, frozen=True, kw_only=True):
     """The tokens of a step against the reference policy."""
 
     k1: Estimate  # mean of log(p / p_ref) over tokens
@@ -116,8 +110,7 @@ class TokenKl(OfStep):
     top: tuple[KlToken, ...]  # the tokens with the largest k3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnShare(OfStep):
+class TurnShare(OfStep, frozen=True, kw_only=True):
     """The part of one turn in a step's gradient."""
 
     turn: int  # from 1
@@ -128,8 +121,7 @@ class TurnShare(OfStep):
     cosine: Estimate  # cosine of its summed gradient with the step's
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogprobChange(OfStep):
+class LogprobChange(OfStep, frozen=True, kw_only=True):
     """How far log pi of a step's own tokens moved from the weights before it to the next checkpoint, in nats."""
 
     first: int  # updates that the earlier weights have had, those that the step started from

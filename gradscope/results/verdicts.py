@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct
 
 from gradscope.estimate import Estimate
 from gradscope.results.source import Source
@@ -15,8 +16,7 @@ Outcome = Literal["pass", "fail", "unknown"]
 BaselineRule = Literal["interval", "value"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Requirement:
+class Requirement(Struct, frozen=True, kw_only=True):
     """One condition on a metric: ``frac_reward_zero_std@last20% <= 0.5``."""
 
     metric: str
@@ -25,8 +25,7 @@ class Requirement:
     limit: float  # the limit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(Struct, frozen=True, kw_only=True):
     """A metric of this run compared with the baseline's."""
 
     baseline: Estimate  # the value when the baseline was written
@@ -41,8 +40,7 @@ class Change:
     num_tests: int = 0  # metrics that it is corrected for
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """A requirement and its outcome."""
 
     metric: str  # the requirement's metric
@@ -58,8 +56,7 @@ class Verdict:
     allowed: bool = False  # whether an unknown outcome of this metric was allowed and does not fail the check
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class CheckReport(Shown):
+class CheckReport(Shown, Struct, frozen=True, kw_only=True):
     """All requirements on one run."""
 
     source: Source
@@ -72,18 +69,16 @@ class CheckReport(Shown):
     """Metrics of a baseline that was just written that have no interval: a change of theirs will not be decided."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BaselineMetric:
+class BaselineMetric(Struct, frozen=True, kw_only=True):
     """One metric of a run."""
 
     estimate: Estimate  # its value
-    prompts: Mapping[str, float] = field(default_factory=dict)
+    prompts: Mapping[str, float] = {}
     """Digest of a prompt's id -> the metric on that prompt alone; empty where it is not a mean over prompts."""
     is_not_finite: bool = False  # whether the trainer logged NaN or infinity; a baseline file does not hold this
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Baseline:
+class Baseline(Struct, frozen=True, kw_only=True):
     """Metrics of one run."""
 
     run: str  # the run they are of
@@ -94,8 +89,7 @@ ClaimVerdict = Literal["supported", "contradicted", "cannot_tell"]
 NOT_SHOWN = "this run does not show it, by our measure"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimRow:
+class ClaimRow(Struct, frozen=True, kw_only=True):
     """One claim held against one run."""
 
     name: str  # the claim's name: a word a topic, then the matrix or the part
@@ -122,8 +116,7 @@ class ClaimRow:
         return self.verdict.replace("_", " ")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ClaimsReport(Shown):
+class ClaimsReport(Shown, Struct, frozen=True, kw_only=True):
     """A run against claims."""
 
     source: Source

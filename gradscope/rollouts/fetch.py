@@ -10,9 +10,11 @@ import shutil
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.copies import as_named, note_copy
 from gradscope.errors import InputError, UsageError
@@ -45,15 +47,14 @@ _MOST_GROWTH = 256 << 20
 _STAND_IN = b"gradscope keeps the name of this file and did not copy it\n"
 
 
-@dataclass(slots=True, kw_only=True)
-class Mirror:
+class Mirror(Struct, kw_only=True):
     """The copy of one source."""
 
     url: str  # the source, as typed; may hold credentials, so it is never written
     listing: Listing  # its files at the last look
     home: Path  # the folder of this copy, with its index, in the cache
     progress: ProgressCallback  # called with each copied part, in bytes
-    copied: dict[str, tuple[int | None, str | None]] = field(default_factory=dict)
+    copied: dict[str, tuple[int | None, str | None]] = {}
     """File -> size and mark when it was last copied."""
 
     @property

@@ -6,10 +6,10 @@ Shapes: R rollouts of a step, F reward functions, N rollouts of a log.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gradscope.rollouts.groups import RolloutGroup
@@ -27,8 +27,7 @@ _AT_ONCE = 1 << 17  # rows whose sums are in memory at a time
 _ROWS_A_TERM = 8  # fewer rows a weight could fit by chance
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FunctionRewards:
+class FunctionRewards(Struct, frozen=True, kw_only=True):
     """The rewards of all functions over a step."""
 
     table: Array  # before weighing, group by group; NaN where a function gave none, [R, F]

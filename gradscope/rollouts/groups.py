@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import compress
 from typing import Any, Literal, overload
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
@@ -21,8 +21,7 @@ from gradscope.rollouts.arrays import to_floats, to_indices, to_texts
 Status = Literal["completed", "truncated", "error", "unknown"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
+class Tokens(Struct, frozen=True, kw_only=True):
     """One sequence of tokens that was trained on, cut where the model starts to write."""
 
     prompt_ids: tuple[int, ...]  # everything before the first sampled token, [P]
@@ -46,11 +45,10 @@ class Tokens:
         return levels.pop() if len(levels) == 1 else None
 
 
-TOKEN_FIELDS = tuple(field.name for field in dataclasses.fields(Tokens))
+TOKEN_FIELDS = Tokens.__struct_fields__
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rollout:
+class Rollout(Struct, frozen=True, kw_only=True):
     """One sampled completion with its reward."""
 
     group_id: str  # the group it belongs to; unique within a run
@@ -63,7 +61,7 @@ class Rollout:
     completion_ids: tuple[int, ...] | None = None
     """Exact completion token ids, end-of-sequence included where it was sampled; None where only text was logged."""
     reward: float | None  # the scalar reward; None where it is missing or not a finite number
-    rewards: Mapping[str, float | None] = field(default_factory=dict)  # reward per reward function, unweighted
+    rewards: Mapping[str, float | None] = {}  # reward per reward function, unweighted
     token_rewards: tuple[float, ...] | None = None  # reward per completion token, [T]
     advantage: float | None = None  # the advantage that the optimizer saw
     token_advantages: tuple[float, ...] | None = None
@@ -90,9 +88,9 @@ class Rollout:
         """Each of its sequences as a rollout of one, its own last."""
         if not self.earlier:
             return (self,)
-        own = dataclasses.replace(self, earlier=())
+        own = replace(self, earlier=())
         fields = [{name: getattr(each, name) for name in TOKEN_FIELDS} for each in self.earlier]
-        return (*(dataclasses.replace(own, **of_each) for of_each in fields), own)
+        return (*(replace(own, **of_each) for of_each in fields), own)
 
     def counted(self, length: int) -> NDArray[np.bool_]:
         """Which of so many completion tokens count in the loss, [T]."""
@@ -106,8 +104,7 @@ class Rollout:
         return len(self.completion_ids) + sum(len(each.completion_ids) for each in self.earlier)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutGroup:
+class RolloutGroup(Struct, frozen=True, kw_only=True):
     """The rollouts of one prompt at one step."""
 
     step: int  # the trainer's step: these rollouts feed update number ``step`` (counted from 1)
@@ -165,8 +162,7 @@ def _has_known(values: NDArray[Any]) -> bool:
     return bool(np.any(~np.isnan(values) if values.dtype.kind == "f" else values != UNKNOWN))
 
 
-@dataclass(frozen=True, kw_only=True)
-class RewardTable:
+class RewardTable(Struct, frozen=True, kw_only=True, dict=True):
     """Groups in the order of the log, by step."""
 
     step: Counts  # the trainer's step, [J]
@@ -176,7 +172,7 @@ class RewardTable:
     prompts: Sequence[str]  # ids of the prompts, each once, by their first group
     size: Counts  # rollouts of the group, at least 1, [J]
     reward: Floats  # the scalar reward, [N]; NaN where it is missing or not a finite number
-    rewards: Mapping[str, Floats] = field(default_factory=dict)
+    rewards: Mapping[str, Floats] = {}
     """Reward function -> its rewards, unweighted, [N]; NaN likewise."""
     advantage: Floats | None = None
     """The advantage that the optimizer saw, [N]; NaN where it was not logged, None where no rollout has one."""
@@ -261,6 +257,13 @@ class RewardTable:
             )
         return sums
 
+    def mean_by_step(self, values: NDArray[Any], weights: NDArray[Any]) -> dict[int, float]:
+        """Step -> sum of the values of its groups over that of their weights, [J] each; NaN where these sum to 0."""
+        steps, of_group = np.unique(self.step, return_inverse=True)
+        sums, totals = (np.bincount(of_group, weights=column) for column in (values, weights))
+        means = np.divide(sums, totals, out=np.full(len(steps), np.nan), where=totals > 0)
+        return dict(zip(steps.tolist(), means.tolist(), strict=True))
+
     def spread(self, values: Floats) -> Floats:
         """The greatest of the values [N] of each group minus the least, [J]; NaN where one of them is NaN."""
         if not len(self):
@@ -304,7 +307,7 @@ class RewardTable:
             names = self.names.take(to_indices(np.flatnonzero(is_selected)))
         columns = ((name, getattr(self, name)) for name in ("reward", *_OPTIONAL))
         chosen: dict[str, Any] = {name: None if values is None else values[rows] for name, values in columns}
-        return dataclasses.replace(
+        return replace(
             self,
             step=self.step[is_selected],
             names=names,

@@ -11,13 +11,15 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from html import unescape
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 from urllib.parse import unquote, urljoin, urlsplit
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.errors import GradscopeError, InputError, MissingDependencyError
 from gradscope.outside.limits import VARIABLE, in_mib
@@ -307,8 +309,7 @@ _MARKS = (
 """Keys under which file systems report that a file has changed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(Struct, frozen=True, kw_only=True):
     """One file of a source."""
 
     name: str  # its path below the source, with ``/``; empty where the source is this file
@@ -317,8 +318,7 @@ class Entry:
     mark: str | None  # a text that changes with the file; None where the server reports nothing of the kind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
+class Listing(Struct, frozen=True, kw_only=True):
     """The files of a source."""
 
     system: Any  # fsspec's file system

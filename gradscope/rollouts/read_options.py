@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.errors import InputError
 from gradscope.option import Option, options_of
@@ -16,8 +18,7 @@ _input = partial(Option, panel="Input")
 _model = partial(Option, panel="Model")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnNames:
+class ColumnNames(Struct, frozen=True, kw_only=True):
     """The columns of a generic log; None: guessed where the name is usual."""
 
     prompt: Annotated[str | None, _input("Column that names the prompt.", "NAME", flags=("--prompt-column",))] = None
@@ -35,8 +36,7 @@ class ColumnNames:
     ] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
+class ReadOptions(Struct, frozen=True, kw_only=True):
     """How to read a run. The defaults recognize the format and use what the folder itself holds."""
 
     reader: Annotated[str | None, _input("Force a reader instead of detecting it.", "NAME")] = None
@@ -78,7 +78,7 @@ class ReadOptions:
     metric_run: Annotated[str | None, _input("Which run, where a file of metrics holds several.", "NAME")] = None
     """A run's name, or its number where the file names none."""
     strict: Annotated[bool, _input("Refuse a log with unusable rows.")] = False  # else they are set aside and counted
-    of_run: Mapping[str, ReadOptions] = field(default_factory=dict)
+    of_run: Mapping[str, ReadOptions] = {}
     """Options of single runs that differ from those of the rest, by the runs' names as typed."""
 
     def for_run(self, path: str | Path) -> ReadOptions:

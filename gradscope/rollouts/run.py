@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.reason import Reason
@@ -22,8 +23,7 @@ Counts = NDArray[np.int64]
 _AT_ONCE = 1 << 12  # steps that are made into dictionaries at once
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
+class Numbers(Struct, frozen=True):
     """A metric that N of R rows have."""
 
     at: Counts | None  # their indices, ascending, [N]; None: all rows
@@ -38,12 +38,13 @@ class Numbers:
         return Numbers(np.flatnonzero(has), self.values[where[has]])
 
 
-@dataclass(eq=False)
 class StepMetrics(Mapping[int, Mapping[str, float]]):
     """Step -> name -> number, ascending by step."""
 
-    steps: Counts  # ascending, [S]
-    columns: Mapping[str, Numbers]  # the metric of each name over them
+    def __init__(self, steps: Counts, columns: Mapping[str, Numbers], not_shares: frozenset[str] = frozenset()) -> None:
+        self.steps = steps  # ascending, [S]
+        self.columns = columns  # the metric of each name over them
+        self.not_shares = not_shares  # metrics whose NaN are logged numbers outside [0, 1]
 
     @classmethod
     def of(cls, metrics: Mapping[int, Mapping[str, float]]) -> StepMetrics:
@@ -124,8 +125,7 @@ class _Values(ValuesView[Mapping[str, float]]):
         return self._mapping.rows()
 
 
-@dataclass(frozen=True, slots=True)
-class TrlVersion:
+class TrlVersion(Struct, frozen=True):
     """TRL's version, which may not be known."""
 
     numbers: tuple[int, ...] = ()  # major, minor and so on; empty where the version is not known
@@ -157,8 +157,7 @@ VERSION_HINT = 'Give TRL\'s version with --run-config: {"trl_version": "1.16.0",
 """What to do where a loss depends on a version that is not known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightsRef:
+class WeightsRef(Struct, frozen=True, kw_only=True):
     """A set of weights on disk."""
 
     num_updates: int  # how many optimizer updates they have had: 0 is the model before the first
@@ -169,11 +168,10 @@ class WeightsRef:
     is_base_given: bool = False  # whether a person named ``base``: only then is a hub asked for it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerSettings:
+class TrainerSettings(Struct, frozen=True, kw_only=True):
     """The trainer's known arguments: TRL's, or another trainer's by their paths in its configuration."""
 
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] = {}
     """Argument -> value, only those that are known: ``loss_type``, ``beta``, ``temperature``, ``scale_rewards``,
     ``num_generations``, ``max_completion_length``, ``reward_weights``, ``epsilon``, ``num_iterations``, ...; of another
     trainer, which ``trainer`` then names, ``actor_rollout_ref.actor.loss_agg_mode`` and the like."""
@@ -196,8 +194,7 @@ class TrainerSettings:
         return self.get(path, self.get(path.rpartition(".")[2], default))
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Run:
+class Run(Struct, frozen=True, kw_only=True, dict=True):
     """One run as read from disk."""
 
     path: Path  # the folder or file that was given
@@ -205,21 +202,21 @@ class Run:
     groups: Sequence[RolloutGroup]
     """Training rollouts by step, then in the order of the log. Evaluation rows are not among them. They
     mostly stay in the log, and are read back a step at a time as they are asked for."""
-    metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    metrics: Mapping[int, Mapping[str, float]] = {}
     """Step -> what the trainer logged at that step (``grad_norm``, ``frac_reward_zero_std``, ``reward``, ...)."""
     settings: TrainerSettings = TrainerSettings()  # the trainer's arguments
     weights: tuple[WeightsRef, ...] = ()  # all sets of weights on disk, by ``num_updates``
-    damaged_weights: Mapping[int, str] = field(default_factory=dict)
+    damaged_weights: Mapping[int, str] = {}
     """Number of updates -> why the weights in the folder of that checkpoint are unusable."""
-    unmerged_weights: Mapping[int, Reason] = field(default_factory=dict)
+    unmerged_weights: Mapping[int, Reason] = {}
     """Number of updates -> what to run before that checkpoint, which is in shards, can be read."""
     tokenizer: Path | None = None  # a folder that holds the tokenizer, where one was found
-    notes: Mapping[int, Reason] = field(default_factory=dict)
+    notes: Mapping[int, Reason] = {}
     """Step -> why its rollouts are not those of its update (a batch that several updates share, ...)."""
-    windows: Mapping[int, int] = field(default_factory=dict)
+    windows: Mapping[int, int] = {}
     """Step -> over how many steps its metrics are means, where that is more than one. ``grad_norm`` is the step's own
     all the same."""
-    repeats: Mapping[int, int] = field(default_factory=dict)
+    repeats: Mapping[int, int] = {}
     """Step -> the step whose rollouts its update used again, all of them; such a step has no rollouts of its own."""
 
     def __repr__(self) -> str:

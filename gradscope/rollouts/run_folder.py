@@ -21,15 +21,16 @@ checkpoint that was cut off while being written or copied is recognized without 
 
 from __future__ import annotations
 
-import dataclasses
 import filecmp
 import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from gradscope.errors import InputError
 from gradscope.outside.limits import open_file, read_limited
@@ -226,8 +227,7 @@ class SetAside(Protocol):
         """Set a file aside."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunManifest:
+class RunManifest(Struct, frozen=True, kw_only=True):
     """Everything needed to repeat a run and to read its rollouts."""
 
     run_id: str  # a name that is unique among runs
@@ -290,7 +290,7 @@ def heldout_path(run: Path, when: Literal["before", "after"]) -> Path:
 
 def write_manifest(run: Path, manifest: RunManifest, *, force: bool = False) -> None:
     """Write a run's manifest, whose mappings are plain JSON; ``OutputExistsError`` where one is, unless ``force``."""
-    document = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, **dataclasses.asdict(manifest)}
+    document = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION, **asdict(manifest)}
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     atomic_write(manifest_path(run), text, force=force)
 
@@ -313,7 +313,7 @@ def read_manifest(run: Path) -> RunManifest:
             f"{path} has schema version {document.get('schema_version')}; this gradscope reads {SCHEMA_VERSION}.",
             hint="Use the gradscope that wrote the run.",
         )
-    names = [field.name for field in dataclasses.fields(RunManifest) if field.name not in _OPTIONAL]
+    names = [name for name in RunManifest.__struct_fields__ if name not in _OPTIONAL]
     absent = [name for name in names if name not in document]
     if absent:
         raise InputError(f"{path} lacks {', '.join(absent)}.", hint=_RESTORE)

@@ -1,8 +1,8 @@
 """Reference runs: TRL's GRPOTrainer with gradscope's advantages plugged in; and a recorder for anybody's GRPOTrainer.
 
 A run (:func:`gradscope.training.train.train`) refuses what cannot work (``run_checks``), loads the task and
-the policy (``tasks.load.load_task``, ``grpo.policy.load_trained_policy``), write the manifest
-(``run_checks.make_manifest``), and do what the folder still lacks (``run_training.fit``): weights before the
+the policy (``tasks.load.load_task``, ``grpo.policy.load_trained_policy``), writes the manifest
+(``run_checks.make_manifest``), and does what the folder still lacks (``run_training.fit``): weights before the
 first update, held-out samples, the steps, held-out samples again.
 
 A step (``grpo.trainer.RecordingTrainer``):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import math
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from gradscope.errors import InputError, UsageError
 from gradscope.outside.plain_json import read_json
@@ -30,12 +31,11 @@ DEFAULT_MAX_RESAMPLING = 4
 _WITHOUT_REASONING = ("starved", "steps")  # tasks whose answer is the entire completion
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainConfig:
+class TrainConfig(Struct, frozen=True, kw_only=True):
     """The configuration of one reference run; the defaults are the demo.
 
-    Settings that contradict each other are refused when one is made; checks that depend on the formulation, the
-    task, the launch or the disk is refused in ``run_checks``, before a run begins.
+    Settings that contradict each other are refused when one is made; those that the formulation, the task, the launch
+    or the disk rules out are refused in ``run_checks``, before a run begins.
     """
 
     output: str = "run"  # the run's folder; it must not exist
@@ -141,7 +141,7 @@ class TrainConfig:
 
     def to_json(self) -> dict[str, Any]:
         """The configuration as plain JSON values, field by field, nulls included, so it round-trips exactly."""
-        return dataclasses.asdict(self)
+        return asdict(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], *, origin: str = "the configuration") -> TrainConfig:

@@ -6,7 +6,6 @@ asked for and in the folder. Each cell is a process of its own, and each manifes
 
 from __future__ import annotations
 
-import dataclasses
 import multiprocessing
 import os
 import signal
@@ -14,10 +13,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import IO, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.advantages.registry import short_name
 from gradscope.errors import GradscopeError, InputError, UsageError
@@ -42,8 +43,7 @@ _PRELOADED = ["gradscope.training.run_training", "gradscope.training.train"]
 _PATIENCE = 20.0  # seconds that an interrupted cell gets to end by itself
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _CellProcess:
+class _CellProcess(Struct, frozen=True, kw_only=True):
     """A cell whose process was started."""
 
     config: TrainConfig
@@ -65,12 +65,11 @@ class _CellProcess:
         return (lines or [f"exit code {self.process.exitcode}"])[-1].rstrip(".")
 
 
-def _start_cell(
-    cell: TrainConfig, arguments: Sequence[str], *, resume: bool, force: bool, on_gpu: bool
-) -> _CellProcess:
-    """Start a cell's process."""
+def _start_cell(cell: TrainConfig, *, force: bool, on_gpu: bool) -> _CellProcess:
+    """Start a cell's process, which goes on with what is there unless that is replaced."""
+    resume = not force and _has_manifest(cell)
     talk = tempfile.NamedTemporaryFile(prefix="gradscope-cell-")  # noqa: SIM115  # closed when the cell has ended
-    process = _context(on_gpu=on_gpu).Process(target=_make, args=(cell, tuple(arguments), resume, force, talk.name))
+    process = _context(on_gpu=on_gpu).Process(target=_make, args=(cell, resume, force, talk.name))
     process.start()
     return _CellProcess(config=cell, process=process, talk=talk)
 
@@ -96,13 +95,13 @@ def _context(*, on_gpu: bool) -> Any:
     return context
 
 
-def _make(cell: TrainConfig, arguments: Sequence[str], resume: bool, force: bool, talk: str) -> None:
+def _make(cell: TrainConfig, resume: bool, force: bool, talk: str) -> None:
     """The process's main function: one run, with one thread, stderr in a file."""
     import torch
 
     from gradscope.training.train import train
 
-    sys.argv = ["gradscope", *arguments]
+    sys.argv = ["gradscope", *_cell_command(cell, resume=resume, force=force)]
     # a study in the background of a shell inherits that Ctrl-C is ignored, and stops its cells by it
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _redirect(sys.stdout.fileno(), os.devnull)
@@ -145,7 +144,7 @@ def make_cells(
         if twice:
             raise UsageError(f"{twice[0]} is given twice.", hint="Name each value of a grid once.")
     return tuple(
-        dataclasses.replace(
+        replace(
             base,
             advantage=advantage,
             learning_rate=rate,
@@ -229,7 +228,7 @@ def _run_all(
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
-                running.append(_start(waiting.pop(0), force=force, on_gpu=on_gpu))
+                running.append(_start_cell(waiting.pop(0), force=force, on_gpu=on_gpu))
             time.sleep(_POLL)
             for ended in [cell for cell in running if cell.has_ended]:
                 running.remove(ended)
@@ -243,11 +242,6 @@ def _run_all(
     finally:
         _stop_cells(running)
     return failed
-
-
-def _start(cell: TrainConfig, *, force: bool, on_gpu: bool) -> _CellProcess:
-    resume = not force and _has_manifest(cell)
-    return _start_cell(cell, _cell_command(cell, resume=resume, force=force), resume=resume, force=force, on_gpu=on_gpu)
 
 
 def _has_manifest(cell: TrainConfig) -> bool:

@@ -1,10 +1,9 @@
 """Several processes of one run, as `accelerate launch` and `torchrun` start them: who works, who waits, who reports.
 
 Each has a part of a step's rollouts, and the main one alone writes the run. An error that every process meets is
-reported
-once: one process raises it, the others end with the same exit code and without a word. All of them leave the group of
-processes first. One that ended inside it would break the connections of the others, and tearing down the rest of the
-group at exit may abort a process in place of its exit code.
+reported once: one process raises it, the others end with the same exit code and without a word. All of them leave the
+group of processes first. One that ended inside it would break the connections of the others, and tearing down the rest
+of the group at exit may abort a process in place of its exit code.
 """
 
 from __future__ import annotations

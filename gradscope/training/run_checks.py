@@ -159,9 +159,8 @@ SHARDED_NOTE = (
 
 def make_manifest(config: TrainConfig, trainer_arguments: Mapping[str, Any], notes: Sequence[str] = ()) -> RunManifest:
     """The manifest of a run that starts now, with notes of the task and the model that a reader should know."""
-    return RunManifest(
-        run_id=f"{config.task}-{short_name(config.advantage)}-{config.seed}-{uuid.uuid4().hex[:8]}",
-        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    return begun_manifest(
+        f"{config.task}-{short_name(config.advantage)}-{config.seed}",
         command=shlex.join(["gradscope", *sys.argv[1:]])
         if Path(sys.argv[0]).name in {"gradscope", "__main__.py"}
         else "gradscope.train",
@@ -169,8 +168,6 @@ def make_manifest(config: TrainConfig, trainer_arguments: Mapping[str, Any], not
         seed=config.seed,
         model=config.model,
         task=config.task,
-        versions=package_versions(),
-        commit=checkout_commit(),
         trainer_arguments=dict(trainer_arguments),
         advantage=config.advantage,
         advantage_digest=formulation(config.advantage).digest,
@@ -180,6 +177,17 @@ def make_manifest(config: TrainConfig, trainer_arguments: Mapping[str, Any], not
             *([SHARDED_NOTE] if shards_model() else []),
             *notes,
         ),
+    )
+
+
+def begun_manifest(name: str, **about: Any) -> RunManifest:
+    """The manifest of a run that starts now on this machine, with the fields that only its maker knows."""
+    return RunManifest(
+        run_id=f"{name}-{uuid.uuid4().hex[:8]}",
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions=package_versions(),
+        commit=checkout_commit(),
+        **about,
     )
 
 

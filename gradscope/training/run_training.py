@@ -5,13 +5,13 @@ Each part leaves a file once it is complete, so going on after an interruption m
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from accelerate import PartialState
 from datasets import Dataset
+from msgspec.structs import replace
 from transformers.trainer_callback import PrinterCallback
 
 from gradscope.advantages.online import OnlineAdvantage, online_advantage
@@ -56,7 +56,7 @@ def fit(
     # the policy and its trainer: TRL's with our advantages, sampling and recorder
     online = _trained_advantage(config, width=policy.model.config.get_text_config().hidden_size)
     trainer = _make_trainer(run, config, task, policy, arguments, online, on_cpu=on_cpu, progress=progress)
-    policy = dataclasses.replace(policy, model=trainer.model)
+    policy = replace(policy, model=trainer.model)
 
     def hold_out(when: Literal["before", "after"]) -> None:
         run_on_main(lambda: _sample_heldout(when, run, config, task, policy, arguments, progress))

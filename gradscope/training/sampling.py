@@ -9,12 +9,12 @@ Shapes: N groups of a step, G rollouts of a group, R rollouts of a step, T token
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gradscope.metrics.outcomes.groups import all_equal
@@ -78,8 +78,7 @@ _PROMPT = ("prompt_ids", "prompt_mask")
 _TOTAL = "num_items_in_batch"  # TRL's number of tokens that are in the loss
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scored:
+class Scored(Struct, frozen=True, kw_only=True):
     """Rollouts that were generated and scored."""
 
     rows: Sequence[Mapping[str, Any]]  # the rows of TRL's dataset that they answer, [R]
@@ -147,13 +146,12 @@ Row = Mapping[str, Any]  # a row of TRL's dataset
 Sample = Callable[[Sequence[Row]], Scored]  # samples and scores a completion of each row
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _StepBatch:
+class _StepBatch(Struct, frozen=True, kw_only=True):
     """The batch that a step trains on."""
 
     scored: Scored  # its rollouts, group by group
     sizes: tuple[int, ...]  # rollouts of each group, [N]
-    cost: Mapping[str, int] = field(default_factory=dict)
+    cost: Mapping[str, int] = {}
     """The sampled rollouts and groups, by the names of the run's metrics; empty where the batch has all of them."""
 
 

@@ -1,9 +1,9 @@
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gradscope.advantages.online import Memory, OnlineAdvantage, StepRollouts, online_advantage
 from gradscope.advantages.registry import ALL_FORMULATIONS, compute_advantages, compute_step_advantages

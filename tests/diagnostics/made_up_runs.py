@@ -1,11 +1,11 @@
 """Runs made by hand, and runs made from real files whose answers are known."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from gradscope.diagnostics.passk.measure import Samples, samples_of_run
 from gradscope.results.degeneracy import DegeneracyReport

@@ -1,7 +1,7 @@
 import math
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gradscope.estimate import Estimate
 from gradscope.findings import logged
@@ -106,7 +106,7 @@ def test_rewards_and_what_is_no_number() -> None:
     courses = [course("reward", 0.25, 0.5), course("kl", 0.1, math.nan, math.inf)]
     assert logged.reward_sentence(courses) == "The mean reward was 0.25 at step 10 and 0.5 at step 20."
     assert logged.reward_sentence(courses[1:]) == logged.reward_sentence([course("reward", 0.5)]) == ""
-    assert list(logged.broken_sentences(courses)) == ["kl was logged as NaN at step 20, and at 1 steps more."]
+    assert list(logged.broken_sentences(courses)) == ["kl is NaN at step 20, and at 1 steps more."]
     assert logged.course_named(courses, "kl") is courses[1]
     assert [sentence.split()[0] for sentence in logged.metric_findings(courses)] == ["These", "kl", "The"]
 

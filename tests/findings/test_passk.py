@@ -1,4 +1,4 @@
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gradscope.estimate import Estimate
 from gradscope.findings.passk import passk_findings

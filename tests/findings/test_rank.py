@@ -1,6 +1,5 @@
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gradscope.diagnostics.inputs.row_questions import GRAD_NORM_TOLERANCE
 from gradscope.estimate import Estimate

@@ -1,4 +1,4 @@
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gradscope.estimate import Estimate
 from gradscope.findings import rank_parts

@@ -4,12 +4,12 @@ import copy
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer, models
 from transformers import (

@@ -10,10 +10,12 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 
 from tests.hostile.cases import BYTES, SECONDS, Outcome, run_case
 from tests.hostile.writes import preload
@@ -22,12 +24,11 @@ _WARMING = 60  # cases run first where the forks come from: what commands import
 _PATIENCE = int(10 * SECONDS)  # seconds on the wall until a case hangs: on a busy machine it has a part of a processor
 
 
-@dataclass
-class Tally:
+class Tally(Struct):
     """What a campaign came to."""
 
     codes: Counter[int] = field(default_factory=Counter)
-    wrong: list[Outcome] = field(default_factory=list)
+    wrong: list[Outcome] = []
     slowest: float = 0.0
     largest: int = 0  # bytes of the largest process
 

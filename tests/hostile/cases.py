@@ -15,12 +15,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from gradscope.__main__ import main
 from gradscope.rollouts.readers.reduction import log
@@ -55,8 +55,7 @@ SECONDS = 30.0  # of processor time
 BYTES = 2 << 30
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """What one case came to."""
 
     case: int

@@ -15,11 +15,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from gradscope.__main__ import main
 from gradscope.machine import patient_threads
@@ -37,8 +38,7 @@ LOG = [
 ]
 
 
-@dataclass(frozen=True)
-class Writer:
+class Writer(Struct, frozen=True):
     """A command that writes, and how the same is made after it was interrupted."""
 
     name: str

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from functools import cache
 from typing import TypeVar
 
-from gradscope.estimate import Estimate
+from msgspec.structs import replace
+
+from gradscope.estimate import Estimate, estimate_names
 from gradscope.results import rank
 from gradscope.results.compare import Comparison
 from gradscope.results.degeneracy import DegeneracyCourse, DegeneracyReport, StepDegeneracy
@@ -40,7 +41,7 @@ Record = TypeVar("Record")
 
 def filled(kind: type[Record], estimate: Estimate, **values: object) -> Record:
     """A record with the same estimate in each of its fields of estimates, but for the named values."""
-    names = {field.name for field in fields(kind) if field.type == "Estimate"}  # type: ignore[arg-type]
+    names = set(estimate_names(kind))
     return kind(**dict.fromkeys(names, estimate) | values)
 
 

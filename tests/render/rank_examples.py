@@ -1,6 +1,6 @@
 """Rank reports of each kind of row: those of a golden document that has every part, at other steps and of more rows."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gradscope.estimate import Estimate
 from gradscope.results import rank as results

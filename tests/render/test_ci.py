@@ -1,7 +1,7 @@
-from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
+from msgspec.structs import replace
 
 from gradscope.render.ci import render_annotations, render_junit, render_summary
 from tests.render import examples

@@ -1,7 +1,6 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from msgspec.structs import replace
 
 from gradscope.diagnostics.degeneracy.group_rewards import By, DegeneracyOptions
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run

@@ -4,11 +4,11 @@ import io
 import json
 import math
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow
 import pytest
+from msgspec.structs import replace
 from safetensors import safe_open
 from safetensors.numpy import load_file
 

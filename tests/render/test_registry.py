@@ -1,7 +1,7 @@
 import inspect
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gradscope.render.files import tidy_tables
 from gradscope.render.registry import SPECS, draw_figures, load, metrics_of, render_table, spec_of

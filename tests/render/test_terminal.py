@@ -1,8 +1,8 @@
 import re
-from dataclasses import replace
 from functools import cache, partial
 
 import pytest
+from msgspec.structs import replace
 
 from gradscope.catalog.lookup import CATALOG, ESSENTIAL
 from gradscope.estimate import Estimate

@@ -1,7 +1,7 @@
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from gradscope.estimate import Estimate
 from gradscope.render.terminal.layout import draw

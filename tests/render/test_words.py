@@ -1,10 +1,10 @@
 import itertools
 import unicodedata
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from rich.color import Color, ColorSystem
 
 from gradscope.errors import UsageError

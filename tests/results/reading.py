@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import fields
 
 from gradscope.results.envelope import LazyRows
 from tests.conftest import REPOSITORY
@@ -27,15 +28,13 @@ def read_golden(kind: type[Result], name: str) -> Result:
 def _record(kind: Any, plain: dict[str, Any]) -> Any:
     hints, left, made = get_type_hints(kind), dict(plain), {}
     for field in fields(kind):
-        if field.metadata.get("flattened"):
-            own = {one.name: left.pop(one.name) for one in fields(hints[field.name]) if one.name in left}
+        if field.name in getattr(kind, "flattened", ()):
+            own = {name: left.pop(name) for name in hints[field.name].__struct_fields__ if name in left}
             made[field.name] = _record(hints[field.name], own)
         elif field.name in left:
             made[field.name] = _value(hints[field.name], left.pop(field.name))
         else:
-            assert not (field.default is MISSING and field.default_factory is MISSING), (
-                f"no {kind.__name__}.{field.name}"
-            )
+            assert not (field.required), f"no {kind.__name__}.{field.name}"
     assert not left, f"{kind.__name__} has no {sorted(left)}"
     return kind(**made)
 
@@ -48,7 +47,7 @@ def _value(kind: Any, plain: Any) -> Any:
         return None if plain is None else _value(first, plain)
     if origin is LazyRows:
         return LazyRows({name: column_of([row[name] for row in plain]) for name in plain[0]})
-    if is_dataclass(origin):
+    if isinstance(origin, type) and issubclass(origin, Struct):
         return _record(origin, plain)
     if origin is tuple:
         kinds = [inside[0]] * len(plain) if inside[1:] == (...,) else inside
@@ -60,7 +59,7 @@ def _value(kind: Any, plain: Any) -> Any:
 
 def _may_be(kind: Any, plain: Any) -> bool:
     """Whether a value of a document is of one of several types."""
-    return kind is type(plain) or (isinstance(plain, dict) and is_dataclass(kind))
+    return kind is type(plain) or (isinstance(plain, dict) and isinstance(kind, type) and issubclass(kind, Struct))
 
 
 def column_of(values: list[Any]) -> np.ndarray:

@@ -2,12 +2,12 @@ import json
 import math
 import os
 import pickle
-from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gradscope.estimate import Estimate
 from gradscope.results.envelope import (
@@ -23,8 +23,7 @@ from gradscope.results.envelope import (
 from tests.render import examples
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Costly(Deferring):
+class Costly(Deferring, frozen=True, kw_only=True):
     cheap: int
     costly: int
 

@@ -1,9 +1,10 @@
 """Made-up rollouts for tests of what is on disk."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from gradscope.rollouts.groups import Rollout, RolloutGroup
 

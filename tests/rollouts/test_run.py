@@ -1,9 +1,9 @@
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gradscope.results.source import Source
 from gradscope.rollouts.groups import GroupsOnDisk, RewardTable, RolloutGroup

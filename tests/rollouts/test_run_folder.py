@@ -1,8 +1,8 @@
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gradscope.errors import InputError, OutputExistsError
 from gradscope.rollouts.listing import awaited_mark

@@ -1,4 +1,3 @@
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gradscope.errors import InputError, OutputExistsError
 from gradscope.rollouts.groups import Rollout, RolloutGroup, Tokens

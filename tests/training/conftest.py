@@ -3,12 +3,12 @@
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict, replace
 
 from gradscope.rollouts.groups import Rollout
 from gradscope.rollouts.run_folder import checkpoint_path

@@ -1,11 +1,11 @@
 import json
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gradscope.errors import InputError, OutputExistsError, UsageError
 from gradscope.rollouts.run_folder import checkpoint_path, manifest_path, read_manifest, step_path
@@ -128,7 +128,7 @@ def test_a_cell_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
 
 def test_a_killed_cell_is_a_failure_with_its_exit_code(tmp_path: Path) -> None:
     config = short_config(tmp_path / "run", steps=500)
-    cell = _start_cell(config, ["train"], resume=False, force=False, on_gpu=False)
+    cell = _start_cell(config, force=False, on_gpu=False)
     while not (tmp_path / "run" / "manifest.json").exists():
         assert not cell.has_ended
         time.sleep(0.05)

@@ -11,11 +11,12 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
+from msgspec import Struct
+from msgspec.structs import FieldInfo, fields, replace
 
 from gradscope.errors import UsageError
 from gradscope.machine import late_modules, one_blas_thread
@@ -142,8 +143,7 @@ SuccessThresholdOption = Annotated[
 StepsOption = Annotated[list[str] | None, Option("Steps to compute.", "N,A:B|all")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunQuestions:
+class RunQuestions(Struct, frozen=True, kw_only=True):
     """Questions to one run by the commands that analyse all of it."""
 
     step: StepsOption = None
@@ -188,7 +188,7 @@ _RUNS = ("run", "runs", "files")  # names of the argument that commands read fro
 def with_records(*, leave_out: tuple[str, ...] = (), needs_torch: bool = True) -> Callable[[Command], Command]:
     """Let a command declare its flags by :class:`~gradscope.option.Option`, and take records of them.
 
-    Each parameter whose type is a dataclass is replaced, in its position, by one flag for every field that declares an
+    Each parameter whose type is a record is replaced, in its position, by one flag for every field that declares an
     option, records inside records included; the command is then called with the record.
 
     Args:
@@ -201,7 +201,7 @@ def with_records(*, leave_out: tuple[str, ...] = (), needs_torch: bool = True) -
         records: dict[str, type] = {}
         shown: list[inspect.Parameter] = []
         for name, parameter in inspect.signature(command).parameters.items():
-            if is_dataclass(hints[name]) and isinstance(hints[name], type):
+            if _is_record(hints[name]):
                 records[name] = hints[name]
                 shown += _flags(hints[name], leave_out, command.__name__)
             else:
@@ -266,12 +266,16 @@ def _flags(record: type, leave_out: tuple[str, ...], command: str) -> Iterator[i
             )
 
 
-def _asked(record: type, leave_out: tuple[str, ...]) -> Iterator[tuple[Field[Any], Any, Option | None]]:
+def _asked(record: type, leave_out: tuple[str, ...]) -> Iterator[tuple[FieldInfo, Any, Option | None]]:
     """The fields that are asked for, each with its type and its option; a record inside has none."""
     hints, options = get_type_hints(record), options_of(record)
     for field in fields(record):
-        if field.name not in leave_out and (is_dataclass(hints[field.name]) or field.name in options):
+        if field.name not in leave_out and (_is_record(hints[field.name]) or field.name in options):
             yield field, hints[field.name], options.get(field.name)
+
+
+def _is_record(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Struct)
 
 
 def _flag(hint: Any, option: Option | None) -> Any:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.cli.arguments import options
 from gradscope.cli.arguments.options import complete_metric, parse_metrics, with_records
@@ -53,8 +54,7 @@ SETTINGS_FILES = ("gradscope.toml", "pyproject.toml")
 _gate = partial(Option, panel="Gate")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateOptions:
+class GateOptions(Struct, frozen=True, kw_only=True):
     """The requirements of a run, as typed; the rest is in the file of settings."""
 
     require: Annotated[

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec.structs import replace
 
 from gradscope.cli.arguments import options
 from gradscope.cli.arguments.options import RunQuestions, complete_formulation, parse_files, parse_steps, with_records

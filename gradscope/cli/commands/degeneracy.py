@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
 
 import typer
+from msgspec import Struct
 
 from gradscope.cli.arguments import options
 from gradscope.cli.arguments.options import parse_counts, with_records
@@ -39,8 +39,7 @@ COMMON = (
 _follow_option = partial(Option, panel="Follow")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupQuestions:
+class GroupQuestions(Struct, frozen=True, kw_only=True):
     """Questions about the groups."""
 
     group_size: Annotated[
@@ -61,8 +60,7 @@ class GroupQuestions:
     success_threshold: options.SuccessThresholdOption = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FollowOptions:
+class FollowOptions(Struct, frozen=True, kw_only=True):
     """Whether to keep up with a log, how often to look at it, and for how long."""
 
     follow: Annotated[

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.cli.arguments import options
 from gradscope.cli.arguments.options import (
@@ -35,8 +36,7 @@ EXAMPLES = (
 COMMON = ("--step", "--rows", "--advantage", "--group-size", "--model", "--show", "--output", "--json")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MatrixQuestions:
+class MatrixQuestions(Struct, frozen=True, kw_only=True):
     """Which matrices are asked for, as it is typed."""
 
     step: StepsOption = None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from typing import Annotated
 
 import typer
+from msgspec.structs import replace
 
 from gradscope.cli.arguments import options
 from gradscope.cli.arguments.options import StepsOption, complete_formulation, parse_steps, with_records

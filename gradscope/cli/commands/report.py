@@ -6,11 +6,12 @@ import shlex
 import webbrowser
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.cli.arguments.options import RunQuestions, parse_files, parse_steps, with_records
 from gradscope.cli.output.delivery import DeliveryOptions, delivery, staged_folder
@@ -47,8 +48,7 @@ RunsArgument = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageOptions:
+class PageOptions(Struct, frozen=True, kw_only=True):
     """Where the page goes, and its charts."""
 
     path: Annotated[Path, Option("The page.", "FILE", panel="Output", flags=("--output", "-o"))] = Path("report.html")

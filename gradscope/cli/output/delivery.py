@@ -13,12 +13,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec import Struct
 
 from gradscope.cli.output.streams import pause, progress_bar, say, show_next, write_data
 from gradscope.cli.output.streams import show as print_result
@@ -132,8 +132,7 @@ _LINE = 80
 """Characters of a line about an input on a terminal, where they suffice; ``--show notes`` prints all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveryOptions:
+class DeliveryOptions(Struct, frozen=True, kw_only=True):
     """The wanted outputs of a result, and their destinations."""
 
     show: Annotated[
@@ -153,8 +152,7 @@ class DeliveryOptions:
     quiet: Annotated[bool, _option("Say nothing but errors on stderr.", flags=("--quiet", "-q"))] = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class Delivery(Struct, frozen=True, kw_only=True):
     """Where one command's result goes."""
 
     as_json: bool  # print the JSON document instead of the table
@@ -163,9 +161,9 @@ class Delivery:
     """The folder where finished steps wait for a second call, should this one be interrupted; None: no files."""
     quiet: bool  # say nothing but errors on stderr
     show: tuple[str, ...] = ()  # names of further tables
-    lost: list[str] = field(default_factory=list)  # sentences on unreadable parts of the input of a delivered result
-    inputs: list[str] = field(default_factory=list)  # the files that the result was read from, which nothing replaces
-    reported: set[str] = field(default_factory=set)
+    lost: list[str] = []  # sentences on unreadable parts of the input of a delivered result
+    inputs: list[str] = []  # the files that the result was read from, which nothing replaces
+    reported: set[str] = set()
     """Sentences reported during the work, so that they are not repeated at its end."""
 
     def deliver(self, result: object, *, printed: str | None = None, then: Sequence[Sequence[str]] = ()) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.catalog.entry import Direction
@@ -356,8 +357,7 @@ _OPERATORS: dict[Direction, results.Operator] = {"lower": "<=", "higher": ">=", 
 _NOT_HELD = Estimate.undefined_because("the baseline does not hold this metric")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Compared:
+class _Compared(Struct, frozen=True, kw_only=True):
     """One metric and its baseline, before the size of the family of tests is known."""
 
     name: str

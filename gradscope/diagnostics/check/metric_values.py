@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.catalog.entry import Metric
@@ -76,22 +77,21 @@ def _values(table: GroupTable, name: str) -> NDArray[np.float64]:
     return np.asarray(table.dead & of_kind, dtype=np.float64)
 
 
-_OF_EACH_STEP = frozenset(field.name for field in fields(StepDegeneracy))
-_OF_COURSE = frozenset(field.name for field in fields(DegeneracyCourse)) & set(CATALOG)
+_OF_EACH_STEP = frozenset(StepDegeneracy.__struct_fields__)
+_OF_COURSE = frozenset(DegeneracyCourse.__struct_fields__) & set(CATALOG)
 _OF_GROUPS = _OF_EACH_STEP | {"relative_gap", "gap_decomposition", "frac_reward_conflict"}
 """Where in a degeneracy report the numbers stand that some steps have too: their groups are measured together."""
 
 _OF_DEAD_GROUPS = ("frac_reward_zero_std", "frac_all_pass", "frac_all_fail", "frac_tied", "jensen_gap", "pass_rate")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricValue:
+class MetricValue(Struct, frozen=True, kw_only=True):
     """A metric's value on a run."""
 
     estimate: Estimate  # the value, or why there is none
     subject: str  # what exactly it is a value of, in words
     hint: str = ""  # where there is none: what would help
-    prompts: Mapping[str, float] = field(default_factory=dict)
+    prompts: Mapping[str, float] = {}
     """Prompt id -> the metric on that prompt alone; empty where it is not a mean over prompts."""
     advice: str = ""  # what the run's numbers say to try, a sentence; empty where they say nothing
     is_not_finite: bool = False
@@ -131,8 +131,7 @@ def computed_once(method: Method) -> Method:
     return cast(Method, remembered)
 
 
-@dataclass(slots=True, kw_only=True)
-class MetricValues:
+class MetricValues(Struct, kw_only=True):
     """The metrics of one run, computed when asked for."""
 
     run: Run
@@ -141,7 +140,7 @@ class MetricValues:
     resampling: Resampling = RESAMPLING  # how often, and from which seed
     read: ReadOptions | None = None  # how to read the run once more, for its gradients
     engine: EngineOptions = field(default_factory=EngineOptions)  # how to compute gradients
-    cache: dict[str, Any] = field(default_factory=dict)  # what was computed, or the error that it ended in
+    cache: dict[str, Any] = {}  # what was computed, or the error that it ended in
 
     def names(self) -> list[str]:
         """Every name that a requirement on this run may use: catalogue names, then what the trainer logged."""

@@ -8,12 +8,12 @@ import re
 import tomllib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+from msgspec import Struct
 
 from gradscope.errors import InputError, UsageError
 from gradscope.estimate import Estimate
@@ -48,8 +48,7 @@ SELECTOR_HINT = "Write metric@last20%, metric@5-20:max or metric@trend; the aggr
 """For a selector that does not read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selector:
+class Selector(Struct, frozen=True, kw_only=True):
     """Steps and how to join their numbers."""
 
     steps: str  # ``all``, ``5-20``, ``1,6,11-20``, ``first10``, ``last20%``
@@ -198,8 +197,7 @@ def _share(limit: str) -> str:
     return f"{percent / 100:g}" if math.isfinite(percent) else "0.5"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckSettings:
+class CheckSettings(Struct, frozen=True, kw_only=True):
     """What a run is held against: the table ``[tool.gradscope.check]`` of a file, its keys and what no file says.
 
     >>> CheckSettings(requirements=["pass@4 >= 0.6"], track=["pass@8"], baseline="good.json").rule
@@ -214,7 +212,7 @@ class CheckSettings:
     """File of a good run's numbers, relative to the configuration; each metric named here is compared with it."""
     rule: BaselineRule = "interval"
     """What decides against it: ``interval`` (whether chance explains the change) or ``value`` (the change itself)."""
-    margins: Mapping[str, float] = field(default_factory=dict)
+    margins: Mapping[str, float] = {}
     """Metric -> how much worse than the baseline it may be; 0 where it is not named."""
     success_threshold: float | None = None
     """A rollout passes when its reward reaches this; None: 1 for rewards of 0/1 or -1/1. No key of a file."""

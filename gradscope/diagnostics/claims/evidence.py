@@ -10,11 +10,12 @@ Shapes: R rollouts of a step, G rollouts of a group.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gradscope.advantages.group import return_to_go
 from gradscope.diagnostics.check.metric_values import MetricValues, computed_once
@@ -46,8 +47,7 @@ Needs = RowKind | Literal["weighed"]
 """A kind of matrix, or every token with its advantage and what its gradients add up to."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class Judgement(Struct, frozen=True, kw_only=True):
     """What a run says about a claim."""
 
     estimate: Estimate  # the number
@@ -57,8 +57,7 @@ class Judgement:
     steps: tuple[int, ...] = ()  # steps that were looked at; empty for the whole log
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(Struct, frozen=True, kw_only=True):
     """One claim; a new one is one record and, where its number is new, one function."""
 
     name: str  # a word a topic, then the matrix or the part
@@ -142,8 +141,7 @@ MOST_TOKENS = 256  # token rows of a group; of more, as many are drawn. Exact ro
 _KINDS: tuple[RowKind, ...] = ("rollout", "token", "weight", "hidden", "logit")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimOptions:
+class ClaimOptions(Struct, frozen=True, kw_only=True):
     """By what the claims of a run are judged, besides its log."""
 
     samples: Sequence[str | Path] = ()  # of held-out prompts, before and after; none: those of the run folder, if any
@@ -153,8 +151,7 @@ class ClaimOptions:
     """The formulation under which ranks are measured, ``my.py:name`` for one of your own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AtHand:
+class AtHand(Struct, frozen=True, kw_only=True):
     """Results of another command, for claims that must not cost another gradient."""
 
     degeneracy: DegeneracyReport | None
@@ -164,8 +161,7 @@ class AtHand:
     tokens: Mapping[int, WeighedTokens] | None = None  # step -> its tokens; None where they were not looked at
 
 
-@dataclass(slots=True, kw_only=True)
-class Evidence(MetricValues):
+class Evidence(MetricValues, kw_only=True):
     """A run and the results computed so far: each metric by name, and what else claims need."""
 
     steps: tuple[int, ...]  # steps whose gradients are recomputed, ascending; none where none can be or none is wanted
@@ -186,7 +182,7 @@ class Evidence(MetricValues):
         """Groups without a gradient, over the whole log."""
         if self.at_hand is not None and self.at_hand.degeneracy is not None:
             return self.at_hand.degeneracy
-        return MetricValues.degeneracy(self)  # no super(): a dataclass with slots is another class than its body's
+        return super().degeneracy()
 
     def groups(self) -> GroupTable:
         """The groups as a table, whether their rewards are equal among it, and how many pass where that is known."""

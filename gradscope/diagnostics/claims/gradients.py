@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.advantages.registry import LOGGED
 from gradscope.diagnostics.claims.evidence import Evidence, Judgement, cannot_tell, in_range, rises, together
@@ -195,8 +196,7 @@ HIGHER_RANK = 0.05  # the least relative rise of a rank that is called higher
 _Point = RankCurvePoint | TokenRankPoint | WeightRankPoint
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankEvidence:
+class RankEvidence(Struct, frozen=True, kw_only=True):
     """One matrix at one step, at every group size, on the same prompts."""
 
     points: Sequence[_Point]  # by group size, ascending

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import asdict
 
 from gradscope.advantages.registry import named_formulation
 from gradscope.catalog.lookup import CATALOG
@@ -91,7 +92,7 @@ def claims_of(evidence: Evidence, claims: Sequence[Claim] = CLAIMS) -> ClaimsRep
                 raise
             judged = cannot_tell(error.message.rstrip("."))
         own = {name: getattr(claim, name) for name in ("name", "source", "claim", "metric", "settle", "ours")}
-        rows.append(ClaimRow(**own, **{field.name: getattr(judged, field.name) for field in fields(judged)}))
+        rows.append(ClaimRow(**own, **asdict(judged)))
     collected = evidence.computed()
     words = Counter(row.words for row in rows)
     contradicted, not_shown = words["contradicted"], words[NOT_SHOWN]

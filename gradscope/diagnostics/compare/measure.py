@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from gradscope.advantages.registry import LOGGED
 from gradscope.catalog.lookup import range_of

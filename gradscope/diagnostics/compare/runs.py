@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.copies import as_named
@@ -52,8 +53,7 @@ _OF_ONE_POLICY = {format.name for format in FORMATS} - {format.name for format i
 """Readers of samples and evaluations."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedRun:
+class ComparedRun(Struct, frozen=True, kw_only=True):
     """A finished run."""
 
     path: Path  # its folder, or its log
@@ -349,8 +349,7 @@ def unlike_rewards(first: ComparedRun, second: ComparedRun) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Mean:
+class _Mean(Struct, frozen=True):
     """A mean over steps of each step's mean over what is counted, all steps alike."""
 
     table: RewardTable  # the groups

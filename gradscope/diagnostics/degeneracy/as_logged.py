@@ -7,11 +7,12 @@ written. A step at which something else was dropped too, dead or not, is left ou
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 
 import numpy as np
+from msgspec.structs import replace
 
 from gradscope.diagnostics.degeneracy.group_rewards import NUM_WINDOWS, TRAINER_REWARD, DegeneracyOptions
 from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS, logged_estimate, logged_value, metric_courses
@@ -27,6 +28,7 @@ from gradscope.results.envelope import LazyRows, deferred
 from gradscope.results.logged import MetricCourse
 from gradscope.rollouts.run import Run
 
+_SHARES = ("frac_reward_zero_std", "frac_all_pass", "frac_all_fail")
 _NONE = Estimate.undefined_because(NO_ROLLOUTS)
 _NOT_LOGGED = Estimate.undefined_because(f"{NO_ROLLOUTS}, and none of these is that share")
 
@@ -45,14 +47,13 @@ def degeneracy_as_logged(
             hint=next(iter(run.source.missing), None),
         )
     courses = metric_courses(run)
-    dead, passed, failed = (
-        course_named(courses, name) for name in ("frac_reward_zero_std", "frac_all_pass", "frac_all_fail")
-    )
+    dead, passed, failed = (course_named(courses, name) for name in _SHARES)
     findings = metric_findings(courses)
     steps = () if dead is None else dead.steps
     shares = [_aligned(course, steps) for course in (dead, passed, failed)]
     target, is_by_window = options.target_degeneracy, options.by == "window"
-    windows = _rows(steps, shares, NUM_WINDOWS) if is_by_window else ()
+    rows = partial(_rows, steps, shares, run.courses.not_shares)
+    windows = rows(NUM_WINDOWS) if is_by_window else ()
     return undefined_record(
         results.DegeneracyReport,
         _NONE,
@@ -77,7 +78,7 @@ def degeneracy_as_logged(
         gap_decomposition=undefined_record(results.GapDecomposition, _NONE),
         by_policy=(),
         policy_gap=None,
-        by_step=windows if is_by_window else deferred(lambda: _rows(steps, shares, len(steps))),
+        by_step=windows if is_by_window else deferred(lambda: rows(len(steps))),
         course=results.DegeneracyCourse.of(windows) if is_by_window else _course(steps, shares),
         pass_rates=undefined_record(PassRateDistribution, _NONE, histogram=()),
         starvation=undefined_record(SignalCost, _NONE),
@@ -122,27 +123,30 @@ def _course(steps: Sequence[int], shares: Sequence[_Values]) -> results.Degenera
     )
 
 
-def _rows(steps: Sequence[int], shares: Sequence[_Values], number: int) -> tuple[results.StepDegeneracy, ...]:
+def _rows(
+    steps: Sequence[int], shares: Sequence[_Values], not_shares: Collection[str], number: int
+) -> tuple[results.StepDegeneracy, ...]:
     number = min(number, len(steps))
     size, longer = divmod(len(steps), max(number, 1))
     edges = accumulate((size + (window < longer) for window in range(number)), initial=0)
     blank = undefined_record(results.StepDegeneracy, _NONE, step=0, last_step=0, num_groups=0, logged=None)
+
+    def mean_of(share: int, start: int, stop: int) -> Estimate:
+        logged = [value for value in shares[share][start:stop] if value is not None]
+        is_share = _SHARES[share] not in not_shares
+        return logged_estimate(math.fsum(logged) / len(logged), is_share=is_share) if logged else _NONE
+
     return tuple(
         replace(
             blank,
             step=steps[start],
             last_step=steps[stop - 1],
-            frac_reward_zero_std=_mean_of(shares[0][start:stop]),
-            frac_all_pass=_mean_of(shares[1][start:stop]),
-            frac_all_fail=_mean_of(shares[2][start:stop]),
+            frac_reward_zero_std=mean_of(0, start, stop),
+            frac_all_pass=mean_of(1, start, stop),
+            frac_all_fail=mean_of(2, start, stop),
         )
         for start, stop in pairwise(edges)
     )
-
-
-def _mean_of(values: _Values) -> Estimate:
-    logged = [value for value in values if value is not None]
-    return logged_estimate(math.fsum(logged) / len(logged)) if logged else _NONE
 
 
 NO_COUNTER = "the log has no counter of groups that a filter dropped"

@@ -8,11 +8,12 @@ Legend: J groups of G rollouts, P prompts that have one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.advantages.formulation import Formulation
@@ -284,8 +285,7 @@ def measure_advantage_mass(
     return tuple(masses)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Kinds:
+class _Kinds(Struct, frozen=True, kw_only=True, dict=True):
     """Groups with the same rewards, which have the same advantages: of two rewards there are few kinds."""
 
     by_size: tuple[Array, ...]  # the rewards of each kind, those of one size together, [k, G]

@@ -6,12 +6,12 @@ import difflib
 import hashlib
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError, UsageError
@@ -29,9 +29,9 @@ from gradscope.rollouts.groups import RewardTable, reward_table
 from gradscope.rollouts.run import Run
 
 
-def estimates_of(record: DegeneracyEstimates, kind: type) -> dict[str, Any]:
+def estimates_of(record: DegeneracyEstimates, kind: type[Struct]) -> dict[str, Any]:
     """Those of the estimates of some groups that a record of another kind has by the same names."""
-    return {field.name: getattr(record, field.name) for field in fields(kind) if hasattr(record, field.name)}
+    return {name: getattr(record, name) for name in kind.__struct_fields__ if hasattr(record, name)}
 
 
 TRAINER_REWARD = "reward"  # how reports call the trainer's own scalar
@@ -40,8 +40,7 @@ TRAINER_REWARD = "reward"  # how reports call the trainer's own scalar
 _AT_ONCE = 1 << 20  # rewards whose levels are looked for at once: NumPy copies them for it
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroupRewards:
+class GroupRewards(Struct, frozen=True, kw_only=True, dict=True):
     """The groups that can be judged, and how many were left out."""
 
     table: RewardTable  # groups of at least two rollouts whose rewards are all known
@@ -94,8 +93,7 @@ NUM_WINDOWS = 10
 """Windows that a course over time is cut into: few enough to read, and with more groups each than a step has."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DegeneracyOptions:
+class DegeneracyOptions(Struct, frozen=True, kw_only=True):
     """What the shares of a log are compared with, and how they are estimated."""
 
     base_pass_rate: BasePassRate = None

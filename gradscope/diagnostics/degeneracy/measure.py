@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.diagnostics.degeneracy import breakdowns, group_rewards
@@ -149,8 +150,7 @@ def _histogram(table: GroupTable, rates: PassRates) -> tuple[RateBin, ...]:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroupSizes:
+class GroupSizes(Struct, frozen=True, kw_only=True, dict=True):
     """The groups of a log, asked about other sizes."""
 
     table: GroupTable  # the groups
@@ -438,8 +438,7 @@ def _overdispersion(table: GroupTable, options: group_rewards.DegeneracyOptions)
 Notice = Callable[[str], None]  # called with a sentence on why the log could not be read
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class Pace(Struct, frozen=True, kw_only=True):
     """How often to look, and when to stop."""
 
     every: float = 2.0  # seconds between two looks at the log's size

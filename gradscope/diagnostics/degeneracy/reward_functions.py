@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.advantages.group import TRL_EPSILON, TRL_SCALES
@@ -50,8 +51,7 @@ _NO_DIVISION = {"verl": "algorithm.norm_adv_by_std_in_grpo=False", "trl": 'scale
 NO_ADVANTAGES = "the log has no advantages, and no arguments of the trainer that name them"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredRewards:
+class MeasuredRewards(Struct, frozen=True, kw_only=True):
     """What the reward functions of a log do."""
 
     functions: tuple[RewardFunction, ...] = ()  # by name; none where the log has fewer than two
@@ -64,8 +64,7 @@ class MeasuredRewards:
     """Share of groups in which the main function differs between rollouts; the scalar, if it is 0 or 1, without one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Scaled:
+class _Scaled(Struct, frozen=True, kw_only=True):
     """Advantages, and what each rollout's deviation is multiplied by to become its own, [N] each."""
 
     advantage: Array

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.diagnostics.inputs.row_questions import (
     GRAD_NORM_TOLERANCE,
@@ -120,8 +121,7 @@ def _logged_prompts(run: Run, step: int) -> bool:
     return all(rollout.prompt_ids is not None for group in run.groups_at(step) for rollout in group.rollouts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Longest:
+class Longest(Struct, frozen=True, kw_only=True):
     """The state that a model carries over from the batches before a step."""
 
     length: int = 0  # of the longest batch since frequencies went back; 0 where they are those of the step's own
@@ -184,7 +184,7 @@ class Recomputer:
 
     def measure(
         self, step: int, weights: WeightsRef, loss: StepLoss, question: RowQuestion | None
-    ) -> tuple[StepGram | StepNorm, tuple[Any, ...]]:
+    ) -> tuple[StepGram | StepNorm, Any]:
         """The step's Gram matrix, or its norm alone, and the answer to the question, from weights loaded once."""
         with ExitStack() as altered:
             prepared = prepared_of(
@@ -198,7 +198,7 @@ class Recomputer:
 
     def _measure(
         self, step: int, weights: WeightsRef, loss: StepLoss, question: RowQuestion | None, base: PreparedStep
-    ) -> tuple[StepGram | StepNorm, tuple[Any, ...]] | None:
+    ) -> tuple[StepGram | StepNorm, Any] | None:
         """The same from a prepared step; None where TRL's output layer has to be tried."""
         self._require_no_randomness(base)
         stated = Assumption.of(base.policy)
@@ -209,7 +209,7 @@ class Recomputer:
             described = {**alone.described, "notes": [*own, *self._untold(base, stated), *self._altered()]}
             return replace(
                 alone, described=described, other_texts=other_texts(base.rollouts, base.policy.tokenizer)
-            ), ()
+            ), None
         prepared, gram = self._by_rows(under(base, start))
         trained = None
         logged = self._unmet(step, gram)
@@ -240,7 +240,7 @@ class Recomputer:
         notes = (*notes, _ROUNDED) if rounded else notes
         texts = other_texts(base.rollouts, base.policy.tokenizer) if self.closely else ()
         gram = replace(gram, notes=notes, trained=trained, assumption=start, other_texts=texts)
-        return gram, question(prepared, gram, self.progress) if question else ()
+        return gram, question(prepared, gram, progress=self.progress) if question else None
 
     def _norm_alone(self, prepared: PreparedStep) -> StepNorm | None:
         """The norm by one backward pass; None where more is needed."""

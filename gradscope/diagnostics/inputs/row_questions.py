@@ -14,54 +14,23 @@ from gradscope.progress import ProgressCallback, no_progress
 if TYPE_CHECKING:
     from gradscope.gradients.plan.prepared_step import PreparedStep
     from gradscope.gradients.step.step_gram import StepGram
-    from gradscope.gradients.tokens.measure import Signal, StepSignals, TokenGram
 
 
-RowQuestion = Callable[..., tuple[Any, ...]]
-"""A measurement in addition to the Gram matrix of the rollouts: from the prepared step, that matrix and a callback for
-progress to the answer. PyTorch is loaded when it is put, for what is asked is decided before."""
-
-
-def token_grams(
-    prepared: PreparedStep,
-    gram: StepGram,
-    progress: ProgressCallback = no_progress,
-    *,
-    most: int | None,
-    num_buckets: int | None = None,
-    seed: int = 0,
-) -> tuple[TokenGram, ...]:
-    """The Gram matrix of the token rows of each group, as :func:`measure_tokens` draws and sketches them."""
-    from gradscope.gradients.tokens.measure import measure_tokens
-
-    return measure_tokens(prepared, gram, most=most, num_buckets=num_buckets, seed=seed, progress=progress)
-
-
-def signal_rows(
-    prepared: PreparedStep,
-    gram: StepGram,
-    progress: ProgressCallback = no_progress,
-    *,
-    signal: Signal,
-    most: int,
-    seed: int = 0,
-) -> tuple[StepSignals]:
-    """The gradients by the last hidden state or by the logits: Gram matrices of tokens and of rollouts."""
-    from gradscope.gradients.tokens.measure import measure_signals
-
-    return (measure_signals(prepared, gram, signal, most=most, seed=seed, progress=progress),)
+RowQuestion = Callable[..., Any]
+"""A measurement in addition to the Gram matrix of the rollouts: from the prepared step, that matrix and a callback
+``progress`` to the answer."""
 
 
 def rows_and_more(
     prepared: PreparedStep,
     gram: StepGram,
-    progress: ProgressCallback = no_progress,
     *,
+    progress: ProgressCallback = no_progress,
     rows: RowQuestion,
-    more: Callable[[PreparedStep, StepGram, ProgressCallback], Any],
-) -> tuple[tuple[Any, ...], Any]:
+    more: RowQuestion,
+) -> tuple[Any, Any]:
     """Rows, and something else that is known of the step while its weights are in memory; None where it has none."""
-    return rows(prepared, gram, progress), more(prepared, gram, progress)
+    return rows(prepared, gram, progress=progress), more(prepared, gram, progress=progress)
 
 
 GRAD_NORM_TOLERANCE = 1e-5

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.errors import InputError
 from gradscope.outside.plain_json import read_json
@@ -26,8 +28,7 @@ _COPY_AGAIN = "Copy the checkpoint again."
 _SAME_POLICY_KL = 1e-6  # largest mean KL that float32 makes of a policy and itself
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepLoss:
+class StepLoss(Struct, frozen=True, kw_only=True):
     """The loss of one step."""
 
     objective: Objective  # the trainer's loss at this step

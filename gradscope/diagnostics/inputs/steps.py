@@ -10,11 +10,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.diagnostics.inputs.row_questions import RowQuestion
 from gradscope.diagnostics.inputs.step_loss import StepLoss, loss_at
@@ -129,8 +131,7 @@ def _without_ids(run: Run, step: int) -> Reason | None:
     return Reason("ids_missing", why[0], hint=why[1])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredStep:
+class MeasuredStep(Struct, frozen=True, kw_only=True):
     """One step and its Gram matrix, or the reason why there is none."""
 
     step: int
@@ -138,8 +139,7 @@ class MeasuredStep:
     weights: WeightsRef | None  # the weights before the update, where they are on disk
     gram: StepGram | None  # Gram matrix of the step's score vectors
     reason: Reason | None  # why there is no Gram matrix
-    answer: tuple[Any, ...] = ()
-    """What the row question asked for, by tensor or group, as it returns it; empty without a question."""
+    answer: Any = None  # what the row question returned; None without a question
     norm: StepNorm | None = None
     """The norm of its gradient, where nothing else was asked for and it matches the logged one; else see ``gram``."""
 
@@ -274,7 +274,7 @@ def _measure(
     looks = question is None and connected_index() == 0
     cache = _step_cache(run, step, loss, options, recomputer) if looks else None
     result = broadcast_from_main(lambda: cache.read() if cache else None)
-    answer: tuple[Any, ...] = ()
+    answer = None
     try:
         if result is None:
             with shared_errors(), names_out_of_memory(f"step {step}"):

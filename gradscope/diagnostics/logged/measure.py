@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from gradscope.diagnostics.logged import tokens
 from gradscope.estimate import Estimate
@@ -26,19 +26,17 @@ _NO_TIMES = "rollouts were not timed"
 _ONE_TIMED = "no step has two timed rollouts"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rows:
+class _Rows(Struct, frozen=True, kw_only=True):
     """Rollouts whose end or time is known."""
 
     ends: list[tuple[str, float]]  # the prompt, and 1 where the completion was cut off
     times: list[tuple[int, str, float]]  # the step, the prompt, and the seconds
 
 
-@dataclass(slots=True)
-class GatheredGeneration:
+class GatheredGeneration(Struct):
     """How the completions of each step ended, and how long they took."""
 
-    _steps: dict[int, _Rows] = field(default_factory=dict)
+    _steps: dict[int, _Rows] = {}
 
     def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
         """Take in the rollouts of the next step."""
@@ -138,8 +136,7 @@ _HINTS = {
 }
 
 
-@dataclass(slots=True)
-class GatheredPolicy:
+class GatheredPolicy(Struct):
     """All parts, which look at a step together."""
 
     _parts: dict[str, tokens.Gathered[Any]] = field(

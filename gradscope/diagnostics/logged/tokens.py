@@ -9,11 +9,11 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Protocol, TypeVar
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
@@ -43,8 +43,8 @@ def logged_value(value: float) -> float | None:
     return value if abs(value) < _LARGEST else None
 
 
-def logged_estimate(value: float) -> Estimate:
-    """A logged number, without an interval; undefined where it is not finite, or too large to add up.
+def logged_estimate(value: float, *, is_share: bool = True) -> Estimate:
+    """A logged number, without an interval; undefined where it is not finite, too large to add up or ``not_shares``.
 
     >>> logged_estimate(0.5).value, logged_estimate(math.nan).undefined
     (0.5, 'the trainer logged NaN')
@@ -52,6 +52,7 @@ def logged_estimate(value: float) -> Estimate:
     if abs(value) < _LARGEST:
         return Estimate.exact(value)
     word = f"{value:g}" if math.isfinite(value) else non_finite_word(value)
+    word = word if is_share else "a number that is no share"
     return Estimate.undefined_because(f"the trainer logged {word}")
 
 
@@ -65,11 +66,10 @@ def mean_as_logged(values: Mapping[int, float]) -> Estimate:
     return _first_undefined(values) or mean_of_steps(numbers, numbers)
 
 
-def _first_undefined(values: Mapping[int, float]) -> Estimate | None:
-    unusable = ((step, logged_estimate(value)) for step, value in values.items() if not abs(value) < _LARGEST)
-    return next(
-        (Estimate.undefined_because(f"{estimate.undefined} at step {step}") for step, estimate in unusable), None
-    )
+def _first_undefined(values: Mapping[int, float], *, is_share: bool = True) -> Estimate | None:
+    estimates = ((step, logged_estimate(value, is_share=is_share)) for step, value in values.items())
+    reasons = (f"{estimate.undefined} at step {step}" for step, estimate in estimates if not estimate.is_defined)
+    return next(map(Estimate.undefined_because, reasons), None)
 
 
 NO_ROLLOUTS = "the log holds metrics and no rollouts"  # why what needs rollouts is undefined
@@ -84,7 +84,8 @@ def metric_courses(run: Run) -> tuple[results.MetricCourse, ...]:
             is_finite = np.isfinite(values)
             chosen = is_finite if is_finite.any() else ~is_finite
             unusable = np.flatnonzero(~(np.abs(values) < _LARGEST))[:1]
-            broken = _first_undefined(dict(zip(steps[unusable].tolist(), values[unusable].tolist(), strict=True)))
+            first = dict(zip(steps[unusable].tolist(), values[unusable].tolist(), strict=True))
+            broken = _first_undefined(first, is_share=metric.name not in run.courses.not_shares)
             courses.append(
                 results.MetricCourse(
                     name=metric.name,
@@ -135,8 +136,7 @@ _LOWEST = -1e4  # what a softmax in float32 can give; less is what masked logits
 _NOTHING: _Columns = (np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.int64))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _StepTokens:
+class _StepTokens(Struct, frozen=True, kw_only=True):
     """What was sampled at one step and counts in the loss."""
 
     sampler: Array  # the sampler's log-probabilities, [N]
@@ -223,11 +223,10 @@ _GREATEST = 100.0  # the logarithm of any vocabulary is below
 _Row = tuple[float, int, str]  # sum and number of a sequence's entropies, or of its |log ratios|, and its prompt
 
 
-@dataclass(slots=True)
-class GatheredEntropy:
+class GatheredEntropy(Struct):
     """The entropies of each step's sequences."""
 
-    _steps: dict[int, list[_Row]] = field(default_factory=dict)
+    _steps: dict[int, list[_Row]] = {}
 
     def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
         """Take in the rollouts of the next step."""
@@ -284,13 +283,12 @@ def _trend(by_step: Sequence[results.EntropyNumbers]) -> Estimate:
 NUM_WORST = 10  # tokens that are named
 
 
-@dataclass(slots=True)
-class GatheredMismatch:
+class GatheredMismatch(Struct):
     """Sums over the sequences of each step; a step's tokens are let go of once they are summed."""
 
     _set_aside: Counter[str] = field(default_factory=Counter)
-    _steps: list[tuple[int, sampler_metrics.SequenceSums, tuple[str, ...]]] = field(default_factory=list)
-    _worst: list[results.TokenMismatch] = field(default_factory=list)
+    _steps: list[tuple[int, sampler_metrics.SequenceSums, tuple[str, ...]]] = []
+    _worst: list[results.TokenMismatch] = []
 
     def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
         """Take in the rollouts of the next step."""
@@ -365,12 +363,11 @@ _TokenAge = tuple[int, str, tuple[int, int]]
 """Step, prompt, and the versions that sampled a rollout's first and last token."""
 
 
-@dataclass(slots=True)
-class GatheredStaleness:
+class GatheredStaleness(Struct):
     """The versions that sampled the rollouts of each step."""
 
-    _steps: dict[int, list[_TokenAge]] = field(default_factory=dict)
-    _gaps: dict[int, list[_Row]] = field(default_factory=dict)
+    _steps: dict[int, list[_TokenAge]] = {}
+    _gaps: dict[int, list[_Row]] = {}
     """By the step minus the version that sampled the first token."""
 
     def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:

@@ -9,12 +9,13 @@ Legend: n samples of a prompt, c of them correct, k the budget, P prompts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError, UsageError
@@ -48,8 +49,7 @@ from gradscope.say import percent, with_interval
 _WHEN: tuple[Literal["before", "after"], ...] = ("before", "after")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Samples:
+class Samples(Struct, frozen=True, kw_only=True):
     """The samples of one policy."""
 
     name: str  # what tables call it

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
-from gradscope.diagnostics.inputs.row_questions import RowQuestion, rows_and_more, signal_rows, token_grams
+from gradscope.diagnostics.inputs.row_questions import RowQuestion, rows_and_more
 from gradscope.diagnostics.inputs.steps import MeasuredStep, describe_engine, measure_steps
 from gradscope.diagnostics.rank import formulations, weight_updates
 from gradscope.diagnostics.rank.formulations import baseline_groups
 from gradscope.diagnostics.rank.heldout import measure_heldout
-from gradscope.diagnostics.rank.options import ROLLOUT_ROWS
-from gradscope.diagnostics.rank.rollout_spectra import RowGram, step_spectra, token_spectra
+from gradscope.diagnostics.rank.options import ROLLOUT_ROWS, TOKEN_ROWS
+from gradscope.diagnostics.rank.rollout_spectra import step_spectra, token_spectra
 from gradscope.diagnostics.rank.rows import RankRequest, StepRows, advantage_rows, step_rows, write_gram
 from gradscope.diagnostics.rank.spectrum import GroupRank, ranks_of_groups
 from gradscope.diagnostics.rank.tokens.parts import NO_GRADIENT, token_part_tables, with_later
@@ -35,7 +36,7 @@ from gradscope.diagnostics.rank.weight_groups import weight_curve, weight_group_
 from gradscope.diagnostics.replay.measure import logprob_difference
 from gradscope.errors import GradscopeError, UsageError
 from gradscope.estimate import Estimate
-from gradscope.gradients.engine_options import EngineOptions
+from gradscope.gradients.engine_options import EngineOptions, require_libraries
 from gradscope.metrics.gram.geometry import batch_norm, row_sparsity
 from gradscope.progress import ProgressCallback, no_progress
 from gradscope.reason import Reason
@@ -98,32 +99,31 @@ def _four(sparsity: Mapping[str, Estimate]) -> dict[str, Estimate]:
 _IN_PARTS = "several processes share the model, and each has a part of every matrix"
 
 
-@dataclass(slots=True, kw_only=True)
-class Collected:
+class Collected(Struct, kw_only=True):
     """The tables of a :class:`RankReport` over the steps so far, and what it is completed from."""
 
     source: Source
     kind: RowKind  # what a row of the matrices is
     tables: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))  # by their names in the report
-    refused: dict[str, str] = field(default_factory=dict)
-    gram: dict[str, str] = field(default_factory=dict)
-    engine: dict[str, object] = field(default_factory=dict)
-    missing_parts: dict[str, str] = field(default_factory=dict)
-    skipped: dict[int, Reason] = field(default_factory=dict)  # steps that could not be computed
-    heldout_sentences: dict[str, None] = field(default_factory=dict)
+    refused: dict[str, str] = {}
+    gram: dict[str, str] = {}
+    engine: dict[str, object] = {}
+    missing_parts: dict[str, str] = {}
+    skipped: dict[int, Reason] = {}  # steps that could not be computed
+    heldout_sentences: dict[str, None] = {}
     """What was read, drawn and left out of held-out answers, each sentence once."""
-    heldout_missing: dict[str, list[int]] = field(default_factory=dict)
+    heldout_missing: dict[str, list[int]] = {}
     """Why steps have no held-out numbers, with what to do -> the steps."""
-    group_ranks: list[GroupRank] = field(default_factory=list)
+    group_ranks: list[GroupRank] = []
     """The rank of every matrix of one group, from which group sizes and advantages are compared."""
-    baseline_groups: list[formulations.BaselineGroup] = field(default_factory=list)  # what baselines are judged by
-    tokens: dict[int, CountedTokens] = field(default_factory=dict)
+    baseline_groups: list[formulations.BaselineGroup] = []  # what baselines are judged by
+    tokens: dict[int, CountedTokens] = {}
     """Step -> its tokens, until they are looked at under later weights."""
-    energies: list[KindEnergy] = field(default_factory=list)
+    energies: list[KindEnergy] = []
     """Of rows that are tokens, where only they are asked for: how their energy is spread over kinds."""
-    weighed: dict[int, WeighedTokens] = field(default_factory=dict)
+    weighed: dict[int, WeighedTokens] = {}
     """Of the same rows: step -> its tokens, the step's gradient and that of their entropy."""
-    rows: list[StepRows] = field(default_factory=list)  # the rollouts' Gram matrices, where rows are rollouts
+    rows: list[StepRows] = []  # the rollouts' Gram matrices, where rows are rollouts
     num_weights: int = 0  # matrices of the model, of which ``weight_curve`` has those that were drawn
 
     @property
@@ -184,16 +184,15 @@ class Collected:
             self.missing_parts["logprobs"] = f"step {step}: {reason}"
         self.tokens.clear()
 
-    def take_heldout(self, rows: StepRows, answer: Sequence[HeldoutGram | Reason], advantages: Sequence[str]) -> None:
-        """Add what the groups of a step do to held-out answers, if there are any."""
-        for entry in answer:
-            if isinstance(entry, Reason):
-                self.heldout_missing.setdefault(f"{entry}. {entry.advice}", []).append(rows.step)
-                self.missing_parts["heldout"] = f"step {rows.step}: {entry}. {entry.advice.rstrip('.')}"
-                continue
-            self.heldout_sentences |= dict.fromkeys(entry.notes)
-            of_steps, of_groups = measure_heldout(rows, entry, advantages)
-            self.add(heldout=of_steps, heldout_influences=of_groups)
+    def take_heldout(self, rows: StepRows, answer: HeldoutGram | Reason, advantages: Sequence[str]) -> None:
+        """Add what the groups of a step do to held-out answers."""
+        if isinstance(answer, Reason):
+            self.heldout_missing.setdefault(f"{answer}. {answer.advice}", []).append(rows.step)
+            self.missing_parts["heldout"] = f"step {rows.step}: {answer}. {answer.advice.rstrip('.')}"
+            return
+        self.heldout_sentences |= dict.fromkeys(answer.notes)
+        of_steps, of_groups = measure_heldout(rows, answer, advantages)
+        self.add(heldout=of_steps, heldout_influences=of_groups)
 
     def heldout_notes(self) -> Iterator[str]:
         """Remarks on the held-out numbers: of all steps, then of those that have none."""
@@ -233,8 +232,8 @@ def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collect
     collected.add(steps=[geometry])
     if request.output:
         collected.gram[str(measured.step)] = write_gram(request.output, rows)
+    answer = measured.answer
     if request.rows == "weight":
-        (answer,) = measured.answer
         collected.add(
             spectra=weight_updates.weight_spectra(measured.step, answer.spectra, gram),
             weight_curve=weight_curve(rows.step, answer.groups, answer.ranks, by_group=request.paired),
@@ -245,22 +244,20 @@ def examine_step(run: Run, measured: MeasuredStep, request: RankRequest, collect
         collected.num_weights = answer.num_weights
         return
     if request.rows in ("hidden", "logit"):
-        (signals,) = measured.answer
         by_signal = replace(
             rows,
-            gram=signals.score_gram,
-            policy_gram=signals.logged_gram,
-            full_gram=signals.logged_gram,
-            num_parameters=signals.num_columns,
+            gram=answer.score_gram,
+            policy_gram=answer.logged_gram,
+            full_gram=answer.logged_gram,
+            num_parameters=answer.num_columns,
             own_squared_norms=rows.squared_norms,
         )
-        _collect_spectra(by_signal, signals.tokens, request, collected)
+        _collect_spectra(by_signal, answer.tokens, request, collected)
         return
     # rollouts and tokens, under every advantage and group size
-    tokens = measured.answer
-    if request.rows in ROLLOUT_ROWS:
-        collected.take_heldout(rows, measured.answer, request.advantages)
-        tokens = ()
+    tokens = answer if request.rows == "token" else ()
+    if request.rows in ROLLOUT_ROWS and answer is not None:
+        collected.take_heldout(rows, answer, request.advantages)
     if request.rows == "rollout":
         collected.rows.append(rows)
     interference, influences = formulations.measure_interference(rows, request.advantages)
@@ -286,7 +283,7 @@ def examine_advantages(step: int, groups: Sequence[RolloutGroup], request: RankR
     _collect_spectra(rows, (), request, collected)
 
 
-def _collect_spectra(rows: StepRows, tokens: Sequence[RowGram], request: RankRequest, collected: Collected) -> None:
+def _collect_spectra(rows: StepRows, tokens: Sequence[TokenGram], request: RankRequest, collected: Collected) -> None:
     """The spectra of one step under every advantage, at every group size."""
     for advantage in request.advantages:
         if advantage in collected.refused:
@@ -311,18 +308,18 @@ def _collect_spectra(rows: StepRows, tokens: Sequence[RowGram], request: RankReq
 def several_answers(
     prepared: PreparedStep,
     gram: StepGram,
-    progress: ProgressCallback = no_progress,
     *,
+    progress: ProgressCallback = no_progress,
     questions: Sequence[RowQuestion | None],
-) -> tuple[tuple[Any, ...] | UsageError, ...]:
+) -> tuple[Any, ...]:
     """What several kinds of rows need of a step, in order; in place of what this model does not give, why.
 
     ``questions`` has None for a kind that needs no more than the Gram matrix of the rollouts.
     """
-    answers: list[tuple[Any, ...] | UsageError] = []
+    answers: list[Any] = []
     for question in questions:
         try:
-            answers.append(question(prepared, gram, progress) if question else ())
+            answers.append(question(prepared, gram, progress=progress) if question else None)
         except UsageError as error:
             answers.append(error)
     return tuple(answers)
@@ -332,11 +329,15 @@ def row_question(request: RankRequest, most: int, num_buckets: int | None = None
     """What a kind of rows needs besides the Gram matrix of the rollouts; None for rollouts and groups."""
     if request.rows == "weight":
         return partial(weight_rows, request=request)
-    if request.rows == "hidden" or request.rows == "logit":
-        return partial(signal_rows, signal=request.rows, most=most, seed=request.seed)
-    if request.rows != "token":
+    if request.rows not in TOKEN_ROWS:
         return None
-    return partial(token_grams, most=most if num_buckets is None else None, num_buckets=num_buckets, seed=request.seed)
+    require_libraries()
+    from gradscope.gradients.tokens.measure import measure_signals, measure_tokens
+
+    if request.rows == "hidden" or request.rows == "logit":
+        return partial(measure_signals, signal=request.rows, most=most, seed=request.seed)
+    drawn = most if num_buckets is None else None
+    return partial(measure_tokens, most=drawn, num_buckets=num_buckets, seed=request.seed)
 
 
 MOST_WEIGHTS = 32
@@ -369,7 +370,7 @@ def collect_kinds(
     }
     for measured in measure_steps(run, steps, engine, progress, question):
         for index, (request, of_kind) in enumerate(zip(requests, collected.values(), strict=True)):
-            answer = measured.answer[index] if measured.answer else ()
+            answer = measured.answer[index] if measured.answer else None
             if isinstance(answer, UsageError):
                 of_kind.skipped[measured.step] = Reason("unusable", answer.message.rstrip("."))
                 continue

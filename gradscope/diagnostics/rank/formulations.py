@@ -6,11 +6,12 @@ Shapes: R rollouts of a step, J groups of G rollouts, F formulations.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import compress
 from typing import TYPE_CHECKING, get_args
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.advantages.registry import LOGGED, compute_step_advantages, formulation
@@ -54,14 +55,13 @@ def measure_geometry(
 
 def _class_energy(rows: StepRows, gradients: Array) -> Estimate:
     """Energy in the class means, mean over the groups whose rewards differ; its interval resamples groups."""
-    group_ids = np.array(rows.group_ids)
     energies = []
-    for group_id in dict.fromkeys(rows.group_ids):
-        index = np.flatnonzero(group_ids == group_id)
-        rewards = rows.rewards[index]
+    for part in sub_groups(rows, None):
+        rewards = rows.rewards[part.index]
         if np.isnan(rewards).any() or rewards.max() == rewards.min():
             continue
-        energy = geometry.class_subspace_energy(gradients[np.ix_(index, index)], rewards > rewards.mean())
+        inner = gradients[np.ix_(part.index, part.index)]
+        energy = geometry.class_subspace_energy(inner, rewards > rewards.mean())
         if energy.value is not None:
             energies.append(energy.value)
     if not energies:
@@ -164,14 +164,14 @@ def weights_by_name(rows: StepRows, advantages: Sequence[str]) -> tuple[list[str
         if name == LOGGED and rows.advantages is None:
             continue
         try:
-            table.append(_in_order(rows, advantages_of(rows, sub_groups(rows, None), name)))
+            table.append(in_order(rows, advantages_of(rows, sub_groups(rows, None), name)))
         except GradscopeError:  # reported once for the whole run, with the spectra
             continue
         names.append(name)
     return names, np.array(table)
 
 
-def _in_order(rows: StepRows, values: Sequence[Array]) -> Array:
+def in_order(rows: StepRows, values: Sequence[Array]) -> Array:
     """Values by group, [J][G], in the order of the step's rollouts, [R]."""
     ordered = np.empty(len(rows.group_ids))
     for part, mine in zip(sub_groups(rows, None), values, strict=True):
@@ -188,7 +188,7 @@ def _pass_at_k_targets(rows: StepRows) -> tuple[Mapping[str, Array], str | None]
     if min(sizes) < 2:
         return {}, "a group of one rollout has no baseline"
     return {
-        f"pass@{k}": _in_order(rows, [alignment.pass_at_k_weights(rows.rewards[part.index], k) for part in parts])
+        f"pass@{k}": in_order(rows, [alignment.pass_at_k_weights(rows.rewards[part.index], k) for part in parts])
         for k in dict.fromkeys((1, min(sizes)))
     }, None
 
@@ -259,7 +259,7 @@ def measure_kinds(rows: StepRows, advantages: Sequence[str]) -> list[results.Kin
 def kinds_of(rows: StepRows) -> Mapping[results.GroupKind, NDArray[np.bool_]]:
     """Which rollouts are of a group of each kind, [R], of a step with rewards of 0 and 1."""
     parts = sub_groups(rows, None)
-    mean = _in_order(rows, [np.full(len(part.index), rows.rewards[part.index].mean()) for part in parts])
+    mean = in_order(rows, [np.full(len(part.index), rows.rewards[part.index].mean()) for part in parts])
     masks = (mean == 0.0, (mean > 0.0) & (mean < 1.0), mean == 1.0)
     return dict(zip(get_args(results.GroupKind), masks, strict=True))
 
@@ -314,8 +314,7 @@ _MIN_LIVE = 10  # with fewer groups that have a gradient, resamples of the ratio
 _NO_NOISE = "leave_one_out has no gradient here, so there is nothing to compare with"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BaselineGroup:
+class BaselineGroup(Struct, frozen=True, kw_only=True):
     """One group's rewards, squared norms, and second moment under each baseline."""
 
     step: int

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.diagnostics.passk.measure import sample_files, with_own_verdicts
 from gradscope.diagnostics.rank.formulations import group_index, influences_of, weights_by_name
@@ -36,8 +37,7 @@ MOST_ANSWERS = 256
 """Distinct answers that are run along with each step; of more, this many are drawn. Each costs the engine a row."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldoutAnswers:
+class HeldoutAnswers(Struct, frozen=True, kw_only=True):
     """The correct answers that a step's gradients are held against."""
 
     prompts: tuple[RolloutGroup, ...]  # one group a held-out prompt with a correct answer: its distinct correct answers
@@ -156,18 +156,18 @@ def _group(prompt_id: str, samples: Sequence[Rollout]) -> RolloutGroup:
 def heldout_products(
     prepared: PreparedStep,
     gram: StepGram,
-    progress: ProgressCallback = no_progress,
     *,
+    progress: ProgressCallback = no_progress,
     answers: HeldoutAnswers,
     engine: EngineOptions,
-) -> tuple[HeldoutGram | Reason]:
+) -> HeldoutGram | Reason:
     """The inner products of a step's rollouts with correct answers of held-out prompts, or why there are none."""
     from gradscope.gradients.processes import shared_errors
     from gradscope.gradients.step.heldout import measure_heldout_gram
 
     try:
         with shared_errors():
-            heldout_gram = measure_heldout_gram(
+            return measure_heldout_gram(
                 prepared,
                 gram,
                 answers.prompts,
@@ -177,8 +177,7 @@ def heldout_products(
                 progress=progress,
             )
     except (InputError, UsageError) as error:  # the step itself stands either way
-        return (Reason(error.cause or "unusable", error.message.rstrip("."), error.hint or ""),)
-    return (heldout_gram,)
+        return Reason(error.cause or "unusable", error.message.rstrip("."), error.hint or "")
 
 
 _NOT_BINARY = "rewards other than 0 and 1 do not say which of the step's own answers are correct"

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from gradscope.diagnostics.inputs.row_questions import rows_and_more
 from gradscope.diagnostics.inputs.steps import computable_steps, measure_steps, select_steps, with_damage

@@ -6,9 +6,10 @@ Nothing heavy is imported here, so that `gradscope rank --help` loads no numpy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
+
+from msgspec import Struct
 
 from gradscope.errors import UsageError
 from gradscope.option import Option
@@ -19,8 +20,7 @@ ROLLOUT_ROWS = ("rollout", "group")
 TOKEN_ROWS = ("token", "hidden", "logit")  # kinds of rows that are tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankOptions:
+class RankOptions(Struct, frozen=True, kw_only=True):
     """How the rows of a step are grouped, centered and drawn, and what they are held against.
 
     >>> RankOptions(group_sizes=(4,), pair_groups=True).centered

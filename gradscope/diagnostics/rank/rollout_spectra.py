@@ -9,16 +9,25 @@ Shapes: R rollouts of a step, G rollouts of a part, n parts of one size, N rows 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.advantages.registry import LOGGED, formulation
-from gradscope.diagnostics.rank import rows as rank_rows
-from gradscope.diagnostics.rank.rows import StepRows, SubGroup, advantages_of, sub_groups
+from gradscope.diagnostics.rank.rows import (
+    WEIGHED,
+    StepRows,
+    SubGroup,
+    advantages_of,
+    baseline_weights_of,
+    by_size,
+    formulated,
+    sub_groups,
+)
 from gradscope.diagnostics.rank.spectrum import (
     TOKEN_ADVANTAGES,
     MeanRanks,
@@ -29,41 +38,45 @@ from gradscope.diagnostics.rank.spectrum import (
     spectrum_of,
 )
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram import spectrum as gram_spectrum
 from gradscope.metrics.gram.geometry import CHANNELS, channels, row_norms
-from gradscope.metrics.gram.spectrum import NULLS, Array, rank_counts
+from gradscope.metrics.gram.spectrum import (
+    NULLS,
+    Array,
+    center_grams,
+    effective_ranks,
+    rank_counts,
+    singular_values_from_grams,
+)
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_means
 from gradscope.metrics.uncertainty.intervals import jackknife
 from gradscope.results.rank import GradientSpectrum, NullRank, RankCurvePoint, SpectrumLabel, TokenRankPoint
 from gradscope.results.tokens import TokenRows
 
 if TYPE_CHECKING:
+    from gradscope.gradients.tokens.measure import TokenGram
     from gradscope.gradients.tokens.rows import TokenTable
 
 
-@dataclass(frozen=True, kw_only=True)
-class PartStack:
+class PartStack(Struct, frozen=True, kw_only=True, dict=True):
     """Parts of one size under one advantage, as arrays."""
 
-    parts: tuple[rank_rows.SubGroup, ...]  # the parts, [n]
-    scores: gram_spectrum.Array  # Gram matrices of their score vectors, [n, G, G]
-    baseline_weights: gram_spectrum.Array  # what each rollout weighs in the baseline of its formulation, [n, G]
-    gradients: gram_spectrum.Array  # Gram matrices of their gradient rows, [n, G, G]
-    weights: gram_spectrum.Array  # advantages, [n, G]; 1 and 0 where each token has its own
-    rewards: gram_spectrum.Array  # scalar rewards, NaN where missing, [n, G]
+    parts: tuple[SubGroup, ...]  # the parts, [n]
+    scores: Array  # Gram matrices of their score vectors, [n, G, G]
+    baseline_weights: Array  # what each rollout weighs in the baseline of its formulation, [n, G]
+    gradients: Array  # Gram matrices of their gradient rows, [n, G, G]
+    weights: Array  # advantages, [n, G]; 1 and 0 where each token has its own
+    rewards: Array  # scalar rewards, NaN where missing, [n, G]
     is_scalar: bool  # whether each rollout has one advantage
     num_columns: int  # P
     centered: bool  # whether the mean row is subtracted
 
     @cached_property
-    def values(self) -> gram_spectrum.Array:
+    def values(self) -> Array:
         """Singular values, descending, [n, G]."""
-        return gram_spectrum.singular_values_from_grams(
-            gram_spectrum.center_grams(self.gradients) if self.centered else self.gradients
-        )
+        return singular_values_from_grams(center_grams(self.gradients) if self.centered else self.gradients)
 
     @property
-    def summed_energy(self) -> gram_spectrum.Array:
+    def summed_energy(self) -> Array:
         """|sum of rows|^2 over the sum of their squared norms, [n]; NaN for a part without a gradient."""
         energy = np.trace(self.gradients, axis1=1, axis2=2)
         total = np.clip(self.gradients.sum(axis=(1, 2)), 0.0, None)
@@ -74,7 +87,7 @@ class PartStack:
         """Which parts have an advantage that is not zero, [n]."""
         return np.asarray(np.any(self.weights != 0, axis=1))
 
-    def null_values(self, chosen: NDArray[np.bool_]) -> dict[str, gram_spectrum.Array]:
+    def null_values(self, chosen: NDArray[np.bool_]) -> dict[str, Array]:
         """Null -> singular values of the chosen parts, [D, n, G]."""
         num_parts, size = self.weights[chosen].shape
         return null_values(
@@ -87,9 +100,7 @@ class PartStack:
         )
 
 
-def _rank_given_prompts(
-    stack: PartStack, advantage: str, ranks: gram_spectrum.Array, is_ranked: NDArray[np.bool_]
-) -> Estimate:
+def _rank_given_prompts(stack: PartStack, advantage: str, ranks: Array, is_ranked: NDArray[np.bool_]) -> Estimate:
     """The mean effective rank of the live parts, with the interval of other rollouts of the same prompts."""
     size = stack.weights.shape[1]
     reason = _why_not(advantage, size)
@@ -100,11 +111,9 @@ def _rank_given_prompts(
     left_out = np.empty(stack.weights.shape)
     for left in range(size):
         remaining = np.delete(np.arange(size), left)
-        weights = rank_rows.formulated(advantage, stack.rewards[:, remaining], stack.baseline_weights[:, remaining])
+        weights = formulated(advantage, stack.rewards[:, remaining], stack.baseline_weights[:, remaining])
         grams = weights[:, :, None] * stack.scores[:, remaining][:, :, remaining] * weights[:, None, :]
-        ranks_without = gram_spectrum.effective_ranks(
-            gram_spectrum.singular_values_from_grams(gram_spectrum.center_grams(grams) if stack.centered else grams)
-        )
+        ranks_without = effective_ranks(singular_values_from_grams(center_grams(grams) if stack.centered else grams))
         lives = np.any(weights != 0, axis=1) & np.isfinite(ranks_without)
         sums = own.sum() - own + np.where(lives, ranks_without, 0.0)
         counts = is_ranked.sum() - is_ranked + lives
@@ -116,7 +125,7 @@ def _why_not(advantage: str, size: int) -> str | None:
     if advantage == LOGGED:
         return "the logged advantages are relative to all rollouts of a group; name their formulation"
     entry = formulation(advantage)
-    if entry.scope not in {"group", *rank_rows.WEIGHED}:
+    if entry.scope not in {"group", *WEIGHED}:
         return f"{advantage} is relative to more than a group, so that a rollout less changes all groups"
     if size <= entry.min_group_size:
         return f"{advantage} needs groups of at least {entry.min_group_size}, and leaving one out leaves {size - 1}"
@@ -135,7 +144,7 @@ _EACH_GROUP_ALIKE = "groups weigh alike here, and leaving out a rollout is for p
 
 def curve_point(stack: PartStack, *, step: int, advantage: str, by_group: bool = False) -> RankCurvePoint:
     """The ranks of the live parts, averaged; intervals resample groups. Undefined where every part is dead."""
-    counts = gram_spectrum.rank_counts(stack.values)
+    counts = rank_counts(stack.values)
     is_ranked = stack.is_live & np.isfinite(counts[:, 0])
     drawn = stack.null_values(is_ranked) if is_ranked.any() else {}
     mean = MeanRanks(
@@ -170,11 +179,11 @@ def curve_point(stack: PartStack, *, step: int, advantage: str, by_group: bool =
         **shared,
         given_prompts=given_prompts,
         profile=profile(stack.values[is_ranked]),
-        nulls={name: _with_profile(nulls.get(name), drawn.get(name)) for name in gram_spectrum.NULLS} if drawn else {},
+        nulls={name: _with_profile(nulls.get(name), drawn.get(name)) for name in NULLS} if drawn else {},
     )
 
 
-def _with_profile(null: NullRank | None, drawn: gram_spectrum.Array | None) -> NullRank:
+def _with_profile(null: NullRank | None, drawn: Array | None) -> NullRank:
     if null is None or drawn is None:
         none = Estimate.undefined_because(TOKEN_ADVANTAGES)
         return NullRank(effective_rank=none, difference=none, ratio=none, two_direction_energy=none)
@@ -182,7 +191,7 @@ def _with_profile(null: NullRank | None, drawn: gram_spectrum.Array | None) -> N
 
 
 def step_spectra(
-    rows: rank_rows.StepRows,
+    rows: StepRows,
     advantage: str,
     group_size: int | None,
     *,
@@ -211,28 +220,25 @@ def step_spectra(
     return [step_spectrum, *spectra], curve
 
 
-def spectrum_of_step(rows: rank_rows.StepRows, advantage: str) -> GradientSpectrum:
+def spectrum_of_step(rows: StepRows, advantage: str) -> GradientSpectrum:
     """The spectrum of all rollouts of a step under one advantage, with its nulls."""
     return AdvantagedStep.of(rows, advantage, None).of_step(False, with_nulls=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdvantagedStep:
+class AdvantagedStep(Struct, frozen=True, kw_only=True):
     """One step under one advantage, in parts."""
 
-    rows: rank_rows.StepRows
+    rows: StepRows
     advantage: str
     centered: bool
-    parts: list[rank_rows.SubGroup]
-    weights: list[gram_spectrum.Array]
+    parts: list[SubGroup]
+    weights: list[Array]
 
     @classmethod
-    def of(
-        cls, rows: rank_rows.StepRows, advantage: str, group_size: int | None, *, centered: bool = False
-    ) -> AdvantagedStep:
+    def of(cls, rows: StepRows, advantage: str, group_size: int | None, *, centered: bool = False) -> AdvantagedStep:
         """A step in parts of a size; without one where no group is large enough."""
-        parts = rank_rows.sub_groups(rows, group_size)
-        weights = rank_rows.advantages_of(rows, parts, advantage) if parts else []
+        parts = sub_groups(rows, group_size)
+        weights = advantages_of(rows, parts, advantage) if parts else []
         return cls(rows=rows, advantage=advantage, centered=centered, parts=parts, weights=weights)
 
     def of_parts(self, only: Collection[str] | None) -> tuple[list[GradientSpectrum], list[RankCurvePoint]]:
@@ -259,7 +265,7 @@ class AdvantagedStep:
         """Whether each rollout has one advantage."""
         return self.advantage != LOGGED or self.rows.advantages is not None
 
-    def gradients(self, index: NDArray[np.intp], weights: gram_spectrum.Array) -> gram_spectrum.Array:
+    def gradients(self, index: NDArray[np.intp], weights: Array) -> Array:
         """Gram matrices of gradient rows at [..., N] rows of the step, [..., N, N]."""
         square = (index[..., :, None], index[..., None, :])
         if self.advantage == LOGGED and self.rows.policy_gram is not None:
@@ -268,9 +274,9 @@ class AdvantagedStep:
 
     def stacks(self) -> list[PartStack]:
         """The parts by size."""
-        baseline_weights = rank_rows.baseline_weights_of(self.rows, self.advantage)
+        baseline_weights = baseline_weights_of(self.rows, self.advantage)
         stacks = []
-        for chosen in rank_rows.by_size(self.parts):
+        for chosen in by_size(self.parts):
             index = np.stack([self.parts[position].index for position in chosen])
             weights = np.stack([self.weights[position] for position in chosen])
             stacks.append(
@@ -305,7 +311,7 @@ class AdvantagedStep:
         nulls = self._step_nulls(by_group) if with_nulls else None
         return spectrum_of(gram, label, self.rows.relative_row_error, nulls=nulls)
 
-    def _label(self, part: rank_rows.SubGroup) -> SpectrumLabel:
+    def _label(self, part: SubGroup) -> SpectrumLabel:
         return SpectrumLabel(
             step=self.rows.step,
             group_id=part.group_id,
@@ -337,34 +343,14 @@ class AdvantagedStep:
         return mean_null_ranks(values, num_units=len(parts))
 
 
-def _group_sums(parts: list[rank_rows.SubGroup]) -> gram_spectrum.Array:
+def _group_sums(parts: list[SubGroup]) -> Array:
     """Adds the rollouts of each part up, [J, R]."""
     return np.asarray(np.repeat(np.eye(len(parts)), [len(part.index) for part in parts], axis=1), dtype=np.float64)
 
 
-class RowGram(Protocol):
-    """The inner products of one group's token rows, by whatever the rows are derivatives."""
-
-    @property
-    def table(self) -> TokenTable:
-        """The tokens and their weights, [N]."""
-
-    @property
-    def gram(self) -> Array:
-        """Without advantages, [N, N]."""
-
-    @property
-    def num_columns(self) -> int:
-        """P."""
-
-    @property
-    def num_buckets(self) -> int | None:
-        """Numbers in a sketched row; None where inner products are exact."""
-
-
 def token_spectra(
     rows: StepRows,
-    tokens: Sequence[RowGram],
+    tokens: Sequence[TokenGram],
     advantage: str,
     group_size: int | None,
     *,
@@ -400,8 +386,7 @@ def _token_weights(table: TokenTable, rollouts: NDArray[np.intp], advantages: Ar
     return -np.array([by_rollout.get(rollout, 0.0) for rollout in table.rollouts.tolist()]) * table.score_weights
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TokenPart:
+class _TokenPart(Struct, frozen=True, kw_only=True):
     """One part of a group: its spectrum, and the counts of its nulls [4]."""
 
     spectrum: GradientSpectrum
@@ -441,7 +426,7 @@ def _point(parts: Sequence[_TokenPart], *, by_group: bool) -> TokenRankPoint:
 
 
 def _token_part(
-    rows: StepRows, gram: RowGram, part: SubGroup, advantages: Array, advantage: str, *, seed: int, centered: bool
+    rows: StepRows, gram: TokenGram, part: SubGroup, advantages: Array, advantage: str, *, seed: int, centered: bool
 ) -> _TokenPart:
     """The tokens of one part of a group."""
     inside = np.flatnonzero(np.isin(gram.table.rollouts, part.index))
@@ -471,16 +456,22 @@ def _token_part(
         energy_error=error,
     )
     scalars = None if advantage == LOGGED and rows.advantages is None else advantages
-    drawn = _null_values(gram, inside, part, weights, scalars, centered=centered)
+    drawn = _null_values(gram, scores, inside, part, weights, scalars, centered=centered)
     spectrum = spectrum_of(weighted, label, value_error, nulls=mean_null_ranks(drawn), tokens=how)
     return _TokenPart(spectrum=spectrum, nulls={name: drawn_counts(values)[0] for name, values in drawn.items()})
 
 
 def _null_values(
-    gram: RowGram, inside: NDArray[np.intp], part: SubGroup, weights: Array, advantages: Array | None, *, centered: bool
+    gram: TokenGram,
+    scores: Array,
+    inside: NDArray[np.intp],
+    part: SubGroup,
+    weights: Array,
+    advantages: Array | None,
+    *,
+    centered: bool,
 ) -> dict[str, Array]:
     """Singular values under each null: a shuffle deals the rollouts' advantages, and tokens keep their own's."""
-    scores = gram.gram[np.ix_(inside, inside)]
     norms = np.abs(weights) * np.sqrt(np.clip(np.diag(scores), 0.0, None))
     if not norms.any():
         return {}

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRows:
+class StepRows(Struct, frozen=True, kw_only=True):
     """The Gram matrices of one step and what belongs to each rollout."""
 
     step: int
@@ -88,8 +87,7 @@ def step_rows(gram: StepGram, functions: FunctionRewards | None = None) -> StepR
 WEIGHED = ("gram", "length")  # scopes of formulations whose baseline is a weighted mean of the group's rewards
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubGroup:
+class SubGroup(Struct, frozen=True, kw_only=True):
     """Rollouts that share a baseline: a group, or a part of one."""
 
     group_id: str  # the group that they belong to
@@ -251,8 +249,7 @@ def write_gram(folder: Path, rows: StepRows) -> str:
 _GROUP_SIZES = (2, 4, 8)  # group sizes looked at where none is asked for, as far as the logged groups are large enough
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankRequest:
+class RankRequest(Struct, frozen=True, kw_only=True):
     """The matrices, the advantages and the group sizes."""
 
     rows: RowKind  # which matrix

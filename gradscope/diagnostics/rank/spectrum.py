@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from statistics import fmean
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
@@ -129,8 +130,7 @@ _NO_RANK = NullRank(effective_rank=_NO_DRAW, difference=_NO_DRAW, ratio=_NO_DRAW
 _RANKS = ("effective_rank", "stable_rank", "participation_ratio")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeanRanks:
+class MeanRanks(Struct, frozen=True, kw_only=True):
     """The counts of matrices that are not zero, and what they average to."""
 
     counts: gram_spectrum.Array  # effective rank, stable rank, participation ratio and energy of two directions, [n, 4]
@@ -261,8 +261,7 @@ def compare_formulations(spectra: Sequence[GradientSpectrum]) -> tuple[RankCompa
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRank:
+class GroupRank(Struct, frozen=True, kw_only=True):
     """The effective rank of one matrix of one group, or of a part of it."""
 
     step: int

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.advantages.registry import LOGGED
 from gradscope.diagnostics.rank.rows import RankRequest, StepRows, SubGroup, advantages_of, step_rows, sub_groups
@@ -33,8 +34,7 @@ _SHUFFLES = 2  # draws of the shuffled null a part; it is averaged over all part
 _DIGITS = 10  # directions that agree to so many digits are one
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdvantagedPart:
+class AdvantagedPart(Struct, frozen=True, kw_only=True):
     """A group or a part of one, with the advantages of its rollouts."""
 
     advantage: str  # ``logged``, or the formulation
@@ -42,19 +42,17 @@ class AdvantagedPart:
     weights: Array  # their advantages; 1 and 0 where each token has its own, [G]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CombinedPart:
+class CombinedPart(Struct, frozen=True, kw_only=True):
     """Where the matrices of one part stand among its group's combinations."""
 
     group_id: str  # its group
     advantage: str  # ``logged``, or the formulation
     group_size: int  # rollouts of the part
     own: int | None  # its own dL/dW; None where every advantage is zero
-    nulls: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # null -> its draws
+    nulls: Mapping[str, tuple[int, ...]] = {}  # null -> its draws
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CombinedGroup:
+class CombinedGroup(Struct, frozen=True, kw_only=True):
     """All that is asked of one group."""
 
     combinations: Combinations  # the sums that the engine forms
@@ -84,14 +82,13 @@ def _combine_groups(asked: Sequence[AdvantagedPart], *, by_token: bool) -> tuple
     return tuple(combined)
 
 
-@dataclass(slots=True)
-class _Bank:
+class _Bank(Struct):
     """Directions in the space of a group's gradients, each once."""
 
     width: int
-    directions: list[Array] = field(default_factory=list)
-    has_null: list[bool] = field(default_factory=list)
-    indices: dict[bytes, int] = field(default_factory=dict)
+    directions: list[Array] = []
+    has_null: list[bool] = []
+    indices: dict[bytes, int] = {}
 
     def index_of(self, factors: Array, *, with_null: bool = False) -> int:
         """Where a combination stands; its scale and sign are of no account to a rank."""
@@ -131,8 +128,7 @@ def _combine_part(advantaged: AdvantagedPart, rollouts: Sequence[int], bank: _Ba
     return replace(dead, own=own, nulls=nulls)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightAnswer:
+class WeightAnswer(Struct, frozen=True, kw_only=True):
     """Spectra and ranks of dL/dW at one step."""
 
     spectra: tuple[WeightSpectrum, ...]  # of the whole step as the optimizer saw it; none where no advantage was logged
@@ -145,11 +141,11 @@ class WeightAnswer:
 def weight_rows(
     prepared: PreparedStep,
     gram: StepGram,
-    progress: ProgressCallback = no_progress,
     *,
+    progress: ProgressCallback = no_progress,
     request: RankRequest,
     most: int | None = None,
-) -> tuple[WeightAnswer]:
+) -> WeightAnswer:
     """Rows of each weight's gradient, of at most so many weights drawn at random, the output head besides."""
     from gradscope.gradients.step.directions import matrix_names, measure_group_weights, measure_weight_spectra
 
@@ -162,7 +158,7 @@ def weight_rows(
     ranks = measure_group_weights(prepared, gram, live, weights=weights, progress=progress)
     logged = all(advantages is not None for advantages in prepared.plan.advantages)
     spectra = measure_weight_spectra(prepared, progress, weights=weights) if logged else ()
-    return (WeightAnswer(spectra=spectra, groups=groups, ranks=ranks, refused=refused, num_weights=len(names)),)
+    return WeightAnswer(spectra=spectra, groups=groups, ranks=ranks, refused=refused, num_weights=len(names))
 
 
 def is_output_head(name: str) -> bool:
@@ -247,8 +243,7 @@ def weight_group_ranks(
                 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Counted:
+class _Counted(Struct, frozen=True, kw_only=True):
     """The counts of live parts, weight by weight."""
 
     group_ids: list[str]

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.advantages.registry import LOGGED
 from gradscope.errors import InputError
@@ -101,8 +102,7 @@ def module_shares(step: int, norms: Sequence[TensorNorm]) -> list[results.Module
 _NO_RATE = "the trainer's learning rate is not known at this step"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GradientOfStep:
+class GradientOfStep(Struct, frozen=True, kw_only=True):
     """Summaries of a step's gradient."""
 
     norms: tuple[TensorNorm, ...]  # of every parameter

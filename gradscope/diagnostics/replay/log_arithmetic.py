@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gradscope.advantages.formulation import is_in_file
@@ -26,8 +26,7 @@ from gradscope.say import non_finite_word
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class StepBatch:
+class StepBatch(Struct, frozen=True):
     """What a trainer makes of the rewards of a step.
 
     Args:

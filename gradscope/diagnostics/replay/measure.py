@@ -13,12 +13,13 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.advantages.registry import named_formulation
 from gradscope.diagnostics.inputs import steps as inputs
@@ -248,14 +249,13 @@ def replay_run(
     return replace(report, equivalent_check=equivalent_check(path, asked, read or ReadOptions(), engine))
 
 
-@dataclass(slots=True)
-class ReplayedSteps:
+class ReplayedSteps(Struct):
     """The replay of the steps so far."""
 
     run: Run
     tolerance: float = GRAD_NORM_TOLERANCE
-    _steps: list[StepReplay] = field(default_factory=list)
-    _engine: dict[str, object] = field(default_factory=dict)
+    _steps: list[StepReplay] = []
+    _engine: dict[str, object] = {}
 
     def add(self, measured: inputs.MeasuredStep) -> None:
         """Replay the next step."""

@@ -10,11 +10,10 @@ import math
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.copies import as_named
@@ -29,8 +28,8 @@ from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import bonferroni, difference_of
 from gradscope.metrics.uncertainty.steps import mean_of_steps, trend
 from gradscope.progress import Progress, ProgressCallback, no_progress, part, reporter
-from gradscope.render.views.view import table_of_cells
-from gradscope.results.report import Cell, Chart, ReportSection, ReportTable, RunIndex, RunSummary, Series
+from gradscope.render.views.view import lines_over, table_of_cells
+from gradscope.results.report import Cell, Chart, ReportSection, ReportTable, RunIndex, RunSummary
 from gradscope.results.source import Source
 from gradscope.rollouts.fetch import fetched, names_of
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, groups_of_steps, reward_table, sizes_of
@@ -383,13 +382,10 @@ def _overlaid(
     first, *rest = zip(names, values, strict=True)
     batches = [rest[start : start + _IN_A_CHART - 1] for start in range(0, len(rest), _IN_A_CHART - 1)]
     for part_number, batch in enumerate(batches, start=1):
-        yield Chart(
-            title=title if len(batches) == 1 else f"{title}, {part_number} of {len(batches)}",
-            kind="lines",
-            places=tuple(steps),
-            series=tuple(
-                Series(name=name, values=tuple(of_run.get(step) for step in steps)) for name, of_run in (first, *batch)
-            ),
+        yield from lines_over(
+            steps,
+            title if len(batches) == 1 else f"{title}, {part_number} of {len(batches)}",
+            {name: map(of_run.get, steps) for name, of_run in (first, *batch)},
             y_label=y_label,
             y_range=y_range or ((min(finite), max(finite)) if len(batches) > 1 and min(finite) < max(finite) else None),
         )
@@ -397,26 +393,20 @@ def _overlaid(
 
 def mean_rewards(run: Run) -> dict[int, float]:
     """Step -> mean of the rewards of its whole groups, or as logged where rollouts are not."""
+    if not run.groups:
+        return _finite(run, "reward")
     table = reward_table(run.groups)
     table = table.select(table.is_complete)
-    return _by_step(run, "reward", table, table.sums(table.reward), table.size)
+    return table.mean_by_step(table.sums(table.reward), table.size)
 
 
 def _dead_shares(run: Run) -> dict[int, float]:
     """Step -> share of its groups of several rollouts that are dead, or as logged where there are no rollouts."""
+    if not run.groups:
+        return _finite(run, "frac_reward_zero_std")
     table = reward_table(run.groups)
     table = table.select(table.is_complete & (table.size > 1))
-    return _by_step(run, "frac_reward_zero_std", table, table.is_dead.astype(np.float64), np.ones(len(table)))
-
-
-def _by_step(
-    run: Run, metric: str, table: RewardTable, values: NDArray[np.float64], weights: NDArray[Any]
-) -> dict[int, float]:
-    if not run.groups:
-        return _finite(run, metric)
-    steps, of_group = np.unique(table.step, return_inverse=True)
-    means = np.bincount(of_group, weights=values) / np.bincount(of_group, weights=weights)
-    return dict(zip(steps.tolist(), means.tolist(), strict=True))
+    return table.mean_by_step(table.is_dead, np.ones(len(table)))
 
 
 def _finite(run: Run, metric: str) -> dict[int, float]:

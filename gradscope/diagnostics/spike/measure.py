@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from gradscope.diagnostics.inputs import steps as inputs
 from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS
@@ -136,7 +136,7 @@ if TYPE_CHECKING:
 
 
 def spike_parts(
-    prepared: PreparedStep, gram: StepGram, _: ProgressCallback = no_progress, *, most_tokens: int
+    prepared: PreparedStep, gram: StepGram, *, progress: ProgressCallback = no_progress, most_tokens: int
 ) -> tuple[tuple[TensorNorm, ...], tuple[RolloutTokens, ...]]:
     """Each parameter, and so many tokens of the rollouts with the largest parts; none without a gradient."""
     from gradscope.gradients.step.directions import measure_tensor_norms

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from itertools import chain, pairwise
 from typing import Any, cast
 
 import torch
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 from torch import distributed, nn
 
 from gradscope.gradients.engines.loop import GramAccumulator, parameter_blocks
@@ -44,8 +45,7 @@ _KINDS: dict[str, Callable[..., layer_factors.GradientFactor]] = {
 _ALIGNMENT = 16  # bytes at whose multiples numbers begin, so that they can be looked at as any dtype where they lie
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Letter:
+class _Letter(Struct, frozen=True, kw_only=True):
     """The contribution of one process's rows to another's piece of a parameter."""
 
     shape: tuple[int, ...]
@@ -96,7 +96,7 @@ def _values(factor: layer_factors.GradientFactor) -> dict[str, Any]:
     if isinstance(factor, layer_factors.HeadProduct):
         rows = [tokens.tensors() for tokens in factor.tokens]
         return {name: tuple(row[name] for row in rows) for name in rows[0]}
-    return {field.name: getattr(factor, field.name) for field in fields(cast(Any, factor))}
+    return asdict(cast(Struct, factor))
 
 
 def _describe(value: Any) -> Any:
@@ -298,8 +298,7 @@ def _pieces_of_rows(prepared: PreparedStep, block: Mapping[str, nn.Parameter]) -
     return row_buffers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OwnIds:
+class _OwnIds(Struct, frozen=True, kw_only=True):
     """An output layer in slices: the ids whose rows of the weight this process has anyway."""
 
     head: PlainHead  # the layer of these ids alone

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import nn
 
 from gradscope.errors import UsageError
-from gradscope.gradients.layers.factors import GradientFactor, OuterProduct, PaddedProduct, Scatter
-from gradscope.gradients.model.batches import pad_batch
-from gradscope.gradients.model.budget import ROW_BYTES
+from gradscope.gradients.layers.factors import (
+    OuterProduct,
+    PaddedProduct,
+    Part,
+    Scatter,
+    looked_up,
+    renumbered,
+)
 from gradscope.gradients.model.calls import without_tf32
-from gradscope.gradients.model.passes import add_gradients, completion_logprobs, gradients_on, row_buffers
-from gradscope.gradients.plan.rows import RowPlan
+from gradscope.gradients.model.passes import add_gradients, gradients_on, row_buffers
+from gradscope.gradients.plan.prepared_step import PreparedStep
 
 SLICE_BYTES = 64 * 2**20  # memory for the slice of all rows' gradients that exists at one time
 CUDA_SLICE_BYTES = 2**29
@@ -74,23 +78,19 @@ class GramAccumulator:
         self.num_parameters += rows.shape[1]
         self._lower += self.products(rows)
 
-    def add_parameter(
-        self, shape: torch.Size, dtype: torch.dtype, parts: Sequence[tuple[Sequence[int], Sequence[GradientFactor]]]
-    ) -> None:
+    def add_parameter(self, shape: torch.Size, dtype: torch.dtype, parts: Sequence[Part]) -> None:
         """Add one parameter's gradients: per batch the indices of its rows, and the factors of all calls with it."""
         length = shape[0]
         width = shape.numel() // length
-        if all(isinstance(factor, Scatter) for _, factors in parts for factor in factors):
-            parts, length, width = _renumber(parts)
+        tables = [factor for _, factors in parts for factor in factors if isinstance(factor, Scatter)]
+        if len(tables) == sum(len(factors) for _, factors in parts):
+            # rows of a table that were never looked up have no gradient, whichever way the parameter holds its rows
+            seen, width = looked_up(tables), tables[0].grads[0].shape[1]
+            parts, length = renumbered(parts, seen), max(1, len(seen))
         self.add_slices((length, width), dtype, parts)
         self.num_parameters += shape.numel()
 
-    def add_slices(
-        self,
-        shape: tuple[int, int],
-        dtype: torch.dtype,
-        parts: Sequence[tuple[Sequence[int], Sequence[GradientFactor]]],
-    ) -> None:
+    def add_slices(self, shape: tuple[int, int], dtype: torch.dtype, parts: Sequence[Part]) -> None:
         """Add matrices that have a parameter's inner products, or a part of them, and are not counted as one."""
         length, width = shape
         working = torch.promote_types(dtype, torch.float32)
@@ -106,7 +106,7 @@ class GramAccumulator:
                 self._add_one_by_one(parts, start, slices.zero_())
             self._lower += self.products(slices.flatten(1))
 
-    def _padded_product(self, parts: Sequence[tuple[Sequence[int], Sequence[GradientFactor]]]) -> PaddedProduct | None:
+    def _padded_product(self, parts: Sequence[Part]) -> PaddedProduct | None:
         """A parameter that multiplies tokens once, in one batch of all rows: the rows at once, as a GPU needs it."""
         if self.device.type == "cpu" or self._row_targets is not None or len(parts) != 1 or len(parts[0][1]) != 1:
             return None
@@ -116,9 +116,7 @@ class GramAccumulator:
         order = sorted(range(len(rows)), key=rows.__getitem__)
         return factor.padded(order) if factor.padded_bytes <= 4 * self._slice_bytes else None
 
-    def _add_one_by_one(
-        self, parts: Sequence[tuple[Sequence[int], Sequence[GradientFactor]]], start: int, slices: torch.Tensor
-    ) -> None:
+    def _add_one_by_one(self, parts: Sequence[Part], start: int, slices: torch.Tensor) -> None:
         for rows, factors in parts:
             for local, row in enumerate(rows):
                 target = row if self._row_targets is None else self._row_targets[row]
@@ -156,20 +154,6 @@ def _products_of_parts(rows: torch.Tensor) -> torch.Tensor:
     return products[0] + products[1]
 
 
-def _renumber(
-    parts: Sequence[tuple[Sequence[int], Sequence[GradientFactor]]],
-) -> tuple[list[tuple[Sequence[int], list[GradientFactor]]], int, int]:
-    """Number the ids that occur: rows of a table that were never looked up have no gradient."""
-    scatters = [factor for _, factors in parts for factor in factors if isinstance(factor, Scatter)]
-    seen = torch.unique(torch.cat([ids for factor in scatters for ids in factor.ids]))
-    renumbered = [
-        (rows, [factor.renumbered(seen) for factor in factors if isinstance(factor, Scatter)])
-        for rows, factors in parts
-    ]
-    width = scatters[0].grads[0].shape[1]  # of a row of the table, whichever way the parameter holds it
-    return [(rows, list(factors)) for rows, factors in renumbered], max(1, int(seen.numel())), width
-
-
 def row_bytes(num_rows: int, trainable: Mapping[str, nn.Parameter]) -> int:
     """Bytes that keeping N rows of all parameters takes."""
     return num_rows * sum(p.numel() * torch.promote_types(p.dtype, torch.float32).itemsize for p in trainable.values())
@@ -190,18 +174,17 @@ def parameter_blocks(
 
 
 def loop_gram(
-    model: Any,
+    prepared: PreparedStep,
     trainable: Mapping[str, nn.Parameter],
-    plan: RowPlan,
     accumulator: GramAccumulator,
     on_sequence: Callable[[int, torch.Tensor], None],
-    max_bytes: int = ROW_BYTES,
 ) -> None:
-    """Add the Gram matrix of all rows, by one backward pass each.
+    """Add the Gram matrix of all rows by some parameters, by one backward pass each.
 
     Raises:
         UsageError: The rows do not fit.
     """
+    plan, max_bytes = prepared.plan, prepared.budget.row_bytes
     needed = row_bytes(len(plan.rows), trainable)
     if needed > max_bytes:
         raise UsageError(
@@ -217,8 +200,7 @@ def loop_gram(
     # one forward pass a sequence serves its rows of all channels
     with gradients_on(trainable, on=True):
         for sequence, indices in rows_of.items():
-            batch = pad_batch(indices[:1], [plan.sequences[sequence]], accumulator.device)
-            (outputs,) = completion_logprobs(model, batch, plan.objective.temperature, entropies=plan.has_entropies)
+            (outputs,) = prepared.outputs(prepared.batch(indices[:1]))
             detached = outputs.detach()
             for index in indices:
                 weights = plan.cotangent(plan.rows[index], detached)

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 from transformers import DynamicCache
 
 from gradscope.errors import UsageError
@@ -168,8 +169,7 @@ MIN_SHARED = 0.1
 MIN_PREFIX = 128  # tokens that a prompt must have for it: a shorter one costs less than the bookkeeping
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PromptGroup:
+class _PromptGroup(Struct, frozen=True, kw_only=True):
     """Rows that share their prompt."""
 
     rows: tuple[int, ...]  # their indices among the step's rows, [R]

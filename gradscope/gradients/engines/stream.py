@@ -15,11 +15,11 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, BinaryIO, Self, cast
 
 import torch
+from msgspec import Struct
 from torch import nn
 
 from gradscope.gradients.engines.loop import GramAccumulator
@@ -27,7 +27,7 @@ from gradscope.gradients.layers.capture import Capture, Sink
 from gradscope.gradients.layers.factors import GradientFactor, Part, Summed, changed, compact, moved
 from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.budget import PENDING_BYTES
-from gradscope.gradients.model.passes import Past, backpropagate, completion_logprobs, gradients_on
+from gradscope.gradients.model.passes import Past, backpropagate, gradients_on
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import RowPlan
 from gradscope.machine import trim_heap
@@ -39,8 +39,7 @@ from gradscope.writing import naming
 # numbers; where they are and what they were stays in memory.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _StoredTensor:
+class _StoredTensor(Struct, frozen=True, kw_only=True):
     """A tensor in the file."""
 
     offset: int  # its first byte
@@ -312,12 +311,10 @@ def capture_batch(
 
     ``past`` are keys and values from before the batch; None where it holds complete sequences.
     """
-    model, plan = prepared.policy.model, prepared.plan
+    plan = prepared.plan
     rows = [plan.rows[index] for index in batch.rows]
     with capture.hooks(), capture.batch(batch, sink):
-        outputs = completion_logprobs(
-            model, batch, plan.objective.temperature, past=past, entropies=plan.has_entropies, watch=capture.watch
-        )
+        outputs = prepared.outputs(batch, past=past, watch=capture.watch)
         weights = [plan.cotangent(row, each.detach()) for row, each in zip(rows, outputs, strict=True)]
         if any(row.requires_grad for row in outputs):  # nothing does where no layer has a rule
             backpropagate(outputs, weights)

@@ -8,11 +8,12 @@ Shapes: B rows, T tokens, I inputs, O outputs, V vocabulary, H width, S padded l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 import torch
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
@@ -27,8 +28,11 @@ class GradientFactor(Protocol):
         """Add a slice of one row's gradient, along the parameter's first dimension, to ``out`` [slice, the rest]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OuterProduct:
+Part = tuple[tuple[int, ...], list[GradientFactor]]
+"""Indices of rows among the step's, and the contribution of each call with a parameter to them."""
+
+
+class OuterProduct(Struct, frozen=True, kw_only=True):
     """sum_t left_t right_t^T: a matrix that multiplies tokens (linear layers)."""
 
     left: tuple[torch.Tensor, ...]  # the factor along the parameter's first dimension, per row, [B][T, O]
@@ -57,8 +61,7 @@ class OuterProduct:
         return PaddedProduct(left=pad_sequence(left, batch_first=True), right=pad_sequence(right, batch_first=True))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaddedProduct:
+class PaddedProduct(Struct, frozen=True, kw_only=True):
     """The same for all rows at once, [B, T, O] and [B, T, I], shorter rows filled with zeros."""
 
     left: torch.Tensor
@@ -71,8 +74,7 @@ class PaddedProduct:
             torch.bmm(left.to(out).transpose(1, 2), self.right.to(out), out=out)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadProduct:
+class HeadProduct(Struct, frozen=True, kw_only=True):
     """sum_t d_t a_t^T of an output layer, d_t formed anew for each slice of the vocabulary; for its bias a_t is 1."""
 
     head: PlainHead  # the layer, which stays where it is
@@ -88,8 +90,7 @@ class HeadProduct:
             out[first - start : last - start].addmm_(tokens.cotangents(self.head, first, last).t().to(out), inputs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scatter:
+class Scatter(Struct, frozen=True, kw_only=True):
     """sum over tokens with an id of the output gradient: a table that is looked up (embeddings)."""
 
     ids: tuple[torch.Tensor, ...]  # the ids looked up, per row, [B][T]
@@ -110,8 +111,7 @@ class Scatter:
         return Scatter(ids=tuple(torch.searchsorted(seen, ids) for ids in self.ids), grads=self.grads)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Routed:
+class Routed(Struct, frozen=True, kw_only=True):
     """sum over a row's (token, expert) pairs of left right^T, in the matrix of the expert: mixtures of experts."""
 
     experts: tuple[torch.Tensor, ...]  # the expert of each pair, per row, [B][pairs]
@@ -128,8 +128,7 @@ class Routed:
                 out[expert - start].view(left.shape[1], right.shape[1]).addmm_(left[chosen].t(), right[chosen])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summed:
+class Summed(Struct, frozen=True, kw_only=True):
     """A gradient small enough to be stored in full: biases, norm weights, routers."""
 
     rows: torch.Tensor  # the gradient of each row, [B, O] or [B, O, I]
@@ -139,12 +138,27 @@ class Summed:
         out += self.rows[row, start : start + out.shape[0]].to(out).view_as(out)
 
 
+def looked_up(factors: Iterable[GradientFactor]) -> torch.Tensor:
+    """The sorted ids that occur among factors, of which one or more look up a table."""
+    ids = torch.cat([ids for factor in factors if isinstance(factor, Scatter) for ids in factor.ids])
+    seen: torch.Tensor = torch.unique(ids)
+    return seen
+
+
+def renumbered(parts: Sequence[Part], seen: torch.Tensor) -> list[Part]:
+    """What looks up a table, with ids counted among those that occur; other factors are left out."""
+    return [
+        (rows, [factor.renumbered(seen) for factor in factors if isinstance(factor, Scatter)])
+        for rows, factors in parts
+    ]
+
+
 def changed(value: Any, change: Callable[[Any], Any]) -> Any:
     """A factor with everything that it holds changed, in records and tuples too; an output layer stays as it is."""
     if isinstance(value, tuple):
         return tuple(changed(part, change) for part in value)
     if isinstance(value, (OuterProduct, HeadProduct, Scatter, Routed, Summed, HeadTokens)):
-        return replace(value, **{each.name: changed(getattr(value, each.name), change) for each in fields(value)})
+        return replace(value, **{name: changed(part, change) for name, part in asdict(value).items()})
     return change(value)
 
 
@@ -177,10 +191,6 @@ def compact(factors: Sequence[GradientFactor]) -> list[GradientFactor]:
     return [*(factor for factor in factors if not isinstance(factor, OuterProduct)), Summed(rows=rows)]
 
 
-Part = tuple[tuple[int, ...], list[GradientFactor]]
-"""Indices of rows among the step's, and the contribution of each call with a parameter to them."""
-
-
 # One call of a module, as a layer rule sees it, and the interface of a rule.
 #
 # A :class:`Rule` says which modules it is for, whether it is exact for one :class:`ForwardCall` of such a module, and
@@ -189,8 +199,7 @@ Spans = Sequence[tuple[int, int]]
 Verdict = bool | torch.Tensor  # whether a rule fits: known at once, or a number on the device that is not waited for
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForwardCall:
+class ForwardCall(Struct, frozen=True, kw_only=True):
     """One call of a module during a forward pass, its gradient still to come."""
 
     module: nn.Module
@@ -201,8 +210,7 @@ class ForwardCall:
     length: int  # S
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerCall:
+class LayerCall(Struct, frozen=True, kw_only=True):
     """One call of a module during one forward pass."""
 
     module: nn.Module
@@ -237,8 +245,7 @@ class LayerCall:
         return Scatter(ids=ids, grads=rows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(Struct, frozen=True, kw_only=True):
     """How the rows' gradients of one kind of layer come about."""
 
     matches: Callable[[nn.Module], bool]  # whether a module is of this kind

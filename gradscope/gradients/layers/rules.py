@@ -10,10 +10,10 @@ Shapes: B rows, S padded length, I inputs, O outputs, H width, T tokens of a row
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from msgspec import Struct
 from peft.tuners import lora
 from peft.utils.integrations import dequantize_module_weight
 from torch import nn
@@ -92,8 +92,7 @@ def _fits_adapter(call: layer_factors.ForwardCall) -> layer_factors.Verdict:
         return layer_factors.is_close(rebuilt, call.output[:1].detach())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layer:
+class _Layer(Struct, frozen=True, kw_only=True):
     """The numbers that one layer computes with."""
 
     module: Any  # the layer, a ``lora.Linear`` or ``lora.Embedding``

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
+from msgspec import Struct, field
+from msgspec.structs import replace
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -110,8 +111,7 @@ def _holders(model: nn.Module) -> Iterator[tuple[nn.Module, dict[str, nn.Paramet
         yield module, held
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedCall:
+class TracedCall(Struct, frozen=True, kw_only=True):
     """One call of a module that a rule covers, with the graph of its output."""
 
     module: nn.Module
@@ -143,14 +143,13 @@ class TracedCall:
         )
 
 
-@dataclass(slots=True, kw_only=True)
-class ForwardTrace:
+class ForwardTrace(Struct, kw_only=True):
     """A forward pass with its graph."""
 
     length: int  # S
     segments: list[list[TracedCall]]
     """Calls below the first decoder layer, in each of them, and above the last, [L + 2]."""
-    cuts: list[torch.Tensor] = field(default_factory=list)
+    cuts: list[torch.Tensor] = []
     """Hidden states [1, S, H] before each decoder layer and after the last, [L + 1]; all that joins the segments."""
     start: int = 0  # tokens of the prompt
     logprobs: torch.Tensor = field(default_factory=lambda: torch.empty(0))

@@ -6,15 +6,15 @@ Shapes: B rows of a batch, S padded length, T tokens of a completion, V vocabula
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.rollouts.run import TrainerSettings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class Frame(Struct, frozen=True, kw_only=True):
     """The padded row that a trainer put a sequence into, for models that see the padding around it."""
 
     prompt_width: int  # tokens of the padded prompt; the padding comes first
@@ -27,8 +27,7 @@ class Frame:
         return self.prompt_width + self.completion_width
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenSequence:
+class TokenSequence(Struct, frozen=True, kw_only=True):
     """One rollout as the trainer's forward pass saw it."""
 
     group_id: str
@@ -64,8 +63,7 @@ LOGIT_BYTES = 2**29
 """Default memory for one float32 copy of a batch's logits; a backward pass holds a few."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaddedBatch:
+class PaddedBatch(Struct, frozen=True, kw_only=True):
     """Some rows of a step, padded to one length."""
 
     rows: tuple[int, ...]  # their indices among the step's rows, [B]
@@ -155,8 +153,7 @@ def pad_batch(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerPadding:
+class TrainerPadding(Struct, frozen=True, kw_only=True):
     """The settings that decide the width of a padded row."""
 
     num_processes: int = 1  # each pads its own slice of the batch

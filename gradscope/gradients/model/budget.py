@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 import torch
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from gradscope.errors import InputError
 from gradscope.gradients.model.batches import default_batch_tokens
@@ -145,8 +146,7 @@ def _tokens_that_fit(
     return min(MOST_CUDA_TOKENS, max(1, free_bytes // (2 * per_token)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Shape:
+class _Shape(Struct, frozen=True, kw_only=True):
     """The sizes that decide how much memory a token takes."""
 
     vocab_size: int  # V; 0 where the output layer is computed in slices

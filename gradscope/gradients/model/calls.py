@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -82,34 +82,26 @@ def uses_tf32(device: torch.device) -> bool:
     return device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
 
 
-@contextmanager
-def exact_products(first: torch.dtype, second: torch.dtype) -> Iterator[None]:
+def exact_products(first: torch.dtype, second: torch.dtype) -> AbstractContextManager[None]:
     """Let float32 products of numbers that came from half precision be made on a GPU's tensor cores.
 
     bfloat16 has 8 bits of mantissa and float16 has 11, as has TensorFloat-32: nothing is rounded on the way in, and
     sums are float32 either way. With any other numbers the products stay as they are. The arguments say what either
     factor was in before it became float32.
     """
-    before = torch.get_float32_matmul_precision()
-    if before != "highest" or not {first, second} <= {torch.bfloat16, torch.float16}:
-        yield
-        return
-    with _products("high"):
-        yield
+    came_rounded = {first, second} <= {torch.bfloat16, torch.float16}
+    is_exact = torch.get_float32_matmul_precision() == "highest"
+    return _products("high") if is_exact and came_rounded else nullcontext()
 
 
-@contextmanager
-def without_tf32() -> Iterator[None]:
+def without_tf32() -> AbstractContextManager[None]:
     """Keep float32 products float32; PyTorch's settings come back afterwards."""
-    with _products("highest"):
-        yield
+    return _products("highest")
 
 
-@contextmanager
-def finer_products(dtype: torch.dtype) -> Iterator[None]:
+def finer_products(dtype: torch.dtype) -> AbstractContextManager[None]:
     """Float32 products that are finer than those of a dtype: of bfloat16's 8 bits of mantissa TF32's 11 are enough."""
-    with _products("high" if dtype == torch.bfloat16 else "highest"):
-        yield
+    return _products("high" if dtype == torch.bfloat16 else "highest")
 
 
 @contextmanager

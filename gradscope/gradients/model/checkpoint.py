@@ -14,7 +14,6 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +21,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import transformers
+from msgspec import Struct
 from peft import PeftConfig, PeftType, get_peft_model, set_peft_model_state_dict
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -346,13 +346,12 @@ _LORA_FACTOR = re.compile(r"^base_model\.model\.(.+)\.lora_[AB](?:\.[^.]+)?\.wei
 _UNSUPPORTED = ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True, kw_only=True):
     """One set of weights, its matrices read when they are asked for."""
 
     num_updates: int  # how many optimizer updates it has had
     matrices: dict[str, Callable[[], Array]]  # tensor -> reads its matrix, [O, I]
-    factors: dict[str, Callable[[], tuple[Array, Array]]] = field(default_factory=dict)
+    factors: dict[str, Callable[[], tuple[Array, Array]]] = {}
     """Of an adapter: tensor -> reads A, [r, I], and B, [O, r]; the scale is in neither."""
 
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import torch
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 from torch import nn
 
 from gradscope.gradients.model.calls import call_on, exchanged_forward, without_adapter
@@ -42,8 +43,7 @@ SLICE_BYTES = 2**24
 DEVICE_SLICE_BYTES = 2**28  # the same on a GPU, where small products leave it idle; not measured
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class PlainHead:
+class PlainHead(Struct, frozen=True, eq=False, kw_only=True):
     """A linear output layer, and the model's function of its output z: cap tanh(scale z / cap), or scale z."""
 
     module: nn.Linear
@@ -95,8 +95,7 @@ class PlainHead:
         return bent * (self.cap / self.temperature), (1 - bent * bent) * (self.scale / self.temperature)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadTokens:
+class HeadTokens(Struct, frozen=True, kw_only=True):
     """Tensors of tokens from which the gradient of each slice of their logits can be computed again."""
 
     hidden: torch.Tensor  # the layer's input, [N, H]
@@ -114,8 +113,7 @@ class HeadTokens:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """All tensors by the names of the fields; entropy weights only where there are some."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if value is not None}
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     def cotangents(self, head: PlainHead, start: int, stop: int) -> torch.Tensor:
         """The gradient of the weighed sum by the layer's output, [N, C]."""
@@ -431,8 +429,7 @@ def _agrees(model: Any, head: PlainHead, ids: torch.Tensor) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SliceResults:
+class _SliceResults(Struct, frozen=True, kw_only=True):
     """Results of slices for a few tokens."""
 
     values: tuple[torch.Tensor, torch.Tensor]  # log-probabilities and entropies, [N] each

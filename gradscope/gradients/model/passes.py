@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from msgspec import Struct
 from torch import nn
 from torch.distributed.tensor import DTensor
 
@@ -20,8 +20,7 @@ from gradscope.gradients.model.head import Watch, observed_input, plain_head, sl
 from gradscope.gradients.model.sharding import end_of_pass, full_tensor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class Past(Struct, frozen=True, kw_only=True):
     """Tokens that ran before the batch and are the same for all of its rows."""
 
     cache: Any  # their keys and values, in the model's own kind of cache, expanded to B rows
@@ -250,25 +249,6 @@ def backpropagate(
     """One backward pass from weighted log-probabilities, [B][T] each, and other terms of the loss, scalars."""
     parts = [(row * weight.to(row)).sum() for row, weight in zip(logprobs, weights, strict=True)]
     torch.stack([*parts, *extra_losses]).sum().backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
-
-
-def squared_norm(
-    model: Any,
-    trainable: Mapping[str, nn.Parameter],
-    batch: PaddedBatch,
-    temperature: float,
-    weigh: Weigh,
-    *,
-    entropies: bool = False,
-) -> float:
-    """Squared norm of a batch's gradient over all trainable parameters, added up in float64."""
-    total = torch.zeros((), dtype=torch.float64, device=batch.input_ids.device)
-
-    def add(_: str, grad: torch.Tensor) -> None:
-        total.add_(sum_of_squares(grad))
-
-    backward(model, trainable, batch, temperature, weigh, add, entropies=entropies)
-    return float(total)
 
 
 def sum_of_squares(tensor: torch.Tensor) -> torch.Tensor:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from msgspec import Struct
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
@@ -100,8 +100,7 @@ class _Lookups(TorchFunctionMode):
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredPolicy:
+class MeasuredPolicy(Struct, frozen=True, kw_only=True):
     """A model with the parameters that the trainer trained."""
 
     model: Any  # the model in evaluation mode, with its adapter where it has one
@@ -194,10 +193,7 @@ def load_measured_policy(
         if built is not None and origin is not None:
             token_embedding(model).padding_idx = checkpoint.padding_id(origin)
         candidates = tuple(dict.fromkeys([padding_row(model), built, None, *_default_padding(model, built)]))
-    checkpoint.require_finite(model, str(weights.path))
-    if rounded != "float32":
-        _round_to(model, _DTYPES[rounded], adapter=weights.kind == "adapter")
-    model.to(at).eval()
+    model = _as_trained(model, weights, at, rounded)
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     folders = [folder for folder in (tokenizer, weights.path, Path(weights.base) if weights.base else None) if folder]
     loaded = {name: parameter.dtype for name, parameter in model.named_parameters()}
@@ -230,12 +226,14 @@ def coarsest_dtype(model: nn.Module) -> torch.dtype:
     return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
 
 
-def _round_to(model: nn.Module, dtype: torch.dtype, *, adapter: bool) -> None:
-    """Round the weights of a model to a dtype and keep them in their own; of an adapter's, only those of the base."""
+def _as_trained(model: Any, weights: WeightsRef, device: torch.device, rounded: checkpoint.FloatName) -> Any:
+    """A model on its device, in evaluation mode, its weights rounded to a dtype; of an adapter's, only the base's."""
+    checkpoint.require_finite(model, str(weights.path))
     with torch.no_grad():
-        for parameter in model.parameters():
-            if not (adapter and parameter.requires_grad):
-                parameter.copy_(parameter.to(dtype))
+        for parameter in model.parameters() if rounded != "float32" else ():
+            if weights.kind == "full" or not parameter.requires_grad:
+                parameter.copy_(parameter.to(_DTYPES[rounded]))
+    return model.to(device).eval()
 
 
 def _default_padding(model: Any, built: int | None) -> tuple[int, ...]:
@@ -285,10 +283,7 @@ def _reference(
             with torch.no_grad():  # as TRL's callback does
                 for parameter, towards in zip(model.parameters(), other.parameters(), strict=True):
                     parameter.mul_(1.0 - share).add_(towards, alpha=share)
-    checkpoint.require_finite(model, str(initial.path))
-    if rounded != "float32":
-        _round_to(model, _DTYPES[rounded], adapter=initial.kind == "adapter")
-    return model.to(device).eval().requires_grad_(False)
+    return _as_trained(model, initial, device, rounded).requires_grad_(False)
 
 
 def token_sequences(

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
 import torch
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossParameters:
+class LossParameters(Struct, frozen=True, kw_only=True):
     """The arguments of the losses, in TRL's names where it has one."""
 
     importance_sampling_level: Literal["token", "sequence"] = "token"
@@ -40,8 +39,7 @@ class LossParameters:
     kl_type: str = "k3"  # how the KL divergence is estimated, a name of ``KL_TERMS``
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class Terms(Struct, frozen=True, kw_only=True):
     """The arguments of a loss for the tokens of one completion."""
 
     logprobs: torch.Tensor  # log pi of each token, [T]
@@ -61,8 +59,7 @@ Average = Callable[[Sequence[int], LossParameters, int], list[float]]
 """From counted tokens of each completion [R], arguments and the tokens to divide by to a weight per completion [R]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+class Loss(Struct, frozen=True, kw_only=True):
     """One loss."""
 
     term: Callable[[Terms], torch.Tensor]  # each token's term of the reward part, [T], before averaging
@@ -76,6 +73,9 @@ class Loss:
     """Whether the entropy bonus is averaged as the terms are; else it is a mean over the tokens that it acts on."""
     corrects_itself: bool = False
     """Whether the formula has the correction for the sampler inside; else it multiplies the term."""
+
+    def __repr__(self) -> str:  # a part of the name of interrupted work, which is alike in every process
+        return f"<{self.term.__name__}, {self.average.__name__}>"
 
 
 def clipped(terms: Terms) -> torch.Tensor:
@@ -225,8 +225,7 @@ Mode = Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_ma
 """Whether tokens or completions are weighed, and whether a ratio out of bounds is cut or drops them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplerCorrection:
+class SamplerCorrection(Struct, frozen=True, kw_only=True):
     """Ratios of trainer to sampler, in TRL's ``vllm_importance_sampling_*``."""
 
     mode: Mode = "sequence_mask"  # the unit that is weighed, and the treatment of ratios out of bounds
@@ -307,8 +306,7 @@ KL_TERMS: Mapping[str, KlTerm] = {
 _NO_CLIP = (-float("inf"), float("inf"), float("inf"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Completion:
+class Completion(Struct, frozen=True, kw_only=True):
     """The inputs of the loss for one completion besides its log-probabilities."""
 
     counted: torch.Tensor  # 1 where a token is in the loss, [T]

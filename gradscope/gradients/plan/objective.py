@@ -10,7 +10,6 @@ Shapes: R rollouts of a step, T tokens of a completion.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from gradscope.gradients.plan.losses import LOSSES, Loss, LossParameters, Mode, SamplerCorrection
@@ -125,8 +124,7 @@ _PARAMETERS = (
 """Arguments of the losses that have the same name in TRL."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Objective(LossParameters):
+class Objective(LossParameters, frozen=True, kw_only=True):
     """The part of a trainer's settings that shapes the gradient."""
 
     loss_type: str = "dapo"  # the loss, a name of ``LOSSES``
@@ -142,10 +140,10 @@ class Objective(LossParameters):
     """Completions of negative advantage that are further off policy leave the reward part; None: all stay."""
     top_entropy_quantile: float = 1.0  # share of the tokens, those of highest entropy, that keep their reward part
     entropy_coef: float = 0.0  # coefficient of the entropy bonus
-    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    chat_template_kwargs: Mapping[str, Any] = {}
     """How the trainer rendered conversations, for prompts whose ids were not logged."""
     mask_truncated: bool = False  # whether truncated completions leave the loss
-    declared: Loss | None = field(default=None, repr=False)
+    declared: Loss | None = None
     """The loss of another trainer, whose name ``loss_type`` then is; None: TRL's of that name."""
     ratio_to_logged: bool = False
     """Whether the importance ratio is to log-probabilities that were logged, at every update."""

@@ -11,18 +11,20 @@ Shapes: R rollouts of a step.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import Any
 
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 from torch import nn
 
 from gradscope.errors import InputError
 from gradscope.gradients.model.batches import BATCH_COST, PaddedBatch, TokenSequence, pad_batch, split_rows
 from gradscope.gradients.model.budget import TokenBudget, first_batch_tokens
-from gradscope.gradients.model.passes import Weigh, backward, completion_entropies, completion_logprobs
+from gradscope.gradients.model.head import Watch
+from gradscope.gradients.model.passes import Past, Weigh, backward, completion_entropies, completion_logprobs
 from gradscope.gradients.model.policy import MeasuredPolicy, token_sequences
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.plan.rows import ForwardPasses, RowPlan, plan_rows
@@ -151,8 +153,7 @@ def _declared_ends(model: Any) -> frozenset[int]:
     return frozenset(declared if isinstance(declared, list) else () if declared is None else (declared,))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedStep:
+class PreparedStep(Struct, frozen=True, kw_only=True):
     """The rollouts of one step, the weights that they were sampled from, and the rows that they make."""
 
     step: int
@@ -210,6 +211,13 @@ class PreparedStep:
         trainable = self.policy.trainable if parameters is None else parameters
         temperature, entropies = self.plan.objective.temperature, self.plan.has_entropies
         backward(self.policy.model, trainable, batch, temperature, weigh, consume, entropies=entropies)
+
+    def outputs(
+        self, batch: PaddedBatch, *, past: Past | None = None, watch: Watch | None = None
+    ) -> list[torch.Tensor]:
+        """The outputs of rows in a batch with their graph, [B][T], or [B][2 T] where rows weigh entropies too."""
+        temperature, entropies = self.plan.objective.temperature, self.plan.has_entropies
+        return completion_logprobs(self.policy.model, batch, temperature, past=past, entropies=entropies, watch=watch)
 
     def framed(self) -> PreparedStep:
         """The same step in the trainer's padding, whether or not its model was seen to depend on it."""

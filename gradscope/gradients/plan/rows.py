@@ -10,10 +10,10 @@ Shapes: R rollouts, T tokens of a completion, N rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
+from msgspec import Struct
 
 from gradscope.errors import InputError
 from gradscope.gradients.model.batches import TokenSequence
@@ -27,18 +27,16 @@ _ENTROPY_ROUNDING = 1e-5
 """Entropies that differ by less, relative to the larger of them and 1, may be equal: float32 moves them by 1e-6."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """One row of the gradient matrix."""
 
     sequence: int  # index of its sequence within the step
     channel: Channel  # which part of the loss it is
-    weights: torch.Tensor | None = field(default=None, compare=False, repr=False)
+    weights: torch.Tensor | None = None
     """Weights of its sequence's outputs that replace the channel's; None: those of the channel."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForwardPasses:
+class ForwardPasses(Struct, frozen=True, kw_only=True):
     """Results of forward passes before the rows for each completion; None where the loss does not need them."""
 
     reference: Sequence[torch.Tensor] | None = None
@@ -51,8 +49,7 @@ class ForwardPasses:
 NO_PASSES = ForwardPasses()  # where nothing but the policy's own log-probabilities counts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowPlan:
+class RowPlan(Struct, frozen=True, kw_only=True):
     """All rows of one step and how each weighs its tokens."""
 
     sequences: tuple[TokenSequence, ...]  # the step's rollouts, [R]
@@ -158,7 +155,7 @@ def plan_rows(
     of_token = objective.token_weights(masks, before_truncation)
     num_tokens = objective.num_tokens(masks, before_truncation)
     weights = tuple(mask * weight for mask, weight in zip(counted, of_token, strict=True))
-    entropy_masks = high_entropy(counted, passes.entropies, objective.top_entropy_quantile)
+    entropy_masks, num_ties = high_entropy(counted, passes.entropies, objective.top_entropy_quantile)
     advantages = tuple(_token_advantages(rollout, of) for rollout, of in zip(rollouts, sequences, strict=True))
     channels: list[Channel] = ["score"]
     if objective.beta:
@@ -182,45 +179,34 @@ def plan_rows(
         if objective.entropy_coef
         else None,
         advantages=advantages,
-        num_ties=num_ties(counted, passes.entropies, objective.top_entropy_quantile),
+        num_ties=num_ties,
     )
 
 
 def high_entropy(
     counted: Sequence[torch.Tensor], entropies: Sequence[torch.Tensor] | None, share: float
-) -> list[torch.Tensor]:
+) -> tuple[list[torch.Tensor], int]:
     """Which tokens keep their reward part, [R][T]: those whose entropy reaches the batch's quantile, in float32 as TRL.
 
+    With them the number of tokens of which rounding decides that, where it is more than the one that is the quantile.
+
     >>> one = torch.ones(2, dtype=torch.float64)
-    >>> entropies = [torch.tensor([0.1, 0.9]), torch.tensor([0.5, 0.2])]
-    >>> [row.tolist() for row in high_entropy([one, one], entropies, 0.5)]
-    [[0.0, 1.0], [1.0, 0.0]]
+    >>> masks, num_ties = high_entropy([one, one], [torch.tensor([0.1, 0.9]), torch.tensor([0.5, 0.2])], 0.5)
+    >>> [row.tolist() for row in masks], num_ties
+    ([[0.0, 1.0], [1.0, 0.0]], 0)
+    >>> high_entropy([torch.ones(3)], [torch.tensor([0.1, 0.9, 0.9000001])], 0.3)[1]
+    2
     """
     if entropies is None or share >= 1.0:
-        return [torch.ones_like(mask) for mask in counted]
+        return [torch.ones_like(mask) for mask in counted], 0
     rows = [row.float().cpu() for row in entropies]
     gathered = torch.cat([row[mask.bool()] for row, mask in zip(rows, counted, strict=True)])
     if not gathered.numel():
-        return [torch.zeros_like(mask) for mask in counted]
+        return [torch.zeros_like(mask) for mask in counted], 0
     threshold = torch.quantile(gathered, 1.0 - share)
-    return [(row >= threshold).to(mask) for row, mask in zip(rows, counted, strict=True)]
-
-
-def num_ties(counted: Sequence[torch.Tensor], entropies: Sequence[torch.Tensor] | None, share: float) -> int:
-    """Tokens of which rounding decides whether :func:`high_entropy` keeps them: several, for one is the quantile.
-
-    >>> one = torch.ones(3, dtype=torch.float64)
-    >>> num_ties([one], [torch.tensor([0.1, 0.9, 0.9000001])], 0.3), num_ties([one], [torch.arange(3.0)], 0.5)
-    (2, 0)
-    """
-    if entropies is None or share >= 1.0:
-        return 0
-    gathered = torch.cat([row.float().cpu()[mask.bool()] for row, mask in zip(entropies, counted, strict=True)])
-    if not gathered.numel():
-        return 0
-    threshold = torch.quantile(gathered, 1.0 - share)
-    near = int(((gathered - threshold).abs() <= _ENTROPY_ROUNDING * threshold.clamp(min=1.0)).sum())
-    return near if near > 1 else 0
+    num_near = int(((gathered - threshold).abs() <= _ENTROPY_ROUNDING * threshold.clamp(min=1.0)).sum())
+    masks = [(row >= threshold).to(mask) for row, mask in zip(rows, counted, strict=True)]
+    return masks, num_near if num_near > 1 else 0
 
 
 def _one_advantage_factors_out(objective: Objective) -> bool:

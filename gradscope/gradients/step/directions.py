@@ -14,18 +14,18 @@ Shapes: R rollouts, G rollouts of a group, C channels, V combinations, O outputs
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
+from msgspec import Struct
 from numpy.typing import NDArray
 from torch import nn
 
 from gradscope.estimate import Estimate
 from gradscope.gradients.engines.loop import parameter_blocks
 from gradscope.gradients.model.batches import PaddedBatch, pad_batch
-from gradscope.gradients.model.passes import Weigh, add_gradients, backward, completion_logprobs, gradients_on
+from gradscope.gradients.model.passes import Weigh, add_gradients, completion_logprobs, gradients_on
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import Row
 from gradscope.gradients.processes import num_connected
@@ -36,8 +36,7 @@ from gradscope.metrics.gram.spectrum import Array, gaussian_cosines, rank_counts
 from gradscope.progress import ProgressCallback, no_progress
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightSpectrum:
+class WeightSpectrum(Struct, frozen=True, kw_only=True):
     """The singular values of one parameter's gradient."""
 
     tensor: str
@@ -111,8 +110,7 @@ def _added_up(prepared: PreparedStep, batches: Sequence[PaddedBatch]) -> dict[st
 #
 # One ordinary backward pass over the step's rollouts, as in training; nothing of size rollouts times parameters is
 # held.
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorNorm:
+class TensorNorm(Struct, frozen=True, kw_only=True):
     """One parameter's part of the step's gradient."""
 
     tensor: str
@@ -156,8 +154,7 @@ OPTIMIZERS: Mapping[Optimizer, Callable[[nn.Parameter], torch.optim.Optimizer]] 
 """Name -> the optimizer of one matrix, at learning rate 1."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MatrixSteps:
+class MatrixSteps(Struct, frozen=True, kw_only=True):
     """The first steps of the three optimizers on one matrix."""
 
     tensor: str
@@ -224,8 +221,7 @@ _CHUNK_BYTES = 2**28  # memory for the combinations of one tensor that are decom
 _MANY_ROWS = 64  # a matrix of as many rows is its own average: one draw of the random null instead of two
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Combinations:
+class Combinations(Struct, frozen=True, kw_only=True):
     """Sums of the gradients of one group's rollouts."""
 
     group_id: str
@@ -236,8 +232,7 @@ class Combinations:
     has_null: NDArray[np.bool_]  # which combinations are compared with unrelated rows of their norms, [V]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupWeightRanks:
+class GroupWeightRanks(Struct, frozen=True, kw_only=True):
     """Rank counts of the spectra of the combinations of one group, for one weight."""
 
     group_id: str
@@ -338,16 +333,12 @@ def _store_gathered_gradient(
     index: int,
 ) -> None:
     """One row's gradients where several processes hold parts of them: only a full backward pass gathers them."""
-    policy, plan = prepared.policy, prepared.plan
-
-    def weigh(_: int, logprobs: torch.Tensor) -> torch.Tensor:
-        return plan.cotangent(row, logprobs)
 
     def put(name: str, grad: torch.Tensor) -> None:
         rows[name][index] = grad.detach()
 
-    with gradients_on(policy.trainable, on=False):
-        backward(policy.model, block, batch, plan.objective.temperature, weigh, put)
+    with gradients_on(prepared.policy.trainable, on=False):
+        prepared.backward(batch, lambda _, outputs: prepared.plan.cotangent(row, outputs), put, block)
 
 
 def _combined(gradients: torch.Tensor, group: Combinations) -> tuple[Array, Array]:

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
@@ -37,8 +38,7 @@ from gradscope.rollouts.groups import Rollout, RolloutGroup
 _WITH_TEXT = "Give the held-out prompts as they were given to the trainer: as messages, or with prompt_ids."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _HeldoutSequences:
+class _HeldoutSequences(Struct, frozen=True, kw_only=True):
     """The answers of the held-out prompts that are no prompts of the step."""
 
     groups: tuple[RolloutGroup, ...]  # the prompts with their answers, as groups of the step, [M]
@@ -182,8 +182,7 @@ _EVEN = 1e-6
 """Weights of the tokens of an answer that differ by less, relative to the largest, are one weight and its rounding."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldoutGram:
+class HeldoutGram(Struct, frozen=True, kw_only=True):
     """The rollouts of a step and the correct samples of held-out prompts.
 
     C_k is the mean gradient of the log-probability of those of prompt k.

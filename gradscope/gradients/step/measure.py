@@ -13,11 +13,12 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 from torch import nn
 
 from gradscope.errors import InputError, UsageError, VerificationError
@@ -168,7 +169,7 @@ class _Attempt:
     def _loop(self, parameters: Mapping[str, nn.Parameter]) -> None:
         plan = self._plan
         with names_out_of_memory(f"one rollout of at most {max(plan.lengths)} tokens, with {len(plan.rows)} rows kept"):
-            loop_gram(self._policy.model, parameters, plan, self._accumulator, self._done, self._budget.row_bytes)
+            loop_gram(self._prepared, parameters, self._accumulator, self._done)
 
     def coverage(self) -> float:
         """Share of the trainable parameters that were added; anything but 1.0 is an error."""
@@ -291,12 +292,11 @@ def _row_difference(prepared: PreparedStep, row: int, device: torch.device) -> f
         errors.append(sum_of_squares(coarse.pop(name).to(grad).sub_(grad)))
         sizes.append(sum_of_squares(grad))
 
-    def weigh(_: int, outputs: torch.Tensor) -> torch.Tensor:
-        return prepared.plan.cotangent(prepared.plan.rows[row], outputs)
-
-    prepared.backward(prepared.batch([row]), weigh, keep)
+    batch, plan = prepared.batch([row]), prepared.plan
+    prepared.backward(batch, lambda _, outputs: plan.cotangent(plan.rows[row], outputs), keep)
     with _in_float32(prepared.policy) as fine, finer_products(prepared.policy.dtype):
-        replace(prepared, policy=fine).backward(prepared.batch([row]), weigh, compare)
+        step = replace(prepared, policy=fine)
+        step.backward(batch, lambda _, outputs: plan.cotangent(plan.rows[row], outputs), compare)
     error, size = (float(torch.stack(parts).sum()) if parts else 0.0 for parts in (errors, sizes))
     return (error / size) ** 0.5 if size > 0 else 0.0
 
@@ -323,8 +323,7 @@ def _in_float32(policy: MeasuredPolicy) -> Iterator[MeasuredPolicy]:
 # Where a forward pass first leaves the finite numbers: which rollout, which token, which module.
 #
 # Looked for only where a gradient could not be had, one rollout at a time: hooks on every module would slow the rest.
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _NonFinite:
+class _NonFinite(Struct, frozen=True, kw_only=True):
     """The first number that is none."""
 
     rollout: int  # index of the rollout within the step

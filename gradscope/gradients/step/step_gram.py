@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from msgspec import Struct
+from msgspec.structs import asdict
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from gradscope.errors import InputError
 from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.calls import uses_tf32
-from gradscope.gradients.model.passes import backpropagate, completion_logprobs, own_gradients
+from gradscope.gradients.model.passes import backpropagate, own_gradients
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import EXTRA_CHANNELS, Channel, Row
 from gradscope.gradients.step.verify import Verification
@@ -34,8 +35,7 @@ from gradscope.writing import atomic_write, repeatable
 Chosen = Literal["loop", "stream", "prompt"]  # the engines
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepGram:
+class StepGram(Struct, frozen=True, kw_only=True):
     """All inner products of one step's gradient rows."""
 
     step: int
@@ -165,8 +165,7 @@ class StepGram:
 #
 # A norm alone needs no inner products of rows, which cost several passes. Where it is not the logged one, the Gram
 # matrix and its other possible explanations are computed after all.
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepNorm:
+class StepNorm(Struct, frozen=True, kw_only=True):
     """The numbers of a step's gradient that a replay needs."""
 
     norm: float | None  # of the gradient that the optimizer saw; None where no advantages were logged
@@ -188,14 +187,13 @@ class StepNorm:
         return len(self.logprobs)
 
 
-@dataclass(slots=True)
-class _Pass:
+class _Pass(Struct):
     """The results of one pass over all batches."""
 
     squares: float = 0.0
     as_clipped: float = 0.0
     kl_squares: float = 0.0
-    logprobs: dict[int, torch.Tensor] = field(default_factory=dict)
+    logprobs: dict[int, torch.Tensor] = {}
 
 
 def measure_norm(prepared: PreparedStep, progress: ProgressCallback = no_progress) -> StepNorm:
@@ -232,12 +230,12 @@ def measure_norm(prepared: PreparedStep, progress: ProgressCallback = no_progres
 
 
 def _one_pass(prepared: PreparedStep, batches: Sequence[PaddedBatch], progress: ProgressCallback) -> _Pass:
-    policy, plan, done = prepared.policy, prepared.plan, _Pass()
-    trainable, has_kl = policy.trainable, bool(plan.index("kl"))
+    plan, done = prepared.plan, _Pass()
+    trainable, has_kl = prepared.policy.trainable, bool(plan.index("kl"))
     kl_parts: dict[str, torch.Tensor] = {}
     with own_gradients(trainable):
         for batch in batches:
-            outputs = completion_logprobs(policy.model, batch, plan.objective.temperature, entropies=plan.has_entropies)
+            outputs = prepared.outputs(batch)
             sequences = [plan.rows[row].sequence for row in batch.rows]
             each = [(sequence, row.detach()) for sequence, row in zip(sequences, outputs, strict=True)]
             if has_kl:
@@ -276,9 +274,7 @@ def write_step(path: Path, step: StepGram | StepNorm, key: str) -> None:
         "logprobs": np.concatenate([np.zeros(0), *step.logprobs]),
         "lengths": np.array([len(row) for row in step.logprobs], dtype=np.int64),
     }
-    rest: dict[str, Any] = {
-        field.name: getattr(step, field.name) for field in fields(step) if field.name not in _ARRAYS
-    }
+    rest: dict[str, Any] = {name: value for name, value in asdict(step).items() if name not in _ARRAYS}
     if isinstance(step, StepGram):
         arrays |= {"gram": step.gram, "rewards": step.rewards}
         arrays |= {} if step.advantages is None else {"advantages": step.advantages}

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from msgspec import Struct
+from msgspec.structs import asdict
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError, VerificationError
@@ -26,7 +27,7 @@ from gradscope.gradients.layers.rules import waits_for_tokens
 from gradscope.gradients.layers.trace import decoder_layers
 from gradscope.gradients.model.batches import PaddedBatch
 from gradscope.gradients.model.calls import removed_later, uses_tf32
-from gradscope.gradients.model.passes import completion_logprobs, squared_norm
+from gradscope.gradients.model.passes import completion_logprobs, sum_of_squares
 from gradscope.gradients.model.policy import MeasuredPolicy, token_embedding
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.processes import num_connected
@@ -38,8 +39,7 @@ norm, 2e-4); those of bfloat16 and float16 are 6 and 10 times their rounding uni
 _TF32_TOLERANCE = 1e-2  # TF32 has float16's 10 bits of mantissa
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
+class Verification(Struct, frozen=True, kw_only=True):
     """The result of a self-check that passed; one that fails is an error."""
 
     error: float
@@ -137,11 +137,14 @@ def _error(prepared: PreparedStep, gram: NDArray[np.float64], batch: PaddedBatch
     is_large = prepared.budget.recompute or 2 * batch.input_ids.numel() > prepared.budget.tokens
     layers = decoder_layers(policy.model) if num_connected() == 1 else ()
     again = recomputed(layers if is_large and share_nothing(layers) else (), lambda layer: layer())
+    total = torch.zeros((), dtype=torch.float64, device=batch.input_ids.device)
+
+    def add(_: str, grad: torch.Tensor) -> None:
+        total.add_(sum_of_squares(grad))
+
     with again, _trimmed_before_the_table(policy.model):
-        expected = squared_norm(
-            policy.model, policy.trainable, batch, plan.objective.temperature, weigh, entropies=plan.has_entropies
-        )
-    value = float(weights @ block @ weights)
+        prepared.backward(batch, weigh, add)
+    value, expected = float(weights @ block @ weights), float(total)
     scale = max(expected, abs(value))
     return abs(value - expected) / scale if scale > 0 else 0.0
 

@@ -20,16 +20,25 @@ from __future__ import annotations
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 from gradscope.errors import UsageError, VerificationError
 from gradscope.gradients.engines.loop import GramAccumulator
-from gradscope.gradients.layers.factors import ForwardCall, GradientFactor, LayerCall, OuterProduct, Part, Scatter
+from gradscope.gradients.layers.factors import (
+    ForwardCall,
+    GradientFactor,
+    LayerCall,
+    OuterProduct,
+    Part,
+    Scatter,
+    looked_up,
+    renumbered,
+)
 from gradscope.gradients.layers.trace import ForwardTrace, TracedCall, Tracer
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.tokens.rows import Chunk, token_loop_rows
@@ -75,24 +84,19 @@ def _is_one_position_a_row(alone: Uses) -> bool:
 
 
 def _add_rank_one(
-    accumulator: GramAccumulator, shape: torch.Size, dtype: torch.dtype, alone: Uses, looked_up: Sequence[Part]
+    accumulator: GramAccumulator, shape: torch.Size, dtype: torch.dtype, alone: Uses, tables: Sequence[Part]
 ) -> None:
     """Matrices d h', and a tied table's rows of the ids that occur: of those, rows are formed."""
     left, right = (torch.zeros(accumulator.num_rows, size, dtype=dtype, device=accumulator.device) for size in shape)
     for rows, factor in alone:
         left[list(rows)], right[list(rows)] = torch.cat(factor.left).to(left), torch.cat(factor.right).to(right)
-    scatters = [factor for _, factors in looked_up for factor in factors if isinstance(factor, Scatter)]
-    if scatters:
-        seen = torch.unique(torch.cat([ids for factor in scatters for ids in factor.ids]))
-        of_seen = [
+    if tables:
+        seen = looked_up(factor for _, factors in tables for factor in factors)
+        of_seen: list[Part] = [
             (rows, [OuterProduct(left=tuple(part[:, seen] for part in factor.left), right=factor.right)])
             for rows, factor in alone
         ]
-        renumbered = [
-            (rows, [factor.renumbered(seen) for factor in factors if isinstance(factor, Scatter)])
-            for rows, factors in looked_up
-        ]
-        accumulator.add_slices((len(seen), shape[1]), dtype, [*of_seen, *renumbered])
+        accumulator.add_slices((len(seen), shape[1]), dtype, [*of_seen, *renumbered(tables, seen)])
         left[:, seen] = 0
     accumulator.add_products(accumulator.products(left) * accumulator.products(right))
 
@@ -343,13 +347,7 @@ class Sketch:
         """Inner products of the sketches, [N, N]."""
         return self.rows @ self.rows.t()
 
-    def add_parameter(
-        self,
-        name: str,
-        shape: torch.Size,
-        dtype: torch.dtype,
-        parts: Sequence[tuple[Sequence[int], Sequence[GradientFactor]]],
-    ) -> None:
+    def add_parameter(self, name: str, shape: torch.Size, dtype: torch.dtype, parts: Sequence[Part]) -> None:
         """Add one parameter's gradients: per chunk the indices of its rows and the factors of all calls with it.
 
         By its name the same columns meet in the same way, whichever rows come together.
@@ -393,11 +391,9 @@ class Sketch:
 
 def _touched(factors: Sequence[GradientFactor], length: int, step: int) -> list[tuple[int, int]]:
     """Slices of the first dimension that can hold anything: of a table only the ids that were looked up."""
-    scatters = [factor for factor in factors if isinstance(factor, Scatter)]
-    if len(scatters) < len(factors):
+    if not all(isinstance(factor, Scatter) for factor in factors):
         return [(start, min(start + step, length)) for start in range(0, length, step)]
-    seen = torch.unique(torch.cat([ids for factor in scatters for ids in factor.ids])).tolist()
-    return [(index, index + 1) for index in seen]
+    return [(index, index + 1) for index in looked_up(factors).tolist()]
 
 
 def sketch_rows(

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from msgspec import Struct
+from msgspec.structs import asdict
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError, VerificationError
@@ -42,8 +43,7 @@ _TOKEN_FACTOR = 5
 """A token's row has fewer digits than a sum of hundreds: where pi is near 1, most of it cancels."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TokenVerification:
+class _TokenVerification(Struct, frozen=True, kw_only=True):
     """The result of the self-check of one matrix of token rows, which passed; one that fails is an error."""
 
     row_error: float
@@ -60,51 +60,33 @@ class _TokenVerification:
         return {"passed": True, **asdict(self)}
 
 
-def _verify_token_gram(prepared: PreparedStep, table: TokenTable, gram: Array, step: StepGram) -> _TokenVerification:
-    """Check a Gram matrix [N, N] of token rows, without weights, against plain rows and the rollouts' own."""
-    checked = _checked(len(table.rows))
-    limit = _limit(prepared.policy)
-    rows = [table.rows[row] for row in checked]
-    policy, plan = prepared.policy, prepared.plan
-    accumulator = GramAccumulator(len(rows), policy.device)
-    chunks = chunks_of(rows, plan.sequences)
-    token_loop_rows(policy.model, policy.trainable, chunks, plan.objective.temperature, accumulator.add_rows)
-    plain = np.asarray(accumulator.gram.cpu().numpy())
-    row_error = _require_close(prepared.policy, gram[np.ix_(checked, checked)], plain)
-    sum_error = _sum_error(gram, table, step) if len(table.rows) == table.num_tokens else None
-    if sum_error is not None:
-        require_agreement("The token rows disagree with the rollouts' own gradients", sum_error, limit)
-    return _TokenVerification(row_error=row_error, num_rows=len(checked), sum_error=sum_error, tolerance=limit)
-
-
-def _verify_token_sketch(
-    prepared: PreparedStep, table: TokenTable, gram: Array, num_buckets: int, seed: int
+def _verify(
+    prepared: PreparedStep, table: TokenTable, gram: Array, step: StepGram, num_buckets: int | None, seed: int
 ) -> _TokenVerification:
-    """Check sketched rows: a sketch is a fixed linear map, so plain rows must have the same ones."""
-    checked = _checked(len(table.rows))
-    chunks = chunks_of([table.rows[row] for row in checked], prepared.plan.sequences)
-    plain = sketch_plain_rows(prepared.policy, chunks, prepared.plan.objective.temperature, num_buckets, seed)
-    row_error = _require_close(prepared.policy, gram[np.ix_(checked, checked)], np.asarray(plain.gram.cpu().numpy()))
-    return _TokenVerification(
-        row_error=row_error, num_rows=len(checked), sum_error=None, tolerance=_limit(prepared.policy)
-    )
+    """Check inner products [N, N] of token rows, without weights, against plain rows and the rollouts' own.
 
-
-def _require_close(policy: MeasuredPolicy, block: Array, plain: Array) -> float:
+    A sketch is a fixed linear map, so plain rows must have the same ones.
+    """
+    policy, plan, limit = prepared.policy, prepared.plan, _TOKEN_FACTOR * tolerance_of(prepared.policy)
+    # first, middle and last row: of different rollouts where there are several
+    checked = sorted({0, len(table.rows) // 2, len(table.rows) - 1})
+    chunks, temperature = chunks_of([table.rows[row] for row in checked], plan.sequences), plan.objective.temperature
+    if num_buckets is None:
+        accumulator = GramAccumulator(len(checked), policy.device)
+        token_loop_rows(policy.model, policy.trainable, chunks, temperature, accumulator.add_rows)
+        plain = accumulator.gram.cpu().numpy()
+    else:
+        plain = sketch_plain_rows(policy, chunks, temperature, num_buckets, seed).gram.cpu().numpy()
     # A spectrum knows singular values on the scale of all rows, so a small row's error counts on that scale too.
     squares = np.diag(plain)
-    error = _largest_relative(np.abs(block - plain), np.sqrt(np.maximum(squares, squares.mean())))
-    require_agreement("The token rows disagree with one backward pass a token", error, _limit(policy))
-    return error
-
-
-def _limit(policy: MeasuredPolicy) -> float:
-    return _TOKEN_FACTOR * tolerance_of(policy)
-
-
-def _checked(num_rows: int) -> list[int]:
-    """First, middle and last row: of different rollouts where there are several."""
-    return sorted({0, num_rows // 2, num_rows - 1})
+    differences = np.abs(gram[np.ix_(checked, checked)] - plain)
+    row_error = _largest_relative(differences, np.sqrt(np.maximum(squares, squares.mean())))
+    require_agreement("The token rows disagree with one backward pass a token", row_error, limit)
+    sum_error = None
+    if num_buckets is None and len(table.rows) == table.num_tokens:
+        sum_error = _sum_error(gram, table, step)
+        require_agreement("The token rows disagree with the rollouts' own gradients", sum_error, limit)
+    return _TokenVerification(row_error=row_error, num_rows=len(checked), sum_error=sum_error, tolerance=limit)
 
 
 def _sum_error(gram: Array, table: TokenTable, step: StepGram) -> float:
@@ -126,8 +108,7 @@ def _largest_relative(differences: Array, norms: Array) -> float:
     return float(np.max(np.divide(differences, scale, out=differences.copy(), where=scale > 0)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenGram:
+class TokenGram(Struct, frozen=True, kw_only=True):
     """The inner products of one group's token rows, without advantages."""
 
     table: TokenTable  # the tokens and their weights, [N]
@@ -161,19 +142,14 @@ def measure_tokens(
     require_one_process("Rows of tokens are")
     grams: list[TokenGram] = []
     for table in token_tables(prepared, step, most=most, seed=seed, rollouts=rollouts):
-        if num_buckets is None:
-            gram, slow = _gram(prepared, table.rows)
-            verification = _verify_token_gram(prepared, table, gram, step)
-        else:
-            gram, slow = _sketched(prepared, table.rows, num_buckets, seed)
-            verification = _verify_token_sketch(prepared, table, gram, num_buckets, seed)
+        gram, slow = _gram(prepared, table.rows, num_buckets, seed)
         grams.append(
             TokenGram(
                 table=table,
                 gram=gram,
                 num_columns=prepared.policy.num_parameters,
                 slow_parameters=tuple(sorted(slow)),
-                verification=verification,
+                verification=_verify(prepared, table, gram, step, num_buckets, seed),
                 num_buckets=num_buckets,
             )
         )
@@ -181,11 +157,16 @@ def measure_tokens(
     return tuple(grams)
 
 
-def _gram(prepared: PreparedStep, rows: Sequence[TokenRow]) -> tuple[Array, frozenset[str]]:
-    """Inner products of all rows, and the names of parameters that went the slow way."""
+def _gram(
+    prepared: PreparedStep, rows: Sequence[TokenRow], num_buckets: int | None, seed: int
+) -> tuple[Array, frozenset[str]]:
+    """Inner products of all rows, or of their sketches, and the names of parameters that went the slow way."""
     policy, plan = prepared.policy, prepared.plan
-    accumulator = GramAccumulator(len(rows), policy.device)
     chunks, temperature = chunks_of(rows, plan.sequences), plan.objective.temperature
+    if num_buckets is not None:
+        sketch, slow = sketch_rows(policy, chunks, temperature, num_buckets, seed)
+        return np.asarray(sketch.gram.cpu().numpy()), slow
+    accumulator = GramAccumulator(len(rows), policy.device)
     slow = lockstep_gram(policy.model, policy.trainable, chunks, temperature, accumulator)
     for name in sorted(slow):
         token_loop_rows(policy.model, {name: policy.trainable[name]}, chunks, temperature, accumulator.add_rows)
@@ -197,18 +178,7 @@ def _gram(prepared: PreparedStep, rows: Sequence[TokenRow]) -> tuple[Array, froz
     return np.asarray(accumulator.gram.cpu().numpy()), slow
 
 
-def _sketched(
-    prepared: PreparedStep, rows: Sequence[TokenRow], num_buckets: int, seed: int
-) -> tuple[Array, frozenset[str]]:
-    """Inner products of the sketches of all rows, and the names of parameters that went the slow way."""
-    plan = prepared.plan
-    chunks = chunks_of(rows, plan.sequences)
-    sketch, slow = sketch_rows(prepared.policy, chunks, plan.objective.temperature, num_buckets, seed)
-    return np.asarray(sketch.gram.cpu().numpy()), slow
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutTokens:
+class RolloutTokens(Struct, frozen=True, kw_only=True):
     """The tokens of one rollout under the logged advantages; the KL part is left out."""
 
     group_id: str
@@ -302,8 +272,7 @@ def token_text(tokenizer: Any, token: int) -> str:
 Signal = Literal["hidden", "logit"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepSignals:
+class StepSignals(Struct, frozen=True, kw_only=True):
     """Both kinds of rows of one step."""
 
     tokens: tuple[TokenGram, ...]

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from torch import nn
 
@@ -25,16 +26,14 @@ from gradscope.metrics.gram.spectrum import Array
 CHUNK = 32  # tokens that share a forward pass; each pays for the positions up to the chunk's last
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenRow:
+class TokenRow(Struct, frozen=True, kw_only=True):
     """One row: the gradient of the log-probability of one sampled token."""
 
     sequence: int
     position: int  # its position in the completion, from 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class Chunk(Struct, frozen=True, kw_only=True):
     """Rows of one sequence that go down one graph."""
 
     rows: tuple[int, ...]  # their indices among all rows, [C]
@@ -103,8 +102,7 @@ def token_loop_rows(
         add(buffers.pop(0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenTable:
+class TokenTable(Struct, frozen=True, kw_only=True):
     """The token rows of one group."""
 
     step: int

@@ -10,10 +10,11 @@ Shapes: N tokens that count, R rollouts of the step, V weightings, J groups, P p
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from torch import nn
 
@@ -33,8 +34,7 @@ from gradscope.progress import ProgressCallback, no_progress
 Index = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountedTokens:
+class CountedTokens(Struct, frozen=True, kw_only=True):
     """The tokens, rollout after rollout."""
 
     rollouts: Index  # which rollout of the step each is of, [N]

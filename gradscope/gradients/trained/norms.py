@@ -18,12 +18,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 from torch import nn
 
 from gradscope.gradients.model.batches import PaddedBatch, TokenSequence, pad_batch
@@ -105,8 +106,7 @@ _PASS_NAMES = ("reference", "old", "entropies")
 _LARGEST_SCALE = 2.0**16  # where float16's gradients are scaled from; PyTorch's own scaler begins there
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerArithmetic:
+class TrainerArithmetic(Struct, frozen=True, kw_only=True):
     """How a trainer computed, besides the loss itself."""
 
     autocast: torch.dtype | None = None  # the dtype of its products; None: that of the weights
@@ -141,8 +141,7 @@ class TrainerArithmetic:
             yield
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainedNorms:
+class TrainedNorms(Struct, frozen=True, kw_only=True):
     """Norms of one step's gradient as the trainer could have computed it."""
 
     dtype: str  # the dtype of the products
@@ -331,7 +330,7 @@ def _backward(
         _router_losses(policy.model, terms) if coefficient else nullcontext(),
         arithmetic.on(policy.device, policy.model),
     ):
-        outputs = completion_logprobs(policy.model, batch, plan.objective.temperature, entropies=plan.has_entropies)
+        outputs = prepared.outputs(batch)
     sequences = [plan.rows[row].sequence for row in batch.rows]
     weights = [plan.gradient(sequence, row.detach()) for sequence, row in zip(sequences, outputs, strict=True)]
     backpropagate(outputs, [rewards * weight for weight in weights], [coefficient * term for term in terms])
@@ -354,8 +353,7 @@ def _rounding_of_sum(norm: float, gradients: Iterable[torch.Tensor]) -> float:
     return abs(norm / exact - 1) if exact > 0 else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assumption:
+class Assumption(Struct, frozen=True, kw_only=True):
     """One way in which a model may have been trained."""
 
     padding_row: int | None  # the token whose embedding got no gradient from being read; None: every token's did

@@ -10,9 +10,8 @@ vectors; a_j and b_j the summed gradients of two halves of the rollouts of group
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike
 
 from gradscope.estimate import Estimate
@@ -53,8 +52,7 @@ def pass_at_k_weights(rewards: ArrayLike, k: int) -> Array:
     return np.asarray(k / size * (values - passed / (size - 1)) * none_solved, dtype=np.float64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpectedUpdates:
+class ExpectedUpdates(Struct, frozen=True, kw_only=True):
     """Unbiased inner products of the expected updates of several formulations."""
 
     cross: Array  # sum over j != k of S_j . S'_k, all and with each group left out, [1 + J, F, F].

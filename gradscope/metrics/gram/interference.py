@@ -14,10 +14,10 @@ vector of the correct answers of prompt k, trained or held out, D_j that of grou
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from abc import abstractmethod
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
@@ -30,8 +30,7 @@ NO_OWN = "the step does not raise the correct answers of its own prompts"
 HANGS_ON_ONE = "it hangs on a single group of this step"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Effects(ABC):
+class _Effects(Struct, frozen=True, kw_only=True):
     """How gradients of prompts (rows) change correct answers of prompts (columns)."""
 
     effect: Array  # e_jk per unit of step, [J, J] or [J, M]; 0 for one without a correct answer
@@ -50,8 +49,7 @@ class _Effects(ABC):
         """The mean over the pairs that count."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptEffects(_Effects):
+class PromptEffects(_Effects, frozen=True, kw_only=True):
     """How the gradient of each prompt changes the correct answers of each."""
 
     pulls: NDArray[np.bool_]  # whether a prompt has a gradient, [J]
@@ -152,8 +150,7 @@ def _too_few(num: int) -> Estimate:
     return Estimate.undefined_because(f"{num} groups with a gradient or a correct answer are too few", num_units=num)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldoutEffects(_Effects):
+class HeldoutEffects(_Effects, frozen=True, kw_only=True):
     """How the gradient of each of J groups that have one changes the correct answers of each held-out prompt."""
 
     norms: tuple[float, float]  # mean |S_j| and mean |C_k|

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike
 from scipy.special import expit, logit
 
@@ -33,8 +33,7 @@ _LEAST = 1e-200  # norms and squares below are zero: their ratios would leave fl
 NO_LENGTH = "one of the two sums is zero, and has no direction"
 
 
-@dataclass(frozen=True, slots=True)
-class OpenScale:
+class OpenScale(Struct, frozen=True):
     """A transformation to a scale without ends, and back."""
 
     forward: Callable[[Array], Array]  # elementwise
@@ -175,8 +174,7 @@ def _jackknifed(above: Array, below: Array, scale: OpenScale) -> Estimate:
 LARGEST = 1e30  # weights from here on would leave single precision in a gradient
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightEstimates:
+class WeightEstimates(Struct, frozen=True, kw_only=True):
     """Estimates of weights f of M units."""
 
     frac_positive: Estimate  # share of the units with f > 0

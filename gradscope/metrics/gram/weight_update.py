@@ -6,9 +6,8 @@ m = min(O, I).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike
 
 from gradscope.estimate import Estimate
@@ -54,8 +53,7 @@ def random_walk_gram(num_updates: ArrayLike) -> Array:
 _NO_FRAME = "one of the two matrices is zero, so it has no principal directions"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SingularFrame:
+class SingularFrame(Struct, frozen=True, kw_only=True):
     """The singular value decomposition of a matrix."""
 
     left: Array  # left singular vectors, [O, m]

@@ -11,11 +11,12 @@ with each other, and adds the steps up (Mantel and Haenszel 1959).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate, undefined_record
@@ -32,8 +33,7 @@ _TABLES = 64
 """Tables whose shares are in memory at once: so few that a run of any length takes no more than its longest steps."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroupTable:
+class GroupTable(Struct, frozen=True, kw_only=True, dict=True):
     """One row a group."""
 
     step: NDArray[np.int64]  # the trainer's step, [J]
@@ -61,8 +61,7 @@ class GroupTable:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DegeneracyEstimates:
+class DegeneracyEstimates(Struct, frozen=True, kw_only=True):
     """The numbers of a table of groups; those that need a pass rate are undefined where none is known."""
 
     frac_reward_zero_std: Estimate  # share of groups with zero reward range
@@ -75,8 +74,7 @@ class DegeneracyEstimates:
     relative_gap: Estimate  # jensen_gap / iid_prediction
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizeEstimates:
+class SizeEstimates(Struct, frozen=True, kw_only=True):
     """The numbers at one group size that was sampled down to."""
 
     degeneracy: Estimate  # unbiased share of degenerate groups of this size
@@ -195,8 +193,7 @@ _ALL_ALIKE = "no step has returns after a dead group and after a live one"
 _NOTHING = 1e-9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Persistence:
+class Persistence(Struct, frozen=True, kw_only=True):
     """Dead groups at the next visit of their prompts."""
 
     after_dead: Estimate  # share of dead groups whose prompt is dead at its next visit too

@@ -17,10 +17,11 @@ how many groups have c passes so far matters, so a deal costs the square of the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
@@ -42,8 +43,7 @@ _RANGE = (-0.25, 0.5)  # of the variance: two equal groups of half passes, and a
 _MOST_DRAWS = 10_000_000  # random numbers, a second of one core, beyond which deals are few
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DispersionTest:
+class DispersionTest(Struct, frozen=True, kw_only=True):
     """The i.i.d. hypothesis on trial."""
 
     z: Estimate

@@ -30,9 +30,9 @@ degeneracy` a third slower (0.35 s of 1.1 s); the formulas are theirs, from scip
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaln, chdtrc, expit, gammaln, xlog1py, xlogy
 
@@ -57,8 +57,7 @@ _FARTHEST = 20.0  # log odds of an inflation stay within this: e^-20 is no group
 _LEAST = 1e-300
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassCounts:
+class PassCounts(Struct, frozen=True, kw_only=True):
     """Counts of groups or prompts, equal ones merged."""
 
     num_samples: Counts  # n of each distinct pair, [U]
@@ -81,8 +80,7 @@ class PassCounts:
         return cls(num_samples=pairs // base, num_passing=pairs % base, weight=weight.astype(np.float64), pair=index)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InflatedBeta:
+class InflatedBeta(Struct, frozen=True, kw_only=True):
     """Pass rates that are 0 for some prompts, 1 for some, and follow Beta(a, b) for the rest."""
 
     a: float  # first shape
@@ -119,8 +117,7 @@ class InflatedBeta:
         return 1.0 - self.at_zero - self.at_one
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GridMixture:
+class GridMixture(Struct, frozen=True, kw_only=True):
     """Pass rates that take the values of a grid."""
 
     points: Array  # the grid, ascending from 0 to 1, [K]
@@ -250,8 +247,7 @@ _CHECKED = np.sort(
 """Points at which g is held to f, and raised where it falls short between the points of the program."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RateBounds:
+class RateBounds(Struct, frozen=True, kw_only=True):
     """The counts of a log, asked what they allow."""
 
     points: Array  # pass rates of the program, [K]
@@ -334,8 +330,7 @@ LEAST_FIT = 0.05
 """Below this p-value of the goodness of fit the value of a forecast would be that of a shape that the counts refute."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassRates:
+class PassRates(Struct, frozen=True, kw_only=True):
     """The fitted distribution of pass rates."""
 
     shape: InflatedBeta  # the fit that gives forecasts their value

@@ -14,11 +14,12 @@ that is as likely to have any number of passes. ``docs/research/validation_cover
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.estimate import Estimate
@@ -36,8 +37,7 @@ _UNSEEN = 0.5
 """Weight of the group that represents those that a short log lacks; a weight of 1 is wider and covers no more."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Draws:
+class Draws(Struct, frozen=True, kw_only=True, dict=True):
     """Groups as they were logged, or of a smaller size drawn from them."""
 
     step: NDArray[np.int64]  # the trainer's step, [J]
@@ -63,8 +63,7 @@ class Draws:
         return own_rates(self.step, self.unit, self.size, self.rate)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
+class Gap(Struct, frozen=True, kw_only=True):
     """A prediction and what the groups show beyond it."""
 
     prediction: Estimate  # p^G + (1-p)^G

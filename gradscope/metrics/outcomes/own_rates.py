@@ -17,9 +17,9 @@ policies, Q compositions (how many rollouts of each policy a group has), p_m pas
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
@@ -35,8 +35,7 @@ what cancels then is a small part of the sums of choices that the products are s
 _CELLS = 1 << 20  # coefficients of one level of a tree that are held at once
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnRates:
+class OwnRates(Struct, frozen=True, kw_only=True):
     """Mean predictions over the groups of a log, and the same without each prompt."""
 
     num_blocks: int  # blocks of steps, B
@@ -96,8 +95,7 @@ def _ends(step: Counts, unit: Counts, fewest: int) -> Counts:
     return np.array([*closed[:-1], len(step)])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Members:
+class _Members(Struct, frozen=True, kw_only=True):
     """The prompts of blocks, block after block, [m] of all of them."""
 
     block: Counts

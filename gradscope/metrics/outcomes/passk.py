@@ -13,9 +13,9 @@ gains at every k that anybody samples, and solves no prompt that the first canno
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
@@ -94,8 +94,7 @@ _DOUBLINGS = 20  # larger factors than 2^20 are reported as 2^20
 _EQUAL = 1e-12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompressionFactor:
+class CompressionFactor(Struct, frozen=True, kw_only=True):
     """The least m with which pass@(m k) of the first policy reaches pass@k of the second."""
 
     factor: Estimate  # m, with its interval; undefined where the first's samples do not reach that far

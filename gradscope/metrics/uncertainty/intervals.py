@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
 from gradscope.estimate import Estimate
@@ -44,8 +45,7 @@ def student_quantile(degrees_of_freedom: float) -> float:
     return float(stdtrit(degrees_of_freedom, UPPER_TAIL))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resampling:
+class Resampling(Struct, frozen=True, kw_only=True):
     """Resamples and their seed."""
 
     num_resamples: int = 2000

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
@@ -202,8 +202,7 @@ _EFFICIENCY = 0.37
 """Of the median absolute deviation: it tells a spread as well as the standard deviation of so much of the sample."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deviation:
+class Deviation(Struct, frozen=True, kw_only=True):
     """A step's number compared with its neighbors'."""
 
     typical: float  # median of the neighbors
@@ -313,8 +312,7 @@ FEWEST_OF_LEVELS = 20  # steps below which the last fifth is a handful
 _QUARTILES = (0.25, 0.75)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LateChange:
+class LateChange(Struct, frozen=True, kw_only=True):
     """A course whose last fifth of steps lies on another level than its first two thirds."""
 
     before: float  # median of the first two thirds

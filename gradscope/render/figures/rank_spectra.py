@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, NullLocator
+from msgspec import Struct
 
 from gradscope.catalog.lookup import metric
 from gradscope.estimate import Estimate, mean_of_defined
@@ -226,8 +226,7 @@ def draw_layers(report: results.RankReport) -> dict[str, Figure]:
     return _ranks(report.spectra) | _sparsity(report.sparsity)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class Cell(Struct, frozen=True, kw_only=True):
     """One weight of a heat map."""
 
     value: str  # the number

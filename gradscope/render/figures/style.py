@@ -13,7 +13,6 @@ import math
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +25,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patheffects import AbstractPathEffect
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
+from msgspec import Struct
 
 from gradscope.estimate import Estimate
 from gradscope.render.words import plain
@@ -98,8 +98,7 @@ class ShownFigure(Figure):
         return picture.getvalue()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Panels:
+class Panels(Struct, frozen=True, kw_only=True):
     """The axes of a figure."""
 
     heights: Sequence[float] = (1,)  # relative heights of the rows

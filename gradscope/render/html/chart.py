@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+from msgspec import Struct
 
 from gradscope.results.report import Chart, Series
 from gradscope.say import non_finite_word
@@ -23,8 +24,7 @@ _LEAST = 1e-300  # numbers nearer than that are drawn as one: between them no di
 _MOST = 1e306  # steps wider than that have no rounder one above that is finite
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
+class Scale(Struct, frozen=True, kw_only=True):
     """A linear scale."""
 
     low: float  # the number at ``start``
@@ -38,8 +38,7 @@ class Scale:
         return self.start + share * (self.end - self.start)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Canvas:
+class Canvas(Struct, frozen=True, kw_only=True):
     """The size of a drawing in its own units, which a browser scales, and its margins."""
 
     width: float  # from edge to edge
@@ -89,8 +88,7 @@ def rounded(value: float) -> str:
 MOST_POINTS = 160  # points of a line: five pixels each on a page of full width
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class Window(Struct, frozen=True, kw_only=True):
     """Neighboring positions of a chart, one or more."""
 
     low: float  # the first position
@@ -109,8 +107,7 @@ class Window:
         return f"{self.low:g}" if self.low == self.high else f"{self.low:g}-{self.high:g}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class Point(Struct, frozen=True, kw_only=True):
     """A line's values in a window."""
 
     value: float  # the mean of its finite values
@@ -147,8 +144,7 @@ _ROW, _BAR = 23.0, 14.0
 _MOST_CHARACTERS = 24
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
+class Bar(Struct, frozen=True, kw_only=True):
     """One of several horizontal bars, and the number at its end."""
 
     name: str  # its name, cut where it is long
@@ -165,8 +161,7 @@ class Bar:
         return self.top + _BAR / 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bars:
+class Bars(Struct, frozen=True, kw_only=True):
     """A chart of names and one series."""
 
     rows: tuple[Bar, ...]
@@ -207,8 +202,7 @@ _MOST_MARKERS = 60
 _NUM_STYLES = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrawnSeries:
+class DrawnSeries(Struct, frozen=True, kw_only=True):
     """One line of a chart, or one layer of its bars."""
 
     name: str
@@ -219,8 +213,7 @@ class DrawnSeries:
     bars: str = ""  # the outline of all its bars
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drawing:
+class Drawing(Struct, frozen=True, kw_only=True):
     """A chart of lines or stacked bars over a number."""
 
     canvas: Canvas

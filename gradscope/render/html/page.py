@@ -14,13 +14,14 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.estimate import Estimate
 from gradscope.render.html import chart as charts
@@ -327,8 +328,7 @@ MOST_ROWS = 100  # rows of a table over steps; the JSON document has all of them
 _LONG, _PROSE = 30, 60  # a longer text gets a wide cell, so that it is no column of single words
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageCell:
+class PageCell(Struct, frozen=True, kw_only=True):
     """One cell as the page shows it."""
 
     kind: str  # its classes in the style sheet
@@ -336,8 +336,7 @@ class PageCell:
     sort: str | None = None  # the unrounded number that it sorts by; None where it has none
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageTable:
+class PageTable(Struct, frozen=True, kw_only=True):
     """The content of a table."""
 
     caption: str  # the text above it

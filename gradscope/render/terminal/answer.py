@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
+from msgspec import Struct
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
@@ -24,8 +24,7 @@ lines around it."""
 _OFFER = "--show adds"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """What a command has to say about a result."""
 
     command: str
@@ -37,7 +36,7 @@ class Answer:
     findings: Sequence[str] = ()  # all of them, for ``--show findings``
     views: Views
     offered: Collection[str] | None = None  # further tables with rows, where that is known without drawing them
-    absent: Mapping[str, str] = field(default_factory=dict)
+    absent: Mapping[str, str] = {}
     """Name of a further table -> why the result has nothing for it, where that is known."""
     tone: Tone = ""
 

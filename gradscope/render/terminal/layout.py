@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Literal
 
+from msgspec.structs import replace
 from rich import box
 from rich.console import Console
 from rich.table import Table

@@ -8,10 +8,12 @@ its values are text, numbers, estimates and the three classes below.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.estimate import Estimate
 from gradscope.render.words import Tone
@@ -25,8 +27,7 @@ Pick = str | Callable[[Any], Any]  # a field, ``point.step`` for one of a field,
 MOST_ROWS = 12  # of a table where not all rows are asked for
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(Struct, frozen=True):
     """A text of ours, or one that is escaped already, with a color or a footnote; it may have several lines."""
 
     text: str
@@ -34,8 +35,7 @@ class Word:
     note: str = ""  # its footnote; empty for none
 
 
-@dataclass(frozen=True, slots=True)
-class Course:
+class Course(Struct, frozen=True):
     """Values over steps, drawn as a line of bars."""
 
     values: Sequence[float | None]
@@ -44,8 +44,7 @@ class Course:
     width: int = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """One column of a table.
 
     Attributes:
@@ -93,17 +92,15 @@ def entry(of: Pick, key: object) -> Callable[[Any], Any]:
     return lambda record: pick(of, record).get(key)
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """The rows of a table, of all that there are."""
 
     rows: Sequence[Any]
-    facts: Mapping[str, object] = field(default_factory=dict)  # values of the names in braces in titles
+    facts: Mapping[str, object] = {}  # values of the names in braces in titles
     remarks: tuple[str, ...] = ()  # sentences on the omitted rows
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """A table of some records of a result; nothing where it has none.
 
     Attributes:

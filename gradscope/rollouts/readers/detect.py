@@ -10,11 +10,12 @@ import difflib
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.errors import InputError, UsageError
 from gradscope.machine import trim_heap, without_collection
@@ -30,7 +31,7 @@ from gradscope.rollouts.readers.evaluations.samples import refuse_lone_list
 from gradscope.rollouts.readers.format import Format, RowFormat
 from gradscope.rollouts.readers.generic import list_names
 from gradscope.rollouts.readers.metrics_alone import log as metrics_log
-from gradscope.rollouts.readers.metrics_alone.naming import NO_SHARE
+from gradscope.rollouts.readers.metrics_alone.naming import bare
 from gradscope.rollouts.readers.parsing.cells import only_list
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, refuse_quarantined
 from gradscope.rollouts.readers.parsing.records import EarlierLooks, ReadRequest, peek
@@ -189,12 +190,11 @@ def _naming_non_finite(run: Run) -> Run:
     metrics = StepMetrics.of(run.metrics)
     reports = []
     for name, series in metrics.columns.items():
-        is_explained = any(sentence.startswith(f"{name} {NO_SHARE}") for sentence in run.source.inferred)
-        if is_explained or np.isfinite(series.values).all():
+        if name in metrics.not_shares or np.isfinite(series.values).all():
             continue
         steps, values = metrics.course(name)
-        bare = name.removeprefix("train/")
-        is_reported = ~np.isfinite(values) & (bare == name or ~np.isin(steps, metrics.course(bare)[0]))
+        same = bare(name)
+        is_reported = ~np.isfinite(values) & (same == name or ~np.isin(steps, metrics.course(same)[0]))
         if is_reported.any():
             first, more = int(steps[is_reported][0]), np.count_nonzero(is_reported) - 1
             word = non_finite_word(float(values[is_reported][0]))
@@ -331,8 +331,7 @@ _LOG_ROLLOUTS = "log_completions=True in TRL, trainer.rollout_data_dir in verl; 
 """The switches that make the usual trainers log rollouts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kind:
+class _Kind(Struct, frozen=True, kw_only=True):
     matches: Callable[[Path], bool]  # whether an existing path is of this kind
     description: str  # the predicate of the sentence about it
     hint: Callable[[Path], str]  # what to do instead

@@ -9,9 +9,10 @@ its own. A new one takes its declaration and one line in ``detect``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from gradscope.errors import InputError
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, WatchedLog
@@ -25,8 +26,7 @@ from gradscope.say import counted
 _NUM_RECOGNIZED = 8  # files that are read to recognize a format: the first ones may be damaged
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
+class Format(Struct, frozen=True, kw_only=True):
     """A format with functions of its own."""
 
     name: str  # its name in ``--reader`` and ``Source.format``
@@ -38,18 +38,17 @@ class Format:
     ``completion_ids`` in a side file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Reading(Struct, frozen=True, kw_only=True):
     """One reading of a log: its request, and what its rows have shown so far."""
 
     request: ReadRequest
     files: tuple[Path, ...]  # the files that are read
     rows: Callable[[Path, QuarantineLog], Iterator[Row]]  # the rows of each
     quarantine: QuarantineLog = field(default_factory=QuarantineLog)  # rows that were set aside
-    noted: set[Note] = field(default_factory=set)  # what rows called for, as sentences of ``RowFormat.if_noted``
-    inferred: list[str] = field(default_factory=list)
+    noted: set[Note] = set()  # what rows called for, as sentences of ``RowFormat.if_noted``
+    inferred: list[str] = []
     """Further sentences for ``Source.inferred``, after those of the format."""
-    missing: list[str] = field(default_factory=list)
+    missing: list[str] = []
     """Further sentences for ``Source.missing``, after those of the format."""
 
     def log(self, take: Callable[[Cells], Columns], **how: Any) -> ColumnLog:
@@ -58,8 +57,7 @@ class Reading:
         return ColumnLog(files=self.files, rows=self.rows, quarantine=quarantine, note=note, take=take, **how)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowFormat:
+class RowFormat(Struct, frozen=True, kw_only=True):
     """A format whose files hold rows, each row a rollout or several."""
 
     name: str  # its name in ``--reader`` and ``Source.format``

@@ -5,15 +5,16 @@ Which column is what is told by usual names; a name that was given always wins.
 
 from __future__ import annotations
 
-import dataclasses
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict, astuple, replace
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError, UsageError
@@ -77,13 +78,19 @@ TEXT_LISTS = (
 ANSWER_KEYS = ("full_model_response", "completion", "response", "output", "solution", "model_answer", "text")
 """Names of lists of rewards and of texts in the row of a prompt, and of the text in an object of such a list."""
 
+_OF_RESPONSE = re.compile(
+    r"^[^.]*(info|extra|meta|result|eval|metric|scor|grad|judg|verdict|outcome|test|verif|feedback|check|detail|stat"
+    r"|output|response|completion|generation|answer|sample|episode|rollout|traj|data|label|annotation)",
+    re.IGNORECASE,
+)
+"""Objects whose score may be that of a response, by their names; one that says reward is so anywhere."""
 SAMPLE_IDS = ("sample_idx", "sample_index", "sample_id", "rollout_idx", "traj_idx", "trajectory_id", "completion_id")
 """Names of columns that may tell the rollouts of a group apart."""
 
 
 def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> ColumnNames:
     """A column a role, None where no column has it; a UsageError where a given name is not present."""
-    columns_of_roles = {field.name: getattr(named_by_user, field.name) for field in dataclasses.fields(named_by_user)}
+    columns_of_roles = asdict(named_by_user)
     for role, name in columns_of_roles.items():
         if name is not None and name not in present:
             raise UsageError(
@@ -92,7 +99,8 @@ def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> Col
             )
     entries = [name for name in present if "." in name]
     rewards = [name for name in entries if _entry(name) in USUAL["reward"] or reward_columns([name], "")]
-    if len(rewards) > 1:  # which of them the trainer's is, or what sum of them, is not known
+    # Of several, which the trainer's is, or what sum of them, is not known; and the score of a bucket or level is none.
+    if len(rewards) > 1 or not any("reward" in name or _OF_RESPONSE.search(name) for name in rewards):
         entries = [name for name in entries if name not in rewards]
     inner = {_entry(name): name for name in reversed(entries)}
     columns = inner | {name: name for name in present}
@@ -141,7 +149,7 @@ def summed_columns(
     Returns:
         Column -> weight; empty where there are fewer than two, or none for sure.
     """
-    roles = {getattr(columns, field.name) for field in dataclasses.fields(columns)}
+    roles = set(astuple(columns))
     keys = [name for name in (columns.step, columns.group, columns.prompt_id, columns.prompt) if name is not None]
     of_group: dict[str, list[int]] = {}
     for at, row in enumerate(rows):
@@ -220,8 +228,7 @@ def sample_column(rows: Sequence[Mapping[str, Any]], columns: ColumnNames) -> st
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlatColumns:
+class FlatColumns(Struct, frozen=True, kw_only=True):
     """The columns of a log with a row a rollout."""
 
     names: ColumnNames  # by role; the reward and something to group by are known
@@ -335,14 +342,14 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
     plain, first = columns_in(rows), with_entries(rows)
     names = columns_in(first)
     columns = _require(resolve_columns(names, request.columns), names, request.path)
-    columns = columns if with_steps else dataclasses.replace(columns, step=None)
+    columns = columns if with_steps else replace(columns, step=None)
     files = expand(request.path)
     kinds = sorted({(suffix_of(file) or ".jsonl").removeprefix(".") for file in files})
     quarantine = WatchedLog(request.progress, files)
     sample = sample_column(first, columns)
     named = reward_columns(names, columns.reward or "")
     total, terms = _terms(first, columns, [*named, *(name for name in names if name not in named)])
-    roles = set(dataclasses.astuple(columns))
+    roles = set(astuple(columns))
     environment = next((name for name in ENVIRONMENTS if name in names and name not in roles), None)
     rewards = tuple(dict.fromkeys([*named, *terms]))
     times = tuple(name for name in _TIMES if name in names)
@@ -401,7 +408,7 @@ def _terms(
     """A reward that is a weighted sum of columns, and these: the reward, or one of which the reward is a part."""
     usual = resolve_columns(names, ColumnNames()).reward
     if usual not in (None, columns.reward):
-        terms = summed_columns(rows, dataclasses.replace(columns, reward=usual), names)
+        terms = summed_columns(rows, replace(columns, reward=usual), names)
         if columns.reward in terms:
             return usual, terms
     return columns.reward, summed_columns(rows, columns, names)

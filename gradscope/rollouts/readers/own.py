@@ -8,7 +8,6 @@ Legend: J groups of a part, N rollouts of these.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import io
 import json
@@ -17,13 +16,14 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.copies import copy_of
 from gradscope.errors import InputError, OutputExistsError
@@ -85,8 +85,7 @@ _BY_NAME = frozenset({"generic", "samples"})
 """Formats whose files are read in the order of the last number of their names."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _File:
+class _File(Struct, frozen=True, kw_only=True):
     """An input of a part."""
 
     name: str  # as it was named
@@ -96,8 +95,7 @@ class _File:
     has_rows: bool  # whether it is a file of the log; the other files that a reader looked at are shared by parts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Manifest:
+class _Manifest(Struct, frozen=True, kw_only=True):
     """The content of a part except its table."""
 
     layout: int
@@ -160,7 +158,7 @@ def write_part(run: Run, folder: Path) -> Path:
     import pyarrow.parquet as pq  # 30 ms that no other log needs
 
     written = io.BytesIO()
-    text = json.dumps(dataclasses.asdict(manifest), default=str)
+    text = json.dumps(msgspec.to_builtins(manifest, enc_hook=str))
     pq.write_table(_arrow(table, names).replace_schema_metadata({_KEY: text}), written, compression="zstd")
     atomic_write(path, written.getvalue())
     return path
@@ -519,9 +517,7 @@ def _sampling_notes(manifest: RunManifest, metrics: Mapping[int, Mapping[str, fl
 def _find_weights(request: ReadRequest, damaged: dict[int, str]) -> tuple[WeightsRef, ...]:
     weights = find_weights(request.path, damaged)
     if request.model is not None:
-        weights = tuple(
-            dataclasses.replace(ref, base=request.model) if ref.kind == "adapter" else ref for ref in weights
-        )
+        weights = tuple(replace(ref, base=request.model) if ref.kind == "adapter" else ref for ref in weights)
     return with_initial(weights, request.initial, lambda adapter: request.model or find_base(adapter, request.path))
 
 

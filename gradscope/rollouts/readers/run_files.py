@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import starmap
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.errors import InputError
 from gradscope.reason import Reason
@@ -119,8 +120,7 @@ def scalar_metrics(files: Iterable[Path], names: Mapping[str, str], quarantine: 
     return metrics
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointLayout:
+class CheckpointLayout(Struct, frozen=True, kw_only=True):
     """Where a trainer saves its weights."""
 
     patterns: Sequence[str]

@@ -12,11 +12,12 @@ from __future__ import annotations
 import bisect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.errors import InputError
 from gradscope.gradients.model.checkpoint import require_hub
@@ -29,8 +30,7 @@ from gradscope.writing import atomic_write
 EMBEDDED_FOLDER = Path(__file__).parent.parent / "embedded"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainedPolicy:
+class TrainedPolicy(Struct, frozen=True, kw_only=True):
     """A model that is ready to be trained, and its tokenizer."""
 
     model: Any  # A ``PreTrainedModel``
@@ -272,8 +272,7 @@ def write_heldout(path: Path, policy: TrainedPolicy, task: Task, completions: Se
     atomic_write(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), force=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldoutSampling:
+class HeldoutSampling(Struct, frozen=True, kw_only=True):
     """How held-out prompts are sampled."""
 
     num_samples: int  # completions of each prompt

@@ -373,6 +373,9 @@ class _Head(OnlineAdvantage, ABC):
         learning_rate: The optimizer's, constant over the run.
     """
 
+    _read: slice
+    """Which states are read, one a token, of those before the first token and at each, [1 + T, H]."""
+
     def __init__(self, name: str, width: int, learning_rate: float) -> None:
         super().__init__(name)
         self._head = torch.zeros(width + 1, requires_grad=True)  # no random start: that would move the sampler's
@@ -400,7 +403,8 @@ class _Head(OnlineAdvantage, ABC):
             raise ValueError(f"{self.name} needs the hidden state of every token")
         lengths = [len(states) - 1 for states in step.states]
         with torch.enable_grad():
-            outputs = torch.from_numpy(np.concatenate(self._read(step.states))) @ self._head[:-1] + self._head[-1]
+            inputs = torch.from_numpy(np.concatenate([states[self._read] for states in step.states]))
+            outputs = inputs @ self._head[:-1] + self._head[-1]
             plain = np.split(outputs.detach().numpy().astype(np.float64), np.cumsum(lengths)[:-1])
             advantages, targets = self._made(step, plain)
             loss = self._loss(outputs, torch.from_numpy(np.concatenate(targets)).to(outputs)).mean()
@@ -409,10 +413,6 @@ class _Head(OnlineAdvantage, ABC):
         self._optimizer.step()
         self._metrics = {"critic_mean_abs": float(outputs.detach().abs().mean()), "critic_loss": float(loss.detach())}
         return advantages
-
-    @abstractmethod
-    def _read(self, states: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
-        """The head's inputs from the states before the first token and at each, [R][1 + T, H]: one a token."""
 
     @abstractmethod
     def _made(self, step: StepRollouts, outputs: Sequence[Array]) -> tuple[tuple[Array, ...], Sequence[Array]]:
@@ -446,12 +446,11 @@ class _Head(OnlineAdvantage, ABC):
 class TokenCritic(_Head):
     """``token_critic``; its arguments are the width of a hidden state, H, and the learning rate of its head."""
 
+    _read = slice(1, None)
+
     def __init__(self, width: int, learning_rate: float) -> None:
         super().__init__("token_critic", width, learning_rate)
         self._outcome = OnlineAdvantage("grpo")
-
-    def _read(self, states: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
-        return [own[1:] for own in states]
 
     def _made(self, step: StepRollouts, outputs: Sequence[Array]) -> tuple[tuple[Array, ...], Sequence[Array]]:
         outcome = np.concatenate(self._outcome.advantages(step))
@@ -465,11 +464,10 @@ class TokenCritic(_Head):
 class ValueHead(_Head):
     """``gae``; its arguments are the width of a hidden state, H, and the learning rate of its head."""
 
+    _read = slice(-1)
+
     def __init__(self, width: int, learning_rate: float) -> None:
         super().__init__("gae", width, learning_rate)
-
-    def _read(self, states: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
-        return [own[:-1] for own in states]
 
     def _made(self, step: StepRollouts, outputs: Sequence[Array]) -> tuple[tuple[Array, ...], Sequence[Array]]:
         rewards = np.concatenate(step.rewards)

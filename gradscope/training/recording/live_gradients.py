@@ -44,7 +44,9 @@ def measure_live(
     that have a gradient, ``cancellation`` and ``signal_to_noise``; each left out where it is undefined. The groups are
     those of all processes. ``saved`` are the weights of a sharded model.
     """
-    with _preserved_random_state(trainer):
+    device = trainer.accelerator.device
+    # an adapter's initial values are drawn before it is loaded
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
         if saved is not None:
             gram = measure_step(prepare_step(_loaded(trainer, saved), groups, objective))
         else:
@@ -91,14 +93,6 @@ def _loaded(trainer: Trainer, saved: WeightsRef) -> MeasuredPolicy:
 
 def _padding(trainer: Any) -> TrainerPadding:
     return TrainerPadding(multiple=trainer.pad_to_multiple_of or 1)
-
-
-@contextmanager
-def _preserved_random_state(trainer: Trainer) -> Iterator[None]:
-    """Restore the random state after draws inside, such as of an adapter's initial values before it is loaded."""
-    device = trainer.accelerator.device
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        yield
 
 
 @contextmanager

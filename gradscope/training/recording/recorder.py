@@ -21,10 +21,8 @@ import logging
 import shlex
 import shutil
 import sys
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +44,7 @@ from gradscope.training.checkpoints import complete_checkpoints, mark_complete, 
 from gradscope.training.protocols import Trainer, TrainerArguments
 from gradscope.training.recording.live_gradients import measure_live
 from gradscope.training.recording.rows import Row, local_rows, make_groups, unique_names
-from gradscope.training.run_checks import check_free, checkout_commit, package_versions
+from gradscope.training.run_checks import begun_manifest, check_free
 from gradscope.writing import atomic_write, new_folder, one_writer
 
 _SCALED = {"group": "grpo", "none": "dr_grpo"}
@@ -61,16 +59,13 @@ _SHAPING = (
 
 def _recorded_manifest(trainer: Trainer, notes: Sequence[str] = ()) -> run_folder.RunManifest:
     """The manifest of a run that is recorded from now on."""
-    return run_folder.RunManifest(
-        run_id=f"recorded-{uuid.uuid4().hex[:8]}",
-        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    return begun_manifest(
+        "recorded",
         command=shlex.join(["python", *sys.argv]),
         config={},  # no command of ours repeats a user's script
         seed=trainer.args.seed,
         model=str(trainer.model.config._name_or_path),
         task="recorded",
-        versions=package_versions(),
-        commit=checkout_commit(),
         trainer_arguments=_plain_arguments(trainer.args),
         advantage=_formulation_of(trainer),
         notes=(_logprobs_note(trainer.args), *_sharing_note(trainer.args), *notes),
@@ -343,7 +338,7 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
             inputs,
             output,
             completion_ids,
-            tokenizer=getattr(self._trainer.processing_class, "tokenizer", self._trainer.processing_class),
+            tokenizer=tokenizer,
             end_ids=frozenset(token for token in ids if token is not None),
             corrected="importance_sampling_ratio" in output,
         )

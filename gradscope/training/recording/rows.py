@@ -45,7 +45,7 @@ def local_rows(
     # the sampler's, but those that the loss's ratio refers to where it has one
     old, sampled = output.get("old_per_token_logps"), output.get("sampling_per_token_logps")
     logprobs = old if old is not None and (sampled is None or not corrected) else sampled
-    trainers = _trainer_logprobs(output, corrected=corrected)
+    trainers = old if corrected and sampled is not None else None  # beside the sampler's alone
     rows = []
     for index, (source, ids) in enumerate(zip(inputs, completion_ids, strict=True)):
         prompt = source.get("prompt", "")
@@ -121,13 +121,6 @@ def unique_names(names: Sequence[str]) -> tuple[str, ...]:
         count = sum(earlier == name for earlier in names[: len(seen)])
         seen.append(f"{name}_{count + 1}" if count else name)
     return tuple(seen)
-
-
-def _trainer_logprobs(output: Mapping[str, Any], *, corrected: bool) -> torch.Tensor | None:
-    """The trainer's own before the update, [R, T]; None unless those of the sampler are present as well."""
-    sampled: torch.Tensor | None = output.get("sampling_per_token_logps")
-    old: torch.Tensor | None = output.get("old_per_token_logps")
-    return old if corrected and sampled is not None else None
 
 
 def _mask(output: Mapping[str, Any], index: int, num_tokens: int) -> tuple[bool, ...] | None:

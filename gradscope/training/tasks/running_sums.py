@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Literal
 from zlib import crc32
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.random import Generator
 
 from gradscope.errors import UsageError

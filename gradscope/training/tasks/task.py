@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from gradscope.metrics.outcomes.reward_shares import REWARDED, count_incoherent, frac_incoherent
 from gradscope.rollouts.groups import RolloutGroup
@@ -18,8 +18,7 @@ StepGrader = Callable[[str, Sequence[str]], tuple[float, ...]]
 """Called with (prompt, text of each completion token); the reward of each token."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class Problem(Struct, frozen=True, kw_only=True):
     """One prompt with its answer."""
 
     prompt_id: str  # the same wherever the prompt comes up again
@@ -31,8 +30,7 @@ ReasoningChecker = Callable[[str, str], bool]
 """Called with (prompt, completion); whether every step before the answer is right and none is missing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerMark:
+class AnswerMark(Struct, frozen=True, kw_only=True):
     """Where a completion's reasoning ends and its answer begins."""
 
     text: str  # the text between them
@@ -50,8 +48,7 @@ class AnswerMark:
         return completion + self.text if start < 0 else completion[: start + len(self.text)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class Task(Struct, frozen=True, kw_only=True):
     """Prompts to train on, prompts to test on, and how completions are judged."""
 
     name: str  # the name on the command line

@@ -18,6 +18,7 @@ import numpy as np
 
 from gradscope.errors import OutputExistsError
 from gradscope.progress import ProgressCallback, no_progress
+from gradscope.training.libraries import torch_threads
 from gradscope.training.tasks import running_sums
 
 PAD, EOS = "<pad>", "<eos>"
@@ -90,14 +91,11 @@ def warm_start(out: Path, *, num_steps: int = NUM_STEPS, progress: ProgressCallb
 
     if out.exists():
         raise OutputExistsError(f"{out} exists already.", hint="Name a folder that does not exist.")
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with torch.random.fork_rng():
+    with torch_threads(1), torch.random.fork_rng():
         torch.manual_seed(_SEED)
         tokenizer = build_tokenizer()
         model = build_model(len(tokenizer))
         _fit(model, _encode(tokenizer, make_corpus(num_steps * _BATCH // 4)), num_steps, progress)
-    torch.set_num_threads(num_threads)
     model.generation_config.update(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)

@@ -1,10 +1,10 @@
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 import typer
+from msgspec import Struct
 from typer.testing import CliRunner
 
 from gradscope.cli import app as app_module
@@ -150,8 +150,7 @@ def test_a_shell_completes(words: str, completed: str) -> None:
     assert answer.stdout.split() == [completed]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inner:
+class Inner(Struct, frozen=True, kw_only=True):
     """A record inside a record."""
 
     step: Annotated[str | None, Option("A column.", "NAME", flags=("--step-column",))] = None
@@ -159,8 +158,7 @@ class Inner:
     hidden: int = 7  # no option of the command line
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outer:
+class Outer(Struct, frozen=True, kw_only=True):
     """One record of options."""
 
     path: Annotated[str | Path | None, Option("A path, under two names.", "PATH", flags=("--path", "--where"))] = None

@@ -2,10 +2,10 @@ import errno
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gradscope.cli.output.delivery import DeliveryOptions, delivery, staged_folder, unfinished_folder
 from gradscope.errors import OutputExistsError

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gradscope.catalog.lookup import CATALOG
 from gradscope.diagnostics.check.metric_values import (

@@ -2,8 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
 from typing import Any
+
+from msgspec import field
 
 from gradscope.diagnostics.claims.evidence import Evidence
 from gradscope.diagnostics.rank.collected import Collected
@@ -12,16 +13,15 @@ from gradscope.results.rank import RankReport
 from gradscope.rollouts.run import Run
 from tests.diagnostics.made_up_runs import group_of, run_of
 
-_OWN = {field.name for field in fields(Collected)}
+_OWN = set(Collected.__struct_fields__)
 
 
-@dataclass(slots=True, kw_only=True)
-class Answered(Evidence):
+class Answered(Evidence, kw_only=True):
     """Answers where they are given, and is like any other evidence where they are not."""
 
     run: Run = field(default_factory=lambda: run_of(group_of([0.0, 1.0], step=1)))
     steps: tuple[int, ...] = ()
-    results: Mapping[str, Any] = field(default_factory=dict)  # method -> what it returns; ``gradients`` by kind
+    results: Mapping[str, Any] = {}  # method -> what it returns; ``gradients`` by kind
 
     def gradients(self, kind: str) -> Collected:
         if "gradients" in self.results:
@@ -42,7 +42,7 @@ for _method in ("degeneracy", "credited", "weighed_tokens", "followed_tokens", "
 
 def collected_of(**parts: Any) -> Collected:
     """Tables of the report, and what else was collected, by name."""
-    tables = {name: parts.pop(name) for name in {field.name for field in fields(RankReport)} & set(parts) - _OWN}
+    tables = {name: parts.pop(name) for name in set(RankReport.__struct_fields__) & set(parts) - _OWN}
     return Collected(source=None, kind="rollout", tables=defaultdict(list, tables), **parts)
 
 

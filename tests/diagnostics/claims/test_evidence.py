@@ -1,10 +1,10 @@
 """What claims look at: read once, refused with a reason."""
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from gradscope.diagnostics.claims import evidence as module
 from gradscope.diagnostics.rank import collected

@@ -1,13 +1,13 @@
 """Claims about gradients, their ranks and the change of weights, held to all outcomes of a tiny policy."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gradscope.diagnostics.claims import gradients
 from gradscope.diagnostics.claims.evidence import ADVANTAGE, Judgement, in_range, on_side

@@ -1,9 +1,9 @@
 """From a run to one row a claim."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gradscope.diagnostics.claims import measure as module
 from gradscope.diagnostics.claims.evidence import Claim, ClaimOptions, Evidence, Judgement

@@ -1,12 +1,12 @@
 """Claims about rewards: both sides of each threshold, and how often they are wrong on made-up logs."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import combinations
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gradscope.diagnostics.claims import outcomes
 from gradscope.diagnostics.claims.evidence import Judgement

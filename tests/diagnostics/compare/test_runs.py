@@ -1,11 +1,11 @@
 """Runs as they are read for a comparison: of other readers, trained on other rewards, and told apart."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gradscope.diagnostics.compare import measure
 from gradscope.diagnostics.compare.measure import _cell_name, compare_runs

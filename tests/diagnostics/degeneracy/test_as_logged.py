@@ -2,11 +2,11 @@ import json
 import math
 import shutil
 from collections.abc import Mapping
-from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gradscope.diagnostics.check.measure import check_run
 from gradscope.diagnostics.degeneracy import as_logged
@@ -44,13 +44,13 @@ def test_what_needs_rollouts_is_undefined_with_that_reason() -> None:
     )
     skipped = {"frac_reward_zero_std", "frac_set_aside"}
     estimates = [
-        (field.name, value)
+        value
         for record in (report, report.starvation, report.pass_rates, report.gap_decomposition, report.by_group_size[0])
-        for field in fields(record)
-        if isinstance(value := getattr(record, field.name), Estimate) and field.name not in skipped
+        for name in record.__struct_fields__
+        if isinstance(value := getattr(record, name), Estimate) and name not in skipped
     ]
     assert len(estimates) > 20
-    assert {value.undefined for _, value in estimates} == {NO_ROLLOUTS}
+    assert {value.undefined for value in estimates} == {NO_ROLLOUTS}
     assert (report.num_groups, report.num_rollouts, report.by_group_size[0].group_size) == (0, 0, 4)
     assert report.target.plans == ()
 

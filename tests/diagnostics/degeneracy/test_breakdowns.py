@@ -1,4 +1,3 @@
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -6,6 +5,7 @@ import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from gradscope.advantages.registry import FORMULATIONS
 from gradscope.diagnostics.degeneracy.breakdowns import environments_of

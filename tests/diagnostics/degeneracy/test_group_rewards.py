@@ -1,8 +1,8 @@
 from collections.abc import Sequence
-from dataclasses import asdict
 
 import numpy as np
 import pytest
+from msgspec.structs import asdict
 
 from gradscope.diagnostics.degeneracy import group_rewards as module
 from gradscope.diagnostics.degeneracy.group_rewards import (

@@ -1,10 +1,10 @@
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from msgspec.structs import replace
 from transformers import BertConfig, BertLMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from gradscope.diagnostics.inputs import recomputed as module

@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
 
-from gradscope.diagnostics.inputs.row_questions import meets_logged, signal_rows, token_grams
+from gradscope.diagnostics.inputs.row_questions import meets_logged
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step
 from gradscope.gradients.step.measure import measure_step
 from gradscope.gradients.step.step_gram import StepGram
+from gradscope.gradients.tokens.measure import measure_signals, measure_tokens
 from tests.gradients.models import DAPO, tiny_groups, tiny_policy
 
 
@@ -23,11 +24,11 @@ def test_all_tokens_of_a_group_add_up_to_its_rollouts_and_a_seed_draws_some(
     prepared: PreparedStep, gram: StepGram
 ) -> None:
     index = np.array(gram.group_ids)
-    for tokens in token_grams(prepared, gram, most=None):
+    for tokens in measure_tokens(prepared, gram, most=None):
         weights = tokens.table.logged_weights
         block = gram.policy_gram[np.ix_(index == tokens.table.group_id, index == tokens.table.group_id)]
         assert weights @ tokens.gram @ weights == pytest.approx(block.sum(), rel=1e-4)
-    once, again, other = (token_grams(prepared, gram, most=3, seed=seed)[0].table for seed in (1, 1, 2))
+    once, again, other = (measure_tokens(prepared, gram, most=3, seed=seed)[0].table for seed in (1, 1, 2))
     assert len(once.rows) == 3 < once.num_tokens
     assert once.rows == again.rows
     assert once.rows != other.rows
@@ -35,7 +36,7 @@ def test_all_tokens_of_a_group_add_up_to_its_rollouts_and_a_seed_draws_some(
 
 @pytest.mark.parametrize("signal", ["hidden", "logit"])
 def test_signals_of_rollouts_are_sums_of_those_of_tokens(prepared: PreparedStep, gram: StepGram, signal: str) -> None:
-    (answer,) = signal_rows(prepared, gram, signal=signal, most=512)
+    answer = measure_signals(prepared, gram, signal, most=512, seed=0)
     index = np.array(gram.group_ids)
     for tokens in answer.tokens:
         weights = tokens.table.score_weights

@@ -1,9 +1,9 @@
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
 from safetensors.torch import save_file
 
 from gradscope.diagnostics.inputs.step_loss import _batch_start, _reference_of, loss_at

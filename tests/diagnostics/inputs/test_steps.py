@@ -1,19 +1,19 @@
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gradscope.diagnostics.inputs import steps
 from gradscope.diagnostics.inputs.recomputed import Recomputer
-from gradscope.diagnostics.inputs.row_questions import token_grams
 from gradscope.diagnostics.inputs.steps import StepCache, _without_ids, describe_engine
 from gradscope.errors import InputError
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.step.step_gram import StepGram
+from gradscope.gradients.tokens.measure import measure_tokens
 from gradscope.progress import no_progress
 from gradscope.reason import Reason
 from gradscope.rollouts.readers.detect import read_run
@@ -117,18 +117,18 @@ def test_the_objective_is_read_once_a_run(monkeypatch):
     monkeypatch.setattr(Objective, "from_settings", lambda settings: asked.append(settings) or read(settings))
     measured = list(steps.measure_steps(bare_run(notes={1: REASON, 2: REASON}), (1, 2), EngineOptions(), no_progress))
     assert [(step.step, step.reason, step.gram, step.answer) for step in measured] == [
-        (1, REASON, None, ()),
-        (2, REASON, None, ()),
+        (1, REASON, None, None),
+        (2, REASON, None, None),
     ]
     assert len(asked) == 1
 
 
 def test_a_question_is_never_answered_from_the_cache(monkeypatch):
-    question, put = partial(token_grams, most=None, num_buckets=64), []
+    question, put = partial(measure_tokens, num_buckets=64), []
 
     def measure(self, step, weights, loss, asked):
         put.append((step, asked))
-        return "gram", ("answer",) if asked else ()
+        return "gram", "answer" if asked else None
 
     def refuse(*_):
         raise AssertionError("only the rollouts' own Gram matrix is kept")
@@ -137,7 +137,7 @@ def test_a_question_is_never_answered_from_the_cache(monkeypatch):
     monkeypatch.setattr(steps, "_reason_against", lambda *_: None)
     monkeypatch.setattr(steps, "_step_cache", refuse)
     (measured,) = steps.measure_steps(bare_run(), (3,), EngineOptions(unfinished=Path("kept")), no_progress, question)
-    assert (measured.gram, measured.answer) == ("gram", ("answer",))
+    assert (measured.gram, measured.answer) == ("gram", "answer")
     assert put == [(3, question)]
 
 
@@ -145,7 +145,7 @@ def test_a_cached_step_is_returned_as_it_is(monkeypatch):
     monkeypatch.setattr(steps, "_reason_against", lambda *_: None)
     monkeypatch.setattr(steps, "_step_cache", lambda *_: SimpleNamespace(read=lambda: "kept gram"))
     (measured,) = steps.measure_steps(bare_run(), (3,), EngineOptions(), no_progress)
-    assert (measured.gram, measured.answer, measured.weights) == ("kept gram", (), ADAPTER)
+    assert (measured.gram, measured.answer, measured.weights) == ("kept gram", None, ADAPTER)
 
 
 def test_a_step_that_cannot_be_measured_leaves_the_others_alone(monkeypatch):
@@ -154,7 +154,7 @@ def test_a_step_that_cannot_be_measured_leaves_the_others_alone(monkeypatch):
             raise InputError("It is cut off.", hint="Copy it again.", cause="weights_unreadable")
         if step == 2:
             raise InputError("Something else.")
-        return "gram", ()
+        return "gram", None
 
     monkeypatch.setattr(Recomputer, "measure", measure)
     monkeypatch.setattr(steps, "_reason_against", lambda *_: None)

@@ -1,8 +1,9 @@
 """Runs whose rollouts have log-probabilities, made by hand."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from gradscope.rollouts.groups import RolloutGroup
 from gradscope.rollouts.run import Run

@@ -1,12 +1,12 @@
 """What is collected of each step, of one kind of rows and of several, and its sparsity, on sizes that are known."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
-from gradscope.diagnostics.inputs.row_questions import rows_and_more, signal_rows, token_grams
+from gradscope.diagnostics.inputs.row_questions import rows_and_more
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.rank import collected as module
 from gradscope.diagnostics.rank.rows import RankRequest
@@ -17,6 +17,7 @@ from gradscope.gradients.engine_options import EngineOptions
 from gradscope.gradients.plan.objective import Objective
 from gradscope.gradients.step.directions import MatrixSteps, TensorNorm, WeightSpectrum
 from gradscope.gradients.step.heldout import HeldoutGram
+from gradscope.gradients.tokens.measure import measure_signals, measure_tokens
 from gradscope.metrics.gram.geometry import row_sparsity
 from gradscope.progress import no_progress
 from gradscope.reason import Reason
@@ -103,10 +104,7 @@ def test_a_reason_against_held_out_answers_is_reported_once() -> None:
     rows, _ = make_rows([0.0, 1.0], ["a", "a"])
     collected = collected_of(heldout_sentences={"Held-out answers: 2 of them.": None})
     for step in (1, 2, 3):
-        collected.take_heldout(
-            replace(rows, step=step), (Reason("unusable", "all are trained on", "Give others."),), []
-        )
-    collected.take_heldout(rows, (), ["dr_grpo"])
+        collected.take_heldout(replace(rows, step=step), Reason("unusable", "all are trained on", "Give others."), [])
     assert collected.missing_parts == {"heldout": "step 3: all are trained on. Give others"}
     assert list(collected.heldout_notes()) == [
         "Held-out answers: 2 of them.",
@@ -115,7 +113,7 @@ def test_a_reason_against_held_out_answers_is_reported_once() -> None:
     rows, scores = make_rows([0.0, 1.0] * 4, [f"g{index // 2}" for index in range(8)])
     products = HeldoutGram(cross=scores @ scores[:3].T, norms=np.ones(3), scales=np.ones(8), notes=("A note.",))
     answered = collected_of()
-    answered.take_heldout(rows, (products,), ["dr_grpo", "sign"])
+    answered.take_heldout(rows, products, ["dr_grpo", "sign"])
     assert [row.advantage for row in answered.report.heldout] == ["dr_grpo", "sign"]
     assert len(answered.report.heldout_influences) == 4
     assert list(answered.heldout_notes()) == ["A note."]
@@ -139,13 +137,13 @@ def test_the_gradient_of_the_kl_term_in_dead_groups_is_reported() -> None:
 def test_questions_are_answered_in_order_and_a_kind_without_an_answer_leaves_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse(prepared: object, gram: object, progress: object) -> tuple[object, ...]:
+    def refuse(prepared: object, gram: object, *, progress: object) -> None:
         raise UsageError("Rows of tokens are measured by one process.")
 
-    questions = (refuse, None, lambda prepared, gram, progress: (prepared, gram))
+    questions = (refuse, None, lambda prepared, gram, *, progress: (prepared, gram))
     answer = module.several_answers("step", "gram", questions=questions)
     assert isinstance(answer[0], UsageError)
-    assert answer[1:] == ((), ("step", "gram"))
+    assert answer[1:] == (None, ("step", "gram"))
     examined = []
     steps = [
         MeasuredStep(step=1, groups=(), weights=None, gram=None, reason=None, answer=answer),
@@ -178,10 +176,10 @@ def test_each_kind_asks_for_what_it_needs() -> None:
     assert module.row_question(request(rows="group"), 64) is None
     drawn = {"most": 64, "num_buckets": None, "seed": 0}
     for rows, sketch, function, asked in (
-        ("hidden", None, signal_rows, {"signal": "hidden", "most": 64, "seed": 0}),
-        ("logit", None, signal_rows, {"signal": "logit", "most": 64, "seed": 0}),
-        ("token", None, token_grams, drawn),
-        ("token", 256, token_grams, drawn | {"most": None, "num_buckets": 256}),
+        ("hidden", None, measure_signals, {"signal": "hidden", "most": 64, "seed": 0}),
+        ("logit", None, measure_signals, {"signal": "logit", "most": 64, "seed": 0}),
+        ("token", None, measure_tokens, drawn),
+        ("token", 256, measure_tokens, drawn | {"most": None, "num_buckets": 256}),
     ):
         question = module.row_question(request(rows=rows), 64, sketch)
         assert (question.func, question.keywords) == (function, asked)
@@ -197,7 +195,7 @@ def test_energies_of_token_kinds_are_collected_and_rows_examined(monkeypatch: py
     def measured(run, steps, engine, progress, question):
         (asked,) = question.keywords["questions"]
         assert (asked.func, asked.keywords["more"]) == (rows_and_more, weigh_step)
-        assert asked.keywords["rows"].func is token_grams
+        assert asked.keywords["rows"].func is measure_tokens
         for step, answer in zip(steps, answers, strict=True):
             yield MeasuredStep(step=step, groups=(), weights=None, gram=None, reason=None, answer=(answer,))
 

@@ -1,11 +1,11 @@
 """What formulations and baselines make of one step, of rows with known norms and angles, or worked by hand."""
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gradscope.advantages.registry import LOGGED, compute_step_advantages
 from gradscope.diagnostics.rank import formulations

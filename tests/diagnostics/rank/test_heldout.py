@@ -1,7 +1,6 @@
 """Correct answers to held-out prompts: from files as people have them to their cosines with a step."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from gradscope.advantages.registry import LOGGED
 from gradscope.diagnostics.rank import heldout as module
@@ -146,7 +146,7 @@ def products_of(engine: str = "auto", asked: HeldoutAnswers | None = None) -> He
     prepared = prepare_step(tiny_policy("llama_untied_biases"), tiny_groups(), DAPO)
     asked = asked or HeldoutAnswers(prompts=tuple(heldout_groups()), shares=SHARES, notes=())
     options = EngineOptions(engine=engine)
-    (answer,) = heldout_products(prepared, measure_step(prepared), answers=asked, engine=options)
+    answer = heldout_products(prepared, measure_step(prepared), answers=asked, engine=options)
     return answer
 
 

@@ -1,9 +1,8 @@
 """Spectra of rollouts and their averages, against the rows that they stand for."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gradscope.advantages.registry import LOGGED, compute_advantages
 from gradscope.diagnostics.rank.rollout_spectra import _token_weights, step_spectra, token_spectra

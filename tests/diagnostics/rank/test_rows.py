@@ -1,11 +1,11 @@
 """The rollouts of a step as rows, their groups and parts of groups, and their advantages."""
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from safetensors.numpy import load_file
 
 from gradscope.advantages.registry import LOGGED

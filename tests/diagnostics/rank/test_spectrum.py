@@ -1,9 +1,8 @@
 """From a Gram matrix to ranks, their means, nulls and differences, worked by hand."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gradscope.advantages.registry import LOGGED
 from gradscope.diagnostics.rank.rollout_spectra import step_spectra

@@ -1,9 +1,8 @@
 """Which sums of a group's gradients are asked for, and their ranks."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gradscope.diagnostics.rank import weight_groups
 from gradscope.diagnostics.rank.rows import RankRequest, advantages_of, sub_groups
@@ -66,7 +65,7 @@ def answer_of(groups: list[RolloutGroup], *advantages: str, most: int | None = N
     request = RankRequest(
         rows="weight", advantages=advantages, group_sizes=(2,), paired=False, centered=False, seed=0, output=None
     )
-    (answer,) = weight_groups.weight_rows(prepared, gram, request=request, most=most)
+    answer = weight_groups.weight_rows(prepared, gram, request=request, most=most)
     return answer
 
 
@@ -111,7 +110,7 @@ def test_paired_groups_are_those_that_live_at_every_size(paired: bool) -> None:
     )
     gram = measure_step(prepared)
     gram = replace(gram, rewards=np.array([0, 1, 0, 1, 0, 0, 1, 1.0]))
-    (answer,) = weight_groups.weight_rows(prepared, gram, request=request)
+    answer = weight_groups.weight_rows(prepared, gram, request=request)
     assert len(answer.groups) == (1 if paired else 2)
 
 

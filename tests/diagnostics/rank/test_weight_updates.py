@@ -1,13 +1,13 @@
 """What training did to each weight, to an adapter, and beside the gradient before."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from safetensors.torch import save_file
 
 from gradscope.diagnostics.rank import weight_updates

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gradscope.diagnostics.check.measure import check_run
 from gradscope.diagnostics.degeneracy.group_rewards import DegeneracyOptions

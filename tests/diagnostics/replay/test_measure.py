@@ -1,11 +1,11 @@
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gradscope.diagnostics.check.requirements import split_metric
 from gradscope.diagnostics.inputs.steps import MeasuredStep

@@ -1,11 +1,11 @@
 """A folder of runs as an index, and runs side by side."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gradscope.diagnostics.report.index import report_index, report_runs, side_by_side
 from gradscope.errors import InputError
@@ -200,7 +200,8 @@ def test_settings_that_differ_are_listed(
 
 
 def test_logs_without_whole_rewards_still_show_what_they_have() -> None:
-    bare = run_of(group_of([None, 1.0], step=1), metrics={1: {"grad_norm": 1.0}})
+    groups = [group_of([None, 1.0], step=step) for step in (1, 2)]
+    bare = run_of(*groups, metrics={1: {"grad_norm": 1.0}, 2: {"grad_norm": 2.0}})
     section, courses, _ = sections_of(bare, replace(bare))
     assert list(rows_of(section)) == ["gradient norm, as logged"]
     assert courses.headline == "No step of these runs has all rewards."

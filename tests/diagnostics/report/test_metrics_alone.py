@@ -1,9 +1,9 @@
 """What a log of metrics alone answers."""
 
 import math
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gradscope.diagnostics.report.metrics_alone import dead_section, report_of_metrics
 from gradscope.results.report import ReportSection
@@ -65,7 +65,7 @@ def test_numbers_that_are_not_finite_are_reported_and_drawn_as_gaps() -> None:
         metrics_alone(grad_norm=(0.1, math.nan), completions__clipped_ratio=(math.nan, 0.1), kl=(0.1, math.inf))
     )
     assert sections["norm"].severity == "problem"
-    assert sections["norm"].findings[0] == "grad_norm was logged as NaN at step 2."
+    assert sections["norm"].findings[0] == "grad_norm is NaN at step 2."
     assert sections["norm"].charts[0].series[0].values == (0.1, None)
     assert sections["generation"].findings == ("How many is not known: the trainer logged NaN at step 1.",)
     assert sections["courses"].findings[0] == "kl was logged as Infinity at step 2."

@@ -1,8 +1,7 @@
 """A single result answers with the sections that the page has of it."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.passk.measure import pass_at_k_of_samples

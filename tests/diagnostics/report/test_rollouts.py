@@ -1,8 +1,7 @@
 """Which rollouts are shown: whole groups, every kind, the largest parts first, and never more than a page bears."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gradscope.diagnostics.report.rollouts import LEAST_CHARACTERS, MOST_ROLLOUTS, kind_of, read_groups
 from gradscope.rollouts.groups import GroupsOfTable, RolloutGroup, reward_table

@@ -1,9 +1,9 @@
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gradscope import measure_spike
 from gradscope.diagnostics.spike import measure as module

@@ -7,12 +7,12 @@ and rollouts. ``tests/gradients/other_device.py`` is such a device for machines 
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from gradscope.gradients.model.batches import TrainerPadding
 from gradscope.gradients.model.budget import TokenBudget
@@ -35,7 +35,7 @@ from tests.gradients.other_device import REMOTE, Elsewhere, moved, other_device
 
 pytestmark = pytest.mark.slow  # each operation of PyTorch goes through Python
 
-CHECKS = {"asked: gradients/model/passes.squared_norm": 1, "down: gradients/step/measure.gram": 1}
+CHECKS = {"asked: gradients/step/verify._error": 1, "down: gradients/step/measure.gram": 1}
 """What any engine waits for: the self-check's norm, and the matrix."""
 ONCE = {**CHECKS, "down: gradients/step/measure._on_cpu": 1}  # and all log-probabilities at once
 OF_THE_STORE = {f"{way}: gradients/layers/factors.<lambda>" for way in ("down", "up")}
@@ -91,7 +91,7 @@ def test_an_engine_waits_once_a_batch(name: str, lora: bool, engine: str) -> Non
     settled = waits.pop("down: gradients/layers/trace.settle", 0)
     assert settled == (0 if lora or engine == "loop" else 1 if engine == "stream" else settled)
     assert settled <= 5  # a batch of prompt has a prefix of its own, and one more in each group
-    waits.pop("asked: gradients/engines/loop._renumber", None)  # a table's ids, once a table
+    waits.pop("asked: gradients/layers/factors.looked_up", None)  # a table's ids, once a table
     assert dict(waits) == ONCE
 
 
@@ -114,7 +114,7 @@ def test_experts_are_where_their_tokens_are(name: str) -> None:
     assert set(waits) - set(ONCE) <= {
         *OF_EXPERTS,
         "down: gradients/layers/trace.settle",
-        "asked: gradients/engines/loop._renumber",
+        "asked: gradients/layers/factors.looked_up",
     }
 
 

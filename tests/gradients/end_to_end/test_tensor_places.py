@@ -54,7 +54,6 @@ ASKED = {
     "layers/trace.settle": "whether rules fit, once a batch",
     "layers/rules._pairs": "which experts have tokens, and how many",
     "layers/factors.add_to": "likewise",
-    "model/passes.squared_norm": "the self-check's number, once a check",
     "model/batches.from_settings": "plain settings of a trainer",
     "tokens/rows._weights": "one number a token, for numpy",
     "tokens/rows.token_tables": "likewise",

@@ -1,8 +1,7 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from gradscope.errors import UsageError
 from gradscope.gradients.engines import prompt as prompt_module

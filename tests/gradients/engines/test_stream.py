@@ -135,7 +135,7 @@ def test_factors_come_back_from_disk_as_they_were(dtype, files):
     assert (first, second) == ((0, 1), (2,))
     for restored, use in zip((*parts, *last), (*uses, uses[2]), strict=True):
         assert type(restored) is type(use)
-        for name in type(use).__dataclass_fields__:
+        for name in use.__struct_fields__:
             torch.testing.assert_close(getattr(restored, name), getattr(use, name), rtol=0, atol=0)
     assert [file.closed for file in files] == [True]
 

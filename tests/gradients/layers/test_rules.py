@@ -1,7 +1,6 @@
-from dataclasses import replace
-
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 

@@ -1,10 +1,10 @@
-from dataclasses import replace
 from itertools import pairwise, product
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gradscope.gradients.model.batches import Frame, TrainerPadding, pad_batch, split_rows
 from gradscope.rollouts.run import TrainerSettings

@@ -1,8 +1,8 @@
 import math
-from dataclasses import replace
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from gradscope.gradients.plan.losses import (
     KL_TERMS,

@@ -1,13 +1,12 @@
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from transformers import AutoModelForCausalLM, BloomConfig, GPTNeoConfig, LlamaConfig, OPTConfig
 
-from gradscope.diagnostics.inputs.row_questions import signal_rows, token_grams
 from gradscope.errors import InputError, UsageError
 from gradscope.gradients.model.batches import TrainerPadding
 from gradscope.gradients.model.budget import TokenBudget
@@ -25,7 +24,7 @@ from gradscope.gradients.plan.prepared_step import (
     see_batch,
 )
 from gradscope.gradients.step.measure import measure_step
-from gradscope.gradients.tokens.measure import measure_rollout_tokens
+from gradscope.gradients.tokens.measure import measure_rollout_tokens, measure_signals, measure_tokens
 from gradscope.reason import Reason
 from gradscope.rollouts.groups import Rollout
 from gradscope.rollouts.run import TrlVersion
@@ -48,7 +47,7 @@ WITH_KL = replace(DAPO, beta=0.1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("question", [partial(token_grams, most=512), partial(signal_rows, signal="hidden", most=512)])
+@pytest.mark.parametrize("question", [measure_tokens, partial(measure_signals, signal="hidden", most=512, seed=0)])
 def test_the_reference_runs_once_for_all_that_is_asked_of_a_step(question):
     reference, passes = tiny_model("gpt2_tied_conv1d"), []
     plain_head(reference)  # it runs the model, once and for all

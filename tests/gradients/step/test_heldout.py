@@ -1,11 +1,11 @@
 import copy
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from gradscope.errors import InputError, UsageError, VerificationError
 from gradscope.gradients.model.batches import TrainerPadding

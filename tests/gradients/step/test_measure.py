@@ -1,9 +1,9 @@
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 from gradscope.errors import InputError, UsageError, VerificationError

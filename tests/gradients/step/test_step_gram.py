@@ -1,10 +1,10 @@
 import json
-from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import asdict, replace
 
 from gradscope.errors import InputError
 from gradscope.gradients.plan.objective import Objective
@@ -79,9 +79,9 @@ def test_a_step_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
         restored = read_step(tmp_path / "step", "key")
         assert restored is not None
         assert type(restored) is type(step)
-        for field in fields(step):
-            first, other = (getattr(each, field.name) for each in (step, restored))
-            if field.name == "logprobs":
+        for name, first in asdict(step).items():
+            other = getattr(restored, name)
+            if name == "logprobs":
                 assert all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
             else:
                 assert type(first) is type(other)

@@ -1,8 +1,7 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from gradscope.errors import InputError, VerificationError
 from gradscope.gradients.engines.loop import GramAccumulator

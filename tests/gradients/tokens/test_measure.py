@@ -1,9 +1,9 @@
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import force_setattr, replace
 from torch import nn
 
 from gradscope.errors import InputError, VerificationError
@@ -154,9 +154,9 @@ def test_a_token_is_its_text_or_its_id(step):
     (tokens,) = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [0])
     assert tokens.texts[0] == f"[{first}]"
     spoken = SimpleNamespace(decode=lambda ids: f"<{ids[0]}>", eos_token_id=None)
-    object.__setattr__(policy, "tokenizer", spoken)
+    force_setattr(policy, "tokenizer", spoken)
     (tokens,) = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [0])
-    object.__setattr__(policy, "tokenizer", None)
+    force_setattr(policy, "tokenizer", None)
     assert tokens.texts[0] == f"<{first}>"
 
 

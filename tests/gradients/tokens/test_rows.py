@@ -1,7 +1,6 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gradscope.gradients.engines.loop import GramAccumulator
 from gradscope.gradients.model.policy import token_sequences

@@ -1,9 +1,9 @@
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gradscope.gradients.plan.losses import SamplerCorrection
 from gradscope.gradients.plan.prepared_step import PreparedStep, prepare_step

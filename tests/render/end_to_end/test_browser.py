@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gradscope.render.html.page import render_index, render_page
 from tests.render.end_to_end.browser import AUDIT, NEEDS_CHROMIUM, VIEWS, Browser, judged, look_at, opened, started

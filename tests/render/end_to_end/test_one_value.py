@@ -4,7 +4,6 @@ import html
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec import Struct
 
 from gradscope.catalog.lookup import CATALOG
 from gradscope.diagnostics.check.metric_values import MetricValues
@@ -53,8 +53,7 @@ ROWS: dict[str, tuple[str, Style]] = {
 """Metric -> its row on the screen of all tables, and how it reads there."""
 
 
-@dataclass(frozen=True)
-class Outputs:
+class Outputs(Struct, frozen=True):
     """Everything that is said of a run."""
 
     path: Path

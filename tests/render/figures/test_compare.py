@@ -1,4 +1,4 @@
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gradscope.render.registry import draw_figures
 from tests.render.examples import comparison

@@ -1,9 +1,9 @@
 import re
-from dataclasses import replace
 
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from msgspec.structs import replace
 
 from gradscope.estimate import Estimate
 from gradscope.render.figures.rank import _curve

@@ -1,7 +1,8 @@
 import math
 import re
-from dataclasses import replace
 from importlib.resources import files
+
+from msgspec.structs import replace
 
 from gradscope.render.figures import style
 from gradscope.render.figures.report import COLORS

@@ -2,7 +2,6 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass, replace
 from html.parser import HTMLParser
 from itertools import count
 from typing import Any
@@ -10,6 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 from jinja2 import UndefinedError
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.estimate import Estimate
 from gradscope.render.html import page as pages
@@ -149,8 +150,8 @@ def poisoned(record: Any, numbers: Iterator[int]) -> Any:
         return f"<b id='t{next(numbers)}'>\x1b</title></style>\"'&<!--{{{{7*7}}}}"
     if isinstance(record, tuple):
         return tuple(poisoned(item, numbers) for item in record)
-    if is_dataclass(record) and not isinstance(record, type):
-        names = [field.name for field in fields(record) if field.name not in CHOICES]
+    if isinstance(record, Struct):
+        names = [name for name in record.__struct_fields__ if name not in CHOICES]
         return replace(record, **{name: poisoned(getattr(record, name), numbers) for name in names})
     return record
 

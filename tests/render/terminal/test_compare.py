@@ -1,4 +1,4 @@
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gradscope.estimate import Estimate
 from gradscope.render.registry import render_table

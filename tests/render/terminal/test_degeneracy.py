@@ -1,5 +1,6 @@
 import re
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gradscope.estimate import Estimate
 from gradscope.render.registry import render_table

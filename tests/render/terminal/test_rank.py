@@ -1,8 +1,8 @@
 import re
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from gradscope.estimate import Estimate
 from gradscope.render.registry import render_table

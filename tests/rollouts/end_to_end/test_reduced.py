@@ -3,11 +3,11 @@
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from gradscope.rollouts.groups import holds_rewards_alone
 from gradscope.rollouts.read_options import ColumnNames
@@ -63,8 +63,7 @@ def without(rows: Sequence[Row], *names: str) -> list[Row]:
     return [{name: cell for name, cell in row.items() if name not in names} for row in rows]
 
 
-@dataclass(frozen=True)
-class Log:
+class Log(Struct, frozen=True):
     rows: Sequence[Row]
     file: str
     within: tuple[str, ...] = ()

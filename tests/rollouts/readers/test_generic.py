@@ -402,6 +402,19 @@ def test_rewards_in_an_object_without_their_sum_are_asked_for(tmp_path: Path) ->
     assert run.groups[0].rollouts[1].rewards == {"rewards.accuracy": 1.0, "rewards.form": 0.0}
 
 
+@pytest.mark.parametrize(
+    ("name", "is_reward"),
+    [
+        *((f"{of}.score", True) for of in ("info", "extra_info", "result", "evaluation", "Judgment", "metadata")),
+        *((f"{of}.score", False) for of in ("bucket", "difficulty", "level", "source", "problem", "prompt_tier")),
+        *(("bucket.reward", True), ("task.total_reward", True), ("reward_fn.score", True), ("level.accuracy", False)),
+    ],
+)
+def test_a_score_counts_in_an_object_that_is_of_the_response(name: str, is_reward: bool) -> None:
+    assert resolve_columns(("prompt", name), ColumnNames()).reward == (name if is_reward else None)
+    assert resolve_columns(("prompt", name), ColumnNames(reward=name)).reward == name
+
+
 def test_an_id_groups_and_only_without_one_the_text_does(tmp_path: Path) -> None:
     rows = [{"step": 1, "prompt": "same", "problem_id": n, "reward": 1.0} for n in (1, 2)]
     assert len(read_run(write(tmp_path / "a.jsonl", *rows)).groups) == 2

@@ -5,7 +5,6 @@ import os
 import random
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import asdict, replace
 
 from gradscope.errors import InputError, OutputExistsError
 from gradscope.rollouts.arrays import to_texts
@@ -66,9 +66,9 @@ def assert_is_the_log(parts: Path, log: Path | str) -> None:
     for name in ("step", "prompt", "size", "reward", "advantage", "num_tokens", "seconds", "policy"):
         np.testing.assert_array_equal(getattr(actual, name), getattr(wanted, name), name)
     assert (actual.prompt_texts, actual.policies) == (wanted.prompt_texts, wanted.policies)
-    for field in fields(full.source):
-        if field.name not in ("path", "digests"):
-            assert getattr(merged.source, field.name) == getattr(full.source, field.name), field.name
+    for name, value in asdict(full.source).items():
+        if name not in ("path", "digests"):
+            assert getattr(merged.source, name) == value, name
     assert (merged.metrics, merged.settings.values) == (full.metrics, full.settings.values)
     assert (merged.notes, merged.windows, merged.repeats) == (full.notes, full.windows, full.repeats)
 

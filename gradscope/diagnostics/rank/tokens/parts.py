@@ -8,11 +8,11 @@ Shapes: N tokens that count, J groups, V sums of token gradients, M units that a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.diagnostics.logged.tokens import METRICS, first_logged
@@ -109,12 +109,9 @@ def turn_shares(step: int, weighed: WeighedTokens) -> list[results.TurnShare]:
 def entropy_change(step: int, weighed: WeighedTokens, logged: Mapping[int, float]) -> results.EntropyChange:
     """Which way the step moves the entropy, to first order, along with the logged entropies."""
     tokens, update, climb = weighed.tokens, -weighed.chosen("cell"), weighed.chosen(ENTROPY)
-    ones = np.ones(len(tokens.groups))
     return results.EntropyChange(
         step=step,
-        entropy=part_sums.ratio_over_groups(
-            by_group(weighed.tokens, tokens.entropies), by_group(weighed.tokens, ones), part_sums.POSITIVE
-        ),
+        entropy=mean_over_tokens([tokens], [tokens.entropies], part_sums.POSITIVE),
         rate=Estimate.exact(float(climb @ weighed.products[0] @ update), num_units=tokens.num_groups),
         cosine=part_sums.sum_cosine(weighed.products, climb, update),
         covariance=advantage_covariance([tokens]),
@@ -130,13 +127,15 @@ def with_later(change: results.EntropyChange, tokens: CountedTokens, later: Toke
     return replace(change, last=later.last, measured=mean_over_tokens([tokens], [later.entropies]))
 
 
-def mean_over_tokens(tokens: Sequence[CountedTokens], values: Sequence[Array]) -> Estimate:
+def mean_over_tokens(
+    tokens: Sequence[CountedTokens], values: Sequence[Array], scale: part_sums.OpenScale = part_sums.ANY
+) -> Estimate:
     """The mean of a number [N] over the tokens of several steps, with an interval over their groups."""
     sums, numbers = (
         np.concatenate([by_group(own, each) for own, each in zip(tokens, of_steps, strict=True)])
         for of_steps in (values, [np.ones(len(each)) for each in values])
     )
-    return part_sums.ratio_over_groups(sums, numbers, part_sums.ANY)
+    return part_sums.ratio_over_groups(sums, numbers, scale)
 
 
 def advantage_covariance(tokens: Sequence[CountedTokens]) -> Estimate:
@@ -151,14 +150,12 @@ def token_kl(step: int, weighed: WeighedTokens, groups: Sequence[RolloutGroup]) 
     if tokens.reference is None:
         return None
     rollouts = [rollout for group in groups for rollout in group.rollouts]
-    k1, k3, ones = tokens.logprobs - tokens.reference, k3_of(tokens), np.ones(len(tokens.groups))
+    k1, k3 = tokens.logprobs - tokens.reference, k3_of(tokens)
     order = np.argsort(-k3, kind="stable")[:MOST_KL_TOKENS].tolist()
     return results.TokenKl(
         step=step,
-        k1=part_sums.ratio_over_groups(by_group(weighed.tokens, k1), by_group(weighed.tokens, ones), part_sums.ANY),
-        k3=part_sums.ratio_over_groups(
-            by_group(weighed.tokens, k3), by_group(weighed.tokens, ones), part_sums.POSITIVE
-        ),
+        k1=mean_over_tokens([tokens], [k1]),
+        k3=mean_over_tokens([tokens], [k3], part_sums.POSITIVE),
         top_share=share_of_largest(k3, fraction=0.01)
         if np.abs(k1).max() > _ROUNDING
         else Estimate.undefined_because(_NO_DISTANCE, num_units=len(k1)),

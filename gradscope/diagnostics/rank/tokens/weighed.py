@@ -10,10 +10,10 @@ Shapes: N tokens that count, V weightings, J groups.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
@@ -40,8 +40,7 @@ ENTROPY = "entropy"  # the weighting whose sum is the gradient of the mean entro
 _Label = tuple[str, object]  # of which kind a weighting is, and which one of its kind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeighedTokens:
+class WeighedTokens(Struct, frozen=True, kw_only=True):
     """The tokens of a step, and the sums of their gradients."""
 
     tokens: CountedTokens  # the tokens, [N]
@@ -152,8 +151,7 @@ def _verify(prepared: PreparedStep, gram: StepGram, weighed: WeighedTokens) -> N
 KINDS = (UNDECIDED, UNLIKELY)  # the kinds that are followed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KindEnergy:
+class KindEnergy(Struct, frozen=True, kw_only=True):
     """The tokens of one kind, and all that count."""
 
     step: int
@@ -207,8 +205,7 @@ def by_group(tokens: CountedTokens, values: Array) -> Array:
 NO_LATER = "no weights after its update are on disk"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenChange:
+class TokenChange(Struct, frozen=True, kw_only=True):
     """The same tokens under later weights, minus under those that the step started from."""
 
     first: int  # updates that the earlier weights have had
@@ -260,8 +257,7 @@ def _outputs(run: Run, step: int, weights: WeightsRef, options: EngineOptions, t
     return np.asarray(np.concatenate(both, axis=1)[:, indices], dtype=np.float64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FollowedTokens:
+class FollowedTokens(Struct, frozen=True, kw_only=True):
     """What is known of the tokens of some steps."""
 
     weighed: Mapping[int, WeighedTokens]  # step -> its tokens

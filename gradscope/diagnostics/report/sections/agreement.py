@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from operator import methodcaller
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
@@ -24,9 +24,9 @@ from gradscope.metrics.sampler import NAMES
 from gradscope.render.views.view import Column, entry, lines_over, table_of_cells, tabulate
 from gradscope.results.logged import MismatchNumbers, SamplerMismatch
 from gradscope.results.norms import ReplayReport
-from gradscope.results.report import Chart, ReportSection, ReportTable, Series, SeriesKind, Severity
+from gradscope.results.report import Chart, ReportSection, ReportTable, SeriesKind, Severity
 from gradscope.rollouts.run import Run
-from gradscope.say import number, percent, with_interval
+from gradscope.say import counted, number, percent, with_interval
 
 if TYPE_CHECKING:
     from gradscope.gradients.step.step_gram import StepGram
@@ -74,7 +74,7 @@ def logged_agreement(mismatch: SamplerMismatch, overall: MismatchNumbers) -> Rep
 
 def _findings(mismatch: SamplerMismatch, overall: MismatchNumbers) -> tuple[str, ...]:
     if mismatch.is_identical:
-        return (_IDENTICAL.format(_counted(overall.num_tokens, "token")),)
+        return (_IDENTICAL.format(counted(overall.num_tokens, "token")),)
     divergences = [
         f"{title} {with_interval(estimate, '.2g')}"
         for title, estimate in (
@@ -86,7 +86,7 @@ def _findings(mismatch: SamplerMismatch, overall: MismatchNumbers) -> tuple[str,
     ]
     clipped = overall.frac_clipped
     return (
-        f"Over {_counted(overall.num_tokens, 'token')} of {_counted(overall.num_sequences, 'sequence')} the logged "
+        f"Over {counted(overall.num_tokens, 'token')} of {counted(overall.num_sequences, 'sequence')} the logged "
         f"log-probabilities of sampler and trainer differ by {with_interval(overall.logprob_gap, '.2g')} a token. "
         f"Weighed by their ratios, the tokens are worth {with_interval(overall.token_ess, percent)} of as many, and "
         f"the sequences {with_interval(overall.sequence_ess, percent)}.",
@@ -95,10 +95,6 @@ def _findings(mismatch: SamplerMismatch, overall: MismatchNumbers) -> tuple[str,
         + (f"; PPO's clip would take the gradient of {with_interval(clipped, _small)}." if clipped.is_defined else "."),
         *((f"Divergences of the trainer from the sampler: {', '.join(divergences)}.",) if divergences else ()),
     )
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def _small(share: float) -> str:
@@ -276,16 +272,11 @@ def _as_logged(metrics: Mapping[int, Mapping[str, float]], names: Sequence[str])
         severity="unknown" if mean is None else "fine" if mean <= LARGE_GAP else "problem",
         meaning=metric("logprob_gap").meaning,
         next_step=_advice(mean),
-        charts=(
-            Chart(
-                title="As the trainer logged it",
-                kind="lines",
-                places=tuple(steps),
-                series=tuple(
-                    Series(name=name, values=tuple(metrics[step].get(name) for step in steps)) for name in names[:4]
-                ),
-                y_label="nats a token",
-            ),
+        charts=lines_over(
+            steps,
+            "As the trainer logged it",
+            {name: [metrics[step].get(name) for step in steps] for name in names[:4]},
+            y_label="nats a token",
         ),
     )
 

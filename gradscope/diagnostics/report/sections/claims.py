@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gradscope.copies import copy_of
 from gradscope.diagnostics.claims.evidence import AtHand, Evidence

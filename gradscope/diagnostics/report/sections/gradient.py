@@ -17,7 +17,12 @@ from numpy.typing import NDArray
 
 from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS, LOGGED
 from gradscope.catalog.lookup import metric
-from gradscope.diagnostics.rank.formulations import measure_formulations, measure_interference, measure_kinds
+from gradscope.diagnostics.rank.formulations import (
+    in_order,
+    measure_formulations,
+    measure_interference,
+    measure_kinds,
+)
 from gradscope.diagnostics.rank.rollout_spectra import AdvantagedStep, spectrum_of_step
 from gradscope.diagnostics.rank.rows import StepRows, advantages_of, step_rows, sub_groups
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, excerpt, missing_section
@@ -292,15 +297,12 @@ def formulations_section(inputs: ReportInputs) -> ReportSection:
 
 def _measure(rows: StepRows, name: str) -> tuple[Estimate, ...]:
     """Norm, cosine with the logged update, effective rank, its null models and dead share of one step."""
-    parts = sub_groups(rows, None)
     try:
-        by_group = advantages_of(rows, parts, name)
+        by_group = advantages_of(rows, sub_groups(rows, None), name)
     except GradscopeError as error:
         reason = error.message.rstrip(".").replace(f" '{name}'", " such")  # one for all that have the same
         return (Estimate.undefined_because(reason),) * (4 + len(_STEP_NULLS))
-    weights = np.zeros(len(rows.group_ids))
-    for part, values in zip(parts, by_group, strict=True):
-        weights[part.index] = values
+    weights = in_order(rows, by_group)
     cosine = Estimate.undefined_because("the log has no advantage per rollout")
     if rows.advantages is not None:
         cosine = geometry.cosine_of_updates(rows.gram, weights, rows.advantages)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from gradscope.diagnostics.logged.measure import ENDED, absence_of
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from gradscope.gradients.tokens.measure import RolloutTokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunLengths:
+class RunLengths(Struct, frozen=True, kw_only=True):
     """The rollouts of groups whose rewards are all known, [R] each."""
 
     unit: str  # tokens or characters
@@ -123,19 +122,17 @@ def lengths_of(run: Run) -> Lengths:
     return lengths
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unavailable:
+class Unavailable(Struct, frozen=True, kw_only=True):
     """A part of the page that could not be made."""
 
     reason: str  # why, a sentence with its period
     hint: str  # what would help, a sentence with its period; may be empty
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenParts:
+class TokenParts(Struct, frozen=True, kw_only=True):
     """Measurements of the tokens of the recomputed steps other than their rows."""
 
-    weighed: Mapping[int, WeighedTokens] = field(default_factory=dict)
+    weighed: Mapping[int, WeighedTokens] = {}
     """Step -> its tokens; empty where they were not looked at."""
     entropy: tuple[EntropyChange, ...] = ()  # by step
     kl: tuple[TokenKl, ...] = ()  # by step that has a reference
@@ -143,8 +140,7 @@ class TokenParts:
     logprobs: tuple[LogprobChange, ...] = ()  # of the last step, where it has later weights
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportInputs:
+class ReportInputs(Struct, frozen=True, kw_only=True):
     """Everything that was read and computed for a report."""
 
     run: Run
@@ -161,7 +157,7 @@ class ReportInputs:
     passk: PassAtKReport | Unavailable  # pass@k of these samples
     logged: LoggedPolicy = field(default_factory=LoggedPolicy)  # what the log alone says of its policy
     lengths: Lengths | None = None  # how long the rollouts are; None: read when needed
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = {}
     """How the run was read: option of the command line -> its value."""
 
     @property

@@ -24,7 +24,7 @@ from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.findings.logged import spike_headline
 from gradscope.findings.rank_parts import kl_findings
 from gradscope.render.views.view import Column, lines_over, tabulate
-from gradscope.results.report import Chart, ReportSection, ReportTable, Series, Severity
+from gradscope.results.report import ReportSection, ReportTable, Severity
 from gradscope.results.tokens import TokenKl
 from gradscope.rollouts.groups import UNKNOWN, RewardTable, reward_table
 from gradscope.rollouts.run import Run
@@ -67,18 +67,13 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
         next_step=_next_step(counts, inputs),
         command=inputs.command(commands[0]) if commands else "",
         charts=tuple(
-            Chart(
-                title=title,
-                kind="lines",
-                places=tuple(steps),
-                series=(Series(name=name, values=tuple(map(course.get, steps)), kind="logged"),),
-                y_label=name,
-            )
+            chart
             for name, course, title in (
                 ("grad_norm", norms, "Gradient norm, as logged"),
                 ("loss", losses, "Loss, as logged"),
             )
             if not course.keys().isdisjoint(steps)
+            for chart in lines_over(steps, title, {name: map(course.get, steps)}, y_label=name, kinds={name: "logged"})
         ),
         tables=(
             tabulate(
@@ -232,11 +227,8 @@ def _largest(kl: dict[int, float | None]) -> float:
 
 def _live_shares(table: RewardTable, unit: str) -> dict[int, float]:
     weights = table.size if unit == "rollouts" or table.num_tokens is None else table.sums(table.num_tokens)
-    steps, of_group = np.unique(table.step, return_inverse=True)
-    total = np.bincount(of_group, weights=weights)
-    live = np.bincount(of_group, weights=np.where(table.is_dead, 0, weights))
-    shares = np.divide(live, total, out=np.zeros(len(steps)), where=total > 0)
-    return dict(zip(steps.tolist(), shares.tolist(), strict=True))
+    shares = table.mean_by_step(np.where(table.is_dead, 0, weights), weights)
+    return {step: 0.0 if math.isnan(share) else share for step, share in shares.items()}
 
 
 def _kl(run: Run, kl: dict[int, float | None]) -> str:

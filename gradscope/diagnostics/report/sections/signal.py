@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -144,11 +145,11 @@ def rewards_section(inputs: ReportInputs) -> ReportSection:
     functions = [function for function in report.by_reward if function.weight != 0]
     table = reward_table(inputs.run.groups)
     steps = np.unique(table.step).tolist()
-    of_rollout = np.repeat(table.step, table.size)
     means: dict[str, list[float | None]] = {}
     for name in [function.name for function in functions]:
-        logged = [table.rewards[name][(of_rollout == step) & ~np.isnan(table.rewards[name])] for step in steps]
-        means[name] = [float(np.mean(rewards)) if len(rewards) else None for rewards in logged]
+        rewards = table.rewards[name]
+        logged = table.mean_by_step(table.sums(np.nan_to_num(rewards)), table.sums(~np.isnan(rewards)))
+        means[name] = [None if math.isnan(mean) else mean for mean in logged.values()]
     return ReportSection(
         name="rewards",
         findings=tuple(_findings(report, functions)),

@@ -6,9 +6,10 @@ import contextlib
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct
 
 from gradscope.errors import InputError, UsageError
 from gradscope.outside.plain_json import read_json
@@ -33,8 +34,7 @@ _FORMATS: tuple[Format | RowFormat, ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationLog:
+class EvaluationLog(Struct, frozen=True, kw_only=True):
     """One evaluation: one run of a model on a task."""
 
     path: Path  # its file, or the folder of its parts

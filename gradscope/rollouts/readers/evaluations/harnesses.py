@@ -9,7 +9,6 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import chain, pairwise, zip_longest
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from gradscope.errors import InputError
 from gradscope.rollouts.groups import REWARD, RewardTable, Status

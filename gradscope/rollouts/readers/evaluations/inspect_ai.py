@@ -17,11 +17,12 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.errors import InputError
 from gradscope.outside.limits import MOST_ROW, in_mib, is_zip, most, most_unpacked, open_file, raise_limits
@@ -196,8 +197,7 @@ def read_archived_samples(path: Path, quarantine: QuarantineLog) -> Iterator[tup
             quarantine.add("the sample is not a JSON object", f"{path}:{number}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
+class Header(Struct, frozen=True, kw_only=True):
     """The description of an evaluation in its log."""
 
     task: str = ""  # the task's name; empty where the log has none

@@ -6,15 +6,16 @@ two steps are two groups. Other files have step 0 throughout.
 
 from __future__ import annotations
 
-import dataclasses
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, chain, islice, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from gradscope.errors import InputError, UsageError
 from gradscope.outside.limits import most
@@ -89,16 +90,17 @@ _ROW_IDS = (*USUAL["prompt_id"], "id", "idx")
 _WITHIN_DATASET = ("i", "idx", "index", "id")
 _POLICIES = ("policy", "model")
 _TOLD_BY_CELLS = frozenset(("n", "dataset", *_POLICIES))  # keys that mean one thing or another, as their cells are
+_NO_SAMPLES = re.compile(r"(ref|reference|gold|canonical|expected|ground_truth|few_shot|demo)", re.IGNORECASE)
+"""How lists of solutions are called that are not the policy's."""
 MOST_SAMPLES = 20_000_000  # samples of all prompts: a row of counts declares up to a million with a few digits
 
 
-@dataclass(slots=True, kw_only=True)
-class PromptSamples:
+class PromptSamples(Struct, kw_only=True):
     """The samples of one prompt."""
 
     shape: str  # their layout, in words
     rewards: Sequence[Any]  # a cell for each sample, not yet parsed
-    further: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    further: Mapping[str, Sequence[Any]] = {}
     """Other numbers of the samples, by name, the scalar reward among them."""
     texts: Sequence[Any] = ()  # completions, where they were written
     policies: tuple[str, ...] = ()  # the policy of each sample, where a row holds one of each
@@ -154,9 +156,18 @@ def prompt_rows(
     elif isinstance(node, dict) and _are_verdicts(node):
         yield from (((*keys, str(key)), {}, PromptSamples(shape="lists", rewards=cell)) for key, cell in node.items())
     elif isinstance(node, (dict, list)) and depth:
+        layouts, without = set[tuple[str, ...]](), list[tuple[str, dict[str, Any]]]()
         for key, item in node.items() if isinstance(node, dict) else enumerate(node):
-            if isinstance(item, (dict, list)):
-                yield from prompt_rows(item, columns, depth - 1, (*keys, str(key)))
+            parts = prompt_rows(item, columns, depth - 1, (*keys, str(key)))
+            first = next(parts, None)
+            if first is not None:
+                yield first
+                yield from parts
+            if isinstance(item, dict):
+                without += [(str(key), item)] if first is None else []
+                layouts |= set() if first is None else {tuple(item)}
+        of_prompts = [(key, item) for key, item in without if tuple(item) in layouts]  # with an empty list, say
+        yield from (((*keys, key), item, "the prompt has no samples") for key, item in of_prompts)
 
 
 def _are_verdicts(node: Mapping[str, Any]) -> bool:
@@ -203,11 +214,20 @@ def _from_lists(row: Mapping[str, Any], reward: str | None) -> PromptSamples | s
         return None
     columns: dict[str, Any] = {}
     aligned: set[str] = set()
+    entries = {
+        name: value[0].keys()
+        for name, value in row.items()
+        if is_list_of_objects(value) and (reward or not _NO_SAMPLES.match(name))
+    }
+    named = {name: (reward or "").removeprefix(f"{name}.") for name in entries}  # `list.entry`, or an entry
+    of_named = [name for name, keys in entries.items() if named[name] in keys]
+    of_samples = of_named or [name for name, keys in entries.items() if not keys.isdisjoint(USUAL["reward"])]
+    if len(of_samples) > 1:
+        return f"several lists hold objects with a reward, {list_names(of_samples)}: --reward-column LIST.ENTRY"
     for name, value in row.items():
-        entry = reward and reward.removeprefix(f"{name}.")  # a named reward of objects is `list.entry`, or an entry
-        if is_list_of_objects(value) and any(key in value[0] for key in (entry, *USUAL["reward"])):
+        if name in of_samples:
             objects = {key: [element.get(key) for element in value] for key in value[0]}
-            columns |= objects | ({reward: objects[entry]} if entry in objects else {})
+            columns |= objects | ({reward: objects[named[name]]} if reward and of_named else {})
             aligned |= set(objects) if reward or not objects.keys().isdisjoint((*ANSWER_KEYS, *_TRIALS)) else set()
         elif isinstance(value, list):
             columns.setdefault(name, list(map(unwrapped, value)) if list in set(map(type, value)) else value)
@@ -368,7 +388,7 @@ def _listed(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> tuple[st
         return None
     samples = rows[0][name]
     names = columns_in(samples)
-    if not set(names).issuperset(filter(None, dataclasses.astuple(request.columns))):
+    if not set(names).issuperset(filter(None, astuple(request.columns))):
         return None
     columns = resolve_columns(names, request.columns)
     if columns.reward is None or key_of(columns) is None or isinstance(samples[0].get(columns.reward), list):

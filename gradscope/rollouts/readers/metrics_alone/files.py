@@ -13,7 +13,6 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import count, groupby, pairwise
 from operator import itemgetter
@@ -24,6 +23,7 @@ from urllib.parse import quote
 import msgspec
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 
 from gradscope.errors import InputError
 from gradscope.outside.limits import MOST_ROW, in_mib, most, raise_limits
@@ -77,8 +77,7 @@ from gradscope.rollouts.run import Counts, Numbers, StepMetrics
 Cells = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class MetricRow:
+class MetricRow(Struct, frozen=True):
     """A row of a file."""
 
     location: str  # ``file:line``, or ``file:entry``
@@ -128,8 +127,7 @@ _FEW, _MANY = 1 << 8, 1 << 14  # rows in a piece, at first and later
 _SMALL, _LARGE = 1 << 16, 8 << 20  # the same in bytes
 
 
-@dataclass(frozen=True, slots=True)
-class MetricFile:
+class MetricFile(Struct, frozen=True):
     """A file that may hold metrics."""
 
     title: str  # its kind, for messages

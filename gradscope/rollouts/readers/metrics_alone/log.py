@@ -7,11 +7,11 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import chain, compress
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from gradscope.errors import InputError, UsageError
 from gradscope.results.source import Source
@@ -19,7 +19,12 @@ from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.generic import USUAL
 from gradscope.rollouts.readers.metrics_alone.files import MetricFile, MetricsLog, opened
-from gradscope.rollouts.readers.metrics_alone.naming import naming_of, parse_metric_columns, without_impossible_shares
+from gradscope.rollouts.readers.metrics_alone.naming import (
+    bare,
+    naming_of,
+    parse_metric_columns,
+    without_impossible_shares,
+)
 from gradscope.rollouts.readers.metrics_alone.published import plain_name
 from gradscope.rollouts.readers.metrics_alone.runs import (
     STEPS,
@@ -288,8 +293,8 @@ _SWITCHES: tuple[tuple[str, str], ...] = (
 
 def switch_on(keys: Iterable[str]) -> str:
     """A sentence on how to make the trainer with these keys log its rollouts."""
-    bare = [key.removeprefix("train/") for key in keys]
+    logged = list(map(bare, keys))
     words = "log a row a rollout with step, prompt and reward, as JSONL, CSV or Parquet"
     switches = ((tuple(begins.split()), how) for begins, how in _SWITCHES)
-    words = next((how for begins, how in switches if any(key.startswith(begins) for key in bare)), words)
+    words = next((how for begins, how in switches if any(key.startswith(begins) for key in logged)), words)
     return f"Metrics alone: rollouts would add intervals, prompts and causes; {words} (docs/howto.md)."

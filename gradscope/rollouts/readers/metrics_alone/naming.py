@@ -10,12 +10,13 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import product
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.errors import UsageError
 from gradscope.rollouts.readers.metrics_alone.published import plain_name
@@ -24,8 +25,7 @@ from gradscope.rollouts.run import Floats, Numbers, StepMetrics
 MetricStyle = Literal["share", "norm", "count"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Derived:
+class Derived(Struct, frozen=True, kw_only=True):
     """A metric that is computed from others in the log."""
 
     keys: tuple[str, ...]  # the keys that it is computed from, all of which a step must have
@@ -33,8 +33,7 @@ class Derived:
     make: Callable[..., Floats]  # computes it from the values of the keys in order; NaN where undefined
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommonMetric:
+class CommonMetric(Struct, frozen=True, kw_only=True):
     """A metric that every trainer logs under a name of its own."""
 
     name: str  # the common name
@@ -50,6 +49,12 @@ def _itself(key: str) -> Derived:
 
 def _over(part: str, total: str) -> Derived:
     return Derived(keys=(part, total), formula=f"{part} / {total}", make=_ratio)
+
+
+def _percent(key: str) -> Derived:
+    """A percentage; a share under such a name, as a percentage of fewer than 100 groups is 0 or above 1, stays one."""
+    formula = f"{key} (of 100, or of 1 where no number is above 1)"
+    return Derived(keys=(key,), formula=formula, make=lambda value: value / (100 if np.any(value > 1) else 1))
 
 
 def _share_of(part: str, *rest: str) -> Derived:
@@ -77,10 +82,10 @@ COMMON: tuple[CommonMetric, ...] = (
         "frac_reward_zero_std",
         "no gradient",
         "share",
-        "bench/zero_variance_drop_rate frac_zero_std zero_std_ratio zero_std_fraction zero_variance_fraction zvf "
-        "groups/rate_dropped",
+        "bench/zero_variance_drop_rate frac_zero_std zvf groups/rate_dropped",
         *(_one_minus(_itself(key)) for key in ("env/all/by_group/frac_mixed", "by_group/frac_mixed")),
         _one_minus(_itself("baseline_reward/pct_mixed")),
+        _one_minus(_percent("dynamic_filtering_pass_rate")),
         _one_minus(_share_of("batch/solve_partial", "batch/solve_all", "batch/solve_none")),
         _one_minus(_over("num_groups_trainable", "num_groups_submitted")),
         _one_minus(_over("data/step_num_groups_trainable", "data/step_num_groups_submitted")),
@@ -182,19 +187,19 @@ _FURTHER = {
 }
 """Words that leave a metric what it is."""
 _UNIT = re.compile(r"(group|prompt)s?(?![a-z])")
+_OF_GROUPS = re.compile(rf"{_UNIT.pattern}|zero_(reward_)?(std|var)")  # the spread of one reward is always zero
 _BETWEEN = re.compile(r"[\W_]+")
-_SHARES = ({"frac"}, {"fraction"}, {"rate"}, {"ratio"}, {"share"})  # a percentage would need a division
+_SHARES = ({"frac"}, {"fraction"}, {"rate"}, {"ratio"}, {"share"})
+_PERCENTAGES = ({"pct"}, {"percent"}, {"percentage"})
 _COUNT = {"count", "n", "num", "number", "of", "total"}
 _PREFIXES = {"", "train", "training", "rollout", "batch", "grpo", "reward", "rewards"}
 _EVALUATIONS = {"eval", "evaluation", "val", "validation", "test"}
 
-NO_SHARE = "is no share"  # what is said of a metric whose logged number counts as NaN
 _PREFIX = "train/"
 _ROUNDING = 1e-6  # tolerance for a sum of shares above 1
 
 
-@dataclass(frozen=True, slots=True)
-class Naming:
+class Naming(Struct, frozen=True):
     """How the metrics of a log get their common names."""
 
     parts: Mapping[str, Derived]  # common name -> its formula, which is the key where the log has the metric itself
@@ -209,7 +214,7 @@ class Naming:
     def sentences(self) -> tuple[str, ...]:
         """A sentence on the common names that differ from the trainer's own."""
         formulas = {name: part.formula for name, part in self.parts.items()}
-        parts = [f"{name} is {text}" for name, text in formulas.items() if text not in (name, _PREFIX + name)]
+        parts = [f"{name} is {text}" for name, text in formulas.items() if bare(text) != name]
         return (f"By the trainer's names: {'; '.join(parts)}.",) if parts else ()
 
 
@@ -261,21 +266,25 @@ def _of_groups(name: str, words: Mapping[str, set[str]]) -> Derived | None:
     All words of the key have to be known, as in ``degenerate_group_rate``; None where several keys fit.
     """
     kinds = [(key, of - kind) for kind in _GROUPS[name] for key, of in words.items() if of >= kind]
-    shares = [_itself(key) for key, rest in kinds if rest in _SHARES]
+    shares = [share for key, rest in kinds for share in _share(key, rest)]
     counts = [
         _over(key, total)
         for key, rest in kinds
         if rest <= _COUNT
         for total, of in words.items()
-        if of <= _COUNT and _unit(total) == _unit(key)
+        if of <= _COUNT and _UNIT.findall(total)[-1:] == _UNIT.findall(key)[-1:] != []
     ]
-    mixed = [_one_minus(_itself(key)) for key, of in words.items() if "mixed" in of and of - {"mixed"} in _SHARES]
+    mixed = [_one_minus(share) for key, of in words.items() if "mixed" in of for share in _share(key, of - {"mixed"})]
     fits = shares or counts or (mixed if name == "frac_reward_zero_std" else [])
     return fits[0] if len(fits) == 1 else None
 
 
-def _unit(key: str) -> str:
-    return str(_UNIT.findall(key)[-1])
+def _share(key: str, rest: set[str]) -> Iterator[Derived]:
+    """A key as a share, where no words but those of one are left of it."""
+    if rest in _SHARES:
+        yield _itself(key)
+    elif rest in _PERCENTAGES:
+        yield _percent(key)
 
 
 def _words_on_groups(keys: Iterable[str]) -> dict[str, set[str]]:
@@ -283,7 +292,7 @@ def _words_on_groups(keys: Iterable[str]) -> dict[str, set[str]]:
     return {
         key: set(_BETWEEN.split(_UNIT.sub("", key.rpartition("/")[2].lower()))) - _PREFIXES
         for key in keys
-        if _UNIT.search(key)
+        if _OF_GROUPS.search(key)
     }
 
 
@@ -323,7 +332,7 @@ def without_impossible_shares(metrics: StepMetrics) -> tuple[StepMetrics, tuple[
     Returns:
         The metrics, and a sentence for each that was changed, with the number of steps and the first.
     """
-    columns, sentences = dict(metrics.columns), []
+    columns, sentences, changed = dict(metrics.columns), list[str](), set[str]()
     for name in (metric.name for metric in COMMON if metric.style == "share" and metric.name in columns):
         column = columns[name]
         share = np.clip(column.values, 0.0, 1.0)
@@ -333,8 +342,14 @@ def without_impossible_shares(metrics: StepMetrics) -> tuple[StepMetrics, tuple[
             steps, values = metrics.course(name)
             first = f"{values[is_wrong][0]:g} at step {steps[is_wrong][0]}"
             where = f"{np.count_nonzero(is_wrong):,} of {len(metrics):,} steps ({first})"
-            sentences.append(f"{name} {NO_SHARE} at {where}: that counts as NaN.")
-    return StepMetrics(metrics.steps, columns), tuple(sentences)
+            sentences.append(f"{name} is no share at {where}: that counts as NaN.")
+            changed.add(name)
+    return StepMetrics(metrics.steps, columns, frozenset(changed)), tuple(sentences)
+
+
+def bare(key: str) -> str:
+    """A trainer's key without the prefix that W&B's callback of transformers writes before it."""
+    return key.removeprefix(_PREFIX)
 
 
 def parse_metric_columns(words: Sequence[str] | None) -> dict[str, str]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
 from operator import itemgetter
 from typing import Any, TypeVar
 
 import numpy as np
+from msgspec import Struct
 
 from gradscope.outside.numerals import number_from
 from gradscope.rollouts.readers.generic import USUAL
@@ -33,8 +33,7 @@ NO_STEP, BAD_STEP = -1, -2
 STEP_IS_POSITION = "gradscope/step_is_place"  # key of a row whose step is its position among the rows of a console
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricTable:
+class MetricTable(Struct, frozen=True, kw_only=True):
     """R rows of a piece of a file that have the same keys."""
 
     at: Counts  # their indices in the piece, ascending, [R]
@@ -51,8 +50,7 @@ class MetricTable:
         return MetricTable(at=self.at[rows], columns=columns, run=self.run)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Piece(Struct, frozen=True, kw_only=True):
     """Consecutive rows of a file."""
 
     where: str  # the file, or a part of it
@@ -231,18 +229,16 @@ def is_step(key: str) -> bool:
     return key in STEPS or key.endswith(("/step", "/global_step", "/training_step"))
 
 
-@dataclass(slots=True)
-class _Rows:
+class _Rows(Struct):
     """The rows under one name."""
 
-    at: list[Counts] = field(default_factory=list)  # their indices among all rows
-    steps: list[Counts] = field(default_factory=list)  # each as long
-    numbers: dict[str, list[tuple[Counts, Floats]]] = field(default_factory=dict)
+    at: list[Counts] = []  # their indices among all rows
+    steps: list[Counts] = []  # each as long
+    numbers: dict[str, list[tuple[Counts, Floats]]] = {}
     """Key -> indices of the rows that have it, and its values."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OneRun:
+class OneRun(Struct, frozen=True, kw_only=True):
     """One run in the rows."""
 
     name: str
@@ -252,13 +248,12 @@ class OneRun:
     sentences: tuple[str, ...]  # where it was resumed
 
 
-@dataclass(slots=True, kw_only=True)
-class _Part:
+class _Part(Struct, kw_only=True):
     """Rows from ``start`` to ``stop`` of a name, which are one run."""
 
     start: int
     stop: int
-    resumed: list[int] = field(default_factory=list)
+    resumed: list[int] = []
     """Rows at which it was resumed; earlier rows of their step and later ones no longer count."""
 
 

@@ -5,17 +5,17 @@ Groups are built from the records of any log, in the order of first appearance.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gradscope.errors import InputError
 from gradscope.outside.limits import open_file, read_limited
@@ -131,8 +131,7 @@ class EarlierLooks:
         """Drop the state, so that the next reading starts at the beginning."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadRequest:
+class ReadRequest(Struct, frozen=True, kw_only=True):
     """One call of ``read_run``."""
 
     path: Path
@@ -279,8 +278,7 @@ REPEATED = "the row repeats an earlier one of the same sample"
 CONTRADICTED = "the row contradicts an earlier one of the same sample, so that neither counts"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(Struct, frozen=True, kw_only=True):
     """One usable row of a foreign log."""
 
     step: int  # the trainer's step; 0 where the log has none
@@ -290,7 +288,7 @@ class Record:
     completion: str  # the completion's text
     reward: float | None
     """The scalar reward; None where the row has no usable one, so that its group counts as incomplete."""
-    rewards: Mapping[str, float | None] = field(default_factory=dict)  # reward per reward function
+    rewards: Mapping[str, float | None] = {}  # reward per reward function
     messages: tuple[Mapping[str, Any], ...] | None = None  # the prompt as messages
     advantage: float | None = None  # the advantage that the optimizer saw
     status: Status = "unknown"  # how the completion ended
@@ -384,7 +382,7 @@ def _settle(first: Rollout, again: Record, quarantine: QuarantineLog) -> Rollout
         return first
     for _ in range(1 if first.reward is None else 2):  # this row, and the earlier one if it counted until now
         quarantine.add(CONTRADICTED, again.location)
-    return dataclasses.replace(first, reward=None, rewards=dict.fromkeys(first.rewards))
+    return replace(first, reward=None, rewards=dict.fromkeys(first.rewards))
 
 
 def _token_fields(record: Record) -> dict[str, Any]:
@@ -481,7 +479,7 @@ def assemble_groups(
     inferred = (*source.inferred, *describe_groups(groups))
     return Run(
         path=request.path,
-        source=dataclasses.replace(source, num_rows=num_rows, inferred=inferred, quarantined=set_aside),
+        source=replace(source, num_rows=num_rows, inferred=inferred, quarantined=set_aside),
         groups=groups,
         settings=read_trainer_settings(request.run_config),
         weights=with_initial((), request.initial, lambda adapter: request.model or find_base(adapter, folder)),

@@ -18,7 +18,6 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Container, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path, PurePath
@@ -26,6 +25,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
@@ -120,8 +120,7 @@ def named_if_unreadable(path: Path) -> Iterator[None]:
         raise InputError(f"{path} cannot be read: {error}.", hint="Copy the file again.") from error
 
 
-@dataclass(frozen=True, slots=True)
-class LocatedRow:
+class LocatedRow(Struct, frozen=True):
     """An object of a file of JSON lines, and its location."""
 
     number: int  # the number of its line, from 1

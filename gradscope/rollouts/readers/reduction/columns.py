@@ -10,8 +10,7 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain, islice, repeat
 from operator import attrgetter
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import numpy as np
 import pyarrow as pa
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, Struct
 from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import (
@@ -77,8 +76,7 @@ def facts_in(notes: Iterable[Note], about: str) -> list[Any]:
     return sorted(note.value for note in notes if isinstance(note, Fact) and note.about == about)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
+class Columns(Struct, frozen=True, kw_only=True):
     """The rollouts of some rows as columns, [R] each."""
 
     row: Counts | None = None
@@ -103,7 +101,7 @@ class Columns:
     """Why a row has none; None: the format has none."""
     notes: Collection[Note] = ()  # what rows call for, whatever becomes of them
     is_odd: NDArray[np.bool_] | None = None  # where ``further`` has to look at the row; None: nowhere
-    noted: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+    noted: Mapping[str, NDArray[np.bool_]] = {}
     """Sentences on the log, and which rows call for them, [R]."""
     samples: Sequence[str | None] | None = None
     """What tells each rollout from the others of its group, [R]; None: nothing does."""
@@ -336,17 +334,17 @@ def texts_in(names: list[str] | pa.Array, rows: Sequence[int] | None = None) -> 
 _MADE_LATER = {Raw, msgspec.UnsetType}
 
 
-@dataclass(frozen=True, kw_only=True)
-class LineColumns:
+class LineColumns(Struct, frozen=True, kw_only=True, dict=True):
     """How lines become columns."""
 
     row: Any  # the type that a decoder holds lines to: a struct of the keys that are read
     take: Callable[[Sequence[Any], Path], Columns]  # the columns of rows of a file, at least one
     looks_at_path: bool = False  # whether they say something else in a file of another name
-    decoder: msgspec.json.Decoder[Any] = field(init=False)  # of the struct
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "decoder", msgspec.json.Decoder(self.row))
+    @cached_property
+    def decoder(self) -> msgspec.json.Decoder[Any]:
+        """What decodes such lines."""
+        return msgspec.json.Decoder(self.row)
 
 
 def line_columns(
@@ -389,15 +387,13 @@ def line_columns(
     return LineColumns(row=row, take=take_rows, looks_at_path=looks_at_path)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ListColumns:
+class ListColumns(Struct, frozen=True, kw_only=True):
     """How a JSON document that is one list of objects becomes columns; any other is left to the row reader."""
 
     lines: LineColumns  # the same of an element a line
 
 
-@dataclass(frozen=True, kw_only=True)
-class TableColumns:
+class TableColumns(Struct, frozen=True, kw_only=True):
     """How the rows of a Parquet or CSV file become columns."""
 
     names: tuple[str, ...]  # the columns that are read, where the file has them
@@ -445,7 +441,9 @@ def records_in(
             note(of_rows)
         for row, why in columns.flaws:
             lines.add(why, locations[row])
-        lines.held(len(row_of) if columns.count is None else int(columns.count.sum()), num_lines=len(set(row_of)))
+        is_of_parts = not {row for row, _ in columns.flaws}.isdisjoint(row_of)  # of a line whose other prompts are read
+        num_held = len(set(zip(row_of, columns.group, strict=True)) if is_of_parts else set(row_of))
+        lines.held(len(row_of) if columns.count is None else int(columns.count.sum()), num_lines=num_held)
         for at, record in _records(columns, [locations[row] for row in row_of], quarantine):
             yield first + row_of[at], record
             for sentence, calls in columns.noted.items():

@@ -10,13 +10,15 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import pairwise, repeat
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
@@ -41,8 +43,7 @@ _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _ELEMENTS = 1 << 13  # of a list, that are objects at once
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OddRow:
+class OddRow(Struct, frozen=True, kw_only=True):
     """A row for the row reader, or several lines side by side that hold none for one reason."""
 
     at: int  # its number within the block
@@ -52,8 +53,7 @@ class OddRow:
     count: int = 1  # how many lines it is
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class Span(Struct, frozen=True, kw_only=True):
     """A stretch of a block that holds rows of a step, and maybe others between them."""
 
     step: int  # the step
@@ -62,8 +62,7 @@ class Span:
     line: int  # the number of its first line within the block
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scanned:
+class Scanned(Struct, frozen=True, kw_only=True):
     """The rows of a block of a file, reduced."""
 
     file: int  # the file's number within the log
@@ -73,7 +72,7 @@ class Scanned:
     """The groups of its usual rows, which are numbered within the block; None without any."""
     at: Counts | None = None
     """The numbers of these rows, group after group; None where no other row stands between them."""
-    odd: list[OddRow] = field(default_factory=list)  # the others, in order
+    odd: list[OddRow] = []  # the others, in order
     spans: list[Span] | None = None
     """Where the usual rows of each step lie; None: the file is read as a whole or not at all."""
     is_open: bool = False  # whether its last line has no end, so that it may be being written
@@ -83,8 +82,7 @@ class Scanned:
     """Whether ``part`` has the groups of files before it, too, and its first rows are numbered within the log."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LineBlock:
+class LineBlock(Struct, frozen=True, kw_only=True):
     """Some lines of a file, each with its end."""
 
     data: bytes  # the lines
@@ -201,8 +199,7 @@ def scan_list(path: Path, file: int, columns: ListColumns, *, with_texts: bool =
     return scanned or None
 
 
-@dataclass(frozen=True, slots=True)
-class _PlainFile:
+class _PlainFile(Struct, frozen=True):
     """A file that is one block of lines which the decoder takes."""
 
     path: Path
@@ -331,17 +328,21 @@ def _doubtful(data: bytes, letters: NDArray[np.uint8], bounds: Counts) -> Counts
         is_doubtful |= np.diff(np.searchsorted(brackets, bounds)) > MOST_DEPTH
     for position in _long_numbers(data, letters):
         is_doubtful[np.searchsorted(bounds, position, side="right") - 1] = True
-    if not data.isascii():
-        for number in np.flatnonzero(~is_doubtful).tolist() if not is_text(data) else ():
+    if not is_text(data):
+        for number in np.flatnonzero(~is_doubtful).tolist():
             is_doubtful[number] = not is_text(data[bounds[number] : bounds[number + 1]])
     return np.flatnonzero(is_doubtful)
 
 
 def is_text(data: bytes) -> bool:
     """Whether bytes are UTF-8."""
+    if data.isascii():
+        return True
+    ends = np.array([0, len(data)], dtype=np.int64)
+    text = pa.LargeStringArray.from_buffers(1, pa.py_buffer(ends), pa.py_buffer(data))
     try:
-        data.decode()
-    except UnicodeDecodeError:
+        text.validate(full=True)  # a quarter of the time of data.decode()
+    except pa.ArrowInvalid:
         return False
     return True
 

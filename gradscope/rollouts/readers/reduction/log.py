@@ -10,13 +10,14 @@ import io
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
@@ -51,8 +52,7 @@ from gradscope.rollouts.readers.reduction.processes import Declared, expanded_si
 _MARK = 256  # bytes at the start of a file, and before the offset where reading stopped, by which it is recognized
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileSoFar:
+class FileSoFar(Struct, frozen=True, kw_only=True):
     """How far a file of JSON lines was read."""
 
     end: int  # bytes: the end of its last whole line
@@ -124,8 +124,7 @@ _MEGABYTE = 1 << 20
 FileRow = tuple[Path, Row]  # a row and its file
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnLog:
+class ColumnLog(Struct, frozen=True, kw_only=True):
     """A log whose usual rows are read as columns."""
 
     files: Sequence[Path]  # its files, in order

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.rollouts.arrays import byte_counts, byte_offsets, run_starts, to_indices, to_numpy, to_strings
@@ -28,8 +29,7 @@ COLUMN_TYPES: dict[str, Any] = {"num_tokens": np.int64, "policy": np.int64, "sam
 """Of the columns that are no float64."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(Struct, frozen=True, kw_only=True):
     """The groups of some rows, in the order of their first rows."""
 
     first_row: Counts  # the number of each group's first row within the log, [j]

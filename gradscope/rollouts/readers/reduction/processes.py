@@ -11,7 +11,6 @@ import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import IO, TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
 
 from gradscope.errors import InputError
 from gradscope.machine import num_cores, trim_heap
@@ -111,8 +111,7 @@ def _scan_csv(path: Path, file: int, columns: TableColumns, with_texts: bool) ->
 _NO_LINES = np.zeros(0, dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CsvBlock:
+class CsvBlock(Struct, frozen=True, kw_only=True):
     """Some lines of a CSV file: a batch of rows, or rows that the row reader made."""
 
     end: int  # bytes of the file that were read; 0 of a compressed one
@@ -123,7 +122,7 @@ class CsvBlock:
     bounds: Counts = field(default_factory=_NO_LINES.copy)
     """Where each row of the batch begins in the file, decompressed, and where the last ends."""
     alone: Callable[[int], dict[str, str] | str] = lambda _: ""  # what the row reader says of a row of the batch
-    odd: list[OddRow] = field(default_factory=list)  # rows without a batch
+    odd: list[OddRow] = []  # rows without a batch
 
 
 def csv_blocks(

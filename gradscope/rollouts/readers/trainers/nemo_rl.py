@@ -5,11 +5,9 @@ A run also leaves checkpoints with their configuration, and TensorBoard's files.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import compress
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from gradscope.rollouts.event_file import event_files
 from gradscope.rollouts.groups import UNKNOWN, Tokens
@@ -254,7 +253,7 @@ def _tokens(cells: Mapping[str, Any]) -> Tokens:
     trainer_logprobs = list_of(cells.get("prev_logprobs"))[:length]
     tokens = cut_sequence(ids, mask, logprobs=logprobs, advantages=advantages, trainer_logprobs=trainer_logprobs)
     if cells.get("sample_loss_mask") == 0:  # the row has a reward, but no part in the loss
-        return dataclasses.replace(tokens, mask=(False,) * len(tokens.mask))
+        return replace(tokens, mask=(False,) * len(tokens.mask))
     return tokens
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from gradscope.reason import Reason
 from gradscope.rollouts.groups import RolloutGroup, Tokens
@@ -167,14 +167,13 @@ TOKEN_EXPORT = RowFormat(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TrainedBatches:
+class TrainedBatches(Struct, frozen=True):
     """The batches of a run."""
 
-    traces: Mapping[str, tuple[Mapping[str, Any], int | None]] = field(default_factory=dict)
+    traces: Mapping[str, tuple[Mapping[str, Any], int | None]] = {}
     """Trace id -> the trace as it was trained on, and the step of its batch where that is known; empty where the
     batches are missing or the only files that are read."""
-    elsewhere: set[int] = field(default_factory=set)  # steps so far whose rollouts are not those of their update
+    elsewhere: set[int] = set()  # steps so far whose rollouts are not those of their update
 
     def as_trained(self, trace: Mapping[str, Any], step: int) -> AgentTrace:
         """A trace that arrived at a step, with its advantages; without a batch none of its tokens counts."""

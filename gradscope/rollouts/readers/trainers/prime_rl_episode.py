@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from itertools import islice
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any, get_args, get_origin
 
 import numpy as np
 from msgspec import UNSET, MsgspecError, Raw, Struct, convert
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 from numpy.typing import NDArray
 
 from gradscope.rollouts.groups import REWARD, Tokens
@@ -49,8 +48,7 @@ from gradscope.rollouts.readers.reduction.log import ColumnLog
 _COLUMNS = ("logprobs", "advantages", "trainer_logprobs", "entropies")  # lists of a node: a value per sampled token
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentTrace:
+class AgentTrace(Struct, frozen=True, kw_only=True):
     """The text and tokens of one agent."""
 
     prompt: str  # the contents of the messages before the first sampled one, joined by newlines
@@ -412,8 +410,7 @@ def _without_loss(tokens: Tokens) -> Tokens:
     return replace(tokens, mask=(False,) * num_tokens, token_advantages=(0.0,) * num_tokens)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpisodeLayout:
+class EpisodeLayout(Struct, frozen=True, kw_only=True):
     """How logs of episodes with one layout are read."""
 
     names: Callable[[str, Sequence[Trace]], list[str]]  # groups of an episode's agents, from the episode's group
@@ -422,7 +419,7 @@ class EpisodeLayout:
     take: Callable[[Sequence[AgentRollout], Path], Columns]  # the columns of a file's rollouts
     is_left_out: Callable[[Episode], bool] = lambda _: False  # whether an episode is skipped
     is_whole: bool = True  # whether rollouts have texts and tokens
-    noted: set[Note] = field(default_factory=set)  # sentences that an episode called for
+    noted: set[Note] = set()  # sentences that an episode called for
 
     def lines(self, files: Sequence[Path]) -> LineColumns:
         """How lines are read as columns."""

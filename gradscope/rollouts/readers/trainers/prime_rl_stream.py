@@ -10,15 +10,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 from msgspec.json import Decoder
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.reason import Reason
@@ -54,8 +54,7 @@ also writes ``is_masked``, the tokens that its loss left out."""
 VERSION = 1  # of the annotations that are supported
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Annotations:
+class Annotations(Struct, frozen=True, kw_only=True):
     """The annotations of a run."""
 
     traces: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -64,10 +63,10 @@ class Annotations:
     """The step of each; NaN where it was not trained on, or not yet, [A]."""
     trained_again: frozenset[int] = frozenset()
     """Steps that a restart trained again, so that rollouts of both attempts are in the log."""
-    info: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    info: Mapping[str, Mapping[str, Any]] = {}
     """Trace id -> facts on the trace: ``advantage``, ``dispatch``. Where texts and tokens do not count, only for traces
     with a dispatch."""
-    streams: Mapping[str, Sequence[tuple[int, str, list[Any]]]] = field(default_factory=dict)
+    streams: Mapping[str, Sequence[tuple[int, str, list[Any]]]] = {}
     """Trace id -> branch, name and values, one for each token of the branch, in the order of writing."""
 
     @property
@@ -263,8 +262,7 @@ def _about_logprobs(rollouts: Sequence[Sequence[Any]]) -> dict[str, NDArray[np.b
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _GroupSteps:
+class _GroupSteps(Struct, frozen=True):
     """Groups with their steps."""
 
     names: list[str]

@@ -16,11 +16,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.errors import InputError
 from gradscope.machine import in_threads
@@ -308,8 +309,7 @@ _SWIFT_FILTERED = hidden_by("With dynamic_sample, ms-swift drops groups of equal
 _holds_lists = has_row(lambda row: all(isinstance(row.get(key), list) for key in _SWIFT_KEYS))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Line:
+class _Line(Struct, frozen=True, kw_only=True):
     """The rollouts of one log call at one step."""
 
     location: str  # ``file:line``

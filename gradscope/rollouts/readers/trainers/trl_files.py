@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
@@ -41,8 +42,7 @@ _IDS = "completion_ids"
 _EVAL_PREFIX = "eval_"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowPrompts:
+class RowPrompts(Struct, frozen=True, kw_only=True):
     """The prompts of rows, each distinct one once."""
 
     ids: tuple[str, ...]
@@ -64,8 +64,7 @@ class RowPrompts:
         return len(self.of_row)
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepFile:
+class StepFile(Struct, frozen=True, kw_only=True):
     """One file of training rollouts, without its completions."""
 
     path: Path  # the file
@@ -166,13 +165,12 @@ def run_of(path: Path) -> Path:
     return folder.parent if folder.name == "completions" else folder
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrlState:
+class TrlState(Struct, frozen=True, kw_only=True):
     """The trainer's log."""
 
     path: Path | None = None  # the file; None where the run has none
     last_step: int = 0  # the log ends at this step
-    metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # step -> metrics of training
+    metrics: Mapping[int, Mapping[str, float]] = {}  # step -> metrics of training
     eval_steps: frozenset[int] = frozenset()
     """Steps at which an evaluation was logged: it overwrites the step's file of completions."""
     damaged: tuple[Path, ...] = ()  # unreadable state files that may have reached further than this one

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
@@ -37,8 +37,7 @@ _MASKS = ("completion_mask", "env_mask", "tool_mask")
 _MAX_CONDITION = 1e4  # of the logged means; beyond it they do not determine the weights
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class Block(Struct, frozen=True, kw_only=True):
     """The rows of a step without their texts, as columns of numbers, [N] each."""
 
     location: str  # their file, or ``file:line``
@@ -224,8 +223,7 @@ def _has_logged_share(block: Block, size: int) -> bool:
     return bool(abs(np.mean(np.ptp(rewards, axis=1) <= EQUAL_REWARDS) - block.logged_share) <= _SHARE_TOLERANCE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewardWeights:
+class RewardWeights(Struct, frozen=True, kw_only=True):
     """The reward functions and their weights."""
 
     weights: Mapping[str, float]  # reward function -> weight, in the order of the columns

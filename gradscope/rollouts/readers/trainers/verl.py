@@ -11,7 +11,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress, islice, repeat
 from operator import and_
@@ -20,7 +19,8 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError
@@ -340,8 +340,7 @@ def _read(request: ReadRequest) -> Run:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Dump:
+class _Dump(Struct, frozen=True, kw_only=True):
     """The rollouts of a dump."""
 
     groups: Sequence[RolloutGroup]

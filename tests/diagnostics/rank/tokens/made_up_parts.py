@@ -1,8 +1,8 @@
 """Tokens with made-up gradients, as the engine hands them on: what every number should be is a few lines of numpy."""
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gradscope.diagnostics.rank.tokens.weighed import ENTROPY, MOST_KL_TOKENS, WeighedTokens, turn_masks
 from gradscope.gradients.tokens.measure import TokenGram
@@ -13,8 +13,7 @@ from gradscope.metrics.sampler import token_cells
 from tests.diagnostics.rank.test_rollout_spectra import tokens_of
 
 
-@dataclass(frozen=True)
-class MadeUp:
+class MadeUp(Struct, frozen=True):
     """Tokens whose gradients are known."""
 
     weighed: WeighedTokens

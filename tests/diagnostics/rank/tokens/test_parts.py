@@ -1,10 +1,10 @@
 """Parts of a step's gradient, and its corrections, against the sums of the tokens' own rows."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gradscope.diagnostics.inputs.steps import MeasuredStep
 from gradscope.diagnostics.rank import collected

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from transformers import AutoModelForCausalLM
 
 from gradscope.diagnostics.inputs.row_questions import rows_and_more
@@ -32,7 +32,7 @@ from tests.gradients.models import DAPO, naive_token_rows, tiny_groups, tiny_mod
 from tests.gradients.tokens.test_sums import changed
 
 
-def only_rows(prepared: object, gram: object, progress: object) -> tuple[str]:
+def only_rows(prepared: object, gram: object, *, progress: object) -> tuple[str]:
     return ("rows",)
 
 

@@ -1,10 +1,10 @@
 """Do sampler and trainer agree: as logged, as recomputed, as the trainer said."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gradscope.diagnostics.report.sections.agreement import agreement_section, logged_agreement, replay_section
 from gradscope.estimate import Estimate

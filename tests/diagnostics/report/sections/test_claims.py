@@ -1,12 +1,12 @@
 """Claims judged by what a report has computed: which are told, which are left to the command, and what is said."""
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gradscope.diagnostics.claims.registry import CLAIMS
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run

@@ -1,6 +1,5 @@
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from gradscope.diagnostics.passk.measure import Samples
 from gradscope.diagnostics.report.sections.coverage import MOST_PROBLEMS, coverage_section

@@ -1,9 +1,8 @@
 """Ranks that are known: orthogonal rows span as many directions as they are, equal ones span one."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gradscope.advantages.registry import FORMULATIONS, GRAM_FORMULATIONS
 from gradscope.diagnostics.report.sections.gradient import (

@@ -1,9 +1,9 @@
 """Questions about the loss: is zero healthy, and what is it made of."""
 
 import math
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gradscope.diagnostics.report.sections.inputs import TokenParts
 from gradscope.diagnostics.report.sections.loss import loss_scale_section, zero_loss_section

@@ -1,5 +1,6 @@
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,36 @@ def test_a_row_that_contradicts_itself_is_set_aside(tmp_path: Path, row: dict[st
     run = read(tmp_path, *good, row)
     assert [entry.reason for entry in run.source.quarantined.reasons] == [reason]
     assert run.source.quarantined.reasons[0].first.endswith("samples.jsonl:3")
+
+
+SCORED = [{"solution": "a", "score": 0.5}, {"solution": "b", "score": 0.7}]
+PASSED = [{"solution": "a", "passed": True, "fast": 1}, {"solution": "b", "passed": False, "fast": 0}]
+
+
+@pytest.mark.parametrize("name", ["ref", "reference_solutions", "gold", "canonical", "Expected", "few_shot"])
+def test_solutions_that_are_not_the_policys_are_no_samples(tmp_path: Path, name: str) -> None:
+    run = read(tmp_path, *({"task_id": n, "results": PASSED if n else [], name: SCORED} for n in range(3)))
+    assert [group.rewards for group in run.groups] == [(1.0, 0.0)] * 2
+    assert run.source.quarantined.reasons[0].reason == "the row holds no samples with a reward"
+
+
+def test_of_two_lists_of_samples_one_has_to_be_named(tmp_path: Path) -> None:
+    row = {"task_id": 1, "base": PASSED, "tuned": SCORED}
+    with pytest.raises(InputError, match=r"several lists .* 'base', 'tuned': --reward-column LIST\.ENTRY"):
+        read(tmp_path, row)
+    for named, rewards in (("tuned.score", (0.5, 0.7)), ("passed", (1.0, 0.0)), ("base.fast", (1.0, 0.0))):
+        assert read(tmp_path, row, columns=ColumnNames(reward=named)).groups[0].rewards == rewards
+
+
+@pytest.mark.parametrize("outer", [lambda prompts: {"eval": prompts}, lambda prompts: list(prompts.values())])
+def test_a_prompt_without_samples_beside_others_is_set_aside(tmp_path: Path, outer: Callable[..., Any]) -> None:
+    prompts = {str(n): {"task_id": n, "results": PASSED if n else [], "seconds": 1.5} for n in range(5)}
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"config": {"results": []}, "of": outer(prompts)}))
+    run = read_run(path)
+    assert [len(group.rewards) for group in run.groups] == [2] * 4
+    (reason,) = run.source.quarantined.reasons
+    assert (reason.reason, reason.num_rows, reason.num_rollouts) == ("the prompt has no samples", 1, 2)
 
 
 def test_rows_of_one_prompt_are_one_group_unless_policies_are_named(tmp_path: Path) -> None:

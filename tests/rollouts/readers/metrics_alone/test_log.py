@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gradscope.diagnostics.degeneracy.measure import measure_degeneracy
 from gradscope.errors import InputError, UsageError
 from gradscope.rollouts.read_options import ColumnNames, ReadOptions
 from gradscope.rollouts.readers.detect import read_run
@@ -362,6 +363,9 @@ def test_a_share_that_is_none_is_no_nan_of_the_trainers(tmp_path: Path) -> None:
     run = read(series(tmp_path, *({"step": step, "reward": 0.5, "frac_zero_std": 25.0} for step in (1, 2))))
     assert "frac_reward_zero_std is no share at 2 of 2 steps (25 at step 1): that counts as NaN." in run.source.inferred
     assert not any("NaN" in sentence for sentence in run.source.missing)
+    report = measure_degeneracy(run.path)
+    assert report.frac_reward_zero_std.undefined == "the trainer logged a number that is no share at step 1"
+    assert report.by_step[1].frac_reward_zero_std.undefined == "the trainer logged a number that is no share"
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,12 @@
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gradscope.rollouts.groups import RewardTable
 from gradscope.rollouts.readers.parsing.cells import Tokens

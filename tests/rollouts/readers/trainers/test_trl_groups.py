@@ -1,10 +1,10 @@
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from gradscope.errors import InputError
 from gradscope.rollouts.read_options import ReadOptions
