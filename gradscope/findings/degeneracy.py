@@ -249,7 +249,7 @@ def degeneracy_summary(report: DegeneracyReport, log: LoggedGroups) -> tuple[str
     """The first sentences of a report: the share, the target, what does not fit, what it costs, what to try."""
     conflict = conflict_findings(report.reward_conflict)
     leads = conflict and report.is_in_conflict
-    moved, advice = _moved(report), "" if log.resampled else _advice(report, log)
+    moved, advice = moved_sentence(report), "" if log.resampled else _advice(report, log)
     sentences = [
         *(conflict if leads else ()),
         _share(report),
@@ -440,7 +440,7 @@ def _risen(ends: _Ends, kind: str) -> float:
     return ends[kind][1] - ends[kind][0]
 
 
-def _moved(report: DegeneracyReport) -> str:
+def moved_sentence(report: DegeneracyReport) -> str:
     """That the share at the end is another one than that of the whole log; empty where it is not."""
     ends = _ends(report)
     if ends is None:

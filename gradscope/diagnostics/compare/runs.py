@@ -338,15 +338,23 @@ def with_differences(
     return tuple(judged)
 
 
-def unlike_rewards(first: ComparedRun, second: ComparedRun) -> bool:
-    """Whether two logs of one reader name other reward functions."""
-    if first.log is None or second.log is None or first.log.format != second.log.format:
-        return False
-    return (
-        first.rewards is not None
-        and second.rewards is not None
-        and set(first.rewards.rewards) != set(second.rewards.rewards)
-    )
+def unlike_rewards(first: ComparedRun, second: ComparedRun) -> str:
+    """Why mean rewards of two runs are in two units; empty where nothing says that they are.
+
+    Two logs of one reader name other reward functions, both have two rewards and not the same (0 and 1, -1 and 1), or
+    all rewards of one lie above those of the other.
+    """
+    tables = [run.rewards for run in (first, second) if run.rewards is not None]
+    if len(tables) < 2 or first.log is None or second.log is None:
+        return ""
+    if first.log.format == second.log.format and set(tables[0].rewards) != set(tables[1].rewards):
+        return "Their rewards are of other functions, so mean rewards are in two units."
+    before, after = (np.unique(table.reward) for table in tables)
+    is_apart = before.max() < after.min() or after.max() < before.min()
+    if min(len(before), len(after)) < 2 or not (is_apart or (len(before) == len(after) == 2 and any(before != after))):
+        return ""
+    ends = " and ".join(f"{rewards.min():.3g} to {rewards.max():.3g}" for rewards in (before, after))
+    return f"Their rewards go from {ends}, so mean rewards are in two units."
 
 
 class _Mean(Struct, frozen=True):

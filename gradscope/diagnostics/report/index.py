@@ -24,9 +24,10 @@ from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.compare import sureness
 from gradscope.findings.degeneracy import conflicts_of_runs
+from gradscope.findings.logged import late_sentence
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import bonferroni, difference_of
-from gradscope.metrics.uncertainty.steps import mean_of_steps, trend
+from gradscope.metrics.uncertainty.steps import late_change, mean_of_steps, trend
 from gradscope.progress import Progress, ProgressCallback, no_progress, part, reporter
 from gradscope.render.views.view import lines_over, table_of_cells
 from gradscope.results.report import Cell, Chart, ReportSection, ReportTable, RunIndex, RunSummary
@@ -155,6 +156,11 @@ def _findings(runs: Sequence[RunSummary]) -> tuple[str, ...]:
         f"The reward rises beyond chance in {len(rising)} of {len(runs)} runs and falls in {len(falling)}, along the "
         "line through its steps."
     ]
+    for run in runs:
+        course = {step: value for step, value in zip(run.steps, run.reward_by_step, strict=True) if value is not None}
+        change = late_change(course, factor=2.0)
+        if change is not None and change.side < 0:
+            sentences.append(late_sentence(f"The reward of {run.name}", change))
     if len(measured) > 1:
         most = max(measured, key=lambda run: run.frac_reward_zero_std.value or 0.0)
         least = min(measured, key=lambda run: run.frac_reward_zero_std.value or 0.0)

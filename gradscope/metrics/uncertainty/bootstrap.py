@@ -266,6 +266,10 @@ FEW_INFORMATIVE = 6
 """A share that fewer units than this keep away from its end (0 or 1) is a rare event to the resamples."""
 
 
+_NEAR_AN_END = 0.1
+"""Distance of a share from 0 or 1 below which units that were not drawn may lie further off than all its spread."""
+
+
 def bootstrap_statistics(
     statistic: Statistic,
     units: ArrayLike,
@@ -465,9 +469,10 @@ def _shares(means: Sequence[Estimate], units: Array, *, unseen: bool) -> tuple[E
             # Resamples that draw hardly any of a few rare units have next to no standard error, and the studentized
             # interval then runs away; Wilson's covers whatever the units in [0, 1] are.
             # Nor do they know of units that none of J was, such as a prompt that never passes among easy ones: a share
-            # of 1 - 0.025^(1/J) goes unseen that often, and may be at either end.
+            # of 1 - 0.025^(1/J) goes unseen that often, and near an end it may be at the other.
             part = (1 - QUANTILES[0] ** (1 / num_effective)) * unseen
-            low, high = min(mean.ends[0], value * (1 - part)), max(mean.ends[1], value + (1 - value) * part)
+            low = min(mean.ends[0], value * (1 - part)) if value > 1 - _NEAR_AN_END else mean.ends[0]
+            high = max(mean.ends[1], value + (1 - value) * part) if value < _NEAR_AN_END else mean.ends[1]
             ends = max(low, ends[0]), min(high, ends[1])
         shares.append(_estimate(value, ends, len(units)))
     return tuple(shares)
