@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from gradscope.say import non_finite_word, percent
+from gradscope.say import counted, non_finite_word, percent
 
 if TYPE_CHECKING:  # what only names a type is not loaded with every log
     from gradscope.metrics.uncertainty.steps import LateChange
@@ -88,13 +88,43 @@ def norm_sentence(courses: Sequence[MetricCourse]) -> str:
     return f"The gradient norm was largest at step {at}: {largest:.3g}, {times:{form}} times its median."
 
 
+_LEVELS = {
+    "reward": (2.0, -1),
+    "kl": (4.0, 1),
+    "grad_norm": (3.0, 1),
+    "entropy": (2.0, 0),
+    "completions/mean_length": (2.0, 0),
+}
+"""Course -> times its level before that its late one has to be, and the side that is told (0: both)."""
+
+
+def level_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
+    """Which numbers end on another level than they had."""
+    from gradscope.metrics.uncertainty.steps import late_change  # behind it lies scipy
+
+    for name, (factor, side) in _LEVELS.items():
+        course = course_named(courses, name)
+        values = {} if course is None else dict(zip(course.steps, course.values, strict=True))
+        change = late_change(values, factor=factor)
+        if course is not None and change is not None and change.side != -side:
+            yield late_sentence(f"The {course.title.strip()}", change)
+
+
 def reward_sentence(courses: Sequence[MetricCourse]) -> str:
-    """The mean reward at both ends; empty where it was not logged."""
+    """The mean reward of the first, middle and last fifth of steps, of few at both ends; empty without one."""
     course = course_named(courses, "reward")
     if course is None or len(course.steps) < 2 or course.mean.value is None:
         return ""
-    first, last = course.values[0], course.values[-1]
-    return f"The mean reward was {first:.3g} at step {course.steps[0]} and {last:.3g} at step {course.steps[-1]}."
+    num, size = len(course.steps), len(course.steps) // 5
+    if size < 2:
+        first, last = course.values[0], course.values[-1]
+        return f"The mean reward was {first:.3g} at step {course.steps[0]} and {last:.3g} at step {course.steps[-1]}."
+    parts = [
+        f"{fmean(course.values[start : start + size]):.3g} at steps {course.steps[start]} to "
+        f"{course.steps[start + size - 1]}"
+        for start in (0, (num - size) // 2, num - size)
+    ]
+    return f"The mean reward was {', '.join(parts)}."
 
 
 def broken_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
@@ -102,7 +132,7 @@ def broken_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
     for course in courses:
         broken = [step for step, value in zip(course.steps, course.values, strict=True) if not math.isfinite(value)]
         if broken:
-            more = f", and at {len(broken) - 1:,} steps more" if len(broken) > 1 else ""
+            more = f", and at {counted(len(broken) - 1, 'step')} more" if len(broken) > 1 else ""
             word = non_finite_word(course.at(broken[0]))
             yield f"{course.name} is {word} at step {broken[0]}{more}."
 
@@ -114,6 +144,7 @@ def metric_findings(courses: Sequence[MetricCourse]) -> tuple[str, ...]:
         *broken_sentences(courses),
         clipped_sentence(courses),
         norm_sentence(courses),
+        *level_sentences(courses),
         reward_sentence(courses),
     )
     return tuple(sentence for sentence in sentences if sentence)

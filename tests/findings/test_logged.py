@@ -106,9 +106,23 @@ def test_rewards_and_what_is_no_number() -> None:
     courses = [course("reward", 0.25, 0.5), course("kl", 0.1, math.nan, math.inf)]
     assert logged.reward_sentence(courses) == "The mean reward was 0.25 at step 10 and 0.5 at step 20."
     assert logged.reward_sentence(courses[1:]) == logged.reward_sentence([course("reward", 0.5)]) == ""
-    assert list(logged.broken_sentences(courses)) == ["kl is NaN at step 20, and at 1 steps more."]
+    assert list(logged.broken_sentences(courses)) == ["kl is NaN at step 20, and at 1 step more."]
     assert logged.course_named(courses, "kl") is courses[1]
     assert [sentence.split()[0] for sentence in logged.metric_findings(courses)] == ["These", "kl", "The"]
+
+
+def test_metrics_that_end_on_another_level_are_told() -> None:
+    """A KL of 5.8 at the end of a log of metrics alone was told by nobody."""
+    steady, late = [1.0] * 44, [5.0] * 16
+    courses = [course(name, *steady, *late) for name in ("kl", "grad_norm", "entropy", "reward", "loss")]
+    assert [sentence.split()[:3] for sentence in logged.level_sentences(courses)] == [
+        ["The", name, "rises"] for name in ("kl", "grad_norm", "entropy")
+    ]
+    fallen = [course(name, *late, *late, *late, *steady[:12]) for name in ("kl", "entropy", "reward")]
+    assert [sentence.split()[1] for sentence in logged.level_sentences(fallen)] == ["reward", "entropy"]
+    assert logged.reward_sentence([course("reward", *[0.5] * 5, *[0.25] * 5)]) == (
+        "The mean reward was 0.5 at steps 10 to 20, 0.375 at steps 50 to 60, 0.25 at steps 90 to 100."
+    )
 
 
 def findings_of(report: SpikeReport) -> tuple[str, ...]:

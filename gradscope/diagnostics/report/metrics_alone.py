@@ -98,12 +98,14 @@ def _sections(courses: Sequence[MetricCourse], source: Source) -> Iterator[Repor
     ]
     if courses:
         broken_courses = tuple(findings.broken_sentences(other_courses))
-        severity: Severity = "look" if broken_courses else "unknown"
+        levels = tuple(findings.level_sentences(courses))
+        severity: Severity = "look" if broken_courses or levels else "unknown"
         yield ReportSection(
             name="courses",
             question="How do reward, lengths, entropy and KL go?",
             findings=(
                 *broken_courses,
+                *levels,
                 findings.reward_sentence(courses) or f"{len(other_courses)} other metrics are known by name.",
             ),
             severity=severity,

@@ -68,7 +68,7 @@ def test_numbers_that_are_not_finite_are_reported_and_drawn_as_gaps() -> None:
     assert sections["norm"].findings[0] == "grad_norm is NaN at step 2."
     assert sections["norm"].charts[0].series[0].values == (0.1, None)
     assert sections["generation"].findings == ("How many is not known: the trainer logged NaN at step 1.",)
-    assert sections["courses"].findings[0] == "kl was logged as Infinity at step 2."
+    assert sections["courses"].findings[0] == "kl is Infinity at step 2."
 
 
 def test_without_the_share_the_page_says_how_to_name_it() -> None:
