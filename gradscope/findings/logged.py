@@ -41,7 +41,6 @@ def logprob_findings(steps: Sequence[StepReplay] | Sequence[StepGeometry]) -> tu
 
 
 _HIGH = 0.1  # share of completions cut off from which on the limit decides much of the reward
-_STANDS_OUT = 3.0  # times its median that the largest norm is before a sentence says so
 
 
 def course_named(courses: Sequence[MetricCourse], name: str) -> MetricCourse | None:
@@ -74,27 +73,7 @@ def clipped_sentence(courses: Sequence[MetricCourse]) -> str:
     return f"{percent(course.mean.value)} of completions were cut off at the length limit{most}."
 
 
-def norm_sentence(courses: Sequence[MetricCourse]) -> str:
-    """Where the gradient norm was largest, if it stands out; empty where it does not."""
-    course = course_named(courses, "grad_norm")
-    finite = [value for value in course.values if math.isfinite(value)] if course is not None else []
-    if course is None or not finite or not (usual := median(finite)) > 0:
-        return ""
-    largest = course.at(course.largest_step)
-    times = largest / usual
-    if times < _STANDS_OUT:
-        return ""
-    at, form = course.largest_step, ",.0f" if times < 1e6 else ".0e"
-    return f"The gradient norm was largest at step {at}: {largest:.3g}, {times:{form}} times its median."
-
-
-_LEVELS = {
-    "reward": (2.0, -1),
-    "kl": (4.0, 1),
-    "grad_norm": (3.0, 1),
-    "entropy": (2.0, 0),
-    "completions/mean_length": (2.0, 0),
-}
+_LEVELS = {"reward": (2.0, -1), "entropy": (2.0, 0), "completions/mean_length": (2.0, 0)}
 """Course -> times its level before that its late one has to be, and the side that is told (0: both)."""
 
 
@@ -137,13 +116,13 @@ def broken_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
             yield f"{course.name} is {word} at step {broken[0]}{more}."
 
 
-def metric_findings(courses: Sequence[MetricCourse]) -> tuple[str, ...]:
-    """All sentences, the verdict first, then what is wrong."""
+def metric_findings(courses: Sequence[MetricCourse], spikes: Sequence[str] = ()) -> tuple[str, ...]:
+    """All sentences, the verdict first, then what is wrong, with those on ``spikes``."""
     sentences = (
         dead_sentence(courses),
         *broken_sentences(courses),
         clipped_sentence(courses),
-        norm_sentence(courses),
+        *spikes,
         *level_sentences(courses),
         reward_sentence(courses),
     )
