@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -309,23 +310,24 @@ class Record(Struct, frozen=True, kw_only=True):
 def build_groups(records: Iterable[Record], quarantine: QuarantineLog) -> tuple[RolloutGroup, ...]:
     """Groups by step, then by first row; rows that repeat or contradict an earlier one go to the quarantine."""
     members: dict[tuple[int, str], list[Rollout]] = {}
-    prompts: dict[tuple[int, str], str] = {}
+    names: dict[tuple[int, str], tuple[str, str]] = {}  # of each group, and of its prompt
     rows: dict[int, int] = {}
     seen: dict[tuple[int, str, str], int] = {}
     for record in records:
         key = (record.step, record.group)
         rollouts = members.setdefault(key, [])
+        if key not in names:
+            names[key] = group_name(*key), record.prompt_id
         if record.sample_id is not None:
             first = seen.setdefault((*key, record.sample_id), len(rollouts))
             if first < len(rollouts):
                 rollouts[first] = _settle(rollouts[first], record, quarantine)
                 continue
-        prompts.setdefault(key, record.prompt_id)
         row = rows.get(record.step, 0)
         rows[record.step] = row + record.count
         rollouts += [
             Rollout(
-                group_id=group_name(record.step, record.group),
+                group_id=names[key][0],
                 sample=len(rollouts),
                 row=row,
                 prompt=record.prompt,
@@ -340,12 +342,9 @@ def build_groups(records: Iterable[Record], quarantine: QuarantineLog) -> tuple[
                 **_token_fields(record),
             )
         ] * record.count
-    ordered = sorted(members, key=lambda key: key[0])
     return tuple(
-        RolloutGroup(
-            step=key[0], group_id=members[key][0].group_id, prompt_id=prompts[key], rollouts=tuple(members[key])
-        )
-        for key in ordered
+        RolloutGroup(step=key[0], group_id=names[key][0], prompt_id=names[key][1], rollouts=tuple(members[key]))
+        for key in sorted(members, key=itemgetter(0))
     )
 
 

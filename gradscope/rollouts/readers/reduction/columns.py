@@ -91,7 +91,7 @@ class Columns(Struct, frozen=True, kw_only=True):
     prompts: Callable[[list[int]], list[str]] | None = None
     """The ids of the prompts of some rows, asked for the first row of each group; None: the names of their groups."""
     texts: Callable[[list[int]], list[str]] | None = None
-    """The texts of the prompts of some rows; None: the log has none."""
+    """The texts of the prompts of some rows, where ``further`` does not tell them; None: the log has none."""
     numbers: Mapping[str, NDArray[Any]]
     """``reward``, NaN where the row has none, and each reward function as ``reward/NAME``; any of ``seconds``,
     ``advantage``, ``num_tokens`` and ``policy``, as ``Part`` has them."""
@@ -463,6 +463,7 @@ def _records(columns: Columns, locations: Sequence[str], quarantine: QuarantineL
         if values.dtype == np.float64
     }
     functions = {name.removeprefix(REWARD): values for name, values in numbers.items() if name.startswith(REWARD)}
+    texts: dict[int, str] = {}
     for at, location in enumerate(locations):
         try:
             if at not in prompts:
@@ -484,11 +485,14 @@ def _records(columns: Columns, locations: Sequence[str], quarantine: QuarantineL
             **{name: numbers[name][at] for name in ("advantage", "seconds") if name in numbers},
             **further,
         }
+        if "prompt" not in fields:
+            if columns.texts is not None and not texts:
+                texts = dict(zip(named, columns.texts(named), strict=True))
+            fields["prompt"] = texts.get(at, "")
         record = Record(
             step=steps[at],
             group=groups[at],
             prompt_id=prompts[at],
-            prompt="" if columns.texts is None else columns.texts([at])[0],  # beside ``further``, which may read it too
             location=location,
             count=counts[at],
             **fields,

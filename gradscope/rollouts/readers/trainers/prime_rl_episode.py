@@ -343,6 +343,7 @@ def columns_of(
         if trace.earlier:
             note(SEVERAL)
         return {
+            "prompt": trace.prompt,
             "completion": trace.completion,
             "messages": trace.messages,
             "status": "error" if line.get("ok") is False else "unknown",

@@ -358,8 +358,9 @@ def _by_row(files: Sequence[Path], request: ReadRequest) -> _Dump:
         and max(Counter((str(row.get("step")), str(row.get("uid"))) for _, row in rows).values()) == 1
     ):
         uids = "of outputs"  # which none is the uid of
-    groups = build_groups(_rollouts(rows, quarantine, uids), quarantine)
-    return _Dump(groups=groups, quarantine=quarantine, uids=uids, folded=_steps_with_several(rows, uids))
+    sessions = _sessions(rows, uids)
+    groups = build_groups(_rollouts(sessions, quarantine, uids), quarantine)
+    return _Dump(groups=groups, quarantine=quarantine, uids=uids, folded=_steps_with_several(sessions))
 
 
 def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]], request: ReadRequest) -> _Dump | None:
@@ -377,10 +378,11 @@ def _reduced(files: Sequence[Path], firsts: Mapping[Path, list[dict[str, Any]]],
 
     def together(rows: Sequence[FileRow]) -> Iterator[Record]:
         all_rows = [row for _, row in rows]
-        steps = _steps_with_several(all_rows, uids)
+        sessions = _sessions(all_rows, uids)
+        steps = _steps_with_several(sessions)
         folded.update(steps)
         depend.update(at for at, row in all_rows if steps and isinstance(parse_reward(row.get("score", ABSENT)), str))
-        return _rollouts(all_rows, QuarantineLog(), uids)
+        return _rollouts(sessions, QuarantineLog(), uids)
 
     def take(rows: Cells) -> Columns:
         for location, row in zip(rows.locations, rows.rows, strict=True):
@@ -422,15 +424,10 @@ def _uids_of(rows: Iterable[Mapping[str, Any]]) -> Uids:
     return "of outputs" if any(map(_UID.fullmatch, first)) else "of groups"
 
 
-def _steps_with_several(rows: Sequence[Row], uids: Uids) -> frozenset[int]:
+def _steps_with_several(sessions: Sequence[Sequence[Row]]) -> frozenset[int]:
     """Steps at which some session has several outputs."""
-    if uids != "of outputs":
-        return frozenset()
-    last_outputs = [outputs[-1] for outputs in outputs_of_sessions(rows)]
-    before, after = (
-        Counter(row["step"] for _, row in outputs if type(row.get("step")) is int) for outputs in (rows, last_outputs)
-    )
-    return frozenset(step for step in before if after[step] < before[step])
+    steps = (row.get("step") for outputs in sessions if len(outputs) > 1 for _, row in outputs[:-1])
+    return frozenset(step for step in steps if type(step) is int)
 
 
 def _folder(path: Path) -> Path:
@@ -447,13 +444,15 @@ def _tokens(cells: Mapping[str, Any]) -> Tokens | UnusableRowError | None:
         return error
 
 
-def outputs_of_sessions(rows: Sequence[tuple[str, dict[str, Any]]]) -> list[list[tuple[str, dict[str, Any]]]]:
+def _sessions(rows: Sequence[Row], uids: Uids) -> list[list[Row]]:
     """The outputs of each agent loop, which share a score; without a proper new uid a row is a loop of its own."""
+    if uids != "of outputs":
+        return [[row] for row in rows]
     groups, names = _cut_uids([str(row.get("uid")) for _, row in rows])
     steps = [repr(row.get("step")) for _, row in rows]
     if len(set(zip(steps, groups, names, strict=True))) == len(rows):  # as of a loop with one output, and fast
         return [[row] for row in rows]
-    sessions: dict[Any, list[tuple[str, dict[str, Any]]]] = {}
+    sessions: dict[Any, list[Row]] = {}
     uids: set[tuple[str, str]] = set()
     for location, row in rows:
         step, uid = repr(row.get("step")), str(row.get("uid"))
@@ -465,9 +464,8 @@ def outputs_of_sessions(rows: Sequence[tuple[str, dict[str, Any]]]) -> list[list
     return list(sessions.values())
 
 
-def _rollouts(rows: Sequence[Row], quarantine: QuarantineLog, uids: Uids) -> Iterator[Record]:
-    """The rollouts of rows: of a session with several outputs its last one, with the tokens of all."""
-    sessions = outputs_of_sessions(rows) if uids == "of outputs" else [[row] for row in rows]
+def _rollouts(sessions: Sequence[Sequence[Row]], quarantine: QuarantineLog, uids: Uids) -> Iterator[Record]:
+    """The rollouts of sessions: of one with several outputs its last one, with the tokens of all."""
     last = [outputs[-1] for outputs in sessions]
     for session, record in records_in(partial(_rows, uids), Path(), last, quarantine):
         before = sessions[session][:-1]
