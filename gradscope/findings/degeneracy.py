@@ -388,7 +388,7 @@ def dead_group_advice(report: DegeneracyReport) -> str:
         return "To see whether they are too easy or too hard, say what counts as a pass (--success-threshold)."
     hard, easy = kinds
     if ends is not None and report.frac_all_fail.is_defined:
-        failing, passing = (_risen(ends, kind) for kind in ("frac_all_fail", "frac_all_pass"))
+        failing, passing = (last - first for first, last in (ends["frac_all_fail"], ends["frac_all_pass"]))
         if failing > max(passing, 0):
             return "More groups fail than at first: look at what changed before making the prompts easier."
         if passing > 0:
@@ -434,10 +434,6 @@ def _ends(report: DegeneracyReport) -> _Ends | None:
     )
     change = difference_of(first, last)
     return ends if change.side_of_zero and abs(change.value or 0.0) >= _MUCH else None
-
-
-def _risen(ends: _Ends, kind: str) -> float:
-    return ends[kind][1] - ends[kind][0]
 
 
 def moved_sentence(report: DegeneracyReport) -> str:

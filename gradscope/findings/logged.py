@@ -144,10 +144,10 @@ def late_sentence(name: str, change: LateChange) -> str:
     )
 
 
-def spike_findings(report: SpikeReport, beside: Sequence[str] = ()) -> SpikeReport:
-    """The report with its sentences: whether the step stands out, ``beside`` it, what its gradient is made of."""
+def spike_findings(report: SpikeReport, steps: Sequence[str] = ()) -> SpikeReport:
+    """The report with its sentences: whether the step stands out, other ``steps``, what its gradient is made of."""
     headline = spike_headline(report.step, report.metrics, was_named=report.was_named)
-    sentences = (headline, *beside, *_norms(report), *_rollouts(report), *_repeats(report), *_tensors(report))
+    sentences = (headline, *steps, *_norms(report), *_rollouts(report), *_repeats(report), *_tensors(report))
     return replace(report, findings=sentences)
 
 

@@ -349,11 +349,18 @@ def unlike_rewards(first: ComparedRun, second: ComparedRun) -> str:
         return ""
     if first.log.format == second.log.format and set(tables[0].rewards) != set(tables[1].rewards):
         return "Their rewards are of other functions, so mean rewards are in two units."
-    before, after = (np.unique(table.reward) for table in tables)
-    is_apart = before.max() < after.min() or after.max() < before.min()
-    if min(len(before), len(after)) < 2 or not (is_apart or (len(before) == len(after) == 2 and any(before != after))):
+    return unlike_levels(*tables)
+
+
+def unlike_levels(first: RewardTable, second: RewardTable) -> str:
+    """The same by the rewards alone."""
+    before, after = (np.unique(table.reward[~np.isnan(table.reward)]) for table in (first, second))
+    if min(len(before), len(after)) < 2:
         return ""
-    ends = " and ".join(f"{rewards.min():.3g} to {rewards.max():.3g}" for rewards in (before, after))
+    is_apart = before[-1] < after[0] or after[-1] < before[0]
+    if not is_apart and not (len(before) == len(after) == 2 and any(before != after)):
+        return ""
+    ends = " and ".join(f"{rewards[0]:.3g} to {rewards[-1]:.3g}" for rewards in (before, after))
     return f"Their rewards go from {ends}, so mean rewards are in two units."
 
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.copies import as_named
-from gradscope.diagnostics.compare.runs import prompt_names
+from gradscope.diagnostics.compare.runs import prompt_names, unlike_levels
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.errors import GradscopeError, InputError
@@ -205,11 +205,15 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
             name=name, question=question, missing="The runs have no step in common, so no stretch of one is another's."
         )
     first, *rest = [(name, _numbers(run, steps)) for name, run in runs.items()]
-    rows = [
-        (title, form, other, first[1][title], numbers[title], difference_of(first[1][title], numbers[title]))
-        for title, form in _titles([first[1], *(numbers for _, numbers in rest)])
-        for other, numbers in rest
-    ]
+    tables = {name: reward_table(run.groups) for name, run in runs.items()}
+    unlike = {name: unlike_levels(tables[first[0]], table) for name, table in tables.items()}
+    rows = []
+    for title, form in _titles([first[1], *(numbers for _, numbers in rest)]):
+        for other, numbers in rest:
+            difference = difference_of(first[1][title], numbers[title])
+            if title.startswith(_REWARD) and unlike[other]:
+                difference = replace(difference, low=None, high=None)
+            rows.append((title, form, other, first[1][title], numbers[title], difference))
     same_steps = {name: replace(run, groups=groups_of_steps(run.groups, steps)) for name, run in runs.items()}
     sides = [side for name, run in same_steps.items() if (side := side_rewards(run, name)) is not None]
     beyond = [row for row in rows if _beyond_chance(row[5], len(rows))]
@@ -220,6 +224,7 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
         findings=(
             *_sentences(first[0], [other for other, _ in rest], rows),
             *conflicts_of_runs(sides),
+            *filter(None, dict.fromkeys(unlike.values())),
             *_cautions(tuple(runs.values()), steps),
         ),
         meaning="Intervals of rewards and dead groups resample the prompts of each run; those of logged metrics allow "

@@ -373,9 +373,9 @@ def _more_steps(courses: Courses, report: SpikeReport) -> Iterator[str]:
     if report.was_named or unusual is None:
         return
     beyond = broken or set(steps_beyond(courses[unusual.name], unusual.by_chance.value or math.inf))
-    if others := sorted(beyond - {report.step}):
-        what = "a number that is not finite" if broken else f"{unusual.name} beyond chance"
-        yield f"{len(others):,} more step{'s' * (len(others) > 1)} with {what}: {as_ranges(others)}."
+    if more := sorted(beyond - {report.step}):
+        number = "a number that is not finite" if broken else f"{unusual.name} beyond chance"
+        yield f"{len(more):,} more step{'s' * (len(more) > 1)} with {number}: {as_ranges(more)}."
 
 
 NGRAM = 4  # length of the runs that are counted, as in the source: shorter ones repeat in any text

@@ -49,9 +49,9 @@ def signal_section(inputs: ReportInputs) -> ReportSection:
     answer, read = signal_answer(report, inputs.command("degeneracy")), inputs.lengths or lengths_of(inputs.run)
     repeats = tuple(_repeats(read))
     severity = max(answer.severity, "look" if repeats else "fine", key=_ORDER.index)
-    first, *others = answer.findings
+    first, *rest = answer.findings
     ordered = (*repeats, first) if answer.severity == "fine" else (first, *repeats)
-    return replace(answer, findings=(*ordered, *others), severity=severity)
+    return replace(answer, findings=(*ordered, *rest), severity=severity)
 
 
 _OFTEN = 0.1  # share of completions from which on repeats are told
