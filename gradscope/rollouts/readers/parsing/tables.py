@@ -274,7 +274,9 @@ class CsvRows:
             return "the line is blank"
         if len(cells) != len(self.header):
             return "the row has more or fewer cells than the header"
-        if any("\udc80" <= letter <= "\udcff" for cell in cells for letter in cell):
+        try:
+            "".join(cells).encode()
+        except UnicodeEncodeError:  # bytes that "surrogateescape" let pass
             return "the line is not UTF-8"
         if self.twice is not None:
             return TWICE.format(self.twice)
