@@ -126,6 +126,8 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["rnk"], "Did you mean 'rank'?"),
         (["rank"], "Missing argument 'RUN'"),
+        (["passk"], "Missing argument 'FILE...'"),
+        (["reduce", "x"], "Missing option '--output'"),
         (["rank", "x", "--devise", "cpu"], "--device"),
         (["rank", "x", "--rows", "tokens"], "Invalid value for '--rows': 'tokens' is not one of 'rollout', 'group'"),
     ],

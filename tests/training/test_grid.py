@@ -8,13 +8,14 @@ import pytest
 from msgspec.structs import replace
 
 from gradscope.errors import InputError, OutputExistsError, UsageError
-from gradscope.rollouts.run_folder import checkpoint_path, manifest_path, read_manifest, step_path
+from gradscope.rollouts.run_folder import checkpoint_path, manifest_path, read_manifest
 from gradscope.rollouts.store import read_steps
 from gradscope.training import grid as grid_module
 from gradscope.training.config import TrainConfig
 from gradscope.training.grid import _cell_command, _context, _start_cell, _stop_cells, make_cells, train_grid
 from gradscope.training.train import train
 from tests.training.conftest import short_config
+from tests.training.interrupted import assert_same_run
 
 pytestmark = pytest.mark.slow  # each cell is a process that imports TRL
 
@@ -73,9 +74,7 @@ def test_cells_share_weights_prompts_and_first_rollouts(grid: tuple[Path, ...]) 
 
 def test_a_cell_is_the_run_made_alone(grid: tuple[Path, ...], tmp_path: Path) -> None:
     config = TrainConfig.from_json(dict(read_manifest(grid[3]).config))
-    alone = train(replace(config, output=str(tmp_path / "alone")))
-    for step in (1, 2):
-        assert step_path(alone, step).read_bytes() == step_path(grid[3], step).read_bytes()
+    assert_same_run(train(replace(config, output=str(tmp_path / "alone"))), grid[3])
 
 
 def num_steps(run: Path) -> int:

@@ -34,12 +34,6 @@ def test_the_figure_is_written(cli: Cli, samples: tuple[Path, Path], tmp_path: P
     assert (tmp_path / "out" / "passk.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_file_is_needed(cli: Cli) -> None:
-    done = cli("passk")
-    assert (done.code, done.out) == (2, "")
-    assert "Missing argument" in done.err
-
-
 def test_counts_under_other_names_are_named(cli: Cli, tmp_path: Path) -> None:
     table = tmp_path / "counts.csv"
     table.write_text("task_id,tries,score\na,8,8\nb,8,2\nc,8,0\n")

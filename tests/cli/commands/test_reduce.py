@@ -16,12 +16,6 @@ def test_the_part_is_named_and_is_read_as_the_log(cli: Cli, tmp_path: Path) -> N
     assert of_parts.out.replace(str(part.parent), "RUN").split() == of_log.out.replace(str(LOG), "RUN").split()
 
 
-def test_a_folder_for_the_parts_is_needed(cli: Cli) -> None:
-    done = cli("reduce", LOG)
-    assert (done.code, done.out) == (2, "")
-    assert "Missing option '--output'" in done.err
-
-
 def test_the_same_files_are_refused_before_anything_is_written(cli: Cli, tmp_path: Path) -> None:
     assert cli("reduce", LOG, "-o", tmp_path).code == 0
     done = cli("reduce", LOG, "-o", tmp_path)

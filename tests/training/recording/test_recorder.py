@@ -20,6 +20,7 @@ from gradscope.training.grpo.policy import EMBEDDED_FOLDER
 from gradscope.training.libraries import quiet_libraries
 from tests.conftest import REPOSITORY
 from tests.training.conftest import save_model
+from tests.training.interrupted import assert_same_run
 from tests.training.recording.recorded import assert_reproduced, record
 from tests.training.stock import answer, graded, short, stock_trainer, train
 
@@ -149,9 +150,7 @@ def test_an_interrupted_run_keeps_its_steps_and_goes_on_from_a_checkpoint(tmp_pa
     trainer = stock_trainer(tmp_path / "trl", **arguments)
     RolloutRecorder(trainer, run, weights_every=1)
     train(trainer, resume_from_checkpoint=True)
-    for step in range(1, 6):
-        assert step_path(run, step).read_bytes() == step_path(full, step).read_bytes()
-    assert sorted(read_metrics(run)) == [1, 2, 3, 4, 5]
+    assert_same_run(run, full)
     assert_reproduced(replay_run(run), steps=(1, 2, 3, 4, 5))
     changed = stock_trainer(tmp_path / "trl", beta=0.1, **arguments)
     RolloutRecorder(changed, run)
