@@ -168,7 +168,7 @@ def grade_multiples(run: Path) -> None:
             group, rollouts=tuple(replace(one, advantage=None, token_advantages=tuple(of.tolist())) for one, of in own)
         )
 
-    write_step_rollouts(run, 1, [regraded(group) for group in read_steps(run) if group.step == 1], force=True)
+    write_step_rollouts(run, 1, [regraded(group) for group in read_steps(run) if group.step == 1])
 
 
 def write_first_samples(heldout: Path, path: Path, count: int) -> None:

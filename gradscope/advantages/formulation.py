@@ -83,15 +83,7 @@ class Formulation(Struct, frozen=True, kw_only=True):
 Array = NDArray[np.float64]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_MARK = "__gradscope_formulation__"
-
-
-class _Terms(Struct, frozen=True, kw_only=True):
-    """The arguments of the decorator."""
-
-    needs_binary: bool
-    min_group_size: int
-    by_step: bool
+_MARK = "__gradscope_formulation__"  # the attribute by which a function is one: fields of its Formulation
 
 
 def advantage_formulation(
@@ -116,7 +108,8 @@ def advantage_formulation(
     """
 
     def mark(function: Function) -> Function:
-        setattr(function, _MARK, _Terms(needs_binary=needs_binary, min_group_size=min_group_size, by_step=by_step))
+        scope = "step" if by_step else "group"
+        setattr(function, _MARK, {"needs_binary": needs_binary, "min_group_size": min_group_size, "scope": scope})
         return function
 
     return mark
@@ -143,8 +136,8 @@ def read_formulation(name: str) -> Formulation:
     module = _run(path, source)
     function = getattr(module, wanted, None)
     terms = getattr(function, _MARK, None)
-    if not isinstance(terms, _Terms):
-        marked = [other for other, value in vars(module).items() if isinstance(getattr(value, _MARK, None), _Terms)]
+    if not isinstance(terms, dict):
+        marked = [other for other, value in vars(module).items() if isinstance(getattr(value, _MARK, None), dict)]
         hint = f"{path} has {', '.join(marked)}." if marked else "Put @gradscope.advantage_formulation() above it."
         problem = "is no formulation" if callable(function) else "is not there"
         raise UsageError(f"{wanted!r} {problem} in {path}.", hint=hint)
@@ -155,12 +148,9 @@ def read_formulation(name: str) -> Formulation:
         name=name,
         formula=lines[0] if lines else wanted,
         source=path,
-        needs_binary=terms.needs_binary,
-        min_group_size=terms.min_group_size,
-        zero_sum=False,
-        scope="step" if terms.by_step else "group",
-        function=asked.of_step if terms.by_step else asked.of_groups,
+        function=asked.of_step if terms["scope"] == "step" else asked.of_groups,
         digest=hashlib.sha256(source).hexdigest(),
+        **terms,
     )
 
 

@@ -30,9 +30,6 @@ first rollout, and the number added to its std. They are the constants of its au
 
 def _live_only(rewards: Array, advantages: Array) -> Array:
     """Advantages with exactly zero in the groups whose rewards are equal, where rounding would leave 1e-17."""
-    # rewards: [..., G].
-    # advantages: [..., G].
-    # Returns advantages, [..., G].
     is_live = np.ptp(rewards, axis=-1, keepdims=True) > EQUAL_REWARDS
     return np.asarray(np.where(is_live, advantages, 0.0), dtype=np.float64)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 
 from msgspec import Struct
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.uncertainty.intervals import difference_of
+from gradscope.metrics.uncertainty.intervals import difference_of, wilson_interval
 from gradscope.results.degeneracy import (
     DegeneracyReport,
     GroupSizeDegeneracy,
@@ -248,17 +249,19 @@ def degeneracy_summary(report: DegeneracyReport, log: LoggedGroups) -> tuple[str
     """The first sentences of a report: the share, the target, what does not fit, what it costs, what to try."""
     conflict = conflict_findings(report.reward_conflict)
     leads = conflict and report.is_in_conflict
+    moved, advice = moved_sentence(report), "" if log.resampled else _advice(report, log)
     sentences = [
         *(conflict if leads else ()),
         _share(report),
+        *((moved, advice) if moved else ()),
         *(() if leads else conflict),
         target_finding(report),
         *_filtered(report, log),
-        _disagreement(report)[0],
+        _disagreement(report, log.num_levels)[0],
         _left_out(log),
         _levels(report, log),
         cost_finding(report),
-        "" if log.resampled else _advice(report, log),
+        "" if moved else advice,
     ]
     return tuple(filter(None, sentences))
 
@@ -276,7 +279,7 @@ def degeneracy_findings(
         dispersion_finding(report),
         *reward_findings(report),
         *((_gap(report),) if is_undefined else ()),
-        _disagreement(report)[1],
+        _disagreement(report, log.num_levels)[1],
     ]
     return tuple(filter(None, sentences))
 
@@ -378,17 +381,71 @@ def dead_group_advice(report: DegeneracyReport) -> str:
         return conflict_advice(report.reward_conflict)
     if not dead:
         return "Nothing to do: none of these groups was without a gradient."
-    kinds = _too_hard_and_too_easy(report)
+    if dead < _FEW or round(dead * report.num_groups) < _HANDFUL:
+        return "Nothing to do: too few groups are dead to say what to change."
+    kinds, ends = _too_hard_and_too_easy(report), _ends(report)
     if kinds is None:
         return "To see whether they are too easy or too hard, say what counts as a pass (--success-threshold)."
     hard, easy = kinds
+    if ends is not None and report.frac_all_fail.is_defined:
+        failing, passing = (last - first for first, last in (ends["frac_all_fail"], ends["frac_all_pass"]))
+        if failing > max(passing, 0):
+            return "More groups fail than at first: look at what changed before making the prompts easier."
+        if passing > 0:
+            return "More groups pass than at first: add harder prompts, or drop solved ones."
     if hard + easy < dead / 2:
         return "Most of them are tied between pass and fail: try a reward with finer steps, or look at what ties them."
+    lost = (report.prompts.never_groups or 0) + (report.prompts.always_groups or 0)
+    is_luck = report.prompts.never_groups is not None and lost < dead * report.num_groups / 2
     if hard > 2 * easy:
+        if is_luck:
+            return "Most fail, of prompts that pass at other steps: try more rollouts a group, or partial credit."
         return "Most of them fail throughout: try easier prompts, partial credit, or more rollouts a group."
     if easy > 2 * hard:
+        if is_luck:
+            return "Most pass, of prompts that fail at other steps: try more rollouts a group, or harder prompts."
         return "Most of them pass throughout: try harder prompts, or drop solved ones."
+    if is_luck:
+        return "Most are of prompts that are live at other steps: try more rollouts a group, or resampling dead groups."
     return "Some are too hard and some too easy: try choosing prompts by their pass rate, or resampling dead groups."
+
+
+_FEW = 0.05  # share of dead groups below which nothing is to be won
+_HANDFUL = 5  # dead groups below which their kinds say nothing
+_MUCH = 0.2  # of the share of dead groups, from its first fifth of steps to its last
+_Ends = dict[str, tuple[float, float]]
+
+
+def _ends(report: DegeneracyReport) -> _Ends | None:
+    """Each kind's share of groups in the first and in the last fifth of steps, where that of dead ones surely moves."""
+    course, size = report.course, len(report.course.step) // 5
+    if size < 2 or None in course.frac_reward_zero_std:
+        return None
+    shares = {name: getattr(course, name) for name in ("frac_reward_zero_std", "frac_all_fail", "frac_all_pass")}
+    ends = {
+        name: (fmean(share or 0.0 for share in values[:size]), fmean(share or 0.0 for share in values[-size:]))
+        for name, values in shares.items()
+    }
+    num_groups = report.num_groups * size / len(course.step)
+    first, last = (
+        Estimate(value=share, low=low, high=high)
+        for share in ends["frac_reward_zero_std"]
+        for low, high in [wilson_interval(share, num_groups)]
+    )
+    change = difference_of(first, last)
+    return ends if change.side_of_zero and abs(change.value or 0.0) >= _MUCH else None
+
+
+def moved_sentence(report: DegeneracyReport) -> str:
+    """That the share at the end is another one than that of the whole log; empty where it is not."""
+    ends = _ends(report)
+    if ends is None:
+        return ""
+    (first, last), size = ends["frac_reward_zero_std"], len(report.course.step) // 5
+    rows = f"steps {report.course.step[-size]} to {report.course.last_step[-1]}"
+    return (
+        f"Their share goes from {percent(first)} of the first fifth of steps to {percent(last)} of the last ({rows})."
+    )
 
 
 def _too_hard_and_too_easy(report: DegeneracyReport) -> tuple[float, float] | None:
@@ -400,7 +457,7 @@ def _too_hard_and_too_easy(report: DegeneracyReport) -> tuple[float, float] | No
     return None if hard is None or easy is None else (hard / report.num_groups, easy / report.num_groups)
 
 
-def _disagreement(report: DegeneracyReport) -> tuple[str, str]:
+def _disagreement(report: DegeneracyReport, num_levels: int) -> tuple[str, str]:
     """A problem where the trainer's own share differs, and else a closing remark that it is the same."""
     course = report.course
     compared = [
@@ -416,20 +473,23 @@ def _disagreement(report: DegeneracyReport) -> tuple[str, str]:
     step, logged, own = different[0]
     text = (
         f"At {len(different)} of {len(compared)} steps the trainer logged another frac_reward_zero_std, first at step "
-        f"{step}: {number(logged, '.4f')}, here {own:.4f}. {_why_different(own - logged)}"
+        f"{step}: {number(logged, '.4f')}, here {own:.4f}. {_why_different(own - logged, num_levels)}"
     )
     return text, ""
 
 
-def _why_different(excess: float) -> str:
+def _why_different(excess: float, num_levels: int) -> str:
     if not math.isfinite(excess):
         return "No batch of rollouts has such a share: the trainer's own number is broken."
-    if excess > 0:
+    if excess > 0 and num_levels > 2:
         return (
             "Here a group is dead when its rewards lie within 1e-8. A trainer that tests the standard deviation in "
             "float32 misses groups of equal fractional rewards, whose std is not exactly zero."
         )
-    return "The log may lack rows of the groups that differed, or the trainer's scalar may be another sum of rewards."
+    return (
+        "The log may lack rows of the groups that differed, the trainer's groups may have another size, or the "
+        "trainer's scalar may be another sum of rewards."
+    )
 
 
 def _left_out(log: LoggedGroups) -> str:

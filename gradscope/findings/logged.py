@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from gradscope.say import non_finite_word, percent
+from gradscope.say import counted, non_finite_word, percent
 
 if TYPE_CHECKING:  # what only names a type is not loaded with every log
     from gradscope.metrics.uncertainty.steps import LateChange
@@ -41,7 +41,6 @@ def logprob_findings(steps: Sequence[StepReplay] | Sequence[StepGeometry]) -> tu
 
 
 _HIGH = 0.1  # share of completions cut off from which on the limit decides much of the reward
-_STANDS_OUT = 3.0  # times its median that the largest norm is before a sentence says so
 
 
 def course_named(courses: Sequence[MetricCourse], name: str) -> MetricCourse | None:
@@ -74,27 +73,37 @@ def clipped_sentence(courses: Sequence[MetricCourse]) -> str:
     return f"{percent(course.mean.value)} of completions were cut off at the length limit{most}."
 
 
-def norm_sentence(courses: Sequence[MetricCourse]) -> str:
-    """Where the gradient norm was largest, if it stands out; empty where it does not."""
-    course = course_named(courses, "grad_norm")
-    finite = [value for value in course.values if math.isfinite(value)] if course is not None else []
-    if course is None or not finite or not (usual := median(finite)) > 0:
-        return ""
-    largest = course.at(course.largest_step)
-    times = largest / usual
-    if times < _STANDS_OUT:
-        return ""
-    at, form = course.largest_step, ",.0f" if times < 1e6 else ".0e"
-    return f"The gradient norm was largest at step {at}: {largest:.3g}, {times:{form}} times its median."
+_LEVELS = {"reward": (2.0, -1), "entropy": (2.0, 0), "completions/mean_length": (2.0, 0)}
+"""Course -> times its level before that its late one has to be, and the side that is told (0: both)."""
+
+
+def level_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
+    """Which numbers end on another level than they had."""
+    from gradscope.metrics.uncertainty.steps import late_change  # behind it lies scipy
+
+    for name, (factor, side) in _LEVELS.items():
+        course = course_named(courses, name)
+        values = {} if course is None else dict(zip(course.steps, course.values, strict=True))
+        change = late_change(values, factor=factor)
+        if course is not None and change is not None and change.side != -side:
+            yield late_sentence(f"The {course.title.strip()}", change)
 
 
 def reward_sentence(courses: Sequence[MetricCourse]) -> str:
-    """The mean reward at both ends; empty where it was not logged."""
+    """The mean reward of the first, middle and last fifth of steps, of few at both ends; empty without one."""
     course = course_named(courses, "reward")
     if course is None or len(course.steps) < 2 or course.mean.value is None:
         return ""
-    first, last = course.values[0], course.values[-1]
-    return f"The mean reward was {first:.3g} at step {course.steps[0]} and {last:.3g} at step {course.steps[-1]}."
+    num, size = len(course.steps), len(course.steps) // 5
+    if size < 2:
+        first, last = course.values[0], course.values[-1]
+        return f"The mean reward was {first:.3g} at step {course.steps[0]} and {last:.3g} at step {course.steps[-1]}."
+    parts = [
+        f"{fmean(course.values[start : start + size]):.3g} at steps {course.steps[start]} to "
+        f"{course.steps[start + size - 1]}"
+        for start in (0, (num - size) // 2, num - size)
+    ]
+    return f"The mean reward was {', '.join(parts)}."
 
 
 def broken_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
@@ -102,18 +111,19 @@ def broken_sentences(courses: Sequence[MetricCourse]) -> Iterator[str]:
     for course in courses:
         broken = [step for step, value in zip(course.steps, course.values, strict=True) if not math.isfinite(value)]
         if broken:
-            more = f", and at {len(broken) - 1:,} steps more" if len(broken) > 1 else ""
+            more = f", and at {counted(len(broken) - 1, 'step')} more" if len(broken) > 1 else ""
             word = non_finite_word(course.at(broken[0]))
             yield f"{course.name} is {word} at step {broken[0]}{more}."
 
 
-def metric_findings(courses: Sequence[MetricCourse]) -> tuple[str, ...]:
-    """All sentences, the verdict first, then what is wrong."""
+def metric_findings(courses: Sequence[MetricCourse], spikes: Sequence[str] = ()) -> tuple[str, ...]:
+    """All sentences, the verdict first, then what is wrong, with those on ``spikes``."""
     sentences = (
         dead_sentence(courses),
         *broken_sentences(courses),
         clipped_sentence(courses),
-        norm_sentence(courses),
+        *spikes,
+        *level_sentences(courses),
         reward_sentence(courses),
     )
     return tuple(sentence for sentence in sentences if sentence)
@@ -134,10 +144,10 @@ def late_sentence(name: str, change: LateChange) -> str:
     )
 
 
-def spike_findings(report: SpikeReport, beside: Sequence[str] = ()) -> SpikeReport:
-    """The report with its sentences: whether the step stands out, ``beside`` it, what its gradient is made of."""
+def spike_findings(report: SpikeReport, steps: Sequence[str] = ()) -> SpikeReport:
+    """The report with its sentences: whether the step stands out, other ``steps``, what its gradient is made of."""
     headline = spike_headline(report.step, report.metrics, was_named=report.was_named)
-    sentences = (headline, *beside, *_norms(report), *_rollouts(report), *_repeats(report), *_tensors(report))
+    sentences = (headline, *steps, *_norms(report), *_rollouts(report), *_repeats(report), *_tensors(report))
     return replace(report, findings=sentences)
 
 

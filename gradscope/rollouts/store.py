@@ -27,7 +27,7 @@ from gradscope.outside.plain_json import parse_json
 from gradscope.results.envelope import sha256_of
 from gradscope.rollouts.groups import Rollout, RolloutGroup
 from gradscope.rollouts.run_folder import SetAside, rollouts_path, step_path
-from gradscope.writing import atomic_write, refuse_existing
+from gradscope.writing import atomic_write
 
 SCHEMA_VERSION = 1
 _VERSION_KEY = b"gradscope.rollouts"
@@ -68,13 +68,12 @@ _AS_TUPLE = (
 _AS_IS = ("group_id", "sample", "row", "prompt", "completion", "reward", "advantage", "status")
 
 
-def write_step_rollouts(run: Path, step: int, groups: Sequence[RolloutGroup], *, force: bool = False) -> Path:
+def write_step_rollouts(run: Path, step: int, groups: Sequence[RolloutGroup]) -> Path:
     """Write one step's rollouts, and join the files of twenty steps once all of them are done.
 
-    All rollouts name the same reward functions. ``force`` replaces an existing file: a step repeated after a resume.
+    All rollouts name the same reward functions. A step that is there, as one repeated after a resume, is replaced.
 
     Raises:
-        OutputExistsError: The step exists, and ``force`` is off.
         ValueError: There are no groups, a group is of another step, a group id occurs twice, a rollout is several
             sequences, or rollouts name different reward functions.
     """
@@ -92,10 +91,9 @@ def write_step_rollouts(run: Path, step: int, groups: Sequence[RolloutGroup], *,
     path = step_path(run, step)
     for file in step_files(run):
         if file != path and step in steps_in_file(file):
-            refuse_existing(file, force=force)
             _split(file, run)
     schema = _schema([_REWARD_PREFIX + name for name in names], has_trainers=has_trainers)
-    _write(path, [pa.Table.from_pylist(rows, schema=schema)], force=force)
+    _write(path, [pa.Table.from_pylist(rows, schema=schema)])
     return _join(run, step) or path
 
 
@@ -105,8 +103,8 @@ def _schema(rewards: Iterable[str], *, has_trainers: bool) -> pa.Schema:
     return pa.schema([*fields, *more], metadata={_VERSION_KEY: str(SCHEMA_VERSION).encode()})
 
 
-def _write(path: Path, tables: Sequence[pa.Table], *, force: bool = False) -> None:
-    """Write a file of these tables, and its checksum."""
+def _write(path: Path, tables: Sequence[pa.Table]) -> None:
+    """Write a file of these tables, and its checksum, in place of what is there."""
     import pyarrow.parquet as pq  # 30 ms that no other log needs
 
     sink = io.BytesIO()
@@ -114,10 +112,10 @@ def _write(path: Path, tables: Sequence[pa.Table], *, force: bool = False) -> No
         for table in tables:
             writer.write_table(table)
     data = sink.getvalue()
-    if force:  # if the process dies between the two writes, no checksum is better than that of the old content
-        checksum_path(path).unlink(missing_ok=True)
-    atomic_write(path, data, force=force)
-    atomic_write(checksum_path(path), f"{hashlib.sha256(data).hexdigest()}  {path.name}\n", force=force)
+    # if the process dies between the two writes, no checksum is better than that of the old content
+    checksum_path(path).unlink(missing_ok=True)
+    atomic_write(path, data, force=True)
+    atomic_write(checksum_path(path), f"{hashlib.sha256(data).hexdigest()}  {path.name}\n", force=True)
 
 
 def _join(run: Path, step: int) -> Path | None:
@@ -134,7 +132,7 @@ def _join(run: Path, step: int) -> Path | None:
     if any(table.schema != tables[0].schema for table in tables):
         return None
     joined = rollouts_path(run) / f"steps_{first:05d}-{last:05d}.parquet"
-    _write(joined, tables, force=True)
+    _write(joined, tables)
     for file in files:
         _remove(file)
     return joined if step == last else None
@@ -159,7 +157,7 @@ def _split(file: Path, run: Path) -> None:
                 rewards, has_trainers=_WHERE_LOGGED[0] in names
             )  # the file names the items of lists otherwise
             table = pa.Table.from_pylist(rows, schema=schema)
-            _write(step_path(run, table["step"][0].as_py()), [table], force=True)
+            _write(step_path(run, table["step"][0].as_py()), [table])
     _remove(file)
 
 

@@ -93,16 +93,6 @@ def test_running_mean_by_hand() -> None:
     assert online.remembers
 
 
-def test_running_mean_goes_on_from_its_memory() -> None:
-    online = online_advantage("running_mean")
-    online.advantages(step([[1.0, 0.3], [0.1, 0.0]], ("a", "b")))
-    again = online_advantage("running_mean")
-    again.recall(Memory(numbers=json.loads(json.dumps(online.memory.numbers))))
-    following = step([[0.7, 0.0], [1.0, 0.0]], ("b", "c"))
-    np.testing.assert_array_equal(again.advantages(following), online.advantages(following))
-    assert again.memory == online.memory
-
-
 def visit(rewards: list[list[float]], prompts: tuple[str, ...], *, moved: float = 0.0) -> StepRollouts:
     """A step whose completions have two tokens of log-probability -1, which the policy has moved away from since."""
     number = sum(map(len, rewards))
@@ -159,13 +149,14 @@ def test_spo_asks_for_the_last_completion_of_each_prompt() -> None:
         online.advantages(step([[1.0, 0.0]], ("b",), completion_ids=[(1,), (2,)]))
 
 
-def test_spo_goes_on_from_its_memory_through_a_checkpoint() -> None:
-    online = online_advantage("spo")
+@pytest.mark.parametrize("name", ["running_mean", "spo"])
+def test_what_remembers_goes_on_from_its_memory_through_a_checkpoint(name: str) -> None:
+    online = online_advantage(name)
     online.advantages(visit([[1.0, 0.0], [1.0, 0.0]], ("a:1", "b")))
     memory = online.memory
-    again = online_advantage("spo")
+    again = online_advantage(name)
     again.recall(Memory(numbers=json.loads(json.dumps(memory.numbers)), arrays=dict(memory.arrays)))
-    following = visit([[1.0, 0.0], [0.0, 0.0]], ("b", "a:1"), moved=0.01)
+    following = visit([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]], ("b", "a:1", "c"), moved=0.01)
     np.testing.assert_array_equal(again.advantages(following), online.advantages(following))
     assert again.memory.numbers == online.memory.numbers
 

@@ -17,6 +17,14 @@ from gradscope.rollouts.run import Run, TrainerSettings
 Rewards = Sequence[float | None]
 
 
+def norms_with(*, at_seven: float = 9.0, **rest: float) -> dict[int, dict[str, float]]:
+    """Metrics of 20 steps, of which the norm of the seventh stands out; the ninth has others too."""
+    values = {step: {"grad_norm": 1.0 + 0.1 * (step % 4)} for step in range(1, 21)}
+    values[7]["grad_norm"] = at_seven
+    values[9].update(rest)
+    return values
+
+
 def group_of(
     rewards: Rewards,
     *,

@@ -16,7 +16,13 @@ from gradscope.findings.degeneracy import (
     signed_percent,
     target_finding,
 )
-from gradscope.results.degeneracy import DegeneracyReport, GapDecomposition, GroupSizeDegeneracy, SideRewards
+from gradscope.results.degeneracy import (
+    DegeneracyCourse,
+    DegeneracyReport,
+    GapDecomposition,
+    GroupSizeDegeneracy,
+    SideRewards,
+)
 from gradscope.results.source import LOWER_BOUND
 from tests.render.examples import HOSTILE, degeneracy_report, with_steps
 
@@ -301,10 +307,69 @@ def test_an_undefined_prediction_says_why() -> None:
         (0.1, 0.4, "Most of them fail throughout"),
         (0.4, 0.1, "Most of them pass throughout"),
         (0.2, 0.4, "Some are too hard and some too easy"),
+        (0.02, 0.02, "Nothing to do: too few groups are dead"),
+        (0.0, 0.0, ""),
     ],
 )
 def test_advice_follows_the_kind_of_most_dead_groups(all_pass: float, all_fail: float, advice: str) -> None:
-    assert advice in shown(with_kinds(all_pass, all_fail))
+    report = with_kinds(all_pass, all_fail)
+    steady = replace(report, course=DegeneracyCourse())
+    dead = round((all_pass + all_fail) * report.num_groups)
+    assert advice in shown(replace(steady, prompts=replace(report.prompts, never_groups=0, always_groups=dead)))
+
+
+@pytest.mark.parametrize(
+    ("all_pass", "all_fail", "advice"),
+    [
+        (0.1, 0.4, "Most fail, of prompts that pass at other steps: try more rollouts a group"),
+        (0.4, 0.1, "Most pass, of prompts that fail at other steps: try more rollouts a group"),
+        (0.2, 0.3, "Most are of prompts that are live at other steps: try more rollouts a group"),
+    ],
+)
+def test_no_solved_prompt_is_to_be_dropped_where_there_is_none(all_pass: float, all_fail: float, advice: str) -> None:
+    """With G = 2 half of the groups are dead by luck, and "drop solved ones" was said beside "0 always pass"."""
+    report = with_kinds(all_pass, all_fail)
+    prompts = replace(report.prompts, never=0, always=0, never_groups=0, always_groups=0)
+    assert advice in shown(replace(report, course=DegeneracyCourse(), prompts=prompts))
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "kind", "sentence"),
+    [
+        (0.2, 1.0, "frac_all_fail", "More groups fail than at first: look at what changed"),
+        (0.2, 0.8, "frac_all_pass", "More groups pass than at first: add harder prompts, or drop solved ones."),
+        (0.2, 0.3, "frac_all_fail", ""),
+        (0.7, 0.1, "frac_all_fail", "Most of them fail throughout"),
+    ],
+)
+def test_a_share_that_moves_is_told_before_its_mean_is_acted_on(
+    first: float, last: float, kind: str, sentence: str
+) -> None:
+    """A run that collapsed at three quarters had 42 % dead groups, "most of them fail throughout"."""
+    shares = [first] * 30 + [last] * 10
+    course = DegeneracyCourse(
+        step=range(40),
+        last_step=range(40),
+        frac_reward_zero_std=shares,
+        logged=[None] * 40,
+        frac_all_pass=[0.0] * 40,
+        frac_all_fail=[0.0] * 40,
+    )
+    dead = sum(shares) / 40
+    kinds = (dead, 0.0) if kind == "frac_all_pass" else (0.0, dead)
+    report = replace(with_kinds(*kinds), course=replace(course, **{kind: shares}), num_groups=320)
+    prompts = replace(report.prompts, never_groups=320, always_groups=0)
+    text = shown(replace(report, prompts=prompts))
+    assert ("Their share goes from" in text) == (abs(last - first) > 0.2)
+    assert sentence in text
+
+
+def test_equal_rewards_of_two_levels_are_exact_in_float32() -> None:
+    report = degeneracy_report()
+    first, *rest = report.by_step
+    fewer = with_steps(report, (replace(first, logged=first.frac_reward_zero_std.value - 0.25), *rest))
+    assert "misses groups of equal fractional rewards" in shown(fewer, replace(LOG, num_levels=3))
+    assert "the trainer's groups may have another size" in shown(fewer)
 
 
 def test_without_a_threshold_the_advice_is_to_name_one() -> None:
@@ -357,7 +422,6 @@ def test_the_trainers_own_share_is_compared_where_it_was_logged() -> None:
     assert f"At 1 of 19 steps the trainer logged another frac_reward_zero_std, first at step 1: {own - 0.25:.4f}" in (
         shown(fewer)
     )
-    assert "misses groups of equal fractional rewards" in shown(fewer)
     assert "The log may lack rows of the groups that differed" in shown(more)
     broken = shown(with_steps(report, (replace(first, logged=float("nan")), *rest)))
     assert "first at step 1: NaN, here" in broken

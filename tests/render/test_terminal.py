@@ -251,7 +251,7 @@ def test_of_many_requirements_those_that_need_a_look_are_shown() -> None:
 def test_claims_are_verdicts_at_a_glance_and_reasons_when_asked() -> None:
     text = shown("claims")
     lines = text.splitlines()
-    heads = [number for number, line in enumerate(lines) if line.split()[1:] == ["measured", "by", "chance"]]
+    heads = [number for number, line in enumerate(lines) if line.split()[1:] == ["measured", "against"]]
     assert [lines[number].split()[0] for number in heads] == ["contradicted", "supported"]
     assert lines[heads[0] + 2].startswith("More groups are dead than one pass rate")
     assert lines[heads[0] + 2].split()[-4:] == ["-0.012", "[-0.021,", "-0.003]", "0.000"]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gradscope.errors import InputError, OutputExistsError
+from gradscope.errors import InputError
 from gradscope.rollouts.groups import Rollout, RolloutGroup, Tokens
 from gradscope.rollouts.run_folder import step_path
 from gradscope.rollouts.store import (
@@ -71,7 +71,7 @@ def test_rollouts_come_back_unchanged_and_equal_content_gives_equal_bytes(
     path = write_step_rollouts(run, 3, groups)
     assert list(read_step_rollouts(path)) == groups
     before = path.read_bytes()
-    write_step_rollouts(run, 3, groups, force=True)
+    write_step_rollouts(run, 3, groups)
     assert path.read_bytes() == before
 
 
@@ -81,8 +81,8 @@ def test_steps_are_read_in_order(tmp_path: Path) -> None:
         write_step_rollouts(tmp_path, step, [group(step, "a"), group(step, "b")])
     assert [path.name for path in step_files(tmp_path)] == ["step_00002.parquet", "step_00011.parquet"]
     assert [g.group_id for g in read_steps(tmp_path)] == ["2:a", "2:b", "11:a", "11:b"]
-    with pytest.raises(OutputExistsError, match=r"step_00002\.parquet already exists"):
-        write_step_rollouts(tmp_path, 2, [group(2)])
+    write_step_rollouts(tmp_path, 2, [group(2)])
+    assert [g.group_id for g in read_steps(tmp_path)][1:] == ["11:a", "11:b"]
 
 
 def test_logprobs_are_float32(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_the_trainers_log_probabilities_take_a_column_only_where_there_are_some(
     assert "trainer_logprobs" not in pq.read_schema(without).names
     assert read_step_rollouts(without)[0].rollouts[0].trainer_logprobs is None
     rollouts = (replace(group().rollouts[0], trainer_logprobs=(-0.5, -0.25)),)
-    path = write_step_rollouts(tmp_path, 1, [replace(group(), rollouts=rollouts)], force=True)
+    path = write_step_rollouts(tmp_path, 1, [replace(group(), rollouts=rollouts)])
     assert read_step_rollouts(path)[0].rollouts[0].trainer_logprobs == (-0.5, -0.25)
 
 
@@ -148,8 +148,6 @@ def test_twenty_steps_become_one_file_and_come_back_unchanged(tmp_path: Path) ->
     assert len(content(tmp_path)) == 2 * 7
     assert files_written(tmp_path) == step_files(tmp_path)
     assert list(read_steps(tmp_path)) == [group for step in range(1, 46) for group in of_step(step)]
-    with pytest.raises(OutputExistsError, match=r"steps_00001-00020\.parquet already exists"):
-        write_step_rollouts(tmp_path, 7, of_step(7))
 
 
 def test_steps_that_are_missing_do_not_keep_the_others_from_being_joined(tmp_path: Path) -> None:
@@ -175,7 +173,7 @@ def test_a_run_that_goes_back_has_the_bytes_of_one_that_never_went_on(tmp_path: 
         write_step_rollouts(again, step, of_step(step))
     assert content(again) == content(straight)
     for step in (35, 40):
-        write_step_rollouts(again, step, of_step(step), force=True)
+        write_step_rollouts(again, step, of_step(step))
     assert content(again) == content(straight)
 
 

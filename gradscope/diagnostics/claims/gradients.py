@@ -106,13 +106,9 @@ def group_mean_is_optimal(evidence: Evidence) -> Judgement:
     steps = tuple(step.step for step in collected.report.steps)
 
     from gradscope.diagnostics.rank.formulations import measure_baselines
-    from gradscope.metrics.gram.reward_baselines import optimal_baseline_of_group
 
     mixed = [group for group in collected.baseline_groups if group.is_mixed]
-    best = [optimal_baseline_of_group(group.rewards, group.squared_norms).value for group in mixed]
-    apart = [
-        [optimum - group.rewards.mean()] for optimum, group in zip(best, mixed, strict=True) if optimum is not None
-    ]
+    apart = [[best - group.rewards.mean()] for group in mixed if (best := group.optimal_baseline) is not None]
     if not apart:
         return cannot_tell("no group with unequal rewards has a gradient", steps=steps)
     rewards = reward_table(evidence.run.groups).reward

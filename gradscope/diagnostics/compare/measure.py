@@ -225,8 +225,11 @@ def _cautions(first: compared_runs.ComparedRun, second: compared_runs.ComparedRu
             set(names) for names in compared_runs.prompt_names([first.rewards, second.rewards])
         )
         yield f"{len(first_prompts & second_prompts):,} of {len(first_prompts | second_prompts):,} prompts are in both."
-        if compared_runs.unlike_rewards(first, second):
-            yield "Their rewards are of other functions, so mean rewards are in two units."
+        if unlike := compared_runs.unlike_rewards(first, second):
+            yield unlike
+    sizes = first.group_size, second.group_size
+    if None not in sizes and sizes[0] != sizes[1]:
+        yield f"Groups of {sizes[0]} and of {sizes[1]} rollouts: the smaller ones are dead more often by chance alone."
     alone = sorted(first.settings.keys() ^ second.settings.keys())
     if alone:
         more = f" and {len(alone) - 3} more" if len(alone) > 3 else ""

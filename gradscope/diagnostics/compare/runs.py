@@ -23,7 +23,7 @@ from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
 from gradscope.metrics.outcomes.passk import pass_at_k
 from gradscope.metrics.outcomes.reward_shares import frac_incoherent
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean, bootstrap_statistics, cluster_sums
+from gradscope.metrics.uncertainty.bootstrap import bootstrap_shares, bootstrap_statistics, cluster_sums
 from gradscope.metrics.uncertainty.intervals import bonferroni, difference_of
 from gradscope.metrics.uncertainty.steps import mean_of_steps
 from gradscope.progress import ProgressCallback, no_progress
@@ -338,15 +338,30 @@ def with_differences(
     return tuple(judged)
 
 
-def unlike_rewards(first: ComparedRun, second: ComparedRun) -> bool:
-    """Whether two logs of one reader name other reward functions."""
-    if first.log is None or second.log is None or first.log.format != second.log.format:
-        return False
-    return (
-        first.rewards is not None
-        and second.rewards is not None
-        and set(first.rewards.rewards) != set(second.rewards.rewards)
-    )
+def unlike_rewards(first: ComparedRun, second: ComparedRun) -> str:
+    """Why mean rewards of two runs are in two units; empty where nothing says that they are.
+
+    Two logs of one reader name other reward functions, both have two rewards and not the same (0 and 1, -1 and 1), or
+    all rewards of one lie above those of the other.
+    """
+    tables = [run.rewards for run in (first, second) if run.rewards is not None]
+    if len(tables) < 2 or first.log is None or second.log is None:
+        return ""
+    if first.log.format == second.log.format and set(tables[0].rewards) != set(tables[1].rewards):
+        return "Their rewards are of other functions, so mean rewards are in two units."
+    return unlike_levels(*tables)
+
+
+def unlike_levels(first: RewardTable, second: RewardTable) -> str:
+    """The same by the rewards alone."""
+    before, after = (np.unique(table.reward[~np.isnan(table.reward)]) for table in (first, second))
+    if min(len(before), len(after)) < 2:
+        return ""
+    is_apart = before[-1] < after[0] or after[-1] < before[0]
+    if not is_apart and not (len(before) == len(after) == 2 and any(before != after)):
+        return ""
+    ends = " and ".join(f"{rewards[0]:.3g} to {rewards[-1]:.3g}" for rewards in (before, after))
+    return f"Their rewards go from {ends}, so mean rewards are in two units."
 
 
 class _Mean(Struct, frozen=True):
@@ -377,6 +392,14 @@ def _means(run: ComparedRun) -> Mapping[str, _Mean | Estimate]:
     }
 
 
+def reward_change(first: RewardTable, second: RewardTable) -> Estimate:
+    """How much higher the mean reward of some groups of a log is than that of others, over prompts."""
+    tables = [replace(table, prompt_texts=None) for table in (first, second)]
+    return _difference(
+        *(_mean(table, table.sums(table.reward) / table.size, table.size.astype(np.float64)) for table in tables)
+    )
+
+
 def _mean_as_logged(values: _Array) -> Estimate:
     low, high = 0.0 if values.min() >= 0.0 else -math.inf, 1.0 if values.max() <= 1.0 else math.inf
     return mean_of_steps(values, values).within(low, high)
@@ -390,7 +413,12 @@ def _mean(table: RewardTable, values: _Array, counts: _Array) -> _Mean:
 def _difference(first: _Mean | Estimate, second: _Mean | Estimate) -> Estimate:
     """Second minus first; prompts that nearly all are of both are resampled with their groups of both."""
     if isinstance(first, Estimate) or isinstance(second, Estimate):
-        before, after = (mean if isinstance(mean, Estimate) else _alone(mean) for mean in (first, second))
+        before, after = (
+            mean
+            if isinstance(mean, Estimate)
+            else _alone(mean, float(mean.values.min()), float(np.ptp(mean.values)) or 1.0)
+            for mean in (first, second)
+        )
         return difference_of(before, after)
     names = prompt_names([first.table, second.table])
     number = {name: n for n, name in enumerate(dict.fromkeys([*names[0], *names[1]]))}
@@ -399,23 +427,23 @@ def _difference(first: _Mean | Estimate, second: _Mean | Estimate) -> Estimate:
         prompt_index = np.array([number[name] for name in of_run])[mean.table.prompt]
         units[:, 2 * side] = np.bincount(prompt_index, weights=mean.weights * mean.values, minlength=len(number))
         units[:, 2 * side + 1] = np.bincount(prompt_index, weights=mean.weights, minlength=len(number))
-    if np.mean((units[:, 1] > 0) & (units[:, 3] > 0)) < _MOSTLY_SHARED:
-        return difference_of(_alone(first), _alone(second))
-    low = min(first.values.min(), second.values.min())
-    reach = float(max(first.values.max(), second.values.max()) - low)
-    (difference,) = bootstrap_statistics(_difference_of_ratios, units, within=(-reach, reach))
-    return difference
+    low = float(min(first.values.min(), second.values.min()))
+    reach = float(max(first.values.max(), second.values.max())) - low
+    units = units[(units[:, 1] > 0) | (units[:, 3] > 0)]
+    if np.mean((units[:, 1] > 0) & (units[:, 3] > 0)) >= _MOSTLY_SHARED:
+        (difference,) = bootstrap_statistics(_difference_of_ratios, units, within=(-reach, reach))
+        if difference.interval is not None or not difference.value:
+            return difference  # else every prompt has changed by as much
+    return difference_of(*(_alone(mean, low, reach or 1.0) for mean in (first, second)))
 
 
 def _difference_of_ratios(sums: _Array) -> _Array:
     return sums[..., 2:3] / np.maximum(sums[..., 3:4], 1e-300) - sums[..., :1] / np.maximum(sums[..., 1:2], 1e-300)
 
 
-def _alone(mean: _Mean) -> Estimate:
-    """One run's own mean; its prompts are resampled."""
-    low, high = float(mean.values.min()), float(mean.values.max())
-    if np.ptp(mean.weights) <= 1e-12 * mean.weights[0]:
-        return bootstrap_mean(mean.values, mean.table.prompt, share=low >= 0.0 and high <= 1.0)
-    units = cluster_sums(np.column_stack([mean.weights * mean.values, mean.weights]), mean.table.prompt)
-    (estimate,) = bootstrap_statistics(lambda sums: sums[..., :1] / sums[..., 1:], units, within=(low, high))
-    return estimate
+def _alone(mean: _Mean, low: float, reach: float) -> Estimate:
+    """One run's own mean of numbers that lie so far above ``low`` at most; its prompts are resampled."""
+    shares = np.clip((mean.values - low) / reach, 0.0, 1.0)
+    units = cluster_sums(np.column_stack([mean.weights * shares, mean.weights]), mean.table.prompt)
+    ((share,),) = bootstrap_shares([units])
+    return share.map(lambda part: low + reach * part)

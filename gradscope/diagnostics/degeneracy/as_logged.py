@@ -48,7 +48,9 @@ def degeneracy_as_logged(
         )
     courses = metric_courses(run)
     dead, passed, failed = (course_named(courses, name) for name in _SHARES)
-    findings = metric_findings(courses)
+    from gradscope.diagnostics.spike.measure import spike_sentences  # not loaded with every log
+
+    findings = metric_findings(courses, spike_sentences(run))
     steps = () if dead is None else dead.steps
     shares = [_aligned(course, steps) for course in (dead, passed, failed)]
     target, is_by_window = options.target_degeneracy, options.by == "window"

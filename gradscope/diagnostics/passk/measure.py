@@ -396,7 +396,7 @@ def pass_at_k_of_samples(
     samples: Sequence[Samples], *, ks: Sequence[int] = (), resampling: Resampling = RESAMPLING
 ) -> results.PassAtKReport:
     """pass@k of samples that were already read, one entry a policy, at the usual budgets where ``ks`` names none."""
-    budgets = sorted(set(ks)) or default_ks(max(int(policy.num_samples.max()) for policy in samples))
+    budgets = sorted(set(ks)) or default_ks(min(int(policy.num_samples.max()) for policy in samples))
     tables = tuple(_table(policy, budgets, resampling=resampling) for policy in samples)
     first, *rest = samples
     comparisons = [compare_samples(first, other, budgets, resampling=resampling) for other in rest]

@@ -328,6 +328,13 @@ class BaselineGroup(Struct, frozen=True, kw_only=True):
         """Whether rewards differ."""
         return bool(np.ptp(self.rewards) > 0)
 
+    @property
+    def optimal_baseline(self) -> float | None:
+        """The constant of least noise; None where every score vector is zero."""
+        if not self.squared_norms.any():
+            return None
+        return float(reward_baselines.optimal_baselines(self.rewards, self.squared_norms).item())
+
 
 def baseline_groups(rows: StepRows) -> list[BaselineGroup]:
     """The groups of two or more rollouts of a step whose rewards are all known."""
@@ -389,8 +396,7 @@ def _noise(groups: Sequence[BaselineGroup], *, step: int | None, group_id: str |
 
 def _optimal(groups: Sequence[BaselineGroup]) -> Estimate:
     mixed = [group for group in groups if group.is_mixed]
-    best = [reward_baselines.optimal_baseline_of_group(group.rewards, group.squared_norms) for group in mixed]
-    values = [[estimate.value] for estimate in best if estimate.value is not None]
+    values = [[best] for group in mixed if (best := group.optimal_baseline) is not None]
     if not values:
         return Estimate.undefined_because("no group has rewards that differ and a gradient", num_units=len(groups))
     rewards = np.concatenate([group.rewards for group in mixed])

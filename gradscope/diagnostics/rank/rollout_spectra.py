@@ -163,7 +163,7 @@ def curve_point(stack: PartStack, *, step: int, advantage: str, by_group: bool =
         given_prompts = _rank_given_prompts(stack, advantage, counts[:, 0], is_ranked)
     size = float(stack.weights.shape[1])
     shared = {
-        name: mean.mean_within(column, 0.0, 1.0 if name in _SHARES else size, none=_NO_CHANNEL.get(name, ""))
+        name: mean.mean_up_to(1.0 if name in _SHARES else size, column, none=_NO_CHANNEL.get(name, ""))
         for name, column in zip(CHANNELS, channels(stack.gradients)[is_ranked].T, strict=True)
     }
     # no interval of a whole number: where nearly all parts have the same one, resampling them says too little
@@ -175,7 +175,7 @@ def curve_point(stack: PartStack, *, step: int, advantage: str, by_group: bool =
         num_groups=len(stack.parts),
         num_dead=int(np.sum(~stack.is_live)),
         **means,
-        summed_energy=mean.mean_within(stack.summed_energy[is_ranked], 0.0, size),
+        summed_energy=mean.mean_up_to(size, stack.summed_energy[is_ranked]),
         **shared,
         given_prompts=given_prompts,
         profile=profile(stack.values[is_ranked]),

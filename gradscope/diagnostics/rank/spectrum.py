@@ -185,15 +185,15 @@ class MeanRanks(Struct, frozen=True, kw_only=True):
             group_ids=[self.group_ids[index] for index in np.flatnonzero(is_chosen).tolist()],
         )
 
-    def mean_within(self, values: gram_spectrum.Array, low: float, high: float, none: str = "") -> Estimate:
-        """The mean of another number of each matrix, NaN where it has none, which ``none`` explains."""
+    def mean_up_to(self, high: float, values: gram_spectrum.Array, none: str = "") -> Estimate:
+        """The mean of another number of each matrix, from 0 on, NaN where it has none, which ``none`` explains."""
         if not len(values):
             return Estimate.undefined_because(_EVERY_GROUP_DEAD)
         is_known = np.isfinite(values)
         if not is_known.any():
             return Estimate.undefined_because(none, num_units=len(set(self.group_ids)))
         columns, groups = self._those(is_known)._weighed(values[is_known, None])
-        (mean,) = bounded_means(columns, groups, low=low, high=high)
+        (mean,) = bounded_means(columns, groups, low=0.0, high=high)
         return mean
 
     def _weighed(self, columns: gram_spectrum.Array) -> tuple[gram_spectrum.Array, list[str]]:

@@ -17,16 +17,17 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.copies import as_named
-from gradscope.diagnostics.compare.runs import prompt_names
+from gradscope.diagnostics.compare.runs import prompt_names, unlike_levels
 from gradscope.diagnostics.degeneracy.measure import degeneracy_of_run
 from gradscope.diagnostics.degeneracy.reward_functions import side_rewards
 from gradscope.errors import GradscopeError, InputError
 from gradscope.estimate import Estimate
 from gradscope.findings.compare import sureness
 from gradscope.findings.degeneracy import conflicts_of_runs
+from gradscope.findings.logged import late_sentence
 from gradscope.metrics.uncertainty.bootstrap import bootstrap_mean
 from gradscope.metrics.uncertainty.intervals import bonferroni, difference_of
-from gradscope.metrics.uncertainty.steps import mean_of_steps, trend
+from gradscope.metrics.uncertainty.steps import late_change, mean_of_steps, trend
 from gradscope.progress import Progress, ProgressCallback, no_progress, part, reporter
 from gradscope.render.views.view import lines_over, table_of_cells
 from gradscope.results.report import Cell, Chart, ReportSection, ReportTable, RunIndex, RunSummary
@@ -155,6 +156,11 @@ def _findings(runs: Sequence[RunSummary]) -> tuple[str, ...]:
         f"The reward rises beyond chance in {len(rising)} of {len(runs)} runs and falls in {len(falling)}, along the "
         "line through its steps."
     ]
+    for run in runs:
+        course = {step: value for step, value in zip(run.steps, run.reward_by_step, strict=True) if value is not None}
+        change = late_change(course, factor=2.0)
+        if change is not None and change.side < 0:
+            sentences.append(late_sentence(f"The reward of {run.name}", change))
     if len(measured) > 1:
         most = max(measured, key=lambda run: run.frac_reward_zero_std.value or 0.0)
         least = min(measured, key=lambda run: run.frac_reward_zero_std.value or 0.0)
@@ -199,11 +205,15 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
             name=name, question=question, missing="The runs have no step in common, so no stretch of one is another's."
         )
     first, *rest = [(name, _numbers(run, steps)) for name, run in runs.items()]
-    rows = [
-        (title, form, other, first[1][title], numbers[title], difference_of(first[1][title], numbers[title]))
-        for title, form in _titles([first[1], *(numbers for _, numbers in rest)])
-        for other, numbers in rest
-    ]
+    tables = {name: reward_table(run.groups) for name, run in runs.items()}
+    unlike = {name: unlike_levels(tables[first[0]], table) for name, table in tables.items()}
+    rows = []
+    for title, form in _titles([first[1], *(numbers for _, numbers in rest)]):
+        for other, numbers in rest:
+            difference = difference_of(first[1][title], numbers[title])
+            if title.startswith(_REWARD) and unlike[other]:
+                difference = replace(difference, low=None, high=None)
+            rows.append((title, form, other, first[1][title], numbers[title], difference))
     same_steps = {name: replace(run, groups=groups_of_steps(run.groups, steps)) for name, run in runs.items()}
     sides = [side for name, run in same_steps.items() if (side := side_rewards(run, name)) is not None]
     beyond = [row for row in rows if _beyond_chance(row[5], len(rows))]
@@ -214,6 +224,7 @@ def _differences(runs: Mapping[str, Run], steps: Sequence[int]) -> ReportSection
         findings=(
             *_sentences(first[0], [other for other, _ in rest], rows),
             *conflicts_of_runs(sides),
+            *filter(None, dict.fromkeys(unlike.values())),
             *_cautions(tuple(runs.values()), steps),
         ),
         meaning="Intervals of rewards and dead groups resample the prompts of each run; those of logged metrics allow "

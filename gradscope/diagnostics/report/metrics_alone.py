@@ -8,12 +8,14 @@ from collections.abc import Iterator, Sequence
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.logged.tokens import metric_courses
+from gradscope.diagnostics.spike.measure import spike_sentences
 from gradscope.findings import logged as findings
 from gradscope.render.views.view import Column, lines_over, tabulate
 from gradscope.results.logged import MetricCourse
 from gradscope.results.report import Chart, KeyNumber, ReportSection, ReportTable, RunReport, Severity
 from gradscope.results.source import Source
 from gradscope.rollouts.run import Run
+from gradscope.say import counted
 
 _DEAD, _CUT, _NORM = "frac_reward_zero_std", "completions/clipped_ratio", "grad_norm"
 _STRIP = (_DEAD, "reward", _CUT, _NORM, "entropy")
@@ -26,7 +28,7 @@ def report_of_metrics(run: Run, name: str) -> RunReport:
     return RunReport(
         source=run.source,
         name=name,
-        sections=(dead_section(courses, run.source), *_sections(courses, run.source)),
+        sections=(dead_section(courses, run.source), *_sections(courses, run)),
         recomputed=(),
         strip=tuple(
             _key_number(course) for key in _STRIP if (course := findings.course_named(courses, key)) is not None
@@ -59,7 +61,7 @@ def dead_section(courses: Sequence[MetricCourse], source: Source) -> ReportSecti
 _ADVICE = "Log rollouts to see whether prompts are too easy or too hard; then choose prompts, or enlarge the groups."
 
 
-def _sections(courses: Sequence[MetricCourse], source: Source) -> Iterator[ReportSection]:
+def _sections(courses: Sequence[MetricCourse], run: Run) -> Iterator[ReportSection]:
     cut = findings.course_named(courses, _CUT)
     if cut is not None:
         sentence = findings.clipped_sentence(courses)
@@ -80,17 +82,16 @@ def _sections(courses: Sequence[MetricCourse], source: Source) -> Iterator[Repor
     norm = findings.course_named(courses, _NORM)
     if norm is not None:
         broken = any(not math.isfinite(value) for value in norm.values)
-        sentence = findings.norm_sentence(courses)
-        largest = f"{norm.at(norm.largest_step):.3g}, at step {norm.largest_step}"
-        steady = f"No gradient norm stands out: the largest is {largest}."
+        spikes = spike_sentences(run)
+        largest = f"The largest gradient norm is {norm.at(norm.largest_step):.3g}, at step {norm.largest_step}."
         yield ReportSection(
             name="norm",
-            question="Which step's gradient norm stands out?",
-            findings=(*findings.broken_sentences([norm]), sentence or steady),
-            severity="problem" if broken else "look" if sentence else "fine",
+            question="Which step stands out?",
+            findings=(*findings.broken_sentences([norm]), *spikes, largest),
+            severity="problem" if broken else "look" if spikes else "fine",
             meaning="Norm of the step's gradient as the trainer logged it, with most of them before clipping.",
-            next_step="Look at that step." if broken or sentence else "Nothing to do.",
-            command=f"gradscope spike {shlex.quote(source.path)}",
+            next_step="Look at that step." if broken or spikes else "Nothing to do.",
+            command=f"gradscope spike {shlex.quote(run.source.path)}",
             charts=_chart("Gradient norm, as logged", [norm], "norm"),
         )
     other_courses = [
@@ -98,13 +99,15 @@ def _sections(courses: Sequence[MetricCourse], source: Source) -> Iterator[Repor
     ]
     if courses:
         broken_courses = tuple(findings.broken_sentences(other_courses))
-        severity: Severity = "look" if broken_courses else "unknown"
+        levels = tuple(findings.level_sentences(courses))
+        severity: Severity = "look" if broken_courses or levels else "unknown"
         yield ReportSection(
             name="courses",
             question="How do reward, lengths, entropy and KL go?",
             findings=(
                 *broken_courses,
-                findings.reward_sentence(courses) or f"{len(other_courses)} other metrics are known by name.",
+                *levels,
+                findings.reward_sentence(courses) or f"{counted(len(other_courses), 'other metric')} known by name.",
             ),
             severity=severity,
             charts=tuple(
@@ -117,7 +120,7 @@ def _sections(courses: Sequence[MetricCourse], source: Source) -> Iterator[Repor
     yield ReportSection(
         name="rollouts",
         question="What would rollouts add?",
-        missing=next(iter(source.missing), "Rollouts were not logged."),
+        missing=next(iter(run.source.missing), "Rollouts were not logged."),
     )
 
 

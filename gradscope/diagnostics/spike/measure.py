@@ -18,7 +18,7 @@ from gradscope.diagnostics.inputs import steps as inputs
 from gradscope.diagnostics.logged.tokens import NO_ROLLOUTS
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
-from gradscope.findings.logged import late_sentence, spike_findings
+from gradscope.findings.logged import late_sentence, spike_findings, spike_headline
 from gradscope.gradients.engine_options import EngineOptions
 from gradscope.metrics.gram.geometry import batch_norm, norms_without, projection_shares, removal_order
 from gradscope.metrics.gram.spectrum import Array
@@ -95,6 +95,19 @@ def metrics_at(courses: Courses, step: int, *, was_named: bool = False) -> tuple
         for name, course in courses.items()
         if step in course
     )
+
+
+def spike_sentences(run: Run) -> tuple[str, ...]:
+    """On the step whose norm or KL stands out, and on what has risen for good; none of what is not finite."""
+    courses = {name: course for name, course in courses_of(run).items() if name.rpartition("/")[2] not in LOSSES}
+    rises = tuple(level_changes(courses))
+    try:
+        step = outstanding_step(courses)
+    except InputError:
+        return rises
+    metrics = metrics_at(courses, step)
+    stands_out = any(one.is_unusual for one in metrics) and all(one.value.is_defined for one in metrics)
+    return (*([spike_headline(step, metrics, was_named=False)] * stands_out), *rises)
 
 
 def level_changes(courses: Courses) -> Iterator[str]:
@@ -360,9 +373,9 @@ def _more_steps(courses: Courses, report: SpikeReport) -> Iterator[str]:
     if report.was_named or unusual is None:
         return
     beyond = broken or set(steps_beyond(courses[unusual.name], unusual.by_chance.value or math.inf))
-    if others := sorted(beyond - {report.step}):
-        what = "a number that is not finite" if broken else f"{unusual.name} beyond chance"
-        yield f"{len(others):,} more step{'s' * (len(others) > 1)} with {what}: {as_ranges(others)}."
+    if more := sorted(beyond - {report.step}):
+        number = "a number that is not finite" if broken else f"{unusual.name} beyond chance"
+        yield f"{len(more):,} more step{'s' * (len(more) > 1)} with {number}: {as_ranges(more)}."
 
 
 NGRAM = 4  # length of the runs that are counted, as in the source: shorter ones repeat in any text

@@ -118,7 +118,6 @@ class MeasuredPolicy(Struct, frozen=True, kw_only=True):
     padding_rows: tuple[int | None, ...] = ()
     """Tokens whose embedding may have got no gradient from being read, the likeliest first; None: none. TRL writes the
     tokenizer's padding token into the configuration of a model that is built already."""
-    source: str = ""  # the folder that the weights came from
     in_float32: Callable[[], MeasuredPolicy] | None = None
     """Loads the same numbers again in float32; None where the policy was not loaded."""
 
@@ -215,7 +214,6 @@ def load_measured_policy(
         reference=_reference(reference, wanted, at, rounded) if reference else None,
         padding=padding,
         padding_rows=candidates,
-        source=str(weights.path),
         in_float32=in_float32,
     )
 

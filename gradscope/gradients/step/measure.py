@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from msgspec import Struct
 from msgspec.structs import replace
 from torch import nn
 
@@ -36,7 +35,7 @@ from gradscope.gradients.model.policy import MeasuredPolicy, token_embedding
 from gradscope.gradients.plan.prepared_step import PreparedStep
 from gradscope.gradients.plan.rows import RowPlan
 from gradscope.gradients.processes import all_gather, all_reduce_sum, num_connected
-from gradscope.gradients.step.step_gram import Chosen, StepGram
+from gradscope.gradients.step.step_gram import Chosen, StepGram, on_cpu
 from gradscope.gradients.step.verify import verify_gram
 from gradscope.metrics.gram.spectrum import Array
 from gradscope.progress import ProgressCallback, no_progress
@@ -94,7 +93,7 @@ def measure_step(
         recomputed = None if num_connected() > 1 else recomputed_tokens(policy)
         finished = budget.fit(plan.lengths, attempt, recomputed=recomputed)
     rollouts = prepared.rollouts
-    logprobs, gram = _on_cpu([finished.logprobs[index] for index in range(len(rollouts))]), finished.gram()
+    logprobs, gram = on_cpu([finished.logprobs[index] for index in range(len(rollouts))]), finished.gram()
     _require_finite(prepared, logprobs, gram)
     coverage = finished.coverage()
     # the checks, and the answer with all that explains it
@@ -199,7 +198,7 @@ def _require_finite(prepared: PreparedStep, logprobs: Sequence[Array], gram: Arr
     first = _first_non_finite(prepared) if num_connected() == 1 else None  # a part of a model cannot run alone
     broken = [row.sequence for row, own in zip(prepared.plan.rows, np.diag(gram), strict=True) if not np.isfinite(own)]
     if first is not None or not broken:
-        where = str(first or "a log-probability is not finite")
+        where = first or "a log-probability is not finite"
     else:
         sequence = prepared.plan.sequences[min(broken)]
         where = f"the gradient of rollout {sequence.sample} of group {sequence.group_id} is not finite"
@@ -224,12 +223,6 @@ def _choose(engine: Engine, prepared: PreparedStep) -> Chosen:
     if can_share(policy.model) and is_worth_sharing(plan, weight_gradients=policy.kind == "full"):
         return "prompt"
     return "loop" if row_bytes(len(plan.rows), policy.trainable) <= prepared.budget.row_bytes else "stream"
-
-
-def _on_cpu(parts: Sequence[torch.Tensor]) -> tuple[Array, ...]:
-    """Numbers of all rollouts, copied at once: each copy waits for the device."""
-    ends = np.cumsum([len(part) for part in parts])
-    return tuple(np.split(torch.cat(list(parts)).cpu().numpy(), ends[:-1]))
 
 
 def notes_on(plan: RowPlan, slow: frozenset[str] = frozenset()) -> list[str]:
@@ -323,23 +316,11 @@ def _in_float32(policy: MeasuredPolicy) -> Iterator[MeasuredPolicy]:
 # Where a forward pass first leaves the finite numbers: which rollout, which token, which module.
 #
 # Looked for only where a gradient could not be had, one rollout at a time: hooks on every module would slow the rest.
-class _NonFinite(Struct, frozen=True, kw_only=True):
-    """The first number that is none."""
+def _first_non_finite(prepared: PreparedStep) -> str | None:
+    """The first output of a module that is not finite, rollout by rollout in the order of the log, if any; in words.
 
-    rollout: int  # index of the rollout within the step
-    group_id: str
-    sample: int
-    module: str  # the first module, in the order in which they ran, with such an output
-    token: int | None
-    """The first token of the sequence, prompt included, at which it has one; None where its output is not by token."""
-
-    def __str__(self) -> str:
-        where = "" if self.token is None else f", at token {self.token}"
-        return f"the output of {self.module} is not finite in rollout {self.sample} of group {self.group_id}{where}"
-
-
-def _first_non_finite(prepared: PreparedStep) -> _NonFinite | None:
-    """The first output of a module that is not finite, rollout by rollout in the order of the log, if any."""
+    The token is the first of the sequence, prompt included, at which it is not; unsaid where an output is not by token.
+    """
     policy, plan = prepared.policy, prepared.plan
     for index, sequence in enumerate(plan.sequences):
         batch = pad_batch([index], [sequence], policy.device)
@@ -347,9 +328,9 @@ def _first_non_finite(prepared: PreparedStep) -> _NonFinite | None:
             logprobs = completion_logprobs(policy.model, batch, plan.objective.temperature)[0]
         if seen or not bool(torch.isfinite(logprobs).all()):
             module, token = seen[0] if seen else ("the log-probabilities", None)
-            return _NonFinite(
-                rollout=index, group_id=sequence.group_id, sample=sequence.sample, module=module, token=token
-            )
+            rollout = f"rollout {sequence.sample} of group {sequence.group_id}"
+            where = "" if token is None else f", at token {token}"
+            return f"the output of {module} is not finite in {rollout}{where}"
     return None
 
 

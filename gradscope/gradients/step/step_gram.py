@@ -205,16 +205,13 @@ def measure_norm(prepared: PreparedStep, progress: ProgressCallback = no_progres
         return _one_pass(prepared, prepared.batches(rows, tokens), progress)
 
     done = budget.fit([plan.lengths[row] for row in rows], attempt)
-    norm, lengths = done.squares**0.5, np.cumsum([len(done.logprobs[row]) for row in rows])
-    logprobs = torch.cat([done.logprobs[row] for row in rows]).cpu().numpy()
-    dtype = str(policy.dtype).removeprefix("torch.")
-    tf32 = uses_tf32(policy.device)
+    norm, dtype, tf32 = done.squares**0.5, str(policy.dtype).removeprefix("torch."), uses_tf32(policy.device)
     return StepNorm(
         norm=norm,
         as_clipped=done.as_clipped,
         floor=0.0,
         frac_kl=done.kl_squares**0.5 / norm if plan.index("kl") and norm > 0 else None,
-        logprobs=tuple(np.split(logprobs, lengths[:-1])),
+        logprobs=on_cpu([done.logprobs[row] for row in rows]),
         num_inferred_ids=sum(sequence.inferred for sequence in plan.sequences),
         described={
             "engine": "backward",
@@ -227,6 +224,12 @@ def measure_norm(prepared: PreparedStep, progress: ProgressCallback = no_progres
             "coverage": 1.0,
         },
     )
+
+
+def on_cpu(parts: Sequence[torch.Tensor]) -> tuple[Array, ...]:
+    """Numbers of all rollouts, copied at once: each copy waits for the device."""
+    ends = np.cumsum([len(part) for part in parts])
+    return tuple(np.split(torch.cat(list(parts)).cpu().numpy(), ends[:-1]))
 
 
 def _one_pass(prepared: PreparedStep, batches: Sequence[PaddedBatch], progress: ProgressCallback) -> _Pass:

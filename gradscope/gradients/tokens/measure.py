@@ -16,7 +16,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from msgspec import Struct
-from msgspec.structs import asdict
 from numpy.typing import NDArray
 
 from gradscope.errors import InputError, VerificationError
@@ -43,26 +42,9 @@ _TOKEN_FACTOR = 5
 """A token's row has fewer digits than a sum of hundreds: where pi is near 1, most of it cancels."""
 
 
-class _TokenVerification(Struct, frozen=True, kw_only=True):
-    """The result of the self-check of one matrix of token rows, which passed; one that fails is an error."""
-
-    row_error: float
-    """Largest difference of an inner product of the recomputed rows, over the product of their norms; a row
-    smaller than their root mean square counts as that."""
-    num_rows: int  # rows that were recomputed, one plain backward pass each
-    sum_error: float | None
-    """Largest difference between inner products of the sums of each rollout's token rows and the rollouts' own Gram
-    matrix, in units of the rows of undecided tokens; None where tokens were sampled or sketched."""
-    tolerance: float  # the largest difference that passes
-
-    def describe(self) -> dict[str, float | str | bool | None]:
-        """Its fields and ``passed``, for the JSON document."""
-        return {"passed": True, **asdict(self)}
-
-
 def _verify(
     prepared: PreparedStep, table: TokenTable, gram: Array, step: StepGram, num_buckets: int | None, seed: int
-) -> _TokenVerification:
+) -> None:
     """Check inner products [N, N] of token rows, without weights, against plain rows and the rollouts' own.
 
     A sketch is a fixed linear map, so plain rows must have the same ones.
@@ -82,11 +64,9 @@ def _verify(
     differences = np.abs(gram[np.ix_(checked, checked)] - plain)
     row_error = _largest_relative(differences, np.sqrt(np.maximum(squares, squares.mean())))
     require_agreement("The token rows disagree with one backward pass a token", row_error, limit)
-    sum_error = None
     if num_buckets is None and len(table.rows) == table.num_tokens:
         sum_error = _sum_error(gram, table, step)
         require_agreement("The token rows disagree with the rollouts' own gradients", sum_error, limit)
-    return _TokenVerification(row_error=row_error, num_rows=len(checked), sum_error=sum_error, tolerance=limit)
 
 
 def _sum_error(gram: Array, table: TokenTable, step: StepGram) -> float:
@@ -115,7 +95,6 @@ class TokenGram(Struct, frozen=True, kw_only=True):
     gram: Array  # inner products of grad log pi(token), float64, [N, N]
     num_columns: int  # P; of a signal d or V
     slow_parameters: tuple[str, ...] = ()  # parameters without a layer rule, computed one backward pass a row
-    verification: _TokenVerification | None = None  # None of a signal, whose rows are one backward pass anyway
     num_buckets: int | None = None
     """Numbers in each row's sketch where inner products are those of sketches; None where they are exact."""
 
@@ -143,13 +122,13 @@ def measure_tokens(
     grams: list[TokenGram] = []
     for table in token_tables(prepared, step, most=most, seed=seed, rollouts=rollouts):
         gram, slow = _gram(prepared, table.rows, num_buckets, seed)
+        _verify(prepared, table, gram, step, num_buckets, seed)
         grams.append(
             TokenGram(
                 table=table,
                 gram=gram,
                 num_columns=prepared.policy.num_parameters,
                 slow_parameters=tuple(sorted(slow)),
-                verification=_verify(prepared, table, gram, step, num_buckets, seed),
                 num_buckets=num_buckets,
             )
         )

@@ -105,7 +105,6 @@ def token_loop_rows(
 class TokenTable(Struct, frozen=True, kw_only=True):
     """The token rows of one group."""
 
-    step: int
     group_id: str
     rows: tuple[TokenRow, ...]  # the tokens, [N]
     score_weights: Array  # the trainer's weight of each token, importance ratio included and advantage not, [N]
@@ -153,7 +152,6 @@ def token_tables(
             continue
         rows = _sample_tokens(candidates, most or len(candidates), (seed, step.step, number))
         yield TokenTable(
-            step=step.step,
             group_id=group.group_id,
             rows=rows,
             score_weights=np.array([score[row.sequence][row.position] for row in rows]),

@@ -149,7 +149,6 @@ class TrainedNorms(Struct, frozen=True, kw_only=True):
     resolution: float
     """Relative distance of two neighbouring norms: gradients in bfloat16 have their norm in bfloat16. In float32 the
     rounding of the sum of squares where that is more: 2e-5 of a table of 30 M numbers, and otherwise elsewhere."""
-    router_norm: float | None  # norm of the router's part, in the first order; None where the loss has none
     num_ties: int = 0  # tokens that the orders mask or leave, as their entropies are rounded
 
     @property
@@ -190,10 +189,6 @@ def trained_norms(
     """
     prepared, passes = _in_trainers_rows(prepared, arithmetic, sampler)
     orders = _orders(prepared.plan, arithmetic.micro_batch, num_orders, seed)
-    router = None
-    if arithmetic.router_coefficient:
-        with _accumulated(prepared, _chunks(prepared, orders[0], arithmetic), arithmetic, rewards=0.0) as gradients:
-            router = _norm(gradients.values())
     norms, resolution = [], torch.finfo(next(iter(prepared.policy.trainable.values())).dtype).eps
     for number, order in enumerate(orders):
         noise = torch.Generator().manual_seed(seed + number)
@@ -207,7 +202,6 @@ def trained_norms(
         dtype=str(arithmetic.autocast or policy.dtype).removeprefix("torch."),
         norms=tuple(norms),
         resolution=resolution,
-        router_norm=router,
         num_ties=prepared.plan.num_ties,
     )
 
@@ -299,7 +293,7 @@ def _nudged(prepared: PreparedStep, passes: ForwardPasses, draw: torch.Generator
 
 @contextmanager
 def _accumulated(
-    prepared: PreparedStep, batches: Sequence[PaddedBatch], arithmetic: TrainerArithmetic, *, rewards: float = 1.0
+    prepared: PreparedStep, batches: Sequence[PaddedBatch], arithmetic: TrainerArithmetic
 ) -> Iterator[dict[str, torch.Tensor]]:
     """The gradients that a step's backward passes leave on the parameters; their previous ones are restored."""
     trainable = prepared.policy.trainable
@@ -309,7 +303,7 @@ def _accumulated(
             for parameter in trainable.values():
                 parameter.grad = None
             for batch in batches:
-                _backward(prepared, batch, arithmetic, scale * rewards, scale / len(batches))
+                _backward(prepared, batch, arithmetic, scale, scale / len(batches))
             grads = {name: p.grad for name, p in trainable.items() if p.grad is not None}
             finite = [bool(torch.isfinite(local_tensor(gradient)).all()) for gradient in grads.values()]
             if scale <= 1 or true_in_all_processes(all(finite)):

@@ -184,13 +184,13 @@ def noise_within(half_gram: ArrayLike) -> Estimate:
     cross_sums = groups.sum(axis=1) - np.diag(groups)
     total = cross_sums.sum()
     products = np.concatenate([[total / (num * (num - 1))], (total - 2 * cross_sums) / ((num - 1) * (num - 2))])
-    own = _means_without(squares - shared)
-    variance = _means_without(squares) - products
+    own = means_without(squares - shared)
+    variance = means_without(squares) - products
     if not np.all(variance > 0):
         return Estimate.undefined_because(_ONE_GRADIENT, num_units=num)
     return jackknifed(own / variance, bounds=(0.0, np.inf))
 
 
-def _means_without(values: Array) -> Array:
+def means_without(values: Array) -> Array:
     """The mean of all, then without each, [1 + J]."""
     return np.asarray(np.concatenate([[values.mean()], (values.sum() - values) / (len(values) - 1)]))

@@ -21,7 +21,7 @@ from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from gradscope.estimate import Estimate
-from gradscope.metrics.gram.alignment import MIN_GROUPS, jackknifed
+from gradscope.metrics.gram.alignment import MIN_GROUPS, jackknifed, means_without
 from gradscope.metrics.gram.spectrum import Array, checked_gram
 from gradscope.metrics.uncertainty.intervals import crossed_jackknife
 from gradscope.metrics.uncertainty.paired import student_mean
@@ -180,7 +180,7 @@ class HeldoutEffects(_Effects, frozen=True, kw_only=True):
             return Estimate.undefined_because(NO_OWN, num_units=self._num_units)
         if np.any(own <= 0):
             return Estimate.undefined_because(HANGS_ON_ONE, num_units=self._num_units)
-        without_heldout = _means_without_each(self.effect.sum(axis=0)) / own[0]
+        without_heldout = means_without(self.effect.sum(axis=0))[1:] / own[0]
         ratios = held / own
         return crossed_jackknife(float(ratios[0]), [ratios[1:], without_heldout], low=-np.inf, high=np.inf)
 
@@ -209,7 +209,7 @@ class HeldoutEffects(_Effects, frozen=True, kw_only=True):
     def _mean_over_pairs(self, values: Array, bounds: tuple[float, float]) -> Estimate:
         if (few := self._too_few()) is not None:
             return few
-        left_out = [_means_without_each(values.mean(axis=axis)) for axis in (1, 0)]
+        left_out = [means_without(values.mean(axis=axis))[1:] for axis in (1, 0)]
         return crossed_jackknife(float(values.mean()), left_out, low=bounds[0], high=bounds[1])
 
 
@@ -258,8 +258,3 @@ def heldout_effects(
 
 def _mean(values: Array) -> float:
     return float(values.mean()) if len(values) else 0.0
-
-
-def _means_without_each(values: Array) -> Array:
-    """The mean of all values but one, for each of them."""
-    return np.asarray((values.sum() - values) / (len(values) - 1))

@@ -174,32 +174,24 @@ def _jackknifed(above: Array, below: Array, scale: OpenScale) -> Estimate:
 LARGEST = 1e30  # weights from here on would leave single precision in a gradient
 
 
-class WeightEstimates(Struct, frozen=True, kw_only=True):
-    """Estimates of weights f of M units."""
+def weight_estimates(weights: ArrayLike, groups: ArrayLike) -> dict[str, Estimate]:
+    """Estimates of finite, non-negative weights f, [M], with intervals over their groups, [M].
 
-    frac_positive: Estimate  # share of the units with f > 0
-    ess: Estimate  # (sum of f)^2 / (M sum of f^2)
-    chi2: Estimate  # mean of f^2 - 1
+    ``kept`` is the share of the units with f > 0, ``ess`` (sum of f)^2 / (M sum of f^2), undefined where every weight
+    is zero, and ``chi2`` the mean of f^2 - 1.
 
-
-def weight_estimates(weights: ArrayLike, groups: ArrayLike) -> WeightEstimates:
-    """The three estimates of finite, non-negative weights, [M], with intervals over their groups, [M].
-
-    The effective share is undefined where every weight is zero.
-
-    >>> estimates = weight_estimates([1.0, 3.0, 0.0, 0.0], [0, 0, 1, 1])
-    >>> estimates.frac_positive.value, estimates.ess.value, estimates.chi2.value
-    (0.5, 0.4, 1.5)
+    >>> {name: estimate.value for name, estimate in weight_estimates([1.0, 3.0, 0.0, 0.0], [0, 0, 1, 1]).items()}
+    {'kept': 0.5, 'ess': 0.4, 'chi2': 1.5}
     """
     f, index = np.asarray(weights, dtype=np.float64), np.asarray(groups, dtype=np.int64)
     number, positive, total, square = (
         np.bincount(index, values) for values in (np.ones(len(f)), (f > 0).astype(np.float64), f, f**2)
     )
-    return WeightEstimates(
-        frac_positive=ratio_over_groups(positive, number),
-        ess=_effective_share(total, square, number),
-        chi2=ratio_over_groups(square, number, POSITIVE).map(lambda moment: moment - 1.0),
-    )
+    return {
+        "kept": ratio_over_groups(positive, number),
+        "ess": _effective_share(total, square, number),
+        "chi2": ratio_over_groups(square, number, POSITIVE).map(lambda moment: moment - 1.0),
+    }
 
 
 def usable(weights: Mapping[str, Array]) -> dict[str, Array]:

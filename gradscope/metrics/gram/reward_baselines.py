@@ -22,24 +22,10 @@ REFERENCE = "leave_one_out"
 """The baseline of reference: unbiased, and equal to centering by the group's mean up to a factor."""
 
 
-def optimal_baseline_of_group(rewards: ArrayLike, squared_norms: ArrayLike) -> Estimate:
-    """The constant that minimizes the second moment of a group's gradient, sum(q r) / sum(q), from r and q, [G] each.
-
-    Undefined where every score vector is zero.
-
-    >>> optimal_baseline_of_group([1.0, 0.0], [3.0, 1.0]).value
-    0.75
-    """
-    values, weights = _checked(rewards, squared_norms)
-    if not np.any(weights > 0):
-        return Estimate.undefined_because("every score vector is zero", num_units=values.shape[-1])
-    return Estimate.exact(float(np.sum(weights * values) / np.sum(weights)), num_units=values.shape[-1])
-
-
 def optimal_baselines(rewards: ArrayLike, squared_norms: ArrayLike) -> Array:
-    """The optimal baseline of each of several groups of one size, [n, 1], from r and q, [n, G] each.
+    """The constant that minimizes the second moment of a group's gradient, sum(q r) / sum(q), [..., 1].
 
-    The mean reward where every score vector is zero.
+    From r and q of groups of one size, [..., G] each; the mean reward where every score vector is zero.
 
     >>> optimal_baselines([[1.0, 0.0], [1.0, 0.0]], [[3.0, 1.0], [0.0, 0.0]]).tolist()
     [[0.75], [0.5]]

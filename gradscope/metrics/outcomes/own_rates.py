@@ -71,9 +71,9 @@ def own_rates(step: Counts, prompt: NDArray[np.generic], size: Counts, rate: Arr
     order = np.argsort(step, kind="stable")
     ends = _ends(step[order], unit[order], fewest)
     block = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
-    members, totals, without = _predictions(block, unit[order], size_index[order], rate[order], sizes)
-    by_step = totals.sum() + np.concatenate([[0.0], np.bincount(members.unit, weights=without - totals[members.block])])
-    _, pooled, pooled_without = _predictions(np.zeros_like(unit), unit, size_index, rate, sizes)
+    of_block, of_unit, totals, without = _predictions(block, unit[order], size_index[order], rate[order], sizes)
+    by_step = totals.sum() + np.concatenate([[0.0], np.bincount(of_unit, weights=without - totals[of_block])])
+    *_, pooled, pooled_without = _predictions(np.zeros_like(unit), unit, size_index, rate, sizes)
     num_groups = len(rate) - np.concatenate([[0], np.bincount(unit)])
     return OwnRates(
         num_blocks=len(ends),
@@ -95,24 +95,18 @@ def _ends(step: Counts, unit: Counts, fewest: int) -> Counts:
     return np.array([*closed[:-1], len(step)])
 
 
-class _Members(Struct, frozen=True, kw_only=True):
-    """The prompts of blocks, block after block, [m] of all of them."""
-
-    block: Counts
-    unit: Counts
-    within: Counts  # their positions within their blocks
-
-
 def _predictions(
     block: Counts, unit: Counts, size_index: Counts, rate: Array, sizes: Counts
-) -> tuple[_Members, Array, Array]:
-    """The prompts of each block, [m], and sums over its groups of their prediction: of all, [B], without each, [m]."""
+) -> tuple[Counts, Counts, Array, Array]:
+    """Sums over the groups of each block of their prediction: of all, [B], and without each of its prompts, [m].
+
+    Before them the block and the number of each such prompt, block after block, [m].
+    """
     num_units = int(unit.max()) + 1
     pairs, index = np.unique(block * num_units + unit, return_inverse=True)
-    of_block, at = np.divmod(pairs, num_units)
+    of_block, of_unit = np.divmod(pairs, num_units)
     num_members = np.bincount(of_block)
     start = np.cumsum(num_members) - num_members
-    members = _Members(block=of_block, unit=at, within=np.arange(len(pairs)) - start[of_block])
     counts = np.bincount(index * len(sizes) + size_index, minlength=len(pairs) * len(sizes)).reshape(-1, len(sizes))
     weight, passed = counts.sum(axis=1).astype(np.float64), np.bincount(index, weights=rate)
     # A common factor cancels; this one keeps products of many weights near one.
@@ -128,7 +122,8 @@ def _predictions(
         without[rows] = (passes[:, 1:][is_member] + fails[:, 1:][is_member]) / choices[:, 1:][is_member]
     total = np.add.reduceat(counts, start)
     left = total[of_block] - counts
-    return members, np.asarray(np.sum(total * with_all, axis=1)), np.asarray(np.sum(left * without, axis=1))
+    sums = np.asarray(np.sum(total * with_all, axis=1)), np.asarray(np.sum(left * without, axis=1))
+    return of_block, of_unit, *sums
 
 
 def _alike(num_members: Counts, start: Counts, order: int) -> Iterator[tuple[Counts, Counts]]:

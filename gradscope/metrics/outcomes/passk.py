@@ -59,7 +59,7 @@ def why_k_too_large(num_samples: ArrayLike, k: int) -> str | None:
     if not short:
         return None
     if short == len(n) and n.min() == n.max():
-        return f"k = {k} exceeds the {int(n.min())} samples of a prompt"
+        return f"k = {k} exceeds the {int(n.min())} sample{'s' * (int(n.min()) != 1)} of a prompt"
     return f"k = {k} exceeds the samples of {short} of {len(n)} prompts (fewest {int(n.min())})"
 
 

@@ -36,6 +36,7 @@ from scipy.special import expit, logit, stdtrit
 from gradscope.estimate import Estimate
 from gradscope.metrics.uncertainty.intervals import (
     COVERAGE,
+    QUANTILES,
     RESAMPLING,
     Interval,
     Resampling,
@@ -265,6 +266,10 @@ FEW_INFORMATIVE = 6
 """A share that fewer units than this keep away from its end (0 or 1) is a rare event to the resamples."""
 
 
+_NEAR_AN_END = 0.1
+"""Distance of a share from 0 or 1 below which units that were not drawn may lie further off than all its spread."""
+
+
 def bootstrap_statistics(
     statistic: Statistic,
     units: ArrayLike,
@@ -354,14 +359,17 @@ def bootstrap_means(
     return _statistics_of_each(_means, [units], resampling=resampling)[0]
 
 
-def bootstrap_shares(tables: Sequence[Array], *, resampling: Resampling = RESAMPLING) -> list[tuple[Estimate, ...]]:
+def bootstrap_shares(
+    tables: Sequence[Array], *, resampling: Resampling = RESAMPLING, unseen: bool = True
+) -> list[tuple[Estimate, ...]]:
     """:func:`bootstrap_means` of numbers in [0, 1], of several tables of units, [J, q + 1] each.
 
     Args:
         tables: The sums of the columns over the rows of each unit, and how many rows it has.
+        unseen: Whether units that were not drawn may lie at the ends, as those of outcomes do.
     """
     return [
-        _shares(means, table)
+        _shares(means, table, unseen=unseen)
         for table, means in zip(tables, _statistics_of_each(_means, tables, resampling=resampling), strict=True)
     ]
 
@@ -443,7 +451,7 @@ def _standard_error(units: Array) -> float:
     return float(np.sqrt(np.sum(influence**2) / (len(units) * (len(units) - 1))))
 
 
-def _shares(means: Sequence[Estimate], units: Array) -> tuple[Estimate, ...]:
+def _shares(means: Sequence[Estimate], units: Array, *, unseen: bool) -> tuple[Estimate, ...]:
     """Shares with the intervals that their units allow, from sums and weights of the units, [J, q + 1]."""
     weights = units[:, -1]
     of_unit = units[:, :-1] / weights[:, None]
@@ -460,7 +468,12 @@ def _shares(means: Sequence[Estimate], units: Array) -> tuple[Estimate, ...]:
         if not by_wilson and mean.interval is not None:
             # Resamples that draw hardly any of a few rare units have next to no standard error, and the studentized
             # interval then runs away; Wilson's covers whatever the units in [0, 1] are.
-            ends = max(mean.ends[0], ends[0]), min(mean.ends[1], ends[1])
+            # Nor do they know of units that none of J was, such as a prompt that never passes among easy ones: a share
+            # of 1 - 0.025^(1/J) goes unseen that often, and near an end it may be at the other.
+            part = (1 - QUANTILES[0] ** (1 / num_effective)) * unseen
+            low = min(mean.ends[0], value * (1 - part)) if value > 1 - _NEAR_AN_END else mean.ends[0]
+            high = max(mean.ends[1], value + (1 - value) * part) if value < _NEAR_AN_END else mean.ends[1]
+            ends = max(low, ends[0]), min(high, ends[1])
         shares.append(_estimate(value, ends, len(units)))
     return tuple(shares)
 
@@ -499,7 +512,7 @@ def bounded_means(
     shares = np.where(shares < _EQUAL, 0.0, np.where(shares > 1 - _EQUAL, 1.0, shares))
     units = unit_sums(shares.T, clusters, len(shares))
     if len(units) >= FEW_UNITS:
-        means = bootstrap_means(shares, clusters, resampling=resampling)
+        means = bootstrap_shares([units], resampling=resampling, unseen=False)[0]
     else:
         means = tuple(_student(column, units[:, -1]) for column in units[:, :-1].T)
     return tuple(

@@ -206,7 +206,6 @@ class Deviation(Struct, frozen=True, kw_only=True):
     """A step's number compared with its neighbors'."""
 
     typical: float  # median of the neighbors
-    times: float | None  # the number over that median; None where some step's is negative
     deviation: float
     """Standard deviations from it, of logarithms where no step's number is negative; the spread is the neighbors'
     median absolute deviation."""
@@ -227,8 +226,8 @@ def deviation_of(values: Mapping[int, float], step: int, *, num_chosen_from: int
     number of steps that this one was selected from for being far off; 1 where it was named beforehand.
 
     >>> deviation = deviation_of({step: 1 + step % 2 for step in range(20)} | {20: 60.0}, 20, num_chosen_from=21)
-    >>> deviation.times, deviation.is_unusual
-    (40.0, True)
+    >>> deviation.typical, deviation.is_unusual
+    (1.5, True)
     """
     steps, numbers, in_logs = _comparable(values)
     indices = np.flatnonzero(steps == step)
@@ -245,7 +244,6 @@ def deviation_of(values: Mapping[int, float], step: int, *, num_chosen_from: int
     quantile = float(stdtrit(_EFFICIENCY * (num_neighbors - 1), (1 - LEVEL) ** (1 / num_chosen_from)))
     return Deviation(
         typical=float(typical),
-        times=values[step] / float(typical) if in_logs else None,
         deviation=float(deviation),
         by_chance=of_median * quantile,
         num_neighbors=num_neighbors,

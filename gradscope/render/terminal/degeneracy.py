@@ -101,9 +101,8 @@ def _prompts(counts: PromptCounts, reward: str) -> str:
         return f"Prompts: {counts.live:,} had a group whose rewards differed."
     lost = counts.never + counts.always
     share = f" ({percent(counts.frac_rollouts)} of rollouts)" if lost else ""
-    return (
-        f"Prompts{whose}: {counts.never:,} never pass, {counts.always:,} always pass{share}, {counts.live:,} are live."
-    )
+    live = f"{counts.live:,} {'is' if counts.live == 1 else 'are'} live"
+    return f"Prompts{whose}: {counts.never:,} never pass, {counts.always:,} always pass{share}, {live}."
 
 
 _SHARES = (

@@ -123,7 +123,7 @@ def _verdicts(rows: Sequence[ClaimRow]) -> Table:
     columns = (
         Column(rows[0].words.ljust(_CLAIM_WIDTH), lambda row: Word(_in_short(row, rows))),
         Column("measured".ljust(_MEASURED_WIDTH), _measured),
-        Column("by chance", "null.value", _style),
+        Column("against", "null.value", _style),
     )
     return draw_table(columns, rows, Footnotes())
 

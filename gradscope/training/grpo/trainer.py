@@ -115,7 +115,7 @@ class Recorder:
     def write(self, step: int, logs: Mapping[str, Any]) -> None:
         """Write the step that is now done, with the trainer's metrics of it."""
         groups, cost = self._staged.pop(step)
-        write_step_rollouts(self._run, step, groups, force=True)
+        write_step_rollouts(self._run, step, groups)
         numbers = {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}
         if cost:
             numbers |= {**_batch_numbers(groups), **cost}

@@ -273,7 +273,7 @@ class RolloutRecorder(TrainerCallback):  # type: ignore[misc]  # transformers ha
         """Write the rollouts of the update."""
         staged = self._staged.pop(state.global_step, None)
         if staged is not None:
-            write_step_rollouts(self._run, state.global_step, self._groups(state.global_step, *staged), force=True)
+            write_step_rollouts(self._run, state.global_step, self._groups(state.global_step, *staged))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
         """Keep a training step's log entry; those of evaluations and the summary at the end are none."""

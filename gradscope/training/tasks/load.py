@@ -93,37 +93,28 @@ _MARK = AnswerMark(text="####", is_last=True, gap=" ")
 Row = Callable[[dict[str, Any], str], tuple[str, str]]
 
 
-def _file_task(
-    name: str,
-    data: Path,
-    heldout_data: Path | None,
-    *,
-    heldout_prompts: int,
-    train_prompts: int | None,
-    grader: Grader = _grade_final_answer,
-) -> Task:
+def _from_files(config: TrainConfig, data: Path) -> Task:
     """``gsm8k`` or ``jsonl``: one right answer a prompt, from a file of that form."""
-    row = _ROWS[name]
+    row, num_heldout = _ROWS[config.task], config.heldout_prompts
     problems = _read(data, row)
-    if heldout_data is not None:
-        heldout = _read(heldout_data, row)[:heldout_prompts]
+    if config.heldout_data is not None:
+        heldout = _read(Path(config.heldout_data), row)[:num_heldout]
         rest = problems
     else:
-        if len(problems) <= heldout_prompts:
+        if len(problems) <= num_heldout:
             raise InputError(
-                f"{data} has {len(problems)} rows, and {heldout_prompts} of them are to be held out.",
+                f"{data} has {len(problems)} rows, and {num_heldout} of them are to be held out.",
                 hint="Ask for fewer held-out prompts (heldout_prompts), or name a file for them (heldout_data).",
             )
-        cut = len(problems) - heldout_prompts
+        cut = len(problems) - num_heldout
         rest, heldout = problems[:cut], problems[cut:]
     held = {problem.prompt for problem in heldout}
     train = tuple(problem for problem in rest if problem.prompt not in held)
     notes = (f"{len(rest) - len(train)} training rows ask a held-out question and were left out",)
     return Task(
-        name=name,
-        train=train[:train_prompts],
+        train=train[: config.train_prompts],
         heldout=heldout,
-        graders={"final_answer": grader},
+        graders={"final_answer": _math_grader() if config.grader == "math-verify" else _grade_final_answer},
         answer_mark=_MARK,
         chat=True,
         notes=notes if len(train) < len(rest) else (),
@@ -270,24 +261,12 @@ def load_task(config: TrainConfig) -> Task:
 def _running_sums(config: TrainConfig) -> Task:
     make = _MAKERS[config.task]
     return Task(
-        name=config.task,
         train=make(config.train_prompts or DEFAULT_TRAIN_PROMPTS, seed=config.seed, heldout=False),
         heldout=make(config.heldout_prompts, seed=config.seed, heldout=True),
         graders={"steps" if config.task == "steps" else "answer": _GRADERS.get(config.task, running_sums.grade_answer)},
         step_grader=running_sums.grade_steps if config.task in _STEPWISE else None,
         answer_mark=running_sums.ANSWER_MARK if config.task in _ANSWER_APART else None,
         is_coherent=running_sums.is_coherent if config.task in ("running-sums", "bimodal") else None,
-    )
-
-
-def _from_files(config: TrainConfig, data: Path) -> Task:
-    return _file_task(
-        config.task,
-        data,
-        None if config.heldout_data is None else Path(config.heldout_data),
-        heldout_prompts=config.heldout_prompts,
-        train_prompts=config.train_prompts,
-        grader=_math_grader() if config.grader == "math-verify" else _grade_final_answer,
     )
 
 

@@ -51,7 +51,6 @@ class AnswerMark(Struct, frozen=True, kw_only=True):
 class Task(Struct, frozen=True, kw_only=True):
     """Prompts to train on, prompts to test on, and how completions are judged."""
 
-    name: str  # the name on the command line
     train: tuple[Problem, ...]  # prompts to train on
     heldout: tuple[Problem, ...]  # prompts that are never trained on
     graders: dict[str, Grader]  # reward functions by name; the scalar reward is their sum

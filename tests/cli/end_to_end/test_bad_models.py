@@ -80,16 +80,16 @@ def test_memory_that_runs_out_everywhere_is_an_error_of_the_input(
 def test_batches_that_do_not_fit_are_halved_and_that_is_said(
     cli: Cli, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gradscope.gradients.engines import stream
+    from gradscope.gradients.plan.prepared_step import PreparedStep
 
-    forward = stream.completion_logprobs
+    forward = PreparedStep.outputs
 
-    def limited(model, batch, *arguments, **named):  # type: ignore[no-untyped-def]
+    def limited(step, batch, *arguments, **named):  # type: ignore[no-untyped-def]
         if batch.input_ids.numel() > 100:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        return forward(model, batch, *arguments, **named)
+        return forward(step, batch, *arguments, **named)
 
-    monkeypatch.setattr(stream, "completion_logprobs", limited)
+    monkeypatch.setattr(PreparedStep, "outputs", limited)
     done = cli("rank", tiny_run, "--step", "1", "--engine", "stream", "--json")
     assert done.code == 0
     output = [line.removeprefix("note: ") for line in done.err.splitlines() if "Memory ran out" in line]

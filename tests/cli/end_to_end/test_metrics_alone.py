@@ -45,7 +45,7 @@ def test_the_three_lines_that_an_owner_needs(cli: Cli) -> None:
     out = " ".join(cli("degeneracy", STATE).out.split())
     assert out.startswith("99.7 % of a step's groups gave no gradient")
     assert "Every completion was cut off at the length limit, at each of 10 logged steps." in out
-    assert "The gradient norm was largest at step 180: 2.93, 117 times its median." in out
+    assert "Step 180 stands out: grad_norm 2.93, 118 times the 0.0248 of the 9 steps around it" in out
 
 
 def test_spike_names_the_step_and_why_nothing_is_recomputed(cli: Cli) -> None:

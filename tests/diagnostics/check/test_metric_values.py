@@ -22,7 +22,7 @@ from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.results.norms import Quantity, ReplayReport, ReplayVerdict, StepReplay
 from gradscope.results.rank import RankReport
 from tests.diagnostics.logged.made_up_tokens import both, drifting_run, tokens_of
-from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.diagnostics.made_up_runs import group_of, norms_with, run_of
 from tests.render import examples
 from tests.render.rank_examples import correction, entropy_change, kl, logprob_change, token_kind
 
@@ -468,21 +468,14 @@ def test_a_table_or_spectrum_that_the_last_step_lacks_says_why() -> None:
 TABLES = ("corrections.ess", "token_kinds.cosine", "entropy_change.rate")
 
 
-def norms(**rest: float) -> dict[int, dict[str, float]]:
-    values = {step: {"grad_norm": 1.0 + 0.1 * (step % 4)} for step in range(1, 21)}
-    values[7]["grad_norm"] = 9.0
-    values[9].update(rest)
-    return values
-
-
 def test_the_deviation_is_that_of_the_step_that_stands_out_or_there_is_none() -> None:
-    run = run_of(group_of([1, 0], step=1), metrics=norms())
+    run = run_of(group_of([1, 0], step=1), metrics=norms_with())
     estimate, subject = furthest_deviation(run)
     assert estimate.value > 10.0
     assert subject.startswith("deviation of grad_norm at step 7 (chance reaches ")
     value = MetricValues(run=run).value("deviation")
     assert (value.estimate, value.is_not_finite) == (estimate, False)
-    broken = run_of(group_of([1, 0], step=1), metrics=norms(kl=math.nan))
+    broken = run_of(group_of([1, 0], step=1), metrics=norms_with(kl=math.nan))
     assert furthest_deviation(broken)[1] == "deviation of kl at step 9"
     value = MetricValues(run=broken).value("deviation")
     assert (value.is_not_finite, value.estimate.undefined) == (True, "it was logged as no finite number")

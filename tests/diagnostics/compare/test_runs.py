@@ -215,6 +215,20 @@ def test_the_second_named_run_minus_the_first_at_the_steps_that_both_have(tmp_pa
     assert compare_runs(first, other).findings[0].startswith("a.jsonl beside z.jsonl: mean reward +0.2")
 
 
+@pytest.mark.parametrize(("shift", "scale", "unlike"), [(3.0, 1.0, True), (-1.0, 2.0, True), (0.0, 1.0, False)])
+def test_rewards_on_another_scale_are_no_difference(tmp_path: Path, shift: float, scale: float, unlike: bool) -> None:
+    """The same rollouts with 3 added to each reward were "mean reward +2.893, which is beyond chance"."""
+    rng = np.random.default_rng(1)
+    rewards = [rng.integers(0, 2, size=4).tolist() for _ in range(30)]
+    first = write_log(tmp_path / "a.jsonl", rewards)
+    second = write_log(tmp_path / "b.jsonl", [[scale * reward + shift for reward in own] for own in rewards])
+    report = compare_runs(first, second)
+    assert report.findings[0].startswith("No difference between a.jsonl and b.jsonl is beyond chance")
+    assert ("so mean rewards are in two units." in sentences(report)) == unlike
+    third = write_log(tmp_path / "c.jsonl", [own + own for own in rewards])
+    assert "Groups of 4 and of 8 rollouts: the smaller ones" in sentences(compare_runs(first, third))
+
+
 def test_metrics_alone_have_intervals_over_their_steps(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     logs = []

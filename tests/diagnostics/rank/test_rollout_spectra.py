@@ -9,7 +9,7 @@ from gradscope.diagnostics.rank.rollout_spectra import _token_weights, step_spec
 from gradscope.diagnostics.rank.rows import StepRows, formulated
 from gradscope.errors import InputError
 from gradscope.estimate import Estimate
-from gradscope.gradients.tokens.measure import TokenGram, _TokenVerification
+from gradscope.gradients.tokens.measure import TokenGram
 from gradscope.gradients.tokens.rows import TokenRow, TokenTable
 from gradscope.metrics.gram.geometry import CHANNELS
 from gradscope.metrics.gram.spectrum import NULLS, effective_rank
@@ -206,7 +206,6 @@ def tokens_of(group_id: str, rollouts: list[int], *, num_tokens: int | None = No
     """Orthogonal rows of norm 1, of which every fourth part of the trainer's weight is 0.25."""
     count = len(rollouts)
     table = TokenTable(
-        step=7,
         group_id=group_id,
         rows=tuple(TokenRow(sequence=rollout, position=index) for index, rollout in enumerate(rollouts)),
         score_weights=np.full(count, 0.25),
@@ -218,7 +217,6 @@ def tokens_of(group_id: str, rollouts: list[int], *, num_tokens: int | None = No
         gram=np.eye(count),
         num_columns=50,
         slow_parameters=(),
-        verification=_TokenVerification(row_error=0.0, num_rows=3, sum_error=None, tolerance=1e-5),
     )
 
 

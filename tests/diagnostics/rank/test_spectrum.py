@@ -237,9 +237,9 @@ def test_a_matrix_that_every_draw_leaves_empty_is_left_out_of_that_null_alone() 
 
 def test_another_number_is_averaged_over_the_matrices_that_have_it() -> None:
     mean = mean_of([EQUAL, EQUAL, LONE], ["a", "a", "b"])
-    assert mean.mean_within(np.array([1.0, 2.0, np.nan]), 0.0, 4.0).value == pytest.approx(1.5)
-    assert mean.mean_within(np.array([1.0, np.nan, 3.0]), 0.0, 4.0).num_units == 2
-    none = mean.mean_within(np.full(3, np.nan), 0.0, 4.0, none="nobody has it")
+    assert mean.mean_up_to(4.0, np.array([1.0, 2.0, np.nan])).value == pytest.approx(1.5)
+    assert mean.mean_up_to(4.0, np.array([1.0, np.nan, 3.0])).num_units == 2
+    none = mean.mean_up_to(4.0, np.full(3, np.nan), none="nobody has it")
     assert (none.undefined, none.num_units) == ("nobody has it", 2)
 
 

@@ -21,7 +21,7 @@ from gradscope.rollouts.run import Run, TrainerSettings
 from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
 
 STATED = TrainerSettings(values={"loss_type": "dapo"}, origin="args.json")
-SPREAD = TrainedNorms(dtype="bfloat16", norms=(2.0, 2.0002, 1.9998), resolution=1e-7, router_norm=None)
+SPREAD = TrainedNorms(dtype="bfloat16", norms=(2.0, 2.0002, 1.9998), resolution=1e-7)
 
 
 def run_with(logged: float | None, *, settings: TrainerSettings = STATED) -> Run:
@@ -43,9 +43,7 @@ def step_of(norm: float | None, *, trained: TrainedNorms | None = None, num_infe
     return SimpleNamespace(step=1, recomputed=step_norm, reason=None, groups=())
 
 
-IN_FLOAT32 = TrainedNorms(
-    dtype="float32", norms=(2.0, 2.00002, 1.99998, 2.00001, 1.99999, 2.0), resolution=1e-7, router_norm=None
-)
+IN_FLOAT32 = TrainedNorms(dtype="float32", norms=(2.0, 2.00002, 1.99998, 2.00001, 1.99999, 2.0), resolution=1e-7)
 """A spread of 6.9 sd * sqrt(7 / 6) = 7e-5 of the norm."""
 TIES = replace(SPREAD, dtype="float32", num_ties=4)
 OTHER_LOSS = replace(STATED, values={"trl_trainer": "GMPO"})

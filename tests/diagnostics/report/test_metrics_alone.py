@@ -25,20 +25,24 @@ def sections_of(run: Run) -> dict[str, ReportSection]:
     return {section.name: section for section in report_of_metrics(run, "a run").sections}
 
 
+NORMS = (*(0.1, 0.12, 0.11) * 4, 9.0)
+
+
 def test_a_page_has_a_section_a_question_and_its_numbers_on_top() -> None:
     run = metrics_alone(
         frac_reward_zero_std=(1.0, 0.9),
         completions__clipped_ratio=(1.0, 1.0),
-        grad_norm=(0.1, 0.1, 0.1, 9.0),
+        grad_norm=NORMS,
         reward=(0.1, 0.2),
     )
     report, sections = report_of_metrics(run, "a run"), sections_of(run)
     assert list(sections) == ["signal", "generation", "norm", "courses", "rollouts"]
     assert [one.severity for one in sections.values()] == ["problem", "look", "look", "unknown", "unknown"]
     assert sections["rollouts"].missing == "Log rollouts."
-    assert sections["norm"].findings == ("The gradient norm was largest at step 4: 9, 90 times its median.",)
+    assert sections["norm"].findings[0].startswith("Step 13 stands out: grad_norm 9, 81.8 times the 0.11 of the 12")
+    assert sections["norm"].findings[1] == "The largest gradient norm is 9, at step 13."
     assert [one.title for one in report.strip] == ["no gradient", "mean reward", "cut off", "gradient norm"]
-    assert report.strip[3].course == (0.1, 0.1, 0.1, 9.0)
+    assert report.strip[3].course == NORMS
     assert [row[0] for row in sections["courses"].tables[0].rows] == [
         "frac_reward_zero_std", "reward", "completions/clipped_ratio", "grad_norm"
     ]  # fmt: skip
@@ -77,5 +81,5 @@ def test_without_the_share_the_page_says_how_to_name_it() -> None:
     assert "--metric-column frac_reward_zero_std=NAME" in (sections["signal"].missing or "")
     assert dead_section((), run.source) == sections["signal"]
     assert sections["generation"].findings == ("Few completions were cut off at the length limit.",)
-    assert sections["norm"].findings == ("No gradient norm stands out: the largest is 1.5, at step 2.",)
-    assert sections["courses"].findings == ("1 other metrics are known by name.",)
+    assert sections["norm"].findings == ("The largest gradient norm is 1.5, at step 2.",)
+    assert sections["courses"].findings == ("1 other metric known by name.",)

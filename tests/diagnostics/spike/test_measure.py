@@ -37,6 +37,8 @@ def test_courses_match_the_last_part_of_their_trainers_names() -> None:
 def test_the_gradient_norm_decides_or_the_first_number_that_is_none() -> None:
     assert module.outstanding_step({"grad_norm": course(jump=7), "kl": course(jump=3, by=99.0)}) == 7
     assert module.outstanding_step({"grad_norm": {1: 1.0}, "kl": course(jump=3)}) == 3
+    assert module.outstanding_step({"grad_norm": course(by=1.0), "kl": course(jump=5, by=99.0)}) == 5
+    assert module.outstanding_step({"grad_norm": course(by=1.0), "loss": course(jump=5, by=99.0)}) == 3
     courses = {"grad_norm": course() | {12: math.inf}, "loss": course() | {11: math.nan, 13: math.nan}}
     assert module.outstanding_step(courses) == 11
     for courses in ({}, {"grad_norm": course(steps=8)}, {"kl": dict.fromkeys(range(20), 0.0)}):
@@ -170,6 +172,21 @@ def test_the_step_that_stands_out_is_chosen(monkeypatch: pytest.MonkeyPatch) -> 
     assert "weights after 8 updates" in str(report.grad_norm.undefined)
     assert len(report.rollouts) == 4
     assert (report.removals, report.tokens, report.tensors, report.engine) == ((), (), (), {})
+
+
+def test_a_kl_that_runs_away_is_told_beside_a_quiet_norm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A KL that rose from 0.002 to 5.8 at the end was "No step stands out", for the norm alone decided."""
+    rising = {
+        step: {**QUIET[step], "kl": QUIET[step]["kl"] * (1.0 if step < 17 else 8.0**step / 8.0**16)} for step in QUIET
+    }
+    run_with(monkeypatch, rising)
+    report = measure_spike("run")
+    assert report.findings[0].startswith("Step 20 stands out: kl 123, 6.14e+03 times")
+    assert report.findings[1] == "2 more steps with kl beyond chance: 18,19."
+    assert report.findings[2] == "kl rises from 0.02, its median up to step 13, to 5.44 at steps 17 to 20."
+    run_with(monkeypatch, QUIET | {6: {"grad_norm": math.nan}, 9: {"kl": math.inf}})
+    assert measure_spike("run").findings[1] == "1 more step with a number that is not finite: 9."
+    assert not any("more step" in finding for finding in measure_spike("run", step=6).findings)
 
 
 def test_a_clock_is_no_sign(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.slow  # each operation of PyTorch goes through Python
 
 CHECKS = {"asked: gradients/step/verify._error": 1, "down: gradients/step/measure.gram": 1}
 """What any engine waits for: the self-check's norm, and the matrix."""
-ONCE = {**CHECKS, "down: gradients/step/measure._on_cpu": 1}  # and all log-probabilities at once
+ONCE = {**CHECKS, "down: gradients/step/step_gram.on_cpu": 1}  # and all log-probabilities at once
 OF_THE_STORE = {f"{way}: gradients/layers/factors.<lambda>" for way in ("down", "up")}
 """Pairs of several batches go to the CPU and come back: there they may wait for hours of other batches, or on disk."""
 OF_EXPERTS = {

@@ -221,11 +221,8 @@ def test_a_token_that_overflows_is_named_with_its_rollout_and_the_first_module(l
     first = next(index for index, row in enumerate(rows) if token in row)
     with torch.no_grad():
         llama.policy.model.get_input_embeddings().weight[token] = float("inf")
-    location = _first_non_finite(llama)
-    assert location is not None
     sequence, at = llama.plan.sequences[first], rows[first].index(token)
-    assert (location.rollout, location.module, location.token) == (first, "model.embed_tokens", at)
-    assert str(location) == (
+    assert _first_non_finite(llama) == (
         f"the output of model.embed_tokens is not finite in rollout {sequence.sample} of group {sequence.group_id}, "
         f"at token {at}"
     )
@@ -234,9 +231,7 @@ def test_a_token_that_overflows_is_named_with_its_rollout_and_the_first_module(l
 def test_a_layer_that_overflows_is_named_before_what_follows_from_it(llama: PreparedStep) -> None:
     with torch.no_grad():
         llama.policy.model.model.layers[1].mlp.up_proj.weight.mul_(1e38).mul_(1e3)
-    location = _first_non_finite(llama)
-    assert location is not None
-    assert location.module == "model.layers.1.mlp.up_proj"
+    assert "the output of model.layers.1.mlp.up_proj is not finite" in str(_first_non_finite(llama))
 
 
 @pytest.mark.parametrize("engine", ["loop", "stream", "prompt"])

@@ -41,8 +41,6 @@ def test_token_gram_equals_one_float64_backward_per_token(name, lora):
     (gram,) = measured(policy, groups)
     assert relative_gram(gram.gram, rows) < 1e-5
     assert (gram.table.num_tokens, gram.num_columns, gram.slow_parameters) == (*rows.shape, ())
-    assert gram.verification.row_error < gram.verification.tolerance
-    assert gram.verification.sum_error is not None
 
 
 def test_token_gram_in_float64_is_exact_to_rounding_and_adds_up_to_score_vectors():
@@ -63,7 +61,6 @@ def test_a_sample_is_a_part_of_the_whole():
         for i, t in zip(part.table.rollouts, part.table.positions, strict=True)
     ]
     assert part.table.num_tokens == full.table.num_tokens > len(part.gram) == 5
-    assert part.verification.sum_error is None
     assert relative(part.gram, full.gram[np.ix_(index, index)]) < 1e-5
     np.testing.assert_array_equal(part.table.positions, again.table.positions)
 

@@ -81,7 +81,7 @@ def test_in_float32_every_order_has_the_norm_of_the_gram_matrix(lora: bool) -> N
     with waiting_gradients(prepared.policy):
         result, squares = trained_norms(prepared, TrainerArithmetic(micro_batch=2)), tensor_squares(prepared)
     assert result.norms == pytest.approx([logged_norm(prepared)] * 6, rel=1e-5)
-    assert (result.dtype, result.router_norm) == ("float32", None)
+    assert result.dtype == "float32"
     assert result.told_within < 1e-5
     assert set(squares) == set(prepared.policy.trainable)
     assert np.sqrt(sum(squares.values())) == pytest.approx(logged_norm(prepared), rel=1e-6)
@@ -190,8 +190,9 @@ def test_the_routers_term_is_added_and_sees_no_truncated_completion(truncated: i
     model = tiny_experts("mixtral")
     groups = changed(tiny_groups(1, 3), status=lambda r: "truncated" if r.sample == truncated else "completed")
     policy = replace(policy_of(model), padding=TrainerPadding())
-    prepared = prepare_step(policy, groups, Objective(loss_type="grpo", mask_truncated=True))
-    result = trained_norms(prepared, TrainerArithmetic(router_coefficient=0.3), num_orders=2)
+    objective, arithmetic = Objective(loss_type="grpo", mask_truncated=True), TrainerArithmetic(router_coefficient=0.3)
+    prepared, unrewarded = (prepare_step(policy, of, objective) for of in (groups, changed(groups, advantage=0.0)))
+    result, alone = (trained_norms(of, arithmetic, num_orders=2) for of in (prepared, unrewarded))
     assert prepared.plan.sequences[0].frame is None  # rotary: only this pass stands in the trainer's rows
     batch = padded_batch(prepared)
     if truncated is not None:
@@ -199,7 +200,7 @@ def test_the_routers_term_is_added_and_sees_no_truncated_completion(truncated: i
     output = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, output_router_logits=True)
     model.zero_grad()
     (0.3 * output.aux_loss).backward()
-    assert result.router_norm == pytest.approx(norm_of_gradients(model), rel=1e-5)
+    assert alone.mean == pytest.approx(norm_of_gradients(model), rel=1e-5)
     assert not {**model._forward_pre_hooks, **model._forward_hooks}
     model.zero_grad()
     assert result.mean != pytest.approx(logged_norm(prepared), rel=1e-4)
@@ -224,7 +225,7 @@ def test_the_arguments_tell_the_arithmetic(values: dict, expected: tuple) -> Non
 
 
 def test_how_closely_a_norm_can_be_recomputed() -> None:
-    spread = TrainedNorms(dtype="bfloat16", norms=(1.0, 1.001, 0.999), resolution=1e-7, router_norm=None)
+    spread = TrainedNorms(dtype="bfloat16", norms=(1.0, 1.001, 0.999), resolution=1e-7)
     assert spread.told_within == pytest.approx(31.6 * 0.001 * np.sqrt(4 / 3), rel=1e-2)
     assert replace(spread, norms=(0.0, 0.0)).told_within == 0.0
 

@@ -41,7 +41,7 @@ def test_budget_beyond_the_samples_is_refused_not_one() -> None:
     with pytest.raises(ValueError, match="k = 10 draws need at least 10 samples, the fewest are 1"):
         pass_at_k([1], [0], 10)
     ((first, _),) = estimate_pass_table([1], [0], [10])
-    assert first.undefined == "k = 10 exceeds the 1 samples of a prompt"
+    assert first.undefined == "k = 10 exceeds the 1 sample of a prompt"
     ((first, all_of_them),) = estimate_pass_table([9, 4], [0, 4], [8])
     assert first.undefined == all_of_them.undefined == "k = 8 exceeds the samples of 1 of 2 prompts (fewest 4)"
 

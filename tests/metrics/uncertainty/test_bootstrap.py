@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from gradscope.estimate import Estimate
+from gradscope.metrics.outcomes.passk import pass_at_k
 from gradscope.metrics.uncertainty import bootstrap
 from gradscope.metrics.uncertainty.bootstrap import (
     bootstrap_difference,
@@ -299,3 +300,15 @@ def test_ranks_that_are_rarely_more_than_one_are_held_although_they_are_rounded(
         low, high = mean_of(ranks.tolist(), high=8.0).ends
         held += low - 1e-6 <= 1.15 <= high + 1e-6 or np.ptp(ranks) < 1e-6
     assert held >= 0.93 * 400
+
+
+@pytest.mark.parametrize(("num_prompts", "rare"), [(64, 0.01), (150, 0.01), (64, 0.03)])
+def test_a_rare_unit_at_the_far_end_is_in_the_interval_though_none_was_drawn(num_prompts: int, rare: float) -> None:
+    """A prompt in a hundred never passes, the others half of the time: 62 % of intervals of pass@8 held it, 80, 85."""
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(100):
+        passes = rng.binomial(16, np.where(rng.random(num_prompts) < rare, 0.0, 0.5))
+        mean = bootstrap_mean(pass_at_k([16] * num_prompts, passes, 8), resampling=Resampling(num_resamples=300))
+        held += mean.low <= (1 - rare) * (1 - 0.5**8) <= mean.high
+    assert held >= 92

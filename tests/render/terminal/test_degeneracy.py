@@ -42,7 +42,7 @@ def test_further_tables_of_degeneracy_have_parts_costs_formulations_and_rewards(
         "format 1 0.200 0.820 0.180 70",
         "p2 30 240 1.000 always 1 —",
         "side rewards alone 0.200 [0.15, 0.25]",
-        "Prompts: 1 never pass, 1 always pass (53.0 % of rollouts), 1 are live.",
+        "Prompts: 1 never pass, 1 always pass (53.0 % of rollouts), 1 is live.",
         "p of the i.i.d. prediction: the mean pass rate of this log",
     ):
         assert part in text

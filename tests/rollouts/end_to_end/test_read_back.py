@@ -82,21 +82,17 @@ def test_a_log_whose_steps_lie_mixed_is_read_at_once(
 
 
 @pytest.mark.parametrize("num_files", [1, 8])
-def test_compressed_files_are_passed_over_a_few_times_at_most(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_files: int
+@pytest.mark.parametrize("suffix", ["jsonl.gz", "parquet"])
+def test_compressed_files_are_passed_over_a_few_times_at_most_and_tables_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_files: int, suffix: str
 ) -> None:
     monkeypatch.setattr(log, "_MOST_TIMES", 2)
     for number in range(num_files):
-        some = IN_ORDER[number * 48 // num_files : (number + 1) * 48 // num_files]
-        (tmp_path / f"{number}.jsonl.gz").write_bytes(gzip.compress(lines(some).encode()))
-    assert is_by_step(tmp_path, monkeypatch) == (num_files == 8)
-
-
-@pytest.mark.parametrize("num_files", [1, 8])
-def test_tables_are_read_a_file_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_files: int) -> None:
-    for number in range(num_files):
-        some = rows(IN_ORDER[number * 48 // num_files : (number + 1) * 48 // num_files])
-        pq.write_table(pa.Table.from_pylist(some), tmp_path / f"{number}.parquet")
+        some, file = IN_ORDER[number * 48 // num_files :][: 48 // num_files], tmp_path / f"{number}.{suffix}"
+        if suffix == "parquet":
+            pq.write_table(pa.Table.from_pylist(rows(some)), file)
+        else:
+            file.write_bytes(gzip.compress(lines(some).encode()))
     assert is_by_step(tmp_path, monkeypatch) == (num_files == 8)
 
 

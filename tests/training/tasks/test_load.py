@@ -22,7 +22,6 @@ from gradscope.training.tasks import load
 from gradscope.training.tasks.load import (
     INSTRUCTION,
     _extract_answer,
-    _file_task,
     _grade_expression,
     _grade_final_answer,
     _math_grader,
@@ -36,9 +35,9 @@ from tests.rollouts.readers.lines import write_lines
 from tests.training.conftest import short_config
 
 
-def read(path: Path, task: str = "jsonl", heldout: Path | None = None, **sizes: Any) -> Task:
+def read(path: Path, task: str = "jsonl", **settings: Any) -> Task:
     """The task of a file, all of whose rows are trained on."""
-    return _file_task(task, path, heldout, **{"heldout_prompts": 0, "train_prompts": None} | sizes)
+    return load_task(TrainConfig(task=task, data=str(path), **{"num_prompts": 1, "heldout_prompts": 0} | settings))
 
 
 def test_gsm8k_row(gsm8k_file: Path) -> None:
@@ -59,7 +58,8 @@ def test_gsm8k_row(gsm8k_file: Path) -> None:
 
 def test_real_gsm8k_files(shared_data: Path) -> None:
     folder = shared_data / "gsm8k"
-    task = read(folder / "train.jsonl", "gsm8k", folder / "test.jsonl", heldout_prompts=50, train_prompts=100)
+    held_out = {"heldout_data": str(folder / "test.jsonl"), "heldout_prompts": 50}
+    task = read(folder / "train.jsonl", "gsm8k", **held_out, train_prompts=100)
     assert [len(task.train), len(task.heldout), task.train[0].answer] == [100, 50, "72"]
     rows = [json.loads(line) for line in (folder / "test.jsonl").read_text().splitlines()]
     answers = [_extract_answer(row["answer"]) or "" for row in rows]
@@ -245,20 +245,14 @@ def math_verify(request: pytest.FixtureRequest) -> None:
         ("48+24 = 72, and 9 more\n#### 72", "72", 1.0),
         ("#### 72\nor 73", "73", 0.0),
         ("72 clips", "72", 1.0),
+        *((text, "blue", reward) for text, reward in (("#### Blue", 1.0), ("#### red", 0.0))),
+        *((text, "72", 0.0) for text in ("I do not know", "")),
     ],
 )
-def test_expressions_are_compared_by_value(math_verify: None, completion: str, answer: str, reward: float) -> None:
-    assert _math_grader()(completion, answer) == reward
-
-
-@pytest.mark.parametrize(
-    ("completion", "answer", "reward"),
-    [("#### Blue", "blue", 1.0), ("#### red", "blue", 0.0), ("I do not know", "72", 0.0), ("", "72", 0.0)],
-)
-def test_what_is_no_expression_is_compared_plainly(
+def test_expressions_are_compared_by_value_and_others_plainly(
     math_verify: None, completion: str, answer: str, reward: float
 ) -> None:
-    assert _grade_expression(completion, answer) == reward
+    assert _math_grader()(completion, answer) == reward
 
 
 def test_an_expression_that_takes_too_long_is_wrong_or_compared_plainly(stand_in: None) -> None:

@@ -168,5 +168,5 @@ def test_the_share_of_a_completion_that_is_not_one(completion: str, share: float
 @pytest.mark.parametrize("name", ["conflict", "starved"])
 def test_variants_have_no_step_rewards(name: str) -> None:
     task = load_task(TrainConfig.from_json({"task": name, "train_prompts": 20, "heldout_prompts": 5}))
-    assert (task.name, len(task.train), len(task.heldout), task.step_grader) == (name, 20, 5, None)
+    assert (len(task.train), len(task.heldout), task.step_grader) == (20, 5, None)
     assert task.grade(task.train[0].answer if name == "starved" else f"#{task.train[0].answer}", task.train[0].answer)

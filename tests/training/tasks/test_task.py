@@ -29,7 +29,7 @@ def test_order(num_prompts: int, more: int, steps: int, seed: int) -> None:
 
 def test_scalar_reward_is_the_sum_of_the_functions() -> None:
     graders = {"right": lambda completion, answer: float(completion == answer), "short": lambda completion, answer: 0.5}
-    task = Task(name="two", train=(), heldout=(), graders=graders)
+    task = Task(train=(), heldout=(), graders=graders)
     assert task.grade("7", "7") == 1.5
 
 

@@ -236,14 +236,12 @@ def _correction_effect(
     if name not in sums:
         none = dict.fromkeys(("kept", "ess", "chi2", "norm_ratio", "cosine", "unbiased_cosine"), too_large)
         return results.CorrectionEffect(step=step, correction=name, units=units, **none)
-    weights, own, uncorrected = part_sums.weight_estimates(factors, groups), sums[name], sums[UNCORRECTED]
+    own, uncorrected = sums[name], sums[UNCORRECTED]
     return results.CorrectionEffect(
         step=step,
         correction=name,
         units=units,
-        kept=weights.frac_positive,
-        ess=weights.ess,
-        chi2=weights.chi2,
+        **part_sums.weight_estimates(factors, groups),
         norm_ratio=part_sums.norm_ratio(products, own, uncorrected),
         cosine=part_sums.sum_cosine(products, own, uncorrected),
         unbiased_cosine=part_sums.sum_cosine(products, own, sums[UNBIASED]) if UNBIASED in sums else too_large,

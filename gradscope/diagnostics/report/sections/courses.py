@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 import numpy as np
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gradscope.catalog.lookup import metric
+from gradscope.diagnostics.compare.runs import reward_change
 from gradscope.diagnostics.report.sections.inputs import (
     Ends,
     ReportInputs,
@@ -29,7 +29,6 @@ from gradscope.findings.logged import late_sentence
 from gradscope.findings.rank_parts import entropy_findings
 from gradscope.metrics.gram.geometry import projection_shares
 from gradscope.metrics.outcomes.reward_shares import correlation_within, within_groups
-from gradscope.metrics.uncertainty.bootstrap import bootstrap_statistics
 from gradscope.metrics.uncertainty.steps import LateChange, late_change
 from gradscope.render.views.view import Column, lines_over, table_of_cells, tabulate
 from gradscope.results import logged as results
@@ -248,7 +247,7 @@ def _generation_charts(generation: results.Generation) -> Iterator[Chart]:
 Array = NDArray[np.float64]
 
 _FEWEST_FOR_FIFTHS = 10  # steps: fewer make fifths of a single one
-_FEWEST_SHARED = 10  # prompts that two fifths share, from which on these alone are compared
+_FEWEST_SHARED = 10  # prompts that two fifths share, below which a fall may be that of other prompts
 _A_FALL = 0.2  # standard deviations of the rewards below which a fall is small (Cohen 1988)
 
 
@@ -262,13 +261,18 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
     means = table.sums(table.reward) / table.size
     size = len(steps) // 5
     starts = [0, (len(steps) - size) // 2, len(steps) - size]
-    fifths = [np.flatnonzero(np.isin(table.step, steps[start : start + size])) for start in starts]
+    fifths = [np.isin(table.step, steps[start : start + size]) for start in starts]
     levels = [
         f"{number(float(np.mean(means[fifth])), '.3g')} at steps {steps[start]} to {steps[start + size - 1]}"
         for fifth, start in zip(fifths, starts, strict=True)
     ]
-    most = float(np.ptp(table.reward))
-    changes = [_change(table.prompt, means, before, fifths[-1], most) for before in fifths[:2]]
+    changes = [
+        (
+            reward_change(table.select(before), table.select(fifths[-1])),
+            len(np.intersect1d(table.prompt[before], table.prompt[fifths[-1]])),
+        )
+        for before in fifths[:2]
+    ]
     least = _A_FALL * float(np.std(table.reward))
     fallen = [shared for change, shared in changes if change.side_of_zero < 0 and -(change.value or 0.0) >= least]
     goes = "falls" if fallen else "rises" if changes[0][0].side_of_zero > 0 else "is"
@@ -277,12 +281,11 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
         name="reward",
         findings=(
             f"The mean reward {goes}{':' * (goes != 'is')} {', '.join(levels)}"
-            f"{', of other prompts' * (bool(fallen) and not any(fallen))}.",
+            f"{', of other prompts' * (max(fallen, default=_FEWEST_SHARED) < _FEWEST_SHARED)}.",
             *(
-                f"The last fifth against the {which}: {with_interval(change, '+.3g')}, on "
-                f"{'the same ' + counted(shared, 'prompt') if shared else 'other prompts'}."
+                f"The last fifth against the {which}: {with_interval(change, '+.3g')}; "
+                f"{counted(shared, 'prompt')} in both."
                 for which, (change, shared) in zip(("first", "middle one"), changes, strict=True)
-                if change.is_defined
             ),
         ),
         severity="look" if fallen else "fine",
@@ -296,37 +299,9 @@ def _after_fall(fallen: Sequence[int]) -> str:
     """What to do about a fall, by how many prompts both sides of each share."""
     if not fallen:
         return "Nothing to do."
-    if not any(fallen):
+    if max(fallen) < _FEWEST_SHARED:
         return "Few prompts return: sample some of the first ones again to tell a worse policy from harder prompts."
     return "Look at what changed before the fall (learning rate, KL, length, data), and go back to a checkpoint there."
-
-
-def _change(
-    prompt: NDArray[np.int64], means: Array, before: NDArray[np.int64], late: NDArray[np.int64], most: float
-) -> tuple[Estimate, int]:
-    """How much higher the rewards of late groups are than those before, and over how many prompts that both have.
-
-    Where too few return, all prompts of both are compared, and the number is 0.
-    """
-    num = int(prompt.max()) + 1
-    parts = [np.bincount(prompt[part], weights, num) for part in (late, before) for weights in (means[part], None)]
-    total, count, total_before, count_before = np.stack(parts)
-    shared = (count > 0) & (count_before > 0)
-    if shared.sum() >= _FEWEST_SHARED:
-        own = total[shared] - total_before[shared] / count_before[shared] * count[shared]
-        units = np.column_stack([own, count[shared]])
-        (change,) = bootstrap_statistics(lambda sums: sums[..., :1] / sums[..., 1:], units, within=(-most, most))
-        if change.interval is None:  # every prompt has changed by as much
-            change = replace(change, low=change.value, high=change.value)
-        return change, int(shared.sum())
-    if min(np.sum(count > 0), np.sum(count_before > 0)) < 2:
-        return Estimate.undefined_because("all groups of a fifth are of one prompt"), 0
-    units = np.column_stack([total, count, total_before, count_before])[(count + count_before) > 0]
-    with np.errstate(invalid="ignore", divide="ignore"):  # a resample may draw no prompt of a fifth
-        (change,) = bootstrap_statistics(
-            lambda sums: sums[..., :1] / sums[..., 1:2] - sums[..., 2:3] / sums[..., 3:], units, within=(-most, most)
-        )
-    return change, 0
 
 
 _STAYED = "These are parts of a log that was reduced to its rewards; its completions stayed behind."

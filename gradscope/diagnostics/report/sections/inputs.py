@@ -81,6 +81,9 @@ class Lengths:
         self._numbers: dict[str, int] = {}
         self._exact = True
         self.ends = Ends()
+        self.num_texts = self.num_repeats = 0
+        """Completions with a text, and those whose text an earlier one of their group has."""
+        self.num_torn = 0  # groups in which one text has several rewards
 
     def add(self, step: int, groups: Sequence[RolloutGroup]) -> None:
         """Take in the rollouts of the next step."""
@@ -89,6 +92,14 @@ class Lengths:
                 self.ends.add(rollout)
             if None in group.rewards:
                 continue
+            rewards_of: dict[str, set[float | None]] = {}
+            for rollout in group.rollouts:
+                if rollout.completion:
+                    rewards_of.setdefault(rollout.completion, set()).add(rollout.reward)
+                    self.num_texts += 1
+                    self.num_repeats += 1
+            self.num_repeats -= len(rewards_of)
+            self.num_torn += any(len(rewards) > 1 for rewards in rewards_of.values())
             self._letters.extend(len(rollout.completion) for rollout in group.rollouts)
             self._tokens.extend(rollout.num_tokens or 0 for rollout in group.rollouts)
             self._exact &= all(rollout.completion_ids is not None for rollout in group.rollouts)

@@ -18,10 +18,8 @@ import numpy as np
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, missing_section, visible
-from gradscope.diagnostics.spike.measure import LOSSES, courses_of, level_changes, metrics_at, outstanding_step
-from gradscope.errors import InputError
+from gradscope.diagnostics.spike.measure import spike_sentences
 from gradscope.findings.degeneracy import dead_group_advice
-from gradscope.findings.logged import spike_headline
 from gradscope.findings.rank_parts import kl_findings
 from gradscope.render.views.view import Column, lines_over, tabulate
 from gradscope.results.report import ReportSection, ReportTable, Severity
@@ -56,7 +54,7 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
     table = reward_table(run.groups)
     groups, live = Counter(table.step.tolist()), Counter(table.step[~table.is_dead].tolist())
     kinds = {step: _kind(norms[step], losses.get(step, 1.0), live[step]) for step in steps}
-    counts, spike = Counter(kinds.values()), _spike(run)
+    counts, spike = Counter(kinds.values()), spike_sentences(run)
     commands = ["replay"] * (counts["suspect"] > 0) + ["spike"] * len(spike)
     return ReportSection(
         name="zero-loss",
@@ -91,20 +89,6 @@ def zero_loss_section(inputs: ReportInputs) -> ReportSection:
             ),
         ),
     )
-
-
-def _spike(run: Run) -> tuple[str, ...]:
-    """Sentences on the step whose norm or KL stands out, and on what has risen for good; none of what is not finite."""
-    courses = {name: course for name, course in courses_of(run).items() if name.rpartition("/")[2] not in LOSSES}
-    rises = tuple(level_changes(courses))
-    try:
-        step = outstanding_step(courses)
-    except InputError:
-        return rises
-    readings = metrics_at(courses, step)
-    is_unusual = [reading.is_unusual for reading in readings]
-    stands_out = any(is_unusual) and all(reading.value.is_defined for reading in readings)
-    return (*([spike_headline(step, readings, was_named=False)] * stands_out), *rises)
 
 
 def _kind(norm: float, loss: float, num_live: int) -> str:

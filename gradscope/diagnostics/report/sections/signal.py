@@ -6,19 +6,33 @@ import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from gradscope.catalog.lookup import metric
 from gradscope.diagnostics.report.metrics_alone import dead_section
-from gradscope.diagnostics.report.sections.inputs import ReportInputs, Unavailable, along_line, missing_section
+from gradscope.diagnostics.report.sections.inputs import (
+    Lengths,
+    ReportInputs,
+    Unavailable,
+    along_line,
+    lengths_of,
+    missing_section,
+)
 from gradscope.estimate import Estimate
-from gradscope.findings.degeneracy import conflict_advice, conflict_sentence, dead_group_advice, signed_percent
+from gradscope.findings.degeneracy import (
+    conflict_advice,
+    conflict_sentence,
+    dead_group_advice,
+    moved_sentence,
+    signed_percent,
+)
 from gradscope.metrics.uncertainty.steps import trend
 from gradscope.render.views.degeneracy import ENVIRONMENTS, REWARDS, prompts_view
 from gradscope.render.views.view import Column, lines_over, table_of_cells, tabulate, view_table
 from gradscope.results.degeneracy import DegeneracyReport, RewardFunction, StepDegeneracy
 from gradscope.results.report import Chart, ColumnStyle, ReportSection, ReportTable, Series, SeriesKind, Severity
 from gradscope.rollouts.groups import reward_table
-from gradscope.say import interval, percent, points, with_interval
+from gradscope.say import counted, interval, percent, points, with_interval
 
 MOST_PROMPTS = 200  # prompts that the page lists; a file of --output has all
 _ENVIRONMENTS = "Each environment, data source or agent that rows name"
@@ -32,7 +46,27 @@ def signal_section(inputs: ReportInputs) -> ReportSection:
     report = inputs.degeneracy
     if isinstance(report, Unavailable):
         return missing_section("signal", report)
-    return signal_answer(report, inputs.command("degeneracy"))
+    answer, read = signal_answer(report, inputs.command("degeneracy")), inputs.lengths or lengths_of(inputs.run)
+    repeats = tuple(_repeats(read))
+    severity = max(answer.severity, "look" if repeats else "fine", key=_ORDER.index)
+    first, *rest = answer.findings
+    ordered = (*repeats, first) if answer.severity == "fine" else (first, *repeats)
+    return replace(answer, findings=(*ordered, *rest), severity=severity)
+
+
+_OFTEN = 0.1  # share of completions from which on repeats are told
+
+
+def _repeats(read: Lengths) -> Iterator[str]:
+    """That rollouts of a group are one text, and that one text has several rewards."""
+    if read.num_repeats and read.num_repeats >= _OFTEN * read.num_texts:
+        share = percent(read.num_repeats / read.num_texts)
+        yield f"{share} of completions repeat another of their group to the letter, and so its gradient: sample hotter."
+    if read.num_torn:
+        yield (
+            f"In {counted(read.num_torn, 'group')} one and the same completion has several rewards: the reward depends "
+            "on something else than the text."
+        )
 
 
 def signal_answer(report: DegeneracyReport, command: str = "") -> ReportSection:
@@ -87,7 +121,7 @@ def _trend(report: DegeneracyReport) -> Iterator[str]:
     shares = list(zip(report.course.step, report.course.frac_reward_zero_std, strict=True))
     steps = [step for step, value in shares if value is not None]
     change = trend(steps, [value for _, value in shares if value is not None]).within(-1.0, 1.0)
-    if len({value for _, value in shares}) > 1:
+    if len({value for _, value in shares}) > 1 and not moved_sentence(report):
         yield from along_line("the share", change, (steps[0], steps[-1]), points, " points")
 
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import UNSET, MsgspecError, Raw, Struct
-from msgspec.json import Decoder, decode
+from msgspec.json import Decoder, decode, encode
 from numpy.typing import NDArray
 
 from gradscope.outside.numerals import integer_from, number_from
@@ -398,7 +398,7 @@ def numbers(value: Any, length: int) -> tuple[float, ...] | None:
         ((1.0, 0.5), None)
     """
     parsed = numbers_with_gaps(value, length)
-    return None if parsed is None or not all(map(math.isfinite, parsed)) else parsed
+    return None if parsed is None or not _all_finite(parsed) else parsed
 
 
 def numbers_with_gaps(value: Any, length: int) -> tuple[float, ...] | None:
@@ -410,10 +410,11 @@ def numbers_with_gaps(value: Any, length: int) -> tuple[float, ...] | None:
     """
     if not isinstance(value, list) or len(value) != length:
         return None
-    if {float, int}.issuperset(map(type, value)):  # at once, in a tenth of the time
+    kinds = set(map(type, value))
+    if kinds <= {float, int}:  # at once, in a tenth of the time
         with suppress(OverflowError):
-            plain = tuple(map(float, value))
-            if all(map(math.isfinite, plain)):
+            plain = tuple(map(float, value) if int in kinds else value)
+            if _all_finite(plain):
                 return plain
     parsed = map(finite_or_none, value)
     return tuple(math.nan if number is None else number for number in parsed)
@@ -432,7 +433,11 @@ def _of_sampled(values: Any, sampled: Sequence[bool], start: int) -> tuple[float
 def _all_of_sampled(values: Any, sampled: Sequence[bool], start: int) -> tuple[float, ...] | None:
     """The same; None unless all are finite."""
     numbers = _of_sampled(values, sampled, start)
-    return None if numbers is None or not all(map(math.isfinite, numbers)) else numbers
+    return None if numbers is None or not _all_finite(numbers) else numbers
+
+
+def _all_finite(numbers: Sequence[float]) -> bool:
+    return math.isfinite(sum(numbers)) or all(map(math.isfinite, numbers))  # finite ones may add up to infinity
 
 
 class Conversation(NamedTuple):
@@ -489,7 +494,13 @@ _NO_ID_CELLS = _NO_CELLS + b"-.eEu"
 
 def json_of(cell: Any) -> bytes:
     """The JSON text of a cell that was not parsed, or of one that was; a missing one is null."""
-    return bytes(cell) if isinstance(cell, Raw) else b"null" if cell is UNSET else json.dumps(cell).encode()
+    if isinstance(cell, Raw):
+        return bytes(cell)
+    with suppress(MsgspecError, OverflowError, UnicodeEncodeError):
+        text = encode(None if cell is UNSET else cell)
+        if cell is UNSET or b"null" not in text:  # which NaN becomes too
+            return text
+    return json.dumps(cell).encode()
 
 
 def jsons_of(cells: Sequence[Any]) -> list[bytes]:

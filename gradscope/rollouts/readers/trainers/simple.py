@@ -247,21 +247,15 @@ def _rllm_rows(rows: Cells) -> Columns:
 
     def conversation(at: int) -> Conversation:
         last_step = [{}, *list_of(rows.cell("steps", at))][-1]
-        return cut_conversation(mapping_of(last_step).get("chat_completions"))
-
-    def prompts(chosen: list[int]) -> list[str]:
-        return [conversation(at).prompt or text_of(episodes[at].get("task")) for at in chosen]
-
-    def further(at: int) -> dict[str, Any]:
-        parts = conversation(at)
-        return {"completion": parts.completion, "messages": parts.messages}
+        parts = cut_conversation(mapping_of(last_step).get("chat_completions"))
+        return parts._replace(prompt=parts.prompt or text_of(episodes[at].get("task")))
 
     return Columns(
         step=step_numbers([episode.get("training_step") for episode in episodes]),
         group=[f"{task}/{name}" if task and several else task for task, name, several in of_agents],
         no_group="task_hash is missing",
         prompts=partial(texts_in, tasks),
-        texts=prompts,
+        texts=lambda chosen: [conversation(at).prompt for at in chosen],
         numbers={
             "reward": rows.numbers("reward"),
             **rewards_of([{"is_correct": episode.get("is_correct")} for episode in episodes]),
@@ -270,7 +264,7 @@ def _rllm_rows(rows: Cells) -> Columns:
         has_all_functions=True,
         no_reward=partial(rows.no_reward, "reward"),
         noted={_SEVERAL: np.array(are_several, dtype=np.bool_)},
-        further=further,
+        further=lambda at: conversation(at)._asdict(),
     )
 
 

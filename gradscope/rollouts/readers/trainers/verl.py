@@ -453,12 +453,12 @@ def _sessions(rows: Sequence[Row], uids: Uids) -> list[list[Row]]:
     if len(set(zip(steps, groups, names, strict=True))) == len(rows):  # as of a loop with one output, and fast
         return [[row] for row in rows]
     sessions: dict[Any, list[Row]] = {}
-    uids: set[tuple[str, str]] = set()
+    earlier: set[tuple[str, str]] = set()
     for location, row in rows:
         step, uid = repr(row.get("step")), str(row.get("uid"))
         match = _UID.fullmatch(uid)
-        is_new = match is not None and (step, uid) not in uids
-        uids.add((step, uid))
+        is_new = match is not None and (step, uid) not in earlier
+        earlier.add((step, uid))
         key = (step, match["group"], match["session"]) if match and is_new else location
         sessions.setdefault(key, []).append((location, row))
     return list(sessions.values())

@@ -95,14 +95,16 @@ def test_where_the_reward_goes(levels: tuple[float, ...], verb: str, severity: s
     assert section.severity == severity
     assert section.findings[0].endswith(", of other prompts.") == (other and severity == "look")
     assert section.next_step.startswith({"fine": "Nothing", "look": "Few prompts" if other else "Look at"}[severity])
-    assert section.findings[1].endswith("on other prompts." if other else "on the same 12 prompts.")
+    assert section.findings[1].endswith("; 0 prompts in both." if other else "; 12 prompts in both.")
 
 
 def test_a_course_of_few_steps_or_of_one_prompt_is_not_judged() -> None:
     few = courses.reward_section(inputs_of(run_of(*(group_of([0, 1], step=step) for step in range(9)))))
     assert few.missing == "A course needs 10 steps, there are 9."
-    alone = [group_of([0, step % 2], step=step, prompt="one") for step in range(10)]
-    assert len(courses.reward_section(inputs_of(run_of(*alone))).findings) == 1
+    alone = [group_of([0, step > 7], step=step, prompt="one") for step in range(10)]
+    assert courses.reward_section(inputs_of(run_of(*alone))).severity == "fine"
+    solved = [group_of([step < 8] * 2, step=step, prompt=f"p{n}") for step in range(10) for n in range(12)]
+    assert courses.reward_section(inputs_of(run_of(*solved))).severity == "look"  # every prompt by as much
 
 
 def test_recomputed_changes_of_the_entropy_are_listed_with_the_logged_ones() -> None:

@@ -11,7 +11,7 @@ from gradscope.findings.rank_parts import kl_findings
 from gradscope.results.report import ReportSection
 from gradscope.rollouts.groups import Tokens
 from gradscope.rollouts.run import Run
-from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
+from tests.diagnostics.made_up_runs import group_of, norms_with, run_of, with_fields
 from tests.diagnostics.report.sections.made_up_inputs import gram_of, inputs_of
 from tests.render.examples import degeneracy_report
 from tests.render.rank_examples import kl
@@ -71,27 +71,20 @@ def test_a_norm_that_is_not_finite_comes_first_and_is_drawn() -> None:
     assert str(section.charts[0].series[0].values) == "(0.5, nan, 0.0)"
 
 
-def course(**rest: float) -> dict[int, dict[str, float]]:
-    values = {step: {"grad_norm": 1.0 + 0.1 * (step % 4)} for step in range(1, 21)}
-    values[7]["grad_norm"] = rest.pop("at_seven", 9.0)
-    values[9].update(rest)
-    return values
-
-
 def test_a_step_that_stands_out_is_named_with_the_command_that_takes_it_apart() -> None:
     groups = [group_of(DIFFERENT, step=step) for step in range(1, 21)]
-    section = zero_loss_section(inputs_of(run_of(*groups, metrics=course())))
+    section = zero_loss_section(inputs_of(run_of(*groups, metrics=norms_with())))
     assert section.findings[0].startswith("Step 7 stands out: grad_norm 9, 8.18 times the 1.1 of the 19 steps around")
     assert (section.severity, section.command) == ("look", "gradscope spike made-up")
-    suspect = zero_loss_section(inputs_of(run_of(*groups, metrics=course(grad_norm=0.0))))
+    suspect = zero_loss_section(inputs_of(run_of(*groups, metrics=norms_with(grad_norm=0.0))))
     assert suspect.findings[1].startswith("Step 7 stands out")
     assert suspect.command == "gradscope replay made-up"
 
 
-@pytest.mark.parametrize("metrics", [course(at_seven=1.2), course(grad_norm=math.nan), course(at_seven=1.2, loss=9e9)])
-def test_without_an_outlier_or_a_finite_number_nothing_is_added(metrics: dict) -> None:
+@pytest.mark.parametrize("rest", [{"at_seven": 1.2}, {"grad_norm": math.nan}, {"at_seven": 1.2, "loss": 9e9}])
+def test_without_an_outlier_or_a_finite_number_nothing_is_added(rest: dict[str, float]) -> None:
     groups = [group_of(DIFFERENT, step=step) for step in range(1, 21)]
-    section = zero_loss_section(inputs_of(run_of(*groups, metrics=metrics)))
+    section = zero_loss_section(inputs_of(run_of(*groups, metrics=norms_with(**rest))))
     assert not any("stand" in finding or "broken" in finding for finding in section.findings)
     assert section.command == ""
 

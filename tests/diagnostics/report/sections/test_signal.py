@@ -8,7 +8,7 @@ from gradscope.findings.degeneracy import dead_group_advice
 from gradscope.results.degeneracy import DegeneracyReport
 from gradscope.results.report import ReportSection
 from gradscope.rollouts.groups import RolloutGroup
-from tests.diagnostics.made_up_runs import group_of, run_of
+from tests.diagnostics.made_up_runs import group_of, run_of, with_fields
 from tests.diagnostics.report.sections.made_up_inputs import inputs_of
 from tests.render.examples import degeneracy_report, with_steps
 
@@ -38,6 +38,24 @@ def test_the_trend_stands_second_with_its_direction_and_its_bounds() -> None:
     )
     assert trend_of(0.0, 0.0, 0.0, 0.0) == ("First.", "Second.")
     assert trend_of(0.1, 0.2) == ("First.", "Second.")
+
+
+def test_a_share_that_collapses_is_not_undecided_beside_its_sentence() -> None:
+    shares = trend_of(*[0.2] * 30, *[1.0] * 10)
+    assert not any("undecided" in sentence for sentence in shares)
+
+
+def test_rollouts_that_are_one_text_are_told_with_what_it_does() -> None:
+    """Eight copies of one answer, half of them right by the log, were "fine": their gradients cancel."""
+    same = [with_fields(group_of([1, 0, 0, 1], step=step), completion=["seven"] * 4) for step in range(3)]
+    other = [with_fields(group_of([1, 0, 0, 1], step=step), completion=list("abcd")) for step in range(3)]
+    for groups, severity, first in ((same, "look", "75.0 % of completions repeat"), (other, "fine", "0 of 3 groups")):
+        run = run_of(*groups)
+        section = signal_section(inputs_of(run, degeneracy=degeneracy_of_run(run)))
+        assert (section.severity, section.findings[0].startswith(first)) == (severity, True)
+    torn = [with_fields(group_of([1, 0] * 6), completion=["a", *"abcdefghijk"])]
+    section = signal_section(inputs_of(run_of(*torn), degeneracy=degeneracy_of_run(run_of(*torn))))
+    assert section.findings[0].startswith("In 1 group one and the same completion has several rewards: ")
 
 
 def test_a_page_shows_the_first_prompts_and_cuts_long_ones() -> None:
