@@ -38,9 +38,9 @@ from gradscope.rollouts.readers.parsing.cells import (
     text_of,
 )
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog, WatchedLog
-from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble, assemble_groups, peek
-from gradscope.rollouts.readers.parsing.tables import expand, read_rows, suffix_of
-from gradscope.rollouts.readers.reduction.columns import Cells, Columns, records_in, texts_in
+from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble_groups, peek
+from gradscope.rollouts.readers.parsing.tables import Row, expand, read_rows, suffix_of
+from gradscope.rollouts.readers.reduction.columns import Cells, Columns, texts_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups
 from gradscope.rollouts.run import Run
 from gradscope.say import counted
@@ -317,6 +317,9 @@ def key_of(names: ColumnNames) -> str | None:
 _TIMES = ("generation_seconds", "timing")
 
 
+_NUM_PEEKED = 200  # elements of a document's list by which columns are known
+
+
 def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: QuarantineLog) -> ColumnLog:
     """How the files of a log are read, in their order; what is set aside goes to the quarantine."""
     names = columns.names
@@ -337,9 +340,10 @@ def _recognizes(request: ReadRequest) -> bool:
     return columns.reward is not None and key_of(columns) is not None
 
 
-def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
-    """Read rows that are rollouts; without steps, all rows of a prompt are one group."""
+def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: str | None = None) -> Run:
+    """Read rows that are rollouts, or a document's list of them; without steps, all rows of a prompt are one group."""
     rows = peek(request.path)
+    rows = rows if listed is None else rows[0][listed][:_NUM_PEEKED]
     plain, first = columns_in(rows), with_entries(rows)
     names = columns_in(first)
     columns = _require(resolve_columns(names, request.columns), names, request.path)
@@ -362,20 +366,28 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool) -> Run:
         times=times,
         entries=frozenset(names) - set(plain),
     )
+    log = column_log(files, flat, quarantine)
+    title = f"{' and '.join(kinds)} with a row a rollout, {counted(len(files), 'file')}"
+    if listed is not None:
+        log = replace(log, rows=partial(_rows_of_list, name=listed), keys=(), raw=())
+        title = f"samples in the list {listed!r} of a document"
     return assemble_groups(
         request,
         request.source(
-            format,
-            f"{' and '.join(kinds)} with a row a rollout, {counted(len(files), 'file')}",
-            inferred=[*_inferred(columns, request.columns, sample), *_sum_inferred(total, terms)],
+            format, title, inferred=[*_inferred(columns, request.columns, sample), *_sum_inferred(total, terms)]
         ),
-        groups=reduced_groups(column_log(files, flat, quarantine), request) or (),
+        groups=reduced_groups(log, request) or (),
         quarantine=quarantine,
     )
 
 
-def list_of_samples(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> tuple[str, ColumnNames] | None:
-    """The one list of a document whose objects are samples with a reward and a prompt each; its name and columns."""
+def _rows_of_list(file: Path, quarantine: QuarantineLog, *, name: str) -> Iterator[Row]:
+    for _, document in read_rows(file, quarantine):
+        yield from ((f"{file}:{number}", row) for number, row in enumerate(document[name], start=1))
+
+
+def list_of_samples(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> str | None:
+    """The name of the one list of a document whose objects are samples with a reward and a prompt each."""
     name = only_list(rows)
     if name is None or len(expand(request.path)) != 1:
         return None
@@ -386,27 +398,7 @@ def list_of_samples(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> 
     columns = resolve_columns(names, request.columns)
     if columns.reward is None or key_of(columns) is None or isinstance(samples[0].get(columns.reward), list):
         return None
-    return name, columns
-
-
-def read_list(
-    samples: list[dict[str, Any]], name: str, columns: ColumnNames, request: ReadRequest, *, format: str
-) -> Run:
-    """Read the samples in a document's list, a row each."""
-    quarantine = QuarantineLog()
-    rewards = reward_columns(columns_in(samples), columns.reward or "")
-    flat = FlatColumns(names=columns, rewards=rewards, sample=sample_column(samples, columns))
-    rows = ((f"{request.path}:{number}", row) for number, row in enumerate(samples, start=1))
-    return assemble(
-        request,
-        request.source(
-            format,
-            f"samples in the list {name!r} of a document",
-            inferred=[f"The reward is {columns.reward!r}, and groups are told apart by {flat.key!r}."],
-        ),
-        records=[record for _, record in records_in(flat.take, request.path, rows, quarantine)],
-        quarantine=quarantine,
-    )
+    return name
 
 
 def columns_in(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -31,7 +31,6 @@ from gradscope.rollouts.readers.generic import (
     list_names,
     list_of_samples,
     read_flat,
-    read_list,
     resolve_columns,
     with_entries,
 )
@@ -324,7 +323,7 @@ def _read(request: ReadRequest) -> Run:
     rows = peek(request.path)
     listed = _listed(rows, request)
     if listed is not None:
-        return read_list(rows[0][listed[0]], *listed, request, format=FORMAT.name)
+        return read_flat(request, format=FORMAT.name, with_steps=True, listed=listed)
     if not _holds_shapes(rows, request.columns):
         reward = resolve_columns(columns_in(with_entries(rows)), request.columns).reward
         refuse_lone_list(request.path, [{reward: row.get(reward)} for row in rows] if reward else rows)
@@ -386,16 +385,16 @@ def _has_share(part: Mapping[str, Any], samples: PromptSamples) -> bool:
     return any(min(abs(cell - share), abs(cell / 100 - share)) < _ROUNDED for cell in cells)
 
 
-def _listed(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> tuple[str, ColumnNames] | None:
+def _listed(rows: Sequence[Mapping[str, Any]], request: ReadRequest) -> str | None:
     """:func:`list_of_samples`; an InputError where the document counts more samples than it lists."""
-    listed = list_of_samples(rows, request)
-    counts = _from_counts(rows[0], _NO_COLUMNS) if listed is not None else None
-    if listed is not None and isinstance(counts, PromptSamples) and len(counts) > (size := len(rows[0][listed[0]])):
+    name = list_of_samples(rows, request)
+    counts = None if name is None else _from_counts(rows[0], _NO_COLUMNS)
+    if name is not None and isinstance(counts, PromptSamples) and len(counts) > len(rows[0][name]):
         raise InputError(
-            f"{request.path} counts {len(counts):,} samples and lists {size:,} of them in {listed[0]!r}.",
+            f"{request.path} counts {len(counts):,} samples and lists {len(rows[0][name]):,} of them in {name!r}.",
             hint="Give the file with all samples of each prompt.",
         )
-    return listed
+    return name
 
 
 def _holds_shapes(rows: list[dict[str, Any]], columns: ColumnNames) -> bool:

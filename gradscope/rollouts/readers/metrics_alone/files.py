@@ -44,7 +44,6 @@ from gradscope.rollouts.readers.metrics_alone.published import (
     number_or_text,
     outputs_of_notebook,
     rows_of_table,
-    scalars_by_name,
     scalars_saved,
     tables_of_markdown,
     tables_of_page,
@@ -240,10 +239,9 @@ def _rows_in(file: Path, quarantine: MetricsLog, document: Any, depth: int = _MA
     if len(usual) == 1:
         listed: list[Any] = document[usual[0]]
         return listed
-    points = {name: cell for name, cell in document.items() if isinstance(cell, list)}
-    if len(points) == len(document) and (of_scalars := list(scalars_by_name(points))):
-        return of_scalars
-    by_key: dict[str, list[Any]] = {key: cell for key, cell in points.items() if not is_list_of_objects(cell)}
+    by_key: dict[str, list[Any]] = {
+        key: cell for key, cell in document.items() if isinstance(cell, list) and not is_list_of_objects(cell)
+    }
     is_history = any(map(_OF_STEPS.search, by_key))
     ends = ("step", "steps") if is_history or any("loss" in key for key in by_key) else ("step",)  # turns are steps too
     step = next((key for key in by_key if key.lower().endswith(ends)), None)

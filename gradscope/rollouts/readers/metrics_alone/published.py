@@ -7,9 +7,8 @@ Trainers show the same metrics under names for people, such as ``Training Loss``
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html.parser import HTMLParser
-from operator import lt
 from pathlib import Path
 from typing import Any
 
@@ -332,18 +331,3 @@ def scalars_saved(triples: Sequence[Any], file: Path) -> list[Any]:
         {"step": triple[1], tag_of(file): triple[2]} if is_saved else triple
         for triple, is_saved in zip(triples, is_triple, strict=True)
     ]
-
-
-_FEW_POINTS = 4  # the rewards of so many groups of two or three may ascend as steps do
-_NUMBERS = {int, float}
-
-
-def scalars_by_name(points: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    """Rows of a document that lists the points of each scalar: objects with a step and a value, or both as numbers."""
-    for name, cells in points.items():
-        if all(isinstance(cell, dict) and "value" in cell and any(map(is_step, cell)) for cell in cells):
-            yield from ({"metric": name, **cell} for cell in cells)
-        elif len(cells) > _FEW_POINTS and all(type(cell) is list and 2 <= len(cell) <= 3 for cell in cells):
-            before = [cell[:-1] for cell in cells]  # the step, after the time where that is written
-            if _NUMBERS.issuperset(type(number) for of in before for number in of) and all(map(lt, before, before[1:])):
-                yield from ({"step": cell[-2], name: cell[-1]} for cell in cells)
