@@ -374,8 +374,9 @@ def _more_steps(courses: Courses, report: SpikeReport) -> Iterator[str]:
         return
     beyond = broken or set(steps_beyond(courses[unusual.name], unusual.by_chance.value or math.inf))
     if more := sorted(beyond - {report.step}):
+        ranges = as_ranges(more).replace(",", ", ").replace(":", " to ")
         number = "a number that is not finite" if broken else f"{unusual.name} beyond chance"
-        yield f"{len(more):,} more step{'s' * (len(more) > 1)} with {number}: {as_ranges(more)}."
+        yield f"{len(more):,} more step{'s' * (len(more) > 1)} with {number}: {ranges}."
 
 
 NGRAM = 4  # length of the runs that are counted, as in the source: shorter ones repeat in any text
