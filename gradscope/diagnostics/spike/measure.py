@@ -41,8 +41,8 @@ _NAMES: tuple[tuple[str, ...], ...] = (
 """Numbers that jump with an update that went wrong, each by its trainers' names without their prefix; the first that
 is logged decides which step stands out, for a gradient is there before a KL moves."""
 
-_RISES = ((_NAMES[0], 3.0), (_NAMES[1], 4.0))
-"""Times its level before from which on a late norm or KL is named. A KL that grows evenly from zero has 2.7."""
+_RISES = ((_NAMES[0], 3.0), (_NAMES[1], 10.0))
+"""Times its level before from which on a late norm or KL is named. A KL grows by the square where weights drift evenly, and then has 7.3."""
 
 Courses = Mapping[str, Mapping[int, float]]  # name -> step -> what was logged
 
