@@ -42,7 +42,8 @@ _NAMES: tuple[tuple[str, ...], ...] = (
 is logged decides which step stands out, for a gradient is there before a KL moves."""
 
 _RISES = ((_NAMES[0], 3.0), (_NAMES[1], 10.0))
-"""Times its level before from which on a late norm or KL is named. A KL grows by the square where weights drift evenly, and then has 7.3."""
+"""Times its level before from which on a late norm or KL is named. A KL grows by the square where weights drift evenly,
+and then has 7.3."""
 
 Courses = Mapping[str, Mapping[int, float]]  # name -> step -> what was logged
 
