@@ -41,8 +41,9 @@ _NAMES: tuple[tuple[str, ...], ...] = (
 """Numbers that jump with an update that went wrong, each by its trainers' names without their prefix; the first that
 is logged decides which step stands out, for a gradient is there before a KL moves."""
 
-_RISES = ((_NAMES[0], 3.0), (_NAMES[1], 4.0))
-"""Times its level before from which on a late norm or KL is named. A KL that grows evenly from zero has 2.7."""
+_RISES = ((_NAMES[0], 3.0), (_NAMES[1], 10.0))
+"""Times its level before from which on a late norm or KL is named. A KL grows by the square where weights drift evenly,
+and then has 7.3."""
 
 Courses = Mapping[str, Mapping[int, float]]  # name -> step -> what was logged
 
@@ -374,8 +375,9 @@ def _more_steps(courses: Courses, report: SpikeReport) -> Iterator[str]:
         return
     beyond = broken or set(steps_beyond(courses[unusual.name], unusual.by_chance.value or math.inf))
     if more := sorted(beyond - {report.step}):
+        ranges = as_ranges(more).replace(",", ", ").replace(":", " to ")
         number = "a number that is not finite" if broken else f"{unusual.name} beyond chance"
-        yield f"{len(more):,} more step{'s' * (len(more) > 1)} with {number}: {as_ranges(more)}."
+        yield f"{len(more):,} more step{'s' * (len(more) > 1)} with {number}: {ranges}."
 
 
 NGRAM = 4  # length of the runs that are counted, as in the source: shorter ones repeat in any text

@@ -182,7 +182,7 @@ def test_a_kl_that_runs_away_is_told_beside_a_quiet_norm(monkeypatch: pytest.Mon
     run_with(monkeypatch, rising)
     report = measure_spike("run")
     assert report.findings[0].startswith("Step 20 stands out: kl 123, 6.14e+03 times")
-    assert report.findings[1] == "2 more steps with kl beyond chance: 18,19."
+    assert report.findings[1] == "2 more steps with kl beyond chance: 18, 19."
     assert report.findings[2] == "kl rises from 0.02, its median up to step 13, to 5.44 at steps 17 to 20."
     run_with(monkeypatch, QUIET | {6: {"grad_norm": math.nan}, 9: {"kl": math.inf}})
     assert measure_spike("run").findings[1] == "1 more step with a number that is not finite: 9."
