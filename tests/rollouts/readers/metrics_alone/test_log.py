@@ -3,6 +3,7 @@ import math
 import shutil
 import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -388,7 +389,7 @@ def test_a_database_is_read_as_it_stands_with_its_log_of_writes(tmp_path: Path) 
 
 def test_a_database_of_something_else_or_a_damaged_one_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.db"
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute("CREATE TABLE other (id INTEGER)")
         endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS id, '' AS run_name"
         database.execute(f"CREATE VIEW metrics AS {endless}, i AS step, '{{}}' AS metrics FROM n")
