@@ -358,8 +358,7 @@ def test_a_share_that_moves_is_told_before_its_mean_is_acted_on(
     dead = sum(shares) / 40
     kinds = (dead, 0.0) if kind == "frac_all_pass" else (0.0, dead)
     report = replace(with_kinds(*kinds), course=replace(course, **{kind: shares}), num_groups=320)
-    prompts = replace(report.prompts, never_groups=320, always_groups=0)
-    text = shown(replace(report, prompts=prompts))
+    text = shown(replace(report, prompts=replace(report.prompts, never_groups=320, always_groups=0)))
     assert ("Their share goes from" in text) == (abs(last - first) > 0.2)
     assert sentence in text
 

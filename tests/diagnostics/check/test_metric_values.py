@@ -145,8 +145,7 @@ def test_replay_error_of_the_last_step(step: StepReplay, expected: float | None,
 
 
 def test_parts_of_a_report_are_named_by_their_path_and_a_mean_over_groups_has_prompts() -> None:
-    run = run_of(group_of([1, 1], prompt="a"), group_of([1, 0], prompt="b"))
-    values = MetricValues(run=run)
+    values = MetricValues(run=run_of(group_of([1, 1], prompt="a"), group_of([1, 0], prompt="b")))
     assert values.value("starvation.dilution").estimate.value == 0.5
     assert "no other deal" in values.value("overdispersion.z").estimate.undefined
     assert values.value("starvation.frac_tokens").estimate.undefined == "token ids of the completions were not logged"

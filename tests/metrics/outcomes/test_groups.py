@@ -89,8 +89,7 @@ def test_pass_is_inclusive() -> None:
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=7), st.data())
 def test_unbiased_share_equals_enumeration(rewards: list[int], data: st.DataObject) -> None:
     size = data.draw(st.integers(1, len(rewards)))
-    groups = list(combinations(rewards, size))
-    expected = np.mean([len(set(group)) == 1 for group in groups])
+    expected = np.mean([len(set(group)) == 1 for group in list(combinations(rewards, size))])
     counts = level_counts([float(reward) for reward in rewards])
     assert all_equal_unbiased([len(rewards)], [counts], size)[0] == pytest.approx(expected)
 

@@ -31,8 +31,7 @@ def test_lists_keep_every_number_a_sample_and_its_text(tmp_path: Path) -> None:
     first = run.groups[0].rollouts[0]
     assert (run.groups[0].prompt_id, run.groups[0].step) == ("3", 0)
     assert (first.prompt, first.completion, first.rewards) == ("q", "a", {"score": 1.0, "pred_score": 2.5})
-    named = read(tmp_path, row, columns=ColumnNames(reward="pred_score"))
-    assert named.groups[0].rewards == (2.5, -1.0)
+    assert read(tmp_path, row, columns=ColumnNames(reward="pred_score")).groups[0].rewards == (2.5, -1.0)
     with pytest.raises(UsageError, match="There is no list 'grade' of rewards"):
         read(tmp_path, row, columns=ColumnNames(reward="grade"))
 

@@ -123,6 +123,5 @@ def test_a_name_that_is_not_there_is_an_error() -> None:
 
 def test_a_step_without_the_trainers_number_has_that_of_the_common_name() -> None:
     rows = {1: {"actor/pg_loss": 0.5}, 2: {"loss": 2.0}, 3: {"actor/pg_loss": 0.25, "loss": 3.0}}
-    naming = naming_of(["actor/pg_loss", "loss"], {"loss": "actor/pg_loss"})
-    common = naming.apply(StepMetrics.of(rows))
+    common = naming_of(["actor/pg_loss", "loss"], {"loss": "actor/pg_loss"}).apply(StepMetrics.of(rows))
     assert [common[step]["loss"] for step in rows] == [0.5, 2.0, 0.25]

@@ -176,8 +176,7 @@ def test_advantages_that_differ_between_tokens_are_no_one_number() -> None:
 
 
 def test_a_log_probability_that_is_missing_voids_all_of_them() -> None:
-    cut = cut_sequence([1, 2], [1, 1], logprobs=[-0.5, None])
-    assert cut.logprobs is None
+    assert cut_sequence([1, 2], [1, 1], logprobs=[-0.5, None]).logprobs is None
 
 
 @pytest.mark.parametrize(

@@ -288,8 +288,7 @@ def test_what_cannot_be_used_is_set_aside(tmp_path: Path) -> None:
 
 def test_a_dump_whose_first_file_is_damaged_is_still_rolls(tmp_path: Path) -> None:
     write_lines(tmp_path / "rollout_dump_data.step_2.jsonl", line(prompt=None, id=None, global_step=None))
-    run = read(tmp_path, line())
-    assert len(read_run(tmp_path).groups) == len(run.groups) == 2
+    assert len(read_run(tmp_path).groups) == len(read(tmp_path, line()).groups) == 2
     assert read_run(tmp_path).source.format == "roll"
 
 
