@@ -226,7 +226,6 @@ STRIP_RUN = run_of(
         for n, rewards in enumerate(([1, 0], [0, 0]))
     )
 )
-STRIP_NAMES = ["signal", "rank", "replay", "agreement"]
 
 
 def numbers(**parts: Any) -> list[KeyNumber]:
@@ -235,7 +234,7 @@ def numbers(**parts: Any) -> list[KeyNumber]:
 
 def test_shares_come_of_the_training_groups_or_before_them_of_held_out_samples() -> None:
     strip = numbers()
-    assert [number.name for number in strip] == [*STRIP_NAMES, "coverage"]
+    assert [number.name for number in strip] == ["signal", "rank", "replay", "agreement", "coverage"]
     assert [bool(number.value.undefined) for number in strip] == [True] * 5
     assert [number.course for number in strip] == [()] * 5
     dead, *_, reach = numbers(degeneracy=degeneracy_of_run(STRIP_RUN))
