@@ -81,9 +81,7 @@ def by_trl(table: torch.Tensor, aggregation: str, scale: str) -> tuple[torch.Ten
 @pytest.mark.parametrize(
     ("aggregation", "scale"),
     [
-        ("sum_then_normalize", "group"),
-        ("sum_then_normalize", "batch"),
-        ("sum_then_normalize", "none"),
+        *(("sum_then_normalize", scale) for scale in ("group", "batch", "none")),
         ("normalize_then_sum", "group"),
     ],
 )

@@ -68,14 +68,8 @@ def test_kind_of_a_group(rewards: list[float], threshold: float | None, kind: st
 @pytest.mark.parametrize(
     ("rewards", "threshold"),
     [
-        ([0, 1], 1.0),
-        ([1, 1], 1.0),
-        ([0, 0], 1.0),
-        ([-1, 1], 1.0),
-        ([-1], 1.0),
-        ([0, 0.1], None),
-        ([-1, 0], None),
-        ([], None),
+        *((rewards, 1.0) for rewards in ([0, 1], [1, 1], [0, 0], [-1, 1], [-1])),
+        *((rewards, None) for rewards in ([0, 0.1], [-1, 0], [])),
     ],
 )
 def test_only_obvious_rewards_are_binary(rewards: list[float], threshold: float | None) -> None:
