@@ -93,8 +93,7 @@ def test_the_notebook_runs_and_shows_what_it_shows(desk: Path, monkeypatch: pyte
             continue
         shown = eval(compile(ast.Expression(last.value), "notebook", "eval"), names)
         (output,) = cell["outputs"]
-        texts = "".join(output["data"]["text/plain"])
-        assert repr(shown).split()[0] == texts.split()[0]
+        assert repr(shown).split()[0] == "".join(output["data"]["text/plain"]).split()[0]
         for kind, method in (("text/html", "_repr_html_"), ("image/png", "_repr_png_")):
             made = getattr(shown, method)() if hasattr(shown, method) else None
             assert (kind in output["data"]) == bool(made)

@@ -87,8 +87,7 @@ def test_running_mean_by_hand() -> None:
     assert np.concatenate(first).tolist() == [0.5, 0.5, -0.5, -0.5]
     assert online.memory.numbers == {"a": 0.75, "b": 0.25}
     # a group of equal rewards still pushes, away from its prompt's past
-    second = online.advantages(step([[1.0, 1.0]], ("a",)))
-    assert np.concatenate(second).tolist() == [0.25, 0.25]
+    assert np.concatenate(online.advantages(step([[1.0, 1.0]], ("a",)))).tolist() == [0.25, 0.25]
     assert online.memory.numbers == {"a": 0.875, "b": 0.25}
     assert online.remembers
 

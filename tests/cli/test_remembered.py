@@ -87,8 +87,7 @@ def test_a_project_keeps_it_in_its_own_file_where_gradscope_wrote_that(cli: Cli,
     Path("outputs").mkdir()
     log = odd.rename(tmp_path / "outputs" / odd.name)
     Path(FILE).write_text(HEADER)
-    done = cli("degeneracy", log, *NAMES)
-    assert f"wrote {FILE}" in done.err
+    assert f"wrote {FILE}" in cli("degeneracy", log, *NAMES).err
     assert list(tomllib.loads(Path(FILE).read_text())["runs"]) == ["outputs/log.jsonl"]
     Path(FILE).write_text('[check]\nrequire = ["frac_all_pass <= 0.9"]\n')
     assert "wrote outputs/gradscope.toml" in cli("degeneracy", log, *NAMES).err

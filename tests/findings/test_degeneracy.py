@@ -302,34 +302,27 @@ def test_an_undefined_prediction_says_why() -> None:
 
 
 @pytest.mark.parametrize(
-    ("all_pass", "all_fail", "advice"),
+    ("all_pass", "all_fail", "stay", "advice"),
     [
-        (0.1, 0.4, "Most of them fail throughout"),
-        (0.4, 0.1, "Most of them pass throughout"),
-        (0.2, 0.4, "Some are too hard and some too easy"),
-        (0.02, 0.02, "Nothing to do: too few groups are dead"),
-        (0.0, 0.0, ""),
+        (0.1, 0.4, True, "Most of them fail throughout"),
+        (0.4, 0.1, True, "Most of them pass throughout"),
+        (0.2, 0.4, True, "Some are too hard and some too easy"),
+        (0.02, 0.02, True, "Nothing to do: too few groups are dead"),
+        (0.0, 0.0, True, ""),
+        # With G = 2 half of the groups are dead by luck, and "drop solved ones" was said beside "0 always pass".
+        (0.1, 0.4, False, "Most fail, of prompts that pass at other steps: try more rollouts a group"),
+        (0.4, 0.1, False, "Most pass, of prompts that fail at other steps: try more rollouts a group"),
+        (0.2, 0.3, False, "Most are of prompts that are live at other steps: try more rollouts a group"),
     ],
 )
-def test_advice_follows_the_kind_of_most_dead_groups(all_pass: float, all_fail: float, advice: str) -> None:
+def test_advice_follows_the_kind_of_dead_groups_and_whether_prompts_stay_dead(
+    all_pass: float, all_fail: float, stay: bool, advice: str
+) -> None:
     report = with_kinds(all_pass, all_fail)
-    steady = replace(report, course=DegeneracyCourse())
-    dead = round((all_pass + all_fail) * report.num_groups)
-    assert advice in shown(replace(steady, prompts=replace(report.prompts, never_groups=0, always_groups=dead)))
-
-
-@pytest.mark.parametrize(
-    ("all_pass", "all_fail", "advice"),
-    [
-        (0.1, 0.4, "Most fail, of prompts that pass at other steps: try more rollouts a group"),
-        (0.4, 0.1, "Most pass, of prompts that fail at other steps: try more rollouts a group"),
-        (0.2, 0.3, "Most are of prompts that are live at other steps: try more rollouts a group"),
-    ],
-)
-def test_no_solved_prompt_is_to_be_dropped_where_there_is_none(all_pass: float, all_fail: float, advice: str) -> None:
-    """With G = 2 half of the groups are dead by luck, and "drop solved ones" was said beside "0 always pass"."""
-    report = with_kinds(all_pass, all_fail)
-    prompts = replace(report.prompts, never=0, always=0, never_groups=0, always_groups=0)
+    prompts = replace(
+        report.prompts, never_groups=0, always_groups=stay * round((all_pass + all_fail) * report.num_groups)
+    )
+    prompts = prompts if stay else replace(prompts, never=0, always=0)
     assert advice in shown(replace(report, course=DegeneracyCourse(), prompts=prompts))
 
 
@@ -358,8 +351,7 @@ def test_a_share_that_moves_is_told_before_its_mean_is_acted_on(
     dead = sum(shares) / 40
     kinds = (dead, 0.0) if kind == "frac_all_pass" else (0.0, dead)
     report = replace(with_kinds(*kinds), course=replace(course, **{kind: shares}), num_groups=320)
-    prompts = replace(report.prompts, never_groups=320, always_groups=0)
-    text = shown(replace(report, prompts=prompts))
+    text = shown(replace(report, prompts=replace(report.prompts, never_groups=320, always_groups=0)))
     assert ("Their share goes from" in text) == (abs(last - first) > 0.2)
     assert sentence in text
 

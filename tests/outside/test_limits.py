@@ -79,8 +79,7 @@ def test_a_stream_gives_as_much_as_its_file_may_unpack_to(tmp_path: Path, monkey
     file = tmp_path / "a.gz"
     file.write_bytes(bytes(10_000))
     assert outside.most_unpacked(file) == 200 * 10_000
-    full = outside.Unpacked(io.BytesIO(bytes(2_000_000)), file)
-    assert len(io.BufferedReader(full).read()) == 2_000_000
+    assert len(io.BufferedReader(outside.Unpacked(io.BytesIO(bytes(2_000_000)), file)).read()) == 2_000_000
     beyond = io.BufferedReader(outside.Unpacked(io.BytesIO(bytes(2_000_001)), file))
     with pytest.raises(InputError, match="unpacks to more than 1 MiB, which is 200 times its size"):
         beyond.read()
@@ -140,5 +139,4 @@ def test_only_zips_are_zips_and_one_over_several_disks_is() -> None:
     assert outside.is_zip(io.BytesIO(packed()))
     assert not outside.is_zip(io.BytesIO(b"nothing"))
     end = packed()[-22:]
-    locator = struct.pack("<4sLQL", b"PK\x06\x07", 1, 0, 2)
-    assert outside.is_zip(io.BytesIO(packed()[:-22] + locator + end))
+    assert outside.is_zip(io.BytesIO(packed()[:-22] + struct.pack("<4sLQL", b"PK\x06\x07", 1, 0, 2) + end))

@@ -116,8 +116,7 @@ def test_rows_that_differ_in_columns_share_a_header() -> None:
 
 
 def test_an_estimate_is_numbers_even_where_none_is_defined() -> None:
-    table = files.arrow_of(examples.claims_report())
-    assert table.schema.field("null_low").type == pyarrow.float64()
+    assert files.arrow_of(examples.claims_report()).schema.field("null_low").type == pyarrow.float64()
     undefined = files.arrow_of(replace(examples.claims_report(), claims=examples.claims_report().claims[1:2]))
     assert undefined.schema.field("estimate").type == pyarrow.float64()
     assert undefined.schema.field("estimate_undefined").type == pyarrow.string()

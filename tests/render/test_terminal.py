@@ -276,8 +276,7 @@ def test_what_a_run_does_not_show_by_our_measure_contradicts_nobody() -> None:
 
 def test_many_decided_claims_are_cut_and_counted() -> None:
     report = examples.claims_report()
-    many = replace(report, claims=report.claims[:1] * 20)
-    text = printed(render_table(many))
+    text = printed(render_table(replace(report, claims=report.claims[:1] * 20)))
     assert text.count("(rollouts)") == 8
     assert "12 more are decided: --show reasons." in text
 

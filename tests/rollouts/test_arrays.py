@@ -24,8 +24,7 @@ from gradscope.rollouts.arrays import (
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.float64, np.uint8])
 def test_numbers_come_back_as_they_were_whatever_the_chunks(dtype: type) -> None:
-    values = np.array([3, 1, 2], dtype=dtype)
-    whole = pa.array(values)
+    whole = pa.array(np.array([3, 1, 2], dtype=dtype))
     chunked = pa.chunked_array([whole[:1], whole[1:]])
     for column in (whole, chunked):
         assert to_numpy(column).dtype == dtype

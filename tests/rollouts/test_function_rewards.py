@@ -56,8 +56,7 @@ COLUMNS = {"correct": CORRECT, "length": LENGTH, "style": STYLE}
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_a_reward_that_is_a_weighted_sum_names_its_terms(weights: dict[str, float], dtype: type) -> None:
     total = np.sum([weight * COLUMNS[name] for name, weight in weights.items()], axis=0)
-    terms = reward_terms(total.astype(dtype).astype(np.float64), COLUMNS)
-    assert terms == pytest.approx(weights, rel=1e-4)
+    assert reward_terms(total.astype(dtype).astype(np.float64), COLUMNS) == pytest.approx(weights, rel=1e-4)
 
 
 def test_terms_of_one_function_that_does_not_apply_add_nothing() -> None:

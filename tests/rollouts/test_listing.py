@@ -35,11 +35,7 @@ from gradscope.rollouts.listing import (
         ("s3://bucket/run", "s3"),
         ("S3://bucket/run", "s3"),
         ("https://host/a.jsonl?x=1", "https"),
-        ("runs//7", None),
-        ("/runs//s3://7", None),
-        ("C://runs", None),
-        ("run", None),
-        (Path("s3://bucket"), None),
+        *((name, None) for name in ("runs//7", "/runs//s3://7", "C://runs", "run", Path("s3://bucket"))),
     ],
 )
 def test_a_url_is_distinguished_from_a_path(name: str | Path, scheme: str | None) -> None:

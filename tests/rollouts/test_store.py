@@ -142,8 +142,7 @@ def of_step(step: int) -> list[RolloutGroup]:
 @pytest.mark.slow
 def test_twenty_steps_become_one_file_and_come_back_unchanged(tmp_path: Path) -> None:
     for step in range(1, 46):
-        file = write_step_rollouts(tmp_path, step, of_step(step))
-        assert step in steps_in_file(file)
+        assert step in steps_in_file(write_step_rollouts(tmp_path, step, of_step(step)))
     assert names(tmp_path)[:3] == ["steps_00001-00020.parquet", "steps_00021-00040.parquet", "step_00041.parquet"]
     assert len(content(tmp_path)) == 2 * 7
     assert files_written(tmp_path) == step_files(tmp_path)

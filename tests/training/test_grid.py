@@ -126,8 +126,7 @@ def test_a_cell_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
 
 
 def test_a_killed_cell_is_a_failure_with_its_exit_code(tmp_path: Path) -> None:
-    config = short_config(tmp_path / "run", steps=500)
-    cell = _start_cell(config, force=False, on_gpu=False)
+    cell = _start_cell(short_config(tmp_path / "run", steps=500), force=False, on_gpu=False)
     while not (tmp_path / "run" / "manifest.json").exists():
         assert not cell.has_ended
         time.sleep(0.05)

@@ -84,5 +84,4 @@ def test_manifest_repeats_the_run(short_run: MakeRun, tmp_path: Path) -> None:
     assert manifest.seed == 0
     assert manifest.versions["trl"]
     assert "recomputed" in manifest.notes[0]
-    again = train(replace(read_config(run), output=str(tmp_path / "again")))
-    assert_same_run(again, run)
+    assert_same_run(train(replace(read_config(run), output=str(tmp_path / "again"))), run)

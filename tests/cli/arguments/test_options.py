@@ -99,10 +99,7 @@ def test_bad_counts_and_a_hint_that_reads(text: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("words", "steps"),
     [
-        (None, None),
-        ([], None),
-        (["3", "all"], None),
-        (["3,all"], None),
+        *((words, None) for words in (None, [], ["3", "all"], ["3,all"])),
         (["7"], (7,)),
         (["4:6", "5", "1"], (1, 4, 5, 6)),
         (["4-6,5,1"], (1, 4, 5, 6)),

@@ -37,8 +37,7 @@ def test_a_wrong_table_is_refused_before_anything_is_read(cli: Cli) -> None:
 
 def test_the_answer_fits_a_screen_and_the_next_command_works(cli: Cli, tiny_run: Path, tmp_path: Path) -> None:
     options = ("--step", "1", "--group-size", "2", "--advantage", "logged,sign")
-    done = cli("rank", tiny_run, *options, "--output", tmp_path / "out")
-    lines = done.out.splitlines()
+    lines = cli("rank", tiny_run, *options, "--output", tmp_path / "out").out.splitlines()
     assert lines[0].startswith(("At step ", "No group "))
     assert len(lines) <= 40
     commands = [line.removeprefix("$ gradscope ") for line in lines if line.startswith("$ ")]

@@ -273,8 +273,7 @@ def test_verdicts_on_parts_are_true_of_all_outcomes(rates: tuple[float, ...], pa
 def test_a_direction_between_the_two_climbs_and_is_another(part: str) -> None:
     """Easy prompts at .9 and hard ones at .15: a cosine of .3 to .8 with pass@1 climbs, and was called contradicted."""
     policy = Policy(0.9, 0.15, size=4)
-    truth = cosine(policy.expected(PARTS[part]), policy.gradient(1))
-    assert 0.25 < truth < 0.85
+    assert 0.25 < cosine(policy.expected(PARTS[part]), policy.gradient(1)) < 0.85
     rows = [policy.rows(240, seed) for seed in range(10)]
     climbs = [judged(part, "pass@1", one).verdict for one in rows]
     assert climbs.count("contradicted") == 0

@@ -62,8 +62,7 @@ def test_the_formulation_and_the_steps_are_the_named_ones_or_those_with_weights(
 
 @pytest.mark.parametrize(("num_steps", "chosen"), [(1, (1,)), (5, (1, 2, 3, 4, 5)), (101, (1, 26, 51, 76, 101))])
 def test_at_most_five_steps_from_first_to_last(num_steps: int, chosen: tuple[int, ...], monkeypatch) -> None:
-    run = run_with(range(1, num_steps + 1), range(num_steps))
-    assert seen(run, monkeypatch).steps == chosen
+    assert seen(run_with(range(1, num_steps + 1), range(num_steps)), monkeypatch).steps == chosen
     assert len(chosen) <= MOST_STEPS
 
 

@@ -59,8 +59,7 @@ def test_a_run_whose_reward_is_not_finite_is_left_out_and_named(tmp_path: Path, 
         write_run(tmp_path / f"grpo{seed}", seed=seed)
         write_run(tmp_path / f"sign{seed}", advantage="sign", seed=seed)
     write_run(tmp_path / "broken", seed=2, rewards=(0.2, 0.4, value, 0.8))
-    comparison = compare_runs(tmp_path)
-    assert comparison.left_out == {str(tmp_path / "broken"): f"step 3 logged reward as {word}"}
+    assert compare_runs(tmp_path).left_out == {str(tmp_path / "broken"): f"step 3 logged reward as {word}"}
 
 
 def write_log(path: Path, rewards: list[list[float]]) -> Path:

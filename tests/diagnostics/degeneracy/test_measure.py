@@ -207,8 +207,7 @@ def test_a_failed_look_is_reported_and_the_next_growth_is_read(tmp_path: Path) -
     write(log := tmp_path / "log.jsonl", rows(1, DEAD))
     notices: list[str] = []
     growth = (lambda: write(log, "{\n"), lambda: write(log, rows(1, MIXED)))
-    reported = followed(log, *growth, notices=notices)
-    assert reported == [(1, 1, 0.0)]
+    assert followed(log, *growth, notices=notices) == [(1, 1, 0.0)]
     assert len(notices) == 1
     assert notices[0].startswith(f"{log} could not be read (")
     assert notices[0].endswith("; waiting for more.")

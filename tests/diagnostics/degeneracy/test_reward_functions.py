@@ -169,8 +169,7 @@ def test_a_part_that_was_named_as_the_reward_is_held_against_the_whole() -> None
 def test_reward_functions_tie_or_tell_apart() -> None:
     run = run_of(group_of([1, 1], prompt="a"), group_of([1, 0], prompt="b"), group_of([0, 1], prompt="c"))
     functions = {"exact": [[1, 1], [1, 0], [0, 1]], "dense": [[0.2, 0.3], [0.5, 0.1], [0.4, 0.4]]}
-    report = degeneracy_of_run(with_rewards(run, **functions))
-    dense, exact = report.by_reward
+    dense, exact = degeneracy_of_run(with_rewards(run, **functions)).by_reward
     third = pytest.approx(1 / 3)
     assert (dense.name, dense.frac_tied.value, dense.num_alone, dense.num_rescuable) == ("dense", third, 1, 1)
     assert (exact.name, exact.frac_tied.value, exact.num_alone, exact.num_rescuable) == ("exact", third, 1, 0)

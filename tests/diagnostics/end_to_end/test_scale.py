@@ -29,8 +29,7 @@ def made_up(run: MadeUpRun) -> Answer:
 
 def scanned(command: list[str]) -> Answer:
     """What a command of DuckDB's would print, without the start of a process."""
-    row = duckdb.connect().execute(command[-1]).fetchone()
-    return Answer(*row[:3])
+    return Answer(*duckdb.connect().execute(command[-1]).fetchone()[:3])
 
 
 @pytest.mark.slow

@@ -38,8 +38,7 @@ COUNTS = {"completions/mean_length": 3.0, "num_tokens": 14.0}
 
 
 def run_with(metrics: dict[str, float], *, before: dict[str, float] | None = None, step: int = 1) -> Run:
-    group = replace(group_of([1, 0]), step=step)
-    run = run_of(group, metrics={step - 1: before or {}, step: metrics})
+    run = run_of(replace(group_of([1, 0]), step=step), metrics={step - 1: before or {}, step: metrics})
     return replace(run, source=replace(run.source, format="trl"))
 
 
@@ -245,8 +244,7 @@ def test_a_norm_that_is_rounding_meets_a_logged_zero(tmp_path: Path, monkeypatch
     run = weights_run((saved(tmp_path),), 0.0)
     level = [with_fields(group, advantage=1e-9) for group in run.groups]
     monkeypatch.setattr(Recomputer, "_look_again", None)
-    gram = recompute(replace(run, groups=tuple(level)))
-    assert 0 < batch_norm(gram.logged_gram) < 1e-8
+    assert 0 < batch_norm(recompute(replace(run, groups=tuple(level))).logged_gram) < 1e-8
 
 
 @pytest.mark.slow

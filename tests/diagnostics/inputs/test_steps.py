@@ -59,8 +59,7 @@ def test_a_step_is_computed_anew_for_another_question_alone(tmp_path: Path, run:
     assert keeper.cache(run).read() is None
     assert keeper.notices == []
     keeper.cache(run).write(gram)
-    again = keeper.cache(run).read()
-    assert np.array_equal(again.gram, gram.gram)
+    assert np.array_equal(keeper.cache(run).read().gram, gram.gram)
     (tmp_path / "weights" / "optimizer.bin").write_bytes(b"other moments")
     assert keeper.cache(run).read() is not None
     assert keeper.notices == [USED, USED]

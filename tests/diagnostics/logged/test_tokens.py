@@ -233,8 +233,7 @@ def test_the_worst_tokens_are_named_the_largest_difference_first() -> None:
         sampler, trainer = (-rng.exponential(1.0, (4, 9)) for _ in range(2))
         groups.append(tokens_of(*map(both, sampler, trainer), step=step))
         every += [(abs(trainer[row, at] - sampler[row, at]), step, row, at) for row in range(4) for at in range(9)]
-    alike = run_of(tokens_of(both([-1.0] * 30, [-2.0] * 30)))
-    first = gathered(GatheredMismatch(), alike, FEW).worst
+    first = gathered(GatheredMismatch(), run_of(tokens_of(both([-1.0] * 30, [-2.0] * 30))), FEW).worst
     assert [token.position for token in first] == list(range(NUM_WORST))
     worst = gathered(GatheredMismatch(), run_of(*groups), FEW).worst
     assert [(token.step, token.row, token.position) for token in worst] == [

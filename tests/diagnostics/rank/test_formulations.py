@@ -195,8 +195,7 @@ def test_parts_are_sums_of_fresh_rows(name: str) -> None:
     kinds = {part.kind: part for part in formulations.measure_kinds(rows, [name])}
     assert list(kinds) == ["all_fail", "mixed", "all_pass"]
     for kind, part in kinds.items():
-        mine = np.repeat([of == kind for of in KIND_OF_GROUP], 4)
-        total = gradient[mine].sum(0)
+        total = gradient[np.repeat([of == kind for of in KIND_OF_GROUP], 4)].sum(0)
         assert part.num_groups == KIND_OF_GROUP.count(kind)
         assert part.norm.value == pytest.approx(np.linalg.norm(total), abs=1e-9)
         if np.any(total):

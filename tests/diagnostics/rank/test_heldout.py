@@ -82,10 +82,8 @@ def test_a_run_stands_for_its_samples_before_and_after(folder: str, tmp_path: Pa
     run = write_run(tmp_path / "run")
     write(heldout_path(run, "before"), [sample("1+1", "2", 2.0, correct=True), sample("1+1", "1", 1.0, correct=False)])
     write(heldout_path(run, "after"), [sample("1+1", "II", 2.0, correct=True), sample("2+2", "4", 2.0, correct=True)])
-    answers = read_heldout(run / folder)
-    assert answers_of(answers) == {"1+1": {"2": 0.5, "II": 0.5}, "2+2": {"4": 1.0}}
-    before = read_heldout(heldout_path(run, "before"))
-    assert answers_of(before) == {"1+1": {"2": 1.0}}
+    assert answers_of(read_heldout(run / folder)) == {"1+1": {"2": 0.5, "II": 0.5}, "2+2": {"4": 1.0}}
+    assert answers_of(read_heldout(heldout_path(run, "before"))) == {"1+1": {"2": 1.0}}
 
 
 def test_of_many_answers_some_are_drawn_from_every_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

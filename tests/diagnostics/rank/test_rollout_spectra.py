@@ -124,8 +124,7 @@ def test_channels_are_means_over_the_groups_that_have_them(centered: bool) -> No
 
 def test_a_channel_that_no_group_has_says_so() -> None:
     rows, _ = make_rows([0, 1, 1, 0], ["a", "a", "b", "b"])
-    alike = replace(rows, gram=np.ones((4, 4)))
-    (point,) = step_spectra(alike, "sign", None, by_group=False)[1]
+    (point,) = step_spectra(replace(rows, gram=np.ones((4, 4))), "sign", None, by_group=False)[1]
     assert point.shared_energy.value == pytest.approx(1.0)
     assert point.shared_kept.value == pytest.approx(0.0, abs=1e-9)
     assert point.residual_kept.undefined == "the rows of every group lie on the directions that they share"
@@ -282,8 +281,7 @@ def test_a_sample_and_a_sketch_say_what_they_are() -> None:
 def test_tokens_without_logged_weights_or_a_live_group_have_no_rank() -> None:
     with pytest.raises(InputError, match="No advantages were logged at step 7"):
         token_spectra(rows_of([1, 0], ["a", "a"], advantages=False), TOKENS[:1], "logged", None, seed=0)
-    rows = rows_of([1, 1, 1, 1], ["a", "a", "b", "b"])
-    _, points = token_spectra(rows, TOKENS, "dr_grpo", None, seed=0)
+    _, points = token_spectra(rows_of([1, 1, 1, 1], ["a", "a", "b", "b"]), TOKENS, "dr_grpo", None, seed=0)
     assert "has a gradient by its advantages" in (points[0].effective_rank.undefined or "")
     (spectrum,), _ = token_spectra(rows_of([1, 1], ["a", "a"]), [tokens_of("a", [0, 1])], "dr_grpo", None, seed=0)
     assert set(spectrum.nulls) == set(NULLS)

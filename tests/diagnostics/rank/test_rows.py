@@ -119,8 +119,7 @@ def test_what_has_no_matrix_of_advantages_says_why() -> None:
 
 def test_advantages_of_tokens_have_their_own_rank() -> None:
     groups = group_of({"token_advantages": (1.0, 0.0)}, {"token_advantages": (0.0, 1.0)})
-    rows = rank_rows.advantage_rows(1, groups)
-    assert rows.advantages is None
+    assert rank_rows.advantage_rows(1, groups).advantages is None
     assert rank_of(groups) == pytest.approx(2.0)
     assert rank_of(groups, "sign") == pytest.approx(1.0)  # one advantage a rollout again
 

@@ -206,8 +206,7 @@ def test_parts_weigh_alike_or_groups_do_and_shares_end_at_one() -> None:
     parts = [EQUAL, EQUAL, EQUAL, LONE]
     assert mean_of(parts, ["a", "a", "a", "b"]).means()["effective_rank"].value == pytest.approx(3.25)
     assert mean_of(parts, ["a", "a", "a", "b"], by_group=True).means()["effective_rank"].value == pytest.approx(2.5)
-    energy = mean_of([EQUAL, LONE], ["a", "b"]).means()["two_direction_energy"]
-    assert energy.value == pytest.approx(0.75)
+    assert mean_of([EQUAL, LONE], ["a", "b"]).means()["two_direction_energy"].value == pytest.approx(0.75)
     both = mean_of([[2.0, 1.0], [1.0, 1.0]], ["a", "b"]).means()["two_direction_energy"]
     assert (both.value, both.interval) == (1.0, None)
 
@@ -221,8 +220,7 @@ def test_a_null_has_a_difference_and_a_ratio() -> None:
 
 
 def test_a_matrix_that_every_draw_leaves_empty_is_left_out_of_that_null_alone() -> None:
-    drawn = np.array([[EQUAL, [0.0] * 4, LONE]] * 3)
-    counts = drawn_counts(drawn)
+    counts = drawn_counts(np.array([[EQUAL, [0.0] * 4, LONE]] * 3))
     assert np.isnan(counts).any(axis=1).tolist() == [False, True, False]
     mean = mean_of([EQUAL, LONE, EQUAL], ["a", "b", "c"])
     full = {"gaussian": mean.counts, "unweighted": mean.counts}

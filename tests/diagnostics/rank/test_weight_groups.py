@@ -65,8 +65,7 @@ def answer_of(groups: list[RolloutGroup], *advantages: str, most: int | None = N
     request = RankRequest(
         rows="weight", advantages=advantages, group_sizes=(2,), paired=False, centered=False, seed=0, output=None
     )
-    answer = weight_groups.weight_rows(prepared, gram, request=request, most=most)
-    return answer
+    return weight_groups.weight_rows(prepared, gram, request=request, most=most)
 
 
 def test_drawn_weights_have_the_numbers_that_they_have_among_all() -> None:
@@ -110,8 +109,7 @@ def test_paired_groups_are_those_that_live_at_every_size(paired: bool) -> None:
     )
     gram = measure_step(prepared)
     gram = replace(gram, rewards=np.array([0, 1, 0, 1, 0, 0, 1, 1.0]))
-    answer = weight_groups.weight_rows(prepared, gram, request=request)
-    assert len(answer.groups) == (1 if paired else 2)
+    assert len(weight_groups.weight_rows(prepared, gram, request=request).groups) == (1 if paired else 2)
 
 
 def group_of(group_id: str, *parts: weight_groups.CombinedPart) -> weight_groups.CombinedGroup:

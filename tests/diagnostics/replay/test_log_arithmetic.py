@@ -81,9 +81,7 @@ def by_trl(table: torch.Tensor, aggregation: str, scale: str) -> tuple[torch.Ten
 @pytest.mark.parametrize(
     ("aggregation", "scale"),
     [
-        ("sum_then_normalize", "group"),
-        ("sum_then_normalize", "batch"),
-        ("sum_then_normalize", "none"),
+        *(("sum_then_normalize", scale) for scale in ("group", "batch", "none")),
         ("normalize_then_sum", "group"),
     ],
 )
@@ -198,8 +196,7 @@ GROUP_0 = group_of([1.0, 0.0], step=0, prompt="a")
     [(0.75, "match", 0.0), (0.5, "mismatch", 0.5), (math.nan, "mismatch", None), (math.inf, "mismatch", None)],
 )
 def test_the_mean_reward_is_held_against_the_log(logged: float, verdict: str, error: float | None) -> None:
-    run = one_step(reward=logged)
-    quantity, *numbers = replayed(replay_rewards, run)
+    quantity, *numbers = replayed(replay_rewards, one_step(reward=logged))
     assert (quantity.verdict, *numbers) == (verdict, 0.75, error)
     words = {0.5: "0.5", math.inf: "Infinity"}.get(logged, "NaN")
     assert quantity.cause == (None if verdict == "match" else f"the log says {words}, its rollouts say 0.75")
@@ -211,8 +208,7 @@ def test_the_degenerate_share_is_held_against_the_log() -> None:
         (None, 0.0, "mismatch", 0.5),  # compared absolutely
         ({"scale_rewards": "batch"}, 0.0, "match", 0.0),  # all or nothing
     ):
-        run = one_step(settings, frac_reward_zero_std=logged)
-        quantity, *numbers = replayed(replay_zero_std, run)
+        quantity, *numbers = replayed(replay_zero_std, one_step(settings, frac_reward_zero_std=logged))
         assert (quantity.verdict, *numbers) == (verdict, value, value - logged)
 
 
@@ -226,8 +222,7 @@ def test_advantages_of_the_stated_formulation_match() -> None:
         ({"advantage": "batch_mean"}, [([1.0, 0.0, 1.0], [0.25, -0.75, 0.25]), ([1.0], [0.25])]),
     ):
         of_step = [group_of(rewards, step=1, prompt=f"p{n}", advantages=own) for n, (rewards, own) in enumerate(groups)]
-        run = run_of(*of_step, settings=settings)
-        quantity, _, error = replayed(replay_advantages, run)
+        quantity, _, error = replayed(replay_advantages, run_of(*of_step, settings=settings))
         assert (quantity.verdict, error) == ("match", pytest.approx(0.0, abs=1e-9)), settings
 
 
@@ -277,8 +272,7 @@ def test_code_is_not_run_because_a_log_names_it(tmp_path: Path) -> None:
 
 
 def test_other_advantages_are_a_mismatch_where_the_settings_are_stated() -> None:
-    run = one_step(settings={"scale_rewards": "group"})
-    quantity, _, error = replayed(replay_advantages, run)
+    quantity, _, error = replayed(replay_advantages, one_step(settings={"scale_rewards": "group"}))
     assert quantity.verdict == "mismatch"
     assert "differs from grpo of its group by 0.21" in str(quantity.cause)
     assert error == pytest.approx(0.5 / (0.5**0.5 + 1e-4) - 0.5)

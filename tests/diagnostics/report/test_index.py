@@ -59,8 +59,7 @@ def test_what_cannot_be_read_is_left_out_unless_nothing_is_left(tmp_path: Path) 
     broken = tmp_path / "broken.jsonl"
     broken.write_text("{}\n")
     run = write_run(tmp_path, "a", RISING)
-    index = report_index(tmp_path, [run, broken])
-    assert [name for name, _ in index.left_out] == ["broken.jsonl"]
+    assert [name for name, _ in report_index(tmp_path, [run, broken]).left_out] == ["broken.jsonl"]
     with pytest.raises(InputError, match=r"broken\.jsonl cannot be summarized: "):
         report_index(tmp_path, [broken])
     with pytest.raises(InputError, match=r"broken\.jsonl cannot be summarized: "):
@@ -108,8 +107,7 @@ def run_with(
 
 
 def sections_of(*runs: Run) -> tuple[ReportSection, ReportSection, ReportSection]:
-    sections = side_by_side(dict(zip("ABCDEFG", runs, strict=False)))
-    differences, courses, settings = sections
+    differences, courses, settings = side_by_side(dict(zip("ABCDEFG", runs, strict=False)))
     return differences, courses, settings
 
 

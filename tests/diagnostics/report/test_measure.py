@@ -187,8 +187,7 @@ def test_rollouts_of_the_largest_gradient_are_measured_by_their_part(monkeypatch
 def test_all_tokens_of_a_step_are_those_of_plain_forward_passes(tmp_path: Path) -> None:
     run = run_on(tmp_path, 0, 2)
     run = replace(run, metrics={1: {"entropy": 0.5}})
-    measured = tuple(measure_steps(run, (1,), ON_CPU, no_progress))
-    parts = report.token_parts(run, measured, ON_CPU)
+    parts = report.token_parts(run, tuple(measure_steps(run, (1,), ON_CPU, no_progress)), ON_CPU)
     before, after = (plain_outputs(run, tmp_path / name) for name in ("0", "2"))
     (change,), (moved,) = parts.entropy, parts.logprobs
     assert change.entropy.value == pytest.approx(before[1].mean(), abs=1e-5)
@@ -227,7 +226,6 @@ STRIP_RUN = run_of(
         for n, rewards in enumerate(([1, 0], [0, 0]))
     )
 )
-STRIP_NAMES = ["signal", "rank", "replay", "agreement"]
 
 
 def numbers(**parts: Any) -> list[KeyNumber]:
@@ -236,7 +234,7 @@ def numbers(**parts: Any) -> list[KeyNumber]:
 
 def test_shares_come_of_the_training_groups_or_before_them_of_held_out_samples() -> None:
     strip = numbers()
-    assert [number.name for number in strip] == [*STRIP_NAMES, "coverage"]
+    assert [number.name for number in strip] == ["signal", "rank", "replay", "agreement", "coverage"]
     assert [bool(number.value.undefined) for number in strip] == [True] * 5
     assert [number.course for number in strip] == [()] * 5
     dead, *_, reach = numbers(degeneracy=degeneracy_of_run(STRIP_RUN))
@@ -262,8 +260,7 @@ def test_the_error_and_the_mismatch_are_those_of_replay_and_log() -> None:
     bare = tuple(replace(step, relative_error={}, logged={}) for step in report.steps)
     *_, norm, _, _ = numbers(replay=replace(report, steps=bare))
     assert (norm.value.undefined, norm.note, norm.course) == ("no norm was recomputed", "", ())
-    sampler = run_report().logged.sampler
-    *_, mismatch, _ = numbers(logged=LoggedPolicy(sampler=sampler))
+    *_, mismatch, _ = numbers(logged=LoggedPolicy(sampler=run_report().logged.sampler))
     assert mismatch.value.value == 0.5
     *_, mismatch, _ = numbers(logged=LoggedPolicy(sampler=SamplerMismatch()))
     assert mismatch.value == Estimate.undefined_because("the log does not hold the log-probabilities of both")

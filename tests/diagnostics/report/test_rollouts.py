@@ -65,8 +65,7 @@ def test_every_kind_of_a_step_is_there_and_then_the_largest_parts() -> None:
 @pytest.mark.parametrize("size", [2, 64, 200])
 def test_a_page_holds_few_rollouts_and_whole_groups(size: int) -> None:
     pages = read_groups(run_with(3, 60, size), (), 1.0)
-    number = sum(len(group.rollouts) for group in pages)
-    assert number <= max(MOST_ROLLOUTS, 3 * size)
+    assert sum(len(group.rollouts) for group in pages) <= max(MOST_ROLLOUTS, 3 * size)
     assert {len(group.rollouts) for group in pages} == {size}
     assert {group.step for group in pages} == {1, 2, 3}
 

@@ -72,8 +72,7 @@ def test_tokens_are_of_the_rollouts_with_the_largest_part(most: int) -> None:
     assert [one.tensor for one in tensors] == list(step.policy.trainable)
     assert gram.logged_gram is not None
     shares = projection_shares(gram.logged_gram)
-    names = list(zip(gram.group_ids, gram.samples, strict=True))
-    largest = names[int(abs(shares).argmax())]
+    largest = list(zip(gram.group_ids, gram.samples, strict=True))[int(abs(shares).argmax())]
     assert [(one.group_id, one.sample) for one in tokens][:1] == ([largest] if most else [])
 
 

@@ -137,8 +137,7 @@ def test_auto_shares_long_prompts_where_that_saves_enough(monkeypatch):
     assert measured_step(policy, long_prompts(tiny_groups(1, 6), length=24), DAPO).engine == "prompt"
     assert measured_step(policy, long_prompts(tiny_groups(1, 1), length=24), DAPO).engine == "loop"
     step = prepared(policy, long_prompts(tiny_groups(1, 6), length=24), DAPO)
-    on_gpu = replace(step, policy=replace(policy, device=torch.device("cuda")))
-    assert _choose("auto", on_gpu) == "stream"
+    assert _choose("auto", replace(step, policy=replace(policy, device=torch.device("cuda")))) == "stream"
 
 
 def test_rows_are_grouped_by_the_ids_of_their_prompts():

@@ -136,8 +136,7 @@ def test_a_head_given_only_the_last_positions_is_aligned_at_its_end():
     call = LayerCall(
         module=nn.Linear(1, 1), input=torch.zeros(1), grad=torch.zeros(1), spans=((0, 5), (0, 3)), length=5
     )
-    last_three = torch.arange(6.0).reshape(2, 3, 1)
-    first, second = call.tokens(last_three)
+    first, second = call.tokens(torch.arange(6.0).reshape(2, 3, 1))
     assert first.flatten().tolist() == [0.0, 1.0, 2.0]
     assert second.flatten().tolist() == [3.0]
 

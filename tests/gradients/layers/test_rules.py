@@ -229,8 +229,7 @@ def test_gram_equals_one_float64_backward_per_rollout(name):
 
 
 def test_experts_with_another_activation_inside_get_no_rule():
-    model = tiny_experts("mixtral")
-    module = model.model.layers[0].mlp.experts
+    module = tiny_experts("mixtral").model.layers[0].mlp.experts
     inputs, index = torch.randn(6, 16), torch.randint(0, 4, (6, 2))
     weights = torch.rand(6, 2)
     returned = module(inputs, index, weights)

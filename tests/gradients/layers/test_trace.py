@@ -54,8 +54,7 @@ def test_decoder_layers_are_the_list_of_the_configured_depth():
 
 def test_a_call_whose_output_the_model_wrote_over_is_not_intact():
     policy, sequence = tiny_policy("llama_untied_biases"), longest()
-    trace = Tracer(policy.model, policy.trainable, 1.0).trace(sequence)
-    first, second, *_ = trace.segments[1]
+    first, second, *_ = Tracer(policy.model, policy.trainable, 1.0).trace(sequence).segments[1]
     assert first.is_intact
     assert second.is_intact
     with torch.no_grad():

@@ -61,8 +61,7 @@ def test_slices_give_the_gram_that_whole_logits_give(name, engine, monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_every_precision_has_slices(dtype):
-    model = tiny_model("qwen3_gqa_norms", dtype=dtype)
-    head = plain_head(model)
+    head = plain_head(tiny_model("qwen3_gqa_norms", dtype=dtype))
     assert (head.scale, head.cap, head.vocab_size) == (1.0, None, VOCAB)
 
 

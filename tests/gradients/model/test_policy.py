@@ -359,8 +359,7 @@ POLICY = replace(tiny_policy("llama_untied_biases"), tokenizer=LetterTokenizer()
 
 def tokenized(policy=POLICY, limit=None, template=None, **values):
     defaults = {"group_id": "g", "sample": 0, "row": 0, "prompt": "ab", "completion": "cd", "reward": 1.0}
-    rollout = Rollout(**{**defaults, **values})
-    group = RolloutGroup(step=3, group_id="g", prompt_id="p", rollouts=(rollout,))
+    group = RolloutGroup(step=3, group_id="g", prompt_id="p", rollouts=(Rollout(**{**defaults, **values}),))
     return token_sequences(policy, [group], max_completion_length=limit, chat_template_kwargs=template)[0]
 
 

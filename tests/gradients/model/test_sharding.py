@@ -77,8 +77,7 @@ def test_numbers_beside_an_output_have_their_own_gradient_and_the_output_is_seen
     output = start_of_pass(torch.zeros(2))
     output += 1
     output.register_hook(seen.append)
-    numbers = end_of_pass(2 * leaf, output)
-    (numbers @ torch.arange(3.0)).backward()
+    (end_of_pass(2 * leaf, output) @ torch.arange(3.0)).backward()
     assert torch.equal(leaf.grad, torch.tensor([0.0, 2.0, 4.0]))
     assert [part.tolist() for part in seen] == [[0.0, 0.0]]
     assert not end_of_pass(leaf.detach(), output).requires_grad

@@ -173,8 +173,7 @@ def test_rollouts_of_several_sequences_are_refused_where_these_are_in_the_loss()
     own = Rollout(group_id="g", sample=0, row=0, prompt="", completion="", reward=1.0)
     before = Tokens(prompt_ids=(5,), completion_ids=(7,), mask=(True,))
     several = replace(own, earlier=(before,))
-    dropped = replace(own, earlier=(replace(before, mask=(False,)),))
-    assert several_sequences([own, dropped]) is None
+    assert several_sequences([own, replace(own, earlier=(replace(before, mask=(False,)),))]) is None
     result = several_sequences([own, several])
     assert (result.cause, str(result).partition(" were")[0]) == ("several_sequences", "1 of 2 rollouts")
     assert Objective().reason_against([own, several]) == result

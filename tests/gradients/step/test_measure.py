@@ -181,8 +181,7 @@ def test_auto_keeps_rows_while_they_fit():
     assert measured_step(policy, groups, DAPO).engine == "loop"
     assert measured_step(policy, groups, DAPO, row_bytes=1000).engine == "stream"
     on_gpu = replace(policy, device=torch.device("cuda"))
-    prepared = replace(prepare_step(policy, groups, DAPO), policy=on_gpu)
-    assert _choose("auto", prepared) == "stream"
+    assert _choose("auto", replace(prepare_step(policy, groups, DAPO), policy=on_gpu)) == "stream"
 
 
 def test_progress_is_reported_per_rollout():

@@ -34,8 +34,7 @@ def test_chunks_change_nothing(size):
 def test_too_many_rows_for_the_memory_are_refused(monkeypatch):
     monkeypatch.setattr(lockstep, "LAYER_BYTES", 10)
     policy, groups = tiny_policy("llama_untied_biases"), tiny_groups(1, 2)
-    sequences = token_sequences(policy, groups)
-    chunks = chunks_of([TokenRow(sequence=0, position=0)], sequences)
+    chunks = chunks_of([TokenRow(sequence=0, position=0)], token_sequences(policy, groups))
 
     with pytest.raises(UsageError, match=r"output gradients of one layer over 1 token rows take .* the budget is"):
         lockstep_gram(policy.model, policy.trainable, chunks, 1.0, GramAccumulator(1, policy.device))

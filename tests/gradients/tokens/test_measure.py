@@ -150,8 +150,7 @@ def test_a_token_is_its_text_or_its_id(step):
     first = groups[0].rollouts[0].completion_ids[0]
     (tokens,) = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [0])
     assert tokens.texts[0] == f"[{first}]"
-    spoken = SimpleNamespace(decode=lambda ids: f"<{ids[0]}>", eos_token_id=None)
-    force_setattr(policy, "tokenizer", spoken)
+    force_setattr(policy, "tokenizer", SimpleNamespace(decode=lambda ids: f"<{ids[0]}>", eos_token_id=None))
     (tokens,) = measure_rollout_tokens(prepare_step(policy, groups, DAPO), gram, [0])
     force_setattr(policy, "tokenizer", None)
     assert tokens.texts[0] == f"<{first}>"

@@ -23,8 +23,7 @@ from tests.gradients.tokens.test_measure import measured
 def test_every_token_is_equally_likely_to_be_drawn():
     rows = [TokenRow(sequence=0, position=position) for position in range(6)]
     drawn = [row.position for seed in range(600) for row in _sample_tokens(rows, 2, seed)]
-    counts = np.bincount(drawn, minlength=6)
-    assert np.all(np.abs(counts - 200) < 60)
+    assert np.all(np.abs(np.bincount(drawn, minlength=6) - 200) < 60)
     assert _sample_tokens(rows, 9, 0) == tuple(rows)
     with pytest.raises(ValueError, match="at least one token is needed"):
         _sample_tokens(rows, 0, 0)
@@ -43,8 +42,7 @@ def test_chunks_are_neighbors_of_one_sequence_and_end_with_their_last_token():
 def test_a_model_without_a_list_of_layers_goes_the_slow_way():
     policy, groups = tiny_policy("qwen3_gqa_norms"), tiny_groups(1, 2)
     policy.model.config.num_hidden_layers = 7
-    sequences = token_sequences(policy, groups)
-    chunks = chunks_of([TokenRow(sequence=0, position=0)], sequences)
+    chunks = chunks_of([TokenRow(sequence=0, position=0)], token_sequences(policy, groups))
     accumulator = GramAccumulator(1, policy.device)
     assert lockstep_gram(policy.model, policy.trainable, chunks, 1.0, accumulator) == frozenset(policy.trainable)
     token_loop_rows(policy.model, policy.trainable, chunks, 1.0, accumulator.add_rows)

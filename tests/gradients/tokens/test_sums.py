@@ -92,8 +92,7 @@ def test_parameters_without_a_rule_are_added_slowly(monkeypatch: pytest.MonkeyPa
     expected = measure_token_sums(prepared, tokens, weights, none)
     monkeypatch.setattr(sums_module, "stream_gram", lambda step, *_, **__: frozenset(step.policy.trainable))
     prepared.budget.row_bytes = 1
-    result = measure_token_sums(prepared, tokens, weights, none)
-    assert relative(result, expected) < 1e-5
+    assert relative(measure_token_sums(prepared, tokens, weights, none), expected) < 1e-5
 
 
 def tokens_of(groups: list[RolloutGroup], **objective: Any) -> CountedTokens | None:

@@ -312,8 +312,7 @@ def test_each_assumption_has_the_norm_of_its_own_gram_matrix() -> None:
         assert result[assumption] == pytest.approx(batch_norm(gram.logged_gram), rel=1e-5)
         norms.add(round(result[assumption], 6))
     assert len(norms) == 3  # a frozen embedding has no padding row to speak of
-    full = FIRST.holds_for(prepared.policy)
-    assert all(parameter.requires_grad for parameter in full.trainable.values())
+    assert all(parameter.requires_grad for parameter in FIRST.holds_for(prepared.policy).trainable.values())
     adapter = tiny_policy("llama_untied_biases", lora=True)
     row = adapter.model.get_input_embeddings().padding_idx
     Assumption(padding_row=5).holds_for(adapter)

@@ -57,8 +57,7 @@ def test_every_answer_equals_the_one_from_the_rows_themselves(seed: int) -> None
 def test_class_subspace_energy_is_the_projection_on_both_means(seed: int, num_passed: int, exponent: float) -> None:
     matrix = rows(seed) * 10.0**exponent
     passed = np.arange(6) < num_passed
-    means = np.stack([matrix[passed].mean(axis=0), matrix[~passed].mean(axis=0)])
-    basis = np.linalg.qr(means.T)[0]
+    basis = np.linalg.qr(np.stack([matrix[passed].mean(axis=0), matrix[~passed].mean(axis=0)]).T)[0]
     expected = np.linalg.norm(matrix @ basis) ** 2 / np.linalg.norm(matrix) ** 2
     assert class_subspace_energy(matrix @ matrix.T, passed).value == pytest.approx(expected, rel=1e-6)
 
@@ -82,8 +81,7 @@ def test_class_subspace_energy_without_two_classes_is_undefined(gram: Array, pas
 
 
 def test_cancellation_runs_from_agreement_to_none() -> None:
-    direction = np.outer([1.0, 2.0], [1.0, 2.0])
-    assert cancellation(direction).value == pytest.approx(1.0)
+    assert cancellation(np.outer([1.0, 2.0], [1.0, 2.0])).value == pytest.approx(1.0)
     assert cancellation([[1.0, -1.0], [-1.0, 1.0]]).value == pytest.approx(0.0, abs=1e-12)
     assert cancellation(np.eye(4)).value == pytest.approx(0.5)
     assert cancellation(np.zeros((2, 2))).undefined == "the matrix is zero: no row carries a gradient"

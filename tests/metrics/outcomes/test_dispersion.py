@@ -148,8 +148,7 @@ def visited(rates: np.ndarray, shared: float, seed: int, *, size: int = 4, steps
     own = rng.random((len(step), size)) < rates[prompt][:, None]
     common = rng.random(len(step)) < rates[prompt]
     copied = rng.random((len(step), size)) < shared**0.5
-    passed = np.where(copied, common[:, None], own).sum(axis=1)
-    return step, prompt, np.full(len(step), size), passed
+    return step, prompt, np.full(len(step), size), np.where(copied, common[:, None], own).sum(axis=1)
 
 
 @pytest.mark.parametrize("shared", [0.0, 0.05, 0.2])

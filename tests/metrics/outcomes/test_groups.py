@@ -68,14 +68,8 @@ def test_kind_of_a_group(rewards: list[float], threshold: float | None, kind: st
 @pytest.mark.parametrize(
     ("rewards", "threshold"),
     [
-        ([0, 1], 1.0),
-        ([1, 1], 1.0),
-        ([0, 0], 1.0),
-        ([-1, 1], 1.0),
-        ([-1], 1.0),
-        ([0, 0.1], None),
-        ([-1, 0], None),
-        ([], None),
+        *((rewards, 1.0) for rewards in ([0, 1], [1, 1], [0, 0], [-1, 1], [-1])),
+        *((rewards, None) for rewards in ([0, 0.1], [-1, 0], [])),
     ],
 )
 def test_only_obvious_rewards_are_binary(rewards: list[float], threshold: float | None) -> None:
@@ -89,8 +83,7 @@ def test_pass_is_inclusive() -> None:
 @given(st.lists(st.integers(0, 3), min_size=2, max_size=7), st.data())
 def test_unbiased_share_equals_enumeration(rewards: list[int], data: st.DataObject) -> None:
     size = data.draw(st.integers(1, len(rewards)))
-    groups = list(combinations(rewards, size))
-    expected = np.mean([len(set(group)) == 1 for group in groups])
+    expected = np.mean([len(set(group)) == 1 for group in list(combinations(rewards, size))])
     counts = level_counts([float(reward) for reward in rewards])
     assert all_equal_unbiased([len(rewards)], [counts], size)[0] == pytest.approx(expected)
 

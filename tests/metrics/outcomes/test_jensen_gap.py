@@ -121,8 +121,7 @@ def test_parts_of_a_simulated_log_have_intervals_that_hold_their_truth() -> None
         passed = np.random.default_rng(seed + 100).binomial(4, rates[order, step])
         rows = list(zip(step.tolist(), order.astype(str), [4] * 240, passed.tolist(), strict=True))
         _, _, over_time = split(table_of(rows))
-        by_step = iid_prediction(rates.mean(axis=0), 4).mean()
-        truth = by_step - float(iid_prediction(rates.mean(), 4))
+        truth = iid_prediction(rates.mean(axis=0), 4).mean() - float(iid_prediction(rates.mean(), 4))
         held.append(over_time.low <= truth <= over_time.high)
     assert np.mean(held) >= 0.8
 

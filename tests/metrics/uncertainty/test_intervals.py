@@ -53,8 +53,7 @@ def test_image_knows_the_minimum(ends: tuple[float, float], image: tuple[float, 
 
 def test_independent_intervals_add_in_squares_on_their_own_sides() -> None:
     first = Estimate(value=1.0, low=0.7, high=1.3, num_units=9)
-    last = Estimate(value=3.0, low=2.6, high=3.4, num_units=8)
-    difference = difference_of(first, last)
+    difference = difference_of(first, Estimate(value=3.0, low=2.6, high=3.4, num_units=8))
     assert (difference.value, *difference.ends) == pytest.approx((2.0, 1.5, 2.5))
     assert difference.num_units == 8
 

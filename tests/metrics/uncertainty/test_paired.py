@@ -70,8 +70,7 @@ def test_many_pairs_are_flipped_at_random() -> None:
 def test_the_least_detectable_mean_has_the_power_of_the_t_test(number: int, level: float) -> None:
     least = least_detectable_mean(number, level, 0.8)
     cut = stats.t.ppf(1 - level / 2, number - 1)
-    noncentral = stats.nct(number - 1, least * number**0.5)
-    assert noncentral.sf(cut) == pytest.approx(0.8, abs=1e-6)
+    assert stats.nct(number - 1, least * number**0.5).sf(cut) == pytest.approx(0.8, abs=1e-6)
 
 
 def test_signs_that_must_all_agree_ask_for_more() -> None:
@@ -92,8 +91,7 @@ def test_holm_by_hand() -> None:
 def test_holm_never_lowers_and_keeps_the_order(p_values: list[float]) -> None:
     corrected = holm(p_values)
     assert all(after is not None and before <= after <= 1 for before, after in zip(p_values, corrected, strict=True))
-    order = np.argsort(p_values, kind="stable")
-    assert np.all(np.diff([corrected[index] or 0.0 for index in order]) >= 0)
+    assert np.all(np.diff([corrected[index] or 0.0 for index in np.argsort(p_values, kind="stable")]) >= 0)
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=8))

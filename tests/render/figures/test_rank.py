@@ -99,10 +99,8 @@ def test_changes_of_weights_have_a_curve_only_over_several_checkpoints() -> None
     report = rank_examples.update_report()
     assert set(draw_figures(report)) == {"update_layers", "update_trajectory"}
     change = report.updates[0]
-    later = replace(change, last=2000)
-    assert "update_curve" in draw_figures(replace(report, updates=(change, later)))
-    dead = replace(change, effective_rank=ZERO)
-    assert draw_figures(replace(report, updates=(dead,))) == {}
+    assert "update_curve" in draw_figures(replace(report, updates=(change, replace(change, last=2000))))
+    assert draw_figures(replace(report, updates=(replace(change, effective_rank=ZERO),))) == {}
 
 
 @pytest.mark.slow

@@ -201,8 +201,7 @@ def test_a_spike_is_in_the_band_and_means_are_those_of_the_steps() -> None:
 
 def test_what_is_missing_or_not_finite_is_no_part_of_a_mean() -> None:
     values: list[float | None] = [1.0, None, math.nan, 3.0, None, None]
-    windows = charts.windows_of(course(values * 160))
-    (first, *_, last) = charts.points_of(values * 160, windows)
+    (first, *_, last) = charts.points_of(values * 160, charts.windows_of(course(values * 160)))
     assert (first.value, first.low, first.high) == (2.0, 1.0, 3.0)  # type: ignore[union-attr]
     assert last == first
     assert charts.points_of([None, math.inf], charts.windows_of(course([None, math.inf]))) == [None, None]

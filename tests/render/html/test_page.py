@@ -216,8 +216,7 @@ def test_one_group_of_each_kind_is_to_be_read_first() -> None:
     assert [group for _, group in chosen] == [dead, MIXED, side]
     assert [words.partition(":")[0] for words, _ in chosen] == ["Dead", "Live", "Decided by a side reward"]
     assert pages.to_read_of((MIXED, MIXED)) == []
-    page = pages.render_page(replace(REPORT, rollouts=(dead, MIXED)))
-    assert page.count('id="to-read"') == 1
+    assert pages.render_page(replace(REPORT, rollouts=(dead, MIXED))).count('id="to-read"') == 1
     assert 'id="to-read"' not in pages.render_page(replace(REPORT, rollouts=(MIXED,)))
 
 

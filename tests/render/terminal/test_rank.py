@@ -212,8 +212,7 @@ def test_a_long_run_is_thinned_evenly_and_the_rest_counted() -> None:
 def test_steps_without_a_rank_share_a_sentence() -> None:
     dead = Estimate.undefined_because("every group of this step is dead")
     points = tuple(replace(p, effective_rank=dead) if p.step in (1, 11) else p for p in REPORT.curve)
-    text = words(replace(REPORT, curve=points))
-    assert "No rank at steps 1,11: every group of this step is dead" in text
+    assert "No rank at steps 1,11: every group of this step is dead" in words(replace(REPORT, curve=points))
 
 
 def test_steps_that_were_left_out_are_named_and_their_reasons_shown_when_asked() -> None:

@@ -25,6 +25,5 @@ def test_columns_of_mixed_types_and_unknown_keys(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["<script>alert(1)</script>", "[red]x[/red]", "\x1b[31mx", "\u202ex"])
 def test_hostile_text_stays_raw_in_the_run_for_output_to_escape(tmp_path: Path, text: str) -> None:
-    run = read(tmp_path, row(group_id=text, prompt=text, completion=text))
-    rollout = run.groups[0].rollouts[0]
+    rollout = read(tmp_path, row(group_id=text, prompt=text, completion=text)).groups[0].rollouts[0]
     assert (rollout.group_id, rollout.prompt, rollout.completion) == (f"1:{text}", text, text)

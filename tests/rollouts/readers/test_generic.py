@@ -121,8 +121,7 @@ def columns(sample: str | None = None, times: tuple[str, ...] = (), **names: str
 
 def read(row: dict[str, Any], flat: FlatColumns, file: str = "a") -> tuple[list[Record], dict[str, int]]:
     quarantine = QuarantineLog()
-    located = records_in(flat.take, Path(file), [("a:1", row)], quarantine)
-    records = [record for _, record in located]
+    records = [record for _, record in records_in(flat.take, Path(file), [("a:1", row)], quarantine)]
     return records, {reason.reason: reason.num_rows for reason in quarantine.result().reasons}
 
 
@@ -230,8 +229,7 @@ def test_keys_that_no_struct_can_have_are_for_the_row_reader(tmp_path: Path) -> 
     assert log_of(group='g"').columns_of(Path("a.jsonl")) is None
     assert log_of(group="\ud800").columns_of(Path("a.jsonl")) is None
     rows = [{"re\tward": at % 2, "é": "g", "": 0, "\ud800": 1} for at in range(4)]
-    path = write(tmp_path / "a.jsonl", *rows)
-    run = assert_same(path, columns=ColumnNames(reward="re\tward", group="é"))
+    run = assert_same(write(tmp_path / "a.jsonl", *rows), columns=ColumnNames(reward="re\tward", group="é"))
     assert run is not None
     assert run.groups[0].rewards == (0.0, 1.0, 0.0, 1.0)
 
@@ -317,23 +315,20 @@ def test_an_empty_prompt_tells_no_group(tmp_path: Path) -> None:
     rows = [
         {"prompt": text, "completion": "4", "reward": 1.0, "step": 1} for text in ("2+2", "", "2+2", "2\u002b2", None)
     ]
-    path = write(tmp_path / "a.jsonl", *rows)
-    run = assert_reduced(path)
+    run = assert_reduced(write(tmp_path / "a.jsonl", *rows))
     assert [(entry.reason, entry.num_rows) for entry in run.source.quarantined.reasons] == [("prompt is missing", 2)]
 
 
 def test_prompts_are_told_apart_by_what_they_say(tmp_path: Path) -> None:
     prompts = ['"é\\n/"', '"\\u00e9\\u000a\\/"', '"\\u00e9\\n/"', '["é"]', '["\\u00e9"]', '"\\ud83d\\ude00"', '"😀"']
     path = write_lines(tmp_path / "a.jsonl", [f'{{"step": 1, "reward": 1, "prompt": {text}}}' for text in prompts])
-    run = assert_reduced(path)
-    assert [group.size for group in run.groups] == [3, 2, 2]
+    assert [group.size for group in assert_reduced(path).groups] == [3, 2, 2]
 
 
 def test_a_broken_advantage_is_told(tmp_path: Path) -> None:
     row = '{"group_id": "g", "step": 1, "reward": 1, "advantage": %s}'
     cells = ("0.5", "null", "NaN", "-Infinity", '"x"', "1e999")
-    path = write_lines(tmp_path / "a.jsonl", [row % cell for cell in cells])
-    run = assert_reduced(path)
+    run = assert_reduced(write_lines(tmp_path / "a.jsonl", [row % cell for cell in cells]))
     assert [entry.num_rows for entry in run.source.quarantined.reasons] == [3]
 
 
@@ -427,8 +422,7 @@ def test_an_id_groups_and_only_without_one_the_text_does(tmp_path: Path) -> None
 def test_named_columns_win_over_usual_names(tmp_path: Path) -> None:
     rows = [{"uid": n, "q": "a", "reward": 0.0, "grade": n, "when": 7} for n in (0, 1)]
     path = write(tmp_path / "a.jsonl", *rows)
-    columns = ColumnNames(prompt="q", reward="grade", step="when")
-    run = read_run(path, ReadOptions(columns=columns))
+    run = read_run(path, ReadOptions(columns=ColumnNames(prompt="q", reward="grade", step="when")))
     assert [(group.step, group.rewards) for group in run.groups] == [(7, (0.0, 1.0))]
     assert run.groups[0].rollouts[0].rewards == {"reward": 0.0, "grade": 0.0}
     assert [group.rewards for group in read_run(path, ReadOptions(columns=ColumnNames(group="q"))).groups] == [

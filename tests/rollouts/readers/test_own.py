@@ -190,8 +190,7 @@ def test_policies_are_numbered_anew(tmp_path: Path) -> None:
         for policy in ("x", "y", "z")
         for task in (0, 1)
     ]
-    log = write_lines(tmp_path / "log.jsonl", *rows)
-    full = table_of(read_run(log, rewards_only=True))
+    full = table_of(read_run(write_lines(tmp_path / "log.jsonl", *rows), rewards_only=True))
     parts = parts_of(
         [write_lines(tmp_path / "2.jsonl", *rows[3:]), write_lines(tmp_path / "1.jsonl", *rows[:3])], tmp_path / "parts"
     )

@@ -79,8 +79,7 @@ def change_of(numbers: dict[tuple[str, str], dict[int, float]], pair: str, metri
 def test_a_study_publishes_every_seed() -> None:
     assert BY_SEED
     for file in BY_SEED:
-        numbers = numbers_of(file)
-        assert all(sorted(of_seeds) == list(range(100, 120)) for of_seeds in numbers.values())
+        assert all(sorted(of_seeds) == list(range(100, 120)) for of_seeds in numbers_of(file).values())
 
 
 @pytest.fixture(params=BY_SEED, ids=lambda file: file.stem)

@@ -128,8 +128,7 @@ def test_two_steps_by_hand() -> None:
     assert online.by_token
     assert online.remembers
     plus, minus = compute_advantages("grpo", [1.0, 0.0])
-    first = online.advantages(step())
-    assert [advantage.tolist() for advantage in first] == [[plus, plus], [minus]]
+    assert [advantage.tolist() for advantage in online.advantages(step())] == [[plus, plus], [minus]]
     assert online.metrics == {"critic_mean_abs": 0.0, "critic_loss": 0.0}
     # gradients: -(plus/3) (1 - 1, 2 - 1) for w, -(plus/3) for c; AdamW's first update is the rate times their signs
     second = online.advantages(step())
@@ -158,8 +157,7 @@ def test_two_steps_of_a_value_head_by_hand() -> None:
 
 def test_a_dead_group_moves_the_head_no_further_than_its_momentum() -> None:
     online = TokenCritic(2, 0.1)
-    advantages = online.advantages(step(rewards=(1.0, 1.0)))
-    assert not np.concatenate(advantages).any()
+    assert not np.concatenate(online.advantages(step(rewards=(1.0, 1.0)))).any()
     assert not online.memory.arrays["head"].any()
 
 

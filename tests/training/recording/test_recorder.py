@@ -333,8 +333,7 @@ def test_advantages_that_nobody_here_can_make_are_not_judged(tmp_path: Path) -> 
 def test_the_trainers_own_checkpoints_serve_where_none_are_written(tmp_path: Path) -> None:
     _, run = record(tmp_path, weights_every=None, save_strategy="steps", save_steps=1)
     assert [weights.num_updates for weights in find_weights(run)] == [1, 2, 3]
-    report = replay_run(run, read=ReadOptions(initial_weights=EMBEDDED_FOLDER))
-    assert_reproduced(report)
+    assert_reproduced(replay_run(run, read=ReadOptions(initial_weights=EMBEDDED_FOLDER)))
 
 
 @SLOW

@@ -21,16 +21,14 @@ def test_order(num_prompts: int, more: int, steps: int, seed: int) -> None:
     batches = [order[start : start + num_prompts] for start in range(0, len(order), num_prompts)]
     assert len(batches) == steps
     assert all(len(set(batch)) == num_prompts for batch in batches)
-    counts = Counter(order[: num_problems - num_problems % num_prompts])
-    assert max(counts.values()) == 1
+    assert max(Counter(order[: num_problems - num_problems % num_prompts]).values()) == 1
     longer = prompt_order(num_problems, num_prompts=num_prompts, steps=steps + 3, seed=seed)
     assert longer[: len(order)] == order
 
 
 def test_scalar_reward_is_the_sum_of_the_functions() -> None:
     graders = {"right": lambda completion, answer: float(completion == answer), "short": lambda completion, answer: 0.5}
-    task = Task(train=(), heldout=(), graders=graders)
-    assert task.grade("7", "7") == 1.5
+    assert Task(train=(), heldout=(), graders=graders).grade("7", "7") == 1.5
 
 
 def group_of(prompt: str, rollouts: Sequence[tuple[str, float]]) -> RolloutGroup:

@@ -37,8 +37,7 @@ def only_rows(prepared: object, gram: object, *, progress: object) -> tuple[str]
 
 
 def prepared_of(groups: list[Any], *, lora: bool = False, **objective: Any) -> PreparedStep:
-    policy = tiny_policy("llama_untied_biases", lora=lora)
-    return prepare_step(policy, groups, replace(DAPO, **objective))
+    return prepare_step(tiny_policy("llama_untied_biases", lora=lora), groups, replace(DAPO, **objective))
 
 
 def weighed_of(prepared: PreparedStep) -> weighed_tokens.WeighedTokens:
@@ -103,8 +102,7 @@ def test_turns_are_split_and_a_tools_tokens_have_no_part() -> None:
 def test_a_whole_step_has_one_cell_its_turns_and_its_entropy() -> None:
     groups = with_a_tool()
     prepared = prepared_of(groups)
-    gram = measure_step(prepared)
-    sums, every = weighed_tokens.weigh_step(prepared, gram), weighed_of(prepared)
+    sums, every = weighed_tokens.weigh_step(prepared, measure_step(prepared)), weighed_of(prepared)
     assert sums.labels == (("cell", TokenCell()), ("turn", 1), ("turn", 2), ("entropy", None))
     assert sums.factors == {}
     assert [share.gradient_share.value for share in parts.turn_shares(1, sums)] == pytest.approx(
@@ -244,8 +242,7 @@ def plain_outputs(run: Run, folder: Path) -> np.ndarray:
 
 def test_the_change_is_that_of_the_models_own_forward_passes(tmp_path: Path) -> None:
     run = run_on(tmp_path, 0, 2, 5)
-    tokens = tokens_of(run)
-    changes, missing = weighed_tokens.token_changes(run, {1: tokens}, ON_CPU)
+    changes, missing = weighed_tokens.token_changes(run, {1: tokens_of(run)}, ON_CPU)
     logprobs, entropies = plain_outputs(run, tmp_path / "2") - plain_outputs(run, tmp_path / "0")
     assert (list(changes), changes[1].first, changes[1].last, missing) == ([1], 0, 2, {})
     assert changes[1].logprobs == pytest.approx(logprobs, abs=1e-5)

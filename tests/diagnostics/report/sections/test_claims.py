@@ -97,19 +97,16 @@ def test_claims_judge_the_numbers_of_the_report() -> None:
 def test_tokens_that_the_report_looked_at_are_judged() -> None:
     weighed = {1: made_up(num_groups=8).weighed}
     section = claims_section(inputs_with_grams(parts=TokenParts(weighed=weighed)))
-    row = rows_of(section)["entropy.covariance"]
-    assert row[2] == advantage_covariance([weighed[1].tokens])
+    assert rows_of(section)["entropy.covariance"][2] == advantage_covariance([weighed[1].tokens])
     assert {claim.name for claim in CLAIMS} - set(rows_of(section)) == NEEDS_MORE - {"entropy.covariance"}
 
 
 def test_without_gradients_or_a_group_to_judge_the_table_says_why() -> None:
     run = run_of(group_of([None, None], step=1))
-    gap = rows_of(claims_section(inputs_of(run)))["dead_groups.excess"][2]
-    assert gap.undefined is not None
+    assert rows_of(claims_section(inputs_of(run)))["dead_groups.excess"][2].undefined is not None
     run = run_of(group_of([1, 0, 0, 1], step=1))
     section = claims_section(inputs_of(run, degeneracy=degeneracy_of_run(run)))
-    measured = rows_of(section)["rank_two.rollouts"][2]
-    assert measured.undefined == "It was not read"
+    assert rows_of(section)["rank_two.rollouts"][2].undefined == "It was not read"
     assert section.next_step == NOT_READ.hint
     assert "no gradient was recomputed" in section.tables[0].caption
 

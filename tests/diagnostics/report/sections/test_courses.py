@@ -148,8 +148,7 @@ def test_a_lag_without_log_probabilities_asks_for_them() -> None:
     ],
 )
 def test_a_log_without_the_data_says_what_to_log(fields: dict[str, object], missing: str) -> None:
-    section = courses.staleness_section(inputs_of(run_of(tokens_of(fields))))
-    assert section.missing.startswith(missing)
+    assert courses.staleness_section(inputs_of(run_of(tokens_of(fields)))).missing.startswith(missing)
     bare = inputs_of(run_of(group_of([1, 0])))
     assert courses.staleness_section(bare).missing is not None
     assert courses.entropy_section(bare).missing.startswith("The log has no entropy.")
@@ -271,8 +270,7 @@ def test_what_was_cut_off_is_counted_or_quoted(
     statuses: tuple[Status, ...], metrics: dict[int, dict[str, float]], finding: str
 ) -> None:
     made = with_fields(group((2, 4), (1, 0)), status=list(statuses))
-    section = courses.length_section(inputs_of(run_of(made, metrics=metrics)))
-    assert finding in section.findings[1]
+    assert finding in courses.length_section(inputs_of(run_of(made, metrics=metrics))).findings[1]
 
 
 def test_quarters_of_length_have_their_part_of_the_gradient() -> None:

@@ -41,8 +41,7 @@ def test_the_trend_stands_second_with_its_direction_and_its_bounds() -> None:
 
 
 def test_a_share_that_collapses_is_not_undecided_beside_its_sentence() -> None:
-    shares = trend_of(*[0.2] * 30, *[1.0] * 10)
-    assert not any("undecided" in sentence for sentence in shares)
+    assert not any("undecided" in sentence for sentence in trend_of(*[0.2] * 30, *[1.0] * 10))
 
 
 def test_rollouts_that_are_one_text_are_told_with_what_it_does() -> None:

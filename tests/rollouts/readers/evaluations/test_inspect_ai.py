@@ -228,8 +228,7 @@ def test_an_evaluation_that_did_not_succeed_says_so(
     tmp_path: Path, members_about: dict[str, Any], sentence: str | None
 ) -> None:
     samples = {**members("a", 1), **members("b", "noanswer")}
-    log = archive(tmp_path / "x.eval", {**samples, **members_about})
-    source = read_run(log).source
+    source = read_run(archive(tmp_path / "x.eval", {**samples, **members_about})).source
     missing = [text for text in source.missing if text.startswith("The evaluation")]
     assert missing == ([] if sentence is None else [f"The evaluation {sentence}."])
     assert source.unfinished == (sentence or "")

@@ -31,8 +31,7 @@ def test_lists_keep_every_number_a_sample_and_its_text(tmp_path: Path) -> None:
     first = run.groups[0].rollouts[0]
     assert (run.groups[0].prompt_id, run.groups[0].step) == ("3", 0)
     assert (first.prompt, first.completion, first.rewards) == ("q", "a", {"score": 1.0, "pred_score": 2.5})
-    named = read(tmp_path, row, columns=ColumnNames(reward="pred_score"))
-    assert named.groups[0].rewards == (2.5, -1.0)
+    assert read(tmp_path, row, columns=ColumnNames(reward="pred_score")).groups[0].rewards == (2.5, -1.0)
     with pytest.raises(UsageError, match="There is no list 'grade' of rewards"):
         read(tmp_path, row, columns=ColumnNames(reward="grade"))
 
@@ -392,11 +391,6 @@ def test_one_policy_a_key_is_a_sample_of_each() -> None:
     assert samples_of({"gsm8k": {"acc": True}, "mmlu": {"acc": True}}) is None  # lm-eval's `higher_is_better`
 
 
-@pytest.mark.parametrize("row", [{}, {"reward": 1.0}, {"text": ["a"]}, {"score": "high"}])
-def test_rows_of_another_shape_are_left_to_others(row: dict[str, Any]) -> None:
-    assert samples_of(row) is None
-
-
 @pytest.mark.parametrize(
     "row",
     [
@@ -408,6 +402,7 @@ def test_rows_of_another_shape_are_left_to_others(row: dict[str, Any]) -> None:
         {"prompt": "q", "response": "a b", "rewards": [0.0, 1.0]},  # tokens of one response
         {"prompt": "q", "n": 3, "correct": True},
         {"prompt": "q", "n": 3, "passed": [True, False]},
+        *({}, {"reward": 1.0}, {"text": ["a"]}, {"score": "high"}),  # of another shape
     ],
 )
 def test_a_list_without_as_many_responses_is_no_list_of_samples(row: dict[str, Any]) -> None:
@@ -480,22 +475,16 @@ def test_rows_that_name_their_step_are_groups_of_it(tmp_path: Path, nested: bool
     ]
     rows = [{**row, "prompt": f"q{at % 2}"} for at, row in enumerate(rows)]
     run = read(tmp_path, *rows, {**rows[0], "global_step": "first"})
-    assert [(group.step, [rollout.reward for rollout in group.rollouts]) for group in run.groups] == [
-        (1, [1, 0]),
-        (1, [1, 1]),
-        (2, [0, 0]),
-        (2, [0, 1]),
-    ]
+    assert [(group.step, [*group.rewards]) for group in run.groups] == [*zip((1, 1, 2, 2), rewards, strict=True)]
     assert [value.reason for value in run.source.quarantined.reasons] == ["the step is not a whole number"]
 
 
 ALIKE = {"prompt": "p", "step": 1, "responses": ["a", "b"], "rewards": [0.0, 1], "solution": "a", "lengths": [3, 4]}
-ONE_EACH = {"responses": ["c"], "rewards": [True], "lengths": [5]}
 
 
 @pytest.mark.parametrize("change", [{}, {"task_id": 0}, {"task_id": "t"}, {"prompt": "q", "step": 2.0}])
 def test_rows_that_are_alike_are_read_at_once_as_each_by_itself(change: dict[str, Any]) -> None:
-    rows = [ALIKE | change, ALIKE | change | ONE_EACH]
+    rows = [ALIKE | change, ALIKE | change | {"responses": ["c"], "rewards": [True], "lengths": [5]}]
     by_row = [next(samples._prompts_of(row, at, "", ColumnNames(), "step")) for at, row in enumerate(rows)]
     both = samples._prompts_alike(rows, ColumnNames(), "step"), by_row
     assert len({re.sub(r"[][(),]", "", repr(prompts)) for prompts in both}) == 1  # whether lists or tuples hold them

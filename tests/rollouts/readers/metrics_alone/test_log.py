@@ -141,8 +141,7 @@ def test_steps_that_begin_again_are_another_run(tmp_path: Path) -> None:
         read(path)
     assert read(path, metric_run="2").metrics == {1: {"reward": 0.2}, 2: {"reward": 0.4}}
     assert read(path, metric_run="1").every_step == (1, 2, 3)
-    same = series(tmp_path, *rows, *rows)
-    assert read(same).every_step == (1, 2, 3)
+    assert read(series(tmp_path, *rows, *rows)).every_step == (1, 2, 3)
     many = series(tmp_path, *({"step": step, "reward": step / (7 + at)} for at in range(7) for step in (1, 2)))
     with pytest.raises(InputError, match=r"holds 7 runs: .* '6' \(from metrics.jsonl:11\) and 1 more\."):
         read(many)
@@ -395,8 +394,7 @@ def test_a_database_of_something_else_or_a_damaged_one_is_refused(tmp_path: Path
         database.execute(f"CREATE VIEW metrics AS {endless}, i AS step, '{{}}' AS metrics FROM n")
     with pytest.raises(InputError):
         read(path)
-    data = (LOGS / "trackio.db").read_bytes()
-    (tmp_path / "cut.db").write_bytes(data[:4096])
+    (tmp_path / "cut.db").write_bytes((LOGS / "trackio.db").read_bytes()[:4096])
     with pytest.raises(InputError):
         read(tmp_path / "cut.db")
 

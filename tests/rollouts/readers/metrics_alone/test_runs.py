@@ -108,8 +108,7 @@ def test_rows_with_the_same_keys_are_a_table() -> None:
         ("x", [1], {"a": [3]}),
         ("y", [2], {"a": [4], "b": [5]}),
     ]
-    piece = Piece(where="f", numbers=np.array([4, 9]), tables=tables)
-    assert piece.location(1) == "f:9"
+    assert Piece(where="f", numbers=np.array([4, 9]), tables=tables).location(1) == "f:9"
 
 
 def test_numbers_of_any_kind_by_their_keys() -> None:

@@ -56,9 +56,7 @@ from gradscope.rollouts.readers.parsing.quarantine import UnusableRowError
         (Decimal("0.5"), 0.5),
         (ABSENT, "the reward is missing"),
         (None, "the reward is null"),
-        (float("nan"), "the reward is not finite"),
-        (float("-inf"), "the reward is not finite"),
-        (10**400, "the reward is not finite"),
+        *((value, "the reward is not finite") for value in (float("nan"), float("-inf"), 10**400)),
         ("1.0", "the reward is text"),
         ("", "the reward is text"),
         ({}, "the reward is a dict, not a number"),
@@ -130,20 +128,9 @@ def test_numbers_that_are_not_finite_are_known_to_be_missing() -> None:
 @pytest.mark.parametrize(
     ("cell", "number"),
     [
-        (7, 7),
-        (7.0, 7),
-        ("7", 7),
-        (" 7.0 ", 7),
-        (-3, None),
+        *((cell, 7) for cell in (7, 7.0, "7", " 7.0 ")),
+        *((cell, None) for cell in (-3, LARGEST_STEP * 2, 7.5, "seven", True, None, [7], float("nan"), float("inf"))),
         (LARGEST_STEP, 1 << 53),
-        (LARGEST_STEP * 2, None),
-        (7.5, None),
-        ("seven", None),
-        (True, None),
-        (None, None),
-        ([7], None),
-        (float("nan"), None),
-        (float("inf"), None),
     ],
 )
 def test_a_whole_number_or_nothing(cell: Any, number: int | None) -> None:
@@ -176,8 +163,7 @@ def test_advantages_that_differ_between_tokens_are_no_one_number() -> None:
 
 
 def test_a_log_probability_that_is_missing_voids_all_of_them() -> None:
-    cut = cut_sequence([1, 2], [1, 1], logprobs=[-0.5, None])
-    assert cut.logprobs is None
+    assert cut_sequence([1, 2], [1, 1], logprobs=[-0.5, None]).logprobs is None
 
 
 @pytest.mark.parametrize(
@@ -260,10 +246,7 @@ def test_a_message_whose_role_is_null_is_nobodys() -> None:
         ("[1, 20,3]", 3, 3),
         ("[-1]", 1, -1),
         ("[1.5, null, true, -1e5]", 4, -1),
-        ("[[1]]", -1, -1),
-        ('["a"]', -1, -1),
-        ("null", -1, -1),
-        ("3", -1, -1),
+        *((text, -1, -1) for text in ("[[1]]", '["a"]', "null", "3")),
     ],
 )
 def test_lists_are_counted_as_they_are_written(text: str, length: int, ids: int) -> None:

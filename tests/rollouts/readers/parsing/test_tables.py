@@ -182,8 +182,7 @@ def test_parquet_rows_are_counted_from_one(tmp_path: Path) -> None:
     path = tmp_path / "day=1" / "a.parquet"
     path.parent.mkdir()
     pq.write_table(pa.table({"a": [1, 2]}), path)
-    located = list(read_rows(path, QuarantineLog()))
-    assert located == [(f"{path}:1", {"a": 1}), (f"{path}:2", {"a": 2})]
+    assert list(read_rows(path, QuarantineLog())) == [(f"{path}:1", {"a": 1}), (f"{path}:2", {"a": 2})]
 
 
 def test_a_truncated_parquet_is_set_aside_and_names_the_file(tmp_path: Path) -> None:
@@ -286,8 +285,7 @@ def test_a_line_is_an_object_or_says_why_not(line: bytes, expected: object) -> N
 
 
 def test_numbers_that_json_does_not_have_are_read_so_that_the_reward_is_judged() -> None:
-    row = parse_line(b'{"reward": -Infinity}\n')
-    assert row == {"reward": float("-inf")}
+    assert parse_line(b'{"reward": -Infinity}\n') == {"reward": float("-inf")}
 
 
 def test_line_numbers_count_all_lines_and_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:

@@ -120,8 +120,7 @@ def test_a_log_that_did_anything_else_is_read_from_its_start(
             log.file.rename(log.file.with_name("5.jsonl"))
         case _:
             log.file.write_text(line(1, "g0", 1, format_reward=1.0) + content)
-    size = sum(file.stat().st_size for file in log.file.parent.iterdir())
-    assert log.look(monkeypatch) == size
+    assert log.look(monkeypatch) == sum(file.stat().st_size for file in log.file.parent.iterdir())
 
 
 def test_a_compressed_log_is_read_from_its_start(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,8 +270,7 @@ def test_every_kind_of_file_is_reduced_and_progress_reported(tmp_path: Path, by_
     folder = write(tmp_path / "log", kind)
     (file,) = folder.iterdir()
     for path in (folder, file, folder / "*"):
-        run = assert_reduced(path)
-        assert [group.step for group in run.groups] == [0, 0, 1, 1, 2, 2, 3, 3]
+        assert [group.step for group in assert_reduced(path).groups] == [0, 0, 1, 1, 2, 2, 3, 3]
     read_run(folder, rewards_only=True, progress=lambda *report: reports.append(report))
     assert reports == [(0, 0, "MB read, 16 rollouts")]
     assert not by_row
@@ -314,8 +312,7 @@ def test_columns_whose_names_are_those_of_other_roles(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl"])
 def test_a_name_that_looks_like_a_pattern(tmp_path: Path, by_row: list[Record], kind: str) -> None:
     (file,) = write(tmp_path / "log", kind).iterdir()
-    pattern = file.rename(file.with_name(f"[a].{kind}"))
-    assert_reduced(pattern)
+    assert_reduced(file.rename(file.with_name(f"[a].{kind}")))
     assert not by_row
 
 
@@ -356,8 +353,7 @@ def test_further_rewards_of_files_with_types(tmp_path: Path) -> None:
         pa.table({"step": [3, 3], "group_id": ["a", "a"], "reward": [1, 0], "score": [float("nan"), 2.0]}),
         tmp_path / "3.parquet",
     )
-    run = assert_reduced(tmp_path)
-    assert run.groups[0].rollouts[0].rewards == {"reward": 1.0, "score": 0.5}
+    assert assert_reduced(tmp_path).groups[0].rollouts[0].rewards == {"reward": 1.0, "score": 0.5}
 
 
 def test_rollouts_that_need_more_memory_than_their_columns_say_so_when_asked_for(

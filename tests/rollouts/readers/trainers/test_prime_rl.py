@@ -137,8 +137,7 @@ def test_metrics_and_weights_of_the_run_folder(tmp_path: Path) -> None:
     run_folder = shutil.copytree(LOGS / "prime_rl", tmp_path / "run")
     (run_folder / "metrics.jsonl").write_text(json.dumps({"step": 3, "optim/grad_norm": 0.5}) + "\n")
     write_model(run_folder / "weights" / "step_2")
-    bare = write_model(run_folder / "broadcasts" / "step_3")
-    (bare / "config.json").unlink()
+    (write_model(run_folder / "broadcasts" / "step_3") / "config.json").unlink()
     for path in (run_folder, run_folder / "rollouts", run_folder / "rollouts" / "step_3" / "train"):
         run = read_run(path)
         assert run.metrics == {3: {"grad_norm": 0.5}}

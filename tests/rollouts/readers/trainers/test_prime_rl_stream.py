@@ -245,8 +245,7 @@ def test_all_sequences_count_in_what_a_log_says_of_its_policy() -> None:
 
 
 def test_a_step_with_a_rollout_of_several_sequences_is_not_recomputed() -> None:
-    run = read_run(LOG)
-    (measured,) = measure_steps(run, (4,), EngineOptions(), no_progress)
+    (measured,) = measure_steps(read_run(LOG), (4,), EngineOptions(), no_progress)
     assert measured.reason is not None
     assert measured.reason.cause == "several_sequences"
     assert "2 of 2 rollouts were trained on as several sequences" in str(measured.reason)
@@ -466,8 +465,7 @@ def test_a_name_that_several_prompts_share_is_several_groups(tmp_path: Path) -> 
 
 def test_groups_that_would_share_a_name_are_one_at_the_first_of_their_steps(tmp_path: Path) -> None:
     rows = [row(3, "g", trace(f"t{at}"), task={"hash": "ab"[at % 2]}) for at in range(4)]
-    other = row(2, "g/math/a", trace("t7"), task={"hash": "a"})
-    run = assert_reduced(write(tmp_path, [*rows, other]))
+    run = assert_reduced(write(tmp_path, [*rows, row(2, "g/math/a", trace("t7"), task={"hash": "a"})]))
     assert {group.group_id: group.size for group in run.groups} == {"2:g/math/a": 3, "3:g/math/b": 2}
 
 
@@ -503,8 +501,7 @@ def test_groups_that_go_on_in_another_chunk_are_one_also_where_it_is_compressed(
     first = tmp_path / "traces" / "stream" / "00000.jsonl"
     first.with_name("00000.jsonl.zst").write_bytes(pa.compress(first.read_bytes(), codec="zstd", asbytes=True))
     first.unlink()
-    run = assert_reduced(tmp_path)
-    assert [(group.group_id, group.size) for group in run.groups] == [("7:g", 4)]
+    assert [(group.group_id, group.size) for group in assert_reduced(tmp_path).groups] == [("7:g", 4)]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@ import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -244,12 +243,8 @@ def read(tmp_path: Path, *rows: Any) -> Run:
 
 def test_a_line_is_a_step_of_several_groups() -> None:
     run = read_run(ROLL_LOG)
-    assert [(group.step, group.rewards) for group in run.groups] == [
-        (0, (1.0, 0.0)),
-        (0, (0.0, 0.0)),
-        (1, (1.0, 1.0)),
-        (1, (0.0, 1.0)),
-    ]
+    assert [group.step for group in run.groups] == [0, 0, 1, 1]
+    assert [group.rewards for group in run.groups] == [(1.0, 0.0), (0.0, 0.0), (1.0, 1.0), (0.0, 1.0)]
     assert "lower bound" in run.source.missing[0]
     assert_reduced_alike(ROLL_LOG)
     single = read_run(ROLL_LOG / "rollout_dump_data.step_1.jsonl")
@@ -288,8 +283,7 @@ def test_what_cannot_be_used_is_set_aside(tmp_path: Path) -> None:
 
 def test_a_dump_whose_first_file_is_damaged_is_still_rolls(tmp_path: Path) -> None:
     write_lines(tmp_path / "rollout_dump_data.step_2.jsonl", line(prompt=None, id=None, global_step=None))
-    run = read(tmp_path, line())
-    assert len(read_run(tmp_path).groups) == len(run.groups) == 2
+    assert len(read(tmp_path, line()).groups) == len(read_run(tmp_path).groups) == 2
     assert read_run(tmp_path).source.format == "roll"
 
 
@@ -298,25 +292,15 @@ def test_a_dump_under_another_name_is_refused_and_not_taken_for_samples_of_one_p
         read_run(write_lines(tmp_path / "dump.jsonl", line()))
 
 
-def step_line(step: Any = 3, **cells: Any) -> dict[str, Any]:
-    usual = {"global_step": [step] * 4, "id": ["a", "a", "b", "b"], "prompt": ["p", "p", "é", "é"]}
-    usual |= {"domain": ["math"] * 4, "responses": ["1", "2", "3", "4"], "scores": [1.0, 0.0, 0.0, 0.5]}
-    return usual | cells
-
-
-def write(folder: Path, *files: Sequence[Any]) -> Path:
-    for step, rows in enumerate(files):
-        write_damaged(folder / f"rollout_dump_data.step_{step}.jsonl", rows, ended=step % 2 == 0)
-    return folder
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("key", sorted(step_line()))
+@pytest.mark.parametrize("key", ["domain", *sorted(line())])
 def test_an_odd_element_has_the_answer_of_the_row_reader(tmp_path: Path, key: str) -> None:
     for at, value in enumerate(STRANGE):
-        cells = step_line()
-        cells[key] = [value, *cells[key][1:]]
-        assert_reduced_alike(write(tmp_path / str(at), [step_line(), cells], [cells]))
+        usual = line(domain=["math"] * 4, prompt=["p", "p", "é", "é"])
+        odd = usual | {key: [value, *usual[key][1:]]}
+        for step, rows in enumerate(([usual, odd], [odd])):
+            write_damaged(tmp_path / f"{at}/rollout_dump_data.step_{step}.jsonl", rows, ended=step == 0)
+        assert_reduced_alike(tmp_path / str(at))
 
 
 def test_tinker_summaries_hold_rewards_only() -> None:

@@ -297,8 +297,7 @@ def test_blocks_of_a_prompt_are_cut_by_the_advantages_where_prompts_repeat() -> 
 def test_given_weights_make_the_reward(tmp_path: Path) -> None:
     settings = tmp_path / "args.json"
     settings.write_text(json.dumps({"reward_weights": [1.0, 0.5], "num_generations": 2}))
-    run = read_run(SWIFT_LOG, ReadOptions(trainer_args=settings))
-    assert rewards_of(run)["10:0"] == (1.5, 0.5)
+    assert rewards_of(read_run(SWIFT_LOG, ReadOptions(trainer_args=settings)))["10:0"] == (1.5, 0.5)
 
 
 @pytest.mark.parametrize(

@@ -152,8 +152,7 @@ def test_a_line_nested_deeper_than_a_row_may_be_is_set_aside(tmp_path: Path) -> 
     deep = json.dumps(row("x_0_0", input="new", extra=0)).replace("0}", f"{'[' * 101}{']' * 101}}}")
     long = json.dumps(row("x_2_0", extra=0)).replace('"extra": 0', f'"extra": {"9" * 5000}')
     write_lines(tmp_path / "1.jsonl", [*map(json.dumps, V1), deep, long, json.dumps(row("x_1_0", input="new"))])
-    run = assert_reduced(tmp_path)
-    assert [entry.num_rows for entry in run.source.quarantined.reasons] == [1, 1]
+    assert [entry.num_rows for entry in assert_reduced(tmp_path).source.quarantined.reasons] == [1, 1]
 
 
 @pytest.mark.parametrize(
