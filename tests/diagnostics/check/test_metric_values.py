@@ -168,8 +168,10 @@ METRIC_VALUES_RUN = run_of(
         ("kl@last2", 4.5),
         ("kl@max", 5.0),
         ("kl@2-4:min", 2.0),
+        ("kl@first3:last", 3.0),
         ("kl@trend", 4.0),
         ("frac_reward_zero_std@1-3", 0.5),
+        ("frac_reward_zero_std@last40%", 1.0),
         ("frac_reward_zero_std@min", 0.5),
         ("frac_reward_zero_std@trend", 0.6),
     ],
@@ -264,7 +266,7 @@ def test_a_step_without_rollouts_counts(selector: str, expected: float) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        *((f"kl{selector}", ENDED) for selector in ("", "@last", "@max", "@mean", "@trend", "@last20%")),
+        *((f"kl{selector}", ENDED) for selector in ("", "@last", "@max", "@mean", "@1-8:max", "@trend", "@last20%")),
         *((f"frac_reward_zero_std{selector}", ENDED) for selector in ("", "@last", "@last20%")),
         ("kl@first25%", None),
         ("loss@max", None),
