@@ -276,7 +276,7 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
     least = _A_FALL * float(np.std(table.reward))
     fallen = [shared for change, shared in changes if change.side_of_zero < 0 and -(change.value or 0.0) >= least]
     goes = "falls" if fallen else "rises" if changes[0][0].side_of_zero > 0 else "is"
-    course = {"reward": [float(np.mean(means[table.step == step])) for step in steps]}
+    course = table.mean_by_step(means, np.ones(len(table)))
     return ReportSection(
         name="reward",
         findings=(
@@ -291,7 +291,7 @@ def reward_section(inputs: ReportInputs) -> ReportSection:
         severity="look" if fallen else "fine",
         meaning="A fall on the same prompts is the policy's; between other prompts it may be theirs.",
         next_step=_after_fall(fallen),
-        charts=lines_over(steps.tolist(), "Mean reward", course, y_label="mean reward"),
+        charts=lines_over(list(course), "Mean reward", {"reward": list(course.values())}, y_label="mean reward"),
     )
 
 
