@@ -225,13 +225,13 @@ def prompts(setting: Setting) -> Iterator[Case]:
             prepared = prepared_step(setting, setting.policy(shape, trained), 8, length, prompt)
             for engine in ("prompt", "stream"):
                 whole, *_, plain = _step(setting, prepared, engine=engine)
-                yield replace(whole, name=f"{engine}, {shape} {trained}")
-            yield replace(plain, name=f"plain, {shape} {trained}")
+                yield replace(whole, name=f"{engine}, {shape} {trained}, {prompt}")
+            yield replace(plain, name=f"plain, {shape} {trained}, {prompt}")
 
         return run
 
-    for shape, trained in (("4B", "lora"),) if setting.dry else (("4B", "full"), ("4B", "lora")):
-        yield Case(f"{shape} {trained} R=8, prompt 512 and 128 more", of(shape, trained, 512, 640))
+    for shape, trained, prompt in (("4B", "full", 512), ("4B", "lora", 512), ("4B", "lora", 1536))[-setting.repeats :]:
+        yield Case(f"{shape} {trained} R=8, prompt {prompt} and 128 more", of(shape, trained, prompt, prompt + 128))
 
 
 def tokens(setting: Setting) -> Iterator[Case]:
@@ -244,7 +244,7 @@ def tokens(setting: Setting) -> Iterator[Case]:
 
             prepared = prepared_step(setting, setting.policy(shape, trained), 8, 300)
             step = measure_step(prepared)
-            most = setting.size(options.get("most", 512))
+            most = setting.size(options.get("most", 128))
 
             def work() -> None:
                 measure_tokens(prepared, step, **{**options, "most": most})
@@ -294,7 +294,7 @@ SECTIONS = (
     Section("tests", 90, tests),
     Section("rates", 15, rates),
     Section("steps", 240, steps),
-    Section("profile", 30, profile),
+    Section("profile", 60, profile),
     Section("waits", 15, waits),
     Section("precision", 25, precision),
     Section("prompts", 45, prompts),

@@ -96,25 +96,36 @@ class GramAccumulator:
         working = torch.promote_types(dtype, torch.float32)
         step = max(1, min(length, self._slice_bytes // (width * self.num_rows * working.itemsize)))
         buffer = torch.empty(self.num_rows * step * width, dtype=working, device=self.device)
-        product = self._padded_product(parts)
+        products, remaining = self._padded_products(parts)
+        is_written = not remaining and sum(len(rows) for rows, _ in products) == self.num_rows
         for start in range(0, length, step):
             stop = min(start + step, length)
             slices = buffer[: self.num_rows * (stop - start) * width].view(self.num_rows, stop - start, width)
-            if product is not None:
-                product.write_all(start, slices)
-            else:
-                self._add_one_by_one(parts, start, slices.zero_())
+            if not is_written:
+                slices.zero_()
+            for rows, product in products:
+                product.write_all(start, slices[rows.start : rows.stop])
+            self._add_one_by_one(remaining, start, slices)
             self._lower += self.products(slices.flatten(1))
 
-    def _padded_product(self, parts: Sequence[Part]) -> PaddedProduct | None:
-        """A parameter that multiplies tokens once, in one batch of all rows: the rows at once, as a GPU needs it."""
-        if self.device.type == "cpu" or self._row_targets is not None or len(parts) != 1 or len(parts[0][1]) != 1:
-            return None
-        rows, (factor,) = parts[0]
-        if not isinstance(factor, OuterProduct) or len(rows) != self.num_rows:
-            return None
-        order = sorted(range(len(rows)), key=rows.__getitem__)
-        return factor.padded(order) if factor.padded_bytes <= 4 * self._slice_bytes else None
+    def _padded_products(self, parts: Sequence[Part]) -> tuple[list[tuple[range, PaddedProduct]], Sequence[Part]]:
+        """Products that are formed for neighboring rows at once, as a GPU needs it, and the parts that are not."""
+        if self.device.type == "cpu" or self._row_targets is not None:
+            return [], parts
+        products: list[tuple[range, PaddedProduct]] = []
+        remaining: list[Part] = []
+        free = 4 * self._slice_bytes
+        for rows, factors in parts:
+            order = sorted(range(len(rows)), key=rows.__getitem__)
+            span = range(rows[order[0]], rows[order[-1]] + 1)
+            overlaps = any(span.start < other.stop and other.start < span.stop for other, _ in products)
+            factor = factors[0] if len(factors) == 1 and len(span) == len(rows) and not overlaps else None
+            if isinstance(factor, OuterProduct) and (size := factor.padded_bytes) <= free:
+                free -= size
+                products.append((span, factor.padded(order)))
+            else:
+                remaining.append((rows, factors))
+        return products, remaining
 
     def _add_one_by_one(self, parts: Sequence[Part], start: int, slices: torch.Tensor) -> None:
         for rows, factors in parts:

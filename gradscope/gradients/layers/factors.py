@@ -51,14 +51,25 @@ class OuterProduct(Struct, frozen=True, kw_only=True):
 
     @property
     def padded_bytes(self) -> int:
-        """Bytes that both take in float32 with all rows as long as the longest."""
-        width = self.left[0].shape[1] + self.right[0].shape[1]
-        return 4 * len(self.left) * max(map(len, self.left)) * width
+        """Bytes that both take with all rows as long as the longest; inputs that all rows share stay as they are."""
+        sides = (self.left,) if self._shared_right is not None else (self.left, self.right)
+        return sum(len(side) * max(map(len, side)) * side[0].shape[1] * side[0].itemsize for side in sides)
+
+    @property
+    def _shared_right(self) -> torch.Tensor | None:
+        """The longest right factor where the others are its beginnings, as those of one sequence's tokens are."""
+        longest = max(self.right, key=len)
+        is_shared = all(
+            part.data_ptr() == longest.data_ptr() and part.stride() == longest.stride() for part in self.right
+        )
+        return longest if is_shared else None
 
     def padded(self, order: Sequence[int]) -> PaddedProduct:
         """The products of all rows in some order."""
-        left, right = ([part[row] for row in order] for part in (self.left, self.right))
-        return PaddedProduct(left=pad_sequence(left, batch_first=True), right=pad_sequence(right, batch_first=True))
+        left = pad_sequence([self.left[row] for row in order], batch_first=True)
+        if (shared := self._shared_right) is not None:
+            return PaddedProduct(left=left, right=shared.expand(len(order), *shared.shape))
+        return PaddedProduct(left=left, right=pad_sequence([self.right[row] for row in order], batch_first=True))
 
 
 class PaddedProduct(Struct, frozen=True, kw_only=True):

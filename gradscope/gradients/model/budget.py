@@ -115,7 +115,7 @@ def first_batch_tokens(policy: MeasuredPolicy) -> int:
     if policy.device.type != "cuda":
         most = default_batch_tokens(shape.vocab_size)
         return min(most, max(1, CPU_BYTES // shape.activations))
-    return _tokens_that_fit(min(all_gather(_free_bytes(policy.device))), **asdict(shape))
+    return _tokens_that_fit(min(all_gather(free_cuda_bytes(policy.device))), **asdict(shape))
 
 
 def recomputed_tokens(policy: MeasuredPolicy) -> int:
@@ -128,11 +128,11 @@ def recomputed_tokens(policy: MeasuredPolicy) -> int:
     shape = _shape(policy)
     if shape is None or policy.device.type != "cuda":
         return 0
-    return _tokens_that_fit(_free_bytes(policy.device), **asdict(shape), recompute=True)
+    return _tokens_that_fit(free_cuda_bytes(policy.device), **asdict(shape), recompute=True)
 
 
 def _tokens_that_fit(
-    free_bytes: int, *, vocab_size: int, num_layers: int, width: int, itemsize: int, recompute: bool = False
+    free_cuda_bytes: int, *, vocab_size: int, num_layers: int, width: int, itemsize: int, recompute: bool = False
 ) -> int:
     """Tokens whose forward and backward pass takes about half of the free memory, for :class:`TokenBudget` to correct.
 
@@ -143,7 +143,7 @@ def _tokens_that_fit(
     """
     values = num_layers + 2 * LAYER_VALUES if recompute else LAYER_VALUES * num_layers
     per_token = LOGIT_COPIES * 4 * vocab_size + values * width * itemsize
-    return min(MOST_CUDA_TOKENS, max(1, free_bytes // (2 * per_token)))
+    return min(MOST_CUDA_TOKENS, max(1, free_cuda_bytes // (2 * per_token)))
 
 
 class _Shape(Struct, frozen=True, kw_only=True):
@@ -170,7 +170,8 @@ def _shape(policy: MeasuredPolicy) -> _Shape | None:
     return _Shape(vocab_size=vocab_size, num_layers=num_layers, width=width, itemsize=policy.dtype.itemsize)
 
 
-def _free_bytes(device: torch.device) -> int:
+def free_cuda_bytes(device: torch.device) -> int:
+    """Bytes of a GPU that nothing holds, those included that PyTorch has reserved and does not use."""
     free, _ = torch.cuda.mem_get_info(device)
     return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
 

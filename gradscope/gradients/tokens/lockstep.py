@@ -22,7 +22,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from msgspec.structs import replace
 from torch import nn
@@ -40,6 +39,7 @@ from gradscope.gradients.layers.factors import (
     renumbered,
 )
 from gradscope.gradients.layers.trace import ForwardTrace, TracedCall, Tracer
+from gradscope.gradients.model.budget import free_cuda_bytes
 from gradscope.gradients.model.policy import MeasuredPolicy
 from gradscope.gradients.tokens.rows import Chunk, token_loop_rows
 
@@ -134,7 +134,8 @@ def _coordinates(shared: dict[tuple[int, ...], torch.Tensor]) -> dict[tuple[int,
     return dict(zip(shared, parts, strict=True))
 
 
-LAYER_BYTES = 2**32  # memory for the output gradients of one decoder layer over all rows
+LAYER_BYTES = 2**32
+"""Memory for the output gradients of one decoder layer over all rows; of a GPU a quarter of what is free, if more."""
 
 
 def lockstep_gram(
@@ -168,9 +169,10 @@ def lockstep(
     if not all(line.trace.is_cut for line in lines):
         return frozenset(trainable)
     collected: dict[str, list[Part]] = defaultdict(list)
-    lowest = _lowest_segments(tracer, lines)
+    lowest, device = _lowest_segments(tracer, lines), lines[0].trace.logprobs.device
+    most_bytes = LAYER_BYTES if device.type != "cuda" else max(LAYER_BYTES, free_cuda_bytes(device) // 4)
     for segment in reversed(range(len(lines[0].trace.segments))):
-        _require_fit(lines, segment)
+        _require_fit(lines, segment, most_bytes)
         for line in lines:
             for name, calls in line.descend(segment).items():
                 collected[name].append((line.chunk.rows, calls))
@@ -290,7 +292,7 @@ def _lowest_segments(tracer: Tracer, lines: Sequence[_Line]) -> dict[str, int]:
     return lowest
 
 
-def _require_fit(lines: Sequence[_Line], segment: int) -> None:
+def _require_fit(lines: Sequence[_Line], segment: int, most: int) -> None:
     """Refuse before a layer's output gradients fill the memory."""
     if segment == len(lines[0].trace.segments) - 1:
         return
@@ -299,12 +301,12 @@ def _require_fit(lines: Sequence[_Line], segment: int) -> None:
         for line in lines
         for call in line.trace.segments[segment]
     )
-    if needed > LAYER_BYTES:
+    if needed > most:
         rows = sum(len(line.chunk.rows) for line in lines)
         raise UsageError(
             f"The output gradients of one layer over {rows} token rows take {needed / 2**30:.1f} GiB; the budget is "
-            f"{LAYER_BYTES / 2**30:.1f} GiB.",
-            hint="Take fewer tokens: --max-tokens N",
+            f"{most / 2**30:.1f} GiB.",
+            hint=f"Take fewer tokens: --max-tokens {max(1, rows * most // needed)}",
         )
 
 
@@ -326,6 +328,8 @@ def _elements_of_row(call: TracedCall) -> int:
 #
 # Source: Charikar, Chen and Farach-Colton, "Finding Frequent Items in Data Streams" (ICALP 2002).
 SLICE_BYTES = 64 * 2**20  # memory for the slice of some rows' gradients that exists at one time
+HASHED_COLUMNS, CUDA_HASHED_COLUMNS = 2**16, 2**22
+"""Columns whose buckets and signs exist at one time: on a CPU they should stay in the cache."""
 
 
 class Sketch:
@@ -356,37 +360,41 @@ class Sketch:
         working = torch.promote_types(dtype, torch.float32)
         for rows, factors in parts:
             step = max(1, min(length, self._slice_bytes // (width * len(rows) * working.itemsize)))
+            alone, product = factors[0], None
+            if self.rows.device.type != "cpu" and len(factors) == 1 and isinstance(alone, OuterProduct):
+                product = alone.padded(range(len(rows)))
             for start, stop in _touched(factors, length, step):
                 slices = torch.zeros(len(rows), stop - start, width, dtype=working, device=self.rows.device)
-                for local in range(len(rows)):
-                    for factor in factors:
-                        factor.add_to(local, start, slices[local])
+                if product is not None:
+                    product.write_all(start, slices)
+                else:
+                    for local in range(len(rows)):
+                        for factor in factors:
+                            factor.add_to(local, start, slices[local])
                 self.add_rows(name, start * width, rows, slices.flatten(1))
 
     def add_rows(self, name: str, first: int, rows: Sequence[int], columns: torch.Tensor) -> None:
         """Add some columns of some rows."""
-        num_buckets = self.rows.shape[1]
-        sums = torch.zeros(len(rows), num_buckets, dtype=torch.float64, device=self.rows.device)
-        stop = first + columns.shape[1]
-        for stretch in range(first // num_buckets, -(-stop // num_buckets)):
-            shift, signs = self._hash(name, stretch)
-            low = max(first, stretch * num_buckets)
-            high = min(stop, (stretch + 1) * num_buckets)
-            inside = slice(low - stretch * num_buckets, high - stretch * num_buckets)
-            signed = columns[:, low - first : high - first] * signs[inside]
-            bucket = (inside.start + shift) % num_buckets
-            room = min(signed.shape[1], num_buckets - bucket)
-            sums[:, bucket : bucket + room] += signed[:, :room]
-            sums[:, : signed.shape[1] - room] += signed[:, room:]
+        num_buckets, device = self.rows.shape[1], self.rows.device
+        sums = torch.zeros(len(rows), num_buckets, dtype=torch.float64, device=device)
+        seed, bits = zlib.crc32(f"{self._seed} {name}".encode()), torch.arange(64, device=device)
+        most = HASHED_COLUMNS if device.type == "cpu" else CUDA_HASHED_COLUMNS
+        for start in range(0, columns.shape[1], most):
+            part, low = columns[:, start : start + most], first + start
+            column = torch.arange(low, low + part.shape[1], device=device)
+            words = torch.arange(low // 64, (low + part.shape[1] - 1) // 64 + 1, device=device)
+            is_negative = ((_mixed(words, seed)[:, None] >> bits) & 1).flatten()[low % 64 :][: part.shape[1]]
+            bucket = (column + (_mixed(column // num_buckets, ~seed) >> 1)).remainder(num_buckets)
+            sums.index_add_(1, bucket, (part * (1 - 2 * is_negative).to(part.dtype)).double())
         self.rows[list(rows)] += sums
 
-    def _hash(self, name: str, stretch: int) -> tuple[int, torch.Tensor]:
-        """The shift and the signs [k] of one stretch of columns."""
-        rng = np.random.default_rng([self._seed, zlib.crc32(name.encode()), stretch])
-        num_buckets = self.rows.shape[1]
-        shift = int(rng.integers(num_buckets))
-        signs = 2 * rng.integers(2, size=num_buckets, dtype=np.int8) - 1
-        return shift, torch.from_numpy(signs).to(self.rows.device, non_blocking=True)
+
+def _mixed(numbers: torch.Tensor, seed: int) -> torch.Tensor:
+    """A random 64-bit integer of each, the same on every device: SplitMix64 (Steele, Lea and Flood 2014)."""
+    mixed = numbers * -0x61C8864680B583EB + seed
+    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
+        mixed = (mixed ^ ((mixed >> shift) & ((1 << (64 - shift)) - 1))) * factor
+    return mixed ^ ((mixed >> 31) & ((1 << 33) - 1))
 
 
 def _touched(factors: Sequence[GradientFactor], length: int, step: int) -> list[tuple[int, int]]:

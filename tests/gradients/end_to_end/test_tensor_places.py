@@ -30,7 +30,6 @@ ON_THE_CPU = {
     "step/heldout._joined": "logged flags, which are sent where they are used",
     "step/heldout._scales": "one number a token, for numpy",
     "step/measure.coverage": "a count, which processes add on the CPU",
-    "tokens/lockstep._hash": "drawn by numpy, so that a sketch is the same on every device",
     "tokens/sums.corrected": "one number a token, for numpy",
     "tokens/sums.sequence_factors": "logged numbers, one a rollout, for numpy",
     "tokens/sums.counted_tokens": "one number a token, for numpy",
@@ -57,7 +56,6 @@ ASKED = {
     "model/batches.from_settings": "plain settings of a trainer",
     "tokens/rows._weights": "one number a token, for numpy",
     "tokens/rows.token_tables": "likewise",
-    "tokens/lockstep._hash": "a number of numpy",
     "tokens/lockstep._touched": "which ids occur, once a table and chunk",
 }
 """Function -> why it waits, or does not."""

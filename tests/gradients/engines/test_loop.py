@@ -61,22 +61,34 @@ def test_products_of_coarse_rows_are_exact_to_single_precision(columns):
 
 
 @pytest.mark.parametrize("slice_bytes", [200, 2**20])
-def test_rows_are_formed_at_once_where_one_product_has_all_of_them(slice_bytes, monkeypatch):
+def test_rows_of_one_product_are_formed_at_once(slice_bytes, monkeypatch):
     """Elsewhere than on a CPU; rows of a batch come in any order, and too many for the memory are formed one by one."""
     torch.manual_seed(0)
-    left, right = (tuple(torch.randn(length, width) for length in (4, 2, 3)) for width in (7, 5))
-    dense = torch.stack([a.t() @ b for a, b in zip(left, right, strict=True)])[[1, 2, 0]].flatten(1).double()
-    accumulator = GramAccumulator(3, CPU, slice_bytes)
-    accumulator.device = REMOTE
-    part = ((2, 0, 1), [OuterProduct(left=left, right=right)])
-    assert (accumulator._padded_product([part]) is not None) == (4 * slice_bytes >= 4 * 3 * 4 * 12)
-    for rest in ([part, part], [(part[0], part[1] * 2)], [((2, 0), part[1])], [(part[0], [Summed(rows=dense)])]):
-        assert accumulator._padded_product(rest) is None
     empty = torch.empty
-    with monkeypatch.context() as patched:
-        patched.setattr(torch, "empty", lambda *shape, device, **options: empty(*shape, device=CPU, **options))
-        accumulator.add_slices((7, 5), torch.float32, [part])
-    torch.testing.assert_close(accumulator.gram, dense @ dense.t(), rtol=1e-5, atol=1e-5)
+    left, right = (tuple(torch.randn(length, width) for length in (4, 2, 3)) for width in (7, 5))
+    dense = torch.stack([a.t() @ b for a, b in zip(left, right, strict=True)])[[1, 2, 0]].flatten(1)
+    rows, product = (2, 0, 1), OuterProduct(left=left, right=right)
+    of_one_input = OuterProduct(left=left, right=tuple(right[0][: len(part)] for part in left))
+    later = torch.stack([a.t() @ right[0][: len(a)] for a in left])[[1, 2, 0]].flatten(1)
+    summed = Summed(rows=torch.ones(3, 7, 5))
+    assert of_one_input.padded_bytes == 4 * 3 * 4 * 7
+    for parts, at_once, expected in (
+        ([(rows, [product])], [range(3)], dense),
+        ([(rows, [product]), ((5, 3, 4), [of_one_input])], [range(3), range(3, 6)], torch.cat([dense, later])),
+        ([(rows, [product]), (rows, [of_one_input])], [range(3)], dense + later),  # the same rows again are added
+        ([(rows, [product, product])], [], 2 * dense),
+        ([(rows, [product]), (rows, [summed])], [range(3)], dense + 1),
+        ([((3, 0, 1), [product])], [], torch.stack([dense[0], dense[1], 0 * dense[2], dense[2]])),
+    ):
+        accumulator = GramAccumulator(len(expected), CPU, slice_bytes)
+        accumulator.device = REMOTE
+        if slice_bytes > 200:
+            assert [span for span, _ in accumulator._padded_products(parts)[0]] == at_once
+        with monkeypatch.context() as patched:
+            patched.setattr(torch, "empty", lambda *shape, device, **options: empty(*shape, device=CPU, **options))
+            accumulator.add_slices((7, 5), torch.float32, parts)
+        gram = expected.double() @ expected.double().t()
+        torch.testing.assert_close(accumulator.gram, gram, rtol=1e-5, atol=1e-5)
 
 
 def test_tiles_below_the_diagonal_give_the_whole():

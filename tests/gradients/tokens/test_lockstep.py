@@ -40,16 +40,15 @@ def test_too_many_rows_for_the_memory_are_refused(monkeypatch):
         lockstep_gram(policy.model, policy.trainable, chunks, 1.0, GramAccumulator(1, policy.device))
 
 
-def test_the_head_keeps_no_output_gradients_so_its_vocabulary_need_not_fit(monkeypatch) -> None:
-    monkeypatch.setattr(lockstep, "LAYER_BYTES", 128)
+def test_the_head_keeps_no_output_gradients_so_its_vocabulary_need_not_fit() -> None:
     layer, head = (SimpleNamespace(extra=None, output=torch.zeros(2, size)) for size in (8, 1000))
     chunk, trace = SimpleNamespace(rows=[0, 1]), SimpleNamespace(segments=[[layer], [head]])
     line: Any = SimpleNamespace(chunk=chunk, trace=trace)
-    _require_fit([line], 1)
-    _require_fit([line], 0)
-    monkeypatch.setattr(lockstep, "LAYER_BYTES", 127)
-    with pytest.raises(UsageError, match="one layer over 2 token rows"):
-        _require_fit([line], 0)
+    _require_fit([line], 1, 128)
+    _require_fit([line], 0, 128)
+    with pytest.raises(UsageError, match="one layer over 2 token rows") as refused:
+        _require_fit([line], 0, 127)
+    assert refused.value.hint == "Take fewer tokens: --max-tokens 1"
 
 
 CPU = torch.device("cpu")
