@@ -10,6 +10,7 @@ import difflib
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 
@@ -270,6 +271,9 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
     columns = [name for name in entries if "." not in name or "reward" in name]  # others are many
     of = "Its" if list_name is None else f"The list {list_name!r} in it has objects whose"
     seen = f"{of} columns are {list_names(columns)}." if columns else f"It has no rows in {', '.join(SUFFIXES)} files."
+    if not columns and (below := _folders_with_rows(request.path)):
+        named = f"{below[0]} has such files" + (f", as {len(below) - 1} more folders do" if len(below) > 1 else "")
+        raise InputError(f"{request.path} has no rows itself: {named}.", hint=f"Name the folder: {below[0]}")
     looked = "; ".join(reader.looks_for for reader in FORMATS[-2:])
     raise InputError(
         f"{request.path} is not a log that gradscope knows. {seen} Looked for what a trainer writes, and for {looked}.",
@@ -278,6 +282,14 @@ def _recognize(request: ReadRequest) -> Format | RowFormat:
     )
 
 
+def _folders_with_rows(path: Path) -> list[Path]:
+    """Folders below one that hold files of rows, by name."""
+    files = path.rglob("*.*") if path.is_dir() else ()
+    files_of_rows = (file for file in islice(files, _MOST_BELOW) if suffix_of(file) and file.is_file())
+    return sorted({file.parent for file in files_of_rows} - {path})
+
+
+_MOST_BELOW = 10_000  # files that are looked at for the sake of an error
 METRICS = Format(
     name=metrics_log.NAME,
     looks_for=metrics_log.LOOKS_FOR,

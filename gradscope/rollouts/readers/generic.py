@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,7 @@ from gradscope.rollouts.readers.parsing.cells import (
 )
 from gradscope.rollouts.readers.parsing.quarantine import BROKEN_ADVANTAGE, QuarantineLog, WatchedLog
 from gradscope.rollouts.readers.parsing.records import ReadRequest, assemble_groups, peek
-from gradscope.rollouts.readers.parsing.tables import Row, expand, read_rows, suffix_of
+from gradscope.rollouts.readers.parsing.tables import Row, expand, read_rows, stem_of, suffix_of
 from gradscope.rollouts.readers.reduction.columns import Cells, Columns, texts_in
 from gradscope.rollouts.readers.reduction.log import ColumnLog, reduced_groups
 from gradscope.rollouts.run import Run
@@ -87,6 +89,33 @@ _OF_RESPONSE = re.compile(
 """Objects whose score may be that of a response, by their names; one that says reward is so anywhere."""
 SAMPLE_IDS = ("sample_idx", "sample_index", "sample_id", "rollout_idx", "traj_idx", "trajectory_id", "completion_id")
 """Names of columns that may tell the rollouts of a group apart."""
+
+
+_STEP_IN_NAME = re.compile(
+    r"(?P<before>.*?)(?:step|steps|iter|iteration|update)[-_.=]?(?P<step>[0-9]+)(?P<after>[^0-9].*)?|(?P<bare>[0-9]+)",
+    re.IGNORECASE,
+)
+_HELD_OUT = re.compile(r"eval|valid|test", re.IGNORECASE)
+
+
+def steps_of_files(path: Path, names: ColumnNames) -> Mapping[Path, int]:
+    """The step of each of several files whose rows name none, by the number in names that are otherwise the same.
+
+    A bare number is a step only where whole groups have the same ids in one file and the next. Files of evaluations
+    have no step: what was sampled at another one is another model's.
+    """
+    files = expand(path)
+    matches = [match for file in files if (match := _STEP_IN_NAME.fullmatch(stem_of(file)))]
+    if names.step is not None or len(files) < 2 or len(matches) < len(files):
+        return {}
+    around = {(match["before"], re.sub("[0-9]+", "", match["after"] or "")) for match in matches}
+    if len(around) > 1 or _HELD_OUT.search("".join(map(str, *around))):
+        return {}
+    if matches[0]["bare"] is not None:
+        first, second = (Counter(text_of(row.get(names.group or "")) for row in peek(file)) for file in files[:2])
+        if names.group is None or not any(first[group] > 1 < second[group] for group in first):
+            return {}
+    return {file: int(match["step"] or match["bare"]) for file, match in zip(files, matches, strict=True)}
 
 
 def resolve_columns(present: Collection[str], named_by_user: ColumnNames) -> ColumnNames:
@@ -236,6 +265,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
     rewards: tuple[str, ...]  # those of reward functions
     sample: str | None  # the one that tells the rollouts of a group apart
     environment: str | None = None  # the one that names a row's environment, data source or agent
+    steps: Mapping[Path, int] = {}  # the step of each file, where rows name none
     times: tuple[str, ...] = ()  # those that ``generation_seconds`` looks at
     entries: frozenset[str] = frozenset()  # those that are entries of objects
 
@@ -294,7 +324,7 @@ class FlatColumns(Struct, frozen=True, kw_only=True):
             return {"completion": text_of(completion), "messages": parse_messages(asked)}
 
         return Columns(
-            step=np.zeros(len(rows), dtype=np.int64) if names.step is None else rows.steps(names.step),
+            step=rows.steps(names.step) if names.step else np.full(len(rows), self.steps.get(rows.path, 0)),
             group=group,
             no_group=f"{self.key} is missing",
             prompts=prompts,
@@ -330,7 +360,13 @@ def column_log(files: Sequence[Path], columns: FlatColumns, quarantine: Quaranti
     heads = [name.partition(".")[0] for name in read if name in columns.entries]
     wanted = dict.fromkeys([*heads, *(name for name in read if name not in columns.entries)])
     return ColumnLog(
-        files=files, rows=read_rows, take=columns.take, keys=tuple(wanted), raw=texts, quarantine=quarantine
+        files=files,
+        rows=read_rows,
+        take=columns.take,
+        keys=tuple(wanted),
+        raw=texts,
+        quarantine=quarantine,
+        looks_at_path=bool(columns.steps),
     )
 
 
@@ -348,6 +384,11 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
     names = columns_in(first)
     columns = _require(resolve_columns(names, request.columns), names, request.path)
     columns = columns if with_steps else replace(columns, step=None)
+    steps = steps_of_files(request.path, columns) if with_steps else {}
+    is_guess = columns.group is not None and request.columns.group is None
+    ids_recur = is_guess and not (columns.step or steps or listed) and _ids_recur(request.path, columns)
+    if ids_recur:
+        columns = replace(columns, group=None, prompt_id=None)
     files = expand(request.path)
     kinds = sorted({(suffix_of(file) or ".jsonl").removeprefix(".") for file in files})
     quarantine = WatchedLog(request.progress, files)
@@ -363,6 +404,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
         rewards=rewards,
         sample=sample,
         environment=environment,
+        steps=steps,
         times=times,
         entries=frozenset(names) - set(plain),
     )
@@ -371,14 +413,44 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
     if listed is not None:
         log = replace(log, rows=partial(_rows_of_list, name=listed), keys=(), raw=())
         title = f"samples in the list {listed!r} of a document"
+    inferred = [*_inferred(flat, request.columns), *_sum_inferred(total, terms)]
+    if ids_recur:
+        inferred.append("The column of groups has the same ids with several prompts, so it tells no groups apart.")
     return assemble_groups(
         request,
-        request.source(
-            format, title, inferred=[*_inferred(columns, request.columns, sample), *_sum_inferred(total, terms)]
-        ),
+        request.source(format, title, inferred=inferred),
         groups=reduced_groups(log, request) or (),
         quarantine=quarantine,
     )
+
+
+def _ids_recur(path: Path, names: ColumnNames) -> bool:
+    """Whether ids name other groups at the next step, where no row says the step: whole groups of several prompts.
+
+    Raises:
+        InputError: There is no prompt that would tell them apart, and the same ids come round and round.
+    """
+    files = expand(path)[: 1 if names.prompt is None else 2]
+    rows = [row for file in files for row in peek(file, num_rows=_NUM_SEARCHED)]
+    ids = [text_of(row.get(names.group or "")) for row in rows]
+    if names.prompt is None:
+        stretches = [(group, len(list(rows_of_group))) for group, rows_of_group in groupby(ids)]
+        order = list(dict.fromkeys(ids))
+        in_turn = all(group == order[at % len(order)] for at, (group, _) in enumerate(stretches))
+        if in_turn and len(stretches) >= 2 * len(order) > 2 and min(size for _, size in stretches[:-1]) > 1:
+            raise InputError(
+                f"{path} has the same ids in {names.group!r} again and again: groups of several steps would be one.",
+                hint=f"Name the step, --step-column NAME; if an id is one group, say so: --group-column {names.group}.",
+            )
+        return False
+    prompts = (prompt_text_id(row.get(names.prompt)) for row in rows)
+    sizes = Counter(zip(ids, prompts, strict=True))
+    num_prompts = Counter(group for group, _ in sizes)
+    whole = [size > 1 for (group, _), size in sizes.items() if num_prompts[group] > 1]
+    return sum(whole) > len(whole) / 2
+
+
+_NUM_SEARCHED = 5000  # rows in which ids are seen to recur
 
 
 def _rows_of_list(file: Path, quarantine: QuarantineLog, *, name: str) -> Iterator[Row]:
@@ -416,7 +488,8 @@ def _require(columns: ColumnNames, names: tuple[str, ...], path: Path) -> Column
     return columns
 
 
-def _inferred(columns: ColumnNames, named_by_user: ColumnNames, sample: str | None) -> Iterator[str]:
+def _inferred(flat: FlatColumns, named_by_user: ColumnNames) -> Iterator[str]:
+    columns, sample = flat.names, flat.sample
     roles = [("reward", columns.reward, named_by_user.reward), ("step", columns.step, named_by_user.step)]
     guessed = [f"{role} from {name!r}" for role, name, named in roles if name is not None and named is None]
     key = key_of(columns)
@@ -424,6 +497,8 @@ def _inferred(columns: ColumnNames, named_by_user: ColumnNames, sample: str | No
         guessed.append(f"groups from {key!r}")
     if guessed:
         yield f"Columns were guessed by their names: {', '.join(guessed)}."
+    if flat.steps:
+        yield "Rows name no step: each file is one, by the number in its name."
     if sample is not None:
         yield f"Rollouts of a group are told apart by {sample!r}: a row of the same sample again does not count."
     if key == columns.prompt:

@@ -128,6 +128,12 @@ def test_a_run_folder_of_ours(tmp_path: Path) -> None:
     assert run.settings.get("num_generations") == 4
 
 
+def touched(*files: Path) -> None:
+    for file in files:
+        file.parent.mkdir(parents=True)
+        file.touch()
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -137,6 +143,10 @@ def test_a_run_folder_of_ours(tmp_path: Path) -> None:
         (
             lambda path: path.write_text('{"a": 1}\n'),
             r"is not a log that gradscope knows. Its columns are 'a'\. Looked for",
+        ),
+        (
+            lambda path: touched(path / "a" / "1.jsonl", path / "b" / "1.csv"),
+            "has no rows itself: .*a has .*1 more folder",
         ),
         (lambda path: path.write_text("\n\n"), "has no usable rows; the first .*: the line is blank"),
     ],

@@ -419,6 +419,53 @@ def test_an_id_groups_and_only_without_one_the_text_does(tmp_path: Path) -> None
     assert "grouped by the prompt's text" in run.source.inferred[1]
 
 
+def steps_logged(step: int) -> list[dict[str, Any]]:
+    """Two groups of two, whose ids are those of every other step."""
+    return [
+        {"group_id": g, "prompt": f"{step} {g}", "sample": n, "reward": float(n * g)} for g in (0, 1) for n in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "without", "num_groups"),
+    [
+        *((pattern, (), 6) for pattern in ("rollouts_step{}.jsonl", "global_step_{}.json", "{}.jsonl")),
+        ("iter-{}_rank0.jsonl", ("group_id",), 6),
+        ("{}.jsonl", ("prompt",), 6),
+        ("shard{}.jsonl", (), 6),  # no step, but the prompts tell groups apart
+        ("test_step_{}.jsonl", (), None),
+    ],
+)
+def test_numbers_in_names_of_files_are_steps(
+    pattern: str, without: tuple[str, ...], num_groups: int | None, tmp_path: Path
+) -> None:
+    for step in (8, 9, 10):
+        rows = [{name: cell for name, cell in row.items() if name not in without} for row in steps_logged(step)]
+        file = tmp_path / pattern.format(step)
+        write(file, *rows) if file.suffix == ".jsonl" else file.write_text(json.dumps(rows))
+    if num_groups is None:
+        with pytest.raises(InputError, match="holds 3 evaluations"):
+            read_run(tmp_path)
+        return
+    table = reward_table(read_run(tmp_path).groups)
+    assert table.size.tolist() == [2] * num_groups
+    assert sorted(set(table.step.tolist())) == ([0] if "shard" in pattern else [8, 9, 10])
+
+
+def test_ids_that_recur_without_a_step_are_no_groups(tmp_path: Path) -> None:
+    rows = [row for step in range(3) for row in steps_logged(step)]
+    run = read_run(write(tmp_path / "a.jsonl", *rows))
+    assert [group.rewards for group in run.groups] == [(0.0, 0.0), (0.0, 1.0)] * 3
+    assert run.source.inferred[-1].startswith("The column of groups has the same ids with several prompts")
+    bare = write(tmp_path / "b.jsonl", *({"group_id": row["group_id"], "reward": row["reward"]} for row in rows))
+    with pytest.raises(InputError, match="has the same ids in 'group_id' again and again"):
+        read_run(bare)
+    for columns, path in ((ColumnNames(group="group_id"), bare), (ColumnNames(step="sample"), tmp_path / "a.jsonl")):
+        assert reward_table(read_run(path, ReadOptions(columns=columns)).groups).size.tolist() in ([6, 6], [3] * 4)
+    turns = [{"group_id": n // 2, "prompt": str(n), "reward": 1.0} for n in range(6)]  # of one rollout each
+    assert len(read_run(write(tmp_path / "c.jsonl", *turns)).groups) == 3
+
+
 def test_named_columns_win_over_usual_names(tmp_path: Path) -> None:
     rows = [{"uid": n, "q": "a", "reward": 0.0, "grade": n, "when": 7} for n in (0, 1)]
     path = write(tmp_path / "a.jsonl", *rows)

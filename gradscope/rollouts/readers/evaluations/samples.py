@@ -32,6 +32,7 @@ from gradscope.rollouts.readers.generic import (
     list_of_samples,
     read_flat,
     resolve_columns,
+    steps_of_files,
     with_entries,
 )
 from gradscope.rollouts.readers.parsing.cells import (
@@ -315,7 +316,9 @@ def _recognizes(request: ReadRequest) -> bool:
     if _listed(rows, request) is not None or _holds_shapes(rows, request.columns):
         return True
     columns = resolve_columns(columns_in(with_entries(rows)), request.columns)
-    return columns.step is None and None not in (columns.reward, columns.group or columns.prompt_id or columns.prompt)
+    if columns.step is not None or None in (columns.reward, columns.group or columns.prompt_id or columns.prompt):
+        return False
+    return not steps_of_files(request.path, columns)
 
 
 def _read(request: ReadRequest) -> Run:

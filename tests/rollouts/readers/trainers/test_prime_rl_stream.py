@@ -355,7 +355,7 @@ def test_the_layout_of_an_earlier_version_is_left_out_where_there_is_a_stream(ru
 
 
 def test_evaluations_alone_are_no_stream_of_training(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not a log that gradscope knows"):
+    with pytest.raises(InputError, match="has no rows itself"):
         read_stream(tmp_path, stream_episode(run={"type": "eval", "id": "r"}))
 
 
