@@ -386,7 +386,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
     columns = columns if with_steps else replace(columns, step=None)
     steps = steps_of_files(request.path, columns) if with_steps else {}
     is_guess = columns.group is not None and request.columns.group is None
-    ids_recur = is_guess and not (columns.step or steps or listed) and _ids_recur(request.path, columns)
+    ids_recur = is_guess and listed is None and _ids_recur(request.path, columns, steps)
     if ids_recur:
         columns = replace(columns, group=None, prompt_id=None)
     files = expand(request.path)
@@ -424,15 +424,17 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
     )
 
 
-def _ids_recur(path: Path, names: ColumnNames) -> bool:
-    """Whether ids name other groups at the next step, where no row says the step: whole groups of several prompts.
+def _ids_recur(path: Path, names: ColumnNames, steps: Mapping[Path, int]) -> bool:
+    """Whether ids name several groups of a step, or of steps that no row names: whole groups of several prompts.
 
     Raises:
         InputError: There is no prompt that would tell them apart, and the same ids come round and round.
     """
     files = expand(path)[: 1 if names.prompt is None else 2]
-    rows = [row for file in files for row in peek(file, num_rows=_NUM_SEARCHED)]
-    ids = [text_of(row.get(names.group or "")) for row in rows]
+    rows = [(steps.get(file), row) for file in files for row in peek(file, num_rows=_NUM_SEARCHED)]
+    ids = [(step or row.get(names.step or ""), text_of(row.get(names.group or ""))) for step, row in rows]
+    if names.prompt is None and (names.step or steps):
+        return False
     if names.prompt is None:
         stretches = [(group, len(list(rows_of_group))) for group, rows_of_group in groupby(ids)]
         order = list(dict.fromkeys(ids))
@@ -443,14 +445,16 @@ def _ids_recur(path: Path, names: ColumnNames) -> bool:
                 hint=f"Name the step, --step-column NAME; if an id is one group, say so: --group-column {names.group}.",
             )
         return False
-    prompts = (prompt_text_id(row.get(names.prompt)) for row in rows)
-    sizes = Counter(zip(ids, prompts, strict=True))
+    if names.prompt.endswith(CONVERSATION):  # with its answer
+        return False
+    prompts = (prompt_text_id(row.get(names.prompt)) for _, row in rows)
+    sizes = Counter(zip(map(str, ids), prompts, strict=True))
     num_prompts = Counter(group for group, _ in sizes)
     whole = [size > 1 for (group, _), size in sizes.items() if num_prompts[group] > 1]
     return sum(whole) > len(whole) / 2
 
 
-_NUM_SEARCHED = 5000  # rows in which ids are seen to recur
+_NUM_SEARCHED = 2000  # rows in which ids are seen to recur
 
 
 def _rows_of_list(file: Path, quarantine: QuarantineLog, *, name: str) -> Iterator[Row]:

@@ -460,6 +460,8 @@ def test_ids_that_recur_without_a_step_are_no_groups(tmp_path: Path) -> None:
     bare = write(tmp_path / "b.jsonl", *({"group_id": row["group_id"], "reward": row["reward"]} for row in rows))
     with pytest.raises(InputError, match="has the same ids in 'group_id' again and again"):
         read_run(bare)
+    of_step = [row | {"step": 1} for row in rows]  # as of several workers that count their own groups
+    assert len(read_run(write(tmp_path / "d.jsonl", *of_step)).groups) == 6
     for columns, path in ((ColumnNames(group="group_id"), bare), (ColumnNames(step="sample"), tmp_path / "a.jsonl")):
         assert reward_table(read_run(path, ReadOptions(columns=columns)).groups).size.tolist() in ([6, 6], [3] * 4)
     turns = [{"group_id": n // 2, "prompt": str(n), "reward": 1.0} for n in range(6)]  # of one rollout each
