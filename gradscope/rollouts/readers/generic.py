@@ -383,6 +383,10 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
     plain, first = columns_in(rows), with_entries(rows)
     names = columns_in(first)
     columns = _require(resolve_columns(names, request.columns), names, request.path)
+    if all(mapping_of(row.get(columns.reward or "")) for row in rows):
+        inner = [name for name in names if name.startswith(f"{columns.reward}.")]
+        hint = f"Name the number that the trainer used, as in --reward-column {inner[0]}."
+        raise InputError(f"{request.path} has objects as {columns.reward!r}, with {list_names(inner)}.", hint=hint)
     columns = columns if with_steps else replace(columns, step=None)
     steps = steps_of_files(request.path, columns) if with_steps else {}
     is_guess = columns.group is not None and request.columns.group is None

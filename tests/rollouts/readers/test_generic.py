@@ -392,6 +392,12 @@ def test_rewards_in_an_object_without_their_sum_are_asked_for(tmp_path: Path) ->
     path = write(tmp_path / "a.jsonl", *rows)
     with pytest.raises(InputError, match=r"'rewards', 'rewards\.accuracy', 'rewards\.form'"):
         read_run(path)
+    objects = write(
+        tmp_path / "b.jsonl",
+        *({"reward" if key == "rewards" else key: cell for key, cell in row.items()} for row in rows),
+    )
+    with pytest.raises(InputError, match=r"has objects as 'reward', with 'reward\.accuracy', 'reward\.form'"):
+        read_run(objects)
     run = read_run(path, ReadOptions(columns=ColumnNames(reward="rewards.accuracy")))
     assert list(shape(run).values()) == [(0.0, 1.0)]
     assert run.groups[0].rollouts[1].rewards == {"rewards.accuracy": 1.0, "rewards.form": 0.0}
