@@ -72,15 +72,18 @@ def replay_grad_norm(run: Run, measured: inputs.MeasuredStep, tolerance: float) 
         cause = f"the trainer logged {non_finite_word(logged)}, and the recomputed norm is {value:.6g}"
         return refused(_NAME, Reason("not_finite", cause), value)
     error = abs(value - logged) / abs(logged) if logged else abs(value)
+    off = (
+        f"the recomputed norm is {_per_cent(error)} off"
+        if logged
+        else f"the log has 0, the recomputed norm is {value:.6g}"
+    )
     if max(value, abs(logged)) <= step_norm.floor:
         return refused(_NAME, Reason("no_gradient", _why_zero(measured)), value, error)
     if abs(value - logged) <= max(tolerance * abs(logged), step_norm.floor):
         return Quantity(name=_NAME, verdict="match", cause=_although(run, step_norm)), value, error
     if step_norm.trained is not None:
         return _judge_reduced(run, measured.step, step_norm, step_norm.trained, logged, value, error)
-    return refused(
-        _NAME, _off(run, measured.step, step_norm, f"the recomputed norm is {_per_cent(error)} off"), value, error
-    )
+    return refused(_NAME, _off(run, measured.step, step_norm, off), value, error)
 
 
 def replay_texts(norm: StepNorm) -> Outcome:
@@ -352,6 +355,25 @@ def _replay_step(run: Run, measured: inputs.MeasuredStep, tolerance: float) -> S
     )
 
 
+def _common_cause(steps: Sequence[StepReplay]) -> Iterator[str]:
+    """What norms that are off at several steps have in common."""
+    logged, own = (
+        np.array([values[_NAME] for values in of])
+        for of in ([step.logged for step in steps], [step.recomputed for step in steps])
+    )
+    if len(steps) < 2 or not (logged.all() and own.all()):
+        return
+    ratios = logged / own
+    if np.ptp(ratios) <= _SAME_FACTOR * ratios.mean():
+        factor = f"{ratios.mean():.6g} times the recomputed ones at all {len(steps)} steps"
+        yield f"The logged norms are {factor}: the loss or the advantages have another scale."
+    elif np.ptp(logged) == 0 and np.all(own > logged):
+        yield f"The log has {logged[0]:.6g} at all {len(steps)} steps, below every recomputed norm, as after clipping."
+
+
+_SAME_FACTOR = 1e-3  # relative spread of a factor that counts as one: bfloat16 keeps three digits
+
+
 def _findings(steps: Sequence[StepReplay]) -> tuple[str, ...]:
     if not steps:
         return ("The log holds no steps.",)
@@ -369,8 +391,11 @@ def _findings(steps: Sequence[StepReplay]) -> tuple[str, ...]:
             f"grad_norm was reproduced at {len(matched)} of the {len(with_norm)} steps that could be recomputed; "
             f"the largest relative error is {worst:.2g}."
         )
+        sentences.extend(_common_cause([step for step in with_norm if step.verdict_on("grad_norm") == "mismatch"]))
     if not with_norm and not dead:
-        sentences.append("grad_norm could not be recomputed at any step.")
+        num_recomputed = sum("grad_norm" in step.recomputed for step in steps)
+        why = f"was recomputed at {num_recomputed} of them, none with a number in the log"
+        sentences.append(f"grad_norm {why if num_recomputed else 'could not be recomputed at any step'}.")
     for name in ("reward", "advantage", "frac_reward_zero_std", "completion"):
         wrong = [step.step for step in steps if step.verdict_on(name) == "mismatch"]
         if wrong:

@@ -1,3 +1,5 @@
+import math
+import re
 import shlex
 from pathlib import Path
 from types import SimpleNamespace
@@ -278,6 +280,22 @@ def test_a_norm_of_zero_is_no_proof(norms: list, headline: str, share: float | N
     if norms[0] == (0.0, 0.0):
         assert report.steps[0].verdict == "no_gradient"
         assert "grad_norm is zero in the log and here at step" in report.findings[0]
+
+
+@pytest.mark.parametrize(
+    ("norms", "finding"),
+    [
+        ([(3.0, 2.0), (6.0, 4.0)], "The logged norms are 1.5 times the recomputed ones at all 2 steps"),
+        ([(1.0, 2.0), (1.0, 4.0)], "The log has 1 at all 2 steps, below every recomputed norm, as after clipping."),
+        ([(math.nan, 2.0)], "grad_norm was recomputed at 1 of them, none with a number in the log."),
+        *(([(3.0, 2.0), (other, 4.0)], None) for other in (7.0, 3.0)),
+        ([(3.0, 2.0)], None),
+        *((norms, None) for norms in ([(0.0, 2.0), (0.0, 4.0)], [(2.0, 0.0), (4.0, 0.0)])),
+    ],
+)
+def test_what_norms_that_are_off_have_in_common(norms: list, finding: str | None) -> None:
+    findings = " ".join(replayed(*norms).findings)
+    assert (finding in findings) if finding else not {"times", "clipping"} & set(re.findall(r"\w+", findings))
 
 
 def test_defaults_are_proved_by_another_step_unless_the_log_contradicts_them() -> None:
