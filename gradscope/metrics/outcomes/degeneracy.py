@@ -226,12 +226,17 @@ def dead_persistence(step: ArrayLike, prompt: ArrayLike, dead: ArrayLike, *, res
     if not len(who):
         none = Estimate.undefined_because(_NO_RETURN, num_units=len(names))
         return undefined_record(Persistence, none, num_returns=0)
-    return Persistence(
-        after_dead=_share(after, who, before, "alive", resampling),
-        after_live=_share(after, who, ~before, "dead", resampling),
-        excess=_excess(before, after, who, at, resampling),
-        num_returns=len(who),
-    )
+    after_dead = _share(after, who, before, "alive", resampling)
+    after_live = _share(after, who, ~before, "dead", resampling)
+    excess = _excess(before, after, who, at, resampling)
+    intervals = (excess.interval, after_dead.interval, after_live.interval)
+    if excess.value is not None and None not in intervals:
+        # none dead among a few returns resamples to none: the difference is no better known than both shares (Newcombe)
+        (first, *ends), (second, *others) = ((share.value or 0.0, *share.ends) for share in (after_dead, after_live))
+        low = excess.value - float(np.hypot(first - ends[0], others[1] - second))
+        high = excess.value + float(np.hypot(ends[1] - first, second - others[0]))
+        excess = replace(excess, low=min(excess.ends[0], low), high=max(excess.ends[1], high)).within(-1.0, 1.0)
+    return Persistence(after_dead=after_dead, after_live=after_live, excess=excess, num_returns=len(who))
 
 
 def _share(after: Bools, who: Ints, chosen: Bools, if_none: str, resampling: Resampling) -> Estimate:

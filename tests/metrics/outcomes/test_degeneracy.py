@@ -198,6 +198,13 @@ def test_few_prompts_have_no_interval() -> None:
     assert (result.excess.value, result.excess.interval) == (1.0, None)
 
 
+def test_a_few_dead_groups_that_come_back_alive_prove_little() -> None:
+    groups = [(step, f"p{prompt}", prompt == step and step < 12) for step in range(13) for prompt in range(40)]
+    result = of(*groups)
+    assert (result.after_dead.value, result.excess.value) == (0.0, pytest.approx(-1 / 40, abs=0.01))
+    assert result.excess.ends[1] > result.after_dead.ends[1] - 0.05 > 0.1
+
+
 ALIKE = {
     "hard": lambda when, prompt, rng: 0.05,
     "up to one": lambda when, prompt, rng: 0.5 + 0.48 * when,
