@@ -5,12 +5,13 @@ Which column is what is told by usual names; a name that was given always wins.
 
 from __future__ import annotations
 
+import filecmp
 import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -387,6 +388,7 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
         inner = [name for name in names if name.startswith(f"{columns.reward}.")]
         hint = f"Name the number that the trainer used, as in --reward-column {inner[0]}."
         raise InputError(f"{request.path} has objects as {columns.reward!r}, with {list_names(inner)}.", hint=hint)
+    _refuse_copies(request.path, columns)
     columns = columns if with_steps else replace(columns, step=None)
     steps = steps_of_files(request.path, columns) if with_steps else {}
     is_guess = columns.group is not None and request.columns.group is None
@@ -426,6 +428,35 @@ def read_flat(request: ReadRequest, *, format: str, with_steps: bool, listed: st
         groups=reduced_groups(log, request) or (),
         quarantine=quarantine,
     )
+
+
+def _refuse_copies(path: Path, names: ColumnNames) -> None:
+    """Refuse a log that several processes wrote.
+
+    Raises:
+        InputError: A file is there twice, or each row as often as there were processes.
+    """
+    if names.completion is None:  # rows without a text may be equal by chance
+        return
+    by_size = sorted((file.stat().st_size, file) for file in expand(path))
+    for (size, file), (next_size, following) in pairwise(by_size):
+        if size == next_size and filecmp.cmp(file, following, shallow=False):
+            raise InputError(
+                f"{following} is a copy of {file}, and groups would be twice as large.", hint="Take one of them away."
+            )
+    rows = peek(path, num_rows=_NUM_SEARCHED)
+    times = Counter(map(str, rows))
+    groups = {tuple(str(row.get(name or "")) for name in (names.step, key_of(names))) for row in rows}
+    ((usual, num_rows),) = Counter(times.values()).most_common(1) or [(1, 0)]
+    if usual > 1 and num_rows > _NEARLY_ALL * len(times) and len(times) > _TOLD_APART * len(groups):
+        raise InputError(
+            f"{path} has each row {usual} times, and groups would be larger by that factor.",
+            hint="Keep one of each: awk '!seen[$0]++' LOG > ONCE.",
+        )
+
+
+_NEARLY_ALL = 0.9  # of the rows, since the last ones that are looked at may have their copies behind them
+_TOLD_APART = 1.5  # unlike rows of a group, without which equal ones may be all that the policy wrote
 
 
 def _ids_recur(path: Path, names: ColumnNames, steps: Mapping[Path, int]) -> bool:

@@ -424,7 +424,8 @@ def test_samples_that_return_have_the_answer_of_the_row_reader(
 def test_rows_of_small_files_are_taken_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(12):
         last = {3: "{\n", 7: "", 9: ROW.replace("1.0", "null") + "\n"}.get(number, ROW + "\n")
-        lines = [ROW.replace('"a"', f'"g{at % 3}"').replace('"step": 1', f'"step": {number // 2}') for at in range(6)]
+        of_file = ROW.replace('"step": 1', f'"step": {number // 2}, "file": {number}')
+        lines = [of_file.replace('"a"', f'"g{at % 3}"') for at in range(6)]
         (tmp_path / f"{number}.jsonl").write_text("".join(f"{line}\n" for line in lines) + last)
     (tmp_path / "12.jsonl").write_text(ROW)  # its line has no end
     row_counts: list[int] = []
