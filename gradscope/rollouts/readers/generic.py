@@ -440,7 +440,7 @@ def _refuse_copies(path: Path, names: ColumnNames) -> None:
         return
     by_size = sorted((file.stat().st_size, file) for file in expand(path))
     for (size, file), (next_size, following) in pairwise(by_size):
-        if size == next_size and filecmp.cmp(file, following, shallow=False):
+        if _SMALL < size == next_size and filecmp.cmp(file, following, shallow=False):
             raise InputError(
                 f"{following} is a copy of {file}, and groups would be twice as large.", hint="Take one of them away."
             )
@@ -448,13 +448,14 @@ def _refuse_copies(path: Path, names: ColumnNames) -> None:
     times = Counter(map(str, rows))
     groups = {tuple(str(row.get(name or "")) for name in (names.step, key_of(names))) for row in rows}
     ((usual, num_rows),) = Counter(times.values()).most_common(1) or [(1, 0)]
-    if usual > 1 and num_rows > _NEARLY_ALL * len(times) and len(times) > _TOLD_APART * len(groups):
+    if usual > 1 and num_rows > max(_FEW_TEXTS, _NEARLY_ALL * len(times)) and len(times) > _TOLD_APART * len(groups):
         raise InputError(
             f"{path} has each row {usual} times, and groups would be larger by that factor.",
             hint="Keep one of each: awk '!seen[$0]++' LOG > ONCE.",
         )
 
 
+_SMALL, _FEW_TEXTS = 4096, 20  # bytes of a file, and unlike rows, that may be there twice by chance
 _NEARLY_ALL = 0.9  # of the rows, since the last ones that are looked at may have their copies behind them
 _TOLD_APART = 1.5  # unlike rows of a group, without which equal ones may be all that the policy wrote
 
@@ -485,8 +486,8 @@ def _ids_recur(path: Path, names: ColumnNames, steps: Mapping[Path, int]) -> boo
     prompts = (prompt_text_id(row.get(names.prompt)) for _, row in rows)
     sizes = Counter(zip(map(str, ids), prompts, strict=True))
     num_prompts = Counter(group for group, _ in sizes)
-    whole = [size > 1 for (group, _), size in sizes.items() if num_prompts[group] > 1]
-    return sum(whole) > len(whole) / 2
+    are_whole = [size > 1 for (group, _), size in sizes.items() if num_prompts[group] > 1]
+    return sum(are_whole) > len(are_whole) / 2
 
 
 _NUM_SEARCHED = 2000  # rows in which ids are seen to recur

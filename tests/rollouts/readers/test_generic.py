@@ -475,7 +475,8 @@ def test_ids_that_recur_without_a_step_are_no_groups(tmp_path: Path) -> None:
 
 
 def test_copies_are_refused(tmp_path: Path) -> None:
-    rows = [row | {"completion": str(row["sample"]), "step": step} for step in range(9) for row in steps_logged(step)]
+    rows = [row | {"completion": str(row["sample"]), "step": step} for step in range(20) for row in steps_logged(step)]
+    assert len(read_run(write(tmp_path / "few.jsonl", *rows[:4] * 2)).groups) == 2
     twice = write(tmp_path / "twice.jsonl", *(row for row in rows for _ in "ab"))
     with pytest.raises(InputError, match="has each row 2 times"):
         read_run(twice)
@@ -484,7 +485,7 @@ def test_copies_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"process-b.jsonl is a copy of .*process-a.jsonl"):
         read_run(tmp_path / "files", ReadOptions(reader="generic"))
     alike = [row | {"completion": "same", "sample": 0, "reward": 0.0} for row in rows]  # all that the policy wrote
-    assert len(read_run(write(tmp_path / "alike.jsonl", *alike)).groups) == 18
+    assert len(read_run(write(tmp_path / "alike.jsonl", *alike)).groups) == 40
 
 
 def test_named_columns_win_over_usual_names(tmp_path: Path) -> None:
