@@ -51,7 +51,9 @@ def entropy_section(inputs: ReportInputs) -> ReportSection:
         return missing_part("entropy", entropy)
     trend = entropy.trend or Estimate.undefined_because("it was not computed")
     change = _late([(row.step, row.mean.value) for row in entropy.by_step])
-    moves = change.side if change else _direction_of(trend, entropy.overall)
+    is_small = abs(trend.value or 0.0) < _SMALL * abs(entropy.overall.mean.value or 0.0)
+    moves = change.side if change else 0 if is_small else trend.side_of_zero
+    severity, advice = _entropy_verdict(entropy.overall, moves)
     steps, means = [row.step or 0 for row in entropy.by_step], {"entropy": [row.mean.value for row in entropy.by_step]}
     return ReportSection(
         name="entropy",
@@ -64,9 +66,9 @@ def entropy_section(inputs: ReportInputs) -> ReportSection:
             ),
             *entropy_findings(inputs.parts.entropy),
         ),
-        severity=_entropy_severity(entropy.overall, moves),
+        severity=severity,
         meaning=metric("entropy.mean").meaning,
-        next_step=_entropy_advice(moves) if moves else _NOTHING,
+        next_step=advice,
         charts=lines_over(steps, "Entropy of the policy", means, y_label="nats a token"),
         tables=_predicted(inputs.parts.entropy),
     )
@@ -93,27 +95,19 @@ def _late(course: Iterable[tuple[int | None, float | None]]) -> LateChange | Non
     return late_change({step or 0: value for step, value in course if value is not None}, factor=2.0)
 
 
-def _entropy_severity(overall: results.EntropyNumbers, moves: int) -> Severity:
-    if overall.mean.value is None:
-        return "problem"
-    return "look" if moves else "fine"
+_ENTROPY_ADVICE = {
+    -1: "Watch pass@k beside pass@1: where it falls too, keep exploration up (a higher upper clip, temperature, an "
+    "entropy bonus, harder prompts).",
+    0: _NOTHING,
+    1: "Read some completions: a policy that falls apart, a growing gap between sampler and trainer, and longer "
+    "reasoning all raise it.",
+}
+"""The side to which the entropy surely moves by a tenth -> what to do."""
 
 
-def _direction_of(trend: Estimate, overall: results.EntropyNumbers) -> int:
-    """The side to which the entropy surely moves by a tenth; else 0."""
-    return trend.side_of_zero if abs(trend.value or 0.0) >= _SMALL * abs(overall.mean.value or 0.0) else 0
-
-
-def _entropy_advice(moves: int) -> str:
-    if moves < 0:
-        return (
-            "Watch pass@k beside pass@1: where it falls too, keep exploration up (a higher upper clip, temperature, an "
-            "entropy bonus, harder prompts)."
-        )
-    return (
-        "Read some completions: a policy that falls apart, a growing gap between sampler and trainer, and longer "
-        "reasoning all raise it."
-    )
+def _entropy_verdict(overall: results.EntropyNumbers, moves: int) -> tuple[Severity, str]:
+    severity: Severity = "problem" if overall.mean.value is None else "look" if moves else "fine"
+    return severity, _ENTROPY_ADVICE[moves]
 
 
 def _predicted(changes: Sequence[EntropyChange]) -> tuple[ReportTable, ...]:
@@ -194,12 +188,13 @@ def generation_section(inputs: ReportInputs) -> ReportSection:
     generation = inputs.logged.generation
     if generation.overall is None:
         return missing_part("generation", generation)
+    severity, advice = _generation_verdict(generation.overall)
     return ReportSection(
         name="generation",
         findings=tuple(_findings(generation.overall)),
-        severity=_generation_severity(generation.overall),
+        severity=severity,
         meaning=metric("generation.frac_truncated").meaning,
-        next_step=_generation_advice(generation.overall),
+        next_step=advice,
         charts=tuple(_generation_charts(generation)),
     )
 
@@ -218,19 +213,14 @@ def _findings(overall: results.GenerationNumbers) -> Iterator[str]:
         yield f"A completion takes {with_interval(overall.seconds, '.3g')} seconds to generate{waits}."
 
 
-def _generation_severity(overall: results.GenerationNumbers) -> Severity:
-    if not overall.frac_truncated.is_defined and not overall.seconds.is_defined:
-        return "unknown"
-    many = (overall.frac_truncated.value or 0.0) > _MANY
-    return "look" if many or (overall.slowest_over_mean.value or 0.0) > _SLOW else "fine"
-
-
-def _generation_advice(overall: results.GenerationNumbers) -> str:
+def _generation_verdict(overall: results.GenerationNumbers) -> tuple[Severity, str]:
     if (overall.frac_truncated.value or 0.0) > _MANY:
-        return "Raise the length limit, or mask truncated completions, and see whether the reward follows."
+        return "look", "Raise the length limit, or mask truncated completions, and see whether the reward follows."
+    is_known = overall.frac_truncated.is_defined or overall.seconds.is_defined
     if (overall.slowest_over_mean.value or 0.0) > _SLOW:
-        return "Let generation run ahead of training, or cut the longest completions: steps wait for a few of them."
-    return "Nothing to do."
+        advice = "Let generation run ahead of training, or cut the longest completions: steps wait for a few of them."
+        return ("look" if is_known else "unknown"), advice
+    return ("fine" if is_known else "unknown"), "Nothing to do."
 
 
 def _generation_charts(generation: results.Generation) -> Iterator[Chart]:
