@@ -253,7 +253,12 @@ def _environment() -> Environment:
         "share_of_group": share_of_group,
         "spark_of": spark_of,
     }
-    environment.filters |= {"at": charts.rounded, "lines": _lines, "broken_lines": _broken_lines}
+    environment.filters |= {
+        "at": charts.rounded,
+        "lines": _lines,
+        # line breaks shown and made: the token that ends a line has its own gradient
+        "broken_lines": lambda text: _lines(text.replace("\n", "↵\n")),
+    }
     return environment
 
 
@@ -265,11 +270,6 @@ def _visible(value: Any) -> Any:
 def _lines(text: str) -> Markup:
     """A text whose line breaks stay, where the page shows it with ``white-space: pre-wrap``."""
     return Markup("\n").join(plain(line) for line in text.split("\n"))
-
-
-def _broken_lines(text: str) -> Markup:
-    """A text whose line breaks are shown and made: the token that ends a line has its own gradient."""
-    return _lines(text.replace("\n", "↵\n"))
 
 
 _CURVES = {
