@@ -33,14 +33,7 @@ from gradscope.metrics.uncertainty.bootstrap import (
     sums_of_columns,
 )
 from gradscope.metrics.uncertainty.intervals import Resampling
-from gradscope.results.degeneracy import (
-    AdvantageMass,
-    EnvironmentDegeneracy,
-    PolicyDegeneracy,
-    PolicyGap,
-    PromptCounts,
-    SignalCost,
-)
+from gradscope.results import degeneracy as results
 from gradscope.results.envelope import LazyRows
 
 Array = NDArray[np.float64]
@@ -52,7 +45,7 @@ _LIVE, _NEVER, _ALWAYS = range(3)
 
 def measure_prompts(
     chosen: GroupRewards, threshold: float | None, main: str | None = None, *, name: str = TRAINER_REWARD
-) -> tuple[PromptCounts, LazyRows]:
+) -> tuple[results.PromptCounts, LazyRows]:
     """How many prompts the policy learns from, and a row each, dead ones first, by their cost.
 
     By the main reward, or the one called ``name``.
@@ -90,7 +83,7 @@ def measure_prompts(
         "first_step": first[order],
         "last_live_step": _or_none(last, last >= 0)[order],
     }
-    counts = PromptCounts(
+    counts = results.PromptCounts(
         never=None,
         always=None,
         live=int(np.sum(is_live)),
@@ -114,7 +107,7 @@ def _or_none(values: NDArray[Any], is_known: NDArray[np.bool_]) -> NDArray[np.ob
 
 def measure_environments(
     chosen: GroupRewards, table: GroupTable, *, resampling: Resampling
-) -> tuple[EnvironmentDegeneracy, ...]:
+) -> tuple[results.EnvironmentDegeneracy, ...]:
     """One row per environment, by name; none where all prompts belong to one."""
     # Readers put the environment before the last slash of a prompt's id.
     prompts = chosen.table.prompts
@@ -130,7 +123,7 @@ def measure_environments(
         columns += [] if table.num_passing is None else [table.num_passing[in_environment] / table.size[in_environment]]
         dead, *rate = bootstrap_means(np.column_stack(columns), table.prompt[in_environment], resampling=resampling)
         rows.append(
-            EnvironmentDegeneracy(
+            results.EnvironmentDegeneracy(
                 environment=str(names[index]),
                 num_groups=int(in_environment.sum()),
                 num_rollouts=int(table.size[in_environment].sum()),
@@ -152,7 +145,7 @@ def environments_of(prompts: Sequence[str]) -> list[str]:
 
 def measure_policies(
     chosen: GroupRewards, table: GroupTable, threshold: float | None, *, resampling: Resampling
-) -> tuple[tuple[PolicyDegeneracy, ...], PolicyGap | None]:
+) -> tuple[tuple[results.PolicyDegeneracy, ...], results.PolicyGap | None]:
     """Each policy of a log of several alone, and the gap split between prompts and policies where passing is known."""
     policy = chosen.table.policy
     if policy is None or len(indices := np.unique(policy[policy >= 0]).tolist()) < 2:
@@ -169,7 +162,7 @@ def measure_policies(
             rate = bootstrap_mean(shares, prompts, resampling=resampling)
         alone = is_present & (members[:, column] == table.size)
         rows.append(
-            PolicyDegeneracy(
+            results.PolicyDegeneracy(
                 policy=name,
                 num_groups=int(alone.sum()),
                 num_rollouts=int(members[:, column].sum()),
@@ -184,7 +177,7 @@ def measure_policies(
     between_prompts, between_policies = estimate_policy_gap(
         table.dead, passing, members, table.prompt, resampling=resampling
     )
-    return tuple(rows), PolicyGap(between_prompts=between_prompts, between_policies=between_policies)
+    return tuple(rows), results.PolicyGap(between_prompts=between_prompts, between_policies=between_policies)
 
 
 def _counts(chosen: GroupRewards, names: tuple[str, ...], threshold: float | None) -> tuple[Indices | None, Indices]:
@@ -204,14 +197,16 @@ NO_TOKENS = "token ids of the completions were not logged"
 NO_TIMES = "no generation time of each rollout was read from the log"
 
 
-def measure_cost(chosen: GroupRewards, table: GroupTable, zero_std: Estimate, *, resampling: Resampling) -> SignalCost:
+def measure_cost(
+    chosen: GroupRewards, table: GroupTable, zero_std: Estimate, *, resampling: Resampling
+) -> results.SignalCost:
     """The cost of a log's degenerate groups, whose share is ``zero_std``; ``table`` holds the same groups."""
     size = table.size.astype(np.float64)
     rollouts = _share_lost(size, table, resampling=resampling)
     tokens, seconds = (_totals(chosen, amounts) for amounts in (chosen.table.num_tokens, chosen.table.seconds))
     unknown = Estimate.undefined_because(NO_TOKENS, num_units=rollouts.num_units)
     num_steps = len(np.unique(table.step))
-    return SignalCost(
+    return results.SignalCost(
         frac_rollouts=rollouts,
         frac_tokens=unknown if tokens is None else _share_lost(tokens, table, resampling=resampling),
         frac_generation_time=Estimate.undefined_because(NO_TIMES, num_units=rollouts.num_units)
@@ -260,7 +255,7 @@ _FEW_KINDS = 64  # kinds of groups up to which they are counted prompt by prompt
 
 def measure_advantage_mass(
     chosen: GroupRewards, own: str | None, *, resampling: Resampling
-) -> tuple[AdvantageMass, ...]:
+) -> tuple[results.AdvantageMass, ...]:
     """Positive and negative mass and share of zeros by formulation, and by the run's own where it has a constant."""
     groups = chosen.table
     by_size, of_group = _of_two_levels(chosen) if len(chosen.levels) <= 2 else _each_its_own(chosen)
@@ -271,7 +266,7 @@ def measure_advantage_mass(
         sums = _sums(entry, kinds)
         if isinstance(sums, str):
             unknown = Estimate.undefined_because(sums, num_units=len(groups))
-            masses.append(undefined_record(AdvantageMass, unknown, advantage=entry.name))
+            masses.append(undefined_record(results.AdvantageMass, unknown, advantage=entry.name))
             continue
         positive, negative, zero = bootstrap_statistics(
             lambda totals: totals[..., :3] / totals[..., 3:],
@@ -280,7 +275,7 @@ def measure_advantage_mass(
             resampling=resampling,
         )
         masses.append(
-            AdvantageMass(advantage=entry.name, positive_mass=positive, negative_mass=negative, frac_zero=zero)
+            results.AdvantageMass(advantage=entry.name, positive_mass=positive, negative_mass=negative, frac_zero=zero)
         )
     return tuple(masses)
 

@@ -210,13 +210,17 @@ def _deal(strata: list[tuple[Counts, int]], seed: int) -> Counts:
     by_column: dict[Any, list[tuple[Counts, int]]] = {}
     for sizes, passing in strata:
         if len(sizes) <= _draws_by_column(sizes):
-            dealt = rng.multivariate_hypergeometric(sizes, passing, size=num_deals, method="marginals")
-            disagreeing += np.sum(dealt * (sizes - dealt), axis=1)
+            disagreeing += _deal_by_group(rng, sizes, passing, num_deals)
         else:
             by_column.setdefault(tuple(np.unique(sizes).tolist()), []).append((sizes, passing))
     for alike in by_column.values():
         disagreeing += _deal_by_column(rng, alike, num_deals)
     return disagreeing
+
+
+def _deal_by_group(rng: np.random.Generator, sizes: Counts, passing: int, num_deals: int) -> Counts:
+    dealt = rng.multivariate_hypergeometric(sizes, passing, size=num_deals, method="marginals")
+    return np.asarray(np.sum(dealt * (sizes - dealt), axis=1), dtype=np.int64)
 
 
 def _deal_by_column(rng: np.random.Generator, strata: list[tuple[Counts, int]], num_deals: int) -> Counts:

@@ -31,6 +31,7 @@ from gradscope.machine import in_threads
 from gradscope.reason import Reason
 from gradscope.results.envelope import sha256_of
 from gradscope.results.source import Quarantine, Source, set_aside_together
+from gradscope.rollouts import run_folder
 from gradscope.rollouts.arrays import to_numpy, to_strings, to_texts
 from gradscope.rollouts.groups import GroupsOfTable, RewardTable, RolloutGroup, num_used, reward_table
 from gradscope.rollouts.readers.evaluations.folders import are_of_one
@@ -50,21 +51,6 @@ from gradscope.rollouts.readers.reduction.log import MOST_WITH_TEXTS
 from gradscope.rollouts.readers.reduction.parts import COLUMN_TYPES, ROWS_A_FILE, Part, merge_parts, repeated_samples
 from gradscope.rollouts.readers.reduction.processes import expanded_size
 from gradscope.rollouts.run import Run, TrainerSettings, WeightsRef
-from gradscope.rollouts.run_folder import (
-    TRL_ADVANTAGE,
-    RunManifest,
-    base_model_path,
-    find_base,
-    find_tokenizer,
-    find_weights,
-    manifest_path,
-    metrics_path,
-    read_manifest,
-    read_metrics,
-    rollouts_path,
-    step_path,
-    with_initial,
-)
 from gradscope.rollouts.store import files_written, read_steps, step_files, steps_in_file
 from gradscope.say import counted
 from gradscope.version import __version__
@@ -411,7 +397,7 @@ _NO_WEIGHTS = "No complete checkpoint is in the folder."
 def _is_run_folder(request: ReadRequest) -> bool:
     """Whether the path is a folder with our manifest or our rollouts."""
     return request.path.is_dir() and (
-        (manifest_path(request.path).is_file() and rollouts_path(request.path).is_dir())
+        (run_folder.manifest_path(request.path).is_file() and run_folder.rollouts_path(request.path).is_dir())
         or bool(step_files(request.path))
     )
 
@@ -419,13 +405,13 @@ def _is_run_folder(request: ReadRequest) -> bool:
 def _read_folder(request: ReadRequest) -> Run:
     """Read a run folder of ours."""
     path = request.path
-    manifest = read_manifest(path)
-    require_arguments(manifest.trainer_arguments, str(manifest_path(path)))
+    manifest = run_folder.read_manifest(path)
+    require_arguments(manifest.trainer_arguments, str(run_folder.manifest_path(path)))
     files = step_files(path)
     if not files:
         raise InputError(f"{path} holds no rollouts/step*.parquet.", hint="The run ended before its first step.")
     quarantine = QuarantineLog()
-    metrics = read_metrics(path, lines := QuarantineLog())
+    metrics = run_folder.read_metrics(path, lines := QuarantineLog())
     quarantine.lose_metrics(lines)
     groups = read_steps(path, quarantine)
     if not groups:
@@ -435,7 +421,11 @@ def _read_folder(request: ReadRequest) -> Run:
     overrides = read_trainer_settings(request.run_config)
     damaged_weights: dict[int, str] = {}
     weights = _find_weights(request, damaged_weights)
-    side_files = (file for file in (manifest_path(path), metrics_path(path), request.run_config) if file is not None)
+    side_files = (
+        file
+        for file in (run_folder.manifest_path(path), run_folder.metrics_path(path), request.run_config)
+        if file is not None
+    )
     named = f"gradscope run {manifest.run_id}"
     steps = len({group.step for group in groups})
     return Run(
@@ -462,7 +452,7 @@ def _read_folder(request: ReadRequest) -> Run:
         ),
         weights=weights,
         damaged_weights=damaged_weights,
-        tokenizer=find_tokenizer(*(ref.path for ref in weights), base_model_path(path)),
+        tokenizer=run_folder.find_tokenizer(*(ref.path for ref in weights), run_folder.base_model_path(path)),
     )
 
 
@@ -475,7 +465,9 @@ def _contradictions(
     covered = {step: file for file in files for step in steps_in_file(file)}
     logged = {step: values["num_groups"] for step, values in metrics.items() if "num_groups" in values}
     gone = {step: file for file in files_written(path) for step in steps_in_file(file) if step not in covered}
-    gone = {step: step_path(path, step) for step, count in logged.items() if count > 0 and step not in covered} | gone
+    gone = {
+        step: run_folder.step_path(path, step) for step, count in logged.items() if count > 0 and step not in covered
+    } | gone
     for file in dict.fromkeys(file for _, file in sorted(gone.items())):
         steps = steps_in_file(file)
         of = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
@@ -486,18 +478,18 @@ def _contradictions(
             yield f"{covered[step]} has {num_groups[step]} groups of step {step}, and the metrics tell of {count:g}."
 
 
-def _own_settings(manifest: RunManifest) -> dict[str, Any]:
+def _own_settings(manifest: run_folder.RunManifest) -> dict[str, Any]:
     """Settings that shape the rollouts and are no arguments of TRL's."""
     settings = {
         # where it is TRL's, TRL's own arguments say which
-        "advantage": None if manifest.advantage == TRL_ADVANTAGE else manifest.advantage,
+        "advantage": None if manifest.advantage == run_folder.TRL_ADVANTAGE else manifest.advantage,
         "advantage_digest": manifest.advantage_digest,
         "sampling": manifest.config.get("sampling"),
     }
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def _sampling_notes(manifest: RunManifest, metrics: Mapping[int, Mapping[str, float]]) -> Iterator[str]:
+def _sampling_notes(manifest: run_folder.RunManifest, metrics: Mapping[int, Mapping[str, float]]) -> Iterator[str]:
     """Sentences on how the groups were sampled, which the log does not show."""
     sampling = manifest.config.get("sampling")
     sampled, dead = (
@@ -515,10 +507,12 @@ def _sampling_notes(manifest: RunManifest, metrics: Mapping[int, Mapping[str, fl
 
 
 def _find_weights(request: ReadRequest, damaged: dict[int, str]) -> tuple[WeightsRef, ...]:
-    weights = find_weights(request.path, damaged)
+    weights = run_folder.find_weights(request.path, damaged)
     if request.model is not None:
         weights = tuple(replace(ref, base=request.model) if ref.kind == "adapter" else ref for ref in weights)
-    return with_initial(weights, request.initial, lambda adapter: request.model or find_base(adapter, request.path))
+    return run_folder.with_initial(
+        weights, request.initial, lambda adapter: request.model or run_folder.find_base(adapter, request.path)
+    )
 
 
 RUN_FOLDER = Format(

@@ -33,19 +33,7 @@ from gradscope.rollouts.arrays import (
     to_texts,
 )
 from gradscope.rollouts.groups import REWARD
-from gradscope.rollouts.readers.parsing.cells import (
-    ABSENT,
-    LARGEST_STEP,
-    digests_of,
-    finite_or_none,
-    jsons_of,
-    parse_reward,
-    plain_cell,
-    prompt_json_id,
-    prompt_text_id,
-    text_of,
-    whole_number,
-)
+from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
 from gradscope.rollouts.readers.parsing.records import Record
 from gradscope.rollouts.readers.parsing.tables import Row, is_untyped, suffix_of
@@ -227,7 +215,7 @@ class Cells:
         cells = self.column(key) if rows is None else self.selected(key, rows)
         if isinstance(cells, pa.Array):
             return to_cells(cells)
-        return list(cells) if _MADE_LATER.isdisjoint(map(type, cells)) else list(map(plain_cell, cells))
+        return list(cells) if _MADE_LATER.isdisjoint(map(type, cells)) else list(map(parse.plain_cell, cells))
 
     def selected(self, key: str | None, rows: Sequence[int]) -> Any:
         """A column in selected rows."""
@@ -241,12 +229,14 @@ class Cells:
     def cell(self, key: str | None, at: int) -> Any:
         """The cell of a row; None where it has none."""
         column = self.column(key) if self._select is None else None
-        return plain_cell(column[at]) if isinstance(column, list) else self.cells(key, [at])[0]
+        return parse.plain_cell(column[at]) if isinstance(column, list) else self.cells(key, [at])[0]
 
     def no_reward(self, key: str, at: int) -> str:
         """Why a cell is no reward."""
         cell = self.column(key)[at]
-        return str(parse_reward(ABSENT if cell is UNSET else plain_cell(cell), from_text=self.from_text))
+        return str(
+            parse.parse_reward(parse.ABSENT if cell is UNSET else parse.plain_cell(cell), from_text=self.from_text)
+        )
 
     def numbers(self, key: str | None) -> Floats:
         """Rewards by ``parse_reward``; NaN where one is none, [R]."""
@@ -277,11 +267,11 @@ class Cells:
             if pa.types.is_dictionary(column.type) and pa.types.is_string(column.type.value_type):
                 column = column.dictionary_decode()
             is_text = pa.types.is_string(column.type) and not column.null_count
-            return column if is_text else _mapped(column, text_of)
+            return column if is_text else _mapped(column, parse.text_of)
         if set(map(type, column)) == {str}:
             return list(column)
         return [
-            cell if type(cell) is str else str(cell) if type(cell) is int else text_of(plain_cell(cell))
+            cell if type(cell) is str else str(cell) if type(cell) is int else parse.text_of(parse.plain_cell(cell))
             for cell in column
         ]
 
@@ -289,7 +279,7 @@ class Cells:
         """Ids of prompts by their texts; "" for null and for an empty text, [R]."""
         column = self.column(key)
         if isinstance(column, pa.Array):
-            return _mapped(column, prompt_text_id)
+            return _mapped(column, parse.prompt_text_id)
         if Raw in set(map(type, column)):
             return names_of_runs([column], _prompt_ids)
         keys: list[Any] = column
@@ -300,7 +290,7 @@ class Cells:
             except (TypeError, UnicodeEncodeError):  # a missing cell, half a surrogate pair
                 keys = list(range(len(column)))
         ids = {
-            key: "" if cell in (None, "", UNSET) else prompt_text_id(cell)
+            key: "" if cell in (None, "", UNSET) else parse.prompt_text_id(cell)
             for key, cell in dict(zip(keys, column, strict=True)).items()
         }
         return list(map(ids.__getitem__, keys))
@@ -308,8 +298,8 @@ class Cells:
 
 def _prompt_ids(rows: Sequence[tuple[bytes, ...]]) -> list[str]:
     plain = [row for row in rows if row[0].startswith(b'"') and row[0] != b'""']
-    ids = dict(zip(plain, digests_of(plain), strict=True)) | {(b"null",): "", (b'""',): ""}
-    return [ids[row] if row in ids else prompt_json_id(row[0]) for row in rows]
+    ids = dict(zip(plain, parse.digests_of(plain), strict=True)) | {(b"null",): "", (b'""',): ""}
+    return [ids[row] if row in ids else parse.prompt_json_id(row[0]) for row in rows]
 
 
 def names_of_runs(
@@ -317,7 +307,9 @@ def names_of_runs(
 ) -> list[str]:
     """Names of rows by the JSON of their cells, made once a run of equal rows, which mostly stand side by side, [R]."""
     starts = np.flatnonzero(np.logical_or.reduce(list(map(run_starts, columns))))
-    firsts = list(zip(*(jsons_of([column[start] for start in starts.tolist()]) for column in columns), strict=True))
+    firsts = list(
+        zip(*(parse.jsons_of([column[start] for start in starts.tolist()]) for column in columns), strict=True)
+    )
     different = list(dict.fromkeys(firsts))
     names = dict(zip(different, names_of(different), strict=True))
     lengths = np.diff(starts, append=len(columns[0])).tolist()
@@ -533,7 +525,7 @@ def arrow_numbers(column: pa.Array, *, from_text: bool = False) -> Floats:
 
 
 def _parsed(cells: Iterable[Any], *, from_text: bool) -> Floats:
-    parsed = (parse_reward(cell, from_text=from_text) for cell in cells)
+    parsed = (parse.parse_reward(cell, from_text=from_text) for cell in cells)
     return to_floats(None if isinstance(number, str) else number for number in parsed)
 
 
@@ -545,7 +537,7 @@ def numbers_of(cells: Sequence[Any]) -> Floats:
             return numbers if np.isfinite(numbers).all() else np.where(np.isfinite(numbers), numbers, math.nan)
         except OverflowError:  # a whole number beyond all floats
             pass
-    return to_floats(None if cell is UNSET else finite_or_none(cell) for cell in cells)
+    return to_floats(None if cell is UNSET else parse.finite_or_none(cell) for cell in cells)
 
 
 def rewards_of(cells: Sequence[Any]) -> dict[str, Floats]:
@@ -571,10 +563,10 @@ def step_numbers(cells: Sequence[Any]) -> NDArray[np.int64]:
     try:
         if {int}.issuperset(map(type, cells)):
             steps = np.array(cells, dtype=np.int64)
-            return np.where((steps < 0) | (steps > LARGEST_STEP), _NO_STEP, steps)
+            return np.where((steps < 0) | (steps > parse.LARGEST_STEP), _NO_STEP, steps)
     except OverflowError:
         pass
-    numbers = map(whole_number, cells)
+    numbers = map(parse.whole_number, cells)
     return np.array([_NO_STEP if number is None else number for number in numbers], dtype=np.int64)
 
 
