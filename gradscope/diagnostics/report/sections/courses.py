@@ -8,7 +8,6 @@ Shapes: R rollouts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -311,19 +310,24 @@ def length_section(inputs: ReportInputs) -> ReportSection:
     steps = np.unique(lengths.steps).tolist()
     mean_lengths = np.bincount(lengths.steps, lengths.values) / np.maximum(np.bincount(lengths.steps), 1)
     change = _late([(step, float(mean_lengths[step])) for step in steps])
+    direction = 0 if abs(correlation.value or 0.0) < _SMALL else correlation.side_of_zero
     apart, rewards = (within_groups(values, lengths.groups) for values in (lengths.values, lengths.rewards))
     weights = {"reward above": np.clip(rewards, 0, None), "reward below": np.clip(-rewards, 0, None)}
     return ReportSection(
         name="length",
         findings=(
             *([late_sentence(f"The mean length in {lengths.unit}", change)] if change else []),
-            _correlation(correlation, lengths.unit),
+            _correlation(correlation, direction, lengths.unit),
             _truncation(inputs.run, gathered.ends),
             _mean(lengths),
         ),
-        severity="look" if change or _direction(correlation) else "fine" if correlation.is_defined else "unknown",
+        severity="look" if change or direction else "fine" if correlation.is_defined else "unknown",
         meaning=metric("length_correlation").meaning,
-        next_step=_next_step(correlation) if change is None or _direction(correlation) else _LONGER,
+        next_step=_LONGER
+        if change and not direction
+        else _LENGTH_ADVICE[direction]
+        if correlation.is_defined
+        else "Nothing to do while one of the two never differs.",
         charts=lines_over(
             steps,
             f"{lengths.unit.capitalize()} minus the group's mean, weighed by the reward's distance",
@@ -337,7 +341,17 @@ def length_section(inputs: ReportInputs) -> ReportSection:
 _LONGER = "Read completions from both ends of the run: do they reason, repeat themselves, or run into the limit?"
 
 
-def _correlation(correlation: Estimate, unit: str) -> str:
+_LENGTH_ADVICE = {
+    -1: "Check that right answers are not cut off: a higher max_completion_length, or masking truncated completions, "
+    "tells a short habit from a length limit.",
+    0: _NOTHING,
+    1: "Read long completions that pass: do they reason, or pad? Try a length penalty, or a loss that does not average "
+    "over the tokens of each completion.",
+}
+"""The side of zero on which a correlation of some size surely is -> what to do."""
+
+
+def _correlation(correlation: Estimate, direction: int, unit: str) -> str:
     if correlation.value is None:
         return f"Whether length goes with the reward is undefined: {correlation.undefined}."
     text = f"Within groups, length in {unit} and reward correlate at {correlation.value:+.2f}"
@@ -348,12 +362,7 @@ def _correlation(correlation: Estimate, unit: str) -> str:
         -1: "longer completions are rewarded less",
         0: "too little to matter" if correlation.side_of_zero else "no direction is certain",
     }
-    return f"{text}{interval(correlation, '+.2f')}: {conclusions[_direction(correlation)]}."
-
-
-def _direction(correlation: Estimate) -> Literal[-1, 0, 1]:
-    """The side of zero on which a correlation of some size surely is; else 0."""
-    return correlation.side_of_zero if abs(correlation.value or 0.0) >= _SMALL else 0
+    return f"{text}{interval(correlation, '+.2f')}: {conclusions[direction]}."
 
 
 def _truncation(run: Run, ends: Ends) -> str:
@@ -380,20 +389,6 @@ def _mean(lengths: RunLengths) -> str:
     return (
         f"Completions have {means[0]:.1f} {lengths.unit} on average at step {first} and {means[1]:.1f} at step {last}."
     )
-
-
-def _next_step(correlation: Estimate) -> str:
-    if _direction(correlation) > 0:
-        return (
-            "Read long completions that pass: do they reason, or pad? Try a length penalty, or a loss that does not "
-            "average over the tokens of each completion."
-        )
-    if _direction(correlation) < 0:
-        return (
-            "Check that right answers are not cut off: a higher max_completion_length, or masking truncated "
-            "completions, tells a short habit from a length limit."
-        )
-    return _NOTHING if correlation.is_defined else "Nothing to do while one of the two never differs."
 
 
 def _mean_at(lengths: RunLengths, step: int, apart: Array, weights: Array) -> float | None:

@@ -271,11 +271,10 @@ def _same_rows(first: StepFile, second: StepFile) -> bool:
     are_same = (
         np.array_equal(first.numbers_of(name), second.numbers_of(name), equal_nan=True) for name in first.numbers
     )
-    return all(are_same) and _content(first) == _content(second)
-
-
-def _content(file: StepFile) -> list[str]:
-    return [repr(row) for row in read_parquet(file.path, without={"step"}).to_pylist()]
+    if not all(are_same):
+        return False
+    rows = (map(repr, read_parquet(file.path, without={"step"}).to_pylist()) for file in (first, second))
+    return len(set(map(tuple, rows))) == 1
 
 
 def _repeat(file: StepFile, step: int) -> StepFile:
