@@ -23,15 +23,7 @@ from gradscope.estimate import Estimate, undefined_record
 from gradscope.metrics.outcomes.degeneracy import NO_THRESHOLD, GroupTable
 from gradscope.metrics.outcomes.groups import EQUAL_REWARDS, passes
 from gradscope.metrics.outcomes.own_rates import estimate_policy_gap
-from gradscope.metrics.uncertainty.bootstrap import (
-    bootstrap_mean,
-    bootstrap_means,
-    bootstrap_statistics,
-    cluster_counts,
-    cluster_numbers,
-    cluster_sums,
-    sums_of_columns,
-)
+from gradscope.metrics.uncertainty import bootstrap
 from gradscope.metrics.uncertainty.intervals import Resampling
 from gradscope.results import degeneracy as results
 from gradscope.results.envelope import LazyRows
@@ -57,7 +49,7 @@ def measure_prompts(
         threshold = chosen_threshold(
             GroupRewards(table=groups, values=values, num_singletons=0, num_incomplete=0), None
         )
-    present, prompt = np.flatnonzero(np.bincount(groups.prompt)), cluster_numbers(groups.prompt)  # [P], [J]
+    present, prompt = np.flatnonzero(np.bincount(groups.prompt)), bootstrap.cluster_numbers(groups.prompt)  # [P], [J]
     rollouts = np.bincount(prompt, weights=groups.size).astype(np.int64)
     is_live = np.bincount(prompt, weights=~(spread <= EQUAL_REWARDS)) > 0
     first, last = np.full(len(present), np.iinfo(np.int64).max), np.full(len(present), -1)
@@ -121,7 +113,9 @@ def measure_environments(
         in_environment = of_group == index
         columns = [table.dead[in_environment].astype(np.float64)]
         columns += [] if table.num_passing is None else [table.num_passing[in_environment] / table.size[in_environment]]
-        dead, *rate = bootstrap_means(np.column_stack(columns), table.prompt[in_environment], resampling=resampling)
+        dead, *rate = bootstrap.bootstrap_means(
+            np.column_stack(columns), table.prompt[in_environment], resampling=resampling
+        )
         rows.append(
             results.EnvironmentDegeneracy(
                 environment=str(names[index]),
@@ -159,7 +153,7 @@ def measure_policies(
         rate = Estimate.undefined_because(NO_THRESHOLD, num_units=int(is_present.sum()))
         if passing is not None:
             shares = passing[is_present, column] / members[is_present, column]
-            rate = bootstrap_mean(shares, prompts, resampling=resampling)
+            rate = bootstrap.bootstrap_mean(shares, prompts, resampling=resampling)
         alone = is_present & (members[:, column] == table.size)
         rows.append(
             results.PolicyDegeneracy(
@@ -168,7 +162,9 @@ def measure_policies(
                 num_rollouts=int(members[:, column].sum()),
                 frac_reward_zero_std=Estimate.undefined_because("no group is of this policy alone")
                 if not alone.any()
-                else bootstrap_mean(table.dead[alone].astype(np.float64), table.prompt[alone], resampling=resampling),
+                else bootstrap.bootstrap_mean(
+                    table.dead[alone].astype(np.float64), table.prompt[alone], resampling=resampling
+                ),
                 pass_rate=rate,
             )
         )
@@ -232,8 +228,8 @@ def _totals(chosen: GroupRewards, amounts: NDArray[Any] | None) -> Array | None:
 
 def _share_lost(amount: Array, table: GroupTable, *, resampling: Resampling) -> Estimate:
     """The part of an amount per group that lies in degenerate groups."""
-    units = sums_of_columns([amount * table.dead, amount], table.prompt, len(amount))
-    (share,) = bootstrap_statistics(
+    units = bootstrap.sums_of_columns([amount * table.dead, amount], table.prompt, len(amount))
+    (share,) = bootstrap.bootstrap_statistics(
         lambda sums: sums[..., :1] / sums[..., 1:], units, within=(0.0, 1.0), resampling=resampling
     )
     return share
@@ -268,7 +264,7 @@ def measure_advantage_mass(
             unknown = Estimate.undefined_because(sums, num_units=len(groups))
             masses.append(undefined_record(results.AdvantageMass, unknown, advantage=entry.name))
             continue
-        positive, negative, zero = bootstrap_statistics(
+        positive, negative, zero = bootstrap.bootstrap_statistics(
             lambda totals: totals[..., :3] / totals[..., 3:],
             kinds.of_prompts(sums),
             within=(0.0, [np.inf, np.inf, 1.0]),
@@ -290,7 +286,7 @@ class _Kinds(Struct, frozen=True, kw_only=True, dict=True):
     def of_prompts(self, sums: Array) -> Array:
         """Sums over the groups of each prompt from those of each kind, [prompts, 4]."""
         if self._counts is None:
-            return cluster_sums(sums[self.of_group], self.prompt)
+            return bootstrap.cluster_sums(sums[self.of_group], self.prompt)
         return np.asarray(self._counts @ sums, dtype=np.float64)
 
     @cached_property
@@ -299,7 +295,7 @@ class _Kinds(Struct, frozen=True, kw_only=True, dict=True):
         num_kinds = sum(map(len, self.by_size))
         if num_kinds > _FEW_KINDS:
             return None
-        return cluster_counts(self.of_group, num_kinds, self.prompt)
+        return bootstrap.cluster_counts(self.of_group, num_kinds, self.prompt)
 
 
 def _of_two_levels(chosen: GroupRewards) -> tuple[list[Array], Indices]:

@@ -14,7 +14,7 @@ that is as likely to have any number of passes. ``docs/research/validation_cover
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Literal
 
 import numpy as np
@@ -86,7 +86,10 @@ def estimate_gap(draws: Draws, degenerate: Estimate, pass_rate: Estimate, base: 
             gap=intervals.difference_of(prediction, degenerate),
             relative=_relative(prediction, degenerate, 0.0),
         )
-    correlation = _correlation(draws, pass_rate) if prediction.interval else 0.0
+    correlation = 0.0
+    if prediction.interval:  # of the share with the prediction, which rises with p only above 1/2
+        with_p = correlation_of_means((draws.equal, draws.rate), draws.unit)
+        correlation = with_p * float(np.sign((pass_rate.value or 0.0) - 0.5))
     # Around p = 1/2 the prediction errs to one side only, so its error and that of the share add up.
     low, high = pass_rate.ends
     relative = _relative(prediction, degenerate, -1.0 if low <= 0.5 <= high else correlation)
@@ -166,10 +169,7 @@ def estimate_prediction(draws: Draws, pass_rate: Estimate, base: BasePassRate) -
 
 def _prediction(draws: Draws, pass_rate: Estimate, base: BasePassRate) -> Estimate:
     """At a given p, or at the mean of the groups, which is also that of a single step."""
-
-    def predicted(p: float) -> float:
-        return _mean_prediction(draws, p)
-
+    predicted = partial(_mean_prediction, draws)
     if isinstance(base, float | int):
         return Estimate.exact(predicted(base), num_units=pass_rate.num_units)
     value = predicted(pass_rate.value or 0.0)
@@ -177,12 +177,6 @@ def _prediction(draws: Draws, pass_rate: Estimate, base: BasePassRate) -> Estima
         return Estimate.exact(value, num_units=pass_rate.num_units)
     low, high = intervals.image_of_interval(predicted, pass_rate.interval, turns_at=0.5)
     return Estimate(value=value, low=min(low, value), high=max(high, value), num_units=pass_rate.num_units)
-
-
-def _correlation(draws: Draws, pass_rate: Estimate) -> float:
-    """Correlation of the share with the prediction, which rises with p only above 1/2."""
-    with_p = correlation_of_means((draws.equal, draws.rate), draws.unit)
-    return with_p * float(np.sign((pass_rate.value or 0.0) - 0.5))
 
 
 def estimate_gap_parts(draws: Draws, gap: Estimate, base: BasePassRate) -> tuple[Estimate, Estimate]:

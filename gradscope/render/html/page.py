@@ -35,12 +35,20 @@ from gradscope.version import __version__
 
 def render_page(report: results.RunReport) -> str:
     """The page of one run, a complete HTML document."""
-    notes = (*report.source.inferred, *report.source.missing)
+    source, steps = report.source, ", ".join(map(str, report.recomputed))
+    facts = (
+        f"{source.path}: {source.recognized}",
+        f"{source.num_rows:,} rows used, {source.quarantined.num_rows:,} set aside",
+        f"Gradients recomputed at step {steps}." if steps else "No gradient was recomputed.",
+        *(f"Not read: {sentence}" for sentence in source.quarantined.lost),
+        *(f"{one.counted} set aside: {one.reason} ({one.where})" for one in source.quarantined.reasons),
+    )
+    notes = (*source.inferred, *source.missing)
     return render_document(
         "report.html",
         title=report.name,
         report=report,
-        facts=(*_facts(report), *(notes if len(notes) == 1 else ())),
+        facts=(*facts, *(notes if len(notes) == 1 else ())),
         folded=notes if len(notes) > 1 else (),
         strip=strip_of(report),
         token_texts=token_texts_of(report),
@@ -88,18 +96,6 @@ def render_document(template: str, *, title: str, **context: object) -> str:
 @cache
 def _asset(name: str) -> Markup:
     return Markup((files("gradscope.render.html") / name).read_text(encoding="utf-8"))
-
-
-def _facts(report: results.RunReport) -> tuple[str, ...]:
-    source = report.source
-    steps = ", ".join(map(str, report.recomputed))
-    return (
-        f"{source.path}: {source.recognized}",
-        f"{source.num_rows:,} rows used, {source.quarantined.num_rows:,} set aside",
-        f"Gradients recomputed at step {steps}." if steps else "No gradient was recomputed.",
-        *(f"Not read: {sentence}" for sentence in source.quarantined.lost),
-        *(f"{one.counted} set aside: {one.reason} ({one.where})" for one in source.quarantined.reasons),
-    )
 
 
 Strip = Sequence[tuple[results.KeyNumber, results.Severity]]

@@ -36,15 +36,8 @@ from gradscope.rollouts.arrays import to_numpy, to_strings, to_texts
 from gradscope.rollouts.groups import GroupsOfTable, RewardTable, RolloutGroup, num_used, reward_table
 from gradscope.rollouts.readers.evaluations.folders import are_of_one
 from gradscope.rollouts.readers.format import Format
+from gradscope.rollouts.readers.parsing import records
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, hidden_by
-from gradscope.rollouts.readers.parsing.records import (
-    DIFFER,
-    TWICE_LOGGED,
-    ReadRequest,
-    describe_groups,
-    read_trainer_settings,
-    require_arguments,
-)
 from gradscope.rollouts.readers.parsing.tables import expand, natural, natural_path, read_parquet
 from gradscope.rollouts.readers.reduction.columns import NOT_COMPARED
 from gradscope.rollouts.readers.reduction.log import MOST_WITH_TEXTS
@@ -64,7 +57,7 @@ _OF_GROUPS = ("step", "group", "prompt", "text", "place")
 """Columns with a cell for each group; the others have a list with a number for each of its rollouts."""
 _ALWAYS = frozenset({"step", "group", "prompt", "place", "reward"})
 _COUNTED = re.compile(r"\b([0-9]+) ((?:file|line|step|log)s?)\b")
-_OF_THE_LOG = ("The trainer logged ", DIFFER, TWICE_LOGGED)
+_OF_THE_LOG = ("The trainer logged ", records.DIFFER, records.TWICE_LOGGED)
 """Sentences that begin so are written again for the merged log, perhaps with other numbers."""
 _BY_STEP = ("notes", "windows", "repeats")
 _BY_NAME = frozenset({"generic", "samples"})
@@ -192,7 +185,7 @@ def _arrow(table: RewardTable, names: pa.Array) -> pa.Table:
     return pa.table(columns)
 
 
-def _read(request: ReadRequest) -> Run:
+def _read(request: records.ReadRequest) -> Run:
     """The run of the log that the parts were reduced from, without weights."""
     paths = [file for file in expand(request.path) if file.name.endswith(SUFFIX)]
     if not paths:
@@ -334,9 +327,11 @@ def _refuse_repeats(
         )
 
 
-def _run(request: ReadRequest, manifests: Sequence[_Manifest], number_of: Mapping[str, int], table: RewardTable) -> Run:
+def _run(
+    request: records.ReadRequest, manifests: Sequence[_Manifest], number_of: Mapping[str, int], table: RewardTable
+) -> Run:
     groups, first = GroupsOfTable(table), manifests[0]
-    settings = read_trainer_settings(request.run_config)
+    settings = records.read_trainer_settings(request.run_config)
     values = {name: value for manifest in manifests for name, value in manifest.settings.values.items()}
     files = {file.name: file for manifest in manifests for file in manifest.files}
     if len(manifests) > 1:
@@ -346,7 +341,7 @@ def _run(request: ReadRequest, manifests: Sequence[_Manifest], number_of: Mappin
         name: {step: of for manifest in manifests for step, of in getattr(manifest, name).items()}
         for name in ("metrics", *_BY_STEP)
     }
-    sizes = () if first.format in ("gradscope", "trl") else describe_groups(groups)
+    sizes = () if first.format in ("gradscope", "trl") else records.describe_groups(groups)
     return Run(
         path=request.path,
         source=Source(
@@ -394,7 +389,7 @@ FORMAT = Format(
 _NO_WEIGHTS = "No complete checkpoint is in the folder."
 
 
-def _is_run_folder(request: ReadRequest) -> bool:
+def _is_run_folder(request: records.ReadRequest) -> bool:
     """Whether the path is a folder with our manifest or our rollouts."""
     return request.path.is_dir() and (
         (run_folder.manifest_path(request.path).is_file() and run_folder.rollouts_path(request.path).is_dir())
@@ -402,11 +397,11 @@ def _is_run_folder(request: ReadRequest) -> bool:
     )
 
 
-def _read_folder(request: ReadRequest) -> Run:
+def _read_folder(request: records.ReadRequest) -> Run:
     """Read a run folder of ours."""
     path = request.path
     manifest = run_folder.read_manifest(path)
-    require_arguments(manifest.trainer_arguments, str(run_folder.manifest_path(path)))
+    records.require_arguments(manifest.trainer_arguments, str(run_folder.manifest_path(path)))
     files = step_files(path)
     if not files:
         raise InputError(f"{path} holds no rollouts/step*.parquet.", hint="The run ended before its first step.")
@@ -418,7 +413,7 @@ def _read_folder(request: ReadRequest) -> Run:
         quarantine.raise_lost()
     for sentence in _contradictions(path, groups, metrics):
         quarantine.lose(InputError(sentence))
-    overrides = read_trainer_settings(request.run_config)
+    overrides = records.read_trainer_settings(request.run_config)
     damaged_weights: dict[int, str] = {}
     weights = _find_weights(request, damaged_weights)
     side_files = (
@@ -506,7 +501,7 @@ def _sampling_notes(manifest: run_folder.RunManifest, metrics: Mapping[int, Mapp
         )
 
 
-def _find_weights(request: ReadRequest, damaged: dict[int, str]) -> tuple[WeightsRef, ...]:
+def _find_weights(request: records.ReadRequest, damaged: dict[int, str]) -> tuple[WeightsRef, ...]:
     weights = run_folder.find_weights(request.path, damaged)
     if request.model is not None:
         weights = tuple(replace(ref, base=request.model) if ref.kind == "adapter" else ref for ref in weights)

@@ -22,16 +22,7 @@ import pyarrow as pa
 from msgspec import UNSET, Raw, Struct
 from numpy.typing import NDArray
 
-from gradscope.rollouts.arrays import (
-    dictionary_codes,
-    run_starts,
-    to_cells,
-    to_filled,
-    to_floats,
-    to_indices,
-    to_strings,
-    to_texts,
-)
+from gradscope.rollouts import arrays
 from gradscope.rollouts.groups import REWARD
 from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import QuarantineLog, UnusableRowError
@@ -197,7 +188,7 @@ class Cells:
         def changed(key: str | None, cells: Any) -> Any:
             if key != name:
                 return cells
-            return change(to_cells(cells) if isinstance(cells, pa.Array) else cells)
+            return change(arrays.to_cells(cells) if isinstance(cells, pa.Array) else cells)
 
         return Cells(
             self.path,
@@ -214,7 +205,7 @@ class Cells:
         """The cells of some rows, or all, as plain values; None where a row has none."""
         cells = self.column(key) if rows is None else self.selected(key, rows)
         if isinstance(cells, pa.Array):
-            return to_cells(cells)
+            return arrays.to_cells(cells)
         return list(cells) if _MADE_LATER.isdisjoint(map(type, cells)) else list(map(parse.plain_cell, cells))
 
     def selected(self, key: str | None, rows: Sequence[int]) -> Any:
@@ -223,7 +214,7 @@ class Cells:
             return self._select(key, rows)
         column = self.column(key)
         if isinstance(column, pa.Array):
-            return column.take(to_indices(np.array(rows, dtype=np.int64)))
+            return column.take(arrays.to_indices(np.array(rows, dtype=np.int64)))
         return list(map(column.__getitem__, rows))
 
     def cell(self, key: str | None, at: int) -> Any:
@@ -258,7 +249,7 @@ class Cells:
         column = self.column(key)
         if not isinstance(column, pa.Array) or not pa.types.is_floating(column.type):
             return None
-        return np.asarray(~np.isfinite(to_filled(column.cast(pa.float64()), 0.0)))
+        return np.asarray(~np.isfinite(arrays.to_filled(column.cast(pa.float64()), 0.0)))
 
     def names(self, key: str | None) -> list[str] | pa.Array:
         """Cells as text; "" for null, [R]."""
@@ -306,7 +297,7 @@ def names_of_runs(
     columns: Sequence[Sequence[Any]], names_of: Callable[[list[tuple[bytes, ...]]], list[str]]
 ) -> list[str]:
     """Names of rows by the JSON of their cells, made once a run of equal rows, which mostly stand side by side, [R]."""
-    starts = np.flatnonzero(np.logical_or.reduce(list(map(run_starts, columns))))
+    starts = np.flatnonzero(np.logical_or.reduce(list(map(arrays.run_starts, columns))))
     firsts = list(
         zip(*(parse.jsons_of([column[start] for start in starts.tolist()]) for column in columns), strict=True)
     )
@@ -319,7 +310,7 @@ def names_of_runs(
 def texts_in(names: list[str] | pa.Array, rows: Sequence[int] | None = None) -> list[Any]:
     """Names of some rows, or all, as text."""
     if isinstance(names, pa.Array):
-        return to_texts(names if rows is None else names.take(to_indices(np.array(rows, dtype=np.int64))))
+        return arrays.to_texts(names if rows is None else names.take(arrays.to_indices(np.array(rows, dtype=np.int64))))
     return names if rows is None else [names[at] for at in rows]
 
 
@@ -496,24 +487,24 @@ def _distinct(column: pa.Array) -> tuple[list[Any], NDArray[np.int64]]:
     """The different cells of a column, and which of them each row has; -1 for null, [R]."""
     if not pa.types.is_dictionary(column.type):
         if pa.types.is_nested(column.type):
-            cells = to_cells(column)
+            cells = arrays.to_cells(column)
             return cells, np.where([cell is None for cell in cells], -1, np.arange(len(cells)))
         column = column.dictionary_encode()
-    return to_cells(column.dictionary), dictionary_codes(column)
+    return arrays.to_cells(column.dictionary), arrays.dictionary_codes(column)
 
 
 def _mapped(column: pa.Array, name_of: Callable[[Any], str]) -> pa.Array:
     """Names of cells; "" for null and for an empty text, [R]."""
     cells, codes = _distinct(column)
     names = [name_of(cell) if cell not in (None, "") else "" for cell in cells]
-    return to_strings([*names, ""]).take(to_indices(np.where(codes < 0, len(names), codes)))
+    return arrays.to_strings([*names, ""]).take(arrays.to_indices(np.where(codes < 0, len(names), codes)))
 
 
 def arrow_numbers(column: pa.Array, *, from_text: bool = False) -> Floats:
     """Rewards by ``parse_reward``; NaN where one is none, [R]."""
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-        numbers = to_filled(column.cast(pa.float64(), safe=False), math.nan)
+        numbers = arrays.to_filled(column.cast(pa.float64(), safe=False), math.nan)
         return np.where(np.isfinite(numbers), numbers, math.nan)
     if from_text and pa.types.is_string(kind):
         try:
@@ -526,7 +517,7 @@ def arrow_numbers(column: pa.Array, *, from_text: bool = False) -> Floats:
 
 def _parsed(cells: Iterable[Any], *, from_text: bool) -> Floats:
     parsed = (parse.parse_reward(cell, from_text=from_text) for cell in cells)
-    return to_floats(None if isinstance(number, str) else number for number in parsed)
+    return arrays.to_floats(None if isinstance(number, str) else number for number in parsed)
 
 
 def numbers_of(cells: Sequence[Any]) -> Floats:
@@ -537,7 +528,7 @@ def numbers_of(cells: Sequence[Any]) -> Floats:
             return numbers if np.isfinite(numbers).all() else np.where(np.isfinite(numbers), numbers, math.nan)
         except OverflowError:  # a whole number beyond all floats
             pass
-    return to_floats(None if cell is UNSET else parse.finite_or_none(cell) for cell in cells)
+    return arrays.to_floats(None if cell is UNSET else parse.finite_or_none(cell) for cell in cells)
 
 
 def rewards_of(cells: Sequence[Any]) -> dict[str, Floats]:

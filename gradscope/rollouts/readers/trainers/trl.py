@@ -29,14 +29,7 @@ from gradscope.results.source import Source
 from gradscope.rollouts.groups import GroupsOfTable, GroupsOnDisk, RewardTable, RolloutGroup, num_used
 from gradscope.rollouts.readers.format import Format, has_row
 from gradscope.rollouts.readers.generic import list_names
-from gradscope.rollouts.readers.parsing.cells import (
-    ABSENT,
-    digest,
-    finite_or_none,
-    is_number,
-    parse_reward,
-    whole_number,
-)
+from gradscope.rollouts.readers.parsing import cells as parse
 from gradscope.rollouts.readers.parsing.quarantine import (
     BROKEN_ADVANTAGE,
     TEXT_ONLY,
@@ -183,7 +176,7 @@ def _block(
         rewards=trl_groups.scalar_rewards(functions, weights),
         functions=functions,
         advantages=file.numbers["advantage"],
-        logged_share=finite_or_none(share) if state.window(file.step) == 1 else None,
+        logged_share=parse.finite_or_none(share) if state.window(file.step) == 1 else None,
         num_tokens=np.where(lengths, lengths, file.num_tokens),
     )
 
@@ -339,7 +332,9 @@ def _read_swift(request: ReadRequest) -> Run:
     size, cut = trl_groups.group_size(batches, settings)
     for batch in batches:  # rows to which no function applies, or whose sum is too large, stay in their groups
         for at in np.flatnonzero(~np.isfinite(batch.rewards)).tolist():
-            quarantine.add(str(parse_reward(ABSENT if np.isnan(batch.rewards[at]) else math.inf)), batch.location)
+            quarantine.add(
+                str(parse.parse_reward(parse.ABSENT if np.isnan(batch.rewards[at]) else math.inf)), batch.location
+            )
     batches.sort(key=lambda batch: batch.step)
     table, counted_lines = (
         trl_groups.table_of_blocks(batches, size),
@@ -403,7 +398,9 @@ def _lines_in(location: str, row: Mapping[str, Any], quarantine: LinesLog) -> It
 
 def _steps_of_line(cells: Sequence[Any]) -> list[int] | None:
     """The steps of a line's rollouts; None where one is not a whole number."""
-    number_of = {cell: whole_number(cell) for cell in set(cells)}.__getitem__ if _are_texts(cells) else whole_number
+    number_of = (
+        {cell: parse.whole_number(cell) for cell in set(cells)}.__getitem__ if _are_texts(cells) else parse.whole_number
+    )
     steps = list(map(number_of, cells))
     return None if None in steps else cast("list[int]", steps)
 
@@ -418,7 +415,7 @@ def _swift_weights(line: _Line, settings: TrainerSettings) -> tuple[dict[str, fl
     names = [
         name
         for name, cells in lists.items()
-        if any(map(is_number, cells)) and all(cell is None or is_number(cell) for cell in cells)
+        if any(map(parse.is_number, cells)) and all(cell is None or parse.is_number(cell) for cell in cells)
     ]
     if not names:
         raise InputError(
@@ -448,7 +445,7 @@ def _batch_of(line: _Line, weights: Mapping[str, float]) -> trl_groups.Block:
 
 def _swift_prompts(prompts: Sequence[Any]) -> trl_files.RowPrompts:
     if not _are_texts(prompts):
-        return trl_files.RowPrompts.of(prompts, np.arange(len(prompts)), digest)
+        return trl_files.RowPrompts.of(prompts, np.arange(len(prompts)), parse.digest)
     numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(prompts))}
     return trl_files.RowPrompts.of(
         list(numbers), np.fromiter(map(numbers.__getitem__, prompts), np.int64), trl_files.text_id
