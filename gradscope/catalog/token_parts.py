@@ -12,6 +12,8 @@ _MISMATCH = "How far the sampler is from the trainer, the bound, and the length 
 _MOVED = "Definition; the signed change of log p between two policies, token by token: arXiv 2603.22117."
 _change_metric = partial(rank_metric, range=_ANY, source=_MOVED)
 _unbounded_metric = partial(rank_metric, range=_ANY)
+_mismatch_metric = partial(rank_metric, moved_by=_MISMATCH)
+_cosine_metric = partial(rank_metric, range=_COSINE)
 
 TOKEN_PART_METRICS: dict[str, Metric] = {
     "token_kinds.frac_tokens": rank_metric(
@@ -38,71 +40,64 @@ TOKEN_PART_METRICS: dict[str, Metric] = {
         moved_by="The size of the tokens' gradients, and whether they agree.",
         source="Projection on the sum; kinds as in arXiv 2505.12929 and 2506.01939.",
     ),
-    "token_kinds.cosine": rank_metric(
+    "token_kinds.cosine": _cosine_metric(
         title="cosine of a kind of token",
         formula="cosine of (sum over the kind of v_t g_t) with g",
         meaning="Whether a gradient of these tokens alone would go where the whole goes: for the top fifth by entropy, "
         "what masking the rest changes. `check` takes that one.",
-        range=_COSINE,
         moved_by="Which tokens carry the gradient.",
         source="Definition; training on the top fifth alone: Wang et al. 2025, arXiv 2506.01939.",
         path="token_kinds.cosine",
     ),
-    "corrections.kept": rank_metric(
+    "corrections.kept": _mismatch_metric(
         title="kept by the correction",
         formula="(units with f > 0) / (units), f what a correction multiplies the gradient of a token or sequence by",
         meaning="Share of the tokens, or sequences where ratios are of sequences, that are not masked.",
         better="higher",
-        moved_by=_MISMATCH,
     ),
-    "corrections.ess": rank_metric(
+    "corrections.ess": _mismatch_metric(
         title="effective share under the correction",
         formula="(sum of f)^2 / (M sum of f^2), M units",
         meaning="Share of the units that the corrected gradient is worth. `check` takes that of tis.",
         better="higher",
-        moved_by=_MISMATCH,
         source="Kish 1965.",
         path="corrections.ess",
     ),
-    "corrections.chi2": rank_metric(
+    "corrections.chi2": _mismatch_metric(
         title="second moment of the correction",
         formula="mean over units of f^2 - 1",
         meaning="For token_ratio and sequence_ratio the chi-square divergence of policy and sampler; what cutting or "
         "masking leaves of it elsewhere.",
         range="[-1, inf)",
         better="lower",
-        moved_by=_MISMATCH,
         source="Of plain ratios E w^2 - 1 under the sampler; such a mismatch as a cause of collapse: arXiv 2605.14220.",
     ),
-    "corrections.norm_ratio": rank_metric(
+    "corrections.norm_ratio": _mismatch_metric(
         title="norm under the correction",
         formula="|sum of f_t u_t g_t| / |sum of u_t g_t|, u_t the weight of a token at ratio 1",
         meaning="How much shorter or longer the corrected gradient is than one that takes the policy for the sampler. "
         "`check` takes that of tis.",
         range="[0, inf)",
-        moved_by=_MISMATCH,
         path="corrections.norm_ratio",
     ),
-    "corrections.cosine": rank_metric(
+    "corrections.cosine": _mismatch_metric(
         title="cosine with the uncorrected gradient",
         formula="cosine of sum of f_t u_t g_t with sum of u_t g_t",
         meaning="Whether a correction turns the step. Near 1 it does not matter which one is used. `check` takes "
         "that of tis.",
         range=_COSINE,
-        moved_by=_MISMATCH,
         source="tis: Yao et al. 2025, truncated importance sampling, bound 2; icepop: Ling Team 2025, arXiv "
         "2510.18855, band [0.5, 5]; mis: slime, band [0.5, 2]; geometric_mask: the geometric mean of a "
         "sequence's ratios, verl's band [1/1.001, 1.001]; token_mask, sequence_truncate, sequence_mask: TRL's modes at "
         "its bound 3.",
         path="corrections.cosine",
     ),
-    "corrections.unbiased_cosine": rank_metric(
+    "corrections.unbiased_cosine": _mismatch_metric(
         title="cosine with the unbiased gradient",
         formula="cosine of sum of f_t u_t g_t with sum of W u_t g_t, W the product of w over the sequence",
         meaning="How near a correction is to the estimate whose expectation is the gradient on policy. Where the "
         "effective share of sequence_ratio is small, that estimate is a few sequences.",
         range=_COSINE,
-        moved_by=_MISMATCH,
         source="Importance sampling of whole sequences.",
     ),
     "entropy_change.rate": _unbounded_metric(
@@ -115,11 +110,10 @@ TOKEN_PART_METRICS: dict[str, Metric] = {
         source="First-order Taylor expansion; of a softmax policy the covariance of arXiv 2505.22617.",
         path="entropy_changes.rate",
     ),
-    "entropy_change.cosine": rank_metric(
+    "entropy_change.cosine": _cosine_metric(
         title="entropy and update",
         formula="cosine of (gradient of the mean entropy of the step's tokens) with -g",
         meaning="Below 0 the step lowers the entropy of its own tokens, above 0 it raises it.",
-        range=_COSINE,
         moved_by="Rewarding what the policy is sure of lowers it, rewarding unlikely tokens raises it.",
         source="Definition; Cui et al. 2025, arXiv 2505.22617 on what drives the entropy.",
         path="entropy_changes.cosine",
@@ -179,11 +173,10 @@ TOKEN_PART_METRICS: dict[str, Metric] = {
         moved_by="How long turns are, how certain the policy is in them, and advantages of their own.",
         source="Projection on the sum, turn by turn.",
     ),
-    "turns.cosine": rank_metric(
+    "turns.cosine": _cosine_metric(
         title="cosine of a turn",
         formula="cosine of (sum over the turn of v_t g_t) with g",
         meaning="Whether a turn pulls the way of the whole step, or against it.",
-        range=_COSINE,
         moved_by="Turns of different kinds, such as calls of tools and answers.",
     ),
     "logprob_changes.positive": _change_metric(
