@@ -42,11 +42,10 @@ _SIGN_PARTS: tuple[tuple[GroupKind, str, str], ...] = (
 
 _same_direction = partial(in_range, low=gradients.SAME_DIRECTION, high=1.0)
 _about_two = partial(
-    Claim,
+    _our_claim,
     source=_FOUNDATIONS,
     claim="The gradient of a group has effective rank about 2, whatever the group size.",
     settle=_MORE_ROLLOUTS,
-    ours=True,
 )
 _MATRICES: tuple[tuple[str, str, Any, RowKind], ...] = (
     ("rollouts", ", a row a rollout's gradient by all parameters", gradients.of_rollouts, "rollout"),
@@ -59,7 +58,7 @@ _MATRICES: tuple[tuple[str, str, Any, RowKind], ...] = (
     ("advantages", " of the advantages, rollouts by tokens", gradients.of_advantages, "advantage"),
 )
 _sparser = partial(
-    Claim, source=_FOUNDATIONS, claim="The gradient grows sparser over training.", settle=_CHECKPOINTS, ours=True
+    _our_claim, source=_FOUNDATIONS, claim="The gradient grows sparser over training.", settle=_CHECKPOINTS
 )
 
 
