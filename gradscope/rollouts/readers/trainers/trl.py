@@ -281,6 +281,7 @@ FORMAT = Format(
 )
 
 
+_SWIFT_LOG = "completions.jsonl"
 _SWIFT_KEYS = ("step", "prompt", "completion", "advantages")  # the lists that every line has
 _SWIFT_FILTERED = hidden_by("With dynamic_sample, ms-swift drops groups of equal rewards before it logs")
 _holds_lists = has_row(lambda row: all(isinstance(row.get(key), list) for key in _SWIFT_KEYS))
@@ -305,7 +306,7 @@ class _Line(Struct, frozen=True, kw_only=True):
 
 def _read_swift(request: ReadRequest) -> Run:
     """Read ms-swift's log of completions."""
-    files = _swift_files(request.path)
+    files = files_like(request.path, _SWIFT_LOG)
     quarantine = WatchedLog(request.progress, files)
     settings = read_trainer_settings(request.run_config)
     weights: Mapping[str, float] | None = None
@@ -368,10 +369,6 @@ def _read_swift(request: ReadRequest) -> Run:
         groups=GroupsOfTable(table) if on_disk is None else GroupsOnDisk(table, on_disk),
         quarantine=quarantine,
     )
-
-
-def _swift_files(path: Path) -> tuple[Path, ...]:
-    return files_like(path, "completions.jsonl")
 
 
 def _lines_in(location: str, row: Mapping[str, Any], quarantine: LinesLog) -> Iterator[_Line]:
@@ -455,6 +452,6 @@ def _swift_prompts(prompts: Sequence[Any]) -> trl_files.RowPrompts:
 MS_SWIFT = Format(
     name="ms-swift",
     looks_for="completions.jsonl with a list a column (ms-swift)",
-    recognizes=lambda request: any(map(_holds_lists, _swift_files(request.path)[:1])),
+    recognizes=lambda request: any(map(_holds_lists, files_like(request.path, _SWIFT_LOG)[:1])),
     read=_read_swift,
 )
