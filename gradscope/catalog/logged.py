@@ -189,6 +189,7 @@ SPIKE_METRICS: dict[str, Metric] = {
 
 
 _compare_metric = partial(Metric, command="compare")
+_lower_compared = partial(_compare_metric, better="lower")
 
 COMPARE_METRICS: dict[str, Metric] = {
     "train_reward": _compare_metric(
@@ -200,11 +201,10 @@ COMPARE_METRICS: dict[str, Metric] = {
         moved_by="The formulation, the learning rate, the prompts, the length of the run.",
         source="The trainer's log, averaged.",
     ),
-    "reward_drawdown": _compare_metric(
+    "reward_drawdown": _lower_compared(
         title="largest fall of reward",
         formula="max over s < t of (R_s - R_t), R the mean train reward of each tenth of the run",
         meaning="How much of what a run had reached it lost again: near zero for a stable run.",
-        better="lower",
         moved_by="A learning rate that is too high, advantages that push without bound.",
         source="The largest drawdown of finance, on tenths so that the noise of single steps does not count.",
     ),
@@ -215,21 +215,19 @@ COMPARE_METRICS: dict[str, Metric] = {
         moved_by="Prompts that are solved or hopeless: it rises as training succeeds.",
         source="frac_reward_zero_std, averaged over the run.",
     ),
-    "frac_incoherent": _compare_metric(
+    "frac_incoherent": _lower_compared(
         title="rewarded, but incoherent",
         formula="(rollouts with a reward of at least 0.5 and a wrong or missing step) / (rollouts with such a reward)",
         meaning="How often a run rewarded reasoning that does not hold: an answer that was right by luck, or likely "
         "whatever stood before it.",
-        better="lower",
         moved_by="A reward that the answer's probability makes, and tasks whose errors cancel.",
         source="Ours; over all steps of the run, on tasks whose steps before the answer can be checked.",
     ),
-    "kilotokens_per_step": _compare_metric(
+    "kilotokens_per_step": _lower_compared(
         title="1000 tokens a step",
         formula="tokens of all sampled prompts and completions, thrown away ones included, over 1000 x steps",
         meaning="What a step cost to sample: more under dynamic sampling, which throws dead groups away.",
         range="[0, inf)",
-        better="lower",
         moved_by="Dead groups that are resampled, and the length of completions.",
         source="TRL's num_tokens, over the run.",
     ),
@@ -264,13 +262,12 @@ COMPARE_METRICS: dict[str, Metric] = {
         moved_by="The number of seeds, above all; the number of metrics and pairs that are looked at.",
         source="Fisher 1935 and Holm 1979.",
     ),
-    "least_detectable": _compare_metric(
+    "least_detectable": _lower_compared(
         title="least detectable difference",
         formula="sd d, with 80 % power at the level 0.05 / m of the smallest of m p-values: P(|T| > t) = 0.8 at "
         "d sqrt(n), or Phi(d)^n = 0.8 where all n must agree in sign",
         meaning="A difference this large would be decided in four of five such comparisons; smaller ones may be there.",
         range="[0, inf)",
-        better="lower",
         moved_by="More seeds, fewer tests, metrics that vary less between seeds.",
         source="Power of the t test (Student 1908; Cohen 1988), and of unanimous signs.",
     ),
