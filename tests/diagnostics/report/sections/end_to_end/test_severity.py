@@ -86,8 +86,7 @@ UNREAD = inputs_of(run_of(group_of([1, 0])))
     ],
 )
 def test_numbers_decide(judge: Callable[..., Any], numbers: list[Any], severity: str) -> None:
-    verdict = judge(*numbers)
-    assert (verdict if isinstance(verdict, str) else verdict[0]) == severity
+    assert severity in (verdict := judge(*numbers), verdict[0])  # alone, or with its advice
 
 
 @pytest.mark.parametrize(("verdict", "severity"), [("mismatch", "problem"), ("match", "fine"), ("cannot", "unknown")])
